@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloud makes the machine a node of a Kubernetes cluster (stage join), on any cloud or none, and waits until the cluster has
-// it (stage joined). Each way to join is a folder; method, kubelet and node have their shared code.
+// Package cloud makes the machine a node of a Kubernetes cluster (stage join), on any cloud or
+// none, and waits until the cluster has it (stage joined). Each way to join is a folder; method,
+// kubelet and node have their shared code.
 package cloud
 
 import (
@@ -35,7 +36,8 @@ func untold(f facts.Facts) error {
 	}
 }
 
-// joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that are for gpuadm's own way.
+// joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that
+// are for gpuadm's own way.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	switch method.Of(s, f) {
 	case "eks":

@@ -80,7 +80,8 @@ func TestNodeadm(t *testing.T) {
 	touched := n.Touches()
 	res := apply()
 	check.That(t, len(res.Made) == 0 && n.Touches() == touched, "a second apply made %v", res.Made)
-	// nodeadm-run merges ours into what it notes. A taint that node.toml drops goes all the same, and the user data's stays.
+	// nodeadm-run merges ours into what it notes. A taint that node.toml drops goes all the same,
+	// and the user data's stays.
 	merged := strings.Replace(joins.Resolved, `"effect":"NoExecute"}]`, `"effect":"NoExecute"},{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"},{"key":"example.com/own","effect":"NoSchedule"}]`, 1)
 	must.OK(t, n.WriteFile(method.NodeadmResolved, []byte(merged), host.Attr{Mode: 0o644}))
 	e.Spec = joins.Spec(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
@@ -162,8 +163,8 @@ func TestClouds(t *testing.T) {
 	}
 }
 
-// TestPoolWaits does not wait within a run where the cloud's own scripts have not joined the machine yet: they may be waiting
-// for us, or come in an hour.
+// TestPoolWaits does not wait within a run where the cloud's own scripts have not joined the
+// machine yet: they may be waiting for us, or come in an hour.
 func TestPoolWaits(t *testing.T) {
 	for name, how := range map[string]string{"aks-ubuntu2204": "aks", "gke-ubuntu": "gke", "al2023-eks-nvidia": "eks"} {
 		n := joins.Recorded(t, name, nil)

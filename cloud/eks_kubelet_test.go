@@ -24,8 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// kubeadmUnit is a unit as the packages kubelet and kubeadm bring it. Source: cmd/krel/templates/latest of
-// https://github.com/kubernetes/release.
+// kubeadmUnit is a unit as the packages kubelet and kubeadm bring it. Source:
+// cmd/krel/templates/latest of https://github.com/kubernetes/release.
 //
 //go:embed testdata/kubeadm-unit.txtar
 var kubeadmUnit string
@@ -65,7 +65,8 @@ func TestEKSKubeletConfigIsMergedLast(t *testing.T) {
 	}
 }
 
-// TestEKSChangedConfigRestartsKubelet: a change of the configuration restarts kubelet, once, and its undo does.
+// TestEKSChangedConfigRestartsKubelet: a change of the configuration restarts kubelet, once, and
+// its undo does.
 func TestEKSChangedConfigRestartsKubelet(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -84,8 +85,8 @@ func TestEKSChangedConfigRestartsKubelet(t *testing.T) {
 	check.That(t, !strings.Contains(u, "kubelet.service enabled"), "after undo of all kubelet runs: %s", u)
 }
 
-// TestEKSFlagsThatContradict: a flag of the administrator's that contradicts the join would win over our files, or be lost: either
-// way without a word.
+// TestEKSFlagsThatContradict: a flag of the administrator's that contradicts the join would win
+// over our files, or be lost: either way without a word.
 func TestEKSFlagsThatContradict(t *testing.T) {
 	const spec = eksJoin + "[node]\ngpu_labels = false\nstartup_taint = \"none\"\ntaints = [\"c=d:NoSchedule\"]\n"
 	for flag, word := range map[string]string{
@@ -159,7 +160,8 @@ func testSandbox(name string, field protowire.Number, key, value string) []byte 
 	return protoBytes(1, string(item)+string(created)+string(protoBytes(field, string(protoBytes(1, key))+string(protoBytes(2, value)))))
 }
 
-// TestEKSUndoRefusesPods: pods that a drain would end are named, and nothing is touched; those that it leaves do not count.
+// TestEKSUndoRefusesPods: pods that a drain would end are named, and nothing is touched; those that
+// it leaves do not count.
 func TestEKSUndoRefusesPods(t *testing.T) {
 	daemons := string(testSandbox("plugin", 5, "pod-template-generation", "1")) + string(testSandbox("static", 6, "kubernetes.io/config.source", "file"))
 	seven := daemons

@@ -37,7 +37,8 @@ const eksServer = "https://api.example"
 //go:embed testdata/eks.txtar
 var eksFiles string
 
-// eksMachine is a p5.48xlarge with an image of one's own: containerd, kubelet and EKS's plugin for ECR, and no nodeadm.
+// eksMachine is a p5.48xlarge with an image of one's own: containerd, kubelet and EKS's plugin for
+// ECR, and no nodeadm.
 var eksMachine = joins.Machine + eksFiles
 
 // eksCloud is a machine of EC2's, its cloud, and its cluster's API server.
@@ -140,8 +141,8 @@ func TestEKS(t *testing.T) {
 	}
 }
 
-// TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that logs in by our tokens is no
-// node without them.
+// TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that
+// logs in by our tokens is no node without them.
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -155,7 +156,8 @@ func TestEKSLeaves(t *testing.T) {
 	check.That(t, err == nil, "%v", err)
 }
 
-// TestEKSAnotherMachine does not take an image's note of the machine that it was made from for its own.
+// TestEKSAnotherMachine does not take an image's note of the machine that it was made from for its
+// own.
 func TestEKSAnotherMachine(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -200,8 +202,8 @@ func TestEKSStated(t *testing.T) {
 	check.Has(t, c.read(t, kubelet.UnitFile), "--node-ip=2600:1f18::2", "the node's address:")
 }
 
-// TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan says that the number is a
-// guess, and which setting overrides it.
+// TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan
+// says that the number is a guess, and which setting overrides it.
 func TestEKSPodsGuessed(t *testing.T) {
 	for kind, want := range map[string]bool{"p5.48xlarge": false, "p9.48xlarge": true} {
 		c := startEKS(t, eksMachine, eksJoin+"kubelet_config = \"/etc/gpuadm/kubelet.yaml\"\n")
@@ -228,7 +230,8 @@ func userDataOf(c cloudfake.Cluster) string {
 		c.Name, c.Server, base64.StdEncoding.EncodeToString(c.CA), c.ServiceCIDR)
 }
 
-// TestEKSProvider leaves the configuration of kubelet's plugins as an operator has written it, and has kubelet read it.
+// TestEKSProvider leaves the configuration of kubelet's plugins as an operator has written it, and
+// has kubelet read it.
 func TestEKSProvider(t *testing.T) {
 	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
 	c := startEKS(t, eksMachine, eksJoin)
@@ -246,8 +249,8 @@ func TestEKSUserData(t *testing.T) {
 	check.That(t, !slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }), "EKS was asked: %v", c.Requests())
 }
 
-// TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it joins: the CNI's image, which
-// EKS has in ECR, would never come.
+// TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it
+// joins: the CNI's image, which EKS has in ECR, would never come.
 func TestEKSWithoutECR(t *testing.T) {
 	const plugin = "-- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --\n"
 	c := startEKS(t, strings.Replace(eksMachine, plugin, "", 1), "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n")

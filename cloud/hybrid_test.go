@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestHybrid: a machine of one's own with nodeadm for hybrid nodes is handed over: what nodeadm is to be given and called with is said, and
-// it is waited for.
+// TestHybrid: a machine of one's own with nodeadm for hybrid nodes is handed over: what nodeadm is
+// to be given and called with is said, and it is waited for.
 func TestHybrid(t *testing.T) {
 	n := joins.Recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
 	e := cloudEngine(joins.Spec(t, "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))

@@ -34,7 +34,8 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 	return nil, nil
 }
 
-// beginAfter are the checks before the first change, where the platform's scripts write what gpuadm reads, or remove what it installs.
+// beginAfter are the checks before the first change, where the platform's scripts write what gpuadm
+// reads, or remove what it installs.
 func beginAfter(s spec.Spec, f facts.Facts) []converge.Want {
 	switch p := platform.Of(f.Cloud.Managed); {
 	case p.Join.Done == "":
@@ -46,7 +47,8 @@ func beginAfter(s spec.Spec, f facts.Facts) []converge.Want {
 	}
 }
 
-// noDriverAtBoot refuses a deadlock at boot: gpuadm would wait for scripts that wait for kubelet, which waits for gpuadm.
+// noDriverAtBoot refuses a deadlock at boot: gpuadm would wait for scripts that wait for kubelet,
+// which waits for gpuadm.
 func noDriverAtBoot(p platform.Platform) converge.Want {
 	return things.Check(p.Title+"'s own scripts before the driver", func(_ context.Context, v host.View) (string, error) {
 		if _, err := v.Stat(p.Join.Done); err == nil || !host.NotExist(err) {
@@ -59,8 +61,8 @@ func noDriverAtBoot(p platform.Platform) converge.Want {
 	}, "they remove a driver of their image by its paths")
 }
 
-// ended wants the platform's scripts to have ended: facts that gpuadm reads before that will change. But if kubelet waits for gpuadm at boot,
-// the scripts wait too, since they start kubelet.
+// ended wants the platform's scripts to have ended: facts that gpuadm reads before that will
+// change. But if kubelet waits for gpuadm at boot, the scripts wait too, since they start kubelet.
 func ended(p platform.Platform, booting bool) converge.Want {
 	return things.Check(p.Title+"'s own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
 		switch _, err := v.Stat(p.Join.Done); {

@@ -28,7 +28,8 @@ func TestAKSWaits(t *testing.T) {
 	check.That(t, trouble.Passes(err), "%v", err)
 }
 
-// TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
+// TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for
+// gpuadm.service.
 func TestAKSBoots(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
 	must.OK(t, n.Remove(platform.Of("aks").Join.Done))
@@ -42,7 +43,8 @@ func TestAKSBoots(t *testing.T) {
 	check.That(t, errors.As(err, &later), "%v", err)
 }
 
-// TestAKSBeginsAtBoot: at a boot AKS's scripts wait for kubelet, so nothing waits for them; a driver is refused until they have ended.
+// TestAKSBeginsAtBoot: at a boot AKS's scripts wait for kubelet, so nothing waits for them; a
+// driver is refused until they have ended.
 func TestAKSBeginsAtBoot(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
 	for _, c := range []struct {

@@ -22,9 +22,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
-// TestLikeNodeadm compares every key that nodeadm writes with what we write for the same machine and cluster; each difference has
-// its reason. testdata/nodeadm is what nodeadm of commit 81fec2e8 (23 July 2026) has written in the lab for kubelet 1.34.4, 192
-// CPUs, and a p5.48xlarge with 2 interfaces of 50 addresses: TestLabKubeNodeadmRecord.
+// TestLikeNodeadm compares every key that nodeadm writes with what we write for the same machine
+// and cluster; each difference has its reason. testdata/nodeadm is what nodeadm of commit 81fec2e8
+// (23 July 2026) has written in the lab for kubelet 1.34.4, 192 CPUs, and a p5.48xlarge with 2
+// interfaces of 50 addresses: TestLabKubeNodeadmRecord.
 func TestLikeNodeadm(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -83,7 +84,8 @@ func TestLikeNodeadm(t *testing.T) {
 // cri is what containerd's configuration says of Kubernetes's containers.
 func cri(config map[string]any, plugin string) any { return at(config, "plugins", plugin) }
 
-// compareKeys compares two tables, and takes no difference without a reason. A key that only we have has a + before it.
+// compareKeys compares two tables, and takes no difference without a reason. A key that only we
+// have has a + before it.
 func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string]string, used map[string]bool) {
 	t.Helper()
 	if reasons[path] != "" {

@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Sealed is a kind of node that gpuadm cannot prepare, since its owner provides it as a whole. The clouds' pages in docs say the same.
+// Sealed is a kind of node that gpuadm cannot prepare, since its owner provides it as a whole. The
+// clouds' pages in docs say the same.
 type Sealed struct {
 	Name string
 	Sign func(facts.Facts) string // the sign that the machine is of this kind; "" if it is not
@@ -34,36 +35,42 @@ func AllSealed() []Sealed {
 	}
 	return []Sealed{
 		// If the label is not on kubelet's command line, the next kind matches. Sources:
-		// https://docs.aws.amazon.com/eks/latest/userguide/automode.html (label, no access, read-only root, GPU drivers and plugin);
-		// aws/agent-toolkit-for-aws, eks-auto-mode.md; kubernetes-sigs/aws-ebs-csi-driver, charts (the label).
+		// https://docs.aws.amazon.com/eks/latest/userguide/automode.html (label, no access,
+		// read-only root, GPU drivers and plugin); aws/agent-toolkit-for-aws, eks-auto-mode.md;
+		// kubernetes-sigs/aws-ebs-csi-driver, charts (the label).
 		{
 			"EKS Auto Mode", autoMode,
 			"AWS brings the driver and the device plugin, the root is read-only, and AWS allows no changes",
 			"EKS Auto Mode's own GPU support, or a managed node group or a NodePool of your own Karpenter with an AL2023 image",
 		},
-		// Sources: bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity, /etc made at each boot, SELinux, no shell);
-		// bottlerocket-os/bottlerocket-core-kit at a10182f9, packages/release/release.spec; for the settings
+		// Sources: bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity, /etc made at each
+		// boot, SELinux, no shell); bottlerocket-os/bottlerocket-core-kit at a10182f9,
+		// packages/release/release.spec; for the settings
 		// https://bottlerocket.dev/en/os/1.54.x/api/settings/kubelet-device-plugins.
 		{
 			"Bottlerocket", system("bottlerocket"),
 			"its root is sealed, its files are made of its API's settings, and its NVIDIA variants bring driver, toolkit and device plugin",
 			"an NVIDIA variant of Bottlerocket with settings.kubelet-device-plugins.nvidia for partitions and sharing, or an AL2023 image",
 		},
-		// Sources: awslabs/amazon-eks-ami, issue 2545 (no images since November 2025); eksctl-io/eksctl, pull 8714 (the system ended in June 2026).
+		// Sources: awslabs/amazon-eks-ami, issue 2545 (no images since November 2025);
+		// eksctl-io/eksctl, pull 8714 (the system ended in June 2026).
 		{
 			"EKS with Amazon Linux 2", func(f facts.Facts) string { return map[string]string{"eks-al2": f.Cloud.ManagedWhy}[f.Cloud.Managed] },
 			"AWS has ended these images and the system, and no newer driver is made for it",
 			"an AL2023 image",
 		},
-		// Sources for the name: GoogleContainerTools/kpt-config-sync ("only Autopilot clusters have nodes with the prefix gk3-");
-		// https://docs.cloud.google.com/kubernetes-engine/docs/concepts/autopilot-security for the rest.
+		// Sources for the name: GoogleContainerTools/kpt-config-sync ("only Autopilot clusters have
+		// nodes with the prefix gk3-");
+		// https://docs.cloud.google.com/kubernetes-engine/docs/concepts/autopilot-security for the
+		// rest.
 		{
 			"GKE Autopilot", autopilot,
 			"Google brings the driver and the device plugin, and Autopilot rejects pods that change the machine, unless they are allowlisted",
 			"GKE Autopilot's own GPU support, or an Ubuntu node pool of a Standard cluster",
 		},
-		// Sources: siderolabs/talos at ad8823176, Dockerfile and internal/app/machined (its own init); https://talos.dev/latest/
-		// talos-guides/configuration/system-extensions (read-only root); siderolabs/extensions at 26822f5, nvidia-gpu.
+		// Sources: siderolabs/talos at ad8823176, Dockerfile and internal/app/machined (its own
+		// init); https://talos.dev/latest/ talos-guides/configuration/system-extensions (read-only
+		// root); siderolabs/extensions at 26822f5, nvidia-gpu.
 		{
 			"Talos", system("talos"),
 			"it has no systemd, its root is sealed, and its extensions bring driver, toolkit and CDI",

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Join makes the machine a node of its cluster, or leaves that to the cloud's own tool. It shares the session, which reads the
-// Node object, with the other stages of a run.
+// Join makes the machine a node of its cluster, or leaves that to the cloud's own tool. It shares
+// the session, which reads the Node object, with the other stages of a run.
 func Join(se *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "join",
@@ -34,7 +34,8 @@ func Join(se *node.Session) converge.Stage {
 	}
 }
 
-// Begin returns the checks of the node, and of a cloud's own scripts and pools, before the first change.
+// Begin returns the checks of the node, and of a cloud's own scripts and pools, before the first
+// change.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if refused := sealed(f); refused != nil {
 		return refused
@@ -50,8 +51,9 @@ func joinNeeds(s spec.Spec) facts.Needs {
 	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.EKSRef(s)})
 }
 
-// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that becomes ready late, perhaps for
-// lack of a network plugin, has joined nevertheless, and gpuadm does not roll the join back.
+// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that
+// becomes ready late, perhaps for lack of a network plugin, has joined nevertheless, and gpuadm
+// does not roll the join back.
 func Joined(se *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "joined",
@@ -76,7 +78,8 @@ func Joined(se *node.Session) converge.Stage {
 	}
 }
 
-// notJoinedYet waits for a cloud's own scripts, which may take an hour, or wait for this run: so this run does not wait for them.
+// notJoinedYet waits for a cloud's own scripts, which may take an hour, or wait for this run: so
+// this run does not wait for them.
 func notJoinedYet(by string, f facts.Facts) converge.Want {
 	return things.Check(by+" has joined this machine", func(_ context.Context, v host.View) (string, error) {
 		if f.Booting || !v.Live() {

@@ -10,7 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
-// refuse returns an error that says what forbids a driver, and which supported driver fits all GPUs; more lists further remedies.
+// refuse returns an error that says what forbids a driver, and which supported driver fits all
+// GPUs; more lists further remedies.
 func (p *plan) refuse(what string, more ...string) error {
 	try := append(p.instead(), more...)
 	if len(try) == 0 {
@@ -19,8 +20,9 @@ func (p *plan) refuse(what string, more ...string) error {
 	return refuse(what, try...)
 }
 
-// instead says what to write in [driver] for a driver that is supported today and fits all GPUs: from the same source, else
-// from another. It never names a branch that has ended, and is empty if there is no such driver.
+// instead says what to write in [driver] for a driver that is supported today and fits all GPUs:
+// from the same source, else from another. It never names a branch that has ended, and is empty if
+// there is no such driver.
 func (p *plan) instead() []string {
 	for i, r := range p.sources() {
 		q := *p
@@ -87,8 +89,9 @@ func (p *plan) works(branch int, version string) bool {
 	return q.compose() == nil
 }
 
-// alive lists the branches that gpuadm chooses unasked and that are supported on the machine's day: long-term support first,
-// then production; a new feature branch only where a GPU works with no older branch.
+// alive lists the branches that gpuadm chooses unasked and that are supported on the machine's day:
+// long-term support first, then production; a new feature branch only where a GPU works with no
+// older branch.
 func (p *plan) alive() []int {
 	var list []int
 	_, min := p.highest()

@@ -2,8 +2,8 @@
 
 // Package drivers chooses an NVIDIA driver for a machine's GPUs, and names its packages.
 //
-// The facts about GPUs, branches, repositories and package names are data in the folder catalog. The choice is pure: the same
-// catalog, machine and spec give the same driver.
+// The facts about GPUs, branches, repositories and package names are data in the folder catalog.
+// The choice is pure: the same catalog, machine and spec give the same driver.
 package drivers
 
 import (
@@ -61,7 +61,8 @@ type Architecture struct {
 //go:embed catalog/*.toml
 var catalogFiles embed.FS
 
-// Load returns the built-in catalog, which the process reads once, in about 2 ms. All callers share its tables and must not write to them.
+// Load returns the built-in catalog, which the process reads once, in about 2 ms. All callers share
+// its tables and must not write to them.
 var Load = sync.OnceValue(func() (c Catalog) {
 	names, err := fs.Glob(catalogFiles, "catalog/*.toml")
 	for _, name := range names {
@@ -74,8 +75,8 @@ var Load = sync.OnceValue(func() (c Catalog) {
 	return c
 })
 
-// Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. For an unknown id it returns the architecture to
-// assume, unknown-newer or unknown-older, and false.
+// Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. For an unknown id it
+// returns the architecture to assume, unknown-newer or unknown-older, and false.
 func (c Catalog) Arch(pciID string) (Architecture, bool) {
 	r := c.rangeOf(pciID)
 	for _, a := range c.Architectures {
@@ -105,7 +106,8 @@ func (c Catalog) rangeOf(pciID string) *rangeRow {
 	return nil
 }
 
-// KnownBad says why a driver's modules do not build on a kernel, "" if nothing is known against it. Kernel is its release.
+// KnownBad says why a driver's modules do not build on a kernel, "" if nothing is known against it.
+// Kernel is its release.
 func (c Catalog) KnownBad(version, kernel string) (why string) {
 	return c.knownBad(version, kernel, "")
 }
@@ -131,7 +133,8 @@ func (c Catalog) knownBad(version, kernel, flavour string) string {
 	return ""
 }
 
-// UnloadOrder lists the modules of the driver in the order they are unloaded where holders do not decide it.
+// UnloadOrder lists the modules of the driver in the order they are unloaded where holders do not
+// decide it.
 func (c Catalog) UnloadOrder() []string {
 	var names []string
 	for _, u := range c.Unload {
@@ -162,7 +165,8 @@ func (c Catalog) gpu(id string) *gpuRow {
 	return nil
 }
 
-// cudaMajor returns the newest CUDA major version with programs that a driver version, or any of a branch, runs; 0 if none.
+// cudaMajor returns the newest CUDA major version with programs that a driver version, or any of a
+// branch, runs; 0 if none.
 func (c Catalog) cudaMajor(version string) int {
 	newest := 0
 	for _, row := range c.CUDA {

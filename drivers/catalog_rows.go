@@ -48,11 +48,13 @@ type branchRow struct {
 	Origin
 }
 
-// ended says whether the branch's end of life is past on a day. A day before the row's own date comes from a wrong clock: the
-// row's date counts instead. A branch without a known end has not ended.
+// ended says whether the branch's end of life is past on a day. A day before the row's own date
+// comes from a wrong clock: the row's date counts instead. A branch without a known end has not
+// ended.
 func (b branchRow) ended(day string) bool {
 	day = max(day, b.Date)
-	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: later dates do not begin with it, and sort after it.
+	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: later dates do not begin with it, and
+	// sort after it.
 	return b.End != "" && len(day) >= len(b.End) && day[:len(b.End)] > b.End
 }
 

@@ -87,7 +87,8 @@ func TestArchOfNonsense(t *testing.T) {
 	}
 }
 
-// TestCatalogOrigins wants every row to say where it comes from, how that was checked, when, and how far to trust it.
+// TestCatalogOrigins wants every row to say where it comes from, how that was checked, when, and
+// how far to trust it.
 func TestCatalogOrigins(t *testing.T) {
 	c := Load()
 	all := map[string][]Origin{}
@@ -178,8 +179,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestCoherent holds the ranges against the rule of NVIDIA's module, pci_devid_is_self_hosted in kernel-open/nvidia/detect-self-hosted.h
-// of open-gpu-kernel-modules 595.45.04.
+// TestCoherent holds the ranges against the rule of NVIDIA's module, pci_devid_is_self_hosted in
+// kernel-open/nvidia/detect-self-hosted.h of open-gpu-kernel-modules 595.45.04.
 func TestCoherent(t *testing.T) {
 	c := Load()
 	for id := range 0x10000 {
@@ -222,7 +223,8 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// TestNameSets wants one set of names for each branch that a repository has, with all that a driver needs.
+// TestNameSets wants one set of names for each branch that a repository has, with all that a driver
+// needs.
 func TestNameSets(t *testing.T) {
 	c := Load()
 	for _, r := range c.Repositories {

@@ -80,8 +80,8 @@ type Repository struct {
 	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
-// Choose chooses the driver for a machine. It is pure. Each error is a *trouble.Error; its first sentence names the GPU or the
-// setting that forbids a driver.
+// Choose chooses the driver for a machine. It is pure. Each error is a *trouble.Error; its first
+// sentence names the GPU or the setting that forbids a driver.
 func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
@@ -154,10 +154,11 @@ func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 	return ""
 }
 
-// takeOver says how gpuadm gets to manage a driver that has another owner. A GPUCluster installs no driver: NVIDIADriver
-// resources install it, and one of them may be the default for all nodes.
-// Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
-// gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
+// takeOver says how gpuadm gets to manage a driver that has another owner. A GPUCluster installs no
+// driver: NVIDIADriver resources install it, and one of them may be the default for all nodes.
+// Source: https://github.com/NVIDIA/gpu-operator config/crd/bases;
+// https://github.com/NVIDIA/cloud-native-docs gpu-operator/gpu-driver-configuration.rst and
+// dra-intro-install.rst.
 func takeOver(owner string) string {
 	for _, p := range platform.All() {
 		if p.Driver.TakeOver != "" && strings.HasPrefix(owner, p.Driver.Title+" (") {

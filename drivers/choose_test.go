@@ -26,7 +26,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// machine has the GPUs, at addresses in their order; an id with class 0680 in front is an NVSwitch's.
+// machine has the GPUs, at addresses in their order; an id with class 0680 in front is an
+// NVSwitch's.
 func machine(id, version, arch string, gpus ...string) hardware.Machine {
 	f := facts.Facts{Live: true, Day: "2026-11-22", OS: facts.OS{ID: id, Version: version}, Arch: arch, GPUs: []facts.PCI{}}
 	for i, g := range gpus {
@@ -82,7 +83,8 @@ var samples = []sample{
 // withGDS is a sample with a spec that asks for GPUDirect Storage.
 const withGDS = "H200 gds"
 
-// TestTables writes down which packages each GPU gets of each branch, for every distribution and source.
+// TestTables writes down which packages each GPU gets of each branch, for every distribution and
+// source.
 func TestTables(t *testing.T) {
 	c := Load()
 	for _, x := range []struct{ id, version, source string }{
@@ -200,7 +202,8 @@ func golden(t *testing.T, name, got string) {
 	check.None(t, cmp.Diff(string(want), got), "%s (-want +got, -update takes it over)", name)
 }
 
-// TestRefusals reads every refusal aloud: one sentence that says what forbids what, and something to do about it.
+// TestRefusals reads every refusal aloud: one sentence that says what forbids what, and something
+// to do about it.
 func TestRefusals(t *testing.T) {
 	c := Load()
 	for _, x := range []struct {
@@ -308,13 +311,15 @@ func TestOwners(t *testing.T) {
 	check.That(t, err == nil && ch.Source == SourceNone && ch.Owner == "" && ch.Why != "", "a machine without a GPU: %+v, %v", ch, err)
 }
 
-// A folder in which nothing tells the architecture is refused for that, and not for a repository that lacks "".
+// A folder in which nothing tells the architecture is refused for that, and not for a repository
+// that lacks "".
 func TestNoArchitecture(t *testing.T) {
 	_, err := Choose(Load(), machine("debian", "12", "", "2331"), driver("580"))
 	check.That(t, err != nil && strings.Contains(whole(err), "cannot determine the CPU architecture") && strings.Contains(whole(err), "root of an image"), "%v", err)
 }
 
-// TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another spec, choose again.
+// TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another
+// spec, choose again.
 func TestChoiceIsMadeOnce(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")}))(t)
 	d := New()

@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Lacks are the repositories and components that the driver's packages depend on and that this machine does not enable.
+// Lacks are the repositories and components that the driver's packages depend on and that this
+// machine does not enable.
 func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	needs := slices.Clone(c.Repo.Needs)
 	if c.Precompiled && c.Repo.URL != "" {
@@ -28,8 +29,9 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	return append(lacks, apt.Lacking(system, components)...)
 }
 
-// lacking notes, until the driver is installed, the repositories that its packages depend on and this machine does not enable.
-// It does not refuse: the machine may enable the repository under another name, and a mirror may have all packages.
+// lacking notes, until the driver is installed, the repositories that its packages depend on and
+// this machine does not enable. It does not refuse: the machine may enable the repository under
+// another name, and a mirror may have all packages.
 func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
 	if len(f.Modules.Libraries) > 0 || c.Repo.Mirror || s.Repo.EnableNeeded {
 		return nil
@@ -47,10 +49,11 @@ func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
 	return notes
 }
 
-// inMultiverse says whether Ubuntu has a package in multiverse and not in restricted: all packages of some branches, and of the
-// other branches those for NVSwitches and IMEX.
-// Source: https://packages.ubuntu.com of nvidia-fabricmanager-570 (jammy, noble), libnvidia-nscq-580 (resolute),
-// nvidia-headless-550 and libnvidia-compute-595-server (noble); restricted: libnvidia-compute-580-server (noble).
+// inMultiverse says whether Ubuntu has a package in multiverse and not in restricted: all packages
+// of some branches, and of the other branches those for NVSwitches and IMEX.
+// Source: https://packages.ubuntu.com of nvidia-fabricmanager-570 (jammy, noble),
+// libnvidia-nscq-580 (resolute), nvidia-headless-550 and libnvidia-compute-595-server (noble);
+// restricted: libnvidia-compute-580-server (noble).
 func (r repositoryRow) inMultiverse(branch int, m Member) bool {
 	return m.Lockstep && slices.Contains(r.Multiverse, branch) || slices.Contains([]string{"fabricmanager", "nscq", "imex"}, m.Role)
 }

@@ -46,7 +46,8 @@ func FabricOf(c Catalog, f facts.Facts) string {
 	return kind
 }
 
-// join adds to a choice the package of the kernel's InfiniBand modules, where the GPUs' fabric needs it.
+// join adds to a choice the package of the kernel's InfiniBand modules, where the GPUs' fabric
+// needs it.
 func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
 	if c.Fabric = FabricOf(catalog, f); c.Source == SourceNone || !managed(c.Fabric, s) {
 		return
@@ -63,10 +64,12 @@ func managed(fabric string, s spec.Driver) bool {
 	return fabric == FabricNVLink5 && s.FabricManager != "off"
 }
 
-// modulesExtra names the package with a kernel's InfiniBand modules, "" if no package has to be installed. Before 26.04 Ubuntu
-// has them in linux-modules or in linux-modules-extra, depending on the kernel; so gpuadm wants the latter where the kernel
-// lacks one of them, or where it is installed already. Since 26.04 all are in linux-modules.
-// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.
+// modulesExtra names the package with a kernel's InfiniBand modules, "" if no package has to be
+// installed. Before 26.04 Ubuntu has them in linux-modules or in linux-modules-extra, depending on
+// the kernel; so gpuadm wants the latter where the kernel lacks one of them, or where it is
+// installed already. Since 26.04 all are in linux-modules.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
+// Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.
 func modulesExtra(f facts.Facts, kernel string) string {
 	if f.OS.ID != "ubuntu" || hardware.Compare(f.OS.Version, "26.04") >= 0 || f.Modules == nil {
 		return ""
@@ -93,9 +96,11 @@ func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *modules.KernelSide) 
 	}
 }
 
-// switchReady checks what NVLink 5's fabric manager needs beside the driver: the switches' management function, an
-// InfiniBand device with SW_MNG in its product data, and the module ib_umad to talk to it. The stage before loads the modules.
-// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; NVIDIA/gpu-driver-container:ubuntu24.04/nvidia-driver.
+// switchReady checks what NVLink 5's fabric manager needs beside the driver: the switches'
+// management function, an InfiniBand device with SW_MNG in its product data, and the module ib_umad
+// to talk to it. The stage before loads the modules.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
+// NVIDIA/gpu-driver-container:ubuntu24.04/nvidia-driver.
 func switchReady() converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		if !v.Live() {
@@ -128,9 +133,10 @@ func switchReady() converge.Want {
 		`fabricmanager = "off" in [driver], if another system manages the switches`)
 }
 
-// daemonFits refuses a daemon of another version than the module: it would not serve that module. It asks the program and not
-// the package database, since a package of one branch may have the program of another. It passes a daemon that runs, since the
-// module has accepted it, and a unit that is not installed.
+// daemonFits refuses a daemon of another version than the module: it would not serve that module.
+// It asks the program and not the package database, since a package of one branch may have the
+// program of another. It passes a daemon that runs, since the module has accepted it, and a unit
+// that is not installed.
 func daemonFits(unit, program, about, pkg, version string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		u, err := v.Unit(ctx, unit)

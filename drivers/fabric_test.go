@@ -83,7 +83,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// What keeps the fabric manager from starting is found before it is started, also where it has failed already.
+// What keeps the fabric manager from starting is found before it is started, also where it has
+// failed already.
 func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	s := Services{Version: "580.95.05", Fabric: FabricNVLink5, FabricManager: "auto", ManagerPackage: "nvidia-fabricmanager-580"}
 	wants, _ := ServiceWants(s, facts.Facts{Live: true, GPUs: []facts.PCI{function("2901", "030200")}})
@@ -112,8 +113,8 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	}
 }
 
-// On B200 and B300 the kernel's InfiniBand modules are loaded at boot, and on Ubuntu before 26.04 the package that has them comes
-// where a kernel lacks one, and stays where it came.
+// On B200 and B300 the kernel's InfiniBand modules are loaded at boot, and on Ubuntu before 26.04
+// the package that has them comes where a kernel lacks one, and stays where it came.
 func TestInfinibandModules(t *testing.T) {
 	const kernel = "6.8.0-60-generic"
 	for _, x := range []struct {
@@ -159,7 +160,8 @@ func gds(d spec.Driver) spec.Driver {
 	return d
 }
 
-// nvidia-fs is a package where a source has one, with a version of its own; where none is known that is said before anything is installed.
+// nvidia-fs is a package where a source has one, with a version of its own; where none is known
+// that is said before anything is installed.
 func TestGDS(t *testing.T) {
 	for _, x := range []struct {
 		name string

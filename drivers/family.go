@@ -11,10 +11,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// ofBranch matches the packages of kernel modules that Ubuntu builds for a branch and a kernel; their version is the kernel's.
+// ofBranch matches the packages of kernel modules that Ubuntu builds for a branch and a kernel;
+// their version is the kernel's.
 var ofBranch = pattern.Of(`^linux-(?:modules|objects|signatures)-nvidia-([0-9]{3})-`)
 
-// Family returns the packages that must have the driver's version: its parts, whichever package depends on them.
+// Family returns the packages that must have the driver's version: its parts, whichever package
+// depends on them.
 func (c Choice) Family() *packages.Family {
 	if c.Source == SourceNone || c.Source == SourceRunfile {
 		return nil
@@ -24,25 +26,29 @@ func (c Choice) Family() *packages.Family {
 		Names:  []string{"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex", facts.SharedPackage("*", "*")},
 		Branch: ofBranch, Apart: c.Apart, Extras: c.Extras,
 	}
-	// NVIDIA's and Ubuntu's packages of one branch have the same names up to 580, and from 590 on the same files without a
-	// Conflicts (test/listings: ubuntu2204 nvidia 595.71.05, ubuntu2604 nvidia 610.43.02). Each is kept out by what its Release
-	// file says: Label "NVIDIA CUDA" (cuda-ubuntu2204.pin in NVIDIA's repository; https://docs.nvidia.com/cuda/cuda-installation-guide-linux)
-	// and Origin "Ubuntu" (http://archive.ubuntu.com/ubuntu/dists/noble/Release; https://wiki.ubuntu.com/PinningHowto).
+	// NVIDIA's and Ubuntu's packages of one branch have the same names up to 580, and from 590 on
+	// the same files without a Conflicts (test/listings: ubuntu2204 nvidia 595.71.05, ubuntu2604
+	// nvidia 610.43.02). Each is kept out by what its Release file says: Label "NVIDIA CUDA"
+	// (cuda-ubuntu2204.pin in NVIDIA's repository;
+	// https://docs.nvidia.com/cuda/cuda-installation-guide-linux) and Origin "Ubuntu"
+	// (http://archive.ubuntu.com/ubuntu/dists/noble/Release; https://wiki.ubuntu.com/PinningHowto).
 	switch {
 	case c.Source == SourceNVIDIA && strings.HasPrefix(c.Repo.Distro, "ubuntu"):
 		f.Exclude = "release o=Ubuntu"
 	case c.Source == SourceUbuntu, c.Source == SourceDebian:
 		f.Exclude = "release l=NVIDIA CUDA"
 	}
-	// Fewer globs cost less: apt matches each with the name of every package that it knows, at each command that asks for a candidate.
+	// Fewer globs cost less: apt matches each with the name of every package that it knows, at each
+	// command that asks for a candidate.
 	f.Excluded = strings.Fields("cuda-drivers* firmware-nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvidia-[adfgn]* libnvidia-c[fo][gm]* libnvidia-e[nx]* " +
 		"nvidia-[dhiku]* nvidia-compute-utils* nvidia-f[ai]* nvidia-open nvidia-open-* nvidia-per* " +
 		"linux-modules-nvidia-[0-9]* linux-objects-nvidia-[0-9]* linux-signatures-nvidia-[0-9]* xserver-xorg-video-nvidia*")
 	return f
 }
 
-// Systems lists the operating systems in the catalog by os-release's ID and VERSION_ID: ubuntu-24.04, rocky-9. A system that
-// has its own driver, or whose every version is supported, is listed by its ID alone.
+// Systems lists the operating systems in the catalog by os-release's ID and VERSION_ID:
+// ubuntu-24.04, rocky-9. A system that has its own driver, or whose every version is supported, is
+// listed by its ID alone.
 func (c Catalog) Systems() []string {
 	var all []string
 	for _, r := range c.Repositories {
@@ -60,7 +66,8 @@ func (c Catalog) Systems() []string {
 	return slices.Compact(all)
 }
 
-// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. If not, like lists the systems of that name, or all.
+// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. If not, like
+// lists the systems of that name, or all.
 func (c Catalog) Knows(system string) (known bool, like []string) {
 	all := c.Systems()
 	id, version, _ := strings.Cut(system, "-")

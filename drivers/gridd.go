@@ -17,17 +17,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nvidia-gridd gets the licence of a guest of NVIDIA vGPU; without a licence CUDA fails after a day, or at once. NVIDIA's License
-// System issues it for a token; the installers of Azure and AWS include it. Sources: NVIDIA/cloud-native-docs
-// gpu-operator/install-gpu-operator-vgpu.rst; NVIDIA/gpu-driver-container; https://github.com/awslabs/amazon-eks-ami/issues/2450.
+// nvidia-gridd gets the licence of a guest of NVIDIA vGPU; without a licence CUDA fails after a
+// day, or at once. NVIDIA's License System issues it for a token; the installers of Azure and AWS
+// include it. Sources: NVIDIA/cloud-native-docs gpu-operator/install-gpu-operator-vgpu.rst;
+// NVIDIA/gpu-driver-container; https://github.com/awslabs/amazon-eks-ami/issues/2450.
 const (
 	GriddUnit   = "nvidia-gridd.service"
 	griddConfig = "/etc/nvidia/gridd.conf"
 )
 
-// griddSets returns the keys of gridd.conf that a spec and a cloud ask for; "" removes a key. The token stays where the
-// operator put it: gpuadm copies no secret. Azure's keys: MicrosoftDocs/azure-compute-docs linux/n-series-driver-setup.md;
-// Azure/azhpc-images install_nvidiagriddriver.sh.
+// griddSets returns the keys of gridd.conf that a spec and a cloud ask for; "" removes a key. The
+// token stays where the operator put it: gpuadm copies no secret. Azure's keys:
+// MicrosoftDocs/azure-compute-docs linux/n-series-driver-setup.md; Azure/azhpc-images
+// install_nvidiagriddriver.sh.
 func griddSets(s spec.Grid, cloud string) (keys map[string]string) {
 	keys = map[string]string{}
 	if cloud == "azure" {
@@ -59,7 +61,8 @@ func griddWants(s spec.Grid, f facts.Facts) []converge.Want {
 	}
 }
 
-// griddThere refuses an installer without the daemon: some of R550 have none. Source: https://github.com/Azure/AKS/issues/4880.
+// griddThere refuses an installer without the daemon: some of R550 have none. Source:
+// https://github.com/Azure/AKS/issues/4880.
 func griddThere() converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		is, err := ByInstaller(v)
@@ -71,7 +74,8 @@ func griddThere() converge.Want {
 	return things.Check("the licence's daemon is installed", look, "without a licence CUDA fails on a vGPU", "write the version of another guest driver in [driver]")
 }
 
-// licensed waits until NVML says that each GPU has a licence. It blocks no other want: the licence server may start after the node.
+// licensed waits until NVML says that each GPU has a licence. It blocks no other want: the licence
+// server may start after the node.
 func licensed(f facts.Facts) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		d, err := v.Driver(ctx)

@@ -13,8 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/drivertest"
 )
 
-// TestGriddKeys: gridd.conf gets the keys that the spec and the cloud ask for, and undo takes them out. The found file is the beginning of
-// gridd.conf.template of NVIDIA's guest drivers, as kubernetes-sigs/image-builder roles/gpu and MicrosoftDocs/azure-compute-docs quote it.
+// TestGriddKeys: gridd.conf gets the keys that the spec and the cloud ask for, and undo takes them
+// out. The found file is the beginning of gridd.conf.template of NVIDIA's guest drivers, as
+// kubernetes-sigs/image-builder roles/gpu and MicrosoftDocs/azure-compute-docs quote it.
 func TestGriddKeys(t *testing.T) {
 	const template = "# Description: Set License Server Address\n#ServerAddress=\n# 0 => for unlicensed state\nFeatureType=0\n#EnableUI=TRUE\n"
 	for _, x := range []struct{ cloud, found, want string }{
@@ -34,7 +35,8 @@ func TestGriddKeys(t *testing.T) {
 	}
 }
 
-// TestLicensed: a licence that is missing or has expired is waited for, and holds nothing else back.
+// TestLicensed: a licence that is missing or has expired is waited for, and holds nothing else
+// back.
 func TestLicensed(t *testing.T) {
 	for state, says := range map[string]string{"": "", "licensed": "", "unlicensed": "it has no vGPU licence", "expired": "it has a vGPU licence that has expired"} {
 		n := drivertest.Node(t, "-- sim.toml --\n[driver]\nversion = \"580.105.08\"\n[[gpu]]\nmodel = \"T4\"\nLicence = \""+state+"\"\n")

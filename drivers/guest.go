@@ -11,10 +11,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// guest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves, and a guest driver that does not
-// match the host's. A guest driver must be of the host's vGPU release or of the release before it.
-// Sources: https://github.com/awslabs/amazon-eks-ami/issues/2808; Azure/AgentBaker pkg/agent/datamodel/gpu_components.go;
-// https://docs.nvidia.com/vgpu/latest/grid-vgpu-release-notes-generic-linux-kvm/, "Requirements for using vGPU".
+// guest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves, and
+// a guest driver that does not match the host's. A guest driver must be of the host's vGPU release
+// or of the release before it.
+// Sources: https://github.com/awslabs/amazon-eks-ami/issues/2808; Azure/AgentBaker
+// pkg/agent/datamodel/gpu_components.go;
+// https://docs.nvidia.com/vgpu/latest/grid-vgpu-release-notes-generic-linux-kvm/, "Requirements for
+// using vGPU".
 func (p *plan) guest() error {
 	if err := p.licence(); err != nil {
 		return err
@@ -63,8 +66,9 @@ func (c Catalog) vgpuRelease(branch string) int {
 	return 0
 }
 
-// guestFiles says where a cloud publishes its guest drivers, which may not be redistributed. Sources: GoogleCloudPlatform/compute-gpu-installation
-// linux/sync_drivers.py; Azure/azhpc-extensions NvidiaGPU/resources.json; awslabs/amazon-eks-ami install-nvidia-driver.sh.
+// guestFiles says where a cloud publishes its guest drivers, which may not be redistributed.
+// Sources: GoogleCloudPlatform/compute-gpu-installation linux/sync_drivers.py;
+// Azure/azhpc-extensions NvidiaGPU/resources.json; awslabs/amazon-eks-ami install-nvidia-driver.sh.
 func guestFiles(cloud string) string {
 	switch cloud {
 	case "aws":

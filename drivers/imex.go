@@ -19,38 +19,45 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. Only one may run on a node: under the DRA driver's
-// ComputeDomains a pod runs it, and an IMEX that runs on the host keeps the pod's from starting (NV_ERR_IN_USE).
+// NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. Only one may run on a node:
+// under the DRA driver's ComputeDomains a pod runs it, and an IMEX that runs on the host keeps the
+// pod's from starting (NV_ERR_IN_USE).
 // Sources: kubernetes-sigs/dra-driver-nvidia-gpu:site/content/docs/prerequisites.md;
-// NVIDIA/cloud-native-docs:gpu-operator/dra-intro-install.rst; https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/.
+// NVIDIA/cloud-native-docs:gpu-operator/dra-intro-install.rst;
+// https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/.
 const (
 	IMEXUnit   = "nvidia-imex.service"
 	IMEXConfig = "/etc/nvidia-imex/config.cfg"
 	FormKeys   = "keys"                              // the journal's name for the form of IMEXConfig and gridd.conf; TakeOutKeys takes edits out of it
 	IMEXNodes  = "/etc/nvidia-imex/nodes_config.cfg" // one address a line, the same on all nodes: imex-guide/config.html
 
-	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the host's IMEX whether it is ready:
-	// deployments/helm/dra-driver-nvidia-gpu/values.yaml of that repository.
+	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the
+	// host's IMEX whether it is ready: deployments/helm/dra-driver-nvidia-gpu/values.yaml of that
+	// repository.
 	imexSocket = "/etc/nvidia-imex/imex_ctrl.sock"
-	// imexDropIn lets the unit make that socket where it has ProtectSystem=full: systemd.exec(5), ReadWritePaths=.
+	// imexDropIn lets the unit make that socket where it has ProtectSystem=full: systemd.exec(5),
+	// ReadWritePaths=.
 	imexDropIn     = "/etc/systemd/system/" + IMEXUnit + ".d"
 	imexDropInText = "# Written by gpuadm; each apply reverts changes to this file.\n[Service]\nReadWritePaths=-/etc/nvidia-imex\n"
 
-	// imexChannel has the module make /dev/nvidia-caps-imex-channels/channel0. Sources: kernel-open/nvidia/nv-caps-imex.c in
-	// https://github.com/NVIDIA/open-gpu-kernel-modules; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/gb/modprobe-nvidia-parameters.conf.
+	// imexChannel has the module make /dev/nvidia-caps-imex-channels/channel0. Sources:
+	// kernel-open/nvidia/nv-caps-imex.c in https://github.com/NVIDIA/open-gpu-kernel-modules;
+	// Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/gb/modprobe-nvidia-parameters.conf.
 	imexChannel = "NVreg_CreateImexChannel0"
 )
 
-// Keys of IMEXConfig: imex-guide/config.html and imex-guide/cmdservice.html; the file is written out in
-// aws/aws-parallelcluster-cookbook's imex setup and in templates/compute-domain-daemon-config.tmpl.cfg of the DRA driver.
+// Keys of IMEXConfig: imex-guide/config.html and imex-guide/cmdservice.html; the file is written
+// out in aws/aws-parallelcluster-cookbook's imex setup and in
+// templates/compute-domain-daemon-config.tmpl.cfg of the DRA driver.
 const (
 	imexEnabled   = "IMEX_CMD_ENABLED"
 	imexPath      = "IMEX_CMD_UNIX_DOMAIN_PATH"
 	imexNodesFile = "IMEX_NODE_CONFIG_FILE"
 )
 
-// imexWants returns the wants for the host's IMEX on machines of a rack. The host does not show whether it or a pod is to run IMEX:
-// nothing on it differs between the DRA driver's two modes. So auto assumes that driver's default, and the spec states the other mode.
+// imexWants returns the wants for the host's IMEX on machines of a rack. The host does not show
+// whether it or a pod is to run IMEX: nothing on it differs between the DRA driver's two modes. So
+// auto assumes that driver's default, and the spec states the other mode.
 func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	switch {
 	case s.IMEX == "host" && s.Fabric != FabricRack && f.Live:
@@ -150,7 +157,8 @@ func imexLine(line string) (key, value string, is bool) {
 	return strings.TrimSpace(key), strings.TrimSpace(value), is && !strings.HasPrefix(key, "#")
 }
 
-// editIMEX enables the command service, sets its socket where none is set, and names gpuadm's file of nodes where gpuadm writes one.
+// editIMEX enables the command service, sets its socket where none is set, and names gpuadm's file
+// of nodes where gpuadm writes one.
 func editIMEX(nodes bool) func([]byte) ([]byte, error) {
 	return func(found []byte) ([]byte, error) {
 		if found == nil {
@@ -211,8 +219,8 @@ func dropKey(config []byte, key string) []byte {
 	return []byte(lines.String())
 }
 
-// TakeOutKeys takes our edit of a configuration (before → after) out of found, key by key. A key that was changed outside gpuadm
-// since stays, and left names it.
+// TakeOutKeys takes our edit of a configuration (before → after) out of found, key by key. A key
+// that was changed outside gpuadm since stays, and left names it.
 func TakeOutKeys(before, after, found []byte) (rest []byte, left []string, err error) {
 	was, became, is := imexValues(before), imexValues(after), imexValues(found)
 	rest = found

@@ -23,7 +23,8 @@ const (
 	imexPause    = time.Second
 )
 
-// freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
+// freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run
+// it reads its files at its start.
 type freshIMEX struct{ converge.Follower }
 
 // imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
@@ -59,8 +60,9 @@ func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error
 	return state, err
 }
 
-// imexAnswers wants this node's IMEX ready. While IMEX does not run, or runs with other files than wanted, it waits: the
-// restart checks that. An IMEX that is not ready blocks no other want: it may wait for other nodes, or for their administrator.
+// imexAnswers wants this node's IMEX ready. While IMEX does not run, or runs with other files than
+// wanted, it waits: the restart checks that. An IMEX that is not ready blocks no other want: it may
+// wait for other nodes, or for their administrator.
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		state, err := NewIMEX([]string{IMEXConfig, IMEXNodes}).Look(ctx, v)
@@ -96,12 +98,14 @@ func imexTry() []string {
 	}
 }
 
-// imexReady waits until nvidia-imex-ctl reports this node's IMEX as ready, for as long as a start may take. The tool prints one
-// word: READY, INITIALIZING, STARTING_AUTH_SERVER, WAITING_FOR_PEERS, WAITING_FOR_RECOVERY, INIT_GPU, SHUTTING_DOWN or
-// UNAVAILABLE. gpuadm does not roll back nodes that wait for each other: each rollback would take a node away from the others.
-// Sources: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/cmdservice.html; DCGM_FI_IMEX_DAEMON_STATUS in
-// dcgmlib/dcgm_fields.h of https://github.com/NVIDIA/DCGM; cmd/compute-domain-daemon/main.go in
-// https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, which takes "READY\n" for ready and nothing else.
+// imexReady waits until nvidia-imex-ctl reports this node's IMEX as ready, for as long as a start
+// may take. The tool prints one word: READY, INITIALIZING, STARTING_AUTH_SERVER, WAITING_FOR_PEERS,
+// WAITING_FOR_RECOVERY, INIT_GPU, SHUTTING_DOWN or UNAVAILABLE. gpuadm does not roll back nodes
+// that wait for each other: each rollback would take a node away from the others.
+// Sources: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/cmdservice.html;
+// DCGM_FI_IMEX_DAEMON_STATUS in dcgmlib/dcgm_fields.h of https://github.com/NVIDIA/DCGM;
+// cmd/compute-domain-daemon/main.go in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu,
+// which takes "READY\n" for ready and nothing else.
 func imexReady(ctx context.Context, v host.View) error {
 	if config, err := v.ReadFile(IMEXConfig); err != nil || imexValues(config)[imexEnabled] != "1" {
 		return nil // the file from before gpuadm, which a rollback restores: IMEX does not answer under it

@@ -57,8 +57,9 @@ func equal(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// What nvidia-imex-ctl says decides: ready, waiting for others, or not ready, which holds nothing else back. The program is
-// not asked while its answer would be about other files than those that are wanted.
+// What nvidia-imex-ctl says decides: ready, waiting for others, or not ready, which holds nothing
+// else back. The program is not asked while its answer would be about other files than those that
+// are wanted.
 func TestIMEXAnswers(t *testing.T) {
 	const config = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/run/x\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n"
 	unit := func(active string) string {
@@ -88,7 +89,8 @@ func TestIMEXAnswers(t *testing.T) {
 	}
 }
 
-// A restart that goes back to a configuration without the command service is not waited for: the daemon does not answer.
+// A restart that goes back to a configuration without the command service is not waited for: the
+// daemon does not answer.
 func TestIMEXRestartBeforeUs(t *testing.T) {
 	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
 	for enabled, ready := range map[string]bool{"0": true, "1": false} {
@@ -113,7 +115,8 @@ func TestIMEXNodesKnown(t *testing.T) {
 	}
 }
 
-// The spec's word decides about the module's channel and what is said; a parameter of the spec wins.
+// The spec's word decides about the module's channel and what is said; a parameter of the spec
+// wins.
 func TestIMEXParameterAndNotes(t *testing.T) {
 	f := facts.Facts{
 		Live: true, Arch: "arm64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{function("2941", "030200")},
@@ -138,7 +141,8 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 	}
 }
 
-// In an image, where nothing runs, the unit is masked for the first boot; where it is not installed nothing is wanted.
+// In an image, where nothing runs, the unit is masked for the first boot; where it is not installed
+// nothing is wanted.
 func TestIMEXMaskedInAnImage(t *testing.T) {
 	wants, err := imexWants(Services{Fabric: FabricRack, IMEX: "auto"}, facts.Facts{Live: true})
 	must.That(t, err == nil && len(wants) == 1, "%v: %v", wants, err)

@@ -13,9 +13,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NextKernel warns before a reboot: boot loaders start the newest installed kernel, and a kernel without a module nvidia, or
-// with a module of another version than the rest, boots without the GPUs. version is the version that the module must have, ""
-// for any; c says what a kernel without a module needs. The result is "" if the next kernel has what it needs.
+// NextKernel warns before a reboot: boot loaders start the newest installed kernel, and a kernel
+// without a module nvidia, or with a module of another version than the rest, boots without the
+// GPUs. version is the version that the module must have, "" for any; c says what a kernel without
+// a module needs. The result is "" if the next kernel has what it needs.
 func NextKernel(version string, m facts.Modules, c Choice) string {
 	if len(m.Kernels) == 0 {
 		return ""
@@ -49,8 +50,9 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	return fmt.Sprintf("the next boot starts kernel %s, without the GPUs: %s", next.Kernel, problem)
 }
 
-// brings names the package that gives a kernel its module: the distribution's signed modules, or the headers that DKMS builds
-// against. Where the choice names no package for that kernel, it describes both.
+// brings names the package that gives a kernel its module: the distribution's signed modules, or
+// the headers that DKMS builds against. Where the choice names no package for that kernel, it
+// describes both.
 func (c Choice) brings(kernel string) string {
 	role := "headers"
 	if c.Precompiled {
@@ -64,8 +66,8 @@ func (c Choice) brings(kernel string) string {
 	return "its headers, or the package of its signed modules"
 }
 
-// ModuleProblems lists, in sentences, what is wrong with the kernel modules. c says what a kernel without a module
-// needs.
+// ModuleProblems lists, in sentences, what is wrong with the kernel modules. c says what a kernel
+// without a module needs.
 func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []string) {
 	if s := m.Mismatch(); s != "" {
 		until := "until the module is reloaded or the machine rebooted"
@@ -93,9 +95,9 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []strin
 	return sentences
 }
 
-// Spared returns packages for building modules that gpuadm does not require. asFound are for kernels that have the driver's
-// modules: nothing is built for them. ifThere are for kernels that do not run while another kernel has the driver: gpuadm
-// installs them if a source has them.
+// Spared returns packages for building modules that gpuadm does not require. asFound are for
+// kernels that have the driver's modules: nothing is built for them. ifThere are for kernels that
+// do not run while another kernel has the driver: gpuadm installs them if a source has them.
 func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
 	k, _ := c.KernelSide(s, f)
 	every := len(k.Kernels) > 0
@@ -124,7 +126,8 @@ func (c Choice) has(f facts.Facts, k modules.KernelSide, kernel string) bool {
 	return m != nil && (c.Shared || !m.Shared()) && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
 }
 
-// waits says whether a kernel may stay without the driver for now: it does not run, and another kernel has the driver.
+// waits says whether a kernel may stay without the driver for now: it does not run, and another
+// kernel has the driver.
 func (c Choice) waits(f facts.Facts, k modules.KernelSide, kernel string) bool {
 	return f.Live && kernel != f.Kernel.Running && !c.has(f, k, kernel) &&
 		slices.ContainsFunc(f.Kernel.Installed, func(o string) bool { return c.has(f, k, o) })

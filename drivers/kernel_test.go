@@ -32,8 +32,8 @@ func TestNextKernel(t *testing.T) {
 	}
 }
 
-// What is wrong with the modules is said in sentences without asking the driver: by what is loaded, what lies on disk, and which
-// version the libraries have that programs load.
+// What is wrong with the modules is said in sentences without asking the driver: by what is loaded,
+// what lies on disk, and which version the libraries have that programs load.
 func TestModuleProblems(t *testing.T) {
 	const running, newer = "6.8.0-88-generic", "6.8.0-90-generic"
 	f := facts.Facts{Live: true}

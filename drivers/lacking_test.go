@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// The spec adds packages to those of the catalog and leaves others out; a name that is not asked for anyway is refused.
+// The spec adds packages to those of the catalog and leaves others out; a name that is not asked
+// for anyway is refused.
 func TestPackagesAndWithout(t *testing.T) {
 	d := driver("580.95.05")
 	d.Packages, d.Without = []string{"libnvidia-gl-580", "nvidia-modprobe"}, []string{"nvidia-utils-580", "libnvidia-encode-580"}
@@ -26,7 +27,8 @@ func TestPackagesAndWithout(t *testing.T) {
 	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: "), "%v", err)
 }
 
-// TestLackingIsSaid: by name, with the command of this distribution, and only until there is a driver.
+// TestLackingIsSaid: by name, with the command of this distribution, and only until there is a
+// driver.
 func TestLackingIsSaid(t *testing.T) {
 	const crb = "[crb]\nbaseurl=x\nenabled=0\n"
 	const main = "deb http://archive.example/ x main\n"

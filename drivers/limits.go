@@ -20,7 +20,8 @@ type limit struct {
 	row   gpuRow
 }
 
-// limits returns the limit of each GPU, ordered by address, so that errors always name the same GPU.
+// limits returns the limit of each GPU, ordered by address, so that errors always name the same
+// GPU.
 func (c Catalog) limits(m hardware.Machine) []limit {
 	var all []limit
 	for _, g := range m.GPUs {
@@ -66,7 +67,8 @@ func below(asked, min string) bool {
 	return hardware.Compare(asked, min) < 0
 }
 
-// first returns the first GPU whose architecture has this value for open kernel modules: must, may or no.
+// first returns the first GPU whose architecture has this value for open kernel modules: must, may
+// or no.
 func (p *plan) first(open string) (limit, bool) {
 	i := slices.IndexFunc(p.limits, func(l limit) bool { return l.arch.Open == open })
 	if i < 0 {
@@ -75,7 +77,8 @@ func (p *plan) first(open string) (limit, bool) {
 	return p.limits[i], true
 }
 
-// mixed refuses GPUs that no single driver serves, and kernel modules that the GPUs do not work with.
+// mixed refuses GPUs that no single driver serves, and kernel modules that the GPUs do not work
+// with.
 func (p *plan) mixed() error {
 	for _, l := range p.limits {
 		if l.arch.Name == "" {
@@ -163,7 +166,8 @@ func (p *plan) careful() error {
 	return why[0]
 }
 
-// supported lists the branches that gpuadm may choose unasked, the safest first; for an archive with one branch, that branch.
+// supported lists the branches that gpuadm may choose unasked, the safest first; for an archive
+// with one branch, that branch.
 func (p *plan) supported() []int {
 	if p.repo.First > 0 && p.repo.First == p.repo.Last {
 		return []int{p.repo.First}
@@ -171,7 +175,8 @@ func (p *plan) supported() []int {
 	return p.alive()
 }
 
-// fits returns the flavour of kernel modules for a branch, or an error that says what forbids the branch. asked is the branch or a version.
+// fits returns the flavour of kernel modules for a branch, or an error that says what forbids the
+// branch. asked is the branch or a version.
 func (p *plan) fits(branch int, asked string) (flavour string, err error) {
 	flavour, what, more := p.judge(branch, asked)
 	if what != "" {
@@ -180,7 +185,8 @@ func (p *plan) fits(branch int, asked string) (flavour string, err error) {
 	return flavour, nil
 }
 
-// judge says what forbids a branch, "" if nothing does, and what may help beside another version or source.
+// judge says what forbids a branch, "" if nothing does, and what may help beside another version or
+// source.
 func (p *plan) judge(branch int, asked string) (flavour, what string, more []string) {
 	if l, last := p.oldest(); last > 0 && branch > last {
 		return "", fmt.Sprintf("cannot install driver %s: %s works with branch %d and older only", asked, l, last), nil
@@ -253,7 +259,8 @@ func (p *plan) proprietaryLast() int {
 	return cmp.Or(p.repo.ProprietaryLast, p.c.rule("proprietary-last"))
 }
 
-// possible says why a branch or a repository lacks kernel modules of a flavour, "" if it has them, and what may help.
+// possible says why a branch or a repository lacks kernel modules of a flavour, "" if it has them,
+// and what may help.
 func (p *plan) possible(branch int, asked, flavour string) (what string, more []string) {
 	who := "the spec asks for"
 	if l, found := p.first("must"); found && flavour == FlavourOpen {
@@ -268,7 +275,8 @@ func (p *plan) possible(branch int, asked, flavour string) (what string, more []
 	open, last := p.c.rule("open-first"), p.proprietaryLast()
 	switch {
 	case flavour == FlavourProprietary && p.d.GDS && p.repo.Source == SourceNVIDIA:
-		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage release notes.
+		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage
+		// release notes.
 		return fmt.Sprintf("cannot install GPUDirect Storage with driver %s: nvidia-fs works with open kernel modules, and %s proprietary ones", asked, who),
 			append(more, "write gds = false in [driver]")
 	case flavour == FlavourOpen && p.repo.Streams && p.d.Build == "precompiled":

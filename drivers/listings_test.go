@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/listings"
 )
 
-// The machines that every listing is held against: with NVSwitches, without, with NVLink 5, and with IMEX.
+// The machines that every listing is held against: with NVSwitches, without, with NVLink 5, and
+// with IMEX.
 var matrixGPUs = []struct {
 	name string
 	gpus []string
@@ -54,8 +55,9 @@ func sourceOf(repository string) string {
 
 var wholeVersion = regexp.MustCompile(`^[0-9]+\.[0-9.]+$`)
 
-// TestListings holds what is asked for against every listing: of a name that a listing knows to be absent nothing may be asked,
-// on no machine. What a partial listing does not say proves nothing: see TestMembersWereSeen.
+// TestListings holds what is asked for against every listing: of a name that a listing knows to be
+// absent nothing may be asked, on no machine. What a partial listing does not say proves nothing:
+// see TestMembersWereSeen.
 func TestListings(t *testing.T) {
 	c := Load()
 	asked := 0
@@ -96,7 +98,8 @@ func TestListings(t *testing.T) {
 	check.That(t, asked >= 400, "only %d names were held against listings", asked)
 }
 
-// elsewhere says whether another pocket of the same archive has a package: Debian's security pocket has what changed alone.
+// elsewhere says whether another pocket of the same archive has a package: Debian's security pocket
+// has what changed alone.
 func elsewhere(l listings.Listing, name string) bool {
 	return slices.ContainsFunc(listings.For(l.Distro, l.Repository), func(o listings.Listing) bool {
 		has, _ := o.Has(name)
@@ -106,7 +109,8 @@ func elsewhere(l listings.Listing, name string) bool {
 
 func branchText(version string) string { b, _, _ := strings.Cut(version, "."); return b }
 
-// notListed are names that no listing of their sources and branches has, and why they are asked for all the same.
+// notListed are names that no listing of their sources and branches has, and why they are asked for
+// all the same.
 var notListed = map[string]string{
 	"ubuntu nvidia-imex-{b}":      "https://packages.ubuntu.com/source/noble/nvidia-imex-550, -570, -575, -595; https://github.com/canonical/apt-packaging-imex",
 	"nvidia nvidia-imex-{b}":      "debian12: named as in NVIDIA's repositories for Ubuntu (ubuntu2404 570.124.06), which have the same companion packages",
@@ -114,8 +118,8 @@ var notListed = map[string]string{
 	"nvidia nvidia-fabricmanager": "debian12: the same (ubuntu2404 580.95.05)",
 }
 
-// TestMembersWereSeen wants each row that every machine depends on to have been seen: a listing of one of its distributions and
-// sources, of a branch between the row's bounds, has the name.
+// TestMembersWereSeen wants each row that every machine depends on to have been seen: a listing of
+// one of its distributions and sources, of a branch between the row's bounds, has the name.
 func TestMembersWereSeen(t *testing.T) {
 	for _, s := range Load().Sets {
 		for _, row := range s.Members {
@@ -138,7 +142,8 @@ func TestMembersWereSeen(t *testing.T) {
 	}
 }
 
-// TestFamilyKnowsTheListings wants all that listings have in the driver's version to be taken for a part of the driver, and nothing else.
+// TestFamilyKnowsTheListings wants all that listings have in the driver's version to be taken for a
+// part of the driver, and nothing else.
 func TestFamilyKnowsTheListings(t *testing.T) {
 	f := Choice{Source: SourceNVIDIA, Apart: []string{"nvidia-settings", "nvidia-modprobe", "nvidia-persistenced", "nvidia-xconfig"}}.Family()
 	others := regexp.MustCompile(`^(cuda-compat-.*|libxnvctrl.*|xorg-x11-nvidia|libnvsdm-dev.*|linux-.*|kmod-nvidia-[0-9].*)$`)

@@ -62,7 +62,8 @@ func (p *plan) compose() error {
 	return p.ownNames()
 }
 
-// built decides who builds the modules: gpuadm mirror, once for all machines; or the distribution, which signs them; or DKMS.
+// built decides who builds the modules: gpuadm mirror, once for all machines; or the distribution,
+// which signs them; or DKMS.
 func (p *plan) built() (err error) {
 	if p.choice.Shared, err = p.shared(); p.choice.Shared || err != nil {
 		p.choice.Precompiled = p.choice.Shared
@@ -97,8 +98,9 @@ func (p *plan) built() (err error) {
 	return err
 }
 
-// unsigned names the package of signed modules that a kernel would need and that is not available; "" if it has some. A kernel that has modules of
-// the branch keeps them, signed or built. Where the available packages are not known, apt decides.
+// unsigned names the package of signed modules that a kernel would need and that is not available;
+// "" if it has some. A kernel that has modules of the branch keeps them, signed or built. Where the
+// available packages are not known, apt decides.
 func (p *plan) unsigned(kernel string) string {
 	name := p.rendered(p.signedModule().Name, kernel)
 	lacks := name != "" && p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
@@ -147,8 +149,9 @@ func (p *plan) wants() map[string]bool {
 	}
 }
 
-// lacks refuses a source without a companion that the GPUs need: a companion from another source would mix packages that do not
-// fit together. It only warns of a missing companion that the GPUs do not need.
+// lacks refuses a source without a companion that the GPUs need: a companion from another source
+// would mix packages that do not fit together. It only warns of a missing companion that the GPUs
+// do not need.
 func (p *plan) lacks(want map[string]bool, set setRow) error {
 	const without = `fabricmanager = "off"`
 	for _, c := range []struct {
@@ -225,8 +228,8 @@ func (p *plan) rendered(name, kernel string) string {
 	return name
 }
 
-// bareKernel is a RHEL kernel's release without distribution and architecture, as NVIDIA's precompiled modules are named:
-// 5.14.0-687.54.1 of 5.14.0-687.54.1.el9_8.x86_64.
+// bareKernel is a RHEL kernel's release without distribution and architecture, as NVIDIA's
+// precompiled modules are named: 5.14.0-687.54.1 of 5.14.0-687.54.1.el9_8.x86_64.
 func bareKernel(release string) string {
 	if i := strings.Index(release, ".el"); i > 0 {
 		return release[:i]
@@ -234,8 +237,8 @@ func bareKernel(release string) string {
 	return release
 }
 
-// ownNames adds the packages that the spec names, and leaves out those that it excludes: a catalog with a wrong row must not
-// keep a branch from being installed until the next release.
+// ownNames adds the packages that the spec names, and leaves out those that it excludes: a catalog
+// with a wrong row must not keep a branch from being installed until the next release.
 func (p *plan) ownNames() error {
 	for _, name := range p.d.Without {
 		n := len(p.choice.Members) + len(p.choice.Extras)
@@ -275,7 +278,8 @@ func (p *plan) add(m Member) {
 	}
 }
 
-// tools adds the packages that build modules: DKMS, a compiler and the headers of exactly the target kernels.
+// tools adds the packages that build modules: DKMS, a compiler and the headers of exactly the
+// target kernels.
 func (p *plan) tools() {
 	if p.repo.Family == "" {
 		p.warn("what builds kernel modules on %s is not known: DKMS, a compiler and each kernel's headers must be there", p.system())
@@ -312,7 +316,8 @@ func (h headerRow) fits(family, id, kernel string) bool {
 		strings.HasPrefix(kernel, h.Prefix) && strings.Contains(kernel, h.Contains) && strings.HasSuffix(kernel, h.Suffix)
 }
 
-// exceptions returns the rows that apply to the machine, to one of its GPUs, and to the version or branch asked for.
+// exceptions returns the rows that apply to the machine, to one of its GPUs, and to the version or
+// branch asked for.
 func (p *plan) exceptions(asked string) []exceptionRow {
 	family, _, _ := strings.Cut(p.m.Instance, ".")
 	var rows []exceptionRow

@@ -70,7 +70,8 @@ func TestCompilers(t *testing.T) {
 	check.That(t, slices.Contains(ch.Members, Member{Name: "gcc-12", Role: "compiler", PerKernel: "6.8.0-60-generic"}), "%v", names(ch, "compiler"))
 }
 
-// TestFabric wants the companions of NVSwitches where there are NVSwitches, or where they are asked for, and nowhere else.
+// TestFabric wants the companions of NVSwitches where there are NVSwitches, or where they are asked
+// for, and nowhere else.
 func TestFabric(t *testing.T) {
 	for _, x := range []struct {
 		name, arch, fabric, version string
@@ -154,7 +155,8 @@ func TestPrecompiled(t *testing.T) {
 	check.That(t, slices.Equal(got, []string{"nvidia-dkms-580-server"}) && !ch.Precompiled && len(names(ch, "headers")) == 2, "%v %v", got, ch)
 }
 
-// TestSignedByDistribution wants Red Hat's and AlmaLinux's own signed modules by their names, what enables their repositories, and no compiler.
+// TestSignedByDistribution wants Red Hat's and AlmaLinux's own signed modules by their names, what
+// enables their repositories, and no compiler.
 func TestSignedByDistribution(t *testing.T) {
 	for _, x := range []struct {
 		id, version, arch, kernel, name string
@@ -207,7 +209,8 @@ func TestRepositories(t *testing.T) {
 	check.That(t, ch.Repo.URL == "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run", "%+v", ch.Repo)
 }
 
-// TestExceptions wants the parameters that a machine's kind asks for, unless the spec sets them; TestPlatforms has more machines.
+// TestExceptions wants the parameters that a machine's kind asks for, unless the spec sets them;
+// TestPlatforms has more machines.
 func TestExceptions(t *testing.T) {
 	const cdmm, gsp = "NVreg_CoherentGPUMemoryMode", "NVreg_EnableGpuFirmware"
 	for _, x := range []struct {
@@ -238,7 +241,8 @@ func TestExceptions(t *testing.T) {
 	check.That(t, strings.Contains(whole(err), `write version = "580"`) && strings.Contains(whole(err), "trust_version = true"), "%v", whole(err))
 }
 
-// TestGuests wants for a virtual GPU the guest's own driver, of the host's release of vGPU or of the one before.
+// TestGuests wants for a virtual GPU the guest's own driver, of the host's release of vGPU or of
+// the one before.
 func TestGuests(t *testing.T) {
 	for _, x := range []struct {
 		host, version, url, want string // in the refusal, or in the warnings
@@ -268,8 +272,8 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu 24.04 depends on libcudart12
-// (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
+// The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu
+// 24.04 depends on libcudart12 (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
 func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 	ch := must.Get(Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")))(t)
 	f := ch.Family()
@@ -288,8 +292,8 @@ func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 	}
 }
 
-// gpuadm chooses signed modules where each target kernel has them, and DKMS's elsewhere, and gives the reason. A converged
-// machine keeps the modules that it has.
+// gpuadm chooses signed modules where each target kernel has them, and DKMS's elsewhere, and gives
+// the reason. A converged machine keeps the modules that it has.
 func TestPrecompiledOrDKMS(t *testing.T) {
 	const k, other = "6.8.0-41-generic", "6.8.0-45-generic"
 	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }
@@ -331,9 +335,10 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	check.List(t, names(choose(t, m, with(driver("580"), "source", "distro")), "module"), []string{signed(other), signed(k)}, "the kernel that ran before keeps its modules:")
 }
 
-// A machine with signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
-// depmod prefers what it builds. Nor is a machine begun with DKMS if its kernel would refuse that.
-// RHEL's streams without a suffix have signed proprietary modules, one package for each kernel (test/listings: rhel9 580.178.04).
+// A machine with signed modules stays there when a kernel comes that has none: DKMS would build for
+// every kernel, and depmod prefers what it builds. Nor is a machine begun with DKMS if its kernel
+// would refuse that. RHEL's streams without a suffix have signed proprietary modules, one package
+// for each kernel (test/listings: rhel9 580.178.04).
 func TestPrecompiledStream(t *testing.T) {
 	m := machine("rhel", "9.8", "amd64", "2331")
 	m.Kernels = []string{"5.14.0-687.54.1.el9_8.x86_64"}
@@ -392,7 +397,8 @@ func TestSignedStay(t *testing.T) {
 	}
 }
 
-// Whether a build of this machine's own would load is read from what the kernel says and which keys are enrolled.
+// Whether a build of this machine's own would load is read from what the kernel says and which keys
+// are enrolled.
 func TestRefusesBuilds(t *testing.T) {
 	own := &facts.Key{Name: "DKMS module signing key", ID: "1"}
 	for _, c := range []struct {

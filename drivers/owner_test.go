@@ -26,11 +26,13 @@ import (
 //go:embed testdata/owned-node.txtar
 var ownedNode string
 
-// TestOwners: a driver of another owner is verified and not touched; the message names the owner and how to take it over.
+// TestOwners: a driver of another owner is verified and not touched; the message names the owner
+// and how to take it over.
 func TestOwners(t *testing.T) {
 	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
 	release := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
-	// kmod-nvidia-dc-open580 and nvidia-dc-driver580 of CIQ are in Google's rocky-linux-9-optimized-gcp-nvidia-580: see unpackaged in internal/facts.
+	// kmod-nvidia-dc-open580 and nvidia-dc-driver580 of CIQ are in Google's
+	// rocky-linux-9-optimized-gcp-nvidia-580: see unpackaged in internal/facts.
 	asked := func(file, answer string) string {
 		return "[[command]]\nargv = [\"/usr/bin/rpm\", \"-qf\", \"" + file + "\"]\nstdout = \"" + answer + "\\n\"\n"
 	}
@@ -73,8 +75,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestEKSImage: the driver of EKS's accelerated image, in both its forms, is verified and not touched; while the image's unit loads it,
-// an apply waits.
+// TestEKSImage: the driver of EKS's accelerated image, in both its forms, is verified and not
+// touched; while the image's unit loads it, an apply waits.
 func TestEKSImage(t *testing.T) {
 	for name, loader := range map[string]string{"al2023-eks-nvidia": "nvidia-kmod-load.service", "al2023-eks-trees": "nvidia-setup.service"} {
 		archive := must.Get(os.ReadFile("../test/hosts/" + name + ".txtar"))(t)
@@ -102,7 +104,8 @@ func TestEKSImage(t *testing.T) {
 	}
 }
 
-// TestLeftAlone: what was installed stays where the driver gets another owner, or the GPUs fall off the bus.
+// TestLeftAlone: what was installed stays where the driver gets another owner, or the GPUs fall off
+// the bus.
 func TestLeftAlone(t *testing.T) {
 	var message []string
 	for name, later := range map[string]func(*simhost.Node) error{

@@ -109,8 +109,9 @@ func cell(f facts.Facts, asked, source string) string {
 	return short.Replace(strings.Join(words, " "))
 }
 
-// TestPlatforms holds what is chosen for each machine of platforms, under each system and of each branch, against cells.txt, where the facts
-// that each cell follows from are named. Of the rows that are for a cell the last counts; a refusal begins as the row says.
+// TestPlatforms holds what is chosen for each machine of platforms, under each system and of each
+// branch, against cells.txt, where the facts that each cell follows from are named. Of the rows
+// that are for a cell the last counts; a refusal begins as the row says.
 func TestPlatforms(t *testing.T) {
 	known := map[string]bool{}
 	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/platforms/facts.tsv"))(t))) {

@@ -118,7 +118,8 @@ func (r random) machine(c Catalog) hardware.Machine {
 	return m
 }
 
-// TestOrder wants the order in which GPUs are listed to make no difference, in what is chosen and in what is said.
+// TestOrder wants the order in which GPUs are listed to make no difference, in what is chosen and
+// in what is said.
 func TestOrder(t *testing.T) {
 	c := Load()
 	r := random{rand.New(rand.NewPCG(1, 2))}

@@ -10,13 +10,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
-// Reload wants the loaded module nvidia to be the module on disk, whichever version that is, and the initial file system
-// rebuilt after changes of modprobe's settings.
+// Reload wants the loaded module nvidia to be the module on disk, whichever version that is, and
+// the initial file system rebuilt after changes of modprobe's settings.
 func Reload(f facts.Facts) []converge.Want {
 	return []converge.Want{modules.Loaded(f, modules.KernelSide{}), things.Resumed()}
 }
 
-// NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module nvidia in its place.
+// NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module
+// nvidia in its place.
 func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 	conf, err := modules.ModprobeConf(nil)
 	if err != nil {

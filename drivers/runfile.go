@@ -18,9 +18,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// runfile is a driver that NVIDIA's own installer has installed. A machine has at most one, so the thing has one name, and its
-// state is the version: "580.95.05 open", and after a comma a fault. gpuadm reads the state from the installer's log and from
-// the installed files. It keeps the .run file of each version that it installs, so that undo can reinstall that version.
+// runfile is a driver that NVIDIA's own installer has installed. A machine has at most one, so the
+// thing has one name, and its state is the version: "580.95.05 open", and after a comma a fault.
+// gpuadm reads the state from the installer's log and from the installed files. It keeps the .run
+// file of each version that it installs, so that undo can reinstall that version.
 type runfile struct {
 	version, flavour string
 	url, sha256      string
@@ -30,8 +31,8 @@ type runfile struct {
 const (
 	// Runfiles is the folder of the kept installers: VERSION-SHA256.run.
 	Runfiles = converge.Home + "/runfiles"
-	// installerLog is where the installer records what it has installed, for its uninstaller: BACKUP_LOG in backup.c of
-	// https://github.com/NVIDIA/nvidia-installer.
+	// installerLog is where the installer records what it has installed, for its uninstaller:
+	// BACKUP_LOG in backup.c of https://github.com/NVIDIA/nvidia-installer.
 	installerLog = "/var/lib/nvidia/log"
 	uninstaller  = "/usr/bin/nvidia-uninstall"
 )
@@ -54,10 +55,11 @@ func (r runfile) wanted() converge.State { return converge.State(r.version + " "
 
 func (r runfile) Ref() converge.Ref { return converge.Ref{Kind: "runfile", Name: "nvidia"} }
 
-// Look reads what is installed. In an image gpuadm names the image's kernel to the installer, which then loads no module, as in
-// any chroot.
-// Sources: get_kernel_name in kernel.c of nvidia-installer 580.65.06, and test_kernel_modules in 470.256.02;
-// tools/osbuilder/rootfs-builder/nvidia/nvidia_chroot.sh of https://github.com/kata-containers/kata-containers, which runs it so.
+// Look reads what is installed. In an image gpuadm names the image's kernel to the installer, which
+// then loads no module, as in any chroot.
+// Sources: get_kernel_name in kernel.c of nvidia-installer 580.65.06, and test_kernel_modules in
+// 470.256.02; tools/osbuilder/rootfs-builder/nvidia/nvidia_chroot.sh of
+// https://github.com/kata-containers/kata-containers, which runs it so.
 func (r runfile) Look(_ context.Context, v host.View) (converge.State, error) {
 	state, err := ByInstaller(v)
 	if err == nil && !v.Runs() && state != r.wanted() {
@@ -71,8 +73,9 @@ var (
 	sourceLicense = pattern.Of(`MODULE_LICENSE\("([^"]*)"\)`)
 )
 
-// ByInstaller says which driver NVIDIA's installer has installed; "" if none. The first line of its log has the version,
-// as "1.0-5809505 (580.95.05)": create_backwards_compatible_version_string in backup.c.
+// ByInstaller says which driver NVIDIA's installer has installed; "" if none. The first line of its
+// log has the version, as "1.0-5809505 (580.95.05)": create_backwards_compatible_version_string in
+// backup.c.
 func ByInstaller(v host.View) (converge.State, error) {
 	log, err := v.ReadFile(installerLog)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,8 +102,8 @@ func ByInstaller(v host.View) (converge.State, error) {
 	return converge.State(state), nil
 }
 
-// libraryProblem checks that the library by which all others talk to the driver is still the installer's: a package may have
-// replaced it. A line "1: PATH" of the log names an installed file.
+// libraryProblem checks that the library by which all others talk to the driver is still the
+// installer's: a package may have replaced it. A line "1: PATH" of the log names an installed file.
 func libraryProblem(v host.View, version, files string) (string, error) {
 	for line := range strings.Lines(files) {
 		number, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -134,7 +137,8 @@ func uninstallerProblem(v host.View, _, _ string) (string, error) {
 	return "", nil
 }
 
-// sourceFlavour returns the flavour of the modules' source, by the licence that nv.c declares, or nv-frontend.c in older versions.
+// sourceFlavour returns the flavour of the modules' source, by the licence that nv.c declares, or
+// nv-frontend.c in older versions.
 // Source: kernel-open/nvidia of https://github.com/NVIDIA/open-gpu-kernel-modules.
 func sourceFlavour(v host.View, version string) (string, error) {
 	for _, name := range []string{"nv-frontend.c", "nv.c"} {
@@ -170,7 +174,8 @@ func versionIn(state converge.State) string {
 	return strings.TrimSuffix(version, ",")
 }
 
-// Validate refuses a change that would mix two drivers, that gpuadm could not roll back, or that does not fit on the disk.
+// Validate refuses a change that would mix two drivers, that gpuadm could not roll back, or that
+// does not fit on the disk.
 func (r runfile) Validate(ctx context.Context, v host.View, before, after converge.State) error {
 	if after == "" {
 		return nil
@@ -228,8 +233,9 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	return names, err
 }
 
-// besideDriver says whether a package is named like the driver's but has none of its files: the container toolkit, and Debian's
-// tools that name the driver for a GPU and that remove the installer's leftovers.
+// besideDriver says whether a package is named like the driver's but has none of its files: the
+// container toolkit, and Debian's tools that name the driver for a GPU and that remove the
+// installer's leftovers.
 func besideDriver(name string) bool {
 	for _, part := range []string{"container", "nvidia-detect", "nvidia-support", "nvidia-installer-cleanup", "nvidia-gds", "nvidia-fs"} {
 		if strings.Contains(name, part) {

@@ -31,7 +31,8 @@ const (
 	unpacked    = 4         // an installer takes at most this many times its size unpacked, and again that much installed
 )
 
-// Make installs or uninstalls the version. The installer itself replaces a version that it installed earlier.
+// Make installs or uninstalls the version. The installer itself replaces a version that it
+// installed earlier.
 func (r runfile) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return takeAway(ctx, h)
@@ -78,7 +79,8 @@ func keptRunfile(v host.View, to converge.State) (runfile, error) {
 	return runfile{version: version, flavour: flavour, url: "file://" + file, sha256: sum}, nil
 }
 
-// fetch returns the installer in Runfiles after a check of its digest, also if the file was there already.
+// fetch returns the installer in Runfiles after a check of its digest, also if the file was there
+// already.
 func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	file := path.Join(Runfiles, r.version+"-"+r.sha256+".run")
 	if is, err := digestOf(h, file); err == nil && is == r.sha256 {
@@ -102,10 +104,12 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	return file, nil
 }
 
-// An installerOption is an option that the installer knows from a version on; it refuses to run with an unknown option.
+// An installerOption is an option that the installer knows from a version on; it refuses to run
+// with an unknown option.
 type installerOption struct{ since, text string }
 
-// options returns the installer's arguments, spelled as its own table spells them, from the version that introduced each.
+// options returns the installer's arguments, spelled as its own table spells them, from the version
+// that introduced each.
 // Source: option_table.h in https://github.com/NVIDIA/nvidia-installer, and its history.
 func (r runfile) options(kernel string, jobs int) (argv []string) {
 	for _, o := range []installerOption{
@@ -116,7 +120,8 @@ func (r runfile) options(kernel string, jobs int) (argv []string) {
 		{"346.16", "--concurrency-level=" + strconv.Itoa(jobs)},
 		{"", "--no-nouveau-check"}, // the stage of the modules takes nouveau out
 		{"", "--kernel-name=" + kernel},
-		// A later stage replaces the loaded module and the initial file system: it knows the processes that use the GPUs.
+		// A later stage replaces the loaded module and the initial file system: it knows the
+		// processes that use the GPUs.
 		{"545.23.06", "--allow-installation-with-running-driver"},
 		{"545.23.06", "--no-rebuild-initramfs"},
 		{"550.40.07", "--skip-module-load"},
@@ -181,8 +186,8 @@ func takeAway(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// lastWords returns why a command failed: the errors in its log, or else the last lines; and the error it ended with. A log
-// that is older than the start is another run's.
+// lastWords returns why a command failed: the errors in its log, or else the last lines; and the
+// error it ended with. A log that is older than the start is another run's.
 func lastWords(v host.View, log string, start time.Time, err error) []string {
 	var words []string
 	data, readErr := v.ReadFile(log)
@@ -212,7 +217,8 @@ func lastWords(v host.View, log string, start time.Time, err error) []string {
 	return words
 }
 
-// buildKernel returns the kernel that the installer builds for, whose headers must be installed; DKMS builds for the others.
+// buildKernel returns the kernel that the installer builds for, whose headers must be installed;
+// DKMS builds for the others.
 func buildKernel(ctx context.Context, v host.View) (string, error) {
 	f, err := facts.Gather(ctx, v, facts.Needs{})
 	if err != nil {
@@ -274,8 +280,8 @@ func noRunfile() converge.Want {
 		"nvidia-uninstall --silent, then apply again", `or write source = "runfile" in [driver], to go on with the installer`)
 }
 
-// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed are the changes
-// that undo may still revert.
+// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes
+// names. needed are the changes that undo may still revert.
 func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) error {
 	names, _ := h.ReadDir(Runfiles) // empty if the folder is missing
 	var errs []error

@@ -144,7 +144,8 @@ func TestRunfileThereAndBack(t *testing.T) {
 	}
 }
 
-// TestRunfileInAnImage: where programs run in the image, the installer does, for the image's kernel; in a root folder it is deferred.
+// TestRunfileInAnImage: where programs run in the image, the installer does, for the image's
+// kernel; in a root folder it is deferred.
 func TestRunfileInAnImage(t *testing.T) {
 	for _, off := range []func(*simhost.Node){(*simhost.Node).Image, (*simhost.Node).Bake} {
 		var calls []string

@@ -39,8 +39,8 @@ func (c Choice) services(s spec.Driver, version string) Services {
 	}
 }
 
-// persistencedUnit writes the daemon's unit for a driver of NVIDIA's installer, which has a unit only as a sample in an
-// archive. Source: nvidia-persistenced(1).
+// persistencedUnit writes the daemon's unit for a driver of NVIDIA's installer, which has a unit
+// only as a sample in an archive. Source: nvidia-persistenced(1).
 func persistencedUnit() []converge.Want {
 	const unit = `# Written by gpuadm; each apply reverts changes to this file.
 [Unit]
@@ -61,8 +61,9 @@ WantedBy=multi-user.target
 	}
 }
 
-// ServiceWants returns the wants for the driver's daemons, which need the loaded module. They have a stage of their own after
-// the modules', since the module is a Follower, which gpuadm makes last in its stage.
+// ServiceWants returns the wants for the driver's daemons, which need the loaded module. They have
+// a stage of their own after the modules', since the module is a Follower, which gpuadm makes last
+// in its stage.
 func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	var wants []converge.Want
 	run := things.Running
@@ -107,8 +108,9 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	), nil
 }
 
-// otherKernel says whether the modules are only for kernels that do not run, as in a container, or after the running kernel's
-// package was removed. The boot of such a kernel loads the modules, and starts the daemons that need them.
+// otherKernel says whether the modules are only for kernels that do not run, as in a container, or
+// after the running kernel's package was removed. The boot of such a kernel loads the modules, and
+// starts the daemons that need them.
 func otherKernel(f facts.Facts) bool {
 	kernels := f.Kernel.Targets(f.Live)
 	return f.Live && len(kernels) > 0 && !slices.Contains(kernels, f.Kernel.Running)

@@ -16,10 +16,11 @@ func mirrorModules(kernel string) string {
 	return trouble.Command("mirror --for ID --modules " + kernel + " --module-key FILE --module-cert FILE -o DIR")
 }
 
-// taken settles whether modules of a kind are taken that are not built on the machine, shared or precompiled: if each kernel that may boot has
-// some. A machine that stays on them where some kernel has none leaves that one without: DKMS builds for every kernel with headers, and depmod
-// prefers updates/dkms to kernel/ (Ubuntu's /etc/depmod.d/ubuntu.conf), so the two cannot coexist. lacks says why a kernel has none; cure how it
-// gets some.
+// taken settles whether modules of a kind are taken that are not built on the machine, shared or
+// precompiled: if each kernel that may boot has some. A machine that stays on them where some
+// kernel has none leaves that one without: DKMS builds for every kernel with headers, and depmod
+// prefers updates/dkms to kernel/ (Ubuntu's /etc/depmod.d/ubuntu.conf), so the two cannot coexist.
+// lacks says why a kernel has none; cure how it gets some.
 func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) string) (bool, error) {
 	var has, without, why []string
 	for _, kernel := range p.m.Kernels {
@@ -33,8 +34,10 @@ func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) st
 			without, why = append(without, kernel), append(why, fmt.Sprintf("no %s kernel modules for kernel %s: %s", kind, kernel, lack))
 		}
 	}
-	// The kernel that ran before keeps its modules while it is installed, as distributions keep it: apt's autoremove keeps the running, the newest
-	// and the second newest (/etc/kernel/postinst.d/apt-auto-removal of apt), dnf three (installonly_limit in dnf.conf(5) and RHEL's dnf.conf).
+	// The kernel that ran before keeps its modules while it is installed, as distributions keep it:
+	// apt's autoremove keeps the running, the newest and the second newest
+	// (/etc/kernel/postinst.d/apt-auto-removal of apt), dnf three (installonly_limit in dnf.conf(5)
+	// and RHEL's dnf.conf).
 	listed := kind == "shared" && p.m.Shared != nil
 	if on := p.m.OnDisk[p.m.Fallback]; on.Shared == (kind == "shared") && !on.DKMS && on.Version != "" && (listed || p.asked(on.Version, on.Flavour)) && lacks(p.m.Fallback) == "" {
 		has = append(has, p.m.Fallback)
@@ -74,7 +77,8 @@ func (p *plan) asked(version, flavour string) bool {
 	return flavour == p.choice.Flavour && (version == p.choice.Version || p.choice.Version == "" && hardware.InBranch(version, p.choice.Branch))
 }
 
-// unshared says why a kernel has no shared modules that fit, neither on its disk nor in the mirror; "" if it has.
+// unshared says why a kernel has no shared modules that fit, neither on its disk nor in the mirror;
+// "" if it has.
 func (p *plan) unshared(kernel string) (why string) {
 	version, on := cmp.Or(p.choice.Version, p.choice.Branch), p.m.OnDisk[kernel]
 	switch {

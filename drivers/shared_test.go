@@ -15,8 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestShared: modules that were built once are taken where each kernel has some that fit. What does not fit is named, and the next way
-// is taken: DKMS here. A machine that runs on them stays on them.
+// TestShared: modules that were built once are taken where each kernel has some that fit. What does
+// not fit is named, and the next way is taken: DKMS here. A machine that runs on them stays on
+// them.
 func TestShared(t *testing.T) {
 	const k, newer, notAsked = "6.1.0-28-amd64", "6.1.0-31-amd64", "the mirror is asked for no more"
 	ours := facts.Key{Name: "the site", Serial: "1", ID: "aa"}

@@ -49,8 +49,8 @@ func (r repositoryRow) offers(id, version string) bool {
 	return slices.Contains(r.IDs, id) && (r.Version == "*" || version == r.Version || strings.HasPrefix(version, r.Version+"."))
 }
 
-// repositories returns the rows for the machine's distribution, or else for the first distribution in its ID_LIKE, which like
-// then names.
+// repositories returns the rows for the machine's distribution, or else for the first distribution
+// in its ID_LIKE, which like then names.
 func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like string) {
 	for i, id := range append([]string{m.ID}, m.Like...) {
 		for _, r := range c.Repositories {
@@ -68,7 +68,8 @@ func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like st
 	return nil, ""
 }
 
-// from chooses the repository of the packages. It never mixes sources, since some of their packages replace each other.
+// from chooses the repository of the packages. It never mixes sources, since some of their packages
+// replace each other.
 func (p *plan) from() error {
 	if p.m.Arch == "" {
 		return refuse("cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
@@ -152,7 +153,8 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 		`write source = "auto" in [driver]`)
 }
 
-// trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is known.
+// trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is
+// known.
 func (p *plan) trust() error {
 	repo := &p.choice.Repo
 	if mirror := p.d.Repo; mirror.URL != "" {
@@ -212,7 +214,8 @@ func (p *plan) fromRunfile() error {
 	return nil
 }
 
-// family returns the packager, apt or dnf, which decides the names of the build tools; "" if neither is known.
+// family returns the packager, apt or dnf, which decides the names of the build tools; "" if
+// neither is known.
 func (p *plan) family() string {
 	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
 		return rows[0].Family

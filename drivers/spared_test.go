@@ -10,8 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
-// TestSpared: a kernel that has the driver's modules needs no headers and no compiler; a kernel that does not run waits for headers, where
-// another has the driver. What runs without the driver, and a first installation, need them.
+// TestSpared: a kernel that has the driver's modules needs no headers and no compiler; a kernel
+// that does not run waits for headers, where another has the driver. What runs without the driver,
+// and a first installation, need them.
 func TestSpared(t *testing.T) {
 	const old, running, next = "6.8.0-1", "6.8.0-2", "6.8.0-3"
 	on := func(kernel, version string) facts.KernelModules {

@@ -39,8 +39,8 @@ type question struct {
 // New returns a Driver that has not chosen yet.
 func New() Driver { return Driver{new(chosen)} }
 
-// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask for the same
-// machine: Choose makes the choice once.
+// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of
+// a run ask for the same machine: Choose makes the choice once.
 func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, err error) {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
@@ -89,8 +89,8 @@ func Needs(s spec.Spec) facts.Needs {
 	return n
 }
 
-// Repositories returns the driver's repositories beside those that the distribution has set up. A repository without a URL only
-// pins, for apt, the version and the source that is excluded.
+// Repositories returns the driver's repositories beside those that the distribution has set up. A
+// repository without a URL only pins, for apt, the version and the source that is excluded.
 func (c Choice) Repositories() []packages.Repository {
 	if c.Source == SourceRunfile || c.Source == SourceNone {
 		return nil
@@ -127,7 +127,8 @@ func (c Choice) Brings() map[string][]string {
 	return of
 }
 
-// Pattern returns the driver's version as packages.State writes it: 580.95.05, or 580.* for a branch.
+// Pattern returns the driver's version as packages.State writes it: 580.95.05, or 580.* for a
+// branch.
 func (c Choice) Pattern() string {
 	if c.Version != "" {
 		return c.Version
@@ -135,7 +136,8 @@ func (c Choice) Pattern() string {
 	return c.Branch + ".*"
 }
 
-// Packages are the desired states of the driver's packages: the lockstep in one version and held there, the others in any.
+// Packages are the desired states of the driver's packages: the lockstep in one version and held
+// there, the others in any.
 func (c Choice) Packages() map[string]packages.State {
 	want := map[string]packages.State{}
 	for _, m := range c.Members {
@@ -155,8 +157,8 @@ func (c Choice) lockstep() map[string]packages.State {
 	return want
 }
 
-// KernelSide returns the desired state of the modules. known is false while the version is not known: for a branch it is the
-// newest version that its packages have installed.
+// KernelSide returns the desired state of the modules. known is false while the version is not
+// known: for a branch it is the newest version that its packages have installed.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, known bool) {
 	k = modules.KernelSide{
 		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: f.Kernel.Targets(f.Live), Image: f.Image,
@@ -202,9 +204,9 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, 
 	return k, k.Version != ""
 }
 
-// LeftAlone is a want of every stage whose part of the driver has another owner or no use: it releases earlier changes. Without
-// it, when a GPU falls off the bus or a driver container starts, gpuadm would remove the driver's packages as no longer asked
-// for.
+// LeftAlone is a want of every stage whose part of the driver has another owner or no use: it
+// releases earlier changes. Without it, when a GPU falls off the bus or a driver container starts,
+// gpuadm would remove the driver's packages as no longer asked for.
 func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source != SourceNone {
@@ -215,8 +217,8 @@ func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	return []converge.Want{w}
 }
 
-// Runfile returns the wants for NVIDIA's installer, which follow those for its build tools; where the spec asks for packages,
-// it wants no driver of the installer.
+// Runfile returns the wants for NVIDIA's installer, which follow those for its build tools; where
+// the spec asks for packages, it wants no driver of the installer.
 func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	switch {
@@ -229,7 +231,8 @@ func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return []converge.Want{RunfileWant(c, s.Driver.Runfile.SHA256, via)}, nil
 }
 
-// Settings is the stage before the packages: settings that must exist when their scripts build and load modules.
+// Settings is the stage before the packages: settings that must exist when their scripts build and
+// load modules.
 func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source == SourceNone {
@@ -239,7 +242,8 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return modules.Settings(k)
 }
 
-// Modules is the stage after the packages: modules of one version for every kernel, and the loaded module.
+// Modules is the stage after the packages: modules of one version for every kernel, and the loaded
+// module.
 func (d Driver) Modules(database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Verifies: "packages",
@@ -317,8 +321,9 @@ func (d Driver) Services() converge.Stage {
 	}
 }
 
-// coherentMode decides what manages the memory of GPUs that share one with the CPU: the driver, or the kernel as a NUMA node.
-// Source of its exclusions: NVIDIA/cloud-native-docs gpu-operator/release-notes.rst, v25.3.2.
+// coherentMode decides what manages the memory of GPUs that share one with the CPU: the driver, or
+// the kernel as a NUMA node. Source of its exclusions: NVIDIA/cloud-native-docs
+// gpu-operator/release-notes.rst, v25.3.2.
 const coherentMode = "NVreg_CoherentGPUMemoryMode"
 
 // later is a want that waits until the version is known.

@@ -71,8 +71,8 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 	}
 }
 
-// TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no longer asks for would
-// never be reverted, and status would call it released.
+// TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no
+// longer asks for would never be reverted, and status would call it released.
 func TestServicesAreTheDrivers(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
 	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
@@ -83,8 +83,8 @@ func TestServicesAreTheDrivers(t *testing.T) {
 	}
 }
 
-// TestServicesOfAnotherKernel: daemons with a module for a kernel that does not run are enabled for the boot that starts
-// it, and not started: Debian's nvidia-persistenced fails without a device.
+// TestServicesOfAnotherKernel: daemons with a module for a kernel that does not run are enabled for
+// the boot that starts it, and not started: Debian's nvidia-persistenced fails without a device.
 func TestServicesOfAnotherKernel(t *testing.T) {
 	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
 	for running, want := range map[string]converge.State{"6.1.0-50-amd64": "enabled active", "6.18.44": "enabled inactive"} {
@@ -107,7 +107,8 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 	}
 }
 
-// A tool that a repository has renamed, or that its owner installed by hand, is left out by without = [].
+// A tool that a repository has renamed, or that its owner installed by hand, is left out by without
+// = [].
 func TestWithoutATool(t *testing.T) {
 	d := driver("580.95.05")
 	d.Without = []string{"dkms"}
@@ -123,8 +124,9 @@ var (
 	adviseSource  = pattern.Of(`source = "([^"]*)" and version`)
 )
 
-// TestAdvice wants each version that a refusal advises to be of a branch that has not ended, and taken when it is asked for as
-// it is advised: over all GPUs, alone and two by two, branches, days and sources.
+// TestAdvice wants each version that a refusal advises to be of a branch that has not ended, and
+// taken when it is asked for as it is advised: over all GPUs, alone and two by two, branches, days
+// and sources.
 func TestAdvice(t *testing.T) {
 	c := Load()
 	r := random{rand.New(rand.NewPCG(7, 8))}
@@ -223,7 +225,8 @@ func TestAdviceInWords(t *testing.T) {
 	}
 }
 
-// What is asked for beside the driver is loaded with it; the modules are built here, or for the image that is being made, as chosen.
+// What is asked for beside the driver is loaded with it; the modules are built here, or for the
+// image that is being made, as chosen.
 func TestKernelSide(t *testing.T) {
 	ch := choose(t, machine("rhel", "9.4", "amd64", "2331"), gds(driver("580.95.05")))
 	d := driver("580.95.05")

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// bus is two H100, an audio function, a GPU that the table does not know, and one that is given to a virtual machine.
+// bus is two H100, an audio function, a GPU that the table does not know, and one that is given to
+// a virtual machine.
 func bus() []facts.PCI {
 	return []facts.PCI{
 		{Address: "0000:17:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:16c1"},
@@ -26,8 +27,9 @@ func bus() []facts.PCI {
 	}
 }
 
-// TestImpossibleWithoutDriver: while no driver answers, the PCI ids say what the GPUs are, and a layout that they cannot have is
-// refused. GPUs that the table does not know, and those of a virtual machine, are left to the driver.
+// TestImpossibleWithoutDriver: while no driver answers, the PCI ids say what the GPUs are, and a
+// layout that they cannot have is refused. GPUs that the table does not know, and those of a
+// virtual machine, are left to the driver.
 func TestImpossibleWithoutDriver(t *testing.T) {
 	for _, c := range []struct{ toml, says string }{
 		{"[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
@@ -64,8 +66,8 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 	}
 }
 
-// TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs write them, and a subsystem also
-// where GPUs are planned for that no machine has.
+// TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs
+// write them, and a subsystem also where GPUs are planned for that no machine has.
 func TestPicksOneGPU(t *testing.T) {
 	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Name: "NVIDIA H100 PCIe", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
 	bare := must.Get(Find("H100-80GB"))(t)
@@ -98,7 +100,8 @@ func TestPicksOneGPU(t *testing.T) {
 	}
 }
 
-// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm touches none, releases its own, and says so once.
+// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm touches none,
+// releases its own, and says so once.
 func TestDynamicMIG(t *testing.T) {
 	gpu := model(t, "H100-80").GPU()
 	gpu.Address = "0000:17:00.0"

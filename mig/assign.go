@@ -49,9 +49,10 @@ type Assigned struct {
 	Entry Entry
 }
 
-// Assign finds the entry for each GPU, in the order of the GPUs. It leaves out GPUs that no entry applies to, and GPUs
-// without MIG that no entry picks by index. Errors are a *trouble.Error: two entries for one GPU, an index or a
-// name that no GPU has, MIG for a GPU that has none, entries for none of the GPUs.
+// Assign finds the entry for each GPU, in the order of the GPUs. It leaves out GPUs that no entry
+// applies to, and GPUs without MIG that no entry picks by index. Errors are a *trouble.Error: two
+// entries for one GPU, an index or a name that no GPU has, MIG for a GPU that has none, entries for
+// none of the GPUs.
 func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	for _, e := range entries {
 		if err := e.check(gpus); err != nil {
@@ -156,21 +157,24 @@ func matches(s string, g host.GPU) bool {
 	if m, err := Find(s); err == nil {
 		return slices.ContainsFunc(m.Devices, func(d string) bool { return strings.EqualFold(d, g.Device) })
 	}
-	// A name for several models, "H100", or for one that is not in the table: every word of it is in the GPU's own.
+	// A name for several models, "H100", or for one that is not in the table: every word of it is
+	// in the GPU's own.
 	words := tokens(g.Name)
 	asked := tokens(s)
 	return letters(asked) && !slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(words, t) })
 }
 
-// one says whether s names one GPU: by its UUID, or by its PCI address as sysfs, nvidia-smi or lspci write it.
+// one says whether s names one GPU: by its UUID, or by its PCI address as sysfs, nvidia-smi or
+// lspci write it.
 func one(s string) bool {
 	s = strings.ToLower(s)
 	address := strings.Contains(s, ":") && strings.Contains(s, ".") && strings.Trim(s, "0123456789abcdef:.") == ""
 	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
 }
 
-// check refuses indices and names that no GPU has: otherwise a typing error would have no effect and no message. It accepts a known model
-// that this machine does not have, since one file may serve many machines.
+// check refuses indices and names that no GPU has: otherwise a typing error would have no effect
+// and no message. It accepts a known model that this machine does not have, since one file may
+// serve many machines.
 func (e Entry) check(gpus []host.GPU) error {
 	for _, i := range e.Devices.Index {
 		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {

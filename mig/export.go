@@ -14,8 +14,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parted is the GPUs' state as a file for mig-parted, with one layout of this name. The same GPUs give the same
-// bytes. The format has no places: comments have them, and what else mig-parted ignores.
+// Parted is the GPUs' state as a file for mig-parted, with one layout of this name. The same GPUs
+// give the same bytes. The format has no places: comments have them, and what else mig-parted
+// ignores.
 func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
 	key, _ := yaml.Marshal(name) // a string: it cannot fail
@@ -51,8 +52,9 @@ func Parted(name string, gpus []host.GPU) string {
 	return b.String()
 }
 
-// Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, with places. The same GPUs give the same bytes.
-// If compute instances of one size share an instance, node.toml can count them but not place them.
+// Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, with places. The same GPUs give
+// the same bytes. If compute instances of one size share an instance, node.toml can count them but
+// not place them.
 func Tables(gpus []host.GPU) string {
 	var b strings.Builder
 	groups := alike(gpus, func(g host.GPU) string { s := StateOf(g); s.Next = s.Mode; return s.String() })
@@ -94,8 +96,8 @@ func placements(s State) (string, bool) {
 	return b.String(), true
 }
 
-// partitions are the names of an instance's compute instances, as containers see them. An instance without compute instances
-// counts as one with all its slices.
+// partitions are the names of an instance's compute instances, as containers see them. An instance
+// without compute instances counts as one with all its slices.
 func partitions(p Part) []string {
 	if len(p.Compute) == 0 || p.slices() == 0 {
 		return []string{p.Profile}
@@ -171,8 +173,9 @@ type partedEntry struct {
 	Parts   map[string]int `json:"mig-devices" yaml:"mig-devices"`
 }
 
-// Generate makes a layout for each profile of these GPUs, with the names of mig-parted's generate-config (a label's value cannot have a plus
-// sign): all-1g.10gb.me has as many as fit on each GPU that offers it. The layouts have filters only if the GPUs are of several kinds.
+// Generate makes a layout for each profile of these GPUs, with the names of mig-parted's
+// generate-config (a label's value cannot have a plus sign): all-1g.10gb.me has as many as fit on
+// each GPU that offers it. The layouts have filters only if the GPUs are of several kinds.
 // Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go, of which all-balanced is left out.
 func Generate(gpus []host.GPU) (PartedFile, error) {
 	file := PartedFile{"v1", map[string][]partedEntry{

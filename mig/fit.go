@@ -36,14 +36,16 @@ type placedPart struct {
 	mask    uint64
 }
 
-// cost compares placements of a layout. Its numbers, the most important first: disturbed instances in use; destroyed instances; destroyed
-// compute instances, and created ones, in instances that stay. The number of created instances follows from the destroyed ones.
+// cost compares placements of a layout. Its numbers, the most important first: disturbed instances
+// in use; destroyed instances; destroyed compute instances, and created ones, in instances that
+// stay. The number of created instances follows from the destroyed ones.
 type cost [4]int
 
-// Fit places the layout on a GPU in the state found, with the least disturbance: it spares instances in use if possible,
-// and then destroys as few instances as possible, by exhaustive search. Among equal solutions it takes the one
-// that leaves the most room, then the first by places, so that the same input gives the same places.
-// Errors are a *trouble.Error that says why the layout is impossible.
+// Fit places the layout on a GPU in the state found, with the least disturbance: it spares
+// instances in use if possible, and then destroys as few instances as possible, by exhaustive
+// search. Among equal solutions it takes the one that leaves the most room, then the first by
+// places, so that the same input gives the same places. Errors are a *trouble.Error that says why
+// the layout is impossible.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
 		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")
@@ -152,8 +154,8 @@ type search struct {
 	bestKept uint64
 }
 
-// run searches. It skips the search if compute slices or media engines do not suffice; on known GPUs the memory slices run
-// out before the compute slices.
+// run searches. It skips the search if compute slices or media engines do not suffice; on known
+// GPUs the memory slices run out before the compute slices.
 func (s *search) run() {
 	compute := 0
 	for _, it := range s.items {
@@ -164,9 +166,10 @@ func (s *search) run() {
 	}
 }
 
-// media finds two items that want the same media engines; nil if none do. A GPU has one JPEG engine and one optical flow
-// accelerator, and +me gives both to one instance of any size: an A30 offers 1g.6gb+me and 2g.12gb+me, each once. +me.all
-// gives an instance all engines, and leaves none for instances whose name does not say -me.
+// media finds two items that want the same media engines; nil if none do. A GPU has one JPEG engine
+// and one optical flow accelerator, and +me gives both to one instance of any size: an A30 offers
+// 1g.6gb+me and 2g.12gb+me, each once. +me.all gives an instance all engines, and leaves none for
+// instances whose name does not say -me.
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
 func media(items []item) []item {
 	for i, a := range items {
@@ -186,7 +189,8 @@ func (it item) has(attribute string) bool {
 	return i >= 0 && it.profile.Name[i] == attribute[0] && slices.Contains(strings.Split(it.profile.Name[i+1:], ","), attribute[1:])
 }
 
-// place places the items from i on. used are the occupied slices, and changes is the cost of the kept instances so far.
+// place places the items from i on. used are the occupied slices, and changes is the cost of the
+// kept instances so far.
 func (s *search) place(i int, used uint64, changes cost) {
 	if s.best != nil {
 		least := changes.plus(s.removed(used))
@@ -254,8 +258,9 @@ func changed(f placedPart, it item) cost {
 	return c
 }
 
-// recompute lists the compute instances to destroy, by index, and to make, by slices. The places of the found ones are unknown, and one that
-// stays might block a new one of two slices or more: if such a one is to be made, recompute destroys all.
+// recompute lists the compute instances to destroy, by index, and to make, by slices. The places of
+// the found ones are unknown, and one that stays might block a new one of two slices or more: if
+// such a one is to be made, recompute destroys all.
 func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {

@@ -15,9 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// partedFile is all that mig-parted reads of a file: it refuses unknown keys, a version other than v1, layouts without entries,
-// entries without devices or mig-enabled, partitions where MIG is off, and none (not even an empty map) where it is on. Sources:
-// NVIDIA/mig-parted, api/spec/v1/spec.go and README.md ("mig-configs").
+// partedFile is all that mig-parted reads of a file: it refuses unknown keys, a version other than
+// v1, layouts without entries, entries without devices or mig-enabled, partitions where MIG is off,
+// and none (not even an empty map) where it is on. Sources: NVIDIA/mig-parted, api/spec/v1/spec.go
+// and README.md ("mig-configs").
 type partedFile struct {
 	Version string
 	Configs map[string][]struct {
@@ -28,8 +29,8 @@ type partedFile struct {
 	} `yaml:"mig-configs"`
 }
 
-// TestGenerate: there is one layout for each profile of each GPU, mig-parted reads them all, a Node's label can name each, and each
-// GPU can have what the layouts say for it.
+// TestGenerate: there is one layout for each profile of each GPU, mig-parted reads them all, a
+// Node's label can name each, and each GPU can have what the layouts say for it.
 func TestGenerate(t *testing.T) {
 	// https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 	label := regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)

@@ -56,7 +56,8 @@ func (l Layout) String() string {
 	return strings.Join(order, ", ")
 }
 
-// String is the want as a State writes an instance, with " at " before its start: "3g.40gb(1c,1c) at 4".
+// String is the want as a State writes an instance, with " at " before its start: "3g.40gb(1c,1c)
+// at 4".
 func (w Want) String() string {
 	s := w.Profile
 	if w.Compute != nil {
@@ -79,8 +80,8 @@ func splits(compute []int) string {
 // most is more than any GPU holds: a larger count is a typing error.
 const most = 64
 
-// counted is a layout by the number of each profile, as in mig-parted's files and node.toml. Entries with a part of the
-// compute slices ("1c.3g.40gb") share as few GPU instances as possible.
+// counted is a layout by the number of each profile, as in mig-parted's files and node.toml.
+// Entries with a part of the compute slices ("1c.3g.40gb") share as few GPU instances as possible.
 func counted(counts map[string]int) (Layout, error) {
 	l := Layout{Enabled: true}
 	parts := map[string][]int{}
@@ -111,8 +112,8 @@ func counted(counts map[string]int) (Layout, error) {
 	return l, nil
 }
 
-// pack puts compute instances into as few GPU instances with this many slots as possible: the largest first, into the first instance with
-// room. With at most seven slots that is optimal.
+// pack puts compute instances into as few GPU instances with this many slots as possible: the
+// largest first, into the first instance with room. With at most seven slots that is optimal.
 func pack(compute []int, slots int) [][]int {
 	slices.SortFunc(compute, func(a, b int) int { return b - a })
 	var bins [][]int
@@ -137,7 +138,8 @@ func total(list []int) int {
 	return sum
 }
 
-// placed is a layout by places, as in node.toml. Entries with a part of the compute slices and the same start share one GPU instance.
+// placed is a layout by places, as in node.toml. Entries with a part of the compute slices and the
+// same start share one GPU instance.
 func placed(list []spec.Placement) (Layout, error) {
 	l := Layout{Enabled: true}
 	for _, p := range list {
@@ -184,7 +186,8 @@ type NamedLayout struct {
 	Entries []Entry
 }
 
-// Layout returns the entries of the named layout; without a name, of the only one. The error is a *trouble.Error that lists the layouts.
+// Layout returns the entries of the named layout; without a name, of the only one. The error is a
+// *trouble.Error that lists the layouts.
 func (c Config) Layout(name string) ([]Entry, error) {
 	var names []string
 	for _, l := range c.Layouts {
@@ -212,9 +215,10 @@ func (c Config) Layout(name string) ([]Entry, error) {
 // maxFile is the size limit of a file, in bytes: mig-parted's own has 14 KiB.
 const maxFile = 1 << 20
 
-// ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters that name no device,
-// negative and repeated indices, impossible profiles, repeated keys. It ignores a count of 0, and sorts the layouts by name.
-// The error is trouble.Faults, with every fault.
+// ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters
+// that name no device, negative and repeated indices, impossible profiles, repeated keys. It
+// ignores a count of 0, and sorts the layouts by name. The error is trouble.Faults, with every
+// fault.
 func ParseParted(file string, data []byte) (Config, error) {
 	p := &parted{file: file}
 	if len(data) > maxFile {

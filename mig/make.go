@@ -21,8 +21,8 @@ func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return g.MakeAll(ctx, h, []converge.Change{{Ref: g.Ref(), After: to}})
 }
 
-// MakeAll changes several GPUs together, so that one reset serves all that need one. A GPU whose mode only a reboot changes waits
-// for it, and the others get their partitions.
+// MakeAll changes several GPUs together, so that one reset serves all that need one. A GPU whose
+// mode only a reboot changes waits for it, and the others get their partitions.
 func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
 	g.driverCache.set(nil)
 	ctx, end := host.KeepDriver(ctx)
@@ -49,8 +49,8 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 	return nil
 }
 
-// makePlans pauses the services that hold GPUs, ends the processes that the operator has allowed to end, executes the plans, and starts the
-// services again.
+// makePlans pauses the services that hold GPUs, ends the processes that the operator has allowed to
+// end, executes the plans, and starts the services again.
 func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
 	run := Runner{Device: h, Found: d}
 	if !disturbs(plans) {
@@ -126,7 +126,8 @@ func disturbs(plans []Plan) bool {
 	})
 }
 
-// explain turns a Failure into a trouble.Error. If a GPU is in use, it names the processes that have a device open.
+// explain turns a Failure into a trouble.Error. If a GPU is in use, it names the processes that
+// have a device open.
 func explain(err error, held []string) error {
 	f := (*Failure)(nil)
 	if !errors.As(err, &f) {
@@ -158,7 +159,8 @@ func explain(err error, held []string) error {
 	return t
 }
 
-// Exit statuses of nvidia-smi. Sources: RETURN VALUE in its manual, https://docs.nvidia.com/deploy/nvidia-smi/index.html and
+// Exit statuses of nvidia-smi. Sources: RETURN VALUE in its manual,
+// https://docs.nvidia.com/deploy/nvidia-smi/index.html and
 // https://manpages.ubuntu.com/manpages/noble/man1/nvidia-smi.1.html.
 const (
 	smiUnavailable  = 3 // the operation is not available on the device
@@ -172,9 +174,10 @@ type Unreset struct {
 	Holders []string // processes that have a device of these GPUs open
 }
 
-// Boot reports whether only a reboot changes the mode: the driver asks for a reset, and a reset is not available on this machine or has no
-// effect: "VM reboot is required" for a GPU that is passed through, says nvml.h at nvmlDeviceSetMigMode; on Azure's A100 a
-// reset may end well and change nothing (cse_main.sh in https://github.com/Azure/AgentBaker).
+// Boot reports whether only a reboot changes the mode: the driver asks for a reset, and a reset is
+// not available on this machine or has no effect: "VM reboot is required" for a GPU that is passed
+// through, says nvml.h at nvmlDeviceSetMigMode; on Azure's A100 a reset may end well and change
+// nothing (cse_main.sh in https://github.com/Azure/AgentBaker).
 func (u *Unreset) Boot() bool {
 	command := (*host.CommandError)(nil)
 	switch {
@@ -217,8 +220,9 @@ func (u *Unreset) says() (why string, try []string) {
 	return "cannot reset " + names + ": " + u.Err.Error(), try
 }
 
-// reset resets those of the GPUs that still wait for it: the driver may have reset some itself, or an operator since the plan. It asks the
-// driver before and after, since a reset can have no effect, or work and still report an error.
+// reset resets those of the GPUs that still wait for it: the driver may have reset some itself, or
+// an operator since the plan. It asks the driver before and after, since a reset can have no
+// effect, or work and still report an error.
 func (r *runner) reset(ctx context.Context, asked []*gpuRun) error {
 	if len(asked) == 0 {
 		return nil
@@ -285,7 +289,8 @@ func (t *RolledBack) Restored() bool {
 	return t.After.String() == t.Before.String() && len(t.Left) == 0
 }
 
-// Failure is what Run returns when a step failed: all GPUs were rolled back, as far as that was possible.
+// Failure is what Run returns when a step failed: all GPUs were rolled back, as far as that was
+// possible.
 type Failure struct {
 	RolledBack              // the GPU of the failed step
 	Step       Step         // the one that failed
@@ -297,8 +302,9 @@ func (f *Failure) Error() string { return fmt.Sprintf("cannot %s: %v", f.Step.of
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// back rolls the GPUs back. It asks the driver first, since a step may have worked though it returned an error. It continues after an error:
-// most of the old layout is better than none. At the end it asks the driver again.
+// back rolls the GPUs back. It asks the driver first, since a step may have worked though it
+// returned an error. It continues after an error: most of the old layout is better than none. At
+// the end it asks the driver again.
 func (r *runner) back(ctx context.Context) []RolledBack {
 	rolledBack := make([]RolledBack, len(r.gpus))
 	at := map[*gpuRun]*RolledBack{}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mig partitions GPUs: it plans what fits on a GPU (fit.go), where, so that as many instances as possible stay, and which steps
-// lead there and back (steps.go). Planning is pure; only Run (run.go) gets a device. stage.go and thing.go connect it with the engine.
+// Package mig partitions GPUs: it plans what fits on a GPU (fit.go), where, so that as many
+// instances as possible stay, and which steps lead there and back (steps.go). Planning is pure;
+// only Run (run.go) gets a device. stage.go and thing.go connect it with the engine.
 package mig
 
 import (
@@ -43,7 +44,8 @@ func (m Model) Resets() bool { return m.Arch == "ampere" }
 // noProfile is an id that no profile of a GPU has.
 const noProfile = -1
 
-// parts reports whether only the driver knows ids and memory slices: then Memory and Places count fractions of the memory, and ids are below noProfile.
+// parts reports whether only the driver knows ids and memory slices: then Memory and Places count
+// fractions of the memory, and ids are below noProfile.
 func (m Model) parts() bool { return m.Places == "fractions" }
 
 //go:embed profiles/gpus.json
@@ -142,7 +144,8 @@ func (t table) compute(slices int) []host.ComputeProfile {
 	return all
 }
 
-// Of is the model of a GPU that answers: the driver's list of profiles, with gaps filled from the table.
+// Of is the model of a GPU that answers: the driver's list of profiles, with gaps filled from the
+// table.
 func Of(g host.GPU) (Model, error) {
 	if g.Lost != "" {
 		return Model{}, fmt.Errorf("cannot partition GPU %s: %s", called(g), g.Lost)
@@ -173,7 +176,8 @@ func Of(g host.GPU) (Model, error) {
 		if len(p.Compute) == 0 { // NVML lists them only for existing instances
 			p.Compute = t.compute(p.Slices)
 		}
-		// NVML's counts for the A30 are wrong; NVIDIA's mig-parted has a table for it too (pkg/mig/discovery).
+		// NVML's counts for the A30 are wrong; NVIDIA's mig-parted has a table for it too
+		// (pkg/mig/discovery).
 		if i := known.byID(p.ID); found && i >= 0 && known.Memory == 4 {
 			p.Max = known.Profiles[i].Max
 		}
@@ -186,8 +190,9 @@ func Of(g host.GPU) (Model, error) {
 	return m, nil
 }
 
-// plain keeps one compute profile of each size: NVML has two names for one slice and for seven, and the usual ones
-// have the lower numbers (7_SLICE is 4 and 7_SLICE_NVL is 8; 1_SLICE is 0 and 1_SLICE_REV1 is 7).
+// plain keeps one compute profile of each size: NVML has two names for one slice and for seven, and
+// the usual ones have the lower numbers (7_SLICE is 4 and 7_SLICE_NVL is 8; 1_SLICE is 0 and
+// 1_SLICE_REV1 is 7).
 func plain(all []host.ComputeProfile) []host.ComputeProfile {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(a, b host.ComputeProfile) int {
@@ -226,7 +231,8 @@ func (m Model) byID(id int) int {
 	return slices.IndexFunc(m.Profiles, func(p host.Profile) bool { return p.ID == id })
 }
 
-// GPU is a GPU of this model that was never changed, for planning without a driver: MIG is off and nothing is on it.
+// GPU is a GPU of this model that was never changed, for planning without a driver: MIG is off and
+// nothing is on it.
 func (m Model) GPU() host.GPU {
 	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles, Sub: m.sub}
 	if len(m.Devices) > 0 {
@@ -235,11 +241,13 @@ func (m Model) GPU() host.GPU {
 	return g
 }
 
-// errKnown is the cause of an error of Find about a known GPU: the name fits several, or the GPU has no table.
+// errKnown is the cause of an error of Find about a known GPU: the name fits several, or the GPU
+// has no table.
 var errKnown = errors.New("the GPU is known")
 
-// Find returns the model that a user names: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
-// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *trouble.Error that lists similar names.
+// Find returns the model that a user names: by PCI device id (0x233010DE, 2330, 10de:2330, with
+// :0x16C110DE the subsystem too) or by name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error
+// is a *trouble.Error that lists similar names.
 func Find(name string) (Model, error) {
 	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {
 		m, err := Find(device)

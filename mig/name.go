@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as NVIDIA's go-nvlib
-// reads it. A name without gigabytes is gpuadm's shorthand: 1g is this GPU's smallest profile with one slice.
+// name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as
+// NVIDIA's go-nvlib reads it. A name without gigabytes is gpuadm's shorthand: 1g is this GPU's
+// smallest profile with one slice.
 type name struct {
 	compute    int // slices of the compute instance; 0 = all
 	slices     int // compute slices of the GPU instance
@@ -51,7 +52,8 @@ func parseName(s string) (name, error) {
 	if why == "" {
 		return n, nil
 	}
-	// People write it in capitals, as nvidia-smi -L does ("MIG 1g.10gb"), or as Kubernetes does ("mig-1g.10gb.me").
+	// People write it in capitals, as nvidia-smi -L does ("MIG 1g.10gb"), or as Kubernetes does
+	// ("mig-1g.10gb.me").
 	low := strings.ToLower(strings.TrimSpace(s))
 	low = strings.Replace(strings.TrimPrefix(strings.TrimPrefix(low, "mig "), "mig-"), "gb.", "gb+", 1)
 	if _, still := takeApart(low); still == "" {
@@ -87,7 +89,8 @@ func takeApart(s string) (n name, why string) {
 	return n, ""
 }
 
-// profile finds this GPU's profile of a name. The error is a *trouble.Error that says what the GPU offers.
+// profile finds this GPU's profile of a name. The error is a *trouble.Error that says what the GPU
+// offers.
 func (m Model) profile(n name) (host.Profile, error) {
 	best := -1
 	for i, p := range m.Profiles {
@@ -117,8 +120,9 @@ func size(p host.Profile) int {
 	return p.Places[0].Size
 }
 
-// noProfile says what the GPU offers in place of a profile that it lacks. Names differ between boards and drivers of
-// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): so it suggests the profile that is nearest in memory.
+// noProfile says what the GPU offers in place of a profile that it lacks. Names differ between
+// boards and drivers of one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): so it
+// suggests the profile that is nearest in memory.
 func (m Model) noProfile(n name) error {
 	near, off := "", 0
 	var offers []string

@@ -20,7 +20,8 @@ func (m Model) memory() string {
 	return "memory slices"
 }
 
-// Offer draws what a GPU can be partitioned into: each profile, how many of it fit on an empty GPU, and where.
+// Offer draws what a GPU can be partitioned into: each profile, how many of it fit on an empty GPU,
+// and where.
 func (m Model) Offer() string {
 	rows := slices.Clone(m.Profiles)
 	slices.SortStableFunc(rows, func(a, b host.Profile) int {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// The oracle shares nothing with the planner: it reads the places and the most of each profile from the table, and lays
-// instances down in every way there is.
+// The oracle shares nothing with the planner: it reads the places and the most of each profile from
+// the table, and lays instances down in every way there is.
 
 // block is one instance at one place.
 type block struct{ profile, start, size int }
@@ -205,7 +205,8 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// TestLeast: for every ordered pair of maximal layouts, from every way the first can lie, as few instances go as can be.
+// TestLeast: for every ordered pair of maximal layouts, from every way the first can lie, as few
+// instances go as can be.
 func TestLeast(t *testing.T) {
 	for _, name := range []string{"A100-40GB", "A30-24GB", "RTX-PRO-6000-96GB"} {
 		o := newOracle(model(t, name))
@@ -239,8 +240,9 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// canonical is how NVIDIA's tools lay a layout: the largest first, each at the driver's favourite place that is free and leaves room for the others.
-// The favourites are those seen on A100 and H100: seven 1g go to 6, 4, 5, 0, 1, 2, 3, and the first 3g to 4.
+// canonical is how NVIDIA's tools lay a layout: the largest first, each at the driver's favourite
+// place that is free and leaves room for the others. The favourites are those seen on A100 and
+// H100: seven 1g go to 6, 4, 5, 0, 1, 2, 3, and the first 3g to 4.
 func (o *oracle) canonical(key string) []block {
 	favourites := map[int][]int{1: {6, 4, 5, 0, 1, 2, 3}, 2: {6, 4, 0, 2}, 4: {4, 0}}
 	rank := func(way []block) string {

@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// files are the configurations with layouts to plan: our own, and mig-parted's where it is on this machine.
+// files are the configurations with layouts to plan: our own, and mig-parted's where it is on this
+// machine.
 func files(t *testing.T) []string {
 	list := []string{filepath.Join("testdata", "every-gpu.yaml")}
 	if corpus := os.Getenv("GPUADM_TEST_CORPUS"); corpus != "" {
@@ -29,8 +30,9 @@ func files(t *testing.T) []string {
 	return list
 }
 
-// TestEveryLayout: every layout of a whole configuration is read unchanged, and is planned and made on each GPU that it
-// is meant for: those that its filters name, or that offer its profiles where it has no filters.
+// TestEveryLayout: every layout of a whole configuration is read unchanged, and is planned and made
+// on each GPU that it is meant for: those that its filters name, or that offer its profiles where
+// it has no filters.
 func TestEveryLayout(t *testing.T) {
 	for _, file := range files(t) {
 		data := must.Get(os.ReadFile(file))(t)
@@ -115,7 +117,8 @@ func early189(m Model) Model {
 	return m
 }
 
-// TestPartedRefuses: what mig-parted takes and then does nothing with, or destroys everything for, is refused here.
+// TestPartedRefuses: what mig-parted takes and then does nothing with, or destroys everything for,
+// is refused here.
 func TestPartedRefuses(t *testing.T) {
 	file := must.Get(os.ReadFile(filepath.Join("testdata", "refused.txt")))(t)
 	cases := strings.Split(string(file), "\n=== ")[1:]

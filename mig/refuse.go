@@ -10,7 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// cannot refuses, without a search, instances that are impossible by themselves, and more of a profile than the GPU holds.
+// cannot refuses, without a search, instances that are impossible by themselves, and more of a
+// profile than the GPU holds.
 func (m Model) cannot(want Layout, items []item) error {
 	count := map[int]int{}
 	for _, it := range items {

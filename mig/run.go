@@ -32,16 +32,19 @@ type Plan struct {
 type Runner struct {
 	Device
 	Found *host.Driver // the driver's present answer; nil: Run asks
-	// Idle calls change while the services that hold these GPUs are stopped, since a change of mode may need a reset.
+	// Idle calls change while the services that hold these GPUs are stopped, since a change of mode
+	// may need a reset.
 	Idle func(ctx context.Context, gpus []string, change func() error) error
 	// Holders names the processes that have a device of these GPUs open.
 	Holders func(ctx context.Context, gpus []string) ([]string, error)
 }
 
-// Run executes the plans of several GPUs together. One call resets all GPUs that need a reset, and no others: GPUs joined by
-// NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the context
-// ends between two steps, Run restores the earlier instances at their places on all the GPUs and returns a *Failure. If only a
-// reboot changes the mode of some GPUs, the others still get their partitions, and the error is an *Unreset.
+// Run executes the plans of several GPUs together. One call resets all GPUs that need a reset, and
+// no others: GPUs joined by NVLink can only be reset together, and a reset takes a GPU from every
+// process that uses it. If a step fails, or the context ends between two steps, Run restores the
+// earlier instances at their places on all the GPUs and returns a *Failure. If only a reboot
+// changes the mode of some GPUs, the others still get their partitions, and the error is an
+// *Unreset.
 func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 	plans = slices.DeleteFunc(slices.Clone(plans), func(p Plan) bool { return len(p.Steps) == 0 })
 	if len(plans) == 0 {
@@ -82,7 +85,8 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 	return nil
 }
 
-// runner executes plans and tracks the GPUs' instances itself: asking the driver after each step costs more than the steps.
+// runner executes plans and tracks the GPUs' instances itself: asking the driver after each step
+// costs more than the steps.
 type runner struct {
 	Runner
 	gpus    []*gpuRun
@@ -119,8 +123,8 @@ func (r *runner) see(d host.Driver) error {
 	return nil
 }
 
-// walk executes all plans: first up to the change of mode, for all GPUs together; then each to its end. It stops at the first error. With
-// failed, it reports each error to that and continues.
+// walk executes all plans: first up to the change of mode, for all GPUs together; then each to its
+// end. It stops at the first error. With failed, it reports each error to that and continues.
 func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (at *gpuRun, s Step, err error) {
 	var names []string
 	head := map[*gpuRun]int{} // the number of steps up to the change of mode
@@ -155,10 +159,12 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 			return at, s, err
 		}
 	}
-	// One GPU after the other: the driver makes and destroys instances under its lock of all GPUs, so that side by side nothing is gained.
-	// Neither SET_PARTITIONS nor EXEC_PARTITIONS_* has RMCTRL_FLAGS_GPU_LOCK_DEVICE_ONLY or _API_LOCK_READONLY: g_subdevice_nvoc.c and
-	// g_gpu_instance_subscription_nvoc.c in https://github.com/NVIDIA/open-gpu-kernel-modules. NVIDIA's DRA driver does so too:
-	// driver.go in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, pulock.
+	// One GPU after the other: the driver makes and destroys instances under its lock of all GPUs,
+	// so that side by side nothing is gained. Neither SET_PARTITIONS nor EXEC_PARTITIONS_* has
+	// RMCTRL_FLAGS_GPU_LOCK_DEVICE_ONLY or _API_LOCK_READONLY: g_subdevice_nvoc.c and
+	// g_gpu_instance_subscription_nvoc.c in https://github.com/NVIDIA/open-gpu-kernel-modules.
+	// NVIDIA's DRA driver does so too: driver.go in
+	// https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, pulock.
 	for _, g := range r.gpus {
 		if s, err := r.each(ctx, g, g.Steps[min(head[g], len(g.Steps)):], failed); err != nil {
 			return g, s, err
@@ -167,9 +173,10 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 	return nil, Step{}, nil
 }
 
-// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a reset together. It goes from GPU to GPU:
-// on A100 a change of mode resets the GPU, which takes 4 s (https://github.com/NVIDIA/gpu-operator/issues/351) and where NVLink joins the
-// GPUs concerns the others; no public record has two at a time. On Hopper and newer it resets nothing.
+// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a
+// reset together. It goes from GPU to GPU: on A100 a change of mode resets the GPU, which takes 4 s
+// (https://github.com/NVIDIA/gpu-operator/issues/351) and where NVLink joins the GPUs concerns the
+// others; no public record has two at a time. On Hopper and newer it resets nothing.
 func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
 	var asked []*gpuRun
 	for _, g := range r.gpus {
@@ -285,8 +292,9 @@ func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instanc
 	return nil
 }
 
-// computeProfile is the driver's own id for the step's compute instance, else the step's: on some GPUs the ids in +me instances differ from
-// the table's. Some drivers list the ids only once the GPU instance exists.
+// computeProfile is the driver's own id for the step's compute instance, else the step's: on some
+// GPUs the ids in +me instances differ from the table's. Some drivers list the ids only once the
+// GPU instance exists.
 func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, error) {
 	for range 2 {
 		for _, p := range g.now.Profiles {

@@ -93,7 +93,8 @@ func scenarios(t testing.TB) (list []scenario) {
 	return list
 }
 
-// random lays instances at random until nothing more fits or luck ends it, with compute instances at random.
+// random lays instances at random until nothing more fits or luck ends it, with compute instances
+// at random.
 func random(rnd *rand.Rand, m Model) State {
 	s := empty()
 	var used uint64
@@ -137,7 +138,8 @@ func layoutOf(s State) Layout {
 	return l
 }
 
-// TestFailure: whichever call fails, before or after it took effect, the GPU gets its former state back, ids included.
+// TestFailure: whichever call fails, before or after it took effect, the GPU gets its former state
+// back, ids included.
 func TestFailure(t *testing.T) {
 	runs := 0
 	for _, c := range scenarios(t) {
@@ -228,7 +230,8 @@ func TestBackFails(t *testing.T) {
 	check.That(t, errors.As(err, &said) && slices.Equal(append([]string{said.What}, said.Because...), want), "got  %v\nwant %q", err, want)
 }
 
-// TestCancelled: a context that ends stops between two steps, and the GPU is brought back all the same.
+// TestCancelled: a context that ends stops between two steps, and the GPU is brought back all the
+// same.
 func TestCancelled(t *testing.T) {
 	m := model(t, "A100-40")
 	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 7g.40gb@0")

@@ -178,7 +178,8 @@ func (x *sim) CreateCompute(ctx context.Context, _ string, instance, profile int
 	return id, err
 }
 
-// compute lays a compute instance where the driver would: at the first multiple of its size's power of two.
+// compute lays a compute instance where the driver would: at the first multiple of its size's power
+// of two.
 func (x *sim) compute(instance, profile int, at host.Span) (int, error) {
 	no := refused("nvmlGpuInstanceCreateComputeInstance", "INSUFFICIENT_RESOURCES")
 	for k := range x.gpu.Instances {

@@ -46,7 +46,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, nil
 	}
 	if f.VGPU != nil {
-		// Sources: NVIDIA vGPU user guide, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA/k8s-device-plugin, internal/vgpu.
+		// Sources: NVIDIA vGPU user guide, "Configuring a GPU for MIG-Backed vGPUs";
+		// NVIDIA/k8s-device-plugin, internal/vgpu.
 		return nil, &trouble.Error{
 			What: "cannot partition the GPUs: a hypervisor has cut them out of whole ones, and MIG is set on its side",
 			Try:  []string{"remove [mig] from node.toml"},
@@ -97,8 +98,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(list, things.Resumed()), nil
 }
 
-// Asked reads what a spec asks for: its tables, or a layout in a file in mig-parted's format: the named one, or the only one. Errors do not
-// quote a private file, which not every user can read.
+// Asked reads what a spec asks for: its tables, or a layout in a file in mig-parted's format: the
+// named one, or the only one. Errors do not quote a private file, which not every user can read.
 func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 	if m.Layout == "" && (len(m.GPU) > 0 || m.File == "") {
 		return Entries(m)
@@ -127,8 +128,8 @@ func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 	return entries, err
 }
 
-// impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have by the table of known GPUs. It does not judge
-// unknown GPUs, nor a file that does not exist yet.
+// impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have by the
+// table of known GPUs. It does not judge unknown GPUs, nor a file that does not exist yet.
 func impossible(s spec.Spec, f facts.Facts) error {
 	m := s.MIG
 	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
@@ -185,8 +186,8 @@ func unknown(f facts.Facts) converge.Want {
 	return untouched("partitions of the GPUs", later, "their driver reports their state")
 }
 
-// Offered refuses partitions of which the device plugin would offer none. gpus are all GPUs of the machine: those without an entry keep
-// their state.
+// Offered refuses partitions of which the device plugin would offer none. gpus are all GPUs of the
+// machine: those without an entry keep their state.
 func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
 	var offers []spec.Offers
 	offer := func(g host.GPU, to State) {
@@ -229,8 +230,8 @@ func (p Part) kinds() (names []string) {
 	return names
 }
 
-// untouched wants nothing of the partitions, or waits. Earlier partitions cannot be read now, or belong to another program; gpuadm undoes
-// them in neither case.
+// untouched wants nothing of the partitions, or waits. Earlier partitions cannot be read now, or
+// belong to another program; gpuadm undoes them in neither case.
 func untouched(what string, later error, why string) converge.Want {
 	w := things.Check(what, func(context.Context, host.View) (string, error) { return "", later }, why)
 	w.Releases = true

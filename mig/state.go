@@ -21,15 +21,17 @@ const (
 	On      Mode = "on"
 )
 
-// State is the MIG state of one GPU. Its text is canonical: two GPUs have the same state if and only if their texts are equal.
+// State is the MIG state of one GPU. Its text is canonical: two GPUs have the same state if and
+// only if their texts are equal.
 //
 //	state    = "" | mode { " " instance } [ ", " mode " after a reset" ]
 //	mode     = "off" | "on"                     without instances when off
 //	instance = profile "@" start [ "(" [ compute { "," compute } ] ")" ]
 //	compute  = slices "c"                       largest first
 //
-// Starts are memory slices; instances are ordered by start. An instance without brackets has one compute instance, which takes all its
-// slices; one with empty brackets is half-made. "?" and an id is a profile that the driver no longer lists. For example:
+// Starts are memory slices; instances are ordered by start. An instance without brackets has one
+// compute instance, which takes all its slices; one with empty brackets is half-made. "?" and an id
+// is a profile that the driver no longer lists. For example:
 //
 //	on 3g.40gb@0 2g.20gb@4(1c,1c) 1g.10gb@6
 //	off, on after a reset
@@ -47,7 +49,8 @@ type Part struct {
 	Busy    bool  // processes use it; the text does not have it
 }
 
-// StateOf is a GPU's state as its driver reports it; the zero State if the GPU has no MIG or does not answer.
+// StateOf is a GPU's state as its driver reports it; the zero State if the GPU has no MIG or does
+// not answer.
 func StateOf(g host.GPU) State {
 	if !g.MIG || g.Lost != "" {
 		return State{}

@@ -138,7 +138,8 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// checkFit: what fits overlaps nowhere, is what was asked for, can be made, and has this state once made.
+// checkFit: what fits overlaps nowhere, is what was asked for, can be made, and has this state once
+// made.
 func checkFit(t *testing.T, m Model, l Layout) {
 	t.Helper()
 	fit, err := m.Fit(StateOf(m.GPU()), l)

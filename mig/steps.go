@@ -25,7 +25,8 @@ const (
 	CreateCompute   Action = "create compute instance"
 )
 
-// Step is one change to one GPU. Instances are named by profile and place, since ids are known only once they exist.
+// Step is one change to one GPU. Instances are named by profile and place, since ids are known only
+// once they exist.
 type Step struct {
 	Do      Action
 	Name    string    // of the instance's profile
@@ -36,7 +37,8 @@ type Step struct {
 	Spot    host.Span // its place; zero if the driver chooses, or if any one of its size may be destroyed
 }
 
-// String is the step in words: "destroy 3g.40gb at 4", "create compute instance 1c in 3g.40gb at 4".
+// String is the step in words: "destroy 3g.40gb at 4", "create compute instance 1c in 3g.40gb at
+// 4".
 func (s Step) String() string {
 	switch s.Do {
 	case DestroyInstance, CreateInstance:
@@ -83,8 +85,8 @@ type geometry struct {
 	pieces     []piece
 }
 
-// Steps lists the steps from one state of a GPU to another: first all that destroy, then all that create an instance at its place. With from
-// and to exchanged, Steps lists the steps back.
+// Steps lists the steps from one state of a GPU to another: first all that destroy, then all that
+// create an instance at its place. With from and to exchanged, Steps lists the steps back.
 func (m Model) Steps(from, to State) ([]Step, error) {
 	if from.Mode == Unknown || to.Mode == Unknown {
 		return nil, fmt.Errorf("cannot plan the steps from %q to %q: the GPU's state is not known", from, to)
@@ -100,8 +102,8 @@ func (m Model) Steps(from, to State) ([]Step, error) {
 	return stepsBetween(a, b, m.Resets()), nil
 }
 
-// geometry resolves a state by the GPU's profiles. The error names a profile that the GPU does not offer: gpuadm can destroy such an instance,
-// and not create it.
+// geometry resolves a state by the GPU's profiles. The error names a profile that the GPU does not
+// offer: gpuadm can destroy such an instance, and not create it.
 func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
@@ -138,7 +140,8 @@ func (m Model) geometry(s State) (geometry, error) {
 	return g, wrong
 }
 
-// stepsBetween lists the steps from one geometry to another. It destroys instances in use first: if that fails, no idle one is lost.
+// stepsBetween lists the steps from one geometry to another. It destroys instances in use first: if
+// that fails, no idle one is lost.
 func stepsBetween(from, to geometry, resets bool) []Step {
 	var destroyed, made, modes []Step
 	keep := from.mode == On && to.mode == On
@@ -200,8 +203,9 @@ func (p piece) bits(do Action, list []bit) []Step {
 	return steps
 }
 
-// inOrder is the order in which to create compute instances if the driver chooses their places: the largest first, unless they then block
-// each other. On A100 a 2c starts at the first free even slice, a 3c at 0 or 4: so into seven slices fit 2c, 2c, 3c, but not 3c, 2c, 2c.
+// inOrder is the order in which to create compute instances if the driver chooses their places: the
+// largest first, unless they then block each other. On A100 a 2c starts at the first free even
+// slice, a 3c at 0 or 4: so into seven slices fit 2c, 2c, 3c, but not 3c, 2c, 2c.
 func inOrder(list []bit, slots int) []bit {
 	if slices.ContainsFunc(list, func(b bit) bool { return b.spot.Size > 0 }) {
 		return list
@@ -234,8 +238,8 @@ func inOrder(list []bit, slots int) []bit {
 	return list
 }
 
-// firstFree is where the driver places a compute instance: at the first free multiple of its size, rounded up to a power of two; -1 if there
-// is none.
+// firstFree is where the driver places a compute instance: at the first free multiple of its size,
+// rounded up to a power of two; -1 if there is none.
 func firstFree(size, slots int, used uint64) int {
 	step := 1
 	for step < size {

@@ -111,7 +111,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestBusyCompute: to change the compute instances of an instance in use disturbs it, and another one is taken if there is.
+// TestBusyCompute: to change the compute instances of an instance in use disturbs it, and another
+// one is taken if there is.
 func TestBusyCompute(t *testing.T) {
 	m := model(t, "A100-40")
 	want := Layout{Enabled: true, Wants: []Want{{Profile: "3g", Start: Anywhere, Compute: []int{2, 1}}}}

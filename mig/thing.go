@@ -25,8 +25,9 @@ type gpu struct {
 	driverCache *driverCache // nil: the driver is asked each time
 }
 
-// driverCache is the driver's answer, shared by all GPUs of a stage: asking for all costs little more than asking for one, and each
-// question attaches the GPUs that no process holds. MakeAll, which changes GPUs, asks the driver again before and after.
+// driverCache is the driver's answer, shared by all GPUs of a stage: asking for all costs little
+// more than asking for one, and each question attaches the GPUs that no process holds. MakeAll,
+// which changes GPUs, asks the driver again before and after.
 type driverCache struct {
 	mu                 sync.Mutex
 	driver             *host.Driver
@@ -61,7 +62,8 @@ func (s *driverCache) open(ctx context.Context, v host.View) ([]devices.Holder, 
 	return once(s, &s.holders, func() ([]devices.Holder, error) { return devices.Holders(ctx, v) })
 }
 
-// paused lists the running services that the plans pause; for a change of mode nvidia-persistenced is one of them.
+// paused lists the running services that the plans pause; for a change of mode nvidia-persistenced
+// is one of them.
 func (s *driverCache) paused(ctx context.Context, v host.View, plans []Plan) ([]string, error) {
 	held, units := &s.pauses, pausedFor(plans)
 	if slices.ContainsFunc(plans, func(p Plan) bool { return changesMode(p.Steps) }) {
@@ -110,8 +112,9 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(StateOf(at).String()), nil
 }
 
-// TakeOut returns the state before gpuadm, if each partition on the GPU is gpuadm's or was there before; some may be missing, after a reboot
-// or a killed run. If others have made partitions, it only removes gpuadm's, and restores none: the earlier partitions may no longer fit.
+// TakeOut returns the state before gpuadm, if each partition on the GPU is gpuadm's or was there
+// before; some may be missing, after a reboot or a killed run. If others have made partitions, it
+// only removes gpuadm's, and restores none: the earlier partitions may no longer fit.
 func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]State
 	for i, text := range []converge.State{found, before, after} {
@@ -140,7 +143,8 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest con
 	return converge.State(is.String()), left, nil
 }
 
-// among reports whether a partition is one of the known ones, with no other compute instances than they have.
+// among reports whether a partition is one of the known ones, with no other compute instances than
+// they have.
 func (p Part) among(known []Part) bool {
 	there := false
 	var compute []int
@@ -152,7 +156,8 @@ func (p Part) among(known []Part) bool {
 	return there && within(p.Compute, compute)
 }
 
-// within reports whether all of these compute instances are among the known ones, each counted once.
+// within reports whether all of these compute instances are among the known ones, each counted
+// once.
 func within(some, known []int) bool {
 	left := slices.Clone(known)
 	for _, c := range some {
@@ -165,12 +170,14 @@ func within(some, known []int) bool {
 	return true
 }
 
-// perGPU says whether a GPU that cannot change waits alone: failure in [mig] decides; with "auto" it does so at boot.
+// perGPU says whether a GPU that cannot change waits alone: failure in [mig] decides; with "auto"
+// it does so at boot.
 func perGPU(s spec.Spec, f facts.Facts) bool {
 	return s.MIG.Failure == "per-gpu" || s.MIG.Failure != "all-or-nothing" && f.Booting
 }
 
-// alone is a GPU that is in use or does not answer: it waits, and the other GPUs get their partitions.
+// alone is a GPU that is in use or does not answer: it waits, and the other GPUs get their
+// partitions.
 type alone struct {
 	gpu
 	to func(converge.State) (converge.State, error)
@@ -204,8 +211,8 @@ func waits(g host.GPU, why string) converge.Want {
 // mayStop says whether the spec lets a change end the processes that use a GPU.
 func mayStop(s spec.Spec) bool { return slices.Contains(s.Disruption.Allow, "stop-clients") }
 
-// withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance that will be destroyed: such a pod may
-// still be pulling its image.
+// withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance
+// that will be destroyed: such a pod may still be pulling its image.
 func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
 	mode := changesMode(steps)
 	for _, p := range pods {

@@ -21,8 +21,9 @@ type user struct {
 	text string
 }
 
-// Breaks names the processes that would lose an instance or the GPU. A change to an instance without clients breaks nothing; a
-// reset or a change of mode takes the GPU from every process that has it open.
+// Breaks names the processes that would lose an instance or the GPU. A change to an instance
+// without clients breaks nothing; a reset or a change of mode takes the GPU from every process that
+// has it open.
 func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	cache := g.cache()
 	d, err := cache.ask(ctx, v)
@@ -67,9 +68,10 @@ func texts(users []user) (list []string) {
 	return list
 }
 
-// usersOf lists the processes that would lose their GPU or instance by the steps: those that the driver lists, and those that have
-// the device open. DCGM and others keep an instance from being destroyed though the driver lists no process
-// (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
+// usersOf lists the processes that would lose their GPU or instance by the steps: those that the
+// driver lists, and those that have the device open. DCGM and others keep an instance from being
+// destroyed though the driver lists no process (https://github.com/NVIDIA/DCGM/issues/276,
+// https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
 func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list []user) {
 	add := func(pids []int, of string, holds func(devices.Holder) bool) {
 		for _, pid := range pids {
@@ -103,9 +105,11 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list
 	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
 }
 
-// instanceServices are services of the machine that hold instances, in the order in which to stop them. dcgm.service is another name of
-// nvidia-dcgm.service. Sources: nvidia-mig-manager's clients; config-files/systemd in https://github.com/NVIDIA/DCGM; packaging in
-// https://github.com/NVIDIA/dcgm-exporter; deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit.
+// instanceServices are services of the machine that hold instances, in the order in which to stop
+// them. dcgm.service is another name of nvidia-dcgm.service. Sources: nvidia-mig-manager's clients;
+// config-files/systemd in https://github.com/NVIDIA/DCGM; packaging in
+// https://github.com/NVIDIA/dcgm-exporter; deployments/systemd in
+// https://github.com/NVIDIA/nvidia-container-toolkit.
 func instanceServices() []string {
 	return []string{
 		"nvidia-dcgm-exporter.service", "dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service",
@@ -113,13 +117,14 @@ func instanceServices() []string {
 	}
 }
 
-// modeServices hold every GPU, and keep it from changing its mode: nvidia-mig-manager's clients, and
-// https://github.com/NVIDIA/mig-parted/issues/181.
+// modeServices hold every GPU, and keep it from changing its mode: nvidia-mig-manager's clients,
+// and https://github.com/NVIDIA/mig-parted/issues/181.
 func modeServices() []string {
 	return []string{"nvsm.service", "nvsm-core.service", "nvsm-mqtt.service", "nvsm-notifier.service", "nvsm-api-gateway.service"}
 }
 
-// pausedFor are the services to pause for these plans. nvidia-persistenced is not among them: a Runner pauses it while modes change.
+// pausedFor are the services to pause for these plans. nvidia-persistenced is not among them: a
+// Runner pauses it while modes change.
 func pausedFor(plans []Plan) []string {
 	if slices.ContainsFunc(plans, func(p Plan) bool { return changesMode(p.Steps) }) {
 		return append(modeServices(), instanceServices()...)
@@ -172,8 +177,8 @@ func names(plans []Plan) (list []string) {
 	return list
 }
 
-// refuseUsers refuses, before anything is touched, if a process has started since the operator agreed, or if a pod uses a GPU: only a drain
-// may end pods.
+// refuseUsers refuses, before anything is touched, if a process has started since the operator
+// agreed, or if a pod uses a GPU: only a drain may end pods.
 func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
 	found, err := new(driverCache).users(ctx, h, d, plans)
 	if err != nil || len(found) == 0 {
@@ -196,7 +201,8 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan,
 	return nil
 }
 
-// endUsers ends the processes that use what the plans destroy, as the operator has allowed, before anything is destroyed.
+// endUsers ends the processes that use what the plans destroy, as the operator has allowed, before
+// anything is destroyed.
 func endUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan) error {
 	found, err := new(driverCache).users(ctx, h, d, plans)
 	if err != nil {

@@ -186,7 +186,8 @@ func TestOf(t *testing.T) {
 	}}
 	m, err := Of(odd)
 	check.That(t, err == nil && m.Memory == 6 && !m.Resets() && m.Profiles[0].Name == "2g.50gb" && m.Profiles[0].Compute[0].ID == 1, "unknown GPU: %+v, %v", m, err)
-	// A driver's ids and places come first, also where the table has none; and no table claims to be a driver's.
+	// A driver's ids and places come first, also where the table has none; and no table claims to
+	// be a driver's.
 	pro := model(t, "RTX PRO 4500")
 	if m, err := Of(pro.GPU()); err != nil || m.Places != "fractions" || m.Profiles[0].ID >= 0 {
 		t.Errorf("RTX PRO 4500 without a driver: %+v, %v", m, err)
@@ -243,7 +244,8 @@ func TestAssign(t *testing.T) {
 	golden(t, "assign.txt", out.String())
 }
 
-// TestAssignLost: a GPU that does not even say what it is may be one that an entry is for, and is not passed over.
+// TestAssignLost: a GPU that does not even say what it is may be one that an entry is for, and is
+// not passed over.
 func TestAssignLost(t *testing.T) {
 	ok := model(t, "H100-80").GPU()
 	ok.Address = "0000:17:00.0"

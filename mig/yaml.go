@@ -59,7 +59,8 @@ type devicesYAML struct {
 	line int
 }
 
-// read parses the file's one document. It walks the nodes, which have line numbers: the library's decoder has them only in sentences.
+// read parses the file's one document. It walks the nodes, which have line numbers: the library's
+// decoder has them only in sentences.
 func (p *parted) read(data []byte) (f fileYAML) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -115,7 +116,8 @@ func whole(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// content returns the nodes in a list or a mapping; nil, with a fault, if the node is something else or the file has too many nodes.
+// content returns the nodes in a list or a mapping; nil, with a fault, if the node is something
+// else or the file has too many nodes.
 func (p *parted) content(n *yaml.Node, kind yaml.Kind, called string) []*yaml.Node {
 	if p.nodes += len(n.Content) + 1; p.nodes > maxNodes {
 		if p.nodes = maxNodes; len(p.errs) == 0 {
@@ -147,7 +149,8 @@ func (p *parted) list(n *yaml.Node, do func(*yaml.Node)) {
 	}
 }
 
-// pairs calls do for each key and its value; merged mappings come first, so that the mapping's own keys win.
+// pairs calls do for each key and its value; merged mappings come first, so that the mapping's own
+// keys win.
 func (p *parted) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
 	lines, all := map[string]int{}, p.content(whole(n), yaml.MappingNode, "a mapping")
 	for i := 0; i < len(all); i += 2 {
@@ -228,7 +231,8 @@ func (p *parted) counts(n *yaml.Node) map[string]int {
 	return all
 }
 
-// filters reads PCI device and vendor ids; since mig-parted v0.15 the subsystem's may follow a colon.
+// filters reads PCI device and vendor ids; since mig-parted v0.15 the subsystem's may follow a
+// colon.
 func (p *parted) filters(n *yaml.Node) (all []string) {
 	if n.Kind == yaml.ScalarNode {
 		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}

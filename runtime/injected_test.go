@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// Whether CDI is on goes by the engine, its version and its file; enable_cdi came with containerd 1.7, is off there, and on from 2.0.
+// Whether CDI is on goes by the engine, its version and its file; enable_cdi came with containerd
+// 1.7, is off there, and on from 2.0.
 func TestInjected(t *testing.T) {
 	const (
 		v2  = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = "

@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Ready waits until the engine that runs in a unit answers CRI again. files[0] is the engine's configuration file: Ready finds the
-// engine by it.
+// Ready waits until the engine that runs in a unit answers CRI again. files[0] is the engine's
+// configuration file: Ready finds the engine by it.
 func Ready(ctx context.Context, v host.View, unit string, files []string) error {
 	if len(files) == 0 {
 		return nil
@@ -35,7 +35,8 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	}
 }
 
-// Answers returns an error unless the engine that pods run on answers now, and has loaded the handler that the spec asks for.
+// Answers returns an error unless the engine that pods run on answers now, and has loaded the
+// handler that the spec asks for.
 func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error {
 	if !s.Has("runtime") {
 		return nil
@@ -56,9 +57,11 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	return configurerOf(e).answers(ctx, v, e, h)
 }
 
-// injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no
-// handler. gpuadm then leaves the configuration alone, its own earlier edits included: one of them may be enable_cdi.
-// Sources: gpu-operator/cdi.rst of NVIDIA/cloud-native-docs; README of https://github.com/NVIDIA/k8s-device-plugin (cdi-cri).
+// injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names
+// CDI devices, and gpuadm writes no handler. gpuadm then leaves the configuration alone, its own
+// earlier edits included: one of them may be enable_cdi.
+// Sources: gpu-operator/cdi.rst of NVIDIA/cloud-native-docs; README of
+// https://github.com/NVIDIA/k8s-device-plugin (cdi-cri).
 func injected(e facts.Engine) converge.Want {
 	look := func(context.Context, host.View) (string, error) {
 		if why := withoutCDI(e); why != "" {
@@ -72,7 +75,8 @@ func injected(e facts.Engine) converge.Want {
 	return w
 }
 
-// LacksCDI says why the engine of pods gives them no CDI devices; "" if it does, or no engine is known.
+// LacksCDI says why the engine of pods gives them no CDI devices; "" if it does, or no engine is
+// known.
 func LacksCDI(f facts.Facts) string {
 	e, err := ForPods(f)
 	if err != nil {
@@ -82,7 +86,8 @@ func LacksCDI(f facts.Facts) string {
 }
 
 // withoutCDI says why an engine does not give containers CDI devices; "" if it does.
-// Source: prerequisites.md of kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version; Docker has no CRI.
+// Source: prerequisites.md of kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version;
+// Docker has no CRI.
 func withoutCDI(e facts.Engine) string {
 	major, minor, known := engine.ParseVersion(e.Version)
 	switch {
@@ -129,7 +134,8 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 // ForPods is the engine that pods run on.
 func ForPods(f facts.Facts) (facts.Engine, error) { return chosen(spec.Runtime{Engine: "auto"}, f) }
 
-// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device plugin they need none.
+// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device
+// plugin they need none.
 func NeedsHandler(f facts.Facts) bool {
 	h, err := HandlerOwner(spec.Spec{}, f)
 	return err == nil && h.Name != ""
@@ -138,7 +144,8 @@ func NeedsHandler(f facts.Facts) bool {
 // ReadConfigured reads an engine's configuration.
 func ReadConfigured(e facts.Engine) engine.Configured { return configurerOf(e).configured(e) }
 
-// Reread wants the engine that pods run on to have started after the last change of its configuration. It edits nothing.
+// Reread wants the engine that pods run on to have started after the last change of its
+// configuration. It edits nothing.
 func Reread(f facts.Facts) ([]converge.Want, error) {
 	e, err := chosen(spec.Runtime{Engine: "auto"}, f)
 	if err != nil {

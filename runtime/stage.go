@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime makes container engines run GPU containers: it chooses the engine, and has the package of that engine edit its
-// configuration. Never import the standard package of the same name beside it.
+// Package runtime makes container engines run GPU containers: it chooses the engine, and has the
+// package of that engine edit its configuration. Never import the standard package of the same name
+// beside it.
 package runtime
 
 import (
@@ -84,7 +85,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// chosen returns the container engine to configure: the spec's, if it names one; else kubelet's; else the first one found.
+// chosen returns the container engine to configure: the spec's, if it names one; else kubelet's;
+// else the first one found.
 func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if r.Config != "" {
 		return stated(r, f)
@@ -150,7 +152,8 @@ func stated(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	return f.Engines[i], nil
 }
 
-// isGone says whether an engine's unit is here, and the program that it starts is not: systemd cannot start it. Distributions unpack theirs.
+// isGone says whether an engine's unit is here, and the program that it starts is not: systemd
+// cannot start it. Distributions unpack theirs.
 func isGone(e facts.Engine) bool {
 	return e.Binary == "" && e.Wrapper == "" && e.Unit == e.Name+".service"
 }
@@ -167,8 +170,9 @@ func startable(all []facts.Engine) (engines []facts.Engine, gone []string) {
 	return engines, gone
 }
 
-// onlyDockers says whether this containerd serves Docker alone: Docker is installed, and containerd's CRI plugin is disabled, as in Docker's
-// package. Then Kubernetes cannot use it, and its configuration does not matter to Docker's containers.
+// onlyDockers says whether this containerd serves Docker alone: Docker is installed, and
+// containerd's CRI plugin is disabled, as in Docker's package. Then Kubernetes cannot use it, and
+// its configuration does not matter to Docker's containers.
 func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
@@ -204,7 +208,8 @@ func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
 	return []string{fmt.Sprintf("no kubelet says which engine it uses: %s is changed, and %s is left as it is; engine in [runtime] names another", engine.UnitOf(e), rest)}
 }
 
-// unknownEndpoint says that kubelet talks to an engine that gpuadm has not found: a handler in another engine would not serve its pods.
+// unknownEndpoint says that kubelet talks to an engine that gpuadm has not found: a handler in
+// another engine would not serve its pods.
 func unknownEndpoint(endpoint string, engines []facts.Engine, gone []string) error {
 	var at []string
 	for _, e := range engines {
@@ -236,7 +241,8 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	return append(list, whyChosen(s.Runtime, f, e)...)
 }
 
-// lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
+// lacksToolkit notes that the handler's program is not there and that nothing in the spec brings
+// it.
 func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() || len(f.Programs) > 0 {
 		return nil

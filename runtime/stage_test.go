@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestWrapper: where a program of the machine's own starts the engine, its configuration is edited only if the spec says which it is.
+// TestWrapper: where a program of the machine's own starts the engine, its configuration is edited
+// only if the spec says which it is.
 func TestWrapper(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: "/etc/containerd/config.toml"}
 	for text, refused := range map[string]bool{"": true, "config = \"/etc/containerd/config.toml\"\n": false} {
@@ -33,7 +34,8 @@ func TestOtherEngine(t *testing.T) {
 	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot configure rktlet: "), "%v", err)
 }
 
-// TestStated: a file that nothing is known to read is not edited, and a file that a unit's engine reads is, whichever kubelet uses.
+// TestStated: a file that nothing is known to read is not edited, and a file that a unit's engine
+// reads is, whichever kubelet uses.
 func TestStated(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\nconfig = \"/srv/c.toml\"\n")}))(t)
 	engines := []facts.Engine{{Name: "containerd", Version: "1.7.24", Unit: "x.service", Config: "/srv/c.toml", Socket: "/run/x.sock"}, {Name: "containerd", Config: "/etc/containerd/config.toml", Unit: "containerd.service"}}
@@ -43,7 +45,8 @@ func TestStated(t *testing.T) {
 	must.That(t, err != nil && err.Error() == "cannot edit /srv/c.toml: no process and no unit is known to read it", "%v", err)
 }
 
-// TestSeveralEngines: the plan says which of several engines it is, and why; where a kubelet is there and does not say, none is edited.
+// TestSeveralEngines: the plan says which of several engines it is, and why; where a kubelet is
+// there and does not say, none is edited.
 func TestSeveralEngines(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
 	engines := []facts.Engine{
@@ -71,7 +74,8 @@ func TestSeveralEngines(t *testing.T) {
 	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
 }
 
-// TestEngineWithoutProgram: a unit whose program is not there is no engine, whichever is named, and the plan says so.
+// TestEngineWithoutProgram: a unit whose program is not there is no engine, whichever is named, and
+// the plan says so.
 func TestEngineWithoutProgram(t *testing.T) {
 	gone := facts.Engine{Name: "containerd", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"}
 	crio := facts.Engine{Name: "crio", Version: "1.34.0", Binary: "/usr/bin/crio", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"}
@@ -104,8 +108,8 @@ func TestEngineWithoutProgram(t *testing.T) {
 	}
 }
 
-// TestForgottenRuntime: the drop-in of nvidia-ctk makes CRI-O before 1.26 forget runc, and the plan says so, also where it changes nothing
-// of that. Seen with "crio config" of 1.24.6 and 1.36.3.
+// TestForgottenRuntime: the drop-in of nvidia-ctk makes CRI-O before 1.26 forget runc, and the plan
+// says so, also where it changes nothing of that. Seen with "crio config" of 1.24.6 and 1.36.3.
 func TestForgottenRuntime(t *testing.T) {
 	const at = "/etc/crio/crio.conf.d/99-nvidia.conf"
 	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n"

@@ -40,9 +40,10 @@ func Units() []string {
 	return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile, unitDir + specPath, unitDir + specUnit, unitDir + driftTime, unitDir + driftUnit}
 }
 
-// Installed returns gpuadm's files that run at boot: the unit files, and the binary if its unit file is there. Without unit files
-// no unit runs a binary of this name as root; and on a Debian that has /etc/staff-group-for-usr-local the group
-// staff can write to its folder (Debian policy 9.1.2; base-files, /usr/share/base-files/staff-group-for-usr-local).
+// Installed returns gpuadm's files that run at boot: the unit files, and the binary if its unit
+// file is there. Without unit files no unit runs a binary of this name as root; and on a Debian
+// that has /etc/staff-group-for-usr-local the group staff can write to its folder (Debian policy
+// 9.1.2; base-files, /usr/share/base-files/staff-group-for-usr-local).
 func Installed(v host.View) []string {
 	names := Units()
 	if _, err := v.Lstat(names[0]); err == nil {
@@ -64,8 +65,8 @@ func maskNotes(v host.View) (notes []string) {
 	return notes
 }
 
-// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for the unit. A flag asks for it, and not the spec: once
-// installed, both stay until undo.
+// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for the
+// unit. A flag asks for it, and not the spec: once installed, both stay until undo.
 func Install(binary []byte) converge.Stage {
 	return converge.Stage{
 		Name:  InstallName,
@@ -74,7 +75,8 @@ func Install(binary []byte) converge.Stage {
 			wants := things.Folders("/usr/local/sbin", "")
 			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit runs it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
-			// systemd makes a missing folder when it enables a unit. gpuadm makes it first, so that an undo removes it after any cut run.
+			// systemd makes a missing folder when it enables a unit. gpuadm makes it first, so that
+			// an undo removes it after any cut run.
 			for _, dir := range []string{wantsDir, timersDir} {
 				enabled := things.Folders(dir, "")
 				wants = append(wants, enabled[len(enabled)-1])
@@ -125,8 +127,9 @@ func preflight() converge.Stage {
 	}
 }
 
-// gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off the bus leaves nothing on it: without this check
-// a machine that lost all its GPUs would pass as a machine that never had any, and a machine with seven of eight as complete.
+// gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off
+// the bus leaves nothing on it: without this check a machine that lost all its GPUs would pass as a
+// machine that never had any, and a machine with seven of eight as complete.
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 	n, expect := 0, s.Driver.GPUCount
 	for _, p := range f.GPUs {

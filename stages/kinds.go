@@ -48,7 +48,8 @@ func by[T converge.Thing](build func(converge.Ref) T) kind {
 	return func(r converge.Ref) (converge.Thing, error) { return build(r), nil }
 }
 
-// kinds lists the things that gpuadm makes, as the journal has them: by kind, or by kind and form; * is any form.
+// kinds lists the things that gpuadm makes, as the journal has them: by kind, or by kind and form;
+// * is any form.
 func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 	return map[string]kind{
 		"file " + things.Whole:          edited(nil),

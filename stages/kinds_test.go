@@ -29,7 +29,8 @@ func TestToolkitConfigHasForm(t *testing.T) {
 	check.That(t, seen, "the stage does not edit the file")
 }
 
-// TestSectionsOfPackages: what [driver] names is [driver]'s whatever its name, and of the repositories the toolkit's own is [toolkit]'s.
+// TestSectionsOfPackages: what [driver] names is [driver]'s whatever its name, and of the
+// repositories the toolkit's own is [toolkit]'s.
 func TestSectionsOfPackages(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\npackages = [\"cuda-toolkit-12-8\"]\n[toolkit]\nversion = \"1.18.0\"\n")}))(t)
 	f := facts.Facts{Live: true, OS: facts.OS{ID: "ubuntu", Version: "24.04"}, Arch: "amd64", Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}}

@@ -22,7 +22,8 @@ const ManifestFile = "/usr/share/gpuadm/manifest.json"
 // manifestFormat is the version of the manifest's JSON.
 const manifestFormat = 1
 
-// A manifest says what was baked into an image, for its users: gpuadm does not read it. It has no time: two bakes of the same are alike.
+// A manifest says what was baked into an image, for its users: gpuadm does not read it. It has no
+// time: two bakes of the same are alike.
 type manifest struct {
 	Format   int        `json:"format"`
 	Gpuadm   string     `json:"gpuadm"`
@@ -51,7 +52,8 @@ type deferred struct {
 	Needs string `json:"needs"`
 }
 
-// writeManifest writes the manifest of what the journal names. If the journal names nothing, it leaves the earlier manifest.
+// writeManifest writes the manifest of what the journal names. If the journal names nothing, it
+// leaves the earlier manifest.
 func writeManifest(h host.Host, s converge.Status, version string) error {
 	if _, err := h.Stat(ManifestFile); err == nil && len(s.Made) == 0 {
 		return nil

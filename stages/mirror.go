@@ -50,8 +50,9 @@ const (
 	mirrorWork   = ".gpuadm" // what the packager needs while the mirror is made
 )
 
-// Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes the new folder beside the old one, which it
-// replaces at the end. changed is false if the old one has the same content: then it stays.
+// Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes
+// the new folder beside the old one, which it replaces at the end. changed is false if the old one
+// has the same content: then it stays.
 func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
 	from, ok := packagers().Named(f.OS.Packager().Name).(packages.Gatherer)
 	if !ok {
@@ -133,13 +134,15 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 	return s, nil
 }
 
-// beside is a temporary folder beside the mirror: the "new" one while it is made, the "old" one while the new one replaces it. Their names are
-// fixed, since a run may be killed before it writes into them, or while it removes them.
+// beside is a temporary folder beside the mirror: the "new" one while it is made, the "old" one
+// while the new one replaces it. Their names are fixed, since a run may be killed before it writes
+// into them, or while it removes them.
 func (m Mirror) beside(which string) string {
 	return path.Join(path.Dir(m.Dir), ".gpuadm-"+path.Base(m.Dir)+"-"+which)
 }
 
-// begin prepares the new folder, which may be that of a killed run. It refuses a mirror's folder that gpuadm has not made.
+// begin prepares the new folder, which may be that of a killed run. It refuses a mirror's folder
+// that gpuadm has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	if err := h.Trusted(m.Dir, next, m.beside("old"), m.Key); err != nil {
 		return faults.Untrusted(h.Root(), err)
@@ -171,7 +174,8 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	return nil
 }
 
-// fill gets packages, modules and their list into the new folder, and returns the names of the files.
+// fill gets packages, modules and their list into the new folder, and returns the names of the
+// files.
 func (m Mirror) fill(ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, lock *packages.Lock) ([]string, error) {
 	next := m.beside("new")
 	g := packages.Gathering{Via: via(s), Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Say: m.Say, Note: m.Note}
@@ -190,7 +194,8 @@ func (m Mirror) fill(ctx context.Context, h host.Host, from packages.Gatherer, s
 	return append(names, list...), err
 }
 
-// kept links the packages of the folder that an earlier run has written, beside those that are wanted now. Damaged ones go.
+// kept links the packages of the folder that an earlier run has written, beside those that are
+// wanted now. Damaged ones go.
 func (m Mirror) kept(ctx context.Context, h host.Host, lock *packages.Lock, names []string) ([]string, error) {
 	old, err := packages.ReadLock(h, m.Dir)
 	if !m.Keep || err != nil { // there is none: see begin
@@ -217,8 +222,8 @@ func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer,
 	if err != nil {
 		return nil, err
 	}
-	// DKMS builds modules with the compiler that built the kernel; the kernel's headers name it, but those of other builders. In dnf's
-	// distributions compilers have no packages of their own.
+	// DKMS builds modules with the compiler that built the kernel; the kernel's headers name it,
+	// but those of other builders. In dnf's distributions compilers have no packages of their own.
 	f.Modules = &facts.Modules{}
 	for _, kernel := range slices.Sorted(maps.Keys(w.headers)) {
 		for _, file := range names {

@@ -17,8 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestMirrorsAreConfiguredOnce: apt refuses one URL with two keyrings; packages of a mirror, which its lock shows, come before those of
-// the distribution; and the part of node.toml that mirror writes is one that a spec can have.
+// TestMirrorsAreConfiguredOnce: apt refuses one URL with two keyrings; packages of a mirror, which
+// its lock shows, come before those of the distribution; and the part of node.toml that mirror
+// writes is one that a spec can have.
 func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	print := strings.Repeat("AB", 20)
 	parse := func(base string) spec.Spec {
@@ -69,8 +70,9 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
 
-// TestMirrorOfOthers: what signs, and what is signed, is root's alone: a key that another user owns or reads, and a folder, or what a
-// killed run has left beside it, that another user can write to, are refused before anything is written.
+// TestMirrorOfOthers: what signs, and what is signed, is root's alone: a key that another user owns
+// or reads, and a folder, or what a killed run has left beside it, that another user can write to,
+// are refused before anything is written.
 func TestMirrorOfOthers(t *testing.T) {
 	_, secret, err := things.NewSigner()
 	must.OK(t, err)

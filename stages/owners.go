@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has none.
+// Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has
+// none.
 type Part struct {
 	Name   string  `json:"name"`
 	Owner  *Claim  `json:"owner,omitempty"`
@@ -94,7 +95,8 @@ func asks(table, leave string) Claim {
 	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
 }
 
-// imageClaim is the claim of an image that has a driver; nil if it has none. Such an image may have the toolkit, too.
+// imageClaim is the claim of an image that has a driver; nil if it has none. Such an image may have
+// the toolkit, too.
 func imageClaim(f facts.Facts, other drivers.Other) *Claim {
 	switch o := f.DriverOwner; {
 	case o != nil && o.Name != facts.GPUOperator:
@@ -146,7 +148,8 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 	return part("toolkit", none, claims...)
 }
 
-// cdiPart is the CDI spec of the host's own devices. The operator, its device plugin and the DRA driver write specs of other kinds.
+// cdiPart is the CDI spec of the host's own devices. The operator, its device plugin and the DRA
+// driver write specs of other kinds.
 func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
 	if u, err := v.Unit(ctx, cdi.Unit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
 		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + cdi.Output(v), []Ends{

@@ -113,8 +113,8 @@ func isMirror(f facts.Facts, url string) bool {
 	return slices.ContainsFunc(packages.LocksOf(url), func(lock string) bool { _, is := f.Files[lock]; return is })
 }
 
-// fromMirrors has packages come from a mirror, if gpuadm mirror wrote one: the network may not reach the distribution's newer ones. A pin does
-// this for apt; dnf reads no other repositories.
+// fromMirrors has packages come from a mirror, if gpuadm mirror wrote one: the network may not
+// reach the distribution's newer ones. A pin does this for apt; dnf reads no other repositories.
 func (w *wanted) fromMirrors(f facts.Facts) {
 	for i, r := range w.repos {
 		if isMirror(f, r.URL) {
@@ -185,7 +185,8 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			// The lists must be read first: they say whether the distribution has built modules, or DKMS builds them.
+			// The lists must be read first: they say whether the distribution has built modules, or
+			// DKMS builds them.
 			_, restarts := f.Files[needrestart]
 			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
 			set := packages.NewSet(database)
@@ -208,7 +209,8 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 	}
 }
 
-// sectioned marks the wants that only the toolkit's repository needs as section toolkit's. A repository's ID is its section's name.
+// sectioned marks the wants that only the toolkit's repository needs as section toolkit's. A
+// repository's ID is its section's name.
 func (w wanted) sectioned(wants []converge.Want, database *packages.Reading, s spec.Spec) {
 	if len(w.driver) == 0 || len(w.toolkit) == 0 {
 		return
@@ -239,7 +241,8 @@ func sections(wants []converge.Want, s spec.Spec) []converge.Want {
 	return wants
 }
 
-// enables are the repositories and components that gpuadm enables: none, unless the spec says enable_needed.
+// enables are the repositories and components that gpuadm enables: none, unless the spec says
+// enable_needed.
 func (w wanted) enables() []packages.Lack {
 	if !w.enable {
 		return nil
@@ -247,7 +250,8 @@ func (w wanted) enables() []packages.Lack {
 	return w.lacks
 }
 
-// reads are the files about sources that gpuadm writes, and those of packages that gpuadm installs for them; hold is their desired content.
+// reads are the files about sources that gpuadm writes, and those of packages that gpuadm installs
+// for them; hold is their desired content.
 func (w wanted) reads(contents map[string][]byte) (files []string, hold map[string][]byte) {
 	files = append(slices.Sorted(maps.Keys(contents)), packages.EnabledBy(w.enables())...)
 	hold = maps.Clone(contents)

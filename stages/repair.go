@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// A Repair is the fix of one fault, as a stage of its own. The stage is not in the sequence, so no later apply reverts what it made.
+// A Repair is the fix of one fault, as a stage of its own. The stage is not in the sequence, so no
+// later apply reverts what it made.
 type Repair struct {
 	Code    string `json:"code"`              // of the fault, as doctor names it
 	About   string `json:"about"`             // what it does
@@ -47,7 +48,8 @@ func Repairs() []Repair {
 	}
 }
 
-// Stage is the repair as a stage of the engine. Each want gets the state found, so that earlier changes of gpuadm stay.
+// Stage is the repair as a stage of the engine. Each want gets the state found, so that earlier
+// changes of gpuadm stay.
 func (r Repair) Stage() converge.Stage {
 	return converge.Stage{
 		Name: "repair", About: r.About, Needs: func(spec.Spec) facts.Needs { return r.needs },

@@ -65,7 +65,8 @@ func Sealable(s converge.Status) error {
 	}
 }
 
-// Seal removes from the image what belongs to one machine, and returns what it removed. It is idempotent.
+// Seal removes from the image what belongs to one machine, and returns what it removed. It is
+// idempotent.
 func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
 	unlock, err := h.Lock()
 	if err != nil {
@@ -94,8 +95,9 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	return c.removed, noPrivateKey(h)
 }
 
-// OtherKubelet is the path of a kubelet's credentials in another distribution of Kubernetes, which configures that kubelet itself; "" if
-// there are none. Sources: pkg/constant of https://github.com/k0sproject/k0s and its docs/backup.md; snap/hooks of
+// OtherKubelet is the path of a kubelet's credentials in another distribution of Kubernetes, which
+// configures that kubelet itself; "" if there are none. Sources: pkg/constant of
+// https://github.com/k0sproject/k0s and its docs/backup.md; snap/hooks of
 // https://github.com/canonical/microk8s and its CIS page (check 4.1.5).
 func OtherKubelet(v host.View) string {
 	for _, name := range []string{"/var/lib/k0s/kubelet.conf", "/var/snap/microk8s/current/credentials/kubelet.config"} {
@@ -106,7 +108,8 @@ func OtherKubelet(v host.View) string {
 	return ""
 }
 
-// noPrivateKey refuses an image with the private key that DKMS's settings name: an administrator's own key, in a place of their choice.
+// noPrivateKey refuses an image with the private key that DKMS's settings name: an administrator's
+// own key, in a place of their choice.
 func noPrivateKey(h host.View) error {
 	t, err := facts.ReadTrust(h)
 	if err != nil || t.BuildKey == "" {
@@ -119,8 +122,9 @@ func noPrivateKey(h host.View) error {
 	}
 }
 
-// own are the files to remove: they belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the
-// random seed and the credentials' key; prepare_mok in dkms.in of https://github.com/dkms-project/dkms, for DKMS's key.
+// own are the files to remove: they belong to one machine, or to this bake. Sources: machine-id(5);
+// https://systemd.io/BUILDING_IMAGES/, for the random seed and the credentials' key; prepare_mok in
+// dkms.in of https://github.com/dkms-project/dkms, for DKMS's key.
 func own() []string {
 	return []string{
 		"/var/lib/dbus/machine-id", "/var/lib/systemd/random-seed", "/var/lib/systemd/credential.secret",
@@ -130,8 +134,9 @@ func own() []string {
 	}
 }
 
-// folders are the folders to empty, each with a function that says which files stay. Of package lists the parts stay by which gpuadm sees
-// that the lists were read: an image boots without a network. Ubuntu's key for modules is in shim-signed/mok: update-secureboot-policy.
+// folders are the folders to empty, each with a function that says which files stay. Of package
+// lists the parts stay by which gpuadm sees that the lists were read: an image boots without a
+// network. Ubuntu's key for modules is in shim-signed/mok: update-secureboot-policy.
 func folders() map[string]func(name string) bool {
 	none := func(string) bool { return false }
 	return map[string]func(string) bool{
@@ -190,7 +195,8 @@ func (c *cleaner) top(name string, keep func(name string) bool) {
 	c.within(dir, keep)
 }
 
-// within removes the files of a folder and of those in it, and its empty folders. The folder itself stays.
+// within removes the files of a folder and of those in it, and its empty folders. The folder itself
+// stays.
 func (c *cleaner) within(dir string, keep func(name string) bool) {
 	if c.err != nil {
 		return

@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestSealable: an image is sealed if what is left for first boot needs no network, and nothing else is pending.
+// TestSealable: an image is sealed if what is left for first boot needs no network, and nothing
+// else is pending.
 func TestSealable(t *testing.T) {
 	later := func(stage, kind string) converge.Change {
 		return converge.Change{Stage: stage, Ref: converge.Ref{Kind: kind, Name: "x"}, Reason: converge.Reason{Deferred: "first boot"}}
@@ -60,7 +61,8 @@ func image(t *testing.T) *simhost.Node {
 	return n
 }
 
-// TestSealLinkedFolder: what lies in a folder that is to be empty goes, also where the folder's name is a link to it.
+// TestSealLinkedFolder: what lies in a folder that is to be empty goes, also where the folder's
+// name is a link to it.
 func TestSealLinkedFolder(t *testing.T) {
 	n := image(t)
 	const place, link = "/etc/mok", "/var/lib/shim-signed/mok"
@@ -73,7 +75,8 @@ func TestSealLinkedFolder(t *testing.T) {
 	check.That(t, err == nil && errors.Is(left, fs.ErrNotExist), "the key is still in the image: removed %q, %v", removed, err)
 }
 
-// TestSealPrivateKey: an image is not sealed with a key of an administrator's in it, that its DKMS signs with.
+// TestSealPrivateKey: an image is not sealed with a key of an administrator's in it, that its DKMS
+// signs with.
 func TestSealPrivateKey(t *testing.T) {
 	n := image(t)
 	const settings, key = "/etc/dkms/framework.conf", "/etc/site/module.key"
@@ -92,7 +95,8 @@ func TestSealPrivateKey(t *testing.T) {
 	check.That(t, err == nil, "without the key: %v", err)
 }
 
-// TestOtherKubelet: a joined machine of a distribution that gpuadm does not configure is found, too.
+// TestOtherKubelet: a joined machine of a distribution that gpuadm does not configure is found,
+// too.
 func TestOtherKubelet(t *testing.T) {
 	n := image(t)
 	check.None(t, OtherKubelet(n), "found")

@@ -21,14 +21,16 @@ import (
 // Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
 func Sequence() []converge.Stage { return sequence(new(node.Session), packagers()) }
 
-// Run returns the bootstrap for one run, and the function that builds its things again from the journal. They share the Node object.
+// Run returns the bootstrap for one run, and the function that builds its things again from the
+// journal. They share the Node object.
 func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
 	all := kinds(session, database)
 	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
 }
 
-// packagers returns one reading of the machine's package database, by the packagers that gpuadm knows, for all stages.
+// packagers returns one reading of the machine's package database, by the packagers that gpuadm
+// knows, for all stages.
 func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
 
 // sequence is the bootstrap; session holds the Node object for the stages of one run.
@@ -52,13 +54,15 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 	}
 }
 
-// BeforeKubelet returns the stages that must be converged before kubelet may start: the later ones need a running kubelet.
+// BeforeKubelet returns the stages that must be converged before kubelet may start: the later ones
+// need a running kubelet.
 func BeforeKubelet() []converge.Stage {
 	all := Sequence()
 	return all[:slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
 }
 
-// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: its configuration must be written by then, too.
+// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: its configuration
+// must be written by then, too.
 func BeforeNodeadm() []converge.Stage {
 	all := Sequence()
 	return all[:1+slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]

@@ -27,7 +27,8 @@ type Shared struct {
 	Signer           facts.Key // whose the certificate is
 }
 
-// builds is where DKMS builds them. Compilers write the place into modules, and the same modules are to be the same bytes.
+// builds is where DKMS builds them. Compilers write the place into modules, and the same modules
+// are to be the same bytes.
 const builds = "/var/lib/gpuadm-modules"
 
 // share builds modules and puts their packages into the mirror's new folder.
@@ -91,7 +92,8 @@ func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer
 	}
 }
 
-// modules builds modules for a kernel and writes their package. That of the folder, of the same source, headers, builder and signer, is taken over.
+// modules builds modules for a kernel and writes their package. That of the folder, of the same
+// source, headers, builder and signer, is taken over.
 func (m Mirror) modules(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, src packages.ModuleSource, one *facts.SharedModules,
 ) (file string, err error) {
@@ -139,8 +141,10 @@ func (m Mirror) modules(
 	return path.Base(made), err
 }
 
-// build has DKMS build and sign, and returns the modules' files. The key is named to it as settings are that it reads after its own.
-// Source: read_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms (v3.0.10, v3.2.0), and dkms(8), --directive.
+// build has DKMS build and sign, and returns the modules' files. The key is named to it as settings
+// are that it reads after its own.
+// Source: read_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms
+// (v3.0.10, v3.2.0), and dkms(8), --directive.
 func (m Mirror) build(ctx context.Context, h host.Host, src packages.ModuleSource, kernel string) (files []string, err error) {
 	name, version := strings.TrimSuffix(path.Base(src.Folder), "-"+packages.Own(src.Version)), packages.Own(src.Version)
 	for _, argv := range [][]string{{"rm", "-rf", "--", builds}, {"mkdir", "-p", "--", builds}} { // the first is of a run that was killed

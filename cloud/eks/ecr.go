@@ -14,8 +14,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// registries returns patterns for ECR's hosts, one for each partition of AWS: each may have images that only the machine's role may pull.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go.
+// registries returns patterns for ECR's hosts, one for each partition of AWS: each may have images
+// that only the machine's role may pull.
+// Source: https://github.com/awslabs/amazon-eks-ami,
+// nodeadm/internal/kubelet/image-credential-provider.go.
 func registries() []string {
 	return []string{
 		"*.dkr.ecr.*.amazonaws.com", "*.dkr-ecr.*.on.aws", "*.dkr.ecr.*.amazonaws.com.cn", "*.dkr-ecr.*.on.amazonwebservices.com.cn",
@@ -24,10 +26,12 @@ func registries() []string {
 	}
 }
 
-// needsECR refuses a machine without the plugin before it joins: EKS has the images of the CNI and of kube-proxy in ECR, so the node
-// would never become ready.
-// Sources: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go, which fails without it,
-// and templates/al2023/provisioners/install-worker.sh; https://github.com/kubernetes/cloud-provider-aws, cmd/ecr-credential-provider.
+// needsECR refuses a machine without the plugin before it joins: EKS has the images of the CNI and
+// of kube-proxy in ECR, so the node would never become ready.
+// Sources: https://github.com/awslabs/amazon-eks-ami,
+// nodeadm/internal/kubelet/image-credential-provider.go, which fails without it, and
+// templates/al2023/provisioners/install-worker.sh;
+// https://github.com/kubernetes/cloud-provider-aws, cmd/ecr-credential-provider.
 func needsECR(f facts.Facts) error {
 	if f.Cloud.ECRPlugin || f.Kubelet.Joined {
 		return nil
@@ -42,8 +46,8 @@ func needsECR(f facts.Facts) error {
 	}
 }
 
-// ecr wants kubelet's plugin for ECR configured for ECR's hosts, if the plugin is installed. An operator's own configuration
-// stays: it may name other plugins too.
+// ecr wants kubelet's plugin for ECR configured for ECR's hosts, if the plugin is installed. An
+// operator's own configuration stays: it may name other plugins too.
 func ecr(f facts.Facts) []converge.Want {
 	if !f.Cloud.ECRPlugin {
 		return nil

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eks joins EKS: by nodeadm on AWS's own images, by nodeadm for hybrid nodes, or with a kubelet of gpuadm's own.
+// Package eks joins EKS: by nodeadm on AWS's own images, by nodeadm for hybrid nodes, or with a
+// kubelet of gpuadm's own.
 package eks
 
 import (
@@ -23,8 +24,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Wants joins a machine in EC2 to its EKS cluster. If EKS's own tools are on the machine, they join it, and gpuadm configures
-// the labels and taints that the node registers with; else gpuadm sets up kubelet itself.
+// Wants joins a machine in EC2 to its EKS cluster. If EKS's own tools are on the machine, they join
+// it, and gpuadm configures the labels and taints that the node registers with; else gpuadm sets up
+// kubelet itself.
 func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":

@@ -21,9 +21,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// On EKS's own images nodeadm configures kubelet, and gpuadm's join must give the same node: the keys and their values are from
-// https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
-// compares the two, and states the reason for each difference.
+// On EKS's own images nodeadm configures kubelet, and gpuadm's join must give the same node: the
+// keys and their values are from https://github.com/awslabs/amazon-eks-ami,
+// nodeadm/internal/kubelet/config.go. A test compares the two, and states the reason for each
+// difference.
 
 // plugin is the program that kubelet calls for a token: gpuadm.
 const plugin = "/usr/local/sbin/gpuadm"
@@ -35,7 +36,8 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 		"clusterDNS":    n.cluster.DNS,
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
-		// The cloud controller finds the machine by it: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		// The cloud controller finds the machine by it:
+		// https://kubernetes.io/docs/concepts/architecture/cloud-controller/
 		"providerID":          "aws:///" + n.machine.Zone + "/" + n.machine.ID,
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
@@ -52,8 +54,8 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 	return c
 }
 
-// maxPods returns the number of pods for which the VPC CNI has addresses: each interface keeps one for itself, and two pods use
-// the host's network. 110 if the type is not known.
+// maxPods returns the number of pods for which the VPC CNI has addresses: each interface keeps one
+// for itself, and two pods use the host's network. 110 if the type is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/shared/runtime/eni-max-pods.txt.
 func maxPods(c instance.Cluster) int {
 	if c.ENIs < 1 || c.IPv4PerENI < 2 {
@@ -91,8 +93,8 @@ func (n *ownNode) kubeconfig() []byte {
 	return append([]byte(kubelet.Written), text...)
 }
 
-// accepted wants EKS to map the machine's role to the node's name, before gpuadm writes anything: EKS refuses a kubelet with
-// another name for ever, and only kubelet's log shows that.
+// accepted wants EKS to map the machine's role to the node's name, before gpuadm writes anything:
+// EKS refuses a kubelet with another name for ever, and only kubelet's log shows that.
 func (n *ownNode) accepted(via host.Via) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {

@@ -11,7 +11,8 @@ import (
 )
 
 func TestEKSMaxPods(t *testing.T) {
-	// Published by EKS: templates/shared/runtime/eni-max-pods.txt has 737 for p4d and 58 for g4dn.4xlarge's smaller sister g5.xlarge.
+	// Published by EKS: templates/shared/runtime/eni-max-pods.txt has 737 for p4d and 58 for
+	// g4dn.4xlarge's smaller sister g5.xlarge.
 	for _, c := range []struct{ enis, ips, pods int }{{15, 50, 737}, {4, 15, 58}, {2, 50, 100}, {0, 0, 110}, {1, 1, 110}} {
 		f := startFacts(c.enis, c.ips)
 		got := maxPods(*f.Cluster)

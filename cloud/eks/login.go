@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// login is the kubeconfig of a kubelet that has no certificate but calls a program for tokens. Its removal takes the node out
-// of the cluster, as the removal of a certificate does elsewhere.
+// login is the kubeconfig of a kubelet that has no certificate but calls a program for tokens. Its
+// removal takes the node out of the cluster, as the removal of a certificate does elsewhere.
 type login struct{ *things.FileThing }
 
 // login wants kubelet to log in as the machine's role.

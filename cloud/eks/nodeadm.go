@@ -22,15 +22,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodeadmReadsFolder is the option with which nodeadm-run.service makes nodeadm read gpuadm's file; without it nodeadm reads no folder.
-// Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023; nodeadm/internal/cli/options.go.
+// nodeadmReadsFolder is the option with which nodeadm-run.service makes nodeadm read gpuadm's file;
+// without it nodeadm reads no folder.
+// Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023;
+// nodeadm/internal/cli/options.go.
 const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
 
-// nodeadm configures the labels and taints that nodeadm registers the node with, and makes nodeadm wait until the GPUs are ready.
+// nodeadm configures the labels and taints that nodeadm registers the node with, and makes nodeadm
+// wait until the GPUs are ready.
 //
-// The file has a second use. nodeadm configures the NVIDIA runtime in containerd if the runtime is installed when
-// nodeadm-config runs, which is before gpuadm installs a toolkit in the same boot. nodeadm-run reuses that result unless the
-// files of the folder change the spec. gpuadm's file changes it, so nodeadm checks again.
+// The file has a second use. nodeadm configures the NVIDIA runtime in containerd if the runtime is
+// installed when nodeadm-config runs, which is before gpuadm installs a toolkit in the same boot.
+// nodeadm-run reuses that result unless the files of the folder change the spec. gpuadm's file
+// changes it, so nodeadm checks again.
 // Source: nodeadm/internal/containerd/runtime_config_nvidia.go and cmd/nodeadm/init, needsRecache.
 func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	labels, taints, err := node.Registration(s, f)
@@ -78,11 +82,14 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
-// nodeadmUnit returns the drop-in that makes nodeadm-run wait. With a closed gate, nodeadm-run waits within its own start,
-// which has no time limit for a oneshot unit. A restart of nodeadm-run would also run nodeadm-config, which it requires, and
-// one failure of that would keep the node out for good; so would Requires= on a gpuadm.service that fails. With an open gate it
-// waits until gpuadm.service has ended, in success or failure; Wants= starts gpuadm.service if nothing else does.
-// Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in awslabs/amazon-eks-ami.
+// nodeadmUnit returns the drop-in that makes nodeadm-run wait. With a closed gate, nodeadm-run
+// waits within its own start, which has no time limit for a oneshot unit. A restart of nodeadm-run
+// would also run nodeadm-config, which it requires, and one failure of that would keep the node out
+// for good; so would Requires= on a gpuadm.service that fails. With an open gate it waits until
+// gpuadm.service has ended, in success or failure; Wants= starts gpuadm.service if nothing else
+// does.
+// Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in
+// awslabs/amazon-eks-ami.
 func nodeadmUnit(s spec.Spec) (name, text string) {
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
@@ -94,8 +101,9 @@ func nodeadmUnit(s spec.Spec) (name, text string) {
 // fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
 const fromNode = "node.toml"
 
-// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists and does not merge them, so the result
-// includes the user data's taints: without Karpenter's karpenter.sh/unregistered, pods would start before Karpenter knows the node.
+// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists and does
+// not merge them, so the result includes the user data's taints: without Karpenter's
+// karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
 func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint) (all []spec.Taint, theirs int) {
 	marked := nodeadmMarked(ours)
@@ -183,7 +191,8 @@ func quotedYAML(text string) string {
 	return string(out)
 }
 
-// kubeletFlagsSay returns the flags with which another owner must start kubelet so that it registers as node.toml asks; "" for none.
+// kubeletFlagsSay returns the flags with which another owner must start kubelet so that it
+// registers as node.toml asks; "" for none.
 func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	var flags []string
 	if len(labels) > 0 {
@@ -195,12 +204,14 @@ func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	return strings.Join(flags, " ")
 }
 
-// HybridInit is the command that joins a machine outside EC2, after nodeadm has installed its parts.
+// HybridInit is the command that joins a machine outside EC2, after nodeadm has installed its
+// parts.
 // Source: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
 const HybridInit = "nodeadm init --config-source file://nodeConfig.yaml"
 
-// hybrid checks what would keep EKS's nodeadm for hybrid nodes from joining the machine. It leaves the rest to nodeadm, which
-// turns swap off, and checks the network, the clock, the API server, the credentials and the node's name.
+// hybrid checks what would keep EKS's nodeadm for hybrid nodes from joining the machine. It leaves
+// the rest to nodeadm, which turns swap off, and checks the network, the clock, the API server, the
+// credentials and the node's name.
 // Source: https://github.com/aws/eks-hybrid, internal/system/swap.go and internal/validation.
 func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {

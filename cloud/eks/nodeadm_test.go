@@ -32,8 +32,10 @@ func TestNodeadmGate(t *testing.T) {
 	}
 }
 
-// TestNodeadmOld: the images before v20251023 do not read the folder, so the node would register without its labels. That is refused.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm-run.service before and after 0d558ec3 and 81179a55.
+// TestNodeadmOld: the images before v20251023 do not read the folder, so the node would register
+// without its labels. That is refused.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm-run.service before and after 0d558ec3
+// and 81179a55.
 func TestNodeadmOld(t *testing.T) {
 	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/a\" = \"b\" }\n")
 	for files, refused := range map[string]bool{"": false, "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init --skip config\n": true} {

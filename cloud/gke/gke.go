@@ -14,9 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Wants wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs kubelet's
-// certificate only if the machine's virtual TPM proves that it is in one of the cluster's instance groups.
-// Source: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^, cmd/gcp-controller-manager/node_csr_approver.go.
+// Wants wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool
+// can. GKE signs kubelet's certificate only if the machine's virtual TPM proves that it is in one
+// of the cluster's instance groups.
+// Source: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^,
+// cmd/gcp-controller-manager/node_csr_approver.go.
 func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Cloud.Managed == "gke" {
 		return nil, nil
@@ -35,10 +37,12 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// noPlugin is the label that keeps GKE's own device plugin off a node. That plugin mounts /home/kubernetes/bin/nvidia into
-// containers, where only Google's installer puts a driver: with another driver pods get no libcuda.
-// Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812, cmd/nvidia_gpu/nvidia_gpu.go (flag host-path) and
-// device-plugin.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/google-gke.rst.
+// noPlugin is the label that keeps GKE's own device plugin off a node. That plugin mounts
+// /home/kubernetes/bin/nvidia into containers, where only Google's installer puts a driver: with
+// another driver pods get no libcuda.
+// Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
+// cmd/nvidia_gpu/nvidia_gpu.go (flag host-path) and device-plugin.yaml; NVIDIA/cloud-native-docs at
+// 52dcb7b8, gpu-operator/google-gke.rst.
 const noPlugin = "gke-no-default-nvidia-gpu-device-plugin"
 
 // Begin returns the checks before the first change.

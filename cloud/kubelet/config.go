@@ -20,7 +20,8 @@ import (
 // table is a JSON object.
 type table = map[string]any
 
-// config returns the whole KubeletConfiguration: gpuadm's keys, then the join's, then those of the user's file.
+// config returns the whole KubeletConfiguration: gpuadm's keys, then the join's, then those of the
+// user's file.
 func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 	base := table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -49,8 +50,8 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 	return withTaints(merge(base, k.Config), last, k.Taints), nil
 }
 
-// withTaints puts the user's keys over the others, and adds the taints to both: a later list replaces an earlier one, and a lost taint would
-// let pods in too early.
+// withTaints puts the user's keys over the others, and adds the taints to both: a later list
+// replaces an earlier one, and a lost taint would let pods in too early.
 func withTaints(base, last table, taints []spec.Taint) table {
 	for _, over := range []table{nil, last} {
 		base = merge(base, over)
@@ -83,7 +84,8 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 	return t, nil
 }
 
-// merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all else replaces.
+// merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all
+// else replaces.
 func merge(onto, patch table) table {
 	out := maps.Clone(onto)
 	if out == nil {
@@ -104,7 +106,8 @@ func merge(onto, patch table) table {
 	return out
 }
 
-// taintList adds taints to a list of a KubeletConfiguration; a taint in the list with the same key and effect stays.
+// taintList adds taints to a list of a KubeletConfiguration; a taint in the list with the same key
+// and effect stays.
 func taintList(taints []spec.Taint, list []any) []any {
 	list = slices.Clone(list)
 	for _, t := range taints {
@@ -127,9 +130,10 @@ func listOf(value any) []any {
 	return list
 }
 
-// Reserved returns the resources of the machine that are reserved from pods, for a number of pods. CPU by the steps that GKE
-// and EKS share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest. Memory as in EKS, 11 MiB
-// for each pod and 255 MiB. nil if the machine is not known.
+// Reserved returns the resources of the machine that are reserved from pods, for a number of pods.
+// CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the second, 0.5 % of the
+// next two, 0.25 % of the rest. Memory as in EKS, 11 MiB for each pod and 255 MiB. nil if the
+// machine is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
 func Reserved(f facts.Facts, pods int) table {
 	if f.CPUs == 0 || f.Memory == 0 {
@@ -140,8 +144,9 @@ func Reserved(f facts.Facts, pods int) table {
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
 }
 
-// cgroupDriver returns the cgroup driver in the engine's configuration. Kubelet must use the same; kubelets from 1.34 on ask the engine
-// itself: https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers.
+// cgroupDriver returns the cgroup driver in the engine's configuration. Kubelet must use the same;
+// kubelets from 1.34 on ask the engine itself:
+// https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers.
 func cgroupDriver(e facts.Engine) string {
 	if e.Name == "crio" {
 		for _, f := range e.Files {
@@ -164,7 +169,8 @@ func cgroupDriver(e facts.Engine) string {
 		if toml.Unmarshal(f.Data, &t) != nil {
 			continue
 		}
-		// The first name is that of format 2 and before, the second that of format 3: containerd, docs/cri/config.md.
+		// The first name is that of format 2 and before, the second that of format 3: containerd,
+		// docs/cri/config.md.
 		for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
 			switch at(t, "plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup") {
 			case true:

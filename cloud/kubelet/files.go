@@ -51,8 +51,8 @@ func (n File) Want(why string) converge.Want {
 // confTaints is the key of a KubeletConfiguration with the taints to register with.
 const confTaints = "registerWithTaints"
 
-// FileFor returns the file for the labels and taints. internal/facts/kubeletflags.go selects it: both are in the same file, or
-// only one of the two has a file.
+// FileFor returns the file for the labels and taints. internal/facts/kubeletflags.go selects it:
+// both are in the same file, or only one of the two has a file.
 func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) File {
 	switch l, t := k.LabelsAt, k.TaintsAt; {
 	case cmp.Or(l.How, t.How) == "env":
@@ -82,9 +82,10 @@ func specTaints(list []facts.Taint) (taints []spec.Taint) {
 	return taints
 }
 
-// confFile is gpuadm's drop-in in the folder of kubelet's --config-dir. Its list replaces the lists of earlier files, so it repeats their taints.
-// Sources: https://kubernetes.io/docs/reference/node/kubelet-config-directory-merging/; mergeKubeletConfigurations in kubernetes,
-// cmd/kubelet/app/server.go.
+// confFile is gpuadm's drop-in in the folder of kubelet's --config-dir. Its list replaces the lists
+// of earlier files, so it repeats their taints.
+// Sources: https://kubernetes.io/docs/reference/node/kubelet-config-directory-merging/;
+// mergeKubeletConfigurations in kubernetes, cmd/kubelet/app/server.go.
 func confFile(at facts.Place, taints []spec.Taint) File {
 	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + at.Key + ":\n"
 	others := slices.DeleteFunc(specTaints(at.Others), func(o spec.Taint) bool {
@@ -96,9 +97,10 @@ func confFile(at facts.Place, taints []spec.Taint) File {
 	return File{Name: path.Join(at.File, facts.OwnConf), data: []byte(text)}
 }
 
-// rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list of earlier files.
-// Source: https://docs.k3s.io/installation/configuration#multiple-config-files, readConfigFile in k3s's
-// pkg/configfilearg/parser.go.
+// rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list
+// of earlier files.
+// Source: https://docs.k3s.io/installation/configuration#multiple-config-files, readConfigFile in
+// k3s's pkg/configfilearg/parser.go.
 func rancherFile(dir string, labels map[string]string, taints []spec.Taint) File {
 	text := ""
 	for _, list := range []struct {
@@ -117,8 +119,9 @@ func NoTaints(k facts.Kubelet) string {
 	if k.TaintsAt.How == "" {
 		return k.TaintsAt.Why
 	}
-	// Kubelets 1.28 and 1.29 start with --config-dir only where KUBELET_CONFIG_DROPIN_DIR_ALPHA is set. Sources:
-	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/, https://www.kubernetes.dev/resources/keps/3983/.
+	// Kubelets 1.28 and 1.29 start with --config-dir only where KUBELET_CONFIG_DROPIN_DIR_ALPHA is
+	// set. Sources: https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/,
+	// https://www.kubernetes.dev/resources/keps/3983/.
 	if v, err := version.NewVersion(k.Version); k.TaintsAt.Key == confTaints && err == nil && v.Segments()[0] == 1 && v.Segments()[1] < 30 {
 		return fmt.Sprintf("gpuadm writes to the folder of --config-dir for kubelet 1.30 and newer, and this is %s", k.Version)
 	}

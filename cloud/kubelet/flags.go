@@ -13,8 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Kubelet's two flags for labels and taints; both are lists. If a flag is given twice, kubelet merges labels, and of taints uses
-// the last list: kubernetes, component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
+// Kubelet's two flags for labels and taints; both are lists. If a flag is given twice, kubelet
+// merges labels, and of taints uses the last list: kubernetes,
+// component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
 const (
 	labelFlag = "node-labels"
 	taintFlag = "register-with-taints"
@@ -47,7 +48,8 @@ func flagParts(words []string, flag string) (parts []string) {
 	return slices.DeleteFunc(parts, func(p string) bool { return p == "" })
 }
 
-// flagUnion returns a list with the parts of other added; of two parts with the same key, other's wins.
+// flagUnion returns a list with the parts of other added; of two parts with the same key, other's
+// wins.
 func flagUnion(list, other []string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(p string) bool {
 		return slices.ContainsFunc(other, func(o string) bool { return flagKey(o) == flagKey(p) })
@@ -55,8 +57,9 @@ func flagUnion(list, other []string) []string {
 	return append(list, other...)
 }
 
-// withFlag returns a file of KEY=VALUE lines in which the variable also states these labels or taints, in one more word at its end.
-// others are the taints that kubelet would register with if the variable stated none.
+// withFlag returns a file of KEY=VALUE lines in which the variable also states these labels or
+// taints, in one more word at its end. others are the taints that kubelet would register with if
+// the variable stated none.
 func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
 	stated := flagParts(wordsOf(data, variable), flag)
 	if flag == taintFlag && len(stated) == 0 {
@@ -71,7 +74,8 @@ func withFlag(data []byte, variable, flag string, parts, others []string) ([]byt
 	return withWord(data, variable, "--"+flag+"="+strings.Join(parts, ","))
 }
 
-// variableOf returns what a file of KEY=VALUE lines sets a variable to, and whether it does. A later line replaces an earlier one.
+// variableOf returns what a file of KEY=VALUE lines sets a variable to, and whether it does. A
+// later line replaces an earlier one.
 func variableOf(data []byte, variable string) (value string, set bool) {
 	for _, pair := range facts.Assignments(string(data)) {
 		if pair[0] == variable {
@@ -90,8 +94,8 @@ func wordsOf(data []byte, variable string) []string {
 	return append([]string{}, facts.Words(value)...)
 }
 
-// withWord adds a word to the end of a variable: before the closing quote, or at the end of the line. If neither adds exactly
-// the word, it refuses the value.
+// withWord adds a word to the end of a variable: before the closing quote, or at the end of the
+// line. If neither adds exactly the word, it refuses the value.
 func withWord(data []byte, variable, word string) ([]byte, error) {
 	value, set := variableOf(data, variable)
 	words := append(wordsOf(data, variable), word)
@@ -132,8 +136,8 @@ func lineOf(data []byte, variable string) (from, to int) {
 	return from, to
 }
 
-// sameButFor says whether two files set the same variables to the same values, except one variable, which the second file sets
-// to these words, or does not set if words is nil.
+// sameButFor says whether two files set the same variables to the same values, except one variable,
+// which the second file sets to these words, or does not set if words is nil.
 func sameButFor(before, after []byte, variable string, words []string) bool {
 	others := func(data []byte) [][2]string {
 		return slices.DeleteFunc(facts.Assignments(string(data)), func(pair [2]string) bool { return pair[0] == variable })
@@ -142,9 +146,10 @@ func sameButFor(before, after []byte, variable string, words []string) bool {
 	return slices.Equal(others(before), others(after)) && (is == nil) == (words == nil) && slices.Equal(is, words)
 }
 
-// TakeOut reverts, word by word, gpuadm's edit of a variable (before → after) in found, which was changed outside gpuadm since:
-// it removes each word that gpuadm added, and restores each that gpuadm replaced. A missing word counts as removed. A label or
-// taint of gpuadm's in a word of another process stays, and left names it.
+// TakeOut reverts, word by word, gpuadm's edit of a variable (before → after) in found, which was
+// changed outside gpuadm since: it removes each word that gpuadm added, and restores each that
+// gpuadm replaced. A missing word counts as removed. A label or taint of gpuadm's in a word of
+// another process stays, and left names it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
@@ -180,8 +185,8 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	return rest, left, nil
 }
 
-// changedWords returns the variable whose words gpuadm's edit changed, the removed words and the added ones; "" if the edit
-// changed anything else.
+// changedWords returns the variable whose words gpuadm's edit changed, the removed words and the
+// added ones; "" if the edit changed anything else.
 func changedWords(before, after []byte) (variable string, gone, added []string) {
 	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
 		was, is := wordsOf(before, pair[0]), wordsOf(after, pair[0])
@@ -202,7 +207,8 @@ func changedWords(before, after []byte) (variable string, gone, added []string) 
 	return "", nil, nil
 }
 
-// leftParts names the labels and taints of gpuadm's words that the variable still states after TakeOut, and did not state before the edit.
+// leftParts names the labels and taints of gpuadm's words that the variable still states after
+// TakeOut, and did not state before the edit.
 func leftParts(before, rest []byte, variable string, added []string) (left []string) {
 	was, is := wordsOf(before, variable), wordsOf(rest, variable)
 	for _, word := range added {
@@ -225,8 +231,8 @@ func withoutLine(data []byte, variable string) []byte {
 	return data
 }
 
-// withoutWord removes a word from a variable, with the blank before it or after it; it returns the file unchanged if the
-// variable has no such word.
+// withoutWord removes a word from a variable, with the blank before it or after it; it returns the
+// file unchanged if the variable has no such word.
 func withoutWord(data []byte, variable, word string) []byte {
 	words := wordsOf(data, variable)
 	i := slices.Index(words, word)

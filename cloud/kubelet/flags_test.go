@@ -80,7 +80,8 @@ func TestVariableRefused(t *testing.T) {
 	}
 }
 
-// A list of taints replaces those before it, so ours repeats those that count; the words of others stay.
+// A list of taints replaces those before it, so ours repeats those that count; the words of others
+// stay.
 func TestTaintsInVariable(t *testing.T) {
 	for name, c := range map[string]struct{ before, others, after string }{
 		"none":            {"--v=2", "", "--v=2 --register-with-taints=gpu=new:NoSchedule"},
@@ -103,7 +104,8 @@ func TestTaintsInVariable(t *testing.T) {
 	}
 }
 
-// Whatever the variable holds and whatever we want: an edit done twice is one, and taking it out leaves what was there.
+// Whatever the variable holds and whatever we want: an edit done twice is one, and taking it out
+// leaves what was there.
 func TestRandomFlags(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	values := []string{"", `""`, "--v=2", `"--v=2 --x y"`, "'--v=2'", "--node-labels=q=1", `"--node-labels q=1 --register-with-taints=t:NoExecute"`, `--x='a b'`, `"--x='a  b' --y"`}
@@ -169,7 +171,8 @@ func FuzzVariables(f *testing.F) {
 	})
 }
 
-// What was changed outside gpuadm stays and is named, what is gone counts as taken out, and only what has no parts is refused.
+// What was changed outside gpuadm stays and is named, what is gone counts as taken out, and only
+// what has no parts is refused.
 func TestTakeOutByWords(t *testing.T) {
 	const ours = "--node-labels=a=1,b=1"
 	for name, c := range map[string]struct{ before, after, found, rest, left, err string }{

@@ -11,9 +11,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a daemon that may fail for good
-// reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd restarts it repeatedly.
-// Between two starts it counts as converged, since the next start reads the files; an exit after a restart is no failure.
+// freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a
+// daemon that may fail for good reasons: before the machine has joined, kubelet exits because it
+// has no credentials, and systemd restarts it repeatedly. Between two starts it counts as
+// converged, since the next start reads the files; an exit after a restart is no failure.
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string

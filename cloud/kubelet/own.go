@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet writes the files that kubelet reads: flags and drop-ins for a kubelet that another program set up, and the
-// configuration and the unit of a kubelet that gpuadm sets up.
+// Package kubelet writes the files that kubelet reads: flags and drop-ins for a kubelet that
+// another program set up, and the configuration and the unit of a kubelet that gpuadm sets up.
 package kubelet
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which administrators and
-// cluster tools expect.
+// Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go),
+// which administrators and cluster tools expect.
 const (
 	Kubeconfig = "/etc/kubernetes/kubelet.conf"
 	ClusterCA  = "/etc/kubernetes/pki/ca.crt"
@@ -84,7 +84,8 @@ func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(wants, running(f)...), nil
 }
 
-// running wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
+// running wants kubelet enabled and running, and its files read since they changed. At boot systemd
+// starts kubelet after gpuadm.service.
 func running(f facts.Facts) []converge.Want {
 	up := things.Running(Unit, "kubelet is the node")
 	if f.Booting {
@@ -105,7 +106,8 @@ func running(f facts.Facts) []converge.Want {
 	return []converge.Want{up, fresh}
 }
 
-// EngineOf returns the container engine that kubelet will use: containerd, which [runtime] configures, if both are installed.
+// EngineOf returns the container engine that kubelet will use: containerd, which [runtime]
+// configures, if both are installed.
 func EngineOf(f facts.Facts) (facts.Engine, error) {
 	for _, name := range []string{"containerd", "crio"} {
 		for _, e := range f.Engines {
@@ -135,7 +137,8 @@ func endpoint(e facts.Engine) string {
 // sorted returns the keys of a table in order.
 func sorted[T any](table map[string]T) []string { return slices.Sorted(maps.Keys(table)) }
 
-// Starts refuses a configuration with which kubelet would not start: it would exit repeatedly, with the reason only in its log.
+// Starts refuses a configuration with which kubelet would not start: it would exit repeatedly, with
+// the reason only in its log.
 func Starts(config table, s spec.Spec, f facts.Facts) error {
 	file := s.Join.KubeletConfig
 	if file == "" {
@@ -162,8 +165,9 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 	return nil
 }
 
-// refusesCgroup1 says whether a kubelet refuses cgroup v1 unless its configuration says otherwise: failCgroupV1 is true by default
-// from 1.35 on (kubernetes, pkg/kubelet/apis/config/v1beta1/defaults.go).
+// refusesCgroup1 says whether a kubelet refuses cgroup v1 unless its configuration says otherwise:
+// failCgroupV1 is true by default from 1.35 on (kubernetes,
+// pkg/kubelet/apis/config/v1beta1/defaults.go).
 func refusesCgroup1(kubelet string) bool {
 	v, err := version.NewVersion(kubelet)
 	return err == nil && v.Core().GreaterThanOrEqual(version.Must(version.NewVersion("1.35.0")))

@@ -30,7 +30,8 @@ type Refusal struct {
 	Fix    string // what to type
 }
 
-// Refusals lists what kubelet would refuse at its next start, by the files and the state that it reads then. A running kubelet is not affected.
+// Refusals lists what kubelet would refuse at its next start, by the files and the state that it
+// reads then. A running kubelet is not affected.
 func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
 	what, now := "", v.Now()
 	if !k.Expired.IsZero() && !k.Expired.After(now) {
@@ -76,9 +77,11 @@ func stat(v host.View, name string) error {
 	return err
 }
 
-// The value of a key or a flag, and the policy in a state file. Kubelet exits if a state file has another policy than its
-// configuration, or if swap is on: state_checkpoint.go in pkg/kubelet/cm/cpumanager/state and memorymanager/state of
-// https://github.com/kubernetes/kubernetes; https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/.
+// The value of a key or a flag, and the policy in a state file. Kubelet exits if a state file has
+// another policy than its configuration, or if swap is on: state_checkpoint.go in
+// pkg/kubelet/cm/cpumanager/state and memorymanager/state of
+// https://github.com/kubernetes/kubernetes;
+// https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/.
 var (
 	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?\s*:\s*|--fail-swap-on[= ])"?(\w+)`)
 	cpuPolicy    = pattern.Of(`(?m)(?:^[\s{]*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
@@ -102,10 +105,13 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	return value
 }
 
-// starts says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks for what it refuses, and runs it
-// with its command line and --version, since it parses the command line before it prints its version.
-// Sources: NewKubeletCommand in cmd/kubelet/app/server.go of https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
-// verflag.PrintAndExitIfRequested); https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
+// starts says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks for
+// what it refuses, and runs it with its command line and --version, since it parses the command
+// line before it prints its version.
+// Sources: NewKubeletCommand in cmd/kubelet/app/server.go of
+// https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
+// verflag.PrintAndExitIfRequested);
+// https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
 func starts(k facts.Kubelet) things.JudgeFunc {
 	return func(ctx context.Context, v host.View) error {
 		if list := Refusals(v, k); len(list) > 0 {

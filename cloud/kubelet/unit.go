@@ -13,8 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// unit returns the unit file of kubelet and its text. If a package has a unit, gpuadm writes a drop-in with the whole command
-// line, which replaces that of the package's drop-ins with its bootstrap kubeconfig.
+// unit returns the unit file of kubelet and its text. If a package has a unit, gpuadm writes a
+// drop-in with the whole command line, which replaces that of the package's drop-ins with its
+// bootstrap kubeconfig.
 func (k Own) unit(f facts.Facts, e facts.Engine) (name, text string, err error) {
 	for _, word := range append(slices.Clone(k.Flags), Pairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
@@ -83,12 +84,12 @@ func engineUnit(e facts.Engine) string {
 	return "containerd.service"
 }
 
-// extraArgs is the packages' variable for an administrator's flags. They come last on kubelet's command line, and so win over
-// gpuadm's, and over the configuration file.
+// extraArgs is the packages' variable for an administrator's flags. They come last on kubelet's
+// command line, and so win over gpuadm's, and over the configuration file.
 const extraArgs = "KUBELET_EXTRA_ARGS"
 
-// extraFits refuses an administrator's flags that contradict the join: kubelet would register under another name, with other
-// taints, or with another cluster.
+// extraFits refuses an administrator's flags that contradict the join: kubelet would register under
+// another name, with other taints, or with another cluster.
 func (k Own) extraFits(f facts.Facts) error {
 	if !theirUnit(f) {
 		return nil
@@ -116,8 +117,8 @@ func (k Own) extraFits(f facts.Facts) error {
 	return nil
 }
 
-// systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5), "Command lines": % begins a
-// specifier, and $ a variable, except in Environment=.
+// systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5),
+// "Command lines": % begins a specifier, and $ a variable, except in Environment=.
 func systemdWord(word string) string {
 	assignment := !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "/")
 	word = strings.ReplaceAll(word, "%", "%%")

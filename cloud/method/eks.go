@@ -14,20 +14,23 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// EKSKept is the file with gpuadm's facts about the cluster and the machine. A converged node reads it, and asks no service. It
-// is in kubelet's folder, so that an operator who clears that removes it too.
+// EKSKept is the file with gpuadm's facts about the cluster and the machine. A converged node reads
+// it, and asks no service. It is in kubelet's folder, so that an operator who clears that removes
+// it too.
 const EKSKept = "/var/lib/kubelet/gpuadm-eks.json"
 
-// ECRConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
+// ECRConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR,
+// beside the plugin.
 const ECRConfig = "/etc/eks/image-credential-provider/config.json"
 
-// EKSOwn says whether the join sets up kubelet itself: then stage node, which adds labels and taints to the files of another
-// owner's kubelet, has nothing to do.
+// EKSOwn says whether the join sets up kubelet itself: then stage node, which adds labels and
+// taints to the files of another owner's kubelet, has nothing to do.
 func EKSOwn(s spec.Spec, f facts.Facts) bool {
 	return Of(s, f) == "eks" && f.Cloud.Managed == "" && f.Cloud.Name == "aws" && !EKSOthers(f)
 }
 
-// EKSOthers says whether another tool has already made the machine a node: then that tool owns kubelet's files.
+// EKSOthers says whether another tool has already made the machine a node: then that tool owns
+// kubelet's files.
 func EKSOthers(f facts.Facts) bool {
 	if k := f.Kubelet; k.Joined && k.Kubeconfig != "" && k.Kubeconfig != kubelet.Kubeconfig { // k3s and many others have their own places
 		return true
@@ -36,7 +39,8 @@ func EKSOthers(f facts.Facts) bool {
 	return ok && !bytes.HasPrefix(there, []byte(kubelet.Written)) && !SetUpByGpuadm(f)
 }
 
-// EKSRef returns the cluster about which facts are needed; nil if the machine does not join EKS, or if EKS's own tools join it.
+// EKSRef returns the cluster about which facts are needed; nil if the machine does not join EKS, or
+// if EKS's own tools join it.
 func EKSRef(s spec.Spec) *instance.ClusterRef {
 	if s.Join.Method != "eks" && s.Join.Method != "auto" {
 		return nil
@@ -55,10 +59,12 @@ func eksName(s spec.Spec, f facts.Facts) string {
 	return f.Cluster.PrivateDNS
 }
 
-// On EKS's images nodeadm makes the machine a node. At each boot nodeadm-config.service reads the user data, before cloud-init,
-// and notes what it resolved; nodeadm-run.service, after cloud-init, reads that together with the files of a folder, writes the
-// files of kubelet and containerd, and starts both. So gpuadm writes a file in that folder, and makes nodeadm-run wait for gpuadm.
-// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
+// On EKS's images nodeadm makes the machine a node. At each boot nodeadm-config.service reads the
+// user data, before cloud-init, and notes what it resolved; nodeadm-run.service, after cloud-init,
+// reads that together with the files of a folder, writes the files of kubelet and containerd, and
+// starts both. So gpuadm writes a file in that folder, and makes nodeadm-run wait for gpuadm.
+// Source: https://github.com/awslabs/amazon-eks-ami,
+// templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
 const (
 	NodeadmDropIn   = "/etc/eks/nodeadm.d/50-gpuadm.yaml"
 	NodeadmResolved = "/run/eks/nodeadm/config.json"
@@ -81,7 +87,8 @@ type NodeadmSpec struct {
 	}
 }
 
-// NodeadmReads reads the NodeConfig that nodeadm has resolved from the user data and, after nodeadm-run has run, from gpuadm's file.
+// NodeadmReads reads the NodeConfig that nodeadm has resolved from the user data and, after
+// nodeadm-run has run, from gpuadm's file.
 func NodeadmReads(data []byte) (n NodeadmSpec, err error) {
 	if len(bytes.Trim(data, " \t\r\n\x00")) == 0 {
 		return n, nil // not yet: an image, or too early in the boot

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package method determines, from the spec and the machine, how the machine joins its cluster, under which name, and which tool
-// owns its kubelet.
+// Package method determines, from the spec and the machine, how the machine joins its cluster,
+// under which name, and which tool owns its kubelet.
 package method
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Of returns how the node joins: by [join] or, with method = "auto", by the machine's files and its firmware. "" if they do not
-// show it.
+// Of returns how the node joins: by [join] or, with method = "auto", by the machine's files and its
+// firmware. "" if they do not show it.
 func Of(s spec.Spec, f facts.Facts) string {
 	if s.Join.Method != "auto" {
 		return s.Join.Method
@@ -38,8 +38,8 @@ func Joiner(f facts.Facts) string {
 	return platform.Of(f.Cloud.Managed).Join.By
 }
 
-// SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever [join] says now: without that
-// section gpuadm releases its files and leaves them.
+// SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever
+// [join] says now: without that section gpuadm releases its files and leaves them.
 func SetUpByGpuadm(f facts.Facts) bool {
 	return slices.ContainsFunc(OwnUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
 }
@@ -47,7 +47,8 @@ func SetUpByGpuadm(f facts.Facts) bool {
 // OwnUnits returns the possible unit files of a kubelet that gpuadm has set up; it has one of them.
 func OwnUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
-// Files returns the files that the join reads. Every user may read them, since facts may be printed.
+// Files returns the files that the join reads. Every user may read them, since facts may be
+// printed.
 func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil
@@ -78,9 +79,10 @@ func NodeName(s spec.Spec, f facts.Facts) string {
 	return strings.ToLower(strings.TrimSpace(f.Hostname))
 }
 
-// NameFits refuses an invalid node name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
-// ValidateNodeName), and at most 63 characters, since kubelet makes it the value of the label kubernetes.io/hostname too
-// (pkg/kubelet/kubelet_node_status.go, initialNode).
+// NameFits refuses an invalid node name: RFC 1123 in lower case (kubernetes,
+// pkg/apis/core/validation: ValidateNodeName), and at most 63 characters, since kubelet makes it
+// the value of the label kubernetes.io/hostname too (pkg/kubelet/kubelet_node_status.go,
+// initialNode).
 func NameFits(name string, s spec.Spec) error {
 	problem := ""
 	switch {

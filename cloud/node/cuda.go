@@ -18,11 +18,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// fabricManager is the daemon without which CUDA does not start where GPUs are joined by NVSwitches.
+// fabricManager is the daemon without which CUDA does not start where GPUs are joined by
+// NVSwitches.
 const fabricManager = "nvidia-fabricmanager.service"
 
-// cudaCheck starts CUDA, which may fail where NVML answers: without the NVLink fabric (gpu-operator issue 2781), or without the device of
-// unified memory (issue 2685).
+// cudaCheck starts CUDA, which may fail where NVML answers: without the NVLink fabric (gpu-operator
+// issue 2781), or without the device of unified memory (issue 2685).
 func cudaCheck(f facts.Facts) gpuCheck {
 	return gpuCheck{what: "CUDA", look: func(ctx context.Context, v host.View) (string, error) {
 		problem, err := cudaStarts(ctx, v, f)
@@ -57,10 +58,11 @@ func cudaStarts(ctx context.Context, v host.View, f facts.Facts) (string, error)
 	return "", nil
 }
 
-// cudaDevices lists the devices for each test process, by UUID: all whole GPUs for one process, and one device of each GPU in
-// MIG mode. Up to R525 a process that uses a MIG device can use no other device, so each MIG device gets a process of its own.
-// A GPU in MIG mode without instances has no device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming
-// guide, "CUDA Environment Variables" (CUDA_VISIBLE_DEVICES).
+// cudaDevices lists the devices for each test process, by UUID: all whole GPUs for one process, and
+// one device of each GPU in MIG mode. Up to R525 a process that uses a MIG device can use no other
+// device, so each MIG device gets a process of its own. A GPU in MIG mode without instances has no
+// device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming guide, "CUDA
+// Environment Variables" (CUDA_VISIBLE_DEVICES).
 func cudaDevices(d host.Driver) (lists [][]string) {
 	whole := []string{}
 	for _, g := range d.GPUs {
@@ -71,7 +73,8 @@ func cudaDevices(d host.Driver) (lists [][]string) {
 		default:
 			for _, in := range g.Instances {
 				if len(in.Compute) > 0 {
-					// Before R470 MIG devices had no UUIDs: the guide's section on CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
+					// Before R470 MIG devices had no UUIDs: the guide's section on
+					// CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
 					name := cmp.Or(in.Compute[0].UUID, fmt.Sprintf("MIG-%s/%d/%d", g.UUID, in.ID, in.Compute[0].ID))
 					lists = append(lists, []string{name})
 					break
@@ -85,8 +88,9 @@ func cudaDevices(d host.Driver) (lists [][]string) {
 	return lists
 }
 
-// cudaOf identifies the state for which an answer is valid, from the driver and systemd. Before Hopper NVML does not report the
-// fabric, and only the daemon's process id shows whether the fabric manager was restarted.
+// cudaOf identifies the state for which an answer is valid, from the driver and systemd. Before
+// Hopper NVML does not report the fabric, and only the daemon's process id shows whether the fabric
+// manager was restarted.
 func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	type gpu struct {
 		Address, UUID, Lost string
@@ -109,8 +113,9 @@ func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	return string(text), err
 }
 
-// cudaNotReady explains error 802: the NVLink fabric is not ready. While its daemon runs, gpuadm waits for it. Sources: cuda.h
-// (CUDA_ERROR_SYSTEM_NOT_READY: "all required driver daemons"); NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
+// cudaNotReady explains error 802: the NVLink fabric is not ready. While its daemon runs, gpuadm
+// waits for it. Sources: cuda.h (CUDA_ERROR_SYSTEM_NOT_READY: "all required driver daemons");
+// NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
 func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 	const means = "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY)"
 	see := "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"

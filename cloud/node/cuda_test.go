@@ -59,7 +59,8 @@ func TestCUDAFaults(t *testing.T) {
 	}
 }
 
-// TestCUDAShown: whole GPUs are shown together, a MIG device alone, and of a GPU in MIG mode without instances nothing.
+// TestCUDAShown: whole GPUs are shown together, a MIG device alone, and of a GPU in MIG mode
+// without instances nothing.
 func TestCUDAShown(t *testing.T) {
 	whole := func(id string) host.GPU { return host.GPU{UUID: id} }
 	cut := func(id string, devices ...string) host.GPU {
@@ -83,7 +84,8 @@ func TestCUDAShown(t *testing.T) {
 	}
 }
 
-// TestCUDAWaitsForFabric: while GPUs register with the fabric nothing is started: CUDA would say no more than that it is not ready.
+// TestCUDAWaitsForFabric: while GPUs register with the fabric nothing is started: CUDA would say no
+// more than that it is not ready.
 func TestCUDAWaitsForFabric(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.facts.Driver.GPUs[1].Fabric.State = "in-progress"

@@ -16,8 +16,9 @@ import (
 
 const domainsDriver = "compute-domain.nvidia.com"
 
-// draRegistry is where drivers for dynamic allocation register with kubelet, by sockets that begin with the driver's name. Sources:
-// k8s.io/dynamic-resource-allocation, kubeletplugin; kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go.
+// draRegistry is where drivers for dynamic allocation register with kubelet, by sockets that begin
+// with the driver's name. Sources: k8s.io/dynamic-resource-allocation, kubeletplugin;
+// kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go.
 const draRegistry = "plugins_registry"
 
 // draRegistered returns the socket with which a driver has registered here, "" if it has not.
@@ -32,14 +33,15 @@ func draRegistered(v host.View, k facts.Kubelet, driver string) string {
 	return ""
 }
 
-// Allocators returns the sockets of the device plugin, of the DRA driver for GPUs and of its driver for ComputeDomains; "" if it does not run here.
+// Allocators returns the sockets of the device plugin, of the DRA driver for GPUs and of its driver
+// for ComputeDomains; "" if it does not run here.
 func Allocators(ctx context.Context, v host.View, k facts.Kubelet) (plugin, dra, domains string) {
 	return pluginSocket(ctx, v), draRegistered(v, k, draDriver), draRegistered(v, k, domainsDriver)
 }
 
-// draReady says what this node lacks for NVIDIA's DRA driver, if that has registered here: it gives pods their devices by CDI. Which
-// Kubernetes and driver it needs it has judged itself by then. Source: kubernetes-sigs/dra-driver-nvidia-gpu,
-// site/content/docs/prerequisites.md.
+// draReady says what this node lacks for NVIDIA's DRA driver, if that has registered here: it gives
+// pods their devices by CDI. Which Kubernetes and driver it needs it has judged itself by then.
+// Source: kubernetes-sigs/dra-driver-nvidia-gpu, site/content/docs/prerequisites.md.
 func draReady(v host.View, f facts.Facts, lacksCDI LacksCDI) string {
 	for _, driver := range []string{draDriver, domainsDriver} {
 		if draRegistered(v, f.Kubelet, driver) == "" {

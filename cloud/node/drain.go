@@ -23,21 +23,25 @@ import (
 )
 
 const (
-	// cordonedBy is the annotation that gpuadm sets and removes in the same patch as its cordon: a cordon without it is an operator's.
+	// cordonedBy is the annotation that gpuadm sets and removes in the same patch as its cordon: a
+	// cordon without it is an operator's.
 	cordonedBy = "nvidia.com/gpuadm.cordoned"
-	// mayBeCordoned is a file that exists from before gpuadm cordons its Node until it has uncordoned it: after a kill or a
-	// reboot the next run finds it, and a run without the file does not ask the API server for a cordon.
+	// mayBeCordoned is a file that exists from before gpuadm cordons its Node until it has
+	// uncordoned it: after a kill or a reboot the next run finds it, and a run without the file
+	// does not ask the API server for a cordon.
 	mayBeCordoned = converge.Home + "/cordoned"
-	// evictPause is the pause between two tries to evict, with a jitter of up to a fifth: kubectl drain's (kubernetes,
-	// staging/src/k8s.io/kubectl/pkg/drain/drain.go).
+	// evictPause is the pause between two tries to evict, with a jitter of up to a fifth: kubectl
+	// drain's (kubernetes, staging/src/k8s.io/kubectl/pkg/drain/drain.go).
 	evictPause = 5 * time.Second
 )
 
-// A Drain frees the GPUs of the machine's own Node from pods. It uses kubelet's identity, whose rights end at this Node and its
-// pods: kubelet may set spec.unschedulable of its own Node, and create pods/eviction for pods bound to it. Sources: kubernetes,
-// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (NodeRules: patch nodes, create pods/eviction) and
-// plugin/pkg/admission/noderestriction/admission.go (admitNode refuses taints and some labels alone; admitPodEviction); Talos Linux
-// cordons and drains its node so: siderolabs/talos, pkg/kubernetes/kubernetes.go (NewClientFromKubeletKubeconfig, CordonAndDrain).
+// A Drain frees the GPUs of the machine's own Node from pods. It uses kubelet's identity, whose
+// rights end at this Node and its pods: kubelet may set spec.unschedulable of its own Node, and
+// create pods/eviction for pods bound to it. Sources: kubernetes,
+// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (NodeRules: patch nodes, create
+// pods/eviction) and plugin/pkg/admission/noderestriction/admission.go (admitNode refuses taints
+// and some labels alone; admitPodEviction); Talos Linux cordons and drains its node so:
+// siderolabs/talos, pkg/kubernetes/kubernetes.go (NewClientFromKubeletKubeconfig, CordonAndDrain).
 type Drain struct {
 	session *Session
 	h       host.Host
@@ -79,7 +83,8 @@ func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain,
 	return d, nil
 }
 
-// kubelet returns a client with kubelet's identity, never with another: a ServiceAccount with these rights could drain any node.
+// kubelet returns a client with kubelet's identity, never with another: a ServiceAccount with these
+// rights could drain any node.
 func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	if w.kubelet == "" {
 		return nil, &trouble.Error{
@@ -90,7 +95,8 @@ func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	return s.clients.Do(h, w.from(w.kubelet))
 }
 
-// undrained wraps an error of the API server: nothing was interrupted, and the next run tries again.
+// undrained wraps an error of the API server: nothing was interrupted, and the next run tries
+// again.
 func undrained(err error) error {
 	because, try := details(err)
 	return &trouble.Error{
@@ -102,8 +108,9 @@ func undrained(err error) error {
 // Leaves says whether a drain evicts a pod.
 func (d *Drain) Leaves(pod string) bool { p, known := d.pods[pod]; return known && p.Drained() }
 
-// Stays adds to a refusal that a drain cannot resolve the owners of the pods that use the GPUs and that a drain does not evict.
-// A DaemonSet's pod can have a GPU open without a request for one: NVIDIA/gpu-operator issue 2570.
+// Stays adds to a refusal that a drain cannot resolve the owners of the pods that use the GPUs and
+// that a drain does not evict. A DaemonSet's pod can have a GPU open without a request for one:
+// NVIDIA/gpu-operator issue 2570.
 func (d *Drain) Stays(ctx context.Context, refused error) error {
 	using, err := devices.Pods(ctx, d.h)
 	t, says := refused.(*trouble.Error)
@@ -121,8 +128,9 @@ func (d *Drain) Stays(ctx context.Context, refused error) error {
 	return &told
 }
 
-// Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. If their disruption budgets do not
-// allow that before the deadline, the error is a wait for it. It leaves the Node cordoned: Uncordon ends that.
+// Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. If their
+// disruption budgets do not allow that before the deadline, the error is a wait for it. It leaves
+// the Node cordoned: Uncordon ends that.
 func (d *Drain) Run(ctx context.Context) error {
 	using, err := devices.Pods(ctx, d.h)
 	if err != nil {
@@ -167,8 +175,8 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-// evict tries to evict each pod once, and returns those that are still here and why. A pod of the same name with another UID is
-// another pod.
+// evict tries to evict each pod once, and returns those that are still here and why. A pod of the
+// same name with another UID is another pod.
 func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []string, err error) {
 	ctx = kube.Within(ctx, 0)
 	now, err := d.client.Pods(ctx, d.node)
@@ -209,8 +217,8 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []s
 	return why, nil
 }
 
-// Uncordon ends gpuadm's own cordon, also that of a killed run; an operator's cordon stays. It asks the API server only if
-// gpuadm may have cordoned. If sp is nil it reads the machine's spec.
+// Uncordon ends gpuadm's own cordon, also that of a killed run; an operator's cordon stays. It asks
+// the API server only if gpuadm may have cordoned. If sp is nil it reads the machine's spec.
 func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) error {
 	if _, err := h.Stat(mayBeCordoned); err != nil || !h.Live() {
 		return nil
@@ -236,7 +244,8 @@ func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) erro
 	return h.Remove(mayBeCordoned)
 }
 
-// cordon cordons the Node or ends gpuadm's cordon. A cordon without the annotation is an operator's, and stays.
+// cordon cordons the Node or ends gpuadm's cordon. A cordon without the annotation is an
+// operator's, and stays.
 func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error {
 	c, err := s.kubelet(h, w)
 	if err != nil {

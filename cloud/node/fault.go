@@ -4,7 +4,8 @@ package node
 
 import "github.com/gpuadm/gpuadm/internal/trouble"
 
-// Codes of faults that keep a node from being ready, from registering as wanted, or from leaving its cluster.
+// Codes of faults that keep a node from being ready, from registering as wanted, or from leaving
+// its cluster.
 const (
 	anotherMachine   trouble.Code = "another-machine"
 	changedMeanwhile trouble.Code = "changed-meanwhile"

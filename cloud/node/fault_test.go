@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the words of the faults")
 
-// faulted checks what an error is by its code, and its words by faults.txt, which has those of all faults.
+// faulted checks what an error is by its code, and its words by faults.txt, which has those of all
+// faults.
 func faulted(t *testing.T, name string, err error, code trouble.Code) {
 	t.Helper()
 	const words = "testdata/faults.txt"

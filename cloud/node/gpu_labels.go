@@ -16,17 +16,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// gpuPresent says that the node has NVIDIA GPUs. GPU Feature Discovery does not write it: NVIDIA's charts and the GPU Operator
-// select nodes by it, also for GPU Feature Discovery's own pods, so gpuadm keeps it where GPU Feature Discovery runs.
+// gpuPresent says that the node has NVIDIA GPUs. GPU Feature Discovery does not write it: NVIDIA's
+// charts and the GPU Operator select nodes by it, also for GPU Feature Discovery's own pods, so
+// gpuadm keeps it where GPU Feature Discovery runs.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, deployments/helm values.yaml.
 const gpuPresent = "nvidia.com/gpu.present"
 
-// gpuLabels returns exactly the labels that GPU Feature Discovery writes on such a machine: the node has them from its
-// registration on, and nothing changes when GPU Feature Discovery starts. It leaves out the timestamp, which would change at
-// each look. why says why there is only gpuPresent, or no label.
+// gpuLabels returns exactly the labels that GPU Feature Discovery writes on such a machine: the
+// node has them from its registration on, and nothing changes when GPU Feature Discovery starts. It
+// leaves out the timestamp, which would change at each look. why says why there is only gpuPresent,
+// or no label.
 //
-// The rules are those of https://github.com/NVIDIA/k8s-device-plugin, internal/lm, and the tests' goldens are its output on
-// simulated machines. If it finds something that it cannot interpret, it writes no labels; neither does gpuadm.
+// The rules are those of https://github.com/NVIDIA/k8s-device-plugin, internal/lm, and the tests'
+// goldens are its output on simulated machines. If it finds something that it cannot interpret, it
+// writes no labels; neither does gpuadm.
 func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string) {
 	switch {
 	case !s.Node.GPULabels:
@@ -47,8 +50,9 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 	if why = found.all(s.Sharing.Strategy, f); why != "" {
 		return labels, why
 	}
-	// A value that Kubernetes refuses would stop kubelet from registering. Node Feature Discovery drops such labels too:
-	// https://github.com/kubernetes-sigs/node-feature-discovery, pkg/apis/nfd/validate.
+	// A value that Kubernetes refuses would stop kubelet from registering. Node Feature Discovery
+	// drops such labels too: https://github.com/kubernetes-sigs/node-feature-discovery,
+	// pkg/apis/nfd/validate.
 	valid := regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
 	maps.DeleteFunc(found.labels, func(_, value string) bool { return !valid.MatchString(value) })
 	maps.Copy(labels, found.labels)
@@ -98,7 +102,8 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 
 func (d *discovery) set(name string, value any) { d.labels["nvidia.com/"+name] = fmt.Sprint(value) }
 
-// versions sets the labels of the driver's version and of the newest CUDA that it supports, each in the current and the former format.
+// versions sets the labels of the driver's version and of the newest CUDA that it supports, each in
+// the current and the former format.
 func (d *discovery) versions() bool {
 	parts := strings.Split(d.driver.Version, ".")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -122,8 +127,9 @@ func (d *discovery) versions() bool {
 	return true
 }
 
-// gpus describes whole GPUs. Of several models GPU Feature Discovery picks one at random, and prefers GPUs that are not
-// partitioned; gpuadm picks the model with the most GPUs. The count includes all GPUs of that name.
+// gpus describes whole GPUs. Of several models GPU Feature Discovery picks one at random, and
+// prefers GPUs that are not partitioned; gpuadm picks the model with the most GPUs. The count
+// includes all GPUs of that name.
 func (d *discovery) gpus() {
 	counts, whole := map[string]int{}, map[string]bool{}
 	for _, g := range d.driver.GPUs {
@@ -154,8 +160,9 @@ func (d *discovery) gpus() {
 	}
 }
 
-// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and partitions offered under the same
-// name, are shared: the device plugin's config lists the shared names.
+// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and
+// partitions offered under the same name, are shared: the device plugin's config lists the shared
+// names.
 func (d *discovery) offer(name string, count int, product ...string) {
 	for i := range product {
 		product[i] = sanitise(product[i])
@@ -184,7 +191,8 @@ func sanitise(name string) string {
 	}, name)), "-")
 }
 
-// family is the architecture's name by compute capability: NVIDIA's https://developer.nvidia.com/cuda-gpus.
+// family is the architecture's name by compute capability: NVIDIA's
+// https://developer.nvidia.com/cuda-gpus.
 func family(major, minor string) string {
 	switch major {
 	case "7":
@@ -226,7 +234,8 @@ func gpuMode(gpus []host.GPU, bus []facts.PCI) string {
 	return slices.Collect(maps.Keys(modes))[0]
 }
 
-// clique names the NVLink domain of all GPUs that are in one; "" if there is none, or more than one.
+// clique names the NVLink domain of all GPUs that are in one; "" if there is none, or more than
+// one.
 func clique(gpus []host.GPU) string {
 	clusters, cliques := map[string]bool{}, map[uint32]bool{}
 	for _, g := range gpus {
@@ -240,9 +249,10 @@ func clique(gpus []host.GPU) string {
 	return slices.Collect(maps.Keys(clusters))[0] + "." + fmt.Sprint(slices.Collect(maps.Keys(cliques))[0])
 }
 
-// autoscalerLabels returns the labels by which cluster-autoscaler recognises a GPU node. The node must register with them: without
-// the label a Ready node whose device plugin has not started yet counts as a node without GPUs, and cluster-autoscaler adds
-// another; with it the node counts as not ready yet. Source: cluster-autoscaler's processors/customresources/gpu_processor.go and
+// autoscalerLabels returns the labels by which cluster-autoscaler recognises a GPU node. The node
+// must register with them: without the label a Ready node whose device plugin has not started yet
+// counts as a node without GPUs, and cluster-autoscaler adds another; with it the node counts as
+// not ready yet. Source: cluster-autoscaler's processors/customresources/gpu_processor.go and
 // https://github.com/NVIDIA/k8s-device-plugin/issues/1746.
 //
 // GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere.
@@ -257,8 +267,9 @@ func autoscalerLabels(f facts.Facts) map[string]string {
 }
 
 // accelerator names the GPU as cluster-autoscaler's own list for AWS does, which knows these:
-// cloudprovider/aws/aws_cloud_provider.go, availableGPUTypes. gpuadm names newer GPUs like the newest in that list. The label
-// must exist; its value matters only for limits that operators set by it.
+// cloudprovider/aws/aws_cloud_provider.go, availableGPUTypes. gpuadm names newer GPUs like the
+// newest in that list. The label must exist; its value matters only for limits that operators set
+// by it.
 func accelerator(f facts.Facts) string {
 	model := ""
 	for _, p := range f.GPUs { // known before there is a driver

@@ -17,7 +17,8 @@ type migDevice struct {
 	share host.Share
 }
 
-// mig describes partitions: under the name of a GPU if all are alike (single), or each kind under its own name (mixed).
+// mig describes partitions: under the name of a GPU if all are alike (single), or each kind under
+// its own name (mixed).
 func (d *discovery) mig(strategy string) (why string) {
 	var enabled []host.GPU
 	var all []migDevice
@@ -87,8 +88,9 @@ func migDevices(g host.GPU) (all []migDevice, why string) {
 	return all, ""
 }
 
-// migName returns the partition's profile as NVIDIA's library for Go composes it: from the partition's own slices and memory,
-// while NVML's names come from the profile. A label's key may have no +.
+// migName returns the partition's profile as NVIDIA's library for Go composes it: from the
+// partition's own slices and memory, while NVML's names come from the profile. A label's key may
+// have no +.
 // Source: https://github.com/NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go.
 func migName(g host.GPU, p host.Profile, c host.ComputeInstance) string {
 	p.Memory = c.Share.Memory

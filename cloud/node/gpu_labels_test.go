@@ -23,7 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// gfd lets NVIDIA's own program rewrite the goldens: it is asked about the same GPUs, simulated by test/fakenvml.
+// gfd lets NVIDIA's own program rewrite the goldens: it is asked about the same GPUs, simulated by
+// test/fakenvml.
 var gfd = flag.String("gfd", "", "path of gpu-feature-discovery (v0.20 or newer): write what it says into testdata/gfd")
 
 // labelCase is a machine. Its golden file is what GPU Feature Discovery writes on it.
@@ -47,7 +48,8 @@ func labelCases() []labelCase {
 		{name: "t4-single", gpus: "T4:2", strategy: "single", machine: "Virtual Machine"},
 		{name: "a100-whole-mixed", gpus: "A100-40:8", strategy: "mixed", machine: "p4d.24xlarge"},
 		{name: "t4-shared", gpus: "T4", strategy: "none", replicas: 4, machine: "g4dn.xlarge"},
-		// Not run: t4-shared with what internal/lm/nvml.go (newSharingLabeler) and resource.go (baseLabeler) have for MPS.
+		// Not run: t4-shared with what internal/lm/nvml.go (newSharingLabeler) and resource.go
+		// (baseLabeler) have for MPS.
 		{name: "t4-mps", gpus: "T4:2", strategy: "none", mps: 4, machine: "g4dn.xlarge"},
 		{name: "a100-single", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "single", machine: "DGXA100 920-23687-2530-000"},
 		{name: "a100-single-shared", gpus: "A100-40:1", layout: map[int][]string{0: sevenths}, strategy: "single", replicas: 4, machine: "a2-highgpu-1g"},

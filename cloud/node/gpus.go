@@ -18,9 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it kubelet would start although the GPUs do not
-// answer: the stages before can only wait for a driver that does not answer, and a node whose kubelet is held back has no
-// startup taint.
+// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it kubelet would
+// start although the GPUs do not answer: the stages before can only wait for a driver that does not
+// answer, and a node whose kubelet is held back has no startup taint.
 func GPUs() converge.Stage {
 	return converge.Stage{
 		Name:  "gpus",
@@ -77,8 +77,8 @@ func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	}
 }
 
-// waitsForGPUs returns a function that returns the wait of the first check that has to wait. A failed check has already stopped
-// the apply; a wait stops only the steps that need the GPUs.
+// waitsForGPUs returns a function that returns the wait of the first check that has to wait. A
+// failed check has already stopped the apply; a wait stops only the steps that need the GPUs.
 func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) error {
 	var once sync.Once
 	var waits error
@@ -94,16 +94,19 @@ func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) e
 	}
 }
 
-// gpuRecord is the annotation of the Node with the PCI addresses of the GPUs that it was last ready with. The journal keeps its former
-// values: the bus does not show that a GPU fell off it, and a machine with seven of eight GPUs looks like a machine with seven.
+// gpuRecord is the annotation of the Node with the PCI addresses of the GPUs that it was last ready
+// with. The journal keeps its former values: the bus does not show that a GPU fell off it, and a
+// machine with seven of eight GPUs looks like a machine with seven.
 const gpuRecord = "nvidia.com/gpuadm.gpus"
 
-// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks, which have found these GPUs to work.
+// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks,
+// which have found these GPUs to work.
 func (r readyStage) recordedGPUs() converge.Want {
 	return r.want("record "+gpuRecord, valueState(strings.Join(gpusOnBus(r.facts), ",")), "so that a GPU that falls off the bus is missed")
 }
 
-// gpusOnBus returns the addresses of the GPUs on the PCI bus, including those passed through to guests.
+// gpusOnBus returns the addresses of the GPUs on the PCI bus, including those passed through to
+// guests.
 func gpusOnBus(f facts.Facts) (addresses []string) {
 	for _, p := range f.GPUs {
 		if p.Display() {
@@ -114,8 +117,9 @@ func gpusOnBus(f facts.Facts) (addresses []string) {
 	return addresses
 }
 
-// MissingGPUs names the missing GPUs of those that the node was last ready with, unless that was undone; "" if there are as
-// many as then. It reads only the journal, so it works without a network and before kubelet runs.
+// MissingGPUs names the missing GPUs of those that the node was last ready with, unless that was
+// undone; "" if there are as many as then. It reads only the journal, so it works without a network
+// and before kubelet runs.
 func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	on, had := lastReady(v)
 	now := gpusOnBus(f)
@@ -126,7 +130,8 @@ func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", on, len(had), trouble.OneLine(strings.Join(gone, ", ")))
 }
 
-// lastReady returns when gpuadm last made the node ready, and the addresses of its GPUs then; none if it never did, or if that was undone.
+// lastReady returns when gpuadm last made the node ready, and the addresses of its GPUs then; none
+// if it never did, or if that was undone.
 func lastReady(v host.View) (on string, gpus []string) {
 	for _, run := range converge.ReadJournal(v).Runs() {
 		if run.Undone || len(run.Undoes) > 0 {

@@ -15,9 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NewGuard is the first stage on a node where only a taint keeps pods off. After a boot it restores the startup taint before
-// the other stages look, since a reboot does not change a Node's taints. Where kubelet waits for the GPUs there is no such
-// taint and nothing to do.
+// NewGuard is the first stage on a node where only a taint keeps pods off. After a boot it restores
+// the startup taint before the other stages look, since a reboot does not change a Node's taints.
+// Where kubelet waits for the GPUs there is no such taint and nothing to do.
 func NewGuard(se *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "guard",
@@ -47,8 +47,8 @@ func NewGuard(se *Session) converge.Stage {
 	}
 }
 
-// guard decides whether pods may start on a node. It is one thing for the taint and the condition, since each depends on the
-// other.
+// guard decides whether pods may start on a node. It is one thing for the taint and the condition,
+// since each depends on the other.
 type guard struct {
 	taint spec.Taint
 	part  nodePart // of the taint
@@ -65,7 +65,8 @@ const (
 	guardReady converge.State = "ready" // pods may start: gpuadm has found the GPUs ready in this boot
 )
 
-// NewGuardThing builds the thing from its name and a session, like NewPart. Only stage ready opens what the guard has shut.
+// NewGuardThing builds the thing from its name and a session, like NewPart. Only stage ready opens
+// what the guard has shut.
 func NewGuardThing(name string, s *Session) (converge.Thing, error) {
 	text, ok := strings.CutPrefix(name, "startup taint ")
 	t := parsedTaint(text)
@@ -107,8 +108,8 @@ func readyIn(n *kube.Node, boot string) bool {
 	return trueIn(nodePart{what: partCondition, key: GPUReady}.of(n), boot)
 }
 
-// failureTold says whether the taint of a failure keeps pods off. With the startup taint beside it, cluster-autoscaler would
-// count the node as starting at each retry.
+// failureTold says whether the taint of a failure keeps pods off. With the startup taint beside it,
+// cluster-autoscaler would count the node as starting at each retry.
 func failureTold(n *kube.Node) bool {
 	failed := failureTaint()
 	p := nodePart{what: partTaint, key: failed.Key, effect: failed.Effect}

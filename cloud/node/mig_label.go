@@ -18,10 +18,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// The labels of NVIDIA's MIG manager and their values: https://github.com/NVIDIA/mig-parted at bd7160f4,
-// pkg/mig/reconfigure/reconfigure.go and deployments/container/reconfigure-mig.sh. The GPU Operator runs the manager on a node
-// with migManager "true": https://github.com/NVIDIA/gpu-operator at a22dbf67, assets/state-mig-manager/0600_daemonset.yaml; it
-// does not change "false": controllers/state_manager.go, hasMIGManagerLabel.
+// The labels of NVIDIA's MIG manager and their values: https://github.com/NVIDIA/mig-parted at
+// bd7160f4, pkg/mig/reconfigure/reconfigure.go and deployments/container/reconfigure-mig.sh. The
+// GPU Operator runs the manager on a node with migManager "true":
+// https://github.com/NVIDIA/gpu-operator at a22dbf67, assets/state-mig-manager/0600_daemonset.yaml;
+// it does not change "false": controllers/state_manager.go, hasMIGManagerLabel.
 const (
 	MIGConfig  = "nvidia.com/mig.config"
 	migState   = MIGConfig + ".state"
@@ -34,7 +35,8 @@ const (
 	MIGFailed    = "failed"
 )
 
-// migClients returns the labels with which the manager pauses the pods that use GPUs. The operator's DaemonSets select nodes by them.
+// migClients returns the labels with which the manager pauses the pods that use GPUs. The
+// operator's DaemonSets select nodes by them.
 func migClients() []string {
 	const deploy = "nvidia.com/gpu.deploy."
 	return []string{
@@ -68,8 +70,9 @@ type FollowedMIG struct {
 	Asked  bool   // the API server has answered
 }
 
-// Layout reads the label. Without an answer of the API server, or without a label, the last name counts. The error is a
-// *trouble.Error, for example if the GPU Operator's own manager acts on this node.
+// Layout reads the label. Without an answer of the API server, or without a label, the last name
+// counts. The error is a *trouble.Error, for example if the GPU Operator's own manager acts on this
+// node.
 func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error) {
 	kept, err := v.ReadFile(migKept)
 	if err != nil && !host.NotExist(err) {
@@ -132,8 +135,9 @@ func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(k
 	return names, err
 }
 
-// Begin reports that the partitions change. It makes the GPU Operator pause the GPU's clients, and waits until their pods have ended. It
-// does not touch a client's label that is missing or "false": that client is not the operator's, or an administrator has switched it off.
+// Begin reports that the partitions change. It makes the GPU Operator pause the GPU's clients, and
+// waits until their pods have ended. It does not touch a client's label that is missing or "false":
+// that client is not the operator's, or an administrator has switched it off.
 func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	n, err := m.write(ctx, h, func(n *kube.Node) map[string]string {
 		to := map[string]string{migState: MIGPending}
@@ -169,7 +173,8 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// End reports the result of the change, makes the GPU Operator resume the paused clients, and returns whether any was paused.
+// End reports the result of the change, makes the GPU Operator resume the paused clients, and
+// returns whether any was paused.
 func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed bool, err error) {
 	_, err = m.write(ctx, h, func(n *kube.Node) map[string]string {
 		to := map[string]string{migState: state}
@@ -183,7 +188,8 @@ func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed 
 	return resumed, err
 }
 
-// write sets labels of the Node as kubelet, and returns the Node. They show a state, like the condition, so the journal does not record them.
+// write sets labels of the Node as kubelet, and returns the Node. They show a state, like the
+// condition, so the journal does not record them.
 func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) map[string]string) (*kube.Node, error) {
 	m.session.forget()
 	n, err := m.session.look(ctx, h, m.who)
@@ -207,7 +213,8 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) m
 	return m.session.look(ctx, h, m.who)
 }
 
-// PodsMIGLabel returns the label of the pod's own Node, which the DaemonSet's pod reads with its ServiceAccount from the API server's cache.
+// PodsMIGLabel returns the label of the pod's own Node, which the DaemonSet's pod reads with its
+// ServiceAccount from the API server's cache.
 func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
 	c, err := new(kube.Clients).Ask(pod, kube.From{Pod: true})
 	if err != nil {

@@ -32,7 +32,8 @@ func (a *apiNode) relabel(labels kubesim.Object) {
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) { n["metadata"].(kubesim.Object)["labels"] = labels })
 }
 
-// TestMIGLabelLayout: the label names the layout, and the last name counts where there is none, or no answer.
+// TestMIGLabelLayout: the label names the layout, and the last name counts where there is none, or
+// no answer.
 func TestMIGLabelLayout(t *testing.T) {
 	a, m := migFixture(t, kubesim.Object{"x": "y"})
 	says := func(what, layout string, asked bool) FollowedMIG {
@@ -61,8 +62,9 @@ func TestMIGLabelLayout(t *testing.T) {
 	says("a boot", "all-1g.10gb", false)
 }
 
-// TestMIGLabelOwner: while the operator's manager may act, gpuadm does not, and says how to choose. Sources: gpu-operator,
-// assets/state-mig-manager/0600_daemonset.yaml, and its page "GPU Operator with MIG" on docs.nvidia.com.
+// TestMIGLabelOwner: while the operator's manager may act, gpuadm does not, and says how to choose.
+// Sources: gpu-operator, assets/state-mig-manager/0600_daemonset.yaml, and its page "GPU Operator
+// with MIG" on docs.nvidia.com.
 func TestMIGLabelOwner(t *testing.T) {
 	for value, refused := range map[string]bool{"true": true, "false": false, "paused": false} {
 		a, m := migFixture(t, kubesim.Object{MIGConfig: "all-balanced", "nvidia.com/gpu.deploy.mig-manager": value})
@@ -75,7 +77,8 @@ func TestMIGLabelOwner(t *testing.T) {
 	}
 }
 
-// TestMIGLabelProtocol: what is written, in what order, is what the manager writes: reconfigure.go of mig-parted, Run.
+// TestMIGLabelProtocol: what is written, in what order, is what the manager writes: reconfigure.go
+// of mig-parted, Run.
 func TestMIGLabelProtocol(t *testing.T) {
 	const deploy = "nvidia.com/gpu.deploy."
 	for _, tt := range []struct {

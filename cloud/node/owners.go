@@ -16,8 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// ownerOf names the owner of a label or taint key that gpuadm must never change; "" if the key has no owner. Two writers of one
-// key overwrite each other for ever, or, as with the marks of spot nodes, mislead a scheduler.
+// ownerOf names the owner of a label or taint key that gpuadm must never change; "" if the key has
+// no owner. Two writers of one key overwrite each other for ever, or, as with the marks of spot
+// nodes, mislead a scheduler.
 func ownerOf(key string) (owner string) {
 	if slices.Contains([]string{
 		"node.kubernetes.io/exclude-from-external-load-balancers", "node.kubernetes.io/exclude-disruption", // for operators to set
@@ -66,13 +67,14 @@ func foreignTrouble(what, name, owner string) error {
 	}
 }
 
-// foreignServes is how long gpuadm assumes that another client still writes a condition. Node Problem Detector writes its
-// conditions at least each 5 minutes (kubernetes/node-problem-detector, README.md: k8s-exporter-heartbeat-period); what is older was
-// left behind.
+// foreignServes is how long gpuadm assumes that another client still writes a condition. Node
+// Problem Detector writes its conditions at least each 5 minutes (kubernetes/node-problem-detector,
+// README.md: k8s-exporter-heartbeat-period); what is older was left behind.
 const foreignServes = 10 * time.Minute
 
-// foreignReason returns the reason of the condition GPUReady if another client writes it; "" if gpuadm does, or if the other has stopped.
-// NVIDIA's and Ryax's examples have Node Problem Detector write the same condition every 10 seconds: NVIDIA/gpu-operator, pull 2573,
+// foreignReason returns the reason of the condition GPUReady if another client writes it; "" if
+// gpuadm does, or if the other has stopped. NVIDIA's and Ryax's examples have Node Problem Detector
+// write the same condition every 10 seconds: NVIDIA/gpu-operator, pull 2573,
 // examples/cluster-autoscaler/README.md; ryax-engine, charts/worker-k8s/README.md.
 func foreignReason(n *kube.Node, now time.Time) string {
 	c := conditionOf(n, GPUReady)
@@ -83,8 +85,8 @@ func foreignReason(n *kube.Node, now time.Time) string {
 	return c.Reason
 }
 
-// refuseSecondOwner refuses to write a condition that another client writes: the two would overwrite each other for ever, and
-// controllers would react to each change.
+// refuseSecondOwner refuses to write a condition that another client writes: the two would
+// overwrite each other for ever, and controllers would react to each change.
 func refuseSecondOwner(n *kube.Node, now time.Time) error {
 	reason := foreignReason(n, now)
 	if reason == "" {
@@ -103,8 +105,8 @@ func refuseSecondOwner(n *kube.Node, now time.Time) error {
 	}
 }
 
-// repairWaits waits while a component that monitors the hardware reports a fault: gpuadm lets no pods onto a node that is about
-// to be repaired. gpuadm changes none of these conditions.
+// repairWaits waits while a component that monitors the hardware reports a fault: gpuadm lets no
+// pods onto a node that is about to be repaired. gpuadm changes none of these conditions.
 func repairWaits(n *kube.Node) error {
 	for _, c := range n.Status.Conditions {
 		who, acts := repairer(c)
@@ -119,10 +121,11 @@ func repairWaits(n *kube.Node) error {
 	return nil
 }
 
-// repairer names the component whose condition reports faulty hardware, and what acts on it; "" if the condition reports none. Sources:
-// aws/eks-node-monitoring-agent, pkg/conditions/conditions.go and docs/node-health-issues.adoc, and
-// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html; NVIDIA/NVSentinel, docs/INTEGRATIONS.md, and
-// https://docs.nvidia.com/nvsentinel/components/fault-quarantine.
+// repairer names the component whose condition reports faulty hardware, and what acts on it; "" if
+// the condition reports none. Sources: aws/eks-node-monitoring-agent, pkg/conditions/conditions.go
+// and docs/node-health-issues.adoc, and
+// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html; NVIDIA/NVSentinel,
+// docs/INTEGRATIONS.md, and https://docs.nvidia.com/nvsentinel/components/fault-quarantine.
 func repairer(c kube.Condition) (who, acts string) {
 	switch {
 	case c.Type == "AcceleratedHardwareReady" && c.Status == kube.False:

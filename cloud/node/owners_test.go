@@ -100,8 +100,9 @@ func (a *apiNode) others(kind, status, reason string, age time.Duration) {
 	})
 }
 
-// TestSecondOwner: a condition that Node Problem Detector writes is refused and stays; nothing about it is reported, and the guard of the
-// next boot leaves it. What it has left behind is taken over. The reason is that of NVIDIA/gpu-operator, examples/cluster-autoscaler.
+// TestSecondOwner: a condition that Node Problem Detector writes is refused and stays; nothing
+// about it is reported, and the guard of the next boot leaves it. What it has left behind is taken
+// over. The reason is that of NVIDIA/gpu-operator, examples/cluster-autoscaler.
 func TestSecondOwner(t *testing.T) {
 	const theirs = "GPUReadinessPending"
 	for _, status := range []string{"False", "True"} {
@@ -121,7 +122,8 @@ func TestSecondOwner(t *testing.T) {
 	}
 }
 
-// TestRepairWaits: a node that another component has found at fault gets no pods, and the wait names who acts. The condition is left alone.
+// TestRepairWaits: a node that another component has found at fault gets no pods, and the wait
+// names who acts. The condition is left alone.
 func TestRepairWaits(t *testing.T) {
 	for _, tt := range []struct{ kind, bad, good, reason string }{
 		{"AcceleratedHardwareReady", "False", "True", "NvidiaXID79Error"},
@@ -203,8 +205,9 @@ func TestPartitionFake(t *testing.T) {
 	}
 }
 
-// With [sharing] the number that a device plugin offers is compared with it, also where none is waited for: one that was configured
-// otherwise offers another. A node without a device plugin is ready.
+// With [sharing] the number that a device plugin offers is compared with it, also where none is
+// waited for: one that was configured otherwise offers another. A node without a device plugin is
+// ready.
 func TestSharingCompared(t *testing.T) {
 	for _, x := range []struct {
 		sharing, offers string

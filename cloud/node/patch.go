@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// patchTries is how often a change is computed again because another client changed the same Node meanwhile.
+// patchTries is how often a change is computed again because another client changed the same Node
+// meanwhile.
 const patchTries = 8
 
 // A partEdit is a change of one part of the Node.
@@ -26,8 +27,8 @@ type partEdit struct {
 	before, after converge.State
 }
 
-// MakeAll changes parts of the Node together, with one PATCH by each identity. A patch names the version that was read, so it
-// changes all or nothing, and never another client's change.
+// MakeAll changes parts of the Node together, with one PATCH by each identity. A patch names the
+// version that was read, so it changes all or nothing, and never another client's change.
 func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
 	w, err := p.identity(ctx, h)
 	if err != nil {
@@ -91,8 +92,8 @@ func breathe(ctx context.Context, try int) error {
 	return nil
 }
 
-// meanwhile refuses to overwrite another client's change to gpuadm's own parts since the last look: undo could not restore it.
-// The next look sees it.
+// meanwhile refuses to overwrite another client's change to gpuadm's own parts since the last look:
+// undo could not restore it. The next look sees it.
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != partCondition {
@@ -102,8 +103,9 @@ func meanwhile(n *kube.Node, edits []partEdit) error {
 	return nil
 }
 
-// once sends the pending edits, with one PATCH by each identity. Kubelet may change its labels and its status; only the
-// ServiceAccount may change the rest. once adds taints before the condition that explains them, and removes taints last.
+// once sends the pending edits, with one PATCH by each identity. Kubelet may change its labels and
+// its status; only the ServiceAccount may change the rest. once adds taints before the condition
+// that explains them, and removes taints last.
 func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	account := w.serviceAccount(h)
 	kubelet := cmp.Or(w.kubelet, account)
@@ -157,8 +159,8 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	return done, nil
 }
 
-// nodePatch returns the patch for edits of a Node, for the version that was read: it replaces the whole list of taints, and a
-// taint that another client has added meanwhile must not be lost.
+// nodePatch returns the patch for edits of a Node, for the version that was read: it replaces the
+// whole list of taints, and a taint that another client has added meanwhile must not be lost.
 func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 	labels, annotations := kube.Patch{}, kube.Patch{}
 	patch := kube.Patch{"metadata": kube.Patch{"resourceVersion": n.ResourceVersion, "labels": labels, "annotations": annotations}}
@@ -212,8 +214,8 @@ func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
 	return list
 }
 
-// condition returns the condition that an edit makes. Its transition time changes only with its status; its heartbeat time is
-// that of gpuadm's last report.
+// condition returns the condition that an edit makes. Its transition time changes only with its
+// status; its heartbeat time is that of gpuadm's last report.
 func (e partEdit) condition(n *kube.Node, now time.Time) kube.Condition {
 	c := conditionFrom(e.key, e.after)
 	c.LastHeartbeatTime = now.UTC().Truncate(time.Second)

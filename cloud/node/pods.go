@@ -26,9 +26,9 @@ const (
 	podsNamed = 5
 )
 
-// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would keep the GPUs with no
-// kubelet to end them, and the cluster would start copies of them on other nodes. Pods of DaemonSets and static pods do not
-// count: kubectl drain leaves them too.
+// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would
+// keep the GPUs with no kubelet to end them, and the cluster would start copies of them on other
+// nodes. Pods of DaemonSets and static pods do not count: kubectl drain leaves them too.
 func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	if !v.Live() {
 		return nil
@@ -73,7 +73,8 @@ func podFolders(v host.View, k facts.Kubelet) []string {
 	return uids
 }
 
-// kubeletsSocket returns the engine's socket in the configuration that gpuadm wrote for kubelet, "" if there is none.
+// kubeletsSocket returns the engine's socket in the configuration that gpuadm wrote for kubelet, ""
+// if there is none.
 func kubeletsSocket(v host.View) string {
 	var is struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`
@@ -85,8 +86,9 @@ func kubeletsSocket(v host.View) string {
 	return strings.TrimPrefix(is.Endpoint, "unix://")
 }
 
-// podsAt names the running pods, by the container engine: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}},
-// of k8s.io/cri-api, api.proto. It needs neither the API server nor a running kubelet.
+// podsAt names the running pods, by the container engine: ListPodSandboxRequest{filter: {state:
+// {state: SANDBOX_READY}}}, of k8s.io/cri-api, api.proto. It needs neither the API server nor a
+// running kubelet.
 func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 	ctx, stop := context.WithTimeout(ctx, engineAnswers)
 	defer stop()
@@ -113,10 +115,12 @@ func sandboxes(answer []byte) (pods []string, err error) {
 	return pods, err
 }
 
-// sandbox reads a PodSandbox: metadata (2) with name (1) and namespace (3), labels (5), annotations (6). It says whether kubectl drain
-// evicts the pod. Kubelet copies a pod's labels and annotations to its sandbox (kubernetes, pkg/kubelet/kuberuntime/labels.go). All
-// pods of DaemonSets have the label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate), and
-// static pods the annotation kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
+// sandbox reads a PodSandbox: metadata (2) with name (1) and namespace (3), labels (5), annotations
+// (6). It says whether kubectl drain evicts the pod. Kubelet copies a pod's labels and annotations
+// to its sandbox (kubernetes, pkg/kubelet/kuberuntime/labels.go). All pods of DaemonSets have the
+// label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate),
+// and static pods the annotation kubernetes.io/config.source, "file" or "http"
+// (pkg/kubelet/types/pod_update.go).
 func sandbox(item []byte) (name string, drained bool, err error) {
 	var id, namespace string
 	drained = true

@@ -13,16 +13,18 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is the version
-// of the policy's restrictions: it grows when the policy denies the ServiceAccount more.
+// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere
+// else. Its number is the version of the policy's restrictions: it grows when the policy denies the
+// ServiceAccount more.
 const PolicyCode = "gpuadm-node-keys-1"
 
 // probeLabel is a label that only the administrators of a cluster may set, on any Node.
 const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 
-// ProbePolicy tries, with the ServiceAccount of its own pod, a change of its own Node that the policy must deny. It returns nil
-// if the policy denied it; else why the machine must not get the account's token: a token with more rights than kubelet's gives
-// a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
+// ProbePolicy tries, with the ServiceAccount of its own pod, a change of its own Node that the
+// policy must deny. It returns nil if the policy denied it; else why the machine must not get the
+// account's token: a token with more rights than kubelet's gives a thief of the node more than the
+// node. An error says that the cluster did not answer. Nothing is changed.
 func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 	c, err := new(kube.Clients).Do(pod, kube.From{Pod: true})
 	if err != nil {
@@ -69,12 +71,12 @@ func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 	return t
 }
 
-// PodKubeconfig is the kubeconfig with a token of its ServiceAccount that the DaemonSet's pod writes for the host process.
-// gpuadm uses it if [node] kubeconfig names no other.
+// PodKubeconfig is the kubeconfig with a token of its ServiceAccount that the DaemonSet's pod
+// writes for the host process. gpuadm uses it if [node] kubeconfig names no other.
 const PodKubeconfig = "/run/gpuadm/kubeconfig"
 
-// TokenKubeconfig returns a kubeconfig with a server, the file of its CA, and the file of a token, which clients read again
-// when it is renewed.
+// TokenKubeconfig returns a kubeconfig with a server, the file of its CA, and the file of a token,
+// which clients read again when it is renewed.
 func TokenKubeconfig(name, port, ca, token string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config

@@ -21,8 +21,9 @@ import (
 // GPUReady is the type of the Node's condition that shows whether the GPUs are ready.
 const GPUReady = "nvidia.com/GPUReady"
 
-// The condition's reasons: while it is true; after a boot; while the cluster cannot allocate the GPUs; while a change waits
-// until no process uses them; and the suffix of a failure's reason. gpuadm recognises its own conditions by them.
+// The condition's reasons: while it is true; after a boot; while the cluster cannot allocate the
+// GPUs; while a change waits until no process uses them; and the suffix of a failure's reason.
+// gpuadm recognises its own conditions by them.
 const (
 	readyReason   = "GPUsReady"
 	newBootReason = "NewBoot"
@@ -37,8 +38,9 @@ type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
 // LacksCDI says why the engine of pods gives them no CDI devices; "" if it does.
 type LacksCDI func(facts.Facts) string
 
-// NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets the condition, and then removes
-// the startup taint. Answers may be nil. The session is shared with NewGuard.
+// NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets
+// the condition, and then removes the startup taint. Answers may be nil. The session is shared with
+// NewGuard.
 func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",
@@ -52,7 +54,8 @@ func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 	}
 }
 
-// readyNeeds returns the facts about the account that may change taints, and more; none if the spec asks for no node.
+// readyNeeds returns the facts about the account that may change taints, and more; none if the spec
+// asks for no node.
 func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 	if !TellsCluster(s) {
 		return facts.Needs{}
@@ -66,7 +69,8 @@ func TellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s
 // hasGPU says whether the machine has a GPU.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
 
-// shouldHaveGPU says whether the machine has a GPU, or must have one by the spec: a machine that has lost all its GPUs is not ready.
+// shouldHaveGPU says whether the machine has a GPU, or must have one by the spec: a machine that
+// has lost all its GPUs is not ready.
 func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
 
 // nodeSection returns the section of the spec that asks for labels, taints and the condition.
@@ -186,7 +190,8 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 	}
 }
 
-// goes waits until the GPUs work and are offered, and, if gpuadm may not remove the taint, for the client that removes it.
+// goes waits until the GPUs work and are offered, and, if gpuadm may not remove the taint, for the
+// client that removes it.
 func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
 	return func(ctx context.Context, v host.View, n *kube.Node) error {
 		if !ours(r.part(taintName(t), nil).of(n)) {
@@ -208,7 +213,8 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 	}
 }
 
-// summary is the condition's message. It ends with the boot for which it is true: in a later boot gpuadm has not checked yet.
+// summary is the condition's message. It ends with the boot for which it is true: in a later boot
+// gpuadm has not checked yet.
 func (r readyStage) summary() string {
 	var models []string
 	counts := map[string]int{}

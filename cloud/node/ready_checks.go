@@ -41,8 +41,8 @@ func wrongDriver(s spec.Spec, d host.Driver) string {
 	return ""
 }
 
-// missingGPUs compares what the driver has with the bus and with the spec. A GPU that is passed through to a virtual
-// machine is not the driver's.
+// missingGPUs compares what the driver has with the bus and with the spec. A GPU that is passed
+// through to a virtual machine is not the driver's.
 func missingGPUs(s spec.Spec, f facts.Facts) string {
 	bus, driver := 0, 0
 	for _, p := range f.GPUs {
@@ -65,7 +65,8 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// unlicensed names a GPU of a vGPU guest without a licence: CUDA fails on it, at once or after the grace period.
+// unlicensed names a GPU of a vGPU guest without a licence: CUDA fails on it, at once or after the
+// grace period.
 func unlicensed(s spec.Spec, f facts.Facts) error {
 	for _, g := range f.Driver.GPUs {
 		if why := g.Unlicensed(); why != "" && (f.VGPU != nil || s.Has("driver.grid")) {
@@ -75,9 +76,11 @@ func unlicensed(s spec.Spec, f facts.Facts) error {
 	return nil
 }
 
-// fabricOpen says what keeps the GPUs from using NVLink. The driver registers them with the fabric, in seconds to minutes. A GPU in MIG
-// mode counts as registered: it cannot use NVLink, though the links stay active on H100 and later. Sources: "Interoperability with MIG" in
-// https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html; NVIDIA's answer in https://github.com/NVIDIA/nccl/issues/1716.
+// fabricOpen says what keeps the GPUs from using NVLink. The driver registers them with the fabric,
+// in seconds to minutes. A GPU in MIG mode counts as registered: it cannot use NVLink, though the
+// links stay active on H100 and later. Sources: "Interoperability with MIG" in
+// https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html; NVIDIA's answer in
+// https://github.com/NVIDIA/nccl/issues/1716.
 func fabricOpen(d host.Driver) (string, error) {
 	for _, g := range d.GPUs {
 		switch {
@@ -101,8 +104,10 @@ func inFabric(g host.GPU) bool {
 	return g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == ""
 }
 
-// readyNotes names the GPUs that the node would wait for without MIG mode, and what is not shared. The device plugin shares the resources
-// that its configuration lists: https://github.com/NVIDIA/k8s-device-plugin, api/config/v1/replicas.go; PluginManifest lists GPUs.
+// readyNotes names the GPUs that the node would wait for without MIG mode, and what is not shared.
+// The device plugin shares the resources that its configuration lists:
+// https://github.com/NVIDIA/k8s-device-plugin, api/config/v1/replicas.go; PluginManifest lists
+// GPUs.
 func readyNotes(s spec.Spec, f facts.Facts) (notes []string) {
 	if s.Sharing.TimeSlicing > 0 && s.Sharing.Strategy == "mixed" {
 		notes = append(notes, `time_slicing with strategy = "mixed" shares GPUs without MIG alone: partitions have names of their own, and one pod each`)
@@ -127,7 +132,8 @@ func readyNotes(s spec.Spec, f facts.Facts) (notes []string) {
 // Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
 const draDriver = "gpu.nvidia.com"
 
-// gpusReady waits until the GPUs work, until no monitor reports them faulty, and until they are offered.
+// gpusReady waits until the GPUs work, until no monitor reports them faulty, and until they are
+// offered.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
 	if err := cmp.Or(refuseSecondOwner(n, v.Now()), repairWaits(n)); err != nil {
 		return err
@@ -138,9 +144,9 @@ func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) er
 	return r.offered(ctx, v, n)
 }
 
-// offered waits, if the spec asks for it, until the cluster can allocate the planned number of this node's GPUs. The Node's
-// status counts only after kubelet has reported in this boot: until the device plugin has registered again the API server shows
-// the old number.
+// offered waits, if the spec asks for it, until the cluster can allocate the planned number of this
+// node's GPUs. The Node's status counts only after kubelet has reported in this boot: until the
+// device plugin has registered again the API server shows the old number.
 func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
 	if !r.spec.Node.WaitForAllocatable && !advertised(r.spec, *r.facts.Driver, n) {
 		return nil
@@ -192,9 +198,11 @@ func (r readyStage) slices(ctx context.Context, v host.View, node string) (devic
 	return devices, ok, err
 }
 
-// planned returns the resources that the device plugin will offer for the GPUs' state, by name, and the number of devices.
-// Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none partitions do not count;
-// single offers them all under the GPUs' own name; mixed offers each kind under its own name, and whole GPUs too.
+// planned returns the resources that the device plugin will offer for the GPUs' state, by name, and
+// the number of devices.
+// Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none
+// partitions do not count; single offers them all under the GPUs' own name; mixed offers each kind
+// under its own name, and whole GPUs too.
 func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err error) {
 	const gpu = "nvidia.com/gpu"
 	want = map[string]int{}
@@ -233,7 +241,8 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 	return want, total, nil
 }
 
-// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
+// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it
+// and kubelet.
 func nodeadmComes(yet error) error {
 	return trouble.Wait{
 		For: "nodeadm to configure containerd and start kubelet: " + trouble.OneLine(yet.Error()),

@@ -21,7 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// A GPU in MIG mode takes no part in the NVLink fabric, so the node does not wait for it; another GPU is waited for.
+// A GPU in MIG mode takes no part in the NVLink fabric, so the node does not wait for it; another
+// GPU is waited for.
 func TestFabricOfGPUsInMIGMode(t *testing.T) {
 	for _, state := range []string{"not-started", "in-progress"} {
 		g := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: state}}
@@ -33,7 +34,8 @@ func TestFabricOfGPUsInMIGMode(t *testing.T) {
 	}
 }
 
-// The plan says which GPUs the node does not wait for, and says nothing where all that count have registered.
+// The plan says which GPUs the node does not wait for, and says nothing where all that count have
+// registered.
 func TestFabricNote(t *testing.T) {
 	const said = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
 	open := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "in-progress"}}
@@ -56,8 +58,9 @@ func TestFabricNote(t *testing.T) {
 	check.That(t, got == nil, "no node is asked for: %q", got)
 }
 
-// TestStaleZero: kubelet keeps the zero of a device plugin that is gone. Beside it the devices of the DRA driver count, once
-// all are published. The zero of a plugin that is registered is an offer of nothing.
+// TestStaleZero: kubelet keeps the zero of a device plugin that is gone. Beside it the devices of
+// the DRA driver count, once all are published. The zero of a plugin that is registered is an offer
+// of nothing.
 func TestStaleZero(t *testing.T) {
 	const socket = "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"
 	answers := func(string, []byte) ([]byte, error) { return nil, nil }
@@ -113,8 +116,8 @@ func TestStaleZero(t *testing.T) {
 	}
 }
 
-// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that waits for it, with the YAML to
-// add.
+// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that
+// waits for it, with the YAML to add.
 func TestPluginStaysAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*apiNode)
@@ -141,8 +144,8 @@ func TestPluginStaysAway(t *testing.T) {
 	}
 }
 
-// TestReadyRuntimeTry: what is advised where the engine lacks the handler is what brings it: on EKS's images nodeadm does at a boot,
-// and our stage only looks.
+// TestReadyRuntimeTry: what is advised where the engine lacks the handler is what brings it: on
+// EKS's images nodeadm does at a boot, and our stage only looks.
 func TestReadyRuntimeTry(t *testing.T) {
 	lacks := func(context.Context, host.View, spec.Spec, facts.Facts) error {
 		return errors.New("containerd has no handler nvidia")
@@ -155,8 +158,9 @@ func TestReadyRuntimeTry(t *testing.T) {
 	}
 }
 
-// TestMissingGPUs: a machine that was ready with two GPUs and has one names the other's address, from its own journal,
-// without a question to the cluster; and what leads out of it leads out for good.
+// TestMissingGPUs: a machine that was ready with two GPUs and has one names the other's address,
+// from its own journal, without a question to the cluster; and what leads out of it leads out for
+// good.
 func TestMissingGPUs(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	missing := func() string {
@@ -208,8 +212,9 @@ func TestMissingGPUs(t *testing.T) {
 	check.None(t, missing(), "after undo:")
 }
 
-// TestFailedKeepsGuard: the taint of a failure that gpuadm has reported shuts the node: a further try, in this boot or the
-// next, adds no startup taint beside it, and has no run of its own. Once the GPUs are ready neither taint is left.
+// TestFailedKeepsGuard: the taint of a failure that gpuadm has reported shuts the node: a further
+// try, in this boot or the next, adds no startup taint beside it, and has no run of its own. Once
+// the GPUs are ready neither taint is left.
 func TestFailedKeepsGuard(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()

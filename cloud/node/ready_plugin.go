@@ -15,9 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// noOffer waits for the device plugin or DRA driver that offers the GPUs, and says what keeps it off the node. gpuadm would
-// keep the startup taint for ever if the device plugin lacks the toleration, and nothing on this node would show why: a
-// DaemonSet makes no pod for a node whose taints it does not tolerate.
+// noOffer waits for the device plugin or DRA driver that offers the GPUs, and says what keeps it
+// off the node. gpuadm would keep the startup taint for ever if the device plugin lacks the
+// toleration, and nothing on this node would show why: a DaemonSet makes no pod for a node whose
+// taints it does not tolerate.
 func (r readyStage) noOffer(ctx context.Context, v host.View, n *kube.Node, w trouble.Wait) error {
 	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repelling(n)
@@ -43,8 +44,9 @@ func podsOn(node string) string {
 	return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + node
 }
 
-// repelling returns the taints that keep a DaemonSet's pods off, without those of Kubernetes' own conditions, which each
-// DaemonSet tolerates. Source: kubernetes, pkg/controller/daemon/util/daemonset_util.go, AddOrUpdateDaemonPodTolerations.
+// repelling returns the taints that keep a DaemonSet's pods off, without those of Kubernetes' own
+// conditions, which each DaemonSet tolerates. Source: kubernetes,
+// pkg/controller/daemon/util/daemonset_util.go, AddOrUpdateDaemonPodTolerations.
 func repelling(n *kube.Node) []kube.Taint {
 	return slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t kube.Taint) bool {
 		return t.Effect == "PreferNoSchedule" || strings.HasPrefix(t.Key, "node.kubernetes.io/")
@@ -68,8 +70,9 @@ func tolerations(taints []kube.Taint) string {
 	return strings.Join(list, ", ")
 }
 
-// plugin names the pod on this node that is named like a device plugin or DRA driver, "" if there is none; known is false if
-// gpuadm may not list pods: kubelet may list those of its node, the ServiceAccount none.
+// plugin names the pod on this node that is named like a device plugin or DRA driver, "" if there
+// is none; known is false if gpuadm may not list pods: kubelet may list those of its node, the
+// ServiceAccount none.
 func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod string, known bool) {
 	c, err := r.session.ask(v, r.who)
 	if err != nil {
@@ -87,9 +90,11 @@ func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod s
 	return "", true
 }
 
-// pluginServes says whether NVIDIA's device plugin runs. Kubelet keeps showing zero devices of a plugin that was removed (kubernetes issues
-// 92396 and 52510), so a zero alone does not show a plugin. A killed plugin leaves its socket, so gpuadm calls the plugin. Sources for the
-// name and the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet, deviceplugin/v1beta1/api.proto.
+// pluginServes says whether NVIDIA's device plugin runs. Kubelet keeps showing zero devices of a
+// plugin that was removed (kubernetes issues 92396 and 52510), so a zero alone does not show a
+// plugin. A killed plugin leaves its socket, so gpuadm calls the plugin. Sources for the name and
+// the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet,
+// deviceplugin/v1beta1/api.proto.
 func pluginServes(ctx context.Context, v host.View) bool { return pluginSocket(ctx, v) != "" }
 
 // pluginSocket returns the socket at which the plugin answers, "" if it does not.

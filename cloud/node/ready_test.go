@@ -45,7 +45,8 @@ func TestReadyFaults(t *testing.T) {
 	}
 }
 
-// TestUnlicensed: a vGPU guest whose licence is missing or has expired is not ready, and its Node says so, until it is granted.
+// TestUnlicensed: a vGPU guest whose licence is missing or has expired is not ready, and its Node
+// says so, until it is granted.
 func TestUnlicensed(t *testing.T) {
 	for state, words := range map[string]string{"unlicensed": "has no vGPU licence", "expired": "has a vGPU licence that has expired"} {
 		a := apiFixture(t, apiSpec)
@@ -72,8 +73,8 @@ func offers(a *apiNode, boot, name, count string) {
 	})
 }
 
-// TestReadyWaits: labels come at once, since the device plugin may be placed by them; the rest once the GPUs are offered in
-// this boot.
+// TestReadyWaits: labels come at once, since the device plugin may be placed by them; the rest once
+// the GPUs are offered in this boot.
 func TestReadyWaits(t *testing.T) {
 	for _, dra := range []bool{false, true} {
 		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n[sharing]\ntime_slicing = 4\n")
@@ -140,8 +141,9 @@ func TestPlanned(t *testing.T) {
 	}
 }
 
-// TestGuard: after a reboot the startup taint is back before anything else is done, and the condition no longer claims what
-// was true of another boot; then both follow the GPUs again. It costs no look of its own.
+// TestGuard: after a reboot the startup taint is back before anything else is done, and the
+// condition no longer claims what was true of another boot; then both follow the GPUs again. It
+// costs no look of its own.
 func TestGuard(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -196,8 +198,8 @@ func TestConditionTimes(t *testing.T) {
 	check.That(t, transition != began, "false since it was true")
 }
 
-// TestWhole: a stage that speaks for the whole machine waits for what the same apply makes, and refuses to speak where
-// another stage has not converged.
+// TestWhole: a stage that speaks for the whole machine waits for what the same apply makes, and
+// refuses to speak where another stage has not converged.
 func TestWhole(t *testing.T) {
 	file := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Exact("/etc/early", []byte("x"), 0o644, "")}, nil

@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// labelRecord is the annotation of the Node that names gpuadm's labels. Kubelet sets most of them when it registers the
-	// node, and no journal distinguishes these from a cloud's: without the record, a label that was dropped from node.toml, or
-	// whose partition is gone, would stay for ever.
+	// labelRecord is the annotation of the Node that names gpuadm's labels. Kubelet sets most of
+	// them when it registers the node, and no journal distinguishes these from a cloud's: without
+	// the record, a label that was dropped from node.toml, or whose partition is gone, would stay
+	// for ever.
 	labelRecord = "nvidia.com/gpuadm.labels"
-	// taintRecord is the annotation of the Node that names its startup taints from gpuadm. The key of a taint that was dropped
-	// from node.toml does not show that it is gpuadm's: without the record the taint would keep pods off for ever.
+	// taintRecord is the annotation of the Node that names its startup taints from gpuadm. The key
+	// of a taint that was dropped from node.toml does not show that it is gpuadm's: without the
+	// record the taint would keep pods off for ever.
 	taintRecord = "nvidia.com/gpuadm.startup-taints"
 )
 
-// record wants an annotation of the Node to name parts of the Node. The same PATCH removes the parts that it no longer names.
-// Keys and values of labels and taints have no commas.
+// record wants an annotation of the Node to name parts of the Node. The same PATCH removes the
+// parts that it no longer names. Keys and values of labels and taints have no commas.
 func (r readyStage) record(key, why string, names func(found converge.State) []string) converge.Want {
 	w := r.want("record "+key, "", why)
 	w.AsFound = true
@@ -45,8 +47,8 @@ func recordState(names []string) converge.State {
 	return valueState(strings.Join(names, ","))
 }
 
-// recordedLabels wants the record to name these labels. It keeps the names of labels that GPU Feature Discovery has taken over:
-// gpuadm releases these, and does not remove them.
+// recordedLabels wants the record to name these labels. It keeps the names of labels that GPU
+// Feature Discovery has taken over: gpuadm releases these, and does not remove them.
 func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 	return r.record(labelRecord, "so that labels can be taken off that are no longer asked for", func(found converge.State) []string {
 		named := map[string]string{}
@@ -65,8 +67,9 @@ func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 	})
 }
 
-// readRecord returns the labels that a record names, with their values: a label with another value now belongs to another
-// client, or an undo has restored its value from before gpuadm. Keys and values of labels have neither commas nor equals signs.
+// readRecord returns the labels that a record names, with their values: a label with another value
+// now belongs to another client, or an undo has restored its value from before gpuadm. Keys and
+// values of labels have neither commas nor equals signs.
 func readRecord(s converge.State) map[string]string {
 	named := map[string]string{}
 	for part := range strings.SplitSeq(stateValue(s), ",") {
@@ -77,8 +80,8 @@ func readRecord(s converge.State) map[string]string {
 	return named
 }
 
-// recordedTaint wants the record to name the startup taint. It drops former taints only after all has converged. If no account
-// here may change taints, the record does not change.
+// recordedTaint wants the record to name the startup taint. It drops former taints only after all
+// has converged. If no account here may change taints, the record does not change.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	w := r.record(taintRecord, "so that a startup taint can be taken off that node.toml names no more", func(found converge.State) []string {
 		former := r.former(found, startup, on)
@@ -106,7 +109,8 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	return w
 }
 
-// former returns the taints of a record that node.toml no longer asks for. A taint that is now in taints of [node] stays in the record.
+// former returns the taints of a record that node.toml no longer asks for. A taint that is now in
+// taints of [node] stays in the record.
 func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []spec.Taint {
 	return slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
 		return on && taintName(t) == taintName(startup) ||
@@ -114,8 +118,8 @@ func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []
 	})
 }
 
-// recordTaint adds to the record a startup taint that gpuadm is about to add, or may have added already; it removes no taint.
-// due is false if there is nothing to add.
+// recordTaint adds to the record a startup taint that gpuadm is about to add, or may have added
+// already; it removes no taint. due is false if there is nothing to add.
 func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
 	p := nodePart{what: partRecord, key: taintRecord, session: se}
 	found := p.of(n)
@@ -126,8 +130,8 @@ func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, 
 	return partEdit{p, found, recordState(kubelet.TaintTexts(append(named, startup)))}, true
 }
 
-// recordedTaints returns the taints that a record names. Other clients may write the record, so a taint with another owner's
-// key never counts.
+// recordedTaints returns the taints that a record names. Other clients may write the record, so a
+// taint with another owner's key never counts.
 func recordedTaints(s converge.State) (taints []spec.Taint) {
 	for part := range strings.SplitSeq(stateValue(s), ",") {
 		t := parsedTaint(part)
@@ -156,9 +160,10 @@ func (e partEdit) named(s converge.State) (list []partEdit) {
 	return list
 }
 
-// dropped returns the edits that follow from an edit of a record: they remove the labels or taints that the record no longer
-// names, that the Node still has with the recorded value, and that have no edit of their own. An undo removes only the record:
-// other changes have their own lines in the journal.
+// dropped returns the edits that follow from an edit of a record: they remove the labels or taints
+// that the record no longer names, that the Node still has with the recorded value, and that have
+// no edit of their own. An undo removes only the record: other changes have their own lines in the
+// journal.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	if e.what != partRecord || e.after == "" {
 		return nil

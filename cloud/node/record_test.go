@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs are ready, by whichever way
-// it came there, and one of another owner stays.
+// TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the
+// GPUs are ready, by whichever way it came there, and one of another owner stays.
 func TestFormerStartupTaint(t *testing.T) {
 	failed := Outcome{Stage: "mig", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "x"}}, GaveUp: false}
 	for name, c := range map[string]struct {
@@ -76,7 +76,8 @@ func (a *apiNode) applyAndReport(o Outcome) {
 	must.OK(a.t, a.report(o))
 }
 
-// TestFormerStartupTaintWithoutAccount: where no account here may remove it, the message names who can.
+// TestFormerStartupTaintWithoutAccount: where no account here may remove it, the message names who
+// can.
 func TestFormerStartupTaintWithoutAccount(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -91,7 +92,8 @@ func TestFormerStartupTaintWithoutAccount(t *testing.T) {
 	faulted(t, "a startup taint that another client must remove", err, noAccount)
 }
 
-// TestRecordedLabels: a label that kubelet put on when it registered the node goes once node.toml drops it, and no other.
+// TestRecordedLabels: a label that kubelet put on when it registered the node goes once node.toml
+// drops it, and no other.
 func TestRecordedLabels(t *testing.T) {
 	a := apiFixture(t, "\n[node]\nlabels = { \"example.com/rack\" = \"r7\", \"example.com/row\" = \"3\" }\ngpu_labels = false\n")
 	a.sim.DeleteNode("gpu-1")
@@ -112,7 +114,8 @@ func TestRecordedLabels(t *testing.T) {
 	check.That(t, kept(), "undo took off what kubelet had registered:\n%s", a.shown())
 }
 
-// TestRecordedTaintsForm: other clients may write the record: what is no taint, or another owner's, is not gpuadm's.
+// TestRecordedTaintsForm: other clients may write the record: what is no taint, or another owner's,
+// is not gpuadm's.
 func TestRecordedTaintsForm(t *testing.T) {
 	got := recordedTaints("a b:NoSchedule,a=b c:NoSchedule,a=b:Never,a=b,node.kubernetes.io/not-ready:NoExecute,example.com/a=b:NoSchedule")
 	check.That(t, slices.Equal(got, []spec.Taint{{Key: "example.com/a", Value: "b", Effect: "NoSchedule"}}), "got %v", got)

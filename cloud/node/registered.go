@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// How long kubelet may take after its start to register, and to become ready. A real kubelet took 1 to 4 seconds; it may
-	// have to pull the images of a network plugin first.
+	// How long kubelet may take after its start to register, and to become ready. A real kubelet
+	// took 1 to 4 seconds; it may have to pull the images of a network plugin first.
 	registerPatience = 2 * time.Minute
 	readyPatience    = 5 * time.Minute
 )
@@ -53,10 +53,12 @@ func (n nodeAsk) get(ctx context.Context, v host.View, ask func(context.Context,
 	return found, err
 }
 
-// wait asks until want reports no problem with the node, or until limit has passed. It also waits for an API server that does not answer.
+// wait asks until want reports no problem with the node, or until limit has passed. It also waits
+// for an API server that does not answer.
 func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
-	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of thousands that waits for a network plugin
-	// asks every 5 to 15 seconds; docs/load.md has the load on the API server.
+	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of
+	// thousands that waits for a network plugin asks every 5 to 15 seconds; docs/load.md has the
+	// load on the API server.
 	const first, longest = 500 * time.Millisecond, 10 * time.Second
 	defer n.session.forget() // the next look must see this answer
 	problem := ""
@@ -91,11 +93,13 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	}
 }
 
-// registered is the existence of the Node object. Kubelet creates it, and undo cannot delete it: a node may not delete itself.
+// registered is the existence of the Node object. Kubelet creates it, and undo cannot delete it: a
+// node may not delete itself.
 type registered struct {
 	nodeAsk
-	// absent says that the Node was missing when its stage looked first. kubelet may register it before the next look, and
-	// still does so because gpuadm started kubelet: the journal has to record that. nil for undo.
+	// absent says that the Node was missing when its stage looked first. kubelet may register it
+	// before the next look, and still does so because gpuadm started kubelet: the journal has to
+	// record that. nil for undo.
 	absent *bool
 }
 
@@ -150,8 +154,8 @@ func (r registered) Make(ctx context.Context, h host.Host, to converge.State) er
 	return err
 }
 
-// joined is the readiness of the node, as kubelet has reported it in this boot: until then the API server shows the last boot's
-// report. It is a Follower, so undo restores nothing.
+// joined is the readiness of the node, as kubelet has reported it in this boot: until then the API
+// server shows the last boot's report. It is a Follower, so undo restores nothing.
 type joined struct{ nodeAsk }
 
 const isReady = "ready"
@@ -229,7 +233,8 @@ func StartWait(v host.View, limit time.Duration) *reportedWait {
 	return &reportedWait{view: v, began: v.Now(), limit: limit}
 }
 
-// so returns how long it has waited, including the requests: one to a server that does not answer takes half a minute.
+// so returns how long it has waited, including the requests: one to a server that does not answer
+// takes half a minute.
 func (w *reportedWait) so() time.Duration { return max(w.Paused, w.view.Now().Sub(w.began)) }
 
 // Over says whether it has waited long enough.

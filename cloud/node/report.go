@@ -34,9 +34,11 @@ const (
 	maxCondition = 1024             // bytes of a message: kubectl shows far less in one line
 )
 
-// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then it sets the
-// condition to false with the cause, and replaces the startup taint by a taint with which an autoscaler adds a node. It reports each
-// failure once: if the condition already states it, there is no new Event. Its error is for the log only, since the apply has its own.
+// Report tells the cluster how an apply went: an Event for each stage that changed something, and
+// for a failure; then it sets the condition to false with the cause, and replaces the startup taint
+// by a taint with which an autoscaler adds a node. It reports each failure once: if the condition
+// already states it, there is no new Event. Its error is for the log only, since the apply has its
+// own.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
 	if !TellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
@@ -80,7 +82,8 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	return errors.Join(err, se.tell(ctx, h, w, n, events))
 }
 
-// ReportDrift reports pending changes of a node by an Event. It does not change the condition, since the GPUs may still be ready.
+// ReportDrift reports pending changes of a node by an Event. It does not change the condition,
+// since the GPUs may still be ready.
 func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, message string) error {
 	w := whose(s, f)
 	if !TellsCluster(s) || w.later.Until != "" {
@@ -95,9 +98,9 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 	return se.tell(ctx, h, w, n, []event{{"Warning", "Drift", clip(message)}})
 }
 
-// told returns the condition's reason and message; "" if the outcome says nothing about the GPUs. A short outage of the API server
-// says nothing about them; a licence that is missing does, a cluster that cannot allocate them, and a change that waits for
-// processes on them.
+// told returns the condition's reason and message; "" if the outcome says nothing about the GPUs. A
+// short outage of the API server says nothing about them; a licence that is missing does, a cluster
+// that cannot allocate them, and a change that waits for processes on them.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
@@ -118,10 +121,11 @@ func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outco
 	return "", ""
 }
 
-// swap replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup taint it also adds the failure's,
-// unless the GPUs were found ready in this boot: pods may run on them, whatever has failed since. A failure before the first
-// change comes before the guard could shut the node. But such a failure does not taint a node that gpuadm never made ready: it
-// may be a cloud's healthy node with a wrong spec.
+// swap replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup taint
+// it also adds the failure's, unless the GPUs were found ready in this boot: pods may run on them,
+// whatever has failed since. A failure before the first change comes before the guard could shut
+// the node. But such a failure does not taint a node that gpuadm never made ready: it may be a
+// cloud's healthy node with a wrong spec.
 func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
@@ -141,8 +145,8 @@ func everReady(v host.View, n *kube.Node) bool {
 	return n.Annotations[gpuRecord] != "" || len(gpus) > 0
 }
 
-// madeReadyIn says whether, by the journal, gpuadm made the node ready in a boot: a later failure has overwritten the
-// condition.
+// madeReadyIn says whether, by the journal, gpuadm made the node ready in a boot: a later failure
+// has overwritten the condition.
 func madeReadyIn(v host.View, boot string) bool {
 	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
 		return r.What == "make" && r.Change.Name == "condition "+GPUReady && trueIn(r.Change.After, boot)
@@ -152,7 +156,8 @@ func madeReadyIn(v host.View, boot string) bool {
 // event is one line of kubectl describe node.
 type event struct{ kind, reason, message string }
 
-// sinceBoot says how long the machine has run, and where the time of the last run went; "" where that is not known.
+// sinceBoot says how long the machine has run, and where the time of the last run went; "" where
+// that is not known.
 func sinceBoot(v host.View) string {
 	uptime, err := v.ReadFile("/proc/uptime") // seconds, then those of idle processors: proc(5)
 	seconds, _, found := strings.Cut(string(uptime), ".")
@@ -163,7 +168,8 @@ func sinceBoot(v host.View) string {
 	return fmt.Sprintf("; %s s after the boot: %s", seconds, runs[len(runs)-1].Took)
 }
 
-// made is an Event for each stage that has changed something; that of the condition says how long after the boot it is met.
+// made is an Event for each stage that has changed something; that of the condition says how long
+// after the boot it is met.
 func made(changes []converge.Change, after string) (list []event) {
 	var order []string
 	names := map[string][]string{}

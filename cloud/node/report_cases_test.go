@@ -17,8 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestReportAgain: what is no reason to keep pods away when an apply fails is none when the next one fails too: the GPUs were found
-// ready in this boot, there is no startup taint to swap, and pods run. After a reboot they are kept away, once and for all.
+// TestReportAgain: what is no reason to keep pods away when an apply fails is none when the next
+// one fails too: the GPUs were found ready in this boot, there is no startup taint to swap, and
+// pods run. After a reboot they are kept away, once and for all.
 func TestReportAgain(t *testing.T) {
 	fails := func(a *apiNode, why string) {
 		t.Helper()
@@ -41,7 +42,8 @@ func TestReportAgain(t *testing.T) {
 	a.converged(a.mark())
 }
 
-// TestReportDrift: drift is an Event without secrets, and no word against the GPUs: the condition stays.
+// TestReportDrift: drift is an Event without secrets, and no word against the GPUs: the condition
+// stays.
 func TestReportDrift(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -54,7 +56,8 @@ func TestReportDrift(t *testing.T) {
 	check.That(t, a.shown() == before, "the Node was changed:\n%s", a.shown())
 }
 
-// TestReportAllLost: gpuadm shows the cluster that GPUs are gone, and keeps pods away where only a taint can.
+// TestReportAllLost: gpuadm shows the cluster that GPUs are gone, and keeps pods away where only a
+// taint can.
 func TestReportAllLost(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -65,8 +68,8 @@ func TestReportAllLost(t *testing.T) {
 	check.That(t, a.condition() == "False PreflightFailed cannot go on: no GPU" && a.tainted(failureTaint().Key), "the Node:\n%s", a.shown())
 }
 
-// TestReportShuts: a node whose apply fails after a reboot before the guard could shut it is kept free of pods; one that fails
-// in the boot that it was ready in is only told of: pods run there.
+// TestReportShuts: a node whose apply fails after a reboot before the guard could shut it is kept
+// free of pods; one that fails in the boot that it was ready in is only told of: pods run there.
 func TestReportShuts(t *testing.T) {
 	for _, reboots := range []bool{true, false} {
 		a := apiFixture(t, apiSpec)
@@ -91,7 +94,8 @@ func said(a *apiNode, status, reason, message string) {
 	})
 }
 
-// The message of a condition and of an Event, which many may read, has no secret of an error or of a change.
+// The message of a condition and of an Event, which many may read, has no secret of an error or of
+// a change.
 func TestReportIsMasked(t *testing.T) {
 	text := "cannot fetch https://robot:hunter2@mirror.example/x?sig=hunter2: token=hunter2, Bearer hunter2hunter2 and " + strings.Repeat("x", maxCondition)
 	for _, said := range []string{firstLine(errors.New(text)), made([]converge.Change{{Stage: "sources", Ref: converge.Ref{Kind: "file", Name: text}}}, "")[0].message} {
@@ -100,8 +104,8 @@ func TestReportIsMasked(t *testing.T) {
 	}
 }
 
-// TestUndoOfSilentCluster: gpuadm names an API server that does not answer, or has no time, and waits for it, and the next
-// undo restores the Node.
+// TestUndoOfSilentCluster: gpuadm names an API server that does not answer, or has no time, and
+// waits for it, and the next undo restores the Node.
 func TestUndoOfSilentCluster(t *testing.T) {
 	for name, fault := range map[string]kubesim.Fault{
 		"busy":             {Times: -1, Status: http.StatusServiceUnavailable},
@@ -123,8 +127,8 @@ func TestUndoOfSilentCluster(t *testing.T) {
 	}
 }
 
-// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though gpuadm has shown the
-// cluster their loss.
+// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out,
+// though gpuadm has shown the cluster their loss.
 func TestLostGPUsReportedUndone(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -140,8 +144,8 @@ func TestLostGPUsReportedUndone(t *testing.T) {
 	check.That(t, got == "", "got %q, the Node:\n%s", got, a.shown())
 }
 
-// TestUndoOfReportedNode: what gpuadm itself has told the cluster since keeps no node from being undone: a failed apply, and a
-// boot before which the guard shut it.
+// TestUndoOfReportedNode: what gpuadm itself has told the cluster since keeps no node from being
+// undone: a failed apply, and a boot before which the guard shut it.
 func TestUndoOfReportedNode(t *testing.T) {
 	for name, since := range map[string]func(*apiNode){
 		"a failed apply": func(a *apiNode) {
@@ -177,7 +181,8 @@ func TestUndoOfReportedNode(t *testing.T) {
 	}
 }
 
-// TestUndoTellsOfTaint: the taint of a failure, which no run of the journal has put on, does not stay on a Node without a word.
+// TestUndoTellsOfTaint: the taint of a failure, which no run of the journal has put on, does not
+// stay on a Node without a word.
 func TestUndoTellsOfTaint(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -198,7 +203,8 @@ func TestUndoTellsOfTaint(t *testing.T) {
 	check.That(t, strings.Count(said, want) == 1 && strings.Count(told, want) == 1, "the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)
 }
 
-// TestUndoLeavesLabel: a label that was changed outside gpuadm since stays, undo names it, and all else is undone.
+// TestUndoLeavesLabel: a label that was changed outside gpuadm since stays, undo names it, and all
+// else is undone.
 func TestUndoLeavesLabel(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()

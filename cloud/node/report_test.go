@@ -35,8 +35,8 @@ func (a *apiNode) told() string {
 	return b.String()
 }
 
-// TestReport: gpuadm reports a failure once, by the condition, an Event and the other taint; and revokes all of it when the GPUs
-// are ready.
+// TestReport: gpuadm reports a failure once, by the condition, an Event and the other taint; and
+// revokes all of it when the GPUs are ready.
 func TestReport(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	failed := Outcome{
@@ -78,8 +78,8 @@ func TestReportWaits(t *testing.T) {
 	check.That(t, err == nil && strings.HasPrefix(a.condition(), "False ReadyFailed"), "given up: %v, %s", err, a.condition())
 }
 
-// TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it to, and a cluster that does not
-// answer is an error of its own.
+// TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it
+// to, and a cluster that does not answer is an error of its own.
 func TestReportQuiet(t *testing.T) {
 	for name, set := range map[string]func(*apiNode){
 		"not joined": func(a *apiNode) { a.facts.Kubelet.Joined = false },
@@ -100,8 +100,9 @@ func TestReportQuiet(t *testing.T) {
 	must.OK(t, a.report(Outcome{Stage: "ready", Err: err})) // which the apply has said itself
 }
 
-// TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm never made ready: the node may be
-// a healthy one of AKS's or GKE's, with pods on it. What touched something, or what was ready once, is marked.
+// TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm
+// never made ready: the node may be a healthy one of AKS's or GKE's, with pods on it. What touched
+// something, or what was ready once, is marked.
 func TestReportHealthyNode(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -123,7 +124,8 @@ func TestReportHealthyNode(t *testing.T) {
 	}
 }
 
-// TestWaitsTell: a run says at once what it waits for, since when and until when, and then with each look, every 15 seconds at most.
+// TestWaitsTell: a run says at once what it waits for, since when and until when, and then with
+// each look, every 15 seconds at most.
 func TestWaitsTell(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	said(a, "False", "x", "x")
@@ -143,7 +145,8 @@ func TestWaitsTell(t *testing.T) {
 		"told %q", told)
 }
 
-// TestWaitsEnd: the time that questions take counts: a silent server does not make a wait of minutes one of hours.
+// TestWaitsEnd: the time that questions take counts: a silent server does not make a wait of
+// minutes one of hours.
 func TestWaitsEnd(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	asked := 0
@@ -153,8 +156,9 @@ func TestWaitsEnd(t *testing.T) {
 	check.That(t, trouble.Passes(err) && asked <= 8, "asked %d times: %v", asked, err)
 }
 
-// TestWaitsSeldom: a kubelet that is quick is seen at once, and thousands that are slow do not ask the API server every second: in
-// five minutes a node asks some forty times, at other moments than its neighbours, and the server's cache answers.
+// TestWaitsSeldom: a kubelet that is quick is seen at once, and thousands that are slow do not ask
+// the API server every second: in five minutes a node asks some forty times, at other moments than
+// its neighbours, and the server's cache answers.
 func TestWaitsSeldom(t *testing.T) {
 	waits := func() (pauses []time.Duration, asked []string) {
 		a := apiFixture(t, apiSpec)

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestAPIDownOnce: a server that does not answer is asked once for all things together, not once for each.
+// TestAPIDownOnce: a server that does not answer is asked once for all things together, not once
+// for each.
 func TestAPIDownOnce(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.ctx = kube.Within(a.ctx, 0)
@@ -27,7 +28,8 @@ func TestAPIDownOnce(t *testing.T) {
 	check.That(t, len(got) == 1, "one plan asked %d times", len(got))
 }
 
-// TestAPIOneNode: a change is of the Node that was looked at: not of one that has its name in another cluster, or took its place.
+// TestAPIOneNode: a change is of the Node that was looked at: not of one that has its name in
+// another cluster, or took its place.
 func TestAPIOneNode(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	first := true
@@ -48,8 +50,8 @@ func TestAPIOneNode(t *testing.T) {
 	check.That(t, conflicts == 2, "the other Node was changed without a look at it: %d looks", conflicts)
 }
 
-// TestStartupTaintDropped: a startup taint that the spec no longer asks for still goes once the GPUs are ready; what others put on
-// by the same key stays.
+// TestStartupTaintDropped: a startup taint that the spec no longer asks for still goes once the
+// GPUs are ready; what others put on by the same key stays.
 func TestStartupTaintDropped(t *testing.T) {
 	auto, failed := autoscalerTaint(), "status-taint.cluster-autoscaler.kubernetes.io/gpu"
 	for _, c := range []struct {
@@ -70,7 +72,8 @@ func TestStartupTaintDropped(t *testing.T) {
 	}
 }
 
-// TestReportNoNews: that another run is at work, or that pods hold the GPUs, says nothing against the GPUs.
+// TestReportNoNews: that another run is at work, or that pods hold the GPUs, says nothing against
+// the GPUs.
 func TestReportNoNews(t *testing.T) {
 	for _, err := range []error{&host.Busy{}, &trouble.Error{What: "in use", Err: converge.ErrInUse}} {
 		a := apiFixture(t, apiSpec)
@@ -80,7 +83,8 @@ func TestReportNoNews(t *testing.T) {
 	}
 }
 
-// TestReportLost: a machine that has lost all GPUs that the spec expects does not go on calling itself ready.
+// TestReportLost: a machine that has lost all GPUs that the spec expects does not go on calling
+// itself ready.
 func TestReportLost(t *testing.T) {
 	a := apiFixture(t, apiSpec+"[driver]\ngpu_count = 2\n")
 	a.apply()
@@ -111,7 +115,8 @@ func TestAPIStandingCost(t *testing.T) {
 	a.converged(a.mark())
 }
 
-// TestAPIAnotherMachine: a machine that was cloned with the certificate of another one's kubelet leaves that one's Node alone.
+// TestAPIAnotherMachine: a machine that was cloned with the certificate of another one's kubelet
+// leaves that one's Node alone.
 func TestAPIAnotherMachine(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.facts.MachineID = "0123456789abcdef0123456789abcdef"

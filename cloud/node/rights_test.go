@@ -25,8 +25,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestRightsLacking: a right that is lacking keeps the machine from nothing. The message names it, and how an administrator grants
-// it; after that the same command continues.
+// TestRightsLacking: a right that is lacking keeps the machine from nothing. The message names it,
+// and how an administrator grants it; after that the same command continues.
 func TestRightsLacking(t *testing.T) {
 	const account = "system:serviceaccount:gpuadm:gpuadm"
 	for name, c := range map[string]struct {
@@ -163,7 +163,8 @@ func TestProbeUnanswered(t *testing.T) {
 	check.That(t, errors.Is(err, kube.Broken) && told == nil, "no pod: %v, %v", told, err)
 }
 
-// TestPolicyFits holds rbac.yaml to what the code relies on: its code, its condition, and our taints in its list.
+// TestPolicyFits holds rbac.yaml to what the code relies on: its code, its condition, and our
+// taints in its list.
 func TestPolicyFits(t *testing.T) {
 	text := string(daemonset.RBAC)
 	check.That(t, strings.Count(text, "["+PolicyCode+"]") == 1, "rbac.yaml does not say [%s] once", PolicyCode)

@@ -21,8 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Session is the stages' shared knowledge of the machine's own Node object in one run: one request serves all of them, and
-// the answer to a change serves as the next look. The zero Session is ready for use, for one machine.
+// A Session is the stages' shared knowledge of the machine's own Node object in one run: one
+// request serves all of them, and the answer to a change serves as the next look. The zero Session
+// is ready for use, for one machine.
 type Session struct {
 	mu   sync.Mutex
 	node *kube.Node // the last answer
@@ -37,8 +38,9 @@ type Session struct {
 	clients kube.Clients
 }
 
-// answerServes is how long an answer is reused, for plan, look and change together. If another client changes the Node in that
-// time, gpuadm's change gets a Conflict, and gpuadm reads the Node again.
+// answerServes is how long an answer is reused, for plan, look and change together. If another
+// client changes the Node in that time, gpuadm's change gets a Conflict, and gpuadm reads the Node
+// again.
 const answerServes = 5 * time.Second
 
 // who names the Node, and the identities that may read and change it.
@@ -107,8 +109,8 @@ func specOn(v host.View) spec.Spec {
 	return s
 }
 
-// serviceAccount returns the kubeconfig of an identity that may change taints, "" if there is none: that of [node], or that of
-// the DaemonSet's pod.
+// serviceAccount returns the kubeconfig of an identity that may change taints, "" if there is none:
+// that of [node], or that of the DaemonSet's pod.
 func (w who) serviceAccount(v host.View) string {
 	if w.account != "" {
 		return w.account
@@ -224,9 +226,9 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, erro
 	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
 }
 
-// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of its original. kubelet
-// reports the machine's id only when it starts, so after a change of the id gpuadm waits for its report. Without a machine id
-// the caller has already checked.
+// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of
+// its original. kubelet reports the machine's id only when it starts, so after a change of the id
+// gpuadm waits for its report. Without a machine id the caller has already checked.
 func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	if err != nil || w.machine == "" {
 		return n, err
@@ -243,7 +245,8 @@ func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	return n, nil
 }
 
-// explainNode says what to do about a missing Node. Kubelet creates it only when it starts: it does not restore a deleted Node.
+// explainNode says what to do about a missing Node. Kubelet creates it only when it starts: it does
+// not restore a deleted Node.
 // Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
 func explainNode(err error, name string) error {
 	if !errors.Is(err, kube.Missing) {
@@ -255,9 +258,9 @@ func explainNode(err error, name string) error {
 	}
 }
 
-// lacking turns a missing right, or credentials that the cluster does not know, into a wait: only the cluster's administrator can
-// help. Changes of the Node wait for that, and gpuadm still configures the machine. The stages that hold kubelet back do not
-// ask the cluster.
+// lacking turns a missing right, or credentials that the cluster does not know, into a wait: only
+// the cluster's administrator can help. Changes of the Node wait for that, and gpuadm still
+// configures the machine. The stages that hold kubelet back do not ask the cluster.
 func lacking(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err

@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestAPIIsMade: labels, taints, condition, and the startup taint gone, by the right identities and within the budget.
+// TestAPIIsMade: labels, taints, condition, and the startup taint gone, by the right identities and
+// within the budget.
 func TestAPIIsMade(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -37,7 +38,8 @@ func TestAPIIsMade(t *testing.T) {
 	check.That(t, fmt.Sprint(before) == fmt.Sprint(a.sim.Node("gpu-1")), "the converged Node was changed")
 }
 
-// TestAPIUndo: labels and taints go, foreign ones stay; the startup taint stays off, and the condition says nothing any more.
+// TestAPIUndo: labels and taints go, foreign ones stay; the startup taint stays off, and the
+// condition says nothing any more.
 func TestAPIUndo(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -50,7 +52,8 @@ taint theirs.example/late=<nil>:NoExecute 2026-01-02T03:04:05Z
 Unknown Undone`, "undo left")
 }
 
-// TestAPIUndoWithoutNode: a machine that has left its cluster, or whose Node was deleted, can be undone.
+// TestAPIUndoWithoutNode: a machine that has left its cluster, or whose Node was deleted, can be
+// undone.
 func TestAPIUndoWithoutNode(t *testing.T) {
 	for name, set := range map[string]func(*apiNode){
 		"left":    func(a *apiNode) { a.facts.Kubelet.Joined = false },
@@ -65,8 +68,8 @@ func TestAPIUndoWithoutNode(t *testing.T) {
 	}
 }
 
-// TestNoKubeconfig: apply names a kubeconfig that is not there, also where kubelet's identity may make all that is asked for; a machine that
-// has not joined waits.
+// TestNoKubeconfig: apply names a kubeconfig that is not there, also where kubelet's identity may
+// make all that is asked for; a machine that has not joined waits.
 func TestNoKubeconfig(t *testing.T) {
 	a := apiFixture(t, "[node]\nlabels = { \"example.com/rack\" = \"r7\" }\nstartup_taint = \"none\"\nkubeconfig = \"/etc/gpuadm/none\"\n")
 	_, err := a.engine().Apply(a.ctx, a)
@@ -76,7 +79,8 @@ func TestNoKubeconfig(t *testing.T) {
 	a.apply()
 }
 
-// TestSpecOn: undo finds the ServiceAccount in the spec that lies on the machine, where the last file wins.
+// TestSpecOn: undo finds the ServiceAccount in the spec that lies on the machine, where the last
+// file wins.
 func TestSpecOn(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	check.None(t, specOn(a).Node.Kubeconfig, "no spec says")
@@ -94,7 +98,8 @@ func TestSpecOn(t *testing.T) {
 // TestAPIShrinks: what the spec no longer asks for goes, what the node had before us comes back.
 func TestAPIShrinks(t *testing.T) {
 	t.Run("with GPUs", func(t *testing.T) { apiShrinks(t, func(*apiNode) {}) })
-	// Without checks between them, what goes and what comes is one batch, made by a thing from the journal.
+	// Without checks between them, what goes and what comes is one batch, made by a thing from the
+	// journal.
 	t.Run("without", func(t *testing.T) { apiShrinks(t, func(a *apiNode) { a.facts.GPUs = nil }) })
 }
 
@@ -135,7 +140,8 @@ func TestAPIPowerCut(t *testing.T) {
 	}
 }
 
-// TestAPIOthersWrite: another controller's labels and taints survive everything we do, whenever it writes.
+// TestAPIOthersWrite: another controller's labels and taints survive everything we do, whenever it
+// writes.
 func TestAPIOthersWrite(t *testing.T) {
 	for round := range 100 {
 		a := apiFixture(t, apiSpec)
@@ -184,8 +190,8 @@ func TestAPIOthersWrite(t *testing.T) {
 	}
 }
 
-// TestAPIOthersBetween: what another client writes between our look and our PATCH makes us look again, and is kept; its
-// value of our own label stays until the next look.
+// TestAPIOthersBetween: what another client writes between our look and our PATCH makes us look
+// again, and is kept; its value of our own label stays until the next look.
 func TestAPIOthersBetween(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	n := 0
@@ -218,7 +224,8 @@ func TestAPIOthersBetween(t *testing.T) {
 	a.converged(a.mark())
 }
 
-// TestAPIFaults: what waiting helps against is waited for, with nothing half done that stays; the rest is an error.
+// TestAPIFaults: what waiting helps against is waited for, with nothing half done that stays; the
+// rest is an error.
 func TestAPIFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  kubesim.Fault
@@ -275,7 +282,8 @@ func TestAPINotYet(t *testing.T) {
 	}
 }
 
-// TestAPINoAccount: without a ServiceAccount a taint is refused before anything is touched, with the fix.
+// TestAPINoAccount: without a ServiceAccount a taint is refused before anything is touched, with
+// the fix.
 func TestAPINoAccount(t *testing.T) {
 	a := apiFixture(t, "[node]\ntaints = [\"example.com/a:NoSchedule\"]\nlabels = { \"example.com/b\" = \"c\" }\ngpu_labels = false\n")
 	a.facts.GPUs = nil

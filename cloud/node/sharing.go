@@ -14,9 +14,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap for that node. PluginConfigs is that
-// ConfigMap's name in the README and in the GPU Operator's pages.
-// Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("Updating Per-Node Configuration With a Node Label");
+// PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap for that node.
+// PluginConfigs is that ConfigMap's name in the README and in the GPU Operator's pages.
+// Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("Updating Per-Node Configuration
+// With a Node Label");
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 const (
 	PluginConfigLabel = "nvidia.com/device-plugin.config"
@@ -89,8 +90,9 @@ func RuntimeClassManifest(handler string) map[string]any {
 	}
 }
 
-// advertised says whether the node offers devices that [sharing] counts: then gpuadm compares their number with [sharing], even
-// if wait_for_allocatable is false. If the numbers differ, the device plugin has another configuration.
+// advertised says whether the node offers devices that [sharing] counts: then gpuadm compares their
+// number with [sharing], even if wait_for_allocatable is false. If the numbers differ, the device
+// plugin has another configuration.
 func advertised(s spec.Spec, d host.Driver, n *kube.Node) bool {
 	want, _, err := planned(s, d)
 	if err != nil || !s.Has("sharing") {

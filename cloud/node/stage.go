@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node describes the machine to the cluster: the labels and taints that its node registers with (stage node), the taint that
-// keeps pods off (stage guard), and the condition that the GPUs are ready (stages gpus and ready). The Node object's parts are things.
+// Package node describes the machine to the cluster: the labels and taints that its node registers
+// with (stage node), the taint that keeps pods off (stage guard), and the condition that the GPUs
+// are ready (stages gpus and ready). The Node object's parts are things.
 package node
 
 import (
@@ -22,7 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Stage writes labels and taints where a kubelet that another program set up reads them before it registers its node.
+// Stage writes labels and taints where a kubelet that another program set up reads them before it
+// registers its node.
 func Stage() converge.Stage {
 	return converge.Stage{
 		Name:  "node",
@@ -35,8 +37,9 @@ func Stage() converge.Stage {
 	}
 }
 
-// nodeOwner names what gives kubelet its labels and taints instead of stage node: gpuadm's join, or a cloud's own software,
-// which rewrites kubelet's files at each boot and gets them from stage join.
+// nodeOwner names what gives kubelet its labels and taints instead of stage node: gpuadm's join, or
+// a cloud's own software, which rewrites kubelet's files at each boot and gets them from stage
+// join.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
 	case method.EKSOwn(s, f), method.SetUpByGpuadm(f):
@@ -147,10 +150,10 @@ func Unique(wants []converge.Want) (list []converge.Want) {
 	return list
 }
 
-// Registration returns all labels and taints that the node must have from its first registration on. Kubelet sends them only
-// then: a later registration only renews the built-in labels
-// (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet may not set are not among
-// them; gpuadm sets them through the API after the node has registered.
+// Registration returns all labels and taints that the node must have from its first registration
+// on. Kubelet sends them only then: a later registration only renews the built-in labels
+// (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet
+// may not set are not among them; gpuadm sets them through the API after the node has registered.
 func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints []spec.Taint, err error) {
 	if err := refuseForeign(s); err != nil {
 		return nil, nil, err

@@ -131,8 +131,8 @@ func restarts(r converge.Result) bool {
 	return slices.ContainsFunc(r.Made, func(c converge.Change) bool { return c.Kind == "restart" })
 }
 
-// TestNodeLayouts: each layout gets its labels and taints, once; a changed spec ends as on a fresh machine; undo ends in the
-// first tree.
+// TestNodeLayouts: each layout gets its labels and taints, once; a changed spec ends as on a fresh
+// machine; undo ends in the first tree.
 func TestNodeLayouts(t *testing.T) {
 	for name, c := range layouts() {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,8 @@ func (c layout) registers(t *testing.T, n *simhost.Node, labels map[string]strin
 	checkRegisters(t, n, nil, c.keeps)
 }
 
-// checkRegisters reads as the facts do what kubelet would register with: what others stated is still there.
+// checkRegisters reads as the facts do what kubelet would register with: what others stated is
+// still there.
 func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, taint string) {
 	t.Helper()
 	f, err := facts.Gather(context.Background(), n, facts.Needs{})
@@ -188,8 +189,8 @@ func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, tai
 	check.That(t, strings.Contains(all, taint) && strings.Count(all, "gpu") == 1, "taints are %s, and should have %s and no other of gpuadm's", all, taint)
 }
 
-// A kubelet that dies for want of credentials, again and again, reads its files at the next try; one that gave up does when it
-// is started.
+// A kubelet that dies for want of credentials, again and again, reads its files at the next try;
+// one that gave up does when it is started.
 func TestKubeletThatDies(t *testing.T) {
 	ctx := context.Background()
 	for active, want := range map[string]converge.State{"active": things.UpToDate, "activating": things.UpToDate, "failed": "inactive", "inactive": "inactive"} {
@@ -232,7 +233,8 @@ func TestNodeAtBoot(t *testing.T) {
 	}
 }
 
-// Another process's edits stay when ours are undone, and no file but the administrator's was touched.
+// Another process's edits stay when ours are undone, and no file but the administrator's was
+// touched.
 func TestNodeUndoneAroundOthers(t *testing.T) {
 	ctx := context.Background()
 	c := layouts()["kubeadm, joined"]
@@ -275,7 +277,8 @@ func TestNodePowerCuts(t *testing.T) {
 	}
 }
 
-// A kubelet that has no place for taints is refused, and the reason says what to do; nothing of another owner is repeated or edited.
+// A kubelet that has no place for taints is refused, and the reason says what to do; nothing of
+// another owner is repeated or edited.
 func TestNoPlaceForTaints(t *testing.T) {
 	const config = " --config=/etc/kubernetes/kubelet.yaml"
 	for name, files := range map[string]string{

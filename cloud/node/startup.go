@@ -15,32 +15,38 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// readinessDomain is the domain of taints that the node readiness controller adds and removes according to conditions of the
-// Node, by rules that the cluster's owner declares: https://github.com/kubernetes-sigs/node-readiness-controller.
+// readinessDomain is the domain of taints that the node readiness controller adds and removes
+// according to conditions of the Node, by rules that the cluster's owner declares:
+// https://github.com/kubernetes-sigs/node-readiness-controller.
 const readinessDomain = "readiness.k8s.io/"
 
-// karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second node while a node starts with a taint that the
-// NodePool's startupTaints name. From 1.13 on it knows taints of this domain without configuration; but a node does not show Karpenter's
-// version, so gpuadm adds the taint only if startupTaints name it. Older versions know, without configuration, only other owners' keys.
-// Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and KnownEphemeralTaintKeyPrefixes,
-// which pull 3025 added; and https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
+// karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
+// node while a node starts with a taint that the NodePool's startupTaints name. From 1.13 on it
+// knows taints of this domain without configuration; but a node does not show Karpenter's version,
+// so gpuadm adds the taint only if startupTaints name it. Older versions know, without
+// configuration, only other owners' keys.
+// Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and
+// KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
+// https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
 func karpenterTaint() spec.Taint {
 	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
-// autoscalerTaint is the startup taint for all other nodes. cluster-autoscaler counts a node with a taint of this domain as
-// soon ready, without any flags; without an autoscaler it is an ordinary taint.
+// autoscalerTaint is the startup taint for all other nodes. cluster-autoscaler counts a node with a
+// taint of this domain as soon ready, without any flags; without an autoscaler it is an ordinary
+// taint.
 // Source: https://github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "startup taints".
 func autoscalerTaint() spec.Taint {
 	return spec.Taint{Key: "startup-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
-// startupTaint returns the taint that keeps pods off the node from its first registration until the GPUs are ready: whether
-// there is one, and why or why not.
+// startupTaint returns the taint that keeps pods off the node from its first registration until the
+// GPUs are ready: whether there is one, and why or why not.
 //
-// A kubelet may register its node with any taint whose key and value are well formed, but never change or remove a taint
-// afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not allowed to modify taints"; validateNodeTaints in
-// pkg/apis/core/validation). So there is no such taint unless gpuadm sees a client that can remove it.
+// A kubelet may register its node with any taint whose key and value are well formed, but never
+// change or remove a taint afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not
+// allowed to modify taints"; validateNodeTaints in pkg/apis/core/validation). So there is no such
+// taint unless gpuadm sees a client that can remove it.
 func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
 	switch wanted := s.Node.StartupTaint; wanted {
 	case "none":
@@ -70,7 +76,8 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 	return autoscalerTaint(), true, why + by + " takes it off", nil
 }
 
-// statedTaint returns the startup taint that the spec states, which applies whether kubelet is held back or not.
+// statedTaint returns the startup taint that the spec states, which applies whether kubelet is held
+// back or not.
 func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bool, why string, err error) {
 	t = parsedTaint(wanted)
 	if owner := ownerOf(t.Key); owner != "" {
@@ -108,13 +115,15 @@ func parsedTaint(text string) spec.Taint {
 	return spec.Taint{Key: key, Value: value, Effect: effect}
 }
 
-// failedTaint replaces the startup taint if gpuadm could not make the GPUs ready: cluster-autoscaler then counts the node as
-// unusable and may add another, and the pool's template does not change. A startup taint that stays for ever would stop
-// cluster-autoscaler for the whole cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
+// failedTaint replaces the startup taint if gpuadm could not make the GPUs ready:
+// cluster-autoscaler then counts the node as unusable and may add another, and the pool's template
+// does not change. A startup taint that stays for ever would stop cluster-autoscaler for the whole
+// cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
 //
-// Karpenter has no such taint. It replaces a node because of conditions that its cloud provider lists as reasons for repair
-// (pkg/cloudprovider/types.go, RepairPolicies), and a node with its startup taint is not initialised: pods stay off, and the
-// condition says why. So there is nothing to swap.
+// Karpenter has no such taint. It replaces a node because of conditions that its cloud provider
+// lists as reasons for repair (pkg/cloudprovider/types.go, RepairPolicies), and a node with its
+// startup taint is not initialised: pods stay off, and the condition says why. So there is nothing
+// to swap.
 func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
 	_, on, _, err := startupTaint(s, f)
 	if err != nil || !on || clears(s, f) == "" || karpenter(f) != "" {
@@ -127,8 +136,8 @@ func failureTaint() spec.Taint {
 	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
 }
 
-// formerTaints returns the taints that an earlier spec, or another kind of gate, may have left on the node: no other client
-// removes them. Their values show that they are gpuadm's.
+// formerTaints returns the taints that an earlier spec, or another kind of gate, may have left on
+// the node: no other client removes them. Their values show that they are gpuadm's.
 func formerTaints(f facts.Facts) []spec.Taint {
 	if karpenter(f) != "" {
 		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}
@@ -151,16 +160,16 @@ const BootUnit = "/etc/systemd/system/gpuadm.service"
 // GateOf returns the drop-in that makes a unit wait for gpuadm.service.
 func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
 
-// gated says whether kubelet is held back until the GPUs are ready: by a drop-in of its unit or, on EKS's images, since
-// nodeadm-run starts it and stage join orders nodeadm-run after gpuadm.service. For EKS gated reads the spec, not the drop-in,
-// which does not exist yet at the first call.
+// gated says whether kubelet is held back until the GPUs are ready: by a drop-in of its unit or, on
+// EKS's images, since nodeadm-run starts it and stage join orders nodeadm-run after gpuadm.service.
+// For EKS gated reads the spec, not the drop-in, which does not exist yet at the first call.
 func gated(s spec.Spec, f facts.Facts) bool {
 	byNodeadm := f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto")
 	return f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil || byNodeadm && f.Files[BootUnit] != nil
 }
 
-// clears names the account here that may change the node's taints, "" if there is none. The facts have the pod's file only if
-// the stage asked for it.
+// clears names the account here that may change the node's taints, "" if there is none. The facts
+// have the pod's file only if the stage asked for it.
 func clears(s spec.Spec, f facts.Facts) string {
 	switch {
 	case s.Node.Kubeconfig != "":
@@ -171,18 +180,20 @@ func clears(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// named says whether kubelet registers with a taint from Karpenter, which passes startupTaints to kubelet.
-// Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to the taints, and bootstrap/nodeadm.go,
-// which makes both registerWithTaints.
+// named says whether kubelet registers with a taint from Karpenter, which passes startupTaints to
+// kubelet.
+// Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to
+// the taints, and bootstrap/nodeadm.go, which makes both registerWithTaints.
 func named(f facts.Facts, t spec.Taint) bool {
 	said, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
 	return slices.ContainsFunc(f.Kubelet.Taints, func(o facts.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) ||
 		err == nil && slices.ContainsFunc(said.Spec.Kubelet.Config.RegisterWithTaints, func(o struct{ Key, Value, Effect string }) bool { return o.Key == t.Key })
 }
 
-// karpenter names the sign that Karpenter made this node, "" if there is none. Each of its nodes registers with its taint;
-// kubelet's labels name its NodePool, and so do the instance's tags if the cloud shows them. In the first boot of EKS's images
-// kubelet's files do not exist yet, and gpuadm reads the user data, as nodeadm has resolved it.
+// karpenter names the sign that Karpenter made this node, "" if there is none. Each of its nodes
+// registers with its taint; kubelet's labels name its NodePool, and so do the instance's tags if
+// the cloud shows them. In the first boot of EKS's images kubelet's files do not exist yet, and
+// gpuadm reads the user data, as nodeadm has resolved it.
 // Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
 func karpenter(f facts.Facts) string {
 	const unregistered, pool = "karpenter.sh/unregistered", "karpenter.sh/nodepool"
@@ -213,9 +224,9 @@ func karpenter(f facts.Facts) string {
 	return ""
 }
 
-// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" if gpuadm does not manage the node,
-// or if it has no GPUs. A taint affects only new pods: pods that are already bound to the node restart with kubelet, as after
-// any reboot.
+// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" if
+// gpuadm does not manage the node, or if it has no GPUs. A taint affects only new pods: pods that
+// are already bound to the node restart with kubelet, as after any reboot.
 func Holds(ctx context.Context, v host.View, s spec.Spec) (string, error) {
 	if !TellsCluster(s) || !v.Live() {
 		return "", nil

@@ -161,8 +161,9 @@ func TestParsedTaint(t *testing.T) {
 	}
 }
 
-// TestQuickKubelet: a kubelet that registers its node before we look again has done so because we started it: the journal has it,
-// and undo says that the cluster still has the node. One that was there at first is nobody's change.
+// TestQuickKubelet: a kubelet that registers its node before we look again has done so because we
+// started it: the journal has it, and undo says that the cluster still has the node. One that was
+// there at first is nobody's change.
 func TestQuickKubelet(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	wanted := func() converge.Want {
@@ -184,7 +185,8 @@ func TestQuickKubelet(t *testing.T) {
 	look(w, "there")
 }
 
-// TestHolds: status says what keeps pods off at a boot, and that a taint does not hold those that are bound already.
+// TestHolds: status says what keeps pods off at a boot, and that a taint does not hold those that
+// are bound already.
 func TestHolds(t *testing.T) {
 	each(func(c startupCase) {
 		s, f := c.make()

@@ -16,8 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodePart is one label, taint or condition of the machine's own Node object. The thing's name contains neither the Node nor
-// the identity that changes it: with another kubeconfig the same label must be the same thing.
+// nodePart is one label, taint or condition of the machine's own Node object. The thing's name
+// contains neither the Node nor the identity that changes it: with another kubeconfig the same
+// label must be the same thing.
 type nodePart struct {
 	what    partKind
 	key     string // of the label, the taint or the record's annotation, or the condition's type
@@ -26,7 +27,8 @@ type nodePart struct {
 	rebuilt bool // from the journal
 	who     *who // nil: Look determines it on the machine
 
-	// must returns, by the Node's state, why the part cannot be made yet: a trouble.Wait. A nil must never waits.
+	// must returns, by the Node's state, why the part cannot be made yet: a trouble.Wait. A nil
+	// must never waits.
 	must func(context.Context, host.View, *kube.Node) error
 }
 
@@ -40,8 +42,8 @@ const (
 	partRecord    partKind = "record" // an annotation
 )
 
-// NewPart builds the thing from its name, for undo. With the session of the run's stages dozens of parts share one request to
-// the cluster.
+// NewPart builds the thing from its name, for undo. With the session of the run's stages dozens of
+// parts share one request to the cluster.
 func NewPart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
 	p := nodePart{what: partKind(what), key: rest, session: s, rebuilt: true}
@@ -75,8 +77,8 @@ func (p nodePart) identity(ctx context.Context, v host.View) (who, error) {
 	return p.session.whose(ctx, v)
 }
 
-// Look returns the value of a label or a taint, with "" in quotes for an empty value; or the condition's status, reason and
-// message.
+// Look returns the value of a label or a taint, with "" in quotes for an empty value; or the
+// condition's status, reason and message.
 func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error) {
 	w, err := p.identity(ctx, v)
 	if err != nil {
@@ -145,7 +147,8 @@ func (p nodePart) of(n *kube.Node) converge.State {
 	return ""
 }
 
-// index returns the taint's index on a Node, -1 for none. A node has at most one taint with a key and an effect.
+// index returns the taint's index on a Node, -1 for none. A node has at most one taint with a key
+// and an effect.
 func (p nodePart) index(n *kube.Node) int {
 	return slices.IndexFunc(n.Spec.Taints, func(t kube.Taint) bool { return t.Key == p.key && t.Effect == p.effect })
 }
@@ -159,8 +162,8 @@ func conditionOf(n *kube.Node, kind string) *kube.Condition {
 	return nil
 }
 
-// undoneReason marks a condition that gpuadm has withdrawn. gpuadm leaves it with status Unknown: a controller would keep
-// waiting for a missing condition.
+// undoneReason marks a condition that gpuadm has withdrawn. gpuadm leaves it with status Unknown: a
+// controller would keep waiting for a missing condition.
 const undoneReason = "Undone"
 
 // conditionState returns a condition as a state. A withdrawn condition counts as missing.
@@ -189,7 +192,8 @@ func conditionFrom(kind string, s converge.State) kube.Condition {
 	return kube.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.
+// needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the
+// admission plugin NodeRestriction.
 func (p nodePart) needsAccount() bool {
 	return p.what == partTaint || p.what == partRecord && p.key == taintRecord || p.what == partLabel && spec.RestrictedLabel(p.key)
 }
@@ -203,7 +207,8 @@ func (p nodePart) Validate(ctx context.Context, v host.View, _, _ converge.State
 	return p.noAccount()
 }
 
-// noAccount says that kubelet may not make the change, and that there is no ServiceAccount that may.
+// noAccount says that kubelet may not make the change, and that there is no ServiceAccount that
+// may.
 func (p nodePart) noAccount() error {
 	return &trouble.Error{
 		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.name()),
@@ -215,8 +220,9 @@ func (p nodePart) noAccount() error {
 	}
 }
 
-// TakeOut is converge.Merger's. The condition and the records are gpuadm's alone, whatever their value: Report and guard change
-// them, without a line in the journal, after a failure and after a boot, and that must not prevent an undo.
+// TakeOut is converge.Merger's. The condition and the records are gpuadm's alone, whatever their
+// value: Report and guard change them, without a line in the journal, after a failure and after a
+// boot, and that must not prevent an undo.
 func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if p.what == partCondition || p.what == partRecord || found == before || found == after {
 		return before, nil, nil

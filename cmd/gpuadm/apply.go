@@ -117,7 +117,8 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	return err
 }
 
-// rebootable refuses an apply --reboot that the boot unit cannot continue: it works on this machine, with its own spec.
+// rebootable refuses an apply --reboot that the boot unit cannot continue: it works on this
+// machine, with its own spec.
 func (c *common) rebootable() error {
 	switch {
 	case c.rootDir != "/":
@@ -164,7 +165,8 @@ func allowable(words []string) error {
 	return nil
 }
 
-// mayTouch requires root to change the live machine; for a root folder the right to write there is enough.
+// mayTouch requires root to change the live machine; for a root folder the right to write there is
+// enough.
 func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
@@ -187,8 +189,8 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	return nil
 }
 
-// apply runs an apply and prints its result. Then it ends gpuadm's own cordon, unless the run will continue: after a reboot, or
-// after a signal that has stopped it.
+// apply runs an apply and prints its result. Then it ends gpuadm's own cordon, unless the run will
+// continue: after a reboot, or after a signal that has stopped it.
 func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (err error) {
 	var res converge.Result
 	defer func() {
@@ -237,7 +239,8 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	return exit(exitReboot)
 }
 
-// inNewProcess continues in a new process if gpuadm has replaced the driver's library, which the loader does not load twice.
+// inNewProcess continues in a new process if gpuadm has replaced the driver's library, which the
+// loader does not load twice.
 func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
 	if c.restartSelf == nil || !waitsFor(res, host.InNewProcess) {
 		return nil
@@ -292,7 +295,8 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 	return s + ". To undo: " + c.typed("undo --to "+res.Run)
 }
 
-// atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will make them.
+// atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
+// make them.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
 	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Follows && ch.When == host.AtFirstBoot }) {
 		return

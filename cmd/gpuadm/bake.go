@@ -155,8 +155,9 @@ func named(models []string) (all []facts.PCI, err error) {
 	return all, nil
 }
 
-// imageKernel returns the kernel that the image boots. If there are several, the operator must name it: gpuadm does not read
-// the boot loader's choice, and a wrong guess would only show at the first boot.
+// imageKernel returns the kernel that the image boots. If there are several, the operator must name
+// it: gpuadm does not read the boot loader's choice, and a wrong guess would only show at the first
+// boot.
 func imageKernel(has []string, asked string, needed bool) (string, error) {
 	list := strings.Join(has, ", ")
 	switch {

@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// bakeSpecs are wanted of every image. The driver's repository has a key that lies in the image, as no network does here.
+// bakeSpecs are wanted of every image. The driver's repository has a key that lies in the image, as
+// no network does here.
 func bakeSpecs(t *testing.T) map[string]string {
 	t.Helper()
 	key := must.Get(os.ReadFile("../../internal/things/testdata/ed25519.asc"))(t)
@@ -117,9 +118,11 @@ func without(changes []converge.Change, not func(converge.Change) bool) []conver
 	return slices.DeleteFunc(slices.Clone(changes), not)
 }
 
-// TestBakeIsItsPlan: over all recorded machines `plan --root` says of an image, change for change, what `bake --dry-run` says, which has gpuadm's
-// installation too, as `apply --install --dry-run` has. The bake then makes these changes and no others, in that order, and what it lists as deferred
-// is the rest. A plan cannot know the states of what waits for another change of the bake: such a change is made in its place.
+// TestBakeIsItsPlan: over all recorded machines `plan --root` says of an image, change for change,
+// what `bake --dry-run` says, which has gpuadm's installation too, as `apply --install --dry-run`
+// has. The bake then makes these changes and no others, in that order, and what it lists as
+// deferred is the rest. A plan cannot know the states of what waits for another change of the bake:
+// such a change is made in its place.
 func TestBakeIsItsPlan(t *testing.T) {
 	tested := 0
 	texts := bakeSpecs(t)

@@ -53,8 +53,8 @@ func (c *common) say(e agent.Event) {
 	}
 }
 
-// gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the last lines of a process to its
-// unit.
+// gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the
+// last lines of a process to its unit.
 func (c *common) gaveUp(g *agent.GaveUp) error {
 	f := failureOf(g.Err)
 	f.advise(c.env, g.Err)
@@ -162,8 +162,8 @@ func closed(s *agent.Closed) *trouble.Error {
 	return t
 }
 
-// gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few seconds, and more lines would
-// fill the journal.
+// gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few
+// seconds, and more lines would fill the journal.
 func gateLine(t *trouble.Error) error {
 	line := t.What
 	if len(t.Because) > 0 {

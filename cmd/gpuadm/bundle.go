@@ -179,8 +179,9 @@ func (b *bundle) index() string {
 // bundledLines is how many lines of the journal a bundle has of each unit.
 const bundledLines = "2000"
 
-// services are those of which the bundle has the state and the journal: gpuadm's own, those that the facts, plan, status and doctor have
-// asked for on this machine, and the last of cloud-init's, which runs user data.
+// services are those of which the bundle has the state and the journal: gpuadm's own, those that
+// the facts, plan, status and doctor have asked for on this machine, and the last of cloud-init's,
+// which runs user data.
 func (b *bundle) services() []string {
 	all := append(b.seen.Services(), "cloud-final.service")
 	for _, file := range stages.Units() {
@@ -192,7 +193,8 @@ func (b *bundle) services() []string {
 	return slices.Compact(all)
 }
 
-// recording gathers all facts, and returns the files and answers from which they, and the parts before, were read.
+// recording gathers all facts, and returns the files and answers from which they, and the parts
+// before, were read.
 func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 	if _, err := facts.Gather(ctx, b.seen, facts.Everything); err != nil {
 		return nil, err

@@ -74,7 +74,8 @@ func unpacked(t *testing.T, packed []byte) map[string]string {
 	}
 }
 
-// TestBundleHasNoSecret packs a machine that has secrets wherever gpuadm reads, and what it has done there.
+// TestBundleHasNoSecret packs a machine that has secrets wherever gpuadm reads, and what it has
+// done there.
 func TestBundleHasNoSecret(t *testing.T) {
 	n, corpus := leakyNode(t)
 	plantFile(t, n, "/root/.docker/config.json", `{"auths":{"registry.example":{"auth":"planted-docker"}}}`)
@@ -101,7 +102,8 @@ func TestBundleHasNoSecret(t *testing.T) {
 	}
 }
 
-// TestBundleOfABrokenMachine: nothing answers, there is no spec, the journal of gpuadm is damaged. What there is comes, the rest is named.
+// TestBundleOfABrokenMachine: nothing answers, there is no spec, the journal of gpuadm is damaged.
+// What there is comes, the rest is named.
 func TestBundleOfABrokenMachine(t *testing.T) {
 	n := recordedNode(t, "ubuntu24-h100")
 	n.Install("journalctl", says(strings.Repeat("2026-11-23T04:00:01+00:00 node kernel: nvidia: line\n", 40_000)))
@@ -135,8 +137,8 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	}
 }
 
-// TestBundleBecomesATest does what docs/bundle.md says with the bundles of recorded machines: the recording taken out by one command
-// gives the same facts.
+// TestBundleBecomesATest does what docs/bundle.md says with the bundles of recorded machines: the
+// recording taken out by one command gives the same facts.
 func TestBundleBecomesATest(t *testing.T) {
 	doc := must.Get(os.ReadFile("../../docs/bundle.md"))(t)
 	const command = "tar -xzOf BUNDLE gpuadm-bundle/facts.txtar > test/hosts/NAME.txtar"

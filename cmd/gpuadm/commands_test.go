@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// generic are texts in which a command is named for any machine: no run prints them as what to type next.
+// generic are texts in which a command is named for any machine: no run prints them as what to type
+// next.
 var generic = []string{
 	"cmd/gpuadm/bundle.go",                                                                               // what a file of the bundle has
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror.go", "stages/mirror.go", // who has written a file
@@ -29,8 +30,9 @@ var generic = []string{
 	"cloud/node/thing.go",  // what an operator did
 }
 
-// TestPrintedCommands: a command in a text of gpuadm is a trouble.Command, which is printed with the user's own -f and --root. Help texts
-// name commands for any machine, and so does "gpuadm help" and what only lists.
+// TestPrintedCommands: a command in a text of gpuadm is a trouble.Command, which is printed with
+// the user's own -f and --root. Help texts name commands for any machine, and so does "gpuadm help"
+// and what only lists.
 func TestPrintedCommands(t *testing.T) {
 	var verbs []string
 	for _, cmd := range newRoot(env{getenv: func(string) string { return "" }}).Commands() {

@@ -24,7 +24,8 @@ var demoNode []byte
 
 var demo = flag.Bool("demo", false, "print the demo to the terminal")
 
-// TestDemo is `make demo`: a simulated node goes through plan, apply, apply, undo in the real engine.
+// TestDemo is `make demo`: a simulated node goes through plan, apply, apply, undo in the real
+// engine.
 func TestDemo(t *testing.T) {
 	var out strings.Builder
 	w := io.Writer(&out)

@@ -28,8 +28,8 @@ type busyNode struct {
 
 const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// newBusy has two partitions, and kubelet's answer of podresources/v1 for the pods that have one: each with a name (1), a namespace (2) and a
-// container (3) with a device (2).
+// newBusy has two partitions, and kubelet's answer of podresources/v1 for the pods that have one:
+// each with a name (1), a namespace (2) and a container (3) with a device (2).
 func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 	t.Helper()
 	b := &busyNode{labelled: newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"}), pods: pods}
@@ -106,8 +106,8 @@ const (
 	seven = "on 7g.80gb@0"
 )
 
-// TestIdle: a change of the partitions, asked for by the node's label, waits until no pod has one, also a pod without a process; the
-// condition names the pod; and no client is paused for it.
+// TestIdle: a change of the partitions, asked for by the node's label, waits until no pod has one,
+// also a pod without a process; the condition names the pod; and no client is paused for it.
 func TestIdle(t *testing.T) {
 	b := newBusy(t, "", "ml/train")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
@@ -123,7 +123,8 @@ func TestIdle(t *testing.T) {
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "0 [success] "+seven)
 }
 
-// TestDrain: the pods are evicted by kubelet's identity alone, and the node is uncordoned after the change.
+// TestDrain: the pods are evicted by kubelet's identity alone, and the node is uncordoned after the
+// change.
 func TestDrain(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train", "web/infer")
 	was := ""
@@ -141,8 +142,8 @@ func TestDrain(t *testing.T) {
 	check.That(t, host.NotExist(err), "the mark of a cordon: %v", err)
 }
 
-// TestDrainRefused: where a budget keeps a pod, or a right is missing, nothing is interrupted, the node is uncordoned, and the run that
-// comes again makes the change once it may.
+// TestDrainRefused: where a budget keeps a pod, or a right is missing, nothing is interrupted, the
+// node is uncordoned, and the run that comes again makes the change once it may.
 func TestDrainRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		set   func(*busyNode)
@@ -185,7 +186,8 @@ func forbidCordon(made kubesim.Object) string {
 	return ""
 }
 
-// TestDrainForNothing: no pod is evicted while something that a drain does not end uses the GPUs: a DaemonSet's pod, a process of no pod.
+// TestDrainForNothing: no pod is evicted while something that a drain does not end uses the GPUs: a
+// DaemonSet's pod, a process of no pod.
 func TestDrainForNothing(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train", "ml/daemon")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
@@ -226,7 +228,8 @@ func TestDrainOperatorsCordon(t *testing.T) {
 	check.That(t, len(b.evicted) == 1 && b.cordoned() == "true false", "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 }
 
-// TestDrainCut: a run that is killed anywhere, also between cordon and uncordon, leaves no cordon behind for long: the next run ends it.
+// TestDrainCut: a run that is killed anywhere, also between cordon and uncordon, leaves no cordon
+// behind for long: the next run ends it.
 func TestDrainCut(t *testing.T) {
 	between := 0
 	for cut := 0; cut < 200; cut += check.Every(3) {
@@ -263,7 +266,8 @@ func TestDrainStays(t *testing.T) {
 	check.That(t, b.cordoned() == free, "after a run that waits: cordoned %s\n%s", b.cordoned(), b.said)
 }
 
-// TestRejectedOnce: where the API server rejects kubelet's certificate, all labels wait for the same: gpuadm says it once, with what to do.
+// TestRejectedOnce: where the API server rejects kubelet's certificate, all labels wait for the
+// same: gpuadm says it once, with what to do.
 func TestRejectedOnce(t *testing.T) {
 	b := newBusy(t, "")
 	b.write("/etc/gpuadm/node.toml", "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"seven\"\n[node]\nlabels = {\"a/b\" = \"c\"}\n")

@@ -55,7 +55,8 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// asks says whether gpuadm can ask the operator: on a terminal for both the question and the answer.
+// asks says whether gpuadm can ask the operator: on a terminal for both the question and the
+// answer.
 func (e env) asks() bool {
 	in, ok := e.stdin.(*os.File)
 	return ok && term.IsTerminal(int(in.Fd())) && e.tty(e.stderr)
@@ -95,14 +96,15 @@ func (c *common) machine() (h host.Host, s spec.Spec, err error) {
 	return h, s, err
 }
 
-// asker returns the user who started gpuadm with another user's rights by sudo, run0, pkexec or doas; "" if gpuadm has its
-// caller's own rights. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
+// asker returns the user who started gpuadm with another user's rights by sudo, run0, pkexec or
+// doas; "" if gpuadm has its caller's own rights. Sources: sudo(8), run0(1), pkexec(1) and doas(1),
+// each under ENVIRONMENT.
 func asker(getenv func(string) string) string {
 	return cmp.Or(getenv("SUDO_UID"), getenv("PKEXEC_UID"), getenv("DOAS_USER"))
 }
 
-// unquoted removes from errors the quotes of files that the calling user may be unable to read: those of -f, and the machine's
-// own.
+// unquoted removes from errors the quotes of files that the calling user may be unable to read:
+// those of -f, and the machine's own.
 func (e env) unquoted(v host.View, named []string, err error) error {
 	faults := trouble.Faults(nil)
 	if !errors.As(err, &faults) {
@@ -116,8 +118,9 @@ func (e env) unquoted(v host.View, named []string, err error) error {
 	})
 }
 
-// readable says whether the calling user can read a file of this machine. With the user's own rights gpuadm has read it already;
-// under sudo the file must be the user's, or readable for every user. A pipe such as a shell's <(…) is the user's; a device is not.
+// readable says whether the calling user can read a file of this machine. With the user's own
+// rights gpuadm has read it already; under sudo the file must be the user's, or readable for every
+// user. A pipe such as a shell's <(…) is the user's; a device is not.
 func readable(name string) bool {
 	by := asker(os.Getenv)
 	if by == "" {
@@ -261,7 +264,8 @@ func newToken(c *common) *cobra.Command {
 	return cmd
 }
 
-// credential prints a token in the format of client-go's exec plugins, in the API version that client-go asks for.
+// credential prints a token in the format of client-go's exec plugins, in the API version that
+// client-go asks for.
 // Source: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
 func (c *common) credential(token string, expires time.Time) error {
 	var asked struct{ APIVersion string }

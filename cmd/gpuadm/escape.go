@@ -17,9 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// printf prints all text. It escapes each value, so that the value stays in its line: names of processes and files, and other
-// programs' output, may come from a tenant, who could use them to forge gpuadm's lines. On a terminal it breaks lines between
-// words.
+// printf prints all text. It escapes each value, so that the value stays in its line: names of
+// processes and files, and other programs' output, may come from a tenant, who could use them to
+// forge gpuadm's lines. On a terminal it breaks lines between words.
 func printf(w io.Writer, format string, values ...any) {
 	columns := 0
 	if s, ok := w.(screen); ok {
@@ -39,7 +39,8 @@ func printf(w io.Writer, format string, values ...any) {
 	fmt.Fprint(w, strings.ReplaceAll(fold(fmt.Sprintf(format, values...), columns), glue, " "))
 }
 
-// screen is a stream that an operator reads, with its width, and the command line that the operator would type.
+// screen is a stream that an operator reads, with its width, and the command line that the operator
+// would type.
 type screen struct {
 	io.Writer
 	typed   func(words string) string
@@ -79,11 +80,12 @@ type verbatim string
 // whole is text that is copied from a terminal, or has its own form: its lines are not broken.
 type whole string
 
-// glue joins the words of a command, which is copied in one piece: no line breaks at a NO-BREAK SPACE, and none is printed.
+// glue joins the words of a command, which is copied in one piece: no line breaks at a NO-BREAK
+// SPACE, and none is printed.
 const glue = "\u00a0"
 
-// printable escapes control characters, line separators and bidirectional marks like a Go string: \n, \x1b, \u202e.
-// Tabs stay, as in the lines of files.
+// printable escapes control characters, line separators and bidirectional marks like a Go string:
+// \n, \x1b, \u202e. Tabs stay, as in the lines of files.
 //
 // Secrets are masked first.
 func printable(s string) string {
@@ -122,8 +124,8 @@ func (e env) width(w io.Writer) int {
 	return columns
 }
 
-// fold breaks the lines of a text between words, so that they have at most width columns; 0 does not. What continues a line begins
-// below its text: after its blanks, its label and its sign.
+// fold breaks the lines of a text between words, so that they have at most width columns; 0 does
+// not. What continues a line begins below its text: after its blanks, its label and its sign.
 func fold(text string, width int) string {
 	if width <= 0 {
 		return text
@@ -157,7 +159,8 @@ func folded(line string, indent, width int) string {
 	return b.String()
 }
 
-// hang is the column below which a line's text goes on: of the last column before most that begins after two blanks, past its sign.
+// hang is the column below which a line's text goes on: of the last column before most that begins
+// after two blanks, past its sign.
 func hang(line string, most int) (at int) {
 	runes := []rune(colours().ReplaceAllString(line, ""))
 	for i := range runes[:min(len(runes), most)] {

@@ -33,7 +33,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// FuzzPrintable: whatever a value says, it comes out as one line of characters that show, and comes out the same the second time.
+// FuzzPrintable: whatever a value says, it comes out as one line of characters that show, and comes
+// out the same the second time.
 func FuzzPrintable(f *testing.F) {
 	for _, s := range []string{
 		"", "plain", "a\nb", "a\x1b[2K\rb", "\u202ecod.exe", "\u2028", "\u2029", "\u009b31m", "\xff\xfe", "\ufeff", `\n`, "it's", "a\tb",
@@ -98,8 +99,8 @@ func forged(out string) string {
 	return ""
 }
 
-// TestNothingIsForged: what a tenant, a program or os-release says comes out as one line, in plan, apply and status alike, and
-// what is printed as JSON is JSON.
+// TestNothingIsForged: what a tenant, a program or os-release says comes out as one line, in plan,
+// apply and status alike, and what is printed as JSON is JSON.
 func TestNothingIsForged(t *testing.T) {
 	for _, line := range []string{"plan", "apply", "status", "facts", "facts --verbose", "plan", "undo --dry-run", "undo"} {
 		n := machine(t)
@@ -120,7 +121,8 @@ func TestNothingIsForged(t *testing.T) {
 	}
 }
 
-// TestProcessForgesNothing: a process that holds a GPU is named in one line, whatever it calls itself.
+// TestProcessForgesNothing: a process that holds a GPU is named in one line, whatever it calls
+// itself.
 func TestProcessForgesNothing(t *testing.T) {
 	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
 	file.Breaks = []string{"reset-gpu"}
@@ -134,7 +136,8 @@ func TestProcessForgesNothing(t *testing.T) {
 	check.That(t, bad == "" && named && strings.Count(said.String(), "\n") == 3, "%q in\n%s", bad, said.String())
 }
 
-// TestManyUndone: what was rolled back, which can be thirty packages, does not hide the cause and what to try.
+// TestManyUndone: what was rolled back, which can be thirty packages, does not hide the cause and
+// what to try.
 func TestManyUndone(t *testing.T) {
 	for _, c := range []struct{ undone, lines int }{{5, 8}, {6, 9}, {7, 9}, {30, 9}} {
 		var said strings.Builder
@@ -145,8 +148,8 @@ func TestManyUndone(t *testing.T) {
 	}
 }
 
-// TestPlanText: one reason for several packages is said once, with their names; and what another tool holds is named, with the flag that
-// the next command needs.
+// TestPlanText: one reason for several packages is said once, with their names; and what another
+// tool holds is named, with the flag that the next command needs.
 func TestPlanText(t *testing.T) {
 	var out bytes.Buffer
 	c := &common{env: env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}}
@@ -201,7 +204,8 @@ func TestJournalIsNotForged(t *testing.T) {
 	check.That(t, !strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") && fields["THING"] != "", "%q %q", message, fields)
 }
 
-// TestOnePrinter: nothing in this package prints but by printf, apart from archives and tables for other programs.
+// TestOnePrinter: nothing in this package prints but by printf, apart from archives and tables for
+// other programs.
 func TestOnePrinter(t *testing.T) {
 	names := must.Get(filepath.Glob("*.go"))(t)
 	found := 0

@@ -21,7 +21,8 @@ func TestGateLine(t *testing.T) {
 	check.That(t, ok && told.What == want && len(told.Because)+len(told.Try) <= 0, "%+v", err)
 }
 
-// TestWaitingText: status prints once what each change waits for, and what to do if it does not happen.
+// TestWaitingText: status prints once what each change waits for, and what to do if it does not
+// happen.
 func TestWaitingText(t *testing.T) {
 	var b strings.Builder
 	plugin := converge.Change{Reason: converge.Reason{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}}
@@ -29,7 +30,8 @@ func TestWaitingText(t *testing.T) {
 	check.That(t, b.String() == "not yet: the node offers 0 of 8\n  try      add tolerations\n\nx\n  because  y\n\n", "%s", b.String())
 }
 
-// TestDiffWithoutSpec: what gpuadm left is in its journal, so that status --diff needs no node.toml.
+// TestDiffWithoutSpec: what gpuadm left is in its journal, so that status --diff needs no
+// node.toml.
 func TestDiffWithoutSpec(t *testing.T) {
 	n := recordedNode(t, "debian12-containerd16")
 	code, out, errs := onNode(t, n, "status", "--diff")

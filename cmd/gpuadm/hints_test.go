@@ -21,9 +21,11 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// The law of hints: each command that gpuadm prints to be typed is typed on a clone of that machine. It parses, it ends, a verb that only
-// looks touches nothing, and "To undo" ends in the machine from before the run. What gpuadm prints is known from where it makes
-// the line (env.told), and what it advises of other programs from the fields try and fix of -o json; no sentence is parsed for it.
+// The law of hints: each command that gpuadm prints to be typed is typed on a clone of that
+// machine. It parses, it ends, a verb that only looks touches nothing, and "To undo" ends in the
+// machine from before the run. What gpuadm prints is known from where it makes the line (env.told),
+// and what it advises of other programs from the fields try and fix of -o json; no sentence is
+// parsed for it.
 
 // told is one gpuadm run whose hints are typed.
 type told struct {
@@ -35,7 +37,8 @@ type told struct {
 	lines  []string
 }
 
-// looking are the verbs that touch nothing. Others are typed too, but for those that write files beside the machine or talk to others.
+// looking are the verbs that touch nothing. Others are typed too, but for those that write files
+// beside the machine or talk to others.
 var (
 	looking  = []string{"plan", "status", "doctor", "owners", "facts", "validate", "config", "fit", "profiles", "export", "generate", "manifest", "version"}
 	notTyped = []string{"init", "bundle", "ssh", "mirror", "bake"}
@@ -129,7 +132,8 @@ func advised(value any) (all []string) {
 	return all
 }
 
-// foreign judges an advice that begins with another program: its first word and its options are ones that the program knows.
+// foreign judges an advice that begins with another program: its first word and its options are
+// ones that the program knows.
 func foreign(advice string) string {
 	command, _, _ := strings.Cut(advice, ", ")
 	command, _, _ = strings.Cut(command, "    ")
@@ -146,7 +150,8 @@ func foreign(advice string) string {
 	return ""
 }
 
-// TestDoctorCommands types each command of gpuadm in doctor's table, and judges those of other programs.
+// TestDoctorCommands types each command of gpuadm in doctor's table, and judges those of other
+// programs.
 func TestDoctorCommands(t *testing.T) {
 	n, bare := pairs.Machine(t), pairs.Machine(t)
 	pairs.Write(t, n, specHome+"/node.toml", "format = 1\n"+pairs.Specs[len(pairs.Specs)-1].Text)

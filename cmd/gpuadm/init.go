@@ -24,8 +24,9 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// schemaHome is the address of the schemas of node.toml and of -o json. Editors with Taplo (Even Better TOML) or Tombi complete
-// a TOML file by the schema in its first line; Tombi requires an empty line after it.
+// schemaHome is the address of the schemas of node.toml and of -o json. Editors with Taplo (Even
+// Better TOML) or Tombi complete a TOML file by the schema in its first line; Tombi requires an
+// empty line after it.
 // Sources: https://taplo.tamasfe.dev/configuration/using-schemas.html and
 // https://tombi-toml.github.io/tombi/docs/comment-directive/schema-document-directive.
 const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
@@ -124,7 +125,8 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	return nil
 }
 
-// planned returns the draft's text; it leaves out sections that cannot be planned on this machine, with the reason.
+// planned returns the draft's text; it leaves out sections that cannot be planned on this machine,
+// with the reason.
 func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 	d.left = map[string]string{}
 	for {
@@ -155,8 +157,8 @@ func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 	}
 }
 
-// A draft is a spec that init writes: its inputs, and its text. A line that begins with "# " is prose; a "#" without a space
-// precedes a key that an operator may want.
+// A draft is a spec that init writes: its inputs, and its text. A line that begins with "# " is
+// prose; a "#" without a space precedes a key that an operator may want.
 type draft struct {
 	facts  facts.Facts
 	gpus   []host.GPU
@@ -199,7 +201,8 @@ func (d *draft) spec() (string, error) {
 	return text, nil
 }
 
-// driver writes [driver] and [toolkit]: the machine's branch if gpuadm would install it, else the advised branch.
+// driver writes [driver] and [toolkit]: the machine's branch if gpuadm would install it, else the
+// advised branch.
 func (d *draft) driver() {
 	off := func(why string) {
 		d.say("# "+why, "#[driver]", `#version = "580"`, "")
@@ -261,10 +264,13 @@ func (d *draft) driver() {
 	}
 }
 
-// nearness writes which settings of kubelet, which are not gpuadm's, keep a pod's CPUs and memory near its GPU, for machines of which it is
-// known. Sources: https://github.com/nebius/nebius-solutions-library/pull/996 (H200, B200, B300: restricted, static, and 1329Mi reserved on
-// node 0) and https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/ (what is reserved); for coherent GPUs
-// https://github.com/kubernetes/kubernetes/pull/135581 and https://github.com/kubernetes/enhancements/issues/5726.
+// nearness writes which settings of kubelet, which are not gpuadm's, keep a pod's CPUs and memory
+// near its GPU, for machines of which it is known. Sources:
+// https://github.com/nebius/nebius-solutions-library/pull/996 (H200, B200, B300: restricted,
+// static, and 1329Mi reserved on node 0) and
+// https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/ (what is reserved); for
+// coherent GPUs https://github.com/kubernetes/kubernetes/pull/135581 and
+// https://github.com/kubernetes/enhancements/issues/5726.
 func (d *draft) nearness() {
 	choice, err := d.advised()
 	fabric := drivers.FabricOf(drivers.Load(), d.facts)

@@ -58,8 +58,8 @@ func recorded(t *testing.T) map[string][]byte {
 
 var option = regexp.MustCompile(`(?m)^#([a-z\[])`)
 
-// TestInitPlans: on every recorded machine the spec that init writes validates, and gives a plan that can be made; with each of
-// its comments taken in it is still a spec.
+// TestInitPlans: on every recorded machine the spec that init writes validates, and gives a plan
+// that can be made; with each of its comments taken in it is still a spec.
 func TestInitPlans(t *testing.T) {
 	for name, archive := range recorded(t) {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,8 @@ func TestInitPlans(t *testing.T) {
 	}
 }
 
-// TestInitSystems: a minor release is that of its major one, and an unknown one is answered with those that are known.
+// TestInitSystems: a minor release is that of its major one, and an unknown one is answered with
+// those that are known.
 func TestInitSystems(t *testing.T) {
 	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
 	for system, want := range map[string]string{"rhel-9.6": "", "ubuntu-24.04.3": "", "ubuntu-20.04": "write one of ubuntu-22.04, ubuntu-24.04, ubuntu-26.04", "debian-11": "debian-12, debian-13", "hurd-1": "rocky-9"} {
@@ -120,8 +121,8 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
-// TestInitElsewhere: for every operating system that the catalog knows, and for GPUs of all sorts, init makes a spec that validate
-// finds right for that machine.
+// TestInitElsewhere: for every operating system that the catalog knows, and for GPUs of all sorts,
+// init makes a spec that validate finds right for that machine.
 func TestInitElsewhere(t *testing.T) {
 	c := drivers.Load()
 	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)

@@ -68,7 +68,8 @@ func (k kept) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// TestFold: lines are broken between words; what continues a line begins below its text; a word that is too long stays whole.
+// TestFold: lines are broken between words; what continues a line begins below its text; a word
+// that is too long stays whole.
 func TestFold(t *testing.T) {
 	for _, test := range []struct {
 		text  string
@@ -98,7 +99,8 @@ func (slow) Error() string { return "api.example does not answer in time" }
 func (slow) Unwrap() error { return context.DeadlineExceeded }
 func (slow) Waits() bool   { return true }
 
-// TestWhoseTimeIsOver tells a server that does not answer in time, which may answer the next run, from a run whose own --deadline is over.
+// TestWhoseTimeIsOver tells a server that does not answer in time, which may answer the next run,
+// from a run whose own --deadline is over.
 func TestWhoseTimeIsOver(t *testing.T) {
 	for _, test := range []struct {
 		err  error
@@ -118,7 +120,8 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
-// TestHelpExit holds the page on exit codes to the codes that there are, and each to what a script does with it.
+// TestHelpExit holds the page on exit codes to the codes that there are, and each to what a script
+// does with it.
 func TestHelpExit(t *testing.T) {
 	var out strings.Builder
 	e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}

@@ -26,12 +26,15 @@ import (
 )
 
 func main() {
-	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
+	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not
+	// leave a node half done.
 	signal.Ignore(syscall.SIGPIPE)
-	// crypto/x509 reads these variables; the caller's environment must not decide which CAs a root process trusts.
+	// crypto/x509 reads these variables; the caller's environment must not decide which CAs a root
+	// process trusts.
 	os.Unsetenv("SSL_CERT_FILE")
 	os.Unsetenv("SSL_CERT_DIR")
-	// Go wakes threads on all processors, of which a node has up to 200, and an apply has work for a few: docs/figures.md has what that costs.
+	// Go wakes threads on all processors, of which a node has up to 200, and an apply has work for
+	// a few: docs/figures.md has what that costs.
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
 }
@@ -197,7 +200,8 @@ func (f *ending) advise(e env, err error) {
 	}
 }
 
-// print prints a failure as text: each error of the spec with a mark under its place, or the error with its reasons and advice.
+// print prints a failure as text: each error of the spec with a mark under its place, or the error
+// with its reasons and advice.
 func (f ending) print(e env) {
 	for _, w := range f.Spec {
 		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)

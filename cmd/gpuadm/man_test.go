@@ -23,7 +23,8 @@ import (
 // page is a man page while it is written, in the macros of man(7).
 type page struct{ strings.Builder }
 
-// text escapes what roff would read as its own: backslashes, hyphens that are typed, and a dot or a quote that begins a line.
+// text escapes what roff would read as its own: backslashes, hyphens that are typed, and a dot or a
+// quote that begins a line.
 func (p *page) text(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -173,7 +174,8 @@ func flagVariables(cmd *cobra.Command) []string {
 	return all
 }
 
-// TestEnvironment: the variables that the code names are those of gpuadm help environment and of docs/environment.md.
+// TestEnvironment: the variables that the code names are those of gpuadm help environment and of
+// docs/environment.md.
 func TestEnvironment(t *testing.T) {
 	word := regexp.MustCompile(`GPUADM_[A-Z_]*[A-Z]`)
 	var documented []string

@@ -16,7 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// engineHandler is the handler's name if neither node.toml nor the engine's configuration names one.
+// engineHandler is the handler's name if neither node.toml nor the engine's configuration names
+// one.
 const engineHandler = "nvidia"
 
 func newManifest(c *common) *cobra.Command {
@@ -73,7 +74,8 @@ func runtimeClass(s spec.Spec) (string, map[string]any, error) {
 	return "", node.RuntimeClassManifest(name), nil
 }
 
-// manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment, or as JSON. What is nil is left out.
+// manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment,
+// or as JSON. What is nil is left out.
 func (c *common) manifest(all ...func(spec.Spec) (comment string, object map[string]any, err error)) error {
 	_, s, err := c.machine()
 	if err != nil {

@@ -142,8 +142,8 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	return d.GPUs, err
 }
 
-// migEntries returns the spec's entries, or one layout of a file in mig-parted's format. Such a file is the caller's, not in
-// the folder of --root.
+// migEntries returns the spec's entries, or one layout of a file in mig-parted's format. Such a
+// file is the caller's, not in the folder of --root.
 func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
 		data, err := c.read(c.files[0])

@@ -93,7 +93,8 @@ func (l *labelled) label(labels kubesim.Object) {
 	})
 }
 
-// gpuadm runs a command, and says its exit code, the states since the last, and how GPU 0 is partitioned now.
+// gpuadm runs a command, and says its exit code, the states since the last, and how GPU 0 is
+// partitioned now.
 func (l *labelled) gpuadm(args ...string) string {
 	l.t.Helper()
 	var out strings.Builder
@@ -110,7 +111,8 @@ func (l *labelled) want(got, want string) {
 	check.That(l.t, got == want, "got  %s\nwant %s\n%s", got, want, l.said)
 }
 
-// TestMIGLabel: a team that leaves the operator keeps its commands: kubectl label node … nvidia.com/mig.config=…
+// TestMIGLabel: a team that leaves the operator keeps its commands: kubectl label node …
+// nvidia.com/mig.config=…
 func TestMIGLabel(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{devicePlug: "true"})
 	l.want(l.gpuadm("apply", "mig"), "0 [] off")
@@ -140,7 +142,8 @@ func TestMIGLabel(t *testing.T) {
 	check.That(t, l.Touches() == touches && strings.Contains(l.said, "nvidia.com/gpu.deploy.mig-manager=false"), "two owners, %d touches:\n%s", l.Touches()-touches, l.said)
 }
 
-// TestMIGLabelBusy: with policy = "never" a change that failed is made again without a pause, until an operator asks or the label changes.
+// TestMIGLabelBusy: with policy = "never" a change that failed is made again without a pause, until
+// an operator asks or the label changes.
 func TestMIGLabelBusy(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
 	must.OK(t, l.WriteFile("/etc/gpuadm/node.toml", []byte(labelSpec+"[disruption]\npolicy = \"never\"\n"), host.Attr{Mode: 0o644}))
@@ -159,7 +162,8 @@ func TestMIGLabelBusy(t *testing.T) {
 	}
 }
 
-// TestMIGLabelCut: a run that was killed while the clients are paused leaves none of them paused for long.
+// TestMIGLabelCut: a run that was killed while the clients are paused leaves none of them paused
+// for long.
 func TestMIGLabelCut(t *testing.T) {
 	for cut := 0; ; cut += check.Every(3) {
 		l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
@@ -180,7 +184,8 @@ func (l *labelled) gpuadmCut(args ...string) int {
 	return run(l.t.Context(), envOn(l.Node, io.Discard), args)
 }
 
-// TestMIGLabelPlugin: without the operator the device plugin is ended after a change, and starts again with the new partitions.
+// TestMIGLabelPlugin: without the operator the device plugin is ended after a change, and starts
+// again with the new partitions.
 func TestMIGLabelPlugin(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
 	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
@@ -190,8 +195,9 @@ func TestMIGLabelPlugin(t *testing.T) {
 	check.That(t, !has, "a label of the operator was made")
 }
 
-// TestMIGChangeLeavesFeatureDiscovery: GPU Feature Discovery reads the partitions again once a minute, so it runs on where the device
-// plugin is ended: --sleep-interval in cmd/gpu-feature-discovery/main.go of https://github.com/NVIDIA/k8s-device-plugin, and
+// TestMIGChangeLeavesFeatureDiscovery: GPU Feature Discovery reads the partitions again once a
+// minute, so it runs on where the device plugin is ended: --sleep-interval in
+// cmd/gpu-feature-discovery/main.go of https://github.com/NVIDIA/k8s-device-plugin, and
 // gfd.sleepInterval of its chart's values.yaml.
 func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
@@ -210,7 +216,8 @@ func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
 	check.That(t, err == nil && len(names) == 1, "GPU Feature Discovery was ended: %v, %v\n%s", names, err, l.said)
 }
 
-// TestPodFollows: the DaemonSet's pod looks at its Node's label only if the spec that its apply reads has follow_label.
+// TestPodFollows: the DaemonSet's pod looks at its Node's label only if the spec that its apply
+// reads has follow_label.
 func TestPodFollows(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "format = 1\n": false, "format = 1\n[mig]\nfile = \"/f.yaml\"\nfollow_label = true\n": true} {
 		n := must.Get(simhost.New([]byte("-- etc/gpuadm/ --\n")))(t)
@@ -251,8 +258,9 @@ func TestApplyNamesEveryGPU(t *testing.T) {
 	}
 }
 
-// TestNamesPausedServices: plan and apply name the services that the change stops for a while, each once; those that do not run are not
-// among them, and a change that only makes partitions pauses none.
+// TestNamesPausedServices: plan and apply name the services that the change stops for a while, each
+// once; those that do not run are not among them, and a change that only makes partitions pauses
+// none.
 func TestNamesPausedServices(t *testing.T) {
 	const units = "[[unit]]\nname = \"nvidia-dcgm.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvidia-persistenced.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvsm.service\"\nactive = \"inactive\"\n"
 	n := twoH100(t, "[[mig.gpu]]\nlayout = { \"1g.10gb\" = 2 }\n", units)
@@ -285,7 +293,8 @@ func TestNoPermissionSaysRoot(t *testing.T) {
 	check.That(t, code != 0 && strings.Contains(out, "NO_PERMISSION") && strings.Contains(out, "run it as root"), "exit code %d\n%s", code, out)
 }
 
-// TestGateStaysShut: a GPU that waits alone leaves the node not ready: apply says so by its exit code, and kubelet may not start.
+// TestGateStaysShut: a GPU that waits alone leaves the node not ready: apply says so by its exit
+// code, and kubelet may not start.
 func TestGateStaysShut(t *testing.T) {
 	n := twoH100(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n")
 	n.Use("0000:1f:00.0", -1, 4711)

@@ -142,7 +142,8 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	return nil
 }
 
-// isFor refuses another system than this machine's, since the system's own packager must resolve the packages.
+// isFor refuses another system than this machine's, since the system's own packager must resolve
+// the packages.
 func isFor(is facts.OS, asked string) error {
 	id, version, _ := strings.Cut(asked, "-")
 	if is.ID == id && (is.Version == version || strings.HasPrefix(is.Version, version+".")) {

@@ -25,8 +25,9 @@ import (
 // nextStep is how an answer says what to do; a file that is not there needs no such line.
 var nextStep = regexp.MustCompile(`\n +try|; (see )?gpuadm |takes |no such file|needs --os|no run is left|gpuadm ssh root@`)
 
-// TestMistakes: what a person gets wrong on the command line and in node.toml is answered with the thing that is wrong and the next
-// step. The file has each mistake as it is typed, with the file that < gives to stdin, and its answer.
+// TestMistakes: what a person gets wrong on the command line and in node.toml is answered with the
+// thing that is wrong and the next step. The file has each mistake as it is typed, with the file
+// that < gives to stdin, and its answer.
 func TestMistakes(t *testing.T) {
 	const file = "testdata/mistakes.txt"
 	var all strings.Builder
@@ -63,8 +64,9 @@ func TestMistakes(t *testing.T) {
 	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
 }
 
-// TestAllIsTyped: no verb, no flag and no page is there that no test touches: the program's own tables and the files of docs against the
-// tests' texts. TestPages types the pages and so the files that they name.
+// TestAllIsTyped: no verb, no flag and no page is there that no test touches: the program's own
+// tables and the files of docs against the tests' texts. TestPages types the pages and so the files
+// that they name.
 func TestAllIsTyped(t *testing.T) {
 	var all strings.Builder
 	for _, pattern := range []string{"*_test.go", "testdata/mistakes.txt", "testdata/screens.txt", "../../test/script/*.txtar", "../../test/*/*.go", "../../internal/*/*_test.go", "../../test/lab/*/*.go", "../../images/*/*.service", "../../images/chart/templates/*"} {

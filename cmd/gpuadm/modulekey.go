@@ -49,7 +49,8 @@ func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 	return &local.ModuleKey{Private: key, Certificate: cert}, nil
 }
 
-// matching refuses an encrypted private key, and a key that does not match the certificate. scripts/sign-file.c in the kernel's tree reads PEM.
+// matching refuses an encrypted private key, and a key that does not match the certificate.
+// scripts/sign-file.c in the kernel's tree reads PEM.
 func matching(key, cert []byte) error {
 	block, _ := pem.Decode(key)
 	switch {
@@ -68,8 +69,9 @@ func matching(key, cert []byte) error {
 	return nil
 }
 
-// forSecureBoot returns the keys that machines of the image trust, if they boot with Secure Boot. With --module-key they do;
-// else --secure-boot decides, and without it, if this machine becomes the image, its own Secure Boot.
+// forSecureBoot returns the keys that machines of the image trust, if they boot with Secure Boot.
+// With --module-key they do; else --secure-boot decides, and without it, if this machine becomes
+// the image, its own Secure Boot.
 func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust, error) {
 	if key != nil {
 		k, _ := facts.Certificate(key.Certificate)
@@ -123,8 +125,9 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) erro
 	}
 }
 
-// trustInstalled refuses to continue if another user could have written the boot units, or the binary that they run as root. If
-// the install stage will write these files, only their folders count.
+// trustInstalled refuses to continue if another user could have written the boot units, or the
+// binary that they run as root. If the install stage will write these files, only their folders
+// count.
 func trustInstalled(h host.View, e *converge.Engine) error {
 	names, reinstall := stages.Installed(h), []string{"or install them again with a gpuadm that you trust: apply --install"}
 	if agent.Installs(e) {
@@ -150,7 +153,8 @@ func trust(h host.View, names ...string) error {
 	return nil
 }
 
-// warnOfWriters names the -f files that every user can change. gpuadm uses them: the operator chose them.
+// warnOfWriters names the -f files that every user can change. gpuadm uses them: the operator chose
+// them.
 func (c *common) warnOfWriters() {
 	for _, name := range c.files {
 		if c.stat == nil || c.quiet || name == "-" {

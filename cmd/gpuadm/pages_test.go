@@ -27,7 +27,8 @@ import (
 //go:embed testdata/programs.txt
 var programs string
 
-// knows is what programs of other projects know, from testdata/programs.txt: their options by program and words.
+// knows is what programs of other projects know, from testdata/programs.txt: their options by
+// program and words.
 var knows = func() map[string][]string {
 	all := map[string][]string{}
 	for line := range strings.Lines(programs) {
@@ -49,7 +50,8 @@ func isKnown(words string) bool {
 	return is
 }
 
-// foreignOne judges the words of a command of another program: its first words and its options are ones that the program knows.
+// foreignOne judges the words of a command of another program: its first words and its options are
+// ones that the program knows.
 func foreignOne(words []string) string {
 	at := words[0]
 	_, any := knows[at] // words
@@ -158,7 +160,8 @@ func wrongOnPage(words []string) string {
 	return "testdata/programs.txt does not have " + words[0]
 }
 
-// wrongValue looks for the values that a command sets in the chart that it names: ours, or one of programs.txt.
+// wrongValue looks for the values that a command sets in the chart that it names: ours, or one of
+// programs.txt.
 func wrongValue(words []string) string {
 	var chart []string
 	for _, word := range words {
@@ -193,8 +196,9 @@ func ourPages(t *testing.T) (names []string) {
 	return names
 }
 
-// TestPages: each command line of our pages is valid for its program, also gpuadm in code within a line.
-// What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by TestLabKubePages, the tutorial by TestTutorial.
+// TestPages: each command line of our pages is valid for its program, also gpuadm in code within a
+// line. What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by
+// TestLabKubePages, the tutorial by TestTutorial.
 func TestPages(t *testing.T) {
 	code, prompt, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
 	commands := 0
@@ -231,8 +235,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestTutorial types what docs/tutorial.md has of gpuadm, in order, on a simulated Ubuntu with two H100: each line ends well, and the undo
-// ends in the machine from before the first plan.
+// TestTutorial types what docs/tutorial.md has of gpuadm, in order, on a simulated Ubuntu with two
+// H100: each line ends well, and the undo ends in the machine from before the first plan.
 func TestTutorial(t *testing.T) {
 	n := pairs.Machine(t, "A30", "H100-80", "10de20b7", "10de2331", "10DE:20B7", "10DE:2331", "10DE:1532", "10DE:1626")
 	text := string(must.Get(os.ReadFile("../../docs/tutorial.md"))(t))

@@ -65,8 +65,9 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	return nil
 }
 
-// noGPU prints one line if the machine has no NVIDIA GPU: in a mixed pool a DaemonSet also runs on such nodes. With gpu_count in
-// [driver], or if the node had GPUs before, that is an error, which preflight reports. answer makes the verb's JSON from an empty plan.
+// noGPU prints one line if the machine has no NVIDIA GPU: in a mixed pool a DaemonSet also runs on
+// such nodes. With gpu_count in [driver], or if the node had GPUs before, that is an error, which
+// preflight reports. answer makes the verb's JSON from an empty plan.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, answer func(converge.Plan) any) (bool, error) {
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil

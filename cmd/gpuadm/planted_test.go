@@ -17,12 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with one in its words.
+// leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's
+// command line, and apt fails with one in its words.
 //
 //go:embed testdata/planted.txtar
 var leaky string
 
-// leakyNode is a machine with secrets wherever gpuadm reads, and those of them that do not begin with planted-.
+// leakyNode is a machine with secrets wherever gpuadm reads, and those of them that do not begin
+// with planted-.
 func leakyNode(t *testing.T) (*simhost.Node, []string) {
 	t.Helper()
 	n := recordedNode(t, "ubuntu24-h100")
@@ -99,7 +101,8 @@ func plantFile(t *testing.T, n *simhost.Node, name, text string) {
 	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 }
 
-// corpusSecrets puts the masker's corpus of planted secrets where gpuadm reads files of all forms, and returns the secrets.
+// corpusSecrets puts the masker's corpus of planted secrets where gpuadm reads files of all forms,
+// and returns the secrets.
 func corpusSecrets(t *testing.T, n *simhost.Node) (secrets []string) {
 	t.Helper()
 	data := must.Get(os.ReadFile("../../internal/mask/testdata/planted.txt"))(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// planText prints a plan: a line for each stage, or its changes if details are asked for; the notes; the changes that cannot be
-// made; and the next command.
+// planText prints a plan: a line for each stage, or its changes if details are asked for; the
+// notes; the changes that cannot be made; and the next command.
 func (c *common) planText(p converge.Plan) {
 	w := c.stdout
 	if !c.quiet {
@@ -66,12 +66,14 @@ func (c *common) planText(p converge.Plan) {
 	}
 }
 
-// detailed says whether a stage's changes are shown one by one: with -v, or if the operator names the stage.
+// detailed says whether a stage's changes are shown one by one: with -v, or if the operator names
+// the stage.
 func (c *common) detailed(stage string) bool {
 	return c.verbose || slices.Contains(c.shown, stage)
 }
 
-// stageLine prints a stage's changes in a line: those that cannot be made, else those to be made, then those that are deferred.
+// stageLine prints a stage's changes in a line: those that cannot be made, else those to be made,
+// then those that are deferred.
 func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change) {
 	refused, ready, later := sorted(changes)
 	first, text := refused, ""
@@ -98,7 +100,8 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
 
-// sorted returns the changes that cannot be made, those that are made now, and those that are deferred.
+// sorted returns the changes that cannot be made, those that are made now, and those that are
+// deferred.
 func sorted(changes []converge.Change) (refused, ready, later []converge.Change) {
 	for _, ch := range changes {
 		switch {
@@ -113,7 +116,8 @@ func sorted(changes []converge.Change) (refused, ready, later []converge.Change)
 	return refused, ready, later
 }
 
-// refusals repeats at the end the changes that cannot be made and the reasons, unless the plan shows nothing else.
+// refusals repeats at the end the changes that cannot be made and the reasons, unless the plan
+// shows nothing else.
 func (c *common) refusals(p converge.Plan, short bool) bool {
 	all := p.Cannot()
 	if len(all) == 0 || !short && len(all) == len(p.Changes) {
@@ -125,7 +129,8 @@ func (c *common) refusals(p converge.Plan, short bool) bool {
 	return true
 }
 
-// joined has one change in the place of all that cannot be made for one reason, with their names: several stages may have the same reason.
+// joined has one change in the place of all that cannot be made for one reason, with their names:
+// several stages may have the same reason.
 func joined(changes []converge.Change) (list []converge.Change) {
 	at := map[string]int{}
 	for _, ch := range changes {
@@ -199,7 +204,8 @@ func grouped(changes []converge.Change, key func(converge.Change) string) (order
 	return order, by
 }
 
-// ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this node".
+// ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this
+// node".
 func ofNode(changes []converge.Change) string {
 	nouns, _ := grouped(changes, func(ch converge.Change) string { noun, _, _ := strings.Cut(ch.Name, " "); return noun + "s" })
 	last := len(nouns) - 1
@@ -258,7 +264,8 @@ func heldByOthers(changes []converge.Change) []converge.Change {
 	})
 }
 
-// allowing is what a command needs to make changes to what another tool holds: "" where there are none.
+// allowing is what a command needs to make changes to what another tool holds: "" where there are
+// none.
 func allowing(changes []converge.Change) string {
 	if len(heldByOthers(changes)) == 0 {
 		return ""

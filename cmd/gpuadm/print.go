@@ -28,7 +28,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// show prints an answer: with -o json as one JSON object on one line, else as text made from the same value.
+// show prints an answer: with -o json as one JSON object on one line, else as text made from the
+// same value.
 func show[T any](c *common, answer T, text func(T)) error {
 	if c.output == "json" {
 		return printJSON(c.stdout, answer)
@@ -37,7 +38,8 @@ func show[T any](c *common, answer T, text func(T)) error {
 	return nil
 }
 
-// printJSON prints a value as JSON on one line. It masks secrets, and escapes characters that a terminal may interpret, such as U+009B.
+// printJSON prints a value as JSON on one line. It masks secrets, and escapes characters that a
+// terminal may interpret, such as U+009B.
 func printJSON(w io.Writer, v any) error {
 	all, err := encoded(v)
 	if err != nil {
@@ -83,7 +85,8 @@ func rows(w io.Writer, indent, width int, word string, lines ...string) {
 	}
 }
 
-// toType is a line that says what to do: one with an option, a pipe or a second command may be a command, which stays whole.
+// toType is a line that says what to do: one with an option, a pipe or a second command may be a
+// command, which stays whole.
 func toType(line string) any {
 	for _, sign := range []string{" -", " | ", "&&", "$("} {
 		if strings.Contains(line, sign) {
@@ -137,8 +140,8 @@ func sign(ch converge.Change) string {
 
 var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
-// states returns a change's two states, with short digests. A follower has only one desired state, so the state found is
-// enough: "its configuration changed since it started".
+// states returns a change's two states, with short digests. A follower has only one desired state,
+// so the state found is enough: "its configuration changed since it started".
 func states(ch converge.Change) string {
 	if ch.Follows && ch.Before != "" {
 		return short(ch.Before)
@@ -229,7 +232,8 @@ func (c *common) typed(verb string) string {
 	return c.command(verb, c.chosen...)
 }
 
-// command returns a command line for the same machine and spec. The verb is already shell text; command quotes the other words.
+// command returns a command line for the same machine and spec. The verb is already shell text;
+// command quotes the other words.
 func (c *common) command(verb string, more ...string) string {
 	if name, _, _ := strings.Cut(verb, " "); !slices.Contains([]string{"undo", "facts", "init", "bundle"}, name) { // they read no spec
 		for _, f := range slices.Backward(c.files) {

@@ -10,9 +10,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// A pulse reports, during a long change or one of many things, what it is, how much of it is done, its duration so far and that of an
-// earlier run, and the last line of the program that makes it: apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)". It does
-// so at once when the program begins another phase.
+// A pulse reports, during a long change or one of many things, what it is, how much of it is done,
+// its duration so far and that of an earlier run, and the last line of the program that makes it:
+// apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)". It does so at once when the
+// program begins another phase.
 type pulse struct {
 	mu          sync.Mutex
 	every       time.Duration     // between two lines

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// long is a run with a change that took three minutes before, and with a batch of one of Ubuntu's longest names and others. Its times lie
-// after those of the pulse's own clock, which beats only when the test says so.
+// long is a run with a change that took three minutes before, and with a batch of one of Ubuntu's
+// longest names and others. Its times lie after those of the pulse's own clock, which beats only
+// when the test says so.
 func long(v *textVoice) {
 	at := func(seconds int) time.Time {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
@@ -46,8 +47,10 @@ func long(v *textVoice) {
 	v.close()
 }
 
-// TestPulse: a change that takes long is shown with what is done of it, its time, the time that it usually takes and what its program printed
-// last: in a pipe a line at the begin of each phase, every 15 seconds and at its end, on a terminal one live line, which never wraps and never loses its times.
+// TestPulse: a change that takes long is shown with what is done of it, its time, the time that it
+// usually takes and what its program printed last: in a pipe a line at the begin of each phase,
+// every 15 seconds and at its end, on a terminal one live line, which never wraps and never loses
+// its times.
 func TestPulse(t *testing.T) {
 	var piped strings.Builder
 	on := func(w io.Writer) *textVoice {

@@ -28,8 +28,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestMayReboot: without the boot unit apply --reboot is refused before the first touch if a change of the plan needs a
-// reboot; otherwise it goes on, and does not reboot whatever comes.
+// TestMayReboot: without the boot unit apply --reboot is refused before the first touch if a change
+// of the plan needs a reboot; otherwise it goes on, and does not reboot whatever comes.
 func TestMayReboot(t *testing.T) {
 	archive := must.Get(os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar")))(t)
 	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
@@ -79,7 +79,8 @@ func (d *deaf) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	return nil, errors.New("cannot run systemctl: it is not installed")
 }
 
-// TestRebootFails: a reboot that cannot be made is said, with what to do; a deadline that has passed does not keep it back.
+// TestRebootFails: a reboot that cannot be made is said, with what to do; a deadline that has
+// passed does not keep it back.
 func TestRebootFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -90,8 +91,9 @@ func TestRebootFails(t *testing.T) {
 		"%v after %q", err, d.asked)
 }
 
-// TestBootUnitsHaveALimit: kubelet waits for the first unit, so an apply in there ends by its deadline; systemd's own limit is for a
-// process that does not, and leaves it time to put the stage at work back first.
+// TestBootUnitsHaveALimit: kubelet waits for the first unit, so an apply in there ends by its
+// deadline; systemd's own limit is for a process that does not, and leaves it time to put the stage
+// at work back first.
 func TestBootUnitsHaveALimit(t *testing.T) {
 	for name, text := range map[string][]byte{"gpuadm.service": systemd.Service, "gpuadm-ready.service": systemd.Ready} {
 		options := must.Get(unit.DeserializeOptions(bytes.NewReader(text)))(t)

@@ -88,8 +88,8 @@ func noRepair(code string) error {
 	}
 }
 
-// repair prepares the repair of one fault. The spec decides whether apply is the fix, and what gpuadm may interrupt; a machine
-// needs no spec for a repair.
+// repair prepares the repair of one fault. The spec decides whether apply is the fix, and what
+// gpuadm may interrupt; a machine needs no spec for a repair.
 func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	all := stages.Repairs()
 	i := slices.IndexFunc(all, func(r stages.Repair) bool { return r.Code == code })
@@ -121,7 +121,8 @@ type undoFlags struct {
 	dryRun, yes  bool
 }
 
-// typed returns the flags for the runs of this plan, by id: when the operator types them, another run may be the last.
+// typed returns the flags for the runs of this plan, by id: when the operator types them, another
+// run may be the last.
 func (u undoFlags) typed(p converge.UndoPlan) string {
 	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
 	for _, what := range u.allow {
@@ -206,8 +207,9 @@ func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// leavable refuses a --leave name that gpuadm has not changed here: with a typing error, undo would revert what the operator
-// wants to keep. It accepts names that an earlier undo has reverted, so that the same command line works again.
+// leavable refuses a --leave name that gpuadm has not changed here: with a typing error, undo would
+// revert what the operator wants to keep. It accepts names that an earlier undo has reverted, so
+// that the same command line works again.
 func (c *common) leavable(h host.View, leave []string) error {
 	var made []string
 	named := map[string]bool{}

@@ -146,7 +146,8 @@ func run(ctx context.Context, e env, args []string) int {
 	return report(e, cmd, err)
 }
 
-// noVariable marks a flag that reuses a common flag's name for something else: its GPUADM_* variable sets only the common flag.
+// noVariable marks a flag that reuses a common flag's name for something else: its GPUADM_*
+// variable sets only the common flag.
 const noVariable = "gpuadm-no-variable"
 
 // check refuses wrong values of the common flags, and reads missing flags from GPUADM_* variables.
@@ -244,11 +245,12 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// onSignal closes the channel at the first SIGTERM or SIGINT: the run finishes the current change, then stops. A second signal
-// ends the process at once. The loss of the terminal or the connection does not stop a run.
+// onSignal closes the channel at the first SIGTERM or SIGINT: the run finishes the current change,
+// then stops. A second signal ends the process at once. The loss of the terminal or the connection
+// does not stop a run.
 //
-// onSignal does not wait for the signal thread to start (up to a millisecond): an earlier signal ends a process that has changed
-// nothing.
+// onSignal does not wait for the signal thread to start (up to a millisecond): an earlier signal
+// ends a process that has changed nothing.
 func onSignal(say func()) (<-chan struct{}, func()) {
 	sig, stop, ready := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
 	signal.Ignore(syscall.SIGHUP)
@@ -264,8 +266,9 @@ func onSignal(say func()) (<-chan struct{}, func()) {
 	return stop, func() { <-ready; signal.Stop(sig); close(sig) }
 }
 
-// group makes a verb that only groups others: alone it shows its help, and an unknown word is an error. cobra would show the
-// help for an unknown word too, and exit with 0: a script with a typing error would continue.
+// group makes a verb that only groups others: alone it shows its help, and an unknown word is an
+// error. cobra would show the help for an unknown word too, and exit with 0: a script with a typing
+// error would continue.
 func group(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = cobra.ArbitraryArgs
@@ -297,8 +300,9 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
-// others maps verbs of other programs to gpuadm's. No list can have them all, and none goes wrong by what it lacks: gpuadm answers an
-// unknown word with the verb that is spelled like it, or with its help. A test types each entry.
+// others maps verbs of other programs to gpuadm's. No list can have them all, and none goes wrong
+// by what it lacks: gpuadm answers an unknown word with the verb that is spelled like it, or with
+// its help. A test types each entry.
 var others = map[string]string{
 	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all", "rollback": "undo", "revert": "undo",
 	"check": "doctor", "diagnose": "doctor", "explain": "doctor", "install": "apply --install", "bootstrap": "apply --install", "up": "apply", "run": "apply",
@@ -330,7 +334,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return usage{t}
 }
 
-// noArgs refuses words where a verb takes flags alone, and names the flag that the first word may be meant for.
+// noArgs refuses words where a verb takes flags alone, and names the flag that the first word may
+// be meant for.
 func noArgs(cmd *cobra.Command, words []string) error {
 	if len(words) == 0 {
 		return nil

@@ -30,8 +30,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// answers are what the verbs print with -o json: each has a schema of its name in docs/schema. manifest and token print objects of
-// Kubernetes, which has the schemas of those.
+// answers are what the verbs print with -o json: each has a schema of its name in docs/schema.
+// manifest and token print objects of Kubernetes, which has the schemas of those.
 var answers = map[string]any{
 	"doctor":       doctor.Report{},
 	"event":        converge.Event{},
@@ -57,7 +57,8 @@ const (
 	draft07 = "http://json-schema.org/draft-07/schema#"
 )
 
-// TestSchemas: docs/schema has the schema of each answer, as the Go types have it, and the schema of node.toml, as the spec's table has it.
+// TestSchemas: docs/schema has the schema of each answer, as the Go types have it, and the schema
+// of node.toml, as the spec's table has it.
 func TestSchemas(t *testing.T) {
 	made := map[string]*jsonschema.Schema{"node": nodeSchema(t)}
 	docs := fieldDocs{}
@@ -90,7 +91,8 @@ func TestSchemas(t *testing.T) {
 	check.That(t, err == nil && len(files) == len(made), "%d files for %d schemas, %v: %v", len(files), len(made), err, files)
 }
 
-// nodeSchema is the schema of node.toml: each key of the spec's table with its type, default and meaning.
+// nodeSchema is the schema of node.toml: each key of the spec's table with its type, default and
+// meaning.
 func nodeSchema(t *testing.T) *jsonschema.Schema {
 	root := &jsonschema.Schema{Title: "node.toml of gpuadm", Type: "object", AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, Properties: map[string]*jsonschema.Schema{}}
 	for _, k := range spec.Keys() {
@@ -267,7 +269,8 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	}
 }
 
-// TestTextIsMadeOfJSON: what a verb prints as text is its -o json rendered, so the two cannot say different things.
+// TestTextIsMadeOfJSON: what a verb prints as text is its -o json rendered, so the two cannot say
+// different things.
 func TestTextIsMadeOfJSON(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "node.toml")
 	must.OK(t, os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n"), 0o644))
@@ -326,7 +329,8 @@ func rendered[T any](text func(*common, T)) func(*common, []byte) error {
 	}
 }
 
-// TestSpecHasSchema: the schema of node.toml takes what the parser takes, and refuses unknown keys and wrong types as it does.
+// TestSpecHasSchema: the schema of node.toml takes what the parser takes, and refuses unknown keys
+// and wrong types as it does.
 func TestSpecHasSchema(t *testing.T) {
 	s := schema(t, "node")
 	judge := func(text string) error {

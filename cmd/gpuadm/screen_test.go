@@ -35,7 +35,8 @@ func atTerminal(t *testing.T, columns int) (screen *os.File, close func() string
 		seen <- strings.TrimSuffix(text, "\x00")
 	}()
 	return screen, func() string {
-		// Linux may drop what comes just before the last close (n_tty_read looks for input, then for TTY_OTHER_CLOSED): wait for a mark.
+		// Linux may drop what comes just before the last close (n_tty_read looks for input, then
+		// for TTY_OTHER_CLOSED): wait for a mark.
 		must.Get(screen.Write([]byte{0}))(t)
 		text := <-seen
 		_, _ = screen.Close(), pty.Close()
@@ -48,9 +49,10 @@ var (
 	dated   = regexp.MustCompile(`20\d{6}-\d{6}(-\w+)?|20\d\d-\d\d-\d\d \d\d:\d\d|\d+\.\d s|\d+ checks`)
 )
 
-// TestScreens: what each verb shows at a terminal of 80 and of 120 columns. Lines break between words; one that is longer is to be
-// copied. Without colours it is the same text. A "$ gpuadm" line of the file is a command, "# NAME" the recorded machine that the next
-// ones run on, with the spec of the quoted text.
+// TestScreens: what each verb shows at a terminal of 80 and of 120 columns. Lines break between
+// words; one that is longer is to be copied. Without colours it is the same text. A "$ gpuadm" line
+// of the file is a command, "# NAME" the recorded machine that the next ones run on, with the spec
+// of the quoted text.
 func TestScreens(t *testing.T) {
 	script := string(must.Get(os.ReadFile("testdata/screens.txt"))(t))
 	for _, columns := range []int{80, 120} {

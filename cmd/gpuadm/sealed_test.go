@@ -19,18 +19,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/local"
 
 	"github.com/gpuadm/gpuadm/cloud"
-	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestSealed: plan and apply refuse a node that its cloud makes as a whole, in the words of the cloud's page, and touch nothing.
+// TestSealed: plan and apply refuse a node that its cloud makes as a whole, in the words of the
+// cloud's page, and touch nothing.
 func TestSealed(t *testing.T) {
-	// As kubelet-env and kubelet-exec-start-conf of bottlerocket-os/bottlerocket-core-kit at a10182f9, packages/kubernetes-1.31.
+	// As kubelet-env and kubelet-exec-start-conf of bottlerocket-os/bottlerocket-core-kit at
+	// a10182f9, packages/kubernetes-1.31.
 	env := "-- etc/kubernetes/kubelet/env --\nNODE_IP=10.0.1.23\nNODE_LABELS=karpenter.sh/nodepool=gpu,eks.amazonaws.com/compute-type=auto\nNODE_TAINTS=\n"
 	for _, c := range []struct{ name, machine, more, page string }{ // without a name: the page's sentence is a note
 		{"Bottlerocket", "eks-bottlerocket", "", "eks"},
@@ -100,7 +102,8 @@ func moduleKey(t *testing.T) (key, cert []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), cert
 }
 
-// TestModuleKey: the key and the certificate must be each other's, and readable without a passphrase. The certificate may be PEM.
+// TestModuleKey: the key and the certificate must be each other's, and readable without a
+// passphrase. The certificate may be PEM.
 func TestModuleKey(t *testing.T) {
 	key, cert := moduleKey(t)
 	other, _ := moduleKey(t)
@@ -138,7 +141,8 @@ func TestModuleKey(t *testing.T) {
 	}
 }
 
-// TestModuleKeyOutside: an image in which the key lies is not sealed, whichever way its folder is named.
+// TestModuleKeyOutside: an image in which the key lies is not sealed, whichever way its folder is
+// named.
 func TestModuleKeyOutside(t *testing.T) {
 	key, cert := moduleKey(t)
 	root := t.TempDir()

@@ -73,7 +73,8 @@ func (c *common) factsText(f facts.Facts) {
 	}
 }
 
-// withoutSpec shows the facts of a machine without a spec, whose state an operator asks for; it returns err.
+// withoutSpec shows the facts of a machine without a spec, whose state an operator asks for; it
+// returns err.
 func (c *common) withoutSpec(ctx context.Context, err error) error {
 	if h, openErr := c.open(c.rootDir); errors.Is(err, errNoSpec) && openErr == nil && c.output != "json" {
 		if f, factsErr := facts.Gather(ctx, view.Within(h), facts.Everything); factsErr == nil {
@@ -111,7 +112,8 @@ func newOwners(c *common) *cobra.Command {
 	}
 }
 
-// ownersText prints one owner a line and, if two programs claim a part, the settings that end each claim.
+// ownersText prints one owner a line and, if two programs claim a part, the settings that end each
+// claim.
 func (c *common) ownersText(all ownerList) {
 	for _, p := range all.Parts {
 		lines := []string{"no owner: " + p.None}
@@ -243,7 +245,8 @@ func (c *common) doctor(ctx context.Context) error {
 	return err
 }
 
-// examine examines a machine, with its node.toml if it has one. It reports an unusable node.toml as not checked.
+// examine examines a machine, with its node.toml if it has one. It reports an unusable node.toml as
+// not checked.
 func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
 	s, err := c.spec(h, c.files)
 	if err != nil && len(c.files) > 0 {

@@ -79,7 +79,8 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	return r, nil
 }
 
-// program returns gpuadm for a machine, by its uname -m. The packages install the programs for all processors in /usr/lib/gpuadm.
+// program returns gpuadm for a machine, by its uname -m. The packages install the programs for all
+// processors in /usr/lib/gpuadm.
 func (c *common) program(machine string) (data []byte, digest string, err error) {
 	arch := map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine]
 	if arch == runtime.GOARCH {
@@ -105,7 +106,8 @@ type sshAnswers struct {
 	said  map[string][]json.RawMessage
 }
 
-// tell prints a line of a machine. A line of standard output belongs to the answer, which with -o json is printed at the end.
+// tell prints a line of a machine. A line of standard output belongs to the answer, which with -o
+// json is printed at the end.
 func (a *sshAnswers) tell(host, text string, progress bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +130,8 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 
 const mostDeep = 100 // levels of a machine's JSON
 
-// rawJSON returns a line as a JSON value: the line itself if it is JSON of limited depth, else a string.
+// rawJSON returns a line as a JSON value: the line itself if it is JSON of limited depth, else a
+// string.
 func rawJSON(line string) json.RawMessage {
 	if tooDeep(line) || !json.Valid([]byte(line)) {
 		text, _ := json.Marshal(line) // a text can always be encoded

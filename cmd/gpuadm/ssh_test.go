@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeSSH runs what ssh is asked to on this machine, in a home folder for each name. A name that begins with "down" is out of reach.
-// It is no stand-in for sshd, whose real one is in test/lab: what is tested here is what gpuadm does with the answers.
+// fakeSSH runs what ssh is asked to on this machine, in a home folder for each name. A name that
+// begins with "down" is out of reach. It is no stand-in for sshd, whose real one is in test/lab:
+// what is tested here is what gpuadm does with the answers.
 //
 //go:embed testdata/ssh.sh
 var fakeSSH string
@@ -98,7 +99,8 @@ type machineSaid struct {
 	Answers     []json.RawMessage
 }
 
-// What a machine says does no harm to a terminal or a reader of JSON. How much it may say is in internal/remote.
+// What a machine says does no harm to a terminal or a reader of JSON. How much it may say is in
+// internal/remote.
 func TestSSHBounds(t *testing.T) {
 	code, out, bad, _ := runSSH(t, "ssh", "-o", "json", "deep", "--", "version")
 	check.That(t, strings.Contains(bad, "more than 100 levels deep"), "deep: it does not say so: %s", bad)
@@ -111,7 +113,8 @@ func TestSSHBounds(t *testing.T) {
 	}
 }
 
-// A connection that is lost stops no apply, which is said, and makes an answer of another verb unusable.
+// A connection that is lost stops no apply, which is said, and makes an answer of another verb
+// unusable.
 func TestSSHCut(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "node.toml")
 	must.OK(t, os.WriteFile(spec, []byte("format = 1\n"), 0o600))

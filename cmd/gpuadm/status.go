@@ -81,7 +81,8 @@ func newStatus(c *common) *cobra.Command {
 	return cmd
 }
 
-// engineOfFiles is engine for status --diff, which needs no spec, since it compares with the journal.
+// engineOfFiles is engine for status --diff, which needs no spec, since it compares with the
+// journal.
 func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
 	e, h, err := c.engine(ctx, only, nil)
 	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
@@ -114,7 +115,8 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 
 const day = "2006-01-02 15:04"
 
-// statusText prints the state and the last five runs; with from, all runs since then and their changes.
+// statusText prints the state and the last five runs; with from, all runs since then and their
+// changes.
 func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec"+glue+"%s\n\n", s.Host.Summary, s.Host.Spec)

@@ -36,8 +36,8 @@ func naming(k spec.Key, value string) string {
 	return fmt.Sprintf("format = 1\n[%s]\n%s = %s\n%s", k.Section, k.Name, value, beside[k.Section+"."+k.Name])
 }
 
-// TestPrivateFilesAreNotQuoted: what is wrong in a file that not every user can read is said by line and column: a sudo rule for
-// gpuadm plan is no rule to read /etc/shadow.
+// TestPrivateFilesAreNotQuoted: what is wrong in a file that not every user can read is said by
+// line and column: a sudo rule for gpuadm plan is no rule to read /etc/shadow.
 func TestPrivateFilesAreNotQuoted(t *testing.T) {
 	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
 	private := host.Attr{Mode: 0o640}
@@ -78,7 +78,8 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 	}
 }
 
-// TestOwnFilesAreQuoted: an error shows the line to a user who could read the file without gpuadm, in a home of mode 0700 too.
+// TestOwnFilesAreQuoted: an error shows the line to a user who could read the file without gpuadm,
+// in a home of mode 0700 too.
 func TestOwnFilesAreQuoted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.toml")
 	pipe := file + ".pipe"
@@ -90,8 +91,8 @@ func TestOwnFilesAreQuoted(t *testing.T) {
 	}
 }
 
-// TestFilesOfASpec: each file that a spec names is judged by its owner, mode and folders before a plan is made. Which keys name
-// files the keys' own checks say: they refuse a relative path.
+// TestFilesOfASpec: each file that a spec names is judged by its owner, mode and folders before a
+// plan is made. Which keys name files the keys' own checks say: they refuse a relative path.
 func TestFilesOfASpec(t *testing.T) {
 	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
 	names := 0
@@ -123,8 +124,8 @@ func TestFilesOfASpec(t *testing.T) {
 	check.That(t, names >= 8, "only %d keys name files", names)
 }
 
-// TestStrangeFilesOfASpec: what a spec names and is no regular file of a usual size is not opened, and not waited for. Plan either refuses
-// it by its name or does not read it.
+// TestStrangeFilesOfASpec: what a spec names and is no regular file of a usual size is not opened,
+// and not waited for. Plan either refuses it by its name or does not read it.
 func TestStrangeFilesOfASpec(t *testing.T) {
 	archive := string(must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t))
 	for _, k := range spec.Keys() {
@@ -142,7 +143,8 @@ func TestStrangeFilesOfASpec(t *testing.T) {
 	}
 }
 
-// TestEndlessFile: -f /dev/zero takes no more memory than a file of a usual size, and a sudo rule for gpuadm plan no machine down.
+// TestEndlessFile: -f /dev/zero takes no more memory than a file of a usual size, and a sudo rule
+// for gpuadm plan no machine down.
 func TestEndlessFile(t *testing.T) {
 	for _, args := range [][]string{{"plan", "-f", "/dev/zero"}, {"config", "-f", "/dev/zero"}, {"validate", "/dev/zero"}} {
 		var bad strings.Builder

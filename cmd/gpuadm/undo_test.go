@@ -16,7 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// At a terminal undo without --to names the run and its count, and asks. Without a terminal, or with --yes or --to, it does not ask.
+// At a terminal undo without --to names the run and its count, and asks. Without a terminal, or
+// with --yes or --to, it does not ask.
 func TestUndoAsks(t *testing.T) {
 	archive := must.Get(os.ReadFile(filepath.Join("..", "..", "test", "hosts", "debian12-containerd16.txtar")))(t)
 	pty := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)

@@ -26,8 +26,9 @@ type voice interface {
 	close()
 }
 
-// voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a live line on a terminal;
-// plain lines in a pipe. The returned context also passes it the output of the programs that make changes.
+// voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a
+// live line on a terminal; plain lines in a pipe. The returned context also passes it the output of
+// the programs that make changes.
 func (c *common) voice(ctx context.Context) (voice, context.Context) {
 	const plain = 15 * time.Second // between two lines of a long change
 	switch {
@@ -50,7 +51,8 @@ type jsonVoice struct{ to io.Writer }
 func (v jsonVoice) tell(e converge.Event) { _ = printJSON(v.to, e) }
 func (v jsonVoice) close()                {}
 
-// textVoice prints one line for each result. On a terminal the last line is live: it shows the current change until it is made.
+// textVoice prints one line for each result. On a terminal the last line is live: it shows the
+// current change until it is made.
 type textVoice struct {
 	*common
 	*pulse
@@ -77,7 +79,8 @@ func (v *textVoice) tell(e converge.Event) {
 	v.line(v.stderr, e)
 }
 
-// goesOn shows the current change: on a terminal in the live line, of which the times are never cut, else in a line of its own.
+// goesOn shows the current change: on a terminal in the live line, of which the times are never
+// cut, else in a line of its own.
 func (v *textVoice) goesOn(stage, change, took, says string) {
 	if v.quiet {
 		return
@@ -172,7 +175,8 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	}
 }
 
-// summary returns a change in one line: its name, and its states or the event to which it is deferred.
+// summary returns a change in one line: its name, and its states or the event to which it is
+// deferred.
 func summary(e converge.Event) string {
 	switch {
 	case e.Change.Deferred != "":
@@ -188,7 +192,8 @@ func summary(e converge.Event) string {
 // runEvent is the journal's MESSAGE_ID of all events of gpuadm, for journalctl MESSAGE_ID=….
 const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
-// logVoice sends events to the journal with native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
+// logVoice sends events to the journal with native fields: STAGE=, THING=, RUN=, WHAT=, and MS=,
+// how long a change took.
 type logVoice struct {
 	*pulse
 	log    *logrus.Logger
@@ -269,8 +274,9 @@ func (c *common) answer(text string) {
 	printf(c.stdout, "%s\n", text)
 }
 
-// journalHook sends entries to systemd's journal with their unit: journald finds the unit by the process, and a run with
-// nothing to do has often ended by then. journalctl -u accepts the field from root.
+// journalHook sends entries to systemd's journal with their unit: journald finds the unit by the
+// process, and a run with nothing to do has often ended by then. journalctl -u accepts the field
+// from root.
 type journalHook struct {
 	unit  string
 	typed func(text string) string // replaces the commands in a text
@@ -305,8 +311,8 @@ func entry(e *logrus.Entry) (message string, fields map[string]string) {
 	return strings.ReplaceAll(printable(e.Message), glue, " "), fields
 }
 
-// toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode
-// (systemd.exec(5)).
+// toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to
+// its device and inode (systemd.exec(5)).
 func (c *common) toJournal() bool {
 	f, ok := file(c.stderr)
 	stream := c.getenv("JOURNAL_STREAM")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hardware describes a machine for the choice of a driver, its GPUs and its system, and compares driver versions.
+// Package hardware describes a machine for the choice of a driver, its GPUs and its system, and
+// compares driver versions.
 package hardware
 
 import (
@@ -100,9 +101,10 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	return m
 }
 
-// compilerName returns the compiler that built a kernel, which is also its package's name, where it is Debian's or Ubuntu's: gcc-12 of
-// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, gcc-13 of x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. Other
-// distributions build with plain gcc, which is among the tools.
+// compilerName returns the compiler that built a kernel, which is also its package's name, where it
+// is Debian's or Ubuntu's: gcc-12 of gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, gcc-13 of
+// x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. Other distributions build with
+// plain gcc, which is among the tools.
 func compilerName(text string) string {
 	name, by, _ := strings.Cut(text, " (")
 	if arch, plain, found := strings.Cut(name, "-linux-gnu-"); found && pattern.Only(arch, pattern.Lower+pattern.Digits+"_") {

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Compare compares two driver versions by their numbers: below 0 if a is older. A text that is no version sorts before each
-// version. It is not for package versions, which only their packager can compare.
+// Compare compares two driver versions by their numbers: below 0 if a is older. A text that is no
+// version sorts before each version. It is not for package versions, which only their packager can
+// compare.
 func Compare(a, b string) int {
 	as, bs := Numbers(a), Numbers(b)
 	if as == nil && bs == nil {
@@ -18,8 +19,9 @@ func Compare(a, b string) int {
 	return slices.Compare(as, bs)
 }
 
-// Numbers returns a version's numbers without zeros at the end: 580.0 is 580. It returns nil for any text but numbers with dots
-// between: go-version accepts much more, and uses a regular expression.
+// Numbers returns a version's numbers without zeros at the end: 580.0 is 580. It returns nil for
+// any text but numbers with dots between: go-version accepts much more, and uses a regular
+// expression.
 func Numbers(version string) (all []uint64) {
 	end := 1
 	for part := range strings.SplitSeq(version, ".") {
@@ -39,8 +41,8 @@ func InBranch(version, branch string) bool {
 	return branch != "" && (version == branch || strings.HasPrefix(version, branch+"."))
 }
 
-// LeadingNumbers returns the numbers with dots that a text begins with, such as a kernel's release: 6.6.15 of
-// 6.6.15-x64v3; "" if there are none.
+// LeadingNumbers returns the numbers with dots that a text begins with, such as a kernel's release:
+// 6.6.15 of 6.6.15-x64v3; "" if there are none.
 func LeadingNumbers(s string) string {
 	end := strings.IndexFunc(s, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
 	if end >= 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
-// Modules that a spec may ask for beside the driver's. The first belongs to the driver and has its version; DKMS builds the
-// second from a package with a version of its own.
+// Modules that a spec may ask for beside the driver's. The first belongs to the driver and has its
+// version; DKMS builds the second from a package with a version of its own.
 const (
 	Peermem = "nvidia-peermem"
 	Storage = "nvidia-fs"
@@ -30,8 +30,9 @@ func beside(module string) bool {
 	return module == Peermem || module == Storage || slices.Contains(facts.InfinibandModules(), module)
 }
 
-// companionFiles checks by their files that each kernel with the driver's modules has the companions asked for, since a kernel
-// that does not run cannot load them. It passes a kernel that does not have the driver yet.
+// companionFiles checks by their files that each kernel with the driver's modules has the
+// companions asked for, since a kernel that does not run cannot load them. It passes a kernel that
+// does not have the driver yet.
 func companionFiles(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
@@ -86,9 +87,10 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	return "", nil
 }
 
-// BuiltBeside returns the state of a module that DKMS builds against the driver's. It compares the source's version and the times
-// of the two files, since nothing in the module names the driver. nvidia-fs takes the checksums of the driver's symbols from the
-// module that it finds (create_nv.symvers.sh in https://github.com/NVIDIA/gds-nvidia-fs), and the kernel compares them.
+// BuiltBeside returns the state of a module that DKMS builds against the driver's. It compares the
+// source's version and the times of the two files, since nothing in the module names the driver.
+// nvidia-fs takes the checksums of the driver's symbols from the module that it finds
+// (create_nv.symvers.sh in https://github.com/NVIDIA/gds-nvidia-fs), and the kernel compares them.
 func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	driver, err := facts.NvidiaModule(v, kernel)
 	if err != nil || driver == "" {
@@ -117,7 +119,8 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 	return version, kmod.BesideFits, nil
 }
 
-// builtBeside is BuiltBeside and, in an image for Secure Boot, reports a fault of the signature, so that DKMS rebuilds the module.
+// builtBeside is BuiltBeside and, in an image for Secure Boot, reports a fault of the signature, so
+// that DKMS rebuilds the module.
 func (k KernelSide) builtBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	version, state, err = BuiltBeside(v, name, kernel)
 	if k.Image == nil || version == "" || state != kmod.BesideFits || err != nil {
@@ -138,11 +141,13 @@ func (k KernelSide) builtBeside(v host.View, name, kernel string) (version strin
 	return version, state, err
 }
 
-// sourced says whether a package has installed nvidia-fs's source, which DKMS builds. Before that a missing module is no fault:
-// on a machine that has the driver the spec may newly ask for gds, and the stage before installs its package.
+// sourced says whether a package has installed nvidia-fs's source, which DKMS builds. Before that a
+// missing module is no fault: on a machine that has the driver the spec may newly ask for gds, and
+// the stage before installs its package.
 func sourced(v host.View) bool { return sourceVersion(v, Storage) != "" }
 
-// sourceVersion returns the version of a module's source that a package has installed, "" if none has.
+// sourceVersion returns the version of a module's source that a package has installed, "" if none
+// has.
 func sourceVersion(v host.View, name string) (version string) {
 	names, _ := v.ReadDir("/usr/src") // empty if the folder is missing
 	for _, n := range names {
@@ -153,7 +158,8 @@ func sourceVersion(v host.View, name string) (version string) {
 	return version
 }
 
-// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits for the package with the modules.
+// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits
+// for the package with the modules.
 func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, err error) {
 	has, err := facts.HasInfiniband(v, kernel)
 	if err != nil {

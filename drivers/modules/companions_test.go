@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// A kernel without the modules is refused before anything is touched, unless a package is to bring them.
+// A kernel without the modules is refused before anything is touched, unless a package is to bring
+// them.
 func TestInfinibandFiles(t *testing.T) {
 	const dep = "-- lib/modules/6.8.0/modules.dep --\nkernel/drivers/infiniband/core/ib_umad.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
 	const mlx = "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
@@ -42,7 +43,8 @@ func TestInfinibandFiles(t *testing.T) {
 	}
 }
 
-// A module that is built into the kernel is loaded: it has no reference count, and nothing would ever load it.
+// A module that is built into the kernel is loaded: it has no reference count, and nothing would
+// ever load it.
 func TestBuiltInCompanion(t *testing.T) {
 	const driver = "-- sys/module/nvidia/refcnt --\n0\n-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nNVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n" +
 		"-- proc/sys/kernel/osrelease --\n6.8.0\n-- etc/modules-load.d/gpuadm.conf --\nnvidia\nib_umad\n"
@@ -53,7 +55,8 @@ func TestBuiltInCompanion(t *testing.T) {
 	}
 }
 
-// What is asked for beside the driver is proven by its files for each kernel: nvidia-peermem in the driver's version, nvidia-fs in its own.
+// What is asked for beside the driver is proven by its files for each kernel: nvidia-peermem in the
+// driver's version, nvidia-fs in its own.
 func TestCompanions(t *testing.T) {
 	const dir = "lib/modules/6.8.0-41-generic/updates/dkms/"
 	dep := func(names ...string) string {
@@ -90,7 +93,8 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// nvidia-fs is built where its package has brought the source and the kernel has the driver, and rebuilt when the driver changes.
+// nvidia-fs is built where its package has brought the source and the kernel has the driver, and
+// rebuilt when the driver changes.
 func TestBuiltBeside(t *testing.T) {
 	const kernel, dir = "6.8.0-41-generic", "/lib/modules/6.8.0-41-generic/updates/dkms/"
 	const source = "-- usr/src/nvidia-fs-2.9.1/dkms.conf --\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"

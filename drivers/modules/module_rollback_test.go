@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// brought is the package that brings the module nvidia, as its script leaves it on disk: built and known to depmod.
+// brought is the package that brings the module nvidia, as its script leaves it on disk: built and
+// known to depmod.
 type brought struct{ name string }
 
 const broughtVersion = "/var/lib/brought"
@@ -43,8 +44,8 @@ func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
 		h.WriteFile(broughtVersion, []byte(to), host.Attr{Mode: 0o644}))
 }
 
-// TestUndoReloadsModule: where packages alone have changed what lies on disk, undo loads what they have brought back: else the
-// libraries are of one version and the module of another.
+// TestUndoReloadsModule: where packages alone have changed what lies on disk, undo loads what they
+// have brought back: else the libraries are of one version and the module of another.
 func TestUndoReloadsModule(t *testing.T) {
 	_, thingOf := stages.Run(new(node.Session))
 	for _, name := range []string{"a-package"} {

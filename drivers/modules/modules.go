@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modules wants the driver's kernel modules and the modules loaded beside them, checked by their files for each kernel;
-// and the driver's libraries and programs that a node needs.
+// Package modules wants the driver's kernel modules and the modules loaded beside them, checked by
+// their files for each kernel; and the driver's libraries and programs that a node needs.
 package modules
 
 import (
@@ -42,8 +42,8 @@ type KernelSide struct {
 	Remade     bool               // the spec asks for MIG: gpuadm partitions the GPUs again after the module is reloaded
 }
 
-// Settings returns the wants that come before the driver's packages: nouveau blacklisted, parameters set, and a check that the
-// kernel would load what gpuadm builds.
+// Settings returns the wants that come before the driver's packages: nouveau blacklisted,
+// parameters set, and a check that the kernel would load what gpuadm builds.
 func Settings(k KernelSide) ([]converge.Want, error) {
 	conf, err := ModprobeConf(k.Parameters)
 	if err != nil {
@@ -60,9 +60,10 @@ func Settings(k KernelSide) ([]converge.Want, error) {
 	return append(wants, things.Exact(LoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
 }
 
-// Wants returns the wants that come after the driver's packages: modules of one version for every kernel, checked by their
-// files, the initial file systems without nouveau, and the module loaded. The order of the Followers matters: the initial file
-// system is made before a module that may wait for a reboot.
+// Wants returns the wants that come after the driver's packages: modules of one version for every
+// kernel, checked by their files, the initial file systems without nouveau, and the module loaded.
+// The order of the Followers matters: the initial file system is made before a module that may wait
+// for a reboot.
 func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
 		return nil, &trouble.Error{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
@@ -110,8 +111,9 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	), nil
 }
 
-// booted waits for the boot of a kernel that has the modules, where the running kernel has none: its package was removed, and
-// its folder in /lib/modules with it. Until then a driver that it has loaded serves, if it has the wanted version.
+// booted waits for the boot of a kernel that has the modules, where the running kernel has none:
+// its package was removed, and its folder in /lib/modules with it. Until then a driver that it has
+// loaded serves, if it has the wanted version.
 func booted(f facts.Facts, k KernelSide) converge.Want {
 	kernel := k.Kernels[0]
 	if f.Modules != nil {
@@ -141,7 +143,8 @@ func Loaded(f facts.Facts, k KernelSide) converge.Want {
 	return kmod.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the loaded module is the module on disk")
 }
 
-// orLater defers what is not converged and cannot be made yet, as in a root folder until its first boot.
+// orLater defers what is not converged and cannot be made yet, as in a root folder until its first
+// boot.
 func orLater(to func(converge.State) (converge.State, error), later host.Later) func(converge.State) (converge.State, error) {
 	return func(found converge.State) (converge.State, error) {
 		want, err := to(found)
@@ -157,9 +160,9 @@ var (
 	plainParameter = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
 )
 
-// ModprobeConf writes the file for modprobe.d. libkmod passes a line's options to the kernel unchanged, which splits them at
-// spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c): modprobe.d cannot set a value with a quote, a
-// backslash or a control character.
+// ModprobeConf writes the file for modprobe.d. libkmod passes a line's options to the kernel
+// unchanged, which splits them at spaces outside double quotes and knows no escapes (next_arg in
+// lib/cmdline.c): modprobe.d cannot set a value with a quote, a backslash or a control character.
 func ModprobeConf(parameters map[string]string) ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
@@ -222,12 +225,12 @@ func trusted(k KernelSide) converge.Want {
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
 }
 
-// ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
-// https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
+// ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT:
+// kernel-open/conftest.sh, and https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
 const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
 
-// buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator who wants such a build sets
-// the variable where dkms(8) reads it: in the files of /etc/dkms.
+// buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator
+// who wants such a build sets the variable where dkms(8) reads it: in the files of /etc/dkms.
 func buildable(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
@@ -263,8 +266,9 @@ func (k KernelSide) has(v host.View, kernel string) (bool, error) {
 	return err == nil && string(state) == k.Version+" "+k.Flavour, err
 }
 
-// there says whether nothing has to be built: each kernel has modules of the version, and would load them. The modules of an
-// image were signed when it was baked, and the key is not on the machine.
+// there says whether nothing has to be built: each kernel has modules of the version, and would
+// load them. The modules of an image were signed when it was baked, and the key is not on the
+// machine.
 func (k KernelSide) there(v host.View) (bool, error) {
 	for _, kernel := range k.Kernels {
 		if has, err := k.has(v, kernel); !has {
@@ -283,10 +287,11 @@ func unsignable() string {
 		things.OrTry("--secure-boot=false, if no machine of this image boots with Secure Boot")
 }
 
-// enrolment lists the steps that make the kernel trust the key that DKMS signs with. The next read of the keyrings shows
-// whether the operator took them.
+// enrolment lists the steps that make the kernel trust the key that DKMS signs with. The next read
+// of the keyrings shows whether the operator took them.
 //
-// Sources: https://github.com/dkms-project/dkms README.md ("Secure Boot") and prepare_mok in dkms.in; mokutil(1). Images:
+// Sources: https://github.com/dkms-project/dkms README.md ("Secure Boot") and prepare_mok in
+// dkms.in; mokutil(1). Images:
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-ami-with-uefi-secure-boot.html,
 // https://docs.cloud.google.com/sdk/gcloud/reference/compute/images/create and
 // https://learn.microsoft.com/en-us/azure/virtual-machines/trusted-launch-secure-boot-custom-uefi.
@@ -317,8 +322,8 @@ func enrolment(t facts.Trust) (try string) {
 	return try
 }
 
-// served refuses to call a machine converged if its loaded module serves some of its GPUs only. It judges a module that is not
-// loaded yet, or is to be replaced, after it is loaded.
+// served refuses to call a machine converged if its loaded module serves some of its GPUs only. It
+// judges a module that is not loaded yet, or is to be replaced, after it is loaded.
 func served(k KernelSide) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if version, flavour := facts.LoadedDriver(v); !v.Live() || version != k.Version || flavour != k.Flavour {

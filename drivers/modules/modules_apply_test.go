@@ -27,7 +27,8 @@ import (
 //go:embed testdata/machine.txtar
 var machineFiles string
 
-// machine is one with a GPU, a kernel with nouveau and headers, and the source of a driver told to DKMS.
+// machine is one with a GPU, a kernel with nouveau and headers, and the source of a driver told to
+// DKMS.
 func machine(t *testing.T) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(machineFiles))
@@ -89,8 +90,8 @@ func engine() *converge.Engine {
 	}}}
 }
 
-// TestRunningKernelIsGone: no driver can be loaded into a kernel that has no folder in /lib/modules: each apply says that a reboot is
-// needed, until a driver answers.
+// TestRunningKernelIsGone: no driver can be loaded into a kernel that has no folder in
+// /lib/modules: each apply says that a reboot is needed, until a driver answers.
 func TestRunningKernelIsGone(t *testing.T) {
 	n := machine(t)
 	n.Install("upgrade", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
@@ -108,8 +109,8 @@ func TestRunningKernelIsGone(t *testing.T) {
 	check.That(t, p.Now() == 0 && p.Deferred == 1, "%+v", p.Changes)
 }
 
-// TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
-// nothing, and undo leaves every file as it was and nothing loaded.
+// TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the
+// second apply does nothing, and undo leaves every file as it was and nothing loaded.
 func TestModulesThereAndBack(t *testing.T) {
 	n := machine(t)
 	first := n.Tree(converge.Home, "/sys", "/proc", "/run")

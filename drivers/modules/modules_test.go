@@ -34,7 +34,8 @@ func TestModprobeConf(t *testing.T) {
 	}
 }
 
-// FuzzModprobeConf: whatever the spec says, each line is one of the four forms, and nothing is left unquoted.
+// FuzzModprobeConf: whatever the spec says, each line is one of the four forms, and nothing is left
+// unquoted.
 func FuzzModprobeConf(f *testing.F) {
 	f.Add("NVreg_X", "1")
 	f.Add("NVreg_X", "a b\"\n")
@@ -50,7 +51,8 @@ func FuzzModprobeConf(f *testing.F) {
 	})
 }
 
-// FuzzModulesLoad compares the check of a module's name with the regular expression that it says the same as.
+// FuzzModulesLoad compares the check of a module's name with the regular expression that it says
+// the same as.
 func FuzzModulesLoad(f *testing.F) {
 	module := regexp.MustCompile(`^[a-z0-9_-]+$`)
 	for _, name := range []string{"", "nvidia-uvm", "nvidia_uvm\n", "Nvidia"} {
@@ -105,7 +107,8 @@ func TestSecureBootIsReadFirst(t *testing.T) {
 	check.None(t, drivertest.Problems(t, wants, drivertest.Node(t, secured)), "got")
 }
 
-// TestEnrolment wants each step to the enrolment of DKMS's key, with the file that it is in, and no more than is to be done.
+// TestEnrolment wants each step to the enrolment of DKMS's key, with the file that it is in, and no
+// more than is to be done.
 func TestEnrolment(t *testing.T) {
 	key := &facts.Key{Name: "DKMS module signing key", Serial: "7"}
 	const dkms, ubuntu = "/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"
@@ -186,7 +189,8 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	check.That(t, err != nil, "no kernel, and no refusal")
 }
 
-// signedFile is a module with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
+// signedFile is a module with a signature behind its end: one of a module in a Debian kernel's
+// package, which says who signed.
 func signedFile(t *testing.T, path, version, record string) string {
 	t.Helper()
 	signature := must.Get(os.ReadFile("../../internal/facts/testdata/modules/" + record))(t)
@@ -200,7 +204,8 @@ const (
 	updates = "lib/modules/6.8.0/updates/dkms/"
 )
 
-// secure is what machines trust of which an image is made, with the key that a module was signed with; "" for no key.
+// secure is what machines trust of which an image is made, with the key that a module was signed
+// with; "" for no key.
 func secure(t *testing.T, record string) *facts.Trust {
 	t.Helper()
 	if record == "" {
@@ -211,7 +216,8 @@ func secure(t *testing.T, record string) *facts.Trust {
 	return &facts.Trust{SecureBoot: "on", Build: m.Signer, Enrolled: []facts.Key{*m.Signer}}
 }
 
-// TestImageSignedBy: in an image for Secure Boot each module must be signed by the key that bake was given.
+// TestImageSignedBy: in an image for Secure Boot each module must be signed by the key that bake
+// was given.
 func TestImageSignedBy(t *testing.T) {
 	tree := func(uvm string) string {
 		return "-- sim.toml --\nlive = false\n-- var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko --\n-- var/lib/dkms/nvidia/kernel-6.8.0-x86_64 link=580.95.05/6.8.0/x86_64 --\n" +
@@ -237,7 +243,8 @@ func TestImageSignedBy(t *testing.T) {
 	}
 }
 
-// TestImageOfSignedPackages: of modules that packages bring any signature will do, as their kernel knows whose it is; none will not.
+// TestImageOfSignedPackages: of modules that packages bring any signature will do, as their kernel
+// knows whose it is; none will not.
 func TestImageOfSignedPackages(t *testing.T) {
 	const dep = "-- sim.toml --\nlive = false\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n"
 	for file, is := range map[string]string{
@@ -250,7 +257,8 @@ func TestImageOfSignedPackages(t *testing.T) {
 	}
 }
 
-// TestImageBesideSignedBy: a module that is built beside the driver's is built again where another key has signed it.
+// TestImageBesideSignedBy: a module that is built beside the driver's is built again where another
+// key has signed it.
 func TestImageBesideSignedBy(t *testing.T) {
 	const dep = "-- sim.toml --\nlive = false\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\n"
 	n, k := drivertest.Node(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
@@ -261,7 +269,8 @@ func TestImageBesideSignedBy(t *testing.T) {
 	}
 }
 
-// TestImageNeedsKey: without a key what DKMS builds is refused in an image for Secure Boot, and what a distribution has signed is not.
+// TestImageNeedsKey: without a key what DKMS builds is refused in an image for Secure Boot, and
+// what a distribution has signed is not.
 func TestImageNeedsKey(t *testing.T) {
 	for _, x := range []struct {
 		name, build string
@@ -279,8 +288,8 @@ func TestImageNeedsKey(t *testing.T) {
 	}
 }
 
-// TestFirstBootOfSignedImage: on a machine with Secure Boot nothing is to be built where modules lie that it trusts, though the key
-// is not there; and a build of another version is refused.
+// TestFirstBootOfSignedImage: on a machine with Secure Boot nothing is to be built where modules
+// lie that it trusts, though the key is not there; and a build of another version is refused.
 func TestFirstBootOfSignedImage(t *testing.T) {
 	module := "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)
 	m := must.Get(facts.ReadModule(drivertest.Node(t, module), "/"+updates+"nvidia.ko"))(t)
@@ -301,7 +310,8 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 	}
 }
 
-// TestRealtime: a kernel that NVIDIA's build refuses is refused before packages are installed, unless the operator says otherwise.
+// TestRealtime: a kernel that NVIDIA's build refuses is refused before packages are installed,
+// unless the operator says otherwise.
 func TestRealtime(t *testing.T) {
 	const rt = "-- boot/config-6.8.0 --\nCONFIG_PREEMPT=y\nCONFIG_PREEMPT_RT=y\n"
 	for tree, refused := range map[string]bool{

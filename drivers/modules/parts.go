@@ -16,10 +16,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Parts checks that the driver's files beside its modules exist: NVML, CUDA, nvidia-smi, and the persistence daemon where it is
-// asked for. Their packages differ by repository and branch, and a repository may have moved a file; a node without it must not
-// count as converged. installed says whether the driver's packages are converged: until they are, Parts waits for the missing
-// files. installed is nil where there are no packages.
+// Parts checks that the driver's files beside its modules exist: NVML, CUDA, nvidia-smi, and the
+// persistence daemon where it is asked for. Their packages differ by repository and branch, and a
+// repository may have moved a file; a node without it must not count as converged. installed says
+// whether the driver's packages are converged: until they are, Parts waits for the missing files.
+// installed is nil where there are no packages.
 func Parts(version string, persistenced bool, m facts.Modules, installed func(context.Context, host.View) (bool, error)) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		found, missing := 0, []string(nil)

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// What a package that is missing would bring is brought by the stage before: the check must not refuse the apply that would
-// install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
+// What a package that is missing would bring is brought by the stage before: the check must not
+// refuse the apply that would install it. Here persistenced was just turned on, or nvidia-utils was
+// removed by hand.
 func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	dir := t.TempDir()
 	h := must.Get(local.Open(dir))(t)

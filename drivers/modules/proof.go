@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Built returns the state of a version in DKMS's tree for a kernel, and checks by its files what DKMS reports as installed.
+// Built returns the state of a version in DKMS's tree for a kernel, and checks by its files what
+// DKMS reports as installed.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	return KernelSide{}.built(v, version, kernel)
 }
@@ -115,7 +116,8 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	return facts.ReadTrustDemanded(v)
 }
 
-// faults checks the module nvidia and, in an image, the modules built with it: on a machine their load shows a fault.
+// faults checks the module nvidia and, in an image, the modules built with it: on a machine their
+// load shows a fault.
 func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (string, error) {
 	problem, err := k.fault(v, kernel, m)
 	if k.Image == nil || problem != "" || err != nil {

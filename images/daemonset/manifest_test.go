@@ -79,8 +79,8 @@ func read(t *testing.T, cloud string) (w workload) {
 	return w
 }
 
-// TestPodIsNarrow: the pod has no privilege, a token that is good for an hour, and no place on a control plane or on what is no
-// Linux machine with GPUs.
+// TestPodIsNarrow: the pod has no privilege, a token that is good for an hour, and no place on a
+// control plane or on what is no Linux machine with GPUs.
 func TestPodIsNarrow(t *testing.T) {
 	for _, cloud := range clouds() {
 		t.Run(cloud, func(t *testing.T) { podIsNarrow(t, read(t, cloud)) })
@@ -123,8 +123,8 @@ func podIsNarrow(t *testing.T, w workload) {
 	check.Equal(t, pod.NodeSelector["kubernetes.io/os"], "linux", "the nodes' system is")
 }
 
-// TestTolerations: a pod comes to a node that nothing else may run on. AKS refuses a toleration without a key, so there each has one, and
-// that of AKS's system nodes is not among them.
+// TestTolerations: a pod comes to a node that nothing else may run on. AKS refuses a toleration
+// without a key, so there each has one, and that of AKS's system nodes is not among them.
 func TestTolerations(t *testing.T) {
 	for _, cloud := range clouds() {
 		all := read(t, cloud).Spec.Template.Spec.Tolerations

@@ -12,8 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestReadinessRule: the rule is of the form that the controller's API has, it changes no node as it is shipped, and it says what gpuadm
-// writes. Source of the fields: kubernetes-sigs/node-readiness-controller, api/v1alpha1/nodereadinessrule_types.go.
+// TestReadinessRule: the rule is of the form that the controller's API has, it changes no node as
+// it is shipped, and it says what gpuadm writes. Source of the fields:
+// kubernetes-sigs/node-readiness-controller, api/v1alpha1/nodereadinessrule_types.go.
 func TestReadinessRule(t *testing.T) {
 	file := must.Get(os.Open("readiness-rule.yaml"))(t)
 	defer file.Close()

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// cloudInit is the order of a distribution's cloud-init, by unit: the lines of [Unit] that make an order. What the units run is of
-// no matter here.
+// cloudInit is the order of a distribution's cloud-init, by unit: the lines of [Unit] that make an
+// order. What the units run is of no matter here.
 type cloudInit map[string]string
 
 const (
@@ -32,9 +32,9 @@ const (
 	online       = "After=network-online.target cloud-config.target\nWants=network-online.target cloud-config.target\n"
 )
 
-// distributions are cloud-init's units as each distribution has them, rendered from the templates in systemd/ of
-// https://github.com/canonical/cloud-init at the version that its package has. Debian 12's are those of the package
-// cloud-init_22.4.2-1+deb12u4_all.deb, too.
+// distributions are cloud-init's units as each distribution has them, rendered from the templates
+// in systemd/ of https://github.com/canonical/cloud-init at the version that its package has.
+// Debian 12's are those of the package cloud-init_22.4.2-1+deb12u4_all.deb, too.
 func distributions() map[string]cloudInit {
 	debian := cloudInit{ // Debian 12's 22.4.2; Debian 13's 25.1.4 is as Ubuntu's
 		"cloud-init-local.service": early + localStage,
@@ -66,8 +66,9 @@ func distributions() map[string]cloudInit {
 // Source: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubelet/kubelet.service.
 const kubeletUnit = "[Unit]\nWants=network-online.target\nAfter=network-online.target\n[Service]\nExecStart=/bin/true\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
 
-// TestVerify has systemd resolve the start of multi-user.target with each distribution's cloud-init beside gpuadm's units: a unit before
-// kubelet that waits for the last stage of cloud-init would make a cycle, and systemd would drop one of both.
+// TestVerify has systemd resolve the start of multi-user.target with each distribution's cloud-init
+// beside gpuadm's units: a unit before kubelet that waits for the last stage of cloud-init would
+// make a cycle, and systemd would drop one of both.
 func TestVerify(t *testing.T) {
 	program, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -104,7 +105,8 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// TestSandboxes: each unit is exposed as little as its work allows, by systemd's own count (tenths). Without a sandbox it is 96.
+// TestSandboxes: each unit is exposed as little as its work allows, by systemd's own count
+// (tenths). Without a sandbox it is 96.
 func TestSandboxes(t *testing.T) {
 	for name, unit := range map[string]struct {
 		text []byte
@@ -126,8 +128,8 @@ func TestSandboxes(t *testing.T) {
 	}
 }
 
-// verify is what systemd-analyze says of multi-user.target on a machine of these units, without what it says of programs that are
-// not on this machine. service is in the place of gpuadm.service.
+// verify is what systemd-analyze says of multi-user.target on a machine of these units, without
+// what it says of programs that are not on this machine. service is in the place of gpuadm.service.
 func verify(t *testing.T, program string, units cloudInit, service []byte) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -19,13 +19,15 @@ const (
 	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	podToken   = podHome + "/token"
 	podCA      = podHome + "/ca.crt"
-	// podRenews is how often the pod copies its token to the machine during an apply. Kubelet renews it in the pod after 80 % of its life:
-	// https://kubernetes.io/docs/concepts/storage/projected-volumes/#serviceaccounttoken and kubernetes, pkg/kubelet/token (maxTTL).
+	// podRenews is how often the pod copies its token to the machine during an apply. Kubelet
+	// renews it in the pod after 80 % of its life:
+	// https://kubernetes.io/docs/concepts/storage/projected-volumes/#serviceaccounttoken and
+	// kubernetes, pkg/kubelet/token (maxTTL).
 	podRenews = time.Minute
 )
 
-// lend writes a kubeconfig for the machine's apply, with the pod's token, which is short-lived and bound to the pod. Without
-// that file apply uses kubelet's identity.
+// lend writes a kubeconfig for the machine's apply, with the pod's token, which is short-lived and
+// bound to the pod. Without that file apply uses kubelet's identity.
 func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 	token, err := p.Read(podAccount + "/token")
 	if err != nil {
@@ -57,7 +59,8 @@ func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 	return nil
 }
 
-// mayLend says whether the machine may use the account. If the cluster does not answer, its last answer counts.
+// mayLend says whether the machine may use the account. If the cluster does not answer, its last
+// answer counts.
 func (p *Pod) mayLend(ctx context.Context) bool {
 	if p.WithoutPolicy {
 		return true
@@ -94,8 +97,9 @@ func withdraw(machine host.Host) error {
 	return nil
 }
 
-// renew copies the pod's token to the machine at each tick, if the machine has a token: the installation of a driver may take
-// longer than a token is valid. After an error the next tick retries, and the next apply.
+// renew copies the pod's token to the machine at each tick, if the machine has a token: the
+// installation of a driver may take longer than a token is valid. After an error the next tick
+// retries, and the next apply.
 func (p *Pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time) {
 	for {
 		select {

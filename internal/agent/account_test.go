@@ -46,8 +46,8 @@ func accountPod(t *testing.T) (p *Pod, sim *kubesim.Server, inside, machine *sim
 	return p, sim, inside, machine, said
 }
 
-// TestDaemonSetLends: the account is lent while the policy narrows it, and taken back when it does not; a warning is said once; a
-// cluster that does not answer changes nothing.
+// TestDaemonSetLends: the account is lent while the policy narrows it, and taken back when it does
+// not; a warning is said once; a cluster that does not answer changes nothing.
 func TestDaemonSetLends(t *testing.T) {
 	p, sim, _, machine, said := accountPod(t)
 	policy := func(on bool) func() {
@@ -95,7 +95,8 @@ func TestDaemonSetLends(t *testing.T) {
 	check.That(t, err == nil, "--without-policy: %v", err)
 }
 
-// TestDaemonSetRenews: a token that kubelet renews in the pod comes to the machine during an apply, where one was lent.
+// TestDaemonSetRenews: a token that kubelet renews in the pod comes to the machine during an apply,
+// where one was lent.
 func TestDaemonSetRenews(t *testing.T) {
 	for _, lent := range []bool{true, false} {
 		p, _, inside, machine, _ := accountPod(t)

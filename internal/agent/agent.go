@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent runs gpuadm unattended: it retries at boot, decides whether kubelet may start, runs in the
-// DaemonSet's pod, follows the node's MIG label, evicts pods, reboots and reports to the cluster. It returns values; cmd words them.
+// Package agent runs gpuadm unattended: it retries at boot, decides whether kubelet may start, runs
+// in the DaemonSet's pod, follows the node's MIG label, evicts pods, reboots and reports to the
+// cluster. It returns values; cmd words them.
 package agent
 
 import (
@@ -21,7 +22,8 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// A Run is one process that converges a machine: its engine, its knowledge of the Node, and its reports to the cluster.
+// A Run is one process that converges a machine: its engine, its knowledge of the Node, and its
+// reports to the cluster.
 type Run struct {
 	Engine  *converge.Engine
 	Host    host.Host
@@ -57,7 +59,8 @@ const (
 // tellLimit bounds each report to the cluster, also that of a run that is over its deadline.
 const tellLimit = 20 * time.Second
 
-// Apply converges once. If pods use the GPUs and the spec allows it, Apply evicts them and converges again.
+// Apply converges once. If pods use the GPUs and the spec allows it, Apply evicts them and
+// converges again.
 func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
 	res, err := r.attempt(ctx)
 	if !errors.Is(err, converge.ErrInUse) || r.Engine.Spec.Disruption.Policy != "drain" || !r.Host.Live() {
@@ -74,7 +77,8 @@ func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
 	return res, err
 }
 
-// attempt converges, with the GPUs' clients paused if the node's label asks for other partitions, and reports to the cluster.
+// attempt converges, with the GPUs' clients paused if the node's label asks for other partitions,
+// and reports to the cluster.
 func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
 	parts, err := r.beginMIG(ctx)
 	if err != nil {
@@ -130,8 +134,9 @@ func (r *Run) tell(ctx context.Context, o node.Outcome) {
 	}
 }
 
-// Drift reports pending changes to the cluster, worded by say. It reports nothing if the machine is converged, while another
-// run is in progress, or while an undo holds applies: then the operator wants the difference.
+// Drift reports pending changes to the cluster, worded by say. It reports nothing if the machine is
+// converged, while another run is in progress, or while an undo holds applies: then the operator
+// wants the difference.
 func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) error {
 	s, err := r.Engine.Pending(ctx, r.Host)
 	if err != nil || s.Held != "" || s.Now() == 0 || AtWork(r.Host) {
@@ -166,8 +171,9 @@ type GaveUp struct {
 func (g *GaveUp) Error() string { return g.Err.Error() }
 func (g *GaveUp) Unwrap() error { return g.Err }
 
-// Boot calls apply until it succeeds, is stopped or has failed too often. It retries inside the process: a oneshot unit with Restart=
-// would let kubelet start between two attempts below systemd 254.
+// Boot calls apply until it succeeds, is stopped or has failed too often. It retries inside the
+// process: a oneshot unit with Restart= would let kubelet start between two attempts below systemd
+// 254.
 func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error {
 	began, lastWait := time.Now(), ""
 	for try := 1; ; {

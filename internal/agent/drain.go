@@ -16,8 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// drain evicts the pods that use the GPUs, unless other processes use them too. drained says whether no pod uses the GPUs any
-// more; refused is the error of the apply that waits for them.
+// drain evicts the pods that use the GPUs, unless other processes use them too. drained says
+// whether no pod uses the GPUs any more; refused is the error of the apply that waits for them.
 func (r *Run) drain(ctx context.Context, refused error) (drained bool, err error) {
 	e, h := r.Engine, r.Host
 	ctx, cancel := context.WithCancelCause(converge.Listen(ctx, func(what converge.What, text string) {
@@ -57,8 +57,8 @@ func (r *Run) drain(ctx context.Context, refused error) (drained bool, err error
 	return true, nil
 }
 
-// waitsForUsers says whether a change of the partitions would still wait for other processes if the GPUs' clients were paused:
-// then gpuadm does not pause them.
+// waitsForUsers says whether a change of the partitions would still wait for other processes if the
+// GPUs' clients were paused: then gpuadm does not pause them.
 func (r *Run) waitsForUsers(ctx context.Context, label *node.MIGLabel) bool {
 	if r.Engine.Spec.Disruption.Policy == "never" {
 		return false
@@ -67,8 +67,9 @@ func (r *Run) waitsForUsers(ctx context.Context, label *node.MIGLabel) bool {
 	return err == nil && errors.Is(r.Engine.Interrupts(devices.WithoutPods(ctx, paused), r.Host), converge.ErrInUse)
 }
 
-// AddInstall adds the install stage after the stages that make the GPUs ready, so that kubelet waits only on a node with ready
-// GPUs, and before the stages that need to know whether kubelet waits: else they would add a taint that keeps pods off.
+// AddInstall adds the install stage after the stages that make the GPUs ready, so that kubelet
+// waits only on a node with ready GPUs, and before the stages that need to know whether kubelet
+// waits: else they would add a taint that keeps pods off.
 func AddInstall(chosen []converge.Stage, install converge.Stage) []converge.Stage {
 	at := slices.IndexFunc(chosen, func(st converge.Stage) bool {
 		return !slices.ContainsFunc(stages.BeforeKubelet(), func(b converge.Stage) bool { return b.Name == st.Name }) || st.Name == "node"
@@ -86,8 +87,8 @@ func installAt(e *converge.Engine) int {
 	return slices.IndexFunc(e.Stages, func(st converge.Stage) bool { return st.Name == stages.InstallName })
 }
 
-// InstallFirst moves the install stage, if it was asked for, to the front: else it would come after the reboot that needs the
-// installed unit.
+// InstallFirst moves the install stage, if it was asked for, to the front: else it would come after
+// the reboot that needs the installed unit.
 func InstallFirst(e *converge.Engine) {
 	if i := installAt(e); i > 0 {
 		st := e.Stages[i]
@@ -95,8 +96,8 @@ func InstallFirst(e *converge.Engine) {
 	}
 }
 
-// AllowReboot lets the run reboot for a change that needs it, if a boot unit continues afterwards. It returns a change that
-// needs a reboot if no unit would continue.
+// AllowReboot lets the run reboot for a change that needs it, if a boot unit continues afterwards.
+// It returns a change that needs a reboot if no unit would continue.
 func (r *Run) AllowReboot(ctx context.Context) (*converge.Change, error) {
 	if r.Reboots = true; Installs(r.Engine) {
 		return nil, nil
@@ -121,7 +122,8 @@ func (r *Run) AllowReboot(ctx context.Context) (*converge.Change, error) {
 	return nil, nil
 }
 
-// Reboot reboots the machine after the journal is written to disk. It returns as soon as systemd has begun the reboot.
+// Reboot reboots the machine after the journal is written to disk. It returns as soon as systemd
+// has begun the reboot.
 func Reboot(ctx context.Context, h host.Host) error {
 	_, err := h.Do(context.WithoutCancel(ctx), "systemctl", "reboot")
 	return err

@@ -72,8 +72,9 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 	return is, err
 }
 
-// beginMIG pauses the clients of the GPUs if the label asks for other partitions. An unattended run does not pause them again for a
-// layout that has failed: pods need the device plugin while a GPU stays busy.
+// beginMIG pauses the clients of the GPUs if the label asks for other partitions. An unattended run
+// does not pause them again for a layout that has failed: pods need the device plugin while a GPU
+// stays busy.
 func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
 	e, h, f := r.Engine, r.Host, r.Label
 	if f.Layout == "" || !h.Live() || !r.choosesMIG() {
@@ -104,8 +105,9 @@ func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
 	return is, nil
 }
 
-// endMIG writes the result of the change to the label, and restarts the programs that read partitions only at their start. The
-// change itself is over: gpuadm reports an error, and the next apply writes the label.
+// endMIG writes the result of the change to the label, and restarts the programs that read
+// partitions only at their start. The change itself is over: gpuadm reports an error, and the next
+// apply writes the label.
 func (r *Run) endMIG(ctx context.Context, is partitions, res converge.Result, failed error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
 	defer cancel()
@@ -157,10 +159,11 @@ func (r *Run) migState(ctx context.Context, is partitions, res converge.Result, 
 	return node.MIGSuccess
 }
 
-// restartPlugin ends NVIDIA's device plugin if it runs in a pod: it lists the partitions only at its start, and kubelet
-// restarts the container, like all of a DaemonSet. GPU Feature Discovery lists them once a minute. Sources:
-// cmd/nvidia-device-plugin and cmd/gpu-feature-discovery in https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go);
-// mig-parted's manager, which makes the operator restart both.
+// restartPlugin ends NVIDIA's device plugin if it runs in a pod: it lists the partitions only at
+// its start, and kubelet restarts the container, like all of a DaemonSet. GPU Feature Discovery
+// lists them once a minute. Sources: cmd/nvidia-device-plugin and cmd/gpu-feature-discovery in
+// https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go); mig-parted's manager, which
+// makes the operator restart both.
 func restartPlugin(ctx context.Context, h host.Host) error {
 	open, err := devices.Holders(ctx, h)
 	if err != nil {

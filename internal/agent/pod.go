@@ -40,7 +40,8 @@ const (
 	ExitAgain   = 75 // run it again: sysexits' EX_TEMPFAIL
 )
 
-// A Pod is the DaemonSet's process: it copies this program and the spec to the machine, and has the machine's systemd run them.
+// A Pod is the DaemonSet's process: it copies this program and the spec to the machine, and has the
+// machine's systemd run them.
 type Pod struct {
 	Machine       func() (host.Host, error)         // the machine's files, mounted in the pod
 	Own           func() (host.Host, error)         // the pod's own files
@@ -102,8 +103,8 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 	}
 }
 
-// pause returns how long the pod waits after an apply with this exit code. Like a boot, it retries a failed apply soon: perhaps
-// the container engine was restarting.
+// pause returns how long the pod waits after an apply with this exit code. Like a boot, it retries
+// a failed apply soon: perhaps the container engine was restarting.
 func (p *Pod) pause(status int) time.Duration {
 	switch status {
 	case ExitAgain:
@@ -122,7 +123,8 @@ func (p *Pod) pause(status int) time.Duration {
 	return p.Every
 }
 
-// rest waits until the next apply is due, or the node's label names another layout. It says whether stop was closed.
+// rest waits until the next apply is due, or the node's label names another layout. It says whether
+// stop was closed.
 func (p *Pod) rest(ctx context.Context, pause time.Duration, stop <-chan struct{}) bool {
 	due := time.After(spread(pause, rand.Float64()))
 	for {
@@ -157,8 +159,9 @@ func (p *Pod) relabelled(ctx context.Context) bool {
 	return true
 }
 
-// spread makes a time up to a fifth shorter or longer, by a random number from 0 to 1. So pods that started together on many
-// nodes, for example after an update of their image, soon ask the API server at different times.
+// spread makes a time up to a fifth shorter or longer, by a random number from 0 to 1. So pods that
+// started together on many nodes, for example after an update of their image, soon ask the API
+// server at different times.
 func spread(pause time.Duration, random float64) time.Duration {
 	return pause*4/5 + time.Duration(random*float64(pause)*2/5)
 }
@@ -188,7 +191,8 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	return status, err
 }
 
-// lay copies the program, the specs and the account's kubeconfig to the machine, and returns the command to run there.
+// lay copies the program, the specs and the account's kubeconfig to the machine, and returns the
+// command to run there.
 func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
@@ -233,7 +237,8 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 	return argv, p.lend(ctx, machine)
 }
 
-// put writes a file unless it has these bytes and root owns it: another owner could change the program before it runs.
+// put writes a file unless it has these bytes and root owns it: another owner could change the
+// program before it runs.
 func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
 	want := host.Attr{Mode: mode}
 	if i, err := machine.Stat(name); err == nil && i.Attr().Mode == want.Mode && i.UID == want.UID && i.GID == want.GID {

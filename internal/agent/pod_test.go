@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestDaemonSetBrings: the program comes to where the machine may execute it, which /run often is not, and secrets to where
-// root alone may read them.
+// TestDaemonSetBrings: the program comes to where the machine may execute it, which /run often is
+// not, and secrets to where root alone may read them.
 func TestDaemonSetBrings(t *testing.T) {
 	for id, at := range map[string]string{"ubuntu": "/var/lib/gpuadm/", "cos": "/var/lib/google/"} {
 		t.Run(id, func(t *testing.T) { daemonSetBrings(t, id, at) })
@@ -50,7 +50,8 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	}
 }
 
-// TestDaemonSetOwners: what another user could have written, or could write to once it lies there, is not left for root to run.
+// TestDaemonSetOwners: what another user could have written, or could write to once it lies there,
+// is not left for root to run.
 func TestDaemonSetOwners(t *testing.T) {
 	boot := func(sections string) *simhost.Node {
 		n := must.Get(simhost.New([]byte(sections)))(t)
@@ -77,7 +78,8 @@ func TestDaemonSetOwners(t *testing.T) {
 	}
 }
 
-// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as its flag says.
+// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod
+// applies as often as its flag says.
 func TestDaemonSetSpread(t *testing.T) {
 	for random, want := range map[float64]time.Duration{0: 8 * time.Minute, 0.5: 10 * time.Minute, 1: 12 * time.Minute} {
 		check.Equal(t, spread(10*time.Minute, random), want, "by %v:", random)
@@ -86,8 +88,9 @@ func TestDaemonSetSpread(t *testing.T) {
 	check.That(t, most <= 30*time.Second, "a changed label is seen after %v", most)
 }
 
-// TestDaemonSetTriesAgain: a failure that passes by itself, such as a container engine that just restarts, does not leave the node unready
-// until the next regular apply. What another run does not help waits for that.
+// TestDaemonSetTriesAgain: a failure that passes by itself, such as a container engine that just
+// restarts, does not leave the node unready until the next regular apply. What another run does not
+// help waits for that.
 func TestDaemonSetTriesAgain(t *testing.T) {
 	const killed = 9
 	p := Pod{Every: time.Hour}
@@ -115,7 +118,8 @@ func TestDaemonSetTriesAgain(t *testing.T) {
 	}
 }
 
-// TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go, Run.
+// TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go,
+// Run.
 func TestMIGLabelState(t *testing.T) {
 	n := must.Get(simhost.New(nil))(t)
 	for want, tt := range map[string]struct {

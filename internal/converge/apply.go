@@ -12,11 +12,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
-// Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
-// stage again when its turn comes. It journals every change before it makes it, and verifies it afterwards. When a change fails, it
-// rolls back what this run changed for the stage. An unattended apply first finishes an undo that was cut short; an operator's
-// apply supersedes that undo. A repair is an apply of one stage without a section in the spec: it lifts no hold, and a later apply leaves
-// what it made, since the stage is not in the sequence.
+// Apply converges the machine. It plans all stages first, and touches nothing if any change cannot
+// be made. Then it plans each stage again when its turn comes. It journals every change before it
+// makes it, and verifies it afterwards. When a change fails, it rolls back what this run changed
+// for the stage. An unattended apply first finishes an undo that was cut short; an operator's apply
+// supersedes that undo. A repair is an apply of one stage without a section in the spec: it lifts
+// no hold, and a later apply leaves what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	res, err := e.apply(ctx, h)
 	if i := slices.IndexFunc(res.Deferred, func(c Change) bool { return c.When == host.AfterReboot }); i >= 0 && res.Reboot == "" {
@@ -87,7 +88,8 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	return r.Result, waiting(r.Deferred)
 }
 
-// unattended finishes an undo that was cut short. done says that the apply ends with that, or leaves the machine as it is.
+// unattended finishes an undo that was cut short. done says that the apply ends with that, or
+// leaves the machine as it is.
 func (r *run) unattended(ctx context.Context) (res Result, done bool, err error) {
 	var undone Result
 	if r.open && len(r.cut.Undoes) > 0 {
@@ -99,8 +101,9 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 		r.tell(Event{Time: r.h.Now(), What: Held, Text: held})
 		return Result{Undone: undone.Made, Changed: undone.Changed, Held: held}, true, nil
 	}
-	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which starts after kubelet. It comes before the
-	// plan, which may not understand what the newer gpuadm made.
+	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which
+	// starts after kubelet. It comes before the plan, which may not understand what the newer
+	// gpuadm made.
 	if newer := r.LeavesTo(r.j); newer != "" {
 		r.tell(Event{Time: r.h.Now(), What: Newer, Text: newer})
 		return Result{Undone: undone.Made, Changed: undone.Changed, Newer: newer}, true, nil
@@ -108,7 +111,8 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 	return Result{}, false, nil
 }
 
-// nothingToMake ends an apply that has nothing to make: it lifts a hold, and closes a run that was cut short.
+// nothingToMake ends an apply that has nothing to make: it lifts a hold, and closes a run that was
+// cut short.
 func (r *run) nothingToMake() error {
 	if r.j.Newer > 0 || r.Repair != "" && r.Repair != r.cut.Repair {
 		return nil
@@ -174,7 +178,8 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	return r.rollBack(ctx, err, r.verifiedBy(st)) // which also names the earlier stages whose changes remain
 }
 
-// gathered returns the machine's facts. They are gathered again once this run has changed something.
+// gathered returns the machine's facts. They are gathered again once this run has changed
+// something.
 func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	if r.facts != nil {
 		return *r.facts, nil

@@ -48,8 +48,9 @@ func keep(h host.Host, t Thing, c Change) error {
 	return h.WriteFiles(Home+"/blobs", missing, host.Attr{Mode: 0o600})
 }
 
-// prune removes what was kept for changes that no undo can revert any more; nothing if lines of the journal are damaged, since they may need
-// it. If it cannot remove a file, it reports that and continues: a copy too many is no reason to refuse an apply or an undo.
+// prune removes what was kept for changes that no undo can revert any more; nothing if lines of the
+// journal are damaged, since they may need it. If it cannot remove a file, it reports that and
+// continues: a copy too many is no reason to refuse an apply or an undo.
 func (r *run) prune(ctx context.Context) {
 	if len(r.j.Damaged) > 0 || len(r.j.Records) == 0 {
 		return
@@ -69,7 +70,8 @@ func (r *run) prune(ctx context.Context) {
 	}
 }
 
-// pruneBlobs removes the blobs that no state of the changes names. A kind that this gpuadm does not know may need any of them.
+// pruneBlobs removes the blobs that no state of the changes names. A kind that this gpuadm does not
+// know may need any of them.
 func (r *run) pruneBlobs(needed []Change) (errs []error) {
 	blobs, err := r.h.ReadDir(Home + "/blobs")
 	if err != nil || len(blobs) == 0 {

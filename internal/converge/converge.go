@@ -2,9 +2,10 @@
 
 // Package converge is the engine: it brings a machine to a desired state, and back.
 //
-// A Stage is a pure list of Wants. A Want is a Thing and its desired state. A Thing can be looked at and made.
-// A Change is a Thing's Before and After. Plan, diff, no-op, verification, undo, resume and drift are derived from
-// these four words, here, once, for every stage there is. The engine knows no kind of thing by name.
+// A Stage is a pure list of Wants. A Want is a Thing and its desired state. A Thing can be looked
+// at and made. A Change is a Thing's Before and After. Plan, diff, no-op, verification, undo,
+// resume and drift are derived from these four words, here, once, for every stage there is. The
+// engine knows no kind of thing by name.
 package converge
 
 import (
@@ -20,11 +21,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A State is the state of one thing, as canonical text; "" means it is not there. The engine compares, journals and prints it. Only its
-// own kind takes it apart.
+// A State is the state of one thing, as canonical text; "" means it is not there. The engine
+// compares, journals and prints it. Only its own kind takes it apart.
 type State string
 
-// A Thing is one part of a machine whose state can be looked at and made: the smallest unit that gpuadm owns, undoes and reports.
+// A Thing is one part of a machine whose state can be looked at and made: the smallest unit that
+// gpuadm owns, undoes and reports.
 type Thing interface {
 	Ref() Ref                                       // its kind and name, and what else builds the Thing again
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where the state cannot be known yet
@@ -87,67 +89,76 @@ const Home = "/var/lib/gpuadm"
 
 // A kind implements those of the interfaces below that apply to it.
 
-// A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
+// A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and
+// shows them as a diff.
 type Stored interface {
 	Thing
 	Bytes(host.View, State) ([]byte, error) // what a state names, from memory or from the blobs; nil for ""
 	Digest(State) string                    // the SHA-256 by which it names them, in hex; "" for none
 }
 
-// A Batch is made together with its mates of the same kind and stage: packages in one transaction, labels in one PATCH.
+// A Batch is made together with its mates of the same kind and stage: packages in one transaction,
+// labels in one PATCH.
 type Batch interface {
 	Thing
 	MakeAll(context.Context, host.Host, []Change) error
 }
 
-// A Resolver is a Batch whose changes bring further changes of their kind: a package brings its dependencies.
+// A Resolver is a Batch whose changes bring further changes of their kind: a package brings its
+// dependencies.
 type Resolver interface {
 	Batch
-	// Resolve returns the pending changes, with what To left open filled in, and the further changes that making them brings; or
-	// host.Later if that cannot be known yet.
+	// Resolve returns the pending changes, with what To left open filled in, and the further
+	// changes that making them brings; or host.Later if that cannot be known yet.
 	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
-	// Lacks returns those changes of an undo that cannot be made, since their Before is not available any more; Lost has the reason.
+	// Lacks returns those changes of an undo that cannot be made, since their Before is not
+	// available any more; Lost has the reason.
 	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
-// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Its methods are pure.
+// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon
+// whose files have changed. Its methods are pure.
 type Follower interface {
 	Thing
 	Affected(found State, by Change) State // its state after another change
 	Current(found State) State             // its desired state
 }
 
-// A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo restores first the files that affect the
-// Supplier, then what a Resolver gets from it, and makes the Supplier current last.
+// A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo restores
+// first the files that affect the Supplier, then what a Resolver gets from it, and makes the
+// Supplier current last.
 type Supplier interface {
 	Follower
 	Supplies()
 }
 
-// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since. Any other thing belongs to gpuadm as a whole.
+// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since. Any other
+// thing belongs to gpuadm as a whole.
 type Merger interface {
 	Thing
-	// TakeOut returns found without the change from before to after, part by part. left names, in one clause each, gpuadm's parts that
-	// stay, because they were changed outside gpuadm since. A part that is missing counts as taken out. found is never empty. TakeOut
-	// fails only where it cannot tell the parts apart.
+	// TakeOut returns found without the change from before to after, part by part. left names, in
+	// one clause each, gpuadm's parts that stay, because they were changed outside gpuadm since. A
+	// part that is missing counts as taken out. found is never empty. TakeOut fails only where it
+	// cannot tell the parts apart.
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
-// A Validator has the daemon that will read a file validate a change before anything is touched. found is without gpuadm's earlier changes.
-// Undo does not ask a Validator.
+// A Validator has the daemon that will read a file validate a change before anything is touched.
+// found is without gpuadm's earlier changes. Undo does not ask a Validator.
 type Validator interface {
 	Thing
 	Validate(ctx context.Context, v host.View, found, after State) error
 }
 
-// A Guarded thing may be protected by another tool: then an operator has to allow its change. left is the state in which gpuadm last left
-// the thing; "" if it never changed it. Guards is pure.
+// A Guarded thing may be protected by another tool: then an operator has to allow its change. left
+// is the state in which gpuadm last left the thing; "" if it never changed it. Guards is pure.
 type Guarded interface {
 	Thing
 	Guards(found, left, after State) (allow, who string) // "" where nothing protects it
 }
 
-// A Disruptor names what a change interrupts now. Undo asks it too: the journal's answer may be out of date.
+// A Disruptor names what a change interrupts now. Undo asks it too: the journal's answer may be out
+// of date.
 type Disruptor interface {
 	Thing
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
@@ -164,7 +175,8 @@ type Ref struct {
 // String is the thing's kind and name.
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 
-// key identifies a thing, and is comparable. The form is not in it: a thing in another form is the same thing.
+// key identifies a thing, and is comparable. The form is not in it: a thing in another form is the
+// same thing.
 type key struct{ kind, name, reads string }
 
 func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
@@ -223,14 +235,16 @@ func Listen(ctx context.Context, to func(what What, text string)) context.Contex
 	return context.WithValue(ctx, listener{}, to)
 }
 
-// Say reports to the listener what a long Make is Waiting for, or what is Unkept. Without a listener it does nothing.
+// Say reports to the listener what a long Make is Waiting for, or what is Unkept. Without a
+// listener it does nothing.
 func Say(ctx context.Context, what What, text string) {
 	if to, ok := ctx.Value(listener{}).(func(What, string)); ok {
 		to(what, text)
 	}
 }
 
-// A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be made.
+// A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be
+// made.
 type Reason struct {
 	Cannot   string    `json:"cannot,omitempty"`   // why it cannot be made
 	Waits    string    `json:"waits,omitempty"`    // the event outside gpuadm that it waits for; Deferred is shorter

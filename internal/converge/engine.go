@@ -31,7 +31,8 @@ type Engine struct {
 	Version string                                             // of gpuadm, for the journal
 	Repair  string                                             // the code of the fault that this apply repairs; "": it applies the spec
 
-	// Assume adds facts about a machine that does not exist yet: the kernel that an image will boot, its GPUs. May be nil.
+	// Assume adds facts about a machine that does not exist yet: the kernel that an image will
+	// boot, its GPUs. May be nil.
 	Assume func(*facts.Facts)
 
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
@@ -59,7 +60,8 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	return list
 }
 
-// ErrInUse reports that a change would take the GPUs from a process, and the operator has not allowed that. The GPUs are not at fault.
+// ErrInUse reports that a change would take the GPUs from a process, and the operator has not
+// allowed that. The GPUs are not at fault.
 var ErrInUse = errors.New("the GPUs are in use")
 
 // errKept is an ErrInUse that waiting does not end.
@@ -77,9 +79,10 @@ func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
 	return e.untilIdle(err)
 }
 
-// untilIdle turns a refusal that ends once the GPUs are idle into a wait, unless policy = "never" in [disruption]. Only the error that a
-// run ends with becomes a wait. Inside a run, gpuadm rolls back a stage that finds the GPUs in use: if it waited there, no process could
-// use the GPUs meanwhile.
+// untilIdle turns a refusal that ends once the GPUs are idle into a wait, unless policy = "never"
+// in [disruption]. Only the error that a run ends with becomes a wait. Inside a run, gpuadm rolls
+// back a stage that finds the GPUs in use: if it waited there, no process could use the GPUs
+// meanwhile.
 func (e *Engine) untilIdle(err error) error {
 	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || trouble.Passes(err) {
 		return err
@@ -152,7 +155,8 @@ func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.
 
 func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 
-// standIn is the only step of a stage that does not know its wants. The engine looks again at a stand-in that waits.
+// standIn is the only step of a stage that does not know its wants. The engine looks again at a
+// stand-in that waits.
 func standIn(stage string, err error) (s step) {
 	u := unknown{stage, err}
 	s.Change = Change{Stage: stage, Ref: u.Ref(), Reason: reasonOf(err)}
@@ -162,7 +166,8 @@ func standIn(stage string, err error) (s step) {
 	return s
 }
 
-// waiting returns an error that names what the remaining changes wait for; nil if each waits for a later boot at most.
+// waiting returns an error that names what the remaining changes wait for; nil if each waits for a
+// later boot at most.
 func waiting(left []Change) error {
 	t := reasons(left)
 	if t == nil {
@@ -174,7 +179,8 @@ func waiting(left []Change) error {
 	return t
 }
 
-// reasons joins the reasons of changes into one error, each reason once: several stages may have the same. nil: there are none.
+// reasons joins the reasons of changes into one error, each reason once: several stages may have
+// the same. nil: there are none.
 func reasons(all []Change) (t *trouble.Error) {
 	for _, c := range all {
 		switch next := c.trouble(); {
@@ -204,9 +210,10 @@ func also(all []string, lines ...string) []string {
 // downgrade allows an older gpuadm to change what a newer one has changed.
 const downgrade = "downgrade-gpuadm"
 
-// NewerThan returns the version of the gpuadm that changed the machine last if that is newer than the given one; else "". A version that
-// is no release (devel, devel-COMMIT) cannot be compared, and a compacted journal names no version: then either gpuadm may write. A journal
-// of a newer format was written by a newer gpuadm, whatever its version says.
+// NewerThan returns the version of the gpuadm that changed the machine last if that is newer than
+// the given one; else "". A version that is no release (devel, devel-COMMIT) cannot be compared,
+// and a compacted journal names no version: then either gpuadm may write. A journal of a newer
+// format was written by a newer gpuadm, whatever its version says.
 func (j Journal) NewerThan(version string) string {
 	if j.Newer > 0 {
 		return fmt.Sprintf("of journal format %d", j.Newer)
@@ -227,9 +234,10 @@ func (j Journal) NewerThan(version string) string {
 	return ""
 }
 
-// LeavesTo returns the newer gpuadm that changed the machine last, if this one must leave the machine to it; "" if this one may change it.
-// Otherwise an image's gpuadm and a DaemonSet's would revert each other's changes. Any version finishes a run that was cut short, since the
-// gate waits for that run; but this one cannot write to a journal of a newer format.
+// LeavesTo returns the newer gpuadm that changed the machine last, if this one must leave the
+// machine to it; "" if this one may change it. Otherwise an image's gpuadm and a DaemonSet's would
+// revert each other's changes. Any version finishes a run that was cut short, since the gate waits
+// for that run; but this one cannot write to a journal of a newer format.
 func (e *Engine) LeavesTo(j Journal) string {
 	if _, open := j.unfinished(); j.Newer == 0 && (open || e.allows(downgrade)) {
 		return ""

@@ -24,8 +24,8 @@ import (
 // JournalFormat is the version of the journal's lines.
 const JournalFormat = 1
 
-// overtaken is the result of a run that was cut short, and that another kind of run superseded. The run's last change of each thing may
-// not have been made.
+// overtaken is the result of a run that was cut short, and that another kind of run superseded. The
+// run's last change of each thing may not have been made.
 const overtaken = "overtaken"
 
 // resumed is the Result of the first make record after a run was cut short.
@@ -33,15 +33,18 @@ const resumed = "resumed"
 
 const (
 	journalFile = Home + "/journal.jsonl"
-	// journalMost is the size in bytes above which a journal is not read: gpuadm compacts its own long before.
+	// journalMost is the size in bytes above which a journal is not read: gpuadm compacts its own
+	// long before.
 	journalMost = 16 << 20
-	// A journal with more records than this is compacted when a run starts; the newest runs keep their records.
+	// A journal with more records than this is compacted when a run starts; the newest runs keep
+	// their records.
 	compactAbove = 256
 	compactKeeps = 16
 	seal         = `,"crc32":`
 )
 
-// A Record is one line of the journal. The journal serves undo and ownership. It never decides what to do next.
+// A Record is one line of the journal. The journal serves undo and ownership. It never decides what
+// to do next.
 type Record struct {
 	Format int       `json:"format"`
 	What   string    `json:"what"` // begin, make, reboot, end, hold, lift
@@ -64,8 +67,9 @@ type Journal struct {
 	Damaged []int  // other lines that cannot be read
 	Newer   int    // the format of a newer gpuadm that has written here; this one reads nothing of it, and writes nothing
 	Problem string // why the file as a whole cannot be read; it counts as empty then
-	// Refused says why the file is not trusted: another user could have written it. For a look the journal counts as empty, and no run
-	// begins: another user must neither decide what the journal says nor make gpuadm replace it.
+	// Refused says why the file is not trusted: another user could have written it. For a look the
+	// journal counts as empty, and no run begins: another user must neither decide what the journal
+	// says nor make gpuadm replace it.
 	Refused *trouble.Error
 
 	raw [][]byte // the damaged lines: a compacted journal keeps them
@@ -101,12 +105,14 @@ func ParseJournal(data []byte) Journal {
 	return j
 }
 
-// sealed is a record's line with the checksum of all before it, so that no flipped bit makes another change of it.
+// sealed is a record's line with the checksum of all before it, so that no flipped bit makes
+// another change of it.
 func sealed(line []byte) []byte {
 	return fmt.Appendf(line[:len(line)-1], `%s"%08x"}`, seal, crc32.ChecksumIEEE(line[:len(line)-1]))
 }
 
-// isTorn says whether a line is only the beginning of a record: a power cut or a full disk has cut the write short. Zeros may follow.
+// isTorn says whether a line is only the beginning of a record: a power cut or a full disk has cut
+// the write short. Zeros may follow.
 func isTorn(line []byte) bool {
 	line = bytes.TrimRight(line, "\x00")
 	begun := line[:min(len(line), len(`{"format":`))]
@@ -117,7 +123,8 @@ func isTorn(line []byte) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// ReadJournal reads a machine's journal. A journal that is missing or cannot be read counts as empty: only undo is lost with it.
+// ReadJournal reads a machine's journal. A journal that is missing or cannot be read counts as
+// empty: only undo is lost with it.
 func ReadJournal(v host.View) Journal {
 	if err := v.Trusted(journalFile, Home+"/blobs"); err != nil {
 		t := faults.Untrusted(v.Root(), err)
@@ -143,7 +150,8 @@ func ReadJournal(v host.View) Journal {
 // write adds a record, on disk when it returns.
 func (j *Journal) write(h host.Host, r Record) error { return j.add(h, r, h.Append) }
 
-// note adds a record without a sync. A power cut before the next write may lose the record, as if the power had been cut earlier.
+// note adds a record without a sync. A power cut before the next write may lose the record, as if
+// the power had been cut earlier.
 func (j *Journal) note(h host.Host, r Record) error { return j.add(h, r, h.Note) }
 
 func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) error) error {
@@ -182,8 +190,9 @@ func makeHome(h host.Host) error {
 	return nil
 }
 
-// compact rewrites a journal that has grown: it drops runs that have nothing left to undo, and joins all but the newest into one run
-// with the id of the oldest. It keeps the records of a run that was cut short. A full disk does not stop the run.
+// compact rewrites a journal that has grown: it drops runs that have nothing left to undo, and
+// joins all but the newest into one run with the id of the oldest. It keeps the records of a run
+// that was cut short. A full disk does not stop the run.
 func (j *Journal) compact(h host.Host) {
 	if len(j.Records) <= compactAbove || j.Newer > 0 || j.Problem != "" {
 		return
@@ -227,8 +236,8 @@ func (j *Journal) compact(h host.Host) {
 	_ = j.rewrite(h, kept)
 }
 
-// joined merges consecutive changes of a thing, where each starts at the After of the one before. It does not merge a change that may not
-// have been made, nor the change before that.
+// joined merges consecutive changes of a thing, where each starts at the After of the one before.
+// It does not merge a change that may not have been made, nor the change before that.
 func joined(makes []Change) (list []Change) {
 	for i, c := range makes {
 		if n := len(list); n > 0 && list[n-1].After == c.Before && !list[n-1].Unsure && !c.Unsure && i < len(makes)-1 {
@@ -240,7 +249,8 @@ func joined(makes []Change) (list []Change) {
 	return list
 }
 
-// rewrite replaces the journal file in one step: by some records, and by the lines that cannot be read.
+// rewrite replaces the journal file in one step: by some records, and by the lines that cannot be
+// read.
 func (j *Journal) rewrite(h host.Host, records []Record) error {
 	var data bytes.Buffer
 	for _, r := range records {

@@ -15,13 +15,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Stays is what Make returns when a thing must stay because others depend on it by now: a folder that contains their files. Undo
-// leaves it and says so.
+// Stays is what Make returns when a thing must stay because others depend on it by now: a folder
+// that contains their files. Undo leaves it and says so.
 type Stays struct{ Why string }
 
 func (s Stays) Error() string { return s.Why }
 
-// walk makes steps in their order, those of a Batch together, and looks at each again when its turn comes.
+// walk makes steps in their order, those of a Batch together, and looks at each again when its turn
+// comes.
 func (r *run) walk(ctx context.Context, steps []step) error {
 	for group := range groups(steps) {
 		if r.stopped() {
@@ -42,7 +43,8 @@ func (r *run) walk(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// groups yields the steps in their order: those of one Batch that are beside each other as one group, others alone.
+// groups yields the steps in their order: those of one Batch that are beside each other as one
+// group, others alone.
 func groups(steps []step) iter.Seq[[]step] {
 	return func(yield func([]step) bool) {
 		for len(steps) > 0 {
@@ -67,8 +69,8 @@ func changes(steps []step) (list []Change) {
 	return list
 }
 
-// due looks at steps again right before the touch, and returns those to make: earlier changes may have made others possible, or
-// superfluous.
+// due looks at steps again right before the touch, and returns those to make: earlier changes may
+// have made others possible, or superfluous.
 func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	for _, s := range steps {
 		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Deferred != "") { // what a Resolver could not answer, To cannot either
@@ -84,7 +86,8 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		case !s.converged():
 			due = append(due, s)
 		case r.rolling() && !s.Follows && s.Before == s.makes[0].Before:
-			// The journal announced the change, and it was not made. The journal must say so: else undo assumes that the run made it.
+			// The journal announced the change, and it was not made. The journal must say so: else
+			// undo assumes that the run made it.
 			s.Before = s.makes[len(s.makes)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
 		}
@@ -156,8 +159,8 @@ func (r *run) make(ctx context.Context, due []step) error {
 	return nil
 }
 
-// announce journals what is about to be made, and says so. A roll-back needs no line of its own: the Before is in the journal, and a
-// full disk must not prevent the roll-back.
+// announce journals what is about to be made, and says so. A roll-back needs no line of its own:
+// the Before is in the journal, and a full disk must not prevent the roll-back.
 func (r *run) announce(due []step) error {
 	for i := range due {
 		s := &due[i]
@@ -198,9 +201,10 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make, or one that takes effect after a reboot, has left a thing: so the state counts as
-// gpuadm's. A Stored thing is replaced as a whole, so bytes that are neither Before nor After are another process's. The next undo reverts
-// what could not be rolled back.
+// remember journals the state in which a failed make, or one that takes effect after a reboot, has
+// left a thing: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so bytes
+// that are neither Before nor After are another process's. The next undo reverts what could not be
+// rolled back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
@@ -265,8 +269,9 @@ func (r *run) askedBefore(c Change) bool {
 	return false
 }
 
-// rebootBudget refuses the third reboot that a change asks for. An unattended run counts the reboots of all runs since the last that
-// succeeded: otherwise each new run of the boot unit would have two more.
+// rebootBudget refuses the third reboot that a change asks for. An unattended run counts the
+// reboots of all runs since the last that succeeded: otherwise each new run of the boot unit would
+// have two more.
 func (r *run) rebootBudget(c Change) error {
 	boots := map[string]bool{}
 	for _, rec := range r.j.Records {
@@ -287,7 +292,8 @@ func (r *run) rebootBudget(c Change) error {
 	}
 }
 
-// rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It continues past what it cannot revert.
+// rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It
+// continues past what it cannot revert.
 func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
 	ctx = context.WithoutCancel(ctx) // a run over its deadline must not leave a stage half done either
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
@@ -312,7 +318,8 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	return t
 }
 
-// revert makes the steps of a roll-back. The run's Result keeps nothing of it but a reboot that it needs.
+// revert makes the steps of a roll-back. The run's Result keeps nothing of it but a reboot that it
+// needs.
 func (r *run) revert(ctx context.Context, steps []step) (undone []Change, failed []error) {
 	at, doing, made, reboot := r.at, r.doing, r.Made, r.Reboot
 	r.doing, r.Made, r.Reboot = RolledBack, nil, ""

@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// obstacles returns an error that says what prevents an undo; nil if nothing does. to and leave are the arguments of that undo.
+// obstacles returns an error that says what prevents an undo; nil if nothing does. to and leave are
+// the arguments of that undo.
 func obstacles(steps []step, to string, leave []string) error {
 	t := &trouble.Error{}
 	var all []string

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
-// A Plan says what an apply would do. It is what `plan -o json` prints, and the text is rendered from it.
+// A Plan says what an apply would do. It is what `plan -o json` prints, and the text is rendered
+// from it.
 type Plan struct {
 	Format    int         `json:"format"`
 	Host      Host        `json:"host"`
@@ -47,7 +48,8 @@ func (p Plan) Cannot() []Change {
 	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return c.Cannot == "" })
 }
 
-// Now counts the pending changes: those that an apply would make at once, and those that it cannot make.
+// Now counts the pending changes: those that an apply would make at once, and those that it cannot
+// make.
 func (p Plan) Now() int { return len(p.Changes) - p.Deferred }
 
 // Facts gathers what the stages need to know of the machine. It caches what a run cannot change.
@@ -93,7 +95,8 @@ func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Fact
 	return p, err
 }
 
-// plan plans all stages, and leaves Host empty; show makes the plan's Change of a step that is not converged.
+// plan plans all stages, and leaves Host empty; show makes the plan's Change of a step that is not
+// converged.
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts, show func(step, host.View) Change) (Plan, error) {
 	p := Plan{Format: PlanFormat, Changes: []Change{}}
 	mine := present(j.Runs())
@@ -134,8 +137,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 	return p, ctx.Err()
 }
 
-// stepsOf returns a step for each want of a stage, and for each thing that gpuadm made and that its section no longer asks for.
-// A section that is gone from the spec is released: what was made for it stays.
+// stepsOf returns a step for each want of a stage, and for each thing that gpuadm made and that its
+// section no longer asks for. A section that is gone from the spec is released: what was made for
+// it stays.
 func (e *Engine) stepsOf(st Stage, f facts.Facts, mine []ours) []step {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
@@ -211,8 +215,9 @@ func (e *Engine) followers(c Change) (list []Follower) {
 	return list
 }
 
-// together puts the steps of each Batch beside each other, at the place of the last: one transaction removes packages that the spec no
-// longer asks for and installs those that replace them, and removes no dependency while another package needs it.
+// together puts the steps of each Batch beside each other, at the place of the last: one
+// transaction removes packages that the spec no longer asks for and installs those that replace
+// them, and removes no dependency while another package needs it.
 func together(steps []step) (list []step) {
 	for i, s := range steps {
 		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
@@ -229,7 +234,8 @@ func together(steps []step) (list []step) {
 	return list
 }
 
-// followersOfVerifiers returns the Followers of the stages that verify this one. A stage that cannot say yet what it wants has none.
+// followersOfVerifiers returns the Followers of the stages that verify this one. A stage that
+// cannot say yet what it wants has none.
 func (e *Engine) followersOfVerifiers(st Stage, f facts.Facts) (list []step) {
 	for _, verifier := range e.Stages {
 		if verifier.Verifies != st.Name {
@@ -248,7 +254,8 @@ func (e *Engine) followersOfVerifiers(st Stage, f facts.Facts) (list []step) {
 	return list
 }
 
-// noteFollowers notes which Followers of the stage, and of the stages that verify it, the step's change affects.
+// noteFollowers notes which Followers of the stage, and of the stages that verify it, the step's
+// change affects.
 func (s *step) noteFollowers(steps, verifiers []step) {
 	if s.Follows = is[Follower](*s); s.Follows {
 		return

@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// resolve asks the Resolver of each kind what its pending changes bring, and adds these dependencies.
+// resolve asks the Resolver of each kind what its pending changes bring, and adds these
+// dependencies.
 func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	for i := 0; i < len(steps); i++ {
 		r, ok := steps[i].want.Thing.(Resolver)
@@ -44,8 +45,8 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []
 	return steps, nil
 }
 
-// unresolved marks the pending changes that a Resolver had no answer for. If they wait, all are deferred. Else the first gets the reason,
-// and the others, whose reason is the same, are dropped.
+// unresolved marks the pending changes that a Resolver had no answer for. If they wait, all are
+// deferred. Else the first gets the reason, and the others, whose reason is the same, are dropped.
 func unresolved(steps []step, pending []Change, err error) []step {
 	waits := errors.As(err, new(host.Later))
 	var out []step
@@ -64,7 +65,8 @@ func unresolved(steps []step, pending []Change, err error) []step {
 	return out
 }
 
-// dependencies writes what a Resolver found into the steps, and adds the dependencies behind the last step of their kind.
+// dependencies writes what a Resolver found into the steps, and adds the dependencies behind the
+// last step of their kind.
 func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []ours) ([]step, error) {
 	last := 0
 	for i, s := range steps {
@@ -98,8 +100,9 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []
 	return slices.Insert(steps, last+1, extra...), nil
 }
 
-// accepts returns what a converged step's To makes of c.After, the state in which other changes would leave the thing. The result is
-// c.After if the spec allows that, or no longer asks for the thing.
+// accepts returns what a converged step's To makes of c.After, the state in which other changes
+// would leave the thing. The result is c.After if the spec allows that, or no longer asks for the
+// thing.
 func (s step) accepts(c Change) (State, error) {
 	if s.want.To == nil || !s.converged() {
 		return c.After, nil
@@ -107,7 +110,8 @@ func (s step) accepts(c Change) (State, error) {
 	return s.want.To(c.After)
 }
 
-// unlessChanged is the To of a resolved change: it fails where another process has changed the thing since Resolve.
+// unlessChanged is the To of a resolved change: it fails where another process has changed the
+// thing since Resolve.
 func unlessChanged(c Change) func(State) (State, error) {
 	return func(found State) (State, error) {
 		if found != c.Before && found != c.After {

@@ -43,7 +43,8 @@ type run struct {
 	j  Journal
 	id string
 	at string // the name of the stage at work
-	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does not stop at a full disk.
+	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does
+	// not stop at a full disk.
 	doing      What
 	unsure     bool   // a write to the journal failed: its line may be there or not, and its change may not have been made
 	makeResult string // the Result of the next make record: resumed for the first one of a run that continues one cut short; else ""
@@ -55,9 +56,10 @@ type run struct {
 	Result
 }
 
-// resume takes the machine's run lock, reads its journal, removes what a killed run left half made, and notes which run was cut
-// short. Every run begins here, and calls the returned function last: it reports what of the journal cannot be read, at the end of the
-// output where an operator sees it, and unlocks. Without the lock nothing is touched.
+// resume takes the machine's run lock, reads its journal, removes what a killed run left half made,
+// and notes which run was cut short. Every run begins here, and calls the returned function last:
+// it reports what of the journal cannot be read, at the end of the output where an operator sees
+// it, and unlocks. Without the lock nothing is touched.
 func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	unlock, err := h.Lock()
 	if err != nil {
@@ -89,7 +91,8 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	return r, end, nil
 }
 
-// sweep removes temporary files, which a killed run may have left in gpuadm's own folders and beside what it was making.
+// sweep removes temporary files, which a killed run may have left in gpuadm's own folders and
+// beside what it was making.
 func (r *run) sweep() error {
 	if r.j.Newer > 0 {
 		return nil
@@ -122,7 +125,8 @@ func (r *run) sweep() error {
 	return nil
 }
 
-// mayWrite refuses to change a machine whose journal this gpuadm cannot continue, and moves one aside that it cannot read.
+// mayWrite refuses to change a machine whose journal this gpuadm cannot continue, and moves one
+// aside that it cannot read.
 func (r *run) mayWrite() error {
 	switch {
 	case r.j.Newer > 0:
@@ -172,7 +176,8 @@ func (r *run) covers(cut Run) bool {
 	return !slices.ContainsFunc(cut.Makes, func(c Change) bool { return r.order(c.Stage) < 0 })
 }
 
-// end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and the next run continues it.
+// end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and
+// the next run continues it.
 func (r *run) end(err error) (Result, error) {
 	r.cache.Keep(r.h)
 	r.Changed = r.journalled().countChanged()
@@ -202,10 +207,12 @@ func (r *run) end(err error) (Result, error) {
 	return r.Result, err
 }
 
-// unsureRollBack says whether this run continues a run that was cut short in a roll-back, and the journal does not say so yet.
+// unsureRollBack says whether this run continues a run that was cut short in a roll-back, and the
+// journal does not say so yet.
 func (r *run) unsureRollBack() bool { return r.makeResult == resumed && r.cut.rollingBack() }
 
-// unclosed says that a run has made all changes, and could not journal its end: the next run ends it.
+// unclosed says that a run has made all changes, and could not journal its end: the next run ends
+// it.
 func unclosed(err error) error {
 	t := troubleOf(err)
 	t.What, t.Because = fmt.Sprintf("cannot close the run: %v", err), []string{"all changes were made; only the line that ends the run is missing"}

@@ -61,8 +61,8 @@ func (t Times) with(from, to Record) Times {
 	return append(t, Took{from.Change.Stage, ms})
 }
 
-// spent is how many milliseconds the change of a record took: until the next record. A time during which gpuadm was not at work, such
-// as a reboot, does not count.
+// spent is how many milliseconds the change of a record took: until the next record. A time during
+// which gpuadm was not at work, such as a reboot, does not count.
 func spent(from, to Record) int64 {
 	if from.What != "make" || from.Run != to.Run || to.What == "begin" || to.Result == resumed {
 		return 0
@@ -70,7 +70,8 @@ func spent(from, to Record) int64 {
 	return to.Time.Sub(from.Time).Milliseconds()
 }
 
-// usual is how many milliseconds the longest change of the same kind took in the last run that succeeded and made one; 0 if none has.
+// usual is how many milliseconds the longest change of the same kind took in the last run that
+// succeeded and made one; 0 if none has.
 func (j Journal) usual(c Change) (longest int64) {
 	run, ok := "", ""
 	for i := len(j.Records) - 1; i > 0; i-- {
@@ -144,7 +145,8 @@ func overlap(a, b []string) bool {
 	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
 }
 
-// settled says that nothing of the run is left to undo: another run undid it, it rolled itself back, or it undid others.
+// settled says that nothing of the run is left to undo: another run undid it, it rolled itself
+// back, or it undid others.
 func (r Run) settled() bool {
 	return r.Undone || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()
 }
@@ -154,7 +156,8 @@ func (r Run) changed() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.restored() })
 }
 
-// countChanged counts the things that are not as before the run, restarts included, and a change that the run may not have made.
+// countChanged counts the things that are not as before the run, restarts included, and a change
+// that the run may not have made.
 func (r Run) countChanged() int {
 	before, differs := map[key]State{}, map[key]bool{}
 	for _, c := range r.Makes {
@@ -221,7 +224,8 @@ func makesOf(all []ours, is key) []Change {
 	return nil
 }
 
-// leftOf lists the states in which changes may have left a thing: the last, and the one before each that may not have been made.
+// leftOf lists the states in which changes may have left a thing: the last, and the one before each
+// that may not have been made.
 func leftOf(makes []Change) (left []State) {
 	for _, c := range slices.Backward(makes) {
 		if left = append(left, c.After); !c.Unsure {
@@ -234,8 +238,9 @@ func leftOf(makes []Change) (left []State) {
 	return left
 }
 
-// fold groups the runs' changes by thing, in the order of the first touch. A thing was touched after the things that it needs, so undo
-// reverts it before them, even if they were changed again later. fold skips Followers: they have nothing to undo.
+// fold groups the runs' changes by thing, in the order of the first touch. A thing was touched
+// after the things that it needs, so undo reverts it before them, even if they were changed again
+// later. fold skips Followers: they have nothing to undo.
 func fold(runs []Run) (list []ours) {
 	at := map[key]int{}
 	for r := range runs {
@@ -310,7 +315,8 @@ type Mark struct {
 	Drift    *Change   `json:"drift,omitempty"`    // if Changed or Reverted: from gpuadm's state to the state found
 }
 
-// Pending is Status without Made: that would look at the Node object too, and a gate must not wait for an API server.
+// Pending is Status without Made: that would look at the Node object too, and a gate must not wait
+// for an API server.
 func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error) {
 	j := ReadJournal(v)
 	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: j.damage(v), Runs: []Run{}, Made: []Mark{}}
@@ -361,7 +367,8 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 	return s, nil
 }
 
-// waitsForReboot says whether a change has asked for a reboot in this boot: until then the thing is as gpuadm left it.
+// waitsForReboot says whether a change has asked for a reboot in this boot: until then the thing is
+// as gpuadm left it.
 func (j Journal) waitsForReboot(boot string, is key) bool {
 	return slices.ContainsFunc(j.Records, func(rec Record) bool { return rec.What == "reboot" && rec.Boot == boot && rec.Change.key() == is })
 }

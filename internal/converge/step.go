@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A step is a want that has been looked at. Undo and roll-back consist of steps too: they want things without gpuadm's changes.
+// A step is a want that has been looked at. Undo and roll-back consist of steps too: they want
+// things without gpuadm's changes.
 type step struct {
 	Change
 	want     Want
@@ -33,8 +34,8 @@ type step struct {
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
-// blocked says that this step prevents an undo: it cannot be made, or its state is not known. A daemon that does not run prevents none: it
-// will read its files when it starts.
+// blocked says that this step prevents an undo: it cannot be made, or its state is not known. A
+// daemon that does not run prevents none: it will read its files when it starts.
 func (s step) blocked() bool {
 	return s.Cannot != "" || s.strict && s.Deferred != "" && !is[Follower](s) && s.When != host.InNewProcess
 }
@@ -51,12 +52,12 @@ func behind(steps []step, some func(step) bool) {
 	slices.SortStableFunc(steps, func(a, b step) int { return rank[some(a)] - rank[some(b)] })
 }
 
-// sideBySide is how many looks may run at once. Few of them wait for a command or another machine; where none does, the first goroutine
-// makes all looks, on a stack that has grown already.
+// sideBySide is how many looks may run at once. Few of them wait for a command or another machine;
+// where none does, the first goroutine makes all looks, on a stack that has grown already.
 const sideBySide = 8
 
-// lookAll looks at all steps, several at once, has Resolvers add the dependencies, and foresees how the pending changes affect each
-// Follower.
+// lookAll looks at all steps, several at once, has Resolvers add the dependencies, and foresees how
+// the pending changes affect each Follower.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -96,8 +97,8 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
-// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator validate it. lookAll has Followers
-// validated later, when it knows what affects them.
+// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator
+// validate it. lookAll has Followers validated later, when it knows what affects them.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
@@ -174,8 +175,9 @@ func (s *step) look(ctx context.Context, v host.View) {
 	}
 }
 
-// to returns the desired state. It takes gpuadm's changes out of the found state first, so that a changed spec ends as on a new machine.
-// Where another process has changed the thing, and the found state still meets the unchanged spec, the found state stays.
+// to returns the desired state. It takes gpuadm's changes out of the found state first, so that a
+// changed spec ends as on a new machine. Where another process has changed the thing, and the found
+// state still meets the unchanged spec, the found state stays.
 func (s *step) to(v host.View, found State) (State, error) {
 	s.base = found
 	if len(s.makes) == 0 || s.want.AsFound {
@@ -222,8 +224,9 @@ func (s *step) to(v host.View, found State) (State, error) {
 	return after, err
 }
 
-// foresee computes a Follower's state after the pending changes. If the state cannot be known yet and no change affects the Follower, the
-// step is idle: a daemon that does not run will read its files when it starts.
+// foresee computes a Follower's state after the pending changes. If the state cannot be known yet
+// and no change affects the Follower, the step is idle: a daemon that does not run will read its
+// files when it starts.
 func (s *step) foresee(t Follower, pending []Change) {
 	if s.Cannot != "" {
 		return

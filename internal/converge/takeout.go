@@ -9,8 +9,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// takeOut takes gpuadm's changes to a thing out of a found state. A part that is missing counts as taken out. left names gpuadm's parts that
-// stay, because they were changed outside gpuadm since this run or an earlier one.
+// takeOut takes gpuadm's changes to a thing out of a found state. A part that is missing counts as
+// taken out. left names gpuadm's parts that stay, because they were changed outside gpuadm since
+// this run or an earlier one.
 func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
 	rest, left, err = strip(v, t, found, makes)
 	m, merges := t.(Merger)
@@ -27,8 +28,9 @@ func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, lef
 	return rest, left, nil
 }
 
-// strip is takeOut without the parts that earlier runs left. If found is the Before or After of one of the makes, strip takes out the
-// changes up to that one without a Merger. Any other state was changed outside gpuadm: a Merger takes gpuadm's part out of it.
+// strip is takeOut without the parts that earlier runs left. If found is the Before or After of one
+// of the makes, strip takes out the changes up to that one without a Merger. Any other state was
+// changed outside gpuadm: a Merger takes gpuadm's part out of it.
 func strip(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
 	last := makes[len(makes)-1]
 	for i, c := range slices.Backward(makes) {
@@ -56,8 +58,8 @@ func strip(v host.View, t Thing, found State, makes []Change) (rest State, left 
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
 }
 
-// merged has a Merger take the change from base to last.After out of found. If last may not have been made, found may have last.Before in
-// place of last.After: then merged takes out both.
+// merged has a Merger take the change from base to last.After out of found. If last may not have
+// been made, found may have last.Before in place of last.After: then merged takes out both.
 func merged(v host.View, m Merger, found, base State, last Change) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, last.After)
 	if err != nil || !last.Unsure || last.Before == base {
@@ -74,7 +76,8 @@ func merged(v host.View, m Merger, found, base State, last Change) (rest State, 
 	return rest, left, err
 }
 
-// beforeAll returns the state before all makes: the Before of the last one, without the changes of the earlier ones.
+// beforeAll returns the state before all makes: the Before of the last one, without the changes of
+// the earlier ones.
 func beforeAll(v host.View, t Thing, makes []Change) (State, error) {
 	n := len(makes) - 1
 	if n == 0 {

@@ -40,10 +40,11 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 	return p, err
 }
 
-// Undo reverts the last run that left something to restore (to = ""), one run and all later ones (to = its id), or all runs ("all"). It
-// restores each thing to its oldest Before in these runs. Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part
-// alone, and names the parts that stay. Where it cannot tell gpuadm's part apart, it touches nothing at all, unless leave names the thing.
-// Afterwards unattended applies are held until an operator applies.
+// Undo reverts the last run that left something to restore (to = ""), one run and all later ones
+// (to = its id), or all runs ("all"). It restores each thing to its oldest Before in these runs.
+// Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part alone, and names the
+// parts that stay. Where it cannot tell gpuadm's part apart, it touches nothing at all, unless
+// leave names the thing. Afterwards unattended applies are held until an operator applies.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {
@@ -102,7 +103,8 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	return result, err
 }
 
-// pauses says that a run stays open after an error: it continues after a reboot, or with the next command.
+// pauses says that a run stays open after an error: it continues after a reboot, or with the next
+// command.
 func pauses(err error) bool {
 	return errors.Is(err, ErrStopped) || trouble.Passes(err) || errors.As(err, new(host.Reboot))
 }
@@ -176,7 +178,8 @@ func (j Journal) undoes(to string) ([]string, error) {
 	return ids, nil
 }
 
-// noRun says that there is no such run to undo, and which there are; ids come oldest first. Status lists them too, but needs a spec.
+// noRun says that there is no such run to undo, and which there are; ids come oldest first. Status
+// lists them too, but needs a spec.
 func noRun(to string, ids []string) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run that left something to restore is undone"}}
 	if len(ids) == 0 {
@@ -188,7 +191,8 @@ func noRun(to string, ids []string) error {
 	return t
 }
 
-// ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and earlier runs has reverted a part of it.
+// ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and
+// earlier runs has reverted a part of it.
 var ErrHalfUndone = errors.New("half undone")
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
@@ -224,7 +228,8 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	return p, obstacles(p.steps, to, of.leave)
 }
 
-// stays moves a step to Left or Kept if this undo does not revert it: the operator named it, or no undo can.
+// stays moves a step to Left or Kept if this undo does not revert it: the operator named it, or no
+// undo can.
 func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []string) bool {
 	switch {
 	case s.Follows:
@@ -243,8 +248,9 @@ func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []stri
 	return true
 }
 
-// lacks asks each Resolver again about changes that could not have been reverted when they were made: that may be possible by now. It asks
-// nothing if a Supplier gets something back, since the Resolver's answer would change with it.
+// lacks asks each Resolver again about changes that could not have been reverted when they were
+// made: that may be possible by now. It asks nothing if a Supplier gets something back, since the
+// Resolver's answer would change with it.
 func (e *Engine) lacks(ctx context.Context, v host.View, steps []step) error {
 	if slices.ContainsFunc(steps, func(s step) bool { return s.supplies && !s.converged() && s.After != "" }) {
 		return nil
@@ -290,7 +296,8 @@ func (p *UndoPlan) remains(s *step, runs []Run) {
 	}
 }
 
-// backwards returns the steps that revert changes, the last touched thing first, then the Followers that these affect.
+// backwards returns the steps that revert changes, the last touched thing first, then the Followers
+// that these affect.
 func (e *Engine) backwards(all []ours) (steps []step) {
 	var last []step // the Followers
 	for _, o := range slices.Backward(all) {

@@ -11,8 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestUsual: how long a change usually takes is what the longest of its kind took in the last run that succeeded and made one: neither a run
-// that failed counts, nor the time of a reboot. A word of a journal is "RUN WHAT SECOND" or "RUN end SECOND RESULT".
+// TestUsual: how long a change usually takes is what the longest of its kind took in the last run
+// that succeeded and made one: neither a run that failed counts, nor the time of a reboot. A word
+// of a journal is "RUN WHAT SECOND" or "RUN end SECOND RESULT".
 func TestUsual(t *testing.T) {
 	const now = "; d begin 900; d package 900"
 	for journal, want := range map[string]int64{

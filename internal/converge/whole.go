@@ -19,7 +19,8 @@ type unconverged struct {
 	first Change // its first pending or deferred change
 }
 
-// note keeps the first stage that is not converged. A stage that can be made now counts before a deferred one, which may wait for it.
+// note keeps the first stage that is not converged. A stage that can be made now counts before a
+// deferred one, which may wait for it.
 func (o *unconverged) note(stage string, steps []step) {
 	for _, s := range steps {
 		if !s.converged() && (o.stage == "" || s.now() && !o.first.now()) {
@@ -28,7 +29,8 @@ func (o *unconverged) note(stage string, steps []step) {
 	}
 }
 
-// before plans the stages that come before st in the sequence, except those in but, and returns the first unconverged one.
+// before plans the stages that come before st in the sequence, except those in but, and returns the
+// first unconverged one.
 func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o unconverged, err error) {
 	all := e.Before
 	if all == nil {
@@ -67,18 +69,20 @@ func (o *unconverged) trouble(stage string) error {
 	return t
 }
 
-// allDeferred says that each change of a stage names the event that it waits for, which tells more than an unconverged earlier stage.
+// allDeferred says that each change of a stage names the event that it waits for, which tells more
+// than an unconverged earlier stage.
 func allDeferred(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool { return s.Deferred == "" || s.Waits != "" })
 }
 
-// cannotBeMade says that a stage has a change that cannot be made: its reason tells more than an unconverged earlier stage.
+// cannotBeMade says that a stage has a change that cannot be made: its reason tells more than an
+// unconverged earlier stage.
 func cannotBeMade(steps []step) bool {
 	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
 }
 
-// planWhole plans a stage that is Whole. The stage is deferred while an earlier stage of the same apply is not
-// converged; it cannot be made while any other stage is not converged.
+// planWhole plans a stage that is Whole. The stage is deferred while an earlier stage of the same
+// apply is not converged; it cannot be made while any other stage is not converged.
 func (e *Engine) planWhole(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked unconverged) ([]step, error) {
 	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
 	if err != nil || allDeferred(steps) {

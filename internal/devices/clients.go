@@ -19,8 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Clients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods that have a GPU and no such process
-// yet. It reads /proc, since NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
+// Clients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods
+// that have a GPU and no such process yet. It reads /proc, since NVML knows only clients with a
+// CUDA context, and the kernel module is kept by any open file.
 func Clients(ctx context.Context, v host.View) ([]string, error) {
 	holders, err := Holders(ctx, v)
 	if err != nil {
@@ -41,7 +42,8 @@ func Clients(ctx context.Context, v host.View) ([]string, error) {
 
 type podsKey struct{}
 
-// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by NAMESPACE/NAME or "uid UID".
+// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by
+// NAMESPACE/NAME or "uid UID".
 func WithoutPods(ctx context.Context, gone func(pod string) bool) context.Context {
 	return context.WithValue(ctx, podsKey{}, gone)
 }
@@ -79,8 +81,8 @@ func NamesOf(holders []Holder) (clients []string) {
 	return clients
 }
 
-// gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they are: in a mount namespace of
-// its own any user may call any file /dev/nvidia0.
+// gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they
+// are: in a mount namespace of its own any user may call any file /dev/nvidia0.
 func gpuFiles(v host.View, pid int, majors map[uint32]string) (files []string, devices []OpenDevice, err error) {
 	all, err := v.OpenDevices(pid)
 	if err != nil {
@@ -106,10 +108,12 @@ type PodDevice struct {
 	Device string // as its plugin calls it, without its replica: GPU-… or MIG-…
 }
 
-// OfPods lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
-// answers. Before Kubernetes 1.34 kubelet lists ended pods too, but without their devices, which it frees before it lists. Sources:
-// kubernetes, pull 79409; List in pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
-// pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate KubeletPodResourcesListUseActivePods off (pull 132028).
+// OfPods lists what kubelet has given to pods that have not ended, also to those without a process
+// yet; nothing where no kubelet answers. Before Kubernetes 1.34 kubelet lists ended pods too, but
+// without their devices, which it frees before it lists. Sources: kubernetes, pull 79409; List in
+// pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
+// pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate
+// KubeletPodResourcesListUseActivePods off (pull 132028).
 func OfPods(ctx context.Context, v host.View) ([]PodDevice, error) {
 	folder := cmp.Or(facts.KubeletFolder(v), facts.Kubelet{}.Folder())
 	if _, err := v.Stat(folder + facts.PodResources); err != nil || !v.Live() {
@@ -127,8 +131,8 @@ func OfPods(ctx context.Context, v host.View) ([]PodDevice, error) {
 	return podDevices(answer)
 }
 
-// podDevices reads a ListPodResourcesResponse: pod_resources (1), each with name (1), namespace (2) and containers (3), of which each has
-// devices (2) with resource_name (1) and device_ids (2).
+// podDevices reads a ListPodResourcesResponse: pod_resources (1), each with name (1), namespace (2)
+// and containers (3), of which each has devices (2) with resource_name (1) and device_ids (2).
 func podDevices(answer []byte) (list []PodDevice, err error) {
 	err = host.ProtoFields(answer, func(n int, pod []byte) error {
 		var name, namespace string
@@ -159,8 +163,8 @@ func podDevices(answer []byte) (list []PodDevice, err error) {
 	return list, err
 }
 
-// deviceIDs are those of NVIDIA's resources. A shared device has its replica behind two colons (NVIDIA/k8s-device-plugin,
-// internal/rm/devices.go).
+// deviceIDs are those of NVIDIA's resources. A shared device has its replica behind two colons
+// (NVIDIA/k8s-device-plugin, internal/rm/devices.go).
 func deviceIDs(devices []byte) (ids []string, err error) {
 	ours := false
 	err = host.ProtoFields(devices, func(n int, value []byte) error {

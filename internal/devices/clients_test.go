@@ -22,7 +22,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// holds says to the test's own binary what it opens before it waits: as a process beside gpuadm does.
+// holds says to the test's own binary what it opens before it waits: as a process beside gpuadm
+// does.
 const holds = "GPUADM_TEST_HOLDS"
 
 func TestMain(m *testing.M) {
@@ -36,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// hold opens what the parent asks for, says so, and waits until the parent closes its standard input.
+// hold opens what the parent asks for, says so, and waits until the parent closes its standard
+// input.
 func hold(what string) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -76,7 +78,8 @@ func hold(what string) error {
 	return nil
 }
 
-// start starts such a process, by no user's right and in namespaces of its own, and returns its number.
+// start starts such a process, by no user's right and in namespaces of its own, and returns its
+// number.
 func start(t *testing.T, what string) int {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -107,8 +110,8 @@ func start(t *testing.T, what string) int {
 	return cmd.Process.Pid
 }
 
-// among is this machine with some of its processes, and with other drivers in /proc/devices: a test cannot make device nodes of
-// NVIDIA's, so it gives their name to the major number of /dev/null.
+// among is this machine with some of its processes, and with other drivers in /proc/devices: a test
+// cannot make device nodes of NVIDIA's, so it gives their name to the major number of /dev/null.
 type among struct {
 	host.View
 	pids  []int
@@ -146,8 +149,8 @@ func live(t *testing.T, pids ...int) *among {
 	return &among{View: h, pids: pids}
 }
 
-// TestFileIsNoGPU: what an unprivileged process names /dev/nvidia0 in a namespace of its own holds no GPU, and a device of the
-// driver's does, whatever its name.
+// TestFileIsNoGPU: what an unprivileged process names /dev/nvidia0 in a namespace of its own holds
+// no GPU, and a device of the driver's does, whatever its name.
 func TestFileIsNoGPU(t *testing.T) {
 	tenant, client := start(t, "/dev/nvidia*2"), start(t, "/dev/null*2")
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tenant, 3))
@@ -161,7 +164,8 @@ func TestFileIsNoGPU(t *testing.T) {
 	check.That(t, err == nil && len(clients) == 1, "%q, %v", clients, err)
 }
 
-// TestManyOpenFiles: what 16,000 open files cost grows as their number does, and what is said of them is short.
+// TestManyOpenFiles: what 16,000 open files cost grows as their number does, and what is said of
+// them is short.
 func TestManyOpenFiles(t *testing.T) {
 	cost := func(what string) (bytes uint64, calls int) {
 		v := live(t, start(t, what))
@@ -184,7 +188,8 @@ func TestManyOpenFiles(t *testing.T) {
 	check.That(t, err == nil && len(clients) == 1 && len(clients[0]) <= 100, "%q, %v", clients, err)
 }
 
-// TestProcessesComeAndGo: a process that has ended, and one that its parent has not waited for, are no error.
+// TestProcessesComeAndGo: a process that has ended, and one that its parent has not waited for, are
+// no error.
 func TestProcessesComeAndGo(t *testing.T) {
 	ended := exec.Command("true")
 	must.OK(t, ended.Start())

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel modules from going.
+// A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel
+// modules from going.
 type Holder struct {
 	PID       int
 	Command   string   // its name, as ps -o comm shows it
@@ -39,7 +40,8 @@ func (h Holder) String() string {
 	return h.Who() + " has " + strings.Join(h.Files, ", ") + " open"
 }
 
-// Who names the holder so that an operator can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
+// Who names the holder so that an operator can find it: process 4711 (python3) of pod ml/train-0,
+// container 0123456789ab.
 func (h Holder) Who() string {
 	s := fmt.Sprintf("process %d", h.PID)
 	if h.Command != "" {
@@ -57,7 +59,8 @@ func (h Holder) Who() string {
 	return s
 }
 
-// Daemon says whether it is one of the driver's own, which only serve others and are stopped and started with the module.
+// Daemon says whether it is one of the driver's own, which only serve others and are stopped and
+// started with the module.
 func (h Holder) Daemon() bool { return slices.Contains(Daemons(), h.Unit) }
 
 // Daemons are the driver's own daemons, in the order to stop them in.
@@ -103,8 +106,9 @@ func Holders(ctx context.Context, v host.View) ([]Holder, error) {
 }
 
 var (
-	// podGroup matches a pod's uid in a cgroup's path, as kubelet writes it under both of its cgroup drivers, and
-	// containerGroup a container's id. Source: pkg/kubelet/cm in https://github.com/kubernetes/kubernetes.
+	// podGroup matches a pod's uid in a cgroup's path, as kubelet writes it under both of its
+	// cgroup drivers, and containerGroup a container's id. Source: pkg/kubelet/cm in
+	// https://github.com/kubernetes/kubernetes.
 	podGroup       = pattern.Of(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
 	containerGroup = pattern.Of(`([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
 	serviceGroup   = pattern.Of(`/([^/]+\.service)(?:/|$)`)
@@ -145,8 +149,9 @@ func podNames(v host.View) map[string]string {
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 const capsDriver = "nvidia-caps"
 
-// gpuMajor is the major number of /dev/nvidiaN, of /dev/nvidiactl and of /dev/nvidia-modeset: NV_MAJOR_DEVICE_NUMBER in
-// https://github.com/NVIDIA/open-gpu-kernel-modules, and Documentation/admin-guide/devices.txt of the kernel.
+// gpuMajor is the major number of /dev/nvidiaN, of /dev/nvidiactl and of /dev/nvidia-modeset:
+// NV_MAJOR_DEVICE_NUMBER in https://github.com/NVIDIA/open-gpu-kernel-modules, and
+// Documentation/admin-guide/devices.txt of the kernel.
 const gpuMajor = 195
 
 // HasGPU says whether the holder has the device /dev/nvidiaN of a GPU open, by its minor number.
@@ -154,16 +159,18 @@ func (h Holder) HasGPU(minor int) bool {
 	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool { return d.Major == gpuMajor && d.Minor == uint32(minor) })
 }
 
-// HasCapability says whether the holder has one of the devices below /dev/nvidia-caps open, by their minor numbers.
+// HasCapability says whether the holder has one of the devices below /dev/nvidia-caps open, by
+// their minor numbers.
 func (h Holder) HasCapability(minors []int) bool {
 	return slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {
 		return d.Driver == capsDriver && slices.Contains(minors, int(d.Minor))
 	})
 }
 
-// Capabilities are the minor numbers of the devices that give access to a GPU instance and to compute instances in it. None where the
-// driver does not say them. Source: as of capsDriver, and /proc/driver/nvidia/capabilities in
-// https://github.com/NVIDIA/nvidia-container-toolkit (internal/nvcaps).
+// Capabilities are the minor numbers of the devices that give access to a GPU instance and to
+// compute instances in it. None where the driver does not say them. Source: as of capsDriver, and
+// /proc/driver/nvidia/capabilities in https://github.com/NVIDIA/nvidia-container-toolkit
+// (internal/nvcaps).
 func Capabilities(v host.View, gpuMinor, instance int, compute []int) (minors []int) {
 	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", CapabilitiesFolder, gpuMinor, instance)
 	of := []string{folder}
@@ -184,8 +191,9 @@ const (
 	endPause  = 50 * time.Millisecond
 )
 
-// EndHolders asks processes to end and waits until they have no device of NVIDIA's open. A process that is not among the holders that can be
-// seen is not asked: its number may be one of another PID namespace.
+// EndHolders asks processes to end and waits until they have no device of NVIDIA's open. A process
+// that is not among the holders that can be seen is not asked: its number may be one of another PID
+// namespace.
 func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 	if len(holders) == 0 {
 		return nil

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devices says what device nodes NVIDIA's driver has, and which processes and pods use them.
+// Package devices says what device nodes NVIDIA's driver has, and which processes and pods use
+// them.
 package devices
 
 import (
@@ -11,10 +12,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Majors returns the names of NVIDIA's character devices by their major numbers. All names begin so: nvidia or
-// nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch, nvidia-nvlink, nvidia-caps,
-// nvidia-caps-imex-channels. Sources: kernel-open in https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in
-// /proc/devices: modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
+// Majors returns the names of NVIDIA's character devices by their major numbers. All names begin
+// so: nvidia or nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch,
+// nvidia-nvlink, nvidia-caps, nvidia-caps-imex-channels. Sources: kernel-open in
+// https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in /proc/devices:
+// modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
 // https://github.com/NVIDIA/nvidia-container-toolkit.
 func Majors(v host.View) (map[uint32]string, error) {
 	b, err := v.ReadFile("/proc/devices")
@@ -35,7 +37,8 @@ func Majors(v host.View) (map[uint32]string, error) {
 	return majors, nil
 }
 
-// NodeTool makes device nodes, that of a partition as the driver's options say, with its mode and owner.
+// NodeTool makes device nodes, that of a partition as the driver's options say, with its mode and
+// owner.
 const NodeTool = "/usr/bin/nvidia-modprobe"
 
 // CapabilitiesFolder has a folder for each GPU, in which the loaded module shows the instances.
@@ -52,7 +55,8 @@ func Below(v host.View, folder, prefix string) (in []string) {
 	return in
 }
 
-// AccessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.
+// AccessOf is what the driver says of the device that gives access to an instance, by the driver's
+// names; empty where it says nothing.
 func AccessOf(v host.View, instance string) map[string]string {
 	says := map[string]string{}
 	data, _ := v.ReadFile(instance + "/access") // need not be there

@@ -22,7 +22,8 @@ func field(n protowire.Number, parts ...string) string {
 	return string(protowire.AppendString(b, strings.Join(parts, "")))
 }
 
-// given is kubelet's entry of a pod with one container and devices, as api.proto of podresources/v1 has it; cpu_ids (3) are numbers.
+// given is kubelet's entry of a pod with one container and devices, as api.proto of podresources/v1
+// has it; cpu_ids (3) are numbers.
 func given(namespace, name, resource string, ids ...string) string {
 	devices := field(1, resource)
 	for _, id := range ids {
@@ -31,8 +32,9 @@ func given(namespace, name, resource string, ids ...string) string {
 	return field(1, field(1, name), field(2, namespace), field(3, field(1, "main"), field(2, devices), "\x18\x07"))
 }
 
-// TestPodDevices: pods that have a device count also without a process; those that kubelet lists without a device, as it lists ended ones
-// before Kubernetes 1.34, do not; other vendors' devices never do.
+// TestPodDevices: pods that have a device count also without a process; those that kubelet lists
+// without a device, as it lists ended ones before Kubernetes 1.34, do not; other vendors' devices
+// never do.
 func TestPodDevices(t *testing.T) {
 	kubelet := given("ml", "train-0", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3") + given("ml", "pulls", "nvidia.com/mig-1g.10gb", "MIG-2") +
 		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1")

@@ -17,7 +17,8 @@ import (
 // maxDiff is the size in bytes above which only sizes are shown.
 const maxDiff = 64 << 10
 
-// Texts shows what changes between two texts of a file, as the hunks of a unified diff, without secrets.
+// Texts shows what changes between two texts of a file, as the hunks of a unified diff, without
+// secrets.
 func Texts(name string, before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""

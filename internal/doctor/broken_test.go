@@ -50,7 +50,8 @@ func TestStuck(t *testing.T) {
 	check.That(t, codes(report) == "GPU-010" || strings.Contains(late, "GPU-010"), "%v", report.Causes)
 }
 
-// TestWorking: the machine that the broken ones are made of is not broken, and all of it can be read.
+// TestWorking: the machine that the broken ones are made of is not broken, and all of it can be
+// read.
 func TestWorking(t *testing.T) {
 	n, _ := joined(t, nil)
 	r := examine(t, n)
@@ -70,7 +71,8 @@ func (f fullView) Room(name string) (host.Room, error) {
 	return f.View.Room(name)
 }
 
-// TestSealed: a root that is read-only by design is as full as its image, on Container-Optimized OS and Bottlerocket.
+// TestSealed: a root that is read-only by design is as full as its image, on Container-Optimized OS
+// and Bottlerocket.
 // Sources: https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem;
 // https://github.com/bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity).
 func TestSealed(t *testing.T) {
@@ -81,7 +83,8 @@ func TestSealed(t *testing.T) {
 	check.That(t, codes(report) == "", "%v", report.Causes)
 }
 
-// TestFull: a full disk is the root of a package that could not be installed; one file system is named once.
+// TestFull: a full disk is the root of a package that could not be installed; one file system is
+// named once.
 func TestFull(t *testing.T) {
 	for _, c := range []struct {
 		name string

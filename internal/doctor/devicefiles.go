@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// noDeviceFile asks only on machines that have such files at all: where no program has opened a GPU yet there are none.
+// noDeviceFile asks only on machines that have such files at all: where no program has opened a GPU
+// yet there are none.
 func noDeviceFile(m *Machine) (found []Finding) {
 	names, err := m.View.ReadDir("/dev")
 	if err != nil || !m.loaded() || !m.ownDriver() || !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "nvidia") }) {
@@ -54,8 +55,9 @@ func noDeviceFile(m *Machine) (found []Finding) {
 	return found
 }
 
-// majors are the major numbers of the GPUs' devices, and of the control device: nvidia-frontend before 550.40. Sources: nv.c of
-// https://github.com/NVIDIA/open-gpu-kernel-modules; https://github.com/NVIDIA/nvidia-container-toolkit/issues/324.
+// majors are the major numbers of the GPUs' devices, and of the control device: nvidia-frontend
+// before 550.40. Sources: nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules;
+// https://github.com/NVIDIA/nvidia-container-toolkit/issues/324.
 func (m *Machine) majors() (numbers []uint32) {
 	all, _ := devices.Majors(m.View) // what cannot be read says nothing
 	for number, name := range all {
@@ -78,12 +80,14 @@ func (a access) String() string {
 
 func accessOf(i host.Info) access { return access{i.Mode.Perm(), i.UID, i.GID} }
 
-// driverParams has the options of the module nvidia that is loaded: NVreg_DeviceFileMode and others, in decimal digits.
+// driverParams has the options of the module nvidia that is loaded: NVreg_DeviceFileMode and
+// others, in decimal digits.
 const driverParams = "/proc/driver/nvidia/params"
 
-// access is what the module asks for, nil where an operator makes the files or the module does not say.
-// Sources: nv-procfs.c and nv-reg.h in https://github.com/NVIDIA/open-gpu-kernel-modules; nvidia-modprobe-utils.c in
-// https://github.com/NVIDIA/nvidia-modprobe.
+// access is what the module asks for, nil where an operator makes the files or the module does not
+// say.
+// Sources: nv-procfs.c and nv-reg.h in https://github.com/NVIDIA/open-gpu-kernel-modules;
+// nvidia-modprobe-utils.c in https://github.com/NVIDIA/nvidia-modprobe.
 func (m *Machine) access() *access {
 	text, _ := m.text(driverParams)
 	is := map[string]int{}

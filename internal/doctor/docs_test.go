@@ -73,11 +73,12 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	check.None(t, cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)), "(-want +got, -update takes it over)")
 }
 
-// oneVersion is in the name of a listing of one version of the driver: ubuntu2204__nvidia__570.133.20.txt.
+// oneVersion is in the name of a listing of one version of the driver:
+// ubuntu2204__nvidia__570.133.20.txt.
 var oneVersion = pattern.Of(`__(\d{3}\.\d+(?:\.\d+)?)(?:-[a-z]+)?\.txt$`)
 
-// TestLockstep holds the names of packages that must be of one version against the recorded lists of real repositories: of a list of one
-// version each of them is of that version.
+// TestLockstep holds the names of packages that must be of one version against the recorded lists
+// of real repositories: of a list of one version each of them is of that version.
 func TestLockstep(t *testing.T) {
 	files, err := filepath.Glob("../../test/listings/data/*.txt")
 	must.That(t, err == nil && len(files) >= 20, "%v: %v", "no listings", err)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks read the machine, a graph says which
-// finding explains which, and what no other finding explains is a root cause. Nothing is changed. Over the network only the
-// API server is asked, with kubelet's own identity, and doctor does not wait for it.
+// Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks
+// read the machine, a graph says which finding explains which, and what no other finding explains
+// is a root cause. Nothing is changed. Over the network only the API server is asked, with
+// kubelet's own identity, and doctor does not wait for it.
 package doctor
 
 import (
@@ -19,11 +20,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Check is one question to the machine: a row of the table of faults, which docs/doctor.md lists too, and what finds the fault.
+// Check is one question to the machine: a row of the table of faults, which docs/doctor.md lists
+// too, and what finds the fault.
 type Check struct {
 	faults.Check
 
-	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
+	// Find returns one finding for each object that has the fault. What it cannot read it leaves
+	// out: Machine notes that.
 	Find func(*Machine) []Finding
 }
 
@@ -46,11 +49,12 @@ func Checks() (all []Check) {
 	return all
 }
 
-// patience is how long a check may take, all of which run side by side: a file on a server that is gone never answers. It is longer than
-// what a driver, a command and a daemon have.
+// patience is how long a check may take, all of which run side by side: a file on a server that is
+// gone never answers. It is longer than what a driver, a command and a daemon have.
 const patience = 20 * time.Second
 
-// Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
+// Examine asks the machine all questions at the same time, and sorts the answers. The spec says
+// what partitions are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
 	return examineUntil(ctx, v, s, time.After(patience))
 }

@@ -35,7 +35,8 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestImageLibraries: on systems that come with their driver its libraries are where containers find them.
+// TestImageLibraries: on systems that come with their driver its libraries are where containers
+// find them.
 func TestImageLibraries(t *testing.T) {
 	for _, name := range []string{"gke-cos", "eks-bottlerocket", "talos"} {
 		archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
@@ -81,7 +82,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestCauses picks root causes: by the object where the edge says so, through a chain, below both roots of one fault.
+// TestCauses picks root causes: by the object where the edge says so, through a chain, below both
+// roots of one fault.
 func TestCauses(t *testing.T) {
 	edges := []Edge{{By: "A", Explains: "B"}, {By: "B", Explains: "C", Of: sameObject}, {By: "D", Explains: "C"}}
 	of := func(code, object string) fault {
@@ -116,7 +118,8 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestGenerated: K3s and RKE2 write their files after they have started, at each start: that is no fault.
+// TestGenerated: K3s and RKE2 write their files after they have started, at each start: that is no
+// fault.
 func TestGenerated(t *testing.T) {
 	for _, name := range []string{"k3s", "rke2"} {
 		archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)

@@ -24,7 +24,8 @@ import (
 // planDriver shows what apply would change of the driver: it is two stages'.
 func planDriver() string { return trouble.Command("plan packages modules") }
 
-// lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
+// lacksModule says whether the running kernel has no file of the module nvidia, though parts of a
+// driver are installed.
 func lacksModule(m *Machine) bool {
 	k, _ := m.running() // it has no folder in /lib/modules where its package was removed
 	return m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
@@ -39,7 +40,8 @@ func noHeaders(m *Machine) []Finding {
 	return []Finding{{What: "/lib/modules/" + k.Kernel + "/build leads to no headers", Command: command}}
 }
 
-// buildFailed goes by the log that DKMS moves away when a build has succeeded: do_build in dkms.in of https://github.com/dkms-project/dkms.
+// buildFailed goes by the log that DKMS moves away when a build has succeeded: do_build in dkms.in
+// of https://github.com/dkms-project/dkms.
 func buildFailed(m *Machine) []Finding {
 	if !lacksModule(m) {
 		return nil
@@ -95,7 +97,8 @@ func notLoadable(m *Machine) (facts.KernelModules, bool) {
 	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
 }
 
-// otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL derivatives one kmod serves several kernels.
+// otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL
+// derivatives one kmod serves several kernels.
 func otherKernel(m *Machine) []Finding {
 	if _, ok := notLoadable(m); !ok {
 		return nil
@@ -116,8 +119,9 @@ func nouveau(m *Machine) (found []Finding) {
 	return found
 }
 
-// refusal is how the kernel says that it refuses a module for its signature: module_sig_check in kernel/module/signing.c of the kernel's
-// tree (a sentence of its own since 5.4), and lockdown's in security/security.c; the same in https://github.com/NVIDIA/gpu-operator/issues/1726.
+// refusal is how the kernel says that it refuses a module for its signature: module_sig_check in
+// kernel/module/signing.c of the kernel's tree (a sentence of its own since 5.4), and lockdown's in
+// security/security.c; the same in https://github.com/NVIDIA/gpu-operator/issues/1726.
 var refusal = pattern.Of(`(?i)loading of (?:unsigned module|module with \w+ \w+) is rejected|Lockdown: .*unsigned module loading is restricted`)
 
 func refusedSignature(m *Machine) []Finding {
@@ -241,8 +245,8 @@ func mismatch(m *Machine) []Finding {
 	return []Finding{{What: what}}
 }
 
-// upgraded says when dpkg last replaced a library of the driver: "2026-01-02 02:14:05 upgrade libnvidia-compute-580:amd64 OLD NEW", dpkg(1),
-// FILES.
+// upgraded says when dpkg last replaced a library of the driver: "2026-01-02 02:14:05 upgrade
+// libnvidia-compute-580:amd64 OLD NEW", dpkg(1), FILES.
 func (m *Machine) upgraded() string {
 	text, _ := m.text("/var/log/dpkg.log")
 	for _, line := range slices.Backward(strings.Split(text, "\n")) {
@@ -255,9 +259,10 @@ func (m *Machine) upgraded() string {
 	return ""
 }
 
-// hidden says that the library was not found where that is no fault: systems that come with their driver, such as Container-Optimized OS
-// and Talos, have it where containers find it. Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
-// nvidia-driver-installer/cos; siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
+// hidden says that the library was not found where that is no fault: systems that come with their
+// driver, such as Container-Optimized OS and Talos, have it where containers find it. Sources:
+// GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/cos;
+// siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
 func hidden(f facts.Facts) bool {
 	other := drivers.New().Other(f)
 	return f.NVMLSays == "LIBRARY_NOT_FOUND" && other.Owner != "" && f.DriverOwner == nil
@@ -283,8 +288,9 @@ func silent(m *Machine) []Finding {
 	return []Finding{{What: f.NoDriver}}
 }
 
-// hung names the processes that wait in the kernel with a device of the driver open: state D of proc_pid_stat(5). No signal ends them.
-// The Node stays ready meanwhile: https://github.com/NVIDIA/NVSentinel/issues/1576.
+// hung names the processes that wait in the kernel with a device of the driver open: state D of
+// proc_pid_stat(5). No signal ends them. The Node stays ready meanwhile:
+// https://github.com/NVIDIA/NVSentinel/issues/1576.
 func hung(m *Machine) []Finding {
 	f := m.Facts()
 	if f.NVMLSays != host.Overdue {

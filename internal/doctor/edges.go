@@ -28,7 +28,8 @@ const (
 //go:embed edges.tsv
 var edgeRows string
 
-// Edges lists which fault explains which. What holds of a kubelet or an engine that does not run holds of one that ends again and again.
+// Edges lists which fault explains which. What holds of a kubelet or an engine that does not run
+// holds of one that ends again and again.
 func Edges() (all []Edge) {
 	for row := range strings.Lines(edgeRows) {
 		by, explained, ok := strings.Cut(strings.TrimSpace(row), "\t")
@@ -74,9 +75,9 @@ func (f fault) explains(o fault, edges []Edge) bool {
 	})
 }
 
-// causes picks the faults that no other one explains, and puts below each of them all that it explains, directly or not. A fault with two
-// roots is below both. Root causes of one check with one fix are one Cause; those that are no fault
-// of the machine are notes.
+// causes picks the faults that no other one explains, and puts below each of them all that it
+// explains, directly or not. A fault with two roots is below both. Root causes of one check with
+// one fix are one Cause; those that are no fault of the machine are notes.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 	list = []Cause{}
 	for i, f := range faults {

@@ -4,8 +4,8 @@ package doctor
 
 import "github.com/gpuadm/gpuadm/internal/host"
 
-// finders are the functions of the rows of checks.toml, by code. Each returns one finding for each object that has the fault, and leaves out
-// what cannot be read: Machine notes that.
+// finders are the functions of the rows of checks.toml, by code. Each returns one finding for each
+// object that has the fault, and leaves out what cannot be read: Machine notes that.
 func finders() map[string]func(*Machine) []Finding {
 	return map[string]func(*Machine) []Finding{
 		"SYS-001": fullDisks,

@@ -20,9 +20,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pci"
 )
 
-// offBus reads the first 64 bytes of the configuration space, as any user may: a device that is gone reads as all ones. The other
-// attributes in sysfs are the kernel's cached values. Sources: Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base
-// Specification, "Completion Status": all ones.
+// offBus reads the first 64 bytes of the configuration space, as any user may: a device that is
+// gone reads as all ones. The other attributes in sysfs are the kernel's cached values. Sources:
+// Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base Specification, "Completion
+// Status": all ones.
 func offBus(m *Machine) (found []Finding) {
 	for _, p := range m.GPUs() {
 		var vendor [4]byte
@@ -36,7 +37,8 @@ func offBus(m *Machine) (found []Finding) {
 
 func resetCommand(address string) string { return "sudo nvidia-smi --gpu-reset -i " + address }
 
-// unseen leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or nouveau, which has a check of its own.
+// unseen leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or nouveau,
+// which has a check of its own.
 func unseen(m *Machine) (found []Finding) {
 	gpus, ok := m.NVML()
 	if !ok {
@@ -88,9 +90,10 @@ func lost(g host.GPU) string {
 	return "does not answer: " + g.Lost
 }
 
-// down are the NVLinks of a GPU that carry nothing, and should: those that are up on another GPU of this kind. A board may have more links
-// than its bridges, and NVML may have more than the board:
-// https://github.com/Azure/azurehpc-health-checks/issues/162; pkg/gpu/mocknvml in https://github.com/NVIDIA/k8s-test-infra.
+// down are the NVLinks of a GPU that carry nothing, and should: those that are up on another GPU of
+// this kind. A board may have more links than its bridges, and NVML may have more than the board:
+// https://github.com/Azure/azurehpc-health-checks/issues/162; pkg/gpu/mocknvml in
+// https://github.com/NVIDIA/k8s-test-infra.
 func (m *Machine) down(g host.GPU) (links []int) {
 	for _, link := range g.LinksDown {
 		if slices.ContainsFunc(m.answering(), func(o host.GPU) bool {
@@ -113,7 +116,8 @@ func linksDown(m *Machine) []Finding {
 	}, nil)(m)
 }
 
-// withoutECC finds GPUs that are another than those of their kind: which of both is wanted, only an operator knows.
+// withoutECC finds GPUs that are another than those of their kind: which of both is wanted, only an
+// operator knows.
 func withoutECC(m *Machine) []Finding {
 	return ofGPUs(func(g host.GPU) string {
 		if g.ECC != "off" || !slices.ContainsFunc(m.answering(), func(o host.GPU) bool { return o.Name == g.Name && o.ECC == "on" }) {
@@ -149,15 +153,16 @@ func slowed(why, what string) func(*Machine) []Finding {
 	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }
 
-// bareMetal says whether neither a hypervisor nor a container is around this system; false where systemd does not say.
+// bareMetal says whether neither a hypervisor nor a container is around this system; false where
+// systemd does not say.
 func (m *Machine) bareMetal() bool {
 	_, err := m.View.Ask(m.ctx, "systemd-detect-virt", "--quiet")
 	none := (*host.CommandError)(nil)
 	return errors.As(err, &none) && none.Code == 1
 }
 
-// narrow compares the link with what both ends support. It skips virtual machines, whose links the hypervisor invents. Speed falls while a GPU
-// is idle: it counts only while a program computes.
+// narrow compares the link with what both ends support. It skips virtual machines, whose links the
+// hypervisor invents. Speed falls while a GPU is idle: it counts only while a program computes.
 func narrow(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	for _, p := range m.GPUs() {
@@ -181,8 +186,8 @@ func narrow(m *Machine) (found []Finding) {
 	return found
 }
 
-// link is a number of lanes, or of GT/s; 0 where none is known: 63 and 255 lanes are what a link that is down reads as, and no
-// link has 128 GT/s.
+// link is a number of lanes, or of GT/s; 0 where none is known: 63 and 255 lanes are what a link
+// that is down reads as, and no link has 128 GT/s.
 func (m *Machine) link(name string) float64 {
 	text, _ := m.text(name)
 	number, _, _ := strings.Cut(text, " ") // 16.0 GT/s PCIe
@@ -193,9 +198,10 @@ func (m *Machine) link(name string) float64 {
 	return n
 }
 
-// noDirect finds what keeps a network card from a GPU's memory, where a module asks for that way: an IOMMU that translates, and a switch
-// whose ACS sends what is for a neighbour up to the processor. Sources: https://docs.nvidia.com/cuda/gpudirect-rdma/ ("Supported
-// Systems"); https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (ACS);
+// noDirect finds what keeps a network card from a GPU's memory, where a module asks for that way:
+// an IOMMU that translates, and a switch whose ACS sends what is for a neighbour up to the
+// processor. Sources: https://docs.nvidia.com/cuda/gpudirect-rdma/ ("Supported Systems");
+// https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (ACS);
 // Documentation/ABI/testing/sysfs-kernel-iommu_groups in the kernel's tree (type).
 func noDirect(m *Machine) (found []Finding) {
 	if !m.has("/sys/module/nvidia_peermem") && !m.has("/sys/module/gdrdrv") || !m.bareMetal() {
@@ -221,8 +227,9 @@ func noDirect(m *Machine) (found []Finding) {
 	return found
 }
 
-// redirects reads the ACS control register of a port: among the extended capabilities (id, then the next one's place) that of id 13, at 6
-// the bits for requests (4) and completions (8). Source: pci_regs.h in the kernel's tree, PCI_EXT_CAP_ID_ACS.
+// redirects reads the ACS control register of a port: among the extended capabilities (id, then the
+// next one's place) that of id 13, at 6 the bits for requests (4) and completions (8). Source:
+// pci_regs.h in the kernel's tree, PCI_EXT_CAP_ID_ACS.
 func (m *Machine) redirects(config string) bool {
 	for at, tries := int64(0x100), 0; at >= 0x100 && tries < 48; tries++ {
 		var head [8]byte
@@ -304,8 +311,10 @@ func noFabricManager(m *Machine) []Finding {
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }
 
-// nothingToManage finds a fabric manager on a machine without switches: it ends at once. Images for many kinds of machines have it so.
-// Sources: https://github.com/NVIDIA/gpu-operator/issues/610; https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/.
+// nothingToManage finds a fabric manager on a machine without switches: it ends at once. Images for
+// many kinds of machines have it so.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/610;
+// https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/.
 func nothingToManage(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
 	if !ok || !m.loaded() || m.fabric() != "" || u.Enabled != "enabled" || u.Active != "failed" {
@@ -314,7 +323,8 @@ func nothingToManage(m *Machine) []Finding {
 	return []Finding{{What: drivers.FabricManagerUnit + " has failed, and no switch that it could manage is on the PCI bus: sudo systemctl disable " + drivers.FabricManagerUnit, Note: true}}
 }
 
-// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine that has just booted.
+// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine
+// that has just booted.
 func notRegistered(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
 	return ofGPUs(func(g host.GPU) string {

@@ -30,7 +30,8 @@ func (m *Machine) isStopped(unit string) bool {
 }
 
 // ends says whether systemd waits to restart a unit that has ended: a start by hand would end too.
-// Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c (auto-restart, auto-restart-queued).
+// Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c
+// (auto-restart, auto-restart-queued).
 func ends(u host.Unit) bool {
 	return u.Active == "activating" && strings.HasPrefix(u.Sub, "auto-restart")
 }
@@ -67,8 +68,9 @@ func idleKubelet(ending bool) func(*Machine) []Finding {
 	}
 }
 
-// outdated says whether a daemon started before a file that it reads was changed. Where a file is not there, only the folder's time could
-// tell that it was removed, and each other file of that folder changes it too.
+// outdated says whether a daemon started before a file that it reads was changed. Where a file is
+// not there, only the folder's time could tell that it was removed, and each other file of that
+// folder changes it too.
 func (m *Machine) outdated(unit string, files []string) bool {
 	there := slices.DeleteFunc(slices.Clone(files), func(name string) bool { return !m.has(name) })
 	state, err := things.NewRestart(unit, there, nil).Look(m.ctx, m.View)
@@ -102,14 +104,17 @@ func otherEngine(m *Machine) []Finding {
 	return []Finding{{Object: f.Kubelet.Endpoint, What: fmt.Sprintf("kubelet talks to %s; installed: %s", f.Kubelet.Endpoint, strings.Join(at, ", "))}}
 }
 
-// pluginNames begin the names of the device plugins' processes, which the kernel cuts after 15 letters: NVIDIA's and Google's.
-// Sources: deployments/container/Dockerfile of https://github.com/NVIDIA/k8s-device-plugin (nvidia-device-plugin);
-// cmd/nvidia_gpu/device-plugin.yaml of https://github.com/GoogleCloudPlatform/container-engine-accelerators (nvidia-gpu-device-plugin);
+// pluginNames begin the names of the device plugins' processes, which the kernel cuts after 15
+// letters: NVIDIA's and Google's.
+// Sources: deployments/container/Dockerfile of https://github.com/NVIDIA/k8s-device-plugin
+// (nvidia-device-plugin); cmd/nvidia_gpu/device-plugin.yaml of
+// https://github.com/GoogleCloudPlatform/container-engine-accelerators (nvidia-gpu-device-plugin);
 // proc_pid_comm(5).
 func pluginNames() []string { return []string{"nvidia-device-p", "nvidia-gpu-devi"} }
 
-// nested says whether a process belongs to another kubelet than the machine's, in a container of kind or k3d or in a container that boots:
-// a pod's process is in the machine's namespace of process ids or in one below it, and a pod's in a container one deeper.
+// nested says whether a process belongs to another kubelet than the machine's, in a container of
+// kind or k3d or in a container that boots: a pod's process is in the machine's namespace of
+// process ids or in one below it, and a pod's in a container one deeper.
 // Sources: proc_pid_status(5), NSpid; https://docs.kernel.org/filesystems/proc.html (NSpid).
 func (m *Machine) nested(pid string) bool {
 	status, err := m.View.ReadFile(path.Join("/proc", pid, "status"))
@@ -153,7 +158,8 @@ func twoPlugins(m *Machine) []Finding {
 	return []Finding{{What: strings.Join(list, " and ") + " run side by side"}}
 }
 
-// deadPlugin finds the socket of a plugin that was killed: kubelet removes sockets only when it starts itself.
+// deadPlugin finds the socket of a plugin that was killed: kubelet removes sockets only when it
+// starts itself.
 // Source: pluginapi.DevicePluginPath and its manager in kubernetes, pkg/kubelet/cm/devicemanager.
 func deadPlugin(m *Machine) []Finding {
 	names, _ := m.View.ReadDir(facts.PluginSockets)
@@ -175,7 +181,8 @@ func deadPlugin(m *Machine) []Finding {
 	return nil
 }
 
-// refused finds what kubelet refuses at its start. Swap and the state of a policy are no fault while it runs.
+// refused finds what kubelet refuses at its start. Swap and the state of a policy are no fault
+// while it runs.
 func refused(code string) func(*Machine) []Finding {
 	return func(m *Machine) (list []Finding) {
 		k := m.Facts().Kubelet

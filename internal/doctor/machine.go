@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Machine is what was read of the machine. Each domain is read once, when the first check asks for it; checks run side by side.
+// Machine is what was read of the machine. Each domain is read once, when the first check asks for
+// it; checks run side by side.
 type Machine struct {
 	ctx  context.Context // of the one examination that the Machine is for
 	View host.View
@@ -49,7 +50,8 @@ type domain[T any] struct {
 	ok    bool
 }
 
-// read reads a domain when the first check asks for it. ok is false where it cannot be read, which is noted under its name.
+// read reads a domain when the first check asks for it. ok is false where it cannot be read, which
+// is noted under its name.
 func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value T, ok bool) {
 	d.once.Do(func() {
 		var err error
@@ -81,7 +83,8 @@ func (m *Machine) notRead() []Unread {
 	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 }
 
-// Facts are what machine this is, with its modules and what its driver says. What of them could not be read is empty.
+// Facts are what machine this is, with its modules and what its driver says. What of them could not
+// be read is empty.
 func (m *Machine) Facts() facts.Facts {
 	f, _ := m.facts.read(m, "facts", func() (facts.Facts, error) {
 		f, err := facts.Gather(m.ctx, m.View, facts.Everything)
@@ -131,12 +134,13 @@ func (m *Machine) has(name string) bool {
 	return err == nil
 }
 
-// settled is how long a daemon that systemd has restarted must run before it counts as running: kubelet and containerd are active until
-// they refuse their configuration; kubelet took less than 2.2 seconds at a load of 20. NRestarts: org.freedesktop.systemd1(5).
+// settled is how long a daemon that systemd has restarted must run before it counts as running:
+// kubelet and containerd are active until they refuse their configuration; kubelet took less than
+// 2.2 seconds at a load of 20. NRestarts: org.freedesktop.systemd1(5).
 const settled = 5 * time.Second
 
-// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs. A daemon that systemd has restarted
-// is watched until it ends again or has settled.
+// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs.
+// A daemon that systemd has restarted is watched until it ends again or has settled.
 func (m *Machine) Unit(name string) (host.Unit, bool) {
 	if name == "" {
 		return host.Unit{}, false
@@ -199,7 +203,8 @@ func (m *Machine) Packages() inventory {
 	return all
 }
 
-// NVML are the GPUs that the driver answers for, by PCI address; ok is false where no driver answers.
+// NVML are the GPUs that the driver answers for, by PCI address; ok is false where no driver
+// answers.
 func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
 	d := m.Facts().Driver
 	if d == nil {
@@ -241,7 +246,8 @@ func (m *Machine) running() (facts.KernelModules, bool) {
 	return f.Modules.Of(f.Kernel.Running)
 }
 
-// dkmsVersions are the versions of NVIDIA's modules that DKMS is to build: the folders of /var/lib/dkms/nvidia, dkms(8).
+// dkmsVersions are the versions of NVIDIA's modules that DKMS is to build: the folders of
+// /var/lib/dkms/nvidia, dkms(8).
 func (m *Machine) dkmsVersions() []string {
 	names, err := m.View.ReadDir("/var/lib/dkms/nvidia")
 	if err != nil {
@@ -250,8 +256,9 @@ func (m *Machine) dkmsVersions() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !strings.Contains(n, ".") || !m.has("/var/lib/dkms/nvidia/"+n+"/source") })
 }
 
-// sinceLoad are the kernel's lines since the module nvidia was last loaded: earlier ones are out of date.
-// "NVRM: loading NVIDIA UNIX x86_64 Kernel Module 580.95.05": kernel-open/nvidia/nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules.
+// sinceLoad are the kernel's lines since the module nvidia was last loaded: earlier ones are out of
+// date. "NVRM: loading NVIDIA UNIX x86_64 Kernel Module 580.95.05": kernel-open/nvidia/nv.c of
+// https://github.com/NVIDIA/open-gpu-kernel-modules.
 func (m *Machine) sinceLoad() []string {
 	lines := m.Log()
 	for i, line := range slices.Backward(lines) {
@@ -299,7 +306,8 @@ func (m *Machine) drainFirst(causes []Cause) {
 			for _, unit := range m.daemons() {
 				c.Commands = slices.Concat([]string{"sudo systemctl stop " + unit}, c.Commands, []string{"sudo systemctl start " + unit})
 			}
-			// A drain leaves the pods of DaemonSets, and the device plugin holds the GPUs, too. It tolerates no NoExecute: see repelling.
+			// A drain leaves the pods of DaemonSets, and the device plugin holds the GPUs, too. It
+			// tolerates no NoExecute: see repelling.
 			if space, pod, there := strings.Cut(r.pluginPod(), "/"); there && m.ownDriver() {
 				taint := "kubectl taint node " + name + " gpu-reset"
 				gone := "kubectl -n " + space + " wait --for=delete pod/" + pod + " --timeout=2m"

@@ -26,7 +26,8 @@ func (m *Machine) answering() (list []host.GPU) {
 	return list
 }
 
-// otherPartitions plans the stage of [mig] and touches nothing. Where another program partitions the GPUs, the stage wants nothing.
+// otherPartitions plans the stage of [mig] and touches nothing. Where another program partitions
+// the GPUs, the stage wants nothing.
 func otherPartitions(m *Machine) (list []Finding) {
 	if !m.spec.MIG.Asked() || m.Facts().Driver == nil {
 		return nil

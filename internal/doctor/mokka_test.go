@@ -26,8 +26,9 @@ type mokkaView struct {
 
 func (m mokkaView) Driver(context.Context) (host.Driver, error) { return m.driver, nil }
 
-// TestMokka examines what NVIDIA's own mock of NVML says: pkg/gpu/mocknvml of a checkout of https://github.com/NVIDIA/k8s-test-infra, built,
-// in MOKKA. Of its profiles the healthy ones are silent, and each failure that it can inject is found. make mokka runs it.
+// TestMokka examines what NVIDIA's own mock of NVML says: pkg/gpu/mocknvml of a checkout of
+// https://github.com/NVIDIA/k8s-test-infra, built, in MOKKA. Of its profiles the healthy ones are
+// silent, and each failure that it can inject is found. make mokka runs it.
 func TestMokka(t *testing.T) {
 	checkout, gpuadm := os.Getenv("MOKKA"), os.Getenv("GPUADM")
 	if checkout == "" || gpuadm == "" {

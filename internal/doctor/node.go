@@ -35,8 +35,8 @@ func (m *Machine) runs() bool {
 	return k.Joined && k.Kubeconfig != "" && k.Active == "active" && (k.Expired.IsZero() || !k.Expired.Before(m.View.Now()) && !k.Begins.After(m.View.Now()))
 }
 
-// Registration is what the API server has of this machine. ok is false where kubelet does not run, or where the server does not answer
-// in time, or refuses.
+// Registration is what the API server has of this machine. ok is false where kubelet does not run,
+// or where the server does not answer in time, or refuses.
 func (m *Machine) Registration() (registration, bool) {
 	r, ok := m.asked()
 	return r, ok && r.refused == nil && r.drips == nil
@@ -70,8 +70,9 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	}
 	r.node, err = c.CachedNode(ctx, r.name)
 	if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
-		// The command line does not say how a cloud names the Node; the server knows it. Where it knows no such question
-		// (before Kubernetes 1.28), the name stays unproven, and the fault is not named.
+		// The command line does not say how a cloud names the Node; the server knows it. Where it
+		// knows no such question (before Kubernetes 1.28), the name stays unproven, and the fault
+		// is not named.
 		is, whoErr := c.Whoami(ctx)
 		name, proven := strings.CutPrefix(is.Username, nodeUser)
 		if whoErr != nil || !proven {
@@ -90,14 +91,15 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	return r, nil
 }
 
-// soon bounds what waits for the API server: doctor answers within two seconds, also without a network, and waits longer for a server that
-// is reached, and for the program that gets kubelet's credentials.
+// soon bounds what waits for the API server: doctor answers within two seconds, also without a
+// network, and waits longer for a server that is reached, and for the program that gets kubelet's
+// credentials.
 func (m *Machine) soon() (context.Context, context.CancelFunc) {
 	return kube.Soon(m.ctx, time.Second, 5*time.Second)
 }
 
-// times is what the API server's clock says, and this machine's. By a certificate of the server's that does not hold here and now, the
-// distance is only known to be no smaller.
+// times is what the API server's clock says, and this machine's. By a certificate of the server's
+// that does not hold here and now, the distance is only known to be no smaller.
 type times struct {
 	server, here time.Time
 	least        bool
@@ -128,9 +130,11 @@ func (m *Machine) clock() (t times, ok bool) {
 	return t, ok && !t.server.IsZero()
 }
 
-// skew is how far the clock is ahead of the API server's; 0 where that is not known, or less than what a certificate is dated back.
-// Sources: https://github.com/kubernetes/kubernetes/pull/119115 (5 minutes, for clocks that differ);
-// https://github.com/vmware/pinniped/pull/849 (as kube-controller-manager does for kubelets).
+// skew is how far the clock is ahead of the API server's; 0 where that is not known, or less than
+// what a certificate is dated back.
+// Sources: https://github.com/kubernetes/kubernetes/pull/119115 (5 minutes, for clocks that
+// differ); https://github.com/vmware/pinniped/pull/849 (as kube-controller-manager does for
+// kubelets).
 func (m *Machine) skew() time.Duration {
 	t, ok := m.clock()
 	if by := t.here.Sub(t.server).Round(time.Second); ok && by.Abs() > 5*time.Minute {
@@ -157,8 +161,8 @@ func drips(m *Machine) []Finding {
 	return []Finding{{What: r.drips.Error(), Note: true}}
 }
 
-// otherName compares the name in kubelet's certificate with the Node that kubelet registers. A cloud provider in kubelet (none since
-// Kubernetes 1.31) names the Node.
+// otherName compares the name in kubelet's certificate with the Node that kubelet registers. A
+// cloud provider in kubelet (none since Kubernetes 1.31) names the Node.
 func otherName(m *Machine) []Finding {
 	k := m.Facts().Kubelet
 	provider := facts.Options(append([]string{"kubelet"}, k.Args...), "cloud-provider")
@@ -175,7 +179,8 @@ func otherName(m *Machine) []Finding {
 	}}
 }
 
-// nodeUser begins the user that a kubelet is: https://kubernetes.io/docs/reference/access-authn-authz/node/
+// nodeUser begins the user that a kubelet is:
+// https://kubernetes.io/docs/reference/access-authn-authz/node/
 const nodeUser = "system:node:"
 
 func noNode(m *Machine) []Finding {
@@ -200,10 +205,13 @@ func cordoned(m *Machine) []Finding {
 	}}
 }
 
-// repelling are the taints that can keep a device plugin's pods away. Each DaemonSet tolerates those of the Node's conditions, and
-// NVIDIA's and Google's DaemonSets tolerate nvidia.com/gpu. Sources: kubernetes, pkg/controller/daemon/util/daemonset_util.go
-// (AddOrUpdateDaemonPodTolerations) and https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations;
-// deployments/static/nvidia-device-plugin.yml of https://github.com/NVIDIA/k8s-device-plugin, and cmd/nvidia_gpu/device-plugin.yaml of
+// repelling are the taints that can keep a device plugin's pods away. Each DaemonSet tolerates
+// those of the Node's conditions, and NVIDIA's and Google's DaemonSets tolerate nvidia.com/gpu.
+// Sources: kubernetes, pkg/controller/daemon/util/daemonset_util.go
+// (AddOrUpdateDaemonPodTolerations) and
+// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations;
+// deployments/static/nvidia-device-plugin.yml of https://github.com/NVIDIA/k8s-device-plugin, and
+// cmd/nvidia_gpu/device-plugin.yaml of
 // https://github.com/GoogleCloudPlatform/container-engine-accelerators.
 func repelling(n *kube.Node) (list []string) {
 	for _, t := range n.Spec.Taints {
@@ -241,7 +249,8 @@ func (m *Machine) whole() (n int) {
 	return n
 }
 
-// repelled reads the taints: a DaemonSet creates no pod for a Node that it does not tolerate, so there is no pod to read.
+// repelled reads the taints: a DaemonSet creates no pod for a Node that it does not tolerate, so
+// there is no pod to read.
 func repelled(m *Machine) []Finding {
 	r, ok := m.Registration()
 	if !ok || r.node == nil || !r.seen || len(m.answering()) == 0 || len(m.plugins()) > 0 || r.pluginPod() != "" {
@@ -257,9 +266,11 @@ func repelled(m *Machine) []Finding {
 	}}
 }
 
-// offers are the devices that the cluster can give to pods, by resource: as the Node says it, or else kubelet, which leaves out what its plugin
-// calls unhealthy. AllocatableResourcesResponse has devices (1) with resource_name (1) and device_ids (2): kubernetes,
-// staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; https://github.com/kubernetes/enhancements (KEP 2403).
+// offers are the devices that the cluster can give to pods, by resource: as the Node says it, or
+// else kubelet, which leaves out what its plugin calls unhealthy. AllocatableResourcesResponse has
+// devices (1) with resource_name (1) and device_ids (2): kubernetes,
+// staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto;
+// https://github.com/kubernetes/enhancements (KEP 2403).
 func (m *Machine) offers(r registration) (all map[string]int64, known bool) {
 	all = map[string]int64{}
 	if r.node != nil {
@@ -287,7 +298,8 @@ func (m *Machine) offers(r registration) (all map[string]int64, known bool) {
 	return all, err == nil
 }
 
-// offersFewer leaves alone what a plugin's configuration can rename or multiply: partitions and shares have other names.
+// offersFewer leaves alone what a plugin's configuration can rename or multiply: partitions and
+// shares have other names.
 func offersFewer(m *Machine) []Finding {
 	r, _ := m.Registration()
 	offers, known := m.offers(r)
@@ -313,8 +325,9 @@ func offersFewer(m *Machine) []Finding {
 	}}
 }
 
-// unready are the conditions by which the cluster keeps pods away: kubelet's own, and those of node-problem-detector
-// (config/kernel-monitor.json of https://github.com/kubernetes/node-problem-detector).
+// unready are the conditions by which the cluster keeps pods away: kubelet's own, and those of
+// node-problem-detector (config/kernel-monitor.json of
+// https://github.com/kubernetes/node-problem-detector).
 func unready(m *Machine) (found []Finding) {
 	r, ok := m.Registration()
 	if !ok || r.node == nil {

@@ -49,7 +49,8 @@ func taints(w *incident.World, list ...any) {
 
 func plugin(r *incident.Machine) { r.Put("proc/4711/comm", "nvidia-device-p\n") }
 
-// TestNode asks a simulated API server: what it says of this machine's Node is found, and nothing else.
+// TestNode asks a simulated API server: what it says of this machine's Node is found, and nothing
+// else.
 func TestNode(t *testing.T) {
 	custom := kubesim.Object{"key": "dedicated", "value": "training", "effect": "NoSchedule"}
 	gpu := kubesim.Object{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -119,7 +120,8 @@ func TestCordoned(t *testing.T) {
 	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }), "%v %v", report.Causes, report.Notes)
 }
 
-// TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and is named as not checked.
+// TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and
+// is named as not checked.
 func TestSilentServer(t *testing.T) {
 	for name, f := range map[string]kubesim.Fault{
 		"hangs": {Hang: true, Times: -1}, "busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1},
@@ -150,7 +152,8 @@ type endless struct{ ctx context.Context }
 func (d endless) Read([]byte) (int, error) { <-d.ctx.Done(); return 0, d.ctx.Err() }
 func (d endless) Close() error             { return nil }
 
-// TestDrips: an API server that begins each answer, and does not end it, is noted, and holds nothing up.
+// TestDrips: an API server that begins each answer, and does not end it, is noted, and holds
+// nothing up.
 func TestDrips(t *testing.T) {
 	n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
 	r := examine(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -169,7 +172,8 @@ func TestNoNetwork(t *testing.T) {
 	check.That(t, codes(r) == "" && strings.Contains(fmt.Sprint(r.Unread), "no connection within 1s"), "%v %v", r.Causes, r.Unread)
 }
 
-// TestBeforeReset: the pods, the device plugin and the driver's daemons are off the GPU before it is reset, and come again.
+// TestBeforeReset: the pods, the device plugin and the driver's daemons are off the GPU before it
+// is reset, and come again.
 func TestBeforeReset(t *testing.T) {
 	n, w := joined(t, func(r *incident.Machine) {
 		r.GPU(0, `recovery = "reset"`)
@@ -189,8 +193,8 @@ func TestBeforeReset(t *testing.T) {
 	}, "the fix:")
 }
 
-// TestClockByCertificate: the clock is behind a server's certificate that is new (https://github.com/k0sproject/k0s/issues/3732), or ahead
-// of a healthy one.
+// TestClockByCertificate: the clock is behind a server's certificate that is new
+// (https://github.com/k0sproject/k0s/issues/3732), or ahead of a healthy one.
 func TestClockByCertificate(t *testing.T) {
 	for code, from := range map[string]time.Duration{"SYS-003": 10 * time.Hour, "SYS-007": -10 * time.Hour} {
 		n, _ := joined(t, nil)
@@ -214,7 +218,8 @@ func TestNestedPlugin(t *testing.T) {
 	}
 }
 
-// TestRelabelled: what restorecon and chmod change of a file is not read by a daemon; what mv and an editor change is.
+// TestRelabelled: what restorecon and chmod change of a file is not read by a daemon; what mv and
+// an editor change is.
 func TestRelabelled(t *testing.T) {
 	const config = "/var/lib/kubelet/config.yaml"
 	for name, c := range map[string]struct {
@@ -248,7 +253,8 @@ func TestPartitionsOfSpec(t *testing.T) {
 	}
 }
 
-// TestNextKernel: a kernel that the next boot starts, and that has no module, is named before it boots.
+// TestNextKernel: a kernel that the next boot starts, and that has no module, is named before it
+// boots.
 func TestNextKernel(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t)
 	n := incident.Working(t).Node()
@@ -262,8 +268,9 @@ func TestNextKernel(t *testing.T) {
 	check.That(t, codes(report) == "" && len(report.Notes) == 1 && strings.HasPrefix(report.Notes[0].What, "the next boot starts kernel 99.1-generic, without the GPUs"), "%v %v", report.Causes, report.Notes)
 }
 
-// TestEngineWithoutKubelet: an engine that fails, or that refuses its configuration, is found before a kubelet is on the machine; one that
-// is only stopped, or whose CRI plugin is off, may be meant so.
+// TestEngineWithoutKubelet: an engine that fails, or that refuses its configuration, is found
+// before a kubelet is on the machine; one that is only stopped, or whose CRI plugin is off, may be
+// meant so.
 func TestEngineWithoutKubelet(t *testing.T) {
 	disabled := `disabled_plugins = ["cri"]` + "\n"
 	for name, c := range map[string]struct {
@@ -310,7 +317,8 @@ func TestEngineWithoutKubelet(t *testing.T) {
 	}
 }
 
-// TestEngineSays is of what an engine that runs answers, or does not, on a machine where no add-on for networks ever made /etc/cni/net.d.
+// TestEngineSays is of what an engine that runs answers, or does not, on a machine where no add-on
+// for networks ever made /etc/cni/net.d.
 func TestEngineSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		says func(method string, _ []byte) ([]byte, error)

@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// commands are those of a packager, or of the system that it is part of, that findings name. %[1]s is a package or a kernel, %[2]s a version.
+// commands are those of a packager, or of the system that it is part of, that findings name. %[1]s
+// is a package or a kernel, %[2]s a version.
 type commands struct{ repair, mixed, headers, exact, initrd string }
 
 // commands are apt's where no packager is known.
@@ -46,7 +47,8 @@ func interrupted(m *Machine) []Finding {
 	return []Finding{{What: what, Command: all.command(names...)}}
 }
 
-// brokenPackages leaves out those whose triggers wait: the next run of dpkg handles them, dpkg-trigger(1).
+// brokenPackages leaves out those whose triggers wait: the next run of dpkg handles them,
+// dpkg-trigger(1).
 func brokenPackages(m *Machine, driver bool) (found []Finding) {
 	all := m.Packages()
 	for _, name := range slices.Sorted(maps.Keys(all.audit.Broken)) {
@@ -59,20 +61,24 @@ func brokenPackages(m *Machine, driver bool) (found []Finding) {
 	return found
 }
 
-// lockstep are the packages that the driver's installer would bring as one: by NVIDIA's and Ubuntu's names, on Debian, RHEL and their derivatives.
-// Settings, container toolkits, prebuilt modules of Ubuntu's kernels and NVIDIA's X configuration have versions of their own.
-// Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/; the repositories' own lists (test/listings).
+// lockstep are the packages that the driver's installer would bring as one: by NVIDIA's and
+// Ubuntu's names, on Debian, RHEL and their derivatives. Settings, container toolkits, prebuilt
+// modules of Ubuntu's kernels and NVIDIA's X configuration have versions of their own.
+// Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/; the repositories'
+// own lists (test/listings).
 var lockstep = pattern.Of(`^(?:libcuda1|kmod-nvidia|libnvidia-(?:cfg1|compute|decode|encode|fbc1|gl|ml1?)|nvidia-(?:compute-utils|dkms|driver|utils))$`)
 
 // flavour is what may follow: the branch, and which kind of the package it is.
 var flavour = pattern.Of(`(?:-[0-9]{3})?(?:-(?:server|open|cuda|libs|dkms|latest))*$`)
 
-// isLockstep tries the whole name first: nvidia-dkms is a package of its own, and no flavour of nvidia.
+// isLockstep tries the whole name first: nvidia-dkms is a package of its own, and no flavour of
+// nvidia.
 func isLockstep(name string) bool {
 	return lockstep().MatchString(name) || lockstep().MatchString(flavour().ReplaceAllString(name, ""))
 }
 
-// driverVersion is the driver's own version in a package's: 580.95.05-0ubuntu0.24.04.1, 3:580.95.05-1.el9.
+// driverVersion is the driver's own version in a package's: 580.95.05-0ubuntu0.24.04.1,
+// 3:580.95.05-1.el9.
 var driverVersion = pattern.Of(`^(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)(?:[-~+.]|$)`)
 
 func mixedVersions(m *Machine) []Finding {

@@ -27,8 +27,9 @@ func (m *Machine) engine() (facts.Engine, engine.Configured, bool) {
 	return e, runtime.ReadConfigured(e), true
 }
 
-// generates says whether the engine's process writes its own configuration and kubelet's after each start, as K3s and RKE2 do: those
-// files are always the younger ones. Sources: pkg/agent/containerd/config_linux.go in https://github.com/k3s-io/k3s,
+// generates says whether the engine's process writes its own configuration and kubelet's after each
+// start, as K3s and RKE2 do: those files are always the younger ones. Sources:
+// pkg/agent/containerd/config_linux.go in https://github.com/k3s-io/k3s,
 // https://docs.k3s.io/advanced.
 func (m *Machine) generates() bool {
 	e, _, ok := m.engine()
@@ -82,7 +83,8 @@ func unreadable(m *Machine) []Finding {
 	if err == nil && e.Binary != "" && !m.generates() {
 		err = runtime.Loads(e)(m.ctx, m.View)
 	}
-	// RUN-004 names a program that is missing; without a kubelet containerd may be here for other tools.
+	// RUN-004 names a program that is missing; without a kubelet containerd may be here for other
+	// tools.
 	if err == nil || errors.Is(err, engine.NoProgram) || m.Facts().Kubelet.Unit == "" && errors.Is(err, engine.NoCRI) {
 		return nil
 	}
@@ -117,7 +119,8 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
-// idleEngine finds an engine that crashes in a loop, or does not run. Before kubelet has joined an engine may be stopped.
+// idleEngine finds an engine that crashes in a loop, or does not run. Before kubelet has joined an
+// engine may be stopped.
 func idleEngine(ending bool) func(*Machine) []Finding {
 	return func(m *Machine) []Finding {
 		e, _, ok := m.engine()
@@ -128,7 +131,8 @@ func idleEngine(ending bool) func(*Machine) []Finding {
 	}
 }
 
-// otherCgroups compares what kubelet states with containerd 1.x. From containerd 2.0 on kubelet asks the engine.
+// otherCgroups compares what kubelet states with containerd 1.x. From containerd 2.0 on kubelet
+// asks the engine.
 // Sources: https://github.com/containerd/containerd/pull/8722 (RuntimeConfig, first in v2.0.0);
 // https://github.com/kubernetes/enhancements, keps/sig-node/4033-group-driver-detection-over-cri.
 func otherCgroups(m *Machine) (list []Finding) {

@@ -42,8 +42,10 @@ func toolkitFaults(m *Machine) (list []Finding) {
 	return list
 }
 
-// noCgroups applies only where the toolkit's hook adds the devices: since 1.18.0 mode = "auto" does not use the hook.
-// Sources: internal/info/auto.go in https://github.com/NVIDIA/nvidia-container-toolkit (v1.18.0), and its release notes.
+// noCgroups applies only where the toolkit's hook adds the devices: since 1.18.0 mode = "auto" does
+// not use the hook.
+// Sources: internal/info/auto.go in https://github.com/NVIDIA/nvidia-container-toolkit (v1.18.0),
+// and its release notes.
 func noCgroups(m *Machine) []Finding {
 	keys := m.toolkit()
 	if keys["no-cgroups"] != "true" || m.Facts().Kubelet.Unit == "" || len(m.GPUs()) == 0 {
@@ -79,8 +81,8 @@ func emptyRoot(m *Machine) []Finding {
 	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", toolkit.Config, root)}}
 }
 
-// otherDefault asks the engine which handler the device plugin's pod runs with: without NVIDIA's it finds no driver, and waits or ends,
-// which each of its versions words in another way.
+// otherDefault asks the engine which handler the device plugin's pod runs with: without NVIDIA's it
+// finds no driver, and waits or ends, which each of its versions words in another way.
 func otherDefault(m *Machine) []Finding {
 	e, c, ok := m.engine()
 	if _, answers := m.NVML(); !ok || !answers || e.Name == "docker" || isNvidia(c.Programs[c.Default]) || m.has(facts.PluginSockets+"/nvidia-gpu.sock") ||
@@ -97,7 +99,8 @@ func otherDefault(m *Machine) []Finding {
 	return nil
 }
 
-// decides is the file that has the last word on a key: a drop-in wins over the file that imports it.
+// decides is the file that has the last word on a key: a drop-in wins over the file that imports
+// it.
 func decides(e facts.Engine, key string) string {
 	for _, f := range slices.Backward(e.Files) {
 		if strings.Contains(string(f.Data), key) {
@@ -132,7 +135,8 @@ func deaf(m *Machine) []Finding {
 	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s runs, and does not serve pods: %s", e.Unit, said["RuntimeReady"]), Command: "sudo journalctl -u " + e.Unit + " -n 50"}}
 }
 
-// noNetwork knows the endings that an engine reads: loadFromConfDir in https://github.com/containerd/go-cni, and ConfFiles in
+// noNetwork knows the endings that an engine reads: loadFromConfDir in
+// https://github.com/containerd/go-cni, and ConfFiles in
 // https://github.com/containernetworking/cni.
 func noNetwork(m *Machine) []Finding {
 	const folder = "/etc/cni/net.d"

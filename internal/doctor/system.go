@@ -18,13 +18,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// rooms are the folders that must take files, and how many bytes they need: below that a package or a socket's folder is not written.
+// rooms are the folders that must take files, and how many bytes they need: below that a package or
+// a socket's folder is not written.
 func rooms() map[string]uint64 {
 	return map[string]uint64{"/run": 1 << 20, "/boot": 16 << 20}
 }
 
-// sealed says whether a folder lies on a file system that is mounted read-only: what an image sealed is full by design, and what the kernel
-// made read-only has a check of its own.
+// sealed says whether a folder lies on a file system that is mounted read-only: what an image
+// sealed is full by design, and what the kernel made read-only has a check of its own.
 func (m *Machine) sealed(name string) bool {
 	at, sealed := "", false
 	for _, f := range m.mounts("/proc/self/mounts") {
@@ -86,8 +87,9 @@ func noInodes(m *Machine) []Finding {
 // enoughWatches is a limit that no node reaches: what operators raise it to.
 const enoughWatches = 8192
 
-// noWatches counts root's inotify instances, in containers too, where the limit is as low as the kernel's default: at the limit no daemon
-// starts that watches a folder. Sources: inotify(7), max_user_instances; proc_pid_fd(5), anon_inode.
+// noWatches counts root's inotify instances, in containers too, where the limit is as low as the
+// kernel's default: at the limit no daemon starts that watches a folder. Sources: inotify(7),
+// max_user_instances; proc_pid_fd(5), anon_inode.
 func noWatches(m *Machine) []Finding {
 	text, _ := m.text("/proc/sys/fs/inotify/max_user_instances")
 	most, err := strconv.Atoi(text)
@@ -114,7 +116,8 @@ func noWatches(m *Machine) []Finding {
 	return []Finding{{What: fmt.Sprintf("root has %d inotify instances, and fs.inotify.max_user_instances is %d", used, most)}}
 }
 
-// skewed says what the API server's clock shows of this one's, and what that does to kubelet's certificate.
+// skewed says what the API server's clock shows of this one's, and what that does to kubelet's
+// certificate.
 func (m *Machine) skewed(by time.Duration, way string) []Finding {
 	t, _ := m.clock()
 	what := fmt.Sprintf("the clock is %v %s the API server's", by, way)
@@ -133,8 +136,8 @@ func clockAhead(m *Machine) []Finding {
 	return nil
 }
 
-// clockBehind asks the API server, or else compares the clock with what has been there before: a certificate's beginning, and files that
-// programs of this machine write.
+// clockBehind asks the API server, or else compares the clock with what has been there before: a
+// certificate's beginning, and files that programs of this machine write.
 func clockBehind(m *Machine) []Finding {
 	now := m.View.Now()
 	if by := m.skew(); by < 0 {
@@ -174,7 +177,8 @@ func clockNotSynchronised(m *Machine) []Finding {
 	return []Finding{{What: "a time daemon is switched on, and the kernel's clock was not synchronised since the boot"}}
 }
 
-// noNameserver takes a missing file for no fault: the C library then asks this machine's own server, resolv.conf(5).
+// noNameserver takes a missing file for no fault: the C library then asks this machine's own
+// server, resolv.conf(5).
 func noNameserver(m *Machine) []Finding {
 	const name = "/etc/resolv.conf"
 	if _, err := m.View.Lstat(name); err != nil {
@@ -201,7 +205,8 @@ func noNameserver(m *Machine) []Finding {
 	return []Finding{{Object: name, What: name + " names no nameserver", Command: "cat " + name}}
 }
 
-// readOnly compares what is mounted with what fstab(5) asks for. XFS does not become read-only, it shuts down, which only the log says.
+// readOnly compares what is mounted with what fstab(5) asks for. XFS does not become read-only, it
+// shuts down, which only the log says.
 func readOnly(m *Machine) (found []Finding) {
 	writable := map[string]bool{}
 	for _, f := range m.mounts("/etc/fstab") {

@@ -17,7 +17,8 @@ import (
 // xidCode is the code of the check of all Xids.
 const xidCode = "GPU-011"
 
-// seenXids are the errors in the log, by the GPU's address, with how often each is there, and what the driver last asked for.
+// seenXids are the errors in the log, by the GPU's address, with how often each is there, and what
+// the driver last asked for.
 func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[string]string) {
 	seen, asked = map[string]map[faults.Xid]int{}, map[string]string{}
 	for _, line := range m.sinceLoad() {
@@ -40,7 +41,8 @@ func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[stri
 	return seen, asked
 }
 
-// xids finds the Xids of each GPU, one finding for each part: the root cause, which names the others. It leaves out what is over.
+// xids finds the Xids of each GPU, one finding for each part: the root cause, which names the
+// others. It leaves out what is over.
 func xids(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	seen, asked := m.seenXids()
@@ -86,7 +88,8 @@ func over(x faults.Xid, g host.GPU) bool {
 	return g.Lost == "" && !x.Note() && (g.Recovery == "" || faults.Recovery(g.Recovery).Note())
 }
 
-// clean says whether a GPU of a driver that does not say what it asks for shows no sign of the error any more.
+// clean says whether a GPU of a driver that does not say what it asks for shows no sign of the
+// error any more.
 func clean(x faults.Xid, g host.GPU) bool {
 	rows := !g.RemapWaits && !g.RemapFails
 	return x.Of == faults.OfBus || (x.Number == 63 || x.Number == 64) && rows || x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && rows
@@ -101,7 +104,8 @@ func recovery(address, asked string) []Finding {
 	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + x.Means, Fix: x.Action(), Command: x.Command(address)}}
 }
 
-// sxids finds the errors of each NVSwitch, one finding a switch. Where all GPUs answer, want nothing, and no link is down, they are over.
+// sxids finds the errors of each NVSwitch, one finding a switch. Where all GPUs answer, want
+// nothing, and no link is down, they are over.
 func sxids(m *Machine) (found []Finding) {
 	gpus, answers := m.NVML()
 	for _, g := range gpus {

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of the number. A program's is a note, and
-// so is one of a GPU that answers where the driver does not say whether it was reset since.
+// TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of
+// the number. A program's is a note, and so is one of a GPU that answers where the driver does not
+// say whether it was reset since.
 func TestXidsOfOneGPU(t *testing.T) {
 	const at, other, nvswitch = "NVRM: Xid (PCI:0000:18:00): ", "NVRM: Xid (PCI:0000:9a:00): ", "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
 	const netir, asks = "149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x00%x 0x00000000 0x0)", "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
@@ -79,7 +80,8 @@ func TestXidsOfOneGPU(t *testing.T) {
 	}
 }
 
-// TestXids finds each Xid of the catalogue on a GPU that answers no more, and takes those for notes that are no fault of the machine.
+// TestXids finds each Xid of the catalogue on a GPU that answers no more, and takes those for notes
+// that are no fault of the machine.
 func TestXids(t *testing.T) {
 	r := incident.Working(t)
 	for _, x := range faults.Xids() {

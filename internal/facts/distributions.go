@@ -20,7 +20,8 @@ type distribution struct {
 	kubelet Kubelet
 }
 
-// KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and installers give them.
+// KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and
+// installers give them.
 func KubeletUnits() []string {
 	units := []string{
 		"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-agent.service", "rke2-server.service",
@@ -32,10 +33,12 @@ func KubeletUnits() []string {
 	return units
 }
 
-// findDistributions finds those on this machine. Where each keeps its files was read in its own code and in a second source, in
-// November 2026: k0sproject/k0s pkg/component/worker and docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and
-// docs.rke2.io; canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap k8s/args and its docs. A
-// distribution that is missing here is found on the running machine by the processes of its kubelet and engine (processes.go).
+// findDistributions finds those on this machine. Where each keeps its files was read in its own
+// code and in a second source, in November 2026: k0sproject/k0s pkg/component/worker and
+// docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and docs.rke2.io;
+// canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap
+// k8s/args and its docs. A distribution that is missing here is found on the running machine by the
+// processes of its kubelet and engine (processes.go).
 func (l *look) findDistributions(ctx context.Context) (found []distribution) {
 	units := KubeletUnits()
 	all := []*distribution{
@@ -65,7 +68,8 @@ type rancherStart struct {
 	files    []File
 }
 
-// said is what a setting says, all values of a list. The command line wins over files: https://docs.k3s.io/installation/configuration.
+// said is what a setting says, all values of a list. The command line wins over files:
+// https://docs.k3s.io/installation/configuration.
 func (r rancherStart) said(names ...string) []string {
 	if given := Options(r.argv, names...); given != nil {
 		return given
@@ -82,8 +86,10 @@ func (r rancherStart) last(names ...string) string {
 	return all[len(all)-1]
 }
 
-// rancher finds K3s and RKE2, which lay out their data in the same way. The engine's config is rendered at each start.
-// Source: pkg/agent/containerd/config.go of https://github.com/k3s-io/k3s, https://docs.k3s.io/advanced, https://docs.rke2.io/advanced
+// rancher finds K3s and RKE2, which lay out their data in the same way. The engine's config is
+// rendered at each start.
+// Source: pkg/agent/containerd/config.go of https://github.com/k3s-io/k3s,
+// https://docs.k3s.io/advanced, https://docs.rke2.io/advanced
 func (l *look) rancher(ctx context.Context, name string, units ...string) *distribution {
 	home := "/var/lib/rancher/" + name
 	s := l.serviceOf(ctx, name, units...)
@@ -124,8 +130,9 @@ func (l *look) rancher(ctx context.Context, name string, units ...string) *distr
 	return d
 }
 
-// rancherStart reads all places of settings. An environment variable wins for the data folder and the config file; the value of a later
-// file replaces an earlier one, unless its key ends in +. Sources: findDataDir in cmd/k3s/main.go, and pkg/configfilearg/parser.go, of
+// rancherStart reads all places of settings. An environment variable wins for the data folder and
+// the config file; the value of a later file replaces an earlier one, unless its key ends in +.
+// Sources: findDataDir in cmd/k3s/main.go, and pkg/configfilearg/parser.go, of
 // https://github.com/k3s-io/k3s.
 func (l *look) rancherStart(name, home string, s *service) rancherStart {
 	r := rancherStart{name: name, argv: l.argv(s), settings: map[string][]string{}}
@@ -177,8 +184,9 @@ func (r rancherStart) add(data []byte) {
 	}
 }
 
-// rancherKubelet is the kubelet of K3s or RKE2. They configure it with a folder of files, and take labels and taints in a config of
-// their own. Source: pkg/daemons/agent/agent_linux.go and pkg/agent/config/config.go of https://github.com/k3s-io/k3s
+// rancherKubelet is the kubelet of K3s or RKE2. They configure it with a folder of files, and take
+// labels and taints in a config of their own. Source: pkg/daemons/agent/agent_linux.go and
+// pkg/agent/config/config.go of https://github.com/k3s-io/k3s
 func (l *look) rancherKubelet(r rancherStart) Kubelet {
 	k := Kubelet{ConfigOwner: r.name, Files: r.files}
 	l.mergeDir(&k, r.data+"/agent/etc/kubelet.conf.d")
@@ -218,8 +226,9 @@ func (l *look) rancherKubelet(r rancherStart) Kubelet {
 	return k
 }
 
-// k0s finds a k0s that runs pods. It makes the engine's config at each start while that says so in a line of its own, with what it finds in
-// a folder of additions; else the file is the administrator's.
+// k0s finds a k0s that runs pods. It makes the engine's config at each start while that says so in
+// a line of its own, with what it finds in a folder of additions; else the file is the
+// administrator's.
 // Source: pkg/component/worker/containerd and docs/runtime.md of https://github.com/k0sproject/k0s
 func (l *look) k0s(ctx context.Context, units ...string) *distribution {
 	s := l.service(ctx, units...)

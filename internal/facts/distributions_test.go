@@ -16,8 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestWhoRunsTheEngine has each distribution's own layout: units and argument files as its packaging and installer write them (the
-// sources are beside the code), and beside it an idle containerd of the machine's, which the kubelet does not use.
+// TestWhoRunsTheEngine has each distribution's own layout: units and argument files as its
+// packaging and installer write them (the sources are beside the code), and beside it an idle
+// containerd of the machine's, which the kubelet does not use.
 func TestWhoRunsTheEngine(t *testing.T) {
 	const own, machine = "/etc/containerd/config.toml", "/run/containerd/containerd.sock"
 	k3s := func(args string) files {
@@ -88,8 +89,9 @@ func TestWhoRunsTheEngine(t *testing.T) {
 	}
 }
 
-// TestStated: the spec names the file, and a unit, its wrapper or the data folder of a distribution leads to the engine that reads it.
-// The program's own word on its version wins over that of a package, whose file it may have replaced.
+// TestStated: the spec names the file, and a unit, its wrapper or the data folder of a distribution
+// leads to the engine that reads it. The program's own word on its version wins over that of a
+// package, whose file it may have replaced.
 func TestStated(t *testing.T) {
 	const unit, moved = "/etc/systemd/system/x.service", "/data/k3s/agent/etc/containerd/config.toml"
 	idle := files{

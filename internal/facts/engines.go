@@ -13,8 +13,9 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// engines finds the container engines. What a Kubernetes distribution brings with it comes first, since its kubelet uses
-// that; then containerd, CRI-O and Docker. Those of which there is no more than a config file come last.
+// engines finds the container engines. What a Kubernetes distribution brings with it comes first,
+// since its kubelet uses that; then containerd, CRI-O and Docker. Those of which there is no more
+// than a config file come last.
 func (l *look) engines(ctx context.Context, os OS) []Engine {
 	var found []Engine
 	l.distributions = l.findDistributions(ctx)
@@ -43,8 +44,8 @@ func bare(e Engine) int {
 	return 0
 }
 
-// start fills in an engine's unit and binary and returns the engine's command line: the binary is what the unit starts,
-// or the first of the usual places.
+// start fills in an engine's unit and binary and returns the engine's command line: the binary is
+// what the unit starts, or the first of the usual places.
 func (l *look) start(ctx context.Context, e *Engine, units, places []string) []string {
 	s := l.service(ctx, units...)
 	argv := l.argv(s)
@@ -90,8 +91,9 @@ func (e *Engine) known(argv []string) []string {
 const (
 	containerdUnit    = "containerd.service"
 	containerdDefault = "/etc/containerd/config.toml"
-	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this. Sources: siderolabs/talos at ad8823176,
-	// pkg/machinery/constants/constants.go (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
+	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this.
+	// Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
+	// (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
 	containerdTalos = "/etc/cri/containerd.toml"
 )
 
@@ -237,10 +239,12 @@ func (l *look) started(ctx context.Context, e *Engine, argv []string) {
 	}
 }
 
-// k3sDocker is where K3s runs a cri-dockerd of its own: pkg/agent/config/config_linux.go of https://github.com/k3s-io/k3s.
+// k3sDocker is where K3s runs a cri-dockerd of its own: pkg/agent/config/config_linux.go of
+// https://github.com/k3s-io/k3s.
 const k3sDocker = "/run/k3s/cri-dockerd/cri-dockerd.sock"
 
-// criDockerd is the socket by which kubelet reaches Docker: systemd listens there for cri-dockerd's unit, or the program does itself.
+// criDockerd is the socket by which kubelet reaches Docker: systemd listens there for cri-dockerd's
+// unit, or the program does itself.
 // Source: packaging/systemd of https://github.com/Mirantis/cri-dockerd
 func (l *look) criDockerd(ctx context.Context) string {
 	if slices.ContainsFunc(l.distributions, func(d distribution) bool { return socketPath(d.kubelet.Endpoint) == k3sDocker }) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package facts finds out what machine this is: its OS, kernel, PCI devices, container engines and kubelet.
+// Package facts finds out what machine this is: its OS, kernel, PCI devices, container engines and
+// kubelet.
 //
 // Facts are data: stages compute their wants from them, and tests and bug reports contain them.
 package facts
@@ -33,7 +34,8 @@ type Facts struct {
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
-	// Programs are the NVIDIA runtimes that are there and can be run: absolute paths, or names as a handler states them.
+	// Programs are the NVIDIA runtimes that are there and can be run: absolute paths, or names as a
+	// handler states them.
 	Programs []string `json:"programs,omitempty"`
 
 	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked
@@ -47,8 +49,8 @@ type Facts struct {
 	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
 
 	// The facts below cost more to find out. Needs asks for them.
-	// Signed names the packages of signed modules that are available for target kernels; nil where they were not asked for, or
-	// where the package lists know of none for any kernel.
+	// Signed names the packages of signed modules that are available for target kernels; nil where
+	// they were not asked for, or where the package lists know of none for any kernel.
 	Signed      []string          `json:"signed,omitempty"`
 	Shared      []SharedModules   `json:"-"` // for target kernels, of the folder that Needs names; nil where there is no such folder
 	Modules     *Modules          `json:"modules,omitempty"`
@@ -69,7 +71,8 @@ type Facts struct {
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
 	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it could not be found out
 
-	// DriverAgain: a driver would answer a new process; this process has loaded the library of a driver that was replaced since.
+	// DriverAgain: a driver would answer a new process; this process has loaded the library of a
+	// driver that was replaced since.
 	DriverAgain bool `json:"driverAgain,omitempty"`
 }
 
@@ -114,8 +117,8 @@ type Kernel struct {
 	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first
 }
 
-// Targets lists the kernels that need modules: the running kernel, and the newer ones, which may be booted next.
-// Which one a root folder will boot is unknown, so there it is all of them.
+// Targets lists the kernels that need modules: the running kernel, and the newer ones, which may be
+// booted next. Which one a root folder will boot is unknown, so there it is all of them.
 func (k Kernel) Targets(live bool) []string {
 	if !live {
 		return slices.Clone(k.Installed)
@@ -132,7 +135,8 @@ func (k Kernel) Targets(live bool) []string {
 	return nil
 }
 
-// Fallback is the newest installed kernel that is older than the running one, which the boot menu has, too; "" where there is none.
+// Fallback is the newest installed kernel that is older than the running one, which the boot menu
+// has, too; "" where there is none.
 func (k Kernel) Fallback() string {
 	if i := slices.Index(k.Installed, k.Running) + 1; i > 0 && i < len(k.Installed) {
 		return k.Installed[i]
@@ -229,8 +233,8 @@ func gpus(all []PCI) string {
 	return strings.Join(order, " + ")
 }
 
-// Words splits a line at blanks as systemd does: 'x y' and "x y" are one word, backslash escapes are C's, %% is %.
-// An open quote ends with the line. Source: "Quoting" in
+// Words splits a line at blanks as systemd does: 'x y' and "x y" are one word, backslash escapes
+// are C's, %% is %. An open quote ends with the line. Source: "Quoting" in
 // https://www.freedesktop.org/software/systemd/man/latest/systemd.syntax.html
 func Words(line string) []string {
 	var out []string
@@ -267,8 +271,9 @@ func Words(line string) []string {
 	return out
 }
 
-// unescape writes what the escape at the text's start means and returns how many bytes follow its backslash. Go's escapes are C's, but for
-// systemd's own \\s; what neither knows is taken literally.
+// unescape writes what the escape at the text's start means and returns how many bytes follow its
+// backslash. Go's escapes are C's, but for systemd's own \\s; what neither knows is taken
+// literally.
 func unescape(b *strings.Builder, s string) int {
 	r, wide, tail, err := strconv.UnquoteChar(s, 0)
 	switch {
@@ -286,8 +291,8 @@ func unescape(b *strings.Builder, s string) int {
 	return 1
 }
 
-// option returns the value of the last of the command line's options with one of the names (given without dashes),
-// written --name value, --name=value or with one dash; "" if there is none.
+// option returns the value of the last of the command line's options with one of the names (given
+// without dashes), written --name value, --name=value or with one dash; "" if there is none.
 func option(argv []string, names ...string) string {
 	values := Options(argv, names...)
 	if len(values) == 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
-// FuzzParsers gives the same text to every parser of this package: none may panic or hang, and what they return must
-// keep what each promises.
+// FuzzParsers gives the same text to every parser of this package: none may panic or hang, and what
+// they return must keep what each promises.
 func FuzzParsers(f *testing.F) {
 	for _, s := range []string{
 		"", "A=\"b\\\"c\" 'd'\\\n e\n#x\n;y\nB='", "[Service]\nExecStart=\nExecStart=-@/usr/bin/x \"a b\" $OPTS ${X}y $$ \\x41 %% ; z\\\n",
@@ -69,7 +69,8 @@ func FuzzParsers(f *testing.F) {
 	})
 }
 
-// fuzzKubelet gives the texts to a kubelet's files: wherever they lie, there must be a place for changes or a reason why not.
+// fuzzKubelet gives the texts to a kubelet's files: wherever they lie, there must be a place for
+// changes or a reason why not.
 func fuzzKubelet(t *testing.T, a, b string) {
 	clientCertificate([]byte(a))
 	if n := countList(a); n < 0 {

@@ -22,8 +22,8 @@ import (
 
 // Gather finds out what the machine is. It reads small files and asks systemd about a few units.
 //
-// What is missing is an empty field, not an error. An error means that something is there and could not be read;
-// the facts beside it hold all the rest.
+// What is missing is an empty field, not an error. An error means that something is there and could
+// not be read; the facts beside it hold all the rest.
 func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	return new(Cache).Gather(ctx, v, needs)
 }
@@ -60,7 +60,8 @@ func Engines(ctx context.Context, v host.View, s Stated) ([]Engine, error) {
 	return found, l.err
 }
 
-// GPUs are the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as they were found here.
+// GPUs are the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as they
+// were found here.
 func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	l := c.look(v)
 	all := l.pci()
@@ -164,7 +165,8 @@ func (l *look) files(names []string) (all []string) {
 
 var mirrorList = pattern.Of(`(?m)^(?:mirrorlist|metalink)\s*=\s*file:/*(/\S+)`)
 
-// mirrorLists are the files of this machine that a file of dnf's repositories names as lists of mirrors: dnf.conf(5).
+// mirrorLists are the files of this machine that a file of dnf's repositories names as lists of
+// mirrors: dnf.conf(5).
 func (l *look) mirrorLists(name string, data []byte) (files []string) {
 	if path.Ext(name) != ".repo" {
 		return nil
@@ -222,8 +224,9 @@ func (l *look) config(name string) []byte {
 	return data
 }
 
-// attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it does not say it, for
-// whatever reason: attributes come and go, and what only root may read is no loss.
+// attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it
+// does not say it, for whatever reason: attributes come and go, and what only root may read is no
+// loss.
 func (l *look) attr(name string) string {
 	b, err := l.v.ReadFile(name)
 	if err != nil {

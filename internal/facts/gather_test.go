@@ -60,7 +60,8 @@ func paths(files []File) (out []string) {
 	return out
 }
 
-// The order in which containerd 1.6 to 2.4 read: breadth first, relative paths from the importing file, no path twice.
+// The order in which containerd 1.6 to 2.4 read: breadth first, relative paths from the importing
+// file, no path twice.
 func TestImports(t *testing.T) {
 	const etc = "/etc/containerd/"
 	for _, c := range []struct {
@@ -101,8 +102,8 @@ func TestImports(t *testing.T) {
 	check.None(t, cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got), "got")
 }
 
-// TestRelativeStars: some versions take relative imports with a star from their working directory, which systemd makes /, and those
-// without from the file's folder.
+// TestRelativeStars: some versions take relative imports with a star from their working directory,
+// which systemd makes /, and those without from the file's folder.
 func TestRelativeStars(t *testing.T) {
 	const etc = "/etc/containerd/"
 	for version, star := range map[string]string{

@@ -32,7 +32,8 @@ func open(t testing.TB, file string) *simhost.Node {
 	return n
 }
 
-// TestHosts gathers the facts of every recorded machine and compares them with the golden files, which a person has reviewed.
+// TestHosts gathers the facts of every recorded machine and compares them with the golden files,
+// which a person has reviewed.
 func TestHosts(t *testing.T) {
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
 	must.That(t, err == nil && len(hosts) > 0, "%v: %v", "no recorded machines", err)
@@ -120,8 +121,8 @@ func TestDriverOwner(t *testing.T) {
 	}
 }
 
-// apt is asked which signed modules are available where a target kernel has none of the branch; a machine of another
-// distribution, and lists that know of none at all, say nothing.
+// apt is asked which signed modules are available where a target kernel has none of the branch; a
+// machine of another distribution, and lists that know of none at all, say nothing.
 func TestSigned(t *testing.T) {
 	const k, old = "6.8.0-45-generic", "6.8.0-41-generic"
 	const name = "linux-modules-nvidia-580-server-open-"

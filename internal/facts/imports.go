@@ -11,9 +11,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Globs is the folder from which this version of containerd takes relative imports with a *: systemd's "/", where it takes them from its
-// working directory, which is so in 1.6 before 1.6.29 and in 1.7 before 1.7.16; else "", for the importing file's. Sources: services/server/config/config.go of
-// containerd v1.6.28, v1.6.29, v1.7.15 and v1.7.16; https://github.com/containerd/containerd/pull/9834.
+// Globs is the folder from which this version of containerd takes relative imports with a *:
+// systemd's "/", where it takes them from its working directory, which is so in 1.6 before 1.6.29
+// and in 1.7 before 1.7.16; else "", for the importing file's. Sources:
+// services/server/config/config.go of containerd v1.6.28, v1.6.29, v1.7.15 and v1.7.16;
+// https://github.com/containerd/containerd/pull/9834.
 func Globs(version string) string {
 	for minor, fixed := range map[string]string{"1.6": "1.6.29", "1.7": "1.7.16"} {
 		if strings.HasPrefix(version, minor+".") && newer(version, fixed) < 0 {
@@ -23,10 +25,11 @@ func Globs(version string) string {
 	return ""
 }
 
-// Absolute makes paths of what a containerd configuration file imports: absolute ones, some with a * to be expanded. Relative ones are meant
-// from the folder of the file that imports; where Globs says so, those with a * are not.
-// Source: resolveImports in services/server/config/config.go and cmd/containerd/server/config/config.go of
-// https://github.com/containerd/containerd.
+// Absolute makes paths of what a containerd configuration file imports: absolute ones, some with a
+// * to be expanded. Relative ones are meant from the folder of the file that imports; where Globs
+// says so, those with a * are not.
+// Source: resolveImports in services/server/config/config.go and
+// cmd/containerd/server/config/config.go of https://github.com/containerd/containerd.
 func Absolute(file string, imports []string, globs string) []string {
 	out := make([]string, len(imports))
 	for i, p := range imports {
@@ -42,14 +45,15 @@ func Absolute(file string, imports []string, globs string) []string {
 	return out
 }
 
-// containerdConfig is the little of a containerd config that matters here. Keys match without regard to case, as in
-// containerd.
+// containerdConfig is the little of a containerd config that matters here. Keys match without
+// regard to case, as in containerd.
 type containerdConfig struct {
 	imports []string
 	address string
 }
 
-// readContainerd finds it in the values of a file; ok says that they are of the types that containerd takes.
+// readContainerd finds it in the values of a file; ok says that they are of the types that
+// containerd takes.
 func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 	ok = true
 	table := func(v any) map[string]any {
@@ -80,7 +84,8 @@ func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 	return c, ok
 }
 
-// maxFiles is how many files one engine's config may be spread over. More is a mistake, such as a * in the wrong place.
+// maxFiles is how many files one engine's config may be spread over. More is a mistake, such as a *
+// in the wrong place.
 const maxFiles = 256
 
 var (
@@ -88,11 +93,12 @@ var (
 	errTooManyFiles   = errors.New("it holds more than 256 files")
 )
 
-// containerdFiles returns the config file and all it imports, in the order in which containerd reads them, and the
-// socket's address if they name one.
+// containerdFiles returns the config file and all it imports, in the order in which containerd
+// reads them, and the socket's address if they name one.
 //
-// containerd works breadth first: a file, then its imports, then theirs; no path twice. Later files win. A file that
-// containerd would refuse imports nothing here; its bytes are returned all the same.
+// containerd works breadth first: a file, then its imports, then theirs; no path twice. Later files
+// win. A file that containerd would refuse imports nothing here; its bytes are returned all the
+// same.
 func (l *look) containerdFiles(root, globs string) (files []File, address string) {
 	seen := map[string]bool{}
 	for pending := []string{root}; len(pending) > 0; pending = pending[1:] {
@@ -127,8 +133,9 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 	return files, address
 }
 
-// glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern that makes no sense
-// matches nothing, and a name without magic characters matches itself where it is there.
+// glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern
+// that makes no sense matches nothing, and a name without magic characters matches itself where it
+// is there.
 func (l *look) glob(pattern string) []string {
 	if !strings.ContainsAny(pattern, `*?[\`) {
 		if l.has(pattern) {

@@ -27,7 +27,8 @@ func (l *look) kernel() Kernel {
 		return k
 	}
 	for _, name := range l.names(dir) {
-		// A removed kernel often leaves its folder with a DKMS module in it: no modules.dep, no kernel/.
+		// A removed kernel often leaves its folder with a DKMS module in it: no modules.dep, no
+		// kernel/.
 		if l.has(dir+"/"+name+"/modules.dep") || l.has(dir+"/"+name+"/kernel") {
 			k.Installed = append(k.Installed, name)
 		}
@@ -36,19 +37,21 @@ func (l *look) kernel() Kernel {
 	return k
 }
 
-// newer compares two kernel releases as rpm does: above 0 if a is newer. A pre-release (-rc3) comes before its release, and a number before
-// letters means a later build: 5.14.0-503.11.1.el9 is newer than 5.14.0-503.el9.
+// newer compares two kernel releases as rpm does: above 0 if a is newer. A pre-release (-rc3) comes
+// before its release, and a number before letters means a later build: 5.14.0-503.11.1.el9 is newer
+// than 5.14.0-503.el9.
 func newer(a, b string) int {
 	one := strings.NewReplacer("-rc", "~rc", "-", ".") // without a release of rpm's, which is compared apart
 	return rpmversion.NewVersion(one.Replace(a)).Compare(rpmversion.NewVersion(one.Replace(b)))
 }
 
-// Signed modules of Ubuntu's archive are packages named linux-modules-nvidia-BRANCH-…-KERNEL, one for each kernel.
+// Signed modules of Ubuntu's archive are packages named linux-modules-nvidia-BRANCH-…-KERNEL, one
+// for each kernel.
 // Source: https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
 const signedModules = "linux-modules-nvidia-"
 
-// signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a converged machine does
-// not ask.
+// signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a
+// converged machine does not ask.
 func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	if !l.v.Runs() || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
 		return nil
@@ -64,8 +67,8 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	if !lacks {
 		return nil
 	}
-	// apt lists the names that sources have, without dpkg's list of installed packages, and writes no cache. Reading apt's lists is
-	// the slow part, so it is done once for all names.
+	// apt lists the names that sources have, without dpkg's list of installed packages, and writes
+	// no cache. Reading apt's lists is the slow part, so it is done once for all names.
 	out, err := l.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
 		"search", "--names-only", "^"+signedModules)
 	if err != nil || len(out) == 0 {
@@ -82,11 +85,12 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	return slices.Compact(found)
 }
 
-// arch returns the architecture of the machine's files in Go's words, "" if no file says it. The root folder may
-// be another machine's than the one this runs on.
+// arch returns the architecture of the machine's files in Go's words, "" if no file says it. The
+// root folder may be another machine's than the one this runs on.
 func (l *look) arch() string {
-	// The dynamic loader's path is fixed by each architecture's ABI, so to see it there is enough. Hosts set up for
-	// building or running foreign programs have more than one of them, and then none of them decides.
+	// The dynamic loader's path is fixed by each architecture's ABI, so to see it there is enough.
+	// Hosts set up for building or running foreign programs have more than one of them, and then
+	// none of them decides.
 	usr := ""
 	if to, err := l.v.Readlink("/lib"); err == nil && path.Clean("/"+to) == "/usr/lib" {
 		usr = "/usr" // on most machines, and a path without links is found faster
@@ -105,7 +109,8 @@ func (l *look) arch() string {
 	if len(byLoader) == 1 {
 		return byLoader[0]
 	}
-	// dpkg itself is always of the native architecture; dnf writes the base one down only where it is not the kernel's.
+	// dpkg itself is always of the native architecture; dnf writes the base one down only where it
+	// is not the kernel's.
 	if l.has("/var/lib/dpkg/status") {
 		if a := l.dpkgEntry("dpkg")["Architecture"]; a != "" {
 			return a
@@ -114,8 +119,9 @@ func (l *look) arch() string {
 	return map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch")))]
 }
 
-// asked is what a cloud answered in this run, or why it did not. Neither is asked again before each stage: what they say
-// holds for the machine's life, and a service that does not answer would cost each stage half a minute.
+// asked is what a cloud answered in this run, or why it did not. Neither is asked again before each
+// stage: what they say holds for the machine's life, and a service that does not answer would cost
+// each stage half a minute.
 type asked struct {
 	instance   *instance.Instance
 	noInstance *trouble.Error
@@ -153,7 +159,8 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	f.Cluster, f.NoCluster = a.cluster, a.noCluster
 }
 
-// unanswered separates a cloud that does not answer, which is a fact, from an error on this machine.
+// unanswered separates a cloud that does not answer, which is a fact, from an error on this
+// machine.
 func (l *look) unanswered(verb, object string, err error) *trouble.Error {
 	refused, later := (*trouble.Error)(nil), host.Later{}
 	switch {

@@ -20,7 +20,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real ones have a few thousand.
+// maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real
+// ones have a few thousand.
 const maxParsed = 1 << 20
 
 // kubelet reads kubelet's unit, command line and config files.
@@ -89,7 +90,8 @@ type kubeletCommand struct {
 	from []string // the variable that each came from; "" = the unit's own text
 }
 
-// kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder that --config-dir names.
+// kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder
+// that --config-dir names.
 func (l *look) kubeletConfig(k *Kubelet, argv []string) {
 	k.Config = option(argv, "config")
 	if k.Config == "" {
@@ -104,7 +106,8 @@ func (l *look) kubeletConfig(k *Kubelet, argv []string) {
 	if dir := option(argv, "config-dir"); dir != "" {
 		l.mergeDir(k, dir)
 	}
-	// Flags win over files: https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
+	// Flags win over files:
+	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
 	k.CgroupDriver = cmp.Or(option(argv, "cgroup-driver"), k.CgroupDriver)
 	k.Endpoint = cmp.Or(option(argv, "container-runtime-endpoint"), k.Endpoint)
 }
@@ -141,8 +144,9 @@ func (l *look) mergeDir(k *Kubelet, dir string) {
 	}
 }
 
-// merge takes what a KubeletConfiguration says over what was known before, as a merge patch (RFC 7396): lists are replaced,
-// null takes them away. Source: mergeKubeletConfigurations in cmd/kubelet/app/server.go of Kubernetes.
+// merge takes what a KubeletConfiguration says over what was known before, as a merge patch (RFC
+// 7396): lists are replaced, null takes them away. Source: mergeKubeletConfigurations in
+// cmd/kubelet/app/server.go of Kubernetes.
 func (k *Kubelet) merge(f File) {
 	k.Files = append(k.Files, f)
 	settings := document(f.Data)
@@ -156,7 +160,8 @@ func (k *Kubelet) merge(f File) {
 // taintsKey is where a KubeletConfiguration has the taints that the node registers with.
 const taintsKey = "registerWithTaints"
 
-// configTaints notes the taints that a config file names. It leaves out those that kubelet would refuse.
+// configTaints notes the taints that a config file names. It leaves out those that kubelet would
+// refuse.
 func (k *Kubelet) configTaints(file string, said any) {
 	list, _ := said.([]any)
 	k.Taints = nil
@@ -180,7 +185,8 @@ func (s settings) text(key string) string {
 	return text
 }
 
-// document reads a config file in JSON or YAML; a broken one says nothing, since kubelet refuses it.
+// document reads a config file in JSON or YAML; a broken one says nothing, since kubelet refuses
+// it.
 func document(data []byte) settings {
 	data = bytes.TrimSpace(data)
 	var s map[string]any // YAML gives tables within the type of this one
@@ -222,11 +228,13 @@ type Kubelet struct {
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
 }
 
-// Folder is where it keeps its state: the sockets of DRA drivers, pods' folders; not device plugins', which are always in PluginSockets.
+// Folder is where it keeps its state: the sockets of DRA drivers, pods' folders; not device
+// plugins', which are always in PluginSockets.
 func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
 
-// PluginSockets is where device plugins listen, wherever kubelet keeps its state. Sources: DevicePluginPath in k8s.io/kubelet,
-// pkg/apis/deviceplugin/v1beta1/constants.go; kubernetes issues 83226 and 120626; kubernetes/website pull 55430.
+// PluginSockets is where device plugins listen, wherever kubelet keeps its state. Sources:
+// DevicePluginPath in k8s.io/kubelet, pkg/apis/deviceplugin/v1beta1/constants.go; kubernetes issues
+// 83226 and 120626; kubernetes/website pull 55430.
 const PluginSockets = "/var/lib/kubelet/device-plugins"
 
 // Reads are the files that it reads at its start, each once.
@@ -246,7 +254,8 @@ type Taint struct {
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
 }
 
-// Place is where gpuadm writes its labels or taints: kubelet reads them there, and the owner of its other files keeps them.
+// Place is where gpuadm writes its labels or taints: kubelet reads them there, and the owner of its
+// other files keeps them.
 type Place struct {
 	// How is one of
 	//   - "env": the variable Var of the file File of KEY=VALUE lines holds an administrator's flags; the file need not exist
@@ -259,18 +268,20 @@ type Place struct {
 	Key  string `json:"key,omitempty"`
 	Why  string `json:"why,omitempty"`
 
-	// Others are the taints that kubelet would register with if neither Var nor OwnConf named any. A list replaces those before
-	// it, so what is written to the place must repeat them.
+	// Others are the taints that kubelet would register with if neither Var nor OwnConf named any.
+	// A list replaces those before it, so what is written to the place must repeat them.
 	Others []Taint `json:"-"`
 }
 
-// gpuadm's files beside an owner's: the daemons read both folders in the order of names, and the last file wins.
+// gpuadm's files beside an owner's: the daemons read both folders in the order of names, and the
+// last file wins.
 const (
 	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
 	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml
 )
 
-// Uses says whether kubelet's endpoint is an engine's socket. Without a stated endpoint it is unknown.
+// Uses says whether kubelet's endpoint is an engine's socket. Without a stated endpoint it is
+// unknown.
 func (k Kubelet) Uses(e Engine) bool {
 	at := socketPath(k.Endpoint)
 	return at != "" && (at == socketPath(e.Socket) || at == socketPath(e.CRI))
@@ -304,7 +315,8 @@ func (l *look) hostname() string {
 	return ""
 }
 
-// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot. Source: machine-id(5).
+// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot.
+// Source: machine-id(5).
 func (l *look) machineID() string {
 	id := l.attr("/etc/machine-id")
 	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
@@ -313,7 +325,8 @@ func (l *look) machineID() string {
 	return id
 }
 
-// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with version 1.
+// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with
+// version 1.
 // Source: IsCgroup2UnifiedMode in github.com/opencontainers/cgroups.
 func (l *look) cgroup() int {
 	if _, err := l.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {

@@ -83,7 +83,8 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// dangling is a machine where links lead nowhere: in an image root, and where the engine has stopped, it has no socket.
+// dangling is a machine where links lead nowhere: in an image root, and where the engine has
+// stopped, it has no socket.
 type dangling struct{ files }
 
 func (dangling) Resolve(name string) (string, error) {

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// flags reads the labels and taints from the command line, and decides where gpuadm writes its own: LabelsAt and TaintsAt.
+// flags reads the labels and taints from the command line, and decides where gpuadm writes its own:
+// LabelsAt and TaintsAt.
 func (k *Kubelet) flags(c kubeletCommand) {
 	k.Labels = labels(Options(c.argv, "node-labels", "node_labels"))
 	k.LabelsAt = c.flagPlace()
@@ -23,7 +24,8 @@ func (k *Kubelet) flags(c kubeletCommand) {
 			theirs = append(theirs, arg)
 		}
 	}
-	// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of Kubernetes.
+	// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of
+	// Kubernetes.
 	if lists := taintFlags(c.argv); len(lists) > 0 {
 		k.Taints = taints(lists[len(lists)-1])
 	}
@@ -47,16 +49,18 @@ func taintFlags(argv []string) []string {
 	return Options(argv, "register-with-taints", "register_with_taints")
 }
 
-// taintsAfter says whether the command line states taints after this variable: then they win over those in it.
+// taintsAfter says whether the command line states taints after this variable: then they win over
+// those in it.
 func (c kubeletCommand) taintsAfter(name string) bool {
 	_, tail, _ := strings.Cut(c.start[0], "$"+name)
 	after, _ := traced("kubelet "+tail, func() map[string]string { return c.values })
 	return len(taintFlags(after)) > 0
 }
 
-// flagPlace says where gpuadm adds a flag: to the file that kubelet's packages keep for administrators, and whose variable comes last on the
-// command line of the unit's drop-in.
-// Sources: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubeadm/10-kubeadm.conf;
+// flagPlace says where gpuadm adds a flag: to the file that kubelet's packages keep for
+// administrators, and whose variable comes last on the command line of the unit's drop-in.
+// Sources: https://github.com/kubernetes/release,
+// cmd/krel/templates/latest/kubeadm/10-kubeadm.conf;
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/kubelet-integration/
 func (c kubeletCommand) flagPlace() Place {
 	switch {
@@ -108,7 +112,8 @@ func labels(values []string) map[string]string {
 	return all
 }
 
-// taints reads a value of --register-with-taints: key=value:effect or key:effect, with commas between.
+// taints reads a value of --register-with-taints: key=value:effect or key:effect, with commas
+// between.
 func taints(list string) []Taint {
 	var all []Taint
 	for one := range strings.SplitSeq(list, ",") {
@@ -121,9 +126,10 @@ func taints(list string) []Taint {
 	return all
 }
 
-// credentials says whether the kubeconfig, and the files that it names as kubelet's credentials, are there, and until when they are
-// valid. gpuadm keeps none of their bytes: a key may be among them. A file that is there and that gpuadm, without root, cannot read
-// counts as valid: to join a second time would be worse. It returns the node's name where a certificate has it.
+// credentials says whether the kubeconfig, and the files that it names as kubelet's credentials,
+// are there, and until when they are valid. gpuadm keeps none of their bytes: a key may be among
+// them. A file that is there and that gpuadm, without root, cannot read counts as valid: to join a
+// second time would be worse. It returns the node's name where a certificate has it.
 func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 	k.Kubeconfig = kubeconfig
 	if kubeconfig == "" {
@@ -181,7 +187,8 @@ func (l *look) peek(name string) (data []byte, there bool) {
 	return data, err == nil || !missing(err)
 }
 
-// clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if there is none.
+// clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if
+// there is none.
 func clientCertificate(data []byte) *x509.Certificate {
 	for len(data) <= maxParsed {
 		var block *pem.Block

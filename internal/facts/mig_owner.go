@@ -11,16 +11,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig what that reads. Source:
-// https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi; GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
+// gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig what
+// that reads. Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
+// GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
 const (
 	gkePartitions = "cloud.google.com/gke-gpu-partition-size"
 	gkeConfig     = "/etc/nvidia/gpu_config.json"
 )
 
-// migOwner says who else partitions the GPUs and would undo what gpuadm does. NVIDIA's GPU Operator runs nvidia-mig-manager in a pod,
-// and its packages as a unit; both follow the node's label nvidia.com/mig.config. The link to a container's log is there also while its
-// pod does not run. Sources: https://github.com/NVIDIA/mig-parted, deployments; kubernetes, pkg/kubelet/kuberuntime/legacy.go.
+// migOwner says who else partitions the GPUs and would undo what gpuadm does. NVIDIA's GPU Operator
+// runs nvidia-mig-manager in a pod, and its packages as a unit; both follow the node's label
+// nvidia.com/mig.config. The link to a container's log is there also while its pod does not run.
+// Sources: https://github.com/NVIDIA/mig-parted, deployments; kubernetes,
+// pkg/kubelet/kuberuntime/legacy.go.
 func (l *look) migOwner(k Kubelet) *Owner {
 	const comm, logs = "nvidia-mig-mana", "/var/log/containers"
 	manager := func(why string) *Owner {
@@ -69,22 +72,25 @@ func (l *look) migOwner(k Kubelet) *Owner {
 	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
 }
 
-// atBoot are files whose commands run at each boot without a unit of their own: cron(8), systemd-rc-local-generator(8), udev(7), static pods
+// atBoot are files whose commands run at each boot without a unit of their own: cron(8),
+// systemd-rc-local-generator(8), udev(7), static pods
 // (https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/), and those of cloud-init
 // (https://docs.cloud-init.io/en/latest/reference/modules.html: bootcmd, scripts-per-boot).
 const atBoot = "/etc/crontab /etc/cron.d/* /var/spool/cron/crontabs/* /var/spool/cron/* /etc/rc.local /etc/rc.d/rc.local " +
 	"/etc/udev/rules.d/*.rules /etc/kubernetes/manifests/*.yaml /etc/cloud/cloud.cfg.d/*.cfg /var/lib/cloud/scripts/per-boot/*"
 
-// firstBoot are files of cloud-init that also have commands for the first boot of an instance alone (runcmd), and firstBootOver is there
-// once those have run: https://docs.cloud-init.io/en/latest/explanation/boot.html.
+// firstBoot are files of cloud-init that also have commands for the first boot of an instance alone
+// (runcmd), and firstBootOver is there once those have run:
+// https://docs.cloud-init.io/en/latest/explanation/boot.html.
 const (
 	firstBoot     = "/var/lib/cloud/instance/cloud-config.txt /var/lib/cloud/instance/scripts/* /var/lib/cloud/scripts/per-instance/* /var/lib/cloud/scripts/per-once/*"
 	firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
 )
 
-// partitioner finds what cuts GPUs at a boot, itself or by a script, and what it calls: an enabled unit, a unit that one starts, or a file
-// at that is no unit. AKS's mig-partition.service does it by both: Azure/AgentBaker at 06836ee2,
-// parts/linux/cloud-init/artifacts/mig-partition.service and mig-partition.sh.
+// partitioner finds what cuts GPUs at a boot, itself or by a script, and what it calls: an enabled
+// unit, a unit that one starts, or a file at that is no unit. AKS's mig-partition.service does it
+// by both: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/mig-partition.service and
+// mig-partition.sh.
 func (l *look) partitioner() (name, at, calls string) {
 	const etc = "/etc/systemd/system/"
 	units := append(l.glob(etc+"*.wants/*"), l.glob(etc+"*.requires/*")...)
@@ -93,7 +99,8 @@ func (l *look) partitioner() (name, at, calls string) {
 		if name == "nvidia-mig-manager.service" {
 			return name, "", "nvidia-mig-parted"
 		}
-		// The unit of the same name is what a timer, path or socket starts: systemd.timer(5), systemd.path(5), systemd.socket(5).
+		// The unit of the same name is what a timer, path or socket starts: systemd.timer(5),
+		// systemd.path(5), systemd.socket(5).
 		starts := []string{strings.TrimSuffix(name, path.Ext(name)) + ".service"}
 		for _, file := range append(l.glob(etc+name+".d/*.conf"), units[seen]) {
 			calls, others := l.callsMIG(file, l.attr(file), 0)
@@ -128,14 +135,15 @@ func (l *look) partitioner() (name, at, calls string) {
 // partitions is a call that cuts GPUs. A list of what is there ("nvidia-smi mig -lgi") cuts none.
 var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
 
-// The limits of a search through scripts that call scripts: how deep, and the size in bytes of the largest that is read.
+// The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
+// largest that is read.
 const (
 	deepest   = 3
 	maxScript = 256 << 10
 )
 
-// callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its command lines name; and for a unit which others
-// it starts.
+// callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its
+// command lines name; and for a unit which others it starts.
 func (l *look) callsMIG(file, text string, depth int) (calls string, starts []string) {
 	unit := strings.HasPrefix(file, "/etc/systemd/system/")
 	for _, line := range logicalLines(text) {
@@ -174,7 +182,8 @@ func (l *look) callsMIG(file, text string, depth int) (calls string, starts []st
 	return "", starts
 }
 
-// words is a line with blanks for what is between words in a shell's line, and in a list of YAML or Python.
+// words is a line with blanks for what is between words in a shell's line, and in a list of YAML or
+// Python.
 func words(line string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("\"',;&|()[]{}", r) {

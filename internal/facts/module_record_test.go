@@ -41,8 +41,9 @@ func (u unpacks) ReadAt(name string, p []byte, off int64) (int, error) {
 	return u.View.ReadAt(name, p, off)
 }
 
-// TestModuleRecord: what an apply has unpacked, later runs of the same boot do not unpack again, and their facts are the same; unless
-// the file has changed, the record is another user's or damaged, or it was of another file.
+// TestModuleRecord: what an apply has unpacked, later runs of the same boot do not unpack again,
+// and their facts are the same; unless the file has changed, the record is another user's or
+// damaged, or it was of another file.
 func TestModuleRecord(t *testing.T) {
 	const file = "/lib/modules/6.1.0/updates/dkms/nvidia.ko.zst"
 	boot := func() *simhost.Node {
@@ -120,8 +121,8 @@ func remove(t *testing.T, n *simhost.Node, name string) {
 	must.OK(t, n.Remove(name))
 }
 
-// withDict is a stream of xz with a block that says that its dictionary has 2^12·2^(bits/2) bytes, or half as much again:
-// https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
+// withDict is a stream of xz with a block that says that its dictionary has 2^12·2^(bits/2) bytes,
+// or half as much again: https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
 func withDict(t *testing.T, stream []byte, bits byte) []byte {
 	t.Helper()
 	stream = bytes.Clone(stream)
@@ -139,8 +140,8 @@ const (
 	dict2GiB  = 38
 )
 
-// TestPackedBombs: a small file that unpacks to a huge one, or asks for huge buffers wherever in it, is refused, and takes no more
-// memory than a module does.
+// TestPackedBombs: a small file that unpacks to a huge one, or asks for huge buffers wherever in
+// it, is refused, and takes no more memory than a module does.
 func TestPackedBombs(t *testing.T) {
 	some := packed(t, ".xz", bytes.Repeat([]byte("nvidia "), 1000))
 	zeros := make([]byte, 16<<20)
@@ -187,7 +188,8 @@ func (c *counted) ReadAt(name string, p []byte, off int64) (int, error) {
 	return c.files.ReadAt(name, p, off)
 }
 
-// TestModuleCache: a module is read again once its file has changed, and one that cannot be read each time.
+// TestModuleCache: a module is read again once its file has changed, and one that cannot be read
+// each time.
 func TestModuleCache(t *testing.T) {
 	const name, broken = "/lib/modules/6.1.0/updates/dkms/nvidia.ko.zst", "/lib/modules/6.1.0/broken.ko.zst"
 	v := &counted{files: files{name: string(packed(t, ".zst", openModule("6.1.0"))), broken: "no module"}, changed: time.Unix(1, 0)}
@@ -227,8 +229,9 @@ func TestCompilerOfKernel(t *testing.T) {
 	}
 }
 
-// TestPCILinks finds functions as the kernel has them: in the bus's folder there are links. Source: pci_bus_add_device and
-// bus_add_device in drivers/base/bus.c of the kernel's tree, which makes "devices/ADDRESS" a link to the device's own folder.
+// TestPCILinks finds functions as the kernel has them: in the bus's folder there are links. Source:
+// pci_bus_add_device and bus_add_device in drivers/base/bus.c of the kernel's tree, which makes
+// "devices/ADDRESS" a link to the device's own folder.
 func TestPCILinks(t *testing.T) {
 	root := t.TempDir()
 	for _, address := range []string{"0000:18:00.0", "0000:2a:00.0"} {
@@ -332,8 +335,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// FuzzModules gives hostile bytes to all that reads modules, signatures, firmware variables and DKMS's tree: none may
-// panic, and what cannot be read is said so.
+// FuzzModules gives hostile bytes to all that reads modules, signatures, firmware variables and
+// DKMS's tree: none may panic, and what cannot be read is said so.
 func FuzzModules(f *testing.F) {
 	der := authority(f, dkmsKeyName, 7)
 	f.Add(openModule("6.1.0"), ".ko", "5.5/6.1.0/x86_64")
@@ -382,8 +385,8 @@ func (a asks) Ask(context.Context, ...string) ([]byte, error) {
 	return []byte("containerd github.com/containerd/containerd " + *a.says + " 1\n"), nil
 }
 
-// TestUnpackagedRPM: a driver that is loaded and that rpm knows no package of has another owner; rpm is asked once a boot. A database that
-// does not answer says nothing.
+// TestUnpackagedRPM: a driver that is loaded and that rpm knows no package of has another owner;
+// rpm is asked once a boot. A database that does not answer says nothing.
 func TestUnpackagedRPM(t *testing.T) {
 	const machine = "-- sys/module/nvidia/version --\n580.95.05\n-- usr/bin/rpm mode=0755 --\n-- usr/lib64/libnvidia-ml.so.580.95.05 --\nELF\n" +
 		"-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- run/lock --\n"
@@ -423,7 +426,8 @@ func TestUnpackagedRPM(t *testing.T) {
 	}
 }
 
-// TestProgramRecord: an engine says its version once a boot, and again once its file has changed; an engine that said no version is asked again.
+// TestProgramRecord: an engine says its version once a boot, and again once its file has changed;
+// an engine that said no version is asked again.
 func TestProgramRecord(t *testing.T) {
 	const file = "/usr/bin/containerd"
 	n := must.Get(simhost.New([]byte("-- usr/bin/containerd --\nELF\n-- run/lock --\n")))(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on disk, and who may sign them.
+// Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on
+// disk, and who may sign them.
 type Modules struct {
 	Version   string          `json:"version,omitempty"`   // of the module nvidia that is loaded
 	Nouveau   []string        `json:"nouveau,omitempty"`   // PCI addresses of GPUs that nouveau holds
@@ -47,7 +48,8 @@ type Library struct {
 	Path    string `json:"path"`
 }
 
-// Mismatch says how the loaded module and the libraries differ, which NVML calls "Driver/library version mismatch".
+// Mismatch says how the loaded module and the libraries differ, which NVML calls "Driver/library
+// version mismatch".
 func (m Modules) Mismatch() string {
 	for _, lib := range m.Libraries {
 		if m.Version != "" && lib.Version != m.Version {
@@ -75,8 +77,9 @@ func (m Modules) Reload(running string) string {
 	return k.Nvidia.Version
 }
 
-// ModuleCache remembers what module files say, and what versions programs say that they have, as long as their size and ctime stay: to
-// unpack a module may take a second, and containerd --version takes 40 ms of processor time. nil remembers nothing.
+// ModuleCache remembers what module files say, and what versions programs say that they have, as
+// long as their size and ctime stay: to unpack a module may take a second, and containerd --version
+// takes 40 ms of processor time. nil remembers nothing.
 type ModuleCache struct {
 	mu       sync.Mutex
 	seen     map[moduleKey]ModuleFile
@@ -123,7 +126,8 @@ type moduleKey struct {
 	Ctime time.Time `json:"ctime"` // UTC
 }
 
-// costly says that a record is read faster than the file: not so of a module that is not packed, of which a few pages are read.
+// costly says that a record is read faster than the file: not so of a module that is not packed, of
+// which a few pages are read.
 func (k moduleKey) costly() bool { return path.Ext(k.Path) != ".ko" }
 
 // modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.
@@ -143,8 +147,9 @@ func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache *ModuleCac
 	return m
 }
 
-// LoadedDriver returns version and flavour of the module nvidia that is loaded, "" if none is. The driver says in its
-// own file which of the two it is; before R515 there was the proprietary one only.
+// LoadedDriver returns version and flavour of the module nvidia that is loaded, "" if none is. The
+// driver says in its own file which of the two it is; before R515 there was the proprietary one
+// only.
 func LoadedDriver(v host.View) (version, flavour string) {
 	l := &look{v: v}
 	version = l.attr("/sys/module/nvidia/version")
@@ -158,8 +163,8 @@ func LoadedDriver(v host.View) (version, flavour string) {
 	return version, flavour
 }
 
-// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name them nvidia.ko.xz,
-// nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
+// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name
+// them nvidia.ko.xz, nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
 func role(file string) string {
 	is := family().FindStringSubmatch(path.Base(file))
 	if is == nil {
@@ -170,8 +175,9 @@ func role(file string) string {
 
 var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
 
-// NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
-// What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.
+// NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
+// there is none. What depmod(8) has chosen among several lies in modules.dep: its search order is
+// depmod.d(5)'s.
 func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
 
 // ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
@@ -185,18 +191,21 @@ func ModuleOf(v host.View, kernel, of string) (string, error) {
 	return "", l.err
 }
 
-// NvidiaModules returns the files of all the driver's modules that modprobe would load for a kernel.
+// NvidiaModules returns the files of all the driver's modules that modprobe would load for a
+// kernel.
 func NvidiaModules(v host.View, kernel string) ([]string, error) {
 	l := &look{v: v}
 	return l.listed("/lib/modules/" + kernel), l.err
 }
 
-// InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's InfiniBand half, and what
-// programs send management datagrams through. Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
+// InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's
+// InfiniBand half, and what programs send management datagrams through. Sources:
+// https://github.com/NVIDIA/gpu-operator/issues/2781;
 // https://github.com/spectrocloud/CanvOS/pull/700.
 func InfinibandModules() []string { return []string{"mlx5_ib", "ib_umad"} }
 
-// HasInfiniband returns which of InfinibandModules a kernel has, on disk as depmod(8) knows them or built in.
+// HasInfiniband returns which of InfinibandModules a kernel has, on disk as depmod(8) knows them or
+// built in.
 func HasInfiniband(v host.View, kernel string) ([]string, error) {
 	l, dir := &look{v: v}, "/lib/modules/"+kernel
 	return l.infiniband(dir, l.read(dir+"/modules.dep")), l.err
@@ -268,8 +277,8 @@ func (l *look) kernelModules(kernel string, cache *ModuleCache) KernelModules {
 	return k
 }
 
-// compiler returns what a kernel was built with, from its own configuration: the running kernel's /proc/version is
-// about another. Modules are to be built with the same compiler.
+// compiler returns what a kernel was built with, from its own configuration: the running kernel's
+// /proc/version is about another. Modules are to be built with the same compiler.
 func (l *look) compiler(dir, kernel string) string {
 	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
 		if text := CompilerIn(string(l.read(name))); text != "" {
@@ -288,7 +297,8 @@ func CompilerIn(config string) string {
 	return ""
 }
 
-// libraries finds which version of the user libraries programs load: the file that the library's link leads to.
+// libraries finds which version of the user libraries programs load: the file that the library's
+// link leads to.
 func (l *look) libraries(arch string) (found []Library) {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
 	for _, lib := range []string{"libnvidia-ml.so", "libcuda.so"} {

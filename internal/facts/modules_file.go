@@ -37,9 +37,10 @@ func (m ModuleFile) Kernel() string {
 	return kernel
 }
 
-// Flavour tells the open modules from the proprietary ones: open, proprietary, "" if the license is neither's.
-// Source: MODULE_LICENSE in kernel-open/nvidia/nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules; the proprietary
-// module says "NVIDIA".
+// Flavour tells the open modules from the proprietary ones: open, proprietary, "" if the license is
+// neither's.
+// Source: MODULE_LICENSE in kernel-open/nvidia/nv.c of
+// https://github.com/NVIDIA/open-gpu-kernel-modules; the proprietary module says "NVIDIA".
 func (m ModuleFile) Flavour() string {
 	switch m.License {
 	case "Dual MIT/GPL":
@@ -100,7 +101,8 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 		defer z.Close()
 		plain = z
 	case ".xz":
-		// A port of the kernel's own unpacker. Whichever block asks for a larger dictionary is refused, and one buffer is kept for all.
+		// A port of the kernel's own unpacker. Whichever block asks for a larger dictionary is
+		// refused, and one buffer is kept for all.
 		z, err := xz.NewReader(packed, maxWindow)
 		if err != nil {
 			return nil, err
@@ -155,8 +157,9 @@ func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
 	return m, err
 }
 
-// moduleRecord is where an apply keeps what packed modules and programs say, until the next boot. DKMS packs nvidia.ko as the distribution packs its own
-// modules: 54 MB of zstd take 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Sources: docs/decisions/098.
+// moduleRecord is where an apply keeps what packed modules and programs say, until the next boot.
+// DKMS packs nvidia.ko as the distribution packs its own modules: 54 MB of zstd take 0.35 s to
+// unpack, and of xz 2.7 s, each time that gpuadm runs. Sources: docs/decisions/098.
 const moduleRecord = "/run/gpuadm-modules.json"
 
 // maxRecord is more than the modules of a hundred kernels take, in bytes.
@@ -168,7 +171,8 @@ type recorded struct {
 	Says ModuleFile `json:"says"`
 }
 
-// recall takes over what an apply of this boot has kept. A record that another user could have written does not count.
+// recall takes over what an apply of this boot has kept. A record that another user could have
+// written does not count.
 func (c *ModuleCache) recall(v host.View) {
 	if c.recalled || !v.Live() {
 		return
@@ -199,8 +203,8 @@ func (c *ModuleCache) keep(key moduleKey, m ModuleFile) {
 	c.news = c.news || key.costly()
 }
 
-// Keep records what packed modules and programs say, if it was not known. Where it cannot, they are asked again the next time. One of a file that
-// has changed since is left out.
+// Keep records what packed modules and programs say, if it was not known. Where it cannot, they are
+// asked again the next time. One of a file that has changed since is left out.
 func (c *Cache) Keep(h host.Host) {
 	m := c.modules
 	if m == nil || !h.Live() {

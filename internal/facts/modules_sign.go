@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Key names a key that signs modules, or a certificate that is trusted to. A signature names its certificate by issuer
-// and serial number, or by the key's id; the signer chooses which.
+// Key names a key that signs modules, or a certificate that is trusted to. A signature names its
+// certificate by issuer and serial number, or by the key's id; the signer chooses which.
 type Key struct {
 	Name   string `json:"name"`             // common name: of a certificate's owner, of a signature's issuer
 	Issuer string `json:"issuer,omitempty"` // digest of the issuer's name
@@ -38,7 +38,8 @@ const (
 	maxSignature = 64 << 10 // bytes; that of a 4096-bit key has 700
 )
 
-// signer reads which key signed a module; nil if it is not signed. The kernel verifies the signature; signer does not.
+// signer reads which key signed a module; nil if it is not signed. The kernel verifies the
+// signature; signer does not.
 // Source: include/linux/module_signature.h, scripts/sign-file.c in the kernel's tree.
 func signer(r io.ReaderAt, size int64) (*Key, error) {
 	tail := make([]byte, trailer+len(signed))
@@ -69,7 +70,8 @@ func signer(r io.ReaderAt, size int64) (*Key, error) {
 
 var errSignature = errors.New("its signature cannot be read")
 
-// signedMessage is a PKCS#7 message as far as it says who signed it: RFC 5652, 5.1 and 5.3. asn1 passes over what follows in a sequence.
+// signedMessage is a PKCS#7 message as far as it says who signed it: RFC 5652, 5.1 and 5.3. asn1
+// passes over what follows in a sequence.
 type signedMessage struct {
 	Type asn1.ObjectIdentifier
 	Data struct {
@@ -132,7 +134,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// efiKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10, 32.4.1.
+// efiKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10,
+// 32.4.1.
 func efiKeys(data []byte) (keys []Key) {
 	const (
 		head  = 28 // type, size of the list, of its header, of each signature

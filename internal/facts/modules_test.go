@@ -27,7 +27,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// object makes the smallest ELF file that has a .modinfo section, and appends a signature if there is one.
+// object makes the smallest ELF file that has a .modinfo section, and appends a signature if there
+// is one.
 func object(signature []byte, modinfo ...string) []byte {
 	info := strings.Join(modinfo, "\x00") + "\x00"
 	const names = "\x00.modinfo\x00.shstrtab\x00"
@@ -118,7 +119,8 @@ func TestBrokenModules(t *testing.T) {
 	}
 }
 
-// TestRealSignatures reads signatures of modules in Debian's kernel packages; modinfo(8) of kmod 30 says the same.
+// TestRealSignatures reads signatures of modules in Debian's kernel packages; modinfo(8) of kmod 30
+// says the same.
 func TestRealSignatures(t *testing.T) {
 	for file, serial := range map[string]string{
 		"testdata/modules/debian12-kernel-6.1.p7s":  "f03aa1a7a5ceacd460541ba84277a99b391edf0",
@@ -154,7 +156,8 @@ func signatureList(certs ...[]byte) []byte {
 	return out
 }
 
-// TestBuildCert names the certificate to enroll, before there is one too, and says when its enrolment waits for the next boot.
+// TestBuildCert names the certificate to enroll, before there is one too, and says when its
+// enrolment waits for the next boot.
 func TestBuildCert(t *testing.T) {
 	const ubuntu, dkms = "/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub"
 	ours, theirs := authority(t, dkmsKeyName, 7), authority(t, dkmsKeyName, 8)

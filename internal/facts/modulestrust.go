@@ -24,8 +24,9 @@ type Trust struct {
 	BuildKey   string   `json:"buildKey,omitempty"` // the file with its private half, where there is one
 }
 
-// Demands says whether the kernel refuses modules that are not signed by a key it trusts. Distributions' kernels lock
-// themselves down under Secure Boot; where they say that they have not, they have not.
+// Demands says whether the kernel refuses modules that are not signed by a key it trusts.
+// Distributions' kernels lock themselves down under Secure Boot; where they say that they have not,
+// they have not.
 // Source: kernel_lockdown(7), kernel/module/signing.c in the kernel's tree.
 func (t Trust) Demands() bool {
 	switch {
@@ -37,8 +38,8 @@ func (t Trust) Demands() bool {
 	return t.SecureBoot == "on"
 }
 
-// Trusts says whether a module signed by a key loads. Exact where certificates can be read; of the keys built into the
-// kernel only names are known.
+// Trusts says whether a module signed by a key loads. Exact where certificates can be read; of the
+// keys built into the kernel only names are known.
 func (t Trust) Trusts(k *Key) bool {
 	if k == nil {
 		return false
@@ -58,8 +59,9 @@ const dkmsKeyName = "DKMS module signing key"
 const (
 	efivars    = "/sys/firmware/efi/efivars"
 	secureBoot = efivars + "/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-	// What mokutil --import writes and MokManager takes away, confirmed or not. Source: src/mokutil.c of
-	// https://github.com/lcp/mokutil; MokManager.c and lib/guid.c of https://github.com/rhboot/shim.
+	// What mokutil --import writes and MokManager takes away, confirmed or not. Source:
+	// src/mokutil.c of https://github.com/lcp/mokutil; MokManager.c and lib/guid.c of
+	// https://github.com/rhboot/shim.
 	mokNew = efivars + "/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
 )
 
@@ -85,7 +87,8 @@ func (l *look) demands() Trust {
 	return t
 }
 
-// secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did not boot by EFI has none.
+// secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did
+// not boot by EFI has none.
 func (l *look) secureBoot() string {
 	b, err := l.v.ReadFile(secureBoot)
 	switch {
@@ -97,16 +100,21 @@ func (l *look) secureBoot() string {
 	return "unknown"
 }
 
-// takesDB says whether the distribution's kernel takes the keys of the firmware's db for modules. The mainline kernel has them in its
-// keyring .platform, which verifies what kexec loads, and no modules (kernel/module/signing.c, security/integrity/platform_certs). These
-// distributions carry the patch "KEYS: Make use of platform keyring for module signature verify":
-// - Debian: https://sources.debian.org/patches/linux/6.12.30-1/features/all/db-mok-keyring/; "since 5.3.9-1", and
-// as Red Hat has it: https://lore.kernel.org/all/qvgp2il2co4iyxkzxvcs4p2bpyilqsbfgcprtpfrsajwae2etc@3z2s2o52i3xg/
+// takesDB says whether the distribution's kernel takes the keys of the firmware's db for modules.
+// The mainline kernel has them in its keyring .platform, which verifies what kexec loads, and no
+// modules (kernel/module/signing.c, security/integrity/platform_certs). These distributions carry
+// the patch "KEYS: Make use of platform keyring for module signature verify":
+// - Debian: https://sources.debian.org/patches/linux/6.12.30-1/features/all/db-mok-keyring/; "since
+// 5.3.9-1", and as Red Hat has it:
+// https://lore.kernel.org/all/qvgp2il2co4iyxkzxvcs4p2bpyilqsbfgcprtpfrsajwae2etc@3z2s2o52i3xg/
 // - Ubuntu: https://github.com/canonical/shim-review (README.md, patches of the kernel), and
-// https://docs.nvidia.com/igx/user-guide/latest/SW/security/kernel-module-verification.html, where a vendor's key in db verifies modules
-// - Fedora, RHEL and what is built of them: Red Hat's page in docs/bake.md; https://github.com/foxboron/sbctl/issues/52
-// - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by robeholmes@gmail.com), who first offered it to
-// mainline: https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
+// https://docs.nvidia.com/igx/user-guide/latest/SW/security/kernel-module-verification.html, where
+// a vendor's key in db verifies modules
+// - Fedora, RHEL and what is built of them: Red Hat's page in docs/bake.md;
+// https://github.com/foxboron/sbctl/issues/52
+// - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by
+// robeholmes@gmail.com), who first offered it to mainline:
+// https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
 func (l *look) takesDB() bool {
 	o := l.os()
 	return slices.ContainsFunc([]string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"}, func(id string) bool {
@@ -114,9 +122,10 @@ func (l *look) takesDB() bool {
 	})
 }
 
-// enrolled reads the certificates the boot chain hands to the kernel. shim mirrors its own and its owner's into
-// MokListRT, as EFI variables and, where they are too big for those, as a file.
-// Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the kernel's tree.
+// enrolled reads the certificates the boot chain hands to the kernel. shim mirrors its own and its
+// owner's into MokListRT, as EFI variables and, where they are too big for those, as a file.
+// Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the
+// kernel's tree.
 func (l *look) enrolled() (keys []Key) {
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
 	names, _ := l.v.ReadDir(efivars)
@@ -139,8 +148,10 @@ func (l *look) enrolled() (keys []Key) {
 	return keys
 }
 
-// buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or its own.
-// Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and https://github.com/dell/dkms.
+// buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or
+// its own.
+// Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and
+// https://github.com/dell/dkms.
 func (l *look) buildKey(t *Trust) {
 	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
 	if l.has("/var/lib/shim-signed/mok/MOK.der") || l.os().ID == "ubuntu" && !l.has(public) {
@@ -186,8 +197,9 @@ func chosen(words string) string {
 	return word
 }
 
-// keyNames reads the names of the certificates that /proc/keys lists: proc(5), crypto/asymmetric_keys/x509_public_key.c
-// in the kernel's tree. The description of one is its subject, which ends in the common name: "asymmetri Debian: CA: 00ab: X509.rsa".
+// keyNames reads the names of the certificates that /proc/keys lists: proc(5),
+// crypto/asymmetric_keys/x509_public_key.c in the kernel's tree. The description of one is its
+// subject, which ends in the common name: "asymmetri Debian: CA: 00ab: X509.rsa".
 func keyNames(list string) (names []string) {
 	for line := range strings.Lines(list) {
 		subject := certified(line)
@@ -218,7 +230,8 @@ func ReadTrust(v host.View) (Trust, error) {
 	return l.trust(), l.err
 }
 
-// ReadTrustDemanded is ReadTrust where the kernel demands signatures. Where the kernel loads all modules, it says no more than that.
+// ReadTrustDemanded is ReadTrust where the kernel demands signatures. Where the kernel loads all
+// modules, it says no more than that.
 func ReadTrustDemanded(v host.View) (Trust, error) {
 	l := &look{v: v}
 	if t := l.demands(); l.err != nil || !t.Demands() {

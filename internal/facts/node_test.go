@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// clientPEM is a client certificate with its key, as kubelet keeps it in one file, and when it ends.
+// clientPEM is a client certificate with its key, as kubelet keeps it in one file, and when it
+// ends.
 func clientPEM(t *testing.T, name string) (string, time.Time) {
 	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
@@ -106,8 +107,9 @@ func TestFlagLists(t *testing.T) {
 	}
 }
 
-// TestMIGOwner: another owner of the partitions is seen also while its pod does not run, by the link to its log that kubelet keeps;
-// the DRA driver only where its gate DynamicMIG is on, as its chart hands it over.
+// TestMIGOwner: another owner of the partitions is seen also while its pod does not run, by the
+// link to its log that kubelet keeps; the DRA driver only where its gate DynamicMIG is on, as its
+// chart hands it over.
 func TestMIGOwner(t *testing.T) {
 	unit := func(enabled, line string) string {
 		return "-- sim.toml --\n[[unit]]\nname = \"cut.service\"\nenabled = \"" + enabled + "\"\n-- etc/systemd/system/cut.service --\n[Service]\n" + line + "\n[Install]\nWantedBy=multi-user.target\n"
@@ -164,8 +166,8 @@ func TestMIGOwner(t *testing.T) {
 	}
 }
 
-// TestOthersProcesses: a kubelet without a unit, and an engine that reads the file that the spec names, is root's and no pod's: root would
-// use the kubeconfig and run the program.
+// TestOthersProcesses: a kubelet without a unit, and an engine that reads the file that the spec
+// names, is root's and no pod's: root would use the kubeconfig and run the program.
 func TestOthersProcesses(t *testing.T) {
 	for of, want := range map[string]string{
 		"Uid:\t0\t0\t0\t0\n-- proc/N/cgroup --\n0::/system.slice/node.service\n":                       "/srv/kc",

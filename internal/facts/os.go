@@ -23,7 +23,8 @@ func (l *look) os() OS {
 	}
 	o := OS{ID: "linux"} // "If not set, a default of ID=linux may be used", says the man page
 	for _, kv := range Assignments(string(b)) {
-		// "non-printable characters should not be used", says the man page: what has some is no vendor's value.
+		// "non-printable characters should not be used", says the man page: what has some is no
+		// vendor's value.
 		if strings.ContainsFunc(kv[1], func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
 			continue
 		}
@@ -41,9 +42,10 @@ func (l *look) os() OS {
 	return o
 }
 
-// Assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=: comments from # or ; at a
-// line's start, 'single' and "double" quotes, backslashes, and values that go on in the next line after a backslash.
-// Nothing is expanded. Source: systemd's src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
+// Assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=:
+// comments from # or ; at a line's start, 'single' and "double" quotes, backslashes, and values
+// that go on in the next line after a backslash. Nothing is expanded. Source: systemd's
+// src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
 func Assignments(s string) [][2]string {
 	var out [][2]string
 	for s != "" {
@@ -70,8 +72,9 @@ func Assignments(s string) [][2]string {
 	return out
 }
 
-// value1 reads one value and returns it with what follows. Quotes count only where the value begins, or behind other quotes. Outside of them a
-// backslash takes the next byte literally and swallows a line's end, and blanks at the end do not count.
+// value1 reads one value and returns it with what follows. Quotes count only where the value
+// begins, or behind other quotes. Outside of them a backslash takes the next byte literally and
+// swallows a line's end, and blanks at the end do not count.
 func value1(s string) (value, rest string) {
 	var b strings.Builder
 	kept, quote, begins := 0, byte(0), true
@@ -104,8 +107,9 @@ func value1(s string) (value, rest string) {
 	return b.String()[:kept], ""
 }
 
-// dpkgVersion returns the version of the first of the packages that dpkg has installed and that owns the file; "" if
-// none does. Source: dpkg's database in /var/lib/dpkg, see man page dpkg(1), "FILES".
+// dpkgVersion returns the version of the first of the packages that dpkg has installed and that
+// owns the file; "" if none does. Source: dpkg's database in /var/lib/dpkg, see man page dpkg(1),
+// "FILES".
 func (l *look) dpkgVersion(file string, packages ...string) string {
 	line := []byte("\n" + file + "\n")
 	for _, p := range packages {
@@ -142,8 +146,9 @@ func (l *look) dpkgEntry(name string) map[string]string {
 	return e
 }
 
-// upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg and ~ds marks and
-// suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything else comes back as "".
+// upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg
+// and ~ds marks and suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything
+// else comes back as "".
 func upstream(version string) string {
 	is := released().FindStringSubmatch(version)
 	if is == nil || is[2] == "" {

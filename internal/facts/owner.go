@@ -17,9 +17,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned: that
-// program overwrites other changes. It returns the owner and the sign seen.
-// Flatcar and plain distributions rewrite nothing; eks-hybrid does so only when its administrator calls it.
+// owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when
+// the node is provisioned: that program overwrites other changes. It returns the owner and the sign
+// seen.
+// Flatcar and plain distributions rewrite nothing; eks-hybrid does so only when its administrator
+// calls it.
 func (l *look) owner(os OS) (owner, why string) {
 	why = l.cloud.ManagedWhy
 	if by := platform.Of(l.cloud.Managed).Engine.Writer; by != "" {
@@ -33,8 +35,9 @@ func (l *look) owner(os OS) (owner, why string) {
 	return "", ""
 }
 
-// dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its plugin runs with the gate DynamicMIG,
-// which its chart hands over in the environment. Sources: kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
+// dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its
+// plugin runs with the gate DynamicMIG, which its chart hands over in the environment. Sources:
+// kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
 // deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
 func (l *look) dynamicMIG() string {
 	if !l.v.Live() {
@@ -60,9 +63,11 @@ const (
 	OtherOwner  = "another owner"  // nothing more is known of it
 )
 
-// eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,
-// and since 2026-09 from prebuilt trees, which are laid over /usr. rpm names a proprietary package whichever modules are loaded.
-// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and pulls 2783, 2792 and 2819.
+// eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver
+// at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which are laid over
+// /usr. rpm names a proprietary package whichever modules are loaded.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and
+// pulls 2783, 2792 and 2819.
 func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
 
 // LoadsDriver names the unit that loads the driver of EKS's image just now; "" if none does.
@@ -84,15 +89,18 @@ type Owner struct {
 
 func (o Owner) String() string { return o.Name + " (" + o.Why + ")" }
 
-// driverOwner says who else brings the driver, by signs on the machine. For distributions that bring one os-release is the sign:
-// owners in drivers/catalog/repositories.toml. What an operator can do about an owner is in takeOver (drivers/choose.go).
+// driverOwner says who else brings the driver, by signs on the machine. For distributions that
+// bring one os-release is the sign: owners in drivers/catalog/repositories.toml. What an operator
+// can do about an owner is in takeOver (drivers/choose.go).
 func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !l.v.Live() {
 		return l.eksImage() // what is in /run is this boot's
 	}
-	// The driver container mounts its root for others to find, holds its process's file while it runs, and says by another
-	// one that it is ready. The operator's validator has files beside it, also where the driver is the machine's own.
-	// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in https://github.com/NVIDIA/gpu-operator.
+	// The driver container mounts its root for others to find, holds its process's file while it
+	// runs, and says by another one that it is ready. The operator's validator has files beside it,
+	// also where the driver is the machine's own.
+	// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in
+	// https://github.com/NVIDIA/gpu-operator.
 	const container = "/run/nvidia/driver"
 	if _, err := l.v.Stat(container); !missing(err) { // a node with pods has hundreds of mounts, for the kernel to print
 		for line := range strings.Lines(l.attr("/proc/self/mounts")) {
@@ -107,7 +115,8 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	if by := platform.Of(l.cloud.Managed).Driver; l.first(by.Files...) != "" {
 		return &Owner{Name: by.Title, Why: l.first(by.Files...) + " is there"}
 	}
-	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
+	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages
+	// come with the image.
 	if booted := "/run/ostree-booted"; l.has(booted) {
 		return &Owner{Name: OSTree, Why: booted + " is there"}
 	}
@@ -117,22 +126,27 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	return l.unpackaged(ctx, m)
 }
 
-// packagers are those whose packages of the driver are of no source in drivers/catalog, by how the names begin, and what the owner is called:
-// "" is another one, or AKS. Google's images of Rocky Linux have CIQ's, of which Secure Boot takes the modules; AKS installs Microsoft's on
-// Azure Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and package_installed_test.go of
-// https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation; DISTROS.md of
-// https://github.com/NVIDIA/yum-packaging-precompiled-kmod (cuda-open-hwe) and azurelinux in https://github.com/NVIDIA/gpu-driver-container
-// (cuda); xorg-x11-drv-nvidia.spec of https://github.com/rpmfusion/xorg-x11-drv-nvidia and nvidia-x11-drv.spec of
-// https://github.com/elrepo/packages, with nvidia-driver.spec of https://github.com/negativo17/nvidia-driver, which conflicts with both.
-// Evidence of 2026-11; out of date where dnf refuses to install a driver beside another's files.
+// packagers are those whose packages of the driver are of no source in drivers/catalog, by how the
+// names begin, and what the owner is called: "" is another one, or AKS. Google's images of Rocky
+// Linux have CIQ's, of which Secure Boot takes the modules; AKS installs Microsoft's on Azure
+// Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and
+// package_installed_test.go of https://github.com/GoogleCloudPlatform/cloud-image-tests,
+// test_suites/packagevalidation; DISTROS.md of
+// https://github.com/NVIDIA/yum-packaging-precompiled-kmod (cuda-open-hwe) and azurelinux in
+// https://github.com/NVIDIA/gpu-driver-container (cuda); xorg-x11-drv-nvidia.spec of
+// https://github.com/rpmfusion/xorg-x11-drv-nvidia and nvidia-x11-drv.spec of
+// https://github.com/elrepo/packages, with nvidia-driver.spec of
+// https://github.com/negativo17/nvidia-driver, which conflicts with both. Evidence of 2026-11; out
+// of date where dnf refuses to install a driver beside another's files.
 func packagers() [][2]string {
 	return [][2]string{{"nvidia-dc-", CIQDriver}, {"cuda-", ""}, {"xorg-x11-drv-nvidia", ""}, {"nvidia-x11-drv", ""}}
 }
 
-// unpackaged finds a driver that is loaded and belongs to no package of a source that gpuadm knows: another program brought it. dpkg's lists
-// of files are read, and rpm is asked. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that
-// installer, too, with its libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and
-// drivers/runfile.go.
+// unpackaged finds a driver that is loaded and belongs to no package of a source that gpuadm knows:
+// another program brought it. dpkg's lists of files are read, and rpm is asked. A driver of
+// NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer,
+// too, with its libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh
+// (GPU_DEST=/usr/bin), and drivers/runfile.go.
 func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	const lists, installer = "/var/lib/dpkg/info", "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(l.v)
@@ -166,9 +180,10 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 
 const noPackage = "of no package"
 
-// rpmOf is the package that has the driver's library: rpm is asked once a boot, and of its own file first, since a database that does not
-// answer knows no package of that either. "" if rpm cannot be asked. A library that lies in none of the folders in which packages have it is
-// of no package. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
+// rpmOf is the package that has the driver's library: rpm is asked once a boot, and of its own file
+// first, since a database that does not answer knows no package of that either. "" if rpm cannot be
+// asked. A library that lies in none of the folders in which packages have it is of no package.
+// Source: rpm(8), "rpm -q --file" and EXIT STATUS.
 func (l *look) rpmOf(ctx context.Context, m Modules) string {
 	const rpm = "/usr/bin/rpm"
 	switch {
@@ -195,7 +210,8 @@ func (l *look) rpmOf(ctx context.Context, m Modules) string {
 	return is.Version
 }
 
-// eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these names.
+// eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these
+// names.
 func (l *look) eksImage() *Owner {
 	for _, name := range eksLoaders() {
 		if at := "/etc/systemd/system/" + name; l.has(at) {
@@ -213,10 +229,11 @@ type VGPU struct {
 
 // gfd returns the sign that GPU Feature Discovery labels this node; "" if there is none.
 //
-// It runs in a pod and hands its labels over either in the API or in a file, both to Node Feature Discovery. The link that
-// kubelet keeps in /var/log/containers for each container names pod and container. It exists from the boot on, before
-// kubelet has started the pod again. Source: https://github.com/NVIDIA/k8s-device-plugin, cmd/gpu-feature-discovery and the
-// names in deployments/helm; kubernetes' pkg/kubelet/kuberuntime/legacy.go for the links.
+// It runs in a pod and hands its labels over either in the API or in a file, both to Node Feature
+// Discovery. The link that kubelet keeps in /var/log/containers for each container names pod and
+// container. It exists from the boot on, before kubelet has started the pod again. Source:
+// https://github.com/NVIDIA/k8s-device-plugin, cmd/gpu-feature-discovery and the names in
+// deployments/helm; kubernetes' pkg/kubelet/kuberuntime/legacy.go for the links.
 func (l *look) gfd() string {
 	if !l.v.Live() {
 		return ""
@@ -260,9 +277,11 @@ func (l *look) vgpu(gpus []PCI) *VGPU {
 	return nil
 }
 
-// vgpu reads PCI configuration space, nil if it is not a virtual GPU's. Those have a vendor's capability (id 9) that begins
-// with "VF" and holds records of a type and a length; type 0 is the host's driver: ten bytes version, ten bytes branch.
-// Sources: PCI Local Bus Specification 3.0, 6.7; https://github.com/NVIDIA/k8s-device-plugin, internal/vgpu.
+// vgpu reads PCI configuration space, nil if it is not a virtual GPU's. Those have a vendor's
+// capability (id 9) that begins with "VF" and holds records of a type and a length; type 0 is the
+// host's driver: ten bytes version, ten bytes branch.
+// Sources: PCI Local Bus Specification 3.0, 6.7; https://github.com/NVIDIA/k8s-device-plugin,
+// internal/vgpu.
 func vgpu(config []byte) *VGPU {
 	if len(config) < 256 || config[6]&0x10 == 0 { // status: has capabilities
 		return nil

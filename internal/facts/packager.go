@@ -8,7 +8,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// A Packager is a program that installs a system's packages. No other list in gpuadm ties distributions to packagers.
+// A Packager is a program that installs a system's packages. No other list in gpuadm ties
+// distributions to packagers.
 type Packager struct {
 	Name     string   // apt, dnf; "" = none that gpuadm knows
 	Database string   // dpkg, rpm
@@ -23,7 +24,8 @@ var systems = [...]Packager{
 	{Name: "dnf", Database: "rpm", IDs: []string{"rhel", "fedora", "centos", "amzn", "azurelinux"}},
 }
 
-// The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link to it, or the folder itself.
+// The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link
+// to it, or the folder itself.
 const DpkgStatus = "/var/lib/dpkg/status"
 
 func RpmFiles() (files []string) {
@@ -45,8 +47,8 @@ func (o OS) Packager() Packager {
 	return Packager{}
 }
 
-// PackagerOf is what installs packages on a machine: its system's own packager, if that one's database has packages, else the one of the
-// database that has. "" where there is none.
+// PackagerOf is what installs packages on a machine: its system's own packager, if that one's
+// database has packages, else the one of the database that has. "" where there is none.
 func PackagerOf(v host.View) Packager {
 	of := DatabaseOf(v)
 	own := (&look{v: v}).os().Packager()
@@ -58,8 +60,8 @@ func PackagerOf(v host.View) Packager {
 	return Packager{}
 }
 
-// DatabaseOf is the database that has packages, dpkg or rpm, "" if none has. Either tool may be installed on the other's system; then its
-// database is empty.
+// DatabaseOf is the database that has packages, dpkg or rpm, "" if none has. Either tool may be
+// installed on the other's system; then its database is empty.
 func DatabaseOf(v host.View) string {
 	filled := func(name string) bool { i, err := v.Stat(name); return err == nil && i.Size > 0 }
 	switch {

@@ -194,7 +194,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestOSIsPrintable: a value of os-release with characters that no vendor writes counts as not given.
+// TestOSIsPrintable: a value of os-release with characters that no vendor writes counts as not
+// given.
 func TestOSIsPrintable(t *testing.T) {
 	for text, want := range map[string]OS{
 		"ID=\"ubu\x1bntu\"\nVERSION_ID='24.04\n  because  forged'\n": {ID: "linux"},

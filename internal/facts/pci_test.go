@@ -26,7 +26,8 @@ func (v *liveFiles) ReadFile(name string) ([]byte, error) {
 	return v.files.ReadFile(name)
 }
 
-// TestPCIReadOnce: one file of each function is read, and the first gathering takes what was found just before.
+// TestPCIReadOnce: one file of each function is read, and the first gathering takes what was found
+// just before.
 func TestPCIReadOnce(t *testing.T) {
 	const at, other = "/sys/bus/pci/devices/0000:17:00.0/", "/sys/bus/pci/devices/0000:00:01.0/"
 	want := PCI{Address: "0000:17:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:16c1", Driver: "nvidia", Model: "H100 80GB"}

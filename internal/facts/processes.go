@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// processes returns the numbers of root's processes with a name. The kernel keeps 15 letters: proc(5), comm.
+// processes returns the numbers of root's processes with a name. The kernel keeps 15 letters:
+// proc(5), comm.
 func (l *look) processes(comm string) []string {
 	if l.comms == nil {
 		l.comms = map[string][]string{}
@@ -25,8 +26,9 @@ func (l *look) processes(comm string) []string {
 	return slices.DeleteFunc(slices.Clone(l.comms[comm]), func(pid string) bool { return !l.roots(pid) })
 }
 
-// roots says whether root started a process: any user can give a process the name and the arguments of another program, and root would use
-// what those name. The first number is the real user's: a set-user-ID program has its caller's arguments. Source: proc_pid_status(5), Uid.
+// roots says whether root started a process: any user can give a process the name and the arguments
+// of another program, and root would use what those name. The first number is the real user's: a
+// set-user-ID program has its caller's arguments. Source: proc_pid_status(5), Uid.
 func (l *look) roots(pid string) bool {
 	_, ids, stated := strings.Cut(l.attr("/proc/"+pid+"/status"), "\nUid:\t") // not there: it has ended, and has no arguments
 	return !stated || strings.HasPrefix(ids, "0\t")
@@ -46,8 +48,9 @@ func (l *look) pids() (all []string) {
 	return all
 }
 
-// commandOf is a process's command line, and the unit that it runs in; "" outside of any. Sources: proc(5); "Unit to cgroup" in
-// https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in src/basic/cgroup-util.c of https://github.com/systemd/systemd.
+// commandOf is a process's command line, and the unit that it runs in; "" outside of any. Sources:
+// proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in
+// src/basic/cgroup-util.c of https://github.com/systemd/systemd.
 func (l *look) commandOf(pid string) (argv []string, unit string) {
 	if line := strings.TrimRight(l.attr("/proc/"+pid+"/cmdline"), "\x00"); line != "" {
 		argv = strings.Split(line, "\x00")
@@ -62,7 +65,8 @@ func (l *look) commandOf(pid string) (argv []string, unit string) {
 	return argv, unit
 }
 
-// socketPath is the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the old name.
+// socketPath is the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the old
+// name.
 func socketPath(endpoint string) string {
 	name := strings.TrimPrefix(endpoint, "unix://")
 	if rest, ok := strings.CutPrefix(name, "/var/run/"); ok {
@@ -71,8 +75,8 @@ func socketPath(endpoint string) string {
 	return name
 }
 
-// atEndpoint has the engine at kubelet's endpoint among those that were found: the endpoint may be a link to its socket, and its unit may
-// have any name.
+// atEndpoint has the engine at kubelet's endpoint among those that were found: the endpoint may be
+// a link to its socket, and its unit may have any name.
 func (l *look) atEndpoint(ctx context.Context, f *Facts) {
 	k := &f.Kubelet
 	uses := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
@@ -107,9 +111,10 @@ func (l *look) atEndpoint(ctx context.Context, f *Facts) {
 	}
 }
 
-// listener finds the engine that listens on kubelet's socket, by the process that holds the listening socket and is not
-// systemd, which may have made it. What that process was started with says which file it reads. nil where none is found; reading the
-// descriptors of other users' processes takes root. Source: proc(5), fd.
+// listener finds the engine that listens on kubelet's socket, by the process that holds the
+// listening socket and is not systemd, which may have made it. What that process was started with
+// says which file it reads. nil where none is found; reading the descriptors of other users'
+// processes takes root. Source: proc(5), fd.
 func (l *look) listener(ctx context.Context, endpoint string) *Engine {
 	if !l.v.Live() {
 		return nil
@@ -133,7 +138,8 @@ func (l *look) listener(ctx context.Context, endpoint string) *Engine {
 	return nil
 }
 
-// A socket is a Unix socket on which a process listens: its inode, and the name that the process bound, in whatever root folder.
+// A socket is a Unix socket on which a process listens: its inode, and the name that the process
+// bound, in whatever root folder.
 type socket struct{ inode, name string }
 
 // listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
@@ -148,14 +154,18 @@ func listening(v host.View) (found []socket) {
 	return found
 }
 
-// PodResources is where kubelet's socket is in its folder. Sources: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins
-// ("Monitoring device plugin resources"); kubernetes, staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
+// PodResources is where kubelet's socket is in its folder. Sources:
+// https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins
+// ("Monitoring device plugin resources"); kubernetes,
+// staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
 const PodResources = "/pod-resources/kubelet.sock"
 
-// KubeletFolder is where the kubelet that runs keeps its state: its --root-dir, by the socket of its pod resources; "" where none listens.
-// Kubelet binds a temporary name in that folder and renames it, and the kernel keeps the first name. Sources: kubernetes/website pull 55430;
-// getPodResourcesDir in kubernetes, pkg/kubelet/kubelet_getters.go, and CreateListener in k8s.io/cri-client, pkg/util, at v1.35.4. A folder in
-// which another user may write, or that only a container has, is none of kubelet's: its answers would hide pods, or make them up.
+// KubeletFolder is where the kubelet that runs keeps its state: its --root-dir, by the socket of
+// its pod resources; "" where none listens. Kubelet binds a temporary name in that folder and
+// renames it, and the kernel keeps the first name. Sources: kubernetes/website pull 55430;
+// getPodResourcesDir in kubernetes, pkg/kubelet/kubelet_getters.go, and CreateListener in
+// k8s.io/cri-client, pkg/util, at v1.35.4. A folder in which another user may write, or that only a
+// container has, is none of kubelet's: its answers would hide pods, or make them up.
 func KubeletFolder(v host.View) (folder string) {
 	for _, s := range listening(v) {
 		at, is := strings.CutSuffix(path.Dir(s.name), "/pod-resources")
@@ -196,11 +206,13 @@ func engineName(program string) string {
 // known are the engines that gpuadm configures.
 func known() []string { return []string{"containerd", "crio", "docker"} }
 
-// A Stated engine is named by the spec, through the file that it reads. All but Config may be empty.
+// A Stated engine is named by the spec, through the file that it reads. All but Config may be
+// empty.
 type Stated struct{ Name, Config, Binary, Unit string }
 
-// stated has the engine that a spec names among those that were found: a process that reads the file or runs the program, what a unit
-// starts so, or the engine whose options are not known, or whose data folder is not.
+// stated has the engine that a spec names among those that were found: a process that reads the
+// file or runs the program, what a unit starts so, or the engine whose options are not known, or
+// whose data folder is not.
 func (l *look) stated(ctx context.Context, s Stated, found []Engine) []Engine {
 	if s.Config == "" || slices.ContainsFunc(found, func(e Engine) bool {
 		return bare(e) == 0 && e.Config == s.Config && e.Binary != "" && e.Wrapper == "" && (s.Unit == "" || s.Unit == e.Unit)

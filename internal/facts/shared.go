@@ -16,7 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// SharedModules are the driver's modules for one kernel, which gpuadm mirror has built once for all machines that run it.
+// SharedModules are the driver's modules for one kernel, which gpuadm mirror has built once for all
+// machines that run it.
 type SharedModules struct {
 	Package  string `json:"package"` // gpuadm-modules-open-6.1.0-28-amd64
 	Kernel   string `json:"kernel"`
@@ -30,7 +31,8 @@ type SharedModules struct {
 	Problem  string `json:"-"` // why this machine's kernel would not load them
 }
 
-// SharedFolder is where their package has modules, below the kernel's folder. depmod takes updates before the kernel's own.
+// SharedFolder is where their package has modules, below the kernel's folder. depmod takes updates
+// before the kernel's own.
 const SharedFolder = "updates/gpuadm"
 
 // Shared says whether the module was built once, and is of their package.
@@ -39,7 +41,8 @@ func (m ModuleFile) Shared() bool { return strings.Contains(m.Path, "/"+SharedFo
 // SharedPackage is the name of their package.
 func SharedPackage(flavour, kernel string) string { return "gpuadm-modules-" + flavour + "-" + kernel }
 
-// shared reads those for target kernels from the list of a mirror. A kernel that has them is not compared again.
+// shared reads those for target kernels from the list of a mirror. A kernel that has them is not
+// compared again.
 func (l *look) shared(f Facts, list string) []SharedModules {
 	data := l.read(list)
 	if data == nil || f.Modules == nil {
@@ -58,7 +61,8 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 			continue
 		}
 		if k, _ := f.Modules.Of(m.Kernel); k.Nvidia == nil || k.Nvidia.Version != m.Version {
-			// Where nothing says what the kernel has, it compares the CRCs when it loads the modules.
+			// Where nothing says what the kernel has, it compares the CRCs when it loads the
+			// modules.
 			if is, err := KernelSymbols(l.v, m.Kernel); err != nil {
 				m.Problem = err.Error()
 			} else if is != "" && is != m.Headers {
@@ -70,9 +74,10 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 	return found
 }
 
-// KernelSymbols is the SHA-256 of a kernel's list of symbols with their CRCs, which its headers have, and RHEL's and Fedora's kernels
-// themselves; "" where neither is there. Sources: Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9
-// and of Fedora (symvers.gz, symvers.xz).
+// KernelSymbols is the SHA-256 of a kernel's list of symbols with their CRCs, which its headers
+// have, and RHEL's and Fedora's kernels themselves; "" where neither is there. Sources:
+// Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9 and of
+// Fedora (symvers.gz, symvers.xz).
 func KernelSymbols(v host.View, kernel string) (string, error) {
 	dir := "/lib/modules/" + kernel
 	for _, name := range []string{dir + "/build/Module.symvers", dir + "/symvers.gz", dir + "/symvers.xz", dir + "/symvers.zst"} {

@@ -24,7 +24,8 @@ func gzipped(text string) []byte {
 	return b.Bytes()
 }
 
-// TestShared: the list of a mirror is compared with the symbols of the kernels that are there, in whichever of its places a kernel has them.
+// TestShared: the list of a mirror is compared with the symbols of the kernels that are there, in
+// whichever of its places a kernel has them.
 func TestShared(t *testing.T) {
 	const k, list = "6.1.0-28-amd64", "/srv/mirror/gpuadm-mirror.json"
 	symbol := func(crc string) string { return crc + "\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n" }

@@ -50,8 +50,8 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 	return nil
 }
 
-// unitThere says whether one of systemd's folders holds the unit file: most are not there. The folders are listed once, but for the
-// distribution's, which has hundreds of files.
+// unitThere says whether one of systemd's folders holds the unit file: most are not there. The
+// folders are listed once, but for the distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (l *look) unitThere(name string) bool {
 	there := func(names []string) bool {
@@ -71,8 +71,8 @@ func (l *look) unitNames() [][]string {
 	return l.units
 }
 
-// serviceOf returns the first of the units, or a unit that an administrator named after the program that it starts: K3s's installer
-// makes k3s-NAME.service.
+// serviceOf returns the first of the units, or a unit that an administrator named after the program
+// that it starts: K3s's installer makes k3s-NAME.service.
 func (l *look) serviceOf(ctx context.Context, program string, units ...string) *service {
 	if s := l.service(ctx, units...); s != nil {
 		return s
@@ -113,8 +113,9 @@ func (s *service) add(text string) {
 	}
 }
 
-// list is where a setting's values go; nil for any other setting. A restart of what is required, bound to or part of
-// restarts the unit too: https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html#Requires=
+// list is where a setting's values go; nil for any other setting. A restart of what is required,
+// bound to or part of restarts the unit too:
+// https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html#Requires=
 func (s *service) list(section, key string) *[]string {
 	switch section + key {
 	case "[Service]ExecStart":
@@ -131,8 +132,8 @@ func (s *service) list(section, key string) *[]string {
 	return nil
 }
 
-// logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes a blank and the next
-// line goes on, comments between them left out.
+// logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes
+// a blank and the next line goes on, comments between them left out.
 func logicalLines(text string) (out []string) {
 	var open strings.Builder
 	end := func() {
@@ -156,7 +157,8 @@ func logicalLines(text string) (out []string) {
 	return out
 }
 
-// argv returns the daemon's command line as systemd runs it, its variables replaced; nil if the unit has none.
+// argv returns the daemon's command line as systemd runs it, its variables replaced; nil if the
+// unit has none.
 func (l *look) argv(s *service) []string {
 	if s == nil || len(s.start) == 0 {
 		return nil
@@ -174,8 +176,10 @@ type environ struct {
 	files  []File            // environment files, there or not
 }
 
-// environ reads the variables that the unit sets: files win over Environment=, later ones over earlier ones.
-// Source: EnvironmentFile= in https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html
+// environ reads the variables that the unit sets: files win over Environment=, later ones over
+// earlier ones.
+// Source: EnvironmentFile= in
+// https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html
 func (l *look) environ(s *service) environ {
 	e := environ{values: map[string]string{}, from: map[string]string{}}
 	for _, line := range s.env {
@@ -202,7 +206,8 @@ func (l *look) environ(s *service) environ {
 	return e
 }
 
-// specifiers replaces those of a unit's name that are used in names of files: "Specifiers" in systemd.unit(5).
+// specifiers replaces those of a unit's name that are used in names of files: "Specifiers" in
+// systemd.unit(5).
 func (s *service) specifiers(text string) string {
 	if !strings.Contains(text, "%") {
 		return text
@@ -211,14 +216,17 @@ func (s *service) specifiers(text string) string {
 	return strings.NewReplacer("%%", "%", "%n", s.name, "%N", stem, "%p", stem).Replace(text)
 }
 
-// commandLine splits an ExecStart= value into arguments. The environment is asked for only where it is needed.
-// Source: "Command lines" in https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
+// commandLine splits an ExecStart= value into arguments. The environment is asked for only where it
+// is needed.
+// Source: "Command lines" in
+// https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 func commandLine(line string, environment func() map[string]string) []string {
 	args, _ := traced(line, environment)
 	return args
 }
 
-// traced is commandLine; the second list says of each argument which variable, alone, it came from: "" = none.
+// traced is commandLine; the second list says of each argument which variable, alone, it came from:
+// "" = none.
 func traced(line string, environment func() map[string]string) (args, from []string) {
 	args = Words(line)
 	if i := slices.Index(args, ";"); i >= 0 {

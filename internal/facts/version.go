@@ -21,8 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Cache keeps the costly facts from one Gather to the next: versions of programs, and modules, which hold as long as the
-// file's path, size and ctime do; what a cloud answered, for a run; and parsed texts.
+// Cache keeps the costly facts from one Gather to the next: versions of programs, and modules,
+// which hold as long as the file's path, size and ctime do; what a cloud answered, for a run; and
+// parsed texts.
 // Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
 	view    host.View
@@ -40,8 +41,9 @@ type program struct {
 	ask      bool     // it may be run with --version; its words tell which program it is
 }
 
-// version finds a program's version: a program that may be run says it, then the Go build information in the binary, then dpkg, which
-// does not know of a file that was put in the package's place. For a program that is not run dpkg comes first: that is cheaper.
+// version finds a program's version: a program that may be run says it, then the Go build
+// information in the binary, then dpkg, which does not know of a file that was put in the package's
+// place. For a program that is not run dpkg comes first: that is cheaper.
 func (l *look) version(ctx context.Context, path string, p program) string {
 	packaged := upstream(l.dpkgVersion(path, p.packages...))
 	info, err := l.v.Stat(path)
@@ -66,7 +68,8 @@ func (l *look) version(ctx context.Context, path string, p program) string {
 
 var errNotSaid = errors.New("the program does not say its version")
 
-// binaryVersion reads the version that the Go linker was given, or that of the module the program was built from.
+// binaryVersion reads the version that the Go linker was given, or that of the module the program
+// was built from.
 func (l *look) binaryVersion(path, module string) string {
 	info, err := buildinfo.Read(host.Part{View: l.v, Name: path})
 	if err != nil {
@@ -104,8 +107,9 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 	return ""
 }
 
-// ReadsCDI is the newest version of the CDI specification that the engine of pods reads, by the library that it was built with; "" where
-// its build information does not say. Source: validVersions in specs-go/version.go of https://github.com/cncf-tags/container-device-interface.
+// ReadsCDI is the newest version of the CDI specification that the engine of pods reads, by the
+// library that it was built with; "" where its build information does not say. Source:
+// validVersions in specs-go/version.go of https://github.com/cncf-tags/container-device-interface.
 func (f Facts) ReadsCDI(v host.View) string {
 	i := slices.IndexFunc(f.Engines, f.Kubelet.Uses)
 	if len(f.Engines) == 0 {
@@ -123,7 +127,8 @@ func (f Facts) ReadsCDI(v host.View) string {
 	return ""
 }
 
-// pseudoVersion is how Go names a commit that has no version: https://go.dev/ref/mod#pseudo-versions
+// pseudoVersion is how Go names a commit that has no version:
+// https://go.dev/ref/mod#pseudo-versions
 var pseudoVersion = pattern.Of(`[-.]\d{14}-[0-9a-f]{12}`)
 
 // spoken finds the version in what a program prints when asked:
@@ -141,15 +146,16 @@ func spoken(out string) string {
 	return ""
 }
 
-// Where the programs that NVIDIA's runtime handlers run are put: by the toolkit's packages, and by the GPU Operator. Sources:
-// https://github.com/NVIDIA/gpu-operator/issues/2387 (its installer's log); k3s-io/k3s, pkg/agent/containerd/runtimes.go: it looks in both.
+// Where the programs that NVIDIA's runtime handlers run are put: by the toolkit's packages, and by
+// the GPU Operator. Sources: https://github.com/NVIDIA/gpu-operator/issues/2387 (its installer's
+// log); k3s-io/k3s, pkg/agent/containerd/runtimes.go: it looks in both.
 const (
 	RuntimeOfPackages = "/usr/bin/nvidia-container-runtime"
 	RuntimeOfOperator = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 )
 
-// programs lists the NVIDIA runtimes that can be run here, as the engines' configurations name them and where packages and the GPU
-// Operator put them.
+// programs lists the NVIDIA runtimes that can be run here, as the engines' configurations name them
+// and where packages and the GPU Operator put them.
 func (l *look) programs(engines []Engine) []string {
 	names := []string{RuntimeOfPackages, RuntimeOfOperator}
 	for _, e := range engines {
@@ -172,8 +178,8 @@ func (l *look) programs(engines []Engine) []string {
 	return there
 }
 
-// programsIn returns what handlers run: options.BinaryName in containerd's configuration, runtime_engine in its oldest form,
-// runtime_path in CRI-O's. An entry lies seven tables deep.
+// programsIn returns what handlers run: options.BinaryName in containerd's configuration,
+// runtime_engine in its oldest form, runtime_path in CRI-O's. An entry lies seven tables deep.
 func programsIn(v any, depth int) (names []string) {
 	t, ok := v.(map[string]any)
 	if !ok || depth > 8 {
@@ -188,8 +194,9 @@ func programsIn(v any, depth int) (names []string) {
 	return names
 }
 
-// Runs says whether a program can be started. A name without a folder is looked up in more folders, and then along the PATH that systemd
-// gives its services: https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24PATH
+// Runs says whether a program can be started. A name without a folder is looked up in more folders,
+// and then along the PATH that systemd gives its services:
+// https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24PATH
 func Runs(v host.View, name string, more ...string) bool {
 	places := []string{name}
 	if !path.IsAbs(name) {
@@ -204,8 +211,8 @@ func Runs(v host.View, name string, more ...string) bool {
 	})
 }
 
-// model returns the name of a known device, "" for others. Names say what tells them apart for a user: the product, its
-// form where there are several, the memory.
+// model returns the name of a known device, "" for others. Names say what tells them apart for a
+// user: the product, its form where there are several, the memory.
 func model(device, subsystem string) string {
 	for _, key := range [...]string{device + " " + subsystem, device + " *"} {
 		if _, after, ok := strings.Cut(models, "\n"+key+" "); ok {
@@ -216,7 +223,8 @@ func model(device, subsystem string) string {
 	return ""
 }
 
-// models is the table of data-centre GPUs and of the NVSwitches a host sees: device id, subsystem or *, name.
+// models is the table of data-centre GPUs and of the NVSwitches a host sees: device id, subsystem
+// or *, name.
 //
 //go:embed models.txt
 var models string
@@ -232,7 +240,8 @@ func gpuModels() (list []PCI) {
 	return list
 }
 
-// Named returns a GPU of a known model by its device id, 1eb8, or by its name, T4 or "A100 PCIe 80GB".
+// Named returns a GPU of a known model by its device id, 1eb8, or by its name, T4 or "A100 PCIe
+// 80GB".
 func Named(name string) (PCI, bool) {
 	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
 	plain = strings.TrimPrefix(plain, "nvidia ")
@@ -253,8 +262,10 @@ func Models() (names []string) {
 	return slices.Compact(names)
 }
 
-// OnArm says whether GPUs of a model are on one board with an Arm processor of NVIDIA's: GH200, GB200, GB300, GB10.
-// Sources: https://docs.nvidia.com/dccpu/grace-perf-tuning-guide/ and https://docs.nvidia.com/dgx/dgx-spark/hardware.html.
+// OnArm says whether GPUs of a model are on one board with an Arm processor of NVIDIA's: GH200,
+// GB200, GB300, GB10.
+// Sources: https://docs.nvidia.com/dccpu/grace-perf-tuning-guide/ and
+// https://docs.nvidia.com/dgx/dgx-spark/hardware.html.
 func OnArm(model string) bool { return regexp.MustCompile(`^G[BH]\d`).MatchString(model) }
 
 // pci lists the NVIDIA functions on the bus, in bus order. Not nil: the bus was read.
@@ -265,8 +276,9 @@ func (l *look) pci() []PCI {
 		l.fail("list", pci.Bus, err)
 	}
 	for _, p := range all {
-		// 15b3 is Mellanox, as NVIDIA's network cards say; EFA's functions are Amazon's efa0 to efa3, beside its plain ec20: pci.ids, and
-		// EFA_DEV in drivers/infiniband/hw/efa/efa_main.c of the kernel's tree.
+		// 15b3 is Mellanox, as NVIDIA's network cards say; EFA's functions are Amazon's efa0 to
+		// efa3, beside its plain ec20: pci.ids, and EFA_DEV in drivers/infiniband/hw/efa/efa_main.c
+		// of the kernel's tree.
 		l.rdma = l.rdma || strings.HasPrefix(p.Class, "02") && (p.Vendor == "15b3" || p.Vendor == "1d0f" && strings.HasPrefix(p.Device, "efa"))
 		if p.Vendor == pci.Nvidia {
 			p.Model = model(p.Device, p.Subsystem)

@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// files is the smallest View that serves: a root folder of files by absolute path, without links. An error in place of
-// bytes comes back when the file is touched.
+// files is the smallest View that serves: a root folder of files by absolute path, without links.
+// An error in place of bytes comes back when the file is touched.
 type files map[string]any
 
 func (files) Root() string   { return "/test" }
@@ -132,8 +132,9 @@ func (files) OpenDevices(int) ([]host.Device, error)                         { r
 
 func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }
 
-// FuzzPlain compares code that reads names and versions with the regular expressions that it says the same as: an expression takes
-// longer to be compiled than an apply with nothing to do has for it.
+// FuzzPlain compares code that reads names and versions with the regular expressions that it says
+// the same as: an expression takes longer to be compiled than an apply with nothing to do has for
+// it.
 func FuzzPlain(f *testing.F) {
 	version := regexp.MustCompile(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
 	key := regexp.MustCompile(`(?m) asymmetri (.*): [0-9a-f]+: X509`)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faults is the one table of faults and what to do about each: doctor's checks, and lines of the kernel's log, Xids among them.
+// Package faults is the one table of faults and what to do about each: doctor's checks, and lines
+// of the kernel's log, Xids among them.
 package faults
 
 import (
@@ -47,7 +48,8 @@ var Checks = sync.OnceValue(func() []Check {
 	return table.Check
 })
 
-// Fault is a fault that errors name. Apply, preflight and doctor advise its Fix. Of a GPU it may show in the kernel's log.
+// Fault is a fault that errors name. Apply, preflight and doctor advise its Fix. Of a GPU it may
+// show in the kernel's log.
 type Fault struct {
 	Code  string   // of doctor's check
 	Says  []string // what a line of the kernel's log has of it
@@ -59,8 +61,10 @@ type Fault struct {
 // offAndOn power cycles a GPU.
 const offAndOn = "power the machine off and on, which a reboot does not do (in a cloud: stop the instance and start it, which loses what is on its local disks)"
 
-// logged are the faults without a number, the more special first: what the driver says when it does not start a GPU.
-// Source: kernel-open and src/nvidia in https://github.com/NVIDIA/open-gpu-kernel-modules; its issues 789, 943, 1104.
+// logged are the faults without a number, the more special first: what the driver says when it does
+// not start a GPU.
+// Source: kernel-open and src/nvidia in https://github.com/NVIDIA/open-gpu-kernel-modules; its
+// issues 789, 943, 1104.
 func logged() []Fault {
 	return []Fault{
 		{Code: "GPU-001", Says: []string{"fallen off the bus"}, Means: "a GPU does not answer on the PCI bus"},
@@ -101,7 +105,8 @@ func (f Fault) In(line string) bool {
 	return slices.ContainsFunc(f.Says, func(text string) bool { return strings.Contains(line, text) })
 }
 
-// KernelWords are the kernel's last three lines about NVIDIA's modules, after the meanings that gpuadm knows.
+// KernelWords are the kernel's last three lines about NVIDIA's modules, after the meanings that
+// gpuadm knows.
 func KernelWords(ctx context.Context, v host.View) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
 	if err != nil {
@@ -116,7 +121,8 @@ func KernelWords(ctx context.Context, v host.View) []string {
 	return append(Meanings(lines), lines[max(0, len(lines)-3):]...)
 }
 
-// KernelSays is what the kernel's last lines about NVIDIA's modules mean, as far as that is known; "" if it is not.
+// KernelSays is what the kernel's last lines about NVIDIA's modules mean, as far as that is known;
+// "" if it is not.
 func KernelSays(ctx context.Context, v host.View) string {
 	words := KernelWords(ctx, v)
 	if len(words) == 0 || !strings.HasPrefix(words[0], kernelMeans) {
@@ -127,7 +133,8 @@ func KernelSays(ctx context.Context, v host.View) string {
 
 const kernelMeans = "the kernel's log: "
 
-// Meanings says what lines of the kernel's log mean, the latest first, each meaning once, three at most.
+// Meanings says what lines of the kernel's log mean, the latest first, each meaning once, three at
+// most.
 func Meanings(lines []string) (found []string) {
 	const most = 3
 	for _, line := range slices.Backward(lines) {

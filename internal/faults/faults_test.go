@@ -10,7 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
+// What the driver says in the kernel's log is put into words: the latest first, each thing once,
+// and no more than three.
 func TestMeanings(t *testing.T) {
 	for _, x := range []struct{ lines, first string }{
 		{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.", "power the machine off and on"},
@@ -39,7 +40,8 @@ func TestMeanings(t *testing.T) {
 	check.That(t, len(got) == 3 && strings.Contains(got[0], "Xid 79") && strings.Contains(got[2], "Xid 63"), "%q", got)
 }
 
-// TestXids: each number is there once, what interrupts comes after the drain, and each action can be typed.
+// TestXids: each number is there once, what interrupts comes after the drain, and each action can
+// be typed.
 func TestXids(t *testing.T) {
 	seen := map[int]bool{}
 	for _, x := range faults.Xids() {

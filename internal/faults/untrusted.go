@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Untrusted adds to an error of View.Trusted what to do about it, on a machine whose files are below root.
+// Untrusted adds to an error of View.Trusted what to do about it, on a machine whose files are
+// below root.
 func Untrusted(root string, err error) *trouble.Error {
 	u := (*host.Untrusted)(nil)
 	if !errors.As(err, &u) {

@@ -68,7 +68,8 @@ func (x Xid) Action() string {
 
 func (x Xid) String() string { return x.Means + ": " + x.Action() }
 
-// Command is what to type of the action, for a GPU or a switch; "" where the operator has to look first.
+// Command is what to type of the action, for a GPU or a switch; "" where the operator has to look
+// first.
 func (x Xid) Command(address string) string {
 	return strings.ReplaceAll(actions()[x.Remedy][1], "GPU", address)
 }
@@ -93,14 +94,17 @@ var table = sync.OnceValue(func() (all []Xid) {
 	return all
 })
 
-// Xids are the Xids of errors.tsv; root causes come first. docs/doctor.md has the same table: make update writes it.
+// Xids are the Xids of errors.tsv; root causes come first. docs/doctor.md has the same table: make
+// update writes it.
 func Xids() []Xid {
 	return slices.DeleteFunc(slices.Clone(table()), func(x Xid) bool { return x.kind != "xid" })
 }
 
-// How the driver reports an error. The parts of a MIG slice are there since 515.43.04, "PCI:" is missing in old drivers, and a GPU that is
-// gone may have no number. krcReportXid in src/nvidia/src/kernel/gpu/rc/kernel_rc.c and nvswitch_report_error in src/common/nvswitch of
-// https://github.com/NVIDIA/open-gpu-kernel-modules; components/accelerator/nvidia/xid/kmsg.go of https://github.com/leptonai/gpud.
+// How the driver reports an error. The parts of a MIG slice are there since 515.43.04, "PCI:" is
+// missing in old drivers, and a GPU that is gone may have no number. krcReportXid in
+// src/nvidia/src/kernel/gpu/rc/kernel_rc.c and nvswitch_report_error in src/common/nvswitch of
+// https://github.com/NVIDIA/open-gpu-kernel-modules; components/accelerator/nvidia/xid/kmsg.go of
+// https://github.com/leptonai/gpud.
 var (
 	xidLine    = pattern.Of(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]+)(?:\.[0-7])?(?: GPU-I:\w+)?(?: GPU-CI:\w+)?\): (\d+)(?:, ?(.*))?`)
 	goneLine   = pattern.Of(`NVRM: GPU ([0-9a-fA-F:]+)\.[0-7]: GPU has fallen off the bus`)
@@ -108,7 +112,8 @@ var (
 	linkFields = pattern.Of(`^(\w+) (Fatal|Nonfatal) XC\d i\d Link -?\d+ \(0x([0-9a-fA-F]+) 0x([0-9a-fA-F]+)`)
 )
 
-// ReadXid reads a line of the kernel's log: the GPU's address on the PCI bus, and the error. Of 154 Means has what the driver says.
+// ReadXid reads a line of the kernel's log: the GPU's address on the PCI bus, and the error. Of 154
+// Means has what the driver says.
 func ReadXid(line string) (address string, x Xid, ok bool) {
 	m := xidLine().FindStringSubmatch(line)
 	if m == nil {
@@ -128,7 +133,8 @@ func ReadXid(line string) (address string, x Xid, ok bool) {
 // RecoveryXid reports which recovery the driver asks for.
 const RecoveryXid = 154
 
-// Recovery is what a driver asks for, by the name that host.Recovery has for it. A note needs neither reset nor reboot.
+// Recovery is what a driver asks for, by the name that host.Recovery has for it. A note needs
+// neither reset nor reboot.
 func Recovery(name string) Xid {
 	if i := slices.IndexFunc(table(), func(x Xid) bool { return x.kind == "recovery" && x.unit == name }); i >= 0 {
 		return table()[i]
@@ -136,7 +142,8 @@ func Recovery(name string) Xid {
 	return Xid{Means: name + ", which this release does not know", Remedy: "recovery"}
 }
 
-// ReadSXid reads a line of the kernel's log about an NVSwitch. An error that the driver calls fatal is none of a program's.
+// ReadSXid reads a line of the kernel's log about an NVSwitch. An error that the driver calls fatal
+// is none of a program's.
 func ReadSXid(line string) (address string, x Xid, ok bool) {
 	m := sxidLine().FindStringSubmatch(line)
 	if m == nil {

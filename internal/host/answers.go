@@ -22,7 +22,8 @@ type CUDA struct {
 	Ended     string   `json:"-"`               // why the process gave no answer
 }
 
-// What CUDA answers. Sources: cuda.h of the CUDA toolkit; https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
+// What CUDA answers. Sources: cuda.h of the CUDA toolkit;
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
 const (
 	CUDANoDevice       = 100
 	CUDASystemNotReady = 802
@@ -39,7 +40,8 @@ func (c CUDA) Works() bool {
 // Device is a character device that a process has open.
 type Device struct {
 	Major, Minor uint32
-	// Name is the path by which the process opened it, in the process's own mount namespace: the process may have chosen it.
+	// Name is the path by which the process opened it, in the process's own mount namespace: the
+	// process may have chosen it.
 	Name string
 }
 
@@ -83,7 +85,8 @@ type Changed struct {
 
 func (c Changed) Error() string { return "it was changed while gpuadm was " + c.During + " it" }
 
-// Untrusted reports files and folders that users other than root can change: these users could choose what root does.
+// Untrusted reports files and folders that users other than root can change: these users could
+// choose what root does.
 type Untrusted struct {
 	Name   string // of what was asked about, the first that depends on them
 	Owners []Fault
@@ -101,7 +104,8 @@ func (u *Untrusted) Error() string {
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
-// Fix says of each, on a machine whose files lie at root, why it is not trusted, and which commands change that.
+// Fix says of each, on a machine whose files lie at root, why it is not trusted, and which commands
+// change that.
 func (u *Untrusted) Fix(root string) (whys, commands []string) {
 	for _, part := range []struct {
 		command string
@@ -121,7 +125,8 @@ func (u *Untrusted) Fix(root string) (whys, commands []string) {
 	return whys, commands
 }
 
-// Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1), runs this gpuadm.
+// Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1),
+// runs this gpuadm.
 const Self = "{this gpuadm}"
 
 // StatusFd is, in the arguments of Do, the descriptor on which apt tells its progress.
@@ -140,14 +145,14 @@ func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + 
 
 func (e *UnitError) Unwrap() error { return e.Cause }
 
-// Web says how an HTTP client of the machine reaches a server, and which CAs it trusts. The zero Web uses no
-// proxy, and trusts the machine's own certificates.
+// Web says how an HTTP client of the machine reaches a server, and which CAs it trusts. The zero
+// Web uses no proxy, and trusts the machine's own certificates.
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
 	Via    Via    // proxies, and certificates to trust beside the machine's own
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
-	// Queries says that what is asked there only reads although its method says otherwise: EC2's query API uses POST for all requests. What
-	// the machine's role may do decides the other side.
+	// Queries says that what is asked there only reads although its method says otherwise: EC2's
+	// query API uses POST for all requests. What the machine's role may do decides the other side.
 	Queries bool
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
@@ -163,7 +168,8 @@ type Part struct {
 
 func (p Part) ReadAt(b []byte, off int64) (int, error) { return p.View.ReadAt(p.Name, b, off) }
 
-// Public says whether every user can read a file, by its mode and those of the folders that it lies in.
+// Public says whether every user can read a file, by its mode and those of the folders that it lies
+// in.
 func Public(v View, name string) bool {
 	real, err := v.Resolve(name)
 	for need := fs.FileMode(0o004); err == nil; need, real = 0o001, path.Dir(real) {
@@ -178,7 +184,8 @@ func Public(v View, name string) bool {
 	return false
 }
 
-// BootID names the present boot; "" where it cannot be read, and in a root folder, which never boots.
+// BootID names the present boot; "" where it cannot be read, and in a root folder, which never
+// boots.
 func BootID(v View) string {
 	if !v.Live() {
 		return ""

@@ -59,8 +59,9 @@ type GPU struct {
 	Instances []Instance // GPU instances, by id
 }
 
-// Recovery names what a driver asks for, by the number that NVML's field 230 and Xid 154 have for it: nvml.h and the change log of NVML's
-// API; NV2080_CTRL_GPU_RECOVERY_ACTION in https://github.com/NVIDIA/open-gpu-kernel-modules. What each means is in internal/faults.
+// Recovery names what a driver asks for, by the number that NVML's field 230 and Xid 154 have for
+// it: nvml.h and the change log of NVML's API; NV2080_CTRL_GPU_RECOVERY_ACTION in
+// https://github.com/NVIDIA/open-gpu-kernel-modules. What each means is in internal/faults.
 func Recovery(action uint64) string {
 	names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "system-reboot"}
 	if action >= uint64(len(names)) {
@@ -69,7 +70,8 @@ func Recovery(action uint64) string {
 	return names[action]
 }
 
-// Unlicensed says what is wrong with the GPU's licence, "" if nothing. A licence has hours of grace: the GPU may work until they are over.
+// Unlicensed says what is wrong with the GPU's licence, "" if nothing. A licence has hours of
+// grace: the GPU may work until they are over.
 func (g GPU) Unlicensed() string {
 	return map[string]string{"unlicensed": "has no vGPU licence", "expired": "has a vGPU licence that has expired"}[g.Licence]
 }
@@ -124,7 +126,8 @@ type ComputeInstance struct {
 	Share   Share
 }
 
-// Share is what the device of a compute instance has of its GPU; zero where the driver does not say.
+// Share is what the device of a compute instance has of its GPU; zero where the driver does not
+// say.
 type Share struct {
 	Memory                               uint64 // bytes
 	SMs, Slices, Compute                 int    // multiprocessors; slices of the GPU instance; its own
@@ -137,13 +140,15 @@ type NoDriver struct {
 	Try string // what to do about it
 	// Code is NVML's name of its answer, LIBRARY_NOT_FOUND; "" where NVML was not asked.
 	Code string
-	// Again says that only this process gets no answer: it has loaded the library of a driver that was replaced since.
+	// Again says that only this process gets no answer: it has loaded the library of a driver that
+	// was replaced since.
 	Again bool
 }
 
 func (e *NoDriver) Error() string { return "cannot ask the NVIDIA driver: " + e.Why }
 
-// Overdue is the code of a driver that has not answered in time. A call of its library may hang, and cannot be cut short.
+// Overdue is the code of a driver that has not answered in time. A call of its library may hang,
+// and cannot be cut short.
 const Overdue = "OVERDUE"
 
 // NoAnswer is the error of a driver that has not answered for this long.
@@ -170,8 +175,9 @@ func (e *GPUError) Error() string {
 	return fmt.Sprintf("cannot change GPU %s: %s: %s", e.GPU, e.Call, e.Code)
 }
 
-// ProfileName is the name of a GPU instance profile as nvidia-smi composes it, for drivers that have no names in NVML (before R525):
-// the memory is the profile's share of the GPU's in eighths, of the GPU's size in whole GiB. Memory is the GPU's, in bytes.
+// ProfileName is the name of a GPU instance profile as nvidia-smi composes it, for drivers that
+// have no names in NVML (before R525): the memory is the profile's share of the GPU's in eighths,
+// of the GPU's size in whole GiB. Memory is the GPU's, in bytes.
 func ProfileName(p Profile, memory uint64) string {
 	attribute := map[int]string{ // NVML_GPU_INSTANCE_PROFILE_… of nvml.h
 		7: "+me", 8: "+me", // 1_SLICE_REV1, 2_SLICE_REV1
@@ -188,8 +194,9 @@ func ProfileName(p Profile, memory uint64) string {
 	return fmt.Sprintf("%dg.%dgb%s", p.Slices, gib, attribute)
 }
 
-// ComputeProfiles is what a GPU instance with this many compute slices offers by rule: NVML answers only once such an
-// instance exists. Ids are NVML's enumeration, as in every dump of nvidia-smi mig -lcip so far; the whole instance comes last.
+// ComputeProfiles is what a GPU instance with this many compute slices offers by rule: NVML answers
+// only once such an instance exists. Ids are NVML's enumeration, as in every dump of nvidia-smi mig
+// -lcip so far; the whole instance comes last.
 func ComputeProfiles(slices int) []ComputeProfile {
 	var offered []ComputeProfile
 	for enum, size := range []int{1, 2, 3, 4, 7} { // NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE, …: nvml.h

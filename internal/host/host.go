@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the only way to the machine: files, commands, units, the kernel. No other package writes files or runs commands.
+// Package host is the only way to the machine: files, commands, units, the kernel. No other package
+// writes files or runs commands.
 //
-// A View reads and cannot write: planning gets a View and changes nothing, and the compiler proves it.
-// A View and a Host may be the running machine ("/"), a root folder (an image, a mounted disk) or a simulated node.
+// A View reads and cannot write: planning gets a View and changes nothing, and the compiler proves
+// it. A View and a Host may be the running machine ("/"), a root folder (an image, a mounted disk)
+// or a simulated node.
 package host
 
 import (
@@ -16,121 +18,147 @@ import (
 	"time"
 )
 
-// View reads a machine and never writes to it. Names are absolute paths as the machine's own processes see them:
-// links inside are followed as if the root folder were "/", and nothing leads out of it.
+// View reads a machine and never writes to it. Names are absolute paths as the machine's own
+// processes see them: links inside are followed as if the root folder were "/", and nothing leads
+// out of it.
 type View interface {
 	// Root says where the machine's files lie: "/" or the root folder.
 	Root() string
-	// Live says whether the running kernel, systemd and GPUs are this machine's; false in a root folder.
+	// Live says whether the running kernel, systemd and GPUs are this machine's; false in a root
+	// folder.
 	Live() bool
-	// Runs says whether the machine's own programs can run: they do on the running machine, and in a root folder that is baked.
+	// Runs says whether the machine's own programs can run: they do on the running machine, and in
+	// a root folder that is baked.
 	Runs() bool
 	// Now is the machine's wall clock.
 	Now() time.Time
 
-	// ReadFile reads a whole regular file, following links. Files over MaxFile bytes and files that are
-	// not regular (a FIFO, a device) are an error, so that no look can hang or exhaust memory.
+	// ReadFile reads a whole regular file, following links. Files over MaxFile bytes and files that
+	// are not regular (a FIFO, a device) are an error, so that no look can hang or exhaust memory.
 	ReadFile(name string) ([]byte, error)
-	// ReadAt reads a part of a regular file, as io.ReaderAt does: of a binary, a few pages tell the version.
+	// ReadAt reads a part of a regular file, as io.ReaderAt does: of a binary, a few pages tell the
+	// version.
 	ReadAt(name string, p []byte, off int64) (int, error)
-	// Stat describes the file that name leads to, without its extended attributes. Lstat describes name itself, also if it is a link,
-	// with them.
+	// Stat describes the file that name leads to, without its extended attributes. Lstat describes
+	// name itself, also if it is a link, with them.
 	Stat(name string) (Info, error)
 	Lstat(name string) (Info, error)
 	// Readlink returns what the link says, unresolved.
 	Readlink(name string) (string, error)
 	// ReadDir returns the names in a folder, sorted.
 	ReadDir(name string) ([]string, error)
-	// Resolve returns the path name leads to, free of links, still inside the root. The last part need not exist.
+	// Resolve returns the path name leads to, free of links, still inside the root. The last part
+	// need not exist.
 	Resolve(name string) (string, error)
-	// Trusted refuses names that other users than root could write to, or replace in one of the folders on the way to them: the
-	// error is *Untrusted. Of a name that is not there the folders are judged that are.
+	// Trusted refuses names that other users than root could write to, or replace in one of the
+	// folders on the way to them: the error is *Untrusted. Of a name that is not there the folders
+	// are judged that are.
 	Trusted(names ...string) error
 
-	// Ask runs a command that only reads, and returns its standard output. Errors are *CommandError.
-	// In a root folder that is not baked no command can run: the error is a Later.
+	// Ask runs a command that only reads, and returns its standard output. Errors are
+	// *CommandError. In a root folder that is not baked no command can run: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
-	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
-	// afterwards, and wherever argv or a file says Scratch it is that folder. Names in files are relative to it.
+	// AskAbout asks about files that are not on the machine: they are laid into a private folder,
+	// which is removed afterwards, and wherever argv or a file says Scratch it is that folder.
+	// Names in files are relative to it.
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
-	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes. A daemon refuses by a *CallError.
+	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's
+	// bytes. A daemon refuses by a *CallError.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 	// Fetch returns what a URL names, and verifies its size and digest. Errors are *FetchError.
 	Fetch(ctx context.Context, r Request) ([]byte, error)
-	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that change something are
-	// refused. In a root folder the error is a Later: who it will be and where is not known yet.
+	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that
+	// change something are refused. In a root folder the error is a Later: who it will be and where
+	// is not known yet.
 	AskWeb(w Web) (http.RoundTripper, error)
-	// OpenDevices lists the character devices that a process has open, each once. A process that has ended has none.
+	// OpenDevices lists the character devices that a process has open, each once. A process that
+	// has ended has none.
 	OpenDevices(pid int) ([]Device, error)
 	// Room says how much room is left for files in the folder that name is or would lie in.
 	Room(name string) (Room, error)
-	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
-	// are filled from the files all the same.
+	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load
+	// and Files are filled from the files all the same.
 	Unit(ctx context.Context, name string) (Unit, error)
-	// Driver asks the NVIDIA driver for the state of the GPUs, through NVML. *NoDriver where none answers, a Later in a root folder.
+	// Driver asks the NVIDIA driver for the state of the GPUs, through NVML. *NoDriver where none
+	// answers, a Later in a root folder.
 	Driver(ctx context.Context) (Driver, error)
-	// CUDA starts CUDA as a program in a pod does, for each list in a process that is shown these devices, by UUID, and no others. Of
-	// says what else the answers are true of. Answers in which all worked are given again while all that they are true of is the same:
-	// of and the lists, the boot, the loaded modules, the library. A Later in a root folder.
+	// CUDA starts CUDA as a program in a pod does, for each list in a process that is shown these
+	// devices, by UUID, and no others. Of says what else the answers are true of. Answers in which
+	// all worked are given again while all that they are true of is the same: of and the lists, the
+	// boot, the loaded modules, the library. A Later in a root folder.
 	CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error)
 }
 
-// Host is a View that can also touch. Every method is durable when it returns: a power cut after it loses nothing,
-// a power cut within it leaves the old or the new, never a mix.
+// Host is a View that can also touch. Every method is durable when it returns: a power cut after it
+// loses nothing, a power cut within it leaves the old or the new, never a mix.
 type Host interface {
 	View
-	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed, folder synced.
-	// A link at name is kept and its target written; another hard link to a replaced file keeps the old. The folder must exist.
-	// attr.Xattrs is the whole set wanted, except labels that cannot be removed; nil keeps those of the file that is
-	// replaced, or takes what the folder's defaults give.
+	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed,
+	// folder synced. A link at name is kept and its target written; another hard link to a replaced
+	// file keeps the old. The folder must exist. attr.Xattrs is the whole set wanted, except labels
+	// that cannot be removed; nil keeps those of the file that is replaced, or takes what the
+	// folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
-	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits for the folder once, and replaces a link.
+	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits
+	// for the folder once, and replaces a link.
 	WriteFiles(folder string, files map[string][]byte, attr Attr) error
-	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in memory.
+	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in
+	// memory.
 	Download(ctx context.Context, r Request, name string, attr Attr) error
-	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it is missing.
-	// A power cut within it may leave a part of data: a file that does not end in a newline gets one before the next data.
+	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it
+	// is missing. A power cut within it may leave a part of data: a file that does not end in a
+	// newline gets one before the next data.
 	Append(name string, data []byte) error
-	// Note is Append that does not wait for the disk: a power cut may take data until Append has added more.
+	// Note is Append that does not wait for the disk: a power cut may take data until Append has
+	// added more.
 	Note(name string, data []byte) error
 	// Symlink makes name a link that says target, replacing a file or link in one step.
 	Symlink(name, target string) error
 	// Mkdir makes one folder.
 	Mkdir(name string, attr Attr) error
-	// SetAttr changes owner, mode and extended attributes of what name leads to, one after the other: a power cut within it
-	// leaves each of them old or new, never more open than both.
+	// SetAttr changes owner, mode and extended attributes of what name leads to, one after the
+	// other: a power cut within it leaves each of them old or new, never more open than both.
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// Replace makes name a file or a link, or removes it, but only if expected accepts what lies there when all is written
-	// and one step is left. Else what lies there stays, and the error is Changed. A link at name is itself replaced.
+	// Replace makes name a file or a link, or removes it, but only if expected accepts what lies
+	// there when all is written and one step is left. Else what lies there stays, and the error is
+	// Changed. A link at name is itself replaced.
 	Replace(name string, with *Entry, expected func(found *Entry) bool) error
-	// Rename gives what lies at a name another name in the same folder. It replaces nothing: fs.ErrExist.
+	// Rename gives what lies at a name another name in the same folder. It replaces nothing:
+	// fs.ErrExist.
 	Rename(from, to string) error
-	// Sweep removes the temporary files, links and folders that a killed gpuadm left in a folder, which need not exist.
+	// Sweep removes the temporary files, links and folders that a killed gpuadm left in a folder,
+	// which need not exist.
 	Sweep(folder string) error
 
 	// Do runs a command that changes something. Its children inherit the run lock.
 	Do(ctx context.Context, argv ...string) ([]byte, error)
-	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the job is done; systemd reads
-	// changed unit files first. A daemon that says it is ready at once may still die after it. Where no systemd runs links are
-	// made by hand, and for a job the error is a Later.
+	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the
+	// job is done; systemd reads changed unit files first. A daemon that says it is ready at once
+	// may still die after it. Where no systemd runs links are made by hand, and for a job the error
+	// is a Later.
 	SetUnit(ctx context.Context, name string, to UnitChange) error
 
 	// DoWeb is AskWeb for requests that change something.
 	DoWeb(w Web) (http.RoundTripper, error)
 
-	// GPUs are named by PCI address. What the driver refuses is a *GPUError, *NoDriver where none answers.
+	// GPUs are named by PCI address. What the driver refuses is a *GPUError, *NoDriver where none
+	// answers.
 
-	// SetMIGMode asks for MIG mode on or off. On Ampere it holds after a reset; afterwards GPU.Pending says what was asked.
+	// SetMIGMode asks for MIG mode on or off. On Ampere it holds after a reset; afterwards
+	// GPU.Pending says what was asked.
 	SetMIGMode(ctx context.Context, gpu string, on bool) error
-	// ResetGPUs resets GPUs by nvidia-smi, since NVML has no call for it. *CommandError with nvidia-smi's words if it refuses.
+	// ResetGPUs resets GPUs by nvidia-smi, since NVML has no call for it. *CommandError with
+	// nvidia-smi's words if it refuses.
 	ResetGPUs(ctx context.Context, gpus ...string) error
-	// CreateInstance makes a GPU instance at exactly this place, without compute instances, and returns its id.
+	// CreateInstance makes a GPU instance at exactly this place, without compute instances, and
+	// returns its id.
 	CreateInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error)
 	// DestroyInstance destroys a GPU instance that holds no compute instance.
 	DestroyInstance(ctx context.Context, gpu string, id int) error
-	// CreateCompute makes a compute instance in a GPU instance; at is used where the driver can place it, else the zero Span.
+	// CreateCompute makes a compute instance in a GPU instance; at is used where the driver can
+	// place it, else the zero Span.
 	CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error)
 	// DestroyCompute destroys a compute instance that no process uses.
 	DestroyCompute(ctx context.Context, gpu string, instance, id int) error
@@ -194,7 +222,8 @@ type Unit struct {
 	Since   time.Duration // the same on the monotonic clock, from boot
 	Uptime  time.Duration // the monotonic clock now, to compare Since with
 	Files   []string      // unit file and drop-ins, in the order systemd reads them
-	// Outdated says that unit files changed since systemd read them: a restart by hand would not see the change. SetUnit has them read.
+	// Outdated says that unit files changed since systemd read them: a restart by hand would not
+	// see the change. SetUnit has them read.
 	Outdated bool
 }
 
@@ -204,7 +233,8 @@ type UnitChange struct {
 	Job  string // "start", "stop", "restart", "reload"
 }
 
-// Later reports that something cannot be read or made yet, and when it can: "first boot", or "once the driver answers".
+// Later reports that something cannot be read or made yet, and when it can: "first boot", or "once
+// the driver answers".
 type Later struct {
 	Until string // for people
 	When  When   // for programs, "" where none acts on it
@@ -264,7 +294,8 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Cause }
 
-// CallError is a daemon's refusal of a Call. Code is one of https://grpc.io/docs/guides/status-codes/.
+// CallError is a daemon's refusal of a Call. Code is one of
+// https://grpc.io/docs/guides/status-codes/.
 type CallError struct {
 	Code    int
 	Message string // the daemon's words, bounded
@@ -275,13 +306,15 @@ const Unimplemented = 12
 
 func (e *CallError) Error() string { return fmt.Sprintf("gRPC status %d: %s", e.Code, e.Message) }
 
-// OverLimit is the cause where a command took longer than gpuadm allows such a one: no --deadline was over.
+// OverLimit is the cause where a command took longer than gpuadm allows such a one: no --deadline
+// was over.
 type OverLimit struct{ Limit time.Duration }
 
 func (o OverLimit) Error() string { return "no answer within " + o.Limit.String() }
 func (OverLimit) Unwrap() error   { return context.DeadlineExceeded }
 
-// FileError reports what could not be done to a file and why; errors.Is finds fs.ErrNotExist, syscall.ENOSPC and the like.
+// FileError reports what could not be done to a file and why; errors.Is finds fs.ErrNotExist,
+// syscall.ENOSPC and the like.
 type FileError struct {
 	Verb  string // read, write, remove, …
 	Path  string // as it was asked for
@@ -315,10 +348,11 @@ type Kept struct {
 
 type keptKey struct{}
 
-// KeepDriver returns a context whose calls, by one goroutine, share one session with the driver: each session attaches
-// GPUs that no process holds, which takes 1 to 3 seconds a GPU (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The
-// session begins with the first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID and the Share of
-// a compute instance.
+// KeepDriver returns a context whose calls, by one goroutine, share one session with the driver:
+// each session attaches GPUs that no process holds, which takes 1 to 3 seconds a GPU
+// (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The session begins with the
+// first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID
+// and the Share of a compute instance.
 func KeepDriver(ctx context.Context) (keeping context.Context, end func()) {
 	k := &Kept{}
 	return context.WithValue(ctx, keptKey{}, k), k.End

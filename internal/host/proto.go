@@ -21,8 +21,9 @@ func ProtoFields(message []byte, see func(field int, value []byte) error) error 
 	})
 }
 
-// ProtoAll calls see for each field of a message that holds bytes or a number: value is nil for a number. The module protobuf reads its
-// own program's file at each start of it, to have no two programs agree on what a text looks like.
+// ProtoAll calls see for each field of a message that holds bytes or a number: value is nil for a
+// number. The module protobuf reads its own program's file at each start of it, to have no two
+// programs agree on what a text looks like.
 // Source: https://protobuf.dev/programming-guides/encoding/
 func ProtoAll(message []byte, see func(field int, value []byte, number uint64) error) error {
 	for len(message) > 0 {
@@ -87,7 +88,8 @@ func (l looking) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.through.RoundTrip(r)
 }
 
-// changesNothing says whether a request only asks. Some protocols ask by methods that elsewhere change things.
+// changesNothing says whether a request only asks. Some protocols ask by methods that elsewhere
+// change things.
 func changesNothing(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -110,8 +112,8 @@ func (l looking) CloseIdleConnections() {
 	}
 }
 
-// AskSocket gets what a daemon of the machine says by HTTP at its Unix socket, up to 16 MiB. A Later is where no daemon runs for the
-// machine, as in a root folder.
+// AskSocket gets what a daemon of the machine says by HTTP at its Unix socket, up to 16 MiB. A
+// Later is where no daemon runs for the machine, as in a root folder.
 func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error) {
 	through, err := v.AskWeb(Web{Socket: socket})
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// ProtoAll reads what protobuf's own module writes, and reads of a message that is cut anywhere what that module reads of it.
+// ProtoAll reads what protobuf's own module writes, and reads of a message that is cut anywhere
+// what that module reads of it.
 func TestProtoAll(t *testing.T) {
 	tag := protowire.AppendTag
 	m := protowire.AppendString(tag(nil, 1, protowire.BytesType), "text")

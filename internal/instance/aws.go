@@ -96,7 +96,8 @@ func retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
 }
 
-// describeCluster asks EKS. Source: https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
+// describeCluster asks EKS. Source:
+// https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
 func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	var reply struct {
 		Cluster *struct {
@@ -140,8 +141,8 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// describeInstance asks EC2 for the private DNS name, which must be the node's name unless the node is named by its id. IMDS's
-// local-hostname differs from it if DHCP sets another domain.
+// describeInstance asks EC2 for the private DNS name, which must be the node's name unless the node
+// is named by its id. IMDS's local-hostname differs from it if DHCP sets another domain.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/1263
 func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) error {
 	own := *a
@@ -179,8 +180,8 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 	}
 }
 
-// describeType asks EC2 how many addresses the type can have, for the number of pods. Without an answer the number of pods has
-// a default.
+// describeType asks EC2 how many addresses the type can have, for the number of pods. Without an
+// answer the number of pods has a default.
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	own := *a
 	own.region = i.Region
@@ -207,15 +208,17 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 
 // call is a request to one of AWS's APIs, and the reader of its answer.
 //
-// The SDK's own clients have hundreds of actions, and gpuadm needs three: EC2's takes a minute to compile, and EKS's builds
-// tables at each start of a process. So gpuadm uses only the SDK's signer, retryer and error readers.
+// The SDK's own clients have hundreds of actions, and gpuadm needs three: EC2's takes a minute to
+// compile, and EKS's builds tables at each start of a process. So gpuadm uses only the SDK's
+// signer, retryer and error readers.
 type call struct {
 	service, method, path, body, kind string
 	decode                            func(io.Reader) error
 	refusal                           func(*http.Response) (code, message string, err error)
 }
 
-// askEKS gets a path of EKS's API and decodes the answer. Source: the deserializers of aws-sdk-go-v2's service/eks.
+// askEKS gets a path of EKS's API and decodes the answer. Source: the deserializers of
+// aws-sdk-go-v2's service/eks.
 func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 	return a.ask(ctx, call{
 		service: "eks", method: http.MethodGet, path: path, kind: "application/json",
@@ -229,8 +232,8 @@ func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 
 // askEC2API calls one action of EC2's query API and decodes the answer.
 //
-// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html, and the serializers of aws-sdk-go-v2's
-// service/ec2 for the names of parameters and elements.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html, and the
+// serializers of aws-sdk-go-v2's service/ec2 for the names of parameters and elements.
 func (a *awsAPI) askEC2API(ctx context.Context, action string, params url.Values, into any) error {
 	params.Set("Action", action)
 	params.Set("Version", "2016-11-15")

@@ -13,13 +13,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// apiPatience limits the calls to a cloud's API. After it gpuadm exits with "run it again", so that the boot unit shows why it
-// waits.
+// apiPatience limits the calls to a cloud's API. After it gpuadm exits with "run it again", so that
+// the boot unit shows why it waits.
 const apiPatience = time.Minute
 
-// AskCluster returns the machine's EKS cluster: from the user data, else from the kept file, else from EKS's own API. That API
-// throttles, and refused some of 400 machines that started together: so it comes last, and a machine that has joined never asks
-// it again. Errors are *trouble.Error, or a host.Later in a root folder.
+// AskCluster returns the machine's EKS cluster: from the user data, else from the kept file, else
+// from EKS's own API. That API throttles, and refused some of 400 machines that started together:
+// so it comes last, and a machine that has joined never asks it again. Errors are *trouble.Error,
+// or a host.Later in a root folder.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/803
 func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*Cluster, error) {
 	if c := kept(v, i, want); c != nil {
@@ -93,8 +94,8 @@ type note struct {
 	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags, which decide the startup taint
 }
 
-// Kept reads the file ClusterRef.Kept of a join of this machine to this cluster: gpuadm then asks no service. nil if there is
-// none, or if the firmware does not name this machine.
+// Kept reads the file ClusterRef.Kept of a join of this machine to this cluster: gpuadm then asks
+// no service. nil if there is none, or if the firmware does not name this machine.
 func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 	if of.InstanceID == "" || want.Kept == "" {
 		return nil, nil
@@ -115,7 +116,8 @@ func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 	}, c
 }
 
-// Keep returns the content of ClusterRef.Kept: the facts, and the machine that they are for. It has no secrets.
+// Keep returns the content of ClusterRef.Kept: the facts, and the machine that they are for. It has
+// no secrets.
 func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 	if region == "" {
 		region = i.Region
@@ -134,7 +136,8 @@ func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// kept reads the file of a join of this machine to this cluster; nil if there is none, or if it does not fit.
+// kept reads the file of a join of this machine to this cluster; nil if there is none, or if it
+// does not fit.
 func kept(v host.View, i *Instance, want ClusterRef) *Cluster {
 	if want.Kept == "" {
 		return nil

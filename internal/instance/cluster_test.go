@@ -60,8 +60,8 @@ func TestAskClusterNever(t *testing.T) {
 	check.That(t, err != nil, "the user data's cluster was taken for another")
 }
 
-// TestAskClusterPods: how many addresses a known type has is known without a question; of others EC2 is asked, and that it does
-// not tell is no failure.
+// TestAskClusterPods: how many addresses a known type has is known without a question; of others
+// EC2 is asked, and that it does not tell is no failure.
 func TestAskClusterPods(t *testing.T) {
 	stated := instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"}
 	for kind, c := range map[string]struct {

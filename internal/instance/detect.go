@@ -10,11 +10,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// ECRPlugin is the path, in EKS's images, of kubelet's plugin that logs in to ECR, the registry of AWS.
+// ECRPlugin is the path, in EKS's images, of kubelet's plugin that logs in to ECR, the registry of
+// AWS.
 const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
-// Detect determines, from the firmware and from files, the machine's cloud and the scripts that make it a node. It reads a
-// dozen small files and never uses the network. In a root folder only files count: an image has no firmware.
+// Detect determines, from the firmware and from files, the machine's cloud and the scripts that
+// make it a node. It reads a dozen small files and never uses the network. In a root folder only
+// files count: an image has no firmware.
 func Detect(v host.View) Cloud {
 	var c Cloud
 	if v.Live() {
@@ -44,8 +46,8 @@ func firmware(v host.View) (cloud, why string) {
 		cloud, file string
 		is          func(string) bool
 	}{
-		// Nitro and bare metal have the full name. Xen machines, such as p3, show it in a version or in the first letters of an
-		// identity.
+		// Nitro and bare metal have the full name. Xen machines, such as p3, show it in a version
+		// or in the first letters of an identity.
 		// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
 		{"aws", "/sys/class/dmi/id/sys_vendor", exactly("Amazon EC2")},
 		{"aws", "/sys/class/dmi/id/bios_vendor", exactly("Amazon EC2")},
@@ -78,8 +80,9 @@ func beginning(s string) func(string) bool {
 	return func(text string) bool { return strings.HasPrefix(text, s) }
 }
 
-// xenUUID says whether an identity looks like one of EC2's Xen: it begins with ec2, or with the bytes swapped as in 45e12aec.
-// One in four thousand other identities does, too: hence the second sign.
+// xenUUID says whether an identity looks like one of EC2's Xen: it begins with ec2, or with the
+// bytes swapped as in 45e12aec. One in four thousand other identities does, too: hence the second
+// sign.
 func xenUUID(text string) bool {
 	s := strings.ToLower(text)
 	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")

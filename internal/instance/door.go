@@ -18,16 +18,20 @@ import (
 )
 
 const (
-	// patience is how long gpuadm waits for a metadata service. At boot it may be 20 s late: routes and firewalls come first.
+	// patience is how long gpuadm waits for a metadata service. At boot it may be 20 s late: routes
+	// and firewalls come first.
 	patience = 25 * time.Second
-	// oneTry is the limit of the first try, twoTries of each later one. The service runs in the machine's own hypervisor and
-	// answers within milliseconds.
+	// oneTry is the limit of the first try, twoTries of each later one. The service runs in the
+	// machine's own hypervisor and answers within milliseconds.
 	oneTry, twoTries = time.Second, 2 * time.Second
-	// metadataMost is the largest answer of a metadata service in bytes. User data, the longest, has 16 KiB at most.
+	// metadataMost is the largest answer of a metadata service in bytes. User data, the longest,
+	// has 16 KiB at most.
 	metadataMost = 256 << 10
-	// apiMost is the largest answer of a cloud's API in bytes, such as a description of all instance types.
+	// apiMost is the largest answer of a cloud's API in bytes, such as a description of all
+	// instance types.
 	apiMost = 4 << 20
-	// clockBound is the largest allowed error of the clock. AWS refuses signed requests from five minutes on.
+	// clockBound is the largest allowed error of the clock. AWS refuses signed requests from five
+	// minutes on.
 	// Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
 	clockBound = 5 * time.Minute
 )
@@ -35,8 +39,8 @@ const (
 // errTooLong reports an answer that is longer than any valid one.
 var errTooLong = errors.New("the answer is longer than any that the service gives")
 
-// door sends requests through the machine's own transport, with limits, and remembers the result of the last one: SDKs hide
-// details that an error message needs.
+// door sends requests through the machine's own transport, with limits, and remembers the result of
+// the last one: SDKs hide details that an error message needs.
 type door struct {
 	through http.RoundTripper
 	now     func() time.Time
@@ -132,8 +136,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tries calls do until it succeeds, final says that a retry is useless, or patience ends. The pauses grow to two seconds with
-// jitter, so that a thousand machines that start together do not ask together.
+// tries calls do until it succeeds, final says that a retry is useless, or patience ends. The
+// pauses grow to two seconds with jitter, so that a thousand machines that start together do not
+// ask together.
 func tries(ctx context.Context, do func(context.Context) error, final func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -150,7 +155,8 @@ func tries(ctx context.Context, do func(context.Context) error, final func(error
 	}
 }
 
-// wrongClock returns the error for a clock whose signed requests AWS would refuse; nil if the clock is good enough.
+// wrongClock returns the error for a clock whose signed requests AWS would refuse; nil if the clock
+// is good enough.
 func wrongClock(off time.Duration, than string) *trouble.Error {
 	if off.Abs() < clockBound {
 		return nil

@@ -18,8 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// imdsDoor asks EC2's metadata service, only by version 2: version 1 also answers an attacker who makes a program on the
-// machine fetch a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+// imdsDoor asks EC2's metadata service, only by version 2: version 1 also answers an attacker who
+// makes a program on the machine fetch a URL. Source:
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
 type imdsDoor struct {
 	*door
 	api    *imds.Client
@@ -83,7 +84,8 @@ func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
 	return keep(tags), nil
 }
 
-// userCluster reads the cluster from the user data. gpuadm discards the rest, which may have secrets.
+// userCluster reads the cluster from the user data. gpuadm discards the rest, which may have
+// secrets.
 func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
 	err = e.try(ctx, func(ctx context.Context) error {
 		out, err := e.api.GetUserData(ctx, nil)
@@ -172,8 +174,10 @@ func orNone(s string) string {
 	return ""
 }
 
-// endpointName returns the service name of a VPC endpoint. Outside the first partitions each service has its own prefix.
-// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html, and its page of China.
+// endpointName returns the service name of a VPC endpoint. Outside the first partitions each
+// service has its own prefix.
+// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html,
+// and its page of China.
 func (a *awsAPI) endpointName(service string) string {
 	if awsDomain(a.region) != "amazonaws.com" {
 		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
@@ -190,8 +194,8 @@ func (a *awsAPI) strange(call string) *trouble.Error {
 	}
 }
 
-// explain says why AWS refused, and how to fix it. It includes AWS's message in one short line, which names roles and
-// resources, never keys.
+// explain says why AWS refused, and how to fix it. It includes AWS's message in one short line,
+// which names roles and resources, never keys.
 func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
 	var cause *trouble.Error
 	if errors.As(context.Cause(ctx), &cause) { // the time is over: the last answer says more, if there was one

@@ -115,7 +115,8 @@ func (e *imdsDoor) name() string {
 	return e.id
 }
 
-// clean makes a foreign text fit for output: one line without control characters, at most most bytes long.
+// clean makes a foreign text fit for output: one line without control characters, at most most
+// bytes long.
 func clean(s string, most int) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {
@@ -135,7 +136,8 @@ func clean(s string, most int) string {
 	return s[:most]
 }
 
-// plain says whether s looks like a cloud's name: printable ASCII without blanks, quotes and brackets, not too long.
+// plain says whether s looks like a cloud's name: printable ASCII without blanks, quotes and
+// brackets, not too long.
 func plain(s string) bool {
 	if s == "" || len(s) > 256 {
 		return false

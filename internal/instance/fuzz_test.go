@@ -83,7 +83,8 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// TestChartTypes: on EKS the DaemonSet comes to every instance type that nodeadm's table of GPU types has.
+// TestChartTypes: on EKS the DaemonSet comes to every instance type that nodeadm's table of GPU
+// types has.
 func TestChartTypes(t *testing.T) {
 	text := must.Get(os.ReadFile("../../images/chart/values.yaml"))(t)
 	var values struct {
@@ -110,8 +111,8 @@ func TestChartTypes(t *testing.T) {
 	}
 }
 
-// TestInterfaces: the figures of some types are those of https://github.com/awslabs/amazon-eks-ami, eni_max_pods_test.go and the old
-// eni-max-pods.txt: interfaces × (addresses − 1) + 2.
+// TestInterfaces: the figures of some types are those of https://github.com/awslabs/amazon-eks-ami,
+// eni_max_pods_test.go and the old eni-max-pods.txt: interfaces × (addresses − 1) + 2.
 func TestInterfaces(t *testing.T) {
 	for name, pods := range map[string]int{
 		"p5.48xlarge": 100, "p5en.48xlarge": 198, "p4d.24xlarge": 737, "p3dn.24xlarge": 737, "p6-b200.48xlarge": 198,

@@ -2,8 +2,9 @@
 
 // Package instance identifies a cloud's machine: its cloud and, on EC2, its type and its cluster.
 //
-// Detect reads files and never uses the network. Ask asks EC2's metadata service, which tells each machine about itself at a
-// fixed address. AskCluster asks the APIs of EKS and EC2, if no nearer source knows the cluster.
+// Detect reads files and never uses the network. Ask asks EC2's metadata service, which tells each
+// machine about itself at a fixed address. AskCluster asks the APIs of EKS and EC2, if no nearer
+// source knows the cluster.
 package instance
 
 import (
@@ -22,8 +23,8 @@ import (
 type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
 	Why  string `json:"why,omitempty"`  // the sign seen
-	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh: refused), gke, aks,
-	// aks-flex; "" for none.
+	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2
+	// (bootstrap.sh: refused), gke, aks, aks-flex; "" for none.
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
 	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
@@ -65,16 +66,19 @@ type ClusterRef struct {
 	Name   string // "" = as the user data says
 	Region string // "" = the machine's own
 	Via    host.Via
-	// Kept names a file that a join wrote from Cluster.Keep: gpuadm does not ask again for its facts.
+	// Kept names a file that a join wrote from Cluster.Keep: gpuadm does not ask again for its
+	// facts.
 	Kept string
-	// Stated: node.toml states server, CA and the services' network. EKS is not asked, at most EC2 for the node's name.
+	// Stated: node.toml states server, CA and the services' network. EKS is not asked, at most EC2
+	// for the node's name.
 	Stated bool
 	// NodeName is the node's name if it is already decided: gpuadm then does not ask EC2 for it.
 	NodeName string
 }
 
-// Ask asks EC2's metadata service about the machine. It never uses a proxy, and never takes longer than half a minute; if the
-// service refuses, Ask returns at once. Errors are *trouble.Error, or a host.Later in a root folder.
+// Ask asks EC2's metadata service about the machine. It never uses a proxy, and never takes longer
+// than half a minute; if the service refuses, Ask returns at once. Errors are *trouble.Error, or a
+// host.Later in a root folder.
 func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &trouble.Error{What: "cannot ask EC2's metadata service: it answers too slowly", Passing: true})
 	defer cancel()
@@ -115,13 +119,14 @@ func address(texts []string) string {
 	return ip.String()
 }
 
-// interfacesOf returns the number of network interfaces on the default network card of an EC2 type, and the number of IPv4
-// addresses of each; the number of pods depends on them. The table is the GPU part of the table built into EKS's nodeadm: so no
-// role needs the right to ask EC2, and a node has the same number of pods whichever tool joined it. 0 for a type that is not in
-// the table.
+// interfacesOf returns the number of network interfaces on the default network card of an EC2 type,
+// and the number of IPv4 addresses of each; the number of pods depends on them. The table is the
+// GPU part of the table built into EKS's nodeadm: so no role needs the right to ask EC2, and a node
+// has the same number of pods whichever tool joined it. 0 for a type that is not in the table.
 //
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl of commit 81fec2e8 (23 July
-// 2026), which is made of DescribeInstanceTypes. It lacks g3, p3 but p3dn, and p6e.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl
+// of commit 81fec2e8 (23 July 2026), which is made of DescribeInstanceTypes. It lacks g3, p3 but
+// p3dn, and p6e.
 func interfacesOf(kind string) (enis, addresses int) {
 	for _, row := range interfaceRows() {
 		if slices.Contains(strings.Fields(row.names), kind) {

@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestTokenOfEachPartition signs for the STS of the cluster's own partition of AWS: its API server asks no other.
+// TestTokenOfEachPartition signs for the STS of the cluster's own partition of AWS: its API server
+// asks no other.
 func TestTokenOfEachPartition(t *testing.T) {
 	for region, at := range map[string]string{
 		"us-east-1": "amazonaws.com", "cn-north-1": "amazonaws.com.cn", "us-gov-west-1": "amazonaws.com", "us-iso-east-1": "c2s.ic.gov",
@@ -39,8 +40,8 @@ func TestTokenOfEachPartition(t *testing.T) {
 	}
 }
 
-// TestDomainIsTheSDKs compares gpuadm's domains with those of the SDK's client of EKS, which gpuadm does not link: its tables take time at
-// each start.
+// TestDomainIsTheSDKs compares gpuadm's domains with those of the SDK's client of EKS, which gpuadm
+// does not link: its tables take time at each start.
 func TestDomainIsTheSDKs(t *testing.T) {
 	resolver := eks.NewDefaultEndpointResolverV2()
 	for _, region := range []string{
@@ -54,8 +55,8 @@ func TestDomainIsTheSDKs(t *testing.T) {
 	}
 }
 
-// TestLive asks through a real machine's door, over a real network. The address comes in by the SDK's own variable. A
-// proxy that is set for the process is not gone through.
+// TestLive asks through a real machine's door, over a real network. The address comes in by the
+// SDK's own variable. A proxy that is set for the process is not gone through.
 func TestLive(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	t.Setenv("http_proxy", "http://192.0.2.1:1")
@@ -71,7 +72,8 @@ func TestLive(t *testing.T) {
 	check.That(t, err == nil && i.ID == f.Machine.ID, "%+v %v", i, err)
 }
 
-// TestHopLimitOnAConnection sees through Go's own HTTP transport that the request for a token is taken and not answered.
+// TestHopLimitOnAConnection sees through Go's own HTTP transport that the request for a token is
+// taken and not answered.
 func TestHopLimitOnAConnection(t *testing.T) {
 	f := &cloudfake.Fake{Machine: ec2()}
 	f.Break(cloudfake.Fault{On: "PUT ", What: "drop"})
@@ -85,7 +87,8 @@ func TestHopLimitOnAConnection(t *testing.T) {
 	})
 }
 
-// piped is a machine of which each connection is a pipe, so that time can be simulated, and the listener at their other ends.
+// piped is a machine of which each connection is a pipe, so that time can be simulated, and the
+// listener at their other ends.
 type piped struct {
 	*simhost.Node
 	conns  chan net.Conn

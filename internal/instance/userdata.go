@@ -18,13 +18,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// userDataMost limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16 KiB packed. nodeadm could
-// not read larger user data.
+// userDataMost limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16
+// KiB packed. nodeadm could not read larger user data.
 const userDataMost = 1 << 20
 
-// nodeConfig reads the cluster from user data as nodeadm accepts it: NodeConfig documents of node.eks.aws, alone or as parts of
-// a MIME message, packed by gzip and base64 or not; later documents win. It ignores the rest. nil if there is no document, or
-// none with facts about the cluster.
+// nodeConfig reads the cluster from user data as nodeadm accepts it: NodeConfig documents of
+// node.eks.aws, alone or as parts of a MIME message, packed by gzip and base64 or not; later
+// documents win. It ignores the rest. nil if there is no document, or none with facts about the
+// cluster.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/configprovider/userdata.go
 func nodeConfig(data []byte) *Cluster {
 	var c Cluster
@@ -142,7 +143,8 @@ func server(s string) bool {
 	return err == nil && plain(s) && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 }
 
-// clusterName says whether s is a valid name for EKS: https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
+// clusterName says whether s is a valid name for EKS:
+// https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
 func clusterName(s string) bool {
 	if s == "" || len(s) > 100 {
 		return false
@@ -158,7 +160,8 @@ func clusterName(s string) bool {
 }
 
 // ClusterDNS returns the address of the cluster's DNS in EKS: the services' tenth.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go: GetClusterDns
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go:
+// GetClusterDns
 func ClusterDNS(cidr netip.Prefix) []string {
 	ip := cidr.Masked().Addr()
 	for range 10 {

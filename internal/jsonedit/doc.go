@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonedit changes single values of a JSON object as text: everything else keeps its bytes, order, indentation and large
-// numbers. The standard library reads and judges JSON, and cannot edit it in place.
+// Package jsonedit changes single values of a JSON object as text: everything else keeps its bytes,
+// order, indentation and large numbers. The standard library reads and judges JSON, and cannot edit
+// it in place.
 package jsonedit
 
 import (
@@ -18,7 +19,8 @@ import (
 // deepest is how deep a document may be nested. Configuration files are nested a few deep.
 const deepest = 100
 
-// A Doc is the text of one JSON object, and the places of its values. An empty text is an empty object.
+// A Doc is the text of one JSON object, and the places of its values. An empty text is an empty
+// object.
 type Doc struct {
 	text []byte
 	root *node
@@ -37,7 +39,8 @@ type member struct {
 	value *node
 }
 
-// Parse reads one object. Two members of one name are refused: readers differ in which of them counts.
+// Parse reads one object. Two members of one name are refused: readers differ in which of them
+// counts.
 func Parse(text []byte) (*Doc, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return &Doc{text: text}, nil
@@ -73,7 +76,8 @@ type parser struct {
 	at   int
 }
 
-// blanks passes over white space, and over the comma or colon that a parser of valid text need not tell apart.
+// blanks passes over white space, and over the comma or colon that a parser of valid text need not
+// tell apart.
 func (p *parser) blanks() {
 	for p.at < len(p.text) && strings.IndexByte(" \t\r\n,:", p.text[p.at]) >= 0 {
 		p.at++
@@ -154,7 +158,8 @@ func (d *Doc) Text(path ...string) []byte {
 	return d.text[n.start:n.end]
 }
 
-// Keys returns the names of the members of the object at a path, in their order; none if there is no object.
+// Keys returns the names of the members of the object at a path, in their order; none if there is
+// no object.
 func (d *Doc) Keys(path ...string) (keys []string) {
 	if n := d.find(path); n != nil {
 		for _, m := range n.members {
@@ -179,7 +184,8 @@ func (d *Doc) Line(path ...string) int {
 	return 1 + bytes.Count(d.text[:n.start], []byte("\n"))
 }
 
-// same says whether two texts mean the same value. Numbers are compared by their text: no digit may be lost.
+// same says whether two texts mean the same value. Numbers are compared by their text: no digit may
+// be lost.
 func same(a, b []byte) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -198,7 +204,8 @@ func decoded(text []byte) (v any, err error) {
 	return v, err
 }
 
-// with is the decoded document with a value at a path; nil takes it away. Objects that lead there are made.
+// with is the decoded document with a value at a path; nil takes it away. Objects that lead there
+// are made.
 func with(tree any, path []string, value any) any {
 	old, _ := tree.(map[string]any)
 	out := map[string]any{}

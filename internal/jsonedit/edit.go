@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// Set returns the text with a value, which is JSON, at a path. What is there is replaced; objects that lead there are made. It is
-// written as what is around it is. Parsing proves that nothing else has changed.
+// Set returns the text with a value, which is JSON, at a path. What is there is replaced; objects
+// that lead there are made. It is written as what is around it is. Parsing proves that nothing else
+// has changed.
 func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 	for i := range path[:len(path)-1] {
 		if n := d.find(path[:i+1]); n != nil && !n.object {
@@ -118,7 +119,8 @@ func (d *Doc) style() style {
 	return s
 }
 
-// object is an object of one member, or of one that holds one, and so on down the path. indent is that of its line.
+// object is an object of one member, or of one that holds one, and so on down the path. indent is
+// that of its line.
 func (s style) object(indent, value string, path []string) string {
 	if s.eol == "" {
 		return "{" + Quote(path[0]) + ": " + s.nested("", value, path[1:]) + "}"
@@ -161,7 +163,8 @@ type Change struct {
 // String is the change's path as people write it: features.cdi.
 func (c Change) String() string { return strings.Join(c.Path, ".") }
 
-// Changes lists what an edit changed, in the order of the new text. Objects are looked into, lists are values.
+// Changes lists what an edit changed, in the order of the new text. Objects are looked into, lists
+// are values.
 func Changes(before, after *Doc) []Change { return changes(before, after, nil) }
 
 func changes(before, after *Doc, at []string) (list []Change) {
@@ -185,9 +188,10 @@ func changes(before, after *Doc, at []string) (list []Change) {
 	return list
 }
 
-// TakeOut takes an edit (before → after) out of found, which was changed since, value by value. A value that is as the edit left it
-// becomes what it was; one that is gone, or is what it was, counts as taken out; any other stays, and left names it. An object that
-// the edit brought, and that holds nothing any more, goes too. keep says why a change stays all the same; nil: none does.
+// TakeOut takes an edit (before → after) out of found, which was changed since, value by value. A
+// value that is as the edit left it becomes what it was; one that is gone, or is what it was,
+// counts as taken out; any other stays, and left names it. An object that the edit brought, and
+// that holds nothing any more, goes too. keep says why a change stays all the same; nil: none does.
 func TakeOut(before, after, found []byte, keep func(is *Doc, c Change) string) (rest []byte, left []string, err error) {
 	var docs [3]*Doc
 	for i, text := range [][]byte{before, after, found} {

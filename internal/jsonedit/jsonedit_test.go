@@ -97,8 +97,9 @@ func TestTakeOut(t *testing.T) {
 	}
 }
 
-// FuzzSet holds for any text: what can be edited stays valid, every other value keeps its text and its order, a second edit changes
-// nothing, and taking the edit out beside another one leaves what that other one alone would have made.
+// FuzzSet holds for any text: what can be edited stays valid, every other value keeps its text and
+// its order, a second edit changes nothing, and taking the edit out beside another one leaves what
+// that other one alone would have made.
 func FuzzSet(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":{"b":1},"c":[1,{"a":2}]}`, "{\r\n\t\"x\": 1e400\r\n}", `{"a":null}`, `{ "\u0061" : 9007199254740993 , "b":{ } }`} {
 		f.Add([]byte(text), "a", "b")

@@ -132,7 +132,8 @@ func TestForbidden(t *testing.T) {
 	check.That(t, !wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "only reach its own node").Passing, "waiting does not help")
 }
 
-// TestDeniedByPolicy: a policy's denial is recognised by its code, no role is advised against it, and a try changes nothing.
+// TestDeniedByPolicy: a policy's denial is recognised by its code, no role is advised against it,
+// and a try changes nothing.
 func TestDeniedByPolicy(t *testing.T) {
 	c, sim, _ := fixture(t)
 	before := fmt.Sprint(sim.Node("gpu-1"))

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Why is a kind of failure; kinds differ by their remedy. errors.Is(err, kube.Missing) finds it in this package's errors, which
-// all are *trouble.Error.
+// Why is a kind of failure; kinds differ by their remedy. errors.Is(err, kube.Missing) finds it in
+// this package's errors, which all are *trouble.Error.
 type Why string
 
 // The kinds.
@@ -69,13 +69,15 @@ func (f *fault) to(verb, what string) *trouble.Error {
 	}
 }
 
-// denial has the causes that an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
-// pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch), pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
+// denial has the causes that an admission policy adds to its denial; RBAC and NodeRestriction add
+// none. Sources: kubernetes, apiserver, pkg/admission/plugin/policy/validating/dispatcher.go
+// (Dispatch), pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
 type denial []string
 
 func (d denial) Error() string { return strings.Join(d, "; ") }
 
-// Denied says whether an admission policy has denied the request, and has put this code into its message.
+// Denied says whether an admission policy has denied the request, and has put this code into its
+// message.
 func Denied(err error, code string) bool {
 	d := denial{}
 	return errors.As(err, &d) && slices.ContainsFunc(d, func(message string) bool { return strings.Contains(message, code) })
@@ -137,7 +139,8 @@ type credential struct {
 
 const execGroup = "client.authentication.k8s.io/"
 
-// plugin checks a kubeconfig's settings of a plugin. A command with a slash is relative to the kubeconfig.
+// plugin checks a kubeconfig's settings of a plugin. A command with a slash is relative to the
+// kubeconfig.
 func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 	p := &plugin{version: s.APIVersion, hint: clean(s.InstallHint, 300), cluster: s.ClusterInfo}
 	switch {
@@ -191,8 +194,9 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	return got, nil
 }
 
-// signed returns the EKS token that the plugin would make for the machine's role: gpuadm makes it in milliseconds, and Python's
-// aws takes a second of CPU time. nil if the plugin would, or might, do something else.
+// signed returns the EKS token that the plugin would make for the machine's role: gpuadm makes it
+// in milliseconds, and Python's aws takes a second of CPU time. nil if the plugin would, or might,
+// do something else.
 func (l *login) signed(ctx context.Context) (*credential, error) {
 	p := l.exec
 	cluster, region := p.eks()
@@ -206,9 +210,11 @@ func (l *login) signed(ctx context.Context) (*credential, error) {
 	return &credential{token: token, expires: expires}, err
 }
 
-// eks returns the cluster and the region if the plugin makes tokens for EKS and is called as EKS's own images call it; else "".
-// Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before its pull 2645,
-// templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli, awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
+// eks returns the cluster and the region if the plugin makes tokens for EKS and is called as EKS's
+// own images call it; else "".
+// Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before
+// its pull 2645, templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli,
+// awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
 func (p *plugin) eks() (cluster, region string) {
 	if a := p.argv; len(a) == 7 && path.Base(a[0]) == "aws" && slices.Equal(a[1:4], []string{"eks", "get-token", "--cluster-name"}) && a[5] == "--region" {
 		return a[4], a[6]
@@ -227,7 +233,8 @@ func (l *login) forget() bool {
 	return had
 }
 
-// execInfo returns the plugin's input: the wanted form of the answer and, if the plugin needs it, the cluster.
+// execInfo returns the plugin's input: the wanted form of the answer and, if the plugin needs it,
+// the cluster.
 func (l *login) execInfo() string {
 	spec := map[string]any{"interactive": false}
 	if l.exec.cluster {

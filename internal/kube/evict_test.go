@@ -9,8 +9,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestEvict: what the API server answers to an eviction, by pkg/registry/core/pod/storage/eviction.go of Kubernetes: also a budget that does
-// not let the pod go, and two budgets, which it says in a Status under 201.
+// TestEvict: what the API server answers to an eviction, by
+// pkg/registry/core/pod/storage/eviction.go of Kubernetes: also a budget that does not let the pod
+// go, and two budgets, which it says in a Status under 201.
 func TestEvict(t *testing.T) {
 	pod := func(name string) Pod {
 		return Pod{Meta: Meta{Namespace: "ml", Name: name, UID: "uid-" + name}}

@@ -79,7 +79,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecAgain wants a plugin asked again when what it gave has run out, or is no longer taken; and then not for ever.
+// TestExecAgain wants a plugin asked again when what it gave has run out, or is no longer taken;
+// and then not for ever.
 func TestExecAgain(t *testing.T) {
 	sim := kubesim.New(kubesim.User{})
 	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./bin/p}}`))
@@ -148,11 +149,13 @@ func FuzzExecAnswer(f *testing.F) {
 	})
 }
 
-// TestExecOfEKS: on EC2 gpuadm signs the token itself that the kubeconfigs of EKS's images have a program make, and runs nothing. What
-// the program would do otherwise than by the machine's role is left to it.
+// TestExecOfEKS: on EC2 gpuadm signs the token itself that the kubeconfigs of EKS's images have a
+// program make, and runs nothing. What the program would do otherwise than by the machine's role is
+// left to it.
 func TestExecOfEKS(t *testing.T) {
 	const ec2 = "-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n"
-	// The arguments are those of awslabs/amazon-eks-ami: nodeadm/internal/kubelet/kubeconfig.template.yaml, and, before its pull 2645,
+	// The arguments are those of awslabs/amazon-eks-ami:
+	// nodeadm/internal/kubelet/kubeconfig.template.yaml, and, before its pull 2645,
 	// templates/al2/runtime/kubelet-kubeconfig.
 	const nodeadm, al2 = `command: aws, args: [eks, get-token, --cluster-name, gpus, --region, us-east-1]`,
 		`command: /usr/bin/aws-iam-authenticator, args: [token, -i, gpus, --region, us-east-1]`

@@ -57,7 +57,8 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault 
 	return e
 }
 
-// words returns the message and the causes in a server's answer; without a Status, the general text for the HTTP status.
+// words returns the message and the causes in a server's answer; without a Status, the general text
+// for the HTTP status.
 func words(body []byte) (message string, causes []string) {
 	var r refusal
 	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer may have answered
@@ -146,7 +147,8 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 	return e
 }
 
-// untrusted names the certificate that is not trusted and the trusted authorities; nil for another error.
+// untrusted names the certificate that is not trusted and the trusted authorities; nil for another
+// error.
 func (c *Client) untrusted(err error) *fault {
 	e := &fault{why: Untrusted}
 	verify, invalid, name := (*tls.CertificateVerificationError)(nil), x509.CertificateInvalidError{}, x509.HostnameError{}

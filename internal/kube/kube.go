@@ -2,8 +2,9 @@
 
 // Package kube asks a Kubernetes API server about one node, and changes that node's object there.
 //
-// It makes the few requests that gpuadm needs (get the Node, patch it, set a condition, create an Event, list its pods) and says in
-// plain words why one failed. All requests go through internal/host: code that may only look cannot change the cluster either.
+// It makes the few requests that gpuadm needs (get the Node, patch it, set a condition, create an
+// Event, list its pods) and says in plain words why one failed. All requests go through
+// internal/host: code that may only look cannot change the cluster either.
 package kube
 
 import (
@@ -24,15 +25,18 @@ func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet}, name)
 }
 
-// CachedNode returns the Node object from the API server's cache, which may be a moment late and costs etcd nothing. It is for callers
-// that poll; kubelet reads its own Node in this way. Sources: kubernetes, pkg/kubelet/kubelet_node_status.go (tryUpdateNodeStatus);
-// https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list (resourceVersion="0").
+// CachedNode returns the Node object from the API server's cache, which may be a moment late and
+// costs etcd nothing. It is for callers that poll; kubelet reads its own Node in this way. Sources:
+// kubernetes, pkg/kubelet/kubelet_node_status.go (tryUpdateNodeStatus);
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list
+// (resourceVersion="0").
 func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: url.Values{"resourceVersion": {"0"}}}, name)
 }
 
-// Patch is a strategic merge patch: a field that it sets to nil is removed, conditions are merged by type, and other lists are replaced as a
-// whole. With a resourceVersion in its metadata it applies to that version only: it gets a Conflict if another client has changed the Node.
+// Patch is a strategic merge patch: a field that it sets to nil is removed, conditions are merged
+// by type, and other lists are replaced as a whole. With a resourceVersion in its metadata it
+// applies to that version only: it gets a Conflict if another client has changed the Node.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply
 type Patch map[string]any
 
@@ -46,16 +50,18 @@ func (c *Client) patch(ctx context.Context, r call, name string, p Patch) (*Node
 	return c.node(ctx, r, name)
 }
 
-// TryLabel sets a label of the Node in a dry run, which changes nothing: admission judges a dry run like the change itself.
+// TryLabel sets a label of the Node in a dry run, which changes nothing: admission judges a dry run
+// like the change itself.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
 	_, err := c.patch(ctx, call{verb: "try to label", query: url.Values{"dryRun": {"All"}}}, name, Patch{"metadata": Patch{"labels": Patch{key: value}}})
 	return err
 }
 
-// PatchStatus is PatchNode for the status and the metadata of a Node: the API server ignores changes to the spec. Kubelet also
-// changes labels and annotations together with its status. Sources: kubernetes, pkg/registry/core/node/strategy.go
-// (nodeStatusStrategy); kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
+// PatchStatus is PatchNode for the status and the metadata of a Node: the API server ignores
+// changes to the spec. Kubelet also changes labels and annotations together with its status.
+// Sources: kubernetes, pkg/registry/core/node/strategy.go (nodeStatusStrategy);
+// kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
 func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, error) {
 	return c.patch(ctx, call{verb: "patch", sub: "status"}, name, p)
 }
@@ -75,7 +81,8 @@ func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
 	return node, nil
 }
 
-// maxNote is how many bytes of text an Event may carry: maxMessageLength in kubernetes pkg/apis/core/validation/events.go.
+// maxNote is how many bytes of text an Event may carry: maxMessageLength in kubernetes
+// pkg/apis/core/validation/events.go.
 const maxNote = 1024
 
 // Event creates an Event about a Node.
@@ -88,8 +95,8 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	ev.InvolvedObject = Reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node} // kubectl describe node looks for this UID
 	ev.Source.Component = agent
 	ev.FirstTimestamp, ev.LastTimestamp = now.UTC().Truncate(time.Second), now.UTC().Truncate(time.Second)
-	// The client chooses the name, so that a retry after a lost answer does not create a second Event. Clocks may stop or go
-	// back, so the name includes a hash of the text.
+	// The client chooses the name, so that a retry after a lost answer does not create a second
+	// Event. Clocks may stop or go back, so the name includes a hash of the text.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(ev.Reason + " " + ev.Message))
 	ev.Name = fmt.Sprintf("%s.%x%08x", node, now.UnixNano(), hash.Sum32())
@@ -106,8 +113,8 @@ type User struct {
 	Extra    map[string][]string
 }
 
-// Node returns the node of the pod to which the token is bound, as the server reports it; "" if the token has none. A server
-// before Kubernetes 1.30 writes none into tokens.
+// Node returns the node of the pod to which the token is bound, as the server reports it; "" if the
+// token has none. A server before Kubernetes 1.30 writes none into tokens.
 // Source: kubernetes/enhancements, keps/sig-auth/4193-bound-service-account-token-improvements.
 func (u User) Node() string {
 	if names := u.Extra["authentication.kubernetes.io/node-name"]; len(names) == 1 {
@@ -116,8 +123,8 @@ func (u User) Node() string {
 	return ""
 }
 
-// Clock is the time of a kubeconfig's server, and the machine's at its answer. No credentials are shown: an answer that refuses the asker has
-// the time too.
+// Clock is the time of a kubeconfig's server, and the machine's at its answer. No credentials are
+// shown: an answer that refuses the asker has the time too.
 func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here time.Time, err error) {
 	s, err := settingOf(v, From{Kubeconfig: kubeconfig})
 	if err != nil {
@@ -136,7 +143,8 @@ func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here ti
 	return a.date, c.now(), nil
 }
 
-// Whoami returns the client's identity as the server sees it. A server before Kubernetes 1.28 lacks that API (Missing): KEP 3325.
+// Whoami returns the client's identity as the server sees it. A server before Kubernetes 1.28 lacks
+// that API (Missing): KEP 3325.
 func (c *Client) Whoami(ctx context.Context) (User, error) {
 	var review struct{ Status struct{ UserInfo User } }
 	err := c.do(ctx, call{
@@ -146,16 +154,19 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 	return review.Status.UserInfo, err
 }
 
-// Pods lists the pods of a node from the server's cache: version 0 costs etcd nothing, and the cache has an index by node.
+// Pods lists the pods of a node from the server's cache: version 0 costs etcd nothing, and the
+// cache has an index by node.
 func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 	var list struct{ Items []Pod }
 	err := c.do(ctx, ofNode(call{what: "the pods of node " + node, right: "list pods", path: "/api/v1/pods", into: &list}, node))
 	return list.Items, err
 }
 
-// Evict evicts a pod if its PodDisruptionBudgets allow it. If they do not, the error is Busy, and Because names the budget; it is Missing if the pod
-// is gone, and a Conflict if another pod of that name has replaced it. For a pod with two budgets the server answers with a Status of 500.
-// Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/; kubernetes, pkg/registry/core/pod/storage/eviction.go.
+// Evict evicts a pod if its PodDisruptionBudgets allow it. If they do not, the error is Busy, and
+// Because names the budget; it is Missing if the pod is gone, and a Conflict if another pod of that
+// name has replaced it. For a pod with two budgets the server answers with a Status of 500.
+// Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/; kubernetes,
+// pkg/registry/core/pod/storage/eviction.go.
 func (c *Client) Evict(ctx context.Context, p Pod) error {
 	var made struct{ Status, Message string }
 	r := call{
@@ -199,8 +210,9 @@ type slice struct {
 	}
 }
 
-// Slices counts the devices that DRA drivers offer on a node: driver name to devices of complete pools, 0 for a driver whose
-// pools are not complete yet. nil if the server has no such API, which is in Kubernetes 1.34 and newer; NVIDIA's driver needs 1.34.2.
+// Slices counts the devices that DRA drivers offer on a node: driver name to devices of complete
+// pools, 0 for a driver whose pools are not complete yet. nil if the server has no such API, which
+// is in Kubernetes 1.34 and newer; NVIDIA's driver needs 1.34.2.
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
 	var list struct{ Items []slice }
 	r := call{what: "the ResourceSlices of node " + node, right: "list resourceslices.resource.k8s.io", into: &list, path: "/apis/resource.k8s.io/v1/resourceslices"}

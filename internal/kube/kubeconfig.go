@@ -17,8 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// kubeconfig has the fields that gpuadm reads: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
-// gpuadm does not use clientcmd's loader, whose errors quote the file's content.
+// kubeconfig has the fields that gpuadm reads:
+// https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ gpuadm does not use clientcmd's
+// loader, whose errors quote the file's content.
 type kubeconfig struct {
 	Current  string         `yaml:"current-context"`
 	Contexts []contextEntry `yaml:"contexts"`
@@ -126,7 +127,8 @@ func (s setting) files() (names []string) {
 	return names
 }
 
-// parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. It is pure. Its errors quote names, and no other values.
+// parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. It is
+// pure. Its errors quote names, and no other values.
 func parse(text []byte, folder string) (s setting, err error) {
 	var k kubeconfig
 	if len(text) > maxSmall {
@@ -156,7 +158,8 @@ func parse(text []byte, folder string) (s setting, err error) {
 	return s, err
 }
 
-// CredentialsIn returns those of a kubeconfig's current context, whatever its cluster; none if it cannot be read.
+// CredentialsIn returns those of a kubeconfig's current context, whatever its cluster; none if it
+// cannot be read.
 func CredentialsIn(text []byte) Credentials {
 	var k kubeconfig
 	if yaml.Unmarshal(text, &k) != nil {

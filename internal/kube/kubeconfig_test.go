@@ -59,7 +59,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestUnusable wants each kubeconfig that cannot be used named with what is wrong in it, and nothing of its secrets.
+// TestUnusable wants each kubeconfig that cannot be used named with what is wrong in it, and
+// nothing of its secrets.
 func TestUnusable(t *testing.T) {
 	good := withUser(`{token: ` + planted + `}`)
 	with := func(old, new string) string { return "-- etc/k --\n" + strings.Replace(good, old, new, 1) }
@@ -259,8 +260,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestKubeconfigNamesFilesOfOthers: where an operator names the kubeconfig, another user may own none of the files that it names, and
-// not the program that it has run.
+// TestKubeconfigNamesFilesOfOthers: where an operator names the kubeconfig, another user may own
+// none of the files that it names, and not the program that it has run.
 func TestKubeconfigNamesFilesOfOthers(t *testing.T) {
 	for file, text := range map[string]string{
 		"/etc/ca":   strings.Replace(withUser(`{token: x}`), "{server:", "{certificate-authority: ca, server:", 1),

@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// login has the credentials that gpuadm sends to the server. It reads files again for each request: kubelet and Kubernetes rotate them.
+// login has the credentials that gpuadm sends to the server. It reads files again for each request:
+// kubelet and Kubernetes rotate them.
 type login struct {
 	view  host.View
 	about string // in words, for errors
@@ -40,8 +41,8 @@ type login struct {
 	last string      // the token last sent, to keep it out of messages
 }
 
-// show returns the bearer token for one request, "" for none. It fails for credentials that cannot work: to an expired
-// certificate the server would only answer "unauthorized".
+// show returns the bearer token for one request, "" for none. It fails for credentials that cannot
+// work: to an expired certificate the server would only answer "unauthorized".
 func (l *login) show(ctx context.Context) (token string, err *fault) {
 	switch {
 	case l.exec != nil && l.certFile == "" && l.token == "" && l.tokenFile == "":

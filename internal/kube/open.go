@@ -157,7 +157,8 @@ func authorities(text []byte) (names []string, err error) {
 
 const podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// ofPod reads the server and the credentials that Kubernetes gives to each pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+// ofPod reads the server and the credentials that Kubernetes gives to each pod:
+// https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 func ofPod(v host.View) (s setting, err error) {
 	env, err := v.ReadFile("/proc/self/environ") // this process's own; a simulated machine has another
 	are := map[string]string{}
@@ -193,9 +194,10 @@ func small(v host.View, name string) ([]byte, error) {
 	return v.ReadFile(name)
 }
 
-// Clients are the clients of one run on one machine. There is one for each kubeconfig, kept while the kubeconfig is unchanged:
-// when thousands of nodes start together, the API server makes one TLS handshake for each client, not for each request, and an
-// exec plugin runs once. The zero Clients is ready for use.
+// Clients are the clients of one run on one machine. There is one for each kubeconfig, kept while
+// the kubeconfig is unchanged: when thousands of nodes start together, the API server makes one TLS
+// handshake for each client, not for each request, and an exec plugin runs once. The zero Clients
+// is ready for use.
 type Clients struct {
 	mu   sync.Mutex
 	made map[string]kept
@@ -248,8 +250,8 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 	return made, nil
 }
 
-// mark identifies settings by all inputs of a connection or a credential. There is none while a certificate, the client's own
-// or a trusted one, cannot be read.
+// mark identifies settings by all inputs of a connection or a credential. There is none while a
+// certificate, the client's own or a trusted one, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	l, trusted, pair := s.login, []byte(nil), new(tls.Certificate)
 	if s.roots == nil && s.via.CAFile != "" { // the CA file may change under the same name

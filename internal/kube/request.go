@@ -41,12 +41,14 @@ type call struct {
 
 type patienceKey struct{}
 
-// Within limits the time for all tries of one request, for callers to which half a minute is too long; with 0 there is one try.
+// Within limits the time for all tries of one request, for callers to which half a minute is too
+// long; with 0 there is one try.
 func Within(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, d)
 }
 
-// Soon gives requests one try each, and all of them together a limit; a server that cannot be connected to in the time reach ends them.
+// Soon gives requests one try each, and all of them together a limit; a server that cannot be
+// connected to in the time reach ends them.
 func Soon(ctx context.Context, reach, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithTimeoutCause(Within(ctx, 0), limit, fmt.Errorf("no answer within %v", limit))
 	ctx, cut := context.WithCancelCause(ctx)
@@ -62,8 +64,9 @@ func Soon(ctx context.Context, reach, limit time.Duration) (context.Context, con
 	}), func() { unreached.Stop(); end() }
 }
 
-// do makes a request, and retries it if the server is busy or the connection broke. It does not retry a Conflict: the object
-// has changed, and only the caller knows whether it still wants the same change.
+// do makes a request, and retries it if the server is busy or the connection broke. It does not
+// retry a Conflict: the object has changed, and only the caller knows whether it still wants the
+// same change.
 func (c *Client) do(ctx context.Context, r call) error {
 	body, err := r.body()
 	if err != nil {
@@ -101,7 +104,8 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 }
 
-// body returns the body of a call. It refuses names that no object can have: no other text may get into URLs.
+// body returns the body of a call. It refuses names that no object can have: no other text may get
+// into URLs.
 func (r call) body() (text []byte, err error) {
 	for _, name := range r.names {
 		ok := name != "" && len(name) <= 253 && !strings.Contains(name, "..") && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
@@ -118,7 +122,8 @@ func (r call) body() (text []byte, err error) {
 	return text, nil
 }
 
-// nap returns the pause after a try: as long as the server asks, else a growing time; with jitter, since many machines may fail together.
+// nap returns the pause after a try: as long as the server asks, else a growing time; with jitter,
+// since many machines may fail together.
 func (c *Client) nap(try int, after time.Duration) time.Duration {
 	nap := min(longNap, firstNap<<min(try, 10))
 	nap = nap/2 + time.Duration(c.jitter()*float64(nap)/2)

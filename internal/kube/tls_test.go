@@ -129,8 +129,8 @@ func signed(t testing.TB, c *x509.Certificate, by *authority) (cert, key []byte,
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), private
 }
 
-// TestClientsShare counts the connections to a real server: one for reads, one for writes, and a new one as
-// soon as the client certificate changes.
+// TestClientsShare counts the connections to a real server: one for reads, one for writes, and a
+// new one as soon as the client certificate changes.
 func TestClientsShare(t *testing.T) {
 	ca := newAuthority(t, "CA")
 	sim := kubesim.New(kubesim.Admin())
@@ -175,8 +175,8 @@ func TestClientsShare(t *testing.T) {
 	}
 }
 
-// TestClientsTrust: certificates of authorities that are replaced under the same name are read again, wherever they are
-// named: in the kubeconfig, or in [proxy].
+// TestClientsTrust: certificates of authorities that are replaced under the same name are read
+// again, wherever they are named: in the kubeconfig, or in [proxy].
 func TestClientsTrust(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
@@ -209,7 +209,8 @@ func TestClientsTrust(t *testing.T) {
 	}
 }
 
-// asking is the machine, with a kubeconfig for a server in a folder of its own, and what puts other files there.
+// asking is the machine, with a kubeconfig for a server in a folder of its own, and what puts other
+// files there.
 func asking(t *testing.T, s *httptest.Server, user string) (host.Host, func(name, text string), From) {
 	t.Helper()
 	dir := t.TempDir()

@@ -98,7 +98,8 @@ type fails struct{ err error }
 
 func (f fails) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
-// TestSilentServer wants a server that never answers given up in time: the last try has what the others have left.
+// TestSilentServer wants a server that never answers given up in time: the last try has what the
+// others have left.
 func TestSilentServer(t *testing.T) {
 	c, _, s := fixture(t)
 	c.http.Transport = silent{s}
@@ -117,8 +118,8 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.DeadlineExceeded
 }
 
-// TestServerIsSlow: a server that takes ten seconds for each answer is waited for, and asked no more than any other; one that fails
-// once, slowly, is asked again.
+// TestServerIsSlow: a server that takes ten seconds for each answer is waited for, and asked no
+// more than any other; one that fails once, slowly, is asked again.
 func TestServerIsSlow(t *testing.T) {
 	for asked, faults := range map[int][]kubesim.Fault{1: nil, 2: {{Status: 500}}} {
 		c, sim, s := fixture(t)
@@ -150,8 +151,8 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.through.RoundTrip(r)
 }
 
-// silentWay leads to a server. Connections that were made before it goes silent carry nothing any more and are never closed, as
-// where a load balancer or an address translation has forgotten them.
+// silentWay leads to a server. Connections that were made before it goes silent carry nothing any
+// more and are never closed, as where a load balancer or an address translation has forgotten them.
 type silentWay struct {
 	mu  sync.Mutex
 	old []chan struct{}
@@ -201,7 +202,8 @@ func (w *silentWay) goSilent() {
 	w.old = nil
 }
 
-// TestDeadConnection: a connection that carries nothing any more is found out within one request, and the next try makes another.
+// TestDeadConnection: a connection that carries nothing any more is found out within one request,
+// and the next try makes another.
 func TestDeadConnection(t *testing.T) {
 	sim := kubesim.New(kubesim.Admin())
 	sim.AddNode("gpu-1", nil)
@@ -228,7 +230,8 @@ func TestDeadConnection(t *testing.T) {
 	check.That(t, err == nil, "%v", err)
 }
 
-// TestClientOutlivesPlan: a client that a plan has made reads its token again for each request of the run that follows.
+// TestClientOutlivesPlan: a client that a plan has made reads its token again for each request of
+// the run that follows.
 func TestClientOutlivesPlan(t *testing.T) {
 	sim := kubesim.New(kubesim.Admin())
 	sim.AddNode("gpu-1", nil)

@@ -9,9 +9,11 @@ import (
 	"time"
 )
 
-// The parts of Kubernetes' objects that gpuadm reads or writes, under their names in the API. k8s.io/api and client-go would
-// make the binary a quarter larger. Decoding ignores fields that are not named here, and patches send no others.
-// Source: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/, and its pages event-v1 and pod-v1.
+// The parts of Kubernetes' objects that gpuadm reads or writes, under their names in the API.
+// k8s.io/api and client-go would make the binary a quarter larger. Decoding ignores fields that are
+// not named here, and patches send no others.
+// Source: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/, and its
+// pages event-v1 and pod-v1.
 
 // Meta is an object's metadata.
 type Meta struct {
@@ -57,7 +59,8 @@ type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
-	// The taint manager sets TimeAdded of a NoExecute taint. A patch replaces the whole list, so gpuadm sends it back unchanged.
+	// The taint manager sets TimeAdded of a NoExecute taint. A patch replaces the whole list, so
+	// gpuadm sends it back unchanged.
 	TimeAdded string `json:"timeAdded,omitempty"`
 }
 
@@ -89,7 +92,8 @@ const (
 // Quantity is an amount as the API writes it: "8", "1k", "126Gi".
 type Quantity string
 
-// Count returns the number of whole devices; 0 if the text is no number. The API server writes 1000 as "1k".
+// Count returns the number of whole devices; 0 if the text is no number. The API server writes 1000
+// as "1k".
 // Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 func (q Quantity) Count() int64 {
 	digits, thousands := strings.CutSuffix(string(q), "k")
@@ -140,8 +144,9 @@ type Pod struct {
 	} `json:"status"`
 }
 
-// Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at once, not a static pod, and
-// not a pod that has ended. Sources: kubernetes, staging/src/k8s.io/kubectl/pkg/drain/filters.go;
+// Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at
+// once, not a static pod, and not a pod that has ended. Sources: kubernetes,
+// staging/src/k8s.io/kubectl/pkg/drain/filters.go;
 // https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/.
 func (p Pod) Drained() bool {
 	_, mirror := p.Annotations["kubernetes.io/config.mirror"]

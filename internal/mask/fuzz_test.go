@@ -32,8 +32,8 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-// Masking is linear in the text, whatever the text is: twice the text allocates twice as much, and a quadratic
-// search would take the test's ten minutes for texts of this size.
+// Masking is linear in the text, whatever the text is: twice the text allocates twice as much, and
+// a quadratic search would take the test's ten minutes for texts of this size.
 func TestMaskIsLinear(t *testing.T) {
 	for _, unit := range []string{
 		"password=x ", "token: abc\n", `"`, " '", `\"`, "secret: [[[", "[", "http://a@b?c ", "://", "http://a:/@", "-----BEGIN ", "-----END ", "-----END PRIVATE KEY-----", "-----BEGIN CERTIFICATE",

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mask takes secrets out of texts before they leave gpuadm: what is printed, logged, recorded, or sent to an API server.
+// Package mask takes secrets out of texts before they leave gpuadm: what is printed, logged,
+// recorded, or sent to an API server.
 //
-// A secret is known by the name of its key, by its place (the login of a URL, the environment of a unit), or by its form (a PEM
-// block, a token that begins with ghp_). Texts are read line by line and need not parse. What is left has the structure
-// of the text, so that a recording still parses. Masking twice is masking once.
+// A secret is known by the name of its key, by its place (the login of a URL, the environment of a
+// unit), or by its form (a PEM block, a token that begins with ghp_). Texts are read line by line
+// and need not parse. What is left has the structure of the text, so that a recording still parses.
+// Masking twice is masking once.
 package mask
 
 import (
@@ -18,13 +20,14 @@ const Mark = "(masked)"
 // Text masks a configuration file, or what a command printed.
 func Text(text []byte) []byte { return File("", text) }
 
-// File masks a file. By its name it knows files of variables, of which it keeps only those that are known to be harmless.
+// File masks a file. By its name it knows files of variables, of which it keeps only those that are
+// known to be harmless.
 func File(name string, text []byte) []byte {
 	return []byte(settled(string(text), func(text string) string { return once(name, text) }))
 }
 
-// settled masks until the text is stable: the rest of a text may look like a secret once the part before it is masked. It repeats at
-// most five times.
+// settled masks until the text is stable: the rest of a text may look like a secret once the part
+// before it is masked. It repeats at most five times.
 func settled(text string, masked func(string) string) string {
 	for range 5 {
 		before := text
@@ -51,7 +54,8 @@ func once(name, text string) string {
 	return out.String()
 }
 
-// Message masks a sentence: an error, an event, what a failed command said. Words such as "the token: it has run out" stay.
+// Message masks a sentence: an error, an event, what a failed command said. Words such as "the
+// token: it has run out" stay.
 func Message(text string) string {
 	if !strings.ContainsAny(text, "=:.-_\"") && len(text) < 12 {
 		return text
@@ -87,7 +91,8 @@ func Args(argv []string) []string {
 	return out
 }
 
-// variables says whether a file holds variables of a unit or of all sessions: systemd.exec(5), EnvironmentFile=; pam_env(8).
+// variables says whether a file holds variables of a unit or of all sessions: systemd.exec(5),
+// EnvironmentFile=; pam_env(8).
 func variables(name string) bool {
 	dir, base := path.Dir(name), path.Base(name)
 	switch {
@@ -217,8 +222,8 @@ func (m *masker) behindFlag(s string) (string, bool) {
 	return s[:len(s)-len(rest)] + m.cover(rest), true
 }
 
-// netrc masks the password in a line of .netrc or of apt's auth.conf: "machine x login y password z". Sources: apt_auth.conf(5),
-// and the GNU manual's page on .netrc.
+// netrc masks the password in a line of .netrc or of apt's auth.conf: "machine x login y password
+// z". Sources: apt_auth.conf(5), and the GNU manual's page on .netrc.
 func netrc(s string) (string, bool) {
 	words := strings.Fields(s)
 	if len(words) < 2 {

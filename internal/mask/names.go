@@ -57,7 +57,8 @@ func secret(name string) bool {
 	return false
 }
 
-// describing are last words of names that say something about a secret, and are none: passwordFile, tokenTTL, auth_type.
+// describing are last words of names that say something about a secret, and are none: passwordFile,
+// tokenTTL, auth_type.
 func describing() []string {
 	return []string{
 		"file", "files", "path", "paths", "dir", "dirs", "directory", "ttl", "timeout", "expiry", "expires", "expiration", "duration", "seconds",
@@ -67,7 +68,8 @@ func describing() []string {
 	}
 }
 
-// container says whether all below a name is secret, whatever it is called: HTTP headers, a registry's login.
+// container says whether all below a name is secret, whatever it is called: HTTP headers, a
+// registry's login.
 func container(name string) bool {
 	words := split(name)
 	if len(words) == 0 {
@@ -80,14 +82,16 @@ func container(name string) bool {
 	return false
 }
 
-// descends says whether a name is a section's, with settings of their own below it: kubelet's "authentication".
+// descends says whether a name is a section's, with settings of their own below it: kubelet's
+// "authentication".
 func descends(name string) bool {
 	flat := strings.Join(split(name), "")
 	return strings.HasPrefix(flat, "authentic") || strings.HasPrefix(flat, "authoriz") || flat == "auths" || strings.HasSuffix(flat, "credentials") || flat == "session"
 }
 
-// split takes a name apart at what is no letter or digit, and where a capital follows a small letter. It reads the last
-// bytes alone: no name is longer, and what is longer must not cost more than its length.
+// split takes a name apart at what is no letter or digit, and where a capital follows a small
+// letter. It reads the last bytes alone: no name is longer, and what is longer must not cost more
+// than its length.
 func split(name string) (words []string) {
 	const most = 128
 	name = name[max(0, len(name)-most):]
@@ -123,7 +127,8 @@ func upper(c byte) bool  { return c >= 'A' && c <= 'Z' }
 func letter(c byte) bool { return upper(c) || c >= 'a' && c <= 'z' }
 func digit(c byte) bool  { return c >= '0' && c <= '9' }
 
-// harmless says whether a value of a secret-looking key is none: a path to the secret, a variable, a yes or no.
+// harmless says whether a value of a secret-looking key is none: a path to the secret, a variable,
+// a yes or no.
 func harmless(name, value string) bool {
 	switch strings.ToLower(value) {
 	case "", "true", "false", "yes", "no", "on", "off", "null", "none", "nil", "[]", "{}", "~", "always", "never",
@@ -155,7 +160,8 @@ func labelKey(value string) bool {
 	return value != ""
 }
 
-// file says whether a value is a path to a file, in a place where files are. A secret may begin with a slash as well.
+// file says whether a value is a path to a file, in a place where files are. A secret may begin
+// with a slash as well.
 func file(value string) bool {
 	value = strings.TrimPrefix(strings.TrimPrefix(value, "file://"), "unix://")
 	if len(value) > 255 || !strings.HasPrefix(value, "/") {

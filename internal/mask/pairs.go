@@ -4,7 +4,8 @@ package mask
 
 import "strings"
 
-// pairs masks the values of the secret-looking keys and flags in a line. depth is how deep it lies in strings of strings.
+// pairs masks the values of the secret-looking keys and flags in a line. depth is how deep it lies
+// in strings of strings.
 func (m *masker) pairs(s string, depth int) string {
 	var out strings.Builder
 	noClose := [2]bool{} // no " or ' closes any more
@@ -125,8 +126,9 @@ func (m *masker) inner(content string, depth int) string {
 	return masked
 }
 
-// separator is the length of an = or : and the blanks around it, 0 where there is none. A colon behind a word needs a blank, a
-// quote or a bracket behind it, or else a header's or a login's value may follow.
+// separator is the length of an = or : and the blanks around it, 0 where there is none. A colon
+// behind a word needs a blank, a quote or a bracket behind it, or else a header's or a login's
+// value may follow.
 func separator(s string, quoted bool) int {
 	n := len(s) - len(strings.TrimLeft(s, " \t"))
 	rest := s[n:]
@@ -143,7 +145,8 @@ func separator(s string, quoted bool) int {
 	return n + len(s[n:]) - len(strings.TrimLeft(s[n:], " \t"))
 }
 
-// word deals with what follows the word s[i:end], which is written, and returns the index behind what it has masked.
+// word deals with what follows the word s[i:end], which is written, and returns the index behind
+// what it has masked.
 func (m *masker) word(out *strings.Builder, s string, i, end int, at place) int {
 	name := s[i:end]
 	if sep := separator(s[end:], false); sep > 0 {
@@ -195,7 +198,8 @@ func flagWaits(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.Contains(word, "=") && len(word) > 2 && !strings.Contains(word, " ") && secret(word)
 }
 
-// generated says whether a word in a sentence may be a secret: it has letters and digits, and is no path.
+// generated says whether a word in a sentence may be a secret: it has letters and digits, and is no
+// path.
 func generated(word string) bool {
 	return len(word) >= 6 && strings.ContainsAny(word, letters) && strings.ContainsAny(word, digits) && !file(word)
 }

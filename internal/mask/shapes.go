@@ -4,8 +4,8 @@ package mask
 
 import "strings"
 
-// pem replaces PEM blocks, but those that all may read. The lines of one go away, as many as there are: where the
-// beginning or the end is cut off, all up to it.
+// pem replaces PEM blocks, but those that all may read. The lines of one go away, as many as there
+// are: where the beginning or the end is cut off, all up to it.
 func pem(text string) string {
 	const begin, end, dashes = "-----BEGIN ", "-----END ", "-----"
 	if !strings.Contains(text, dashes) {
@@ -52,7 +52,8 @@ func afterDashes(text string) string {
 	return text[len(line):]
 }
 
-// shapes takes out of a line what is a secret by its form: logins and queries of URLs, tokens, and what follows "Bearer".
+// shapes takes out of a line what is a secret by its form: logins and queries of URLs, tokens, and
+// what follows "Bearer".
 func shapes(s string) string {
 	s = urls(s)
 	var out strings.Builder
@@ -85,13 +86,15 @@ func tokenByte(c byte) bool {
 	return letter(c) || digit(c) || c == '-' || c == '_' || c == '.' || c == '+' || c == '~'
 }
 
-// opaque says whether a word is no word of a language: six characters or more, not small letters alone.
+// opaque says whether a word is no word of a language: six characters or more, not small letters
+// alone.
 func opaque(word string) bool {
 	return len(word) >= 6 && strings.ContainsFunc(word, func(r rune) bool { return r < 'a' && r != '-' && r != '.' && r != '/' || r > 'z' })
 }
 
-// tokenShape says whether a word is a token by how it begins. Each is named in its issuer's documentation, and in the rules of
-// gitleaks (config/gitleaks.toml) or in GitHub's list of supported secret scanning patterns.
+// tokenShape says whether a word is a token by how it begins. Each is named in its issuer's
+// documentation, and in the rules of gitleaks (config/gitleaks.toml) or in GitHub's list of
+// supported secret scanning patterns.
 func tokenShape(word string) bool {
 	if len(word) < 12 {
 		return false
@@ -121,10 +124,10 @@ func tokenShape(word string) bool {
 	return bootstrapToken(strings.Trim(word, ".-+~"))
 }
 
-// bootstrapToken says whether a word is a bootstrap token of Kubernetes: [a-z0-9]{6}\.[a-z0-9]{16}. Words of a host's name have the
-// form by chance; a token of letters alone is one in a thousand.
-// Sources: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/#token-format, and BootstrapTokenPattern in
-// Kubernetes' staging/src/k8s.io/cluster-bootstrap/token/api/types.go.
+// bootstrapToken says whether a word is a bootstrap token of Kubernetes: [a-z0-9]{6}\.[a-z0-9]{16}.
+// Words of a host's name have the form by chance; a token of letters alone is one in a thousand.
+// Sources: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/#token-format,
+// and BootstrapTokenPattern in Kubernetes' staging/src/k8s.io/cluster-bootstrap/token/api/types.go.
 func bootstrapToken(word string) bool {
 	return len(word) == 23 && word[6] == '.' && strings.Trim(word[:6]+word[7:], small+digits) == "" && strings.ContainsAny(word, digits)
 }
@@ -157,9 +160,10 @@ func urls(s string) string {
 	}
 }
 
-// plainURL is what comes behind the :// without login and query. By RFC 3986, 3.2, a login ends at the first @ before the first
-// slash; curl takes the last @ before it, and people write passwords that hold a slash as well. So all up to the last @ goes, unless
-// what is before it has no colon ahead of the first slash: then it is a host, and the @ belongs to its path.
+// plainURL is what comes behind the :// without login and query. By RFC 3986, 3.2, a login ends at
+// the first @ before the first slash; curl takes the last @ before it, and people write passwords
+// that hold a slash as well. So all up to the last @ goes, unless what is before it has no colon
+// ahead of the first slash: then it is a host, and the @ belongs to its path.
 func plainURL(s string) string {
 	var login string
 	if at := loginEnd(s); at >= 0 {
@@ -187,8 +191,10 @@ func loginEnd(s string) int {
 	return at
 }
 
-// plainQuery says whether a query asks a package repository for its mirrors, and holds nothing else.
-// Sources: mirrorlist= in the .repo files of Rocky Linux and Fedora, and the documentation of MirrorManager.
+// plainQuery says whether a query asks a package repository for its mirrors, and holds nothing
+// else.
+// Sources: mirrorlist= in the .repo files of Rocky Linux and Fedora, and the documentation of
+// MirrorManager.
 func plainQuery(q string) bool {
 	for pair := range strings.SplitSeq(q, "&") {
 		name, value, _ := strings.Cut(pair, "=")

@@ -29,8 +29,8 @@ func settingOf(key string) setting {
 	return other
 }
 
-// unit masks a line of a unit's file that holds a command or variables, and a line of a file of variables: of these all values
-// are blank, but those that are known to be harmless.
+// unit masks a line of a unit's file that holds a command or variables, and a line of a file of
+// variables: of these all values are blank, but those that are known to be harmless.
 func (m *masker) unit(s string) (string, bool) {
 	kind, lead, value := m.going, "", s
 	if kind == other {
@@ -94,7 +94,8 @@ func systemdWords(s string) (words []quotedWord, after string) {
 				continue
 			}
 		}
-		// Quotes may begin within a word: --flag="a b". One that does not close goes to the end of the line.
+		// Quotes may begin within a word: --flag="a b". One that does not close goes to the end of
+		// the line.
 		for end = 0; end < len(rest) && rest[end] != ' ' && rest[end] != '\t'; {
 			if rest[end] == '"' || rest[end] == '\'' {
 				close := closing(rest, end)
@@ -157,8 +158,8 @@ func (m *masker) variable(name, value string, whole bool) string {
 	return quote + plain + goesOn + quote + tail
 }
 
-// plainVariable says whether a variable is known to hold no secret: those of systemd.exec(5), of the Go runtime, and those by which
-// kubelet, containerd and NVIDIA's container toolkit are set up.
+// plainVariable says whether a variable is known to hold no secret: those of systemd.exec(5), of
+// the Go runtime, and those by which kubelet, containerd and NVIDIA's container toolkit are set up.
 func plainVariable(name string) bool {
 	switch name {
 	case "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "HOSTNAME", "NODENAME", "NODE_NAME", "NODE_IP", "LD_LIBRARY_PATH",
@@ -170,7 +171,8 @@ func plainVariable(name string) bool {
 	return strings.HasPrefix(name, "LC_") || strings.HasPrefix(name, "XDG_")
 }
 
-// harmlessValue says whether a value tells by its form that it is none: a switch, a small number, a time, a path, a variable.
+// harmlessValue says whether a value tells by its form that it is none: a switch, a small number, a
+// time, a path, a variable.
 func harmlessValue(value string) bool {
 	if harmless("", value) {
 		return true
@@ -184,8 +186,9 @@ func harmlessValue(value string) bool {
 	return false
 }
 
-// plainFlag says whether a flag is known to hold no secret, and is of use to a reader of the recording: flags of kubelet, containerd,
-// dockerd, CRI-O and NVIDIA's daemons, by their own help texts.
+// plainFlag says whether a flag is known to hold no secret, and is of use to a reader of the
+// recording: flags of kubelet, containerd, dockerd, CRI-O and NVIDIA's daemons, by their own help
+// texts.
 func plainFlag(flag string) bool {
 	switch strings.TrimLeft(flag, "-") {
 	case "address", "bind-address", "cgroup-driver", "cgroup-root", "cloud-provider", "cluster-dns", "cluster-domain", "cni-bin-dir", "cni-conf-dir", "config", "config-dir", "config-file",
@@ -201,12 +204,14 @@ func plainFlag(flag string) bool {
 	return false
 }
 
-// bareFlag says whether a flag is known to take no value, so that the next word is not one: those of systemctl(1), and gpuadm's.
+// bareFlag says whether a flag is known to take no value, so that the next word is not one: those
+// of systemctl(1), and gpuadm's.
 func bareFlag(flag string) bool {
 	return slices.Contains([]string{"--no-block", "--now", "--no-reload", "--no-ask-password", "--quiet", "--force", "--boot", "--unattended"}, flag)
 }
 
-// command masks the values of flags in a command line, unless the flag is known to be harmless. The first word is the program.
+// command masks the values of flags in a command line, unless the flag is known to be harmless. The
+// first word is the program.
 func (m *masker) command(s string, program bool) string {
 	words, after := systemdWords(s)
 	var out strings.Builder

@@ -25,7 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/falsely.txt again")
 
-// harmlessFiles are configurations without a secret: containerd's of the table's corpus, all of the recorded machines, and examples.
+// harmlessFiles are configurations without a secret: containerd's of the table's corpus, all of the
+// recorded machines, and examples.
 func harmlessFiles(t testing.TB) []txtar.File {
 	t.Helper()
 	var all []txtar.File
@@ -49,8 +50,8 @@ func harmlessFiles(t testing.TB) []txtar.File {
 	return all
 }
 
-// What holds no secret stays readable. The values that are masked all the same are listed in testdata/falsely.txt: a new one is a
-// decision.
+// What holds no secret stays readable. The values that are masked all the same are listed in
+// testdata/falsely.txt: a new one is a decision.
 func TestMaskedFalsely(t *testing.T) {
 	const most = 5
 	var list []string
@@ -101,7 +102,8 @@ func TestSentencesStay(t *testing.T) {
 					return true
 				}
 				text, err := strconv.Unquote(lit.Value)
-				// A signature's armour and a generated [repo] section are no sentences: a file of them is masked as files are.
+				// A signature's armour and a generated [repo] section are no sentences: a file of
+				// them is masked as files are.
 				if err != nil || strings.Count(text, " ") < 3 || strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "PGP SIGNED") || strings.HasPrefix(text, "[%s.repo]") {
 					return true
 				}

@@ -12,7 +12,8 @@ type assignment struct {
 	spaced bool // blanks are around the separator
 }
 
-// assigned masks the value at the start of rest if name is a secret's, and returns how much of rest it has written.
+// assigned masks the value at the start of rest if name is a secret's, and returns how much of rest
+// it has written.
 func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment) int {
 	if !secret(name) && !m.pair(name, rest) {
 		return 0
@@ -48,8 +49,8 @@ func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment)
 	return len(rest)
 }
 
-// pair remembers the name in a list of names and values, and says whether this is the value of a secret's name. Names come
-// first, or right behind.
+// pair remembers the name in a list of names and values, and says whether this is the value of a
+// secret's name. Names come first, or right behind.
 func (m *masker) pair(name, rest string) bool {
 	const far = 256 // bytes in which the name is looked for
 	switch strings.ToLower(name) {
@@ -145,7 +146,8 @@ func (m *masker) value(rest string, indent int) string {
 	return lead + Mark + tail
 }
 
-// cover masks all values in a text to its end, and keeps keys, brackets, quotes and the types of values.
+// cover masks all values in a text to its end, and keeps keys, brackets, quotes and the types of
+// values.
 func (m *masker) cover(s string) string {
 	covered, _ := m.coverTo(s, false)
 	return covered

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Distance is how many letters must be put in, taken out, replaced or swapped with their neighbour to turn a into b.
+// Distance is how many letters must be put in, taken out, replaced or swapped with their neighbour
+// to turn a into b.
 func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	before, last := []int(nil), make([]int, len(y)+1)
@@ -34,7 +35,8 @@ func Distance(a, b string) int {
 	return last[len(y)]
 }
 
-// Of is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
+// Of is the candidate most like name, or "" where none is like it enough to be meant. The first of
+// equals wins.
 func Of(name string, candidates []string) string {
 	const longest = 64 // no key is that long, and distances of long names cost
 	if utf8.RuneCountInString(name) > longest {

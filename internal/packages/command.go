@@ -18,20 +18,23 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// LockWait is how long gpuadm waits for another packager's lock: unattended-upgrades at boot takes minutes.
+// LockWait is how long gpuadm waits for another packager's lock: unattended-upgrades at boot takes
+// minutes.
 const LockWait = 5 * time.Minute
 
 // RepairLimit bounds dpkg --configure -a: it may compile a driver's modules for several kernels.
 const RepairLimit = 30 * time.Minute
 
-// Quiet adds variables to argv that keep packages' scripts from questions and restarts, needrestart(1), apt-listchanges(1),
-// ucf(1), and from running more compilers than the memory allows: see things.BuildJobs.
+// Quiet adds variables to argv that keep packages' scripts from questions and restarts,
+// needrestart(1), apt-listchanges(1), ucf(1), and from running more compilers than the memory
+// allows: see things.BuildJobs.
 func Quiet(v host.View, argv ...string) []string {
 	jobs := "OMP_NUM_THREADS=" + strconv.Itoa(kmod.BuildJobs(v))
 	return append([]string{"env", jobs, "NEEDRESTART_SUSPEND=1", "APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1"}, argv...)
 }
 
-// Due returns the changes that need a new version or a repair; it leaves out changes of marks alone.
+// Due returns the changes that need a new version or a repair; it leaves out changes of marks
+// alone.
 func Due(changes []converge.Change) (list []converge.Change) {
 	for _, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)
@@ -58,8 +61,9 @@ func Lines(text string) []string {
 // sayEvery is how often gpuadm names the process that it waits for.
 const sayEvery = 12 * time.Second
 
-// Patiently runs a command, and again while another process holds a packager's lock, until the wait has ended. It names the
-// holder at once, and then every sayEvery. explain makes an error of the command's output: a Locked if a lock was held.
+// Patiently runs a command, and again while another process holds a packager's lock, until the wait
+// has ended. It names the holder at once, and then every sayEvery. explain makes an error of the
+// command's output: a Locked if a lock was held.
 func Patiently(ctx context.Context, h host.Host, wait time.Duration, explain func(host.View, string, error) error, run func() ([]byte, error)) (out []byte, err error) {
 	err = patiently(ctx, h, wait, time.Second, func() error {
 		if out, err = run(); err != nil {
@@ -93,16 +97,18 @@ func patiently(ctx context.Context, h host.Host, wait, pause time.Duration, run 
 	}
 }
 
-// gpuadm shows the last lines of a failed apt, dpkg, dnf or rpm unchanged. It parses only these messages, for which there is
-// neither an exit code nor a file: it waits for a lock, and gives advice of its own for a full disk and a signature. All
-// commands run with LC_ALL=C.
+// gpuadm shows the last lines of a failed apt, dpkg, dnf or rpm unchanged. It parses only these
+// messages, for which there is neither an exit code nor a file: it waits for a lock, and gives
+// advice of its own for a full disk and a signature. All commands run with LC_ALL=C.
 var (
 	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
 	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
 	MarkLock = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
-	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c; dnf: dnf/base.py.
+	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c;
+	// dnf: dnf/base.py.
 	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
-	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check, dnf/base.py and dnf/cli/cli.py.
+	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check,
+	// dnf/base.py and dnf/cli/cli.py.
 	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
 )
 
@@ -115,7 +121,8 @@ type Locked struct {
 func (l *Locked) Error() string { return l.who }
 func (l *Locked) Unwrap() error { return l.error }
 
-// Distrust reports a repository or package whose signature, key or date the packager does not accept.
+// Distrust reports a repository or package whose signature, key or date the packager does not
+// accept.
 type Distrust struct{ error }
 
 func (d Distrust) Unwrap() error { return d.error }
@@ -136,7 +143,8 @@ func Busy(v host.View, pid, lock string, err error) error {
 	return &trouble.Error{What: Cannot + held.who, Try: []string{"wait until it is done, then run the same command again; never remove the lock file"}, Err: held}
 }
 
-// commandOf returns a process's command line in parentheses: " (apt-get upgrade)"; "" if it cannot be read.
+// commandOf returns a process's command line in parentheses: " (apt-get upgrade)"; "" if it cannot
+// be read.
 func commandOf(v host.View, pid string) string {
 	const most = 120
 	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
@@ -150,7 +158,8 @@ func commandOf(v host.View, pid string) string {
 	return " (" + string(r) + ")"
 }
 
-// Failure describes a packager's failure with the packager's own lines. known says whether the cause is a full disk or a signature.
+// Failure describes a packager's failure with the packager's own lines. known says whether the
+// cause is a full disk or a signature.
 func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
 	said, late := failed.Stderr+"\n"+out, host.OverLimit{}
 	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
@@ -186,8 +195,8 @@ func program(argv []string) string {
 	return argv[max(0, slices.IndexFunc(argv, func(a string) bool { return a != "env" && a[0] != '-' && !strings.ContainsAny(a, "=/") }))]
 }
 
-// ownLines returns the packager's errors: apt's lines that begin with E:, or the output of dnf and rpm from the first Error:
-// on; else the last lines. There is at least one.
+// ownLines returns the packager's errors: apt's lines that begin with E:, or the output of dnf and
+// rpm from the first Error: on; else the last lines. There is at least one.
 func ownLines(failed *host.CommandError) (own []string) {
 	all := Lines(failed.Stderr)
 	for _, l := range all {

@@ -21,10 +21,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// database is the packager's own database. An interrupted run leaves it broken, and the packager then refuses all further work.
-// Its states are "clean", "busy" while another process works at it, "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages
-// that are not wholly installed.
-// Broken packages that the spec wants do not count: the transaction that installs the others repairs them.
+// database is the packager's own database. An interrupted run leaves it broken, and the packager
+// then refuses all further work. Its states are "clean", "busy" while another process works at it,
+// "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
+// Broken packages that the spec wants do not count: the transaction that installs the others
+// repairs them.
 type database struct {
 	set *Set
 	of  string // dpkg, rpm
@@ -32,7 +33,8 @@ type database struct {
 
 const orderlyState = "clean"
 
-// Database wants a packager's database clean before gpuadm uses the packager. set has the packages that are installed afterwards.
+// Database wants a packager's database clean before gpuadm uses the packager. set has the packages
+// that are installed afterwards.
 func Database(set *Set, packager, why string) converge.Want {
 	name := "dpkg"
 	if p := set.Named(packager); p != nil {
@@ -50,8 +52,8 @@ func NewDatabase(name string, read *Reading) converge.Thing {
 	return database{NewSet(read), name}
 }
 
-// orderly returns the database's desired state. The packager may finish interrupted work. A package that has failed would fail
-// again: the operator has to fix it.
+// orderly returns the database's desired state. The packager may finish interrupted work. A package
+// that has failed would fail again: the operator has to fix it.
 func orderly(name string, found converge.State) (converge.State, error) {
 	packages, broken := Broken(found)
 	if !broken {
@@ -64,7 +66,8 @@ func orderly(name string, found converge.State) (converge.State, error) {
 	}
 }
 
-// Broken returns, from a database's state, the packages that are not wholly installed and that gpuadm did not install.
+// Broken returns, from a database's state, the packages that are not wholly installed and that
+// gpuadm did not install.
 func Broken(state converge.State) (packages string, is bool) {
 	what, packages, _ := strings.Cut(string(state), " ")
 	return packages, what == "broken"
@@ -135,7 +138,8 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	return err
 }
 
-// Reading is a shared reading of the packager's database: it is read again only after the database has changed.
+// Reading is a shared reading of the packager's database: it is read again only after the database
+// has changed.
 type Reading struct {
 	packagers []Packager
 
@@ -159,7 +163,8 @@ func (r *Reading) packager(v host.View) (Packager, error) {
 	return nil, Unmanaged("read installed", name)
 }
 
-// Unmanaged refuses work with packages on a machine whose packager gpuadm does not install with: name, or "" if none is known.
+// Unmanaged refuses work with packages on a machine whose packager gpuadm does not install with:
+// name, or "" if none is known.
 func Unmanaged(verb, name string) error {
 	return &trouble.Error{
 		What: "cannot " + verb + " packages: " + cmp.Or(name, "no packager that gpuadm knows") + " manages this machine, and gpuadm installs by apt and dnf",
@@ -177,7 +182,8 @@ func (r *Reading) Named(name string) Packager {
 	return nil
 }
 
-// identity distinguishes the versions of a file: it changes when a packager replaces the file or writes to it.
+// identity distinguishes the versions of a file: it changes when a packager replaces the file or
+// writes to it.
 type identity struct {
 	name  string
 	size  int64
@@ -243,7 +249,8 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 	return true, err
 }
 
-// Forget makes the next Read read the database: with a coarse clock two writes may have the same time.
+// Forget makes the next Read read the database: with a coarse clock two writes may have the same
+// time.
 func (r *Reading) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

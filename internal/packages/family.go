@@ -15,8 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Family is a set of packages that must all have the same upstream version: the parts of a driver. The spec asks for a few of
-// them, and their dependencies add the others; gpuadm checks that the whole family has one upstream version.
+// A Family is a set of packages that must all have the same upstream version: the parts of a
+// driver. The spec asks for a few of them, and their dependencies add the others; gpuadm checks
+// that the whole family has one upstream version.
 type Family struct {
 	Group    string                // of the members' open versions: "driver" of "driver=580.*"
 	Names    []string              // globs; apt's pins use them too, so they are apt's: apt_preferences(5)
@@ -27,8 +28,9 @@ type Family struct {
 	Excluded []string              // globs of the names that Exclude keeps out; a regular expression cost each apt command 15 s of CPU, a glob costs 0.04 s
 }
 
-// numbered says whether an upstream version looks like a driver's: 535.309.01, 580.95, 615.71.09. Other packages with a
-// driver's name have their own versions: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
+// numbered says whether an upstream version looks like a driver's: 535.309.01, 580.95, 615.71.09.
+// Other packages with a driver's name have their own versions: nvidia-container-toolkit 1.18.0,
+// nvidia-fs 2.27.3, nvidia-support 20240109.
 //
 // It uses no regular expression, which each run would compile even on a converged machine.
 func numbered(own string) bool {
@@ -55,14 +57,15 @@ func (f *Family) Has(name, version string) bool {
 	})
 }
 
-// bareName is a package's name without the architecture that a foreign one carries: "name:i386", "name.i686".
+// bareName is a package's name without the architecture that a foreign one carries: "name:i386",
+// "name.i686".
 func bareName(name string) string {
 	name, _, _ = strings.Cut(name, ":")
 	return strings.TrimSuffix(name, ".i686")
 }
 
-// branchOf returns the branch in a package's name, such as 595 in linux-modules-nvidia-595-open-generic, whose version is the
-// kernel's; "" if the name has none.
+// branchOf returns the branch in a package's name, such as 595 in
+// linux-modules-nvidia-595-open-generic, whose version is the kernel's; "" if the name has none.
 func (f *Family) branchOf(name string) string {
 	if f == nil || f.Branch == nil {
 		return ""
@@ -73,7 +76,8 @@ func (f *Family) branchOf(name string) string {
 	return ""
 }
 
-// Pins keep the family at a version, which may be open, and exclude another source's. The first pin that fits a package counts.
+// Pins keep the family at a version, which may be open, and exclude another source's. The first pin
+// that fits a package counts.
 func (f *Family) Pins(version string) (pins []Pin) {
 	if f.Exclude != "" {
 		pins = append(pins, Pin{Names: f.Excluded, Pin: f.Exclude, Priority: -1})
@@ -103,8 +107,8 @@ type choice struct {
 	site string // "" if its packages come from several
 }
 
-// fit returns the state that an installed package of the family needs for a choice: the version that the chosen source has, or
-// removed. kept is true if the package can stay.
+// fit returns the state that an installed package of the family needs for a choice: the version
+// that the chosen source has, or removed. kept is true if the package can stay.
 func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
 	if Own(found.Version) == chosen.own {
 		now, known := Find(offers, found.Version)
@@ -125,8 +129,9 @@ func (c choice) has(o Offer) bool {
 	return c.site == "" || slices.ContainsFunc(o.From, func(source string) bool { site, _, _ := strings.Cut(source, " "); return site == c.site })
 }
 
-// with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
-// the chosen version, and holds on those that do. offers are of all these names.
+// with returns the changes that the family needs beside those asked for: extras that the source
+// has, packages that do not fit the chosen version, and holds on those that do. offers are of all
+// these names.
 func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) []converge.Change {
 	for _, c := range changes { // the other parts get the marks of the parts asked for
 		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
@@ -138,7 +143,8 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	for i, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)
-		// A part that the spec no longer asks for is restored as gpuadm found it; parts of an earlier driver are upgraded.
+		// A part that the spec no longer asks for is restored as gpuadm found it; parts of an
+		// earlier driver are upgraded.
 		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
 			to, _ := f.fit(before, chosen, offers[c.Name])
 			changes[i].After = to.String()
@@ -182,8 +188,9 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 // extra says whether a package is one of Extras.
 func (f *Family) extra(name string) bool { return f != nil && slices.Contains(f.Extras, name) }
 
-// mayStay says whether an installed part that a change would touch could stay instead: the chosen source has it, and the change
-// removes a part that the spec no longer asks for, or moves a dependency to another version.
+// mayStay says whether an installed part that a change would touch could stay instead: the chosen
+// source has it, and the change removes a part that the spec no longer asks for, or moves a
+// dependency to another version.
 func (f *Family) mayStay(c converge.Change, chosen choice, offers []Offer) bool {
 	before, after := Parse(c.Before), Parse(c.After)
 	if f == nil || chosen.own == "" || !before.Installed() || !f.Has(c.Name, before.Version) || after.Installed() && !(c.Dependency && before.Auto) {
@@ -193,8 +200,9 @@ func (f *Family) mayStay(c converge.Change, chosen choice, offers []Offer) bool 
 	return to.Installed()
 }
 
-// revised adds changes for installed parts whose revision of the chosen version the source no longer has: they get the source's
-// revision, on which the other parts depend. more says whether there was any.
+// revised adds changes for installed parts whose revision of the chosen version the source no
+// longer has: they get the source's revision, on which the other parts depend. more says whether
+// there was any.
 func (f *Family) revised(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
 	if f == nil || chosen.own == "" {
 		return changes, false
@@ -220,7 +228,8 @@ func (f *Family) revised(changes []converge.Change, all map[string]State, offers
 	return changes, more
 }
 
-// mixed refuses a transaction that would install parts of another version or branch, whatever the packager's reason.
+// mixed refuses a transaction that would install parts of another version or branch, whatever the
+// packager's reason.
 func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 	if f == nil || chosen.own == "" {
 		return nil
@@ -253,8 +262,9 @@ func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 	}
 }
 
-// fitting returns the version for a package that the spec asks for in any version. If the source has the package in the
-// family's version, it is part of the family and needs that version; else the result is "".
+// fitting returns the version for a package that the spec asks for in any version. If the source
+// has the package in the family's version, it is part of the family and needs that version; else
+// the result is "".
 func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	if f == nil || chosen.own == "" {
 		return ""
@@ -267,7 +277,8 @@ func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	return ""
 }
 
-// hold gives all parts of the family the hold of the parts asked for: an upgrade of one part would mix versions.
+// hold gives all parts of the family the hold of the parts asked for: an upgrade of one part would
+// mix versions.
 func (f *Family) hold(changes []converge.Change) {
 	for i, c := range changes {
 		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
@@ -277,7 +288,8 @@ func (f *Family) hold(changes []converge.Change) {
 	}
 }
 
-// familyFirst orders the groups of open versions: the family's version is chosen before those of packages that may be part of it.
+// familyFirst orders the groups of open versions: the family's version is chosen before those of
+// packages that may be part of it.
 func familyFirst(groups map[string][]int, f *Family) []string {
 	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		of := func(open string) int {
@@ -290,8 +302,9 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 	})
 }
 
-// missed notes a package that keeps its group at an older version than the others have: on Debian 12 the open modules of 535
-// have 535.261.03, while its security pocket has all other parts in 535.309.01 (test/listings).
+// missed notes a package that keeps its group at an older version than the others have: on Debian
+// 12 the open modules of 535 have 535.261.03, while its security pocket has all other parts in
+// 535.309.01 (test/listings).
 func missed(name, version string, members []string, pattern string, offers map[string][]Offer, compare order) string {
 	all := owns(members, pattern, offers, compare)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {

@@ -63,11 +63,14 @@ type Gathering struct {
 // A Gatherer is a packager that can fill a mirror.
 type Gatherer interface {
 	Packager
-	// Gather fetches the packages of a request and all their dependencies, and returns the names of the files.
+	// Gather fetches the packages of a request and all their dependencies, and returns the names of
+	// the files.
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
-	// Open unpacks a package's file, and returns its version and its relations in lines as deb-control(5) has them: Version, Depends, Provides.
+	// Open unpacks a package's file, and returns its version and its relations in lines as
+	// deb-control(5) has them: Version, Depends, Provides.
 	Open(ctx context.Context, h host.Host, file, into string) (said []byte, err error)
-	// Pack writes a package of modules, and returns its file below g.Work. The same content gives the same bytes.
+	// Pack writes a package of modules, and returns its file below g.Work. The same content gives
+	// the same bytes.
 	Pack(ctx context.Context, h host.Host, g Gathering, p ModulePackage) (file string, err error)
 	// Index writes the list of the packages in the folder, and returns the names of its files.
 	Index(ctx context.Context, h host.Host, g Gathering, files []string) ([]string, error)
@@ -89,19 +92,21 @@ type ModulePackage struct {
 	Root         string // the folder with its files, as they will lie below /
 }
 
-// Built is the time of what is built for a mirror, so that it is the same each time: 2026-01-01, in seconds.
+// Built is the time of what is built for a mirror, so that it is the same each time: 2026-01-01, in
+// seconds.
 // Source: https://reproducible-builds.org/specs/source-date-epoch/
 const Built = "1767225600"
 
-// Fill fills in a text that a package is made of, which has names in @. needs are its relations beside those of From: it runs depmod, of kmod.
+// Fill fills in a text that a package is made of, which has names in @. needs are its relations
+// beside those of From: it runs depmod, of kmod.
 func (p ModulePackage) Fill(text string, needs []string, more ...string) []byte {
 	list := func(first string, more ...string) string { return strings.Join(append([]string{first}, more...), ", ") }
 	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root,
 		"@DEPENDS@", list("kmod", append(needs, p.From.Depends...)...), "@PROVIDES@", list("gpuadm-modules", p.From.Provides...))...).Replace(text))
 }
 
-// SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of a package that it depends on in its
-// version, as Ubuntu has it. files are those of the folder.
+// SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of a
+// package that it depends on in its version, as Ubuntu has it. files are those of the folder.
 func SourceOf(ctx context.Context, h host.Host, from Gatherer, g Gathering, files []string, name string) (s ModuleSource, err error) {
 	open := func(name string) (p ModuleSource, err error) {
 		i := slices.IndexFunc(files, func(file string) bool {
@@ -167,7 +172,8 @@ func FolderOf(url string) string {
 	return path.Clean("/" + strings.TrimLeft(rest, "/"))
 }
 
-// LocksOf returns the file with the digests of the mirror at a URL; none if the URL names no folder.
+// LocksOf returns the file with the digests of the mirror at a URL; none if the URL names no
+// folder.
 func LocksOf(url string) []string {
 	if dir := FolderOf(url); dir != "" {
 		return []string{path.Join(dir, MirrorLock)}
@@ -257,8 +263,8 @@ func (r *Reading) digest(v host.View, name string) (LockFile, error) {
 	return known, err
 }
 
-// Mirrored wants the files of a mirror to agree with its lock. It reads them only while a wanted package is missing: otherwise
-// nothing is installed from the mirror.
+// Mirrored wants the files of a mirror to agree with its lock. It reads them only while a wanted
+// package is missing: otherwise nothing is installed from the mirror.
 func (r *Reading) Mirrored(dir string, want map[string]State) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if done, err := r.Meets(ctx, v, want); done || err != nil {

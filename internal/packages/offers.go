@@ -28,9 +28,10 @@ func Find(offers []Offer, version string) (Offer, bool) {
 	return offers[i], true
 }
 
-// choose picks a version for each member of a group: the first matching own version that every member has an offer of, from one
-// source if one source has all of them, since two suppliers' packages of one version do not fit together. site is that source;
-// "" if the packages come from several.
+// choose picks a version for each member of a group: the first matching own version that every
+// member has an offer of, from one source if one source has all of them, since two suppliers'
+// packages of one version do not fit together. site is that source; "" if the packages come from
+// several.
 func choose(members []string, pattern string, offers map[string][]Offer, compare order) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers, compare) {
 		type tally struct {
@@ -86,8 +87,9 @@ func Newest(offers []Offer, compare order) []Offer {
 	return offers
 }
 
-// owns returns the matching own versions in the packager's order of preference: by the priority that every member has, then the
-// newest first. So an open version follows apt_preferences(5) and the priorities of dnf.conf(5).
+// owns returns the matching own versions in the packager's order of preference: by the priority
+// that every member has, then the newest first. So an open version follows apt_preferences(5) and
+// the priorities of dnf.conf(5).
 func owns(members []string, pattern string, offers map[string][]Offer, compare order) []string {
 	rank := map[string]int{}
 	for _, m := range members {
@@ -116,7 +118,8 @@ func common(members []string, offers map[string][]Offer, compare order) []string
 	})
 }
 
-// availableAll lists the available versions of packages with their sources; packages with the same answer share a line.
+// availableAll lists the available versions of packages with their sources; packages with the same
+// answer share a line.
 func availableAll(names []string, source string, of func(name string) ([]Offer, State)) (lines []string) {
 	var all []string
 	about := map[string][]string{}
@@ -163,7 +166,8 @@ func available(offers []Offer, source string, found State) string {
 	return s
 }
 
-// WithoutHeaders advises on a kernel whose headers are not available. It never advises to remove the running kernel.
+// WithoutHeaders advises on a kernel whose headers are not available. It never advises to remove
+// the running kernel.
 // Source: proc(5), /proc/sys/kernel/osrelease.
 func WithoutHeaders(v host.View, kernel string) string {
 	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packages has the machine's packages as things: it installs a package in exactly one version, holds it there, and rolls it
-// back to its earlier version, hold and automatic mark. It asks apt or dnf for candidates before anything changes, since apt's pins
-// fail open: with a pin to a version that the repository no longer has, apt installs the newest and exits with 0.
+// Package packages has the machine's packages as things: it installs a package in exactly one
+// version, holds it there, and rolls it back to its earlier version, hold and automatic mark. It
+// asks apt or dnf for candidates before anything changes, since apt's pins fail open: with a pin to
+// a version that the repository no longer has, apt installs the newest and exits with 0.
 //
-// This package has the code that apt and dnf share. The packages apt and dnf below implement Packager and import this package.
-// Nothing here imports them: a program passes the packagers that it knows to NewReading.
+// This package has the code that apt and dnf share. The packages apt and dnf below implement
+// Packager and import this package. Nothing here imports them: a program passes the packagers that
+// it knows to NewReading.
 package packages
 
 import (
@@ -15,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// A Packager is apt or dnf. Names of packages are the packager's; on a machine with several architectures a foreign one is
-// written "name:arch" (dpkg) or "name.arch" (rpm).
+// A Packager is apt or dnf. Names of packages are the packager's; on a machine with several
+// architectures a foreign one is written "name:arch" (dpkg) or "name.arch" (rpm).
 type Packager interface {
 	// Name is what facts call it.
 	Name() string
@@ -24,39 +26,45 @@ type Packager interface {
 	Database() string
 	// Files returns the files and folders that change whenever what Installed returns does.
 	Files() []string
-	// Installed returns the states of all packages, by name. It must cost little: each converged apply asks for it.
+	// Installed returns the states of all packages, by name. It must cost little: each converged
+	// apply asks for it.
 	Installed(ctx context.Context, v host.View) (map[string]State, error)
-	// Audit says whether the database is in order: Locked while it is in use. It must cost little, too; installed is Installed, or its result.
+	// Audit says whether the database is in order: Locked while it is in use. It must cost little,
+	// too; installed is Installed, or its result.
 	Audit(ctx context.Context, v host.View, installed func() (map[string]State, error)) (Audit, error)
 	// Repair has the packager finish its interrupted work, once.
 	Repair(ctx context.Context, h host.Host) error
-	// Resolve chooses the open versions, checks that every wanted version has a candidate, and has the packager simulate the
-	// transaction. It returns one change for each package that would change: those asked for, with an exact After, and
-	// dependencies and removals, with Dependency set. It sets Lost on a change whose Before is no longer available. An error is
-	// a *trouble.Error that names the package, what was found and where.
+	// Resolve chooses the open versions, checks that every wanted version has a candidate, and has
+	// the packager simulate the transaction. It returns one change for each package that would
+	// change: those asked for, with an exact After, and dependencies and removals, with Dependency
+	// set. It sets Lost on a change whose Before is no longer available. An error is a
+	// *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
 	// Available returns a Solver for the versions that repositories and Store have.
 	Available() Solver
-	// Transact makes the changes, dependencies included, in one transaction, then sets holds and marks. First it fetches the
-	// installed versions that get replaced to Store, for a rollback.
+	// Transact makes the changes, dependencies included, in one transaction, then sets holds and
+	// marks. First it fetches the installed versions that get replaced to Store, for a rollback.
 	Transact(ctx context.Context, h host.Host, changes []converge.Change) error
 	// Keep fetches the installed versions of packages to Store, as far as a repository has them.
 	Keep(ctx context.Context, h host.Host, names []string) error
 	// Stored returns the file in Store with a version of a package; "" if there is none.
 	Stored(v host.View, name, version string) string
 
-	// Stale says whether lists of repositories in gpuadm's files are missing, or older than these files.
+	// Stale says whether lists of repositories in gpuadm's files are missing, or older than these
+	// files.
 	Stale(v host.View, files []string) (bool, error)
 	// Update reads those lists again. It fails if one cannot be read, or has no accepted signature.
 	Update(ctx context.Context, h host.Host, files []string) error
 	// Affects says whether a change to something makes the lists of repositories in files stale.
 	Affects(files []string, by converge.Change) bool
 
-	// Repositories wants files and keys of repositories; database also holds the keys that rpm trusts.
+	// Repositories wants files and keys of repositories; database also holds the keys that rpm
+	// trusts.
 	Repositories(database *Reading, repos []Repository, via host.Via) ([]converge.Want, error)
 	// Contents are the files that say where packages come from, and for apt in which version.
 	Contents(repos []Repository, via host.Via) map[string][]byte
-	// Disable edits a file about sources of another tool so that it declares none of the repositories.
+	// Disable edits a file about sources of another tool so that it declares none of the
+	// repositories.
 	Disable(file string, data []byte, repos []Repository, sys System) []byte
 	// Enabled wants the package that enables a missing repository, if no file of gpuadm's can.
 	Enabled(database *Reading, l Lack) []converge.Want

@@ -38,7 +38,8 @@ func (l listed) FilesOf(context.Context, host.View, []string) (map[string][]stri
 	return l.files, nil
 }
 
-// TestBrings: a package brings modules because its files do, or the catalog says so; never by its name, and not where only a mark changes.
+// TestBrings: a package brings modules because its files do, or the catalog says so; never by its
+// name, and not where only a mark changes.
 func TestBrings(t *testing.T) {
 	m := listed{files: map[string][]string{
 		"linux-objects": {"/lib/modules/6.8.0-41-generic/kernel/nvidia-580-server-open/nvidia.ko", "/lib/modules/6.8.0-41-generic/kernel/nvidia-580-server-open/nvidia-uvm.ko"},
@@ -113,7 +114,8 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// One source has all members in one version: the other source's newer revision of one of them is left alone.
+// One source has all members in one version: the other source's newer revision of one of them is
+// left alone.
 func TestChooseFromOneSource(t *testing.T) {
 	cuda, ubuntu := []string{"https://nvidia /"}, []string{"http://ubuntu noble/main"}
 	offers := map[string][]Offer{
@@ -129,7 +131,8 @@ func TestChooseFromOneSource(t *testing.T) {
 	check.That(t, !ok, "chosen: %v", got)
 }
 
-// Of packages of which the same is to be said it says that once, and a place once for all its versions.
+// Of packages of which the same is to be said it says that once, and a place once for all its
+// versions.
 func TestAvailableOnce(t *testing.T) {
 	const a, b = "https://a.example/cuda", "https://b.example/main"
 	offers := map[string][]Offer{
@@ -223,7 +226,8 @@ func TestToIsIdempotent(t *testing.T) {
 	check.That(t, to == "580.1-1", "an automatic package that is wanted becomes %q", to)
 }
 
-// TestTakeOut: what a transaction left half way, and what has other marks since, is rolled back; another version stays, and is named.
+// TestTakeOut: what a transaction left half way, and what has other marks since, is rolled back;
+// another version stays, and is named.
 func TestTakeOut(t *testing.T) {
 	for _, c := range []struct{ found, before, after, want converge.State }{
 		{"2-1", "1-1 held auto", "2-1 held auto", "1-1"},
@@ -291,7 +295,8 @@ type clocked struct {
 
 func (c *clocked) Now() time.Time { return c.now }
 
-// The holder of a lock is named at once and then now and again, with the time that is left; of a free lock there is no message.
+// The holder of a lock is named at once and then now and again, with the time that is left; of a
+// free lock there is no message.
 func TestPatienceSays(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -329,7 +334,8 @@ func (offering) Offers(context.Context, host.View, []string) (map[string][]Offer
 	return nil, nil
 }
 
-// TestSpared: a package that nothing is built with is right if it is not there, and a package that a source need not have is left out.
+// TestSpared: a package that nothing is built with is right if it is not there, and a package that
+// a source need not have is left out.
 func TestSpared(t *testing.T) {
 	set := NewSet(new(Reading))
 	set.AsFound = []string{"spared"}
@@ -343,7 +349,8 @@ func TestSpared(t *testing.T) {
 	check.That(t, err == nil && len(Due(r.Changes)) == 0, "%v", err)
 }
 
-// TestOverdue: a limit that is over is the cause, whatever a program says that it has ended: --deadline, or gpuadm's own.
+// TestOverdue: a limit that is over is the cause, whatever a program says that it has ended:
+// --deadline, or gpuadm's own.
 func TestOverdue(t *testing.T) {
 	for cause, want := range map[error]string{
 		context.DeadlineExceeded:                "they were not installed within --deadline, and apt-get was ended",

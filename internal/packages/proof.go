@@ -59,7 +59,8 @@ func Refused(tool, because string) error {
 	}
 }
 
-// Proven returns an error if the database after a transaction differs from the changes: an exit code alone proves nothing.
+// Proven returns an error if the database after a transaction differs from the changes: an exit
+// code alone proves nothing.
 func Proven(tool string, changes []converge.Change, installed map[string]State) error {
 	var because []string
 	for _, c := range changes {
@@ -77,7 +78,8 @@ func Proven(tool string, changes []converge.Change, installed map[string]State) 
 	}
 }
 
-// From returns the changes with the installed states as Before: in a rollback these differ from the plan.
+// From returns the changes with the installed states as Before: in a rollback these differ from the
+// plan.
 func From(installed map[string]State, changes []converge.Change) []converge.Change {
 	now := slices.Clone(changes)
 	for i, c := range now {

@@ -33,8 +33,9 @@ type Repository struct {
 // Signed says what a repository's key signs. No value says "nothing".
 type Signed string
 
-// NVIDIA signs both in its CUDA repositories (SIGNATURES.md in NVIDIA/cuda-repo-management), and only the metadata in
-// the container toolkit's (its own .repo file says gpgcheck=0, repo_gpgcheck=1), which holds the packages' checksums.
+// NVIDIA signs both in its CUDA repositories (SIGNATURES.md in NVIDIA/cuda-repo-management), and
+// only the metadata in the container toolkit's (its own .repo file says gpgcheck=0,
+// repo_gpgcheck=1), which holds the packages' checksums.
 const (
 	SignedBoth     Signed = "" // packages and metadata; apt's always sign the metadata, and so all
 	SignedMetadata Signed = "metadata"
@@ -60,14 +61,15 @@ type Pin struct {
 	Priority int
 }
 
-// KeepAt keeps packages at a version with any revision, above 1000 so that a downgrade is made too. A pin fails open when the
-// version is gone, so it is only a second safeguard: gpuadm installs exact versions, and holds them.
+// KeepAt keeps packages at a version with any revision, above 1000 so that a downgrade is made too.
+// A pin fails open when the version is gone, so it is only a second safeguard: gpuadm installs
+// exact versions, and holds them.
 func KeepAt(version string, names ...string) Pin {
 	return Pin{Names: names, Version: version, Pin: "version " + glob(version), Priority: 1001}
 }
 
-// Repositories wants the machine to know these repositories, to trust the key of each for that repository alone, and to have
-// current lists. packager is facts.Packager's name.
+// Repositories wants the machine to know these repositories, to trust the key of each for that
+// repository alone, and to have current lists. packager is facts.Packager's name.
 func (r *Reading) Repositories(packager string, repos []Repository, via host.Via) ([]converge.Want, error) {
 	p := r.Named(packager)
 	if p == nil && len(repos) > 0 {
@@ -78,8 +80,8 @@ func (r *Reading) Repositories(packager string, repos []Repository, via host.Via
 	return p.Repositories(r, repos, via)
 }
 
-// Contents returns gpuadm's files about sources and, for apt, versions: if a version is new in the spec, it may be newer than
-// the last reading of the lists.
+// Contents returns gpuadm's files about sources and, for apt, versions: if a version is new in the
+// spec, it may be newer than the last reading of the lists.
 func (r *Reading) Contents(packager string, repos []Repository, via host.Via) map[string][]byte {
 	if p := r.Named(packager); p != nil {
 		return p.Contents(repos, via)
@@ -104,7 +106,8 @@ func Records(pins []Pin) (text string) {
 	return text
 }
 
-// glob returns a pattern for a driver's version with any revision of the packager: 580.95.05-1, 580.95.05-0ubuntu1.
+// glob returns a pattern for a driver's version with any revision of the packager: 580.95.05-1,
+// 580.95.05-0ubuntu1.
 func glob(version string) string {
 	if strings.HasSuffix(version, "*") {
 		return version
@@ -115,8 +118,8 @@ func glob(version string) string {
 // FormSource is the form of gpuadm's files about sources.
 const FormSource = "source"
 
-// source is such a file. Before it changes, gpuadm fetches the held packages to Store: the next source may not have their
-// versions, which rollback and undo need.
+// source is such a file. Before it changes, gpuadm fetches the held packages to Store: the next
+// source may not have their versions, which rollback and undo need.
 type source struct {
 	*things.FileThing
 	read *Reading
@@ -143,8 +146,8 @@ func (s source) Make(ctx context.Context, h host.Host, to converge.State) error 
 	return s.FileThing.Make(ctx, h, to)
 }
 
-// keep fetches the held packages to Store. It names those that it cannot fetch, and continues: a repository that does not
-// answer must not keep a machine in the broken state.
+// keep fetches the held packages to Store. It names those that it cannot fetch, and continues: a
+// repository that does not answer must not keep a machine in the broken state.
 func (r *Reading) keep(ctx context.Context, h host.Host) error {
 	p, err := r.packager(h)
 	if err != nil {
@@ -158,12 +161,13 @@ func (r *Reading) keep(ctx context.Context, h host.Host) error {
 	return unkept(ctx, h, p, names, all, p.Keep(ctx, h, names))
 }
 
-// FormDeclared is the form of other tools' files about sources, in which gpuadm disables the repositories that its own files
-// declare: with two keys for one repository apt refuses to read any list, and dnf may use either entry.
+// FormDeclared is the form of other tools' files about sources, in which gpuadm disables the
+// repositories that its own files declare: with two keys for one repository apt refuses to read any
+// list, and dnf may use either entry.
 const FormDeclared = "declared"
 
-// The marks begin lines of other tools: a disabled line, and a line that the next line replaces. apt and dnf allow such
-// comments within an entry: sources.list(5), dnf.conf(5).
+// The marks begin lines of other tools: a disabled line, and a line that the next line replaces.
+// apt and dnf allow such comments within an entry: sources.list(5), dnf.conf(5).
 const (
 	disabledMark = "# gpuadm disabled:"
 	replacedMark = "# gpuadm replaced:"
@@ -189,7 +193,8 @@ func Instead(line, of string) string {
 	return replacedMark + " " + strings.TrimSuffix(of, "\n") + "\n" + line + "\n"
 }
 
-// Declared wants other tools' declarations of the repositories disabled: gpuadm's own name the key by its fingerprint.
+// Declared wants other tools' declarations of the repositories disabled: gpuadm's own name the key
+// by its fingerprint.
 func (r *Reading) Declared(packager string, repos []Repository, sys System) (wants []converge.Want) {
 	p := r.Named(packager)
 	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
@@ -247,8 +252,9 @@ func EnabledAgain(data []byte) []byte {
 	return out
 }
 
-// lists are the packager's package lists. They are a Follower: the packager reads them again after gpuadm's files about repositories
-// have changed. Their states are "fresh" and "stale"; without a configured repository nothing is read, so they are fresh.
+// lists are the packager's package lists. They are a Follower: the packager reads them again after
+// gpuadm's files about repositories have changed. Their states are "fresh" and "stale"; without a
+// configured repository nothing is read, so they are fresh.
 type lists struct {
 	of    Packager // nil where the program does not know it
 	name  string   // apt, dnf
@@ -301,7 +307,8 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return l.of.Update(ctx, h, l.files)
 }
 
-// Affected says that a change to a file about a repository makes the lists stale; its removal does not.
+// Affected says that a change to a file about a repository makes the lists stale; its removal does
+// not.
 func (l lists) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" && by.After == "" && by.Deferred == "" {
 		return found
@@ -318,8 +325,9 @@ func (lists) Supplies() {}
 // Current returns the desired state: fresh.
 func (l lists) Current(converge.State) converge.State { return fresh }
 
-// TouchList gives a file a new ctime: it changes the file's attributes and changes them again, since setting equal attributes
-// does nothing. The modification time stays: packagers ask the server for lists newer than that.
+// TouchList gives a file a new ctime: it changes the file's attributes and changes them again,
+// since setting equal attributes does nothing. The modification time stays: packagers ask the
+// server for lists newer than that.
 func TouchList(h host.Host, name string) error {
 	i, err := h.Stat(name)
 	if err != nil {

@@ -23,9 +23,11 @@ type Solver interface {
 	Offers(ctx context.Context, v host.View, names []string) (map[string][]Offer, error)
 	// Compare orders versions as the packager does.
 	Compare(a, b string) int
-	// Hidden returns an error if repositories have the packages and the packager's settings hide them; else nil.
+	// Hidden returns an error if repositories have the packages and the packager's settings hide
+	// them; else nil.
 	Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]Offer) error
-	// Simulate returns what the packager would do for changes. Where it has pins, these count before those on disk.
+	// Simulate returns what the packager would do for changes. Where it has pins, these count
+	// before those on disk.
 	Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]Offer, pins []Pin) ([]Move, error)
 	// Without returns the state of a package after its removal.
 	Without(v host.View, name string) converge.State
@@ -83,7 +85,8 @@ func Begin(ctx context.Context, v host.View, ask Request, installed map[string]S
 	return r, r.Check(ctx, v)
 }
 
-// Resolve chooses the open versions, asks the packager what else would change, and adds those changes.
+// Resolve chooses the open versions, asks the packager what else would change, and adds those
+// changes.
 func Resolve(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
 	r, err := Begin(ctx, v, ask, installed, by)
 	if err == nil {
@@ -129,8 +132,9 @@ func (r *Resolution) draw(ctx context.Context, v host.View) error {
 	return nil
 }
 
-// simulate asks the packager for what it would do. If a dependency allows several versions of a part of the family, the
-// packager may take the newest: simulate then names that part in the chosen version, and asks again.
+// simulate asks the packager for what it would do. If a dependency allows several versions of a
+// part of the family, the packager may take the newest: simulate then names that part in the chosen
+// version, and asks again.
 func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) {
 	decided := false
 	for len(Due(r.Changes)) > 0 {
@@ -174,7 +178,8 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 	return nil, nil
 }
 
-// ask has the packager simulate changes. lost says that it would remove an extra which no change names and which the chosen source has.
+// ask has the packager simulate changes. lost says that it would remove an extra which no change
+// names and which the chosen source has.
 func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Change) (moves []Move, lost bool, err error) {
 	var pins []Pin // a version asked for as 580.* is exact only now, and the pins on disk cannot have it
 	if r.family != nil && r.chosen.own != "" {
@@ -187,10 +192,12 @@ func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Ch
 	}), err
 }
 
-// decide leaves it to the packager which parts of the family stay: dependencies in another version, and parts that the spec no
-// longer asks for. A dependency of the driver's other flavour conflicts with the parts asked for. And a part that was asked for
-// by name may also be a dependency: nvidia-persistenced is a dependency of nvidia-compute-utils in branches 580 and 570
-// (test/listings). decide returns false if there are no such parts, or if the packager finds no solution without them either.
+// decide leaves it to the packager which parts of the family stay: dependencies in another version,
+// and parts that the spec no longer asks for. A dependency of the driver's other flavour conflicts
+// with the parts asked for. And a part that was asked for by name may also be a dependency:
+// nvidia-persistenced is a dependency of nvidia-compute-utils in branches 580 and 570
+// (test/listings). decide returns false if there are no such parts, or if the packager finds no
+// solution without them either.
 func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 	var dependencies, unasked, others []converge.Change
 	for _, c := range r.Changes {
@@ -278,7 +285,8 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 	return nil
 }
 
-// missing returns the error that no version of a group is available for all members: it lists each member's versions and sources.
+// missing returns the error that no version of a group is available for all members: it lists each
+// member's versions and sources.
 func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern string, members []string) error {
 	what, words := strings.TrimSuffix(group+" "+pattern, " *"), r.Solver.Words()
 	if err := r.Solver.Hidden(ctx, v, what, pattern, members, r.Offers); err != nil {
@@ -316,7 +324,8 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	return t
 }
 
-// headersOf matches the package of a kernel's headers: Debian's and Ubuntu's, those of Fedora, RHEL, Amazon (kernel6.12-devel) and Oracle.
+// headersOf matches the package of a kernel's headers: Debian's and Ubuntu's, those of Fedora,
+// RHEL, Amazon (kernel6.12-devel) and Oracle.
 var headersOf = pattern.Of(`^(?:linux-headers|kernel[a-z0-9.-]*-devel)-(\d.*)$`)
 
 // Removes says whether all changes are removals: those need no repository.
@@ -324,7 +333,8 @@ func Removes(changes []converge.Change) bool {
 	return !slices.ContainsFunc(Due(changes), func(c converge.Change) bool { return Parse(c.After).Installed() })
 }
 
-// Check makes sure that each version asked for is available: in a repository, or as a file in Store.
+// Check makes sure that each version asked for is available: in a repository, or as a file in
+// Store.
 func (r *Resolution) Check(ctx context.Context, v host.View) error {
 	for _, c := range Due(r.Changes) {
 		after, found, words := Parse(c.After), r.Installed[c.Name], r.Solver.Words()

@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Set is shared by all packages that a stage wants: it has one reading of the packager's database, and says which packages belong together.
+// Set is shared by all packages that a stage wants: it has one reading of the packager's database,
+// and says which packages belong together.
 type Set struct {
 	*Reading
 	Reads   []string          // gpuadm's files that the packager makes its lists from: until they are read again, the available versions are unknown
@@ -81,8 +82,9 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 	return own
 }
 
-// agreed returns the version that all packages of the family share which the spec asks for, if the spec allows that version:
-// then the other packages of the family follow it. "" if they do not agree.
+// agreed returns the version that all packages of the family share which the spec asks for, if the
+// spec allows that version: then the other packages of the family follow it. "" if they do not
+// agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {
 		if group, _, ok := wanted.open(); !ok || group != s.Family.Group {
@@ -97,8 +99,9 @@ func (s *Set) agreed(all map[string]State) (own string) {
 	return own
 }
 
-// split says whether the installed members of a group, with the rest of its family, had several own versions at the last
-// reading, or one of the family was not wholly installed: each may meet the spec, and still they do not work together.
+// split says whether the installed members of a group, with the rest of its family, had several own
+// versions at the last reading, or one of the family was not wholly installed: each may meet the
+// spec, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()
@@ -145,14 +148,15 @@ func SourceFolders() []string {
 	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/", dnfConf, "/etc/yum/vars/", "/etc/dnf/vars/"}
 }
 
-// A System has a distribution's os-release, its architecture (amd64, arm64) and the contents of its files about sources:
-// see SourceFolders.
+// A System has a distribution's os-release, its architecture (amd64, arm64) and the contents of its
+// files about sources: see SourceFolders.
 type System struct {
 	ID, Version, Arch string
 	Files             map[string][]byte
 }
 
-// A Lack is a dnf repository, or components of apt's archive, that packages depend on and that no file of the machine enables.
+// A Lack is a dnf repository, or components of apt's archive, that packages depend on and that no
+// file of the machine enables.
 type Lack struct {
 	Name    string // epel; contrib, non-free
 	Enabled bool   // by the distribution's package in Release, which must stay
@@ -191,8 +195,8 @@ func FilesIn(s System, folder string, ends ...string) (names []string) {
 	return names
 }
 
-// Enabled wants the lacks enabled by gpuadm's files and the distribution's packages; undo removes all of these. packager is
-// facts.Packager's name.
+// Enabled wants the lacks enabled by gpuadm's files and the distribution's packages; undo removes
+// all of these. packager is facts.Packager's name.
 func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error) {
 	p, files := r.Named(packager), EnabledBy(lacks)
 	var wants []converge.Want
@@ -214,7 +218,8 @@ func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error
 
 func (l Lack) Why() string { return "the driver's packages depend on " + l.Name }
 
-// EnabledBy returns the files that enable the lacks: gpuadm's, and those that the distribution's packages install.
+// EnabledBy returns the files that enable the lacks: gpuadm's, and those that the distribution's
+// packages install.
 func EnabledBy(lacks []Lack) (files []string) {
 	for _, l := range lacks {
 		switch {
@@ -244,5 +249,6 @@ func (s *Set) advised(err error) error {
 	return &with
 }
 
-// ErrExcluded reports packages that the packager's own configuration excludes: another repository does not help.
+// ErrExcluded reports packages that the packager's own configuration excludes: another repository
+// does not help.
 var ErrExcluded = errors.New("excluded by the packager's configuration")

@@ -17,9 +17,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Prune removes from Store the packages whose versions none of the changes names, and that are not installed either: a package
-// that no source has any more could not be rolled back by the next apply. needed are the changes that undo may still revert. A
-// file that is not named like a package stays.
+// Prune removes from Store the packages whose versions none of the changes names, and that are not
+// installed either: a package that no source has any more could not be rolled back by the next
+// apply. needed are the changes that undo may still revert. A file that is not named like a package
+// stays.
 func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 	files := slices.DeleteFunc(ListOf(h, Store), func(name string) bool { return path.Ext(name) != ".deb" && path.Ext(name) != ".rpm" })
 	if len(files) == 0 {
@@ -61,7 +62,8 @@ func ListOf(v host.View, dir string) []string {
 	return names
 }
 
-// ReadAll reads the files that exist. If it cannot read one it continues, and also returns an error.
+// ReadAll reads the files that exist. If it cannot read one it continues, and also returns an
+// error.
 func ReadAll[T any](v host.View, files []string, parse func(file string, data []byte) []T) (all []T, err error) {
 	for _, file := range files {
 		data, failed := v.ReadFile(file)
@@ -91,8 +93,8 @@ func Folder(h host.Host) error {
 	return nil
 }
 
-// InStore says whether Store has all versions that changes need. A rollback then depends neither on a repository that may have
-// dropped a version, nor on the network.
+// InStore says whether Store has all versions that changes need. A rollback then depends neither on
+// a repository that may have dropped a version, nor on the network.
 func InStore(v host.View, p Packager, changes []converge.Change) bool {
 	return !slices.ContainsFunc(Due(changes), func(c converge.Change) bool {
 		to := Parse(c.After)
@@ -100,8 +102,9 @@ func InStore(v host.View, p Packager, changes []converge.Change) bool {
 	})
 }
 
-// Lost marks replaced packages whose version is no longer available: neither from an offer, as a rollback would ask, nor as a
-// file in Store. If one of the packages asked for cannot be restored, none is; they do not need their earlier dependencies.
+// Lost marks replaced packages whose version is no longer available: neither from an offer, as a
+// rollback would ask, nor as a file in Store. If one of the packages asked for cannot be restored,
+// none is; they do not need their earlier dependencies.
 func (r *Resolution) Lost(again map[string][]Offer, file func(name, version string) bool) {
 	whole := ""
 	for i, c := range r.Changes {
@@ -136,9 +139,10 @@ func (r *Resolution) Replaced() (names []string) {
 	return names
 }
 
-// Unkept warns of packages that get replaced without a copy in Store. The transaction continues, and so would a rollback: a
-// repository that does not answer must not stop a repair. err is the fetch's error; Unkept returns it only if the run was
-// stopped. It does not name packages that the plan has marked as lost, nor broken ones.
+// Unkept warns of packages that get replaced without a copy in Store. The transaction continues,
+// and so would a rollback: a repository that does not answer must not stop a repair. err is the
+// fetch's error; Unkept returns it only if the run was stopped. It does not name packages that the
+// plan has marked as lost, nor broken ones.
 func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
 	names := r.Replaced()
 	for _, c := range r.Changes {

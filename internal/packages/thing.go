@@ -19,14 +19,14 @@ type thing struct {
 	pkg string
 }
 
-// New builds the thing from its name, for undo. The things of one run share a reading of the packager's database: after a
-// transaction it is read once for all.
+// New builds the thing from its name, for undo. The things of one run share a reading of the
+// packager's database: after a transaction it is read once for all.
 func New(name string, database *Reading) converge.Thing {
 	return thing{NewSet(database), name}
 }
 
-// Want wants a package in a version, which may be open, with the hold and the mark of to. A wanted package is not automatic,
-// unless to says so.
+// Want wants a package in a version, which may be open, with the hold and the mark of to. A wanted
+// package is not automatic, unless to says so.
 func Want(set *Set, name string, to State, why string) converge.Want {
 	set.wanted[name] = to
 	spared := slices.Contains(set.AsFound, name)
@@ -54,7 +54,8 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	return wanted.String(), nil
 }
 
-// Guards requires an operator's permission to change a package that another tool holds, also one held as not installed.
+// Guards requires an operator's permission to change a package that another tool holds, also one
+// held as not installed.
 func (t thing) Guards(found, left, after converge.State) (allow, who string) {
 	is, was, to := Parse(found), Parse(left), Parse(after)
 	switch same := is.Version == to.Version && is.Installed() == to.Installed(); {
@@ -97,8 +98,9 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 	return m.Transact(ctx, h, changes)
 }
 
-// refresh reads the lists again if gpuadm's files about repositories have changed since and Store lacks a version: a rollback
-// restores these files first. If no list can be read, the transaction reports what is missing.
+// refresh reads the lists again if gpuadm's files about repositories have changed since and Store
+// lacks a version: a rollback restores these files first. If no list can be read, the transaction
+// reports what is missing.
 func refresh(ctx context.Context, h host.Host, m Packager, changes []converge.Change) error {
 	if !slices.ContainsFunc(Due(changes), func(c converge.Change) bool {
 		after := Parse(c.After)
@@ -131,8 +133,9 @@ func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change
 	return slices.DeleteFunc(r.Changes, func(c converge.Change) bool { return c.Lost == "" }), err
 }
 
-// TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a transaction left incomplete: the package
-// has one of the change's two versions. Marks that were set or cleared outside gpuadm stay, and so does any other version.
+// TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a
+// transaction left incomplete: the package has one of the change's two versions. Marks that were
+// set or cleared outside gpuadm stay, and so does any other version.
 func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
 	half := is.Broken != "" && is.Version == Nowhere // unpacked for the first time, and incomplete
@@ -155,8 +158,8 @@ func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest c
 	return was.String(), nil, nil
 }
 
-// Resolve chooses the open versions and adds the dependencies. A package whose version meets the spec stays, so a converged
-// machine asks no packager.
+// Resolve chooses the open versions and adds the dependencies. A package whose version meets the
+// spec stays, so a converged machine asks no packager.
 func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
 	var converged, due []converge.Change
 	for _, c := range pending {
@@ -198,8 +201,8 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	return slices.Concat(converged, found), t.set.advised(err)
 }
 
-// brings fills in the kernel modules that changes install or remove: from the catalog for packages asked for, from the files of
-// installed packages. A change of marks has none.
+// brings fills in the kernel modules that changes install or remove: from the catalog for packages
+// asked for, from the files of installed packages. A change of marks has none.
 func brings(ctx context.Context, v host.View, m Packager, changes []converge.Change) error {
 	var ask []string
 	for i, c := range changes {
@@ -222,8 +225,9 @@ func brings(ctx context.Context, v host.View, m Packager, changes []converge.Cha
 	return err
 }
 
-// modulesIn names NVIDIA's kernel modules among files, and those that DKMS builds from them: dkms(8) has the sources of nvidia
-// 580.95.05 in /usr/src/nvidia-580.95.05. All modules of the driver count as nvidia, since they are loaded with it.
+// modulesIn names NVIDIA's kernel modules among files, and those that DKMS builds from them:
+// dkms(8) has the sources of nvidia 580.95.05 in /usr/src/nvidia-580.95.05. All modules of the
+// driver count as nvidia, since they are loaded with it.
 func modulesIn(files []string) (modules []string) {
 	for _, file := range files {
 		name := path.Base(file)
@@ -249,12 +253,14 @@ func modulesIn(files []string) (modules []string) {
 
 const storage = "nvidia-fs" // GPUDirect Storage's module, which has versions of its own
 
-// State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
+// State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State,
+// "", is not installed.
 //
-// A wanted version may be open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"), or the
-// beginning of a version and ".*" ("580.*"), or "*". All members of a group get the same own version, the newest for which each
-// has a candidate. "removed" is an open state too: the packager decides what remains of the package (its configuration, or
-// nothing). Resolve replaces open states by exact ones.
+// A wanted version may be open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own
+// version ("580.95.05"), or the beginning of a version and ".*" ("580.*"), or "*". All members of a
+// group get the same own version, the newest for which each has a candidate. "removed" is an open
+// state too: the packager decides what remains of the package (its configuration, or nothing).
+// Resolve replaces open states by exact ones.
 type State struct {
 	Version string // as the packager writes it, epoch and revision included: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
 	Held    bool   // held by apt-mark, locked by dnf versionlock
@@ -311,7 +317,8 @@ func (s State) open() (group, pattern string, ok bool) {
 	return group, pattern, ok
 }
 
-// meets says whether a package in state s has the version that the other state asks for, and is wholly installed.
+// meets says whether a package in state s has the version that the other state asks for, and is
+// wholly installed.
 func (s State) meets(wanted State) bool {
 	if !s.Installed() || s.Broken != "" {
 		return false
@@ -328,8 +335,8 @@ func (s State) marked(as State) State {
 	return s
 }
 
-// Own returns a package's own version, that is the version of the driver or toolkit in it, without the packager's epoch and revision.
-// 3:580.95.05-1.el9 and 580.95.05-0ubuntu1 are both 580.95.05.
+// Own returns a package's own version, that is the version of the driver or toolkit in it, without
+// the packager's epoch and revision. 3:580.95.05-1.el9 and 580.95.05-0ubuntu1 are both 580.95.05.
 func Own(version string) string {
 	version = Unepoched(version)
 	if i := strings.LastIndexByte(version, '-'); i >= 0 {

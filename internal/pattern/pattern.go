@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pattern says what a text looks like. It compiles regular expressions when they are first used: compiled at the start, all
-// of them took longer than reading all of a run's own files. What a run with nothing to do asks is better said without one.
+// Package pattern says what a text looks like. It compiles regular expressions when they are first
+// used: compiled at the start, all of them took longer than reading all of a run's own files. What
+// a run with nothing to do asks is better said without one.
 package pattern
 
 import (

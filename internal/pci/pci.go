@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Bus is the folder with one folder, or link to one, for each function, by its address. Source: Documentation/ABI/testing/sysfs-bus-pci
-// in the kernel's tree.
+// Bus is the folder with one folder, or link to one, for each function, by its address. Source:
+// Documentation/ABI/testing/sysfs-bus-pci in the kernel's tree.
 const Bus = "/sys/bus/pci/devices"
 
 // Nvidia is the vendor of NVIDIA's functions.
@@ -28,7 +28,8 @@ type Function struct {
 	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
 }
 
-// Display says whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB function.
+// Display says whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB
+// function.
 func (f Function) Display() bool {
 	return strings.HasPrefix(f.Class, "0300") || strings.HasPrefix(f.Class, "0302")
 }
@@ -39,14 +40,15 @@ type Files interface {
 	ReadFile(name string) ([]byte, error)
 }
 
-// Functions lists the functions on the bus, by address and without their models; none where there is no bus. One that has gone meanwhile
-// is left out.
+// Functions lists the functions on the bus, by address and without their models; none where there
+// is no bus. One that has gone meanwhile is left out.
 //
-// In a function's uevent file the kernel says at once what its attributes and the link of its driver say, and does not wake a device that
-// sleeps. The file of its configuration space says less: not the vendor of a virtual function, and nothing about a sleeping function before it has
-// been woken. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c and pci_read_config in
-// drivers/pci/pci-sysfs.c of the kernel's tree; "Device and vendor ID of a VF read as FFFFh" in the PCI Express specification's section on
-// SR-IOV.
+// In a function's uevent file the kernel says at once what its attributes and the link of its
+// driver say, and does not wake a device that sleeps. The file of its configuration space says
+// less: not the vendor of a virtual function, and nothing about a sleeping function before it has
+// been woken. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c
+// and pci_read_config in drivers/pci/pci-sysfs.c of the kernel's tree; "Device and vendor ID of a
+// VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
 func Functions(v Files) (found []Function, err error) {
 	addresses, err := v.ReadDir(Bus)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

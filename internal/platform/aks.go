@@ -2,7 +2,8 @@
 
 package platform
 
-// aks is a machine of a pool. Source of all that names no other: https://github.com/Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts.
+// aks is a machine of a pool. Source of all that names no other:
+// https://github.com/Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts.
 var aks = Platform{
 	Name: "aks", Title: "AKS", Cloud: "azure",
 	// azure.json alone is no sign: Cluster API's machines on Azure have it, too.
@@ -21,11 +22,12 @@ var aks = Platform{
 		},
 		Taints: "the pool's nodeInitializationTaints must name %s, and not nodeTaints: AKS restores those each time they are removed",
 	},
-	// cse_config.sh: ensureContainerd. The name: pkg/agent/baker.go and aks-node-controller/parser/templates/containerd.toml.gtpl; images for
-	// GB200 have "nvidia".
+	// cse_config.sh: ensureContainerd. The name: pkg/agent/baker.go and
+	// aks-node-controller/parser/templates/containerd.toml.gtpl; images for GB200 have "nvidia".
 	Engine: Engine{Writer: "aks", How: After, Handler: "nvidia-container-runtime"},
-	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was incomplete
-	// the marker stays. ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver; Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin).
+	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by
+	// path at its end; where that was incomplete the marker stays. ubuntu/cse_install_ubuntu.sh:
+	// cleanUpPrebakedGPUDriver; Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin).
 	Driver: Driver{
 		Title: "AKS", Files: []string{"/opt/azure/aks-gpu/dkms-marker"}, Unpackaged: true, Installer: "/usr/bin/lib64",
 		TakeOver: "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
@@ -33,17 +35,21 @@ var aks = Platform{
 	MIG: MIG{"GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
 	// cse_config.sh: configureManagedGPUExperience.
 	Plugin: Plugin{[]string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"}, "make one without --enable-managed-gpu"},
-	// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority marks spot nodes.
+	// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority
+	// marks spot nodes.
 	Labels: []string{"kubernetes.azure.com/", "node.kubernetes.azure.com/"},
-	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at fb060abe6, articles/aks/
-	// deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442, and pull 5798 (2026-05-29).
+	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at
+	// fb060abe6, articles/aks/ deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442,
+	// and pull 5798 (2026-05-29).
 	Limit: "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there",
 }
 
-// aksDone is there once AKS's scripts have ended, well or not: cse_start.sh and cse_main.sh. From then on they do nothing at later boots either.
+// aksDone is there once AKS's scripts have ended, well or not: cse_start.sh and cse_main.sh. From
+// then on they do nothing at later boots either.
 const aksDone = "/opt/azure/containers/provision.complete"
 
-// aksFlex is a machine outside Azure, whose kubelet runs in a container: https://github.com/Azure/AKSFlexNode.
+// aksFlex is a machine outside Azure, whose kubelet runs in a container:
+// https://github.com/Azure/AKSFlexNode.
 var aksFlex = Platform{
 	Name: "aks-flex", Title: "AKS Flex Node", Signs: Signs{Every: []string{"/etc/aks-flex-node"}},
 	Join: Join{Method: "aks", Unseen: true, Notes: []string{"AKS Flex Node joins this machine (%s) and writes the files of its kubelet; the driver is ours"}},

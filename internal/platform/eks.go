@@ -2,16 +2,20 @@
 
 package platform
 
-// Not yet moved here: cloud/eks, cloud/method/eks.go, facts' eksImage, agent's and ready's questions whether this is EKS.
+// Not yet moved here: cloud/eks, cloud/method/eks.go, facts' eksImage, agent's and ready's
+// questions whether this is EKS.
 var (
-	// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and the engine's files from templates.
+	// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and
+	// the engine's files from templates.
 	eks = Platform{
 		Name: "eks", Title: "EKS", Cloud: "aws", Signs: Signs{[]string{"/usr/bin/nodeadm"}, []string{"nodeadm-run.service", "nodeadm-config.service"}},
 		Join: Join{Method: "eks", By: "nodeadm"}, Engine: Engine{Writer: "nodeadm", How: Boot},
 	}
-	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a machine outside EC2.
+	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a
+	// machine outside EC2.
 	eksHybrid = Platform{Name: "eks-hybrid", Title: "EKS Hybrid Nodes", Signs: Signs{Every: []string{"/opt/nodeadm/tracker"}}, Join: Join{Method: "eks", By: "nodeadm"}}
-	// Canonical's images: bootstrap.sh sets up the snap kubelet-eks. Sources: canonical/ubuntu-cloud-docs issues 290 and 317; eksctl-io/eksctl,
+	// Canonical's images: bootstrap.sh sets up the snap kubelet-eks. Sources:
+	// canonical/ubuntu-cloud-docs issues 290 and 317; eksctl-io/eksctl,
 	// pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh.
 	eksUbuntu = Platform{
 		Name: "eks-ubuntu", Title: "EKS with Ubuntu", Cloud: "aws", Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh", "/var/lib/dpkg/status"}},

@@ -4,7 +4,8 @@ package platform
 
 // Not yet moved here: cloud/gke, migOwner's label, Container-Optimized OS.
 //
-// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which GKE's own scripts come from.
+// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which
+// GKE's own scripts come from.
 var gke = Platform{
 	Name: "gke", Title: "GKE", Cloud: "gce",
 	Signs: Signs{[]string{"/home/kubernetes"}, []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},

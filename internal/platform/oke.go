@@ -2,9 +2,11 @@
 
 package platform
 
-// oke is a machine of an OKE cluster, of a pool or self-managed. Sources: oracle-terraform-modules/terraform-oci-oke, modules/workers (what
-// cloud-init writes and calls); oracle-quickstart/oci-hpc-oke, terraform/cloud-init/ubuntu.sh (oci-oke-node-all, oke bootstrap); on who
-// has which part https://docs.nvidia.com/aicr/v1.3.0/integrator-guide/oke-gpu-setup.md; the label: run-ai/docs pull 1292.
+// oke is a machine of an OKE cluster, of a pool or self-managed. Sources:
+// oracle-terraform-modules/terraform-oci-oke, modules/workers (what cloud-init writes and calls);
+// oracle-quickstart/oci-hpc-oke, terraform/cloud-init/ubuntu.sh (oci-oke-node-all, oke bootstrap);
+// on who has which part https://docs.nvidia.com/aicr/v1.3.0/integrator-guide/oke-gpu-setup.md; the
+// label: run-ai/docs pull 1292.
 var oke = Platform{
 	Name: "oke", Title: "OKE", Cloud: "oci",
 	Signs: Signs{[]string{"/etc/oke"}, []string{"/etc/oke/oke-install.sh", "/etc/oke/oke-apiserver", "/etc/oke/oke.conf", "oke-init.service", "oke.service"}},

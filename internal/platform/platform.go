@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package platform has what gpuadm knows of what makes a machine a node: a cloud's image, a Kubernetes distribution, a sealed system. Each is
-// one value in a file of its own; no other package names one. A platform is data: what gpuadm does about it is chosen by the kinds below.
+// Package platform has what gpuadm knows of what makes a machine a node: a cloud's image, a
+// Kubernetes distribution, a sealed system. Each is one value in a file of its own; no other
+// package names one. A platform is data: what gpuadm does about it is chosen by the kinds below.
 package platform
 
 import (
@@ -110,7 +111,8 @@ func ByMethod(method string) Platform {
 	return All()[i]
 }
 
-// Writes says whether a program of a name joins machines, and so writes kubelet's and the engine's files at each boot.
+// Writes says whether a program of a name joins machines, and so writes kubelet's and the engine's
+// files at each boot.
 func Writes(name string) bool {
 	return name != "" && slices.ContainsFunc(All(), func(p Platform) bool { return p.Engine.Writer == name && p.Join.By != "" })
 }
@@ -165,7 +167,8 @@ func (s Signs) sign(v host.View) string {
 	return ""
 }
 
-// has says whether a file is there, or a unit's file in one of systemd's folders. If it cannot be read, the answer is no.
+// has says whether a file is there, or a unit's file in one of systemd's folders. If it cannot be
+// read, the answer is no.
 func has(v host.View, name string) bool {
 	dirs := []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/"}
 	if strings.HasPrefix(name, "/") {

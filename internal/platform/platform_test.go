@@ -42,7 +42,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestRegister: each platform has a name of its own, a title and a sign; what waits for scripts says for which, and where their log is.
+// TestRegister: each platform has a name of its own, a title and a sign; what waits for scripts
+// says for which, and where their log is.
 func TestRegister(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range All() {

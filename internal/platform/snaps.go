@@ -2,8 +2,9 @@
 
 package platform
 
-// The snaps keep the arguments of each daemon in a file. MicroK8s makes the engine's configuration from a template at each start. Sources:
-// microk8s-resources/wrappers/run-containerd-with-args of https://github.com/canonical/microk8s; src/k8s/pkg/k8sd/setup/containerd.go of
+// The snaps keep the arguments of each daemon in a file. MicroK8s makes the engine's configuration
+// from a template at each start. Sources: microk8s-resources/wrappers/run-containerd-with-args of
+// https://github.com/canonical/microk8s; src/k8s/pkg/k8sd/setup/containerd.go of
 // https://github.com/canonical/k8s-snap.
 var (
 	microK8s = Platform{Name: "microk8s", Title: "MicroK8s", Snap: &Snap{"/var/snap/microk8s/current/args", "snap.microk8s.daemon-containerd.service", "snap.microk8s.daemon-kubelite.service"}}

@@ -14,14 +14,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// hostile is what a machine can do to the operator's side at each step: say nothing, talk all the time, or say more than it may.
-// Recorded from an attack on gpuadm ssh, in which each of them kept it for as long as the machine liked.
+// hostile is what a machine can do to the operator's side at each step: say nothing, talk all the
+// time, or say more than it may. Recorded from an attack on gpuadm ssh, in which each of them kept
+// it for as long as the machine liked.
 type hostile struct {
 	step string // the last step that it keeps to
 	does func(out, stderr io.Writer)
 }
 
-// start answers as bring.sh and gpuadm do, up to a step. Its pipes do not end when ssh is killed: a jump host's ssh holds them.
+// start answers as bring.sh and gpuadm do, up to a step. Its pipes do not end when ssh is killed: a
+// jump host's ssh holds them.
 func (h hostile) start(ctx context.Context, _ string) (*ssh, error) {
 	in, words := io.Pipe()
 	out, says := io.Pipe()
@@ -43,7 +45,8 @@ func (h hostile) start(ctx context.Context, _ string) (*ssh, error) {
 	return &ssh{words, out, stderr, func() int { return -1 }}, nil
 }
 
-// TestMachineIsHostile: whatever a machine does, its session ends within the limit of its step, and with a sentence that has the number.
+// TestMachineIsHostile: whatever a machine does, its session ends within the limit of its step, and
+// with a sentence that has the number.
 func TestMachineIsHostile(t *testing.T) {
 	silent := func(io.Writer, io.Writer) {}
 	chatter := func(out, _ io.Writer) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote runs gpuadm on other machines, over the system's own ssh: it brings the program, runs it there as root, passes on
-// what it prints, and removes it. Fleet is the operator's side, Serve is the other machine's.
+// Package remote runs gpuadm on other machines, over the system's own ssh: it brings the program,
+// runs it there as root, passes on what it prints, and removes it. Fleet is the operator's side,
+// Serve is the other machine's.
 package remote
 
 import (
@@ -44,14 +45,16 @@ var (
 	errMuch  = fmt.Errorf("it has said more than %d MiB", outputLimit>>20)
 )
 
-// Request is a command line of gpuadm for the other machine, with all that it reads of the operator's.
+// Request is a command line of gpuadm for the other machine, with all that it reads of the
+// operator's.
 type Request struct {
 	Args     []string          `json:"args"`               // without the program's name
 	Files    map[string][]byte `json:"files,omitempty"`    // by the names that Args has; - is standard input
 	Outlives bool              `json:"outlives,omitempty"` // the run goes on when the connection is lost
 }
 
-// Fleet is machines that the same command line is run on. Its functions may be called for several machines at a time.
+// Fleet is machines that the same command line is run on. Its functions may be called for several
+// machines at a time.
 type Fleet struct {
 	Parallel int // how many machines at a time
 	Request  Request
@@ -152,7 +155,8 @@ type ssh struct {
 	wait        func() int // its exit status, once both have ended
 }
 
-// start starts ssh. All that is not named here is the operator's: configuration, keys, agent, jump hosts, known hosts.
+// start starts ssh. All that is not named here is the operator's: configuration, keys, agent, jump
+// hosts, known hosts.
 func start(ctx context.Context, host string) (*ssh, error) {
 	argv := []string{
 		"-T", "-o", "BatchMode=yes", // neither ssh nor sudo asks: there may be many machines
@@ -202,7 +206,8 @@ func (s *session) within(limit time.Duration) *time.Timer {
 	return time.AfterFunc(limit, func() { s.kill(fmt.Errorf("no answer within %v", limit)) })
 }
 
-// wait waits for a line that begins so, and returns its rest. What a login shell prints besides is passed over.
+// wait waits for a line that begins so, and returns its rest. What a login shell prints besides is
+// passed over.
 func (s *session) wait(limit time.Duration, prefix string) (rest string, err error) {
 	defer s.within(limit).Stop()
 	err = s.lines(s.out, func(line string) (ours bool) {
@@ -256,8 +261,8 @@ func (s *session) ask() error {
 	})
 }
 
-// Serve reads the request that the operator's side sends. A process that continues the run finds it on its standard input again, in
-// memory.
+// Serve reads the request that the operator's side sends. A process that continues the run finds it
+// on its standard input again, in memory.
 func Serve(stdin io.Reader, stdout io.Writer) (r Request, err error) {
 	fmt.Fprintln(stdout, ready)
 	text, err := bufio.NewReader(stdin).ReadBytes('\n')

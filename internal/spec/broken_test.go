@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write what Parse says into testdata/broken")
 
-// TestBroken holds what is said about broken files. An archive of testdata/broken has many cases, each a folder:
-// CASE/node.toml, CASE/node.d/… and CASE/want.
+// TestBroken holds what is said about broken files. An archive of testdata/broken has many cases,
+// each a folder: CASE/node.toml, CASE/node.d/… and CASE/want.
 func TestBroken(t *testing.T) {
 	names, err := filepath.Glob("testdata/broken/*.txtar")
 	must.That(t, err == nil && len(names) > 0, "%v: %v", "no cases", err)

@@ -24,7 +24,8 @@ func (d *decoder) blame(key, fix, format string, args ...any) {
 	}
 }
 
-// A crossRule refuses a combination of two sections. Pairs of sections without a rule do not depend on each other: a test lists all pairs.
+// A crossRule refuses a combination of two sections. Pairs of sections without a rule do not depend
+// on each other: a test lists all pairs.
 type crossRule struct {
 	a, b  string
 	check func(*decoder, Spec)
@@ -148,7 +149,8 @@ func (d *decoder) migGPU(v *value) {
 	}
 }
 
-// inject checks inject = "cdi", which configures no handler that could be the default, and needs CDI.
+// inject checks inject = "cdi", which configures no handler that could be the default, and needs
+// CDI.
 func (d *decoder) inject(r Runtime) {
 	if r.Inject != "cdi" || !d.ok("runtime.inject", "runtime.set_as_default", "runtime.cdi") {
 		return
@@ -161,16 +163,17 @@ func (d *decoder) inject(r Runtime) {
 	}
 }
 
-// sharing refuses mps with time_slicing, like the device plugin. Source: api/config/v1/sharing.go of
-// https://github.com/NVIDIA/k8s-device-plugin.
+// sharing refuses mps with time_slicing, like the device plugin. Source: api/config/v1/sharing.go
+// of https://github.com/NVIDIA/k8s-device-plugin.
 func (d *decoder) sharing(s Sharing) {
 	if s.MPS > 0 && s.TimeSlicing > 0 && d.ok("sharing.mps", "sharing.time_slicing") {
 		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
 	}
 }
 
-// mps refuses MPS on GPUs with MIG and with strategy = "mixed", like the device plugin. Sources: "With CUDA MPS" in its README, validateFlags
-// in cmd/nvidia-device-plugin/main.go; https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
+// mps refuses MPS on GPUs with MIG and with strategy = "mixed", like the device plugin. Sources:
+// "With CUDA MPS" in its README, validateFlags in cmd/nvidia-device-plugin/main.go;
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 func (d *decoder) mps(s Spec) {
 	if s.Sharing.MPS == 0 || s.Sharing.TimeSlicing > 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
 		return
@@ -181,7 +184,8 @@ func (d *decoder) mps(s Spec) {
 	}
 }
 
-// single checks the tables for the same GPUs together: tables for other models may be for other machines.
+// single checks the tables for the same GPUs together: tables for other models may be for other
+// machines.
 func (d *decoder) single(s Spec) {
 	if !d.ok("sharing.strategy", "mig.gpu") {
 		return

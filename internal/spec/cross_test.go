@@ -34,7 +34,8 @@ const (
 	twoModels = `gpu = [{ match = ["A100"], layout = { "1g.5gb" = 7 } }, { match = ["H100"], layout = { "1g.10gb" = 7 } }]`
 )
 
-// TestPairs: of all pairs of sections these and no others refuse each other, and each rule has its example.
+// TestPairs: of all pairs of sections these and no others refuse each other, and each rule has its
+// example.
 func TestPairs(t *testing.T) {
 	want := []string{
 		"driver gpu_count = 2 | mig " + says["mig"][5],

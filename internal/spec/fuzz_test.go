@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
-// FuzzParse: any bytes get an answer; an error has a place and a fix; what go-toml refuses is refused here;
-// an accepted spec is accepted again in its canonical form, with the same result.
+// FuzzParse: any bytes get an answer; an error has a place and a fix; what go-toml refuses is
+// refused here; an accepted spec is accepted again in its canonical form, with the same result.
 func FuzzParse(f *testing.F) {
 	names, _ := filepath.Glob("testdata/broken/*.txtar")
 	for _, name := range names {

@@ -38,7 +38,8 @@ type Key struct {
 	Doc     string   // one line
 }
 
-// Keys returns all keys of node.toml, section by section. Defaults, checks, suggestions and the manual are made from it.
+// Keys returns all keys of node.toml, section by section. Defaults, checks, suggestions and the
+// manual are made from it.
 func Keys() []Key {
 	rows := table()
 	keys := make([]Key, len(rows))
@@ -53,7 +54,8 @@ func IsSection(name string) bool {
 	return slices.ContainsFunc(Keys(), func(k Key) bool { return k.Section == name })
 }
 
-// Files returns the files of the machine that a spec names: a user who can change one of them decides what root does here.
+// Files returns the files of the machine that a spec names: a user who can change one of them
+// decides what root does here.
 func (s Spec) Files() (names []string) {
 	for _, r := range table() {
 		if !r.File {
@@ -107,7 +109,8 @@ func fields(key string) (at []int) {
 	return at
 }
 
-// called has what other tools and people call keys and values, and what node.toml has in their place.
+// called has what other tools and people call keys and values, and what node.toml has in their
+// place.
 var called = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(calledTable) {

@@ -13,9 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start with it in
-// --node-labels, and the NodeRestriction admission refuses it. Only another identity can set it, such as that of [node]
-// kubeconfig.
+// RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet
+// does not start with it in --node-labels, and the NodeRestriction admission refuses it. Only
+// another identity can set it, such as that of [node] kubeconfig.
 //
 // Source: kubernetes, pkg/kubelet/apis/well_known_labels.go (staging: k8s.io/kubelet/pkg/apis).
 func RestrictedLabel(key string) bool {
@@ -119,9 +119,9 @@ func parseTaint(text string) (Taint, *trouble.Error) {
 	return t, nil
 }
 
-// taints merges the taints of a file into those of earlier ones. Two taints with the same key and effect are the same taint. As
-// with kubectl, "key:Effect-" removes one taint and "key-" all with that key; "key:Effect" and "key=:Effect" mean a taint
-// without a value.
+// taints merges the taints of a file into those of earlier ones. Two taints with the same key and
+// effect are the same taint. As with kubectl, "key:Effect-" removes one taint and "key-" all with
+// that key; "key:Effect" and "key=:Effect" mean a taint without a value.
 func (d *decoder) taints(r row, v *value, to *[]Taint) {
 	if !d.is(r, v, listKind) {
 		return
@@ -173,7 +173,8 @@ func checkStartupTaint(v string) (string, *trouble.Error) {
 
 // The checks of [join].
 
-// checkCluster checks the name, which is part of signed requests. Source: CreateCluster in Amazon EKS's API reference.
+// checkCluster checks the name, which is part of signed requests. Source: CreateCluster in Amazon
+// EKS's API reference.
 func checkCluster(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`, v) {
 		return v, nil
@@ -190,7 +191,8 @@ func checkRegion(v string) (string, *trouble.Error) {
 	return v, wrong(`write it as "eu-west-1", in lower case and without the letter of a zone`, "%s is no region", show(v))
 }
 
-// checkNetwork accepts a network as kube-apiserver's --service-cluster-ip-range does: no bits after the prefix.
+// checkNetwork accepts a network as kube-apiserver's --service-cluster-ip-range does: no bits after
+// the prefix.
 func checkNetwork(v string) (string, *trouble.Error) {
 	const fix = `write one network as "10.100.0.0/16"`
 	p, err := netip.ParsePrefix(v)
@@ -206,7 +208,8 @@ func checkNetwork(v string) (string, *trouble.Error) {
 }
 
 // checkPeer accepts an address or a DNS name: NVIDIA's IMEX accepts names since driver 570.158.01.
-// Source: the feature gate IMEXDaemonsWithDNSNames in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
+// Source: the feature gate IMEXDaemonsWithDNSNames in
+// https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
 func checkPeer(v string) (string, *trouble.Error) {
 	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
 		return v, nil
@@ -225,8 +228,8 @@ func checkAddress(v string) (string, *trouble.Error) {
 	return a.String(), nil
 }
 
-// checkNodeName allows 63 characters: ValidateNodeName in pkg/apis/core/validation of Kubernetes allows 253, but the name is
-// also the value of kubelet's label kubernetes.io/hostname.
+// checkNodeName allows 63 characters: ValidateNodeName in pkg/apis/core/validation of Kubernetes
+// allows 253, but the name is also the value of kubelet's label kubernetes.io/hostname.
 func checkNodeName(v string) (string, *trouble.Error) {
 	switch low := strings.ToLower(v); {
 	case len(v) > 63:
@@ -241,8 +244,9 @@ func checkNodeName(v string) (string, *trouble.Error) {
 	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
 }
 
-// join notes keys of [join] that the method does not read: their author expects an effect that they do not have. The keys for
-// EKS are allowed with method none, for a machine of a pool that stays out of the cluster.
+// join notes keys of [join] that the method does not read: their author expects an effect that they
+// do not have. The keys for EKS are allowed with method none, for a machine of a pool that stays
+// out of the cluster.
 func (d *decoder) join(j Join) {
 	if !d.ok("join.method") {
 		return

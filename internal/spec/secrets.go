@@ -12,8 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// node.toml is world-readable and goes into images, so it must not contain a secret. If it does, the error must not
-// repeat the secret in a log: every text that leaves this package omits what looks like a secret.
+// node.toml is world-readable and goes into images, so it must not contain a secret. If it does,
+// the error must not repeat the secret in a log: every text that leaves this package omits what
+// looks like a secret.
 
 // mask replaces a secret.
 const mask = "***"
@@ -31,12 +32,13 @@ func secretKey(name string) bool {
 const (
 	// A name and the separator before its value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
-	// A secret by its shape: the part before an @ in a URL, kubeadm's bootstrap tokens, JSON web tokens, PEM blocks of keys.
+	// A secret by its shape: the part before an @ in a URL, kubeadm's bootstrap tokens, JSON web
+	// tokens, PEM blocks of keys.
 	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY`
 )
 
-// lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in text that is no TOML. Each span ends at the end
-// of the line.
+// lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in text that is no
+// TOML. Each span ends at the end of the line.
 func lexicalSecrets(data []byte, line span) []span {
 	var found []span
 	shown := data[line.start:min(line.end, line.start+(maxText+64)*utf8.UTFMax)]
@@ -52,8 +54,8 @@ func lexicalSecrets(data []byte, line span) []span {
 	return found
 }
 
-// brokenSecrets finds where secrets may begin in an expression that is not TOML. gpuadm shows nothing after that: without a
-// grammar the end of a secret is unknown.
+// brokenSecrets finds where secrets may begin in an expression that is not TOML. gpuadm shows
+// nothing after that: without a grammar the end of a secret is unknown.
 func brokenSecrets(data []byte, from int) []span {
 	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
 		if secretKey(string(data[from+at[0] : from+at[1]])) {

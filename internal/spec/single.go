@@ -18,9 +18,10 @@ type Offers struct {
 	Kinds []string // names of its partitions: "3g.40gb", "1c.3g.40gb"
 }
 
-// Single says why the device plugin, with strategy = "single", offers none of these GPUs; nil if it offers them, or with
-// another strategy. Sources: https://github.com/NVIDIA/k8s-device-plugin at 1b826acc, internal/rm/device_map.go
-// (buildDeviceMapFromConfigResources, assertAllMigDevicesAreValid); https://github.com/NVIDIA/gpu-operator/issues/286.
+// Single says why the device plugin, with strategy = "single", offers none of these GPUs; nil if it
+// offers them, or with another strategy. Sources: https://github.com/NVIDIA/k8s-device-plugin at
+// 1b826acc, internal/rm/device_map.go (buildDeviceMapFromConfigResources,
+// assertAllMigDevicesAreValid); https://github.com/NVIDIA/gpu-operator/issues/286.
 func (s Sharing) Single(all []Offers) *trouble.Error {
 	if s.Strategy != "single" {
 		return nil

@@ -102,8 +102,8 @@ func (s *source) lineOf(offset int) int {
 	return i
 }
 
-// position returns line and column of an offset, from 1. A column is a rune: an editor shows a tab, an accented letter and a
-// broken byte as one column each.
+// position returns line and column of an offset, from 1. A column is a rune: an editor shows a tab,
+// an accented letter and a broken byte as one column each.
 func (s *source) position(offset int) (line, column int) {
 	offset = max(0, min(offset, len(s.data)))
 	i := s.lineOf(offset)
@@ -122,8 +122,9 @@ func (s *source) lineSpan(i int) span {
 	return span{s.lines[i], end}
 }
 
-// text returns a source line (from 1) for a message: without secrets and control characters, and shortened. It cuts the line at
-// the first secret instead of masking the secret: if the quotes are wrong, the rest of the line may belong to it.
+// text returns a source line (from 1) for a message: without secrets and control characters, and
+// shortened. It cuts the line at the first secret instead of masking the secret: if the quotes are
+// wrong, the rest of the line may belong to it.
 func (s *source) text(line int) string {
 	at := s.lineSpan(line - 1)
 	raw, hidden := s.data[at.start:at.end], false

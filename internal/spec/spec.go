@@ -2,8 +2,8 @@
 
 // Package spec reads node.toml, the one file with the desired state of a node.
 //
-// It is strict: it refuses everything that it does not know, and reports the place and the fix. It is pure: Parse gets bytes
-// and opens no file, so a spec can be checked anywhere.
+// It is strict: it refuses everything that it does not know, and reports the place and the fix. It
+// is pure: Parse gets bytes and opens no file, so a spec can be checked anywhere.
 package spec
 
 import (
@@ -13,8 +13,9 @@ import (
 	"slices"
 )
 
-// Spec is the desired state of a node: all files merged, where later files override earlier ones, with the defaults of Keys for
-// missing keys. An absent section has its defaults too; Has distinguishes the two.
+// Spec is the desired state of a node: all files merged, where later files override earlier ones,
+// with the defaults of Keys for missing keys. An absent section has its defaults too; Has
+// distinguishes the two.
 type Spec struct {
 	Driver     Driver
 	Toolkit    Toolkit
@@ -26,8 +27,8 @@ type Spec struct {
 	Proxy      Proxy
 	Disruption Disruption
 
-	// Sections are the sections that the files have, in the order of Keys. The stage of another section
-	// changes nothing.
+	// Sections are the sections that the files have, in the order of Keys. The stage of another
+	// section changes nothing.
 	Sections []string
 }
 
@@ -49,7 +50,8 @@ func (s Spec) Has(section string) bool {
 	return slices.Contains(s.Sections, section)
 }
 
-// Digest identifies a spec's meaning by 12 hex digits, independent of comments, order and the division into files.
+// Digest identifies a spec's meaning by 12 hex digits, independent of comments, order and the
+// division into files.
 func (s Spec) Digest() string {
 	text, _ := json.Marshal(s) // strings, numbers, lists and maps with sorted keys: it cannot fail
 	sum := sha256.Sum256(text)
@@ -94,8 +96,8 @@ type Runfile struct {
 	SHA256 string // 64 lower-case hex digits
 }
 
-// Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is "" if there is none; otherwise
-// all three are set.
+// Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is ""
+// if there is none; otherwise all three are set.
 type Repo struct {
 	URL         string // http, https or file, without a password
 	Key         string // absolute path of the public key
@@ -185,7 +187,8 @@ type Taint struct {
 	Effect     string // NoSchedule, PreferNoSchedule, NoExecute
 }
 
-// String returns the taint as kubectl and kubelet write it: "key=value:Effect", or "key:Effect" without a value.
+// String returns the taint as kubectl and kubelet write it: "key=value:Effect", or "key:Effect"
+// without a value.
 func (t Taint) String() string {
 	if t.Value == "" {
 		return t.Key + ":" + t.Effect
@@ -214,7 +217,8 @@ type Proxy struct {
 	CAFile      string   // absolute path of further CA certificates
 }
 
-// Disruption is [disruption]: what gpuadm may interrupt without asking, and how it makes other changes that interrupt users.
+// Disruption is [disruption]: what gpuadm may interrupt without asking, and how it makes other
+// changes that interrupt users.
 type Disruption struct {
 	Policy        string   // idle, drain, never: for a change that interrupts processes on the GPUs
 	DrainDeadline string   // a duration, as time.ParseDuration reads it

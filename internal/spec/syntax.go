@@ -14,10 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A parser reports where it stopped. A user needs the place of the fault and the fix: in practice most invalid TOML is text
-// without quotes.
+// A parser reports where it stopped. A user needs the place of the fault and the fix: in practice
+// most invalid TOML is text without quotes.
 
-// syntax turns the parser's error at an offset, in the expression that begins at start, into a finding and its place.
+// syntax turns the parser's error at an offset, in the expression that begins at start, into a
+// finding and its place.
 func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	data := b.src.data
 	line := span{start, b.src.lineSpan(b.src.lineOf(start)).end}
@@ -82,7 +83,8 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	return at, wrong(fix, "invalid TOML: %s", message)
 }
 
-// bareText recognises a value that lacks its quotes: engine = containerd, version = 580.95.05, cdi = True.
+// bareText recognises a value that lacks its quotes: engine = containerd, version = 580.95.05, cdi
+// = True.
 func (b *builder) bareText(line span) (int, *trouble.Error) {
 	text := b.src.data[line.start:line.end]
 	m := regexp.MustCompile(`^([\w.-]+)[ \t]*=[ \t]*([^\s"'\[{#=][^"'#=]*?)[ \t\r]*(?:#.*)?$`).FindSubmatchIndex(text)
@@ -116,17 +118,19 @@ type File struct {
 	Data []byte
 }
 
-// Parse reads node.toml and the files of node.d, in this order; later ones win by key. Labels, taints and the
-// driver's parameters are merged by their own keys, all other lists replace.
+// Parse reads node.toml and the files of node.d, in this order; later ones win by key. Labels,
+// taints and the driver's parameters are merged by their own keys, all other lists replace.
 //
-// The error is of type trouble.Faults and lists all faults in all files; the Spec is then empty. A file that is not TOML
-// has one fault, and the other files are still checked. Files are at most 1 MiB, and at most 100.
+// The error is of type trouble.Faults and lists all faults in all files; the Spec is then empty. A
+// file that is not TOML has one fault, and the other files are still checked. Files are at most 1
+// MiB, and at most 100.
 func Parse(files ...File) (Spec, error) {
 	s, _, err := Read(files...)
 	return s, err
 }
 
-// Read is Parse. It also returns the place of each key, for faults that only the machine shows: a driver that fits no GPU.
+// Read is Parse. It also returns the place of each key, for faults that only the machine shows: a
+// driver that fits no GPU.
 func Read(files ...File) (Spec, Places, error) {
 	rows := table()
 	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
@@ -171,7 +175,8 @@ type Places struct {
 	first *source
 }
 
-// Error returns a fault at the first of the keys, such as "driver.version" or "mig.gpu", that a file states; else in the first file.
+// Error returns a fault at the first of the keys, such as "driver.version" or "mig.gpu", that a
+// file states; else in the first file.
 func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	src, at := p.first, 0
 	for _, key := range slices.Backward(keys) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// TOML is the spec as one file, in its canonical form: the sections that are there, with all their keys and nothing
-// else. Parse reads it back as the same Spec.
+// TOML is the spec as one file, in its canonical form: the sections that are there, with all their
+// keys and nothing else. Parse reads it back as the same Spec.
 func (s Spec) TOML() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "format = %d\n", format)
@@ -36,7 +36,8 @@ func (s Spec) TOML() []byte {
 			}
 		}
 		if name == "mig" {
-			// A row looks at the last GPU and its last placement, so the others must be out of its sight.
+			// A row looks at the last GPU and its last placement, so the others must be out of its
+			// sight.
 			for _, gpu := range s.MIG.GPU {
 				b.WriteString("\n[[mig.gpu]]\n")
 				one := gpu

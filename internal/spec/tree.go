@@ -13,8 +13,9 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// go-toml decides whether a file is TOML, but it decodes into Go values without their places, and stops at the first fault. So
-// one walk over its parser's expressions builds a tree with places, and notes every duplicate key.
+// go-toml decides whether a file is TOML, but it decodes into Go values without their places, and
+// stops at the first fault. So one walk over its parser's expressions builds a tree with places,
+// and notes every duplicate key.
 
 // kind is the type of a value, in words.
 type kind string
@@ -129,7 +130,8 @@ func (b *builder) open(root *value, e *unstable.Node) *value {
 	return table.items[len(table.items)-1]
 }
 
-// into returns the table at the end of a dotted key; it makes missing tables, and within the key uses the last table of a list.
+// into returns the table at the end of a dotted key; it makes missing tables, and within the key
+// uses the last table of a list.
 func (b *builder) into(v *value, parts []part, dots bool) *value {
 	for i, p := range parts {
 		if len(v.items) > 0 {
@@ -148,7 +150,8 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 	return v
 }
 
-// twice notes a duplicate key or header. The part after a secret's name may be the secret, as in token.hunter2 = 1.
+// twice notes a duplicate key or header. The part after a secret's name may be the secret, as in
+// token.hunter2 = 1.
 func (b *builder) twice(parts []part, old *value, key bool) {
 	var names []string
 	for _, p := range parts {
@@ -198,8 +201,8 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 	t.put(v)
 }
 
-// hide reports whether a key is named like a secret. gpuadm then hides the text after that name up to an offset or, if the name
-// is the key's last part, the text from the value on.
+// hide reports whether a key is named like a secret. gpuadm then hides the text after that name up
+// to an offset or, if the name is the key's last part, the text from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
 	for i, p := range parts {
 		if !secretKey(p.name) {
@@ -217,7 +220,8 @@ func (b *builder) hide(parts []part, value, end int) bool {
 	return false
 }
 
-// valueStart returns the offset of the value whose key ends at an offset. go-toml gives lists no place of their own.
+// valueStart returns the offset of the value whose key ends at an offset. go-toml gives lists no
+// place of their own.
 func (b *builder) valueStart(keyEnd int) int {
 	at := keyEnd + bytes.IndexByte(b.src.data[keyEnd:], '=') + 1
 	for at < len(b.src.data) && (b.src.data[at] == ' ' || b.src.data[at] == '\t') {

@@ -14,13 +14,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// The checks of strings. Each returns the canonical form, or a fault. Before them, gpuadm has accepted defaults, refused long
-// texts and control characters, and checked enumerations against the table.
+// The checks of strings. Each returns the canonical form, or a fault. Before them, gpuadm has
+// accepted defaults, refused long texts and control characters, and checked enumerations against
+// the table.
 
 func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
-// numbers says whether a text is one to three numbers with dots between them. The first has least to most digits and does not
-// begin with 0; the others have at most rest digits.
+// numbers says whether a text is one to three numbers with dots between them. The first has least
+// to most digits and does not begin with 0; the others have at most rest digits.
 func numbers(v string, least, most, rest int) bool {
 	parts := strings.Split(v, ".")
 	if len(parts) > 3 || len(parts[0]) < least || v[0] == '0' {
@@ -224,7 +225,8 @@ func checkName(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
-// checkPackage accepts the package names of dpkg and rpm: Debian Policy 5.6.1, and NVIDIA's capital letters.
+// checkPackage accepts the package names of dpkg and rpm: Debian Policy 5.6.1, and NVIDIA's capital
+// letters.
 func checkPackage(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
 		return v, nil
@@ -233,8 +235,8 @@ func checkPackage(v string) (string, *trouble.Error) {
 }
 
 func checkProfile(v string) (string, *trouble.Error) {
-	// NVML's names of GPU instance profiles, perhaps with a smaller compute instance before and attributes after. Without the
-	// memory it means the GPU's own profile with so many slices.
+	// NVML's names of GPU instance profiles, perhaps with a smaller compute instance before and
+	// attributes after. Without the memory it means the GPU's own profile with so many slices.
 	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
 		return v, nil
 	}
@@ -247,8 +249,8 @@ func checkProfile(v string) (string, *trouble.Error) {
 	return v, wrong(fix, "%s is no MIG profile", show(v))
 }
 
-// checkParameter says whether the fault is in the value, and returns it. gpuadm writes the parameter into a line of modprobe.d,
-// so its text may end neither that line nor its quotes.
+// checkParameter says whether the fault is in the value, and returns it. gpuadm writes the
+// parameter into a line of modprobe.d, so its text may end neither that line nor its quotes.
 func checkParameter(name, value string) (bool, *trouble.Error) {
 	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// set stores a value in its row's target. It notes faults of the value, and says whether there is none.
+// set stores a value in its row's target. It notes faults of the value, and says whether there is
+// none.
 func (d *decoder) set(r row, v *value) bool {
 	before := len(d.src.errors)
 	switch to := r.ref(&d.spec).(type) {
@@ -188,8 +189,9 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 	*to = list
 }
 
-// entry merges one label or parameter into a table. A parameter with an empty value, and a label's key with "-" after it as in
-// kubectl, remove an entry: for a label an empty value is valid, as in node-role.kubernetes.io/NAME.
+// entry merges one label or parameter into a table. A parameter with an empty value, and a label's
+// key with "-" after it as in kubectl, remove an entry: for a label an empty value is valid, as in
+// node-role.kubernetes.io/NAME.
 func (d *decoder) entry(r row, m *value, to map[string]string) {
 	if m.kind == tableKind {
 		fix := "write " + suggestion(r, &value{})

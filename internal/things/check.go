@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// check verifies a state that gpuadm cannot make: "8 GPUs on the bus". Its state is "ok" or what is wrong.
+// check verifies a state that gpuadm cannot make: "8 GPUs on the bus". Its state is "ok" or what is
+// wrong.
 type check struct {
 	name string
 	look func(context.Context, host.View) (problem string, err error)
@@ -22,7 +23,8 @@ type check struct {
 // orTry is the prefix of a problem's line that names a fix.
 const orTry = "try: "
 
-// OrTry is a line to add to a problem: a fix that depends on what look found, in addition to the check's own fixes.
+// OrTry is a line to add to a problem: a fix that depends on what look found, in addition to the
+// check's own fixes.
 func OrTry(fix string) string {
 	if fix == "" {
 		return ""
@@ -30,8 +32,9 @@ func OrTry(fix string) string {
 	return "\n" + orTry + fix
 }
 
-// Check wants look to find no problem. A problem stops an apply before anything is touched; try names the fixes. The problem's first
-// line says what is wrong, the others say why; OrTry adds fixes.
+// Check wants look to find no problem. A problem stops an apply before anything is touched; try
+// names the fixes. The problem's first line says what is wrong, the others say why; OrTry adds
+// fixes.
 func Check(name string, look func(context.Context, host.View) (problem string, err error), why string, try ...string) converge.Want {
 	return converge.Want{Thing: check{name, look}, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found == "ok" {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestCheckLines tells what the further lines of a problem are: more about it, as of an error of several lines, and not what to
-// do, unless they say so.
+// TestCheckLines tells what the further lines of a problem are: more about it, as of an error of
+// several lines, and not what to do, unless they say so.
 func TestCheckLines(t *testing.T) {
 	for problem, want := range map[string]trouble.Error{
 		"cannot a":                           {What: "cannot a", Try: []string{"fix"}},

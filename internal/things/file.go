@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package things holds the kinds of parts that a machine is made of, one kind a file; keyring.go and sign.go read and write OpenPGP. Each
-// kind can be looked at and made; the engine, internal/converge, decides which and when.
+// Package things holds the kinds of parts that a machine is made of, one kind a file; keyring.go
+// and sign.go read and write OpenPGP. Each kind can be looked at and made; the engine,
+// internal/converge, decides which and when.
 package things
 
 import (
@@ -16,7 +17,8 @@ import (
 )
 
 // A FileThing is a regular file, or a link, which is kept when its target is written.
-// Its state is "MODE UID:GID SHA256 SIZE", then its extended attributes, then "via TARGET" if the name is a link.
+// Its state is "MODE UID:GID SHA256 SIZE", then its extended attributes, then "via TARGET" if the
+// name is a link.
 type FileThing struct {
 	name     string
 	merge    MergeFunc
@@ -28,8 +30,9 @@ type FileThing struct {
 	seen map[string][]byte // bytes by SHA-256
 }
 
-// A MergeFunc takes the change from before to after out of found, key by key. left names gpuadm's parts that stay, because they were
-// changed outside gpuadm since. It fails only where it cannot separate the parts. nil bytes mean no file.
+// A MergeFunc takes the change from before to after out of found, key by key. left names gpuadm's
+// parts that stay, because they were changed outside gpuadm since. It fails only where it cannot
+// separate the parts. nil bytes mean no file.
 type MergeFunc func(before, after, found []byte) (rest []byte, left []string, err error)
 
 // A ValidateFunc says what is wrong with the bytes that a file will have, before they are written.
@@ -72,8 +75,9 @@ func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want
 	}}
 }
 
-// Edited wants a file with the bytes that edit makes of those found; nil is a file that is not there. Mode and owner stay;
-// a new file gets mode 0644 and belongs to root. edit is pure and idempotent.
+// Edited wants a file with the bytes that edit makes of those found; nil is a file that is not
+// there. Mode and owner stay; a new file gets mode 0644 and belongs to root. edit is pure and
+// idempotent.
 func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converge.Want {
 	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
 		s, err := f.parse(found)
@@ -97,13 +101,15 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 	}}
 }
 
-// maskedFile is the state of a link to /dev/null. In place of a unit's file such a link masks the unit: systemd.unit(5).
+// maskedFile is the state of a link to /dev/null. In place of a unit's file such a link masks the
+// unit: systemd.unit(5).
 const (
 	nowhere    = "/dev/null"
 	maskedFile = converge.State("via %2Fdev%2Fnull")
 )
 
-// UnlessMasked leaves a unit that an operator has masked, and the link to /dev/null in place of its file.
+// UnlessMasked leaves a unit that an operator has masked, and the link to /dev/null in place of its
+// file.
 func UnlessMasked(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
@@ -181,7 +187,8 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	return f.with(s.withAttr(info.Attr()), data), nil
 }
 
-// Make writes the state's bytes with its owner and mode, or removes the file. It refuses where the file changed since the last look.
+// Make writes the state's bytes with its owner and mode, or removes the file. It refuses where the
+// file changed since the last look.
 func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	s, err := parseFile(to)
 	if err != nil {

@@ -144,8 +144,8 @@ func parseMode(text string) (fs.FileMode, error) {
 	return m, err
 }
 
-// TakeOut takes gpuadm's change out of a file that was changed outside gpuadm since: bytes, mode, owner, attributes and link, each
-// independently.
+// TakeOut takes gpuadm's change out of a file that was changed outside gpuadm since: bytes, mode,
+// owner, attributes and link, each independently.
 func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]fileState
 	for i, state := range []converge.State{found, before, after} {
@@ -217,8 +217,9 @@ func (s fileState) owner() string { return fmt.Sprintf("%d:%d", s.uid, s.gid) }
 
 func (s fileState) attributes() string { return fmt.Sprint(s.xattrs) }
 
-// lastLook remembers what a thing's last look found: its state, or a digest of its bytes. Make replaces the file only if it still is as
-// found, so that no edit is lost that another process makes between the look and the rename.
+// lastLook remembers what a thing's last look found: its state, or a digest of its bytes. Make
+// replaces the file only if it still is as found, so that no edit is lost that another process
+// makes between the look and the rename.
 type lastLook struct {
 	mu     sync.Mutex
 	looked bool
@@ -233,7 +234,8 @@ func (l *lastLook) keep(s converge.State, err error) (converge.State, error) {
 	return s, err
 }
 
-// found is what the last look kept. If nothing has looked since the last replace, found looks now; the engine always looks before a make.
+// found is what the last look kept. If nothing has looked since the last replace, found looks now;
+// the engine always looks before a make.
 func (l *lastLook) found(ctx context.Context, h host.Host, t converge.Thing) (converge.State, error) {
 	l.mu.Lock()
 	looked := l.looked
@@ -248,7 +250,8 @@ func (l *lastLook) found(ctx context.Context, h host.Host, t converge.Thing) (co
 	return l.state, nil
 }
 
-// replace puts a file or a link under a name, or removes it for nil, if what is there is as expected.
+// replace puts a file or a link under a name, or removes it for nil, if what is there is as
+// expected.
 func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected func(found *host.Entry) bool) error {
 	err := h.Replace(name, with, expected)
 	if err == nil {

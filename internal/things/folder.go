@@ -12,11 +12,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// folder is a folder, or a link to one. Its state is "MODE UID:GID", whatever is in it. Make removes only an empty folder: files of other
-// programs stay, and the folder with them.
+// folder is a folder, or a link to one. Its state is "MODE UID:GID", whatever is in it. Make
+// removes only an empty folder: files of other programs stay, and the folder with them.
 type folder string
 
-// Folders wants every folder on the way to name, and name itself, to exist. Existing folders do not change.
+// Folders wants every folder on the way to name, and name itself, to exist. Existing folders do not
+// change.
 func Folders(name, why string) []converge.Want {
 	var wants []converge.Want
 	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
@@ -50,8 +51,8 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
-// TakeOut removes a folder that gpuadm made, whatever its mode is now. Make keeps the folder if files are in it. A folder that existed
-// before gpuadm stays.
+// TakeOut removes a folder that gpuadm made, whatever its mode is now. Make keeps the folder if
+// files are in it. A folder that existed before gpuadm stays.
 func (f folder) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if before != "" && found != before {
 		return found, []string{fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)}, nil

@@ -19,8 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// key is the file with the public key that signs a package repository. Its state is the fingerprints of the keys in it: these identify a
-// key, wherever it came from. If only the file's digest is known, gpuadm keeps the file byte for byte, and its state is that digest.
+// key is the file with the public key that signs a package repository. Its state is the
+// fingerprints of the keys in it: these identify a key, wherever it came from. If only the file's
+// digest is known, gpuadm keeps the file byte for byte, and its state is that digest.
 type key struct {
 	file, from string
 	pinned     bool   // its state is a digest
@@ -32,13 +33,15 @@ type key struct {
 // maxKey is the size limit of a key, in bytes: NVIDIA's have less than 4 KiB.
 const maxKey = 256 << 10
 
-// pin is the prefix of a digest in place of a fingerprint: "sha256:" and the 64 hex digits of the file's SHA-256.
+// pin is the prefix of a digest in place of a fingerprint: "sha256:" and the 64 hex digits of the
+// file's SHA-256.
 const pin = "sha256:"
 
-// Key wants file to hold exactly the key that is trusted, got from a URL or from a path on the machine. trusted is its
-// fingerprint, or "sha256:" and the digest of its file in lower-case hex. A file whose name ends in .asc is armored, as rpm
-// needs it; any other is binary, which every apt reads. A key that is trusted by its file's digest stays as published, which is armored:
-// its file must end in .asc.
+// Key wants file to hold exactly the key that is trusted, got from a URL or from a path on the
+// machine. trusted is its fingerprint, or "sha256:" and the digest of its file in lower-case hex. A
+// file whose name ends in .asc is armored, as rpm needs it; any other is binary, which every apt
+// reads. A key that is trusted by its file's digest stays as published, which is armored: its file
+// must end in .asc.
 func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 	k := key{file, from, strings.HasPrefix(trusted, pin), trusted, via, &lastLook{}}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
@@ -55,8 +58,8 @@ func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 // byDigest begins the form of a key whose state is its file's digest.
 const byDigest = "sha256 "
 
-// NewKey builds the thing again. The thing is the file, whatever key is in it: a repository's owner may change the key, and a mirror may
-// have its own.
+// NewKey builds the thing again. The thing is the file, whatever key is in it: a repository's owner
+// may change the key, and a mirror may have its own.
 func NewKey(ref converge.Ref) converge.Thing {
 	from, pinned := strings.CutPrefix(ref.Form, byDigest)
 	return key{file: ref.Name, from: from, pinned: pinned, last: &lastLook{}}
@@ -89,8 +92,8 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(strings.Join(found, " ")), nil
 }
 
-// replace writes a key to the file, or removes the file for nil, if the file is as the last look found it. If the file is a link, replace
-// writes its target, and removes the link.
+// replace writes a key to the file, or removes the file for nil, if the file is as the last look
+// found it. If the file is a link, replace writes its target, and removes the link.
 func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 	was, err := k.last.found(ctx, h, k)
 	if err == nil {
@@ -122,9 +125,11 @@ func digest(data []byte) string {
 	return pin + hex.EncodeToString(sum[:])
 }
 
-// published returns the bytes of a key file that have the digest: the file as it is, or without its lines that begin with
-// "Version", which name the program that wrote it; nil if neither has it. NVIDIA's own containers compare the latter.
-// Source: the Dockerfiles of rhel9 and rhel10 in https://github.com/NVIDIA/gpu-driver-container; the CUDA images' do the same.
+// published returns the bytes of a key file that have the digest: the file as it is, or without its
+// lines that begin with "Version", which name the program that wrote it; nil if neither has it.
+// NVIDIA's own containers compare the latter.
+// Source: the Dockerfiles of rhel9 and rhel10 in https://github.com/NVIDIA/gpu-driver-container;
+// the CUDA images' do the same.
 func published(data []byte, trusted converge.State) []byte {
 	if digest(data) == string(trusted) {
 		return data
@@ -141,7 +146,8 @@ func published(data []byte, trusted converge.State) []byte {
 	return nil
 }
 
-// Fingerprints returns the fingerprints of the keys in a file, in upper-case hex. trusted is the file's digest, as for Key; "" for any.
+// Fingerprints returns the fingerprints of the keys in a file, in upper-case hex. trusted is the
+// file's digest, as for Key; "" for any.
 func Fingerprints(data []byte, trusted string) ([]string, error) {
 	if is := digest(data); trusted != "" && is != trusted {
 		return nil, fmt.Errorf("its digest is %s, and %s is expected", is, trusted)
@@ -220,10 +226,12 @@ func (k key) differs(is, expected string) error {
 	}
 }
 
-// keysKept is the folder of keys that gpuadm replaced or removed: undo restores them from there, since their owner may publish another now.
+// keysKept is the folder of keys that gpuadm replaced or removed: undo restores them from there,
+// since their owner may publish another now.
 const keysKept = converge.Home + "/keys"
 
-// keptName is the file in keysKept of a key with these fingerprints, or with this digest of its file.
+// keptName is the file in keysKept of a key with these fingerprints, or with this digest of its
+// file.
 func keptName(state string) string {
 	return fmt.Sprintf("%s/%x", keysKept, sha256.Sum256([]byte(state)))
 }
@@ -276,7 +284,8 @@ func keptKey(v host.View, state string) (file string, data []byte) {
 	return file, data
 }
 
-// KeyFile returns the file that has a key: the key's own file, or the one in keysKept if another key has replaced it; "" if neither has it.
+// KeyFile returns the file that has a key: the key's own file, or the one in keysKept if another
+// key has replaced it; "" if neither has it.
 func KeyFile(v host.View, file, trusted string) (name string, data []byte) {
 	if data, err := v.ReadFile(file); err == nil && holds(data, trusted) {
 		return file, data
@@ -284,8 +293,8 @@ func KeyFile(v host.View, file, trusted string) (name string, data []byte) {
 	return keptKey(v, trusted)
 }
 
-// TakeOut compares keys by fingerprint or by their file's digest, whichever the journal has: the spec may have named the last key by one,
-// and the key before it by the other.
+// TakeOut compares keys by fingerprint or by their file's digest, whichever the journal has: the
+// spec may have named the last key by one, and the key before it by the other.
 func (k key) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if _, data := KeyFile(v, k.file, string(found)); !holds(data, string(after)) {
 		return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", k.Ref(), after, found)
@@ -293,7 +302,8 @@ func (k key) TakeOut(v host.View, found, before, after converge.State) (rest con
 	return before, nil, nil
 }
 
-// PruneKeys removes the kept keys that none of the changes names. needed are the changes that can still be undone.
+// PruneKeys removes the kept keys that none of the changes names. needed are the changes that can
+// still be undone.
 func PruneKeys(h host.Host, needed []converge.Change) error {
 	names, err := h.ReadDir(keysKept)
 	if host.NotExist(err) {

@@ -76,7 +76,8 @@ func TestKeyIsWhatItIs(t *testing.T) {
 // digest is what sha256sum says of a file, as a key may be trusted by.
 func digest(data string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data))) }
 
-// TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where the digest is of the rest.
+// TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where
+// the digest is of the rest.
 func TestKeyByDigest(t *testing.T) {
 	key := must.Get(os.ReadFile("testdata/ed25519.asc"))(t)
 	plain := string(key)
@@ -114,8 +115,9 @@ func TestKeyByDigest(t *testing.T) {
 	}
 }
 
-// TestRefused: what sqv of Debian 13 says with apt's policy, what gpgv of Debian 12 says, and what an operator's own policy says. apt 2.6.2
-// takes a file of two keys for what either signs, also where the other has expired or is revoked.
+// TestRefused: what sqv of Debian 13 says with apt's policy, what gpgv of Debian 12 says, and what
+// an operator's own policy says. apt 2.6.2 takes a file of two keys for what either signs, also
+// where the other has expired or is revoked.
 func TestRefused(t *testing.T) {
 	const sqv = "-- usr/bin/sqv --\n-- usr/lib/apt/methods/sqv --\n"
 	rows := must.Get(txtar.ParseFile("testdata/refused.txtar"))(t).Files
@@ -148,8 +150,9 @@ func TestKeyNotFound(t *testing.T) {
 	}
 }
 
-// TestKeyChanges: a key that gpuadm wrote is replaced by the vendor's next one, or by that of another source, however each is trusted. Undo
-// restores it though it is published no more; one that another process put there is refused, and stays.
+// TestKeyChanges: a key that gpuadm wrote is replaced by the vendor's next one, or by that of
+// another source, however each is trusted. Undo restores it though it is published no more; one
+// that another process put there is refused, and stays.
 func TestKeyChanges(t *testing.T) {
 	const file = "/etc/pki/rpm-gpg/x.asc"
 	plain, both := must.Get(os.ReadFile("testdata/ed25519.asc"))(t), must.Get(os.ReadFile("testdata/both.asc"))(t)

@@ -17,11 +17,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// A keyring is a sequence of packets (RFC 9580). A repository's key is a public-key packet, followed by its subkeys, names and signatures.
-// This code verifies nothing, since apt and rpm do: it only finds out which primary keys they would trust. Hence no library: the smallest
-// that reads keyrings brings forty packages of cryptography into a root process.
+// A keyring is a sequence of packets (RFC 9580). A repository's key is a public-key packet,
+// followed by its subkeys, names and signatures. This code verifies nothing, since apt and rpm do:
+// it only finds out which primary keys they would trust. Hence no library: the smallest that reads
+// keyrings brings forty packages of cryptography into a root process.
 
-// fingerprints returns the upper-case hex fingerprints of all primary keys in a keyring, armored or binary, in their order.
+// fingerprints returns the upper-case hex fingerprints of all primary keys in a keyring, armored or
+// binary, in their order.
 func fingerprints(keyring []byte) ([]string, error) {
 	packets, err := dearmor(keyring)
 	if err != nil {
@@ -60,9 +62,11 @@ type primary struct {
 	born, signed, lasts  int // lasts is 0 for ever
 }
 
-// Refused says why apt refuses each key of a file; with one good key it takes what that signs (tried with apt 2.6.2). gpgv refuses a key that
-// has expired; sqv, which verifies for apt 3, takes what was signed before, but neither SHA-1 nor short RSA. Sources: EXPKEYSIG in apt's
-// methods/gpgv.cc; default-sequoia.config of apt 3.0; https://github.com/NVIDIA/cuda-repo-management/issues/34.
+// Refused says why apt refuses each key of a file; with one good key it takes what that signs
+// (tried with apt 2.6.2). gpgv refuses a key that has expired; sqv, which verifies for apt 3, takes
+// what was signed before, but neither SHA-1 nor short RSA. Sources: EXPKEYSIG in apt's
+// methods/gpgv.cc; default-sequoia.config of apt 3.0;
+// https://github.com/NVIDIA/cuda-repo-management/issues/34.
 func Refused(v host.View, data []byte) (why, fix string) {
 	has := func(name string) bool { _, err := v.Stat(name); return err == nil }
 	sqv := has("/usr/bin/sqv") && has("/usr/lib/apt/methods/sqv")
@@ -100,7 +104,8 @@ func Refused(v host.View, data []byte) (why, fix string) {
 	return why, fix
 }
 
-// read reads a signature: version, kind, algorithm, hash, and what was hashed. RFC 9580, section 5.2.3; no subpacket of a key's own is longer.
+// read reads a signature: version, kind, algorithm, hash, and what was hashed. RFC 9580, section
+// 5.2.3; no subpacket of a key's own is longer.
 func (k *primary) read(body []byte) {
 	k.revoked = k.revoked || body[1] == 0x20
 	if body[1]&^3 != 0x10 {
@@ -133,7 +138,8 @@ func fingerprint(body []byte) (string, error) {
 
 var errTorn = errors.New("it is cut off, or no OpenPGP key")
 
-// packet cuts the first packet off: RFC 9580, section 4.2. Partial lengths are for streams of data, not for keys.
+// packet cuts the first packet off: RFC 9580, section 4.2. Partial lengths are for streams of data,
+// not for keys.
 func packet(b []byte) (tag int, body, rest []byte, err error) {
 	if len(b) < 2 || b[0]&0x80 == 0 {
 		return 0, nil, nil, errTorn
@@ -174,8 +180,9 @@ func length(b []byte) (n int) {
 
 const armored = "PGP PUBLIC KEY BLOCK"
 
-// dearmor returns a keyring's packets: all of its armored blocks, or itself if it is binary. Armor is PEM with a checksum, which repeats what
-// fingerprints say. A block that another program might read and this one does not makes the keyring torn.
+// dearmor returns a keyring's packets: all of its armored blocks, or itself if it is binary. Armor
+// is PEM with a checksum, which repeats what fingerprints say. A block that another program might
+// read and this one does not makes the keyring torn.
 func dearmor(data []byte) (packets []byte, err error) {
 	if len(data) > 0 && data[0]&0x80 != 0 {
 		return data, nil

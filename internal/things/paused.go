@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// pausedFile lists what gpuadm stopped for a change and must start again: services, and persistence modes. It is in /run: after a boot
-// systemd starts the enabled services, and persistence mode is off.
+// pausedFile lists what gpuadm stopped for a change and must start again: services, and persistence
+// modes. It is in /run: after a boot systemd starts the enabled services, and persistence mode is
+// off.
 const pausedFile = "/run/gpuadm-paused"
 
 // persistence is the prefix of a line for a GPU whose persistence mode was on.
@@ -51,7 +52,8 @@ func Pauses(ctx context.Context, v host.View, units []string) (running []string,
 	return running, nil
 }
 
-// Pause stops the units that run. It lists them in pausedFile first: if the run is killed, the next run starts them again.
+// Pause stops the units that run. It lists them in pausedFile first: if the run is killed, the next
+// run starts them again.
 func Pause(ctx context.Context, h host.Host, units []string) error {
 	running, err := Pauses(ctx, h, units)
 	if err != nil {
@@ -68,8 +70,10 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	return nil
 }
 
-// PausePersistence pauses nvidia-persistenced, and turns off the persistence mode of these GPUs, named by address: the mode holds a GPU as a
-// process does (https://github.com/NVIDIA/NVSentinel/issues/1690). ResumePersistence turns both on again. d is the driver's last answer.
+// PausePersistence pauses nvidia-persistenced, and turns off the persistence mode of these GPUs,
+// named by address: the mode holds a GPU as a process does
+// (https://github.com/NVIDIA/NVSentinel/issues/1690). ResumePersistence turns both on again. d is
+// the driver's last answer.
 func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.Driver) error {
 	u, err := h.Unit(ctx, Persistenced)
 	if err != nil {
@@ -119,13 +123,15 @@ func note(h host.Host, lines []string) error {
 	return h.WriteFile(pausedFile, []byte(strings.Join(all, "\n")+"\n"), host.Attr{Mode: 0o644})
 }
 
-// Resume starts what was paused, last stopped first. It continues after a failure: the error names what did not start, which stays on the
-// list. Resume skips a unit that was removed or masked meanwhile.
+// Resume starts what was paused, last stopped first. It continues after a failure: the error names
+// what did not start, which stays on the list. Resume skips a unit that was removed or masked
+// meanwhile.
 func Resume(ctx context.Context, h host.Host) error {
 	return resumeThose(ctx, h, func(string) bool { return true })
 }
 
-// ResumePersistence is Resume for what PausePersistence has paused. Without it each client has to attach the GPUs first, which takes time.
+// ResumePersistence is Resume for what PausePersistence has paused. Without it each client has to
+// attach the GPUs first, which takes time.
 func ResumePersistence(ctx context.Context, h host.Host) error {
 	return resumeThose(ctx, h, func(name string) bool { return name == Persistenced || strings.HasPrefix(name, persistence) })
 }
@@ -183,8 +189,8 @@ func pausedUnits(v host.View) ([]string, error) {
 	return strings.Fields(string(data)), err
 }
 
-// paused are the services that a run stopped and did not start again, because it was killed. Its state is their names, "none" if there
-// are none.
+// paused are the services that a run stopped and did not start again, because it was killed. Its
+// state is their names, "none" if there are none.
 type paused struct{}
 
 const noPaused = "none"
@@ -217,8 +223,8 @@ func (paused) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return Resume(ctx, h)
 }
 
-// Affected returns found: a change that pauses services starts them again itself. Without a look there may be paused services: so undo, too,
-// starts those of a killed run.
+// Affected returns found: a change that pauses services starts them again itself. Without a look
+// there may be paused services: so undo, too, starts those of a killed run.
 func (paused) Affected(found converge.State, _ converge.Change) converge.State {
 	if found == "" {
 		return "unknown"

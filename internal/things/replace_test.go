@@ -47,7 +47,8 @@ func edit(root files.Folder, name string, inPlace bool) error {
 	return err
 }
 
-// rewrites are the ways in which a thing replaces a file: from what lies there, by what is wanted, with edits of which file.
+// rewrites are the ways in which a thing replaces a file: from what lies there, by what is wanted,
+// with edits of which file.
 func rewrites(t *testing.T) []rewrite {
 	exact := func(name string) converge.Want { return things.Exact(name, []byte("ours\n"), 0o640, "") }
 	public, err := os.ReadFile("testdata/ed25519.asc")
@@ -77,8 +78,8 @@ type rewrite struct {
 	want                  converge.Want
 }
 
-// TestMakeLosesNoEdit has another process edit the file before each operation of the disk from the look on: its edit is there
-// afterwards, and where ours is not, the error says that and what to do.
+// TestMakeLosesNoEdit has another process edit the file before each operation of the disk from the
+// look on: its edit is there afterwards, and where ours is not, the error says that and what to do.
 func TestMakeLosesNoEdit(t *testing.T) {
 	for i, row := range rewrites(t) {
 		for _, inPlace := range []bool{false, true} {
@@ -126,8 +127,8 @@ func TestMakeLosesNoEdit(t *testing.T) {
 	check.That(t, err != nil && err.Error() == "cannot write /etc/x: it was changed while gpuadm was writing it", "%v", err)
 }
 
-// TestMakeBothWays goes from each state of a name to each other and back, as apply and undo do. On the way back it has not looked:
-// then Make looks itself.
+// TestMakeBothWays goes from each state of a name to each other and back, as apply and undo do. On
+// the way back it has not looked: then Make looks itself.
 func TestMakeBothWays(t *testing.T) {
 	archives := []string{
 		"-- etc/ --\n", "-- etc/x --\none\n", "-- etc/x mode=0600 --\ntwo\n", "-- etc/x link=y --\n",
@@ -152,7 +153,8 @@ func TestMakeBothWays(t *testing.T) {
 	}
 }
 
-// TestFolderWithLeftovers: what a killed gpuadm left in a folder is no reason for the folder to stay.
+// TestFolderWithLeftovers: what a killed gpuadm left in a folder is no reason for the folder to
+// stay.
 func TestFolderWithLeftovers(t *testing.T) {
 	for leftover, stays := range map[string]bool{
 		"-- etc/f/.gpuadm-x.tmp --\n": false, "-- etc/f/.gpuadm-x.tmp/ --\n": false, "-- etc/f/.gpuadm-x.tmp link=y --\n": false,

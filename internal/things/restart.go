@@ -15,9 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// restart is a daemon that must have started after the last change of its files. gpuadm compares times and remembers no write of its own: so
-// it restarts the daemon even if gpuadm itself crashed between a write and the restart. Its states are UpToDate, Outdated, "inactive" (a
-// stopped daemon reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
+// restart is a daemon that must have started after the last change of its files. gpuadm compares
+// times and remembers no write of its own: so it restarts the daemon even if gpuadm itself crashed
+// between a write and the restart. Its states are UpToDate, Outdated, "inactive" (a stopped daemon
+// reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
 type restart struct {
 	unit   string
 	files  []string // what it reads beside its unit files; a folder means all files in it
@@ -32,17 +33,20 @@ const (
 	Outdated converge.State = "its configuration changed since it started"
 )
 
-// A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those it reads.
+// A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those
+// it reads.
 type ReadyFunc func(ctx context.Context, v host.View, unit string, files []string) error
 
-// A JudgeFunc says why a daemon would not serve after a restart with its present files. It asks the daemon's own program if that can tell.
+// A JudgeFunc says why a daemon would not serve after a restart with its present files. It asks the
+// daemon's own program if that can tell.
 type JudgeFunc func(ctx context.Context, v host.View) error
 
-// startMargin is how much later than its files' last change a daemon must have started: the coarse clock that stamps files is up to one
-// tick behind, which is 10 ms at HZ=100.
+// startMargin is how much later than its files' last change a daemon must have started: the coarse
+// clock that stamps files is up to one tick behind, which is 10 ms at HZ=100.
 const startMargin = 10 * time.Millisecond
 
-// Restart wants a running daemon to have started after the last change of the files it reads, and to be ready.
+// Restart wants a running daemon to have started after the last change of the files it reads, and
+// to be ready.
 func Restart(unit string, files []string, ready ReadyFunc, why string) converge.Want {
 	r := restart{unit: unit, files: files, ready: ready}
 	return converge.Want{Thing: r, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
@@ -53,7 +57,8 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 	}}
 }
 
-// Judged adds a judge: the engine asks it before a restart that no pending change of gpuadm's causes.
+// Judged adds a judge: the engine asks it before a restart that no pending change of gpuadm's
+// causes.
 func Judged(w converge.Want, by JudgeFunc) converge.Want {
 	if r, ok := w.Thing.(restart); ok {
 		r.judge = by
@@ -75,7 +80,8 @@ func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower 
 	return restart{unit: unit, files: files, ready: ready}
 }
 
-// NewSupervised is the restart of a daemon that has no unit: its supervisor starts it again when a file changes.
+// NewSupervised is the restart of a daemon that has no unit: its supervisor starts it again when a
+// file changes.
 func NewSupervised(socket string, files []string, ready ReadyFunc) converge.Follower {
 	return restart{files: files, ready: ready, socket: socket}
 }
@@ -87,7 +93,8 @@ func (r restart) Ref() converge.Ref {
 	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
 }
 
-// masked is the suffix of a masked unit's state: its daemon may run, but systemd refuses to start it again.
+// masked is the suffix of a masked unit's state: its daemon may run, but systemd refuses to start
+// it again.
 const masked = ", masked"
 
 // DaemonState is a daemon's state without the mask of its unit.
@@ -138,8 +145,10 @@ func (r restart) look(v host.View, u host.Unit) (converge.State, error) {
 	return UpToDate, nil
 }
 
-// Rewritten says whether a file that a daemon reads may have new content since the daemon started. Unlike Outdated it ignores chmod and
-// restorecon, which change only a file's ctime. A file that was moved into place keeps an old mtime; then its folder's mtime is new. Sources: inode(7), st_ctime and st_mtime; https://pubs.opengroup.org/onlinepubs/9799919799/functions/rename.html.
+// Rewritten says whether a file that a daemon reads may have new content since the daemon started.
+// Unlike Outdated it ignores chmod and restorecon, which change only a file's ctime. A file that
+// was moved into place keeps an old mtime; then its folder's mtime is new. Sources: inode(7),
+// st_ctime and st_mtime; https://pubs.opengroup.org/onlinepubs/9799919799/functions/rename.html.
 func Rewritten(ctx context.Context, v host.View, unit string, files []string) (bool, error) {
 	u, err := v.Unit(ctx, unit)
 	if err != nil {
@@ -157,8 +166,9 @@ func Rewritten(ctx context.Context, v host.View, unit string, files []string) (b
 	return false, nil
 }
 
-// changedSince says whether late is true for a file, for each entry if it is a folder, or for the nearest folder if it is missing. A
-// folder's own time shows that files in it were made, removed or replaced.
+// changedSince says whether late is true for a file, for each entry if it is a folder, or for the
+// nearest folder if it is missing. A folder's own time shows that files in it were made, removed or
+// replaced.
 func changedSince(v host.View, name string, late func(info host.Info, name string) bool) (bool, error) {
 	names := []string{name}
 	info, err := v.Stat(name)
@@ -200,9 +210,11 @@ func NearestFolder(v host.View, name string) string {
 	return "/"
 }
 
-// after says whether a file changed after the unit started. The wall clock stamps files, and NTP may step that clock in either direction; for
-// starts the monotonic clock is known too. So the file is early only if both clocks say so. A time in the future comes from a clock that was
-// set back later. Such a file counts as early: else the daemon would be older than the file after each restart.
+// after says whether a file changed after the unit started. The wall clock stamps files, and NTP
+// may step that clock in either direction; for starts the monotonic clock is known too. So the file
+// is early only if both clocks say so. A time in the future comes from a clock that was set back
+// later. Such a file counts as early: else the daemon would be older than the file after each
+// restart.
 func after(ctime, now time.Time, u host.Unit) bool {
 	if ctime.After(now) {
 		return false
@@ -237,8 +249,9 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	return nil
 }
 
-// startPatience is how long a supervisor has to start its daemon again. k0s waits three seconds for more changes, and five between
-// two starts: watchDropinConfigs and pkg/supervisor of https://github.com/k0sproject/k0s.
+// startPatience is how long a supervisor has to start its daemon again. k0s waits three seconds for
+// more changes, and five between two starts: watchDropinConfigs and pkg/supervisor of
+// https://github.com/k0sproject/k0s.
 const startPatience = time.Minute
 
 // await waits for the supervisor to start the daemon, and for the daemon to serve again.
@@ -278,8 +291,8 @@ func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
 	return t
 }
 
-// Affected says that a change to a file which the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
-// changes nothing for the daemon.
+// Affected says that a change to a file which the daemon reads makes the daemon outdated. A folder
+// that gpuadm makes or removes is empty, and changes nothing for the daemon.
 func (r restart) Affected(found converge.State, by converge.Change) converge.State {
 	state, suffix, _ := strings.Cut(string(found), ",")
 	if state == "inactive" || by.Kind == r.Ref().Kind || by.Kind == "folder" {
@@ -296,7 +309,8 @@ func (r restart) Affected(found converge.State, by converge.Change) converge.Sta
 	return found
 }
 
-// Current says that gpuadm restarts an outdated daemon, and a failed one, since its own restart may be why. All other states stay.
+// Current says that gpuadm restarts an outdated daemon, and a failed one, since its own restart may
+// be why. All other states stay.
 func (r restart) Current(found converge.State) converge.State {
 	if found == Outdated || found == "failed" {
 		return UpToDate

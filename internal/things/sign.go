@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// A Signer signs repositories, with Go's own RSA. The code here wraps the signature in OpenPGP packets of version 4 (RFC 9580, sections
-// 5.2.3 and 5.5.2.2), which every gpgv and rpm reads.
+// A Signer signs repositories, with Go's own RSA. The code here wraps the signature in OpenPGP
+// packets of version 4 (RFC 9580, sections 5.2.3 and 5.5.2.2), which every gpgv and rpm reads.
 type Signer struct{ key *rsa.PrivateKey }
 
 const (
@@ -80,7 +80,8 @@ func (s Signer) Public() ([]byte, error) {
 	return armor(slices.Concat(framed(6, key), framed(13, name), framed(2, signature))), nil
 }
 
-// Clearsign signs a text. Each line must end in a newline; none may begin with "-" or end in a space.
+// Clearsign signs a text. Each line must end in a newline; none may begin with "-" or end in a
+// space.
 func (s Signer) Clearsign(text []byte, at time.Time) ([]byte, error) {
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	signature, err := s.sign(ofText, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), at.Unix())
@@ -104,7 +105,8 @@ func (s Signer) packet() []byte {
 	return slices.Concat([]byte{4}, number(4, signerMade), []byte{1}, mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
 }
 
-// sign returns the body of a signature by RSA with SHA-512: RFC 9580, section 5.2.4 says what is hashed.
+// sign returns the body of a signature by RSA with SHA-512: RFC 9580, section 5.2.4 says what is
+// hashed.
 func (s Signer) sign(kind byte, data []byte, at int64) ([]byte, error) {
 	print, err := hex.DecodeString(s.Fingerprint())
 	if err != nil {

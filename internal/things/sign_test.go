@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestSigner: GnuPG accepts the key and both signatures, finds the same fingerprint, and refuses what was changed.
+// TestSigner: GnuPG accepts the key and both signatures, finds the same fingerprint, and refuses
+// what was changed.
 func TestSigner(t *testing.T) {
 	for _, program := range []string{"gpg", "gpgv"} {
 		if _, err := exec.LookPath(program); err != nil {

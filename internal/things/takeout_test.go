@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// What is as we made it goes back, what is as it was stays so, and what is otherwise stays and is named.
+// What is as we made it goes back, what is as it was stays so, and what is otherwise stays and is
+// named.
 func TestTakeOutOfUnitsAndFolders(t *testing.T) {
 	for _, c := range []struct {
 		thing                      converge.Merger

@@ -14,11 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// unit is a systemd unit in two words: "enabled active". In a root folder, where nothing runs, the second word is "-" and stays so:
-// gpuadm makes the links that enable the unit, and first boot starts it.
+// unit is a systemd unit in two words: "enabled active". In a root folder, where nothing runs, the
+// second word is "-" and stays so: gpuadm makes the links that enable the unit, and first boot
+// starts it.
 type unit string
 
-// UnitWords are the two words of a unit's state: whether it is enabled, and whether it runs. Both are "" for a unit that is not there.
+// UnitWords are the two words of a unit's state: whether it is enabled, and whether it runs. Both
+// are "" for a unit that is not there.
 func UnitWords(state converge.State) (enabled, active string) {
 	enabled, active, _ = strings.Cut(string(state), " ")
 	return enabled, active
@@ -33,8 +35,8 @@ func NewUnit(name string) converge.Thing { return unit(name) }
 // Running wants a unit enabled and running.
 func Running(name, why string) converge.Want { return wantUnit(name, "active", why) }
 
-// Masked wants a unit disabled, stopped and masked: then nothing starts it, not even a package's script. It leaves a unit alone that is
-// not installed.
+// Masked wants a unit disabled, stopped and masked: then nothing starts it, not even a package's
+// script. It leaves a unit alone that is not installed.
 func Masked(name, why string) converge.Want {
 	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found == "" {
@@ -103,9 +105,9 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return UnitState(info.Enabled, active), nil
 }
 
-// TakeOut reverts each of the two words that gpuadm changed, and leaves the other: a unit that gpuadm enabled, and that a boot has started
-// since, is disabled and continues to run. A unit that was not there before gpuadm counts as disabled and inactive: undo removes its
-// files separately.
+// TakeOut reverts each of the two words that gpuadm changed, and leaves the other: a unit that
+// gpuadm enabled, and that a boot has started since, is disabled and continues to run. A unit that
+// was not there before gpuadm counts as disabled and inactive: undo removes its files separately.
 func (u unit) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
 	if len(b) == 0 && len(f) == 2 {
@@ -158,7 +160,8 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return h.SetUnit(ctx, string(u), c)
 }
 
-// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install], and a running unit.
+// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install],
+// and a running unit.
 func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error {
 	for _, c := range []host.UnitChange{{File: "disable"}, {Job: job}, {File: "mask"}} {
 		if c == (host.UnitChange{}) || c.File == "disable" && fileNow != "enabled" {
@@ -171,8 +174,8 @@ func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error 
 	return nil
 }
 
-// unitFiles are units whose present files systemd must have read: it starts them by its own copy of the files, also after gpuadm has
-// restored the files. Its states are "read" and "outdated".
+// unitFiles are units whose present files systemd must have read: it starts them by its own copy of
+// the files, also after gpuadm has restored the files. Its states are "read" and "outdated".
 type unitFiles string
 
 // UnitFilesRead wants systemd to have read the files of these units.
@@ -203,8 +206,8 @@ func (f unitFiles) Make(ctx context.Context, h host.Host, to converge.State) err
 	return h.SetUnit(ctx, name, host.UnitChange{File: "read"})
 }
 
-// Affected says that a change to a unit's file makes systemd's copy outdated. It returns found if the copy was looked at: enabling a unit,
-// which comes first, has systemd read all files anyway.
+// Affected says that a change to a unit's file makes systemd's copy outdated. It returns found if
+// the copy was looked at: enabling a unit, which comes first, has systemd read all files anyway.
 func (f unitFiles) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" || by.Kind != "file" {
 		return found

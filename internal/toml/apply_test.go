@@ -11,8 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestApplyLeavesTheTree applies random edits to random trees: the result is that of the same edits made in a copy of the whole, and
-// the tree that was given is as before, also once the result is edited again.
+// TestApplyLeavesTheTree applies random edits to random trees: the result is that of the same edits
+// made in a copy of the whole, and the tree that was given is as before, also once the result is
+// edited again.
 func TestApplyLeavesTheTree(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	random := rand.New(rand.NewPCG(1, 2))

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestTooMany: the reader's time grows with the square of the tables and keys, and 60,000 tables took minutes. More than a limit is
-// refused before it is read; no configuration comes near it.
+// TestTooMany: the reader's time grows with the square of the tables and keys, and 60,000 tables
+// took minutes. More than a limit is refused before it is read; no configuration comes near it.
 func TestTooMany(t *testing.T) {
 	for _, form := range []string{"[a.b%d]\n", "k%d = 1\n", "[[a.b%d]]\n"} {
 		var text bytes.Buffer

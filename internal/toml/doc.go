@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package toml edits TOML files: it changes single keys and leaves every other byte, and takes its edits out again.
+// Package toml edits TOML files: it changes single keys and leaves every other byte, and takes its
+// edits out again.
 package toml
 
 import (
@@ -16,17 +17,20 @@ import (
 
 var ErrTooDeep = fmt.Errorf("tables are nested more than %d deep", MaxDepth)
 
-// MaxKeys bounds the keys and headers of a file: the reader's time grows with their square. A containerd that says all it knows has 200.
+// MaxKeys bounds the keys and headers of a file: the reader's time grows with their square. A
+// containerd that says all it knows has 200.
 const MaxKeys = 4000
 
 var ErrTooMany = fmt.Errorf("it has more than %d keys and tables", MaxKeys)
 
-// TooMany says that a file cannot be read for its keys and headers, counted by their signs: "=" also in comments and texts.
+// TooMany says that a file cannot be read for its keys and headers, counted by their signs: "="
+// also in comments and texts.
 func TooMany(data []byte) bool {
 	return bytes.Count(data, []byte("="))+bytes.Count(data, []byte("\n[")) > MaxKeys
 }
 
-// BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml v2).
+// BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml
+// v2).
 const BOM = "\xef\xbb\xbf"
 
 // MaxDepth bounds tables in tables: no configuration comes near it, and paths cost its square.
@@ -109,7 +113,8 @@ func ErrorPlace(err error) (line, column int) {
 // Parse finds the places in a file that Values has accepted.
 func Parse(src []byte) (*Doc, error) { return parseFor(src, nil) }
 
-// parseFor is Parse for a caller that only looks up these paths: a file may have a thousand other tables.
+// parseFor is Parse for a caller that only looks up these paths: a file may have a thousand other
+// tables.
 func parseFor(src []byte, only [][]string) (*Doc, error) {
 	most := bytes.Count(src, []byte("=")) + bytes.Count(src, []byte("["))
 	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}, only: only}
@@ -155,8 +160,9 @@ func parseFor(src []byte, only [][]string) (*Doc, error) {
 	return d, nil
 }
 
-// newExpr reads the offsets of a header or key below a table; the parser gives none for arrays and for brackets. Its path shares the
-// names of another path where they are the same: a thousand headers mostly are.
+// newExpr reads the offsets of a header or key below a table; the parser gives none for arrays and
+// for brackets. Its path shares the names of another path where they are the same: a thousand
+// headers mostly are.
 func (d *Doc) newExpr(n *unstable.Node, base int, above, like []string) expr {
 	e := expr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
 	parts := 0

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// Op is one wanted difference: a value at a path, or no key there. A Table is only written where there is nothing.
+// Op is one wanted difference: a value at a path, or no key there. A Table is only written where
+// there is nothing.
 type Op struct {
 	Path  []string
 	Value any // nil: gone
@@ -23,12 +24,14 @@ func Set(path []string, value any) Op { return Op{path, value} }
 // Unset is a key that is gone.
 func Unset(path []string) Op { return Op{path, nil} }
 
-// Apply returns the parsed values with the differences; it knows nothing of the text, so that it can prove what was done to the text.
-// The tree stays as it is: tables on the paths are copied, and all others shared.
+// Apply returns the parsed values with the differences; it knows nothing of the text, so that it
+// can prove what was done to the text. The tree stays as it is: tables on the paths are copied, and
+// all others shared.
 func Apply(tree map[string]any, ops []Op) (map[string]any, error) { return applyBelow(tree, ops, 0) }
 
-// applyBelow applies the differences below the table that all paths share, depth parts deep. Differences in one table follow each
-// other, so that it is copied once: it may have a thousand keys.
+// applyBelow applies the differences below the table that all paths share, depth parts deep.
+// Differences in one table follow each other, so that it is copied once: it may have a thousand
+// keys.
 func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, error) {
 	out := maps.Clone(table)
 	for len(ops) > 0 {
@@ -66,7 +69,8 @@ func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, erro
 	return out, nil
 }
 
-// Edit makes the wanted differences in the text and nothing else, and proves it by parsing the result.
+// Edit makes the wanted differences in the text and nothing else, and proves it by parsing the
+// result.
 func Edit(src []byte, ops []Op) ([]byte, error) { return (*Texts)(nil).Edit(src, ops) }
 
 // Edit is the function of that name.
@@ -101,8 +105,9 @@ type splice struct {
 	text       string
 }
 
-// editSome makes the differences that one parse suffices for, and returns the rest. One parse serves one difference of any kind, and
-// new values of existing keys: these only move what the parse has found.
+// editSome makes the differences that one parse suffices for, and returns the rest. One parse
+// serves one difference of any kind, and new values of existing keys: these only move what the
+// parse has found.
 func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 	var paths [][]string
 	for _, op := range ops {
@@ -156,7 +161,8 @@ func (d *Doc) edit(n *node, op Op) (splice, error) {
 	return splice{n.value.start, n.value.end, text}, err
 }
 
-// spliceLines puts whole lines before offset at, which is the start of a line or the end of the file.
+// spliceLines puts whole lines before offset at, which is the start of a line or the end of the
+// file.
 func (d *Doc) spliceLines(at int, lines []string) splice {
 	eol := d.eol()
 	text := strings.Join(lines, eol) + eol
@@ -220,7 +226,8 @@ func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
 	return d.spliceLines(at, lines), nil
 }
 
-// addDotted puts dotted keys after those that make up the table: TOML forbids giving it a [header] afterwards.
+// addDotted puts dotted keys after those that make up the table: TOML forbids giving it a [header]
+// afterwards.
 func (d *Doc) addDotted(table *node, path []string, value any) (splice, error) {
 	var like expr
 	depth := 0
@@ -316,7 +323,8 @@ func FirstDifference(a, b map[string]any) string {
 	return strings.Join(diff[0].Path, ".")
 }
 
-// sectionStyle is the indentation of headers and keys in a new section, so that it looks like the sections beside it.
+// sectionStyle is the indentation of headers and keys in a new section, so that it looks like the
+// sections beside it.
 type sectionStyle struct {
 	header, key string
 	quote       byte

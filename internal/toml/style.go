@@ -56,7 +56,8 @@ func (d *Doc) quoteOf(n *node) byte {
 	return '"'
 }
 
-// keyStep is how much further a key is indented than its header, in the first section that shows it.
+// keyStep is how much further a key is indented than its header, in the first section that shows
+// it.
 func (d *Doc) keyStep() string {
 	for _, e := range d.exprs {
 		if !e.header && e.section >= 0 {
@@ -96,7 +97,8 @@ func (d *Doc) aboveComments(at int) int {
 	}
 }
 
-// onlyComment says that no value reaches into the line: a # at its start is then a comment, not part of a string.
+// onlyComment says that no value reaches into the line: a # at its start is then a comment, not
+// part of a string.
 func (d *Doc) onlyComment(start int) bool {
 	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int { return e.end - off })
 	for ; i < len(d.exprs) && d.exprs[i].start <= start; i++ {
@@ -142,7 +144,8 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 	return d.spliceLines(at, lines), nil
 }
 
-// sectionEnd is the offset after the last line of the nearest sibling of a table, or the end of the file.
+// sectionEnd is the offset after the last line of the nearest sibling of a table, or the end of the
+// file.
 func (d *Doc) sectionEnd(path []string) int {
 	around := d.deepest(path).path
 	if len(around) < 2 {

@@ -15,9 +15,10 @@ type Rules struct {
 	Keep  func(*TakingOut)                   // after it was decided what is due: takes keys off Due that must stay
 }
 
-// TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside gpuadm since, key by key. A key
-// that is as we wrote it becomes what it was; one that is gone, or is what it was, counts as taken out; any other value stays, and
-// left names it. Parsing proves that rest is found without what was taken out and nothing else. rest is nil when we made the file
+// TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside
+// gpuadm since, key by key. A key that is as we wrote it becomes what it was; one that is gone, or
+// is what it was, counts as taken out; any other value stays, and left names it. Parsing proves
+// that rest is found without what was taken out and nothing else. rest is nil when we made the file
 // and nothing else is in it.
 func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {
 	switch {
@@ -174,7 +175,8 @@ func (u *TakingOut) Want() (map[string]any, error) {
 	return out, nil
 }
 
-// dropIfEmpty is the tree without the table at a path, if there is one and it holds nothing. The tree stays as it is.
+// dropIfEmpty is the tree without the table at a path, if there is one and it holds nothing. The
+// tree stays as it is.
 func dropIfEmpty(tree map[string]any, path []string) (map[string]any, error) {
 	if !isEmptyTable(ValueAt(tree, path)) {
 		return tree, nil
@@ -229,7 +231,8 @@ func (u *TakingOut) withoutEmpty(tree map[string]any) (_ map[string]any, err err
 	return tree, nil
 }
 
-// byKeys reverts each key alone, wherever it is now, and proves the result. A key whose revert cannot be proven stays.
+// byKeys reverts each key alone, wherever it is now, and proves the result. A key whose revert
+// cannot be proven stays.
 func (u *TakingOut) byKeys() ([]byte, error) {
 	old, err := Parse(u.before)
 	if err != nil {
@@ -332,7 +335,8 @@ func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	}
 }
 
-// setApart reports whether gpuadm's edit put an empty line above the header of a table: it adds none where there is one.
+// setApart reports whether gpuadm's edit put an empty line above the header of a table: it adds
+// none where there is one.
 func (d *Doc) setApart(path []string, old *Doc) bool {
 	i := d.header(path)
 	if i < 0 || !d.blankBefore(d.exprs[i].start) {

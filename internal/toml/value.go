@@ -18,7 +18,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Table is a table to be written, its keys in the order of the lines. Values are those of Values, or Table.
+// Table is a table to be written, its keys in the order of the lines. Values are those of Values,
+// or Table.
 type Table []Pair
 
 // Pair is a key of a Table.
@@ -238,8 +239,9 @@ func ShowPath(path []string) string {
 	return strings.Join(parts, ".")
 }
 
-// Field finds a key as programs do that decode TOML into fields of their own with go-toml, of either version: they do not mind upper and
-// lower case. Of several spellings the exact one counts, else the last in order: such a program takes the last in the file.
+// Field finds a key as programs do that decode TOML into fields of their own with go-toml, of
+// either version: they do not mind upper and lower case. Of several spellings the exact one counts,
+// else the last in order: such a program takes the last in the file.
 func Field(t map[string]any, name string) (key string, value any) {
 	if v, ok := t[name]; ok {
 		return name, v
@@ -253,7 +255,8 @@ func Field(t map[string]any, name string) (key string, value any) {
 	return key, value
 }
 
-// Sub follows tables down from t, by names in any case as Field does; nil if one of them is missing.
+// Sub follows tables down from t, by names in any case as Field does; nil if one of them is
+// missing.
 func Sub(t map[string]any, names ...string) map[string]any {
 	for _, name := range names {
 		_, v := Field(t, name)
@@ -269,9 +272,10 @@ func String(t map[string]any, name string) string {
 	return s
 }
 
-// Texts remembers the values of the texts that were read last. One configuration is asked for many times in a run: as found, as it was
-// before gpuadm's edit, and as the edit makes it; by the facts, the plan of the run and that of a stage at its turn, and the proof. Values
-// that it returns are shared, and no caller changes them. nil remembers nothing.
+// Texts remembers the values of the texts that were read last. One configuration is asked for many
+// times in a run: as found, as it was before gpuadm's edit, and as the edit makes it; by the facts,
+// the plan of the run and that of a stage at its turn, and the proof. Values that it returns are
+// shared, and no caller changes them. nil remembers nothing.
 type Texts struct {
 	mu   sync.Mutex
 	last []text // the newest last
@@ -282,7 +286,8 @@ type text struct {
 	tree map[string]any
 }
 
-// mostTexts is how many texts are remembered: a configuration that imports more files is parsed as if there were no Texts.
+// mostTexts is how many texts are remembered: a configuration that imports more files is parsed as
+// if there were no Texts.
 const mostTexts = 12
 
 // Values is the function of that name, which parses each text once.
@@ -290,7 +295,8 @@ func (t *Texts) Values(data []byte) (map[string]any, error) {
 	return t.Once(data, func() (map[string]any, error) { return Values(data) })
 }
 
-// Once returns what read returned for a text without an error, and calls it if that is not remembered.
+// Once returns what read returned for a text without an error, and calls it if that is not
+// remembered.
 func (t *Texts) Once(data []byte, read func() (map[string]any, error)) (map[string]any, error) {
 	if t == nil {
 		return read()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trouble has the error for what an operator can act on, which says what, because, undone and try, and the
-// command lines in such texts. It imports nothing of gpuadm, so that every package can return one.
+// Package trouble has the error for what an operator can act on, which says what, because, undone
+// and try, and the command lines in such texts. It imports nothing of gpuadm, so that every package
+// can return one.
 package trouble
 
 import (
@@ -50,8 +51,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Faults are all that is wrong in files, in the order of the files and of the places in them. It is never empty where a reader of
-// files returns it.
+// Faults are all that is wrong in files, in the order of the files and of the places in them. It is
+// never empty where a reader of files returns it.
 type Faults []*Error
 
 // Error is one line for each.
@@ -63,7 +64,8 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unquoted are the same places without a word of the files, for those that are public by their names.
+// Unquoted are the same places without a word of the files, for those that are public by their
+// names.
 func (f Faults) Unquoted(public func(file string) bool) Faults {
 	all := make(Faults, len(f))
 	for i, one := range f {
@@ -76,14 +78,14 @@ func (f Faults) Unquoted(public func(file string) bool) Faults {
 	return all
 }
 
-// Code names a fault, or what is waited for, to code: errors.Is finds it in an Error and in a Wait, also in those of a plan. Of a fault
-// that a check finds it is the check's name.
+// Code names a fault, or what is waited for, to code: errors.Is finds it in an Error and in a Wait,
+// also in those of a plan. Of a fault that a check finds it is the check's name.
 type Code string
 
 func (c Code) Error() string { return string(c) }
 
-// Wait reports a missing thing that gpuadm does not make and that will come: a device plugin that has not registered yet. Nothing is
-// rolled back for it, and the same command continues from there.
+// Wait reports a missing thing that gpuadm does not make and that will come: a device plugin that
+// has not registered yet. Nothing is rolled back for it, and the same command continues from there.
 type Wait struct {
 	For string   // "the device plugin offers 7 of 8 GPUs"
 	Try []string // what to do if it does not come
@@ -97,8 +99,9 @@ func (w Wait) Unwrap() error { return w.Err }
 // Waits says that waiting helps.
 func (Wait) Waits() bool { return true }
 
-// Passes says whether an error passes by waiting: an Error or a Wait that says so, or another error that says so of itself, like an
-// API server that does not answer. The first that says either way decides; an Error that is not Passing leaves it to its cause.
+// Passes says whether an error passes by waiting: an Error or a Wait that says so, or another error
+// that says so of itself, like an API server that does not answer. The first that says either way
+// decides; an Error that is not Passing leaves it to its cause.
 func Passes(err error) bool {
 	passes, _ := says(err)
 	return passes
@@ -127,12 +130,13 @@ func says(err error) (passes, known bool) {
 	return false, false
 }
 
-// mark is on both sides of a command in a text. It is INVISIBLE SEPARATOR, which no person writes, and which shows nothing where a
-// text is read as it is.
+// mark is on both sides of a command in a text. It is INVISIBLE SEPARATOR, which no person writes,
+// and which shows nothing where a text is read as it is.
 const mark = "\u2063"
 
-// Command is a command line of gpuadm in a text for operators: "apply mig". Only where the text is printed is it known how this
-// operator types it: with sudo or --root, with -f, over ssh. There Commands replaces it.
+// Command is a command line of gpuadm in a text for operators: "apply mig". Only where the text is
+// printed is it known how this operator types it: with sudo or --root, with -f, over ssh. There
+// Commands replaces it.
 func Command(words string) string { return mark + Plain(words) + mark }
 
 // Commands replaces each Command of a text by what typed makes of its words.
@@ -151,7 +155,8 @@ func Commands(text string, typed func(words string) string) string {
 // Plain is a Command's line where nothing is known of who types it.
 func Plain(words string) string { return "gpuadm " + words }
 
-// Few keeps the first lines of a list, each once, and counts the others: a user may have started thousands of processes.
+// Few keeps the first lines of a list, each once, and counts the others: a user may have started
+// thousands of processes.
 func Few(all []string, most int) []string {
 	seen := make(map[string]bool, len(all))
 	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {

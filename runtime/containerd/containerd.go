@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd edits containerd's configuration: it makes the smallest change with exactly the wanted effect, and has containerd
-// itself validate the result. owners.go has what it does where another program writes that configuration; ops.go which keys it sets.
+// Package containerd edits containerd's configuration: it makes the smallest change with exactly
+// the wanted effect, and has containerd itself validate the result. owners.go has what it does
+// where another program writes that configuration; ops.go which keys it sets.
 package containerd
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Tree is a containerd configuration as found: the root file and what it imports, in the order the daemon reads them.
+// Tree is a containerd configuration as found: the root file and what it imports, in the order the
+// daemon reads them.
 type Tree struct {
 	Root    File
 	Imports []File
@@ -31,15 +33,16 @@ type File struct {
 	Data []byte
 }
 
-// Daemon is the containerd that reads the configuration. Version is as the daemon or its package says it
-// ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
+// Daemon is the containerd that reads the configuration. Version is as the daemon or its package
+// says it ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
 type Daemon struct{ Version string }
 
 // dropIn is the name of gpuadm's file in a folder that the root imports.
 const dropIn = "99-gpuadm.toml"
 
-// Target says which file gpuadm edits for the handler: the root, a file it imports, or gpuadm's drop-in in a
-// folder that the root imports already. The answer is the same before and after gpuadm's edit.
+// Target says which file gpuadm edits for the handler: the root, a file it imports, or gpuadm's
+// drop-in in a folder that the root imports already. The answer is the same before and after
+// gpuadm's edit.
 func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	c, err := readCRI(t, d)
 	if err != nil {
@@ -52,8 +55,8 @@ func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	return path, nil
 }
 
-// Edit changes found, the bytes of the file at path (nil: not there), so that the whole tree has the handler. It verifies that nothing else
-// changes. Edit(Edit(x)) == Edit(x).
+// Edit changes found, the bytes of the file at path (nil: not there), so that the whole tree has
+// the handler. It verifies that nothing else changes. Edit(Edit(x)) == Edit(x).
 func Edit(t Tree, d Daemon, h engine.Handler, path string, found []byte) ([]byte, error) {
 	t = t.with(path, found)
 	before, err := readCRI(t, d)
@@ -108,7 +111,8 @@ func (t Tree) with(path string, data []byte) Tree {
 	return t
 }
 
-// expand returns what the daemon reads of a file: the owner's script has replaced the variables in it.
+// expand returns what the daemon reads of a file: the owner's script has replaced the variables in
+// it.
 func (t Tree) expand(data []byte) []byte {
 	if len(t.Expands) == 0 || data == nil {
 		return data
@@ -116,13 +120,15 @@ func (t Tree) expand(data []byte) []byte {
 	return []byte(strings.NewReplacer(t.Expands...).Replace(string(data)))
 }
 
-// withDropIn adds gpuadm's drop-in, which does not exist yet, at its place in the order in which the daemon reads.
+// withDropIn adds gpuadm's drop-in, which does not exist yet, at its place in the order in which
+// the daemon reads.
 func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, error) {
 	own, at := c.dropInPath()
 	if own != path {
 		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
 	}
-	// An empty file takes the place of the missing one. at counts the root too, and Imports does not have it.
+	// An empty file takes the place of the missing one. at counts the root too, and Imports does
+	// not have it.
 	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
 	if found == nil {
 		found = []byte{}
@@ -148,7 +154,8 @@ func verifyEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error
 	return nil
 }
 
-// sideEffect is a setting of the CRI plugin that the daemon would see changed, and that no op changes; nil if there is none.
+// sideEffect is a setting of the CRI plugin that the daemon would see changed, and that no op
+// changes; nil if there is none.
 func sideEffect(before, after map[string]any, ops []toml.Op) []string {
 	for _, c := range toml.Diff(before, after, nil) {
 		meant := func(op toml.Op) bool { return len(op.Path) > 2 && toml.HasPrefix(c.Path, op.Path[2:]) }

@@ -135,7 +135,8 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h engine.Handler) {
 	must.That(t, !h.Default || c.defaultName() == h.Name, "containerd %q: %s is not the default", d.Version, h.Name)
 }
 
-// linesKept holds that only lines with a key that may be edited differ; all others are there, in order, byte for byte.
+// linesKept holds that only lines with a key that may be edited differ; all others are there, in
+// order, byte for byte.
 func linesKept(t testing.TB, before, after []byte) {
 	t.Helper()
 	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|[{}]`)
@@ -168,7 +169,8 @@ func TestLawsOnCorpus(t *testing.T) {
 	}
 }
 
-// TestLawsOnMixedVersions pairs roots and imports of all versions and plugin names: the daemons differ most there.
+// TestLawsOnMixedVersions pairs roots and imports of all versions and plugin names: the daemons
+// differ most there.
 func TestLawsOnMixedVersions(t *testing.T) {
 	cri := func(name, runtime string) string {
 		return fmt.Sprintf("[plugins.%q.containerd.runtimes.%s]\nruntime_type = %q\n", name, runtime, runcV2)
@@ -208,8 +210,8 @@ func TestEditElsewhere(t *testing.T) {
 	check.That(t, errors.As(err, &r) && r == RefusedSize, "got %v, want %s", err, RefusedSize)
 }
 
-// TestSystemdCgroup: where no entry says how, a new handler follows kubelet's cgroup driver, also as the default; what runc's entry
-// says wins.
+// TestSystemdCgroup: where no entry says how, a new handler follows kubelet's cgroup driver, also
+// as the default; what runc's entry says wins.
 func TestSystemdCgroup(t *testing.T) {
 	const runc = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
 	for text, want := range map[string]string{"version = 2\n": "true", runc: "true", runc + "options.SystemdCgroup = false\n": "false"} {

@@ -124,7 +124,8 @@ func handlers() []engine.Handler {
 	return []engine.Handler{h, all}
 }
 
-// leaves are the values of a file, each with its path and type: an own way to compare, apart from the code under test.
+// leaves are the values of a file, each with its path and type: an own way to compare, apart from
+// the code under test.
 func leaves(t testing.TB, data []byte) map[string]string {
 	t.Helper()
 	var tree map[string]any

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Answers waits until the CRI plugin is ready, and knows the handler if it has a name. A daemon whose CRI plugin did not load has no
-// such service: then waiting does not help.
+// Answers waits until the CRI plugin is ready, and knows the handler if it has a name. A daemon
+// whose CRI plugin did not load has no such service: then waiting does not help.
 func Answers(ctx context.Context, v host.View, e facts.Engine, h engine.Handler) error {
 	began := time.Now()
 	var problems map[string]string

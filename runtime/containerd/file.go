@@ -80,7 +80,8 @@ func (f *configFile) readVersion() error {
 	return nil
 }
 
-// shape has, by name, the types of the settings that gpuadm reads; "*" is any name. As in Go, a table is a map and an array a slice.
+// shape has, by name, the types of the settings that gpuadm reads; "*" is any name. As in Go, a
+// table is a map and an array a slice.
 func shape() map[string]any {
 	cri := map[string]any{"enable_cdi": false, "containerd": map[string]any{
 		"default_runtime_name": "", "default_runtime": map[string]any{}, "runtimes": map[string]any{"*": map[string]any{
@@ -90,9 +91,10 @@ func shape() map[string]any {
 	return map[string]any{"version": int64(0), "imports": []any{""}, "disabled_plugins": []any{""}, "plugins": map[string]any{criV2: cri, criV3: cri}}
 }
 
-// checkShape refuses a value of another type than want, with which the daemon would not start; and a name that containerd 1.x passes over,
-// since it reads its own names in this spelling or in capitals (go-toml v1), and 2.x in any case (go-toml v2). Measured on 1.6.20, 1.7.24,
-// 2.1.9, 2.3.4 and 2.4.2.
+// checkShape refuses a value of another type than want, with which the daemon would not start; and
+// a name that containerd 1.x passes over, since it reads its own names in this spelling or in
+// capitals (go-toml v1), and 2.x in any case (go-toml v2). Measured on 1.6.20, 1.7.24, 2.1.9, 2.3.4
+// and 2.4.2.
 func (f configFile) checkShape(r criReader, v, want any, at []string) error {
 	what := fmt.Sprintf("a %T", want)
 	table, is := v.(map[string]any)
@@ -142,7 +144,8 @@ func (f configFile) checkOld(criReader) error {
 	return nil
 }
 
-// checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
+// checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of
+// containerd ships it.
 func (f configFile) checkDisabled(r criReader) error {
 	key, v := toml.Field(f.tree, "disabled_plugins")
 	list, _ := v.([]any)
@@ -159,8 +162,9 @@ func (f configFile) checkDisabled(r criReader) error {
 	return nil
 }
 
-// checkVersion refuses a version that this daemon does not read, and version 1, which is that of a root without a version. The daemon reads
-// an imported file without a version by the root's version, except for [plugins.cri].
+// checkVersion refuses a version that this daemon does not read, and version 1, which is that of a
+// root without a version. The daemon reads an imported file without a version by the root's
+// version, except for [plugins.cri].
 func (f configFile) checkVersion(r criReader, root bool) error {
 	key, _ := toml.Field(f.tree, "version")
 	switch _, short := toml.Sub(f.tree, "plugins")[criV1]; {
@@ -183,8 +187,9 @@ func (f configFile) checkVersion(r criReader, root bool) error {
 	return nil
 }
 
-// checkStart refuses what keeps containerd 1.x from starting, measured on 1.6.20 and 1.7.24: the name of a plugin in another form than
-// io.containerd.x.vx in a file of version 2, as [plugins.cri] is, and a tab after a dot in a key. From 2.0 on it reads both.
+// checkStart refuses what keeps containerd 1.x from starting, measured on 1.6.20 and 1.7.24: the
+// name of a plugin in another form than io.containerd.x.vx in a file of version 2, as [plugins.cri]
+// is, and a tab after a dot in a key. From 2.0 on it reads both.
 func (f configFile) checkStart(r criReader) error {
 	if !r.known || r.merge != mergeWhole {
 		return nil

@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// FuzzEdit holds the laws on any bytes: no panic, an own proof of what is right, a second edit that changes nothing.
+// FuzzEdit holds the laws on any bytes: no panic, an own proof of what is right, a second edit that
+// changes nothing.
 func FuzzEdit(f *testing.F) {
 	for _, c := range corpus(f) {
 		imported := []byte{}
@@ -101,7 +102,8 @@ func editable(key string) bool {
 	return false
 }
 
-// FuzzTakeOut holds that whatever is taken out is found without our keys and nothing else, for any bytes.
+// FuzzTakeOut holds that whatever is taken out is found without our keys and nothing else, for any
+// bytes.
 func FuzzTakeOut(f *testing.F) {
 	for _, c := range corpus(f) {
 		d, h := Daemon{"1.7.24"}, handlers()[1]

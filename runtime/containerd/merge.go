@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// The names of the CRI plugin. criV1 is only in files of version 1. From version 3 on the plugin is split, and criV3 is the part with the
-// runtimes.
+// The names of the CRI plugin. criV1 is only in files of version 1. From version 3 on the plugin is
+// split, and criV3 is the part with the runtimes.
 const (
 	criV1 = "cri"
 	criV2 = "io.containerd.grpc.v1.cri"
@@ -21,9 +21,11 @@ const (
 type mergeKind int
 
 const (
-	// mergeWhole (1.x): an imported plugin table replaces the one before it (https://github.com/containerd/containerd/issues/5837).
+	// mergeWhole (1.x): an imported plugin table replaces the one before it
+	// (https://github.com/containerd/containerd/issues/5837).
 	mergeWhole mergeKind = iota
-	// mergeThenMigrate (2.0 to 2.2): tables are merged key by key, then v2 names are migrated if the last version read is below 3.
+	// mergeThenMigrate (2.0 to 2.2): tables are merged key by key, then v2 names are migrated if
+	// the last version read is below 3.
 	mergeThenMigrate
 	// migrateThenMerge (2.3 on): every file is migrated by its own version, then they are merged.
 	migrateThenMerge
@@ -46,8 +48,9 @@ type criReader struct {
 	create int64 // the version of a file written for it
 	cdi    cdiKind
 
-	// rootLeads: 2.3 before 2.3.7 refuses an imported file of a newer version than the root's. Sources: containerd's pull 13939 and
-	// https://github.com/NVIDIA/aicr/issues/1688; measured on 2.3.4.
+	// rootLeads: 2.3 before 2.3.7 refuses an imported file of a newer version than the root's.
+	// Sources: containerd's pull 13939 and https://github.com/NVIDIA/aicr/issues/1688; measured on
+	// 2.3.4.
 	rootLeads bool
 }
 
@@ -77,7 +80,8 @@ func newReader(d Daemon, files []configFile) criReader {
 	return r
 }
 
-// unknownReader is for a daemon of unknown version: it does what is right for each version that the files may have been written for.
+// unknownReader is for a daemon of unknown version: it does what is right for each version that the
+// files may have been written for.
 func unknownReader(files []configFile) criReader {
 	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
 	v3, older := false, false
@@ -90,8 +94,8 @@ func unknownReader(files []configFile) criReader {
 	return r
 }
 
-// mergeAll returns the plugins' tables as the daemon merges and migrates them, the same before migration, and the version by which the
-// daemon reads them.
+// mergeAll returns the plugins' tables as the daemon merges and migrates them, the same before
+// migration, and the version by which the daemon reads them.
 func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, version int64) {
 	plugins = map[string]any{}
 	if r.merge != mergeWhole {
@@ -122,7 +126,8 @@ func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, ve
 	return plugins, raw, version
 }
 
-// mergeTables is what mergo does for containerd 2.x within a plugin: tables by key, everything else is replaced.
+// mergeTables is what mergo does for containerd 2.x within a plugin: tables by key, everything else
+// is replaced.
 func mergeTables(to, from map[string]any) {
 	for key, v := range from {
 		a, inTo := to[key].(map[string]any)
@@ -135,8 +140,8 @@ func mergeTables(to, from map[string]any) {
 	}
 }
 
-// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x, for the settings that gpuadm reads: a value that the new name
-// already has stays.
+// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x, for the settings that
+// gpuadm reads: a value that the new name already has stays.
 func migrateCRI(plugins map[string]any) {
 	src, ok := plugins[criV2].(map[string]any)
 	if !ok {

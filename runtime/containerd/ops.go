@@ -22,9 +22,10 @@ const (
 	runcV1 = "io.containerd.runc.v1" // gone in 2.0
 )
 
-// ops lists what must change in file i so that the tree has the handler; none if it has it. How each version of containerd reads its
-// files is in merge.go (newReader). inheritable says which keys a new handler takes over from the default one. A key that ops sets outside
-// the handler's table needs a case in meant (validate.go) as well.
+// ops lists what must change in file i so that the tree has the handler; none if it has it. How
+// each version of containerd reads its files is in merge.go (newReader). inheritable says which
+// keys a new handler takes over from the default one. A key that ops sets outside the handler's
+// table needs a case in meant (validate.go) as well.
 func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)
@@ -46,8 +47,9 @@ func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	return ops, nil
 }
 
-// versionFor is the version that a file without any key must begin with. A drop-in states the root's version: 2.3 refuses a
-// higher one, and on 2.0 to 2.2 the version of the last file counts for all (https://github.com/NVIDIA/aicr/issues/1688).
+// versionFor is the version that a file without any key must begin with. A drop-in states the
+// root's version: 2.3 refuses a higher one, and on 2.0 to 2.2 the version of the last file counts
+// for all (https://github.com/NVIDIA/aicr/issues/1688).
 func (c *criTree) versionFor(i int) (int64, bool) {
 	root := c.files[0]
 	switch {
@@ -61,8 +63,8 @@ func (c *criTree) versionFor(i int) (int64, bool) {
 	return root.version, root.stated
 }
 
-// inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
-// annotations stay the same and only the binary differs.
+// inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base
+// spec, CNI and annotations stay the same and only the binary differs.
 func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
 	like := c.template(h)
 	kind := toml.String(like, "runtime_type")
@@ -78,7 +80,8 @@ func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
 	}
 	if isRunc(kind) {
 		for _, p := range toml.Sorted(toml.Sub(like, "options")) {
-			// An empty value is the daemon's default, and is left out; SystemdCgroup is written even so.
+			// An empty value is the daemon's default, and is left out; SystemdCgroup is written
+			// even so.
 			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
 				options = append(options, p)
 			}
@@ -90,8 +93,8 @@ func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
 	return entry.With("options", options)
 }
 
-// template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options. If none takes them,
-// it is the default one all the same, such as kata.
+// template is the entry to inherit from: the default one, else runc, else crun, else any that takes
+// runc's options. If none takes them, it is the default one all the same, such as kata.
 func (c *criTree) template(h engine.Handler) map[string]any {
 	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
 	fits := func(name string) bool {
@@ -111,11 +114,12 @@ func (c *criTree) template(h engine.Handler) map[string]any {
 	return foreign
 }
 
-// isRunc says that the options are those of runc. A missing type is runc's on 2.x, which fills it in.
+// isRunc says that the options are those of runc. A missing type is runc's on 2.x, which fills it
+// in.
 func isRunc(kind string) bool { return kind == runcV2 || kind == runcV1 || kind == "" }
 
-// inheritable are the keys that mean the same for the new handler. A foreign type's own settings do not: kata's
-// privileged_without_host_devices would take the GPUs from privileged pods.
+// inheritable are the keys that mean the same for the new handler. A foreign type's own settings do
+// not: kata's privileged_without_host_devices would take the GPUs from privileged pods.
 func inheritable(key, kind string) bool {
 	switch strings.ToLower(key) {
 	case "runtime_type", "runtime_engine", "runtime_root", "options":
@@ -128,9 +132,9 @@ func inheritable(key, kind string) bool {
 	return isRunc(kind)
 }
 
-// builtinOps add an entry for the built-in runc. containerd 1.x drops its own entry once a file names another runtime, and the CRI plugin
-// does not load without its default runtime: nvidia-ctk has taken nodes down that way
-// (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
+// builtinOps add an entry for the built-in runc. containerd 1.x drops its own entry once a file
+// names another runtime, and the CRI plugin does not load without its default runtime: nvidia-ctk
+// has taken nodes down that way (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
 func (c *criTree) builtinOps(f configFile, h engine.Handler) []toml.Op {
 	containerd := toml.Sub(c.cri, "containerd")
 	_, stated := toml.Field(containerd, "runtimes")
@@ -165,7 +169,8 @@ func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any)
 	return append(ops, c.binaryOps(at, entry, h)...)
 }
 
-// binaryOps sets options.BinaryName, in the spelling that is there. The daemon ignores upper and lower case in this key.
+// binaryOps sets options.BinaryName, in the spelling that is there. The daemon ignores upper and
+// lower case in this key.
 func (c *criTree) binaryOps(at []string, entry map[string]any, h engine.Handler) []toml.Op {
 	key, _ := toml.Field(entry, "options")
 	name, v := toml.Field(toml.Sub(entry, "options"), "BinaryName")
@@ -175,8 +180,8 @@ func (c *criTree) binaryOps(at []string, entry map[string]any, h engine.Handler)
 	return []toml.Op{toml.Set(append(slices.Clone(at), key, name), h.Binary)}
 }
 
-// cdiOps enables CDI where the daemon's default disables it. Where the configuration disables CDI, cdiOps enables it only for a spec with
-// cdi = true.
+// cdiOps enables CDI where the daemon's default disables it. Where the configuration disables CDI,
+// cdiOps enables it only for a spec with cdi = true.
 func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	_, v := toml.Field(c.cri, "enable_cdi")
 	if v == false && !h.Overrides {
@@ -240,9 +245,10 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	return read[0]
 }
 
-// ignoresImages says whether containerd 2.x ignores the image settings under the older plugin name because no table of runtimes is beside
-// them. With a handler there containerd would apply them, and change the node's snapshotter. Source: plugins/cri/images/plugin.go of
-// containerd v2.1.0 and v2.3.0, whose migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
+// ignoresImages says whether containerd 2.x ignores the image settings under the older plugin name
+// because no table of runtimes is beside them. With a handler there containerd would apply them,
+// and change the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and
+// v2.3.0, whose migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
 func ignoresImages(plugins map[string]any) bool {
 	cri, _ := plugins[criV2].(map[string]any)
 	containerd := toml.Sub(cri, "containerd")

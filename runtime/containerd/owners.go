@@ -25,8 +25,8 @@ type owner struct {
 	wants   func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
 }
 
-// owners has what the runtime stage wants for each owner of a configuration, by the owner's name in facts. Nothing else in this package
-// depends on the owner.
+// owners has what the runtime stage wants for each owner of a configuration, by the owner's name in
+// facts. Nothing else in this package depends on the owner.
 func owners() map[string]owner {
 	return map[string]owner{
 		"":             {itsNvidia, edits},     // the file is edited, and the daemon restarted
@@ -42,8 +42,8 @@ func owners() map[string]owner {
 	}
 }
 
-// ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for the file that K3s and RKE2
-// generate at each start, and that of k0s.
+// ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for
+// the file that K3s and RKE2 generate at each start, and that of k0s.
 func ownerOf(s spec.Spec, e facts.Engine) owner {
 	all := owners()
 	if p := platform.WriterOf(e.Owner); p.Engine.How == platform.After {
@@ -63,7 +63,8 @@ func ownerOf(s spec.Spec, e facts.Engine) owner {
 	}
 }
 
-// HandlerFor is the handler that the spec asks for on this machine. Its name is "" where the machine needs none.
+// HandlerFor is the handler that the spec asks for on this machine. Its name is "" where the
+// machine needs none.
 func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	h := engine.Handler{Name: s.Runtime.Handler, Binary: engine.Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs), Systemd: f.Kubelet.CgroupDriver == "systemd"}
 	if !s.Has("toolkit") && !slices.Contains(f.Programs, engine.Binary) && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
@@ -78,9 +79,10 @@ func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 func itsNvidia(facts.Engine, []string) string { return "nvidia" }
 func itsNone(facts.Engine, []string) string   { return "" }
 
-// itsEntry is the name of the owner's entry that runs an NVIDIA runtime that is there: AKS calls it nvidia-container-runtime, and
-// makes it the default (Azure/AgentBaker, pkg/agent/baker.go and aks-node-controller/parser/templates/containerd.toml.gtpl), but for
-// images for GB200, where it is nvidia (the same, parts/linux/cloud-init/artifacts/ubuntu/gb/containerd-nvidia.toml).
+// itsEntry is the name of the owner's entry that runs an NVIDIA runtime that is there: AKS calls it
+// nvidia-container-runtime, and makes it the default (Azure/AgentBaker, pkg/agent/baker.go and
+// aks-node-controller/parser/templates/containerd.toml.gtpl), but for images for GB200, where it is
+// nvidia (the same, parts/linux/cloud-init/artifacts/ubuntu/gb/containerd-nvidia.toml).
 func itsEntry(e facts.Engine, programs []string) string {
 	c, err := asRead(e)
 	if err != nil {
@@ -113,8 +115,8 @@ func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([
 	return []converge.Want{engine.Verify(e, h, lacking(e, h))}, nil
 }
 
-// entryOf is the platform's own handler, if its file has the entry and its program is installed. Which handler is the default does not
-// matter: it may be gpuadm's, or another one.
+// entryOf is the platform's own handler, if its file has the entry and its program is installed.
+// Which handler is the default does not matter: it may be gpuadm's, or another one.
 func entryOf(p platform.Platform) func(facts.Engine, []string) string {
 	return func(e facts.Engine, programs []string) string {
 		if c, err := asRead(e); err == nil {
@@ -127,8 +129,8 @@ func entryOf(p platform.Platform) func(facts.Engine, []string) string {
 	}
 }
 
-// afterIt edits the file in place once the platform's scripts have ended: they write it once, and not again. The platform's own handler stays
-// as it is.
+// afterIt edits the file in place once the platform's scripts have ended: they write it once, and
+// not again. The platform's own handler stays as it is.
 func afterIt(p platform.Platform) func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error) {
 	return func(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 		if f.Files[p.Join.Done] == nil {
@@ -139,8 +141,10 @@ func afterIt(p platform.Platform) func(spec.Spec, facts.Facts, facts.Engine, eng
 	}
 }
 
-// rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be gone then.
-// Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
+// rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be
+// gone then.
+// Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh;
+// https://github.com/cilium/cilium/pull/18486.
 func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ engine.Handler) ([]converge.Want, error) {
 	return nil, &trouble.Error{
 		What: "cannot own " + e.Config + ": GKE's configure-helper writes it again at each boot",
@@ -148,9 +152,9 @@ func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ engine.Handler) ([]
 	}
 }
 
-// byNodeadm verifies a file that nodeadm writes. In a boot nodeadm runs after gpuadm and waits for it, so gpuadm does not wait for a
-// handler that is missing here. Stage join tells nodeadm to write it, and stage ready asks the engine whether it has the handler,
-// before pods come.
+// byNodeadm verifies a file that nodeadm writes. In a boot nodeadm runs after gpuadm and waits for
+// it, so gpuadm does not wait for a handler that is missing here. Stage join tells nodeadm to write
+// it, and stage ready asks the engine whether it has the handler, before pods come.
 func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	w := engine.Verify(e, h, lacking(e, h))
 	if (s.Join.Method == "eks" || s.Join.Method == "auto") && lacking(e, h) != "" {
@@ -163,10 +167,12 @@ func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]
 // OnK0s is gpuadm's file on k0s.
 const OnK0s = "/etc/k0s/containerd.d/" + dropIn
 
-// onK0s wants the handler in a file of the folder whose files k0s merges into the configuration that it makes. k0s watches the folder, and
-// starts containerd again when a file in it changes. gpuadm's file names the CRI plugin as the daemon does, since k0s refuses the older name
-// with containerd 2. It states no version: then k0s assumes the daemon's. Sources: configurer.go and component.go in
-// pkg/component/worker/containerd of https://github.com/k0sproject/k0s; https://docs.k0sproject.io/stable/runtime.
+// onK0s wants the handler in a file of the folder whose files k0s merges into the configuration
+// that it makes. k0s watches the folder, and starts containerd again when a file in it changes.
+// gpuadm's file names the CRI plugin as the daemon does, since k0s refuses the older name with
+// containerd 2. It states no version: then k0s assumes the daemon's. Sources: configurer.go and
+// component.go in pkg/component/worker/containerd of https://github.com/k0sproject/k0s;
+// https://docs.k0sproject.io/stable/runtime.
 func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	c, err := asRead(e)
 	if err != nil {
@@ -207,8 +213,8 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 	}), nil
 }
 
-// proveMerged has the daemon judge what k0s makes of an addition: k0s merges its tables into the CRI plugin's table of the file that it
-// generates, which is what an edit of that file does.
+// proveMerged has the daemon judge what k0s makes of an addition: k0s merges its tables into the
+// CRI plugin's table of the file that it generates, which is what an edit of that file does.
 func proveMerged(ctx context.Context, v host.View, e facts.Engine, h engine.Handler) error {
 	t, daemon := treeOf(e), Daemon{Version: e.Version}
 	target, err := Target(t, daemon, h)
@@ -233,8 +239,9 @@ func k0sText(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) 
 	return toml.Edit(nil, append(ops, toml.Set(append(at, "runtimes", h.Name), entry)))
 }
 
-// NewSupervised is a containerd that its supervisor restarts when its files change. containerd creates its socket at each start,
-// so the age of the socket is the daemon's: sys.GetLocalListener in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
+// NewSupervised is a containerd that its supervisor restarts when its files change. containerd
+// creates its socket at each start, so the age of the socket is the daemon's: sys.GetLocalListener
+// in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
 //
 // The daemon has to serve the handler while the first of the files is there.
 func NewSupervised(socket string, files []string, handler string) converge.Follower {

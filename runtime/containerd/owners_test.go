@@ -27,8 +27,8 @@ func parsed(t *testing.T, text string) spec.Spec {
 	return s
 }
 
-// TestCDIKeepsTheOwnersWord: an enable_cdi = false stays where the spec does not say cdi = true itself, and a note names it. containerd
-// 1.6 has no such key, and 2.4 none any more.
+// TestCDIKeepsTheOwnersWord: an enable_cdi = false stays where the spec does not say cdi = true
+// itself, and a note names it. containerd 1.6 has no such key, and 2.4 none any more.
 func TestCDIKeepsTheOwnersWord(t *testing.T) {
 	for _, version := range []string{"1.6.36", "1.7.24", "2.0.4", "2.1.5", "2.4.2"} {
 		for _, says := range []string{"", "enable_cdi = false", "enable_cdi = true"} {
@@ -53,7 +53,8 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 	}
 }
 
-// TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file imports.
+// TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file
+// imports.
 func TestImportsOfImports(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Unit: "containerd.service", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{
 		{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n")},
@@ -71,7 +72,8 @@ func TestImportsOfImports(t *testing.T) {
 	check.That(t, state == things.Outdated, "after the edit it is %s", state)
 }
 
-// TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it takes a star from its working directory.
+// TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it
+// takes a star from its working directory.
 func TestRelativeImportsMoved(t *testing.T) {
 	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
 	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
@@ -81,8 +83,9 @@ func TestRelativeImportsMoved(t *testing.T) {
 	}
 }
 
-// TestAutoOnAKSIsNotOurs: in a pool made with --gpu-driver none AKS writes no NVIDIA handler. The one found there under another name is
-// what an earlier spec had gpuadm write: "auto" means the same as on a fresh node.
+// TestAutoOnAKSIsNotOurs: in a pool made with --gpu-driver none AKS writes no NVIDIA handler. The
+// one found there under another name is what an earlier spec had gpuadm write: "auto" means the
+// same as on a fresh node.
 func TestAutoOnAKSIsNotOurs(t *testing.T) {
 	entry := func(name string) string {
 		return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\n"+
@@ -100,7 +103,8 @@ func TestAutoOnAKSIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestManyWrongHandlers: the first of a thousand wrong handlers is named, and the file is not parsed for each.
+// TestManyWrongHandlers: the first of a thousand wrong handlers is named, and the file is not
+// parsed for each.
 func TestManyWrongHandlers(t *testing.T) {
 	text := strings.Builder{}
 	text.WriteString("version = 2\n")

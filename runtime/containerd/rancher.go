@@ -17,11 +17,12 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// rancher wants the handler in the configuration that K3s and RKE2 generate at each start, with a handler for each NVIDIA program that they
-// find. gpuadm takes the first that suffices: nothing; a restart of their unit; a drop-in, if the generated file imports a folder (since
-// pull 13680 of k3s-io/k3s, 2026). It never edits the generated file. Sources: k3s-io/k3s,
-// pkg/agent/containerd/config.go and runtimes.go, pkg/agent/templates/templates.go; https://docs.k3s.io/advanced. RKE2 has the same
-// code as a module: rancher/rke2, go.mod.
+// rancher wants the handler in the configuration that K3s and RKE2 generate at each start, with a
+// handler for each NVIDIA program that they find. gpuadm takes the first that suffices: nothing; a
+// restart of their unit; a drop-in, if the generated file imports a folder (since pull 13680 of
+// k3s-io/k3s, 2026). It never edits the generated file. Sources: k3s-io/k3s,
+// pkg/agent/containerd/config.go and runtimes.go, pkg/agent/templates/templates.go;
+// https://docs.k3s.io/advanced. RKE2 has the same code as a module: rancher/rke2, go.mod.
 func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	there := slices.Contains(h.Programs, h.Binary) || s.Has("toolkit")
 	switch dropIn := rancherDropIn(e, h); {
@@ -47,7 +48,8 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]co
 	return nil, withoutFolder(e, h)
 }
 
-// rancherDropIn is the path of gpuadm's file in the folder that the generated file imports, "" if it imports none.
+// rancherDropIn is the path of gpuadm's file in the folder that the generated file imports, "" if
+// it imports none.
 func rancherDropIn(e facts.Engine, h engine.Handler) string {
 	c, err := asRead(e)
 	if err != nil {
@@ -63,16 +65,17 @@ func lessFile(e facts.Engine, name string) facts.Engine {
 	return e
 }
 
-// rancherRestart wants the unit to have started after the last change of a file, and to serve the handler then. The file must not be the
-// generated one, which is always newer than the unit's process.
+// rancherRestart wants the unit to have started after the last change of a file, and to serve the
+// handler then. The file must not be the generated one, which is always newer than the unit's
+// process.
 func rancherRestart(f facts.Facts, e facts.Engine, h engine.Handler, file string) converge.Want {
 	w := restarted(f, e, h, []string{file}, file, func(found []byte) ([]byte, error) { return found, nil })
 	w.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
 	return w
 }
 
-// wroteHandler finds a problem if the unit has started since the program was installed, and has not written the handler: another restart
-// would not help.
+// wroteHandler finds a problem if the unit has started since the program was installed, and has not
+// written the handler: another restart would not help.
 func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
 	restart := things.NewRestart(e.Unit, []string{h.Binary}, nil)
 	look := func(ctx context.Context, v host.View) (string, error) {
@@ -87,7 +90,8 @@ func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
 		fmt.Sprintf("if %s has a template of its own, add the handler there, or {{ template \"base\" . }}", path.Dir(e.Config)))
 }
 
-// withoutFolder refuses what only the folder of a newer K3s or RKE2 takes: a handler that they do not write themselves, or the default.
+// withoutFolder refuses what only the folder of a newer K3s or RKE2 takes: a handler that they do
+// not write themselves, or the default.
 func withoutFolder(e facts.Engine, h engine.Handler) error {
 	t := &trouble.Error{
 		What: fmt.Sprintf("cannot add the handler %s: %s imports no folder, and %s writes the handler nvidia alone", h.Name, e.Config, e.Owner),

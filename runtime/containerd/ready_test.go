@@ -122,14 +122,15 @@ func (m *machineWith) Ask(_ context.Context, argv ...string) ([]byte, error) {
 	return []byte("NVIDIA Container Runtime version 1.18.0\n"), nil
 }
 
-// TestDefaultNeedsItsProgram: nothing becomes the default that cannot start a container. The program is run when the entry is made
-// and at boot, and no more than looked for after that.
+// TestDefaultNeedsItsProgram: nothing becomes the default that cannot start a container. The
+// program is run when the entry is made and at boot, and no more than looked for after that.
 func TestDefaultNeedsItsProgram(t *testing.T) {
 	const (
 		plain     = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
 		converged = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n" +
 			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \"" + engine.Binary + "\"}\n"
-		// What the program says without a runtime below it: internal/oci/runtime_low_level.go of NVIDIA/nvidia-container-toolkit.
+		// What the program says without a runtime below it: internal/oci/runtime_low_level.go of
+		// NVIDIA/nvidia-container-toolkit.
 		noRunc = "failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [runc crun]"
 	)
 	for name, c := range map[string]struct {
@@ -187,7 +188,8 @@ func (without) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, 
 	return nil, fs.ErrNotExist
 }
 
-// TestProveWithoutADaemon: an engine whose unit runs and whose program is gone cannot be asked, and that is what is said.
+// TestProveWithoutADaemon: an engine whose unit runs and whose program is gone cannot be asked, and
+// that is what is said.
 func TestProveWithoutADaemon(t *testing.T) {
 	n, err := simhost.New([]byte("-- etc/containerd/config.toml --\nversion = 2\n"))
 	must.OK(t, err)
@@ -210,7 +212,8 @@ func (a *asks) AskAbout(_ context.Context, files map[string][]byte, _ ...string)
 	return files["/etc/containerd/config.toml"], nil
 }
 
-// TestAskedOnce: the plan of a stage at its turn asks nothing that the plan of the run has asked, unless the program has changed since.
+// TestAskedOnce: the plan of a stage at its turn asks nothing that the plan of the run has asked,
+// unless the program has changed since.
 func TestAskedOnce(t *testing.T) {
 	const name, program = "/etc/containerd/config.toml", "/usr/bin/containerd"
 	a := &asks{Node: must.Get(simhost.New([]byte("-- usr/bin/containerd --\n1\n")))(t)}

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestSpellingOf1x: a setting that containerd 1.x passes over because of how its name is written is refused for it, and edited for 2.x.
+// TestSpellingOf1x: a setting that containerd 1.x passes over because of how its name is written is
+// refused for it, and edited for 2.x.
 func TestSpellingOf1x(t *testing.T) {
 	const cri = "plugins.\"io.containerd.grpc.v1.cri\""
 	for text, what := range map[string]string{
@@ -38,7 +39,8 @@ func TestSpellingOf1x(t *testing.T) {
 	}
 }
 
-// TestLastComment: a file that ends in a comment without a line break is read to its end, wherever it is.
+// TestLastComment: a file that ends in a comment without a line break is read to its end, wherever
+// it is.
 func TestLastComment(t *testing.T) {
 	for _, text := range []string{"version = 2\n# end", "version = 2\r\n# end", "version = 3\n# {", "# end", "#", "a = 1 # end"} {
 		root := "version = 2\nimports = [\"conf.d/*.toml\"]\n"
@@ -61,7 +63,8 @@ func TestLastComment(t *testing.T) {
 	}
 }
 
-// TestVersion1: a file of version 1 is refused with what to write, and one that is imported and says nothing of plugins counts as none.
+// TestVersion1: a file of version 1 is refused with what to write, and one that is imported and
+// says nothing of plugins counts as none.
 func TestVersion1(t *testing.T) {
 	const imports = "version = 2\nimports = [\"conf.d/*.toml\"]\n"
 	for text, fix := range map[string]string{
@@ -88,8 +91,9 @@ func TestVersion1(t *testing.T) {
 	}
 }
 
-// TestStart: what a daemon does not start with is refused with the file's name, and what it passes over is said; both as measured with
-// "containerd config dump" of 1.6.20, 1.7.24, 2.1.9, 2.3.4 and 2.4.2.
+// TestStart: what a daemon does not start with is refused with the file's name, and what it passes
+// over is said; both as measured with "containerd config dump" of 1.6.20, 1.7.24, 2.1.9, 2.3.4 and
+// 2.4.2.
 func TestStart(t *testing.T) {
 	const v2, v3 = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n", "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gvisor]\n"
 	root := func(version, more string) string {
@@ -126,7 +130,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestLatin1: bytes that are no UTF-8 are refused where they are, with words that are true for each containerd.
+// TestLatin1: bytes that are no UTF-8 are refused where they are, with words that are true for each
+// containerd.
 func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
@@ -163,7 +168,8 @@ func TestShapeRefusals(t *testing.T) {
 	}
 }
 
-// TestMerged: what each version makes of two files: 1.x takes the last table as a whole, 2.x merges and migrates.
+// TestMerged: what each version makes of two files: 1.x takes the last table as a whole, 2.x merges
+// and migrates.
 func TestMerged(t *testing.T) {
 	text := func(version, more string) []byte {
 		return []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes." + version + "]\n" + more + "\n")
@@ -204,7 +210,8 @@ func TestTakeOutAnyFile(t *testing.T) {
 	check.That(t, err == nil && left == nil && string(got) == "x = 1\n"+string(comments), "an edit of comments alone: %s %q %v", got, left, err)
 }
 
-// TestVersionOfRootWithImportsAlone: containerd 2.3.4 does not start with an imported file that is newer than a root of version 2.
+// TestVersionOfRootWithImportsAlone: containerd 2.3.4 does not start with an imported file that is
+// newer than a root of version 2.
 func TestVersionOfRootWithImportsAlone(t *testing.T) {
 	for version, want := range map[string]string{"1.7.24": "write version = 2 as the first line", "2.3.4": "write version = 3 as the first line"} {
 		tree := Tree{

@@ -80,7 +80,8 @@ func (s *shaper) table(lines *[]string, above, path []string, t toml.Table) {
 	}
 }
 
-// allDotted says that a table can be written by dotted keys alone: every one below it comes to a value.
+// allDotted says that a table can be written by dotted keys alone: every one below it comes to a
+// value.
 func allDotted(t toml.Table) bool {
 	for _, p := range t {
 		if sub, ok := p.Value.(toml.Table); ok && (len(sub) == 0 || !allDotted(sub)) {
@@ -217,8 +218,9 @@ func TestLawsOnRandomShapes(t *testing.T) {
 	check.That(t, edited >= 3000, "only %d shapes were edited", edited)
 }
 
-// TestTextsStayAsParsed makes and takes out edits with texts that are parsed once, of all shapes for all daemons: each result is that of
-// texts that are parsed each time, and what is remembered stays as it was parsed.
+// TestTextsStayAsParsed makes and takes out edits with texts that are parsed once, of all shapes
+// for all daemons: each result is that of texts that are parsed each time, and what is remembered
+// stays as it was parsed.
 func TestTextsStayAsParsed(t *testing.T) {
 	results := map[string]int{}
 	for _, c := range corpus(t) {

@@ -20,12 +20,14 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Wants is what the runtime stage wants of containerd, by the owner of its configuration (owners.go).
+// Wants is what the runtime stage wants of containerd, by the owner of its configuration
+// (owners.go).
 func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
 }
 
-// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler in that file and in the running daemon.
+// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler in
+// that file and in the running daemon.
 func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
 		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // an entry for the operator's program may stay: neither program is installed
@@ -33,8 +35,8 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 	return editWants(s, f, e, h, "", Reads(e))
 }
 
-// editWants wants the handler in the file target, that of Target where it is "", and a daemon that has started after the last change of
-// the files that it reads.
+// editWants wants the handler in the file target, that of Target where it is "", and a daemon that
+// has started after the last change of the files that it reads.
 func editWants(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) ([]converge.Want, error) {
 	c, err := asRead(e)
 	if err != nil {
@@ -56,7 +58,8 @@ func editWants(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, tar
 	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e))), nil
 }
 
-// restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.
+// restarted wants the daemon to run with its present files, and to serve the handler while target
+// has its desired state.
 func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		found, err := v.ReadFile(target)
@@ -71,7 +74,8 @@ func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, 
 	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
 }
 
-// Reads lists what the daemon reads when it starts: the root file, and each file that the tree imports; for a pattern, its folder.
+// Reads lists what the daemon reads when it starts: the root file, and each file that the tree
+// imports; for a pattern, its folder.
 func Reads(e facts.Engine) []string {
 	t := treeOf(e)
 	names := []string{t.Root.Path}
@@ -92,8 +96,8 @@ func Reads(e facts.Engine) []string {
 	return names
 }
 
-// Notes names the settings that the daemon does not read, and says that the configuration disables CDI and that gpuadm leaves it so:
-// only cdi = true in the spec overrides it.
+// Notes names the settings that the daemon does not read, and says that the configuration disables
+// CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
 func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
 	c, err := asRead(e)
 	if err != nil {
@@ -154,8 +158,8 @@ func (t Tree) data(name string) []byte {
 }
 
 // WithoutCDI says why containerd does not give containers CDI devices; "" if it does.
-// Sources: pkg/cri/config/config_unix.go (v1.7.0) and internal/cri/config/config_unix.go (v2.0.0) of
-// https://github.com/containerd/containerd.
+// Sources: pkg/cri/config/config_unix.go (v1.7.0) and internal/cri/config/config_unix.go (v2.0.0)
+// of https://github.com/containerd/containerd.
 func WithoutCDI(e facts.Engine) string {
 	if major, minor, known := engine.ParseVersion(e.Version); known && (major < 1 || major == 1 && minor < 7) {
 		return fmt.Sprintf("containerd %s has no CDI: 1.7 is the first", e.Version)

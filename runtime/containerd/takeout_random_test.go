@@ -19,8 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestTakeOutRandom has every shape edited by us, and then changed outside gpuadm at random: keys set, removed and added, ours too,
-// lines put in, the whole file rewritten. It never fails, changes no key that is not ours, and what it does not name is gone.
+// TestTakeOutRandom has every shape edited by us, and then changed outside gpuadm at random: keys
+// set, removed and added, ours too, lines put in, the whole file rewritten. It never fails, changes
+// no key that is not ours, and what it does not name is gone.
 func TestTakeOutRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	done, kept := 0, 0

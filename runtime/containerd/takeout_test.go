@@ -77,8 +77,8 @@ func TestTakeOut(t *testing.T) {
 	}
 }
 
-// TestTakeOutExact has every shape edited, and a line put above or a table below by others: undo ends with what they would have written
-// without gpuadm, to the byte.
+// TestTakeOutExact has every shape edited, and a line put above or a table below by others: undo
+// ends with what they would have written without gpuadm, to the byte.
 func TestTakeOutExact(t *testing.T) {
 	above := func(b []byte) []byte { return append([]byte("# by ansible\n"), b...) }
 	below := func(b []byte) []byte {
@@ -137,7 +137,8 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 	}
 }
 
-// marshalled is the file as nvidia-ctk or any other program writes it: same keys, no comments, other order.
+// marshalled is the file as nvidia-ctk or any other program writes it: same keys, no comments,
+// other order.
 func marshalled(t testing.TB, b []byte) []byte {
 	tree := must.Get(toml.Values(b))(t)
 	out := must.Get(gotoml.Marshal(tree))(t)
@@ -158,7 +159,8 @@ func turned(b []byte) []byte {
 	return out
 }
 
-// What was changed outside gpuadm since stays and is named; TakeOut removes the rest of gpuadm's edit.
+// What was changed outside gpuadm since stays and is named; TakeOut removes the rest of gpuadm's
+// edit.
 func TestTakeOutLeaves(t *testing.T) {
 	before, after := edited(t, kubeadm)
 	const (
@@ -238,7 +240,8 @@ func TestTakeOutOfRemoval(t *testing.T) {
 	}
 }
 
-// A tool that rewrites the whole file removes gpuadm's edit with it, under any name that it writes the rest.
+// A tool that rewrites the whole file removes gpuadm's edit with it, under any name that it writes
+// the rest.
 func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 	before, after := edited(t, kubeadm)
 	_, own := edited(t, "00-missing")

@@ -127,7 +127,8 @@ func (c *criTree) effectiveName() string {
 	return criV3
 }
 
-// namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins first.
+// namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins
+// first.
 func (c *criTree) namesIn(f configFile) []string {
 	switch {
 	case c.reader.merge == mergeWhole:
@@ -153,7 +154,8 @@ func (c *criTree) checkNames() error {
 			if slices.Contains(names, name) {
 				return nil
 			}
-			// In version 3 the old name is the plugin's server part: the daemon ignores runtimes there.
+			// In version 3 the old name is the plugin's server part: the daemon ignores runtimes
+			// there.
 			if _, runtimes := toml.Field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
 				continue
 			}
@@ -178,7 +180,8 @@ func (f configFile) plugin(name string) map[string]any {
 	return t
 }
 
-// has says whether a file states a setting of the CRI plugin, by any plugin name that the daemon reads.
+// has says whether a file states a setting of the CRI plugin, by any plugin name that the daemon
+// reads.
 func (c *criTree) has(f configFile, names ...string) bool {
 	for _, plugin := range c.namesIn(f) {
 		at := toml.Sub(f.plugin(plugin), names[:len(names)-1]...)
@@ -202,8 +205,8 @@ func (c *criTree) index(path string) int {
 	return slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
 }
 
-// target is the index of the file to edit, -1 for a drop-in that does not exist yet. It depends on which file has which settings, and not
-// on their values: so the target is the same after the edit.
+// target is the index of the file to edit, -1 for a drop-in that does not exist yet. It depends on
+// which file has which settings, and not on their values: so the target is the same after the edit.
 func (c *criTree) target(h engine.Handler) int {
 	at := -1
 	for i, f := range c.files {
@@ -231,9 +234,10 @@ func (c *criTree) target(h engine.Handler) int {
 	return max(at, 0)
 }
 
-// dropInPath is the path of gpuadm's drop-in, in the last folder of which the root imports all files, and its place in the order of
-// reading. "" where the root imports no folder, since no version reads conf.d by default; and where the daemon does not merge key by key
-// (before 2.0, measured).
+// dropInPath is the path of gpuadm's drop-in, in the last folder of which the root imports all
+// files, and its place in the order of reading. "" where the root imports no folder, since no
+// version reads conf.d by default; and where the daemon does not merge key by key (before 2.0,
+// measured).
 func (c *criTree) dropInPath() (path string, place int) {
 	root := c.files[0]
 	if c.reader.merge == mergeWhole || !c.reader.known || root.empty {

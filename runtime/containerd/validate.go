@@ -19,9 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Validate asks the machine's own daemon for the configuration that it would have with the edited file, and judges the answer.
-// Its exit code is not enough: `config dump` exits with 0 even if the default runtime is not configured, and then the CRI plugin does not
-// load and the node is down.
+// Validate asks the machine's own daemon for the configuration that it would have with the edited
+// file, and judges the answer. Its exit code is not enough: `config dump` exits with 0 even if the
+// default runtime is not configured, and then the CRI plugin does not load and the node is down.
 func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
 	ask := func(data []byte) (map[string]any, error) {
 		tree := t.with(target, data)
@@ -34,7 +34,8 @@ func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.
 	return engine.JudgeEdit(e, target, before, after, ask, func(was, is map[string]any) error { return judge(was, is, h) })
 }
 
-// Loads judges the present files as the daemon's next start would read them: by gpuadm's reader, and then by the daemon's own program.
+// Loads judges the present files as the daemon's next start would read them: by gpuadm's reader,
+// and then by the daemon's own program.
 func Loads(e facts.Engine) things.JudgeFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		c := Configured(e)
@@ -55,7 +56,8 @@ func Loads(e facts.Engine) things.JudgeFunc {
 	})
 }
 
-// dump asks the daemon for the configuration that it would have with the files of a tree: once for the same program and files.
+// dump asks the daemon for the configuration that it would have with the files of a tree: once for
+// the same program and files.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
 	files := map[string][]byte{}
 	i, err := v.Stat(binary)
@@ -77,8 +79,8 @@ func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]a
 	})
 }
 
-// relocate makes a file's imports lead into the copy of the tree. The copy has an empty file for a missing root: with --config containerd
-// 1.x needs a file, and reads an empty one like none.
+// relocate makes a file's imports lead into the copy of the tree. The copy has an empty file for a
+// missing root: with --config containerd 1.x needs a file, and reads an empty one like none.
 func relocate(f File, t Tree) ([]byte, error) {
 	if f.Data == nil {
 		return []byte{}, nil
@@ -99,7 +101,8 @@ func relocate(f File, t Tree) ([]byte, error) {
 	return t.Texts.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
 }
 
-// judge compares two dumps: the handler must be right in the second, and nothing else may differ from the first.
+// judge compares two dumps: the handler must be right in the second, and nothing else may differ
+// from the first.
 func judge(was, is map[string]any, h engine.Handler) error {
 	plugin, cri := criOf(is)
 	if cri == nil {
@@ -121,7 +124,8 @@ func judge(was, is map[string]any, h engine.Handler) error {
 	return judgeEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
 }
 
-// judgeEntry verifies the handler's own table: it runs the program and, if it is new, has the options of the default runtime.
+// judgeEntry verifies the handler's own table: it runs the program and, if it is new, has the
+// options of the default runtime.
 func judgeEntry(was, is map[string]any, h engine.Handler) error {
 	entry := toml.Sub(is, "runtimes", h.Name)
 	if entry == nil {
@@ -151,7 +155,8 @@ func judgeEntry(was, is map[string]any, h engine.Handler) error {
 	return nil
 }
 
-// criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon prints.
+// criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon
+// prints.
 func criOf(dump map[string]any) (string, map[string]any) {
 	plugins, _ := dump["plugins"].(map[string]any)
 	for _, name := range []string{criV3, criV2} {

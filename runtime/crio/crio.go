@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crio writes a drop-in for CRI-O, has CRI-O itself judge it, and waits until CRI-O has loaded it.
+// Package crio writes a drop-in for CRI-O, has CRI-O itself judge it, and waits until CRI-O has
+// loaded it.
 package crio
 
 import (
@@ -16,13 +17,16 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// dropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there, ordered by name, whatever their suffix.
+// dropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there,
+// ordered by name, whatever their suffix.
 const dropIn = "99-gpuadm.conf"
 
-// config is what CRI-O makes of its files: the file, then the drop-ins, in their order. A later default_runtime counts; a later
-// entry of a runtime replaces an earlier one as a whole, and other runtimes stay.
-// Sources: UpdateFromDropInFile and UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.23.0, v1.28.0 and
-// v1.36.3; unifyMap in decode.go of https://github.com/BurntSushi/toml, which makes each value of a map afresh.
+// config is what CRI-O makes of its files: the file, then the drop-ins, in their order. A later
+// default_runtime counts; a later entry of a runtime replaces an earlier one as a whole, and other
+// runtimes stay.
+// Sources: UpdateFromDropInFile and UpdateFromPath in pkg/config/config.go of
+// https://github.com/cri-o/cri-o at v1.23.0, v1.28.0 and v1.36.3; unifyMap in decode.go of
+// https://github.com/BurntSushi/toml, which makes each value of a map afresh.
 type config struct {
 	byDefault string
 	runtimes  map[string]map[string]any
@@ -31,7 +35,8 @@ type config struct {
 	forgets   string            // the file whose default_runtime makes CRI-O forget builtin; "" if none does
 }
 
-// readFiles reads the files as a CRI-O of this version does; an unknown version counts as the newest.
+// readFiles reads the files as a CRI-O of this version does; an unknown version counts as the
+// newest.
 func readFiles(files []facts.File, version string) (config, error) {
 	c := config{runtimes: map[string]map[string]any{}, from: map[string]string{}, builtin: "crun"}
 	major, minor, known := engine.ParseVersion(version)
@@ -94,8 +99,8 @@ func (c config) foreign(name, own string) (entry map[string]any, file string) {
 	return c.runtimes[name], file
 }
 
-// editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the handler. It verifies that CRI-O loses no
-// runtime. It leaves an entry that is in another file.
+// editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the
+// handler. It verifies that CRI-O loses no runtime. It leaves an entry that is in another file.
 func editFile(files []facts.File, version string, h engine.Handler, target string, found []byte) ([]byte, error) {
 	before, err := readFiles(withFile(files, target, found), version)
 	if err != nil {
@@ -139,14 +144,16 @@ func editFile(files []facts.File, version string, h engine.Handler, target strin
 	return out, before.verifyEffect(after, h, target, version)
 }
 
-// inherits is a key by which an entry takes path, root and type from the default runtime: such a handler runs the default's program, and
-// not NVIDIA's. So gpuadm does not use it, and copies what the default has, for all versions.
-// Sources: ValidateRuntimes in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.32.0, which has it first, and v1.36.3;
-// "override the runtime path, runtime config path, runtime root and runtime type" in its docs/crio.conf.5.md.
+// inherits is a key by which an entry takes path, root and type from the default runtime: such a
+// handler runs the default's program, and not NVIDIA's. So gpuadm does not use it, and copies what
+// the default has, for all versions.
+// Sources: ValidateRuntimes in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.32.0,
+// which has it first, and v1.36.3; "override the runtime path, runtime config path, runtime root
+// and runtime type" in its docs/crio.conf.5.md.
 const inherits = "inherit_default_runtime"
 
-// entry is a new handler's table: its program, and the other keys of the default runtime; those of crun or runc if the default runs
-// virtual machines.
+// entry is a new handler's table: its program, and the other keys of the default runtime; those of
+// crun or runc if the default runs virtual machines.
 func (c config) entry(h engine.Handler) toml.Table {
 	base := c.runtimes[c.byDefault]
 	for _, name := range []string{"crun", "runc", c.builtin} {
@@ -191,7 +198,8 @@ func withFile(files []facts.File, target string, data []byte) []facts.File {
 	if data == nil {
 		return files
 	}
-	// CRI-O reads its main file first, then the drop-ins by name; the files of a subfolder come where the subfolder's name does.
+	// CRI-O reads its main file first, then the drop-ins by name; the files of a subfolder come
+	// where the subfolder's name does.
 	at := slices.IndexFunc(files, func(f facts.File) bool {
 		return inOrder(target, f.Path) && strings.HasPrefix(f.Path, path.Dir(target)+"/")
 	})
@@ -201,7 +209,8 @@ func withFile(files []facts.File, target string, data []byte) []facts.File {
 	return slices.Insert(files, at, facts.File{Path: target, Data: data})
 }
 
-// inOrder says whether a walk through a folder comes to a before b: it compares their paths element by element.
+// inOrder says whether a walk through a folder comes to a before b: it compares their paths element
+// by element.
 func inOrder(a, b string) bool {
 	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/")) < 0
 }
@@ -224,8 +233,9 @@ func lacks(e facts.Engine, h engine.Handler) string {
 	return ""
 }
 
-// judgeDump compares what `crio config` prints before and after the edit: the handler must be there, and nothing else may differ. `crio
-// config` prints the table of runtimes only once a file has one, so runtimes that it did not print before may appear.
+// judgeDump compares what `crio config` prints before and after the edit: the handler must be
+// there, and nothing else may differ. `crio config` prints the table of runtimes only once a file
+// has one, so runtimes that it did not print before may appear.
 func judgeDump(was, is []byte, h engine.Handler) error {
 	a, err1 := toml.Values(was)
 	b, err2 := toml.Values(is)

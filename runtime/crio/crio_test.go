@@ -19,8 +19,9 @@ import (
 
 const crioFolder = "/etc/crio/crio.conf.d"
 
-// What packages of CRI-O and its owners ship. Sources: contrib/bundle and packaging in https://github.com/cri-o/cri-o and
-// https://github.com/cri-o/packaging (10-crio.conf, 1.28 and newer); config with one runtime as crio.conf.5.md has it.
+// What packages of CRI-O and its owners ship. Sources: contrib/bundle and packaging in
+// https://github.com/cri-o/cri-o and https://github.com/cri-o/packaging (10-crio.conf, 1.28 and
+// newer); config with one runtime as crio.conf.5.md has it.
 const (
 	crioPackaged = "[crio.image]\nsignature_policy = \"/etc/crio/policy.json\"\n\n[crio.runtime]\ndefault_runtime = \"crun\"\n\n" +
 		"[crio.runtime.runtimes.crun]\nruntime_path = \"/usr/libexec/crio/crun\"\nruntime_root = \"/run/crun\"\nmonitor_path = \"/usr/libexec/crio/conmon\"\n" +
@@ -137,7 +138,8 @@ func TestCRIOOrder(t *testing.T) {
 	}
 }
 
-// What `crio config` prints before and after. Its form is that of pkg/config/template.go: CRI-O's own table of runtimes is not printed.
+// What `crio config` prints before and after. Its form is that of pkg/config/template.go: CRI-O's
+// own table of runtimes is not printed.
 func TestJudgeCRIO(t *testing.T) {
 	h := engine.Handler{Name: "nvidia", Binary: engine.Binary}
 	const top = "[crio]\n[crio.runtime]\npids_limit = -1\n"
@@ -164,8 +166,8 @@ func TestJudgeCRIO(t *testing.T) {
 	}
 }
 
-// FuzzEditCRIO holds for any file of others: no panic, no runtime is lost or changed, a second edit changes nothing, and taking the
-// edit out beside another one leaves nothing of it.
+// FuzzEditCRIO holds for any file of others: no panic, no runtime is lost or changed, a second edit
+// changes nothing, and taking the edit out beside another one leaves nothing of it.
 func FuzzEditCRIO(f *testing.F) {
 	for _, text := range []string{"", crioPackaged, crioKata, crioOperator, "crio.runtime.runtimes.nvidia.runtime_path = 'x'"} {
 		f.Add([]byte(text), byte(0))

@@ -27,9 +27,11 @@ func dockerInputs(t *testing.T) []ctkInput {
 		recordedInput(t, "docker-only"),
 	}
 	inputs := [][2]string{
-		// dockerd takes a file without a byte: getConflictFreeConfiguration in daemon/config/config.go of https://github.com/moby/moby.
+		// dockerd takes a file without a byte: getConflictFreeConfiguration in
+		// daemon/config/config.go of https://github.com/moby/moby.
 		{"empty file", ""},
-		// integration/container/cdi_test.go of https://github.com/moby/moby: "CDI explicitly disabled".
+		// integration/container/cdi_test.go of https://github.com/moby/moby: "CDI explicitly
+		// disabled".
 		{"CDI off", `{"features": {"cdi": false}}`},
 	}
 	for _, f := range must.Get(txtar.ParseFile("testdata/ctk/docker.txtar"))(t).Files {
@@ -50,15 +52,16 @@ func crioInputs(t *testing.T) []ctkInput {
 		data := must.Get(os.ReadFile("testdata/ctk/" + name))(t)
 		return string(data)
 	}
-	// An excerpt of roles/container-engine/cri-o/templates/crio.conf.j2 of https://github.com/kubernetes-sigs/kubespray, filled in with
-	// crun as the default.
+	// An excerpt of roles/container-engine/cri-o/templates/crio.conf.j2 of
+	// https://github.com/kubernetes-sigs/kubespray, filled in with crun as the default.
 	kubespray := crioFiles("/etc/crio/crio.conf", read("kubespray-crio.conf"))
 	return []ctkInput{
 		{name: "missing 1.33", version: "1.33.6"},
 		recordedInput(t, "rocky9-crio"),
 		recordedInput(t, "rocky9-crio125"),
-		// templates/master/01-master-container-runtime/_base/files/crio.yaml of https://github.com/openshift/machine-config-operator,
-		// without what depends on the cluster.
+		// templates/master/01-master-container-runtime/_base/files/crio.yaml of
+		// https://github.com/openshift/machine-config-operator, without what depends on the
+		// cluster.
 		{name: "OpenShift", version: "1.33.6", files: crioFiles(crioFolder+"/00-default", read("openshift-00-default"))},
 		{name: "Kubespray", version: "1.33.6", files: kubespray},
 		{name: "Kubespray, own file", version: "1.33.6", files: kubespray, ownFile: true},

@@ -22,7 +22,8 @@ var (
 	ctkKey     = regexp.MustCompile(`(?m)^[ \t]*\[[^\]]+\]$|"[^"]+":|^[ \t]*[A-Za-z_]+ *=`)
 )
 
-// ctkLost says what of an owner's file is not in it any more. It goes by the text, so that it owes nothing to the editors.
+// ctkLost says what of an owner's file is not in it any more. It goes by the text, so that it owes
+// nothing to the editors.
 func ctkLost(kind, before, after string) (lost []string) {
 	inOrder := func(of *regexp.Regexp) (all, ordered bool) {
 		all, ordered = true, true
@@ -60,7 +61,8 @@ func ctkLost(kind, before, after string) (lost []string) {
 	return lost
 }
 
-// dockerWrong says what Docker would read otherwise, besides the runtime, the default and CDI where those were asked for and not there.
+// dockerWrong says what Docker would read otherwise, besides the runtime, the default and CDI where
+// those were asked for and not there.
 func dockerWrong(before, after []byte, h engine.Handler) []string {
 	b, a := ctkLeaves(before), ctkLeaves(after)
 	entry := "runtimes." + h.Name
@@ -82,8 +84,8 @@ func dockerWrong(before, after []byte, h engine.Handler) []string {
 	return ctkChanged(b, a)
 }
 
-// crioWrong says what CRI-O would read otherwise, besides the handler and the default that were asked for; and what the handler lacks
-// that the default runtime has.
+// crioWrong says what CRI-O would read otherwise, besides the handler and the default that were
+// asked for; and what the handler lacks that the default runtime has.
 func crioWrong(in ctkInput, files map[string][]byte, h engine.Handler) (wrong []string) {
 	before, err := readFiles(in.files, in.version)
 	if err != nil {

@@ -40,9 +40,10 @@ type ctkResult struct {
 	added, removed int      // lines
 }
 
-// TestBesideCTK makes the table for Docker and CRI-O that test/containerd/table.txt is for containerd: what gpuadm and nvidia-ctk make
-// of the same files. gpuadm may be worse in no row. The effect is what a reader of the whole configuration sees: encoding/json for
-// Docker, and those of readFiles, which are CRI-O's, for CRI-O.
+// TestBesideCTK makes the table for Docker and CRI-O that test/containerd/table.txt is for
+// containerd: what gpuadm and nvidia-ctk make of the same files. gpuadm may be worse in no row. The
+// effect is what a reader of the whole configuration sees: encoding/json for Docker, and those of
+// readFiles, which are CRI-O's, for CRI-O.
 func TestBesideCTK(t *testing.T) {
 	ctk := parts.Get(t, parts.CTK).CTK
 	help := ctk.Configure(t, "/", "--help")
@@ -98,8 +99,9 @@ func gpuadmResult(t *testing.T, kind string, in ctkInput, h engine.Handler) (r c
 		r.refused = err.Error()
 		return r
 	}
-	// What takes an edit out of a file that changed since; a file that did not change is restored from the journal. It goes by values,
-	// so of a file without a byte an object without a key may stay.
+	// What takes an edit out of a file that changed since; a file that did not change is restored
+	// from the journal. It goes by values, so of a file without a byte an object without a key may
+	// stay.
 	rest, left, err := takeOut(found, edited, edited)
 	if found != nil && len(found) == 0 && string(bytes.TrimSpace(rest)) == "{}" {
 		rest = nil
@@ -109,9 +111,11 @@ func gpuadmResult(t *testing.T, kind string, in ctkInput, h engine.Handler) (r c
 	return r
 }
 
-// toolkitResult runs nvidia-ctk on a copy, with its own defaults: the names of the files, and --config-source=file, so that of CRI-O it
-// reads crio.conf and no drop-in. (The other source, command, asks a CRI-O that runs.) It has no command that takes a runtime out.
-// Source: cmd/nvidia-ctk/runtime of https://github.com/NVIDIA/nvidia-container-toolkit at v1.20.1, which has configure only.
+// toolkitResult runs nvidia-ctk on a copy, with its own defaults: the names of the files, and
+// --config-source=file, so that of CRI-O it reads crio.conf and no drop-in. (The other source,
+// command, asks a CRI-O that runs.) It has no command that takes a runtime out.
+// Source: cmd/nvidia-ctk/runtime of https://github.com/NVIDIA/nvidia-container-toolkit at v1.20.1,
+// which has configure only.
 func toolkitResult(t *testing.T, ctk parts.Part, kind string, in ctkInput, h engine.Handler) (r ctkResult) {
 	t.Helper()
 	root := t.TempDir()

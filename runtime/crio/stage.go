@@ -20,8 +20,9 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Wants wants one drop-in, and CRI-O to run with it. All versions of CRI-O that gpuadm knows read CDI specs, so there is nothing to switch
-// on: cdi_spec_dirs in docs/crio.conf.5.md of https://github.com/cri-o/cri-o at v1.23.0.
+// Wants wants one drop-in, and CRI-O to run with it. All versions of CRI-O that gpuadm knows read
+// CDI specs, so there is nothing to switch on: cdi_spec_dirs in docs/crio.conf.5.md of
+// https://github.com/cri-o/cri-o at v1.23.0.
 func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := engine.PlainHandler(sp.Runtime)
 	if engine.OthersWrite(sp.Runtime, e) {
@@ -61,9 +62,9 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 	return append(wants, things.Judged(restart, Loads(e))), nil
 }
 
-// validate has CRI-O itself validate its files with the edited one among them: `crio config` reads them, validates them, and prints the
-// result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
-// docs/crio.8.md there, "config".
+// validate has CRI-O itself validate its files with the edited one among them: `crio config` reads
+// them, validates them, and prints the result. It runs nothing. Sources: internal/criocli/config.go
+// of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3; docs/crio.8.md there, "config".
 func validate(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, target string, before, after []byte) error {
 	if e.Binary == "" {
 		return nil // not installed yet; the image's package brings it
@@ -106,7 +107,8 @@ func Configured(e facts.Engine) (c engine.Configured) {
 	return c
 }
 
-// wantedBy is what gpuadm's drop-in asks for, handlers and a default one: nothing if it is missing, since an undo has removed it then.
+// wantedBy is what gpuadm's drop-in asks for, handlers and a default one: nothing if it is missing,
+// since an undo has removed it then.
 func wantedBy(v host.View, file string) (handlers []string, byDefault string) {
 	data, err := v.ReadFile(file)
 	if err != nil {
@@ -117,7 +119,8 @@ func wantedBy(v host.View, file string) (handlers []string, byDefault string) {
 	return slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))), toml.String(settings, "default_runtime")
 }
 
-// waitFor waits until CRI-O answers CRI, and then asks what it has loaded: it must have the handlers, and the default one if that is named.
+// waitFor waits until CRI-O answers CRI, and then asks what it has loaded: it must have the
+// handlers, and the default one if that is named.
 func waitFor(ctx context.Context, v host.View, e facts.Engine, handlers []string, byDefault string) error {
 	var loaded []byte
 	err := engine.UntilDone(ctx, func(ctx context.Context) error {
@@ -135,10 +138,12 @@ func waitFor(ctx context.Context, v host.View, e facts.Engine, handlers []string
 	return judgeLoaded(loaded, handlers, byDefault)
 }
 
-// judgeLoaded judges the TOML of what CRI-O has loaded. `crio status config` prints the same: it asks the same socket for the same path in
-// all versions. CRI-O drops a handler whose program is missing, and reports that only in its log.
-// Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go of https://github.com/cri-o/cri-o at
-// v1.23.0 and v1.36.3; ValidateRuntimes in pkg/config/config.go there.
+// judgeLoaded judges the TOML of what CRI-O has loaded. `crio status config` prints the same: it
+// asks the same socket for the same path in all versions. CRI-O drops a handler whose program is
+// missing, and reports that only in its log.
+// Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go
+// of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3; ValidateRuntimes in
+// pkg/config/config.go there.
 func judgeLoaded(loaded []byte, handlers []string, byDefault string) error {
 	tree, err := toml.Values(loaded)
 	if err != nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docker edits Docker's daemon.json, has Docker itself validate the result, and reloads Docker where a restart is not needed.
+// Package docker edits Docker's daemon.json, has Docker itself validate the result, and reloads
+// Docker where a restart is not needed.
 package docker
 
 import (
@@ -25,17 +26,18 @@ import (
 // Form is what the journal calls the form of Docker's daemon.json, whose edits TakeOut takes out.
 const Form = "docker"
 
-// Docker's keys, in https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file and daemon/config of
-// https://github.com/moby/moby at v20.10.24 and v28.5.2.
+// Docker's keys, in https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file and
+// daemon/config of https://github.com/moby/moby at v20.10.24 and v28.5.2.
 const (
 	runtimesKey = "runtimes"
 	defaultKey  = "default-runtime"
 	featuresKey = "features"
 )
 
-// takesCDI says whether this Docker has CDI (25.0 and later), and whether CDI is on unless features.cdi is false (28.2 and later).
-// Sources: commits 7ec9561a, d22c775e (v25.0.0) and 4cecce03 (v28.2.0) of https://github.com/moby/moby;
-// https://docs.docker.com/engine/release-notes/.
+// takesCDI says whether this Docker has CDI (25.0 and later), and whether CDI is on unless
+// features.cdi is false (28.2 and later).
+// Sources: commits 7ec9561a, d22c775e (v25.0.0) and 4cecce03 (v28.2.0) of
+// https://github.com/moby/moby; https://docs.docker.com/engine/release-notes/.
 func takesCDI(version string) (has, byDefault bool) {
 	return since(version, 25, 0), since(version, 28, 2)
 }
@@ -46,8 +48,8 @@ func since(version string, major, minor int) bool {
 	return known && (is > major || is == major && andMinor >= minor)
 }
 
-// Edit changes found, the bytes of daemon.json (nil: not there), so that Docker has the runtime. A runtime of this name, or a features.cdi,
-// that is in the file already stays.
+// Edit changes found, the bytes of daemon.json (nil: not there), so that Docker has the runtime. A
+// runtime of this name, or a features.cdi, that is in the file already stays.
 func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) {
 	d, err := jsonedit.Parse(found)
 	if err != nil {
@@ -89,8 +91,8 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 	return out, nil
 }
 
-// programOf is the program of a runtime, or its shim; "" if there is no such runtime. Docker reads the fields of a runtime in any
-// case, as encoding/json does.
+// programOf is the program of a runtime, or its shim; "" if there is no such runtime. Docker reads
+// the fields of a runtime in any case, as encoding/json does.
 func programOf(d *jsonedit.Doc, name string) (program string, shim bool) {
 	var r struct {
 		Path string `json:"path"`
@@ -105,9 +107,10 @@ func programOf(d *jsonedit.Doc, name string) (program string, shim bool) {
 	return r.Path, false
 }
 
-// TakeOut takes gpuadm's edit of daemon.json (before → after) out of found, which was changed outside gpuadm since, key by key.
-// A runtime that gpuadm added stays as a whole if another process has added keys to it, since half a runtime is worse than one too many;
-// and if another process has made it the default: Docker does not start without it.
+// TakeOut takes gpuadm's edit of daemon.json (before → after) out of found, which was changed
+// outside gpuadm since, key by key. A runtime that gpuadm added stays as a whole if another process
+// has added keys to it, since half a runtime is worse than one too many; and if another process has
+// made it the default: Docker does not start without it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	became, err := jsonedit.Parse(after)
 	if err != nil {
@@ -174,11 +177,12 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	return append(wants, Restart(e, edited, "Docker runs with its configuration")), nil
 }
 
-// validateEdit has dockerd validate the file together with the options of its unit: dockerd does not start with a key that is in both. The
-// validation starts nothing.
-// Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of https://github.com/moby/moby (v23.0.0), start
-// in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Docker before 23.0
-// cannot validate: there gpuadm's own parser has to do.
+// validateEdit has dockerd validate the file together with the options of its unit: dockerd does
+// not start with a key that is in both. The validation starts nothing.
+// Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of
+// https://github.com/moby/moby (v23.0.0), start in cmd/dockerd/daemon.go at v26.1.5, and
+// https://github.com/moby/moby/issues/42393. Docker before 23.0 cannot validate: there gpuadm's own
+// parser has to do.
 func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
 	if t := inUnit(v, e, after); t != nil {
 		return t
@@ -203,9 +207,11 @@ func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, afte
 	return t
 }
 
-// inUnit refuses a default runtime that is in the file and in the unit's options: Docker refuses a key that both have, except runtimes.
-// Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby (v20.10.24 and v28.5.2);
-// https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between the daemon.json and startup scripts.
+// inUnit refuses a default runtime that is in the file and in the unit's options: Docker refuses a
+// key that both have, except runtimes.
+// Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby
+// (v20.10.24 and v28.5.2); https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between
+// the daemon.json and startup scripts.
 func inUnit(v host.View, e facts.Engine, after []byte) error {
 	d, err := jsonedit.Parse(after)
 	if given := facts.Options(e.Args, defaultKey); err != nil || d.Text(defaultKey) == nil || given == nil {
@@ -232,7 +238,8 @@ func Loads(e facts.Engine) things.JudgeFunc {
 	})
 }
 
-// validate has dockerd validate a daemon.json together with these options; nil where it cannot be asked.
+// validate has dockerd validate a daemon.json together with these options; nil where it cannot be
+// asked.
 func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, options []string) error {
 	if e.Binary == "" || data == nil || !since(e.Version, 23, 0) {
 		return nil
@@ -265,7 +272,8 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 	return notes
 }
 
-// Restart wants Docker to run with its configuration; edited is daemon.json as it will be, nil where it is as it is.
+// Restart wants Docker to run with its configuration; edited is daemon.json as it will be, nil
+// where it is as it is.
 func Restart(e facts.Engine, edited []byte, why string) converge.Want {
 	w := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
 	w.Thing = restartThing{w.Thing.(converge.Follower), edited, Loads(e)}

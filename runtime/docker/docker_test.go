@@ -91,8 +91,9 @@ func TestTakeOutDocker(t *testing.T) {
 	}
 }
 
-// FuzzDockerEdit holds for any daemon.json: no panic; the result is JSON, has all that was there in its order and letter by letter, and
-// the runtime; a second edit changes nothing; and taking the edit out beside another one leaves what that other one alone makes.
+// FuzzDockerEdit holds for any daemon.json: no panic; the result is JSON, has all that was there in
+// its order and letter by letter, and the runtime; a second edit changes nothing; and taking the
+// edit out beside another one leaves what that other one alone makes.
 func FuzzDockerEdit(f *testing.F) {
 	for _, text := range []string{
 		"", "{}", "{\n    \"log-driver\": \"json-file\",\n    \"log-opts\": { \"max-size\": \"10m\" }\n}\n", `{"runtimes":{"nvidia":{"path":"x"}}}`,
@@ -157,7 +158,8 @@ func within(part, whole []byte) bool {
 //go:embed testdata/docker.txtar
 var dockerFiles string
 
-// dockerHost is a machine with Docker, its daemon.json changed since Docker's start, and what Docker says of itself.
+// dockerHost is a machine with Docker, its daemon.json changed since Docker's start, and what
+// Docker says of itself.
 func dockerHost(t *testing.T, version, file string, info map[string]any) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(fmt.Sprintf(dockerFiles, daemonJSON, version)))
@@ -173,7 +175,8 @@ func dockerHost(t *testing.T, version, file string, info map[string]any) *simhos
 	return n
 }
 
-// What Docker says that it has loaded decides whether it runs with its file, and what a change interrupts.
+// What Docker says that it has loaded decides whether it runs with its file, and what a change
+// interrupts.
 func TestDockerRestart(t *testing.T) {
 	type info = map[string]any
 	runtimes := func(names ...string) info {
@@ -213,13 +216,15 @@ func TestDockerRestart(t *testing.T) {
 		check.That(t, err == nil && strings.Join(what, " ") == c.breaks && (len(clients) > 0) == strings.Contains(c.breaks, "stop-containers"),
 			"%s: breaks %v %v, want %s: %v", name, what, clients, c.breaks, err)
 	}
-	// In an undo the file to be is not known: it is the present one, without what only a restart takes away.
+	// In an undo the file to be is not known: it is the present one, without what only a restart
+	// takes away.
 	n := dockerHost(t, "26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs, "ContainersRunning": 1})
 	what, _, _ := NewRestart("docker.service", []string{daemonJSON}).(converge.Disruptor).Breaks(t.Context(), n, things.Outdated, things.UpToDate)
 	check.That(t, len(what) == 2, "undo breaks %v", what)
 }
 
-// A reload is enough for a runtime, and Docker is restarted for CDI. A reload that Docker does not take is said.
+// A reload is enough for a runtime, and Docker is restarted for CDI. A reload that Docker does not
+// take is said.
 func TestDockerMake(t *testing.T) {
 	for name, c := range map[string]struct {
 		file string

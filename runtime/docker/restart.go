@@ -19,12 +19,13 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// restartThing is things.Restart for Docker. Docker's own answer about what it has loaded wins over the times of file and process. Where a
-// reload suffices, gpuadm does not restart Docker: without live-restore a restart stops all containers.
-// Sources: "Configuration reload behavior" in https://docs.docker.com/reference/cli/dockerd/; reloadPlatform in
-// daemon/reload_unix.go of https://github.com/moby/moby at v26.1.5: a reload adds runtimes and sets default-runtime,
-// and removes neither; CDI is set up once at the start, in cmd/dockerd/daemon.go;
-// https://docs.docker.com/engine/daemon/live-restore/.
+// restartThing is things.Restart for Docker. Docker's own answer about what it has loaded wins over
+// the times of file and process. Where a reload suffices, gpuadm does not restart Docker: without
+// live-restore a restart stops all containers.
+// Sources: "Configuration reload behavior" in https://docs.docker.com/reference/cli/dockerd/;
+// reloadPlatform in daemon/reload_unix.go of https://github.com/moby/moby at v26.1.5: a reload adds
+// runtimes and sets default-runtime, and removes neither; CDI is set up once at the start, in
+// cmd/dockerd/daemon.go; https://docs.docker.com/engine/daemon/live-restore/.
 type restartThing struct {
 	converge.Follower
 	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
@@ -110,7 +111,8 @@ func (f restartThing) Breaks(ctx context.Context, v host.View, _, after converge
 	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
 }
 
-// toBe is the file as it will be. In an undo, where that is not known, it is the present file without the keys that only a restart unsets.
+// toBe is the file as it will be. In an undo, where that is not known, it is the present file
+// without the keys that only a restart unsets.
 func (f restartThing) toBe(file daemonFile) *jsonedit.Doc {
 	if f.edited != nil {
 		if d, err := jsonedit.Parse(f.edited); err == nil {
@@ -134,8 +136,9 @@ type daemonFile struct {
 	version string
 }
 
-// daemonInfo is a part of what Docker says of itself: GET /info in https://docs.docker.com/reference/api/engine/; api/types/types.go
-// at v20.10.24 and api/types/system/info.go at v26.1.5 of https://github.com/moby/moby.
+// daemonInfo is a part of what Docker says of itself: GET /info in
+// https://docs.docker.com/reference/api/engine/; api/types/types.go at v20.10.24 and
+// api/types/system/info.go at v26.1.5 of https://github.com/moby/moby.
 type daemonInfo struct {
 	ContainersRunning  int
 	LiveRestoreEnabled bool
@@ -146,7 +149,8 @@ type daemonInfo struct {
 	}
 }
 
-// asked asks Docker what it has loaded. It fails if Docker does not run or does not answer: gpuadm does not start Docker to ask it.
+// asked asks Docker what it has loaded. It fails if Docker does not run or does not answer: gpuadm
+// does not start Docker to ask it.
 func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, file daemonFile, err error) {
 	u, err := v.Unit(ctx, f.Ref().Name)
 	if err != nil {
@@ -188,8 +192,8 @@ func (f restartThing) lacks(ctx context.Context, v host.View) (notLoaded, error)
 	return info.lacks(file.version, file.Doc), nil
 }
 
-// lacks compares what Docker has loaded with a file. It ignores a runtime that Docker still has and that the file no longer has: nothing
-// uses it.
+// lacks compares what Docker has loaded with a file. It ignores a runtime that Docker still has and
+// that the file no longer has: nothing uses it.
 func (info daemonInfo) lacks(version string, want *jsonedit.Doc) (d notLoaded) {
 	for _, name := range want.Keys(runtimesKey) {
 		program, shim := programOf(want, name)

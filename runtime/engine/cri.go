@@ -10,9 +10,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Status asks an engine for its CRI status: which conditions are false, such as RuntimeReady and NetworkReady, each with the engine's own
-// words; and the configuration that it has loaded, "" where it does not say. StatusResponse of k8s.io/cri-api, api.proto: field 1 is the
-// status with its conditions in field 1, each with type (1), status (2), reason (3) and message (4); field 2 is the info map.
+// Status asks an engine for its CRI status: which conditions are false, such as RuntimeReady and
+// NetworkReady, each with the engine's own words; and the configuration that it has loaded, ""
+// where it does not say. StatusResponse of k8s.io/cri-api, api.proto: field 1 is the status with
+// its conditions in field 1, each with type (1), status (2), reason (3) and message (4); field 2 is
+// the info map.
 func Status(ctx context.Context, v host.View, e facts.Engine) (problems map[string]string, config string, err error) {
 	response, err := v.Call(ctx, e.Socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
 	if err != nil {
@@ -47,8 +49,9 @@ func Status(ctx context.Context, v host.View, e facts.Engine) (problems map[stri
 	return problems, config, err
 }
 
-// Sandboxes are the handlers of an engine's pod sandboxes, by the pod's name; "" is the default handler. PodSandbox of
-// k8s.io/cri-api, pkg/apis/runtime/v1/api.proto: metadata (2) with the name (1), runtime_handler (7).
+// Sandboxes are the handlers of an engine's pod sandboxes, by the pod's name; "" is the default
+// handler. PodSandbox of k8s.io/cri-api, pkg/apis/runtime/v1/api.proto: metadata (2) with the name
+// (1), runtime_handler (7).
 func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
 	answer, err := v.Call(ctx, e.Socket, "/runtime.v1.RuntimeService/ListPodSandbox", nil)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine has what all container engines share: the desired handler and its program, the restart of a daemon and the wait until it
-// serves again (handler.go), and how undo takes gpuadm's edits out of TOML files (takeout.go).
+// Package engine has what all container engines share: the desired handler and its program, the
+// restart of a daemon and the wait until it serves again (handler.go), and how undo takes gpuadm's
+// edits out of TOML files (takeout.go).
 package engine
 
 import (
@@ -35,14 +36,16 @@ type Handler struct {
 
 	Overrides bool // CDI overrides an enable_cdi = false in the configuration
 
-	// Programs are the NVIDIA runtimes that are installed. An entry that runs one of them is right: another program, such as the GPU
-	// Operator, may have written it.
+	// Programs are the NVIDIA runtimes that are installed. An entry that runs one of them is right:
+	// another program, such as the GPU Operator, may have written it.
 	Programs []string
 
-	// Systemd says that kubelet has systemd manage cgroups. A new entry follows it where no other entry says how.
+	// Systemd says that kubelet has systemd manage cgroups. A new entry follows it where no other
+	// entry says how.
 	Systemd bool
 
-	// Owned says that the file's owner writes the handler: if its program is installed, gpuadm adds nothing.
+	// Owned says that the file's owner writes the handler: if its program is installed, gpuadm adds
+	// nothing.
 	Owned bool
 }
 
@@ -69,12 +72,14 @@ func PlainHandler(r spec.Runtime) Handler {
 	return h
 }
 
-// OthersWrite says whether others write the engine's configuration, so that gpuadm verifies it and does not edit.
+// OthersWrite says whether others write the engine's configuration, so that gpuadm verifies it and
+// does not edit.
 func OthersWrite(r spec.Runtime, e facts.Engine) bool {
 	return e.Owner != "" && r.Owner != "gpuadm" || r.Owner == "other"
 }
 
-// Verify wants the handler in a configuration that another owner writes, and edits nothing. lacks says what it lacks, "" if nothing.
+// Verify wants the handler in a configuration that another owner writes, and edits nothing. lacks
+// says what it lacks, "" if nothing.
 func Verify(e facts.Engine, h Handler, lacks string) converge.Want {
 	owner, because := e.Owner, ""
 	if owner == "" {
@@ -123,8 +128,8 @@ type Configured struct {
 	Cgroups    map[string]string // by handler: systemd or cgroupfs, where containerd has the choice
 }
 
-// Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and then by the engine's own program, which
-// ask asks.
+// Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and
+// then by the engine's own program, which ask asks.
 func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.Context, host.View) error) things.JudgeFunc {
 	return func(ctx context.Context, v host.View) error {
 		err := read(e).Unreadable
@@ -143,8 +148,9 @@ func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.
 	}
 }
 
-// JudgeEdit has an engine's own program judge an edit of the file target. ask has the program print its configuration with these bytes in
-// that file, and judge compares what it prints before and after. Where no program answers, gpuadm's own reader has to do.
+// JudgeEdit has an engine's own program judge an edit of the file target. ask has the program print
+// its configuration with these bytes in that file, and judge compares what it prints before and
+// after. Where no program answers, gpuadm's own reader has to do.
 func JudgeEdit[T any](e facts.Engine, target string, before, after []byte, ask func(data []byte) (T, error), judge func(was, is T) error) error {
 	was, err := ask(before)
 	switch {
@@ -177,7 +183,8 @@ func JudgeEdit[T any](e facts.Engine, target string, before, after []byte, ask f
 	}
 }
 
-// Shows is the command that prints an engine's configuration as its program reads it, or says why it cannot.
+// Shows is the command that prints an engine's configuration as its program reads it, or says why
+// it cannot.
 func Shows(e facts.Engine) string {
 	program := cmp.Or(e.Binary, e.Name)
 	switch e.Name {
@@ -189,9 +196,10 @@ func Shows(e facts.Engine) string {
 	return "sudo " + program + " --config " + e.Config + " config dump"
 }
 
-// DefaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that this apply
-// makes the entry: then, and at boot, DefaultRuns runs the program too. If the packages that bring the program are not installed yet, it
-// returns the handler without the default.
+// DefaultRuns wants the program of a default handler to work: without it no new container of any
+// kind starts. made says that this apply makes the entry: then, and at boot, DefaultRuns runs the
+// program too. If the packages that bring the program are not installed yet, it returns the handler
+// without the default.
 func DefaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made bool) (Handler, []converge.Want) {
 	if !h.Default {
 		return h, nil
@@ -222,8 +230,9 @@ func DefaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made boo
 	return h, []converge.Want{w}
 }
 
-// answersVersion runs the program as far as possible without a container: the program reads its configuration, finds the runtime that it
-// calls, runc or crun, and has that print its version too. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
+// answersVersion runs the program as far as possible without a container: the program reads its
+// configuration, finds the runtime that it calls, runc or crun, and has that print its version too.
+// Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
 // internal/oci/runtime_low_level.go.
 func answersVersion(ctx context.Context, v host.View, handler, program string) (string, error) {
 	_, err := v.Ask(ctx, program, "--version")
@@ -235,8 +244,9 @@ func answersVersion(ctx context.Context, v host.View, handler, program string) (
 		things.OrTry("install runc where it looks for it, or see runtimes in /etc/nvidia-container-runtime/config.toml"), nil
 }
 
-// OwnersProgram wants the program of an entry that gpuadm has not written to be installed; wrong says why the entry cannot be used, "" if
-// it can. Any program will do: the GPU Operator's is below /usr/local/nvidia.
+// OwnersProgram wants the program of an entry that gpuadm has not written to be installed; wrong
+// says why the entry cannot be used, "" if it can. Any program will do: the GPU Operator's is below
+// /usr/local/nvidia.
 func OwnersProgram(name, file, program, wrong string) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		cannot := fmt.Sprintf("cannot use the handler %s of %s: ", name, file)
@@ -256,8 +266,8 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 }
 
 const (
-	// patience is how long a daemon has to answer CRI after its restart. Most start within a second; on nodes with thousands of containers
-	// many seconds were seen.
+	// patience is how long a daemon has to answer CRI after its restart. Most start within a
+	// second; on nodes with thousands of containers many seconds were seen.
 	patience = 60 * time.Second
 	// AnswerPatience is how long a daemon has to answer CRI where gpuadm has not restarted it.
 	AnswerPatience = 3 * time.Second
@@ -268,7 +278,8 @@ const (
 	NoCRI     trouble.Code = "cri-disabled" // the configuration switches the CRI plugin off
 )
 
-// Restart wants an engine to have started after its files were changed. Where kubelet restarts with it, the want says so.
+// Restart wants an engine to have started after its files were changed. Where kubelet restarts with
+// it, the want says so.
 func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {
 	unit := UnitOf(e)
 	w := things.Restart(unit, files, ready, why)
@@ -278,7 +289,8 @@ func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFu
 	return w
 }
 
-// UntilDone calls try until it succeeds, returns a host.Later, or has failed for as long as patience.
+// UntilDone calls try until it succeeds, returns a host.Later, or has failed for as long as
+// patience.
 func UntilDone(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -290,7 +302,8 @@ func UntilDone(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// Reading is the engine that reads a configuration file and runs in a unit; the zero Engine if there is none.
+// Reading is the engine that reads a configuration file and runs in a unit; the zero Engine if
+// there is none.
 func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engine, error) {
 	all, err := facts.Engines(ctx, v, facts.Stated{Config: config, Unit: unit})
 	for _, e := range all {

@@ -12,8 +12,9 @@ import (
 // FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
 const FormTOML = "toml"
 
-// TakeOut takes gpuadm's edit of an engine's TOML file (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm added
-// stays as a whole if another process has added keys to it, or if it is the default of what remains.
+// TakeOut takes gpuadm's edit of an engine's TOML file (before → after) out of found, as
+// toml.TakeOut does. A runtime that gpuadm added stays as a whole if another process has added keys
+// to it, or if it is the default of what remains.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	return TakeOutOf(nil)(before, after, found)
 }
@@ -38,8 +39,8 @@ func addedEntries(u *toml.TakingOut) (paths [][]string) {
 	return paths
 }
 
-// changedEntries are the runtimes that gpuadm added and that another process has changed. Such an entry stays as a whole: half a runtime is
-// worse than one too many.
+// changedEntries are the runtimes that gpuadm added and that another process has changed. Such an
+// entry stays as a whole: half a runtime is worse than one too many.
 func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	for _, path := range addedEntries(u) {
 		ours, _ := toml.ValueAt(u.Became, path).(map[string]any)
@@ -59,7 +60,8 @@ func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	return kept
 }
 
-// keepDefault keeps a runtime that gpuadm added if the rest of the file makes it the default: without it the CRI plugin does not load.
+// keepDefault keeps a runtime that gpuadm added if the rest of the file makes it the default:
+// without it the CRI plugin does not load.
 func keepDefault(u *toml.TakingOut) {
 	for _, path := range addedEntries(u) {
 		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
@@ -72,7 +74,8 @@ func keepDefault(u *toml.TakingOut) {
 	}
 }
 
-// lacksDefault says whether the file has no entry for a runtime that it makes the default: by name, or runc where it names none.
+// lacksDefault says whether the file has no entry for a runtime that it makes the default: by name,
+// or runc where it names none.
 func lacksDefault(tree map[string]any, entry []string) bool {
 	name, at := entry[len(entry)-1], entry[:len(entry)-2]
 	containerd, _ := toml.ValueAt(tree, at).(map[string]any)
@@ -80,8 +83,9 @@ func lacksDefault(tree map[string]any, entry []string) bool {
 	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
 }
 
-// keepVersion keeps the version that gpuadm's edit wrote as long as the file has other content: containerd reads that by the version. If
-// nothing else of gpuadm's is in the file, another program has rewritten it, and the version is that program's.
+// keepVersion keeps the version that gpuadm's edit wrote as long as the file has other content:
+// containerd reads that by the version. If nothing else of gpuadm's is in the file, another program
+// has rewritten it, and the version is that program's.
 func keepVersion(u *toml.TakingOut) {
 	isVersion := func(c toml.Change) bool { return len(c.Path) == 1 && c.Path[0] == "version" && c.Old == nil }
 	if !slices.ContainsFunc(u.Due, isVersion) {

@@ -42,7 +42,8 @@ func ifInstalled(w converge.Want) converge.Want {
 	return w
 }
 
-// pluginUnit is a unit of the machine that runs the device plugin: AKS's managed GPU nodes and Bottlerocket have one.
+// pluginUnit is a unit of the machine that runs the device plugin: AKS's managed GPU nodes and
+// Bottlerocket have one.
 // Sources: Azure/AgentBaker:parts/linux/cloud-init/artifacts/nvidia-device-plugin.service;
 // bottlerocket-os/bottlerocket-core-kit:packages/nvidia-k8s-device-plugin.
 func pluginUnit(v host.View) string {

@@ -84,7 +84,8 @@ func TestConfigWants(t *testing.T) {
 	}
 }
 
-// TestFaults: what the real runtime, 1.20.1, refuses to start a container with. The words of says are its own.
+// TestFaults: what the real runtime, 1.20.1, refuses to start a container with. The words of says
+// are its own.
 func TestFaults(t *testing.T) {
 	const spec = "-- etc/cdi/n.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {env: [A=b]}}\n"
 	const cli = "-- usr/bin/nvidia-container-cli mode=0755 --\n-- usr/bin/nvidia-container-runtime-hook mode=0755 --\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package toolkit has what containers get the GPUs by: the packages of the NVIDIA Container Toolkit and their repository, its
-// configuration, its CDI spec, and links to the device nodes.
+// Package toolkit has what containers get the GPUs by: the packages of the NVIDIA Container Toolkit
+// and their repository, its configuration, its CDI spec, and links to the device nodes.
 package toolkit
 
 import (
@@ -23,8 +23,9 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links to the device nodes. It comes
-// after stage mig, since the CDI spec names the partitions and nothing updates it when they change.
+// Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links
+// to the device nodes. It comes after stage mig, since the CDI spec names the partitions and
+// nothing updates it when they change.
 var Stage = converge.Stage{
 	Name:  "toolkit",
 	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
@@ -40,13 +41,15 @@ var Stage = converge.Stage{
 	},
 }
 
-// signingKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
-// the same, among them https://github.com/GoogleCloudDataproc/initialization-actions.
+// signingKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories;
+// many projects pin the same, among them
+// https://github.com/GoogleCloudDataproc/initialization-actions.
 const signingKey = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 
-// Repository is where the NVIDIA Container Toolkit comes from: its own repository, or the mirror that the spec
-// names. manager is apt or dnf, arch as facts say it.
-// Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
+// Repository is where the NVIDIA Container Toolkit comes from: its own repository, or the mirror
+// that the spec names. manager is apt or dnf, arch as facts say it.
+// Source:
+// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
 func Repository(t spec.Toolkit, manager, arch string) packages.Repository {
 	const base = "https://nvidia.github.io/libnvidia-container/"
 	r := packages.Repository{
@@ -77,7 +80,8 @@ func Packages(t spec.Toolkit) map[string]packages.State {
 	return want
 }
 
-// packageNames are the same for apt and dnf. The packages depend on each other in exactly one version.
+// packageNames are the same for apt and dnf. The packages depend on each other in exactly one
+// version.
 func packageNames() []string {
 	return []string{"nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1"}
 }
@@ -90,22 +94,25 @@ func pattern(version string) string {
 	return version
 }
 
-// Config is the file that nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A missing key has
-// its default. The toolkit's packages make the file after they are unpacked, and leave what is set in it.
+// Config is the file that nvidia-container-runtime reads whenever it starts a container, so nothing
+// is restarted for it. A missing key has its default. The toolkit's packages make the file after
+// they are unpacked, and leave what is set in it.
 // Sources: api/config/v1/config.go and toml.go, and nvidia-container-toolkit-base.postinst, of
 // https://github.com/NVIDIA/nvidia-container-toolkit (v1.20.1);
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
 const Config = "/etc/nvidia-container-runtime/config.toml"
 
-// Keys of that file. With the first one true, which is the default, any pod takes all GPUs by NVIDIA_VISIBLE_DEVICES=all in its image.
-// Bottlerocket sets both as gpuadm does. Sources: README of https://github.com/NVIDIA/k8s-device-plugin on deviceListStrategy;
+// Keys of that file. With the first one true, which is the default, any pod takes all GPUs by
+// NVIDIA_VISIBLE_DEVICES=all in its image. Bottlerocket sets both as gpuadm does. Sources: README
+// of https://github.com/NVIDIA/k8s-device-plugin on deviceListStrategy;
 // https://bottlerocket.dev/en/os/1.57.x/api/settings/nvidia-container-runtime.
 const (
 	acceptEnvvar = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 	acceptMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 )
 
-// configWants wants the keys that [toolkit] sets in the toolkit's file. Other keys, such as mode and no-cgroups, belong to its owner.
+// configWants wants the keys that [toolkit] sets in the toolkit's file. Other keys, such as mode
+// and no-cgroups, belong to its owner.
 func configWants(s spec.Spec) []converge.Want {
 	set := keys(s.Toolkit)
 	if !s.Has("toolkit") || len(set) == 0 {
@@ -199,9 +206,11 @@ type runtimeConfig struct {
 	} `toml:"nvidia-container-runtime"`
 }
 
-// Faults say why nvidia-container-runtime can start no container with its file. The program itself reports this only when it starts one;
-// measured on 1.20.1. Sources: internal/info/resolver.go, internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
-// https://github.com/NVIDIA/nvidia-container-toolkit; https://github.com/NVIDIA/k8s-device-plugin/issues/1400 on mode = "cdi".
+// Faults say why nvidia-container-runtime can start no container with its file. The program itself
+// reports this only when it starts one; measured on 1.20.1. Sources: internal/info/resolver.go,
+// internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
+// https://github.com/NVIDIA/nvidia-container-toolkit;
+// https://github.com/NVIDIA/k8s-device-plugin/issues/1400 on mode = "cdi".
 func Faults(v host.View, f facts.Facts) []string {
 	text, err := v.ReadFile(Config)
 	if host.NotExist(err) || !v.Live() || len(f.Programs) == 0 {

@@ -22,8 +22,9 @@ const (
 	journalTries = 25
 )
 
-// journals compares what a converged machine costs with an empty journal, with one of 10,000 runs that the first apply has
-// compacted, and with one of garbage. Each run has changed containerd's configuration from one spec to the other.
+// journals compares what a converged machine costs with an empty journal, with one of 10,000 runs
+// that the first apply has compacted, and with one of garbage. Each run has changed containerd's
+// configuration from one spec to the other.
 func (b bench) journals() error {
 	root, spec := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "node.toml")
 	journal := filepath.Join(root, "var/lib/gpuadm/journal.jsonl")
@@ -101,7 +102,8 @@ func runsOf(journal string) (runs [][]byte, err error) {
 	return runs, err
 }
 
-// repeat writes a journal in which the last two runs, which change one spec for the other, come again and again.
+// repeat writes a journal in which the last two runs, which change one spec for the other, come
+// again and again.
 func repeat(journal string, runs [][]byte) error {
 	return write(journal, func(i int) []byte {
 		if i < len(runs) {
@@ -144,8 +146,9 @@ func typical(argv []string) (time.Duration, float64, error) {
 	return walls[journalTries/2], peaks[journalTries/2], nil
 }
 
-// spent is what one command took: wall time, and peak memory in MiB as time(1) saw it. The kernel counts a child's peak from
-// what its parent had at the fork, so the parent has to be a small program.
+// spent is what one command took: wall time, and peak memory in MiB as time(1) saw it. The kernel
+// counts a child's peak from what its parent had at the fork, so the parent has to be a small
+// program.
 func spent(argv []string) (wall time.Duration, peak float64, err error) {
 	cmd := exec.Command("/usr/bin/time", append([]string{"--quiet", "--format=%M"}, argv...)...)
 	var answer bytes.Buffer

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench sets gpuadm beside `nvidia-ctk runtime configure` on the same files, in the same run, and prints
-// ratios. Run it with `make bench`; it needs hyperfine. Its part about the journal alone: go run ./test/bench journal
+// Command bench sets gpuadm beside `nvidia-ctk runtime configure` on the same files, in the same
+// run, and prints ratios. Run it with `make bench`; it needs hyperfine. Its part about the journal
+// alone: go run ./test/bench journal
 package main
 
 import (
@@ -62,9 +63,10 @@ func run() error {
 	return b.compare()
 }
 
-// installed copies a program in small pieces, as a package manager writes one. The kernel caches what is written at once, or has just
-// been linked, in large pieces, and maps such a piece whole: then nearly all of the program counts as the process's memory (22.1 for
-// 18.0 MiB). After a boot it is read in small pieces, too.
+// installed copies a program in small pieces, as a package manager writes one. The kernel caches
+// what is written at once, or has just been linked, in large pieces, and maps such a piece whole:
+// then nearly all of the program counts as the process's memory (22.1 for 18.0 MiB). After a boot
+// it is read in small pieces, too.
 func installed(program, dir string) (string, error) {
 	from, err := os.Open(program)
 	if err != nil {
@@ -144,8 +146,9 @@ func (b bench) commands() (gpuadm, peer []string) {
 		[]string{b.ctk, "runtime", "configure", "--runtime=containerd", "--set-as-default", "--config=" + reference + "/config.toml", "--drop-in-config=" + reference + "/conf.d/99-nvidia.toml"}
 }
 
-// firstEdits times the first edit of a file on a disk, and in memory, where nothing waits for a disk: gpuadm has the kernel write its
-// journal, its blobs and the file out (fsync(2)) before it goes on, and nvidia-ctk never does.
+// firstEdits times the first edit of a file on a disk, and in memory, where nothing waits for a
+// disk: gpuadm has the kernel write its journal, its blobs and the file out (fsync(2)) before it
+// goes on, and nvidia-ctk never does.
 func (b bench) firstEdits() error {
 	memory, err := os.MkdirTemp("/dev/shm", "gpuadm-bench-")
 	if err != nil {
@@ -212,7 +215,8 @@ func row(what string, v [2]float64, unit string) {
 	fmt.Printf("%-33s %7.1f %-3s %7.1f %-3s  %5.2f\n", what, v[0], unit, v[1], unit, v[0]/v[1])
 }
 
-// hyperfine returns the medians of the wall times and the means of the processor times, in milliseconds.
+// hyperfine returns the medians of the wall times and the means of the processor times, in
+// milliseconds.
 func (b bench) hyperfine(prepare string, commands ...[]string) (wall, processor [2]float64, err error) {
 	out := filepath.Join(b.dir, "times.json")
 	args := []string{"--style=none", "--shell=none", "--warmup=3", "--min-runs=50", "--output=null", "--export-json=" + out, "--prepare=sh -c '" + prepare + "'"}

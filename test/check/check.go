@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package check reports what a test finds wrong, each in one line; the test continues. Package must ends it instead.
+// Package check reports what a test finds wrong, each in one line; the test continues. Package must
+// ends it instead.
 package check
 
 import (
@@ -11,7 +12,8 @@ import (
 	"testing"
 )
 
-// All says whether all cases run, as make nightly has it. For each change each kind of test runs, but not every case.
+// All says whether all cases run, as make nightly has it. For each change each kind of test runs,
+// but not every case.
 func All() bool { return os.Getenv("LAB_ALL") != "" }
 
 // Every is n, so that each n-th of many cases runs; 1 if all run.

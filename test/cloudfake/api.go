@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// API is AWS's: EKS, EC2 and STS, told apart by the host that a request names. Signatures are checked.
+// API is AWS's: EKS, EC2 and STS, told apart by the host that a request names. Signatures are
+// checked.
 func (f *Fake) API() http.Handler {
 	return f.serve(f.called, func(*http.Request) string { return "" }, f.api)
 }
@@ -26,7 +27,8 @@ func service(r *http.Request) string {
 	return name
 }
 
-// host is the one that a request names; a simulated network hands over the client's request, which has it in its URL.
+// host is the one that a request names; a simulated network hands over the client's request, which
+// has it in its URL.
 func host(r *http.Request) string {
 	if r.Host == "" {
 		return r.URL.Host
@@ -34,7 +36,8 @@ func host(r *http.Request) string {
 	return r.Host
 }
 
-// called is how a request is written down: "eks GET /clusters/gpus", "ec2 DescribeInstances i-0abc".
+// called is how a request is written down: "eks GET /clusters/gpus", "ec2 DescribeInstances
+// i-0abc".
 func (f *Fake) called(r *http.Request) string {
 	switch service(r) {
 	case "ec2":
@@ -78,7 +81,8 @@ func (f *Fake) api(r *http.Request) answer {
 	return answer{status: 404}
 }
 
-// eks answers DescribeCluster. Source: https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
+// eks answers DescribeCluster. Source:
+// https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
 func (f *Fake) eks(r *http.Request) answer {
 	name, ok := strings.CutPrefix(r.URL.Path, "/clusters/")
 	switch {
@@ -114,7 +118,8 @@ func (f *Fake) ec2API(r *http.Request) answer {
 			"<reservationSet><item><reservationId>r-0</reservationId><instancesSet><item><instanceId>%s</instanceId><instanceType>%s</instanceType><privateDnsName>%s</privateDnsName></item></instancesSet></item></reservationSet>",
 			m.ID, m.Type, m.Name))
 	case "DescribeInstanceTypes":
-		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInfo.html; the figures are p5.48xlarge's.
+		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInfo.html; the figures
+		// are p5.48xlarge's.
 		return xmlAnswer("DescribeInstanceTypes", "<instanceTypeSet><item><instanceType>"+form.Get("InstanceType.1")+"</instanceType><networkInfo>"+
 			"<maximumNetworkInterfaces>64</maximumNetworkInterfaces><maximumNetworkCards>32</maximumNetworkCards><defaultNetworkCardIndex>0</defaultNetworkCardIndex>"+
 			"<networkCards><item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>2</maximumNetworkInterfaces></item>"+
@@ -124,7 +129,8 @@ func (f *Fake) ec2API(r *http.Request) answer {
 	return xmlError(400, "InvalidAction", "The action is not valid for this web service.")
 }
 
-// whoami is STS's answer. Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html
+// whoami is STS's answer. Source:
+// https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html
 func (f *Fake) whoami() answer {
 	return answer{200, map[string]string{"Content-Type": "text/xml"}, fmt.Sprintf(
 		"<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult><Arn>%s</Arn><UserId>AROA:%s</UserId><Account>%s</Account></GetCallerIdentityResult></GetCallerIdentityResponse>",
@@ -149,15 +155,16 @@ func xmlError(status int, code, message string) answer {
 }
 
 // jsonError is an error of AWS's REST JSON services.
-// Source: https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization
+// Source:
+// https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization
 func jsonError(status int, code, message string) answer {
 	body, _ := json.Marshal(map[string]string{"message": message})
 	return answer{status, map[string]string{"Content-Type": "application/json", "X-Amzn-Errortype": code}, string(body)}
 }
 
-// Review is a webhook for an API server's bearer tokens, as EKS's control plane has one: POST a TokenReview, and the token
-// is taken for the node of this machine if STS would take it. The API server gets it by
-// --authentication-token-webhook-config-file.
+// Review is a webhook for an API server's bearer tokens, as EKS's control plane has one: POST a
+// TokenReview, and the token is taken for the node of this machine if STS would take it. The API
+// server gets it by --authentication-token-webhook-config-file.
 // Source: https://github.com/kubernetes-sigs/aws-iam-authenticator, pkg/token and pkg/server
 func (f *Fake) Review() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

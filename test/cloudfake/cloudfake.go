@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudfake simulates EC2: its metadata service, and those calls of EKS, EC2 and STS that gpuadm makes. It answers as their documents say, and fails as they do.
+// Package cloudfake simulates EC2: its metadata service, and those calls of EKS, EC2 and STS that
+// gpuadm makes. It answers as their documents say, and fails as they do.
 //
-// In a unit test its handlers are put on a simulated node's network; in the lab a small command serves them at the real
-// addresses, so that the unmodified binary meets them.
+// In a unit test its handlers are put on a simulated node's network; in the lab a small command
+// serves them at the real addresses, so that the unmodified binary meets them.
 package cloudfake
 
 import (
@@ -59,9 +60,10 @@ type Fake struct {
 type Fault struct {
 	On    string // the beginning of "METHOD /path"; "" = all. Of EC2's API the path is "/" and the Action, of all APIs without host
 	Times int    // how often; 0 = always
-	// What happens: "drop" (the connection is open, and no answer comes), "status" (Status and Body), "slow" (the answer
-	// begins, and stops), "truncated" (half of it), "huge" (it does not end), "body" (Body in its place), "forget" (EC2's
-	// session tokens end), "bare" (headers that prove the service are left out).
+	// What happens: "drop" (the connection is open, and no answer comes), "status" (Status and
+	// Body), "slow" (the answer begins, and stops), "truncated" (half of it), "huge" (it does not
+	// end), "body" (Body in its place), "forget" (EC2's session tokens end), "bare" (headers that
+	// prove the service are left out).
 	What   string
 	Status int
 	Body   string
@@ -75,7 +77,8 @@ func (f *Fake) Break(faults ...Fault) {
 	f.faults = append(f.faults, faults...)
 }
 
-// Requests are those that came so far, in words that never change: "GET /latest/meta-data/mac with token: 200".
+// Requests are those that came so far, in words that never change: "GET /latest/meta-data/mac with
+// token: 200".
 func (f *Fake) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,8 +122,8 @@ func text(body string) answer {
 	return answer{200, map[string]string{"Content-Type": "text/plain"}, body}
 }
 
-// serve answers requests by say, unless they meet a fault, and writes them down. name tells how a request is written down,
-// and note what about it matters beside.
+// serve answers requests by say, unless they meet a fault, and writes them down. name tells how a
+// request is written down, and note what about it matters beside.
 func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Request) answer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line := name(r)
@@ -149,7 +152,8 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 	})
 }
 
-// never gives an answer that does not end: nothing at all, one that stops, or one that goes on and on.
+// never gives an answer that does not end: nothing at all, one that stops, or one that goes on and
+// on.
 func (f *Fake) never(w http.ResponseWriter, r *http.Request, x Fault, a answer) {
 	if x.What != "drop" {
 		for k, v := range a.header {
@@ -199,7 +203,8 @@ func (f *Fake) write(line string) {
 	}
 }
 
-// Unasked is another cloud's metadata service, which gpuadm has no reason to ask: it writes requests down, and knows nothing.
+// Unasked is another cloud's metadata service, which gpuadm has no reason to ask: it writes
+// requests down, and knows nothing.
 func (f *Fake) Unasked() http.Handler {
 	none := func(*http.Request) string { return "" }
 	return f.serve(asked, none, func(*http.Request) answer { return answer{status: http.StatusNotFound} })
@@ -214,7 +219,8 @@ func asked(r *http.Request) string {
 	return line
 }
 
-// Refused are the faults with which AWS's APIs say no, by a name: throttled, denied, missing, expired, skewed, failing.
+// Refused are the faults with which AWS's APIs say no, by a name: throttled, denied, missing,
+// expired, skewed, failing.
 func Refused(name string) []Fault {
 	said := map[string][2]answer{
 		// The command line's words: https://github.com/awslabs/amazon-eks-ami/pull/218. EC2's:

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Keys of the role that EC2's metadata service hands out. They are planted: no output of gpuadm may hold them.
+// Keys of the role that EC2's metadata service hands out. They are planted: no output of gpuadm may
+// hold them.
 const (
 	AccessKey    = "ASIAPLANTEDKEY000000"
 	SecretKey    = "planted/secret+key0000000000000000000000"
@@ -22,7 +23,8 @@ const (
 const tokenHeader = "X-Aws-Ec2-Metadata-Token"
 
 // EC2 is EC2's metadata service, version 2 alone (HttpTokens=required).
-// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
+// Source:
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
 func (f *Fake) EC2() http.Handler {
 	return f.serve(asked, func(r *http.Request) string {
 		switch {

@@ -19,14 +19,16 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// amzDate is how AWS writes a time. Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
+// amzDate is how AWS writes a time. Source:
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
 const amzDate = "20060102T150405Z"
 
 func keys() aws.Credentials {
 	return aws.Credentials{AccessKeyID: AccessKey, SecretAccessKey: SecretKey, SessionToken: SessionToken}
 }
 
-// signature checks that a request is signed with the role's keys, by signing it once more; "" if it is.
+// signature checks that a request is signed with the role's keys, by signing it once more; "" if it
+// is.
 func (f *Fake) signature(r *http.Request) string {
 	if service(r) == "sts" {
 		return "" // signed in its URL: verify
@@ -76,7 +78,8 @@ func (f *Fake) signature(r *http.Request) string {
 	return ""
 }
 
-// verify checks a GetCallerIdentity signed in its URL, for a cluster, and returns when it was signed.
+// verify checks a GetCallerIdentity signed in its URL, for a cluster, and returns when it was
+// signed.
 func (f *Fake) verify(signed, cluster string) (time.Time, error) {
 	u, err := url.Parse(signed)
 	if err != nil {

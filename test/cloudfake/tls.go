@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// TLS makes a certificate for AWS's host names in a region, signed by a CA that is given as files of PEM.
+// TLS makes a certificate for AWS's host names in a region, signed by a CA that is given as files
+// of PEM.
 func TLS(caCert, caKey, region string) (*tls.Config, error) {
 	ca, err := tls.LoadX509KeyPair(caCert, caKey)
 	if err != nil {

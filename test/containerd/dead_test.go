@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestNoDeadNodes starts daemons for real on every input, then on our edit of it, then on nvidia-ctk's: nightly every daemon, else half of them. A daemon
-// that served CRI before serves it after ours, always. How many of nvidia-ctk's do not is logged.
+// TestNoDeadNodes starts daemons for real on every input, then on our edit of it, then on
+// nvidia-ctk's: nightly every daemon, else half of them. A daemon that served CRI before serves it
+// after ours, always. How many of nvidia-ctk's do not is logged.
 func TestNoDeadNodes(t *testing.T) {
 	all := parts.Get(t)
 	var served, dead, theirDead atomic.Int32
@@ -60,7 +61,8 @@ func serves(t *testing.T, p parts.Part, files map[string][]byte) bool {
 	return b.Up && b.CRI
 }
 
-// withRoot has a root file: one that is named and missing stops every daemon, and an empty one means the same.
+// withRoot has a root file: one that is named and missing stops every daemon, and an empty one
+// means the same.
 func withRoot(files map[string][]byte) map[string][]byte {
 	files = maps.Clone(files)
 	if files[etc+"/config.toml"] == nil && files["config.toml"] == nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd holds what real containerds make of our edits, beside what they make of nvidia-ctk's.
+// Package containerd holds what real containerds make of our edits, beside what they make of
+// nvidia-ctk's.
 package containerd
 
 import (
@@ -81,7 +82,8 @@ func inputs(t *testing.T) []input {
 	return all
 }
 
-// tree reads an input as facts reads a machine: the root, and what it imports in the daemon's order.
+// tree reads an input as facts reads a machine: the root, and what it imports in the daemon's
+// order.
 func (in input) tree(t *testing.T, p parts.Part) containerd.Tree {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,7 +129,8 @@ func gpuadmEdit(t *testing.T, in input, p parts.Part, asDefault bool) (map[strin
 	return files, nil
 }
 
-// dump lays files and asks the daemon. A root that is missing is laid empty: 1.x cannot dump without one, and boots with the same defaults.
+// dump lays files and asks the daemon. A root that is missing is laid empty: 1.x cannot dump
+// without one, and boots with the same defaults.
 func dump(t *testing.T, p parts.Part, files map[string][]byte) (map[string]any, error) {
 	t.Helper()
 	files = maps.Clone(files)
@@ -175,7 +178,8 @@ func differs(before, after map[string]any, asDefault bool) string {
 	return strings.Join(bad, "; ")
 }
 
-// handler says what is wrong with the handler: it must run our binary with all the options that the default runtime has.
+// handler says what is wrong with the handler: it must run our binary with all the options that the
+// default runtime has.
 func handler(before parts.Effect, got map[string]any) string {
 	if got == nil {
 		return "no handler"
@@ -277,8 +281,8 @@ func toolkitEdit(t *testing.T, in input, p, ctk parts.Part, before map[string]an
 	return "exact"
 }
 
-// TestTable is the table: every input, every daemon, as default and not. Ours must be exact, or refused for a listed
-// reason. table.txt has it beside what nvidia-ctk does.
+// TestTable is the table: every input, every daemon, as default and not. Ours must be exact, or
+// refused for a listed reason. table.txt has it beside what nvidia-ctk does.
 func TestTable(t *testing.T) {
 	all := parts.Get(t)
 	rows := map[string]string{}

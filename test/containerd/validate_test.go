@@ -26,7 +26,8 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	return j.View.AskAbout(ctx, files, append([]string{j.part.Path}, argv[1:]...)...)
 }
 
-// proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm refuses is proven.
+// proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm
+// refuses is proven.
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	t.Helper()
 	live := must.Get(local.Open("/"))(t)
@@ -43,7 +44,8 @@ func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	return containerd.Validate(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
 }
 
-// TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it rejects what the daemon rejects before.
+// TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it
+// rejects what the daemon rejects before.
 func TestProofAcceptsOurs(t *testing.T) {
 	for _, in := range inputs(t) {
 		for _, p := range parts.Get(t).Containerd {
@@ -59,7 +61,8 @@ func TestProofAcceptsOurs(t *testing.T) {
 	}
 }
 
-// TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a handler that is not one.
+// TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node
+// without CRI or a handler that is not one.
 func TestProofRefusesWhatKills(t *testing.T) {
 	live := must.Get(local.Open("/"))(t)
 	const cri, cri3 = `plugins."io.containerd.grpc.v1.cri"`, `plugins."io.containerd.cri.v1.runtime"`

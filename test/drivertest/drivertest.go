@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drivertest has what the tests of the driver's packages share: simulated machines, files of kernel modules, and the
-// problems that checks find.
+// Package drivertest has what the tests of the driver's packages share: simulated machines, files
+// of kernel modules, and the problems that checks find.
 package drivertest
 
 import (

@@ -40,8 +40,8 @@ var ErrNoCompiler = errors.New("there is no C compiler (cc)")
 // shared are the C files that library and programs have in common; table.c is generated.
 func shared() []string { return []string{"state.c", "mig.c", "words.c", "table.c"} }
 
-// Build compiles library and programs, once per content of their sources, into the user's cache folder. Without a
-// compiler the test is skipped, or fails in CI.
+// Build compiles library and programs, once per content of their sources, into the user's cache
+// folder. Without a compiler the test is skipped, or fails in CI.
 func Build(t testing.TB) Parts {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -58,7 +58,8 @@ func Build(t testing.TB) Parts {
 	return parts
 }
 
-// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what is there.
+// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what is
+// there.
 func BuildIn(dir string) (Parts, error) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestEveryPlacement creates every profile of every model at every place it may have and some it may not.
+// TestEveryPlacement creates every profile of every model at every place it may have and some it
+// may not.
 func TestEveryPlacement(t *testing.T) {
 	for _, m := range models(t) {
 		t.Run(m.Key, func(t *testing.T) {

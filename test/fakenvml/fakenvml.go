@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that unmodified binaries load, a fake nvidia-smi, and a
-// tool that breaks things. All share one state file, so what one process does the next one finds. A test makes a machine in one line:
+// Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that
+// unmodified binaries load, a fake nvidia-smi, and a tool that breaks things. All share one state
+// file, so what one process does the next one finds. A test makes a machine in one line:
 //
 //	gpus := fakenvml.New(t, "H100-80:8,T4")
 //	cmd.Env = append(os.Environ(), gpus.Env()...)
@@ -25,8 +26,9 @@ type Fake struct {
 	t testing.TB
 }
 
-// New makes a machine with the GPUs of spec, MODEL[:COUNT] with commas between, in the order of their PCI addresses
-// (0000:17:00.0, 1f, 27, …). Its state file is removed with the test. The models are those of models.txt.
+// New makes a machine with the GPUs of spec, MODEL[:COUNT] with commas between, in the order of
+// their PCI addresses (0000:17:00.0, 1f, 27, …). Its state file is removed with the test. The
+// models are those of models.txt.
 func New(t testing.TB, spec string) *Fake {
 	t.Helper()
 	f := &Fake{Parts: Build(t), State: filepath.Join(t.TempDir(), "fakenvml.state"), t: t}
@@ -34,7 +36,8 @@ func New(t testing.TB, spec string) *Fake {
 	return f
 }
 
-// Env is the environment in which a process meets the fake driver: it loads the library and finds nvidia-smi in PATH.
+// Env is the environment in which a process meets the fake driver: it loads the library and finds
+// nvidia-smi in PATH.
 func (f *Fake) Env() []string {
 	return []string{
 		"FAKENVML_STATE=" + f.State,
@@ -64,11 +67,12 @@ func (f *Fake) Do(args ...string) string {
 	return string(out)
 }
 
-// Reboot restarts the machine: Hopper and later lose mode and instances, Ampere its instances; clients are gone.
+// Reboot restarts the machine: Hopper and later lose mode and instances, Ampere its instances;
+// clients are gone.
 func (f *Fake) Reboot() { f.t.Helper(); f.Do("reboot") }
 
-// Fail lets the nth call of that name (from now; 1 is the next, 0 each) answer with a code: IN_USE. With an empty name
-// the nth call of any kind that changes something. Nothing is done by the call.
+// Fail lets the nth call of that name (from now; 1 is the next, 0 each) answer with a code: IN_USE.
+// With an empty name the nth call of any kind that changes something. Nothing is done by the call.
 func (f *Fake) Fail(call string, nth int, code string) {
 	f.t.Helper()
 	f.Do(f.rule("fail", call, nth, "--code", code)...)
@@ -119,7 +123,8 @@ func (f *Fake) Set(gpu int, pairs ...string) {
 	f.Do(append([]string{"set", "--gpu", fmt.Sprint(gpu)}, pairs...)...)
 }
 
-// PassThrough makes a GPU one that is passed through to a virtual machine: it does not reset itself to change its MIG mode.
+// PassThrough makes a GPU one that is passed through to a virtual machine: it does not reset itself
+// to change its MIG mode.
 func (f *Fake) PassThrough(gpu int) { f.t.Helper(); f.Set(gpu, "self_reset=0") }
 
 // Xid raises an Xid on a GPU.

@@ -16,7 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its first call, since go-nvml binds lazily.
+// needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its
+// first call, since go-nvml binds lazily.
 //
 //go:embed testdata/needed.txt
 var needed string
@@ -48,7 +49,8 @@ func TestSymbols(t *testing.T) {
 	for _, name := range strings.Fields(needed) {
 		check.That(t, slices.Contains(has, name), "the library lacks %s", name)
 	}
-	// What it exports beyond that are older versions of the same calls; its own helpers stay inside.
+	// What it exports beyond that are older versions of the same calls; its own helpers stay
+	// inside.
 	calls, err := sources.ReadFile("c/calls.h")
 	if err != nil {
 		t.Fatal(err)

@@ -140,8 +140,8 @@ func (m *Model) addCompute(words []string) error {
 	return err
 }
 
-// useSeven adds the compute instance profiles of the seven-slice GPUs. That places are aligned to their size is assumed: only
-// the numbers of compute instances are published.
+// useSeven adds the compute instance profiles of the seven-slice GPUs. That places are aligned to
+// their size is assumed: only the numbers of compute instances are published.
 func (m *Model) useSeven(late bool) error {
 	lines := []string{
 		"0 1 19,20,15,14,9,5,0 0,1,2,3,4,5,6:1",

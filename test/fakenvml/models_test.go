@@ -24,8 +24,8 @@ func models(t testing.TB) []Model {
 	return all
 }
 
-// TestNamesFollowFromMemory computes profile names as those must who read version 1 of NVML's profile info, which has no
-// name: eighths of the memory, rounded up, of the whole GiB.
+// TestNamesFollowFromMemory computes profile names as those must who read version 1 of NVML's
+// profile info, which has no name: eighths of the memory, rounded up, of the whole GiB.
 func TestNamesFollowFromMemory(t *testing.T) {
 	for _, m := range models(t) {
 		for _, p := range m.Profiles {
@@ -37,8 +37,8 @@ func TestNamesFollowFromMemory(t *testing.T) {
 	}
 }
 
-// TestOneTable: the fake driver offers what gpuadm's own table says. The fake's has more of each GPU (engines, the driver's order of
-// places), gpuadm's has more GPUs.
+// TestOneTable: the fake driver offers what gpuadm's own table says. The fake's has more of each
+// GPU (engines, the driver's order of places), gpuadm's has more GPUs.
 func TestOneTable(t *testing.T) {
 	compared := 0
 	for _, m := range models(t) {

@@ -78,7 +78,8 @@ func place(p Profile, start int) *nvml.GpuInstancePlacement {
 	return &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)}
 }
 
-// id is the driver's numbering, written down independently: whole, halves, quarters, eighths from left to right.
+// id is the driver's numbering, written down independently: whole, halves, quarters, eighths from
+// left to right.
 func id(m Model, start, size int) int {
 	first, width := 0, m.Slices
 	for n := 1; width > size; n *= 2 {

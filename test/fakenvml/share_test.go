@@ -16,8 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestMain lets the test binary be a user of the library too: FAKENVML_CHILD has it fill two GPUs. It finds the library like
-// any program, by LD_LIBRARY_PATH.
+// TestMain lets the test binary be a user of the library too: FAKENVML_CHILD has it fill two GPUs.
+// It finds the library like any program, by LD_LIBRARY_PATH.
 func TestMain(m *testing.M) {
 	if os.Getenv("FAKENVML_CHILD") == "" {
 		os.Exit(m.Run())
@@ -87,7 +87,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestKill: a process dies before or after its nth change, and the next one finds the machine so, and unlocked.
+// TestKill: a process dies before or after its nth change, and the next one finds the machine so,
+// and unlocked.
 func TestKill(t *testing.T) {
 	for _, c := range []struct {
 		late bool

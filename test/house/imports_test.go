@@ -66,7 +66,8 @@ func ourPackages(t *testing.T) []pkg {
 	}
 }
 
-// TestRooms: a folder holds at most 24 files of the product, so that a newcomer reads its list at a glance; cmd has one for each verb.
+// TestRooms: a folder holds at most 24 files of the product, so that a newcomer reads its list at a
+// glance; cmd has one for each verb.
 func TestRooms(t *testing.T) {
 	most := map[string]int{"cmd/gpuadm": 36}
 	for _, p := range ourPackages(t) {

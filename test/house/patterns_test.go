@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestPatterns compiles what pattern.Of is given: it would panic only when it is first used, which may be in a failure that no test has.
+// TestPatterns compiles what pattern.Of is given: it would panic only when it is first used, which
+// may be in a failure that no test has.
 func TestPatterns(t *testing.T) {
 	seen := 0
 	for _, p := range ourPackages(t) {

@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// vague are words that hide who acts, or that mean two things here. STYLE.md has the words to use in their place.
-// Each is a pattern over lower-case words with one space between them.
+// vague are words that hide who acts, or that mean two things here. STYLE.md has the words to use
+// in their place. Each is a pattern over lower-case words with one space between them.
 var vague = []string{
 	`stands?`, `stood`, `standing`, `anew`, `mend(s|ed|ing)?`, `nobody`, `somebody`, `anybody`, `who(m|se)?(so)?ever`,
 	`puts? (\w+ ){0,2}back`, `(is|are|was|were|be|been|being) to be had`, `to be had`, `let(s|ting)? go`,
@@ -28,7 +28,8 @@ var vague = []string{
 	`stale fresh`, `of ours`, `it is said`,
 }
 
-// allowed are lines that keep such a word: a part of the file's name, a part of the line, and the reason.
+// allowed are lines that keep such a word: a part of the file's name, a part of the line, and the
+// reason.
 var allowed = [][3]string{
 	{"test/house/words_test.go", "", "lists the words"},
 	{"STYLE.md", "| ", "the glossary names the words that it replaces"},
@@ -36,7 +37,8 @@ var allowed = [][3]string{
 	{"test/script/", "env USER=nobody", "the name of a Unix user"},
 }
 
-// TestWords finds vague words in what people read: comments, strings, identifiers, documents, units, scripts and file names.
+// TestWords finds vague words in what people read: comments, strings, identifiers, documents,
+// units, scripts and file names.
 func TestWords(t *testing.T) {
 	for _, name := range ourTexts(t) {
 		data, err := os.ReadFile(path.Join("../..", name))
@@ -74,7 +76,8 @@ func TestWordsAreFound(t *testing.T) {
 	}
 }
 
-// ourTexts lists the files that people read. What other programs have said is recorded in testdata folders: goldens of ours alone are read there.
+// ourTexts lists the files that people read. What other programs have said is recorded in testdata
+// folders: goldens of ours alone are read there.
 func ourTexts(t *testing.T) (names []string) {
 	t.Helper()
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")

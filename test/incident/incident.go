@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package incident has machines as public reports describe them: each file in reports is one, and its comment names the report.
+// Package incident has machines as public reports describe them: each file in reports is one, and
+// its comment names the report.
 package incident
 
 import (
@@ -33,8 +34,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// Incident is one report. Its section want has the codes of the root causes, unread what cannot be checked, do has a step a line, log the
-// kernel's lines; all other sections are files of the machine.
+// Incident is one report. Its section want has the codes of the root causes, unread what cannot be
+// checked, do has a step a line, log the kernel's lines; all other sections are files of the
+// machine.
 type Incident struct {
 	Name, Report, Want, Unread string
 
@@ -100,7 +102,8 @@ type World struct {
 // nodeName is what the cluster calls the machine, as clouds do another name than the machine's own.
 const nodeName = "gpu-1.internal"
 
-// Joined is the working machine in a cluster that has its Node, with the toolkit and a device plugin, if they are wanted.
+// Joined is the working machine in a cluster that has its Node, with the toolkit and a device
+// plugin, if they are wanted.
 func Joined(t *testing.T, plugin bool) *World {
 	t.Helper()
 	w := &World{Machine: Working(t), Server: kubesim.New(kubesim.User{}), Rooms: map[string]host.Room{}, cri: [2]byte{1, 1}, offers: 8, pods: map[string]string{}}
@@ -197,8 +200,9 @@ func field(n int, data string) string {
 	return string(binary.AppendUvarint([]byte{byte(n<<3 | 2)}, uint64(len(data)))) + data
 }
 
-// Status is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what containerd says before it has found a
-// network configuration: https://github.com/containerd/containerd/issues/8419; internal/cri/server/status.go there.
+// Status is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what
+// containerd says before it has found a network configuration:
+// https://github.com/containerd/containerd/issues/8419; internal/cri/server/status.go there.
 func Status(runtime, network byte) []byte {
 	of := func(kind string, ready byte, reason, words string) string {
 		text := field(1, kind) + "\x10" + string(ready)
@@ -310,7 +314,8 @@ func (w *World) step(line string) {
 	}
 }
 
-// certificate has kubelet's credentials be a certificate of a user, valid from and until so long after the machine's clock.
+// certificate has kubelet's credentials be a certificate of a user, valid from and until so long
+// after the machine's clock.
 func (w *World) certificate(of string, from, until time.Duration) {
 	now := w.Machine.Node().Now()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(w.t)

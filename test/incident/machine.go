@@ -24,7 +24,8 @@ type Machine struct {
 	all *txtar.Archive
 }
 
-// Working is the recorded machine ubuntu24-h100 with a driver that works: driver.txtar says what that adds.
+// Working is the recorded machine ubuntu24-h100 with a driver that works: driver.txtar says what
+// that adds.
 func Working(t *testing.T) *Machine {
 	t.Helper()
 	m := &Machine{t, &txtar.Archive{}}
@@ -163,14 +164,16 @@ func (m *Machine) Fails(unit string) {
 	m.Change("sim.toml", from+`"active"`, from+`"failed"`)
 }
 
-// Loops has a daemon end after each start: systemctl status says "activating (auto-restart)" of kubelet then, https://pastebin.com/9pgtDMNu and
+// Loops has a daemon end after each start: systemctl status says "activating (auto-restart)" of
+// kubelet then, https://pastebin.com/9pgtDMNu and
 // https://github.com/kubernetes/kubernetes/issues/83936.
 func (m *Machine) Loops(unit string) {
 	from := "name = \"" + unit + ".service\"\nenabled = \"enabled\"\nactive = "
 	m.Change("sim.toml", from+`"active"`, from+"\"activating\"\nsub = \"auto-restart\"")
 }
 
-// Module puts an open module nvidia into a kernel's folder: what modinfo prints of one, in an ELF file.
+// Module puts an open module nvidia into a kernel's folder: what modinfo prints of one, in an ELF
+// file.
 func (m *Machine) Module(kernel, version string) {
 	info := strings.Join([]string{"license=Dual MIT/GPL", "version=" + version, "firmware=nvidia/" + version + "/gsp_ga10x.bin", "vermagic=" + kernel + " SMP preempt mod_unload modversions "}, "\x00") + "\x00"
 	const names = "\x00.modinfo\x00.shstrtab\x00"
@@ -189,7 +192,8 @@ func (m *Machine) Module(kernel, version string) {
 	m.Put("usr/lib/modules/"+kernel+"/updates/dkms/nvidia-uvm.ko size=4000000", "")
 }
 
-// Upgrade replaces all packages of the driver, as unattended-upgrades does, and leaves the module that is loaded.
+// Upgrade replaces all packages of the driver, as unattended-upgrades does, and leaves the module
+// that is loaded.
 func (m *Machine) Upgrade(version string) {
 	for _, lib := range []string{"libnvidia-ml.so", "libcuda.so"} {
 		at := "usr/lib/x86_64-linux-gnu/" + lib + "."
@@ -220,7 +224,8 @@ func (m *Machine) Package(name, status string) {
 	m.Change("var/lib/dpkg/status", "Package: "+name+"\nStatus: install ok installed", "Package: "+name+"\nStatus: "+status)
 }
 
-// Metal makes a machine without hypervisor of it, the link of whose second GPU has so many lanes; port and GPU can have 16.
+// Metal makes a machine without hypervisor of it, the link of whose second GPU has so many lanes;
+// port and GPU can have 16.
 func (m *Machine) Metal(lanes string) {
 	m.Settings("[[command]]\nargv = [\"systemd-detect-virt\", \"--quiet\"]\nexit = 1\n")
 	address, port := m.GPUs()[1], "sys/devices/pci0000:17/0000:17:01.0"

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// scenario is a command in which something goes wrong, on a root folder that earlier commands have made of the fresh one.
+// scenario is a command in which something goes wrong, on a root folder that earlier commands have
+// made of the fresh one.
 type scenario struct {
 	name    string
 	earlier []string
@@ -50,8 +51,8 @@ var kinds = []inject.Injection{
 type prepared struct {
 	scenario
 	start string
-	// first is the tree that gpuadm has never touched, straight that of the command when nothing goes wrong, and applied
-	// the one in which the next apply shall end.
+	// first is the tree that gpuadm has never touched, straight that of the command when nothing
+	// goes wrong, and applied the one in which the next apply shall end.
 	first, straight, applied tree
 	// calls are the mutating calls of the command when nothing goes wrong.
 	calls []inject.Call
@@ -59,8 +60,8 @@ type prepared struct {
 	judged sync.Map
 }
 
-// TestAnyCall lets something go wrong at the mutating calls of a command, at one of them in each run, and shows that both
-// the next apply and the next undo end as if nothing had.
+// TestAnyCall lets something go wrong at the mutating calls of a command, at one of them in each
+// run, and shows that both the next apply and the next undo end as if nothing had.
 func TestAnyCall(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios {
@@ -99,8 +100,8 @@ func prepare(t *testing.T, s scenario) *prepared {
 	return p
 }
 
-// each injects at every call, until the command ends before the injection is reached; or in the sample, at some of those
-// that a run without injection makes, other ones for each kind.
+// each injects at every call, until the command ends before the injection is reached; or in the
+// sample, at some of those that a run without injection makes, other ones for each kind.
 func (p *prepared) each(t *testing.T, in inject.Injection, kind int) {
 	all := 0
 	for _, c := range p.calls {
@@ -176,8 +177,8 @@ func expect(t *testing.T, command string, r inject.Result, is, want tree) {
 	}
 }
 
-// judge wants what a command says to be fit for people: something if it failed, no trace of a crash, and no blame on others,
-// since nothing but gpuadm was at work here.
+// judge wants what a command says to be fit for people: something if it failed, no trace of a
+// crash, and no blame on others, since nothing but gpuadm was at work here.
 func judge(t *testing.T, command string, r inject.Result) {
 	t.Helper()
 	check.That(t, r.Exit == 0 || r.Exit == 128+int(unix.SIGKILL) || r.Exit == terminated || strings.TrimSpace(r.Stderr) != "", "%s: exit %d, and not a word", command, r.Exit)
@@ -191,8 +192,9 @@ func judge(t *testing.T, command string, r inject.Result) {
 	}
 }
 
-// named is the name under which a message shall speak of the file that a call is about: that of its folder if the file has
-// only a temporary one, or is a blob, whose name says nothing to an operator.
+// named is the name under which a message shall speak of the file that a call is about: that of its
+// folder if the file has only a temporary one, or is a blob, whose name says nothing to an
+// operator.
 func named(c inject.Call, root string) string {
 	before, after, two := strings.Cut(c.What, " → ")
 	if two && strings.HasPrefix(c.Name, "rename") {

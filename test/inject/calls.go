@@ -35,13 +35,15 @@ var names = sync.OnceValue(func() map[uint64]string {
 // lengthOf says of a call that writes which of its arguments is how much. It is never the first.
 var lengthOf = map[string]int{"write": 2, "pwrite64": 2, "writev": 2, "pwritev": 2}
 
-// flagsOf says of a call that opens which of its arguments has the flags, and changes are those that can change a file.
+// flagsOf says of a call that opens which of its arguments has the flags, and changes are those
+// that can change a file.
 var flagsOf = map[string]uint32{"open": 1, "openat": 2}
 
 const changes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 
-// mutating says what a thread is about to do, and whether it changes files: writing to a pipe or a device, which is where
-// output goes, does not. Files that are opened for reading do not come here: see filter.
+// mutating says what a thread is about to do, and whether it changes files: writing to a pipe or a
+// device, which is where output goes, does not. Files that are opened for reading do not come here:
+// see filter.
 func mutating(tid int, info Syscall) (Call, bool) {
 	name, ok := names()[info.Nr]
 	if !ok {

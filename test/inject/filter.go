@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filter is the BPF program that makes the kernel stop a thread at calls that may change files, and at no others: a stop at
-// each of a Go program's many calls would make it ten times slower. See seccomp(2), SECCOMP_RET_TRACE.
+// filter is the BPF program that makes the kernel stop a thread at calls that may change files, and
+// at no others: a stop at each of a Go program's many calls would make it ten times slower. See
+// seccomp(2), SECCOMP_RET_TRACE.
 func filter() []unix.SockFilter {
 	const (
 		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -38,8 +39,9 @@ func filter() []unix.SockFilter {
 	return append(program, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// install gives a thread that has just stopped at its exec the filter. Only the thread itself can take it, so it is made to
-// do so: two system calls in place of its first instructions, which are restored afterwards.
+// install gives a thread that has just stopped at its exec the filter. Only the thread itself can
+// take it, so it is made to do so: two system calls in place of its first instructions, which are
+// restored afterwards.
 func install(tid int) error {
 	var before unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &before); err != nil {
@@ -87,7 +89,8 @@ func install(tid int) error {
 	return unix.PtraceSetRegs(tid, &before)
 }
 
-// step lets a thread take one instruction with the registers given, and gives back those it has then.
+// step lets a thread take one instruction with the registers given, and gives back those it has
+// then.
 func step(tid int, r *registers) error {
 	if err := unix.PtraceSetRegs(tid, (*unix.PtraceRegs)(r)); err != nil {
 		return err

@@ -24,8 +24,8 @@ import (
 // whole asks for every injection at every call; without it there is a sample.
 var whole = os.Getenv("INJECT_ALL") != ""
 
-// scratch is a folder for root folders and the program. Nothing here tests a power cut, so memory is as good as a disk, and
-// a disk would only be slower.
+// scratch is a folder for root folders and the program. Nothing here tests a power cut, so memory
+// is as good as a disk, and a disk would only be slower.
 var scratch = sync.OnceValues(func() (string, error) {
 	var room unix.Statfs_t
 	in := "/dev/shm"
@@ -55,7 +55,8 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// go test keeps a result until something changes that the test has read, and knows nothing of what go build reads.
+	// go test keeps a result until something changes that the test has read, and knows nothing of
+	// what go build reads.
 	err = filepath.WalkDir("../..", func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
 			return fs.SkipDir
@@ -117,8 +118,8 @@ handler = "gpu"
 `
 )
 
-// fresh makes the root folder that all scenarios begin with: a recorded Debian with its container engine, and a
-// configuration that has an owner, a mode and an attribute of its own.
+// fresh makes the root folder that all scenarios begin with: a recorded Debian with its container
+// engine, and a configuration that has an owner, a mode and an attribute of its own.
 func fresh(t *testing.T, root string) {
 	t.Helper()
 	layOut(t, "../hosts/debian12-containerd16.txtar", root)

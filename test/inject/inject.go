@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inject runs an unmodified program and makes one of its system calls that change files go wrong: the program is killed there, or the call
-// fails, or a signal arrives. Tests use it to show that a program leaves nothing behind that it cannot deal with the next time.
+// Package inject runs an unmodified program and makes one of its system calls that change files go
+// wrong: the program is killed there, or the call fails, or a signal arrives. Tests use it to show
+// that a program leaves nothing behind that it cannot deal with the next time.
 //
-// It is made with ptrace(2), not with strace's inject, which counts calls for each thread by itself: a Go program's calls
-// come from whatever thread is free, so "the 17th call that changes a file" has no number there.
+// It is made with ptrace(2), not with strace's inject, which counts calls for each thread by
+// itself: a Go program's calls come from whatever thread is free, so "the 17th call that changes a
+// file" has no number there.
 package inject
 
 import (
@@ -26,18 +28,22 @@ const (
 	Kill
 	// KillAfter ends it once the call has returned.
 	KillAfter
-	// Torn lets a write write half of what it was given, and then ends the program. Only writes count.
+	// Torn lets a write write half of what it was given, and then ends the program. Only writes
+	// count.
 	Torn
 	// Errno makes the call return an error in place of doing anything.
 	Errno
-	// Full does so from this call on to all that need room on a disk, as on one that is full. Only those count.
+	// Full does so from this call on to all that need room on a disk, as on one that is full. Only
+	// those count.
 	Full
-	// Signal sends a signal while the program makes the call; what the program does then is its own affair.
+	// Signal sends a signal while the program makes the call; what the program does then is its own
+	// affair.
 	Signal
 )
 
-// Injection is what shall happen, and at which of the program's mutating calls: counted from 1, over all of its threads and
-// children, in the order in which they enter them. A zero At never comes.
+// Injection is what shall happen, and at which of the program's mutating calls: counted from 1,
+// over all of its threads and children, in the order in which they enter them. A zero At never
+// comes.
 type Injection struct {
 	Kind   Kind
 	At     int
@@ -96,8 +102,8 @@ type Result struct {
 	Hit *Call
 }
 
-// Run runs a command to its end with one injection. It takes the command's output, so Stdout and Stderr must be unset.
-// An error says that the command could not be traced, not that it failed.
+// Run runs a command to its end with one injection. It takes the command's output, so Stdout and
+// Stderr must be unset. An error says that the command could not be traced, not that it failed.
 func Run(cmd *exec.Cmd, in Injection) (r Result, err error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -74,7 +74,8 @@ func TestCalls(t *testing.T) {
 		"exit %d, %q, %q, calls %v, hit %v", r.Exit, r.Stdout, r.Stderr, r.Calls, r.Hit)
 }
 
-// TestAtEachCall injects at each of the known calls: two kinds that end the program, by turns, then two errors, and now and then a signal.
+// TestAtEachCall injects at each of the known calls: two kinds that end the program, by turns, then
+// two errors, and now and then a signal.
 func TestAtEachCall(t *testing.T) {
 	t.Parallel()
 	all := len(steps())

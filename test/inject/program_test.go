@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A step is one system call of the program that the tests of the tracer trace: this test program, started again.
+// A step is one system call of the program that the tests of the tracer trace: this test program,
+// started again.
 type step struct {
 	call, what string
 	do         func(*calls) error
@@ -57,8 +58,9 @@ func steps() []step {
 	}
 }
 
-// What the environment variables that start this program again name: the folder for the steps, the file for the child,
-// whether to wait for a SIGTERM at the end, and whether to go on after an error.
+// What the environment variables that start this program again name: the folder for the steps, the
+// file for the child, whether to wait for a SIGTERM at the end, and whether to go on after an
+// error.
 const (
 	stepsFolder = "INJECT_STEPS"
 	childFile   = "INJECT_CHILD"

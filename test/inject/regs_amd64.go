@@ -22,7 +22,8 @@ func skip(tid, result int) error {
 	return change(tid, func(r *registers) { r.Orig_rax = ^uint64(0); r.setResult(result) })
 }
 
-// oldCalls are those that this architecture has beside the ones that all have: C programs use them, Go does not.
+// oldCalls are those that this architecture has beside the ones that all have: C programs use them,
+// Go does not.
 func oldCalls() map[uint64]string {
 	return map[uint64]string{
 		unix.SYS_OPEN: "open", unix.SYS_CREAT: "creat", unix.SYS_RENAME: "rename", unix.SYS_UNLINK: "unlink",

@@ -19,8 +19,8 @@ func (r *registers) stack() uint64       { return r.Sp }
 // callInstruction is "svc #0".
 var callInstruction = []byte{0x01, 0x00, 0x00, 0xd4}
 
-// skip makes the kernel leave out the call that a thread has just entered, and return a result. The call's number has a
-// register set of its own here: arch/arm64/kernel/ptrace.c.
+// skip makes the kernel leave out the call that a thread has just entered, and return a result. The
+// call's number has a register set of its own here: arch/arm64/kernel/ptrace.c.
 func skip(tid, result int) error {
 	none := int32(-1)
 	set := unix.Iovec{Base: (*byte)(unsafe.Pointer(&none)), Len: uint64(unsafe.Sizeof(none))}

@@ -15,8 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
-// TestSwappedRoot has a process without rights exchange the root folder for a link to another machine's files, as fast as it can,
-// while the unmodified program applies and undoes: it works on the root folder, or says why it does not, and never elsewhere.
+// TestSwappedRoot has a process without rights exchange the root folder for a link to another
+// machine's files, as fast as it can, while the unmodified program applies and undoes: it works on
+// the root folder, or says why it does not, and never elsewhere.
 func TestSwappedRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be led astray by another user")

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Alone runs f on a thread of its own that has no child processes, and that ends with f. A wait for all children there takes none of another test: Go
-// starts commands from any thread that is free, so any other thread may be the parent of another test's command, for which os/exec waits.
+// Alone runs f on a thread of its own that has no child processes, and that ends with f. A wait for
+// all children there takes none of another test: Go starts commands from any thread that is free,
+// so any other thread may be the parent of another test's command, for which os/exec waits.
 func Alone(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -27,8 +28,9 @@ func Alone(f func()) {
 	<-done
 }
 
-// childless reports whether the calling thread has no children, and gets none from others: what a thread that ends leaves
-// behind goes to the process's first one (kernel/exit.c, find_alive_thread).
+// childless reports whether the calling thread has no children, and gets none from others: what a
+// thread that ends leaves behind goes to the process's first one (kernel/exit.c,
+// find_alive_thread).
 func childless() bool {
 	if unix.Gettid() == os.Getpid() {
 		return false

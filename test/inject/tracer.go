@@ -22,7 +22,8 @@ type tracer struct {
 	err     error
 }
 
-// options: follow threads and children, stop at the filter's calls, tell system calls from signals, and end all of them with the tracer.
+// options: follow threads and children, stop at the filter's calls, tell system calls from signals,
+// and end all of them with the tracer.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 
@@ -106,7 +107,8 @@ func (t *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 	}
 }
 
-// Syscall is a system call that a traced thread is at: struct ptrace_syscall_info of ptrace(2), PTRACE_GET_SYSCALL_INFO.
+// Syscall is a system call that a traced thread is at: struct ptrace_syscall_info of ptrace(2),
+// PTRACE_GET_SYSCALL_INFO.
 type Syscall struct {
 	Op   uint8 // 1: it enters the call, 2: the call returns
 	_    [3]uint8

@@ -30,8 +30,8 @@ const own = "var/lib/gpuadm"
 // tree is what lies in a root folder outside gpuadm's own: by name, all that can be said of it.
 type tree map[string]string
 
-// readTree reads a root folder, and names what should lie in none: files that a run has left half made, and files of
-// gpuadm's own that others may read.
+// readTree reads a root folder, and names what should lie in none: files that a run has left half
+// made, and files of gpuadm's own that others may read.
 func readTree(t *testing.T, root string) (tree, []string) {
 	t.Helper()
 	is := tree{}
@@ -64,7 +64,8 @@ func readTree(t *testing.T, root string) (tree, []string) {
 // changing finds what differs from run to run: times, run IDs, temporary names.
 var changing = regexp.MustCompile(`\d{4}-?\d\d-?\d\dT[0-9:.]+Z(-\d+)?|\.gpuadm-[a-z0-9]{16}\.tmp`)
 
-// state is a digest of all that lies in a root folder, gpuadm's own included, but for what differs from run to run.
+// state is a digest of all that lies in a root folder, gpuadm's own included, but for what differs
+// from run to run.
 func state(t *testing.T, root string) string {
 	t.Helper()
 	sum := sha256.New()

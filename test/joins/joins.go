@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package joins is what the tests of all ways to join share: a machine, a spec, and what an error says.
+// Package joins is what the tests of all ways to join share: a machine, a spec, and what an error
+// says.
 package joins
 
 import (

@@ -26,8 +26,9 @@ const ansibleHosts = `all:
     n2: {gpuadm_source: /root/gpuadm-lab, gpuadm_sha256: "%x"}
 `
 
-// TestLabAnsible: the role, as ansible-galaxy installs it, takes two hosts through check mode, an apply that reboots one of them, the same
-// again; if the whole lab runs also a lock that another gpuadm holds, mistakes, and an undo.
+// TestLabAnsible: the role, as ansible-galaxy installs it, takes two hosts through check mode, an
+// apply that reboots one of them, the same again; if the whole lab runs also a lock that another
+// gpuadm holds, mistakes, and an undo.
 func TestLabAnsible(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, 2)

@@ -22,8 +22,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabBakeHindered: the disk of an image is full, and then bake is killed at up to 20 random moments. Each next bake goes on, and the
-// last one has a sealed image that a further bake does not change. SEED repeats a run.
+// TestLabBakeHindered: the disk of an image is full, and then bake is killed at up to 20 random
+// moments. Each next bake goes on, and the last one has a sealed image that a further bake does not
+// change. SEED repeats a run.
 func TestLabBakeHindered(t *testing.T) {
 	t.Parallel()
 	lab.Asked(t)
@@ -83,8 +84,8 @@ func TestLabBakeHindered(t *testing.T) {
 	}))
 }
 
-// killedAfter kills a bake after a time, or says that it ended before with an image that is baked. What an earlier one left at
-// work, say apt, it waits for.
+// killedAfter kills a bake after a time, or says that it ended before with an image that is baked.
+// What an earlier one left at work, say apt, it waits for.
 func (i img) killedAfter(bake []string, after time.Duration) (baked bool) {
 	i.t.Helper()
 	eventually(func() bool {
@@ -100,8 +101,9 @@ func (i img) killedAfter(bake []string, after time.Duration) (baked bool) {
 	return baked
 }
 
-// TestSlowBake: Debian's real open kernel modules are baked into a root folder with Debian's kernel, which does not run here, and the
-// image boots, without a network, with nothing left to make.
+// TestSlowBake: Debian's real open kernel modules are baked into a root folder with Debian's
+// kernel, which does not run here, and the image boots, without a network, with nothing left to
+// make.
 func TestSlowBake(t *testing.T) {
 	lab.Asked(t)
 	mirror, err := parts.DebianMirror(t.Context())
@@ -132,8 +134,9 @@ func TestSlowBake(t *testing.T) {
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }
 
-// TestSlowMkosi: Debian 13's mkosi builds the recipe of images/mkosi, with the driver of the lab's repository. mkosi's scripts run
-// without /sys. The image is sealed, and nothing is left to make in it but at first boot.
+// TestSlowMkosi: Debian 13's mkosi builds the recipe of images/mkosi, with the driver of the lab's
+// repository. mkosi's scripts run without /sys. The image is sealed, and nothing is left to make in
+// it but at first boot.
 func TestSlowMkosi(t *testing.T) {
 	lab.Asked(t)
 	mirror, err := parts.DebianMirror(t.Context())
@@ -158,7 +161,8 @@ func TestSlowMkosi(t *testing.T) {
 		here.must("cp", filepath.Join(lab.Source(), "bin/gpuadm"), c.Root+"/usr/bin")
 		spec := strings.NewReplacer(repos.Mirror, "file:///srv/repo", repos.Key, "/srv/repo/key.asc").Replace(n.spec("580.65.06", "1.18.0"))
 		here.put("/recipe/node.toml", spec+"[runtime]\n", 0o644)
-		// The mirror given as a local one: mkosi then asks for no other, such as that of debug symbols.
+		// The mirror given as a local one: mkosi then asks for no other, such as that of debug
+		// symbols.
 		const build = `set -e; apt-get -q update
 apt-get -q -y --no-install-recommends install mkosi systemd-repart systemd-ukify systemd-boot-efi dosfstools mtools e2fsprogs cpio zstd kmod
 cd /recipe; exec mkosi --local-mirror="$0" --format=directory --workspace-directory=/var/tmp --extra-tree=repo:/srv/repo build`

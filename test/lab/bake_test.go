@@ -66,7 +66,8 @@ func (i img) get(name string) string {
 
 func (i img) has(name string) bool { _, err := os.Lstat(i.root + name); return err == nil }
 
-// furnish makes of a Debian with the headers of a kernel an image that has the kernel, GPUs at its boot, and a spec.
+// furnish makes of a Debian with the headers of a kernel an image that has the kernel, GPUs at its
+// boot, and a spec.
 func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 	i.t.Helper()
 	found, err := filepath.Glob(i.root + "/lib/modules/*/build")
@@ -95,8 +96,9 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 	i.put("/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o444)
 }
 
-// TestLabBake: a Debian with a kernel that does not run is baked from a repository, killed in the midst of it, baked again, and
-// sealed. The same disk then boots without that repository or any other, and its boot unit makes it a node.
+// TestLabBake: a Debian with a kernel that does not run is baked from a repository, killed in the
+// midst of it, baked again, and sealed. The same disk then boots without that repository or any
+// other, and its boot unit makes it a node.
 func TestLabBake(t *testing.T) {
 	t.Parallel()
 	lab.Asked(t)
@@ -177,8 +179,8 @@ func TestLabBakeDnf(t *testing.T) {
 	}))
 }
 
-// asPlanned holds that a bake made what --dry-run said, in that order, and nothing that it deferred until first boot. Packages that dnf
-// adds are known once its lists are read.
+// asPlanned holds that a bake made what --dry-run said, in that order, and nothing that it deferred
+// until first boot. Packages that dnf adds are known once its lists are read.
 func asPlanned(t *testing.T, planned converge.Plan, events string) {
 	t.Helper()
 	var want, got []string
@@ -264,8 +266,8 @@ func (i img) killed(bake []string) {
 	}
 }
 
-// TestLabBakeThisMachine: a build machine bakes itself. No daemon is started, its running kernel counts for nothing, and its
-// next boot makes what was deferred.
+// TestLabBakeThisMachine: a build machine bakes itself. No daemon is started, its running kernel
+// counts for nothing, and its next boot makes what was deferred.
 func TestLabBakeThisMachine(t *testing.T) {
 	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
@@ -282,8 +284,9 @@ func TestLabBakeThisMachine(t *testing.T) {
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }
 
-// TestLabBakeModuleKey: an image for Secure Boot is refused without a key. With one its DKMS signs by it, with another one the modules
-// are built again, openssl proves each signature, and no private key is in the image.
+// TestLabBakeModuleKey: an image for Secure Boot is refused without a key. With one its DKMS signs
+// by it, with another one the modules are built again, openssl proves each signature, and no
+// private key is in the image.
 func TestLabBakeModuleKey(t *testing.T) {
 	t.Parallel()
 	lab.Asked(t)
@@ -302,8 +305,8 @@ func TestLabBakeModuleKey(t *testing.T) {
 	})
 }
 
-// TestLabBakeThisMachineSigned: a build machine that bakes itself signs by a key in its memory. One on its disk would be in the image:
-// that is refused.
+// TestLabBakeThisMachineSigned: a build machine that bakes itself signs by a key in its memory. One
+// on its disk would be in the image: that is refused.
 func TestLabBakeThisMachineSigned(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)

@@ -20,10 +20,12 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestBenchDriver prints the processor time and the time by the clock of an install of driver, toolkit and containerd's configuration,
-// of a second apply, and of a driver's upgrade: by gpuadm, and by the shell commands that one careful person would write, on two hosts
-// with the same repository and Debian's own lists, which apt reads whenever it is asked. Who begins alternates. The lab's packages are
-// small and near, so real ones have the ratios closer to 1. The figures are not judged here; that both install the same packages is.
+// TestBenchDriver prints the processor time and the time by the clock of an install of driver,
+// toolkit and containerd's configuration, of a second apply, and of a driver's upgrade: by gpuadm,
+// and by the shell commands that one careful person would write, on two hosts with the same
+// repository and Debian's own lists, which apt reads whenever it is asked. Who begins alternates.
+// The lab's packages are small and near, so real ones have the ratios closer to 1. The figures are
+// not judged here; that both install the same packages is.
 func TestBenchDriver(t *testing.T) {
 	lab.Asked(t)
 	const rounds = 4
@@ -130,7 +132,8 @@ func debianLists(t *testing.T) map[string]string {
 	return files
 }
 
-// shell is the same by hand: every package in its exact version, since apt takes the newest of those that are not named.
+// shell is the same by hand: every package in its exact version, since apt takes the newest of
+// those that are not named.
 func (n driverNode) shell() string {
 	set := slices.Concat(driverSet("580.65.06"), repos.DebSet("580.65.06", "libnvidia-encode1"), toolkitSet())
 	return "export DEBIAN_FRONTEND=noninteractive\n" +
@@ -154,12 +157,14 @@ func toolkitSet() []string {
 	return repos.DebSet("1.18.0", "nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1")
 }
 
-// A cost is what a script took, in seconds: of the clock, and of the processor with all its children.
+// A cost is what a script took, in seconds: of the clock, and of the processor with all its
+// children.
 type cost struct{ wall, cpu float64 }
 
 var timesOf = regexp.MustCompile(`real ([0-9.]+)\nuser ([0-9.]+)\nsys ([0-9.]+)`)
 
-// costs runs a script that has to exit with 0, or with 4 where gpuadm asks for a reboot: the kernel that runs is not among the host's.
+// costs runs a script that has to exit with 0, or with 4 where gpuadm asks for a reboot: the kernel
+// that runs is not among the host's.
 func (n driverNode) costs(script string) cost {
 	n.t.Helper()
 	n.Put("/run/script", "set -e\n"+script, 0o644)
@@ -191,11 +196,13 @@ func (n driverNode) installed() map[string]string {
 	return list
 }
 
-// TestLabConvergedRatio prints how long an apply takes that has nothing to do, beside nvidia-ctk runtime configure on the
-// same live host in the same minute, by hyperfine. The host's own figures say little, so it is the ratio that counts; it
-// is not judged here, since a busy machine would make that a lottery.
+// TestLabConvergedRatio prints how long an apply takes that has nothing to do, beside nvidia-ctk
+// runtime configure on the same live host in the same minute, by hyperfine. The host's own figures
+// say little, so it is the ratio that counts; it is not judged here, since a busy machine would
+// make that a lottery.
 //
-// nvidia-ctk is given a copy of the daemon's file: it writes on every run, and would make the daemon stale.
+// nvidia-ctk is given a copy of the daemon's file: it writes on every run, and would make the
+// daemon stale.
 func TestLabConvergedRatio(t *testing.T) {
 	lab.Nightly(t)
 	each(t, nil, func(t *testing.T, o lab.Options) {

@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// kubelet is a fake with what matters of the real one's unit: it is enabled, and comes back by itself.
+// kubelet is a fake with what matters of the real one's unit: it is enabled, and comes back by
+// itself.
 //
 //go:embed testdata/kubelet.service
 var kubelet string
@@ -62,8 +63,8 @@ func (n node) monotonic(unit, property string) int {
 	return us
 }
 
-// TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts. After an undo of the containerd part it
-// leaves the node alone, and kubelet starts.
+// TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts. After
+// an undo of the containerd part it leaves the node alone, and kubelet starts.
 func TestLabBootUnit(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)
@@ -100,7 +101,8 @@ func TestLabBootUnit(t *testing.T) {
 	check.None(t, first.Diff(n.files()), "after undo:")
 }
 
-// TestLabGate: a node that cannot converge has no kubelet; once it is repaired, kubelet comes by itself.
+// TestLabGate: a node that cannot converge has no kubelet; once it is repaired, kubelet comes by
+// itself.
 func TestLabGate(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)
@@ -118,7 +120,8 @@ func TestLabGate(t *testing.T) {
 	n.active("kubelet.service", "active")
 }
 
-// TestLabPowerLossThenBootUnit: power fails in the middle of an apply; the boot unit finishes the job before kubelet.
+// TestLabPowerLossThenBootUnit: power fails in the middle of an apply; the boot unit finishes the
+// job before kubelet.
 func TestLabPowerLossThenBootUnit(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)
@@ -145,8 +148,9 @@ func TestLabPowerLossThenBootUnit(t *testing.T) {
 //go:embed testdata/overlaid.go.txt
 var overlaid string
 
-// withLabStage builds gpuadm from this tree with package labstage's stage in front of its own, and returns the binary's
-// bytes. The tree is not written to: the compiler reads two files elsewhere (go help build, -overlay).
+// withLabStage builds gpuadm from this tree with package labstage's stage in front of its own, and
+// returns the binary's bytes. The tree is not written to: the compiler reads two files elsewhere
+// (go help build, -overlay).
 func withLabStage(t *testing.T) string {
 	t.Helper()
 	top := must.Get(filepath.Abs(filepath.Join("..", "..")))(t)
@@ -179,7 +183,8 @@ func withLabStage(t *testing.T) string {
 	return string(text)
 }
 
-// rebootNode has a fake kubelet, a gpuadm with a stage that may need a reboot ahead of all others, and the setting that it shall make.
+// rebootNode has a fake kubelet, a gpuadm with a stage that may need a reboot ahead of all others,
+// and the setting that it shall make.
 func rebootNode(t *testing.T, setting string) node {
 	t.Helper()
 	n := bootNode(t)
@@ -188,9 +193,10 @@ func rebootNode(t *testing.T, setting string) node {
 	return n
 }
 
-// TestLabRebootInTheMiddle: apply --reboot refuses where nothing would continue the run after the reboot. With the boot unit it
-// reboots the host when a change asks for it and all is in the journal; the boot unit makes the rest, and kubelet starts
-// after that. Once nothing needs a reboot, none is made.
+// TestLabRebootInTheMiddle: apply --reboot refuses where nothing would continue the run after the
+// reboot. With the boot unit it reboots the host when a change asks for it and all is in the
+// journal; the boot unit makes the rest, and kubelet starts after that. Once nothing needs a
+// reboot, none is made.
 func TestLabRebootInTheMiddle(t *testing.T) {
 	t.Parallel()
 	n := rebootNode(t, "")
@@ -230,8 +236,8 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	check.That(t, r.Stdout == "Nothing to do.\n" && n.BootID() == id, "nothing needs a reboot: %s", r)
 }
 
-// TestLabRebootInVain: a change that still does not hold after the second reboot is not repeated for ever: the boot unit
-// says so and kubelet is held back, until it holds.
+// TestLabRebootInVain: a change that still does not hold after the second reboot is not repeated
+// for ever: the boot unit says so and kubelet is held back, until it holds.
 func TestLabRebootInVain(t *testing.T) {
 	t.Parallel()
 	n := rebootNode(t, labstage.Never)
@@ -257,15 +263,17 @@ const (
 	// aGenerator does of cloud-init's what others see: the folder is there before any unit starts.
 	// Source: https://github.com/canonical/cloud-init, systemd/cloud-init-generator.tmpl.
 	aGenerator = "#!/bin/sh\nmkdir -p /run/cloud-init\n: >/run/cloud-init/enabled\n"
-	// aScript is a user-data script that writes the spec in two parts; cloud-init writes its result when the last stage ends.
+	// aScript is a user-data script that writes the spec in two parts; cloud-init writes its result
+	// when the last stage ends.
 	aScript = "#!/bin/sh -e\ncat /opt/spec.1 >/etc/gpuadm/node.toml\nsleep 1\ncat /opt/spec.2 >>/etc/gpuadm/node.toml\nsleep 5\necho '{}' >/run/cloud-init/result.json\n"
 	// cloudFinal has the order of Debian's. Source: systemd/cloud-final.service there.
 	cloudFinal = "[Unit]\nAfter=network-online.target multi-user.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/opt/user-data\n[Install]\nWantedBy=cloud-init.target\n"
 	cloudInit  = "[Unit]\nAfter=multi-user.target\n[Install]\nWantedBy=multi-user.target\n"
 )
 
-// TestLabLateSpec: a user-data script writes the spec after kubelet has started. Kubelet stops, gpuadm applies the spec, and only then
-// kubelet starts again. Once cloud-init has ended, an edit changes nothing by itself.
+// TestLabLateSpec: a user-data script writes the spec after kubelet has started. Kubelet stops,
+// gpuadm applies the spec, and only then kubelet starts again. Once cloud-init has ended, an edit
+// changes nothing by itself.
 func TestLabLateSpec(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)

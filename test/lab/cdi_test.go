@@ -22,7 +22,8 @@ const (
 	toolkit = "/etc/nvidia-container-runtime/config.toml"
 )
 
-// The toolkit's units, as deployments/systemd of https://github.com/NVIDIA/nvidia-container-toolkit has them at these versions.
+// The toolkit's units, as deployments/systemd of https://github.com/NVIDIA/nvidia-container-toolkit
+// has them at these versions.
 const (
 	cdiPathUnit = "[Unit]\nDescription=Trigger CDI refresh on NVIDIA driver or toolkit install / upgrade events\n\n[Path]\n" +
 		"PathChanged=/lib/modules/%v/modules.dep\nPathChanged=/lib/modules/%v/modules.dep.bin\nPathChanged=/usr/bin/nvidia-ctk\n\n[Install]\nWantedBy=multi-user.target\n"
@@ -35,14 +36,17 @@ var cdi1190 string
 //go:embed testdata/nvidia-cdi-refresh-1201.service
 var cdi1201 string
 
-// fakeDevices makes at each boot what the kernel modules and nvidia-modprobe make: device nodes, those of MIG included, and the file
-// that says which node is of which instance (15 GPU instances with 8 compute instances each, from 3 on).
-// Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
+// fakeDevices makes at each boot what the kernel modules and nvidia-modprobe make: device nodes,
+// those of MIG included, and the file that says which node is of which instance (15 GPU instances
+// with 8 compute instances each, from 3 on).
+// Source:
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 //
 //go:embed testdata/devices.sh
 var fakeDevices string
 
-// bootCDI boots a host with two fake A100, NVIDIA's own container toolkit, and the toolkit's units of a version.
+// bootCDI boots a host with two fake A100, NVIDIA's own container toolkit, and the toolkit's units
+// of a version.
 func bootCDI(t *testing.T, units map[string]string) gpuNode {
 	t.Helper()
 	p := parts.Get(t, parts.CTK, parts.Runtime, parts.Hook)
@@ -72,7 +76,8 @@ func bootCDI(t *testing.T, units map[string]string) gpuNode {
 	return n.with(t, "A100-40:2")
 }
 
-// inside runs a container with the program of the handler that containerd has loaded, and says what it sees of a GPU.
+// inside runs a container with the program of the handler that containerd has loaded, and says what
+// it sees of a GPU.
 func (n gpuNode) inside(name, devices string) lab.Result {
 	n.t.Helper()
 	options, _ := n.effect().Runtimes["nvidia"]["options"].(map[string]any)
@@ -81,14 +86,16 @@ func (n gpuNode) inside(name, devices string) lab.Result {
 	n.Must("mkdir", "-p", "/run/inside")
 	r := n.Exec("ctr", "-n", "lab", "run", "--rm", "--runc-binary", program, "--env", "NVIDIA_VISIBLE_DEVICES="+devices,
 		"--mount", "type=bind,src=/run/inside,dst=/inside,options=rbind:rw", "lab.invalid/busybox:1", name, "/bin/sh", "-c", "exec >/inside/"+name+"; "+look)
-	// containerd's pipes may lose what a container says just before it ends: containerd issue 770, concourse issue 6775.
+	// containerd's pipes may lose what a container says just before it ends: containerd issue 770,
+	// concourse issue 6775.
 	r.Stdout += n.Exec("cat", "/run/inside/"+name).Stdout
 	return r
 }
 
-// TestLabCDI: a real container, started through the handler that gpuadm configured, by NVIDIA's own runtime in CDI mode: the device
-// nodes and the driver's libraries are inside; the same of partitions that gpuadm made a moment ago; a machine without
-// nvidia-cdi-hook, or without the program that is to be the default, is refused before containerd is configured.
+// TestLabCDI: a real container, started through the handler that gpuadm configured, by NVIDIA's own
+// runtime in CDI mode: the device nodes and the driver's libraries are inside; the same of
+// partitions that gpuadm made a moment ago; a machine without nvidia-cdi-hook, or without the
+// program that is to be the default, is refused before containerd is configured.
 func TestLabCDI(t *testing.T) {
 	t.Parallel()
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit})
@@ -133,8 +140,9 @@ func TestLabCDI(t *testing.T) {
 	says(t, n.wants(0, runtime, "plan", "-v"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
 }
 
-// TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever order the toolkit's units ask for,
-// before kubelet starts where they can; no unit waits for itself.
+// TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever
+// order the toolkit's units ask for, before kubelet starts where they can; no unit waits for
+// itself.
 func TestLabCDIBoot(t *testing.T) {
 	t.Parallel()
 	for name, units := range map[string]map[string]string{

@@ -19,13 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroups are the control groups of one host, one folder in every hierarchy of this machine. Containers need the
-// controllers. Where the machine holds them in hierarchies of the first version, a host gets these: a second-version
-// hierarchy without controllers boots, but runc starts nothing in it ("cpu.weight: no such file").
+// cgroups are the control groups of one host, one folder in every hierarchy of this machine.
+// Containers need the controllers. Where the machine holds them in hierarchies of the first
+// version, a host gets these: a second-version hierarchy without controllers boots, but runc starts
+// nothing in it ("cpu.weight: no such file").
 type cgroups struct {
 	// Unified is the folder in the second version's hierarchy, "" if this machine has none.
 	Unified string
-	// First are the folders in the first version's hierarchies by controllers; empty if the second has all that counts.
+	// First are the folders in the first version's hierarchies by controllers; empty if the second
+	// has all that counts.
 	First map[string]string
 }
 
@@ -51,7 +53,8 @@ func newCgroups(name string) (cgroups, error) {
 		dir, at := filepath.Join(cgroupRoot, strings.TrimPrefix(part[1], "name=")), part[2]
 		switch {
 		case part[1] == "":
-			// At the top: a group that holds processes, as ours may, cannot give controllers to groups below it.
+			// At the top: a group that holds processes, as ours may, cannot give controllers to
+			// groups below it.
 			dir, at = unified, ""
 		case pure:
 			continue
@@ -84,7 +87,8 @@ func hasControllers(unified string) bool {
 	return err == nil && slices.Contains(has, "cpu") && slices.Contains(has, "memory") && slices.Contains(has, "pids")
 }
 
-// fillCpuset gives a new group its parent's processors: it starts without any, and then takes no process.
+// fillCpuset gives a new group its parent's processors: it starts without any, and then takes no
+// process.
 func fillCpuset(group string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(group), file))
@@ -112,8 +116,8 @@ func (g cgroups) all() []string {
 	return list
 }
 
-// enter moves the calling thread, and with it what it starts, into the groups of the first version; leave moves it back.
-// The thread must be locked meanwhile.
+// enter moves the calling thread, and with it what it starts, into the groups of the first version;
+// leave moves it back. The thread must be locked meanwhile.
 func (g cgroups) enter() error { return g.move(func(dir string) string { return dir }) }
 
 func (g cgroups) leave() error { return g.move(filepath.Dir) }
@@ -162,8 +166,9 @@ func (g cgroups) kill() error {
 	return nil
 }
 
-// thaw thaws all processes: a runc that is killed while it sets up a container leaves that frozen, and a frozen process of the first
-// version's hierarchy does not die. Source: Linux, Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
+// thaw thaws all processes: a runc that is killed while it sets up a container leaves that frozen,
+// and a frozen process of the first version's hierarchy does not die. Source: Linux,
+// Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
 func (g cgroups) thaw() {
 	if g.First["freezer"] == "" {
 		return
@@ -176,8 +181,8 @@ func (g cgroups) thaw() {
 	})
 }
 
-// empty removes the groups below the host's own, as a machine's reboot does: a kubelet that finds the groups of
-// containers that are gone waits for each of them.
+// empty removes the groups below the host's own, as a machine's reboot does: a kubelet that finds
+// the groups of containers that are gone waits for each of them.
 func (g cgroups) empty() error {
 	if !Until(time.Minute, func() bool {
 		left := false
@@ -191,7 +196,8 @@ func (g cgroups) empty() error {
 	if g.Unified == "" {
 		return nil
 	}
-	// A group that gives controllers to groups below it takes no process: the next boot needs a fresh one. Source: cgroups(7).
+	// A group that gives controllers to groups below it takes no process: the next boot needs a
+	// fresh one. Source: cgroups(7).
 	err := syscall.Rmdir(g.Unified)
 	if err == nil {
 		err = os.Mkdir(g.Unified, 0o755)
@@ -234,8 +240,9 @@ func (g cgroups) remove() error {
 	return nil
 }
 
-// Each host's daemons have 7 to 12 inotify instances, and all hosts run as the same user of one kernel, which allows 128. Beyond that
-// containerd starts without its CRI plugin, and kubelet without its watches. Sources: inotify(7);
+// Each host's daemons have 7 to 12 inotify instances, and all hosts run as the same user of one
+// kernel, which allows 128. Beyond that containerd starts without its CRI plugin, and kubelet
+// without its watches. Sources: inotify(7);
 // https://kind.sigs.k8s.io/docs/user/known-issues/#pod-errors-due-to-too-many-open-files.
 const (
 	inotifyFile = "/proc/sys/fs/inotify/max_user_instances"

@@ -41,7 +41,8 @@ func newCrash(t *testing.T, o lab.Options) *crash {
 	return c
 }
 
-// heal applies again after something went wrong, and wants what an apply that was not disturbed makes.
+// heal applies again after something went wrong, and wants what an apply that was not disturbed
+// makes.
 func (c *crash) heal() {
 	c.t.Helper()
 	c.gpuadm(0, "apply")
@@ -50,7 +51,8 @@ func (c *crash) heal() {
 	c.gpuadm(0, "status")
 }
 
-// clean takes away what apply left behind and the next apply did not take away, and notes one of each kind.
+// clean takes away what apply left behind and the next apply did not take away, and notes one of
+// each kind.
 func (c *crash) clean(touch lab.Touch) {
 	c.t.Helper()
 	for _, name := range c.leftovers() {
@@ -88,8 +90,9 @@ func (c *crash) startAgain() {
 	c.Must("rm", "-rf", state)
 }
 
-// TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches, or each fifth. Applied again, it ends with
-// the same tree and a working daemon; undone, in the tree from before.
+// TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches, or
+// each fifth. Applied again, it ends with the same tree and a working daemon; undone, in the tree
+// from before.
 func TestLabKilledAtEachTouch(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, o lab.Options) {
@@ -108,8 +111,9 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 	})
 }
 
-// TestLabPowerLoss: the host's power is lost at ten random moments of an apply: before a random touch, or up to a fifth of a
-// second later, when systemd or containerd may be at work for it. GPUADM_TEST_SEED repeats a run.
+// TestLabPowerLoss: the host's power is lost at ten random moments of an apply: before a random
+// touch, or up to a fifth of a second later, when systemd or containerd may be at work for it.
+// GPUADM_TEST_SEED repeats a run.
 func TestLabPowerLoss(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, o lab.Options) {
@@ -148,8 +152,9 @@ func TestLabPowerLoss(t *testing.T) {
 	}, "2.4")
 }
 
-// TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still runs. That command goes on changing the machine,
-// so the next gpuadm touches nothing: it exits with 75 and names the command and its process. Once that has ended, gpuadm works.
+// TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still
+// runs. That command goes on changing the machine, so the next gpuadm touches nothing: it exits
+// with 75 and names the command and its process. Once that has ended, gpuadm works.
 func TestLabKilledWhileChildRuns(t *testing.T) {
 	t.Parallel()
 	withStage := withLabStage(t)
@@ -190,7 +195,8 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 	})
 }
 
-// process is the one process with this command line, in the host's numbers; it waits for it to come.
+// process is the one process with this command line, in the host's numbers; it waits for it to
+// come.
 func (n node) process(command string) string {
 	n.t.Helper()
 	var pids []string

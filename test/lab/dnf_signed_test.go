@@ -25,9 +25,10 @@ func (d *dnfDriver) rpms(repository, version, release string, names ...string) {
 	d.Put("/etc/yum.repos.d/"+repository+".repo", fmt.Sprintf("[%[1]s]\nname=%[1]s\nbaseurl=file:///srv/%[1]s\nenabled=0\ngpgcheck=0\n", repository), 0o644)
 }
 
-// TestLabDnfSignedModules: modules that Red Hat and AlmaLinux have signed, by the real dnf, from repositories with the names and versions
-// of test/listings (rhel10 redhat 580.105.08, almalinux10 615.71.09) and of https://github.com/mizdebsk/radii, at any release: a repository that is
-// off is named with the command that enables it; install, upgrade, a kernel without a module, undo.
+// TestLabDnfSignedModules: modules that Red Hat and AlmaLinux have signed, by the real dnf, from
+// repositories with the names and versions of test/listings (rhel10 redhat 580.105.08, almalinux10
+// 615.71.09) and of https://github.com/mizdebsk/radii, at any release: a repository that is off is
+// named with the command that enables it; install, upgrade, a kernel without a module, undo.
 func TestLabDnfSignedModules(t *testing.T) {
 	t.Parallel()
 	const kernel, next, supplementary = "6.12.0-124.20.1", "6.12.0-211.51.1", "rhel-10-for-x86_64-supplementary-rpms"

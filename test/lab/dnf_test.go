@@ -16,8 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// dnfDriver is a host with a real dnf and rpm, on which gpuadm installs drivers from a signed repository in all its
-// versions. Modules cannot be built there, so the stages end with the packages.
+// dnfDriver is a host with a real dnf and rpm, on which gpuadm installs drivers from a signed
+// repository in all its versions. Modules cannot be built there, so the stages end with the
+// packages.
 type dnfDriver struct {
 	*lab.Host
 	t           *testing.T
@@ -87,7 +88,8 @@ var dnfMembers = []string{
 	"nvidia-kmod-common", "nvidia-modprobe", "nvidia-persistenced",
 }
 
-// installed wants all members in a version, and locked there. Those that were a dependency before stay one: dnf keeps reasons.
+// installed wants all members in a version, and locked there. Those that were a dependency before
+// stay one: dnf keeps reasons.
 func (d *dnfDriver) installed(version string) {
 	d.t.Helper()
 	state := d.RpmState()
@@ -100,7 +102,8 @@ func (d *dnfDriver) installed(version string) {
 	}
 }
 
-// onlyOf wants what a node needs in one version, whatever the names in its branch are, and nothing of another version.
+// onlyOf wants what a node needs in one version, whatever the names in its branch are, and nothing
+// of another version.
 func (d *dnfDriver) onlyOf(version string) {
 	d.t.Helper()
 	for name, is := range lab.Only(d.RpmState(), "*nvidia*") {
@@ -133,8 +136,9 @@ func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
 	check.None(d.t, tree.Diff(d.TreeOutsideCaches()), "not the tree from before:")
 }
 
-// TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too, each in one transaction of dnf; a second apply does
-// nothing; what a repository has no more is refused before anything is touched; undo ends where it began.
+// TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too, each
+// in one transaction of dnf; a second apply does nothing; what a repository has no more is refused
+// before anything is touched; undo ends where it began.
 func TestLabDnf(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -171,8 +175,9 @@ func TestLabDnf(t *testing.T) {
 	d.same(state, tree)
 }
 
-// TestLabDnfFails: a script that fails, of which dnf makes nothing, is seen, and all is turned back; and so is a dnf that
-// was killed. What is left of one that was killed together with gpuadm is healed once.
+// TestLabDnfFails: a script that fails, of which dnf makes nothing, is seen, and all is turned
+// back; and so is a dnf that was killed. What is left of one that was killed together with gpuadm
+// is healed once.
 func TestLabDnfFails(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -210,7 +215,8 @@ func TestLabDnfFails(t *testing.T) {
 	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "after healing:")
 }
 
-// TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of an administrator.
+// TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of an
+// administrator.
 func TestLabDnfRefuses(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -250,8 +256,9 @@ func TestLabDnfRefuses(t *testing.T) {
 	d.installed("580.95.05")
 }
 
-// TestLabDnfForeign: a driver that is loaded and belongs to no package is another program's, and nothing is planned over it: neither where its
-// libraries lie between those of packages, nor where they lie in a folder of their own, which a container or a microVM was given.
+// TestLabDnfForeign: a driver that is loaded and belongs to no package is another program's, and
+// nothing is planned over it: neither where its libraries lie between those of packages, nor where
+// they lie in a folder of their own, which a container or a microVM was given.
 func TestLabDnfForeign(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -273,9 +280,10 @@ func TestLabDnfForeign(t *testing.T) {
 	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "a package's driver that is loaded:")
 }
 
-// TestLabDnfFlavour: what was installed outside gpuadm with proprietary modules is replaced by a newer version with open ones
-// in one transaction, and undo, which installs, downgrades and removes in one, brings back names, versions, locks and
-// reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.
+// TestLabDnfFlavour: what was installed outside gpuadm with proprietary modules is replaced by a
+// newer version with open ones in one transaction, and undo, which installs, downgrades and removes
+// in one, brings back names, versions, locks and reasons. What was fetched for that is installed
+// although its stream is not enabled, and no repository has it any more.
 func TestLabDnfFlavour(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)
@@ -305,8 +313,8 @@ func (d *dnfDriver) at(version, url, signed string) {
 		version, url, repos.Key, d.fingerprint, signed), 0o644)
 }
 
-// TestLabDnfNewer: a version that has come since dnf last read its lists, and one that only another mirror has to which the
-// spec has just moved: both come in one apply.
+// TestLabDnfNewer: a version that has come since dnf last read its lists, and one that only another
+// mirror has to which the spec has just moved: both come in one apply.
 func TestLabDnfNewer(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)
@@ -330,7 +338,8 @@ func TestLabDnfNewer(t *testing.T) {
 	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "another apply:")
 }
 
-// TestLabDnfPriorities: a package in any version is the one that dnf itself would take, by priorities, excludes and streams.
+// TestLabDnfPriorities: a package in any version is the one that dnf itself would take, by
+// priorities, excludes and streams.
 func TestLabDnfPriorities(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -356,7 +365,8 @@ func TestLabDnfPriorities(t *testing.T) {
 	}
 }
 
-// TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if the spec says so: one without is refused.
+// TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if
+// the spec says so: one without is refused.
 func TestLabDnfSigned(t *testing.T) {
 	t.Parallel()
 	const mirror = "/srv/rebuilt"
@@ -385,7 +395,8 @@ func TestLabDnfSigned(t *testing.T) {
 	check.That(t, strings.Contains(r.Stdout, "Nothing to do."), "the second apply: %s", r)
 }
 
-// TestLabDnfNoHeaders: a kernel without headers in any repository is refused before anything is installed, as with apt.
+// TestLabDnfNoHeaders: a kernel without headers in any repository is refused before anything is
+// installed, as with apt.
 func TestLabDnfNoHeaders(t *testing.T) {
 	t.Parallel()
 	const lonely, other = "5.14.0-1.el9.x86_64", "5.14.0-2.el9.x86_64"
@@ -400,8 +411,9 @@ func TestLabDnfNoHeaders(t *testing.T) {
 	d.same(state, tree)
 }
 
-// idle wants an apply that has nothing to do to ask rpm once for its packages, keys among them, and to run nothing else but
-// what says its own version: here no packaging system knows the lab's containerd.
+// idle wants an apply that has nothing to do to ask rpm once for its packages, keys among them, and
+// to run nothing else but what says its own version: here no packaging system knows the lab's
+// containerd.
 func (d *dnfDriver) idle() {
 	d.t.Helper()
 	const log = "/run/strace"
@@ -413,8 +425,8 @@ func (d *dnfDriver) idle() {
 	}
 }
 
-// TestLabDnfHindered: a file system without room, and a script that fails on the way to another version, leave what was there; an
-// apply that has nothing to do runs hardly anything.
+// TestLabDnfHindered: a file system without room, and a script that fails on the way to another
+// version, leave what was there; an apply that has nothing to do runs hardly anything.
 func TestLabDnfHindered(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// joinedKubelet is a unit whose program has kubelet's name and flags, and does nothing: doctor goes by unit, flags and files.
+// joinedKubelet is a unit whose program has kubelet's name and flags, and does nothing: doctor goes
+// by unit, flags and files.
 const joinedKubelet = "[Unit]\nAfter=containerd.service\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml\n[Install]\nWantedBy=multi-user.target\n"
 
 // roots are the codes that doctor names as root causes.
@@ -29,8 +30,8 @@ func (n node) roots() (codes []string) {
 	return codes
 }
 
-// TestLabDoctor: one fault after the other on a real host. Doctor names each of them and nothing else, and is content after its repair,
-// or after the fix that it names.
+// TestLabDoctor: one fault after the other on a real host. Doctor names each of them and nothing
+// else, and is content after its repair, or after the fix that it names.
 func TestLabDoctor(t *testing.T) {
 	t.Parallel()
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})

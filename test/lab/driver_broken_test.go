@@ -27,8 +27,9 @@ func (n driverNode) snapshot() snapshot {
 	return snapshot{n.AptState(), n.TreeOutsideCaches()}
 }
 
-// same wants packages with their versions, holds and marks, and all files, as they were; of the files that say where
-// packages come from only so much as lies outside the folders named in without.
+// same wants packages with their versions, holds and marks, and all files, as they were; of the
+// files that say where packages come from only so much as lies outside the folders named in
+// without.
 func (n driverNode) same(before snapshot, without ...string) {
 	n.t.Helper()
 	now := n.snapshot()
@@ -44,7 +45,8 @@ func (n driverNode) same(before snapshot, without ...string) {
 	check.That(n.t, len(dir) == 0, "dpkg has not finished: %v", dir)
 }
 
-// differ says of which packages, of those that are there now and those that were there, it is not said what it was.
+// differ says of which packages, of those that are there now and those that were there, it is not
+// said what it was.
 func differ(now, was map[string]string) (list []string) {
 	both := maps.Clone(was)
 	maps.Copy(both, now)
@@ -56,8 +58,8 @@ func differ(now, was map[string]string) (list []string) {
 	return list
 }
 
-// TestLabDriverFails: where a package's script fails, everything is turned back, and it says what the script said. Where
-// the way back fails too, that is said, and the next apply heals.
+// TestLabDriverFails: where a package's script fails, everything is turned back, and it says what
+// the script said. Where the way back fails too, that is said, and the next apply heals.
 func TestLabDriverFails(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -89,7 +91,8 @@ func TestLabDriverFails(t *testing.T) {
 	n.same(first)
 }
 
-// TestLabDriverKilled: dpkg, gpuadm, apt, the hook between them, or all of the machine end in the midst of an installation.
+// TestLabDriverKilled: dpkg, gpuadm, apt, the hook between them, or all of the machine end in the
+// midst of an installation.
 func TestLabDriverKilled(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -127,7 +130,8 @@ func TestLabDriverKilled(t *testing.T) {
 	const hook, waits = "/usr/local/bin/before", "touch /run/there; while [ -e /run/there ]; do sleep 0.1; done\n"
 	n.Put("/etc/apt/apt.conf.d/00before", "DPkg::Pre-Install-Pkgs { \""+hook+"\"; };\n", 0o644)
 	before = n.snapshot()
-	// apt runs gpuadm as its descriptor 4; what looks for that must be the faster of the two, on a busy machine, too.
+	// apt runs gpuadm as its descriptor 4; what looks for that must be the faster of the two, on a
+	// busy machine, too.
 	n.Put(hook, "#!/bin/sh\ncat >/dev/null\nexec >/dev/null 2>&1\nrenice -n 19 $(pgrep -x apt-get)\n(while ! pkill -9 -x 4; do :; done) &\nrenice -n -20 $!\n", 0o755)
 	says(t, n.wants(1, n.spec("570.172.08", "")), "undone")
 	n.same(before, "/etc/apt", "/usr/local")
@@ -168,7 +172,8 @@ func TestLabDriverHindered(t *testing.T) {
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	before := n.snapshot()
 
-	// Another apt is at work: that is no fault. A deadline ends the wait; without one apply goes on once it can.
+	// Another apt is at work: that is no fault. A deadline ends the wait; without one apply goes on
+	// once it can.
 	there, goOn := repos.Waits(n.Host, "after", "nvidia-driver-cuda")
 	other := n.Go("apt-get", "install", "-y", "--reinstall", "--allow-change-held-packages", "nvidia-driver-cuda")
 	there()
@@ -202,8 +207,9 @@ func TestLabDriverHindered(t *testing.T) {
 	n.same(before, "/srv")
 }
 
-// TestLabDriverHalfInstalled: dpkg ended while it unpacked a dependency of the driver again, as an operator asked, and has left it
-// half-installed. Nothing else is pending: apply plans that, and fixes it.
+// TestLabDriverHalfInstalled: dpkg ended while it unpacked a dependency of the driver again, as an
+// operator asked, and has left it half-installed. Nothing else is pending: apply plans that, and
+// fixes it.
 func TestLabDriverHalfInstalled(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -228,8 +234,9 @@ func TestLabDriverHalfInstalled(t *testing.T) {
 	says(t, n.wants(0, spec), "Nothing to do.")
 }
 
-// TestLabDriverKept: what an administrator has changed survives an upgrade, without a question; automatic upgrades are
-// set to skip gpuadm's packages, and skip them; no password gets into what gpuadm says or keeps.
+// TestLabDriverKept: what an administrator has changed survives an upgrade, without a question;
+// automatic upgrades are set to skip gpuadm's packages, and skip them; no password gets into what
+// gpuadm says or keeps.
 func TestLabDriverKept(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -252,7 +259,8 @@ func TestLabDriverKept(t *testing.T) {
 		check.That(t, strings.Contains(dump, "Unattended-Upgrade::Package-Blacklist:: \"^"+name+"$\";"), "automatic upgrades would take %s: %s", name, dump)
 	}
 
-	// dpkg asks where both the administrator and the package have changed a file: as if the package had had another before.
+	// dpkg asks where both the administrator and the package have changed a file: as if the package
+	// had had another before.
 	const conf, edited = "/etc/nvidia-container-runtime/config.toml", "disable-require = true # ours\n"
 	n.Must("sed", "-i", "s|^ "+conf+" [0-9a-f]*| "+conf+" 0123456789abcdef0123456789abcdef|", "/var/lib/dpkg/status")
 	n.Put(conf, edited, 0o644)
@@ -274,8 +282,8 @@ func TestLabDriverKept(t *testing.T) {
 	n.same(first)
 }
 
-// TestLabDriverNewer: a version that has come since apt last read its lists, and one that only the mirror has to which the
-// spec has just moved: both come in one apply.
+// TestLabDriverNewer: a version that has come since apt last read its lists, and one that only the
+// mirror has to which the spec has just moved: both come in one apply.
 func TestLabDriverNewer(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -300,8 +308,8 @@ func TestLabDriverNewer(t *testing.T) {
 	n.has(repos.Gone)
 }
 
-// TestLabDriverRoom: what a killed run has left in our own folder, and no undo needs, does not keep the next one from its
-// work where it has filled the disk; what undo needs is there after it.
+// TestLabDriverRoom: what a killed run has left in our own folder, and no undo needs, does not keep
+// the next one from its work where it has filled the disk; what undo needs is there after it.
 func TestLabDriverRoom(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -320,8 +328,8 @@ func TestLabDriverRoom(t *testing.T) {
 	check.That(t, out == "\n" || out == "", "all is undone, and kept are: %s", out)
 }
 
-// TestLabDebianOpen: bookworm-security has 535.309.01 of all but the open modules, which only resolve at 535.261.03-1: that is installed
-// as a whole, and the update that it misses is named.
+// TestLabDebianOpen: bookworm-security has 535.309.01 of all but the open modules, which only
+// resolve at 535.261.03-1: that is installed as a whole, and the update that it misses is named.
 func TestLabDebianOpen(t *testing.T) {
 	t.Parallel()
 	dir := repos.For(t, "debian12-archive", repos.Recipe{})

@@ -31,7 +31,8 @@ func bootDKMS(t *testing.T, dist string) (n driverNode, kernel string) {
 	return n, kernel
 }
 
-// built wants modules of one version for the kernel, signed by DKMS's key, and no other version in DKMS's tree.
+// built wants modules of one version for the kernel, signed by DKMS's key, and no other version in
+// DKMS's tree.
 func (n driverNode) built(kernel, version string) {
 	n.t.Helper()
 	for _, module := range []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"} {
@@ -66,8 +67,8 @@ func (n driverNode) idle() {
 	check.That(n.t, seen["execve"] == 1 && seen["write to standard output"] != 0, "strace saw no apply: %v", seen)
 }
 
-// TestLabDriverDKMS: all stages in one apply build and prove the modules and run the daemon; an upgrade replaces them; one
-// that does not compile leaves the old modules; undo leaves nothing.
+// TestLabDriverDKMS: all stages in one apply build and prove the modules and run the daemon; an
+// upgrade replaces them; one that does not compile leaves the old modules; undo leaves nothing.
 func TestLabDriverDKMS(t *testing.T) {
 	t.Parallel()
 	for _, dist := range lab.DistsFor(t) {
@@ -113,7 +114,8 @@ func (n driverNode) upgrades(kernel string) {
 	n.idle()
 }
 
-// TestLabDriverNoHeaders: a kernel without headers is refused before anything is installed, and it says which have some.
+// TestLabDriverNoHeaders: a kernel without headers is refused before anything is installed, and it
+// says which have some.
 func TestLabDriverNoHeaders(t *testing.T) {
 	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
@@ -137,8 +139,9 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	says(t, n.gpuadm(0, "plan"), "the next boot starts kernel "+emptyKernel+", without the GPUs")
 }
 
-// asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built for the kernel: signed
-// by a key of the distribution's in linux-modules-nvidia-…-KERNEL, and as source for DKMS; and a signed repository of them.
+// asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built
+// for the kernel: signed by a key of the distribution's in linux-modules-nvidia-…-KERNEL, and as
+// source for DKMS; and a signed repository of them.
 //
 //go:embed testdata/as-ubuntu.sh
 var asUbuntu string
@@ -172,8 +175,9 @@ func (n driverNode) publishUbuntu(home string) {
 
 const ubuntuKey = "/etc/apt/keyrings/ubuntu.asc"
 
-// TestLabDriverPrecompiled: on what says it is an Ubuntu, modules that the distribution has signed are taken for exactly the
-// kernel that they are for, and proven by their signer; where there are none for it DKMS builds them, and it says why.
+// TestLabDriverPrecompiled: on what says it is an Ubuntu, modules that the distribution has signed
+// are taken for exactly the kernel that they are for, and proven by their signer; where there are
+// none for it DKMS builds them, and it says why.
 func TestLabDriverPrecompiled(t *testing.T) {
 	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")

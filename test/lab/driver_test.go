@@ -73,7 +73,8 @@ func (n driverNode) spec(driver, toolkit string) string {
 	return s
 }
 
-// wants writes the spec and runs gpuadm: the stages that bring packages, unless other words are said.
+// wants writes the spec and runs gpuadm: the stages that bring packages, unless other words are
+// said.
 func (n driverNode) wants(exit int, spec string, args ...string) lab.Result {
 	n.t.Helper()
 	n.Put(specFile, spec, 0o644)
@@ -172,13 +173,15 @@ func TestLabDriverRefused(t *testing.T) {
 	says(t, n.wants(1, n.spec("580.95.05", "")), "fingerprint", n.key)
 }
 
-// asDebian makes a repository of packages named as in Debian's archive, in two versions of the driver, and nvidia-fs beside
-// them in one. That says in its module which driver it found when it was built: the real one has the sums of that one's symbols.
+// asDebian makes a repository of packages named as in Debian's archive, in two versions of the
+// driver, and nvidia-fs beside them in one. That says in its module which driver it found when it
+// was built: the real one has the sums of that one's symbols.
 //
 //go:embed testdata/as-debian.sh
 var asDebian string
 
-// besides wants nvidia-peermem in the driver's version, and nvidia-fs in its own, built against that driver.
+// besides wants nvidia-peermem in the driver's version, and nvidia-fs in its own, built against
+// that driver.
 func (n driverNode) besides(kernel, driver string) {
 	n.t.Helper()
 	is := modinfo(n.Host, kernel, "version", "nvidia-peermem")
@@ -189,8 +192,9 @@ func (n driverNode) besides(kernel, driver string) {
 	check.That(n.t, strings.Count(out, "nvidia-fs/2.13.5, "+kernel+", ") == 1 && strings.Count(out, ": installed") == 2, "dkms status: %s", out)
 }
 
-// TestLabDriverBeside: peermem and gds bring their modules with the driver, loaded at boot; another driver has a rebuilt nvidia-fs,
-// with the same package, and so has undo; without them in the spec they go.
+// TestLabDriverBeside: peermem and gds bring their modules with the driver, loaded at boot; another
+// driver has a rebuilt nvidia-fs, with the same package, and so has undo; without them in the spec
+// they go.
 func TestLabDriverBeside(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// listedNode is a host with package repositories that are made of recorded listings, and with their distribution's name.
+// listedNode is a host with package repositories that are made of recorded listings, and with their
+// distribution's name.
 type listedNode struct {
 	driverNode
 	distro string
@@ -26,7 +27,8 @@ func releases(distro string) string {
 		map[string]string{"ubuntu2204": "jammy", "ubuntu2404": "noble", "ubuntu2604": "resolute"}[distro])
 }
 
-// bootListed boots a Debian 12 with real apt and dpkg that says it is an Ubuntu, with that distribution's archive among its sources.
+// bootListed boots a Debian 12 with real apt and dpkg that says it is an Ubuntu, with that
+// distribution's archive among its sources.
 func bootListed(t *testing.T, distro string) listedNode {
 	t.Helper()
 	dir := repos.For(t, distro, repos.Recipe{})
@@ -74,8 +76,8 @@ func (n listedNode) driver() map[string]string {
 	return list
 }
 
-// installed wants packages of the driver, all in one upstream version, and among them those that do what a node needs: a module, NVML and
-// CUDA, the persistence daemon.
+// installed wants packages of the driver, all in one upstream version, and among them those that do
+// what a node needs: a module, NVML and CUDA, the persistence daemon.
 func (n listedNode) installed(version string) {
 	n.t.Helper()
 	list := n.driver()
@@ -93,8 +95,8 @@ func (n listedNode) installed(version string) {
 	check.That(n.t, r.Stdout != "", "driver %s: neither a module nor its source is there", version)
 }
 
-// TestLabUbuntuVersions: from version to version and from branch to branch of NVIDIA's repository, each in one transaction of apt-get, and
-// back to the first tree.
+// TestLabUbuntuVersions: from version to version and from branch to branch of NVIDIA's repository,
+// each in one transaction of apt-get, and back to the first tree.
 func TestLabUbuntuVersions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -103,9 +105,11 @@ func TestLabUbuntuVersions(t *testing.T) {
 		versions     []string
 	}{
 		{"there and back", "ubuntu2404", false, []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"}},
-		// The listing of each lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570, nvidia-persistenced up to 550.
+		// The listing of each lacks what another branch has: nvidia-utils from 590 on,
+		// libnvidia-gpucomp up to 570, nvidia-persistenced up to 550.
 		{"fewer", "ubuntu2404", true, []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"}},
-		// nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580: libnvidia-cfg1-575 provides it.
+		// nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580:
+		// libnvidia-cfg1-575 provides it.
 		{"virtual", "ubuntu2204", false, []string{"575.57.08", "580.95.05", "570.148.08"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -128,7 +132,8 @@ func TestLabUbuntuVersions(t *testing.T) {
 	}
 }
 
-// TestLabUbuntuTransitional: packages that only draw in another branch's are refused before anything is changed.
+// TestLabUbuntuTransitional: packages that only draw in another branch's are refused before
+// anything is changed.
 func TestLabUbuntuTransitional(t *testing.T) {
 	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
@@ -143,7 +148,8 @@ func TestLabUbuntuTransitional(t *testing.T) {
 	n.installed("580.173.02")
 }
 
-// TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, with files in the same places and no Conflicts, and back by undo.
+// TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, with files in the same places and no
+// Conflicts, and back by undo.
 func TestLabUbuntuSources(t *testing.T) {
 	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
@@ -161,7 +167,8 @@ func TestLabUbuntuSources(t *testing.T) {
 	check.That(t, maps.Equal(now, before), "undo brought %v, want %v", now, before)
 }
 
-// TestLabPairs is test/pairs with real apt: of each ordered pair A is applied, then B, B is undone, and all is. A nightly run has all 30.
+// TestLabPairs is test/pairs with real apt: of each ordered pair A is applied, then B, B is undone,
+// and all is. A nightly run has all 30.
 func TestLabPairs(t *testing.T) {
 	t.Parallel()
 	n := bootListed(t, "ubuntu2404")

@@ -19,8 +19,8 @@ const (
 	ourWants = "/usr/lib/systemd/system/sysinit.target.wants/gpuadm-lab.service"
 )
 
-// furnish fills the host's own layer: gpuadm, a fake of NVIDIA's runtime, a simulated PCI bus, and a unit that
-// early at each boot makes of the container what a machine is.
+// furnish fills the host's own layer: gpuadm, a fake of NVIDIA's runtime, a simulated PCI bus, and
+// a unit that early at each boot makes of the container what a machine is.
 func (m *Machine) furnish(binary string) error {
 	gpuadm, err := os.ReadFile(binary)
 	if err != nil {
@@ -31,7 +31,8 @@ func (m *Machine) furnish(binary string) error {
 	unit := &strings.Builder{}
 	unit.WriteString("[Unit]\nDescription=Make a machine of this container\nDefaultDependencies=no\nBefore=sysinit.target\n\n" +
 		"[Service]\nType=oneshot\nRemainAfterExit=yes\n")
-	// systemd-nspawn mounts the first version's controllers read-only. They are the host's own, and containers need them.
+	// systemd-nspawn mounts the first version's controllers read-only. They are the host's own, and
+	// containers need them.
 	for _, controllers := range append(firstControllers(), "") {
 		fmt.Fprintf(unit, "ExecStart=-/usr/bin/mount -o remount,rw,bind %s\n", filepath.Join(cgroupRoot, controllers))
 	}
@@ -54,12 +55,14 @@ func (m *Machine) furnish(binary string) error {
 	if err := os.Symlink("../gpuadm-lab.service", link); err != nil {
 		return fmt.Errorf("cannot furnish the host: %w", err)
 	}
-	// What Debian does by the clock would change a host in the midst of a test: at midnight, at six, at eighteen.
+	// What Debian does by the clock would change a host in the midst of a test: at midnight, at
+	// six, at eighteen.
 	for _, timer := range []string{"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"} {
 		put("/etc/systemd/system/"+timer, "", 0o644) // an empty unit is a masked one: systemd.unit(5)
 	}
-	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each. Only a network needs it, since
-	// systemd-networkd waits until udev has seen an interface; and the kernel shows the events of interfaces only to their own host.
+	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of
+	// each. Only a network needs it, since systemd-networkd waits until udev has seen an interface;
+	// and the kernel shows the events of interfaces only to their own host.
 	if m.Options.Wire != nil {
 		put("/etc/systemd/system/systemd-udev-trigger.service.d/net.conf",
 			"[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add --subsystem-match=net\n", 0o644)
@@ -85,8 +88,8 @@ func (m *Machine) furnish(binary string) error {
 	return put("/usr/bin/nvidia-container-runtime", "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", 0o755)
 }
 
-// putter returns a function that writes files into the host's own layer while it is not mounted. Once a file could not
-// be written, it writes no more and returns that error.
+// putter returns a function that writes files into the host's own layer while it is not mounted.
+// Once a file could not be written, it writes no more and returns that error.
 func (m *Machine) putter() func(name, text string, mode os.FileMode) error {
 	var failed error
 	return func(name, text string, mode os.FileMode) error {
@@ -104,7 +107,8 @@ func (m *Machine) putter() func(name, text string, mode os.FileMode) error {
 	}
 }
 
-// firstControllers are the first version's hierarchies this process is in, as systemd-nspawn names their folders.
+// firstControllers are the first version's hierarchies this process is in, as systemd-nspawn names
+// their folders.
 func firstControllers() (list []string) {
 	text, _ := os.ReadFile("/proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
@@ -150,7 +154,8 @@ func functions(kind string, n int) ([]pciFunction, error) {
 	return list, nil
 }
 
-// PCI is the bus of a machine with n GPUs of a kind: the files in the folders of /sys/bus/pci/devices. gpuadm reads uevent, other programs the rest.
+// PCI is the bus of a machine with n GPUs of a kind: the files in the folders of
+// /sys/bus/pci/devices. gpuadm reads uevent, other programs the rest.
 func PCI(kind string, n int) (files map[string]string, err error) {
 	fs, err := functions(kind, n)
 	if err != nil {
@@ -159,7 +164,8 @@ func PCI(kind string, n int) (files map[string]string, err error) {
 	return pciBus(fs), nil
 }
 
-// pciBus makes the files of a machine with a host bridge and some functions, each on a bus of its own.
+// pciBus makes the files of a machine with a host bridge and some functions, each on a bus of its
+// own.
 func pciBus(functions []pciFunction) map[string]string {
 	files := map[string]string{}
 	add := func(bus int, f pciFunction) {
@@ -179,8 +185,9 @@ func pciBus(functions []pciFunction) map[string]string {
 	return files
 }
 
-// event is a function's uevent file without a driver: pci_uevent in drivers/pci/pci-driver.c in the kernel's tree. Of the host bridge
-// of such a machine: PCI_CLASS=60000, PCI_ID=8086:0D57, PCI_SUBSYS_ID=0000:0000, PCI_SLOT_NAME=0000:00:00.0.
+// event is a function's uevent file without a driver: pci_uevent in drivers/pci/pci-driver.c in the
+// kernel's tree. Of the host bridge of such a machine: PCI_CLASS=60000, PCI_ID=8086:0D57,
+// PCI_SUBSYS_ID=0000:0000, PCI_SLOT_NAME=0000:00:00.0.
 func event(address string, f pciFunction) string {
 	id := strings.ToUpper(f.device)
 	vendor := strings.ToUpper(f.vendor)

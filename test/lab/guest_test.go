@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// vgpuConfig is the PCI configuration space of a virtual GPU: NVIDIA/k8s-device-plugin, internal/vgpu, reads the same.
+// vgpuConfig is the PCI configuration space of a virtual GPU: NVIDIA/k8s-device-plugin,
+// internal/vgpu, reads the same.
 func vgpuConfig(version, branch string) string {
 	config := make([]byte, 256)
 	config[6], config[0x34] = 0x10, 0x40
@@ -23,8 +24,9 @@ func vgpuConfig(version, branch string) string {
 	return string(config)
 }
 
-// TestLabGuest: a guest of NVIDIA vGPU: a data-centre driver and partitions are refused; the guest's installer, its licence's daemon with the
-// keys of gridd.conf, and a licence that is missing, granted and expired; undo of all of it.
+// TestLabGuest: a guest of NVIDIA vGPU: a data-centre driver and partitions are refused; the
+// guest's installer, its licence's daemon with the keys of gridd.conf, and a licence that is
+// missing, granted and expired; undo of all of it.
 func TestLabGuest(t *testing.T) {
 	t.Parallel()
 	gpus := fakenvml.Build(t)

@@ -37,7 +37,8 @@ func (r Result) String() string {
 	return fmt.Sprintf("exit %d\nstdout:\n%sstderr:\n%s", r.Exit, r.Stdout, r.Stderr)
 }
 
-// patience ends a command that hangs in a host. On a machine with much else to do, dkms and plays of Ansible need minutes.
+// patience ends a command that hangs in a host. On a machine with much else to do, dkms and plays
+// of Ansible need minutes.
 const patience = 15 * time.Minute
 
 // Exec runs a command in the host, as root, and waits for it.
@@ -143,7 +144,8 @@ func (h *Host) Running() string {
 	return strings.TrimSpace(h.Exec("systemctl", "is-system-running", "--wait").Stdout)
 }
 
-// Reboot reboots the host as its users do, and waits until it is up again. /run and /tmp are empty afterwards, and the boot ID is another.
+// Reboot reboots the host as its users do, and waits until it is up again. /run and /tmp are empty
+// afterwards, and the boot ID is another.
 func (h *Host) Reboot() {
 	h.t.Helper()
 	h.Exec("systemctl", "reboot") // it may end before nsenter does
@@ -157,16 +159,18 @@ func (h *Host) Rebooted() {
 	h.again()
 }
 
-// Cut cuts the host's power and does not wait for anything: to be called while Touches runs. PowerLoss then brings the host up again.
+// Cut cuts the host's power and does not wait for anything: to be called while Touches runs.
+// PowerLoss then brings the host up again.
 func (h *Host) Cut() {
 	if leader := h.leader; leader > 1 { // 0 is all of our own process group
 		_ = syscall.Kill(leader, syscall.SIGKILL)
 	}
 }
 
-// PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its disk again. The kernel
-// lives on, and with it what was written but not synced to the disk: this shows what half-done work leaves behind, not
-// a missing fsync. That is shown by the simulated node (test/sim/simhost): its disk forgets.
+// PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its
+// disk again. The kernel lives on, and with it what was written but not synced to the disk: this
+// shows what half-done work leaves behind, not a missing fsync. That is shown by the simulated node
+// (test/sim/simhost): its disk forgets.
 func (h *Host) PowerLoss() {
 	h.t.Helper()
 	h.again()
@@ -179,8 +183,9 @@ func (h *Host) again() {
 	must.That(h.t, err == nil, "cannot boot %s again: %v", h.Options, err)
 }
 
-// Until asks again and again until the answer is yes or the time is up. It pauses for an eighth of the time that it has waited: who asks a
-// host runs two programs there, and a few who wait for minutes would keep a processor busy.
+// Until asks again and again until the answer is yes or the time is up. It pauses for an eighth of
+// the time that it has waited: who asks a host runs two programs there, and a few who wait for
+// minutes would keep a processor busy.
 func Until(limit time.Duration, yes func() bool) bool {
 	for began := time.Now(); !yes(); {
 		waited := time.Since(began)
@@ -200,7 +205,8 @@ type Container struct {
 	start string
 }
 
-// ContainerRun starts a container that stays until it is killed, by containerd and runc. Its image is made here.
+// ContainerRun starts a container that stays until it is killed, by containerd and runc. Its image
+// is made here.
 func (h *Host) ContainerRun(name string) *Container {
 	h.t.Helper()
 	h.image.Do(func() {
@@ -210,7 +216,8 @@ func (h *Host) ContainerRun(name string) *Container {
 		r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "lab", "images", "import", "-")
 		must.That(h.t, r.Exit == 0, "cannot import the image: %s", r)
 	})
-	// PID 1 of a container ignores signals it has no handler for, and a host's reboot waits 90 s for such a one.
+	// PID 1 of a container ignores signals it has no handler for, and a host's reboot waits 90 s
+	// for such a one.
 	const untilTold = "trap exit TERM; while sleep 1; do :; done"
 	h.Must("ctr", "-n", "lab", "run", "--detach", "--null-io", imageName, name, "/bin/sh", "-c", untilTold)
 	c := &Container{h: h, Name: name}
@@ -238,7 +245,8 @@ func (c *Container) task() string {
 	return ""
 }
 
-// started is when the process started, in clock ticks since boot; "" if it is gone. Field 22: proc_pid_stat(5).
+// started is when the process started, in clock ticks since boot; "" if it is gone. Field 22:
+// proc_pid_stat(5).
 func (c *Container) started() string {
 	c.h.t.Helper()
 	r := c.h.Exec("cat", "/proc/"+c.pid+"/stat")
@@ -249,13 +257,15 @@ func (c *Container) started() string {
 	return ""
 }
 
-// dockerDist is the distribution with a Docker that knows --validate and CDI: Debian 13's 26.1; Debian 12's 20.10 has neither.
+// dockerDist is the distribution with a Docker that knows --validate and CDI: Debian 13's 26.1;
+// Debian 12's 20.10 has neither.
 const dockerDist = "trixie"
 
 // dockerLayer has Docker and its client: of Options.Docker.
 func dockerLayer() layer { return layer{"docker", "1", []string{"docker.io", "docker-cli"}, nil} }
 
-// DockerRun starts a container that stays until it is killed, by Docker, and returns its process. Its image is made here.
+// DockerRun starts a container that stays until it is killed, by Docker, and returns its process.
+// Its image is made here.
 func (h *Host) DockerRun(name string) (pid string) {
 	h.t.Helper()
 	h.image.Do(func() {

@@ -12,13 +12,14 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// each runs a test on each distribution, with its own containerd and with others. With engines only the oldest pair and the newest
-// run for each change; make nightly runs all.
+// each runs a test on each distribution, with its own containerd and with others. With engines only
+// the oldest pair and the newest run for each change; make nightly runs all.
 func each(t *testing.T, engines []string, test func(*testing.T, lab.Options)) {
 	run(t, engines, func(string) bool { return true }, test)
 }
 
-// either runs one case of many on one of the distributions, always the same for a case; make nightly runs it on all.
+// either runs one case of many on one of the distributions, always the same for a case; make
+// nightly runs it on all.
 func either(t *testing.T, test func(*testing.T, lab.Options), engines ...string) {
 	chosen := lab.DistsFor(t)
 	run(t, engines, func(dist string) bool { return slices.Contains(chosen, dist) }, test)
@@ -38,7 +39,8 @@ func run(t *testing.T, engines []string, on func(dist string) bool, test func(*t
 	}
 }
 
-// TestLabHost: a host is a machine: it boots, runs programs and containers, reboots, and survives a power loss.
+// TestLabHost: a host is a machine: it boots, runs programs and containers, reboots, and survives a
+// power loss.
 func TestLabHost(t *testing.T) {
 	t.Parallel()
 	each(t, lab.Engines(), func(t *testing.T, o lab.Options) {

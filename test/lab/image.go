@@ -19,8 +19,9 @@ import (
 // imageName is what the image of containers that no pod has is called in the host.
 const imageName = "lab.invalid/busybox:1"
 
-// ociImage makes an image of one static program, /bin/busybox, which is also /bin/sh and /bin/sleep, and more files, as the
-// tar archive that ctr imports. Source: the image layout of https://github.com/opencontainers/image-spec
+// ociImage makes an image of one static program, /bin/busybox, which is also /bin/sh and
+// /bin/sleep, and more files, as the tar archive that ctr imports. Source: the image layout of
+// https://github.com/opencontainers/image-spec
 func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([]byte, error) {
 	layer, err := tarball(append([]tarFile{
 		{name: "bin/", mode: 0o755},
@@ -65,7 +66,8 @@ func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([
 	return tarball(append(files, tarFile{name: "index.json", mode: 0o644, data: index}))
 }
 
-// AgentArchive is gpuadm's own image, an archive that ctr imports. It skips the test where make image has not made it.
+// AgentArchive is gpuadm's own image, an archive that ctr imports. It skips the test where make
+// image has not made it.
 func AgentArchive(t testing.TB) []byte {
 	t.Helper()
 	Asked(t)

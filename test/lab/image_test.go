@@ -13,8 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabImage: the machine's containerd takes the image, and as the DaemonSet runs it the program in it converges the machine: with a root
-// folder that cannot be written, without capabilities, while containerd restarts under it.
+// TestLabImage: the machine's containerd takes the image, and as the DaemonSet runs it the program
+// in it converges the machine: with a root folder that cannot be written, without capabilities,
+// while containerd restarts under it.
 func TestLabImage(t *testing.T) {
 	t.Parallel()
 	archive := lab.AgentArchive(t)
@@ -47,8 +48,8 @@ func TestLabImage(t *testing.T) {
 	})
 }
 
-// TestLabDaemonSetExit: gpuadm daemonset learns from the machine's systemd how its apply ended: an init container must not end well
-// where that has failed. systemd keeps no failed unit.
+// TestLabDaemonSetExit: gpuadm daemonset learns from the machine's systemd how its apply ended: an
+// init container must not end well where that has failed. systemd keeps no failed unit.
 func TestLabDaemonSetExit(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, o lab.Options) {

@@ -10,9 +10,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// The replacement of nvidia-imex does what NVIDIA's IMEX guide says of the daemon's start: without nodes it fails, and with the
-// command service enabled it makes the socket that its configuration names, or fails. Its unit has the ProtectSystem=full of
-// which the DRA driver's page warns (site/content/docs/prerequisites.md). nvidia-imex-ctl -q prints one word, as DCGM knows them.
+// The replacement of nvidia-imex does what NVIDIA's IMEX guide says of the daemon's start: without
+// nodes it fails, and with the command service enabled it makes the socket that its configuration
+// names, or fails. Its unit has the ProtectSystem=full of which the DRA driver's page warns
+// (site/content/docs/prerequisites.md). nvidia-imex-ctl -q prints one word, as DCGM knows them.
 const (
 	imexUnit = `[Unit]
 Description=NVIDIA IMEX service

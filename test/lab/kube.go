@@ -28,8 +28,8 @@ type Wire struct {
 	Pods string
 }
 
-// PauseImage and AgentImage are images that a host with Options.Kubelet gets by Host.ImportImages. The first keeps a
-// pod's namespaces; the second has gpuadm with its C library, and busybox.
+// PauseImage and AgentImage are images that a host with Options.Kubelet gets by Host.ImportImages.
+// The first keeps a pod's namespaces; the second has gpuadm with its C library, and busybox.
 const (
 	PauseImage = "lab.invalid/pause:1"
 	AgentImage = "lab.invalid/gpuadm:1"
@@ -40,10 +40,12 @@ func kubeletLayer() layer {
 	return layer{"kubelet", "1", []string{"containernetworking-plugins"}, nil}
 }
 
-// Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or LOCK_NB.
+// Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or
+// LOCK_NB.
 func Lock(path string, how int) (*os.File, error) { return parts.Lock(path, syscall.LOCK_EX|how) }
 
-// enterWire moves the calling thread into the network that the host is to be attached to. The thread must be locked, for good.
+// enterWire moves the calling thread into the network that the host is to be attached to. The
+// thread must be locked, for good.
 func (m *Machine) enterWire() error {
 	if m.Options.Wire == nil {
 		return nil
@@ -56,14 +58,14 @@ func (m *Machine) enterWire() error {
 	if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("cannot enter the host's network: %w", err)
 	}
-	// After a power loss the kernel takes the old boot's network apart in its own time, and its interface is in the way. That
-	// there is none is as well.
+	// After a power loss the kernel takes the old boot's network apart in its own time, and its
+	// interface is in the way. That there is none is as well.
 	_ = exec.Command("ip", "link", "delete", "vb-"+m.nspawnName()).Run()
 	return nil
 }
 
-// nspawnName is what systemd-nspawn knows the host by. It calls the interface on the bridge vb-NAME, of which no more than
-// 15 characters would be left: IFNAMSIZ in linux/if.h.
+// nspawnName is what systemd-nspawn knows the host by. It calls the interface on the bridge
+// vb-NAME, of which no more than 15 characters would be left: IFNAMSIZ in linux/if.h.
 func (m *Machine) nspawnName() string {
 	if m.Options.Wire == nil {
 		return m.Name
@@ -79,7 +81,8 @@ func (m *Machine) hostname() string {
 	return "node"
 }
 
-// spawnArgs are systemd-nspawn's arguments for what Options say of the network and of files of this machine.
+// spawnArgs are systemd-nspawn's arguments for what Options say of the network and of files of this
+// machine.
 func (m *Machine) spawnArgs() []string {
 	args := []string{"--private-network"}
 	if m.Options.Wire != nil {
@@ -102,7 +105,8 @@ func (m *Machine) furnishWire(put func(name, text string, mode os.FileMode) erro
 	if err != nil {
 		return err
 	}
-	// Kubelet asks for its own name's address at each of its reports, and a name server that does not answer costs it 10 s.
+	// Kubelet asks for its own name's address at each of its reports, and a name server that does
+	// not answer costs it 10 s.
 	own, _, _ := strings.Cut(w.Address, "/")
 	for name, text := range map[string]string{
 		"/etc/hosts":       "127.0.0.1 localhost\n" + own + " " + m.hostname() + "\n",
@@ -128,8 +132,9 @@ func (m *Machine) furnishWire(put func(name, text string, mode os.FileMode) erro
 	return nil
 }
 
-// furnishKubelet gives the host what kubelet needs of its container engine: a network for pods, an image for their
-// namespaces, and no wish for what this machine does not let its root do: to lower a process's out-of-memory score.
+// furnishKubelet gives the host what kubelet needs of its container engine: a network for pods, an
+// image for their namespaces, and no wish for what this machine does not let its root do: to lower
+// a process's out-of-memory score.
 func (m *Machine) furnishKubelet(put func(name, text string, mode os.FileMode) error) error {
 	if !m.Options.Kubelet {
 		return nil
@@ -148,8 +153,10 @@ func (m *Machine) furnishKubelet(put func(name, text string, mode os.FileMode) e
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       SystemdCgroup = true
 `
-	// In cgroups of the first version systemd, when it is itself in a container, is not told that a container's scope is empty, and a shutdown waits
-	// for it until the time is up: 90 s, as systemd ships. Source: "release agent" in cgroups(7), which is the machine's, not the container's.
+	// In cgroups of the first version systemd, when it is itself in a container, is not told that a
+	// container's scope is empty, and a shutdown waits for it until the time is up: 90 s, as
+	// systemd ships. Source: "release agent" in cgroups(7), which is the machine's, not the
+	// container's.
 	err := put("/etc/systemd/system.conf.d/10-lab.conf", "[Manager]\nDefaultTimeoutStopSec=4s\n", 0o644)
 	if err == nil {
 		err = put("/etc/containerd/config.toml", engine, 0o644)
@@ -168,8 +175,9 @@ func (m *Machine) furnishKubelet(put func(name, text string, mode os.FileMode) e
 `, m.Options.Wire.Pods), 0o644)
 }
 
-// kubeletBoot are commands of the unit that makes a machine of the container. systemd-nspawn gives no /dev/kmsg, without
-// which kubelet does not start; and a mount of a pod that is to be seen by others needs a root that is shared.
+// kubeletBoot are commands of the unit that makes a machine of the container. systemd-nspawn gives
+// no /dev/kmsg, without which kubelet does not start; and a mount of a pod that is to be seen by
+// others needs a root that is shared.
 func (m *Machine) kubeletBoot() string {
 	if !m.Options.Kubelet {
 		return ""
@@ -177,7 +185,8 @@ func (m *Machine) kubeletBoot() string {
 	return "ExecStart=-/usr/bin/mknod /dev/kmsg c 1 11\nExecStart=/usr/bin/mount --make-rshared /\n"
 }
 
-// ImportImages imports PauseImage and AgentImage into the host's containerd, where kubelet finds them. They stay over reboots.
+// ImportImages imports PauseImage and AgentImage into the host's containerd, where kubelet finds
+// them. They stay over reboots.
 func (h *Host) ImportImages() {
 	h.t.Helper()
 	busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
@@ -205,8 +214,10 @@ func (h *Host) ImportImages() {
 	}
 }
 
-// NodeadmUnits are the units of EKS's images by which a machine becomes a node, with their order and what they need.
-// Source: https://github.com/awslabs/amazon-eks-ami (81fec2e8, 2026-07-23), templates/al2023/runtime/rootfs/etc/systemd/system.
+// NodeadmUnits are the units of EKS's images by which a machine becomes a node, with their order
+// and what they need.
+// Source: https://github.com/awslabs/amazon-eks-ami (81fec2e8, 2026-07-23),
+// templates/al2023/runtime/rootfs/etc/systemd/system.
 func NodeadmUnits() map[string]string {
 	const (
 		run    = "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init "

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab boots disposable Linux hosts with a real systemd and a real containerd, for tests that need a whole
-// machine: a container started by systemd-nspawn on a throw-away layer over a cached root filesystem. A host is there
-// in about a second, has eight simulated GPUs on its PCI bus, can be rebooted and can lose its power.
+// Package lab boots disposable Linux hosts with a real systemd and a real containerd, for tests
+// that need a whole machine: a container started by systemd-nspawn on a throw-away layer over a
+// cached root filesystem. A host is there in about a second, has eight simulated GPUs on its PCI
+// bus, can be rebooted and can lose its power.
 //
 //	func TestLabSomething(t *testing.T) {
 //		h := lab.Boot(t, lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 8})
@@ -16,8 +17,8 @@
 //
 //	go run ./test/lab/cmd/lab setup
 //
-// The lab needs root. Its tests boot machines, so they run only when asked for by name: go test ./test/lab -run TestLab.
-// KEEP=1 leaves the hosts running and prints how to enter them.
+// The lab needs root. Its tests boot machines, so they run only when asked for by name: go test
+// ./test/lab -run TestLab. KEEP=1 leaves the hosts running and prints how to enter them.
 package lab
 
 import (
@@ -38,29 +39,36 @@ import (
 // Dists are the distributions a host can have: Debian 12 and 13.
 func Dists() []string { return []string{"bookworm", "trixie"} }
 
-// Engines are the containerds that can be put in the place of the distribution's; names of test/containerd/parts.
+// Engines are the containerds that can be put in the place of the distribution's; names of
+// test/containerd/parts.
 func Engines() []string { return []string{"2.1", "2.4"} }
 
-// RHELish is a host that dnf and rpm manage, and that says it is RHEL 9.4: a Debian 13 below, with Debian's dnf 4.
+// RHELish is a host that dnf and rpm manage, and that says it is RHEL 9.4: a Debian 13 below, with
+// Debian's dnf 4.
 const RHELish = "rhelish"
 
 // Options say what host to boot.
 type Options struct {
 	// Dist is one of Dists, or RHELish.
 	Dist string
-	// Containerd is one of Engines, or "" for the distribution's own package: 1.6 in bookworm, 1.7 in trixie.
+	// Containerd is one of Engines, or "" for the distribution's own package: 1.6 in bookworm, 1.7
+	// in trixie.
 	Containerd string
 	// GPUs is how many NVIDIA H100 are on the host's PCI bus, beside what any machine has there.
 	GPUs int
 	// Kind is the kind of the GPUs, if they are no H100: see functions.
 	Kind string
-	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package repos. "" for none.
+	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package
+	// repos. "" for none.
 	Repos string
-	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run: Debian's own.
+	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel
+	// that does not run: Debian's own.
 	Headers bool
-	// Kernel says that the disk has Debian's kernel, with all that Headers has, and cloud-init: for a machine that boots it.
+	// Kernel says that the disk has Debian's kernel, with all that Headers has, and cloud-init: for
+	// a machine that boots it.
 	Kernel bool
-	// Over is a folder of the cache that Machine.Save filled: an earlier disk of a host of this Dist. "" for none.
+	// Over is a folder of the cache that Machine.Save filled: an earlier disk of a host of this
+	// Dist. "" for none.
 	Over string
 	// Name is what the host calls itself; "" for "node".
 	Name string
@@ -68,8 +76,9 @@ type Options struct {
 	Wire *Wire
 	// Docker says that the host, a trixie, has Debian's Docker, which runs.
 	Docker bool
-	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods' network, and a containerd
-	// that knows PauseImage. Kubelet itself is one of Files, and is not started.
+	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods'
+	// network, and a containerd that knows PauseImage. Kubelet itself is one of Files, and is not
+	// started.
 	Kubelet bool
 	// Waits is a unit that may still be starting when the host counts as booted; "" for none.
 	Waits string
@@ -99,7 +108,8 @@ type errMissing struct{ what string }
 
 func (e errMissing) Error() string { return e.what + "; to get all it needs: " + SetupCommand }
 
-// CacheDir is the folder of root filesystems and hosts: $GPUADM_TEST_LAB, or gpuadm-test/lab in the user's cache folder.
+// CacheDir is the folder of root filesystems and hosts: $GPUADM_TEST_LAB, or gpuadm-test/lab in the
+// user's cache folder.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("GPUADM_TEST_LAB"); dir != "" {
 		abs, err := filepath.Abs(dir)
@@ -125,7 +135,8 @@ func Asked(t testing.TB) {
 	}
 }
 
-// Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole name: other tests show its kind.
+// Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole
+// name: other tests show its kind.
 func Nightly(t testing.TB) {
 	t.Helper()
 	run := flag.Lookup("test.run")
@@ -145,7 +156,8 @@ func DistsFor(t testing.TB) []string {
 	return Dists()[i : i+1]
 }
 
-// Have ends a test for an error: it is skipped where the machine lacks what the lab needs, unless CI=true, and else fails.
+// Have ends a test for an error: it is skipped where the machine lacks what the lab needs, unless
+// CI=true, and else fails.
 func Have(t testing.TB, err error) {
 	t.Helper()
 	if missing := (errMissing{}); errors.As(err, &missing) && os.Getenv("CI") != "true" {
@@ -154,8 +166,8 @@ func Have(t testing.TB, err error) {
 	must.OK(t, err)
 }
 
-// Boot boots a fresh host and takes it down when the test ends. It skips the test where the machine lacks what the lab
-// needs, and fails it there if CI=true.
+// Boot boots a fresh host and takes it down when the test ends. It skips the test where the machine
+// lacks what the lab needs, and fails it there if CI=true.
 func Boot(t testing.TB, o Options) *Host {
 	t.Helper()
 	Asked(t)

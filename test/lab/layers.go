@@ -22,7 +22,8 @@ type layer struct {
 	more     func(context.Context, Chroot) error // nil: nothing
 }
 
-// rhelLayer makes of a Debian 13 a host that dnf and rpm manage, and that can build packages for them.
+// rhelLayer makes of a Debian 13 a host that dnf and rpm manage, and that can build packages for
+// them.
 func rhelLayer() layer {
 	return layer{RHELish, "3", []string{"dnf", "rpm", "createrepo-c", "dnf-plugins-core", "gpg-agent"}, makeRHELish}
 }
@@ -32,8 +33,9 @@ func headersLayer() layer {
 	return layer{"headers", "1", []string{"linux-headers-" + runtime.GOARCH, "dkms", "gcc", "make", "libc6-dev"}, nil}
 }
 
-// kernelLayer has what makes a machine of its own of a host: a kernel, what makes its initial file system, and cloud-init. Of
-// Options.Kernel. The kernel is that of images/chroot/bake.sh, whose few modules make the initial file system a matter of seconds.
+// kernelLayer has what makes a machine of its own of a host: a kernel, what makes its initial file
+// system, and cloud-init. Of Options.Kernel. The kernel is that of images/chroot/bake.sh, whose few
+// modules make the initial file system a matter of seconds.
 func kernelLayer() layer {
 	return layer{"kernel", "1", []string{
 		"linux-image-cloud-" + runtime.GOARCH, "linux-headers-cloud-" + runtime.GOARCH, "initramfs-tools", "dkms", "gcc", "make", "libc6-dev", "cloud-init",
@@ -125,8 +127,8 @@ PRETTY_NAME="Red Hat Enterprise Linux 9.4 (Plow)"
 CPE_NAME="cpe:/o:redhat:enterprise_linux:9::baseos"
 `
 
-// shims are packages without a file, which say that what Debian's packages put there is there: rpm's database knows
-// nothing of them, and each scriptlet depends on /bin/sh.
+// shims are packages without a file, which say that what Debian's packages put there is there:
+// rpm's database knows nothing of them, and each scriptlet depends on /bin/sh.
 func shims() map[string]string {
 	spec := func(name, version string, provides ...string) string {
 		return "Name: " + name + "\nVersion: " + version + "\nRelease: 1.el9\nSummary: what the lab's host has\nLicense: Apache-2.0\n" +
@@ -173,8 +175,9 @@ func makeRHELish(ctx context.Context, c Chroot) error {
 	return errors.Join(err, os.RemoveAll(filepath.Join(c.Root, "tmp/shims")))
 }
 
-// debianTools are what a RHEL does not have: what programs ask to find out what a host is, and plugins of Debian's dnf, of
-// which local makes --installroot fail, and system_upgrade wants more packages.
+// debianTools are what a RHEL does not have: what programs ask to find out what a host is, and
+// plugins of Debian's dnf, of which local makes --installroot fail, and system_upgrade wants more
+// packages.
 func debianTools() []string {
 	list := []string{"/etc/apt", "/etc/debian_version", "/etc/dpkg", "/var/lib/dpkg", "/var/lib/apt"}
 	for _, name := range []string{"local", "system_upgrade"} {
@@ -186,7 +189,8 @@ func debianTools() []string {
 	return list
 }
 
-// hide hides what lies in the layers below the host's own, by overlayfs's whiteouts: character devices 0:0.
+// hide hides what lies in the layers below the host's own, by overlayfs's whiteouts: character
+// devices 0:0.
 // Source: Documentation/filesystems/overlayfs.rst in the kernel's tree.
 func (m *Machine) hide(names ...string) error {
 	for _, name := range names {

@@ -136,7 +136,8 @@ func layersOf(o Options) (layers []string, err error) {
 	return layers, err
 }
 
-// Source is the source tree that we are run in: tests run in their package's folder, commands mostly at its top.
+// Source is the source tree that we are run in: tests run in their package's folder, commands
+// mostly at its top.
 func Source() string {
 	dir := "."
 	for range 5 {
@@ -173,7 +174,8 @@ func newMachine(o Options) (*Machine, error) {
 	defer unlock()
 	m := &Machine{Name: o.Dist + "-" + strings.ToLower(rand.Text()[:6]), Options: o}
 	m.dir = filepath.Join(hosts, m.Name)
-	// state is /var/lib/containerd: an overlay cannot lie on an overlay, so it is a folder of the disk.
+	// state is /var/lib/containerd: an overlay cannot lie on an overlay, so it is a folder of the
+	// disk.
 	for _, sub := range []string{"upper", "work", "root", "state"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, sub), 0o755); err != nil {
 			return nil, fmt.Errorf("cannot make a host's folder: %w", err)
@@ -261,8 +263,8 @@ func (m *Machine) Down() error {
 	return err
 }
 
-// remove removes the host's folder, out of the others' sight first: the lock in it goes before all of the rest has gone, and
-// a process that opens the host meanwhile would make another lock there.
+// remove removes the host's folder, out of the others' sight first: the lock in it goes before all
+// of the rest has gone, and a process that opens the host meanwhile would make another lock there.
 func (m *Machine) remove() error {
 	removed := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
 	if err := os.Rename(m.dir, removed); err != nil {
@@ -291,7 +293,8 @@ func Hosts() ([]string, error) {
 	return names, nil
 }
 
-// Open takes over a host that another process left, by its name or folder. It fails while that process is at it.
+// Open takes over a host that another process left, by its name or folder. It fails while that
+// process is at it.
 func Open(name string) (*Machine, error) {
 	hosts, err := hostsDir()
 	if err != nil {
@@ -319,8 +322,8 @@ func Open(name string) (*Machine, error) {
 	return m, nil
 }
 
-// Save keeps what a host has written on its disk, as a folder of the cache for Options.Over of later hosts. The host
-// is shut down for it, and stays off.
+// Save keeps what a host has written on its disk, as a folder of the cache for Options.Over of
+// later hosts. The host is shut down for it, and stays off.
 func (m *Machine) Save(ctx context.Context, place string) error {
 	if m.leader != 0 {
 		_ = runInside(m.inside(ctx, "systemctl", "poweroff")) // it may end before nsenter does
@@ -340,7 +343,8 @@ func (m *Machine) Save(ctx context.Context, place string) error {
 	})
 }
 
-// CleanHosts takes down what killed processes have left: hosts that no process uses and that were not kept.
+// CleanHosts takes down what killed processes have left: hosts that no process uses and that were
+// not kept.
 func CleanHosts(log func(string)) error { return cleanHosts(log, leftover) }
 
 // Clean takes down all hosts that no process uses, and removes the cache.

@@ -24,7 +24,8 @@ const matrixFile = "testdata/matrix.txt"
 
 var writeMatrix = flag.Bool("matrix", false, "write "+matrixFile)
 
-// matrixDistro is a distribution of the matrix, on which host it is shown, and what it says of itself.
+// matrixDistro is a distribution of the matrix, on which host it is shown, and what it says of
+// itself.
 type matrixDistro struct {
 	name, dist, release string
 	sources             []string
@@ -58,7 +59,8 @@ func matrixDistros() []matrixDistro {
 	return list
 }
 
-// wholeMatrix says whether all distributions and branches are gone through: make nightly sets LAB_ALL.
+// wholeMatrix says whether all distributions and branches are gone through: make nightly sets
+// LAB_ALL.
 func wholeMatrix() bool { return check.All() || *writeMatrix }
 
 // matrixBranches is the long-term branch; make nightly takes all.
@@ -69,13 +71,16 @@ func matrixBranches() []string {
 	return []string{"535", "550", "570", "575", "580", "590", "595", "610"}
 }
 
-// matrixGPUs are the kinds, the last of which is really installed for. A GB200 is in an arm64 machine and the lab's hosts are
-// amd64: what is asked for is the same, but for libnvsdm, which arm64 lacks.
+// matrixGPUs are the kinds, the last of which is really installed for. A GB200 is in an arm64
+// machine and the lab's hosts are amd64: what is asked for is the same, but for libnvsdm, which
+// arm64 lacks.
 func matrixGPUs() []string { return []string{"T4", "B200", "GB200", "HGX H100"} }
 
-// TestLabMatrix: each cell of distributions, branches, GPUs and sources either is planned, with the real package manager's simulation
-// on a repository made of the listing, or is refused in a sentence; one cell of each distribution, source and branch is installed.
-// The golden file says which, and what is asked for: go test ./test/lab -run TestLabMatrix -count=1 -args -matrix writes it.
+// TestLabMatrix: each cell of distributions, branches, GPUs and sources either is planned, with the
+// real package manager's simulation on a repository made of the listing, or is refused in a
+// sentence; one cell of each distribution, source and branch is installed. The golden file says
+// which, and what is asked for: go test ./test/lab -run TestLabMatrix -count=1 -args -matrix writes
+// it.
 func TestLabMatrix(t *testing.T) {
 	t.Parallel()
 	lab.Asked(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabMetal: the check for machines with real GPUs changes nothing; the full one changes GPUs that no process uses, and restores them.
+// TestLabMetal: the check for machines with real GPUs changes nothing; the full one changes GPUs
+// that no process uses, and restores them.
 func TestLabMetal(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "metal")

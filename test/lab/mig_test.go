@@ -23,8 +23,8 @@ type gpuNode struct {
 	node
 }
 
-// bootGPUs boots a host with the fake driver, for which a boot is one, too. Its state is where the library looks by itself,
-// since gpuadm hands no environment on.
+// bootGPUs boots a host with the fake driver, for which a boot is one, too. Its state is where the
+// library looks by itself, since gpuadm hands no environment on.
 func bootGPUs(t *testing.T) gpuNode {
 	t.Helper()
 	parts := fakenvml.Build(t)
@@ -118,7 +118,8 @@ const (
 	mixed    = `"3g.20gb" = 1, "2g.10gb" = 1, "1g.5gb" = 2`
 )
 
-// TestLabMIG is the head-to-head of issue trackers: what users of the present tools have met, on one host.
+// TestLabMIG is the head-to-head of issue trackers: what users of the present tools have met, on
+// one host.
 func TestLabMIG(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t)
@@ -304,7 +305,8 @@ func undoMIG(t *testing.T, n gpuNode) {
 	check.List(t, geometries(n.dump()), before, "after undo of all:")
 }
 
-// TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which keeps the mode).
+// TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and
+// on Ampere (which keeps the mode).
 func TestLabMIGBoot(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "H100-80,A100-40")

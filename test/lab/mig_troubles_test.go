@@ -105,9 +105,11 @@ func noDriver(t *testing.T, n gpuNode) {
 	n.fake("driver", "--init", "SUCCESS")
 }
 
-// heldPartition: DCGM has a partition's device open, which NVML lists for no process, and the driver destroys nothing under it. gpuadm
-// pauses DCGM, since it knows the service. A monitor that it does not know is named before anything is touched.
-// Sources: https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/mig-parted/issues/181.
+// heldPartition: DCGM has a partition's device open, which NVML lists for no process, and the
+// driver destroys nothing under it. gpuadm pauses DCGM, since it knows the service. A monitor that
+// it does not know is named before anything is touched.
+// Sources: https://github.com/NVIDIA/DCGM/issues/276,
+// https://github.com/NVIDIA/mig-parted/issues/181.
 func heldPartition(t *testing.T, n gpuNode) {
 	const caps, opens = "/dev/nvidia-caps/nvidia-cap21", `perl -e 'sysopen(my $f, "` + "/dev/nvidia-caps/nvidia-cap21" + `", 010000000) or die $!; sleep 1000'` // O_PATH: no kernel module serves it
 	n.wants(0, layout(mixed))
@@ -146,9 +148,11 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 	check.That(t, now != 0 && now != pid, "nvidia-dcgm.service had pid %d and has %d", pid, now)
 }
 
-// TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are there after an apply of stage toolkit or of
-// stage mig alone, with the numbers that the driver says, and /dev/char leads to them. The script does what nvidia-modprobe does with such a file: nvidia_cap_mknod in
-// modprobe-utils/nvidia-modprobe-utils.c of https://github.com/NVIDIA/nvidia-modprobe.
+// TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are
+// there after an apply of stage toolkit or of stage mig alone, with the numbers that the driver
+// says, and /dev/char leads to them. The script does what nvidia-modprobe does with such a file:
+// nvidia_cap_mknod in modprobe-utils/nvidia-modprobe-utils.c of
+// https://github.com/NVIDIA/nvidia-modprobe.
 func TestLabPartitionNodes(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "A100-40:2")
@@ -185,16 +189,19 @@ mknod -m 0444 /dev/nvidia-caps/nvidia-cap$minor c $(sed -n 's/ nvidia-caps$//p' 
 	says(t, n.wants(0, more, "apply", "toolkit"), "Nothing to do.")
 }
 
-// What mig-parted needs on the same fake library, recorded from an unmodified one: testdata/mig-parted.txt says how.
+// What mig-parted needs on the same fake library, recorded from an unmodified one:
+// testdata/mig-parted.txt says how.
 //
 //go:embed testdata/mig-parted.txt
 var parted string
 
-// figures are calls of the driver's library, sessions with it, changes of GPUs, and GPUs that a session attached.
+// figures are calls of the driver's library, sessions with it, changes of GPUs, and GPUs that a
+// session attached.
 type figures struct{ calls, sessions, mutations, attaches int }
 
-// charged is the time that the driver takes in seconds, at 100 ms a change and 1 s to attach GPUs, so many of them side by side. It is
-// counted and not waited for: a program's own time and a machine's load are not in it.
+// charged is the time that the driver takes in seconds, at 100 ms a change and 1 s to attach GPUs,
+// so many of them side by side. It is counted and not waited for: a program's own time and a
+// machine's load are not in it.
 func (f figures) charged(together int) float64 {
 	return 0.1*float64(f.mutations) + float64(f.attaches)/float64(together)
 }
@@ -216,7 +223,8 @@ func recorded(t *testing.T) map[string]figures {
 	return rows
 }
 
-// besideLayouts are a layout in each row of the table, as gpuadm writes it, and what gpuadm's exit status is.
+// besideLayouts are a layout in each row of the table, as gpuadm writes it, and what gpuadm's exit
+// status is.
 var besideLayouts = []struct {
 	name, layout string
 	exit         int
@@ -245,8 +253,8 @@ func (n gpuNode) measured(run func()) figures {
 	return f
 }
 
-// theirs are the figures of mig-parted: those recorded, or where GPUADM_TEST_MIG_PARTED names its program, of a run beside gpuadm's. It is in
-// no module proxy, so CI compares with the record.
+// theirs are the figures of mig-parted: those recorded, or where GPUADM_TEST_MIG_PARTED names its
+// program, of a run beside gpuadm's. It is in no module proxy, so CI compares with the record.
 func theirs(t *testing.T, n gpuNode) map[string]figures {
 	t.Helper()
 	rows := recorded(t)
@@ -256,7 +264,8 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 	}
 	program := must.Get(os.ReadFile(path))(t)
 	n.Put("/usr/local/bin/nvidia-mig-parted", string(program), 0o755)
-	// It reads whether the kernel has the module, and on the PCI bus the fake GPUs with their memory regions.
+	// It reads whether the kernel has the module, and on the PCI bus the fake GPUs with their
+	// memory regions.
 	for _, g := range n.dump().GPUs {
 		n.Must("sh", "-ec", `mkdir -p /run/bus; cp -r /sys/bus/pci/devices/0000:18:00.0 /run/bus/$1; cd /run/bus/$1; echo 0x0 0x0 0x0 >resource; echo 0x20b0 >device`, "sh", g.Address)
 	}
@@ -271,8 +280,9 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 	return rows
 }
 
-// TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in fewer sessions and at most three, and the driver takes less time
-// for them, from one layout of eight GPUs to the next. Each session attaches GPUs that no process holds, which takes seconds on real ones.
+// TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in fewer sessions
+// and at most three, and the driver takes less time for them, from one layout of eight GPUs to the
+// next. Each session attaches GPUs that no process holds, which takes seconds on real ones.
 func TestLabMIGBeside(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "A100-40:8")

@@ -36,8 +36,9 @@ apt-ftparchive release . >/tmp/Release && mv /tmp/Release .`)
 	n.Put("/etc/apt/sources.list.d/headers.list", "deb [trusted=yes] file:/srv/headers /\n", 0o644)
 }
 
-// TestLabMirror: two versions are mirrored from the lab's repositories. Then there is no repository any more: from the folder alone
-// the driver is installed, repaired, upgraded, undone, and the toolkit baked. A byte that differs is named, and nothing is installed.
+// TestLabMirror: two versions are mirrored from the lab's repositories. Then there is no repository
+// any more: from the folder alone the driver is installed, repaired, upgraded, undone, and the
+// toolkit baked. A byte that differs is named, and nothing is installed.
 func TestLabMirror(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -159,8 +160,9 @@ func mirrorDnf(t *testing.T) *dnfDriver {
 	return d
 }
 
-// TestLabMirrorDnf: two versions are mirrored on one host. On another one, which reaches no repository, the driver and the toolkit are
-// installed, repaired, upgraded and undone from the folder alone. A byte that differs is named, and nothing is installed.
+// TestLabMirrorDnf: two versions are mirrored on one host. On another one, which reaches no
+// repository, the driver and the toolkit are installed, repaired, upgraded and undone from the
+// folder alone. A byte that differs is named, and nothing is installed.
 func TestLabMirrorDnf(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)
@@ -226,8 +228,9 @@ type mirrored struct {
 	deb       string
 }
 
-// TestLabMirrorImage: an image that has a mirror on its disk, and no network, gets the driver by bake, or at its first boot. Both from
-// packages and by NVIDIA's installer. One wrong byte is named at bake, and nothing is installed; with the byte right, the next bake does.
+// TestLabMirrorImage: an image that has a mirror on its disk, and no network, gets the driver by
+// bake, or at its first boot. Both from packages and by NVIDIA's installer. One wrong byte is named
+// at bake, and nothing is installed; with the byte right, the next bake does.
 func TestLabMirrorImage(t *testing.T) {
 	t.Parallel()
 	lab.Asked(t)

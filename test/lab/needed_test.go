@@ -17,7 +17,8 @@ import (
 //go:embed testdata/epel-release.spec
 var epelRelease string
 
-// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in extras, and gcc in CRB, which is disabled.
+// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in
+// extras, and gcc in CRB, which is disabled.
 func freshRocky(t *testing.T) *dnfDriver {
 	t.Helper()
 	d := newDnfDriver(t)
@@ -37,8 +38,9 @@ func freshRocky(t *testing.T) *dnfDriver {
 	return d
 }
 
-// TestLabNeeded: a fresh Rocky is refused with the commands that help; enable_needed does it, by a package and a file
-// of gpuadm's, and undo undoes both. The repository's key is trusted by the digest of its file.
+// TestLabNeeded: a fresh Rocky is refused with the commands that help; enable_needed does it, by a
+// package and a file of gpuadm's, and undo undoes both. The repository's key is trusted by the
+// digest of its file.
 func TestLabNeeded(t *testing.T) {
 	t.Parallel()
 	d := freshRocky(t)

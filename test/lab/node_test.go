@@ -61,8 +61,8 @@ func (n node) gpuadm(exit int, args ...string) lab.Result {
 	return r
 }
 
-// rebooted is a result without the reboot that each apply of a driver asks for on the lab's hosts: the kernel that runs has no folder there,
-// so that no driver can be loaded.
+// rebooted is a result without the reboot that each apply of a driver asks for on the lab's hosts:
+// the kernel that runs has no folder there, so that no driver can be loaded.
 func rebooted(r lab.Result) lab.Result {
 	const why, alone = "runs and is not installed, so that no driver can be loaded", "Nothing to do now; check a kernel with the driver runs is deferred until "
 	before, _, asks := strings.Cut(r.Stdout, "A reboot is needed: kernel ")
@@ -85,8 +85,9 @@ func (n node) answers() bool {
 	return false
 }
 
-// working wants a daemon that answers, and that has started after the last change of its files, asked without gpuadm. Their folder
-// may be younger: the next run sweeps what a power cut left in it.
+// working wants a daemon that answers, and that has started after the last change of its files,
+// asked without gpuadm. Their folder may be younger: the next run sweeps what a power cut left in
+// it.
 func (n node) working() {
 	n.t.Helper()
 	if !n.answers() {
@@ -129,7 +130,8 @@ func (n node) starts() int {
 	return strings.Count(n.Journal(daemon), "Started "+daemon)
 }
 
-// leftovers lists the files of gpuadm beside its state, its lock and what it remembers until the next boot.
+// leftovers lists the files of gpuadm beside its state, its lock and what it remembers until the
+// next boot.
 func (n node) leftovers() []string {
 	n.t.Helper()
 	return strings.Fields(n.Must("find", "/etc", "/usr", "/var", "/run", "/tmp", "-xdev", "-name", "*gpuadm*",
@@ -137,9 +139,10 @@ func (n node) leftovers() []string {
 		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "-prune"))
 }
 
-// TestLabWholeNode is the main job, in one apply on a machine that has a container engine and nothing of NVIDIA's: driver
-// and toolkit installed from repositories, modules built and proven for the kernel, daemons, partitions by the driver just
-// installed, and the engine. Then a second apply, a reboot, and all of it undone.
+// TestLabWholeNode is the main job, in one apply on a machine that has a container engine and
+// nothing of NVIDIA's: driver and toolkit installed from repositories, modules built and proven for
+// the kernel, daemons, partitions by the driver just installed, and the engine. Then a second
+// apply, a reboot, and all of it undone.
 func TestLabWholeNode(t *testing.T) {
 	t.Parallel()
 	gpus := fakenvml.Build(t)

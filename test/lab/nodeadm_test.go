@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// nodeadmScript does of nodeadm what its units see: the config phase answers the first time in a boot only, and the run phase
-// starts kubelet. It counts both.
+// nodeadmScript does of nodeadm what its units see: the config phase answers the first time in a
+// boot only, and the run phase starts kubelet. It counts both.
 const nodeadmScript = `#!/bin/sh
 echo "$3" >>/run/nodeadm-calls
 if [ "$3" = run ]; then # --skip run
@@ -26,8 +26,9 @@ fi
 exec systemctl restart kubelet.service
 `
 
-// TestLabNodeadmWaits: nodeadm-run waits while the gate is closed: 25 seconds, with LAB_ALL two minutes. It starts nodeadm-config once
-// only, so that a failure of that meanwhile does not matter; and it starts kubelet by itself once an apply opens the gate.
+// TestLabNodeadmWaits: nodeadm-run waits while the gate is closed: 25 seconds, with LAB_ALL two
+// minutes. It starts nodeadm-config once only, so that a failure of that meanwhile does not matter;
+// and it starts kubelet by itself once an apply opens the gate.
 func TestLabNodeadmWaits(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "H100-80:8")

@@ -41,7 +41,8 @@ func (m *Machine) boot(ctx context.Context) error {
 			return ctx.Err() != nil
 		}
 	}
-	// systemd-nspawn's first child is a helper which ends, so look for a process that is PID 1 and systemd.
+	// systemd-nspawn's first child is a helper which ends, so look for a process that is PID 1 and
+	// systemd.
 	if !Until(bootLimit, func() bool { m.leader = m.findLeader(); return m.leader != 0 || off() }) || m.leader == 0 {
 		return fmt.Errorf("cannot see the host's systemd: %s", parts.Last(m.Console(), 5))
 	}
@@ -155,7 +156,8 @@ func (m *Machine) findLeader() int {
 	return 0
 }
 
-// inside is a command in the host's namespaces. It is not in its cgroups, as a person's shell by nsenter is not.
+// inside is a command in the host's namespaces. It is not in its cgroups, as a person's shell by
+// nsenter is not.
 func (m *Machine) inside(ctx context.Context, argv ...string) *exec.Cmd {
 	args := append([]string{"-t", strconv.Itoa(m.leader), "-m", "-u", "-i", "-n", "-p", "-C", "--"}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
@@ -167,9 +169,10 @@ func (m *Machine) inside(ctx context.Context, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// runInside runs a command made by inside, and keeps its nsenter going: that stops itself when its child is stopped, as
-// systemd-shutdown stops all before it ends them, and would then keep the dead child, and the host's PID 1 with it, from
-// going away. Source: continue_as_child in sys-utils/nsenter.c of util-linux; systemd's src/shutdown/killall.c
+// runInside runs a command made by inside, and keeps its nsenter going: that stops itself when its
+// child is stopped, as systemd-shutdown stops all before it ends them, and would then keep the dead
+// child, and the host's PID 1 with it, from going away. Source: continue_as_child in
+// sys-utils/nsenter.c of util-linux; systemd's src/shutdown/killall.c
 func runInside(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err

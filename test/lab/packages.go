@@ -13,9 +13,10 @@ import (
 // RepoDir is where a host has the folder of Options.Repos.
 const RepoDir = "/srv/repo"
 
-// AptState is the states of Debian's packages, by name, as dpkg-query and apt-mark say: "VERSION[ held][ auto][ STATUS]",
-// where STATUS is dpkg's word for a package that is not installed properly, such as half-configured. A package of which
-// only the configuration is left is missing, as is one that was never there.
+// AptState is the states of Debian's packages, by name, as dpkg-query and apt-mark say: "VERSION[
+// held][ auto][ STATUS]", where STATUS is dpkg's word for a package that is not installed properly,
+// such as half-configured. A package of which only the configuration is left is missing, as is one
+// that was never there.
 func (h *Host) AptState() map[string]string {
 	h.t.Helper()
 	marks := map[string]string{}
@@ -39,7 +40,8 @@ func (h *Host) AptState() map[string]string {
 	return state
 }
 
-// RpmState is the states of RPM packages, by name, as rpm, dnf versionlock and dnf repoquery say: "[EPOCH:]VERSION[ held][ auto]".
+// RpmState is the states of RPM packages, by name, as rpm, dnf versionlock and dnf repoquery say:
+// "[EPOCH:]VERSION[ held][ auto]".
 func (h *Host) RpmState() map[string]string {
 	h.t.Helper()
 	state := map[string]string{}
@@ -75,7 +77,8 @@ func Only(state map[string]string, patterns ...string) map[string]string {
 	return some
 }
 
-// KillInside kills with signal 9 all processes of the host with this command name, and returns how many there were. It waits until they are gone.
+// KillInside kills with signal 9 all processes of the host with this command name, and returns how
+// many there were. It waits until they are gone.
 func (h *Host) KillInside(comm string) int {
 	h.t.Helper()
 	pids := strings.Fields(h.Exec("pgrep", "--exact", comm).Stdout)
@@ -122,8 +125,9 @@ func (t *Task) Wait() Result {
 	return t.result
 }
 
-// TreeOutsideCaches is the whole of /etc, /usr, /opt, /boot, /srv and /var, without logs and caches and without what apt,
-// dpkg, rpm and dnf rewrite at each of their runs: for those there are AptState and RpmState.
+// TreeOutsideCaches is the whole of /etc, /usr, /opt, /boot, /srv and /var, without logs and caches
+// and without what apt, dpkg, rpm and dnf rewrite at each of their runs: for those there are
+// AptState and RpmState.
 func (h *Host) TreeOutsideCaches() Tree {
 	h.t.Helper()
 	return h.Tree([]string{"/etc", "/usr", "/opt", "/boot", "/srv", "/var"},

@@ -15,7 +15,8 @@ import (
 
 const gateFile = "/usr/lib/systemd/system/kubelet.service.d/50-gpuadm.conf"
 
-// packagesNode is a host with a fake kubelet and without gpuadm, and the packages that make packages has built, at /srv.
+// packagesNode is a host with a fake kubelet and without gpuadm, and the packages that make
+// packages has built, at /srv.
 func packagesNode(t *testing.T, dist, suffix string) (n node, older, newer string) {
 	t.Helper()
 	files := map[string]string{}
@@ -76,7 +77,8 @@ func (n node) cycle(install, upgrade, remove string) {
 	check.Has(n.t, n.Must("ls", state), "journal", "the removal took the journal:")
 }
 
-// TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without leaving kubelet a gate.
+// TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while
+// kubelet runs, and goes without leaving kubelet a gate.
 func TestLabPackages(t *testing.T) {
 	t.Parallel()
 	for _, dist := range lab.DistsFor(t) {

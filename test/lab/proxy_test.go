@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// A host without a name server, with a proxy as its one way out: what is fetched, lists and packages, comes through it.
+// A host without a name server, with a proxy as its one way out: what is fetched, lists and
+// packages, comes through it.
 const (
 	proxyAt  = "127.0.0.1:8077"
 	vendorAt = "http://vendor.invalid"
@@ -31,7 +32,8 @@ func proxied(t *testing.T, asked []string, names ...string) {
 	}
 }
 
-// TestLabDriverProxy: apt gets it all through the spec's proxy; a proxy that is not there is named as what is in the way, and nothing of it stays.
+// TestLabDriverProxy: apt gets it all through the spec's proxy; a proxy that is not there is named
+// as what is in the way, and nothing of it stays.
 func TestLabDriverProxy(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})

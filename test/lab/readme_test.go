@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// readmeDiffers are the lines of README.md and docs/install.md that are typed otherwise here, and what is typed.
+// readmeDiffers are the lines of README.md and docs/install.md that are typed otherwise here, and
+// what is typed.
 func readmeDiffers() map[string]string {
 	return map[string]string{
 		"make build":                                  "test -x bin/gpuadm",                                      // make lab has built it
@@ -29,8 +30,9 @@ func readmeDiffers() map[string]string {
 	}
 }
 
-// readmeMachine is the lab's share of gpu-01's spec: the driver came with the machine's image, since hosts share their kernel; and the
-// toolkit's packages come from the lab, since hosts have no network.
+// readmeMachine is the lab's share of gpu-01's spec: the driver came with the machine's image,
+// since hosts share their kernel; and the toolkit's packages come from the lab, since hosts have no
+// network.
 const readmeMachine = `format = 1
 [driver]
 owner = "other"
@@ -40,7 +42,8 @@ key = %q
 fingerprint = %q
 `
 
-// readmeDriver makes a driver that is loaded: its files in /proc and /sys, as in blindBoot of test/lab/kube.
+// readmeDriver makes a driver that is loaded: its files in /proc and /sys, as in blindBoot of
+// test/lab/kube.
 //
 //go:embed testdata/readme-driver.sh
 var readmeDriver string
@@ -69,8 +72,9 @@ func blocks(t *testing.T, file, section string) (all [][]string) {
 	return all
 }
 
-// TestLabReadme types README's quick start, line by line: from a laptop over ssh to a converged node and back, the check of a spec
-// without a machine and without root, and the installation by a package.
+// TestLabReadme types README's quick start, line by line: from a laptop over ssh to a converged
+// node and back, the check of a spec without a machine and without root, and the installation by a
+// package.
 func TestLabReadme(t *testing.T) {
 	t.Parallel()
 	wires := lab.NewSwitch(t)

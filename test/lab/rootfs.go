@@ -72,8 +72,8 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 	})
 }
 
-// Cached makes a folder of the cache once, all or nothing, also with several processes at it: build fills a scratch
-// folder beside it, which is then renamed.
+// Cached makes a folder of the cache once, all or nothing, also with several processes at it: build
+// fills a scratch folder beside it, which is then renamed.
 func Cached(place string, build func(scratch string) error) error {
 	dir, name := filepath.Split(place)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -113,8 +113,9 @@ type Chroot struct {
 	Root string
 }
 
-// InChroot lays a folder over a distribution's layers, the topmost first, and calls do. What do's programs write ends up
-// in the folder upper, which is on the cache's file system; the layers do not change.
+// InChroot lays a folder over a distribution's layers, the topmost first, and calls do. What do's
+// programs write ends up in the folder upper, which is on the cache's file system; the layers do
+// not change.
 func InChroot(layers []string, upper string, do func(Chroot) error) (err error) {
 	return onDisk(layers, upper, func(root string) (err error) {
 		mounts := []struct {
@@ -135,8 +136,9 @@ func InChroot(layers []string, upper string, do func(Chroot) error) (err error) 
 	})
 }
 
-// OnDisk lays a folder over the disk that a host of these options has, and calls do with the root folder of both: nothing of it runs.
-// A host with the folder as Options.Over then boots what do has made.
+// OnDisk lays a folder over the disk that a host of these options has, and calls do with the root
+// folder of both: nothing of it runs. A host with the folder as Options.Over then boots what do has
+// made.
 func OnDisk(o Options, upper string, do func(root string) error) error {
 	layers, err := layersOf(o)
 	if err != nil {
@@ -175,7 +177,8 @@ func onDisk(layers []string, upper string, do func(root string) error) (err erro
 	return do(root)
 }
 
-// Run runs a command in the chroot, as root, with this machine's network, and returns its standard output.
+// Run runs a command in the chroot, as root, with this machine's network, and returns its standard
+// output.
 func (c Chroot) Run(ctx context.Context, env []string, argv ...string) ([]byte, error) {
 	name, err := exec.LookPath("chroot")
 	if err != nil {
@@ -188,7 +191,8 @@ func (c Chroot) Run(ctx context.Context, env []string, argv ...string) ([]byte, 
 	return parts.Run(ctx, "", env, name, append([]string{c.Root}, argv...)...)
 }
 
-// install installs packages from the distribution's archive, and leaves no trace of having asked it.
+// install installs packages from the distribution's archive, and leaves no trace of having asked
+// it.
 func (c Chroot) install(ctx context.Context, packages []string) error {
 	resolv := filepath.Join(c.Root, "etc", "resolv.conf")
 	before, readErr := os.ReadFile(resolv)

@@ -26,8 +26,8 @@ func (n node) runfileSpec(version, kind string) string {
 		version, name, sha256.Sum256([]byte(text)))
 }
 
-// TestLabRunfile: a driver of NVIDIA's installer there, to another version, and back; its modules really built by DKMS for
-// a kernel that does not run.
+// TestLabRunfile: a driver of NVIDIA's installer there, to another version, and back; its modules
+// really built by DKMS for a kernel that does not run.
 func TestLabRunfile(t *testing.T) {
 	t.Parallel()
 	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", Headers: true, GPUs: 8}), t}

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// A runner is who runs the container engine on a node: its unit, argument files and start script, with a real containerd.
+// A runner is who runs the container engine on a node: its unit, argument files and start script,
+// with a real containerd.
 type runner struct {
 	name    string
 	files   map[string]string // by path; those that start with #! can be run
@@ -27,14 +28,15 @@ type runner struct {
 	fix     string // the command that gpuadm prints where the daemon was not started again
 }
 
-// After setupConfig, watchDropinConfigs and restart in pkg/component/worker/containerd/component.go of k0sproject/k0s at 01390e46, which imports the
-// files of its folder, and its supervisor: SIGHUP three seconds after the last change, and a new start. It ends its children when it is ended.
+// After setupConfig, watchDropinConfigs and restart in pkg/component/worker/containerd/component.go
+// of k0sproject/k0s at 01390e46, which imports the files of its folder, and its supervisor: SIGHUP
+// three seconds after the last change, and a new start. It ends its children when it is ended.
 //
 //go:embed testdata/k0s.sh
 var k0sProgram string
 
-// After getContainerdConfig and findNvidiaContainerRuntimes in pkg/agent/containerd, and the death signal of its child in
-// pkg/daemons/executor, of k3s-io/k3s at 06ea261 and f646604.
+// After getContainerdConfig and findNvidiaContainerRuntimes in pkg/agent/containerd, and the death
+// signal of its child in pkg/daemons/executor, of k3s-io/k3s at 06ea261 and f646604.
 //
 //go:embed testdata/k3s.sh
 var k3sProgram string
@@ -46,8 +48,9 @@ const (
 //go:embed testdata/microk8s.toml
 var microk8sTemplate string
 
-// runners: k0s, as above; MicroK8s, after microk8s-resources/wrappers/run-containerd-with-args and default-args of canonical/microk8s at
-// 02c467bd; Canonical Kubernetes, after k8s/args and src/k8s/pkg/k8sd/setup/containerd.go of canonical/k8s-snap at 017ffcec, with its
+// runners: k0s, as above; MicroK8s, after microk8s-resources/wrappers/run-containerd-with-args and
+// default-args of canonical/microk8s at 02c467bd; Canonical Kubernetes, after k8s/args and
+// src/k8s/pkg/k8sd/setup/containerd.go of canonical/k8s-snap at 017ffcec, with its
 // containerd-base-dir moved, as beside Docker's containerd (canonical/k8s-snap issue 1991).
 func runners() []runner {
 	args := func(name, file string) string {
@@ -111,8 +114,9 @@ func runners() []runner {
 	}
 }
 
-// TestLabRunners: beside an idle containerd of the machine's, the engine that kubelet uses gets the handler in the file that its owner
-// reads, by one start of that daemon; a second apply does nothing; undo restores every byte; the idle one is untouched all along.
+// TestLabRunners: beside an idle containerd of the machine's, the engine that kubelet uses gets the
+// handler in the file that its owner reads, by one start of that daemon; a second apply does
+// nothing; undo restores every byte; the idle one is untouched all along.
 func TestLabRunners(t *testing.T) {
 	t.Parallel()
 	for _, r := range runners() {

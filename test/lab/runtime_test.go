@@ -10,7 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// TestLabPlanTouchesNothing: not a byte, mode, owner or time of /etc, /usr and /var is another after plan and status.
+// TestLabPlanTouchesNothing: not a byte, mode, owner or time of /etc, /usr and /var is another
+// after plan and status.
 func TestLabPlanTouchesNothing(t *testing.T) {
 	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
@@ -27,8 +28,9 @@ func TestLabPlanTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestLabApplyTwiceUndo: apply converges with one restart, under which a container keeps running; a second apply does
-// nothing; undo restores bytes, mode, owner and a daemon that runs with them; status is right all along.
+// TestLabApplyTwiceUndo: apply converges with one restart, under which a container keeps running; a
+// second apply does nothing; undo restores bytes, mode, owner and a daemon that runs with them;
+// status is right all along.
 func TestLabApplyTwiceUndo(t *testing.T) {
 	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
@@ -71,8 +73,8 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 	})
 }
 
-// TestLabRuntimeChanged: what an earlier node.toml had containerd do goes with it, and containerd's own judgement of the change
-// does not take that for a change outside gpuadm.
+// TestLabRuntimeChanged: what an earlier node.toml had containerd do goes with it, and containerd's
+// own judgement of the change does not take that for a change outside gpuadm.
 func TestLabRuntimeChanged(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"", "2.4"} {
@@ -99,7 +101,8 @@ func TestLabRuntimeChanged(t *testing.T) {
 const (
 	docker     = "docker.service"
 	dockerFile = "/etc/docker/daemon.json"
-	// In a container of systemd-nspawn there is neither a network to configure nor an overlay on the overlay.
+	// In a container of systemd-nspawn there is neither a network to configure nor an overlay on
+	// the overlay.
 	dockerText = "{\n    \"storage-driver\": \"vfs\",   \"iptables\": false,\n    \"bridge\": \"none\",\n    \"live-restore\": LIVE,\n    \"max-concurrent-uploads\": 7\n}"
 )
 
@@ -120,8 +123,9 @@ func (n node) docker() (runtimes, byDefault, cdi string) {
 	return f[0], f[1], f[2]
 }
 
-// TestLabDocker: apply has Docker 26.1 know the runtime and CDI, and a container survives the restart; apply again does nothing; undo
-// brings back every byte, and a Docker that has forgotten both. That a kill and a power loss end well is held by the laws at every touch.
+// TestLabDocker: apply has Docker 26.1 know the runtime and CDI, and a container survives the
+// restart; apply again does nothing; undo brings back every byte, and a Docker that has forgotten
+// both. That a kill and a power loss end well is held by the laws at every touch.
 func TestLabDocker(t *testing.T) {
 	t.Parallel()
 	n, process := bootDocker(t, "true", "set_as_default = true\n")
@@ -151,8 +155,9 @@ func TestLabDocker(t *testing.T) {
 	}
 }
 
-// TestLabDockerWithoutLiveRestore: a runtime is reloaded, under which nothing stops; a restart for CDI would stop containers, and
-// waits for consent. A daemon.json that Docker refuses is refused before anything is touched.
+// TestLabDockerWithoutLiveRestore: a runtime is reloaded, under which nothing stops; a restart for
+// CDI would stop containers, and waits for consent. A daemon.json that Docker refuses is refused
+// before anything is touched.
 func TestLabDockerWithoutLiveRestore(t *testing.T) {
 	t.Parallel()
 	n, process := bootDocker(t, "false", "cdi = false\n")
@@ -178,8 +183,9 @@ func TestLabDockerWithoutLiveRestore(t *testing.T) {
 	}
 }
 
-// TestLabDockerFlags: Docker refuses a key that its unit's options and its file both have, but for runtimes. The plan says so, with the
-// file that has the option, and a Docker that runs goes on. Units as in NVIDIA/nvidia-docker issues 490 and 1002.
+// TestLabDockerFlags: Docker refuses a key that its unit's options and its file both have, but for
+// runtimes. The plan says so, with the file that has the option, and a Docker that runs goes on.
+// Units as in NVIDIA/nvidia-docker issues 490 and 1002.
 func TestLabDockerFlags(t *testing.T) {
 	t.Parallel()
 	n, _ := bootDocker(t, "true", "")
@@ -220,8 +226,9 @@ func TestLabDockerFlags(t *testing.T) {
 	}
 }
 
-// TestLabDrift: what Kubespray and KubeOne do when they run again, and what "containerd config default" into the file does, takes the
-// handler away. Status says so, and the next apply, by the timer too, repairs it.
+// TestLabDrift: what Kubespray and KubeOne do when they run again, and what "containerd config
+// default" into the file does, takes the handler away. Status says so, and the next apply, by the
+// timer too, repairs it.
 func TestLabDrift(t *testing.T) {
 	t.Parallel()
 	n := boot(t, lab.Options{Dist: "trixie", GPUs: 8})

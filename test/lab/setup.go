@@ -34,8 +34,9 @@ func tools() []tool {
 // keyring proves that what is fetched comes from Debian; its package is called as the file.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// Setup puts in place all that Boot needs: programs from the machine's own package archive, the root filesystems, and
-// the containerds that can be put in. What is there already is left alone. log gets what is done and how long it took.
+// Setup puts in place all that Boot needs: programs from the machine's own package archive, the
+// root filesystems, and the containerds that can be put in. What is there already is left alone.
+// log gets what is done and how long it took.
 func Setup(ctx context.Context, log func(string)) error {
 	if os.Getuid() != 0 {
 		return errors.New("cannot set up the lab: it needs root")
@@ -105,7 +106,8 @@ func missingTool() error {
 	return nil
 }
 
-// buildEngine makes a layer with a containerd, its ctr and its shim, which lies over a root filesystem's own.
+// buildEngine makes a layer with a containerd, its ctr and its shim, which lies over a root
+// filesystem's own.
 func buildEngine(ctx context.Context, name string, log func(string)) error {
 	var fetched error
 	err := parts.Fetch(ctx, func(s parts.Step) {
@@ -171,8 +173,8 @@ func engineLayer(name string) (string, error) {
 	return place, nil
 }
 
-// buildPrograms builds the daemon, its client and its shim. The binary of test/containerd/parts is not taken: unlike the
-// project's own, it has no version in its build information.
+// buildPrograms builds the daemon, its client and its shim. The binary of test/containerd/parts is
+// not taken: unlike the project's own, it has no version in its build information.
 func buildPrograms(ctx context.Context, version, bin string) error {
 	const module = "github.com/containerd/containerd/v2"
 	scratch, err := os.MkdirTemp("", "gpuadm-lab-*")

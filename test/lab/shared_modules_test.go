@@ -78,7 +78,8 @@ func (s sharing) has(version string) {
 	}
 }
 
-// nextKernel is a kernel that a builder has headers of, besides: those that are there, by another name.
+// nextKernel is a kernel that a builder has headers of, besides: those that are there, by another
+// name.
 func nextKernel(h *lab.Host, kernel string) string {
 	next := strings.Replace(kernel, "-amd64", "9-amd64", 1)
 	h.Must("sh", "-ec", `cp -a /usr/src/linux-headers-$0 /usr/src/linux-headers-$1
@@ -93,22 +94,25 @@ func runs(h *lab.Host, kernel string) {
 	h.Must("mount", "--bind", "/root/osrelease", "/proc/sys/kernel/osrelease")
 }
 
-// arrives brings a kernel to the node, and its package, which the modules' package depends on where a source of the builder has it.
+// arrives brings a kernel to the node, and its package, which the modules' package depends on where
+// a source of the builder has it.
 func (s sharing) arrives(kernel string) {
 	s.node.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644)
 	s.node.Must("depmod", kernel)
 	emptyPackage(s.node.Host, "linux-image-"+kernel)
 }
 
-// refuses wants the node to name why modules do not fit: with build = "auto" the next way, DKMS, is planned; "shared" is refused.
+// refuses wants the node to name why modules do not fit: with build = "auto" the next way, DKMS, is
+// planned; "shared" is refused.
 func (s sharing) refuses(why, version string) {
 	s.node.t.Helper()
 	says(s.node.t, s.asks(0, version, "auto", "plan"), "Note: no shared kernel modules for kernel "+s.kernel+": ", why, "dkms nvidia/"+version)
 	says(s.node.t, s.asks(1, version, "shared"), "cannot take shared kernel modules for kernel "+s.kernel+": ", why, "gpuadm mirror --for ID --modules "+s.kernel)
 }
 
-// TestLabSharedModules: modules are built once, and a node without compiler, headers and DKMS installs, upgrades and undoes them as all
-// other packages. Two builds are the same bytes. What does not fit is named.
+// TestLabSharedModules: modules are built once, and a node without compiler, headers and DKMS
+// installs, upgrades and undoes them as all other packages. Two builds are the same bytes. What
+// does not fit is named.
 func TestLabSharedModules(t *testing.T) {
 	t.Parallel()
 	for _, dist := range lab.DistsFor(t) {
@@ -154,7 +158,8 @@ func TestLabSharedModules(t *testing.T) {
 	}
 }
 
-// hostile: a second build has the same bytes; an interrupted build leaves no compiler at work; and the node refuses what does not fit.
+// hostile: a second build has the same bytes; an interrupted build leaves no compiler at work; and
+// the node refuses what does not fit.
 func (s sharing) hostile() {
 	b, n, t := s.builder, s.node, s.node.t
 	t.Helper()
@@ -179,7 +184,8 @@ func (s sharing) hostile() {
 	n.Must("umount", "/sys/kernel/security")
 }
 
-// kernelComes: a kernel that comes before its modules is named before it boots, and the node keeps its driver; once the folder has them it gets them.
+// kernelComes: a kernel that comes before its modules is named before it boots, and the node keeps
+// its driver; once the folder has them it gets them.
 func (s sharing) kernelComes(version string) (kernel string) {
 	n, t := s.node, s.node.t
 	t.Helper()
@@ -203,8 +209,9 @@ func (s sharing) kernelComes(version string) (kernel string) {
 	return next.kernel
 }
 
-// strange: where the kernel would load another module than the package's, apply names the module and changes nothing. The cases: a foreign file in
-// the module's place, a module of no package that a file of depmod.d(5) prefers, and the package's own module after the kernel lost its key.
+// strange: where the kernel would load another module than the package's, apply names the module
+// and changes nothing. The cases: a foreign file in the module's place, a module of no package that
+// a file of depmod.d(5) prefers, and the package's own module after the kernel lost its key.
 func (s sharing) strange(was, version string) {
 	n, t := s.node, s.node.t
 	t.Helper()
@@ -231,7 +238,8 @@ func (s sharing) strange(was, version string) {
 	}
 }
 
-// TestLabSharedModulesDnf: the same by rpmbuild and dnf, with Debian's DKMS, compiler and headers on a host that says that it is a RHEL.
+// TestLabSharedModulesDnf: the same by rpmbuild and dnf, with Debian's DKMS, compiler and headers
+// on a host that says that it is a RHEL.
 func TestLabSharedModulesDnf(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)

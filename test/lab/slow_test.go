@@ -38,7 +38,8 @@ NVreg_RestrictProfilingToAdminUsers = 0
 // debianAt is where a host that has no network finds Debian's archive.
 const debianAt = "127.0.0.1:8099"
 
-// serveDebian answers a host's apt with this machine's Debian archive. apt checks what it gets by Debian's keys.
+// serveDebian answers a host's apt with this machine's Debian archive. apt checks what it gets by
+// Debian's keys.
 func serveDebian(t *testing.T, h *lab.Host) {
 	t.Helper()
 	mirror := must.Get(parts.DebianMirror(t.Context()))(t)
@@ -51,8 +52,10 @@ func serveDebian(t *testing.T, h *lab.Host) {
 	h.Put("/etc/apt/sources.list", "deb http://"+debianAt+"/debian bookworm main contrib non-free non-free-firmware\n", 0o644)
 }
 
-// recorded runs gpuadm in a terminal of 80 columns on the host, for longer than a command of a test may take, and wants it to exit with 4,
-// since the kernel that has the driver does not run. It returns what the terminal showed and when: an asciicast of version 2, https://docs.asciinema.org/manual/asciicast/v2/.
+// recorded runs gpuadm in a terminal of 80 columns on the host, for longer than a command of a test
+// may take, and wants it to exit with 4, since the kernel that has the driver does not run. It
+// returns what the terminal showed and when: an asciicast of version 2,
+// https://docs.asciinema.org/manual/asciicast/v2/.
 func (n node) recorded(limit time.Duration, line string) string {
 	n.t.Helper()
 	const unit, output, timing = "long.service", "/root/output", "/root/timing"
@@ -93,8 +96,9 @@ func slowPlace(t *testing.T) string {
 	return filepath.Join(filepath.Dir(below[0]), "slow-1-"+filepath.Base(below[0]))
 }
 
-// TestSlowDebianDriver: Debian's own driver, from Debian's archive, compiled by dkms for Debian's kernel, which is not the
-// running one. That takes minutes and is done once: later runs find the disk in the cache, and check it again.
+// TestSlowDebianDriver: Debian's own driver, from Debian's archive, compiled by dkms for Debian's
+// kernel, which is not the running one. That takes minutes and is done once: later runs find the
+// disk in the cache, and check it again.
 func TestSlowDebianDriver(t *testing.T) {
 	lab.Asked(t)
 	place := slowPlace(t)
@@ -126,8 +130,9 @@ func TestSlowDebianDriver(t *testing.T) {
 	check.None(t, n.Must("find", "/lib/modules/"+kernel, "/var/lib/dkms", "-name", "*.ko", "-path", "*dkms*"), "undo of all left modules:")
 }
 
-// compiled wants modules that are what dkms, modinfo and modprobe say, without gpuadm. Debian's packages call the files
-// nvidia-current-open; modprobe gets there from NVIDIA's names, and takes the parameters along.
+// compiled wants modules that are what dkms, modinfo and modprobe say, without gpuadm. Debian's
+// packages call the files nvidia-current-open; modprobe gets there from NVIDIA's names, and takes
+// the parameters along.
 func (n node) compiled(kernel, version string) {
 	n.t.Helper()
 	out := n.Must("dkms", "status")

@@ -22,8 +22,9 @@ func (n driverNode) from(variant repos.Variant, version string) string {
 	return strings.ReplaceAll(n.spec(version, ""), repos.Mirror, "file://"+lab.RepoDir+"/"+string(variant))
 }
 
-// TestLabSourceMoves: a driver moves to a mirror that lacks the version that was there. Undo brings that back from the files that were
-// kept, also where the first mirror is gone; undo of all leaves nothing, and needs no mirror.
+// TestLabSourceMoves: a driver moves to a mirror that lacks the version that was there. Undo brings
+// that back from the files that were kept, also where the first mirror is gone; undo of all leaves
+// nothing, and needs no mirror.
 func TestLabSourceMoves(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -46,8 +47,8 @@ func TestLabSourceMoves(t *testing.T) {
 	check.None(t, ourOwn(n.TreeOutsideCaches().Diff(files)), "undo of all left:")
 }
 
-// TestLabSourceBuilds: the driver of another mirror installs, and has no module for the kernel. The first mirror's packages, pins, source,
-// modules and DKMS's state come back.
+// TestLabSourceBuilds: the driver of another mirror installs, and has no module for the kernel. The
+// first mirror's packages, pins, source, modules and DKMS's state come back.
 func TestLabSourceBuilds(t *testing.T) {
 	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
@@ -62,7 +63,8 @@ func TestLabSourceBuilds(t *testing.T) {
 	n.wants(0, n.from(repos.Good, repos.Gone), "apply")
 }
 
-// TestLabSourceOfDistribution: from NVIDIA's repository to the distribution's archive and back, and to no driver.
+// TestLabSourceOfDistribution: from NVIDIA's repository to the distribution's archive and back, and
+// to no driver.
 func TestLabSourceOfDistribution(t *testing.T) {
 	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
@@ -82,7 +84,8 @@ func TestLabSourceOfDistribution(t *testing.T) {
 	}
 }
 
-// TestLabDnfPairs: the driver as one spec asks for it, then as another does, which may change the source or fail; undo of that, undo of all.
+// TestLabDnfPairs: the driver as one spec asks for it, then as another does, which may change the
+// source or fail; undo of that, undo of all.
 func TestLabDnfPairs(t *testing.T) {
 	t.Parallel()
 	const below = "/compute/cuda/repos/rhel9/x86_64"
@@ -125,8 +128,9 @@ func TestLabDnfPairs(t *testing.T) {
 	}
 }
 
-// TestLabDeclared: the repositories are declared already, as NVIDIA's cuda-keyring and the container toolkit's page do. gpuadm's own
-// declarations take their place until undo; in an image, too, apt can read its lists afterwards.
+// TestLabDeclared: the repositories are declared already, as NVIDIA's cuda-keyring and the
+// container toolkit's page do. gpuadm's own declarations take their place until undo; in an image,
+// too, apt can read its lists afterwards.
 func TestLabDeclared(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -163,7 +167,8 @@ func TestLabDeclared(t *testing.T) {
 	check.That(t, after == before, "apt reads of the image after undo:\n%s, and read before:\n%s", after, before)
 }
 
-// TestLabDeclaredDnf is the same for dnf: also of a list of mirrors, and of an entry with the id of gpuadm's, which dnf would read instead.
+// TestLabDeclaredDnf is the same for dnf: also of a list of mirrors, and of an entry with the id of
+// gpuadm's, which dnf would read instead.
 func TestLabDeclaredDnf(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
@@ -183,7 +188,8 @@ func TestLabDeclaredDnf(t *testing.T) {
 	d.same(state, tree)
 }
 
-// TestLabKeys: of each key apt of Debian 13, which verifies with sqv, says what the plan says of it. It accepts what gpuadm mirror signs.
+// TestLabKeys: of each key apt of Debian 13, which verifies with sqv, says what the plan says of
+// it. It accepts what gpuadm mirror signs.
 func TestLabKeys(t *testing.T) {
 	t.Parallel()
 	n := boot(t, lab.Options{Dist: "trixie", GPUs: 1})

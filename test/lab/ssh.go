@@ -20,13 +20,15 @@ import (
 // sshDist is the distribution of hosts with Options.SSH.
 const sshDist = "bookworm"
 
-// sshLayer has an SSH server and client, sudo, and Ansible, with what its module for packages needs on the hosts.
+// sshLayer has an SSH server and client, sudo, and Ansible, with what its module for packages needs
+// on the hosts.
 func sshLayer() layer {
 	return layer{"ssh", "1", []string{"openssh-server", "openssh-client", "sudo", "ansible-core", "python3-apt"}, nil}
 }
 
-// furnishSSH keeps the manager of a user who has logged out: in cgroups of the first version a systemd that is itself in a container
-// is not told that the manager's have emptied, and waits for them for minutes, as the user's next login does. See furnishKubelet.
+// furnishSSH keeps the manager of a user who has logged out: in cgroups of the first version a
+// systemd that is itself in a container is not told that the manager's have emptied, and waits for
+// them for minutes, as the user's next login does. See furnishKubelet.
 func (m *Machine) furnishSSH(put func(name, text string, mode os.FileMode) error) error {
 	if !m.Options.SSH {
 		return nil
@@ -76,8 +78,9 @@ func (s *Switch) Wire(n int) *Wire {
 	}
 }
 
-// Listen listens in the host's own network, which has a loopback interface alone: a server of the test's process there
-// answers programs of the host. A reboot ends it, since the host then has another network.
+// Listen listens in the host's own network, which has a loopback interface alone: a server of the
+// test's process there answers programs of the host. A reboot ends it, since the host then has
+// another network.
 func (h *Host) Listen(address string) net.Listener {
 	h.t.Helper()
 	type answer struct {

@@ -16,7 +16,8 @@ import (
 
 // The tests of this file run one after another: each has three to five hosts.
 
-// office is an operator's machine and nodes that it reaches by ssh as n1, n2, …: real sshd, a login with sudo, no gpuadm.
+// office is an operator's machine and nodes that it reaches by ssh as n1, n2, …: real sshd, a login
+// with sudo, no gpuadm.
 type office struct {
 	node  // the operator's
 	nodes []node
@@ -118,8 +119,8 @@ func wants(t *testing.T, r lab.Result, texts ...string) {
 	}
 }
 
-// TestLabSSH: gpuadm ssh takes three nodes through plan, apply and undo at the same time; nothing stays of it, and a secret of the
-// spec is in no log, no argv and no file.
+// TestLabSSH: gpuadm ssh takes three nodes through plan, apply and undo at the same time; nothing
+// stays of it, and a secret of the spec is in no log, no argv and no file.
 func TestLabSSH(t *testing.T) {
 	o := newOffice(t, 3)
 	all := []string{"n1", "r2", "n3"}
@@ -175,7 +176,8 @@ func TestLabSSHTroubles(t *testing.T) {
 	o.Listen("127.0.0.1:2222") // nothing answers there
 	o.nodes[1].Must("mv", "/usr/bin/sudo", "/usr/bin/sudo-away")
 	o.nodes[2].Must("sh", "-c", "mv /usr/bin/uname /usr/bin/uname-away; printf '#!/bin/sh\\necho aarch64\\n' >/usr/bin/uname; chmod 755 /usr/bin/uname")
-	// A broken machine: /tmp, /var/tmp and /run are noexec, home is full, PATH is wrong, and the login shell is talkative.
+	// A broken machine: /tmp, /var/tmp and /run are noexec, home is full, PATH is wrong, and the
+	// login shell is talkative.
 	o.nodes[3].Must("sh", "-ec", `for dir in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o noexec,mode=1777 none $dir; done
 mount -t tmpfs -o size=64k,mode=755 none /home/op
 mkdir -m 700 /home/op/.ssh; cp /root/.ssh/authorized_keys /home/op/.ssh; chown -R op /home/op
@@ -199,7 +201,8 @@ mount -t tmpfs -o noexec,mode=755 none /run/lock`)
 	o.same()
 }
 
-// held starts an apply on the nodes that cannot finish a change of its own, and waits until it is at it.
+// held starts an apply on the nodes that cannot finish a change of its own, and waits until it is
+// at it.
 func (o *office) held(args ...string) *lab.Task {
 	o.t.Helper()
 	for _, n := range o.nodes {
@@ -219,7 +222,8 @@ func (o *office) release() {
 	}
 }
 
-// TestLabSSHInterrupted: a connection that is cut stops no run, Ctrl-C neither; the program is removed when the run has ended, and status says how.
+// TestLabSSHInterrupted: a connection that is cut stops no run, Ctrl-C neither; the program is
+// removed when the run has ended, and status says how.
 func TestLabSSHInterrupted(t *testing.T) {
 	o := newOffice(t, 2)
 	for _, n := range o.nodes {

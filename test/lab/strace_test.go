@@ -15,12 +15,13 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// mostCalls is how many system calls an apply with nothing to do may make on a host with 8 GPUs, those of Go's scheduler and memory
-// left out. It makes about 800, and nvidia-ctk runtime configure 410. What the time costs is TestLabConvergedRatio's to say.
+// mostCalls is how many system calls an apply with nothing to do may make on a host with 8 GPUs,
+// those of Go's scheduler and memory left out. It makes about 800, and nvidia-ctk runtime configure
+// 410. What the time costs is TestLabConvergedRatio's to say.
 const mostCalls = 1000
 
-// TestLabStrace: an apply that has nothing to do writes to standard output, standard error and the lock alone, asks
-// systemd over one connection, and starts no child. It makes few system calls.
+// TestLabStrace: an apply that has nothing to do writes to standard output, standard error and the
+// lock alone, asks systemd over one connection, and starts no child. It makes few system calls.
 func TestLabStrace(t *testing.T) {
 	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
@@ -64,19 +65,23 @@ func TestLabStrace(t *testing.T) {
 // unitFolder takes the name of one of systemd's folders out of a line that opens it to list it.
 var unitFolder = regexp.MustCompile(`openat\(\d+<([^>]*/systemd/(?:system|generator)[^>/]*)>, "\.", .*O_DIRECTORY`)
 
-// call takes the name and the arguments out of a line of strace -f: "123 write(1</dev/pts/0>, ""..., 5) = 5".
+// call takes the name and the arguments out of a line of strace -f: "123 write(1</dev/pts/0>,
+// ""..., 5) = 5".
 var call = regexp.MustCompile(`^\d+ +([a-z0-9_]+)\((.*)`)
 
-// byTime are the system calls of Go's scheduler and memory, of which there are more on a slow machine and under strace.
+// byTime are the system calls of Go's scheduler and memory, of which there are more on a slow
+// machine and under strace.
 var byTime = regexp.MustCompile(`^(futex|nanosleep|epoll_p?wait|sched_yield|tgkill|rt_sig\w+|getpid|gettid|mmap|munmap|mprotect|madvise|sigaltstack|clone3?|rseq|set_robust_list|exit)$`)
 
-// counts says whether a line of strace -f begins a system call of those that come as often on a slow machine.
+// counts says whether a line of strace -f begins a system call of those that come as often on a
+// slow machine.
 func counts(line string) bool {
 	m := call.FindStringSubmatch(line)
 	return m != nil && !byTime.MatchString(m[1])
 }
 
-// judge says what a line of strace tells of, "" if it does not matter, and whether it is something that a converged apply must not do.
+// judge says what a line of strace tells of, "" if it does not matter, and whether it is something
+// that a converged apply must not do.
 func judge(line string) (what string, bad bool) {
 	m := call.FindStringSubmatch(line)
 	if m == nil {
@@ -130,8 +135,9 @@ func written(args string) (what string, bad bool) {
 	return "write to a file", true
 }
 
-// ran counts the programs that strace -f -e trace=execve saw begin. Where another thread is heard of while the kernel starts
-// one, its line is cut in two: "execve(… <unfinished ...>", and later "<... execve resumed>) = 0".
+// ran counts the programs that strace -f -e trace=execve saw begin. Where another thread is heard
+// of while the kernel starts one, its line is cut in two: "execve(… <unfinished ...>", and later
+// "<... execve resumed>) = 0".
 func ran(log string) map[string]int {
 	count, cut := map[string]int{}, map[string]string{}
 	for line := range strings.Lines(log) {
@@ -168,14 +174,15 @@ func TestRan(t *testing.T) {
 	check.That(t, maps.Equal(got, want), "ran %v, want %v", got, want)
 }
 
-// argvOf takes the words out of a line of strace -v: execve("/usr/bin/apt-get", ["apt-get", "-y"], […
+// argvOf takes the words out of a line of strace -v: execve("/usr/bin/apt-get", ["apt-get", "-y"],
+// […
 var (
 	argvOf = regexp.MustCompile(`execve\("([^"]*)", \[(.*?)\], \[`)
 	quoted = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)
 )
 
-// transactions are the command lines in a log of strace -f -v -e trace=execve that change packages: of apt-get and dnf,
-// not those that simulate, ask, or fetch.
+// transactions are the command lines in a log of strace -f -v -e trace=execve that change packages:
+// of apt-get and dnf, not those that simulate, ask, or fetch.
 func transactions(log string) [][]string {
 	var list [][]string
 	for line := range strings.Lines(log) {
@@ -220,11 +227,12 @@ func TestTransactions(t *testing.T) {
 	check.That(t, slices.EqualFunc(got, want, slices.Equal), "%v, want %v", got, want)
 }
 
-// oneTransaction runs gpuadm apply for the stages of packages under strace, which shall exit with 0 after exactly one command
-// line that changes packages.
+// oneTransaction runs gpuadm apply for the stages of packages under strace, which shall exit with 0
+// after exactly one command line that changes packages.
 func oneTransaction(t *testing.T, h *lab.Host, args ...string) {
 	t.Helper()
-	// gpg-agent, which dnf leaves running, must not keep strace, nor strace the test: so it is no child of the test's and has none of its pipes.
+	// gpg-agent, which dnf leaves running, must not keep strace, nor strace the test: so it is no
+	// child of the test's and has none of its pipes.
 	const log, trace = "/run/strace.argv", `exec strace -D -f --seccomp-bpf -v -s 4096 -e trace=execve -e signal=none -o "$0" gpuadm --no-color "$@" >/run/said 2>&1`
 	r := h.Exec(slices.Concat([]string{"sh", "-c", trace, log}, args)...)
 	if r.Exit != 0 {

@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// Touch is one system call by which a program changes files, or asks another program to do something.
+// Touch is one system call by which a program changes files, or asks another program to do
+// something.
 type Touch struct {
 	// N counts from 1, over all threads and children of the program.
 	N    int
@@ -31,11 +32,12 @@ type Touch struct {
 
 func (t Touch) String() string { return fmt.Sprintf("%d %s %s", t.N, t.Call, t.What) }
 
-// Touches runs a program in the host and calls before ahead of each of its touches, while the whole program is stopped.
-// If before returns false, the program is killed with signal 9 at that point, and the call is not made.
+// Touches runs a program in the host and calls before ahead of each of its touches, while the whole
+// program is stopped. If before returns false, the program is killed with signal 9 at that point,
+// and the call is not made.
 //
-// It is made with ptrace(2), not with strace --inject, which counts calls for each thread by itself: a Go program's
-// calls come from whatever thread is free.
+// It is made with ptrace(2), not with strace --inject, which counts calls for each thread by
+// itself: a Go program's calls come from whatever thread is free.
 func (h *Host) Touches(before func(Touch) bool, argv ...string) Result {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -58,7 +60,8 @@ type tracer struct {
 	killed  bool
 }
 
-// traceOptions: follow threads and children, tell system calls from signals, and take all down with the tracer.
+// traceOptions: follow threads and children, tell system calls from signals, and take all down with
+// the tracer.
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 
@@ -84,7 +87,8 @@ func (tr *tracer) run(cmd *exec.Cmd) (Result, error) {
 	return Result{stdout, stderr, exit}, err
 }
 
-// outputs gives a command pipes for its output. What comes back closes our ends of them for writing and waits for the text.
+// outputs gives a command pipes for its output. What comes back closes our ends of them for writing
+// and waits for the text.
 func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) {
 	var texts [2]strings.Builder
 	var writers [2]*os.File
@@ -107,7 +111,8 @@ func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) 
 	}, nil
 }
 
-// loop lets all traced threads go on from stop to stop until none is left; it returns the first one's exit code.
+// loop lets all traced threads go on from stop to stop until none is left; it returns the first
+// one's exit code.
 func (tr *tracer) loop(first int) (exit int, err error) {
 	tid, signal := first, 0
 	for {
@@ -197,8 +202,8 @@ func ptraceSyscall(tid, signal int) error {
 	return err
 }
 
-// touchCalls are the system calls that may be touches, by number. Programs built for arm64 have no others; those that
-// amd64 has beside them (open, rename, …) Go does not use.
+// touchCalls are the system calls that may be touches, by number. Programs built for arm64 have no
+// others; those that amd64 has beside them (open, rename, …) Go does not use.
 func touchCalls() map[uint64]string {
 	return map[uint64]string{
 		unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
@@ -212,8 +217,8 @@ func touchCalls() map[uint64]string {
 	}
 }
 
-// touched says what a call is about, and whether it is a touch: opening a file for reading is none, and neither is
-// writing to a pipe, which is where the output goes, or waking a thread.
+// touched says what a call is about, and whether it is a touch: opening a file for reading is none,
+// and neither is writing to a pipe, which is where the output goes, or waking a thread.
 func touched(tid int, name string, args [6]uint64) (what string, ok bool) {
 	const creates = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 	switch name {

@@ -29,19 +29,21 @@ type Entry struct {
 	UID, GID uint32
 	// Is is a file's SHA-256 and size, or where a link leads.
 	Is string
-	// Changed is the time of the last change to it or its mode and owner (ctime), which no process can set back.
+	// Changed is the time of the last change to it or its mode and owner (ctime), which no process
+	// can set back.
 	Changed time.Time
 }
 
 func (e Entry) String() string { return fmt.Sprintf("%v %d:%d %s", e.Mode, e.UID, e.GID, e.Is) }
 
-// restless is what a running system changes all the time: logs and caches, its random seed, timers' stamps.
+// restless is what a running system changes all the time: logs and caches, its random seed, timers'
+// stamps.
 func restless() []string {
 	return []string{"/var/log", "/var/cache", "/var/tmp", "/var/lib/systemd", "/var/lib/containerd"}
 }
 
-// Tree reads folders of the host, without logs, caches and the folders named in without. It reads the host's disk from
-// outside: what is mounted over it in the host does not count.
+// Tree reads folders of the host, without logs, caches and the folders named in without. It reads
+// the host's disk from outside: what is mounted over it in the host does not count.
 func (h *Host) Tree(folders []string, without ...string) Tree {
 	h.t.Helper()
 	tree := Tree{}
@@ -83,10 +85,12 @@ func entryOf(place string) (Entry, error) {
 	return e, err
 }
 
-// digests are those of files that no test writes: all hosts of a distribution have the same ones below their own.
+// digests are those of files that no test writes: all hosts of a distribution have the same ones
+// below their own.
 var digests sync.Map
 
-// digest is a file's SHA-256. A file that was changed within the last second is read each time: its time may not tell the next change.
+// digest is a file's SHA-256. A file that was changed within the last second is read each time: its
+// time may not tell the next change.
 func digest(place string, inode uint64, changed time.Time) (string, error) {
 	key := struct {
 		inode   uint64

@@ -29,8 +29,8 @@ type trouble struct {
 	apply []string
 }
 
-// TestLabTrouble: on a machine with a trouble gpuadm says which it is, exits as the caller must know, leaves nothing half
-// done, and once the trouble is fixed the next apply does it all.
+// TestLabTrouble: on a machine with a trouble gpuadm says which it is, exits as the caller must
+// know, leaves nothing half done, and once the trouble is fixed the next apply does it all.
 func TestLabTrouble(t *testing.T) {
 	t.Parallel()
 	for _, tr := range slices.Concat(troubles(), denials()) {
@@ -75,7 +75,8 @@ func TestLabTrouble(t *testing.T) {
 	}
 }
 
-// engineFiles are containerd's files as the host sees them; Tree does not see what is mounted there.
+// engineFiles are containerd's files as the host sees them; Tree does not see what is mounted
+// there.
 func (n node) engineFiles() string {
 	n.t.Helper()
 	return n.Must("find", "/etc/containerd", "-type", "f", "-exec", "sha256sum", "{}", "+")
@@ -145,9 +146,10 @@ func troubles() []trouble {
 	}
 }
 
-// denials are ways in which root may not do what root does: a process that lacks a capability, may not make a system call, or sees a
-// read-only file system. In a shell of root's the next apply does it all. SELinux cannot be shown here: the hosts share the kernel of the
-// machine they run on. See TestConfined for its words.
+// denials are ways in which root may not do what root does: a process that lacks a capability, may
+// not make a system call, or sees a read-only file system. In a shell of root's the next apply does
+// it all. SELinux cannot be shown here: the hosts share the kernel of the machine they run on. See
+// TestConfined for its words.
 func denials() []trouble {
 	// unit applies as a unit with some properties, its output and its exit code passed on.
 	unit := func(properties ...string) []string {
@@ -192,7 +194,8 @@ func denials() []trouble {
 			exit: 1, says: []string{"operation not permitted", "a seccomp filter", fix},
 		},
 		{
-			// Without an error number the kernel ends the process at such a call, with SIGSYS: it cannot say anything.
+			// Without an error number the kernel ends the process at such a call, with SIGSYS: it
+			// cannot say anything.
 			name: "killed for renaming", apply: unit("SystemCallFilter=~rename renameat renameat2"),
 			exit: 255, // systemd-run's for a signal; the next run sweeps what it leaves
 		},

@@ -23,7 +23,8 @@ func k3s() engine {
 	return engine{"k3s.service", "/var/lib/rancher/k3s/data/current/bin/containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock"}
 }
 
-// unknownEngine is a containerd that an administrator has set up beside the system's: gpuadm knows no such unit.
+// unknownEngine is a containerd that an administrator has set up beside the system's: gpuadm knows
+// no such unit.
 func unknownEngine() engine {
 	return engine{"sandboxes.service", "/opt/sandboxes/containerd", "/etc/sandboxes/config.toml", "/run/sandboxes/containerd.sock"}
 }
@@ -69,8 +70,10 @@ type two struct {
 	says  []string
 }
 
-// TestLabTwoContainerds: of two containerds the one that kubelet talks to is edited, without a kubelet the system's. The other one's file is not
-// touched and its process goes on; where the right one is not gpuadm's to edit, or is not known, neither is touched, and it says which engine it is.
+// TestLabTwoContainerds: of two containerds the one that kubelet talks to is edited, without a
+// kubelet the system's. The other one's file is not touched and its process goes on; where the
+// right one is not gpuadm's to edit, or is not known, neither is touched, and it says which engine
+// it is.
 func TestLabTwoContainerds(t *testing.T) {
 	t.Parallel()
 	for _, c := range twos() {

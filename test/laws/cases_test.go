@@ -78,8 +78,8 @@ var wishes = sync.OnceValue(func() map[string]wish {
 	return all
 })
 
-// engine has all stages. Labels and taints are for a kubelet that will start: without those that wait for the node to be
-// ready, or look for a driver, which few of these machines have.
+// engine has all stages. Labels and taints are for a kubelet that will start: without those that
+// wait for the node to be ready, or look for a driver, which few of these machines have.
 func (w wish) engine(t testing.TB) *converge.Engine {
 	t.Helper()
 	e := engine(t, w.text)
@@ -107,8 +107,8 @@ type lawCase struct {
 	wish wish
 }
 
-// lawCases are all recorded machines with all wishes that can be applied there. Wishes that ask the same of a machine are
-// tested once. Each law asks for them: they are found once.
+// lawCases are all recorded machines with all wishes that can be applied there. Wishes that ask the
+// same of a machine are tested once. Each law asks for them: they are found once.
 func lawCases(t testing.TB) []lawCase {
 	t.Helper()
 	foundCases.Do(func() { foundCases.cases = findCases(t) })
@@ -153,8 +153,9 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
-// sample picks numbers below n: all of them in a nightly run, else one of each of `most` equal stretches, always the same ones.
-// With -short it picks one for every eighth test, for the race detector, which makes the engine several times slower.
+// sample picks numbers below n: all of them in a nightly run, else one of each of `most` equal
+// stretches, always the same ones. With -short it picks one for every eighth test, for the race
+// detector, which makes the engine several times slower.
 func sample(t testing.TB, n, most int) (picked []int) {
 	t.Helper()
 	hash := func(i int) int {
@@ -177,7 +178,8 @@ func sample(t testing.TB, n, most int) (picked []int) {
 	return picked
 }
 
-// every counts as range n does in a nightly run. Else it takes one number in 6, with -short one in 32; where it begins is said by turn.
+// every counts as range n does in a nightly run. Else it takes one number in 6, with -short one in
+// 32; where it begins is said by turn.
 func every(n int) iter.Seq[int] {
 	step := check.Every(6)
 	if testing.Short() {
@@ -189,13 +191,15 @@ func every(n int) iter.Seq[int] {
 	}
 }
 
-// turn is below n and another in each run of CI, so that in n runs each case is tested: GPUADM_TURN is the number of the run.
+// turn is below n and another in each run of CI, so that in n runs each case is tested: GPUADM_TURN
+// is the number of the run.
 func turn(n int) int {
 	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
 	return number % n
 }
 
-// losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one, by turns. The random one differs from cut to cut.
+// losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one,
+// by turns. The random one differs from cut to cut.
 func losses(cut int) []simhost.Loss {
 	all := []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut)), simhost.LoseNothing}
 	if check.All() {

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// longHistory is a machine with a journal of so many runs, which have changed edition 1 for 2 and back, and 2 last. beforeLast is the
-// tree before the last run.
+// longHistory is a machine with a journal of so many runs, which have changed edition 1 for 2 and
+// back, and 2 last. beforeLast is the tree before the last run.
 func longHistory(t *testing.T, runs int) (n *simhost.Node, first, beforeLast, last string) {
 	t.Helper()
 	n = node(t)
@@ -58,8 +58,8 @@ func many() int {
 	return 10_000
 }
 
-// A history of 10,000 runs is compacted by the next apply, though it has nothing to do. Then the last run can be undone alone, and
-// so can all, from one by one.
+// A history of 10,000 runs is compacted by the next apply, though it has nothing to do. Then the
+// last run can be undone alone, and so can all, from one by one.
 func TestLongHistoryIsCompacted(t *testing.T) {
 	const most = 64 << 10
 	n, first, beforeLast, last := longHistory(t, many())
@@ -143,7 +143,8 @@ func TestCompactedRunThatWasCutShort(t *testing.T) {
 	check.That(t, cuts >= 5, "power was cut %d times", cuts)
 }
 
-// edition is an engine with one stage that writes two files in one of many editions, and one file in some of them only.
+// edition is an engine with one stage that writes two files in one of many editions, and one file
+// in some of them only.
 func edition(t testing.TB, n int) *converge.Engine {
 	wants := []converge.Want{
 		things.Exact("/srv/a", fmt.Appendf(nil, "a %d\n", n), 0o644, ""),
@@ -165,7 +166,8 @@ func put(t testing.TB, n *simhost.Node, name, text string) {
 	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}))
 }
 
-// Whatever was applied, undone, cut short or failed before: each run that can still be undone has all its bytes, and what no run needs is not kept.
+// Whatever was applied, undone, cut short or failed before: each run that can still be undone has
+// all its bytes, and what no run needs is not kept.
 func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	ctx := context.Background()
 	collected := 0
@@ -220,7 +222,8 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	check.That(t, collected >= 20, "only %d runs had anything to clear away", collected)
 }
 
-// What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must not hold a machine for ever.
+// What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an
+// old copy must not hold a machine for ever.
 func TestCollectThatFailsIsReportedAndRefusesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := node(t)

@@ -64,7 +64,8 @@ var readByTwo = []string{
 	"/var/lib/dpkg/status", "/var/lib/dpkg/arch", // the packages, and the sources that are for dpkg's architecture
 }
 
-// A gathering of facts reads each file once, and so does the look at a stage. A plan gathers facts once.
+// A gathering of facts reads each file once, and so does the look at a stage. A plan gathers facts
+// once.
 func TestPlanReadsOnce(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		for _, st := range e().Stages {
@@ -115,7 +116,8 @@ func TestApplyGathersOnceAChange(t *testing.T) {
 	})
 }
 
-// A plan of the stage toolkit reads each CDI spec once, and says of the specs of others what it said before.
+// A plan of the stage toolkit reads each CDI spec once, and says of the specs of others what it
+// said before.
 func TestCDISpecsAreReadOnce(t *testing.T) {
 	archive := "-- sim.toml --\n" + a100s + "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n" +
 		"\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n" +

@@ -67,23 +67,26 @@ func run(t *testing.T, m machine, e func() *converge.Engine, already ...func(*si
 
 var staleUnit = regexp.MustCompile(`(?m)^(\S+) \w+ active stale$`)
 
-// settled holds that the machine has come to a tree, and that no temporary file is left anywhere. Units that gpuadm leaves
-// running with their old files, a kubelet that has joined, have read them where there was a boot between.
+// settled holds that the machine has come to a tree, and that no temporary file is left anywhere.
+// Units that gpuadm leaves running with their old files, a kubelet that has joined, have read them
+// where there was a boot between.
 func (s straight) settled(t testing.TB, what, want string, n *simhost.Node) {
 	t.Helper()
 	compare(t, what, s.withoutBootDecided(want), s.withoutBootDecided(tree(n)))
 	clean(t, what, n)
 }
 
-// withoutBootDecided is a tree without what only a boot decides, and without the time of a list that packages.TouchList was touching.
+// withoutBootDecided is a tree without what only a boot decides, and without the time of a list
+// that packages.TouchList was touching.
 func (s straight) withoutBootDecided(tree string) string {
 	return listTimes.ReplaceAllString(s.others.ReplaceAllString(tree, "$1"), "$1")
 }
 
 var listTimes = regexp.MustCompile(`(?m)^(/var/lib/apt/lists/\S+ file) .*`)
 
-// cut is the machine after a power cut before a touch of its apply, or of the undo after it, and a boot. What follows is judged once for each
-// state, since most touches change nothing of what a power cut leaves: nil if that was done for this law.
+// cut is the machine after a power cut before a touch of its apply, or of the undo after it, and a
+// boot. What follows is judged once for each state, since most touches change nothing of what a
+// power cut leaves: nil if that was done for this law.
 func (s straight) cut(t *testing.T, law string, touch int, loss simhost.Loss) *simhost.Node {
 	t.Helper()
 	n := s.kept.Kept(touch)
@@ -102,7 +105,8 @@ func (s straight) cut(t *testing.T, law string, touch int, loss simhost.Loss) *s
 	return n
 }
 
-// A cutLaw is what a command makes of a machine after a power cut in an apply, or in the undo after it.
+// A cutLaw is what a command makes of a machine after a power cut in an apply, or in the undo after
+// it.
 type cutLaw struct {
 	name    string
 	undoing bool
@@ -161,14 +165,16 @@ func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Los
 //go:embed testdata/shared-modules.txtar
 var sharedFiles string
 
-// sharing is the machine for shared modules, with what stays of packages, and the engine for those of a branch.
+// sharing is the machine for shared modules, with what stays of packages, and the engine for those
+// of a branch.
 func sharing(t *testing.T) (m machine, of func(branch string) *converge.Engine) {
 	return machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)}, func(branch string) *converge.Engine {
 		return engine(t, pairs.Specs[slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == branch+" shared modules" })].Text)
 	}
 }
 
-// TestFallbackKeepsItsModules: the kernel that ran before keeps its modules while it is installed. Older ones lose theirs.
+// TestFallbackKeepsItsModules: the kernel that ran before keeps its modules while it is installed.
+// Older ones lose theirs.
 func TestFallbackKeepsItsModules(t *testing.T) {
 	m, of := sharing(t)
 	n, kernels := m.boot(t), []string{pairs.Kernel, "6.8.0-90-generic", "6.8.0-91-generic"}
@@ -217,7 +223,8 @@ func byHand(t *testing.T, s straight, n *simhost.Node, what string) {
 	s.settled(t, what+", undone", s.bare, n)
 }
 
-// undone is an undo of all, or of the last run: what gpuadm had done before stays, unless that was the last run, or all was being undone.
+// undone is an undo of all, or of the last run: what gpuadm had done before stays, unless that was
+// the last run, or all was being undone.
 func undone(to string) func(t *testing.T, s straight, n *simhost.Node, what string) {
 	return func(t *testing.T, s straight, n *simhost.Node, what string) {
 		status := must.Get(s.e().Status(context.Background(), n.View()))(t)
@@ -230,7 +237,8 @@ func undone(to string) func(t *testing.T, s straight, n *simhost.Node, what stri
 	}
 }
 
-// A machine that boots on a cut undo finishes it, and is held: kubelet does not start on half of either.
+// A machine that boots on a cut undo finishes it, and is held: kubelet does not start on half of
+// either.
 func booted(t *testing.T, s straight, n *simhost.Node, what string) {
 	began := undoing(t, s, n, what)
 	res := boot(t, n, s.e(), what)
@@ -285,8 +293,9 @@ func installing(t testing.TB, text string) *converge.Engine {
 	return e
 }
 
-// Law 8, with the install stage in front: an undo that a kill or a power cut ends at any touch is finished by the next one.
-// A kill loses nothing of the disk and leaves the units as they run; a power cut boots the machine.
+// Law 8, with the install stage in front: an undo that a kill or a power cut ends at any touch is
+// finished by the next one. A kill loses nothing of the disk and leaves the units as they run; a
+// power cut boots the machine.
 func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 	tested := map[string]bool{}
 	for _, m := range machines(t) {
@@ -318,9 +327,10 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 	check.That(t, len(tested) >= 4, "only %d machines tested", len(tested))
 }
 
-// Law 8, for a roll-back: a stage fails at a touch, and the power is cut at a touch of its roll-back. Then an apply ends in the tree
-// of a straight run, and undo in the first tree. Where the restart of a daemon failed and its file was about to be restored, the next
-// boot finds both as desired: an apply has nothing to make, and undo must still restore the file.
+// Law 8, for a roll-back: a stage fails at a touch, and the power is cut at a touch of its
+// roll-back. Then an apply ends in the tree of a straight run, and undo in the first tree. Where
+// the restart of a daemon failed and its file was about to be restored, the next boot finds both as
+// desired: an apply has nothing to make, and undo must still restore the file.
 func TestPowerCutInARollBack(t *testing.T) {
 	cuts := 0
 	for _, c := range lawCases(t) {

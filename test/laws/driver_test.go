@@ -61,8 +61,9 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 	}
 }
 
-// A part of the driver that is missing is what the stage packages installs: the check of the stage modules must not refuse
-// the plan that does. Here nvidia-utils was removed by hand, or persistenced was turned on.
+// A part of the driver that is missing is what the stage packages installs: the check of the stage
+// modules must not refuse the plan that does. Here nvidia-utils was removed by hand, or
+// persistenced was turned on.
 func TestMissingPartIsRepaired(t *testing.T) {
 	m := recordedAs(t, "ubuntu24-h100")
 	n := m.boot(t)
@@ -124,7 +125,8 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 	return "", ""
 }
 
-// A plan of a root folder and its apply agree: packages wait for first boot, and what can be written is written.
+// A plan of a root folder and its apply agree: packages wait for first boot, and what can be
+// written is written.
 func TestRootFolderWithADriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		osRelease string

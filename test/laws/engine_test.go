@@ -27,7 +27,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// What the shipped stages do not do yet is shown with stages made for it: batches, reboots, breaks, keeps, steps, units.
+// What the shipped stages do not do yet is shown with stages made for it: batches, reboots, breaks,
+// keeps, steps, units.
 
 //go:embed testdata/bare.txtar
 var bare string
@@ -274,7 +275,8 @@ func TestLinksAreKept(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-// Two runs and a change outside gpuadm between: undo of all goes back over it only if it can be taken apart.
+// Two runs and a change outside gpuadm between: undo of all goes back over it only if it can be
+// taken apart.
 func TestUndoRange(t *testing.T) {
 	n := node(t)
 	first := n.Tree(converge.Home)

@@ -25,9 +25,11 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// Law 10: others edit the files that gpuadm edits, at any time. Their keys are never lost, and ours go and come key by key.
+// Law 10: others edit the files that gpuadm edits, at any time. Their keys are never lost, and ours
+// go and come key by key.
 
-// theirs is what the files would be without gpuadm: as they were at first, with what others have done to them since.
+// theirs is what the files would be without gpuadm: as they were at first, with what others have
+// done to them since.
 type foreignEdits struct {
 	first, base map[string]string // texts by name; a file that is not there is not in it
 	edited      map[string]bool
@@ -114,8 +116,8 @@ func appends(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string) 
 	o.write(t, n, name, text+added)
 }
 
-// versionLine is how containerd reads a file. Where gpuadm has made the file, what others add to it is read by gpuadm's version:
-// it may stay for their sake.
+// versionLine is how containerd reads a file. Where gpuadm has made the file, what others add to it
+// is read by gpuadm's version: it may stay for their sake.
 var versionLine = regexp.MustCompile(`(?m)^version = \d\n`)
 
 // rewrites is a tool's, which has a template and knows nothing of our keys.
@@ -201,8 +203,9 @@ func mkdirs(n *simhost.Node, dir string) error {
 	return n.Mkdir(dir, host.Attr{Mode: fs.FileMode(0o755)})
 }
 
-// like holds that a machine is like another: byte by byte, but for the files that others have edited. These have the same keys,
-// and the folders that hold them may be there for their sake: also where an undo left one to them, and they removed their file since.
+// like holds that a machine is like another: byte by byte, but for the files that others have
+// edited. These have the same keys, and the folders that hold them may be there for their sake:
+// also where an undo left one to them, and they removed their file since.
 func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) {
 	t.Helper()
 	clean(t, what, got)
@@ -297,7 +300,8 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how, what string) {
 	o.like(t, what+", undone", o.fresh(t, s.machine), n)
 }
 
-// A stage that failed and was rolled back has left nothing of gpuadm's: an undo has nothing to take out, whatever others did since.
+// A stage that failed and was rolled back has left nothing of gpuadm's: an undo has nothing to take
+// out, whatever others did since.
 func TestForeignEditAfterARollBack(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		if len(othersOf(t, m.boot(t), e()).files()) == 0 {
@@ -335,8 +339,9 @@ var shrinks = map[string][2]string{
 	"nothing dropped": {specs["default"] + labelsA, specs["default"] + labelsA},
 }
 
-// A spec is applied, others edit, it shrinks, others edit, and all is undone; with and without the first and the second edit,
-// run by run and at once. What is no longer asked for goes, others' keys stay, and undo never fails for want of something to undo.
+// A spec is applied, others edit, it shrinks, others edit, and all is undone; with and without the
+// first and the second edit, run by run and at once. What is no longer asked for goes, others' keys
+// stay, and undo never fails for want of something to undo.
 func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 	tested := 0
 	for _, m := range machines(t) {

@@ -26,8 +26,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// Random histories of specs, kills, errors and edits of others. Whatever came before, an apply ends as on a fresh machine that
-// others have edited alike, and an undo of all in the first tree with the edits of others.
+// Random histories of specs, kills, errors and edits of others. Whatever came before, an apply ends
+// as on a fresh machine that others have edited alike, and an undo of all in the first tree with
+// the edits of others.
 
 // pool is what a history applies.
 var pool = []wish{
@@ -39,17 +40,20 @@ var pool = []wish{
 	{text: labelsB, install: true},
 }
 
-// lastly is what a history ends with: it has all sections, since what a section has made that is gone is released, and stays.
+// lastly is what a history ends with: it has all sections, since what a section has made that is
+// gone is released, and stays.
 var lastly = []wish{
 	{text: specs["default"] + labelsA, install: true},
 	{text: specs["other"] + "[node]\nstartup_taint = \"none\"\n", install: true},
 	{text: specs["handler"] + labelsB + taint, install: true},
 }
 
-// seedVariable runs one history alone, or some: its number is the seed. It is one number, or the first and the last: 500-999.
+// seedVariable runs one history alone, or some: its number is the seed. It is one number, or the
+// first and the last: 500-999.
 const seedVariable = "GPUADM_SEED"
 
-// seeds says which histories a test runs: those that the variable names, or the first ones, in a nightly run more of them.
+// seeds says which histories a test runs: those that the variable names, or the first ones, in a
+// nightly run more of them.
 func seeds(t testing.TB, short, usual, nightly uint64) (from, many uint64) {
 	t.Helper()
 	if text := os.Getenv(seedVariable); text != "" {
@@ -259,7 +263,8 @@ func (h *history) edits() {
 	case !there:
 	case slices.Contains(h.alone, name):
 		h.tell("others remove %s", name)
-		// They disable a unit first. Without that its link leads nowhere: systemd says not found, and what is not there counts as taken out.
+		// They disable a unit first. Without that its link leads nowhere: systemd says not found,
+		// and what is not there counts as taken out.
 		if unit := path.Base(name); path.Ext(unit) == ".service" {
 			must.OK(h, h.node.SetUnit(context.Background(), unit, host.UnitChange{File: "disable"}))
 		}

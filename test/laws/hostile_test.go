@@ -49,8 +49,8 @@ func hostileEngine(t testing.TB, edition int) *converge.Engine {
 	return gadgets(t, nil, hostileStages(edition)...)
 }
 
-// Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
-// tree, and none of gpuadm's own states is taken for one of others.
+// Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine,
+// an undo of all in the first tree, and none of gpuadm's own states is taken for one of others.
 func TestHostileRandom(t *testing.T) {
 	from, many := seeds(t, 10, 100, 3000)
 	for part := range uint64(8) {
@@ -300,7 +300,8 @@ func content(n *simhost.Node, name string) string {
 	return string(b)
 }
 
-// killedBeforeMake finds the touch before which a change's line is on disk and the change is not made: the process is killed there.
+// killedBeforeMake finds the touch before which a change's line is on disk and the change is not
+// made: the process is killed there.
 func killedBeforeMake(t *testing.T, make func() *simhost.Node, run func(n *simhost.Node) error, name string) *simhost.Node {
 	t.Helper()
 	var n *simhost.Node
@@ -324,8 +325,8 @@ func manyRuns(t *testing.T, n *simhost.Node, wants func(i int) *converge.Engine)
 	}
 }
 
-// An undo was cut before its touch and overtaken by an apply, and another process edits the file. Hundreds of runs later the journal is
-// compacted: undo still takes back what was made.
+// An undo was cut before its touch and overtaken by an apply, and another process edits the file.
+// Hundreds of runs later the journal is compacted: undo still takes back what was made.
 func TestHostileCompactedOvertakenUndoAndAnEdit(t *testing.T) {
 	k := keys{gadget{name: "/srv/keys"}}
 	one := func() *converge.Engine { return gadgets(t, nil, stage(k.with("ours"))) }
@@ -349,7 +350,8 @@ func TestHostileCompactedOvertakenUndoAndAnEdit(t *testing.T) {
 	check.Equal(t, content(n, "/srv/keys"), "their more", "undone:")
 }
 
-// A run that was cut before its touch, and then closed by an apply of another stage, may not have made its last change.
+// A run that was cut before its touch, and then closed by an apply of another stage, may not have
+// made its last change.
 func TestHostileCutRunClosedByAnotherStage(t *testing.T) {
 	k := keys{gadget{name: "/srv/keys"}}
 	of := func(word string) *converge.Engine { return gadgets(t, nil, stage(k.with(word))) }

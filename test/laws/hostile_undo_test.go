@@ -20,8 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// Two faults: a make fails, and so does its roll-back, in an apply or in an undo. What stays is undone later, or is back already: the next
-// undo ends in the first tree.
+// Two faults: a make fails, and so does its roll-back, in an apply or in an undo. What stays is
+// undone later, or is back already: the next undo ends in the first tree.
 func TestHostileTwoFaults(t *testing.T) {
 	ctx := context.Background()
 	e := func() *converge.Engine {
@@ -129,7 +129,8 @@ func TestHostileRollBackKeeps(t *testing.T) {
 	check.That(t, err != nil && len(because(err)) == 0 && len(events) == 1, "rolled back: %v, because %q, kept %q", err, because(err), events)
 }
 
-// A stage that fails before it touches anything names what earlier stages have changed, and how to take that back.
+// A stage that fails before it touches anything names what earlier stages have changed, and how to
+// take that back.
 func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	n := node(t)
 	blind := gadget{name: "/srv/blind", look: func() error {
@@ -143,7 +144,8 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "these stages remain: driver"), "failed: %v, because %q", err, because(err))
 }
 
-// An undo of all was cut, and the next is asked for the last run alone: it is refused, and what it advises works.
+// An undo of all was cut, and the next is asked for the last run alone: it is refused, and what it
+// advises works.
 func TestHostileUndoToOverACutUndo(t *testing.T) {
 	v := func(text string) *converge.Engine {
 		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
@@ -167,7 +169,8 @@ func TestHostileUndoToOverACutUndo(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-// advises checks that an undo was refused, since an undo of more runs was interrupted, and names the oldest of them.
+// advises checks that an undo was refused, since an undo of more runs was interrupted, and names
+// the oldest of them.
 func advises(t *testing.T, err error, oldest string) {
 	t.Helper()
 	tr := (*trouble.Error)(nil)
@@ -175,7 +178,8 @@ func advises(t *testing.T, err error, oldest string) {
 	check.That(t, len(tr.Try) == 1 && strings.HasSuffix(tr.Try[0], trouble.Command("undo --to "+oldest)), "try %q", tr.Try)
 }
 
-// A cut undo of all, overtaken by an apply: that apply can be undone alone, and the runs before it together.
+// A cut undo of all, overtaken by an apply: that apply can be undone alone, and the runs before it
+// together.
 func TestHostileUndoAfterAnOvertakenUndo(t *testing.T) {
 	v := func(text string) *converge.Engine {
 		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
@@ -221,7 +225,8 @@ func TestHostileBootFinishesAnUndoThatLeaves(t *testing.T) {
 	check.That(t, content(n, "/etc/d.conf") == "theirs", "the file that was to be left was changed")
 }
 
-// The line that holds cannot be written, for one moment: the undo is not forgotten by the next boot.
+// The line that holds cannot be written, for one moment: the undo is not forgotten by the next
+// boot.
 func TestHostileFailedHoldLine(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/srv/a", nil, 0o644, ""))) }
 	whole := node(t)
@@ -245,7 +250,8 @@ func TestHostileFailedHoldLine(t *testing.T) {
 	}
 }
 
-// What was made and taken back again is not gpuadm's any more: a daemon that the spec no longer names is not restarted.
+// What was made and taken back again is not gpuadm's any more: a daemon that the spec no longer
+// names is not restarted.
 func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	n := node(t)
 	must.OK(t, n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}))
@@ -271,8 +277,9 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	check.That(t, p.Now() == 0, "planned: %s", names(p.Changes))
 }
 
-// An undo of all was killed when only the line that ends it was missing, and the next is asked for the last run alone: that would bring
-// back a file whose folder is gone. It says that the earlier runs are undone too, and how to finish.
+// An undo of all was killed when only the line that ends it was missing, and the next is asked for
+// the last run alone: that would bring back a file whose folder is gone. It says that the earlier
+// runs are undone too, and how to finish.
 func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 	folder, file := things.Folders("/srv/f", ""), things.Exact("/srv/f/z", []byte("one"), 0o644, "")
 	tested := 0
@@ -301,7 +308,8 @@ func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 	check.That(t, tested != 0, "no undo was refused")
 }
 
-// A run is killed in the middle of a write, and the next one can neither sweep nor go on: the one after it removes the temporary file.
+// A run is killed in the middle of a write, and the next one can neither sweep nor go on: the one
+// after it removes the temporary file.
 func TestHostileSweepAfterTwoFaults(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""))) }
 	killed := func(at int) *simhost.Node {
@@ -337,8 +345,8 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 	check.That(t, left != 0, "no temporary file was left by two runs")
 }
 
-// An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps: what stays is not taken for a file
-// of others, and the next undo ends in the first tree.
+// An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps:
+// what stays is not taken for a file of others, and the next undo ends in the first tree.
 func TestHostileTemporaryIsNoForeignFile(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, stage(things.Folders("/srv/f/g", "")...)) }
 	for cut := range 30 {

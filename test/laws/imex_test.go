@@ -22,8 +22,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// gb200 is a tray of a GB200 NVL72 with its driver and nvidia-imex installed, as the package leaves it: enabled and running,
-// with its configuration file. The keys and their defaults are those of the file in aws/aws-parallelcluster-cookbook.
+// gb200 is a tray of a GB200 NVL72 with its driver and nvidia-imex installed, as the package leaves
+// it: enabled and running, with its configuration file. The keys and their defaults are those of
+// the file in aws/aws-parallelcluster-cookbook.
 //
 //go:embed testdata/gb200.txtar
 var gb200 string
@@ -35,7 +36,8 @@ var imexSpecs = map[string]string{
 	"off":   "imex = \"off\"\n",
 }
 
-// rack boots the tray. Its nvidia-imex-ctl answers while the unit runs with the command service enabled, and not else.
+// rack boots the tray. Its nvidia-imex-ctl answers while the unit runs with the command service
+// enabled, and not else.
 func rack(t testing.TB) *simhost.Node {
 	t.Helper()
 	n := machine{"gb200", []byte(gb200)}.boot(t)
@@ -118,7 +120,8 @@ func TestIMEXWrongStates(t *testing.T) {
 	}
 }
 
-// Law 8 on a rack's machine: a power cut before any touch, then apply again, ends as a straight run; undo in the first tree.
+// Law 8 on a rack's machine: a power cut before any touch, then apply again, ends as a straight
+// run; undo in the first tree.
 func TestIMEXPowerCuts(t *testing.T) {
 	for _, name := range []string{"auto", "host"} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); imexPowerCuts(t, name) })

@@ -23,7 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// The journal serves undo and ownership. What is wrong with it costs undo, and nothing else: a journal that cannot be read counts as an empty one.
+// The journal serves undo and ownership. What is wrong with it costs undo, and nothing else: a
+// journal that cannot be read counts as an empty one.
 
 // recorded is a machine with a run in its journal, and a wish that only adds to it.
 type recorded struct {
@@ -119,7 +120,8 @@ func newer(text []byte) bool {
 	return false
 }
 
-// Most flipped bits make a line unreadable: what follows is judged once for all bits after which a journal says the same.
+// Most flipped bits make a line unreadable: what follows is judged once for all bits after which a
+// journal says the same.
 func TestFlippedBitInTheJournal(t *testing.T) {
 	r, judged := recordedRun(t), map[string]bool{}
 	for _, at := range append(sample(t, 8*len(r.text), 400), 8*bytes.Index(r.text, []byte(`"before"`))+22) {
@@ -181,8 +183,8 @@ func TestHugeJournal(t *testing.T) {
 	r.works(t, "100 MiB of garbage", func() *simhost.Node { return r.boot(t, huge) })
 }
 
-// What a newer gpuadm has written is not written to: an apply with changes and an undo refuse in one sentence. All that only
-// looks works, and so does an apply with nothing to do.
+// What a newer gpuadm has written is not written to: an apply with changes and an undo refuse in
+// one sentence. All that only looks works, and so does an apply with nothing to do.
 func TestNewerJournal(t *testing.T) {
 	ctx := context.Background()
 	r := recordedRun(t)
@@ -211,7 +213,8 @@ func TestNewerJournal(t *testing.T) {
 	}
 }
 
-// Attempts that change nothing are no runs: a boot loop does not fill the journal, and undo is of what changed something.
+// Attempts that change nothing are no runs: a boot loop does not fill the journal, and undo is of
+// what changed something.
 func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 	const most = 64 << 10
 	attempts := 1000 / check.Every(5)
@@ -280,8 +283,9 @@ func saying(e *converge.Engine) (*converge.Engine, *[]string) {
 	return e, &warnings
 }
 
-// A power cut tears the last line, in one way or another. The next run says so once and ignores the line from then on: gpuadm
-// still knows what it changed, nothing refuses, undo undoes all, and what no undo needs is cleared away.
+// A power cut tears the last line, in one way or another. The next run says so once and ignores the
+// line from then on: gpuadm still knows what it changed, nothing refuses, undo undoes all, and what
+// no undo needs is cleared away.
 func TestTornLastLineIsHealed(t *testing.T) {
 	next := `{"format":1,"what":"make","run":"20260102T030405Z","time":"2026-01-02T03:04:05Z","change":{"stage":"driver","kind":"file","name":"/srv/a","before":"","after":"0644 0:0 ` + strings.Repeat("ab", 32) + ` 3"}}`
 	for name, torn := range map[string]string{
@@ -351,7 +355,8 @@ func TestTornWhileHealing(t *testing.T) {
 	check.That(t, cuts >= 6, "power failed %d times only", cuts)
 }
 
-// A line that a full disk has cut short in the middle of a run is no news: nothing was touched under it.
+// A line that a full disk has cut short in the middle of a run is no news: nothing was touched
+// under it.
 func TestLineCutShortInTheMiddle(t *testing.T) {
 	n := node(t)
 	apply(t, n, edition(t, 1))
@@ -366,8 +371,8 @@ func TestLineCutShortInTheMiddle(t *testing.T) {
 	}
 }
 
-// Garbage in the middle refuses nothing. All that is kept stays, since what that line said may need it; each run and status name
-// the file, the line, and what to do, which helps.
+// Garbage in the middle refuses nothing. All that is kept stays, since what that line said may need
+// it; each run and status name the file, the line, and what to do, which helps.
 func TestDamagedJournal(t *testing.T) {
 	n := node(t)
 	apply(t, n, edition(t, 1))

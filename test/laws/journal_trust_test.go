@@ -30,7 +30,8 @@ import (
 
 const blobFolder = converge.Home + "/blobs"
 
-// forged is a machine with a journal that records a cut undo, which would write /usr/bin/rooted, setuid. All of it is root's.
+// forged is a machine with a journal that records a cut undo, which would write /usr/bin/rooted,
+// setuid. All of it is root's.
 func forged(t *testing.T) *simhost.Node {
 	t.Helper()
 	n := node(t)
@@ -63,7 +64,8 @@ func forged(t *testing.T) *simhost.Node {
 	return n
 }
 
-// TestForgedJournal: a journal that another user could have written is not believed: no run begins, and nothing is written.
+// TestForgedJournal: a journal that another user could have written is not believed: no run begins,
+// and nothing is written.
 func TestForgedJournal(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -113,7 +115,8 @@ func TestForgedJournal(t *testing.T) {
 			if c.refuse == "" {
 				return
 			}
-			// The gate goes by what it sees on the machine: neither the cut run nor a hold of such a journal count.
+			// The gate goes by what it sees on the machine: neither the cut run nor a hold of such
+			// a journal count.
 			s, err := engine(t, "").Pending(ctx, n.View())
 			check.That(t, err == nil && s.Unfinished == "" && s.Held == "" && strings.Contains(s.Damage, c.refuse),
 				"pending: unfinished %q, held %q, damage %q, %v", s.Unfinished, s.Held, s.Damage, err)
@@ -150,8 +153,9 @@ func TestApplyIsTrusted(t *testing.T) {
 	}
 }
 
-// TestBakeWithoutRoot: an image that was prepared without root works for its builder. Packed with the builder's files no run begins
-// at its first boot, and what the units run is not trusted; packed as root's it is.
+// TestBakeWithoutRoot: an image that was prepared without root works for its builder. Packed with
+// the builder's files no run begins at its first boot, and what the units run is not trusted;
+// packed as root's it is.
 func TestBakeWithoutRoot(t *testing.T) {
 	const folder, user = "GPUADM_TEST_BAKE", 65534
 	if dir := os.Getenv(folder); dir != "" { // the builder

@@ -84,7 +84,8 @@ func TestWantsArePure(t *testing.T) {
 	})
 }
 
-// Laws 2 and 6: an apply makes what was planned and the next has nothing to do; undo ends in the first tree.
+// Laws 2 and 6: an apply makes what was planned and the next has nothing to do; undo ends in the
+// first tree.
 func TestApplyThenNothingThenUndo(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		n := m.boot(t)
@@ -162,7 +163,8 @@ func section(text string) string {
 	return name
 }
 
-// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is removed releases what it made.
+// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree.
+// A section that is removed releases what it made.
 func TestShrinkingSpecs(t *testing.T) {
 	for _, m := range machines(t) {
 		for a, textA := range specs {
@@ -246,7 +248,8 @@ func TestOneWriter(t *testing.T) {
 	plan(t, n, engine(t, specs["handler"])) // looking is free
 }
 
-// An image and its first boot end as an apply on the live machine from the start, also where its programs ran in it.
+// An image and its first boot end as an apply on the live machine from the start, also where its
+// programs ran in it.
 func TestBakeThenBootIsLive(t *testing.T) {
 	t.Run("files", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Image) })
 	t.Run("programs", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Bake) })
@@ -329,7 +332,8 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 	check.That(t, tested >= 3, "only %d machines tested", tested)
 }
 
-// Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent from whatever is found.
+// Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent
+// from whatever is found.
 func TestNodeWantsArePure(t *testing.T) {
 	const node = "[node]\nlabels = { \"example.com/pool\" = \"h200\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
 	tested := 0

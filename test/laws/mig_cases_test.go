@@ -21,8 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestEachGPU: with failure = "per-gpu" one GPU that is busy or gone waits, by name, and the others get their partitions; by default
-// nothing is touched. Once it is free the same command partitions it.
+// TestEachGPU: with failure = "per-gpu" one GPU that is busy or gone waits, by name, and the others
+// get their partitions; by default nothing is touched. Once it is free the same command partitions
+// it.
 func TestEachGPU(t *testing.T) {
 	const layout = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n"
 	for _, failure := range []string{"", "all-or-nothing", "per-gpu"} {
@@ -75,10 +76,13 @@ func TestLostGPUWaits(t *testing.T) {
 	check.That(t, err == nil && p.Deferred == 1 && len(p.Changes) == 1 && strings.Contains(p.Changes[0].Waits, "fallen off the bus"), "%+v, %v", p.Changes, err)
 }
 
-// After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads to them: the
-// driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage mig makes them itself,
-// and stage toolkit where another program makes the partitions. nvidia-modprobe and the files of /proc are as
-// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html records them.
+// After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that
+// the driver says, and /dev/char leads to them: the driver's tool makes those that are missing. It
+// stays away from nodes that the driver's options leave to another. Stage mig makes them itself,
+// and stage toolkit where another program makes the partitions. nvidia-modprobe and the files of
+// /proc are as
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
+// records them.
 func TestNodesOfPartitionsAreMade(t *testing.T) {
 	for stage, spec := range map[string]string{"toolkit": "[runtime]\n", "mig": "[[mig.gpu]]\nlayout = { \"3g.20gb\" = 2 }\n"} {
 		t.Run(stage, func(t *testing.T) { nodesOfPartitions(t, stage, spec) })
@@ -113,8 +117,9 @@ func nodesOfPartitions(t *testing.T, stage, spec string) {
 	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Change) bool { return strings.HasPrefix(c.Kind, "device") }), "still planned: %+v", p.Changes)
 }
 
-// TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it runs yet; it is named, and only a
-// drain ends it. The answer is podresources/v1's, of one pod with one device.
+// TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it
+// runs yet; it is named, and only a drain ends it. The answer is podresources/v1's, of one pod with
+// one device.
 func TestPodWithoutProcess(t *testing.T) {
 	const socket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 	field := func(n protowire.Number, text string) string {
@@ -149,8 +154,9 @@ func TestPodWithoutProcess(t *testing.T) {
 //go:embed testdata/in-use.toml
 var inUse string
 
-// A run that is killed before any touch, and goes on, ends as one that was not; then undo in what was there, ids included, and
-// the same for undo. The instance in use is never touched: the simulated driver would note it.
+// A run that is killed before any touch, and goes on, ends as one that was not; then undo in what
+// was there, ids included, and the same for undo. The instance in use is never touched: the
+// simulated driver would note it.
 func TestKilledAtEveryTouchOfGPUs(t *testing.T) {
 	for name, text := range map[string]string{
 		"grow":   "[[mig.gpu]]\nmatch = [\"A100-80GB\"]\nlayout = { \"3g.40gb\" = 1, \"1g.10gb\" = 4 }\n[[mig.gpu]]\nmatch = [\"H200\"]\nlayout = { \"1g.18gb\" = 7 }\n",

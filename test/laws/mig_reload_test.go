@@ -27,7 +27,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// driverPackage is the package that brings the module nvidia: /disk says in which version and flavour.
+// driverPackage is the package that brings the module nvidia: /disk says in which version and
+// flavour.
 type driverPackage struct{}
 
 func (driverPackage) Ref() converge.Ref {
@@ -48,7 +49,8 @@ func onDisk(v host.View, _ string) (string, error) {
 	return string(b), err
 }
 
-// reloading is a machine of two GPUs with a driver that can be replaced: old is loaded. A module of the flavour "rejected" does not load.
+// reloading is a machine of two GPUs with a driver that can be replaced: old is loaded. A module of
+// the flavour "rejected" does not load.
 func reloading(t testing.TB, tables string) *simhost.Node {
 	t.Helper()
 	n := machine{"reloading", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + tables + persistenced +
@@ -114,8 +116,8 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 	}
 }
 
-// process is a machine as one gpuadm process sees it: the driver's library is loaded when the driver is asked first, as it lies
-// on disk then, and answers for a module of its own version only.
+// process is a machine as one gpuadm process sees it: the driver's library is loaded when the
+// driver is asked first, as it lies on disk then, and answers for a module of its own version only.
 type process struct {
 	*simhost.Node
 	library *library
@@ -178,7 +180,8 @@ func partitioned(t testing.TB, model, layout string) *simhost.Node {
 	return n
 }
 
-// upgraded is a machine with an upgraded driver, with the layout asked for; before is the state of its GPUs before that.
+// upgraded is a machine with an upgraded driver, with the layout asked for; before is the state of
+// its GPUs before that.
 func upgraded(t testing.TB, model, first, second string) (n *simhost.Node, before string) {
 	t.Helper()
 	n = partitioned(t, model, first)
@@ -203,7 +206,8 @@ func undoingUpgrade(t testing.TB, layout string) *converge.Engine {
 	return e
 }
 
-// refused says that a run would lose partitions, which ones, and how to allow it, and that it has left all as it was.
+// refused says that a run would lose partitions, which ones, and how to allow it, and that it has
+// left all as it was.
 func refused(t testing.TB, what string, err error, lost ...string) {
 	t.Helper()
 	told := (*trouble.Error)(nil)
@@ -214,8 +218,8 @@ func refused(t testing.TB, what string, err error, lost ...string) {
 	}
 }
 
-// Undo of an upgrade loads the module again, which forgets the partitions: it asks first, loses them where that is allowed, and the
-// next apply makes those that node.toml has.
+// Undo of an upgrade loads the module again, which forgets the partitions: it asks first, loses
+// them where that is allowed, and the next apply makes those that node.toml has.
 func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 	for model, l := range layouts {
 		n, before := upgraded(t, model, l[0], l[0])
@@ -236,7 +240,8 @@ func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 	}
 }
 
-// An upgrade that makes the partitions of node.toml after it asks for none, whether or not gpuadm made those that are there.
+// An upgrade that makes the partitions of node.toml after it asks for none, whether or not gpuadm
+// made those that are there.
 func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 	for model, l := range layouts {
 		for _, before := range []string{l[0], l[1], ""} {
@@ -256,8 +261,8 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 	}
 }
 
-// An upgrade of a machine with partitions that were made outside gpuadm is rolled back until that is allowed; where node.toml says nothing of
-// partitions the next apply makes none.
+// An upgrade of a machine with partitions that were made outside gpuadm is rolled back until that
+// is allowed; where node.toml says nothing of partitions the next apply makes none.
 func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }]\n[[gpu]]\nmodel = \"A100-40\"\n"+
 		"-- "+partAccess[1:]+" --\n")
@@ -279,7 +284,8 @@ func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 	check.That(t, strings.HasPrefix(got, "on disk "+newDriver) && !strings.Contains(got, "@"), "after it was allowed: %s", got)
 }
 
-// An undo that is killed at any touch, or cut short by a power cut, and run again, ends as one that was not.
+// An undo that is killed at any touch, or cut short by a power cut, and run again, ends as one that
+// was not.
 func TestKilledUndoOfAnUpgrade(t *testing.T) {
 	t.Parallel()
 	for model, second := range map[string]string{"A100-40": layouts["A100-40"][1], "H100-80": ""} {
@@ -354,8 +360,9 @@ func smi(code int, cause error, words string) error {
 	return &host.CommandError{Argv: []string{"nvidia-smi"}, Code: code, Cause: cause, Stderr: words}
 }
 
-// GPUs that wait for a reset are reset in one call, since those joined by NVLink are only reset together, and no other GPU is: not one
-// that keeps its mode, nor one that the driver has reset itself when its mode was set.
+// GPUs that wait for a reset are reset in one call, since those joined by NVLink are only reset
+// together, and no other GPU is: not one that keeps its mode, nor one that the driver has reset
+// itself when its mode was set.
 func TestGPUsAreResetTogether(t *testing.T) {
 	for tables, want := range map[string][]string{
 		strings.ReplaceAll(passed, "= 2", "= 3"):  {"0000:1f:00.0,0000:27:00.0,0000:2f:00.0"},
@@ -370,7 +377,8 @@ func TestGPUsAreResetTogether(t *testing.T) {
 	}
 }
 
-// Where only a boot changes the mode the others get their partitions, and a reset by hand does as well as a boot.
+// Where only a boot changes the mode the others get their partitions, and a reset by hand does as
+// well as a boot.
 func TestUnresetGPUs(t *testing.T) {
 	for name, reset := range map[string]func(context.Context, []string) error{
 		"not available": func(context.Context, []string) error { return smi(3, errors.New("exit status 3"), "Not Supported") },
@@ -404,7 +412,8 @@ func TestUnresetGPUs(t *testing.T) {
 	}
 }
 
-// What an operator can do about a refused reset is no reason for a reboot: it is named, and all is as before.
+// What an operator can do about a refused reset is no reason for a reboot: it is named, and all is
+// as before.
 func TestRefusedReset(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -428,7 +437,8 @@ func TestRefusedReset(t *testing.T) {
 	}
 }
 
-// A reset that an operator makes while gpuadm plans is not made again, and one that fails late has worked.
+// A reset that an operator makes while gpuadm plans is not made again, and one that fails late has
+// worked.
 func TestResetElsewhere(t *testing.T) {
 	n := gpus(t, passed)
 	var resets []string

@@ -53,7 +53,8 @@ func ids(t testing.TB, v host.View) string {
 	return b.String()
 }
 
-// Where one GPU fails the others are brought back too, to the same places and ids, at whichever call of all it was.
+// Where one GPU fails the others are brought back too, to the same places and ids, at whichever
+// call of all it was.
 func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
 	foreign := "mode = true\ninstance = [{ profile = \"3g.20gb\", start = 4, compute = [2, 1] }, { profile = \"1g.5gb\", start = 2 }]\n"
 	boot := func() *simhost.Node {
@@ -75,7 +76,8 @@ func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
 	check.That(t, failed >= 40, "only %d failures", failed)
 }
 
-// Persistence mode without its daemon holds a GPU against its reset: it is off for that long, and on afterwards.
+// Persistence mode without its daemon holds a GPU against its reset: it is off for that long, and
+// on afterwards.
 func TestPersistenceModeIsPaused(t *testing.T) {
 	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\npersistent = true\n[[gpu]]\nmodel = \"A100-40\"\n")
 	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
@@ -87,7 +89,8 @@ func TestPersistenceModeIsPaused(t *testing.T) {
 	check.That(t, strings.Count(got, "persistent true") == 1, "after undo: %s", got)
 }
 
-// A service that was masked or removed while it was paused does not hold up this and every later run.
+// A service that was masked or removed while it was paused does not hold up this and every later
+// run.
 func TestPausedServiceThatIsMasked(t *testing.T) {
 	n := gpus(t, a100s+persistenced)
 	must.OK(t, n.WriteFile("/run/gpuadm-paused", []byte("gone.service\nnvidia-persistenced.service\n"), host.Attr{Mode: 0o644}))
@@ -112,7 +115,8 @@ func TestPausedServiceThatDoesNotStart(t *testing.T) {
 	check.That(t, err == nil && string(data) == "nvidia-persistenced.service\n", "noted as paused: %q, %v", data, err)
 }
 
-// Undo restores a layout that was made outside gpuadm: at once, and after a reboot that took all instances.
+// Undo restores a layout that was made outside gpuadm: at once, and after a reboot that took all
+// instances.
 func TestUndoToForeignLayout(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for _, model := range []string{"A100-40", "H100-80"} {
@@ -132,7 +136,8 @@ func TestUndoToForeignLayout(t *testing.T) {
 	}
 }
 
-// An entry that is removed from the spec undoes its GPU, and no other; clients there are named by what they use now.
+// An entry that is removed from the spec undoes its GPU, and no other; clients there are named by
+// what they use now.
 func TestEntryThatIsGone(t *testing.T) {
 	n := gpus(t, h100s)
 	both, one := engine(t, wantsMIG(`"3g.40gb" = 2`)), engine(t, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n")
@@ -152,7 +157,8 @@ func TestEntryThatIsGone(t *testing.T) {
 	compare(t, "shrunk", ids(t, fresh), ids(t, n))
 }
 
-// A driver that does not answer now is no reason to take back what was partitioned, and none to fail.
+// A driver that does not answer now is no reason to take back what was partitioned, and none to
+// fail.
 func TestNoDriverMeansLater(t *testing.T) {
 	n := machine{"gpus", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + h100s + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- sys/module/nvidia/version --\n580.95.05\n")}.boot(t)
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
@@ -216,7 +222,8 @@ func TestConsentForEachKind(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "stop-clients") && n.Touches() == 0, "%v, %d touches", err, n.Touches())
 }
 
-// An undo that was killed while services were paused starts them when it goes on, also where nothing is left to undo.
+// An undo that was killed while services were paused starts them when it goes on, also where
+// nothing is left to undo.
 func TestKilledUndoResumes(t *testing.T) {
 	boot := func() (*simhost.Node, *converge.Engine) {
 		n, e := gpus(t, a100s+persistenced), engine(t, wantsMIG(`"3g.20gb" = 2`))
@@ -250,7 +257,8 @@ func stopping(t testing.TB, layout string) *converge.Engine {
 	return e
 }
 
-// What uses an instance that goes is ended where that is allowed, before anything idle is destroyed; and undo a day later is not held up.
+// What uses an instance that goes is ended where that is allowed, before anything idle is
+// destroyed; and undo a day later is not held up.
 func TestStopClients(t *testing.T) {
 	for _, pid := range []int{4711, 4713} {
 		for _, layout := range []string{`"7g.40gb" = 1`, `"1g.5gb" = 7`} {
@@ -321,8 +329,9 @@ func (n *comes) Append(name string, data []byte) error {
 	return n.Node.Append(name, data)
 }
 
-// A service that the driver does not list is paused for instances that go, and for none that are made; a process of no service is named
-// in the plan: by the capability of the instance that it has open, and not by that of another one.
+// A service that the driver does not list is paused for instances that go, and for none that are
+// made; a process of no service is named in the plan: by the capability of the instance that it has
+// open, and not by that of another one.
 func TestUnlistedHolders(t *testing.T) {
 	n := withProcesses(t, sevenBusy+dcgm)
 	opens(t, n, 4712, "/dev/nvidia-caps/nvidia-cap21")
@@ -376,7 +385,8 @@ func (n pauses) SetUnit(ctx context.Context, name string, to host.UnitChange) er
 	return n.Node.SetUnit(ctx, name, to)
 }
 
-// nvidia-persistenced runs again before the instances are made: GPUs that nothing holds are attached for each client. The others wait until the end.
+// nvidia-persistenced runs again before the instances are made: GPUs that nothing holds are
+// attached for each client. The others wait until the end.
 func TestPersistencedRunsBeforeInstances(t *testing.T) {
 	n := creates{pauses{gpus(t, a100s+persistenced+dcgm), new([]string)}}
 	_, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n)

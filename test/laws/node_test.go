@@ -27,8 +27,9 @@ type machine struct {
 	archive []byte
 }
 
-// machines are the recorded machines that gpuadm prepares, each with the program of NVIDIA's runtime: without it nothing is made the
-// default. Bottlerocket and Talos it refuses; on a node of Container-Optimized OS or of the GPU Operator it has next to nothing to write.
+// machines are the recorded machines that gpuadm prepares, each with the program of NVIDIA's
+// runtime: without it nothing is made the default. Bottlerocket and Talos it refuses; on a node of
+// Container-Optimized OS or of the GPU Operator it has next to nothing to write.
 func machines(t testing.TB) []machine {
 	t.Helper()
 	all := slices.DeleteFunc(archives(t), func(m machine) bool {
@@ -77,8 +78,8 @@ func engine(t testing.TB, text string) *converge.Engine {
 	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 }
 
-// tree is the machine without what is ours alone, and with what its daemons run with. The folder of a question to a program lies in
-// /run on a machine.
+// tree is the machine without what is ours alone, and with what its daemons run with. The folder of
+// a question to a program lies in /run on a machine.
 func tree(n *simhost.Node) string {
 	return n.Tree(converge.Home, "/run", "/proc", "/tmp/scratch") + n.Units() + partitions(n)
 }

@@ -16,9 +16,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestOlderLeavesTheMachine: of two versions on one machine, as of an image and of a DaemonSet, the newer one writes. The older one
-// changes nothing: unattended it ends well, so that the gate opens and the newer one's pod can come; an operator gets an error.
-// What a power cut has left open any version finishes.
+// TestOlderLeavesTheMachine: of two versions on one machine, as of an image and of a DaemonSet, the
+// newer one writes. The older one changes nothing: unattended it ends well, so that the gate opens
+// and the newer one's pod can come; an operator gets an error. What a power cut has left open any
+// version finishes.
 func TestOlderLeavesTheMachine(t *testing.T) {
 	const newer, older = "v1.10.0", "v1.9.0"
 	for _, c := range []struct {
@@ -57,8 +58,8 @@ func TestOlderLeavesTheMachine(t *testing.T) {
 	}
 }
 
-// TestOlderCannotPlan: the older gpuadm's plan of a newer machine fails, or refuses. Unattended it does not plan: its gate opens, and
-// the newer one's pod can come. An operator gets the reason.
+// TestOlderCannotPlan: the older gpuadm's plan of a newer machine fails, or refuses. Unattended it
+// does not plan: its gate opens, and the newer one's pod can come. An operator gets the reason.
 func TestOlderCannotPlan(t *testing.T) {
 	failed := errors.New("cannot read a file of the newer one")
 	for what, wants := range map[string]func(spec.Spec, facts.Facts) ([]converge.Want, error){
@@ -86,8 +87,8 @@ func TestOlderCannotPlan(t *testing.T) {
 	}
 }
 
-// TestOlderByItsJournal: a journal of a newer format is a newer gpuadm's, also for a build without a release. No word allows a change
-// then: what it says cannot be continued.
+// TestOlderByItsJournal: a journal of a newer format is a newer gpuadm's, also for a build without
+// a release. No word allows a change then: what it says cannot be continued.
 func TestOlderByItsJournal(t *testing.T) {
 	for _, version := range []string{"v1.9.0", "devel"} {
 		for _, allow := range [][]string{nil, {"downgrade-gpuadm"}} {
@@ -105,8 +106,8 @@ func TestOlderByItsJournal(t *testing.T) {
 	}
 }
 
-// TestOlderOnPurpose: a fleet returns to an older gpuadm by a word in node.toml, an operator by the same word. From then on the
-// machine is the older one's.
+// TestOlderOnPurpose: a fleet returns to an older gpuadm by a word in node.toml, an operator by the
+// same word. From then on the machine is the older one's.
 func TestOlderOnPurpose(t *testing.T) {
 	const word = "downgrade-gpuadm"
 	for _, c := range []struct {

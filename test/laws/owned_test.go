@@ -20,8 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write what is found into test/hosts/owned/reports.txtar, for a person to judge")
 
-// TestReports: nodes as public reports describe them. Each says whose the parts are, and what a plan would do. A case is a folder of
-// reports.txtar: about says where the report is, base names a recorded machine whose files the others replace; want is the answer.
+// TestReports: nodes as public reports describe them. Each says whose the parts are, and what a
+// plan would do. A case is a folder of reports.txtar: about says where the report is, base names a
+// recorded machine whose files the others replace; want is the answer.
 func TestReports(t *testing.T) {
 	const file = "../hosts/owned/reports.txtar"
 	reports := must.Get(txtar.ParseFile(file))(t)
@@ -95,7 +96,8 @@ func reported(t *testing.T, files []txtar.File) string {
 	return text + "plan: " + strings.Join(slices.Compact(changes), ", ") + "\n"
 }
 
-// deaf is a machine whose GPUs change their mode at a boot alone: a reset ends well and changes nothing, as on Azure's A100.
+// deaf is a machine whose GPUs change their mode at a boot alone: a reset ends well and changes
+// nothing, as on Azure's A100.
 type deaf struct{ *simhost.Node }
 
 func (deaf) ResetGPUs(context.Context, ...string) error { return nil }

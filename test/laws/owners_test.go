@@ -39,7 +39,8 @@ func shippedSpec(t *testing.T) string {
 	return text
 }
 
-// runtimeOutcome says in one line what the runtime stage wants of a machine, and why it cannot be had.
+// runtimeOutcome says in one line what the runtime stage wants of a machine, and why it cannot be
+// had.
 func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
 	t.Helper()
 	e := engine(t, text)
@@ -65,8 +66,9 @@ const (
 	crioDropIn   = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
 )
 
-// ownersText has below the name of every recorded machine what a plain [runtime] does there, and whose each part is. A healthy machine is
-// never refused: one that is has no engine. Of no-gpu the verbs say before that it has none.
+// ownersText has below the name of every recorded machine what a plain [runtime] does there, and
+// whose each part is. A healthy machine is never refused: one that is has no engine. Of no-gpu the
+// verbs say before that it has none.
 //
 //go:embed testdata/owners.txt
 var ownersText string
@@ -86,13 +88,15 @@ const (
 	rke2Dir = "/var/lib/rancher/rke2/agent/etc/containerd/"
 )
 
-// aksNoDriver is as Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl
-// have it where the pool has no driver of AKS's.
+// aksNoDriver is as Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and
+// aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl have it where the pool has no
+// driver of AKS's.
 //
 //go:embed testdata/aks-no-driver.toml
 var aksNoDriver string
 
-// toolkitDropIn is as NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
+// toolkitDropIn is as NVIDIA/nvidia-container-toolkit,
+// cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
 // with the folder that https://github.com/NVIDIA/gpu-operator/issues/2387 shows.
 //
 //go:embed testdata/toolkit-drop-in.toml
@@ -165,8 +169,8 @@ func editedByGpuadm(t *testing.T, text string) string {
 	return string(out)
 }
 
-// changed is a recorded machine after the files were written: a name without a text is a program, and one that begins with - is
-// removed. What is written is younger than the daemons that run.
+// changed is a recorded machine after the files were written: a name without a text is a program,
+// and one that begins with - is removed. What is written is younger than the daemons that run.
 func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 	t.Helper()
 	all := archives(t)
@@ -190,7 +194,8 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 	return n
 }
 
-// TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the shipped DaemonSet carries.
+// TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the
+// shipped DaemonSet carries.
 func TestOwnersTable(t *testing.T) {
 	table, shipped := ownersTable(1), shippedSpec(t)
 	for _, m := range archives(t) {
@@ -248,9 +253,11 @@ func TestOwnersOfParts(t *testing.T) {
 	}
 }
 
-// TestOwnersQuarrels: machines on which others leave their signs. The GPU Operator's are those of its driver container (nvidia-driver in
-// NVIDIA/gpu-driver-container), of its toolkit (NVIDIA/gpu-operator issues 2387) and of nvidia-mig-manager (NVIDIA/mig-parted, deployments); that of
-// a GPUCluster is the DRA driver's registration (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go).
+// TestOwnersQuarrels: machines on which others leave their signs. The GPU Operator's are those of
+// its driver container (nvidia-driver in NVIDIA/gpu-driver-container), of its toolkit
+// (NVIDIA/gpu-operator issues 2387) and of nvidia-mig-manager (NVIDIA/mig-parted, deployments);
+// that of a GPUCluster is the DRA driver's registration (kubernetes-sigs/dra-driver-nvidia-gpu,
+// cmd/gpu-kubelet-plugin/main.go).
 func TestOwnersQuarrels(t *testing.T) {
 	dropIn := "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n" +
 		"options = {BinaryName = \"" + facts.RuntimeOfOperator + "\"}\n"
@@ -279,5 +286,6 @@ func TestOwnersQuarrels(t *testing.T) {
 	}
 }
 
-// noMore is the end of most: no partitions are asked for, no rack, and nothing has registered with kubelet.
+// noMore is the end of most: no partitions are asked for, no rack, and nothing has registered with
+// kubelet.
 const noMore = "; IMEX=-; device plugin or DRA=-"

@@ -34,8 +34,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// stopped is a machine's tree in which a unit that failed counts as one that does not run: undo stops what a repair has started, and
-// does not make it fail.
+// stopped is a machine's tree in which a unit that failed counts as one that does not run: undo
+// stops what a repair has started, and does not make it fail.
 func stopped(n *simhost.Node) string { return strings.ReplaceAll(tree(n), " failed", " inactive") }
 
 // repairing is the engine that repairs a fault on a machine without a spec.
@@ -81,7 +81,8 @@ func TestRepairAndUndo(t *testing.T) {
 	check.That(t, len(repaired) >= 2, "only %v had something to repair", repaired)
 }
 
-// An apply neither reverts nor adopts what a repair made: it ends as where another process had repaired the machine.
+// An apply neither reverts nor adopts what a repair made: it ends as where another process had
+// repaired the machine.
 func TestApplyLeavesRepairs(t *testing.T) {
 	tested := 0
 	able := map[string][]stages.Repair{}
@@ -145,7 +146,8 @@ func TestRepairLiftsNoHold(t *testing.T) {
 	check.That(t, converge.ReadJournal(n).Held() == held, "a repair with nothing to do has lifted the hold")
 }
 
-// A power cut at any touch of a repair: the same repair continues it, undo ends in the first tree, and an apply leaves what was made.
+// A power cut at any touch of a repair: the same repair continues it, undo ends in the first tree,
+// and an apply leaves what was made.
 func TestRepairIsCutShort(t *testing.T) {
 	m, r := handlerLost(t)
 	whole := m.boot(t)
@@ -197,8 +199,8 @@ func handlerLost(t testing.TB) (machine, stages.Repair) {
 	return machine{}, stages.Repair{}
 }
 
-// A repair starts from what it finds: what gpuadm made before stays, and undo of the repair restores what the repair found, not what was
-// before gpuadm.
+// A repair starts from what it finds: what gpuadm made before stays, and undo of the repair
+// restores what the repair found, not what was before gpuadm.
 func TestRepairStartsFromWhatItFinds(t *testing.T) {
 	const config = "/etc/containerd/config.toml"
 	repairs := stages.Repairs()
@@ -416,7 +418,8 @@ func roots(n *simhost.Node) (codes []string) {
 	return codes
 }
 
-// A machine with one fault has one root cause, the right one. Its repair makes doctor content, and undo ends in the first tree.
+// A machine with one fault has one root cause, the right one. Its repair makes doctor content, and
+// undo ends in the first tree.
 func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 	codes := roots(brokenMachine{on: "debian13-containerd17"}.boot(t))
 	must.That(t, len(codes) == 0, "the machine without a fault has %v", codes)
@@ -442,8 +445,9 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 	}
 }
 
-// rejected has an operator write a file that gpuadm can read and containerd cannot: its next start ends. The daemon's words are those of
-// a key of another type in `containerd config dump`, which exits with 1.
+// rejected has an operator write a file that gpuadm can read and containerd cannot: its next start
+// ends. The daemon's words are those of a key of another type in `containerd config dump`, which
+// exits with 1.
 func rejected(t *testing.T, n *simhost.Node) {
 	const bad = "pause_threshold = \"many\""
 	n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(f *files.Files, argv []string) ([]byte, error) {
@@ -494,7 +498,8 @@ func printedFixes(t *testing.T) {
 	check.That(t, tested >= 100 && refused >= 5, "%d commands were tested, %d refused", tested, refused)
 }
 
-// serves types what doctor prints, and wants all units that were active before to be active after it.
+// serves types what doctor prints, and wants all units that were active before to be active after
+// it.
 func serves(t *testing.T, n *simhost.Node, tested, refused *int) {
 	t.Helper()
 	commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
@@ -536,7 +541,8 @@ func (b brokenMachine) with(o brokenMachine) (two brokenMachine, ok bool) {
 	return two, b.name != o.name
 }
 
-// typed executes the parts of a printed command that the simulated machine knows: gpuadm's own, and systemctl's.
+// typed executes the parts of a printed command that the simulated machine knows: gpuadm's own, and
+// systemctl's.
 func typed(t *testing.T, n *simhost.Node, command string) (err error) {
 	for part := range strings.SplitSeq(command, " && ") {
 		words := strings.Fields(strings.TrimPrefix(trouble.Commands(part, trouble.Plain), "sudo "))
@@ -550,7 +556,8 @@ func typed(t *testing.T, n *simhost.Node, command string) (err error) {
 	return err
 }
 
-// lasting is a machine's tree without what settles, which has no state to go back to: that a daemon has read its files.
+// lasting is a machine's tree without what settles, which has no state to go back to: that a daemon
+// has read its files.
 func lasting(n *simhost.Node) string { return strings.ReplaceAll(stopped(n), " stale", " fresh") }
 
 // Each repair is of a fault that doctor names, and doctor names no repair that there is not.

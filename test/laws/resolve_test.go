@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// drawing is a package that may leave its version open ("newest") and that brings its library along.
+// drawing is a package that may leave its version open ("newest") and that brings its library
+// along.
 type drawing struct{ pkgThing }
 
 func (d drawing) Ref() converge.Ref { return converge.Ref{Kind: "drawing", Name: d.name} }
@@ -112,7 +113,8 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	check.That(t, made == 0, "%d touches for what cannot be made", made)
 }
 
-// What cannot be resolved when its turn comes stops the run, and does not go to the touch half resolved.
+// What cannot be resolved when its turn comes stops the run, and does not go to the touch half
+// resolved.
 func TestCannotBeResolvedAnyMore(t *testing.T) {
 	n := node(t)
 	change := named("sources", things.Exact("/srv/candidates", []byte("9\n"), 0o644, ""))

@@ -23,7 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon that reads it is not restarted.
+// TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon
+// that reads it is not restarted.
 func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 	tested := 0
 	for _, m := range machines(t) {
@@ -49,8 +50,9 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 	check.That(t, tested >= 10, "only %d failed writes", tested)
 }
 
-// TestNoRestartForAFolder: a folder that the daemon reads is made, and the disk is full before a file is in it. The daemon is not restarted
-// because the folder came and went, and the next apply restarts it once.
+// TestNoRestartForAFolder: a folder that the daemon reads is made, and the disk is full before a
+// file is in it. The daemon is not restarted because the folder came and went, and the next apply
+// restarts it once.
 func TestNoRestartForAFolder(t *testing.T) {
 	m := recordedAs(t, "a100-mixed-t4")
 	tested := 0
@@ -85,8 +87,9 @@ func rolledBack(err error) []string {
 	return nil
 }
 
-// TestRestartOnce: a daemon is one line of a plan, and is restarted once, where its configuration imports more than when gpuadm first
-// edited it: then what it reads is another list of files, and gpuadm's part lies in another file.
+// TestRestartOnce: a daemon is one line of a plan, and is restarted once, where its configuration
+// imports more than when gpuadm first edited it: then what it reads is another list of files, and
+// gpuadm's part lies in another file.
 func TestRestartOnce(t *testing.T) {
 	const config, imports = "/srv/containerd/config.toml", "imports = [\"/srv/containerd/d/*.toml\"]\n"
 	n := recordedAs(t, "a100-mixed-t4").boot(t)
@@ -117,8 +120,9 @@ func TestRestartOnce(t *testing.T) {
 	undo(t, n, again, "all")
 }
 
-// TestPolicies: a change that would take a partition from a process touches nothing under any policy. It waits under idle and drain, and is
-// refused under never; an operator's word goes before all three.
+// TestPolicies: a change that would take a partition from a process touches nothing under any
+// policy. It waits under idle and drain, and is refused under never; an operator's word goes before
+// all three.
 func TestPolicies(t *testing.T) {
 	for policy, waits := range map[string]bool{"idle": true, "drain": true, "never": false} {
 		n := withProcesses(t, sevenBusy)
@@ -136,8 +140,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestPolicyLate: a process that comes while the change is at work has the stage rolled back, and the run ends, whatever the policy; the same
-// command makes the change once the process has ended.
+// TestPolicyLate: a process that comes while the change is at work has the stage rolled back, and
+// the run ends, whatever the policy; the same command makes the change once the process has ended.
 func TestPolicyLate(t *testing.T) {
 	n := withProcesses(t, sevenBusy)
 	before := ids(t, n)
@@ -159,7 +163,8 @@ func ends(t *testing.T, n *simhost.Node, pid int) {
 	must.OK(t, n.Terminate(pid))
 }
 
-// TestPolicyPartitions: partitions and containers do not go by waiting, so no policy waits for that.
+// TestPolicyPartitions: partitions and containers do not go by waiting, so no policy waits for
+// that.
 func TestPolicyPartitions(t *testing.T) {
 	n := node(t)
 	for what, waits := range map[string]bool{"lose-partitions": false, "stop-containers": false, "stop-clients": true} {
@@ -173,7 +178,8 @@ func TestPolicyPartitions(t *testing.T) {
 	}
 }
 
-// TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the same, and what a stop of the instance loses.
+// TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the
+// same, and what a stop of the instance loses.
 func TestOneAdvice(t *testing.T) {
 	advice := faults.Of("GPU-001").Fix
 	check.That(t, strings.Contains(advice, "power the machine off and on") && strings.Contains(advice, "loses what is on its local disks"), "%v", advice)
@@ -197,7 +203,8 @@ func TestOneAdvice(t *testing.T) {
 	}
 }
 
-// TestPreflightWaitsForAKS: no stage touches a machine of AKS's before its scripts have ended, which may remove a driver by path.
+// TestPreflightWaitsForAKS: no stage touches a machine of AKS's before its scripts have ended,
+// which may remove a driver by path.
 func TestPreflightWaitsForAKS(t *testing.T) {
 	const spec = "[driver]\n[runtime]\n"
 	for _, gone := range []string{"", "-/opt/azure/containers/provision.complete"} {
@@ -211,8 +218,8 @@ func TestPreflightWaitsForAKS(t *testing.T) {
 	}
 }
 
-// TestPreflightGKEPlugin: Google's device plugin finds no driver but Google's, so where gpuadm installs one the pool must keep that
-// plugin off, and gpuadm says so before anything is installed.
+// TestPreflightGKEPlugin: Google's device plugin finds no driver but Google's, so where gpuadm
+// installs one the pool must keep that plugin off, and gpuadm says so before anything is installed.
 func TestPreflightGKEPlugin(t *testing.T) {
 	for _, c := range []struct{ name, machine, options, spec, want string }{
 		{"labelled", "gke-ubuntu", "", "[driver]\nversion = \"580\"\n", ""},

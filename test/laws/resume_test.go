@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
+// proving is two stages: what the first writes shows its worth in the second, which fails as long
+// as bad says so.
 func proving(t testing.TB, bad *bool) *converge.Engine {
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
 		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
@@ -59,7 +60,8 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 	return h.WriteFile("/srv/done", nil, host.Attr{Mode: 0o644})
 }
 
-// Where a stage proves one that proves another, all three are rolled back if the last fails: they make one desired state.
+// Where a stage proves one that proves another, all three are rolled back if the last fails: they
+// make one desired state.
 func TestProofsAreRolledBackInARow(t *testing.T) {
 	bad := true
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
@@ -86,8 +88,8 @@ func TestProofsAreRolledBackInARow(t *testing.T) {
 	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
 }
 
-// A run that was killed anywhere and goes on, and then fails in the stage that proves another, rolls back what the process
-// before it had changed too: it is one run.
+// A run that was killed anywhere and goes on, and then fails in the stage that proves another,
+// rolls back what the process before it had changed too: it is one run.
 func TestResumedRunIsTurnedBackWhole(t *testing.T) {
 	bad := false
 	whole := node(t)
@@ -138,7 +140,8 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	check.That(t, err != nil, "/srv/two was not rolled back")
 }
 
-// What could not be resolved stays later when its turn comes, also in a run that has other things to do.
+// What could not be resolved stays later when its turn comes, also in a run that has other things
+// to do.
 func TestUnresolvedIsNotMade(t *testing.T) {
 	n := node(t)
 	other := named("sources", things.Exact("/srv/other", []byte("x\n"), 0o644, ""))
@@ -150,7 +153,8 @@ func TestUnresolvedIsNotMade(t *testing.T) {
 	check.That(t, err != nil, "x was made in a version that no query had returned")
 }
 
-// fragile is replaced in two touches, and is away between them. It cannot be looked at while /srv/hidden is there.
+// fragile is replaced in two touches, and is away between them. It cannot be looked at while
+// /srv/hidden is there.
 type fragile struct{}
 
 func (fragile) Ref() converge.Ref { return converge.Ref{Kind: "fragile", Name: "x"} }
@@ -176,8 +180,8 @@ func (fragile) Make(_ context.Context, h host.Host, to converge.State) error {
 	return h.WriteFile("/srv/x", []byte(to), host.Attr{Mode: 0o644})
 }
 
-// TestUndoOfAMakeCutShort: a make that a power cut ended may have left nothing. The run that continues may end before it can look at
-// the thing again; its undo restores what was there.
+// TestUndoOfAMakeCutShort: a make that a power cut ended may have left nothing. The run that
+// continues may end before it can look at the thing again; its undo restores what was there.
 func TestUndoOfAMakeCutShort(t *testing.T) {
 	away := 0
 	for touch := range 30 {

@@ -28,7 +28,8 @@ func (r reader) Ref() converge.Ref {
 	return converge.Ref{Kind: "reader", Name: r.name, Reads: []string{"/etc/d.conf"}}
 }
 
-// TestReaderIsRecognized: what gpuadm has made of a thing that reads files is known as that of the want.
+// TestReaderIsRecognized: what gpuadm has made of a thing that reads files is known as that of the
+// want.
 func TestReaderIsRecognized(t *testing.T) {
 	n := node(t)
 	first := n.Tree(converge.Home, "/srv")
@@ -46,8 +47,8 @@ func TestReaderIsRecognized(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
 }
 
-// TestJudgeOfAChangedSpec: the judge must not rely on what an earlier spec put into the file. The judge gets
-// the state from which the want was computed: the file without gpuadm's part.
+// TestJudgeOfAChangedSpec: the judge must not rely on what an earlier spec put into the file. The
+// judge gets the state from which the want was computed: the file without gpuadm's part.
 func TestJudgeOfAChangedSpec(t *testing.T) {
 	n := node(t)
 	var judged []string
@@ -64,7 +65,8 @@ func TestJudgeOfAChangedSpec(t *testing.T) {
 	check.That(t, slices.Equal(judged, want), "judged %q, want %q", judged, want)
 }
 
-// Law 10: the journal says by which merger an edit is taken out, for every file of every stage. Undo guesses nothing from a name.
+// Law 10: the journal says by which merger an edit is taken out, for every file of every stage.
+// Undo guesses nothing from a name.
 func TestJournalNamesTheForm(t *testing.T) {
 	seen := map[string]int{}
 	for _, c := range lawCases(t) {
@@ -85,9 +87,10 @@ func TestJournalNamesTheForm(t *testing.T) {
 	check.That(t, err != nil, "a form that is not known is guessed")
 }
 
-// TestSyncsOfAFirstEdit: most of the time of an edit goes to waiting for the disk. The first edit on a machine waits for the names of
-// gpuadm's folder, of the folder of blobs in it and of the journal; every edit for two blobs, their names, the journal's line, the new
-// file, its name, and the journal's end.
+// TestSyncsOfAFirstEdit: most of the time of an edit goes to waiting for the disk. The first edit
+// on a machine waits for the names of gpuadm's folder, of the folder of blobs in it and of the
+// journal; every edit for two blobs, their names, the journal's line, the new file, its name, and
+// the journal's end.
 func TestSyncsOfAFirstEdit(t *testing.T) {
 	n := node(t)
 	put(t, n, "/srv/a", "zero\n")
@@ -102,7 +105,8 @@ func TestSyncsOfAFirstEdit(t *testing.T) {
 	}
 }
 
-// Packages and installers that no change needs are removed; a change keeps those of its own kind alone.
+// Packages and installers that no change needs are removed; a change keeps those of its own kind
+// alone.
 func TestPruneRemovesEveryKind(t *testing.T) {
 	names := map[string]bool{ // and whether it stays
 		packages.Store + "/kernel_570.1_amd64.deb": true, packages.Store + "/kernel_580.1_amd64.deb": false,
@@ -121,8 +125,9 @@ func TestPruneRemovesEveryKind(t *testing.T) {
 	}
 }
 
-// TestEditsMeanwhileAreNotLost has an editor save a file before each operation of the disk while apply, and then undo, are at work
-// on it. Its text is in the file afterwards, or undo brings it back.
+// TestEditsMeanwhileAreNotLost has an editor save a file before each operation of the disk while
+// apply, and then undo, are at work on it. Its text is in the file afterwards, or undo brings it
+// back.
 func TestEditsMeanwhileAreNotLost(t *testing.T) {
 	for _, command := range []string{"apply", "undo"} {
 		for at := 0; ; at++ {
@@ -163,7 +168,8 @@ func TestEditsMeanwhileAreNotLost(t *testing.T) {
 	}
 }
 
-// What is planted as a secret, in any shape that engines' configurations have, never shows in a diff.
+// What is planted as a secret, in any shape that engines' configurations have, never shows in a
+// diff.
 func TestDiffShowsNoSecrets(t *testing.T) {
 	const planted = "hunter2SECRET"
 	for _, text := range []string{

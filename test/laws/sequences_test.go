@@ -34,7 +34,8 @@ func daemonStage(text string) converge.Stage {
 	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Restart("d.service", []string{"/etc/d.conf"}, nil, ""))
 }
 
-// Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does not call it converged.
+// Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does
+// not call it converged.
 func TestKilledDaemonIsNotConverged(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, daemonStage("bad\n")) }
 	whole := machine{"dying", []byte(dying)}.boot(t)
@@ -186,7 +187,8 @@ func TestUndoStopsAndGoesOn(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-// A run that is asked to stop while it plans says so, touches nothing and plans no further stage, also where nothing is to be made.
+// A run that is asked to stop while it plans says so, touches nothing and plans no further stage,
+// also where nothing is to be made.
 func TestStopsWhilePlanning(t *testing.T) {
 	n, stop, planned := node(t), make(chan struct{}), 0
 	wants := func(spec.Spec, facts.Facts) ([]converge.Want, error) {
@@ -256,7 +258,8 @@ func troubleOf(t *testing.T, err error) *trouble.Error {
 	return tr
 }
 
-// An apply that failed says which earlier stages' changes remain, and how to undo them: all that it names is then undone.
+// An apply that failed says which earlier stages' changes remain, and how to undo them: all that it
+// names is then undone.
 func TestFailedApplySaysWhatRemains(t *testing.T) {
 	first, second, third := named("driver", things.Exact("/srv/a", []byte("a\n"), 0o644, "")), named("runtime", things.Exact("/srv/b", []byte("b\n"), 0o644, "")), named("mig", things.Exact("/srv/c", []byte("c\n"), 0o644, ""))
 	const says = "the changes that this run made in these stages remain: "

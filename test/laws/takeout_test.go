@@ -66,8 +66,8 @@ func reformatted(s string) string {
 	return string(out)
 }
 
-// A spec that asks for less takes back what was made, also where the file was changed outside gpuadm since; what it cannot take
-// back is said by the plan.
+// A spec that asks for less takes back what was made, also where the file was changed outside
+// gpuadm since; what it cannot take back is said by the plan.
 func TestShrinkingAfterARewrite(t *testing.T) {
 	cgroup := swapped("SystemdCgroup = true", "SystemdCgroup = false")
 	for name, c := range map[string]struct {
@@ -129,7 +129,8 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 	}
 }
 
-// What is not there counts as taken out: undo ends with what was written outside gpuadm, whatever that was and when.
+// What is not there counts as taken out: undo ends with what was written outside gpuadm, whatever
+// that was and when.
 func TestUndoAfterARewrite(t *testing.T) {
 	const template = "version = 2\n# by Ansible\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n"
 	const comment, table = "# by an administrator\n", "[debug]\nlevel = \"info\"\n"
@@ -177,7 +178,8 @@ func TestUndoAfterARewrite(t *testing.T) {
 	}
 }
 
-// A default that an administrator sets by hand after gpuadm took its own back is the administrator's.
+// A default that an administrator sets by hand after gpuadm took its own back is the
+// administrator's.
 func TestWhatWasTakenBackIsNotOurs(t *testing.T) {
 	n := kubeadmNode(t)
 	apply(t, n, engine(t, specs["default"]))
@@ -237,7 +239,8 @@ func (broken) Ref() converge.Ref { return converge.Ref{Kind: "broken", Name: "br
 func (broken) Look(context.Context, host.View) (converge.State, error) { return "", nil }
 func (broken) Make(context.Context, host.Host, converge.State) error   { return errors.New("no") }
 
-// A change that was cut short may or may not have been made. Edited by an administrator then, the file is without ours after undo all the same.
+// A change that was cut short may or may not have been made. Edited by an administrator then, the
+// file is without ours after undo all the same.
 func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 	for _, order := range [][2]string{{specs["default"], specs["handler"]}, {specs["handler"], specs["default"]}, {"", specs["default"]}} {
 		boot := func() *simhost.Node {
@@ -261,8 +264,9 @@ func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 	}
 }
 
-// TestShrinkingAfterTwoEdits: others take a key out, an apply writes it again, others add one of theirs, and the spec shrinks. What the
-// first apply wrote and the spec no longer asks for goes, though the second apply found it there.
+// TestShrinkingAfterTwoEdits: others take a key out, an apply writes it again, others add one of
+// theirs, and the spec shrinks. What the first apply wrote and the spec no longer asks for goes,
+// though the second apply found it there.
 func TestShrinkingAfterTwoEdits(t *testing.T) {
 	n := kubeadmNode(t)
 	apply(t, n, engine(t, specs["default"]))
@@ -280,8 +284,8 @@ func TestShrinkingAfterTwoEdits(t *testing.T) {
 	}
 }
 
-// TestShrinkingOverARunThatWasKilled: others add a key, and the apply of a smaller spec is killed before it has written the file. The
-// next one takes out what the spec no longer asks for.
+// TestShrinkingOverARunThatWasKilled: others add a key, and the apply of a smaller spec is killed
+// before it has written the file. The next one takes out what the spec no longer asks for.
 func TestShrinkingOverARunThatWasKilled(t *testing.T) {
 	for at := range 40 {
 		n := kubeadmNode(t)

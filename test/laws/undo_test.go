@@ -22,8 +22,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// An undo that failed and the one that then ended well have undone the same: gpuadm owns nothing of either any more. What the
-// spec no longer asks for does not come back, and no bytes are kept for it.
+// An undo that failed and the one that then ended well have undone the same: gpuadm owns nothing of
+// either any more. What the spec no longer asks for does not come back, and no bytes are kept for
+// it.
 func TestUndoAfterFailedUndo(t *testing.T) {
 	ctx := context.Background()
 	a, b := things.Exact("/srv/a", []byte("a\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")
@@ -49,8 +50,9 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 	check.That(t, failed >= 4, "only %d undos failed", failed)
 }
 
-// An apply that failed and was rolled back whole has left nothing. When the run before it is undone too, nothing is
-// kept for it; and what it had meant to make is made and released later as on a fresh machine.
+// An apply that failed and was rolled back whole has left nothing. When the run before it is undone
+// too, nothing is kept for it; and what it had meant to make is made and released later as on a
+// fresh machine.
 func TestFailedApplyLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
@@ -82,7 +84,8 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 	check.That(t, back >= 4, "only %d changes were rolled back", back)
 }
 
-// If a name to leave is given, the advice about another obstacle has a command line that leaves both.
+// If a name to leave is given, the advice about another obstacle has a command line that leaves
+// both.
 func TestUndoLeavesBoth(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""), things.Exact("/etc/b", []byte("b"), 0o644, "")))
@@ -95,7 +98,8 @@ func TestUndoLeavesBoth(t *testing.T) {
 	must.Get(e.Undo(t.Context(), n, "", []string{"/etc/a", "/etc/b"}))(t)
 }
 
-// The same command line goes on with an undo that was cut, and may be given again when all is undone.
+// The same command line goes on with an undo that was cut, and may be given again when all is
+// undone.
 func TestUndoLeavesAgain(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""), things.Exact("/etc/b", []byte("b"), 0o644, "")))
@@ -119,7 +123,8 @@ func TestUndoLeavesAgain(t *testing.T) {
 	}
 }
 
-// TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec drops it, and the undo of a later day still says so.
+// TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec
+// drops it, and the undo of a later day still says so.
 func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	m := recordedAs(t, "debian12-containerd16")
 	n := m.boot(t)
@@ -136,7 +141,8 @@ func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	check.That(t, strings.Contains(string(now), "/opt/theirs") && !strings.Contains(string(now), "nvidia-two"), "after undo:\n%s", now)
 }
 
-// Bytes that were kept for the way back and are gone, or have changed, are missed before anything is touched; the rest can be undone.
+// Bytes that were kept for the way back and are gone, or have changed, are missed before anything
+// is touched; the rest can be undone.
 func TestUndoWithoutItsBytes(t *testing.T) {
 	for name, spoil := range map[string]func(h host.Host, blob string) error{
 		"gone":    func(h host.Host, blob string) error { return h.Remove(blob) },
@@ -171,7 +177,8 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 	}
 }
 
-// A journal that cannot be read costs undo, which says so, and nothing else: the next change moves it aside.
+// A journal that cannot be read costs undo, which says so, and nothing else: the next change moves
+// it aside.
 func TestUnreadableJournal(t *testing.T) {
 	n := node(t)
 	if err := n.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -212,7 +219,8 @@ func TestUndoSaysItsStage(t *testing.T) {
 	check.That(t, failed >= 3, "%d undos failed", failed)
 }
 
-// Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
+// Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask
+// status with.
 func TestUndoToNoRun(t *testing.T) {
 	n := node(t)
 	e := edition(t, 1)
@@ -260,7 +268,8 @@ func (r rests) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return pkgThing{r.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: r.name}, After: to}})
 }
 
-// What was made first goes last, also where it was changed again since: what was made upon it needs it until it has gone itself.
+// What was made first goes last, also where it was changed again since: what was made upon it needs
+// it until it has gone itself.
 func TestUndoInTheOrderOfTheFirstTouch(t *testing.T) {
 	at := func(text string) *converge.Engine {
 		e := engineOf(t, stage(things.Exact("/srv/unit", []byte(text), 0o644, ""), converge.Want{Thing: rests{"/srv/unit", "on"}, To: to("1")}))
@@ -290,7 +299,8 @@ func TestUndoInTheOrderOfTheFirstTouch(t *testing.T) {
 	}
 }
 
-// depends is a package of which version 2 depends on the package lib, as the next branch of a driver does on a library of its own.
+// depends is a package of which version 2 depends on the package lib, as the next branch of a
+// driver does on a library of its own.
 type depends struct{ pkgThing }
 
 func (d depends) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
@@ -311,7 +321,8 @@ func (d depends) MakeAll(ctx context.Context, h host.Host, all []converge.Change
 	return d.pkgThing.MakeAll(ctx, h, all)
 }
 
-// What is made in one transaction goes in one, also where a later run has drawn some of it along: no other order would be taken.
+// What is made in one transaction goes in one, also where a later run has drawn some of it along:
+// no other order would be taken.
 func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 	at := func(version converge.State, more ...string) *converge.Engine {
 		var wants []converge.Want

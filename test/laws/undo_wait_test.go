@@ -86,8 +86,8 @@ func farNode(t *testing.T, f *far) (n *simhost.Node, before string) {
 
 func silent() error { return trouble.Wait{For: "api.example does not answer: connection refused"} }
 
-// Undo of a thing that a silent server keeps touches nothing, names the server, and says that waiting helps; once there is an
-// answer the same undo undoes all.
+// Undo of a thing that a silent server keeps touches nothing, names the server, and says that
+// waiting helps; once there is an answer the same undo undoes all.
 func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, before := farNode(t, f)
@@ -124,7 +124,8 @@ func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Where another process has changed what gpuadm made, waiting alone does not help: that comes first, with the servers that could not be asked.
+// Where another process has changed what gpuadm made, waiting alone does not help: that comes
+// first, with the servers that could not be asked.
 func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
@@ -148,8 +149,9 @@ func TestUndoThatCannotLook(t *testing.T) {
 		"%+v", tr)
 }
 
-// A server that falls silent at any moment of an undo leaves nothing half done for good: the machine is as it was found, or
-// wholly undone, and the next undo, once there is an answer, undoes the rest.
+// A server that falls silent at any moment of an undo leaves nothing half done for good: the
+// machine is as it was found, or wholly undone, and the next undo, once there is an answer, undoes
+// the rest.
 func TestUndoGoesOnAfterSilence(t *testing.T) {
 	waited := 0
 	for after := range 20 {
@@ -186,7 +188,8 @@ func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
+// foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in
+// its look or in its make.
 type foreignThing struct{ looks bool }
 
 func (foreignThing) Ref() converge.Ref { return converge.Ref{Kind: "check", Name: "theirs"} }
@@ -204,7 +207,8 @@ func (foreignThing) Make(context.Context, host.Host, converge.State) error {
 	return trouble.Wait{For: "theirs is missing"}
 }
 
-// TestWaiting: a thing that only others can bring stops nothing else and rolls nothing back. The same run continues once it is there.
+// TestWaiting: a thing that only others can bring stops nothing else and rolls nothing back. The
+// same run continues once it is there.
 func TestWaiting(t *testing.T) {
 	for _, o := range []foreignThing{{looks: true}, {looks: false}} {
 		n := node(t)
@@ -233,7 +237,8 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestWaitingToKnow: a stage that cannot say yet what it wants, since a cloud does not answer, is waited for too.
+// TestWaitingToKnow: a stage that cannot say yet what it wants, since a cloud does not answer, is
+// waited for too.
 func TestWaitingToKnow(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		n := node(t)

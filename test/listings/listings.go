@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package listings holds lists of NVIDIA driver packages as others recorded them in real repositories: names, versions, dependencies, and the source
-// of each list. What gpuadm asks for is held against them, and the lab's repositories are made of them. The package knows nothing of gpuadm.
+// Package listings holds lists of NVIDIA driver packages as others recorded them in real
+// repositories: names, versions, dependencies, and the source of each list. What gpuadm asks for is
+// held against them, and the lab's repositories are made of them. The package knows nothing of
+// gpuadm.
 //
 //	for _, l := range listings.For("ubuntu2404", "nvidia") {
 //		if has, known := l.Has("nvidia-utils"); known && !has { … }
@@ -49,7 +51,8 @@ type Listing struct {
 	Depends, PreDepends, Provides, Component map[string]string
 	// Transitional is the package that an empty one draws in; "?" where it was not read.
 	Transitional map[string]string
-	// FileConflicts are sentences on files that two packages have without a Conflicts; Conflicts are other sentences.
+	// FileConflicts are sentences on files that two packages have without a Conflicts; Conflicts
+	// are other sentences.
 	FileConflicts, Conflicts map[string]string
 	// Absent are names that were looked for and are not there.
 	Absent []string
@@ -86,7 +89,8 @@ var all = sync.OnceValue(func() []Listing {
 	return all
 })
 
-// For is every listing of one distribution and repository. Those of "debian" are listings of debian12 and of debian13.
+// For is every listing of one distribution and repository. Those of "debian" are listings of
+// debian12 and of debian13.
 func For(distro, repository string) []Listing {
 	return slices.DeleteFunc(All(), func(l Listing) bool {
 		same := l.Distro == distro || l.Distro == "debian" && strings.HasPrefix(distro, "debian")
@@ -115,8 +119,8 @@ func (l Listing) Named(name string) []Package {
 	return found
 }
 
-// Has tells whether the repository has a package, and whether the listing says anything of that: a name that a part of
-// a repository lacks may be in the rest of it.
+// Has tells whether the repository has a package, and whether the listing says anything of that: a
+// name that a part of a repository lacks may be in the rest of it.
 func (l Listing) Has(name string) (yes, known bool) {
 	if len(l.Named(name)) > 0 {
 		return true, true

@@ -19,7 +19,8 @@ var (
 	listingLine = regexp.MustCompile(`^([a-z0-9-]+) (nvidia|ubuntu|debian|amazon|microsoft|redhat|almalinux) (\S+?)(?:-(stable|security|backports))?$`)
 )
 
-// Parse reads one listing. A line that it does not know is an error that tells the line's number, from 1.
+// Parse reads one listing. A line that it does not know is an error that tells the line's number,
+// from 1.
 func Parse(text string) (Listing, error) {
 	l := Listing{
 		Depends: map[string]string{}, PreDepends: map[string]string{}, Provides: map[string]string{}, Component: map[string]string{},

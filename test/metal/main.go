@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Metal checks gpuadm on a machine with real GPUs, and prints what its authors need to know. It only reads; with -full it makes each
-// layout that the GPUs offer, and undoes it. docs/metal.md says what each touches.
+// Metal checks gpuadm on a machine with real GPUs, and prints what its authors need to know. It
+// only reads; with -full it makes each layout that the GPUs offer, and undoes it. docs/metal.md
+// says what each touches.
 package main
 
 import (
@@ -73,7 +74,8 @@ func run(gpuadm, report string, full bool) error {
 	return c.change(layouts)
 }
 
-// rowOf is the machine's row in README's table. Where no driver answers it fails: a report from there says nothing about GPUs.
+// rowOf is the machine's row in README's table. Where no driver answers it fails: a report from
+// there says nothing about GPUs.
 func rowOf(gpuadm string, full bool) (string, error) {
 	text, err := exec.Command(gpuadm, "facts", "-o", "json").Output()
 	var facts struct {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package must ends a test where it cannot continue: at an error that it is not about, or where what follows would say nothing.
+// Package must ends a test where it cannot continue: at an error that it is not about, or where
+// what follows would say nothing.
 package must
 
 import "testing"

@@ -38,7 +38,8 @@ func specOf(t *testing.T, from, text string) spec.Spec {
 	return s
 }
 
-// TestExampleValues: gpuadm takes the node.toml of each example, and the policy lets it change each key that this names.
+// TestExampleValues: gpuadm takes the node.toml of each example, and the policy lets it change each
+// key that this names.
 func TestExampleValues(t *testing.T) {
 	type values struct {
 		NodeToml string `yaml:"nodeToml"`
@@ -70,7 +71,8 @@ func TestExampleValues(t *testing.T) {
 	}
 }
 
-// TestExampleKarpenter: a NodePool names the startup taint that gpuadm takes off on nodes of Karpenter.
+// TestExampleKarpenter: a NodePool names the startup taint that gpuadm takes off on nodes of
+// Karpenter.
 func TestExampleKarpenter(t *testing.T) {
 	names, err := filepath.Glob(examples + "*/karpenter.yaml")
 	must.That(t, err == nil && len(names) == 2, "%d examples, %v", len(names), err)
@@ -108,7 +110,8 @@ func TestExampleKarpenter(t *testing.T) {
 	}
 }
 
-// TestExampleUserData: cloud-init finds a node.toml in the user data that gpuadm takes, and nodeadm a NodeConfig.
+// TestExampleUserData: cloud-init finds a node.toml in the user data that gpuadm takes, and nodeadm
+// a NodeConfig.
 func TestExampleUserData(t *testing.T) {
 	message := must.Get(mail.ReadMessage(bytes.NewReader(example(t, examples+"eks/user-data.txt"))))(t)
 	_, parameters, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
@@ -137,8 +140,8 @@ func TestExampleUserData(t *testing.T) {
 	check.That(t, found["text/cloud-config"] && found["application/node.eks.aws"], "the user data has %v", found)
 }
 
-// TestExampleKubeadm: in the user data for machines of one's own is a node.toml without [join], and gpuadm prepares the machine before
-// kubeadm joins it.
+// TestExampleKubeadm: in the user data for machines of one's own is a node.toml without [join], and
+// gpuadm prepares the machine before kubeadm joins it.
 func TestExampleKubeadm(t *testing.T) {
 	var o struct {
 		WriteFiles []struct{ Path, Content, Permissions string } `yaml:"write_files"`

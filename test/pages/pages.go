@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pages reads the command lines of our pages, which tests run or hold against what the programs know. Its own tests hold what
-// README and the examples say against the source.
+// Package pages reads the command lines of our pages, which tests run or hold against what the
+// programs know. Its own tests hold what README and the examples say against the source.
 package pages
 
 import (
@@ -22,7 +22,8 @@ type Line struct {
 
 var hereDocument = regexp.MustCompile(`<<'?(\w+)'?$`)
 
-// Lines are the command lines of a page: each line of a fenced block without a language, and of a block that four spaces indent.
+// Lines are the command lines of a page: each line of a fenced block without a language, and of a
+// block that four spaces indent.
 func Lines(page, text string) (all []Line) {
 	fence, commands := false, false
 	lines := strings.Split(text, "\n")
@@ -55,7 +56,8 @@ func Lines(page, text string) (all []Line) {
 // operators end a command, and begin another or a redirection.
 var operators = regexp.MustCompile(`^(?:\|\||&&|>>|<<|[|;&<>])`)
 
-// Commands takes the line apart as a shell does: the words of each simple command, without comments and redirections.
+// Commands takes the line apart as a shell does: the words of each simple command, without comments
+// and redirections.
 func (l Line) Commands() (all [][]string) {
 	var words []string
 	word, in, redirected := strings.Builder{}, false, false

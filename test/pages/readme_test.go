@@ -65,8 +65,8 @@ func TestSupportMatrix(t *testing.T) {
 	check.That(t, len(far) == 0, "README.md leaves out %v", far)
 }
 
-// TestClaims: each promise of README names tests that there are, and the node.toml of its first screen is the one that is planned in
-// test/script/readme.txtar.
+// TestClaims: each promise of README names tests that there are, and the node.toml of its first
+// screen is the one that is planned in test/script/readme.txtar.
 func TestClaims(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "../../README.md"), "\n## What it promises, and the test that holds it\n")
 	table, _, _ = strings.Cut(table, "\n\n**")

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pairs asks what two specs do to each other: for each ordered pair (A, B) of a table, on a simulated Ubuntu, A is applied, then
-// B, B fails in its worst place, B is undone, all is undone, and another process changes things in between. The end states are
-// those of laws 9 and 10 (ARCHITECTURE.md). Each command that gpuadm prints on the way is run on a clone of that machine.
+// Package pairs asks what two specs do to each other: for each ordered pair (A, B) of a table, on a
+// simulated Ubuntu, A is applied, then B, B fails in its worst place, B is undone, all is undone,
+// and another process changes things in between. The end states are those of laws 9 and 10
+// (ARCHITECTURE.md). Each command that gpuadm prints on the way is run on a clone of that machine.
 package pairs
 
 import (
@@ -22,7 +23,8 @@ var archives embed.FS
 // Kernel is the one that runs, and has headers.
 const Kernel = "6.8.0-88-generic"
 
-// Machine is a node as Ubuntu's packages leave it: two A30, containerd and Docker, no driver. What other texts replace is given by pairs.
+// Machine is a node as Ubuntu's packages leave it: two A30, containerd and Docker, no driver. What
+// other texts replace is given by pairs.
 func Machine(t testing.TB, other ...string) *simhost.Node {
 	t.Helper()
 	n := must.Get(simhost.New([]byte(strings.NewReplacer(other...).Replace(string(Archive(t))))))(t)
@@ -50,7 +52,8 @@ func serves(t testing.TB, n *simhost.Node, at, edition string) {
 	Write(t, n, "/simulated-net/"+at+"/serves", edition+" /srv/ed25519.asc /srv/rsa2048.gpg\n")
 }
 
-// Tree is the machine as an operator sees it: without gpuadm's own folder, the packagers' caches, the net and the time that a list was read.
+// Tree is the machine as an operator sees it: without gpuadm's own folder, the packagers' caches,
+// the net and the time that a list was read.
 func Tree(n *simhost.Node) string {
 	var b strings.Builder
 	for line := range strings.Lines(n.Tree("/var/lib/gpuadm", "/run", "/proc", "/var/lib/apt", "/var/lib/dpkg", "/var/cache", "/simulated-net", "/boot", "/etc/gpuadm", "/sys/module/nvidia_peermem")) {

@@ -39,7 +39,8 @@ type judge struct {
 	of    []applied // by spec
 }
 
-// Test judges pairs of specs: all of them in a nightly run, else some for each spec, and with -short few.
+// Test judges pairs of specs: all of them in a nightly run, else some for each spec, and with
+// -short few.
 func Test(t *testing.T, cli CLI) {
 	j := judge{cli: cli, base: Machine(t)}
 	j.first = Tree(j.base)
@@ -152,7 +153,8 @@ func (j *judge) pair(t *testing.T, a, b int) {
 	t.Run("meanwhile", func(t *testing.T) { j.meanwhile(t, a, b) })
 }
 
-// restarts has the engine's files touched: the next run restarts it alone, and the command that it prints undoes no other run.
+// restarts has the engine's files touched: the next run restarts it alone, and the command that it
+// prints undoes no other run.
 func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 	before := Tree(n)
 	for _, name := range []string{"/etc/containerd/config.toml", "/etc/docker/daemon.json"} {
@@ -163,7 +165,8 @@ func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 	j.follow(t, n, j.run(t, n, 0, "apply"), before)
 }
 
-// stays says that what A installed is what B asks for too, and B leaves it: the version, or modules in it that were built once.
+// stays says that what A installed is what B asks for too, and B leaves it: the version, or modules
+// in it that were built once.
 func (j *judge) stays(a, b int) bool {
 	version, _, _ := strings.Cut(j.of[a].module, " ")
 	if open := openVersion.FindStringSubmatch(Specs[b].Text); open != nil {
@@ -177,7 +180,8 @@ var openVersion = regexp.MustCompile(`(?m)^version = "(\d+)"$`)
 // sections are those that a spec has.
 var sections = regexp.MustCompile(`(?m)^\[+(\w+)`)
 
-// within says whether every section of one spec is one of the other's: what a removed section made is released, and stays.
+// within says whether every section of one spec is one of the other's: what a removed section made
+// is released, and stays.
 func within(a, b string) bool {
 	for _, m := range sections.FindAllStringSubmatch(a, -1) {
 		if !has(b, m[1]) {
@@ -205,8 +209,9 @@ func (j *judge) follow(t *testing.T, n *simhost.Node, s Said, before string) {
 	}
 }
 
-// fails has B fail in its worst place: its modules do not build, or its engine does not start with what gpuadm wrote. Then the machine is as
-// A left it, at once or by the command that is printed, and B can be applied once the cause is gone.
+// fails has B fail in its worst place: its modules do not build, or its engine does not start with
+// what gpuadm wrote. Then the machine is as A left it, at once or by the command that is printed,
+// and B can be applied once the cause is gone.
 func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 	var heal func()
 	text, pattern, unit := Specs[b].Text, `nvidia-two`, "containerd.service"
@@ -278,7 +283,8 @@ var changes = []struct {
 	{name: "the machine reboots", make: func(_ testing.TB, n *simhost.Node) { n.Reboot() }},
 }
 
-// meanwhile has something else change between A and B: undo takes gpuadm's part out, and leaves the other.
+// meanwhile has something else change between A and B: undo takes gpuadm's part out, and leaves the
+// other.
 func (j *judge) meanwhile(t *testing.T, a, b int) {
 	change := changes[(a+b)%len(changes)]
 	n, alone := j.of[a].Clone(), j.base.Clone()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package swap is an attacker for tests: a process without rights that exchanges two names in a folder, over and over.
+// Package swap is an attacker for tests: a process without rights that exchanges two names in a
+// folder, over and over.
 package swap
 
 import (
@@ -23,10 +24,12 @@ import (
 // UID owns the folder, and is the user that the process runs as where the test is root.
 const UID = 65534
 
-// names is in the environment of the process: the two names that it exchanges, with a slash between them.
+// names is in the environment of the process: the two names that it exchanges, with a slash between
+// them.
 const names = "GPUADM_TEST_SWAP"
 
-// Child is that process if this one was started for it, and does nothing else. A package's TestMain calls it first.
+// Child is that process if this one was started for it, and does nothing else. A package's TestMain
+// calls it first.
 func Child() {
 	a, b, asked := strings.Cut(os.Getenv(names), "/")
 	if !asked {
@@ -52,8 +55,8 @@ func Child() {
 	}
 }
 
-// Start begins to exchange a and b in a folder, which it gives to UID, and returns when it has exchanged them twice. The
-// names are as they were when stop has returned.
+// Start begins to exchange a and b in a folder, which it gives to UID, and returns when it has
+// exchanged them twice. The names are as they were when stop has returned.
 func Start(t testing.TB, folder, a, b string) (stop func()) {
 	t.Helper()
 	dir := must.Get(os.Open(folder))(t)

@@ -32,7 +32,8 @@ type baked struct {
 // labDir is where the image keeps what plays its GPUs and asks the questions.
 const labDir = "usr/lib/gpuadm-lab"
 
-// bake bakes a Debian with Debian's kernel, from a mirror with modules that were built once, by the script that ships, and makes a disk of it.
+// bake bakes a Debian with Debian's kernel, from a mirror with modules that were built once, by the
+// script that ships, and makes a disk of it.
 func bake(t *testing.T) (b baked) {
 	t.Helper()
 	lab.Have(t, lab.SetupKernel(t.Context(), "bookworm", func(line string) { t.Log(line) }))
@@ -117,7 +118,8 @@ func (n node) bake(deb string, gpus fakenvml.Parts) (b baked, err error) {
 		n.run(nil, "mke2fs", "-q", "-t", "ext4", "-d", n.root, b.disk, "6G")) // as bake.sh does
 }
 
-// mirror has the disk itself, which has a compiler, write the mirror from the lab's repositories, which are there for that time only.
+// mirror has the disk itself, which has a compiler, write the mirror from the lab's repositories,
+// which are there for that time only.
 func (n node) mirror(deb, kernel string) error {
 	if err := syscall.Mount(deb, n.path(lab.RepoDir), "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("cannot mount the repositories: %w", err)
@@ -133,8 +135,8 @@ func (n node) mirror(deb, kernel string) error {
 		n.copy(n.path("srv/mirror/mirror.toml"), "etc/gpuadm/node.d/mirror.toml", 0o644))
 }
 
-// bakedSpec has packages, a module, daemons, partitions and an engine. Both kinds of GPU have the layout. With the key of the lab's
-// repositories it is the mirror's.
+// bakedSpec has packages, a module, daemons, partitions and an engine. Both kinds of GPU have the
+// layout. With the key of the lab's repositories it is the mirror's.
 func bakedSpec(fingerprint string) string {
 	of := func(section, version, url string) string {
 		if fingerprint == "" {
@@ -161,7 +163,8 @@ func (n node) aptly(deb string) error {
 // cloudConfig leaves out what needs packages that the image does not have.
 const cloudConfig = "#cloud-config\nlocale: false\nssh_genkeytypes: []\nssh_deletekeys: false\n"
 
-// furnish puts into the image what plays the GPUs, a stand-in for kubelet, what cloud-init reads, and what answers the test.
+// furnish puts into the image what plays the GPUs, a stand-in for kubelet, what cloud-init reads,
+// and what answers the test.
 func (n node) furnish(gpus fakenvml.Parts) error {
 	err := errors.Join(
 		n.copy(gpus.Tool, "usr/local/bin/fakenvml", 0o755),
@@ -194,9 +197,10 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 	return err
 }
 
-// TestVMBaked is a node's first day on a baked image: its own kernel, its own systemd, a driver's modules that the kernel loads, GPUs
-// that are not there. The power is cut in the middle of the first boot's run, the boot after that finishes the run and needs a
-// reboot, the unit makes it, and the node is ready. Later, with GPUs that no reboot helps, the reboots come to an end.
+// TestVMBaked is a node's first day on a baked image: its own kernel, its own systemd, a driver's
+// modules that the kernel loads, GPUs that are not there. The power is cut in the middle of the
+// first boot's run, the boot after that finishes the run and needs a reboot, the unit makes it, and
+// the node is ready. Later, with GPUs that no reboot helps, the reboots come to an end.
 func TestVMBaked(t *testing.T) {
 	asked(t)
 	haveEmulator(t)
@@ -261,8 +265,9 @@ func rebootsInVain(t *testing.T, p *pc) {
 	check.That(t, !strings.Contains(is.has["kubelet"].text, "ActiveState=active\n"), "kubelet runs: %s", is.has["kubelet"].text)
 }
 
-// ordered: cloud-init has written its files and containerd runs when gpuadm begins, and kubelet begins when gpuadm has ended. By
-// the times of the units, and by systemd's own word on what waited for what.
+// ordered: cloud-init has written its files and containerd runs when gpuadm begins, and kubelet
+// begins when gpuadm has ended. By the times of the units, and by systemd's own word on what waited
+// for what.
 func (m machine) ordered() {
 	m.t.Helper()
 	for _, unit := range []string{"cloud-config", "containerd"} {

@@ -24,7 +24,8 @@ type image struct {
 	parameters                 string // that gpuadm has written down for the module nvidia
 }
 
-// slowLayers are the disk that `make lab-slow` made: Debian with its kernel, and the driver that gpuadm has put there.
+// slowLayers are the disk that `make lab-slow` made: Debian with its kernel, and the driver that
+// gpuadm has put there.
 func slowLayers(t *testing.T) []string {
 	t.Helper()
 	below, err := lab.Rootfs("bookworm")
@@ -43,8 +44,8 @@ func missing(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-// makeImage makes an initial file system out of that disk: kmod and gpuadm with their libraries, the modules, modprobe's
-// settings, and the first process.
+// makeImage makes an initial file system out of that disk: kmod and gpuadm with their libraries,
+// the modules, modprobe's settings, and the first process.
 func makeImage(t *testing.T) (m image) {
 	t.Helper()
 	layers := slowLayers(t)
@@ -96,7 +97,8 @@ func (d disk) image() (m image, err error) {
 		{"cp", "--archive", "/bin", "/sbin", "/lib", "/lib64", "/image"},
 		append([]string{"cp", "--archive", "--parents", "--target-directory=/image"}, names...),
 		{"mkdir", "/image/proc", "/image/sys", "/image/dev", "/image/run", "/image/tmp"},
-		// The form that the kernel unpacks: Documentation/driver-api/early-userspace/buffer-format.rst in its tree.
+		// The form that the kernel unpacks:
+		// Documentation/driver-api/early-userspace/buffer-format.rst in its tree.
 		{"busybox", "sh", "-c", "cd /image && busybox find . | busybox cpio -o -H newc >/initrd"},
 	} {
 		if _, err := d.run(argv...); err != nil {
@@ -131,7 +133,8 @@ func parameters(root string) (string, error) {
 	return strings.Join(all, " "), nil
 }
 
-// furnish puts beside the disk's files what the machine has besides: today's gpuadm, and what asks the questions.
+// furnish puts beside the disk's files what the machine has besides: today's gpuadm, and what asks
+// the questions.
 func (d disk) furnish() error {
 	load := filepath.Join(d.t.TempDir(), "load")
 	build := exec.CommandContext(d.t.Context(), "go", "build", "-o", load, "./load")
@@ -147,7 +150,8 @@ func (d disk) furnish() error {
 	return nil
 }
 
-// ldd(1) says "name => /path (address)", and of the loader "/path (address)"; modprobe(8) "insmod /path parameters".
+// ldd(1) says "name => /path (address)", and of the loader "/path (address)"; modprobe(8) "insmod
+// /path parameters".
 var (
 	library = regexp.MustCompile(`(?m)(/\S+) \(0x[0-9a-f]+\)$`)
 	module  = regexp.MustCompile(`(?m)^insmod (/\S+)`)
@@ -182,7 +186,8 @@ func (d disk) contents(kernel string) ([]string, error) {
 			names = append(names, strings.TrimPrefix(name, d.Root))
 		}
 	}
-	// What the modules need besides. The files' own names: nvidia alone leads to a command in Debian's settings.
+	// What the modules need besides. The files' own names: nvidia alone leads to a command in
+	// Debian's settings.
 	for _, name := range append(slices.Clone(names), "nouveau.ko") {
 		if !strings.HasSuffix(name, ".ko") {
 			continue

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM on most
-// machines that are machines themselves, so it is emulated.
+// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM
+// on most machines that are machines themselves, so it is emulated.
 const bootLimit = 5 * time.Minute
 
 // emulator runs machines; its package is Debian's qemu-system-x86.
@@ -94,8 +94,9 @@ func parse(text string) map[string]answer {
 	return found
 }
 
-// patience is how long a machine may say nothing on its serial lines while a test waits for something. How long a boot takes says nothing: emulated
-// it takes minutes, and as many more as other programs have the processors.
+// patience is how long a machine may say nothing on its serial lines while a test waits for
+// something. How long a boot takes says nothing: emulated it takes minutes, and as many more as
+// other programs have the processors.
 const patience = 20 * time.Minute
 
 // pc is a machine with a disk of its own, off or on.
@@ -119,9 +120,11 @@ func newPC(t *testing.T, of baked) *pc {
 
 func (p *pc) file(name string) string { return filepath.Join(p.dir, name) }
 
-// accelerator is KVM where this machine's processor has virtualization; else it emulates. The device alone says little: where it is
-// offered without those instructions, Debian's kernel does not come to its first line.
-// Source: vmx and svm in arch/x86/include/asm/cpufeatures.h of the kernel's tree; https://wiki.debian.org/KVM.
+// accelerator is KVM where this machine's processor has virtualization; else it emulates. The
+// device alone says little: where it is offered without those instructions, Debian's kernel does
+// not come to its first line.
+// Source: vmx and svm in arch/x86/include/asm/cpufeatures.h of the kernel's tree;
+// https://wiki.debian.org/KVM.
 func accelerator() string {
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
 	kvm, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
@@ -147,10 +150,12 @@ func (p *pc) on(parameters string) {
 		_ = os.Remove(p.file(name))
 	}
 	p.said.Reset()
-	// Of -cpu max udev loads the modules of each cipher that it has, and of KVM, which test themselves for minutes where that is emulated.
+	// Of -cpu max udev loads the modules of each cipher that it has, and of KVM, which test
+	// themselves for minutes where that is emulated.
 	p.cmd = exec.CommandContext(p.t.Context(), emulator, "-accel", accelerator(), "-machine", "q35", "-cpu", "qemu64,-svm,+rdrand", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-display", "none", "-kernel", p.of.kernelFile, "-initrd", p.of.initrd,
-		// What the guest has synced is in this machine's memory, and outlives an emulator that is killed: no sync of its own is waited for.
+		// What the guest has synced is in this machine's memory, and outlives an emulator that is
+		// killed: no sync of its own is waited for.
 		"-drive", "format=raw,if=virtio,cache=unsafe,file="+p.file("disk"), "-device", "virtio-rng-pci",
 		"-append", "root=/dev/vda rw console=ttyS0 panic=-1 mitigations=off random.trust_cpu=on cryptomgr.notests systemd.journald.forward_to_console=1 systemd.default_timeout_start_sec=600 "+parameters+modules,
 		"-serial", "file:"+p.file("console"), "-serial", "file:"+p.file("answers"))

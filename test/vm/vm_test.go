@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm_test boots a machine, emulated, on the kernel that gpuadm has had Debian's driver compiled for. In the
-// lab's hosts no module can be loaded: their kernel is this machine's. Here modprobe and the kernel are real, only the
-// GPU is missing, so the best that the module can say is that it found none.
+// Package vm_test boots a machine, emulated, on the kernel that gpuadm has had Debian's driver
+// compiled for. In the lab's hosts no module can be loaded: their kernel is this machine's. Here
+// modprobe and the kernel are real, only the GPU is missing, so the best that the module can say is
+// that it found none.
 package vm_test
 
 import (
@@ -42,7 +43,8 @@ func TestVM(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { refused(t, m, machine{t, boot(t, m, "module.sig_enforce=1")}) })
 }
 
-// accepted: the kernel takes the module and its parameters, and the module looks for a GPU and finds none.
+// accepted: the kernel takes the module and its parameters, and the module looks for a GPU and
+// finds none.
 func accepted(t *testing.T, m image, is machine) {
 	version := is.known(m, "N")
 	is.says("modprobe", 1, "could not insert '", "': No such device")
@@ -83,8 +85,8 @@ type machine struct {
 	has map[string]answer
 }
 
-// known wants gpuadm to know what it runs on, and that the module for this kernel is there and not loaded. It returns
-// the module's version.
+// known wants gpuadm to know what it runs on, and that the module for this kernel is there and not
+// loaded. It returns the module's version.
 func (m machine) known(i image, enforced string) string {
 	m.t.Helper()
 	m.says("kernel", 0, i.kernel+"\n")

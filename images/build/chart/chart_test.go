@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart renders images/chart with Helm's own engine. It is a module of its own, so that Helm and Kubernetes are no part of what
-// gpuadm depends on.
+// Package chart renders images/chart with Helm's own engine. It is a module of its own, so that
+// Helm and Kubernetes are no part of what gpuadm depends on.
 package chart
 
 import (
@@ -39,7 +39,8 @@ func load(t *testing.T) *chart.Chart {
 	return c
 }
 
-// render renders the chart with an operator's values, after Helm has compared these with the chart's schema.
+// render renders the chart with an operator's values, after Helm has compared these with the
+// chart's schema.
 func render(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	c := load(t)
@@ -55,7 +56,8 @@ func render(t *testing.T, values map[string]any) (map[string]string, error) {
 	return short, err
 }
 
-// TestManifests: the manifests for kubectl are the chart's, and have no field that Kubernetes does not know.
+// TestManifests: the manifests for kubectl are the chart's, and have no field that Kubernetes does
+// not know.
 func TestManifests(t *testing.T) {
 	for _, cloud := range []string{"eks", "aks", "gke", "onprem"} {
 		files, err := render(t, map[string]any{"cloud": cloud})

@@ -16,9 +16,10 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// library is the C library that gpuadm is linked with, as the builder's own apt has it for an architecture: signed by whom the builder
-// trusts, with the distribution's fixes. NVML is not in it: the pod's process needs none, and the machine's own systemd runs gpuadm with the
-// machine's libraries.
+// library is the C library that gpuadm is linked with, as the builder's own apt has it for an
+// architecture: signed by whom the builder trusts, with the distribution's fixes. NVML is not in
+// it: the pod's process needs none, and the machine's own systemd runs gpuadm with the machine's
+// libraries.
 type library struct {
 	arch, version, distro, sha256 string
 	files                         []file
@@ -32,8 +33,9 @@ func loaders() map[string][2]string {
 	}
 }
 
-// download gets the library's package by apt, which verifies it, and takes out of it what goes into the image: what gpuadm is linked with,
-// the loader, and the licence. Lists of packages of another architecture lie in a folder of their own, so that the builder stays as it is.
+// download gets the library's package by apt, which verifies it, and takes out of it what goes into
+// the image: what gpuadm is linked with, the loader, and the licence. Lists of packages of another
+// architecture lie in a folder of their own, so that the builder stays as it is.
 func download(arch string) (library, error) {
 	loader, known := loaders()[arch]
 	if !known {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command image makes the OCI image of gpuadm, for each architecture that it gets a program for, as an archive of an image layout. It
-// needs no daemon, and the same programs give the same bytes. It is a module of its own, so that gpuadm's own list stays free of what it
-// needs.
+// Command image makes the OCI image of gpuadm, for each architecture that it gets a program for, as
+// an archive of an image layout. It needs no daemon, and the same programs give the same bytes. It
+// is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
 //	image [flags] ARCHITECTURE=PROGRAM=BILL…
 //
@@ -79,7 +79,8 @@ func run(o options, programs []string) error {
 	return nil
 }
 
-// image is that of one architecture: a layer of the C library, which stays while gpuadm changes, and a layer of gpuadm.
+// image is that of one architecture: a layer of the C library, which stays while gpuadm changes,
+// and a layer of gpuadm.
 func (o options) image(arch, program string) (v1.Image, error) {
 	library, err := download(arch)
 	if err != nil {

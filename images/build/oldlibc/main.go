@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command oldlibc makes gpuadm start on machines whose C library is older than that of the machine it is built on.
+// Command oldlibc makes gpuadm start on machines whose C library is older than that of the machine
+// it is built on.
 //
-// A program asks at its start for the version of each C function that it was linked with. oldlibc prints the assembly of a
-// library to link with instead of the C library: it has all of its names and no code, each in the newest version that the
-// oldest supported C library has.
+// A program asks at its start for the version of each C function that it was linked with. oldlibc
+// prints the assembly of a library to link with instead of the C library: it has all of its names
+// and no code, each in the newest version that the oldest supported C library has.
 //
 //	oldlibc assembly libc|libpthread|libdl LIBC   the library's assembly
 //	oldlibc versions libc|libpthread|libdl LIBC   its version script
@@ -97,7 +98,8 @@ func partOf(name string) string {
 	return "libc"
 }
 
-// assembly writes the names: functions without code, and room for data, which a program may have to copy.
+// assembly writes the names: functions without code, and room for data, which a program may have to
+// copy.
 func assembly(w io.Writer, symbols []elf.Symbol) {
 	for i, s := range symbols {
 		section, kind := ".text", "function"
@@ -111,7 +113,8 @@ func assembly(w io.Writer, symbols []elf.Symbol) {
 	fmt.Fprintf(w, ".section .note.GNU-stack,\"\",%%progbits\n")
 }
 
-// versions writes the version script: what versions there are. The assembly says which name has which.
+// versions writes the version script: what versions there are. The assembly says which name has
+// which.
 func versions(w io.Writer, symbols []elf.Symbol) {
 	var names []string
 	for _, s := range symbols {
@@ -123,7 +126,8 @@ func versions(w io.Writer, symbols []elf.Symbol) {
 	}
 }
 
-// check finds what a program needs that the floor does not have. Names of NVML are found when its library is loaded.
+// check finds what a program needs that the floor does not have. Names of NVML are found when its
+// library is loaded.
 func check(program string) error {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -141,8 +145,9 @@ func check(program string) error {
 		switch {
 		case s.Version == "" && strings.HasPrefix(s.Name, "nvml"):
 		case s.Version == "" && slices.Contains(atWill, s.Name):
-		// On arm64 the loader has it, in GLIBC_2.17, and libc has not: readelf --dyn-syms of ld-linux-aarch64.so.1 in Debian's
-		// libc6-arm64-cross; https://github.com/hew-lang/hew/pull/366.
+		// On arm64 the loader has it, in GLIBC_2.17, and libc has not: readelf --dyn-syms of
+		// ld-linux-aarch64.so.1 in Debian's libc6-arm64-cross;
+		// https://github.com/hew-lang/hew/pull/366.
 		case s.Version == "" && s.Name == "__stack_chk_guard":
 		case !known(s.Version) || compare(s.Version, floor) > 0:
 			missing = append(missing, strings.TrimSuffix(s.Name+"@"+s.Version, "@"))
@@ -154,8 +159,9 @@ func check(program string) error {
 	return hardened(program, f, imported)
 }
 
-// hardened says what a program lacks of what a scanner of binaries asks for: a place that is random (PIE), what the loader has
-// relocated read-only (RELRO, partial: NVML's names are bound late), a stack that is not executable, and C code that guards its stack.
+// hardened says what a program lacks of what a scanner of binaries asks for: a place that is random
+// (PIE), what the loader has relocated read-only (RELRO, partial: NVML's names are bound late), a
+// stack that is not executable, and C code that guards its stack.
 func hardened(program string, f *elf.File, imported []elf.ImportedSymbol) error {
 	relro, stack := false, false
 	for _, p := range f.Progs {

@@ -44,7 +44,8 @@ func TestPrint(t *testing.T) {
 //go:embed testdata/program.c.txt
 var program string
 
-// TestLink links a program with the libraries that are made from this machine's C library, and runs it.
+// TestLink links a program with the libraries that are made from this machine's C library, and runs
+// it.
 func TestLink(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {

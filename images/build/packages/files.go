@@ -37,8 +37,9 @@ const (
 	example     = "/etc/gpuadm/node.toml.example"
 )
 
-// generated has gpuadm write what it knows itself, into files of a scratch folder. The example is one and no node.toml: where that
-// exists, the boot units converge the machine, and kubelet waits for them.
+// generated has gpuadm write what it knows itself, into files of a scratch folder. The example is
+// one and no node.toml: where that exists, the boot units converge the machine, and kubelet waits
+// for them.
 func generated(scratch string, programs []program) (list []file, err error) {
 	gpuadm, err := native(programs)
 	if err != nil {
@@ -80,9 +81,11 @@ func commented(text []byte) []byte {
 	return []byte(out.String())
 }
 
-// files are those of the package of a program. SELinux labels them by their places: bin_t for /usr/bin, systemd_unit_file_t for
-// /usr/lib/systemd/system, etc_t and usr_t for the rest, so no module of policy is needed. Sources: fedora-selinux/selinux-policy,
-// policy/modules/system/systemd.fc and policy/modules/kernel/corecommands.fc; for bin_t SELinuxProject/refpolicy's corecommands.fc, too.
+// files are those of the package of a program. SELinux labels them by their places: bin_t for
+// /usr/bin, systemd_unit_file_t for /usr/lib/systemd/system, etc_t and usr_t for the rest, so no
+// module of policy is needed. Sources: fedora-selinux/selinux-policy,
+// policy/modules/system/systemd.fc and policy/modules/kernel/corecommands.fc; for bin_t
+// SELinuxProject/refpolicy's corecommands.fc, too.
 func (o options) files(p program, said []file) ([]file, error) {
 	at := func(name string) string { return filepath.Join(o.root, name) }
 	list := append([]file{
@@ -103,8 +106,9 @@ func (o options) files(p program, said []file) ([]file, error) {
 	return list, err
 }
 
-// units are the boot units, and kubelet's drop-in, as images/systemd has them but for the program's place. Those that apply --install
-// makes in /etc have precedence over them: systemd.unit(5), "Unit File Load Path".
+// units are the boot units, and kubelet's drop-in, as images/systemd has them but for the program's
+// place. Those that apply --install makes in /etc have precedence over them: systemd.unit(5), "Unit
+// File Load Path".
 func (o options) units(scratch string) (list []file, err error) {
 	names, err := filepath.Glob(filepath.Join(o.root, "images/systemd/*gpuadm*"))
 	if err == nil && len(names) == 0 {
@@ -129,7 +133,8 @@ func (o options) units(scratch string) (list []file, err error) {
 	return list, err
 }
 
-// archive makes the tar.gz: the program and what belongs to it, without the units, which apply --install makes.
+// archive makes the tar.gz: the program and what belongs to it, without the units, which apply
+// --install makes.
 func (o options) archive(p program, list []file) error {
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)

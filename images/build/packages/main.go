@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and a tar.gz for each architecture that
-// it gets a program for, and the list of checksums of all files in the folder. The same programs give the same bytes. It is a module of its
-// own, so that gpuadm's own list stays free of what it needs.
+// Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and
+// a tar.gz for each architecture that it gets a program for, and the list of checksums of all files
+// in the folder. The same programs give the same bytes. It is a module of its own, so that gpuadm's
+// own list stays free of what it needs.
 //
 //	packages [flags] ARCHITECTURE=PROGRAM…
 //
-// PROGRAM is gpuadm; its bill of materials and its licences, which images/build/sbom writes, lie beside it. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH
-// is the time of all files (https://reproducible-builds.org/specs/source-date-epoch/). Flags: -help.
+// PROGRAM is gpuadm; its bill of materials and its licences, which images/build/sbom writes, lie
+// beside it. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH is the time of all files
+// (https://reproducible-builds.org/specs/source-date-epoch/). Flags: -help.
 package main
 
 import (
@@ -85,8 +87,8 @@ func run(o options, args []string) error {
 	return o.sum()
 }
 
-// versionOf is a version as deb and rpm sort it: a dash would begin the package's revision, and what follows a tilde is older than
-// without it. Sources: deb-version(7); rpm-version(7).
+// versionOf is a version as deb and rpm sort it: a dash would begin the package's revision, and
+// what follows a tilde is older than without it. Sources: deb-version(7); rpm-version(7).
 func versionOf(v string) string {
 	if v == "devel" {
 		return "0~devel"
@@ -108,7 +110,8 @@ func parse(args []string) (list []program, err error) {
 	return list, nil
 }
 
-// native is the program that runs on this machine: it writes the completions and the description of the spec for all.
+// native is the program that runs on this machine: it writes the completions and the description of
+// the spec for all.
 func native(programs []program) (string, error) {
 	for _, p := range programs {
 		if p.arch == runtime.GOARCH {
@@ -136,8 +139,8 @@ func (o options) info(p program) *nfpm.Info {
 	}
 }
 
-// pack makes one package. Dependencies: the program is linked for glibc 2.28 (images/build/oldlibc verifies it), whose rpm provides its
-// symbols' version under this name on all distributions.
+// pack makes one package. Dependencies: the program is linked for glibc 2.28 (images/build/oldlibc
+// verifies it), whose rpm provides its symbols' version under this name on all distributions.
 func (o options) pack(form string, p program, list []file) error {
 	if form == "tar.gz" {
 		return o.archive(p, list)

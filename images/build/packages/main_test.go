@@ -84,7 +84,8 @@ func TestReproducible(t *testing.T) {
 		if one[name] != two[name] {
 			t.Errorf("%s differs when it is made twice", name)
 		}
-		// BUILDTIME and each file's time are such numbers in an rpm's header: rpm, docs/manual/format_header.md.
+		// BUILDTIME and each file's time are such numbers in an rpm's header: rpm,
+		// docs/manual/format_header.md.
 		if time := binary.BigEndian.AppendUint32(nil, epoch); strings.HasSuffix(name, ".rpm") && strings.Count(one[name], string(time)) < 10 {
 			t.Errorf("%s has another time than SOURCE_DATE_EPOCH", name)
 		}
@@ -129,7 +130,8 @@ func unpacked(t *testing.T, deb, part string) map[string]string {
 	}
 }
 
-// TestContents: a deb has the program, all units, which run the packaged program, and an example that changes nothing.
+// TestContents: a deb has the program, all units, which run the packaged program, and an example
+// that changes nothing.
 func TestContents(t *testing.T) {
 	deb := folder(t, made(t, "v1.2.0-rc.1"))["gpuadm_1.2.0~rc.1-1_"+runtime.GOARCH+".deb"]
 	data, control := unpacked(t, deb, "data.tar.gz"), unpacked(t, deb, "control.tar.gz")

@@ -26,7 +26,8 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestUserData: cloud-init's own schema takes the user data, and they write files of node.d and nothing else.
+// TestUserData: cloud-init's own schema takes the user data, and they write files of node.d and
+// nothing else.
 func TestUserData(t *testing.T) {
 	text := read(t, "cloud-init/user-data.yaml")
 	if !strings.HasPrefix(text, "#cloud-config\n") { // what says that it is one: docs.cloud-init.io, explanation/format
@@ -55,12 +56,14 @@ func TestUserData(t *testing.T) {
 	}
 }
 
-// blocks are the types and labels of packer's blocks. Source: https://developer.hashicorp.com/packer/docs/templates/hcl_templates/blocks.
+// blocks are the types and labels of packer's blocks. Source:
+// https://developer.hashicorp.com/packer/docs/templates/hcl_templates/blocks.
 func blocks() map[string]int {
 	return map[string]int{"packer": 0, "variable": 1, "locals": 0, "source": 2, "build": 0}
 }
 
-// TestPacker: the templates are HCL, of packer's blocks; what one names another defines. Packer itself has not validated them.
+// TestPacker: the templates are HCL, of packer's blocks; what one names another defines. Packer
+// itself has not validated them.
 func TestPacker(t *testing.T) {
 	names, err := filepath.Glob("../../packer/*.pkr.hcl")
 	if err != nil || len(names) == 0 {
@@ -129,7 +132,8 @@ func settings() map[string][]string {
 	}
 }
 
-// TestMkosi: the recipe has settings that mkosi knows, in their sections, and files that are there. mkosi itself has not run it.
+// TestMkosi: the recipe has settings that mkosi knows, in their sections, and files that are there.
+// mkosi itself has not run it.
 func TestMkosi(t *testing.T) {
 	section := ""
 	for line := range strings.Lines(read(t, "mkosi/mkosi.conf")) {

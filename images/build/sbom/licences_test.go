@@ -12,7 +12,8 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 )
 
-// TestLicences: each module that is linked into gpuadm has the text of its licence, and one without is refused.
+// TestLicences: each module that is linked into gpuadm has the text of its licence, and one without
+// is refused.
 func TestLicences(t *testing.T) {
 	makefile, err := os.ReadFile("../../../Makefile")
 	if err != nil {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom writes, beside a Go program, its bill of materials in CycloneDX's JSON, PROGRAM.cdx.json: each module that is linked into
-// it, with its version, its checksum and its licence; and the texts of these licences, PROGRAM.copyright, which most of them want to go
-// with the program. It is a module of its own, so that gpuadm's own list stays free of what it needs.
+// Command sbom writes, beside a Go program, its bill of materials in CycloneDX's JSON,
+// PROGRAM.cdx.json: each module that is linked into it, with its version, its checksum and its
+// licence; and the texts of these licences, PROGRAM.copyright, which most of them want to go with
+// the program. It is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
 //	go list -deps -f FORM ./cmd/gpuadm | sbom PROGRAM
 //
-// FORM prints, of each package, its module, the module's folder, and its own folder: see the Makefile.
+// FORM prints, of each package, its module, the module's folder, and its own folder: see the
+// Makefile.
 package main
 
 import (
@@ -76,8 +78,8 @@ func run(args []string) error {
 	return errors.Join(os.WriteFile(args[0]+".cdx.json", bill.Bytes(), 0o644), os.WriteFile(args[0]+".copyright", texts.Bytes(), 0o644))
 }
 
-// foldersOf are the folders of each module's linked packages and those above them, by the module's path: a package may be
-// under another licence than its module.
+// foldersOf are the folders of each module's linked packages and those above them, by the module's
+// path: a package may be under another licence than its module.
 func foldersOf(list io.Reader) map[string][]string {
 	all := map[string][]string{}
 	lines := bufio.NewScanner(list)
@@ -107,7 +109,8 @@ func component(path, version string, kind cdx.ComponentType, licences ...string)
 	return cdx.Component{BOMRef: url, Type: kind, Name: path, Version: version, PackageURL: url, Licenses: &choices}
 }
 
-// licences are the SPDX names of a module's licences, and their texts, by the files in folders, the first of which is the module's own.
+// licences are the SPDX names of a module's licences, and their texts, by the files in folders, the
+// first of which is the module's own.
 func licences(c *classifier.Classifier, path string, folders []string) (found []string, texts string, err error) {
 	for _, dir := range folders {
 		entries, err := os.ReadDir(dir)

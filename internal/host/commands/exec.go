@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package commands runs the machine's programs, in an environment that is the same however gpuadm was called.
+// Package commands runs the machine's programs, in an environment that is the same however gpuadm
+// was called.
 package commands
 
 import (
@@ -32,7 +33,8 @@ const (
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Runner runs commands on the running machine, or in an image: argv as given, no shell, standard input empty, a process group of its own.
+// Runner runs commands on the running machine, or in an image: argv as given, no shell, standard
+// input empty, a process group of its own.
 type Runner struct {
 	kill  time.Duration                          // from SIGTERM to SIGKILL
 	max   int                                    // bytes of standard output
@@ -62,8 +64,9 @@ func (r Runner) Ask(ctx context.Context, argv []string) ([]byte, error) {
 	return r.run(ctx, argv, nil, true)
 }
 
-// Do runs a command that changes something, with the run lock as descriptor 3 if it is held. There is no limit but the
-// context's, and output over the limit is dropped while the command goes on: killing a package manager in the middle is worse.
+// Do runs a command that changes something, with the run lock as descriptor 3 if it is held. There
+// is no limit but the context's, and output over the limit is dropped while the command goes on:
+// killing a package manager in the middle is worse.
 func (r Runner) Do(ctx context.Context, argv []string, lock *os.File) ([]byte, error) {
 	return r.run(ctx, argv, lock, false)
 }
@@ -130,9 +133,11 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	return stdout.buf.Bytes(), failed
 }
 
-// wait runs the command to its end, or to the context's: then the whole group gets SIGTERM, and SIGKILL if any of it lives on.
+// wait runs the command to its end, or to the context's: then the whole group gets SIGTERM, and
+// SIGKILL if any of it lives on.
 func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
-	// A daemon that the command started may hold the pipes open for ever: after the command has ended, gpuadm waits this long for them.
+	// A daemon that the command started may hold the pipes open for ever: after the command has
+	// ended, gpuadm waits this long for them.
 	cmd.WaitDelay = r.kill
 	if err := r.Start(cmd); err != nil {
 		return err
@@ -168,7 +173,8 @@ func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 
 var errTooMuch = fmt.Errorf("it says more than %d MiB", maxOutput>>20)
 
-// Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the way to the network is passed on.
+// Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the way to
+// the network is passed on.
 func Environment() []string {
 	env := []string{
 		"PATH=" + searchPath,
@@ -239,8 +245,9 @@ func (t *Tail) String() string {
 
 type variables struct{}
 
-// WithEnv gives the commands that run under a context more environment variables, "NAME=VALUE", over the common ones: what a
-// kubeconfig gives its exec plugin may be a secret, and an argv everybody can read.
+// WithEnv gives the commands that run under a context more environment variables, "NAME=VALUE",
+// over the common ones: what a kubeconfig gives its exec plugin may be a secret, and an argv
+// everybody can read.
 func WithEnv(ctx context.Context, env ...string) context.Context {
 	return context.WithValue(ctx, variables{}, env)
 }
@@ -251,8 +258,9 @@ func envOf(ctx context.Context) []string {
 	return env
 }
 
-// withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can write, or be another program's by
-// now. PPID is who started the shell, and has the file as long as it waits for that.
+// withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can
+// write, or be another program's by now. PPID is who started the shell, and has the file as long as
+// it waits for that.
 func (r Runner) withSelf(cmd *exec.Cmd) (done func(), err error) {
 	if r.Self != "" || !names(cmd, host.Self) {
 		replace(cmd, host.Self, r.Self)
@@ -282,9 +290,10 @@ func replace(cmd *exec.Cmd, placeholder, by string) {
 // reexeced is in the environment of a process that Reexec has started.
 const reexeced = "GPUADM_REEXECED"
 
-// Reexec replaces this process by a new one with the same program, arguments, more, and environment. It returns only if it
-// cannot. A process that Reexec has started does not do it a second time: then it returns nil. It takes the program from
-// /proc/self/exe, since an installation may have replaced the file meanwhile. The run lock must be free.
+// Reexec replaces this process by a new one with the same program, arguments, more, and
+// environment. It returns only if it cannot. A process that Reexec has started does not do it a
+// second time: then it returns nil. It takes the program from /proc/self/exe, since an installation
+// may have replaced the file meanwhile. The run lock must be free.
 func Reexec(more ...string) error {
 	if os.Getenv(reexeced) != "" {
 		return nil
@@ -304,9 +313,10 @@ func with(argv, more []string) []string {
 	return slices.Insert(slices.Clone(argv), end, more...)
 }
 
-// Confined lists what keeps this process from what root may do: capabilities it lacks, a seccomp filter, a security module's profile, a
-// mount namespace of its own. The kernel answers only "operation not permitted" or "read-only file system" for all of them. The list is
-// empty for a process that may do all.
+// Confined lists what keeps this process from what root may do: capabilities it lacks, a seccomp
+// filter, a security module's profile, a mount namespace of its own. The kernel answers only
+// "operation not permitted" or "read-only file system" for all of them. The list is empty for a
+// process that may do all.
 func Confined() []string {
 	status, _ := os.ReadFile("/proc/self/status")
 	label, _ := os.ReadFile("/proc/self/attr/current")
@@ -328,7 +338,8 @@ func confined(status, label, last, own, initial string) (all []string) {
 	if own != "" && initial != "" && own != initial {
 		all = append(all, "this process has its own mount namespace, where parts may be read-only (ProtectSystem= or ReadOnlyPaths= in its unit)")
 	}
-	// AppArmor's for no profile; SELinux's unconfined_t of a shell, unconfined_service_t of a unit. Without such a module there is no label.
+	// AppArmor's for no profile; SELinux's unconfined_t of a shell, unconfined_service_t of a unit.
+	// Without such a module there is no label.
 	if l := strings.Trim(label, "\x00\n "); l != "" && l != "unconfined" && !strings.Contains(l, ":unconfined_t:") && !strings.Contains(l, ":unconfined_service_t:") {
 		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, says what it forbade)", l))
 	}

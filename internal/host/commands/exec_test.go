@@ -73,11 +73,13 @@ func TestTooMuchOutput(t *testing.T) {
 	check.That(t, err == nil && len(out) == 1<<20, "do: %d bytes, %v", len(out), err)
 }
 
-// TestCancel ends a command that ignores SIGTERM, together with its children, and one that does not, with time to clean up.
+// TestCancel ends a command that ignores SIGTERM, together with its children, and one that does
+// not, with time to clean up.
 func TestCancel(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
-	// cancelled ends the context once the command has made itself ready to be ended, and has said so by a file of its own.
+	// cancelled ends the context once the command has made itself ready to be ended, and has said
+	// so by a file of its own.
 	cancelled := func(ready string) context.Context {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -155,7 +157,8 @@ func TestInherits(t *testing.T) {
 	check.That(t, err == nil && !strings.Contains(string(out), "lock"), "ask: the command has %q (%v)", out, err)
 }
 
-// TestFollow: who follows a command hears its lines when they are printed, progress bars too, how much is done, and no secret.
+// TestFollow: who follows a command hears its lines when they are printed, progress bars too, how
+// much is done, and no secret.
 func TestFollow(t *testing.T) {
 	var heard []string
 	ctx := Follow(t.Context(), func(done, line string) { heard = append(heard, strings.Trim(done+"|"+line, "|")) })

@@ -20,8 +20,9 @@ import (
 
 type follower struct{}
 
-// Follow has a function told each line that a command of Do prints on its standard output, secrets masked, when the command prints it, and
-// how much of all its work the command has done: "dpkg 57%", "dnf 3/12"; "" if it has not said that.
+// Follow has a function told each line that a command of Do prints on its standard output, secrets
+// masked, when the command prints it, and how much of all its work the command has done: "dpkg
+// 57%", "dnf 3/12"; "" if it has not said that.
 func Follow(ctx context.Context, told func(done, line string)) context.Context {
 	return context.WithValue(ctx, follower{}, told)
 }
@@ -33,9 +34,11 @@ type progress struct {
 	done string
 }
 
-// steps is what apt writes to APT::Status-Fd (dlstatus:, pmstatus:), and how dnf counts its downloads and the steps of its transaction.
-// Sources: README.progress-reporting, apt-pkg/acquire.cc and apt-pkg/install-progress.cc of https://salsa.debian.org/apt-team/apt;
-// dnf/cli/progress.py and dnf/cli/output.py of https://github.com/rpm-software-management/dnf.
+// steps is what apt writes to APT::Status-Fd (dlstatus:, pmstatus:), and how dnf counts its
+// downloads and the steps of its transaction.
+// Sources: README.progress-reporting, apt-pkg/acquire.cc and apt-pkg/install-progress.cc of
+// https://salsa.debian.org/apt-team/apt; dnf/cli/progress.py and dnf/cli/output.py of
+// https://github.com/rpm-software-management/dnf.
 var steps = pattern.Of(`^(?:(dl|pm)(?:status|error|conffile):[^:]*:(\d+)[^:]*:(.*)|\((\d+/\d+)\): .*|[A-Z][a-z ]+: .* (\d+/\d+))$`)
 
 func (p *progress) heard(line string) {
@@ -82,7 +85,8 @@ func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
 	}, nil
 }
 
-// lines cuts what is written to it into lines. A carriage return ends one too: progress bars have no other end.
+// lines cuts what is written to it into lines. A carriage return ends one too: progress bars have
+// no other end.
 type lines struct {
 	told func(string)
 	part []byte

@@ -25,8 +25,8 @@ func InScratch(argv []string, dir string) []string {
 	return asked
 }
 
-// ScratchFolder is where scratch folders lie: /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long.
-// Only root may write there.
+// ScratchFolder is where scratch folders lie: /run is in memory and gone after a boot, so a killed
+// gpuadm leaves nothing for long. Only root may write there.
 func ScratchFolder() string {
 	if os.Geteuid() != 0 {
 		return os.TempDir()
@@ -34,9 +34,9 @@ func ScratchFolder() string {
 	return ScratchParent
 }
 
-// LayScratch lays files into a folder that only we can read; wherever their text has Scratch it is that folder.
-// It is locked while it is in use: an unlocked folder was left behind by a gpuadm that was killed.
-// Programs whose root folder is root find it by the name that is returned.
+// LayScratch lays files into a folder that only we can read; wherever their text has Scratch it is
+// that folder. It is locked while it is in use: an unlocked folder was left behind by a gpuadm that
+// was killed. Programs whose root folder is root find it by the name that is returned.
 func LayScratch(parent, root string, files map[string][]byte) (name string, drop func(), err error) {
 	var dir string
 	if dir, err = os.MkdirTemp(parent, scratchPrefix); err != nil {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk has the operations that all file work is made of: each is one system call, and none follows a link.
-// The real disk and the simulated one implement it, so that path resolution and durable writing exist once
-// and a simulated power cut tests the code that runs on real machines.
+// Disk has the operations that all file work is made of: each is one system call, and none follows
+// a link. The real disk and the simulated one implement it, so that path resolution and durable
+// writing exist once and a simulated power cut tests the code that runs on real machines.
 //
 // Errors are syscall.Errno, plain or wrapped, on every Disk.
 type Disk interface {
@@ -23,16 +23,20 @@ type Disk interface {
 	Root() (Folder, error)
 }
 
-// wholeDisk is a Disk below which the kernel itself follows links as walk does, since it is the root of all that this process sees.
+// wholeDisk is a Disk below which the kernel itself follows links as walk does, since it is the
+// root of all that this process sees.
 type wholeDisk interface {
-	// Whole is the root folder, which takes a path like ./etc/hosts for a name, and stays open when it is closed.
+	// Whole is the root folder, which takes a path like ./etc/hosts for a name, and stays open when
+	// it is closed.
 	Whole() Folder
-	// Real is the path that such a path leads to, free of links. With an error nothing is known: the path has to be walked.
+	// Real is the path that such a path leads to, free of links. With an error nothing is known:
+	// the path has to be walked.
 	Real(path string) (string, error)
 }
 
-// Folder is an open folder. Names are single parts, never paths but for Whole's; "." is the folder itself.
-// An open folder stays the same folder when its name is moved or replaced by a link, so another process cannot swap what lies below it.
+// Folder is an open folder. Names are single parts, never paths but for Whole's; "." is the folder
+// itself. An open folder stays the same folder when its name is moved or replaced by a link, so
+// another process cannot swap what lies below it.
 type Folder interface {
 	// Folder opens a folder in this one; ENOTDIR if name is anything else, a link too.
 	Folder(name string) (Folder, error)
@@ -42,10 +46,12 @@ type Folder interface {
 	Readlink(name string) (string, error)
 	// Names lists the folder, in no order.
 	Names() ([]string, error)
-	// Device says which character device name leads to, links followed as the kernel does; the zero Device if it is none.
+	// Device says which character device name leads to, links followed as the kernel does; the zero
+	// Device if it is none.
 	Device(name string) (host.Device, error)
 
-	// Open opens a file or folder for reading, without waiting for a writer (O_NONBLOCK); ELOOP if name is a link.
+	// Open opens a file or folder for reading, without waiting for a writer (O_NONBLOCK); ELOOP if
+	// name is a link.
 	Open(name string) (File, error)
 	// OpenAppend opens a file for reading, and for writing at its end.
 	OpenAppend(name string) (File, error)
@@ -55,8 +61,8 @@ type Folder interface {
 	Mkdir(name string) error
 	// Symlink makes name a link that says target.
 	Symlink(target, name string) error
-	// Rename renames within the folder, as renameat2(2) with its flags: 0 replaces what is at to. EINVAL and other errors where
-	// a flag is not known.
+	// Rename renames within the folder, as renameat2(2) with its flags: 0 replaces what is at to.
+	// EINVAL and other errors where a flag is not known.
 	Rename(from, to string, flags uint) error
 	// Unlink removes what is not a folder, Rmdir an empty folder.
 	Unlink(name string) error
@@ -79,7 +85,8 @@ type File interface {
 	Chown(uid, gid int) error
 	// Chmod sets the permission bits with setuid, setgid and sticky.
 	Chmod(mode fs.FileMode) error
-	// Xattrs lists the extended attributes that can be read; nil if there are none or the file system has none.
+	// Xattrs lists the extended attributes that can be read; nil if there are none or the file
+	// system has none.
 	Xattrs() (map[string]string, error)
 	SetXattr(name, value string) error
 	RemoveXattr(name string) error
@@ -90,8 +97,9 @@ type File interface {
 
 // OpenRoot opens the folder that is "/" for the machine, by its absolute path, once and for all.
 //
-// It follows no link on the way: a user who may write to a folder there could put a link in it that leads to another tree. Other files in
-// such a folder are not judged: that would refuse "sudo gpuadm --root image" in a home folder.
+// It follows no link on the way: a user who may write to a folder there could put a link in it that
+// leads to another tree. Other files in such a folder are not judged: that would refuse "sudo
+// gpuadm --root image" in a home folder.
 func OpenRoot(abs string) (RealDisk, error) {
 	fd, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
 	at, way := Folder(realFolder(fd)), "/"
@@ -113,7 +121,8 @@ func OpenRoot(abs string) (RealDisk, error) {
 	return RealDisk(at.(realFolder)), nil
 }
 
-// fail words an error at a place. The kernel says "operation not permitted" for several causes, which need different fixes.
+// fail words an error at a place. The kernel says "operation not permitted" for several causes,
+// which need different fixes.
 func (at place) fail(verb, name string, err error) error {
 	if at.of != nil && !errors.Is(err, fs.ErrNotExist) { // most of what is not there is no error
 		if leads, err := at.of.Resolve(name); err == nil {

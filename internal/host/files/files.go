@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package files does all work on files, by the few calls that a disk offers: on the disk of this machine, of an image, and on a simulated one.
+// Package files does all work on files, by the few calls that a disk offers: on the disk of this
+// machine, of an image, and on a simulated one.
 package files
 
 import (
@@ -21,7 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files is all file work of a Host over a Disk. Looks run side by side; touches one after the other.
+// Files is all file work of a Host over a Disk. Looks run side by side; touches one after the
+// other.
 type Files struct {
 	disk  Disk
 	touch sync.Mutex
@@ -74,7 +76,8 @@ func (f *Files) Lstat(name string) (host.Info, error) {
 }
 
 // describe reads all about a name in a folder.
-// Extended attributes are read of files and folders only: they need the file opened, and to open a device may start something.
+// Extended attributes are read of files and folders only: they need the file opened, and to open a
+// device may start something.
 func describe(dir Folder, name string) (host.Info, error) {
 	i, err := dir.Lstat(name)
 	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
@@ -89,8 +92,9 @@ func describe(dir Folder, name string) (host.Info, error) {
 	return i, err
 }
 
-// unseen takes for no error that a file cannot be opened because it is not for our eyes, or is one of the kernel's that
-// cannot be read; what else is known of it holds. Where the machine is at its limits nothing is known.
+// unseen takes for no error that a file cannot be opened because it is not for our eyes, or is one
+// of the kernel's that cannot be read; what else is known of it holds. Where the machine is at its
+// limits nothing is known.
 func unseen(err error) error {
 	var no syscall.Errno
 	if !errors.As(err, &no) {
@@ -175,7 +179,8 @@ func (f *Files) ReadFile(name string) ([]byte, error) {
 }
 
 func readRegular(at place) ([]byte, error) {
-	// Checked before it is opened: opening a device may have an effect (a watchdog starts, a tape rewinds).
+	// Checked before it is opened: opening a device may have an effect (a watchdog starts, a tape
+	// rewinds).
 	i, err := at.lstat()
 	if err != nil {
 		return nil, err
@@ -197,8 +202,9 @@ func readRegular(at place) ([]byte, error) {
 	if i.Size > host.MaxFile {
 		return nil, errTooBig
 	}
-	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a few bytes to say.
-	// Of what is only read it is all of a file on a disk: to read on for the end would be one more system call for each.
+	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a
+	// few bytes to say. Of what is only read it is all of a file on a disk: to read on for the end
+	// would be one more system call for each.
 	var buf bytes.Buffer
 	most := int64(host.MaxFile + 1)
 	if i.Size != int64(os.Getpagesize()) {
@@ -219,8 +225,8 @@ func readRegular(at place) ([]byte, error) {
 
 var errTooBig = fmt.Errorf("it is bigger than %d MiB", host.MaxFile>>20)
 
-// Append is Host's. A file that does not end in a newline was torn by a power cut: a newline is put first,
-// so that what is appended does not run into the torn line.
+// Append is Host's. A file that does not end in a newline was torn by a power cut: a newline is put
+// first, so that what is appended does not run into the torn line.
 func (f *Files) Append(name string, data []byte) error {
 	return f.at("append to", name, true, func(dir Folder, name string) error { return appendTo(dir, name, data, File.Sync) })
 }
@@ -246,7 +252,8 @@ func appendTo(dir Folder, name string, data []byte, settle func(File) error) err
 		return notRegular(i.Mode)
 	}
 	if i.Size == 0 {
-		// The name is durable before the first byte: a file with bytes never needs this again, whatever killed its maker.
+		// The name is durable before the first byte: a file with bytes never needs this again,
+		// whatever killed its maker.
 		if err := dir.Sync(); err != nil {
 			return err
 		}
@@ -291,8 +298,9 @@ func (f *Files) Room(name string) (host.Room, error) {
 	}
 }
 
-// roomAt asks by a descriptor, never by a path: fstatfs(2) takes one that is open only as a place since Linux 3.12 (its "vfs: allow
-// O_PATH file descriptors for fstatfs()"; open(2), O_PATH). What root may use is all that is free, the part kept for it included.
+// roomAt asks by a descriptor, never by a path: fstatfs(2) takes one that is open only as a place
+// since Linux 3.12 (its "vfs: allow O_PATH file descriptors for fstatfs()"; open(2), O_PATH). What
+// root may use is all that is free, the part kept for it included.
 func (f *Files) roomAt(name string) (host.Room, error) {
 	at, err := f.walk(name, true)
 	if err != nil {
@@ -349,8 +357,8 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 	seen := map[host.Device]bool{}
 	for _, fd := range fds {
 		d, err := dir.Device(fd)
-		// What cannot be described was closed, or lies on a file system that does not answer us, like a dead NFS or another
-		// user's FUSE. The kernel opens no device there.
+		// What cannot be described was closed, or lies on a file system that does not answer us,
+		// like a dead NFS or another user's FUSE. The kernel opens no device there.
 		if err != nil || d == (host.Device{}) || seen[d] {
 			continue
 		}

@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RealDisk is the kernel's file system below a folder, by the descriptor of that folder. Its path is not used again once it is
-// open: a user who can write in the folder's parent could put another folder in its place, or a link. It is open as long as the
-// process lives, which opens one or two.
+// RealDisk is the kernel's file system below a folder, by the descriptor of that folder. Its path
+// is not used again once it is open: a user who can write in the folder's parent could put another
+// folder in its place, or a link. It is open as long as the process lives, which opens one or two.
 //
-// Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
-// for a link meanwhile, the kernel itself never follows one and nothing leads out of the root; on the running machine, out of whose root
-// nothing leads, it follows them for what is only read (ownRoot).
+// Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is
+// swapped for a link meanwhile, the kernel itself never follows one and nothing leads out of the
+// root; on the running machine, out of whose root nothing leads, it follows them for what is only
+// read (ownRoot).
 type RealDisk int
 
 // Root needs no permission that the first opening did not: openat(2) of "." would.
@@ -44,7 +45,8 @@ type wholeFolder struct{ realFolder }
 
 func (wholeFolder) Close() error { return nil }
 
-// Real is wholeDisk's. The kernel appends to the path of a file that was removed meanwhile: proc_pid_fd(5).
+// Real is wholeDisk's. The kernel appends to the path of a file that was removed meanwhile:
+// proc_pid_fd(5).
 func (d ownRoot) Real(path string) (string, error) {
 	fd, err := OpenAt(unix.AT_FDCWD, path, unix.O_PATH, 0)
 	if err != nil {
@@ -62,7 +64,8 @@ func (d ownRoot) Real(path string) (string, error) {
 type realFolder int
 
 func (d realFolder) Folder(name string) (Folder, error) {
-	// O_DIRECTORY makes the kernel mount what systemd automounts there; without it O_PATH would not (open(2)).
+	// O_DIRECTORY makes the kernel mount what systemd automounts there; without it O_PATH would not
+	// (open(2)).
 	fd, err := OpenAt(int(d), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err == unix.ELOOP { // older kernels, for a link
 		err = unix.ENOTDIR
@@ -188,8 +191,9 @@ func OpenAt(at int, name string, flags int, mode uint32) (int, error) {
 	return retryEINTR2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
 }
 
-// RetryEINTR repeats a system call that a signal interrupted: file systems over a network or in user space may say EINTR
-// in spite of SA_RESTART, as the standard library knows too (go.dev/issue/39237).
+// RetryEINTR repeats a system call that a signal interrupted: file systems over a network or in
+// user space may say EINTR in spite of SA_RESTART, as the standard library knows too
+// (go.dev/issue/39237).
 func RetryEINTR(call func() error) error {
 	for {
 		if err := call(); err != unix.EINTR {
@@ -215,7 +219,8 @@ func info(st *unix.Stat_t) host.Info {
 	}
 }
 
-// kinds are the types of files, and the bits beside the permissions, as the kernel and Go write them.
+// kinds are the types of files, and the bits beside the permissions, as the kernel and Go write
+// them.
 var kinds, bits = map[uint32]fs.FileMode{
 	unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
 	unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
@@ -241,11 +246,13 @@ func UnixMode(mode fs.FileMode) uint32 {
 	return m
 }
 
-// caller is the user and the group that this process acts as. They do not change, and each costs a system call for every file.
+// caller is the user and the group that this process acts as. They do not change, and each costs a
+// system call for every file.
 var caller = sync.OnceValue(func() [2]int { return [2]int{unix.Geteuid(), unix.Getegid()} })
 
-// shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
-// (user_namespaces(7)): so the user who owns an image's folder can prepare the image and undo it.
+// shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's,
+// as in a user namespace (user_namespaces(7)): so the user who owns an image's folder can prepare
+// the image and undo it.
 func shownOwner(id, caller int) int {
 	if id == caller {
 		return 0
@@ -261,9 +268,10 @@ func storedOwner(id, caller int) int {
 	return id
 }
 
-// Device is Folder's. It asks no file system over a network: stat(2) of a file on a dead one waits for ever. Sources for the links
-// in /proc/PID/fd, which lead to the open file itself whatever their text says: proc_pid_fd(5), and proc_pid_get_link in
-// fs/proc/base.c; for the flags: statx(2), and nfs_getattr in fs/nfs/inode.c.
+// Device is Folder's. It asks no file system over a network: stat(2) of a file on a dead one waits
+// for ever. Sources for the links in /proc/PID/fd, which lead to the open file itself whatever
+// their text says: proc_pid_fd(5), and proc_pid_get_link in fs/proc/base.c; for the flags:
+// statx(2), and nfs_getattr in fs/nfs/inode.c.
 func (d realFolder) Device(name string) (host.Device, error) {
 	var x unix.Statx_t
 	err := RetryEINTR(func() error {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// realFile is a plain descriptor, not an os.File: what is opened here must never wait in the runtime's poller,
-// and a read of a file that blocks (a FIFO, /proc/kmsg) must return EAGAIN.
+// realFile is a plain descriptor, not an os.File: what is opened here must never wait in the
+// runtime's poller, and a read of a file that blocks (a FIFO, /proc/kmsg) must return EAGAIN.
 type realFile int
 
 func (f realFile) Stat() (host.Info, error) {
@@ -121,8 +121,8 @@ func (f realFile) RemoveXattr(name string) error {
 func (f realFile) Sync() error  { return RetryEINTR(func() error { return unix.Fsync(int(f)) }) }
 func (f realFile) Close() error { return unix.Close(int(f)) }
 
-// xattrs reads a file's extended attributes, without those that the kernel computes from the content
-// (IMA, EVM: Documentation/ABI/testing/ima_policy): they would be wrong for other content.
+// xattrs reads a file's extended attributes, without those that the kernel computes from the
+// content (IMA, EVM: Documentation/ABI/testing/ima_policy): they would be wrong for other content.
 func xattrs(file File) (map[string]string, error) {
 	all, err := file.Xattrs()
 	if err != nil {
@@ -135,8 +135,9 @@ func xattrs(file File) (map[string]string, error) {
 	return all, nil
 }
 
-// setXattrs makes a file's extended attributes be the wanted ones: ACLs, capabilities and SELinux labels among them.
-// Attributes that already have the wanted value are not set again: SELinux labels from a mount option can be read but not set.
+// setXattrs makes a file's extended attributes be the wanted ones: ACLs, capabilities and SELinux
+// labels among them. Attributes that already have the wanted value are not set again: SELinux
+// labels from a mount option can be read but not set.
 func setXattrs(file File, want map[string]string) error {
 	have, err := xattrs(file)
 	if err != nil {
@@ -161,8 +162,9 @@ func setXattrs(file File, want map[string]string) error {
 	return nil
 }
 
-// label says whether an attribute is a label that every file bears and that cannot be removed: SELinux answers EACCES
-// (security/selinux/hooks.c, "No one is allowed to remove a SELinux security label").
+// label says whether an attribute is a label that every file bears and that cannot be removed:
+// SELinux answers EACCES (security/selinux/hooks.c, "No one is allowed to remove a SELinux security
+// label").
 func label(name string) bool {
 	return strings.HasPrefix(name, "security.") && name != "security.capability"
 }

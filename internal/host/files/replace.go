@@ -27,10 +27,11 @@ func (s strayed) Error() string {
 
 func (s strayed) Unwrap() error { return s.error }
 
-// Replace is Host's. Most changes by others are seen by the look before the step. One that comes between the two is seen by the
-// look after the exchange: what was replaced is at hand, and goes back. Only a process that opened the file
-// before the exchange and writes to it after the second look is not noticed. Where the file system knows no exchange, or a
-// seccomp filter forbids it, the first look has to do.
+// Replace is Host's. Most changes by others are seen by the look before the step. One that comes
+// between the two is seen by the look after the exchange: what was replaced is at hand, and goes
+// back. Only a process that opened the file before the exchange and writes to it after the second
+// look is not noticed. Where the file system knows no exchange, or a seccomp filter forbids it, the
+// first look has to do.
 func (f *Files) Replace(name string, with *host.Entry, expected func(found *host.Entry) bool) error {
 	verb, r := "write", replacement{with: with, expected: expected, during: "writing"}
 	switch {
@@ -137,7 +138,8 @@ func (r replacement) isWritten(name string) bool {
 		(found.Link != "" || a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID)
 }
 
-// changed words what the kernel says where another process was quicker: between two steps of a look, or before the rename.
+// changed words what the kernel says where another process was quicker: between two steps of a
+// look, or before the rename.
 func (r replacement) changed(err error) error {
 	var no syscall.Errno
 	errors.As(err, &no)
@@ -182,8 +184,9 @@ func renameNew(dir Folder, from, to string) error {
 	return dir.Rename(from, to, 0)
 }
 
-// notOffered says whether an error may be of renameat2(2)'s flags, which not all kernels and file systems know; EPERM is what
-// seccomp filters say. If it is of something else the plain rename says so once more.
+// notOffered says whether an error may be of renameat2(2)'s flags, which not all kernels and file
+// systems know; EPERM is what seccomp filters say. If it is of something else the plain rename says
+// so once more.
 func notOffered(err error) bool {
 	var no syscall.Errno
 	errors.As(err, &no)

@@ -50,10 +50,10 @@ func (w way) end(name string) place {
 	return place{dir: w[len(w)-1].dir, name: name, path: path.Join(w.path(), name)}
 }
 
-// walk finds where a path leads as the machine's own kernel would: absolute links start at the root again and
-// ".." stops there. The last part is followed if it is a link and follow says so; it need not exist.
-// For links in /proc that lead to files that their text does not name, walk follows the text, and so stays in the root.
-// The caller closes the place's folder.
+// walk finds where a path leads as the machine's own kernel would: absolute links start at the root
+// again and ".." stops there. The last part is followed if it is a link and follow says so; it need
+// not exist. For links in /proc that lead to files that their text does not name, walk follows the
+// text, and so stays in the root. The caller closes the place's folder.
 func (f *Files) walk(name string, follow bool) (place, error) {
 	if !strings.HasPrefix(name, "/") {
 		return place{}, errors.New("the path is not absolute")
@@ -119,8 +119,9 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 	}
 }
 
-// reach is walk for what is only read, in one call where the kernel can do it all. Its path may have links in it. What lies in /proc is
-// walked to: some links there lead to files that their text does not name.
+// reach is walk for what is only read, in one call where the kernel can do it all. Its path may
+// have links in it. What lies in /proc is walked to: some links there lead to files that their text
+// does not name.
 func (f *Files) reach(name string, follow bool) (place, error) {
 	disk, ok := f.whole(name)
 	if !ok {
@@ -157,9 +158,10 @@ func Parts(name string) []string {
 	return all
 }
 
-// Trusted is View's. The rule is sshd's StrictModes: each folder on the way is judged too, up to the root, and the sticky bit is
-// no excuse (safe_path in OpenSSH's misc.c; Dropbear walks the same way in checkpubkeyperms). Who owns a link does not count: what
-// a link says cannot be changed, and only those who can write to its folder can replace it.
+// Trusted is View's. The rule is sshd's StrictModes: each folder on the way is judged too, up to
+// the root, and the sticky bit is no excuse (safe_path in OpenSSH's misc.c; Dropbear walks the same
+// way in checkpubkeyperms). Who owns a link does not count: what a link says cannot be changed, and
+// only those who can write to its folder can replace it.
 func (f *Files) Trusted(names ...string) error {
 	var u host.Untrusted
 	judged := map[string]host.Info{}
@@ -196,8 +198,9 @@ func note(all *[]host.Fault, f host.Fault) {
 	}
 }
 
-// trail returns all folders that a name leads through, over links, and the file at its end, and notes in judged what they are.
-// It ends where nothing is, or where the caller may not look: who reads the file hears of that.
+// trail returns all folders that a name leads through, over links, and the file at its end, and
+// notes in judged what they are. It ends where nothing is, or where the caller may not look: who
+// reads the file hears of that.
 func (f *Files) trail(name string, judged map[string]host.Info) (trail []string) {
 	at, hops := "/", 0
 	for rest := append([]string{"."}, Parts(name)...); len(rest) > 0; {

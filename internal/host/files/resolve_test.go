@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestReachIsWalkInATree takes every path of up to four parts through a tree with links of all kinds, in whole paths and part by part:
-// both say the same of it, or fail alike.
+// TestReachIsWalkInATree takes every path of up to four parts through a tree with links of all
+// kinds, in whole paths and part by part: both say the same of it, or fail alike.
 func TestReachIsWalkInATree(t *testing.T) {
 	root := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	must.OK(t, os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755))
@@ -75,7 +75,8 @@ func TestReachIsWalkInATree(t *testing.T) {
 	check.That(t, real >= 90, "only %d paths were resolved in one call", real)
 }
 
-// TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both say the same.
+// TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders
+// with links of all kinds: both say the same.
 func TestReachIsWalk(t *testing.T) {
 	quick, slow := New(ownRoot{must.Get(OpenRoot("/"))(t)}), New(struct{ Disk }{must.Get(OpenRoot("/"))(t)})
 	n, links := 0, 0

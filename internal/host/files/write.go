@@ -41,13 +41,14 @@ func (f *Files) at(verb, name string, follow bool, do func(dir Folder, name stri
 	return nil
 }
 
-// WriteFile is Host's. What is not in attr.Xattrs is taken off; nil keeps those of the file replaced,
-// or for a new file what its folder's defaults give.
+// WriteFile is Host's. What is not in attr.Xattrs is taken off; nil keeps those of the file
+// replaced, or for a new file what its folder's defaults give.
 func (f *Files) WriteFile(name string, data []byte, attr host.Attr) error {
 	return f.WriteFrom(name, bytes.NewReader(data), attr)
 }
 
-// WriteFrom is WriteFile for what is too large to hold in memory. If reading fails nothing is written.
+// WriteFrom is WriteFile for what is too large to hold in memory. If reading fails nothing is
+// written.
 func (f *Files) WriteFrom(name string, from io.Reader, attr host.Attr) error {
 	return f.at("write", name, true, func(dir Folder, name string) error {
 		attr, err := inherit(dir, name, attr)
@@ -104,7 +105,8 @@ func lay(dir Folder, temp string, from io.Reader, attr host.Attr) error {
 	if _, err := setAttr(file, attr); err != nil {
 		return err
 	}
-	// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5), auto_da_alloc).
+	// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5),
+	// auto_da_alloc).
 	return file.Sync()
 }
 
@@ -157,7 +159,8 @@ func (f *Files) Mkdir(name string, attr host.Attr) error {
 				return err
 			}
 			defer made.Close()
-			// The sync of the name also saves the attributes that a folder has at birth; only others need a sync of their own.
+			// The sync of the name also saves the attributes that a folder has at birth; only
+			// others need a sync of their own.
 			if changed, err := setAttr(made, attr); err != nil || !changed {
 				return err
 			}
@@ -166,7 +169,8 @@ func (f *Files) Mkdir(name string, attr host.Attr) error {
 	})
 }
 
-// settle builds something under a temporary name, and when it is whole has it put in its place in one step.
+// settle builds something under a temporary name, and when it is whole has it put in its place in
+// one step.
 func settle(dir Folder, build, put func(temp string) error) error {
 	if _, err := sweep(dir); err != nil {
 		return err
@@ -199,7 +203,8 @@ func drop(dir Folder, temp string) error {
 	return err
 }
 
-// sweep removes what a killed gpuadm or a power cut left half made in a folder. left is why some of it stays.
+// sweep removes what a killed gpuadm or a power cut left half made in a folder. left is why some of
+// it stays.
 func sweep(dir Folder) (left, err error) {
 	names, err := dir.Names()
 	if err != nil {
@@ -247,8 +252,8 @@ func (f *Files) SyncFolder(folder string) error {
 	})
 }
 
-// SetAttr is Host's. Owner, mode and each extended attribute are set one after the other: a power cut within it
-// leaves each old or new, never more open than the old and the new.
+// SetAttr is Host's. Owner, mode and each extended attribute are set one after the other: a power
+// cut within it leaves each old or new, never more open than the old and the new.
 func (f *Files) SetAttr(name string, attr host.Attr) error {
 	return f.at("change", name, true, func(dir Folder, name string) error {
 		i, err := dir.Lstat(name)
@@ -275,8 +280,9 @@ func (f *Files) SetAttr(name string, attr host.Attr) error {
 	})
 }
 
-// setAttr gives an open file its owner, extended attributes and mode, in this order: a change of owner clears setuid (chown(2)),
-// an ACL sets the mode's group bits (acl(5)), so the mode comes last and is what it was asked to be.
+// setAttr gives an open file its owner, extended attributes and mode, in this order: a change of
+// owner clears setuid (chown(2)), an ACL sets the mode's group bits (acl(5)), so the mode comes
+// last and is what it was asked to be.
 func setAttr(file File, attr host.Attr) (changed bool, err error) {
 	i, err := file.Stat()
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// tempDir is a folder on a file system in memory where there is one: a real disk's fsync would take most of the time.
+// tempDir is a folder on a file system in memory where there is one: a real disk's fsync would take
+// most of the time.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "gpuadm-test-")
@@ -79,7 +80,8 @@ func errno(err error) string {
 	return err.Error()
 }
 
-// TestSameDisk does the same random work on the real disk and on the simulated one: all answers must be the same.
+// TestSameDisk does the same random work on the real disk and on the simulated one: all answers
+// must be the same.
 func TestSameDisk(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

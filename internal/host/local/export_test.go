@@ -8,7 +8,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 )
 
-// LiveWithNVML is the running machine with another NVML, of which the module's version and the process's maps are in files.
+// LiveWithNVML is the running machine with another NVML, of which the module's version and the
+// process's maps are in files.
 func LiveWithNVML(library string, of *files.Files) host.Host {
 	disk, err := files.OpenRoot("/")
 	if err != nil {

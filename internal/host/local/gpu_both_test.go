@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// faked is the real door over the fake driver. A reset goes to the fake nvidia-smi: the real door's search path does not lead there.
+// faked is the real door over the fake driver. A reset goes to the fake nvidia-smi: the real door's
+// search path does not lead there.
 type faked struct {
 	host.Host
 	fake *fakenvml.Fake
@@ -74,8 +75,8 @@ func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 	return n
 }
 
-// alike is what both machines must say. They may have different names, and compute profiles that are other names of one
-// (1_SLICE_REV1, 7_SLICE_NVL), which NVML offers on Hopper, do not count.
+// alike is what both machines must say. They may have different names, and compute profiles that
+// are other names of one (1_SLICE_REV1, 7_SLICE_NVL), which NVML offers on Hopper, do not count.
 func alike(t *testing.T, h host.View) []host.GPU {
 	t.Helper()
 	d := must.Get(h.Driver(t.Context()))(t)
@@ -170,7 +171,8 @@ func randomStep(r *rand.Rand, gpus []host.GPU) step {
 	return step{fmt.Sprintf("use %s %d", g.Address, in), func(h host.Host) string { return use(h, g, in, flag) }}
 }
 
-// use lets a process use a GPU's instance if it has just one compute instance, or else the GPU; or ends all use of it.
+// use lets a process use a GPU's instance if it has just one compute instance, or else the GPU; or
+// ends all use of it.
 func use(h host.Host, g host.GPU, in int, some bool) string {
 	i := slices.IndexFunc(g.Instances, func(of host.Instance) bool { return of.ID == in && len(of.Compute) == 1 && of.Compute[0].ID == 0 })
 	if i < 0 {
@@ -197,7 +199,8 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 	return ""
 }
 
-// TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node: each must answer the same and leave the same.
+// TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node:
+// each must answer the same and leave the same.
 func TestGPUBoth(t *testing.T) {
 	for _, spec := range []string{"A100-40:2", "passed A100-40:2", "passed A30", "A100-80", "H100-80,T4", "H200,L40S", "B200", "A30", "RTX-PRO-6000:2"} {
 		t.Run(spec, func(t *testing.T) {

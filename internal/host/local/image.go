@@ -21,8 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/web"
 )
 
-// image is a machine that does not run, and that is baked: its files as a folder has them, and its own programs, which run in the
-// folder. No kernel, no systemd and no GPU of this machine is shown to them as theirs.
+// image is a machine that does not run, and that is baked: its files as a folder has them, and its
+// own programs, which run in the folder. No kernel, no systemd and no GPU of this machine is shown
+// to them as theirs.
 type image struct {
 	*folder
 	runner commands.Runner
@@ -30,16 +31,19 @@ type image struct {
 	sign   *ModuleKey
 }
 
-// A ModuleKey is what kernel modules that are built in an image are signed with. It is never written into the image.
+// A ModuleKey is what kernel modules that are built in an image are signed with. It is never
+// written into the image.
 type ModuleKey struct {
 	Private     []byte // PEM, not encrypted
 	Certificate []byte // DER
 }
 
-// Image opens an image to bake it. root "/" is a build machine that becomes an image. sign may be nil. The caller closes it at the end.
+// Image opens an image to bake it. root "/" is a build machine that becomes an image. sign may be
+// nil. The caller closes it at the end.
 //
-// Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no process is left behind (rooms). What lies in the image changes in two places only, and for
-// the time of the bake only: see placeholder.
+// Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no
+// process is left behind (rooms). What lies in the image changes in two places only, and for the
+// time of the bake only: see placeholder.
 func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
@@ -67,14 +71,16 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		info, err := f.Stat(name)
 		return info.Mode, err
 	}
-	// systemctl(1) changes links and starts nothing: https://systemd.io/ENVIRONMENT/, src/systemctl/systemctl.c.
+	// systemctl(1) changes links and starts nothing: https://systemd.io/ENVIRONMENT/,
+	// src/systemctl/systemctl.c.
 	i.runner.Env = []string{"SYSTEMD_OFFLINE=1"}
 	return i, r.end, nil
 }
 
 func (i *image) Runs() bool { return true }
 
-// ReadFile is View's. Compilers run on the machine that bakes: what it has of cores and memory bounds them.
+// ReadFile is View's. Compilers run on the machine that bakes: what it has of cores and memory
+// bounds them.
 func (i *image) ReadFile(name string) ([]byte, error) {
 	if name == "/proc/cpuinfo" || name == "/proc/meminfo" {
 		return os.ReadFile(name)
@@ -86,7 +92,8 @@ func (i *image) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.runner.Ask(ctx, argv)
 }
 
-// AskAbout is View's. The scratch folder lies in the image's /run, which is in memory and goes with the namespace.
+// AskAbout is View's. The scratch folder lies in the image's /run, which is in memory and goes with
+// the namespace.
 func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) (out []byte, err error) {
 	var dir string
 	var drop func()
@@ -114,8 +121,8 @@ func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.runner.Do(ctx, argv, i.lock.file())
 }
 
-// bringSelf copies this program into the programs' /run, once: apt starts it there. The file itself they could change, by a descriptor
-// (CVE-2019-5736 of runc).
+// bringSelf copies this program into the programs' /run, once: apt starts it there. The file itself
+// they could change, by a descriptor (CVE-2019-5736 of runc).
 func (i *image) bringSelf() error {
 	if i.runner.Self != "" {
 		return nil
@@ -128,9 +135,10 @@ func (i *image) bringSelf() error {
 	return err
 }
 
-// A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the image's programs. Where the image has
-// no file of that name it gets an empty one for the time of the bake, without the right to be executed: a run that is killed leaves
-// one that does nothing, and the next bake removes it.
+// A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the
+// image's programs. Where the image has no file of that name it gets an empty one for the time of
+// the bake, without the right to be executed: a run that is killed leaves one that does nothing,
+// and the next bake removes it.
 type placeholder struct {
 	name   string
 	data   func() ([]byte, error) // fs.ErrNotExist: programs need none
@@ -149,23 +157,29 @@ const (
 
 func (i *image) placeholders() []placeholder {
 	return []placeholder{
-		// The one way in which Debian's packages may be forbidden to start their daemons: invoke-rc.d(8) and deb-systemd-invoke(1)
-		// run it, if it may be executed, and do nothing where it exits with 101.
-		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt, script/deb-systemd-invoke of init-system-helpers.
+		// The one way in which Debian's packages may be forbidden to start their daemons:
+		// invoke-rc.d(8) and deb-systemd-invoke(1) run it, if it may be executed, and do nothing
+		// where it exits with 101.
+		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt,
+		// script/deb-systemd-invoke of init-system-helpers.
 		{"/usr/sbin/policy-rc.d", func() ([]byte, error) { return []byte("#!/bin/sh\nexit 101\n"), nil }, 0o755, ""},
-		// The resolvers of the machine that bakes. A missing file and an empty one mean the same: resolv.conf(5).
+		// The resolvers of the machine that bakes. A missing file and an empty one mean the same:
+		// resolv.conf(5).
 		{"/etc/resolv.conf", func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }, 0o644, ""},
-		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes one where they name none.
-		// Sources: read_framework_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
-		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two settings.
+		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes one
+		// where they name none.
+		// Sources: read_framework_conf and prepare_signing in dkms.in of
+		// https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
+		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two
+		// settings.
 		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", func() ([]byte, error) {
 			if i.sign == nil {
 				return nil, fs.ErrNotExist
 			}
 			return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
 		}, 0o644, "/etc/dkms/framework.conf.d"},
-		// rpm's plugin gives each script a mount namespace, which programs in an image may not make: rpm-plugin-unshare(8), and
-		// rpm-plugins(8) on switching one off.
+		// rpm's plugin gives each script a mount namespace, which programs in an image may not
+		// make: rpm-plugin-unshare(8), and rpm-plugins(8) on switching one off.
 		{"/usr/lib/rpm/macros.d/macros.zz-gpuadm", func() ([]byte, error) { return []byte("%__transaction_unshare %{nil}\n"), nil }, 0o644, ""},
 	}
 }
@@ -220,7 +234,8 @@ func within(target, folder string) string {
 	return filepath.Clean("/" + target)
 }
 
-// Lock is Host's. At the end of a run the placeholders go: this run's, and those of a bake that was killed.
+// Lock is Host's. At the end of a run the placeholders go: this run's, and those of a bake that was
+// killed.
 func (i *image) Lock() (func(), error) {
 	unlock, err := i.folder.Lock()
 	if err != nil {
@@ -229,7 +244,8 @@ func (i *image) Lock() (func(), error) {
 	return func() { i.uncover(); unlock() }, nil
 }
 
-// uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that another namespace has mounted over.
+// uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that
+// another namespace has mounted over.
 func (i *image) uncover() {
 	clear(i.rooms.covered)
 	for _, p := range i.placeholders() {

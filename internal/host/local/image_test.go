@@ -68,7 +68,8 @@ func mounts(t *testing.T) (list string) {
 	return list
 }
 
-// An image's programs run in its root folder, with devices and resolvers, may start no daemon, and leave nothing.
+// An image's programs run in its root folder, with devices and resolvers, may start no daemon, and
+// leave nothing.
 func TestImageRunsPrograms(t *testing.T) {
 	root, ctx := imageRoot(t), context.Background()
 	before := mounts(t)
@@ -96,8 +97,9 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 	check.That(t, err == nil && string(made) == "made\n", "%q, %v", made, err)
 }
 
-// A program of another party's image has no way to this machine: not to its processes, its files, its devices, its kernel's settings,
-// its terminal and its modules. What it leaves at work ends with the bake.
+// A program of another party's image has no way to this machine: not to its processes, its files,
+// its devices, its kernel's settings, its terminal and its modules. What it leaves at work ends
+// with the bake.
 func TestImageIsNotTheBuilder(t *testing.T) {
 	root := imageRoot(t)
 	h, done, err := Image(root, nil)
@@ -146,7 +148,8 @@ func TestImageAskAbout(t *testing.T) {
 	check.That(t, err == nil && string(out) == "lock\n", "left in /run: %q, %v", out, err)
 }
 
-// Programs find the module key where DKMS's settings say, and the image has neither the key nor the settings, in the bake or after it.
+// Programs find the module key where DKMS's settings say, and the image has neither the key nor the
+// settings, in the bake or after it.
 func TestImageModuleKey(t *testing.T) {
 	root := imageRoot(t)
 	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")})
@@ -172,7 +175,8 @@ test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "
 	check.That(t, err == nil, "a bake without a key has one: %v", err)
 }
 
-// A bake that is killed leaves files that do nothing, and the next one removes them. Files of the image's own stay.
+// A bake that is killed leaves files that do nothing, and the next one removes them. Files of the
+// image's own stay.
 func TestImagePlaceholders(t *testing.T) {
 	root := imageRoot(t)
 	own := filepath.Join(root, "etc/resolv.conf")
@@ -192,7 +196,8 @@ func TestImagePlaceholders(t *testing.T) {
 	check.That(t, err == nil, "an empty file of the image's own is gone")
 }
 
-// A policy-rc.d that is a link forbids daemons, too. One that leads to no file could not, and is refused.
+// A policy-rc.d that is a link forbids daemons, too. One that leads to no file could not, and is
+// refused.
 func TestImageLinkedPolicy(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		root := imageRoot(t)
@@ -224,7 +229,8 @@ func TestImageGetsNoMount(t *testing.T) {
 	check.That(t, err != nil && string(out) == "0\n", "%q, %v", out, err)
 }
 
-// A build machine that becomes an image shows its files, and nothing of the kernel and the systemd that run.
+// A build machine that becomes an image shows its files, and nothing of the kernel and the systemd
+// that run.
 func TestImageOfThisMachine(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount")
@@ -252,7 +258,8 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "/proc"), "%v", err)
 }
 
-// TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have one journal.
+// TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have
+// one journal.
 func TestBakeExcludesApply(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make a mount namespace")

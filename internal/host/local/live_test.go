@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLive works on the units of the machine it runs on, so it runs only in a machine that is thrown away after it:
-// copy the compiled test into it and set GPUADM_TEST_LIVE=1.
+// TestLive works on the units of the machine it runs on, so it runs only in a machine that is
+// thrown away after it: copy the compiled test into it and set GPUADM_TEST_LIVE=1.
 func TestLive(t *testing.T) {
 	if os.Getenv("GPUADM_TEST_LIVE") == "" {
 		t.Skip("changes the machine it runs on: set GPUADM_TEST_LIVE=1 in one to throw away")

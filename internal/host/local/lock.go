@@ -17,21 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is the run lock of the running machine. It lies in a tmpfs and is never removed, as those of root folders: a lock file that
-// comes and goes can be locked by two.
+// lockFile is the run lock of the running machine. It lies in a tmpfs and is never removed, as
+// those of root folders: a lock file that comes and goes can be locked by two.
 const lockFile = "/run/gpuadm.lock"
 
-// runLock is the machine's one run lock, flock(2) on an open file. The lock belongs to the open file, not to
-// the process: children that inherit the descriptor hold it on when gpuadm is killed.
+// runLock is the machine's one run lock, flock(2) on an open file. The lock belongs to the open
+// file, not to the process: children that inherit the descriptor hold it on when gpuadm is killed.
 type runLock struct {
 	mu   sync.Mutex
 	held *os.File
 }
 
-// nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
-// out, and an image must be left without a file: gpuadm's is named after the folder, as systemd-nspawn's is
-// (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
-// /run, or in /tmp for a user who may not write there. A run of another user, or in a container with a /run of its own, is not seen by it.
+// nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who
+// can read it could keep us out, and an image must be left without a file: gpuadm's is named after
+// the folder, as systemd-nspawn's is (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in
+// src/shared/machine-image.c, discover-image.c since 248). It lies in /run, or in /tmp for a user
+// who may not write there. A run of another user, or in a container with a /run of its own, is not
+// seen by it.
 func nameOfLock(root files.RealDisk) (string, error) {
 	var st unix.Stat_t
 	if err := files.RetryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {
@@ -44,7 +46,8 @@ func nameOfLock(root files.RealDisk) (string, error) {
 	return fmt.Sprintf("%s/gpuadm-%d-%d:%d-%d.lock", in, unix.Geteuid(), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino), nil
 }
 
-// take takes the lock or fails with *Busy. Its descriptor is close-on-exec: only who is given it by file() inherits it.
+// take takes the lock or fails with *Busy. Its descriptor is close-on-exec: only who is given it by
+// file() inherits it.
 func (l *runLock) take(path string) (unlock func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,8 +72,9 @@ func (l *runLock) take(path string) (unlock func(), err error) {
 	return sync.OnceFunc(l.release), nil
 }
 
-// release frees the lock for all processes that inherited it: after a run that ended normally, what a package left running
-// in the background must not keep the next run out. Only a killed run leaves its children holding it.
+// release frees the lock for all processes that inherited it: after a run that ended normally, what
+// a package left running in the background must not keep the next run out. Only a killed run leaves
+// its children holding it.
 func (l *runLock) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +92,9 @@ func (l *runLock) file() *os.File {
 
 // holder finds a living process that holds the flock on the file that fd has open.
 //
-// The number in /proc/locks is that of who took the lock, who may be dead while a child lives on with it. So all open files
-// of all processes are searched for this one, and their fdinfo tells whether the lock is held through it: proc(5).
+// The number in /proc/locks is that of who took the lock, who may be dead while a child lives on
+// with it. So all open files of all processes are searched for this one, and their fdinfo tells
+// whether the lock is held through it: proc(5).
 func holder(fd int) *host.Busy {
 	var want unix.Stat_t
 	if err := unix.Fstat(fd, &want); err != nil {

@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
-// lockedFolder is in the environment of a process that locks a root folder, says how that went, and ends with its input.
+// lockedFolder is in the environment of a process that locks a root folder, says how that went, and
+// ends with its input.
 const lockedFolder = "GPUADM_TEST_LOCK_FOLDER"
 
 // lockChild is that process if this one was started for it.
@@ -78,7 +79,8 @@ func lockOf(t *testing.T, dir string) string {
 	return name
 }
 
-// TestOthersDoNotLock: another user who can read a root folder can lock the folder itself, and that keeps no run of gpuadm out.
+// TestOthersDoNotLock: another user who can read a root folder can lock the folder itself, and that
+// keeps no run of gpuadm out.
 func TestOthersDoNotLock(t *testing.T) {
 	dir := t.TempDir()
 	dirFile := must.Get(os.Open(dir))(t)
@@ -111,7 +113,8 @@ func startLocker(t *testing.T, dir string) locker {
 	return locker{cmd, in, strings.TrimSpace(said)}
 }
 
-// TestLockWithoutRoot: two runs of a user who is not root see each other, and what a killed one has locked is free.
+// TestLockWithoutRoot: two runs of a user who is not root see each other, and what a killed one has
+// locked is free.
 func TestLockWithoutRoot(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, os.Chmod(filepath.Dir(dir), 0o755))

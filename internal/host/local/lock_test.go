@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 61.5"}, lock.file())
 }
 
-// TestLock: a second process is refused and told who is at work; when the first is killed its child still holds the lock.
+// TestLock: a second process is refused and told who is at work; when the first is killed its child
+// still holds the lock.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	helper := exec.Command(os.Args[0], "the-helper")

@@ -125,7 +125,8 @@ func TestNVMLLost(t *testing.T) {
 	}
 }
 
-// TestNVMLRefuses: what cannot be read is an error that says what to do, never a machine without GPUs or instances.
+// TestNVMLRefuses: what cannot be read is an error that says what to do, never a machine without
+// GPUs or instances.
 func TestNVMLRefuses(t *testing.T) {
 	h := openFake(t, "H100-80")
 	none := (*host.NoDriver)(nil)
@@ -174,8 +175,8 @@ func TestNVMLLate(t *testing.T) {
 	check.That(t, len(in) == 1 && in[0].Compute == nil, "%+v", in)
 }
 
-// TestNVMLLacks works with a library for each symbol that lacks it. To call one that is not
-// there ends the process, so children do it. A library without what every session calls is no driver's.
+// TestNVMLLacks works with a library for each symbol that lacks it. To call one that is not there
+// ends the process, so children do it. A library without what every session calls is no driver's.
 func TestNVMLLacks(t *testing.T) {
 	if library := os.Getenv("GPUADM_TEST_NVML"); library != "" {
 		useNVML(t, local.LiveWithNVML(library, nil))
@@ -195,7 +196,8 @@ func TestNVMLLacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			whole := must.Get(os.ReadFile(fake.Library))(t)
-			// The name in the table of names; its hash stays, so the loader looks here and finds another name.
+			// The name in the table of names; its hash stays, so the loader looks here and finds
+			// another name.
 			data := bytes.ReplaceAll(whole, []byte("\x00"+name+"\x00"), []byte("\x00_"+name[1:]+"\x00"))
 			check.That(t, !bytes.Equal(whole, data), "the fake has no %s", name)
 			library, state := filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), fakenvml.New(t, "A100-40").State

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package local opens this machine, or a folder with the files of another, as a host.Host: the only place that does.
+// Package local opens this machine, or a folder with the files of another, as a host.Host: the only
+// place that does.
 package local
 
 import (
@@ -20,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/web"
 )
 
-// Open opens the machine with its files at root: "/" is the running machine, any other folder an image,
-// of which only files can be read and written.
+// Open opens the machine with its files at root: "/" is the running machine, any other folder an
+// image, of which only files can be read and written.
 func Open(root string) (host.Host, error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
@@ -167,7 +168,8 @@ func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.C
 	return l.cuda.Ask(ctx, of, shown)
 }
 
-// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
+// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset
+// together.
 func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
 	return nvml.Reset(ctx, l.Do, gpus)
 }
@@ -195,8 +197,8 @@ func (l *live) AskWeb(w host.Web) (http.RoundTripper, error) {
 func (l *live) DoWeb(w host.Web) (http.RoundTripper, error) { return l.Transport(w) }
 
 // Call is View's. A unary gRPC call is one HTTP/2 POST with a five-byte frame before the message
-// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can do over a socket:
-// google.golang.org/grpc would add 4.5 MiB to the binary.
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can
+// do over a socket: google.golang.org/grpc would add 4.5 MiB to the binary.
 func (l *live) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
 	answer, err := web.Call(ctx, socket, method, request)
 	if err != nil {

@@ -121,8 +121,9 @@ func losses() []simhost.Loss {
 	return all
 }
 
-// TestPowerCut cuts the power before every touch of every work, and after the last. What is found then is the old or the new
-// and nothing else; after a work that reported success it is the new; and the work done again ends as if nothing had been.
+// TestPowerCut cuts the power before every touch of every work, and after the last. What is found
+// then is the old or the new and nothing else; after a work that reported success it is the new;
+// and the work done again ends as if nothing had been.
 func TestPowerCut(t *testing.T) {
 	for _, w := range works() {
 		t.Run(w.name, func(t *testing.T) {
@@ -171,8 +172,8 @@ func again(t *testing.T, n *simhost.Node, w work, old, want string) {
 	check.That(t, len(left) == 0 || w.name == "chattr", "done again: left %v", left)
 }
 
-// TestFail lets every touch of every work fail once, as a full disk does: the old content remains, no temporary file is left, and
-// the work done again is safe from a power cut.
+// TestFail lets every touch of every work fail once, as a full disk does: the old content remains,
+// no temporary file is left, and the work done again is safe from a power cut.
 func TestFail(t *testing.T) {
 	for _, w := range works() {
 		t.Run(w.name, func(t *testing.T) {
@@ -256,7 +257,8 @@ func TestReasons(t *testing.T) {
 	check.OK(t, n.Append("/etc/log", []byte("more\n")))
 }
 
-// TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content is not restored.
+// TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content
+// is not restored.
 func TestLabels(t *testing.T) {
 	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
 	i, err := n.Lstat("/etc/x")
@@ -270,7 +272,8 @@ func TestLabels(t *testing.T) {
 	check.Has(t, n.Tree(), `"new" security.selinux="label"`+"\n", "got")
 }
 
-// TestNarrow: a change of owner and mode never lets the new owner do what neither the old nor the new mode lets him.
+// TestNarrow: a change of owner and mode never lets the new owner do what neither the old nor the
+// new mode lets him.
 func TestNarrow(t *testing.T) {
 	for touch := 0; ; touch++ {
 		n := simulated(t, "-- etc/x mode=4755 --\n")

@@ -20,8 +20,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestSwappedFolder swaps a folder for links out of the root as fast as it can while files are written, read and removed
-// through it: nothing outside may be seen or touched. A link is followed by its text inside the root, where there is no such folder.
+// TestSwappedFolder swaps a folder for links out of the root as fast as it can while files are
+// written, read and removed through it: nothing outside may be seen or touched. A link is followed
+// by its text inside the root, where there is no such folder.
 func TestSwappedFolder(t *testing.T) {
 	h, dir := openFolder(t)
 	outside := tempDir(t)
@@ -54,7 +55,8 @@ func TestSwappedFolder(t *testing.T) {
 	check.That(t, wrote != 0 && failed != 0, "the race was no race: %d written, %d failed", wrote, failed)
 }
 
-// swapping swaps a name for one of the others and back, over and over, until the returned function is called.
+// swapping swaps a name for one of the others and back, over and over, until the returned function
+// is called.
 func swapping(t *testing.T, name string, others ...string) (stop func()) {
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -158,7 +160,8 @@ func TestACL(t *testing.T) {
 	dir := t.TempDir() // a real disk: file systems in memory differ in what they have
 	h, err := local.Open(dir)
 	must.OK(t, err)
-	// acl(5), the form in Linux: version 2, then (tag, permissions, ID) each: user, user 7, group, mask, other.
+	// acl(5), the form in Linux: version 2, then (tag, permissions, ID) each: user, user 7, group,
+	// mask, other.
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x07\x00\x00\x00" +
 		"\x04\x00\x00\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
 	attr := ownedBySelf(0o640)

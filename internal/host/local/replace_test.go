@@ -113,8 +113,9 @@ func writeEditor(dir files.Folder) error {
 	return dir.Rename("editor", "file", 0)
 }
 
-// TestReplaceLosesNoEdit has another process change the file before each operation of the disk while it is replaced. Its work is
-// there afterwards, and Replace says so unless the change came after ours.
+// TestReplaceLosesNoEdit has another process change the file before each operation of the disk
+// while it is replaced. Its work is there afterwards, and Replace says so unless the change came
+// after ours.
 func TestReplaceLosesNoEdit(t *testing.T) {
 	for _, node := range []struct{ name, archive string }{
 		{"a file", "-- w/file mode=0640 xattr=user.x=1 --\nold\n"},
@@ -169,7 +170,8 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 	}
 }
 
-// TestReplace replaces, makes and removes, and refuses what is not as expected, in time and just too late.
+// TestReplace replaces, makes and removes, and refuses what is not as expected, in time and just
+// too late.
 func TestReplace(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
 		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
@@ -186,7 +188,8 @@ func TestReplace(t *testing.T) {
 			err := h.Replace(name, next, func(*host.Entry) bool { return false })
 			got := show(t, h, name)
 			check.That(t, errors.As(err, new(host.Changed)) && err.Error() == what && got == old, "%v: %s", err, got)
-			// The first check agrees, then the file is changed: only the check of the result can see that.
+			// The first check agrees, then the file is changed: only the check of the result can
+			// see that.
 			as, looks := seen(t, h, name), 0
 			err = h.Replace(name, next, func(found *host.Entry) bool {
 				if looks++; looks == 1 {
@@ -241,7 +244,8 @@ func tamper(t *testing.T, h host.Host, name string) {
 	do(dir)
 }
 
-// TestReplaceFallsBack: what an exchange says on a disk that knows none leads to a plain rename, all else does not.
+// TestReplaceFallsBack: what an exchange says on a disk that knows none leads to a plain rename,
+// all else does not.
 func TestReplaceFallsBack(t *testing.T) {
 	for err, falls := range map[error]bool{
 		unix.EINVAL: true, unix.ENOSYS: true, unix.EOPNOTSUPP: true, unix.EPERM: true, unix.ENOSPC: false, unix.EIO: false, unix.EROFS: false,
@@ -255,7 +259,8 @@ func TestReplaceFallsBack(t *testing.T) {
 	}
 }
 
-// TestReplaceKeepsTheNewest: an old file that cannot be removed goes back, but not over what another process has made since.
+// TestReplaceKeepsTheNewest: an old file that cannot be removed goes back, but not over what
+// another process has made since.
 func TestReplaceKeepsTheNewest(t *testing.T) {
 	n := simulated(t, oldNode)
 	looks := 0

@@ -21,8 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rooms is where an image's programs run: a mount and a PID namespace, whose root folder is the image. It belongs to one thread of this
-// process: files that gpuadm reads and writes by other threads are the image's own, without what is mounted for its programs.
+// rooms is where an image's programs run: a mount and a PID namespace, whose root folder is the
+// image. It belongs to one thread of this process: files that gpuadm reads and writes by other
+// threads are the image's own, without what is mounted for its programs.
 type rooms struct {
 	work    chan func()
 	dir     files.RealDisk // the image, in the namespace
@@ -33,11 +34,12 @@ type rooms struct {
 	hold    io.Closer // ends it
 }
 
-// FirstVerb is the verb by which gpuadm starts itself as the first process beside an image's programs.
+// FirstVerb is the verb by which gpuadm starts itself as the first process beside an image's
+// programs.
 const FirstVerb = "hold-image"
 
-// First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard input ends. With it the kernel ends
-// all processes that they have left: pid_namespaces(7).
+// First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard
+// input ends. With it the kernel ends all processes that they have left: pid_namespaces(7).
 func First(stdin io.Reader, said io.WriteCloser) error {
 	signal.Ignore() // libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under SIGCHLD
 	err := unix.Mount("proc", "/proc/self/fd/3", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
@@ -49,8 +51,8 @@ func First(stdin io.Reader, said io.WriteCloser) error {
 	return err
 }
 
-// openRooms makes the namespace, and returns the image's disk: that of named, or, where the image is this machine itself, a disk
-// without what the running kernel and systemd show.
+// openRooms makes the namespace, and returns the image's disk: that of named, or, where the image
+// is this machine itself, a disk without what the running kernel and systemd show.
 func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk, err error) {
 	r, disk = &rooms{work: make(chan func()), dir: -1, covered: map[string]bool{}}, named
 	go r.serve()
@@ -59,7 +61,8 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 			return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
 		}
 		unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
-		// What is mounted here stays here, and nothing that the machine mounts comes: mount_namespaces(7).
+		// What is mounted here stays here, and nothing that the machine mounts comes:
+		// mount_namespaces(7).
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("cannot keep mounts apart: %w", err)
 		}
@@ -67,7 +70,8 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 			if abs, disk, err = wholeMachine(); err != nil {
 				return err
 			}
-			// disk is of this namespace, which lives as long as a descriptor of it: nothing is mounted for programs there.
+			// disk is of this namespace, which lives as long as a descriptor of it: nothing is
+			// mounted for programs there.
 			if r.files, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
 				return err
 			}
@@ -96,7 +100,8 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 	return r, disk, nil
 }
 
-// begin starts the first process of the programs' PID namespace, and has this thread start its programs there.
+// begin starts the first process of the programs' PID namespace, and has this thread start its
+// programs there.
 func (r *rooms) begin() error {
 	place, err := r.open("proc")
 	if err != nil {
@@ -127,9 +132,10 @@ func (r *rooms) begin() error {
 	return nil
 }
 
-// become makes the image the root folder of this thread, of the first process and of all programs. No path leads out of it: what else
-// this machine has mounted is not in the namespace any more. Device nodes that the image brings, or that programs make, open nothing:
-// those of /dev are mounted from this machine. A kernel before 5.12 cannot forbid them so.
+// become makes the image the root folder of this thread, of the first process and of all programs.
+// No path leads out of it: what else this machine has mounted is not in the namespace any more.
+// Device nodes that the image brings, or that programs make, open nothing: those of /dev are
+// mounted from this machine. A kernel before 5.12 cannot forbid them so.
 func (r *rooms) become() error {
 	if err := unix.Fchdir(int(r.dir)); err != nil {
 		return err
@@ -144,16 +150,19 @@ func (r *rooms) become() error {
 	return unix.Chdir("/")
 }
 
-// needed are the capabilities that scripts of packages need: those of a container in which Buildah runs them, and CAP_MKNOD, for
-// dracut. Among the others are the right to load modules of the kernel that runs, to mount, to read disks, to trace this process's child.
-// Sources: default_capabilities in https://github.com/containers/common/blob/main/pkg/config/default.go,
-// mknod in dracut.sh of https://github.com/dracut-ng/dracut-ng.
+// needed are the capabilities that scripts of packages need: those of a container in which Buildah
+// runs them, and CAP_MKNOD, for dracut. Among the others are the right to load modules of the
+// kernel that runs, to mount, to read disks, to trace this process's child.
+// Sources: default_capabilities in
+// https://github.com/containers/common/blob/main/pkg/config/default.go, mknod in dracut.sh of
+// https://github.com/dracut-ng/dracut-ng.
 var needed = []uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL, unix.CAP_MKNOD, unix.CAP_NET_BIND_SERVICE,
 	unix.CAP_SETFCAP, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SYS_CHROOT,
 }
 
-// keepRights takes all other capabilities from this thread's programs, not from the thread: the bounding set of capabilities(7).
+// keepRights takes all other capabilities from this thread's programs, not from the thread: the
+// bounding set of capabilities(7).
 func keepRights() error {
 	for right := uintptr(0); right <= unix.CAP_LAST_CAP; right++ {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, right, 0, 0, 0) // an error: this kernel does not know it
@@ -167,7 +176,8 @@ func keepRights() error {
 	return nil
 }
 
-// serve runs what is to be done in the namespace. The thread never serves another goroutine: at its end it is gone.
+// serve runs what is to be done in the namespace. The thread never serves another goroutine: at its
+// end it is gone.
 func (r *rooms) serve() {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() { // the process's first thread: /proc/self tells of its namespaces
@@ -210,7 +220,8 @@ func (r *rooms) path() string {
 	return fmt.Sprintf("/proc/self/fd/%d", r.dir)
 }
 
-// wholeMachine shows this machine's files at one more place, without what only the running machine has.
+// wholeMachine shows this machine's files at one more place, without what only the running machine
+// has.
 func wholeMachine() (at string, disk files.RealDisk, err error) {
 	at = "/run/image"
 	if err := unix.Mount("gpuadm", "/run", "tmpfs", 0, "mode=755"); err != nil {
@@ -231,8 +242,9 @@ func wholeMachine() (at string, disk files.RealDisk, err error) {
 	return at, disk, err
 }
 
-// furnish mounts what programs need: devices, a /run in memory. Of the kernel's objects they see those of the machine
-// that bakes, read-only, without what is mounted among them: its EFI variables say nothing of the image.
+// furnish mounts what programs need: devices, a /run in memory. Of the kernel's objects they see
+// those of the machine that bakes, read-only, without what is mounted among them: its EFI variables
+// say nothing of the image.
 func (r *rooms) furnish() error {
 	nodev := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
 	_ = unix.MountSetattr(int(r.dir), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &nodev) // see become

@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// What a failed command says goes into errors, and from there to the journal and the API server: it has no secrets.
+// What a failed command says goes into errors, and from there to the journal and the API server: it
+// has no secrets.
 func TestStderrIsMasked(t *testing.T) {
 	h, err := local.Open("/")
 	must.OK(t, err)

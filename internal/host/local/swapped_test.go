@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
-// swapped is a folder of another user's with a root folder in it, and something else that gets its name.
+// swapped is a folder of another user's with a root folder in it, and something else that gets its
+// name.
 type swapped struct {
 	parent string
 	img    string // the name that is opened
@@ -66,7 +67,8 @@ func all(t *testing.T, dir string) string {
 	return words.String()
 }
 
-// inMemory is a folder on a file system in memory where there is one: a disk's fsync would take most of the time.
+// inMemory is a folder on a file system in memory where there is one: a disk's fsync would take
+// most of the time.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "gpuadm-test-")
@@ -112,7 +114,8 @@ func (s swapped) exchange(t *testing.T) {
 	must.OK(t, unix.Renameat2(unix.AT_FDCWD, s.img, unix.AT_FDCWD, s.other, unix.RENAME_EXCHANGE))
 }
 
-// work is one of each operation. It returns how many of them did not do what they should in the root folder.
+// work is one of each operation. It returns how many of them did not do what they should in the
+// root folder.
 func work(t *testing.T, h *folder) (failed int) {
 	t.Helper()
 	attr := host.Attr{Mode: 0o644}
@@ -151,8 +154,8 @@ func work(t *testing.T, h *folder) (failed int) {
 	return failed
 }
 
-// TestRootIsOpenedOnce puts something else in the place of a root folder that is open: all that comes then is done in the
-// folder that was opened, and nothing outside.
+// TestRootIsOpenedOnce puts something else in the place of a root folder that is open: all that
+// comes then is done in the folder that was opened, and nothing outside.
 func TestRootIsOpenedOnce(t *testing.T) {
 	swappedRoots(t, func(t *testing.T, s swapped) {
 		h := must.Get(Open(s.img))(t).(*folder)
@@ -179,8 +182,8 @@ func (s swapped) wants(t *testing.T, at string) {
 	check.That(t, is == s.was, "outside of the root there is\n%s\nand there was\n%s", is, s.was)
 }
 
-// TestSwappedRoot has a process without rights exchange the root folder for a link or another folder as fast as it can, while
-// files are read and written.
+// TestSwappedRoot has a process without rights exchange the root folder for a link or another
+// folder as fast as it can, while files are read and written.
 func TestSwappedRoot(t *testing.T) {
 	swappedRoots(t, func(t *testing.T, s swapped) {
 		h := must.Get(Open(s.img))(t).(*folder)
@@ -195,7 +198,8 @@ func TestSwappedRoot(t *testing.T) {
 	})
 }
 
-// TestRootBehindALink: a user who may write where the root folder lies can put a link in its place before it is opened, too.
+// TestRootBehindALink: a user who may write where the root folder lies can put a link in its place
+// before it is opened, too.
 func TestRootBehindALink(t *testing.T) {
 	base := t.TempDir()
 	layTree(t, filepath.Join(base, "img"), "")

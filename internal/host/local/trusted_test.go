@@ -31,7 +31,8 @@ func faults(t *testing.T, h host.View, names ...string) string {
 	return fmt.Sprint(u.Name, u.Owners, u.Modes)
 }
 
-// TestTrusted: who can write to a file, or to a folder on the way to it, can replace what is read there.
+// TestTrusted: who can write to a file, or to a folder on the way to it, can replace what is read
+// there.
 func TestTrusted(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give files to others")
@@ -82,7 +83,8 @@ func TestTrusted(t *testing.T) {
 	})
 }
 
-// TestTrustedDevice: what is no file and no folder holds nothing that is read, and a chmod of /dev/null breaks the machine.
+// TestTrustedDevice: what is no file and no folder holds nothing that is read, and a chmod of
+// /dev/null breaks the machine.
 func TestTrustedDevice(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make a device")
@@ -101,7 +103,8 @@ func TestTrustedDevice(t *testing.T) {
 	}
 }
 
-// TestTrustedUnprivileged: without root the caller's own files count as root's, and no other user's do.
+// TestTrustedUnprivileged: without root the caller's own files count as root's, and no other user's
+// do.
 func TestTrustedUnprivileged(t *testing.T) {
 	const folder = "GPUADM_TEST_TRUSTED"
 	if dir := os.Getenv(folder); dir != "" { // the child, without root

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestAttachTogether: the GPUs are attached side by side, not one after the other. Each call returns once all of them are under way.
+// TestAttachTogether: the GPUs are attached side by side, not one after the other. Each call
+// returns once all of them are under way.
 func TestAttachTogether(t *testing.T) {
 	t.Parallel()
 	const count = 8
@@ -29,7 +30,8 @@ func TestAttachTogether(t *testing.T) {
 	}
 }
 
-// TestFabricFaults: the mask names what is wrong, and NVML's summary counts where the mask says nothing that is known.
+// TestFabricFaults: the mask names what is wrong, and NVML's summary counts where the mask says
+// nothing that is known.
 func TestFabricFaults(t *testing.T) {
 	for _, c := range []struct {
 		mask    uint32

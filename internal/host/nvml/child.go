@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child runs gpuadm's own program with a verb, and returns what it has written for its parent; ended says why there is nothing. A child in
-// uninterruptible sleep cannot be killed, and a process with a thread in it cannot end: gpuadm does not wait for the child after its time.
+// child runs gpuadm's own program with a verb, and returns what it has written for its parent;
+// ended says why there is nothing. A child in uninterruptible sleep cannot be killed, and a process
+// with a thread in it cannot end: gpuadm does not wait for the child after its time.
 // Source: proc_pid_stat(5), state D; do_exit and exit_notify in kernel/exit.c of the kernel's tree.
 func child(ctx context.Context, self string, over <-chan time.Time, limit time.Duration, env []string, argv ...string) (text []byte, ended string, err error) {
 	fd, err := unix.MemfdCreate("gpuadm-child", unix.MFD_CLOEXEC)
@@ -81,7 +82,8 @@ func (d *NVML) SayDriver(ctx context.Context) error {
 	return json.NewEncoder(parent()).Encode(said)
 }
 
-// DriverWithin asks the driver in a child. Where it has not answered in time, the error is a NoDriver of the code host.Overdue.
+// DriverWithin asks the driver in a child. Where it has not answered in time, the error is a
+// NoDriver of the code host.Overdue.
 func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
 	began := time.Now()
 	text, ended, err := child(ctx, "/proc/self/exe", time.After(limit), limit, nil, DriverVerb)

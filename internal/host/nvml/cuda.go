@@ -23,7 +23,8 @@ import (
 // CUDAVerb is the verb by which gpuadm starts itself to start CUDA.
 const CUDAVerb = "start-cuda"
 
-// cudaLimit is how long a process may take to start CUDA. It takes longest where no nvidia-persistenced holds the GPUs.
+// cudaLimit is how long a process may take to start CUDA. It takes longest where no
+// nvidia-persistenced holds the GPUs.
 const cudaLimit = 10 * time.Second
 
 const cudaName = "libcuda.so.1"
@@ -34,8 +35,8 @@ type cudaQuestion struct {
 	UVM       []string `json:"uvm"`       // one of which must be the device of unified memory
 }
 
-// CUDA starts CUDA in children. In this process it would be too late for the next driver, and a library that hangs or
-// crashes would take gpuadm with it.
+// CUDA starts CUDA in children. In this process it would be too late for the next driver, and a
+// library that hangs or crashes would take gpuadm with it.
 type CUDA struct {
 	question cudaQuestion
 	self     string   // the program to start
@@ -46,8 +47,9 @@ type CUDA struct {
 	children func() // is called for each child
 }
 
-// NewCUDA takes libcuda from the places of NVML. With a driver container the devices lie below its root, too, and on the machine only
-// once something has made them. Source: gpu-operator, cmd/nvidia-validator (devRoot); nvidia-container-toolkit, pkg/nvcdi (devRoot).
+// NewCUDA takes libcuda from the places of NVML. With a driver container the devices lie below its
+// root, too, and on the machine only once something has made them. Source: gpu-operator,
+// cmd/nvidia-validator (devRoot); nvidia-container-toolkit, pkg/nvcdi (devRoot).
 func NewCUDA(files *files.Files) *CUDA {
 	return &CUDA{
 		question: defaultCUDA(), self: "/proc/self/exe", files: files, record: "/run/gpuadm-cuda.json",
@@ -89,8 +91,9 @@ func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 	d.children()
 	text, ended, err := child(ctx, d.self, d.after(cudaLimit), cudaLimit, append(d.env,
 		"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
-		// A client of a control daemon of MPS would have it start a server, or end one of another user. Where there is no daemon
-		// CUDA goes on without. Source: nvidia-cuda-mps-control(1); https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
+		// A client of a control daemon of MPS would have it start a server, or end one of another
+		// user. Where there is no daemon CUDA goes on without. Source: nvidia-cuda-mps-control(1);
+		// https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
 		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent"), CUDAVerb, string(question))
 	if none.Ended = ended; err != nil || ended != "" {
 		return none, err
@@ -104,7 +107,8 @@ func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 	return got, nil
 }
 
-// StartCUDA is the child: it starts CUDA and writes what it got, to the parent or, where a person has typed the verb, to stdout.
+// StartCUDA is the child: it starts CUDA and writes what it got, to the parent or, where a person
+// has typed the verb, to stdout.
 func StartCUDA(question string) error {
 	q, out := defaultCUDA(), os.Stdout
 	if question != "" {
@@ -118,9 +122,10 @@ func StartCUDA(question string) error {
 	return json.NewEncoder(out).Encode(got)
 }
 
-// openUVM says why none of the names is a device that can be opened. The kernel module makes none: that is done by
-// nvidia-modprobe, by udev's rules, or by cuInit as root. Sources: open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of
-// devices); nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
+// openUVM says why none of the names is a device that can be opened. The kernel module makes none:
+// that is done by nvidia-modprobe, by udev's rules, or by cuInit as root. Sources:
+// open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of devices); nvidia-modprobe,
+// modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
 func openUVM(names []string) string {
 	var why []string
 	for _, name := range names {
@@ -142,7 +147,8 @@ func openUVM(names []string) string {
 	return strings.Join(why, ", ")
 }
 
-// cudaIdentity is what an answer is true of. All of it is read again before a remembered answer counts.
+// cudaIdentity is what an answer is true of. All of it is read again before a remembered answer
+// counts.
 type cudaIdentity struct {
 	Boot    string     `json:"boot"`
 	Of      string     `json:"of"` // the driver and its GPUs, as the caller sees them now
@@ -161,9 +167,11 @@ type cudaRecord struct {
 	Codes   []int  `json:"codes"`
 }
 
-// identity reads what an answer is true of. The kernel gives a module's folder in sysfs a number that no folder before it had.
-// Sources: the kernel's fs/kernfs/dir.c (__kernfs_new_node, idr_alloc_cyclic) and include/linux/kernfs.h (kernfs_ino). A driver
-// container writes its file when it has loaded the modules, and removes it at its end. Sources: gpu-operator,
+// identity reads what an answer is true of. The kernel gives a module's folder in sysfs a number
+// that no folder before it had.
+// Sources: the kernel's fs/kernfs/dir.c (__kernfs_new_node, idr_alloc_cyclic) and
+// include/linux/kernfs.h (kernfs_ino). A driver container writes its file when it has loaded the
+// modules, and removes it at its end. Sources: gpu-operator,
 // assets/state-driver/0400_configmap.yaml, and cmd/nvidia-validator/main.go.
 func (d *CUDA) identity(of string, shown [][]string) cudaIdentity {
 	boot, _ := d.files.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -188,8 +196,8 @@ func fileID(name string) string {
 	return id
 }
 
-// remembered returns the answers of a record that is true of now. One that another user could have written does not count, and neither
-// does any where the device of unified memory has gone.
+// remembered returns the answers of a record that is true of now. One that another user could have
+// written does not count, and neither does any where the device of unified memory has gone.
 func (d *CUDA) remembered(now cudaIdentity) ([]host.CUDA, bool) {
 	if !d.trusted(path.Dir(d.record)) || !d.trusted(d.record) || !d.hasUVM() || now.Boot == "" {
 		return nil, false
@@ -231,8 +239,8 @@ func (d *CUDA) hasUVM() bool {
 	return false
 }
 
-// remember keeps answers in which all worked, if nothing that they are true of changed meanwhile. Where it cannot, as a user who is not
-// root, CUDA is started again the next time.
+// remember keeps answers in which all worked, if nothing that they are true of changed meanwhile.
+// Where it cannot, as a user who is not root, CUDA is started again the next time.
 func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
 	if !reflect.DeepEqual(before, after) || len(answers) == 0 {
 		return

@@ -110,7 +110,8 @@ func TestCUDAStarts(t *testing.T) {
 	}
 }
 
-// TestCUDALacks: without the device of unified memory, or without the library, nothing works, whatever the rest says.
+// TestCUDALacks: without the device of unified memory, or without the library, nothing works,
+// whatever the rest says.
 func TestCUDALacks(t *testing.T) {
 	c := newCUDATest(t, "H100-80")
 	whole, _ := c.uuids()
@@ -130,7 +131,8 @@ func TestCUDALacks(t *testing.T) {
 	check.That(t, !got.Works() && got.NoLibrary == "libcuda.so.1 has no cuInit", "with another library: %+v", got)
 }
 
-// TestCUDAHangs: a child that does not answer is killed with its whole group once its 10 seconds are over.
+// TestCUDAHangs: a child that does not answer is killed with its whole group once its 10 seconds
+// are over.
 func TestCUDAHangs(t *testing.T) {
 	c := newCUDATest(t, "H100-80")
 	whole, _ := c.uuids()
@@ -175,8 +177,8 @@ func TestCUDAStopped(t *testing.T) {
 	check.That(t, errors.Is(err, stop), "%+v %v", got, err)
 }
 
-// TestCUDAPartitions: a process sees one MIG device, and no GPU beside it, so each is asked about by itself; a GPU in MIG mode
-// without instances has no devices, which is no failure.
+// TestCUDAPartitions: a process sees one MIG device, and no GPU beside it, so each is asked about
+// by itself; a GPU in MIG mode without instances has no devices, which is no failure.
 func TestCUDAPartitions(t *testing.T) {
 	c := newCUDATest(t, "H100-80:3")
 	t.Setenv("FAKENVML_STATE", c.fake.State)
@@ -210,7 +212,8 @@ func TestCUDAPartitions(t *testing.T) {
 	}
 }
 
-// TestCUDARemembered: a second look starts nothing, until something is not what it was. What does not work is looked at each time.
+// TestCUDARemembered: a second look starts nothing, until something is not what it was. What does
+// not work is looked at each time.
 func TestCUDARemembered(t *testing.T) {
 	c := newCUDATest(t, "H100-80:2")
 	whole, _ := c.uuids()

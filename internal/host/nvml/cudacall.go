@@ -40,7 +40,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// callCUDA loads the first library that there is, and starts CUDA. It never comes back from a library that hangs.
+// callCUDA loads the first library that there is, and starts CUDA. It never comes back from a
+// library that hangs.
 func callCUDA(libraries []string) host.CUDA {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
-// NVML is NVML, the driver's library. It is opened for each call and shut down after it: an open NVML holds
-// /dev/nvidiactl, and the kernel module could not be unloaded.
+// NVML is NVML, the driver's library. It is opened for each call and shut down after it: an open
+// NVML holds /dev/nvidiactl, and the kernel module could not be unloaded.
 type NVML struct {
 	files     *files.Files     // where the module's version and the libraries are looked up
 	libraries []string         // in the order of preference: a name for the loader, or paths
@@ -27,7 +27,8 @@ type NVML struct {
 	one       sync.Mutex       // go-nvml keeps which symbols the library has in variables of its own
 }
 
-// offer is what the GPUs of a model can be partitioned into: it is the same for all of them and as long as the driver is.
+// offer is what the GPUs of a model can be partitioned into: it is the same for all of them and as
+// long as the driver is.
 type offer struct {
 	profiles []host.Profile
 	compute  map[int][]host.ComputeProfile // by the profile's id; the driver says it once an instance exists
@@ -38,10 +39,12 @@ const (
 	noLibrary = "LIBRARY_NOT_FOUND" // NVML's answer where there is no library
 )
 
-// driverContainer is the root of a driver container: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
+// driverContainer is the root of a driver container:
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
 const driverContainer = "/run/nvidia/driver"
 
-// New opens the first of the libraries that is there, or of those that may be NVML where none is named.
+// New opens the first of the libraries that is there, or of those that may be NVML where none is
+// named.
 func New(files *files.Files, libraries ...string) *NVML {
 	if len(libraries) == 0 {
 		libraries = driverLibraries(nvmlName)
@@ -49,9 +52,11 @@ func New(files *files.Files, libraries ...string) *NVML {
 	return &NVML{files: files, libraries: libraries}
 }
 
-// driverLibraries lists where a library of the driver may lie: where the loader finds it, else below the root of a driver container,
-// else in a folder of Container-Optimized OS, whose /usr is read-only: GKE's installer puts it into the first one, the installer for
-// machines without GKE into the second one: https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
+// driverLibraries lists where a library of the driver may lie: where the loader finds it, else
+// below the root of a driver container, else in a folder of Container-Optimized OS, whose /usr is
+// read-only: GKE's installer puts it into the first one, the installer for machines without GKE
+// into the second one: https://github.com/GoogleCloudPlatform/container-engine-accelerators,
+// nvidia-driver-installer/cos.
 func driverLibraries(name string) []string {
 	libraries := []string{name}
 	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
@@ -97,8 +102,9 @@ func (d *NVML) inWords(code string) *host.NoDriver {
 	return &host.NoDriver{Why: "NVML cannot be initialised: " + code, Try: "dmesg | grep NVRM says why"}
 }
 
-// mismatch says which versions do not fit, and whether it is only this process that is behind: the loader never unloads
-// a library that a program has called by name, so it stays the library that was there when NVML was first asked.
+// mismatch says which versions do not fit, and whether it is only this process that is behind: the
+// loader never unloads a library that a program has called by name, so it stays the library that
+// was there when NVML was first asked.
 func (d *NVML) mismatch(module string) *host.NoDriver {
 	loaded, deleted := d.loadedLibrary()
 	version := strings.TrimPrefix(path.Base(loaded), "libnvidia-ml.so.")
@@ -130,7 +136,8 @@ func (d *NVML) moduleVersion() string {
 	return printable(strings.TrimSpace(string(data)))
 }
 
-// loadedLibrary is the file that this process has loaded NVML from, and whether that file is gone: proc_pid_maps(5).
+// loadedLibrary is the file that this process has loaded NVML from, and whether that file is gone:
+// proc_pid_maps(5).
 func (d *NVML) loadedLibrary() (file string, deleted bool) {
 	maps, err := d.files.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -143,7 +150,8 @@ func (d *NVML) loadedLibrary() (file string, deleted bool) {
 	return string(found[1]), len(found[2]) > 0
 }
 
-// lostAddresses are the GPUs that the kernel module has and NVML gave no handle for, by PCI address.
+// lostAddresses are the GPUs that the kernel module has and NVML gave no handle for, by PCI
+// address.
 func (d *NVML) lostAddresses(answered []host.GPU) []string {
 	have := map[string]bool{}
 	for _, g := range answered {

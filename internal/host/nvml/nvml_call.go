@@ -60,7 +60,8 @@ func (d *NVML) session(ctx context.Context, do func(nvmlSession) error) error {
 	return d.because(noLibrary)
 }
 
-// required are the symbols that every driver since R470 has: nvml.h of CUDA 11.4 and newer. Others are looked for before a call: see has.
+// required are the symbols that every driver since R470 has: nvml.h of CUDA 11.4 and newer. Others
+// are looked for before a call: see has.
 const required = `nvmlInit_v2 nvmlShutdown nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion nvmlDeviceGetCount_v2
 	nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetPciInfo_v3 nvmlDeviceGetMinorNumber
 	nvmlDeviceGetName nvmlDeviceGetUUID nvmlDeviceGetSerial nvmlDeviceGetMemoryInfo nvmlDeviceGetCudaComputeCapability nvmlDeviceGetArchitecture
@@ -73,8 +74,8 @@ const required = `nvmlInit_v2 nvmlShutdown nvmlSystemGetDriverVersion nvmlSystem
 	nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId
 	nvmlDeviceGetAttributes_v2`
 
-// open loads a library and initialises it, if it has what all sessions call: see has. go-nvml's own lookup needs a library that is
-// initialised already.
+// open loads a library and initialises it, if it has what all sessions call: see has. go-nvml's own
+// lookup needs a library that is initialised already.
 func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDriver) {
 	l := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if l.Open() != nil {
@@ -98,8 +99,9 @@ func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDrive
 
 func (s nvmlSession) End() { s.Shutdown() }
 
-// has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
-// --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.
+// has says whether the library has one of the symbols. To call one it lacks ends the process:
+// go-nvml is linked with --unresolved-symbols=ignore-in-object-files, and the loader finds out at
+// the call.
 func (s nvmlSession) has(symbols ...string) bool {
 	return slices.ContainsFunc(symbols, func(symbol string) bool { return s.Extensions().LookupSymbol(symbol) == nil })
 }
@@ -144,7 +146,8 @@ const codes = `SUCCESS UNINITIALIZED INVALID_ARGUMENT NOT_SUPPORTED NO_PERMISSIO
 	RESET_REQUIRED OPERATING_SYSTEM LIB_RM_VERSION_MISMATCH IN_USE MEMORY NO_DATA VGPU_ECC_NOT_SUPPORTED INSUFFICIENT_RESOURCES
 	FREQ_NOT_SUPPORTED ARGUMENT_VERSION_MISMATCH DEPRECATED NOT_READY GPU_NOT_FOUND INVALID_STATE RESET_TYPE_NOT_SUPPORTED`
 
-// nvmlCode is NVML's name of an answer, without ERROR_. NVML's own nvmlErrorString is a sentence, and needs the library.
+// nvmlCode is NVML's name of an answer, without ERROR_. NVML's own nvmlErrorString is a sentence,
+// and needs the library.
 func nvmlCode(ret nvml.Return) string {
 	names := strings.Fields(codes)
 	switch {
@@ -156,8 +159,9 @@ func nvmlCode(ret nvml.Return) string {
 	return names[ret]
 }
 
-// SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
-// as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
+// SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any
+// other activation status, as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it
+// is an error.
 func (d *NVML) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 	return d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		delete(s.seen.devices, gpu) // attributes may change, nvml.h says

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// mostInstances is more GPU or compute instances of one profile than any GPU has. NVML's own number is too low on A30, so it
-// gives no room for the list.
+// mostInstances is more GPU or compute instances of one profile than any GPU has. NVML's own number
+// is too low on A30, so it gives no room for the list.
 const mostInstances = 32
 
 // mig reads whether a GPU can be partitioned, and how it is.
@@ -99,7 +99,8 @@ func copied(list []host.Profile) []host.Profile {
 	return list
 }
 
-// model is what GPUs have in common that offer the same, as far as NVML says it. Names of profiles follow from the memory.
+// model is what GPUs have in common that offer the same, as far as NVML says it. Names of profiles
+// follow from the memory.
 func (r *reading) model() string {
 	return strings.Join([]string{r.seen.version, r.gpu.Name, r.gpu.Device, r.gpu.Sub, strconv.FormatUint(r.gpu.Memory, 10)}, "|")
 }
@@ -284,7 +285,8 @@ func (r *reading) clients() {
 	}
 }
 
-// once sorts numbers and takes those out that are there twice: a process may use a GPU in several ways.
+// once sorts numbers and takes those out that are there twice: a process may use a GPU in several
+// ways.
 func once(pids []int) []int {
 	slices.Sort(pids)
 	return slices.Compact(pids)

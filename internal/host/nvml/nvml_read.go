@@ -85,9 +85,11 @@ type handle struct {
 	ret nvml.Return
 }
 
-// attach asks for the handles of all GPUs side by side: the driver attaches a GPU that no process holds at this call, which takes 1 to 3
-// seconds. NVML may be called from several threads (https://docs.nvidia.com/deploy/nvml-api/nvml-api-reference.html), and since R550 the
-// driver starts several GPUs at a time (RmRelaxedGspInitLocking in https://github.com/NVIDIA/open-gpu-kernel-modules, nvrm_registry.h).
+// attach asks for the handles of all GPUs side by side: the driver attaches a GPU that no process
+// holds at this call, which takes 1 to 3 seconds. NVML may be called from several threads
+// (https://docs.nvidia.com/deploy/nvml-api/nvml-api-reference.html), and since R550 the driver
+// starts several GPUs at a time (RmRelaxedGspInitLocking in
+// https://github.com/NVIDIA/open-gpu-kernel-modules, nvrm_registry.h).
 func attach(s nvml.Interface, count int) []handle {
 	all := make([]handle, count)
 	var under sync.WaitGroup
@@ -98,7 +100,8 @@ func attach(s nvml.Interface, count int) []handle {
 	return all
 }
 
-// read reads the GPU with an index. A GPU that does not answer is Lost; the error is for a GPU that only root can read.
+// read reads the GPU with an index. A GPU that does not answer is Lost; the error is for a GPU that
+// only root can read.
 func (s nvmlSession) read(index int, of handle) (host.GPU, error) {
 	r := reading{nvmlSession: s, Device: of.Device, gpu: host.GPU{Index: index, Minor: -1}}
 	if of.ret != nvml.SUCCESS {
@@ -140,7 +143,8 @@ func whyLost(call string, ret nvml.Return) string {
 	return call + " answers " + nvmlCode(ret)
 }
 
-// got says whether an optional answer is there: a GPU that is lost, or must be reset, gives none at all.
+// got says whether an optional answer is there: a GPU that is lost, or must be reset, gives none at
+// all.
 func (r *reading) got(call string, ret nvml.Return) bool {
 	if r.lost == "" && (ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED) {
 		r.lost = whyLost(call, ret)
@@ -235,7 +239,8 @@ func (r *reading) health() error {
 	return nil
 }
 
-// alarms asks what doctor alone goes by. Field 230: nvml.h of R565 and newer; https://github.com/NVIDIA/DCGM/issues/263.
+// alarms asks what doctor alone goes by. Field 230: nvml.h of R565 and newer;
+// https://github.com/NVIDIA/DCGM/issues/263.
 func (r *reading) alarms() {
 	g := &r.gpu
 	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
@@ -260,9 +265,11 @@ func (r *reading) alarms() {
 	}
 }
 
-// fabricFaults are what NVML says is wrong: nvml.h, nvmlGpuFabricInfo_v3_t. Of the mask's two-bit fields 1 is a fault and 2 is healthy; of the
-// configuration's field 1 is healthy; 0 means not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
-// The summary, of R580 and newer, is NVML's own judgement, also of what newer drivers put into the mask: the change log of NVML's API, 615.
+// fabricFaults are what NVML says is wrong: nvml.h, nvmlGpuFabricInfo_v3_t. Of the mask's two-bit
+// fields 1 is a fault and 2 is healthy; of the configuration's field 1 is healthy; 0 means not
+// supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent. The
+// summary, of R580 and newer, is NVML's own judgement, also of what newer drivers put into the
+// mask: the change log of NVML's API, 615.
 func fabricFaults(mask uint32, summary uint8) string {
 	var list []string
 	for _, f := range []struct {
@@ -282,8 +289,9 @@ func fabricFaults(mask uint32, summary uint8) string {
 	return strings.Join(list, ", ")
 }
 
-// licence says whether a virtual machine's GPU has the licence that its guest driver asks for. A GPU that needs none says so, or has no feature
-// switched on; of one whose day is over NVML says the day. Source: nvml.h, nvmlGridLicensableFeatures_t.
+// licence says whether a virtual machine's GPU has the licence that its guest driver asks for. A
+// GPU that needs none says so, or has no feature switched on; of one whose day is over NVML says
+// the day. Source: nvml.h, nvmlGridLicensableFeatures_t.
 func (r *reading) licence() string {
 	mode, ret := r.GetVirtualizationMode()
 	if !r.got("nvmlDeviceGetVirtualizationMode", ret) || mode != nvml.GPU_VIRTUALIZATION_MODE_VGPU && mode != nvml.GPU_VIRTUALIZATION_MODE_PASSTHROUGH {
@@ -308,8 +316,9 @@ func (r *reading) licence() string {
 	return state
 }
 
-// slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap, are no fault: nvml.h,
-// nvmlClocksEventReasons; https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
+// slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap,
+// are no fault: nvml.h, nvmlClocksEventReasons;
+// https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
 func (r *reading) slowed() string {
 	reasons, ret := r.GetCurrentClocksThrottleReasons()
 	switch {

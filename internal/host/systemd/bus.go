@@ -26,7 +26,8 @@ type bus struct {
 	off  bool         // it did not answer
 }
 
-// connect returns the connection, a new one if it broke: systemd drops all of them when it is upgraded.
+// connect returns the connection, a new one if it broke: systemd drops all of them when it is
+// upgraded.
 func (b *bus) connect() (*dbus.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,7 +58,8 @@ func (b *bus) close() {
 	}
 }
 
-// connectIn makes a connection in a time. The context that a connection is made with ends it, so that it is not the caller's.
+// connectIn makes a connection in a time. The context that a connection is made with ends it, so
+// that it is not the caller's.
 func connectIn[T any](limit time.Duration, dial func(context.Context) (T, error)) (conn T, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	late := time.AfterFunc(limit, cancel)
@@ -70,7 +72,8 @@ func connectIn[T any](limit time.Duration, dial func(context.Context) (T, error)
 	return conn, err
 }
 
-// dial takes root's private way to systemd first: it needs no message bus, which may be down or not yet up.
+// dial takes root's private way to systemd first: it needs no message bus, which may be down or not
+// yet up.
 func dial(ctx context.Context) (*dbus.Conn, error) {
 	if os.Geteuid() == 0 {
 		if conn, err := dbus.NewSystemdConnectionContext(ctx); err == nil {
@@ -80,8 +83,9 @@ func dial(ctx context.Context) (*dbus.Conn, error) {
 	return dialBus(ctx)
 }
 
-// dialBus takes the message bus, which reports the ends of jobs only to subscribers. After a restart of the message bus systemd may hold a
-// client for subscribed that had this one's name before: https://github.com/systemd/systemd/issues/2735.
+// dialBus takes the message bus, which reports the ends of jobs only to subscribers. After a
+// restart of the message bus systemd may hold a client for subscribed that had this one's name
+// before: https://github.com/systemd/systemd/issues/2735.
 func dialBus(ctx context.Context) (*dbus.Conn, error) {
 	conn, err := dbus.NewSystemConnectionContext(ctx)
 	if err != nil {
@@ -146,7 +150,8 @@ func (b *bus) resetFailed(ctx context.Context, name string) {
 	_ = b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
 }
 
-// link changes a unit's links, for good, and returns which; then systemd reads all unit files again, as systemctl has it do.
+// link changes a unit's links, for good, and returns which; then systemd reads all unit files
+// again, as systemctl has it do.
 func (b *bus) link(ctx context.Context, name, change string) (changed []string, err error) {
 	names := []string{name}
 	err = b.call(func(conn *dbus.Conn) (err error) {
@@ -222,7 +227,8 @@ const systemdName = "org.freedesktop.systemd1"
 // busLimit is how long the message bus has to answer. One that does not is not asked again.
 const busLimit = time.Second
 
-// short asks for what makes a Unit over the message bus: a unit has 300 properties, and systemd builds all that it has for each private connection.
+// short asks for what makes a Unit over the message bus: a unit has 300 properties, and systemd
+// builds all that it has for each private connection.
 func (b *bus) short(ctx context.Context, name string) (properties, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -269,8 +275,9 @@ func (b *bus) short(ctx context.Context, name string) (properties, error) {
 	return p, ask(more...)
 }
 
-// Job is a command that the machine's systemd runs as a unit of its own. It outlives the process that asked for it: a pod's
-// process stays in the pod's control group and dies with it, and a container engine that is restarted may take the pod along.
+// Job is a command that the machine's systemd runs as a unit of its own. It outlives the process
+// that asked for it: a pod's process stays in the pod's control group and dies with it, and a
+// container engine that is restarted may take the pod along.
 type Job struct {
 	Unit   string   // "gpuadm-daemonset.service"
 	About  string   // its description
@@ -281,8 +288,8 @@ type Job struct {
 // jobPoll is how often gpuadm checks a unit that another process has started.
 const jobPoll = time.Second
 
-// Run has systemd run the job, waits for its end, and returns its exit status. If the unit runs already, that is waited for.
-// It is the systemd to which the /run/systemd of this process belongs.
+// Run has systemd run the job, waits for its end, and returns its exit status. If the unit runs
+// already, that is waited for. It is the systemd to which the /run/systemd of this process belongs.
 func (j Job) Run(ctx context.Context) (status int, err error) {
 	b := &bus{}
 	defer b.close()
@@ -315,9 +322,11 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 	props := []dbus.Property{
 		dbus.PropDescription(j.About),
 		dbus.PropType("oneshot"), // the start's job ends with the command
-		// false: where the command fails, the unit fails. go-systemd names this argument as the opposite of what it means to systemd.
-		// Sources: https://github.com/coreos/go-systemd/issues/510; systemd, src/core/dbus-execute.c, where true is
-		// EXEC_COMMAND_IGNORE_FAILURE; measured on systemd 252.
+		// false: where the command fails, the unit fails. go-systemd names this argument as the
+		// opposite of what it means to systemd.
+		// Sources: https://github.com/coreos/go-systemd/issues/510; systemd,
+		// src/core/dbus-execute.c, where true is EXEC_COMMAND_IGNORE_FAILURE; measured on systemd
+		// 252.
 		dbus.PropExecStart(j.Argv, false),
 		{Name: "KillMode", Value: godbus.MakeVariant("process")}, // a package manager at work must not be killed in its midst
 		{Name: "TimeoutStartUSec", Value: godbus.MakeVariant(^uint64(0))},

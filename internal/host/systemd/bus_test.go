@@ -26,7 +26,8 @@ type manager struct {
 	load   string        // the unit's state
 }
 
-// Subscribe answers as systemd does to a client that has the name of one from before a restart of the message bus.
+// Subscribe answers as systemd does to a client that has the name of one from before a restart of
+// the message bus.
 func (*manager) Subscribe() *godbus.Error {
 	return godbus.NewError(systemdName+".AlreadySubscribed", []any{"Client is already subscribed."})
 }
@@ -112,7 +113,8 @@ func TestBusNotFound(t *testing.T) {
 	check.That(t, err == nil && p.unit().Load == "not-found" && m.asked.Load() == 3, "%+v, %v, by %d questions", p, err, m.asked.Load())
 }
 
-// TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is one that is not there.
+// TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is
+// one that is not there.
 func TestBusSilent(t *testing.T) {
 	m := &manager{silent: make(chan struct{})}
 	startBus(t, m)

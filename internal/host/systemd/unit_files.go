@@ -29,13 +29,15 @@ func unitFolders() []string {
 	}
 }
 
-// unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not run.
+// unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not
+// run.
 type unitFiles struct {
 	*files.Files
 	folders []listedFolder // those of unitFolders that are there
 }
 
-// listedFolder is one of systemd's folders, and what is in it: most units, and most folders of drop-ins, are looked for in each in vain.
+// listedFolder is one of systemd's folders, and what is in it: most units, and most folders of
+// drop-ins, are looked for in each in vain.
 type listedFolder struct {
 	path   string
 	names  []string // sorted
@@ -48,8 +50,9 @@ func (d listedFolder) has(name string) bool {
 	return found || !d.listed
 }
 
-// unitsOf lists the folders, by ReadDir or by a reader that remembers. The distribution's own has hundreds of files: to look for the few names that
-// are asked for takes less time than to list it. On most machines /lib is /usr/lib, and nothing new is in it.
+// unitsOf lists the folders, by ReadDir or by a reader that remembers. The distribution's own has
+// hundreds of files: to look for the few names that are asked for takes less time than to list it.
+// On most machines /lib is /usr/lib, and nothing new is in it.
 func unitsOf(f *files.Files, list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}
 	for _, folder := range unitFolders() {
@@ -115,7 +118,8 @@ func (u unitFiles) list(name string) (unitFile, error) {
 	return found, err
 }
 
-// find looks for a unit's own file. Instances of templates are not looked for: gpuadm has to do with none.
+// find looks for a unit's own file. Instances of templates are not looked for: gpuadm has to do
+// with none.
 func (u unitFiles) find(name string) (file string, masked bool, err error) {
 	for _, folder := range u.folders {
 		if !folder.has(name) {
@@ -143,8 +147,8 @@ func (u unitFiles) find(name string) (file string, masked bool, err error) {
 	return "", false, nil
 }
 
-// dropins lists the drop-ins of a unit in the order systemd reads them: by their own name, of those with
-// the same name the one in the more special folder. systemd.unit(5).
+// dropins lists the drop-ins of a unit in the order systemd reads them: by their own name, of those
+// with the same name the one in the more special folder. systemd.unit(5).
 func (u unitFiles) dropins(name string) ([]string, error) {
 	kind := path.Ext(name)
 	names := []string{name + ".d"}
@@ -191,7 +195,8 @@ func (u unitFiles) dropins(name string) ([]string, error) {
 }
 
 // install collects the [Install] section of a unit's files. An empty value drops what came before.
-// Of drop-ins only the unit's own count, as for systemctl (unit_file_search in systemd's install.c).
+// Of drop-ins only the unit's own count, as for systemctl (unit_file_search in systemd's
+// install.c).
 func (u unitFiles) install(name string, files []string) (map[string][]string, error) {
 	all := map[string][]string{}
 	for i, file := range files {
@@ -220,7 +225,8 @@ func (u unitFiles) install(name string, files []string) (map[string][]string, er
 	return all, nil
 }
 
-// enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be, not what is.
+// enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be,
+// not what is.
 func (u unitFiles) enabled(name string, install map[string][]string) (string, error) {
 	if links, err := u.links(name); err != nil {
 		return "", err
@@ -241,7 +247,8 @@ func (u unitFiles) enabled(name string, install map[string][]string) (string, er
 	return "static", nil
 }
 
-// LinkFolders lists the folders of the links that enable units. Where no systemd runs, gpuadm makes these links itself.
+// LinkFolders lists the folders of the links that enable units. Where no systemd runs, gpuadm makes
+// these links itself.
 func LinkFolders(v host.View) []string {
 	folders := []string{unitFolder}
 	names, _ := v.ReadDir(unitFolder) // a machine without it has no links
@@ -254,8 +261,8 @@ func LinkFolders(v host.View) []string {
 	return folders
 }
 
-// links lists the links that enable a unit: those with its name in the .wants, .requires and .upholds folders of others,
-// and those beside it that lead to it under another name.
+// links lists the links that enable a unit: those with its name in the .wants, .requires and
+// .upholds folders of others, and those beside it that lead to it under another name.
 func (u unitFiles) links(name string) ([]string, error) {
 	names, err := u.ReadDir(unitFolder)
 	if errors.Is(err, fs.ErrNotExist) {

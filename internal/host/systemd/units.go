@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd asks systemd about units and changes them over D-Bus, and knows what their files say where no systemd runs.
+// Package systemd asks systemd about units and changes them over D-Bus, and knows what their files
+// say where no systemd runs.
 package systemd
 
 import (
@@ -18,14 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Time limits for systemd: a look is quick, a change of links reloads all unit files, a job may pull in many units.
+// Time limits for systemd: a look is quick, a change of links reloads all unit files, a job may
+// pull in many units.
 const (
 	lookLimit = 30 * time.Second
 	linkLimit = 2 * time.Minute
 	jobLimit  = 10 * time.Minute
 )
 
-// Manager is the running machine's service manager, asked over D-Bus. Where none runs, it goes by the unit files alone.
+// Manager is the running machine's service manager, asked over D-Bus. Where none runs, it goes by
+// the unit files alone.
 type Manager struct {
 	files *files.Files
 	bus   bus
@@ -63,9 +66,10 @@ func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 	return u, nil
 }
 
-// look asks systemd for a unit, and the files for what systemd does not know yet: its own NeedDaemonReload is blind to
-// a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
-// last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
+// look asks systemd for a unit, and the files for what systemd does not know yet: its own
+// NeedDaemonReload is blind to a first drop-in in a new folder and to a file that hides the unit's
+// (seen with 252; it looks in the folders it saw at its last reload: unit_file_find_dirs). A
+// restart then goes without them, though the process is younger than all files.
 func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
 	found, err := s.unitFiles(ctx).list(name)
 	if err != nil {
@@ -90,7 +94,8 @@ func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
 	return u, nil
 }
 
-// uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.
+// uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine
+// sleeps.
 func uptime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -122,7 +127,8 @@ func (p properties) unit() host.Unit {
 	}
 	u.Files = append(u.Files, get[[]string](p, "DropInPaths")...)
 	if u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
-		// A unit without a main process (a socket, a oneshot that remains) counts from when it did what it does.
+		// A unit without a main process (a socket, a oneshot that remains) counts from when it did
+		// what it does.
 		for _, at := range []string{"ExecMainStartTimestamp", "ActiveEnterTimestamp"} {
 			if wall := get[uint64](p, at); wall != 0 {
 				u.Started = time.UnixMicro(int64(wall))
@@ -148,7 +154,8 @@ func (s *Manager) Set(ctx context.Context, name string, to host.UnitChange) erro
 	return nil
 }
 
-// link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
+// link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand,
+// as systemctl does in a chroot.
 func (s *Manager) link(ctx context.Context, name, change string) error {
 	if !s.runs() {
 		return unitsOf(s.files, s.files.ReadDir).set(name, change)
@@ -184,7 +191,8 @@ func (s *Manager) sync(changed []string) error {
 	return nil
 }
 
-// job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed unit files first.
+// job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed
+// unit files first.
 func (s *Manager) job(ctx context.Context, name, job string) error {
 	if !s.runs() {
 		return errNotRunning
@@ -201,12 +209,14 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 		}
 	}
 	if job == "start" || job == "restart" {
-		// Else a unit that failed often, or that a run restarted often, does not start though its cause is fixed: StartLimitBurst in systemd.unit(5).
+		// Else a unit that failed often, or that a run restarted often, does not start though its
+		// cause is fixed: StartLimitBurst in systemd.unit(5).
 		s.bus.resetFailed(ctx, name)
 	}
 	result, err := s.bus.job(ctx, name, job)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-		// The file of a unit it needs may have changed as well: "failed to load properly, please reload".
+		// The file of a unit it needs may have changed as well: "failed to load properly, please
+		// reload".
 		if err := s.bus.reload(ctx); err != nil {
 			return err
 		}
@@ -222,7 +232,8 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	return outcome(name, job, result, after)
 }
 
-// outcome says whether a unit is as the job should have left it. The end of the job is not enough: a daemon may start and end at once.
+// outcome says whether a unit is as the job should have left it. The end of the job is not enough:
+// a daemon may start and end at once.
 func outcome(name, job, result string, after properties) error {
 	active, sub, why := get[string](after, "ActiveState"), get[string](after, "SubState"), get[string](after, "Result")
 	see := "journalctl -u " + name + " says why"
@@ -240,7 +251,8 @@ func outcome(name, job, result string, after properties) error {
 		return nil
 	case active == "failed" || sub == "auto-restart" || sub == "auto-restart-queued":
 		return fmt.Errorf("it started and died; %s", see)
-	// systemd unloads a unit that has ended and that no other refers to, with its conditions: their time is then 0.
+	// systemd unloads a unit that has ended and that no other refers to, with its conditions: their
+	// time is then 0.
 	case active == "inactive" && !get[bool](after, "ConditionResult") && get[uint64](after, "ConditionTimestamp") != 0:
 		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
 	}

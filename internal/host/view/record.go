@@ -21,9 +21,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// Recorder is a View that records all that is read, so that the machine can be simulated elsewhere with the same answers.
-// An allow-list decides what is written down: of all other files only that they exist and their size. What processes do, what daemons and the
-// network say, how much room is left and what CUDA answers is not noted.
+// Recorder is a View that records all that is read, so that the machine can be simulated elsewhere
+// with the same answers. An allow-list decides what is written down: of all other files only that
+// they exist and their size. What processes do, what daemons and the network say, how much room is
+// left and what CUDA answers is not noted.
 type Recorder struct {
 	host.View
 
@@ -215,12 +216,14 @@ func (r *Recorder) Driver(ctx context.Context) (host.Driver, error) {
 	return found, err
 }
 
-// safeList has the files that may leave the machine with their content in a recording, and the commands.
+// safeList has the files that may leave the machine with their content in a recording, and the
+// commands.
 //
 //go:embed safe.txt
 var safeList string
 
-// listed says whether a file's content may be recorded: the first line of the list that matches its name decides.
+// listed says whether a file's content may be recorded: the first line of the list that matches its
+// name decides.
 func listed(name string) bool {
 	for line := range strings.Lines(safeList) {
 		line = strings.TrimSpace(line)
@@ -269,7 +272,8 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// cloudTag says whether a cloud gives all its machines this asset tag of the chassis; else it is an owner's inventory number.
+// cloudTag says whether a cloud gives all its machines this asset tag of the chassis; else it is an
+// owner's inventory number.
 func cloudTag(tag string) bool {
 	switch strings.TrimSpace(tag) {
 	case "7783-7084-3265-9085-8269-3286-77", "Amazon EC2", "OracleCloud.com":
@@ -278,7 +282,8 @@ func cloudTag(tag string) bool {
 	return false
 }
 
-// extract keeps the paragraphs of a dpkg database that are about packages that gpuadm knows, without descriptions.
+// extract keeps the paragraphs of a dpkg database that are about packages that gpuadm knows,
+// without descriptions.
 func extract(data []byte) []byte {
 	known := regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
 	prose := regexp.MustCompile(`(?m)^(Description|Conffiles|Maintainer|Homepage|Original-Maintainer):.*\n([ \t].*\n)*`)

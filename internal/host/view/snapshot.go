@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view makes Views of Views: a snapshot reads each name once, a recording notes what was asked.
+// Package view makes Views of Views: a snapshot reads each name once, a recording notes what was
+// asked.
 package view
 
 import (
@@ -26,11 +27,13 @@ type snapshot struct {
 	links map[string]said[string]
 	leads map[string]said[string] // what Resolve said
 	*driverOnce
-	// kernel is what files of the kernel's own said, for a snapshot that reads these once, too; nil for others.
+	// kernel is what files of the kernel's own said, for a snapshot that reads these once, too; nil
+	// for others.
 	kernel map[string]said[[]byte]
 }
 
-// driverOnce is the driver's first answer that was no error, shared by all that come from one snapshot.
+// driverOnce is the driver's first answer that was no error, shared by all that come from one
+// snapshot.
 type driverOnce struct {
 	driverMu sync.Mutex
 	driver   *host.Driver
@@ -42,10 +45,11 @@ type said[T any] struct {
 	err error
 }
 
-// Snapshot returns a View of the same machine that reads each file, folder and unit once, however many facts and things want to know. It is
-// for what changes nothing, since under it the files stay what they were. What it returns must not be written to. Commands, parts
-// of files (ReadAt) and what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all of its files. What is
-// kept for longer than the snapshot is read of Machine.
+// Snapshot returns a View of the same machine that reads each file, folder and unit once, however
+// many facts and things want to know. It is for what changes nothing, since under it the files stay
+// what they were. What it returns must not be written to. Commands, parts of files (ReadAt) and
+// what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all
+// of its files. What is kept for longer than the snapshot is read of Machine.
 func Snapshot(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s
@@ -60,7 +64,8 @@ func Snapshot(v host.View) host.View {
 	return s
 }
 
-// Machine returns what a snapshot is of, and any other View as it is: by it two Views of one machine are known.
+// Machine returns what a snapshot is of, and any other View as it is: by it two Views of one
+// machine are known.
 func Machine(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s.View
@@ -68,15 +73,16 @@ func Machine(v host.View) host.View {
 	return v
 }
 
-// Gathering is Snapshot for facts: it keeps the kernel's files too, so that all facts are of the same bytes. Looks read these again.
+// Gathering is Snapshot for facts: it keeps the kernel's files too, so that all facts are of the
+// same bytes. Looks read these again.
 func Gathering(v host.View) host.View {
 	s := *Snapshot(v).(*snapshot)
 	s.kernel = map[string]said[[]byte]{}
 	return &s
 }
 
-// kernels says whether a name is one of the kernel's own, or of what programs say of themselves while they run. Systemd's folders below
-// /run are files like others.
+// kernels says whether a name is one of the kernel's own, or of what programs say of themselves
+// while they run. Systemd's folders below /run are files like others.
 func kernels(name string) bool {
 	for _, folder := range []string{"/proc/", "/sys/", "/dev/", "/run/"} {
 		if strings.HasPrefix(name, folder) {

@@ -29,8 +29,9 @@ func (u units) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return u.Manager.Unit(ctx, name)
 }
 
-// TestSnapshot: what a snapshot has read stays what it was, missing or there; the machine beneath it, and the next snapshot, see what
-// has changed. What one reader appends to an answer, or sorts in it, no other reader sees.
+// TestSnapshot: what a snapshot has read stays what it was, missing or there; the machine beneath
+// it, and the next snapshot, see what has changed. What one reader appends to an answer, or sorts
+// in it, no other reader sees.
 func TestSnapshot(t *testing.T) {
 	root := t.TempDir()
 	put := func(name, data string) {
@@ -109,8 +110,8 @@ func TestSnapshotStat(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfKernel: what the kernel says is asked for each time. A module that was loaded between two reads of a plan would
-// otherwise be loaded in one of its files and not in another.
+// TestSnapshotOfKernel: what the kernel says is asked for each time. A module that was loaded
+// between two reads of a plan would otherwise be loaded in one of its files and not in another.
 func TestSnapshotOfKernel(t *testing.T) {
 	root := t.TempDir()
 	v := must.Get(local.Open(root))(t)

@@ -11,8 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// How long a driver and a daemon have to answer a command that only reads. A driver that no nvidia-persistenced holds attaches its GPUs first, in
-// 1 to 3 seconds for eight of them: https://docs.nvidia.com/deploy/driver-persistence/overview.html.
+// How long a driver and a daemon have to answer a command that only reads. A driver that no
+// nvidia-persistenced holds attaches its GPUs first, in 1 to 3 seconds for eight of them:
+// https://docs.nvidia.com/deploy/driver-persistence/overview.html.
 const (
 	driverPatience = 10 * time.Second
 	callPatience   = 2 * time.Second
@@ -26,8 +27,8 @@ type within struct {
 	err    error
 }
 
-// Within returns a View of the same machine that asks the driver once, in another process where it can, and waits 10 seconds for it, and 2
-// for a daemon.
+// Within returns a View of the same machine that asks the driver once, in another process where it
+// can, and waits 10 seconds for it, and 2 for a daemon.
 func Within(v host.View) host.View { return &within{View: v} }
 
 // Driver is View's.

@@ -79,7 +79,8 @@ func TestCall(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "no such file"), "no such socket: %v", err)
 }
 
-// FuzzUnframe gives the answer of a container engine: what is returned is the one message in it, and an error is short.
+// FuzzUnframe gives the answer of a container engine: what is returned is the one message in it,
+// and an error is short.
 func FuzzUnframe(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 2, 'h', 'i'}, "0", "", 200)
 	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 1}, "", "", 200)

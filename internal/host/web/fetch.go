@@ -25,7 +25,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
-// errSize and errDigest are final: the server would send the same bytes again. So is errLong: another try would take as long.
+// errSize and errDigest are final: the server would send the same bytes again. So is errLong:
+// another try would take as long.
 var (
 	errSize   = errors.New("it is larger than expected")
 	errDigest = errors.New("its SHA-256 is another one than expected")
@@ -180,8 +181,9 @@ func worthATry(err error) bool {
 
 var errDowngrade = errors.New("it leads from https to http, or on for ever")
 
-// client is an HTTP client that goes through the proxies and trusts the certificates asked for, and no others of its
-// own environment: what a shell exports must not decide what a root process trusts.
+// client is an HTTP client that goes through the proxies and trusts the certificates asked for, and
+// no others of its own environment: what a shell exports must not decide what a root process
+// trusts.
 func (c Client) client(via host.Via) (*http.Client, error) {
 	transport, err := c.Transport(host.Web{Via: via})
 	if err != nil {
@@ -196,7 +198,8 @@ func (c Client) client(via host.Via) (*http.Client, error) {
 	}}, nil
 }
 
-// paced reads on while there is time left. Only the time that a read takes counts: our own disk may be slow.
+// paced reads on while there is time left. Only the time that a read takes counts: our own disk may
+// be slow.
 type paced struct {
 	in    io.Reader
 	watch *time.Timer   // ends a read without a byte
@@ -214,8 +217,8 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// checked reads on while size and digest are as expected. The last read fails if they are not, so that what was read
-// is never taken for whole.
+// checked reads on while size and digest are as expected. The last read fails if they are not, so
+// that what was read is never taken for whole.
 type checked struct {
 	in   io.Reader
 	left int64
@@ -264,8 +267,8 @@ func Call(ctx context.Context, socket, method string, request []byte) ([]byte, e
 	return unframe(res, body)
 }
 
-// unframe returns the message of an answer, or what its status says. An answer without a message has its status in the
-// headers, others in the trailers.
+// unframe returns the message of an answer, or what its status says. An answer without a message
+// has its status in the headers, others in the trailers.
 func unframe(res *http.Response, body []byte) ([]byte, error) {
 	for _, h := range []http.Header{res.Header, res.Trailer} {
 		if status := h.Get("Grpc-Status"); status != "" && status != "0" {

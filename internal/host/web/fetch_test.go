@@ -186,7 +186,8 @@ func (d *drip) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: d, ContentLength: -1}, nil
 }
 
-// TestFetchHasAFloor: a download that would take days is given up, and a transfer that has stopped is repeated. A slow disk on this machine is no reason.
+// TestFetchHasAFloor: a download that would take days is given up, and a transfer that has stopped
+// is repeated. A slow disk on this machine is no reason.
 func TestFetchHasAFloor(t *testing.T) {
 	const mib = 1 << 20
 	for what, tt := range map[string]struct {

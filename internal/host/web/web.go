@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package web makes the machine's HTTP and gRPC calls, and downloads what is checked for size and digest.
+// Package web makes the machine's HTTP and gRPC calls, and downloads what is checked for size and
+// digest.
 package web
 
 import (
@@ -23,9 +24,10 @@ const (
 	webDial    = 5 * time.Second  // to be connected
 	webSilence = 30 * time.Second // from a request's end to an answer's beginning
 
-	// webPing is after how long a silent HTTP/2 connection is asked whether it lives, and how long it has to answer. Requests share
-	// one, and one that a load balancer or an address translation has forgotten would swallow them until TCP gives it up, after
-	// a quarter of an hour: https://github.com/golang/go/issues/30702.
+	// webPing is after how long a silent HTTP/2 connection is asked whether it lives, and how long
+	// it has to answer. Requests share one, and one that a load balancer or an address translation
+	// has forgotten would swallow them until TCP gives it up, after a quarter of an hour:
+	// https://github.com/golang/go/issues/30702.
 	webPing = 5 * time.Second
 )
 

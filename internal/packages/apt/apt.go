@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apt is the packager of Debian and Ubuntu: it reads the databases and the output of apt and dpkg, and runs both.
+// Package apt is the packager of Debian and Ubuntu: it reads the databases and the output of apt
+// and dpkg, and runs both.
 package apt
 
 import (
@@ -74,10 +75,11 @@ func (a apt) Repair(ctx context.Context, h host.Host) error {
 	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 }
 
-// readOnly keeps apt from writing its caches when gpuadm only queries it. A cache that is younger than all its inputs is used,
-// since apt does not write that; without a cache apt reads all lists for each answer. Its inputs: CheckValidity in
-// apt-pkg/pkgcachegen.cc. apt's settings are an input too, since they select lists. gpuadm's own settings select none, and it
-// writes them between two queries: so the times of the other files count, and not that of their folder.
+// readOnly keeps apt from writing its caches when gpuadm only queries it. A cache that is younger
+// than all its inputs is used, since apt does not write that; without a cache apt reads all lists
+// for each answer. Its inputs: CheckValidity in apt-pkg/pkgcachegen.cc. apt's settings are an input
+// too, since they select lists. gpuadm's own settings select none, and it writes them between two
+// queries: so the times of the other files count, and not that of their folder.
 func readOnly(v host.View) (options []string) {
 	const packagesToo, lists = "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin"
 	made := []string{aptLists, "/etc/apt", "/etc/apt/sources.list.d", dpkgArch, "/var/lib/dpkg/info/apt.list"}
@@ -97,8 +99,8 @@ func readOnly(v host.View) (options []string) {
 	return options
 }
 
-// younger says whether a file was written after others, which may be folders with their files. Of the others the modification
-// time counts, as for apt: see TouchList.
+// younger says whether a file was written after others, which may be folders with their files. Of
+// the others the modification time counts, as for apt: see TouchList.
 func younger(v host.View, file string, others ...string) bool {
 	made, err := v.Stat(file)
 	after := func(at time.Time) bool { return err != nil || at.After(made.Mtime) }
@@ -130,7 +132,8 @@ func (a apt) options() []string {
 	}
 }
 
-// unpinned is for what names each version, or none: pins with patterns cost a question as long as it takes to match all names.
+// unpinned is for what names each version, or none: pins with patterns cost a question as long as
+// it takes to match all names.
 func unpinned() []string {
 	return []string{"-o", "Dir::Etc::Preferences=/dev/null", "-o", "Dir::Etc::PreferencesParts=/dev/null"}
 }
@@ -149,7 +152,8 @@ func install(name string, to packages.State) string {
 	return name + "-"
 }
 
-// Compare orders versions as dpkg does: deb-version(7). A text that is no Debian version sorts before all versions.
+// Compare orders versions as dpkg does: deb-version(7). A text that is no Debian version sorts
+// before all versions.
 func (apt) Compare(a, b string) int {
 	x, errA := version.NewVersion(a)
 	y, errB := version.NewVersion(b)
@@ -164,7 +168,8 @@ func (apt) Compare(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// The messages about a held lock of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock in lib/dpkg/file.c).
+// The messages about a held lock of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock
+// in lib/dpkg/file.c).
 var (
 	markHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
 	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
@@ -204,8 +209,9 @@ func explain(v host.View, out string, err error) error {
 	return t
 }
 
-// dpkgFailed names the packages that a failed dpkg has left half installed, by its database, and adds the output of the first
-// package's script and of its compiler. It returns false where dpkg has not run, or left no such package.
+// dpkgFailed names the packages that a failed dpkg has left half installed, by its database, and
+// adds the output of the first package's script and of its compiler. It returns false where dpkg
+// has not run, or left no such package.
 func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	d, err := readDpkg(v)
 	if err != nil || !strings.Contains(said, "dpkg") {

@@ -39,8 +39,8 @@ func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
 }
 
-// A package's script that builds modules learns from nproc(1) how many compilers to run, in an installation and in a repair:
-// NVIDIA's dkms.conf asks that, and goes by the processors alone.
+// A package's script that builds modules learns from nproc(1) how many compilers to run, in an
+// installation and in a repair: NVIDIA's dkms.conf asks that, and goes by the processors alone.
 func TestScriptsRunFewCompilers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -77,8 +77,9 @@ func TestFullDisk(t *testing.T) {
 	}), "the disk is full", "they need 102", "make room")
 }
 
-// TestReadingOutlivesSnapshot: another process changes dpkg's database between facts, which have read a part of it, and the first look. What
-// the plan reads then is not taken for the new file's by the stages that follow.
+// TestReadingOutlivesSnapshot: another process changes dpkg's database between facts, which have
+// read a part of it, and the first look. What the plan reads then is not taken for the new file's
+// by the stages that follow.
 func TestReadingOutlivesSnapshot(t *testing.T) {
 	const text = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9\n"
 	n := must.Get(simhost.New([]byte("-- var/lib/dpkg/status --\n" + text + "-- etc/os-release --\nID=debian\n")))(t)
@@ -121,7 +122,8 @@ func FuzzCompare(f *testing.F) {
 	})
 }
 
-// Apt reads its caches when it is asked, and never writes them: it is shown none that are older than what they are made of.
+// Apt reads its caches when it is asked, and never writes them: it is shown none that are older
+// than what they are made of.
 func TestCachesAreReadAndNotWritten(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -17,8 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestDeclaredByOthers: a repository that another tool has declared, in each form that apt knows. apt reads its lists afterwards, what else
-// the file declares stays, a second apply does nothing, and undo restores the file, also where its owner has edited it since.
+// TestDeclaredByOthers: a repository that another tool has declared, in each form that apt knows.
+// apt reads its lists afterwards, what else the file declares stays, a second apply does nothing,
+// and undo restores the file, also where its owner has edited it since.
 func TestDeclaredByOthers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

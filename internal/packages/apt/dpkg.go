@@ -35,7 +35,8 @@ type dpkg struct {
 	interrupted bool
 }
 
-// readDpkg reads the database: the status file, what an interrupted dpkg left beside it, and apt's automatic marks.
+// readDpkg reads the database: the status file, what an interrupted dpkg left beside it, and apt's
+// automatic marks.
 func readDpkg(v host.View) (dpkg, error) {
 	status, err := v.ReadFile(facts.DpkgStatus)
 	if err != nil {
@@ -73,7 +74,8 @@ func (d *dpkg) beside(v host.View) error {
 	return nil
 }
 
-// updatesLeft lists the files that an interrupted dpkg has left; beside them dpkg writes tmp.i, which does not count yet.
+// updatesLeft lists the files that an interrupted dpkg has left; beside them dpkg writes tmp.i,
+// which does not count yet.
 func updatesLeft(v host.View) ([]string, error) {
 	names, err := v.ReadDir(dpkgUpdates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +84,8 @@ func updatesLeft(v host.View) ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return strings.Trim(name, "0123456789") != "" }), nil
 }
 
-// nativeArch returns the first line of dpkg's list of architectures, which exists only with foreign ones, else the dpkg
-// package's own.
+// nativeArch returns the first line of dpkg's list of architectures, which exists only with foreign
+// ones, else the dpkg package's own.
 func nativeArch(v host.View, status []byte) string {
 	if list, err := v.ReadFile(dpkgArch); err == nil {
 		if first := strings.Fields(string(list)); len(first) > 0 {
@@ -143,8 +145,8 @@ func entryOf(paragraph []byte) (e entry) {
 	return e
 }
 
-// add adds the entries of paragraphs. A later entry replaces an earlier one. All names and versions share one string, which has
-// about a 24th of the text's size.
+// add adds the entries of paragraphs. A later entry replaces an earlier one. All names and versions
+// share one string, which has about a 24th of the text's size.
 func (d *dpkg) add(text []byte) {
 	var kept strings.Builder
 	kept.Grow(len(text) / 24)
@@ -160,8 +162,8 @@ func (d *dpkg) add(text []byte) {
 	}
 }
 
-// details returns the whole entry of a package. gpuadm asks for few entries, and only where packages are to change: so details
-// searches the text, and a look does not parse them.
+// details returns the whole entry of a package. gpuadm asks for few entries, and only where
+// packages are to change: so details searches the text, and a look does not parse them.
 func (d *dpkg) details(name string) (last entry) {
 	for _, text := range d.read {
 		for e := range entries(text) {
@@ -208,8 +210,8 @@ func dpkgState(version string, status []byte) packages.State {
 	return st
 }
 
-// without returns the state of a package after its removal: dpkg keeps a package's entry as long as it has configuration files,
-// or a script to run when it is purged.
+// without returns the state of a package after its removal: dpkg keeps a package's entry as long as
+// it has configuration files, or a script to run when it is purged.
 func (d *dpkg) without(v host.View, name string) converge.State {
 	p := d.packages[name]
 	if !p.Installed() {
@@ -267,7 +269,8 @@ func fields(paragraph []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// endOfField returns where the field ends: at the first line that neither continues it nor is a comment.
+// endOfField returns where the field ends: at the first line that neither continues it nor is a
+// comment.
 func endOfField(text []byte) int {
 	for at := 0; ; {
 		line := bytes.IndexByte(text[at:], '\n') + 1
@@ -280,7 +283,8 @@ func endOfField(text []byte) int {
 	}
 }
 
-// FilesOf reads dpkg's lists; a package that can be installed for several architectures has its own in the name: dpkg-query(1).
+// FilesOf reads dpkg's lists; a package that can be installed for several architectures has its own
+// in the name: dpkg-query(1).
 func (apt) FilesOf(_ context.Context, v host.View, names []string) (all map[string][]string, err error) {
 	all, native := map[string][]string{}, architecture(v)
 	for _, name := range names {

@@ -107,7 +107,8 @@ func odd() []string {
 	}
 }
 
-// plain reads each field of a paragraph line by line, with its continuations, whatever that costs: deb822(5).
+// plain reads each field of a paragraph line by line, with its continuations, whatever that costs:
+// deb822(5).
 func plain(text string) (all [][][2]string) {
 	for p := range strings.SplitSeq(text, "\n\n") {
 		if strings.TrimSpace(p) == "" {
@@ -141,8 +142,8 @@ func last(fields [][2]string, name string) (value string) {
 	return value
 }
 
-// asPlain has the test fail where a database of a native amd64 that was read from a text, which has marks too, is not what reading
-// it line by line finds.
+// asPlain has the test fail where a database of a native amd64 that was read from a text, which has
+// marks too, is not what reading it line by line finds.
 func asPlain(t *testing.T, d dpkg, text string) {
 	t.Helper()
 	states, details, key := map[string]packages.State{}, map[string]string{}, func(f [][2]string) string {
@@ -201,7 +202,8 @@ type noFiles struct{ host.View }
 
 func (noFiles) ReadFile(string) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// realDatabase has files in the form in which dpkg and apt write them, with n packages of a length that is usual in Debian 12.
+// realDatabase has files in the form in which dpkg and apt write them, with n packages of a length
+// that is usual in Debian 12.
 func realDatabase(n int) map[string]string {
 	var status, marks strings.Builder
 	for i := range n {

@@ -40,7 +40,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A proxy that a file sets for us is a next step where nothing else is known; and what is said already is not said again.
+// A proxy that a file sets for us is a next step where nothing else is known; and what is said
+// already is not said again.
 func TestExplainedProxy(t *testing.T) {
 	t.Parallel()
 	const said = "E: Failed to fetch http://vendor.invalid/x/InRelease  Could not connect to 127.0.0.1:1 (127.0.0.1). - connect (111: Connection refused)\nE: Some index files failed to download."
@@ -64,7 +65,8 @@ func TestExplainedProxy(t *testing.T) {
 	}
 }
 
-// What dpkg has left half done is named by its database, with what its script and the compiler said.
+// What dpkg has left half done is named by its database, with what its script and the compiler
+// said.
 func TestExplainedScript(t *testing.T) {
 	t.Parallel()
 	const status = "-- var/lib/dpkg/status --\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: nvidia-dkms\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 580.95.05-1\n\n"

@@ -31,8 +31,8 @@ func leaves(f *packages.Family, version string, names ...string) func(*packages.
 	}
 }
 
-// A dependency on a virtual package in one version is the packager's to resolve. The Depends and Provides lines are those of
-// 575.57.08 in NVIDIA's repository for Ubuntu 22.04 (test/listings).
+// A dependency on a virtual package in one version is the packager's to resolve. The Depends and
+// Provides lines are those of 575.57.08 in NVIDIA's repository for Ubuntu 22.04 (test/listings).
 func TestVirtualPackageInOneVersion(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -50,8 +50,8 @@ func TestVirtualPackageInOneVersion(t *testing.T) {
 	m.idle(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
 }
 
-// A version that is open in the spec is closed for the dependencies too: Debian 12's open modules are of 535.261.03 while its
-// security pocket has all else in 535.309.01 (test/listings).
+// A version that is open in the spec is closed for the dependencies too: Debian 12's open modules
+// are of 535.261.03 while its security pocket has all else in 535.309.01 (test/listings).
 func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -68,7 +68,8 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	check.That(t, got.Version == "535.261.03-1" && got.Held, "libnvidia-ptxjitcompiler1 is %q", got.String())
 }
 
-// Ubuntu's packages of 590 lead to those of 595: packages.ubuntu.com/noble-updates/libnvidia-extra-590-server.
+// Ubuntu's packages of 590 lead to those of 595:
+// packages.ubuntu.com/noble-updates/libnvidia-extra-590-server.
 func TestOtherBranchIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -117,7 +118,8 @@ func (m *machine) installs() []string {
 	})
 }
 
-// An upgrade to a branch with other names is one transaction: nothing of the old branch is left, and undo brings it back.
+// An upgrade to a branch with other names is one transaction: nothing of the old branch is left,
+// and undo brings it back.
 func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	m := withBranches(t)
@@ -153,8 +155,9 @@ func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
 	}
 }
 
-// A change of source removes the other source's packages before it unpacks its own: from 590 on some of their files collide
-// and no Conflicts says so (test/listings: conflict-of-files of nvidia-firmware 595.71.05).
+// A change of source removes the other source's packages before it unpacks its own: from 590 on
+// some of their files collide and no Conflicts says so (test/listings: conflict-of-files of
+// nvidia-firmware 595.71.05).
 func TestChangeOfSource(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -206,8 +209,8 @@ func nvidiaDriver() *packages.Family {
 	}
 }
 
-// A part of the family that another process has moved to another version is brought back, and one that it released is held
-// again with the next change.
+// A part of the family that another process has moved to another version is brought back, and one
+// that it released is held again with the next change.
 func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
 	t.Parallel()
 	m := withBranches(t)
@@ -219,7 +222,8 @@ func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
 	check.That(t, got.Version == "580.95.05-0ubuntu1" && got.Held, "nvidia-modprobe is %q", got.String())
 }
 
-// A package that the spec names in any version comes in the driver's where it is part of it; one that is not comes in its own.
+// A package that the spec names in any version comes in the driver's where it is part of it; one
+// that is not comes in its own.
 func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -242,8 +246,9 @@ func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 	check.That(t, res.Run == "", "the second apply changed %v", res.Made)
 }
 
-// A part that the spec asked for by name, and that is a dependency in the next version, stays in that version: from 570.148.08
-// on nvidia-compute-utils-570 depends on nvidia-persistenced (test/listings), which 580 is asked for by name.
+// A part that the spec asked for by name, and that is a dependency in the next version, stays in
+// that version: from 570.148.08 on nvidia-compute-utils-570 depends on nvidia-persistenced
+// (test/listings), which 580 is asked for by name.
 func TestPartThatBecomesADependencyStays(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -285,7 +290,8 @@ func (m *machine) refusal(wants func(*packages.Set) []converge.Want) string {
 	return ""
 }
 
-// A driver that was there before gpuadm came is upgraded across names like one that gpuadm installed.
+// A driver that was there before gpuadm came is upgraded across names like one that gpuadm
+// installed.
 func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"same version": "580.95.05-0ubuntu1", "another version": "580.105.08-0ubuntu1"} {
@@ -298,7 +304,8 @@ func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 	}
 }
 
-// A part of another source in the same upstream version that is a leaf too: one leaf is removed by hand, the choice falls on the source of that leaf.
+// A part of another source in the same upstream version that is a leaf too: one leaf is removed by
+// hand, the choice falls on the source of that leaf.
 func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -323,7 +330,8 @@ func (m *machine) unknownPart() {
 	m.must("apt-get", "clean")
 }
 
-// A library of the family that its owner holds is not removed: the plan refuses, as for a hold on what apt draws along.
+// A library of the family that its owner holds is not removed: the plan refuses, as for a hold on
+// what apt draws along.
 func TestHeldPartIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -335,7 +343,8 @@ func TestHeldPartIsNotRemoved(t *testing.T) {
 	check.That(t, said != "" || got.Installed(), "a package that its owner holds was removed: %q", got.String())
 }
 
-// A driver that its administrator upgraded by apt after gpuadm installed it is upgraded across names as well.
+// A driver that its administrator upgraded by apt after gpuadm installed it is upgraded across
+// names as well.
 func TestDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
 	t.Parallel()
 	m := withBranches(t)
@@ -361,8 +370,8 @@ func TestNamedPartFollowsTheDriver(t *testing.T) {
 	m.apply(want("580.105.08"))
 }
 
-// A part that another process moved is brought back to the version that the driver has: an open version is no reason to
-// upgrade the whole driver of a node that was converged.
+// A part that another process moved is brought back to the version that the driver has: an open
+// version is no reason to upgrade the whole driver of a node that was converged.
 func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
 	t.Parallel()
 	m := withBranches(t)
@@ -375,8 +384,8 @@ func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
 	check.That(t, got.Version == "580.95.05-0ubuntu1", "the kernel module's package is %q", got.String())
 }
 
-// A packager's new revision of the same driver: the archive has dropped the old one (Ubuntu's updates have the newest only), and
-// the spec now asks for one part more.
+// A packager's new revision of the same driver: the archive has dropped the old one (Ubuntu's
+// updates have the newest only), and the spec now asks for one part more.
 func TestNewRevisionAndOnePartMore(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -65,7 +65,8 @@ func TestLists(t *testing.T) {
 	check.Equal(t, m.lists(), "fresh", "lists of no source are")
 }
 
-// The translations that the machine has of its packages' descriptions stay: whether apt reads them is the machine's setting.
+// The translations that the machine has of its packages' descriptions stay: whether apt reads them
+// is the machine's setting.
 func TestTranslationsStay(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -130,12 +131,14 @@ func (m *machine) distrusts() {
 	if err := m.read(); err != nil || m.lists() != "fresh" {
 		t.Errorf("fixed: %v, %s", err, m.lists())
 	}
-	// An old list is no reason to trust a tampered one: apt by itself would go on with the old and exit with 0.
+	// An old list is no reason to trust a tampered one: apt by itself would go on with the old and
+	// exit with 0.
 	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
 	m.touchSource()
 	refused("tampered later", "is not accepted", "BADSIG ")
 
-	// The signature of a key that has expired, and of one that was revoked since, is right and counts for nothing.
+	// The signature of a key that has expired, and of one that was revoked since, is right and
+	// counts for nothing.
 	trusts := func() {
 		m.repo.gpg("--output", m.repo.key, "--export")
 		m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(must.Get(os.ReadFile(m.repo.key))(t)))
@@ -189,7 +192,8 @@ func (c counting) ReadFile(name string) ([]byte, error) {
 	return c.View.ReadFile(name)
 }
 
-// A converged apply looks whether lists are fresh: that must not read dpkg's database of some megabytes for each file of sources.
+// A converged apply looks whether lists are fresh: that must not read dpkg's database of some
+// megabytes for each file of sources.
 func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -210,7 +214,8 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	check.That(t, n <= 1, "dpkg's database was read %d times", n)
 }
 
-// Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the lists settle.
+// Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes]
+// of a flat folder), the lists settle.
 func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -33,8 +33,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// A machine of its own for real apt and dpkg: a folder with an empty package database, into which each command sees
-// this machine's /usr mounted. The mounts live in the command's own mount namespace and end with it.
+// A machine of its own for real apt and dpkg: a folder with an empty package database, into which
+// each command sees this machine's /usr mounted. The mounts live in the command's own mount
+// namespace and end with it.
 
 const inside = "GPUADM_TEST_ROOT"
 
@@ -172,7 +173,8 @@ func put(t *testing.T, name, text string, mode os.FileMode) {
 	must.OK(t, os.WriteFile(name, []byte(text), mode))
 }
 
-// has is everything that dpkg and apt say about what is installed: names, versions, selections, marks.
+// has is everything that dpkg and apt say about what is installed: names, versions, selections,
+// marks.
 func (m *machine) has() string {
 	m.t.Helper()
 	return m.must("dpkg-query", "-W", "-f", "${Package} ${Version} ${Status}\n") + m.must("apt-mark", "showauto") + m.must("apt-mark", "showhold")

@@ -21,7 +21,8 @@ import (
 // aptIndex is the list of the packages in the folder of a mirror.
 const aptIndex = "Packages"
 
-// apart is the machine for an apt with its own lists, sources, pins and database: the machine's files do not change.
+// apart is the machine for an apt with its own lists, sources, pins and database: the machine's
+// files do not change.
 type apart struct {
 	host.Host
 	conf string
@@ -43,8 +44,9 @@ func (a apart) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	return a.Host.AskAbout(ctx, files, a.argv(argv)...)
 }
 
-// Gather has apt itself resolve and fetch. It hides from apt all installed packages that a source has: so a machine with the
-// distribution's smallest image, or less, finds all dependencies in the folder.
+// Gather has apt itself resolve and fetch. It hides from apt all installed packages that a source
+// has: so a machine with the distribution's smallest image, or less, finds all dependencies in the
+// folder.
 func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]string, error) {
 	p, err := a.apart(ctx, h, g)
 	if err != nil {
@@ -106,7 +108,8 @@ func (apt) Index(ctx context.Context, h host.Host, g packages.Gathering, files [
 	return []string{aptIndex}, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
 }
 
-// apart writes the files for such an apt, and the machine's sources with those that the mirror is made from.
+// apart writes the files for such an apt, and the machine's sources with those that the mirror is
+// made from.
 func (a apt) apart(ctx context.Context, h host.Host, g packages.Gathering) (p apart, err error) {
 	p = apart{h, g.Work + "/apt.conf"}
 	if _, err := h.Do(ctx, "mkdir", "-p", g.Work+"/state/lists/partial", g.Work+"/cache/archives/partial", g.Work+"/sources", g.Work+"/pins"); err != nil {
@@ -114,7 +117,8 @@ func (a apt) apart(ctx context.Context, h host.Host, g packages.Gathering) (p ap
 	}
 	files := map[string][]byte{
 		g.Work + "/status": nil,
-		// With no package installed apt finds no order for immediate configuration. Nothing is configured here.
+		// With no package installed apt finds no order for immediate configuration. Nothing is
+		// configured here.
 		p.conf: fmt.Appendf(nil, `Dir::State "%[1]s/state";
 Dir::State::status "%[1]s/status";
 Dir::Cache "%[1]s/cache";
@@ -134,7 +138,8 @@ APT::Immediate-Configure "false";
 		}
 	}
 	for _, r := range g.Repos {
-		// apt matches a pin that excludes packages with every package, which takes long. A mirror's other sources are the operator's choice.
+		// apt matches a pin that excludes packages with every package, which takes long. A mirror's
+		// other sources are the operator's choice.
 		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool { return p.Priority < 0 })
 		if len(r.Pins) > 0 {
 			files[g.Work+"/pins/"+path.Base(aptPins(r))] = preferences(r)
@@ -156,8 +161,8 @@ APT::Immediate-Configure "false";
 	return p, nil
 }
 
-// bare writes a database in which only the packages are installed that no source has, without dependencies: a package that came
-// from a file cannot be fetched from a source.
+// bare writes a database in which only the packages are installed that no source has, without
+// dependencies: a package that came from a file cannot be fetched from a source.
 func (a apart) bare(ctx context.Context, file string) ([]byte, error) {
 	out, err := a.Ask(ctx, "apt-cache", "--no-all-names", "pkgnames")
 	if err != nil {
@@ -199,8 +204,9 @@ type debFile struct {
 	fetched string // as apt names it
 }
 
-// archives returns the files for NAME=VERSION. apt says 'URI' FILE SIZE DIGEST: RunDownload in apt-private/private-download.cc of its tree;
-// Acquire::ForceHash chooses the digest: HashStringList::find in apt-pkg/contrib/hashes.cc. It names files NAME_VERSION_ARCH.deb, with %3a
+// archives returns the files for NAME=VERSION. apt says 'URI' FILE SIZE DIGEST: RunDownload in
+// apt-private/private-download.cc of its tree; Acquire::ForceHash chooses the digest:
+// HashStringList::find in apt-pkg/contrib/hashes.cc. It names files NAME_VERSION_ARCH.deb, with %3a
 // for a colon; archives leave out the epoch.
 func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
 	if len(what) == 0 {
@@ -269,8 +275,9 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 	return nil
 }
 
-// Sign writes InRelease, which has the digest of the index: see https://wiki.debian.org/DebianRepository/Format and apt's
-// apt-pkg/deb/debmetaindex.cc, which requires a date.
+// Sign writes InRelease, which has the digest of the index: see
+// https://wiki.debian.org/DebianRepository/Format and apt's apt-pkg/deb/debmetaindex.cc, which
+// requires a date.
 func (a apt) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 	is, err := packages.Digest(h, path.Join(dir, aptIndex))
 	if err != nil {

@@ -50,8 +50,9 @@ func (m *machine) fingerprint() string {
 	return ""
 }
 
-// TestMirror: what is installed on the machine that mirrors is in the mirror all the same; what no source has counts as installed;
-// nothing of the machine changes; and a machine without any other source installs from the folder.
+// TestMirror: what is installed on the machine that mirrors is in the mirror all the same; what no
+// source has counts as installed; nothing of the machine changes; and a machine without any other
+// source installs from the folder.
 func TestMirror(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

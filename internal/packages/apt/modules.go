@@ -29,7 +29,8 @@ func (apt) Open(ctx context.Context, h host.Host, file, into string) ([]byte, er
 	return said, err
 }
 
-// Pack is dpkg-deb's work. gzip's output does not depend on how many processors there are, as that of xz does.
+// Pack is dpkg-deb's work. gzip's output does not depend on how many processors there are, as that
+// of xz does.
 func (apt) Pack(ctx context.Context, h host.Host, g packages.Gathering, p packages.ModulePackage) (string, error) {
 	image := []string{"linux-image-" + p.Kernel}
 	out, err := (apart{h, g.Work + "/apt.conf"}).Ask(ctx, "apt-cache", "--no-all-names", "pkgnames", image[0])

@@ -66,8 +66,9 @@ func TestPrune(t *testing.T) {
 	check.That(t, len(left) == 0, "all is undone, and %v is kept", left)
 }
 
-// From every state that some applies and undos lead to, all of them can be undone, though the repository has forgotten each
-// version by the time it is replaced. Each run is a real apt's: there are few of them but in a nightly run.
+// From every state that some applies and undos lead to, all of them can be undone, though the
+// repository has forgotten each version by the time it is replaced. Each run is a real apt's: there
+// are few of them but in a nightly run.
 func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 	t.Parallel()
 	all := []string{"570.1", "580.1", "590.1", "600.1"}
@@ -116,8 +117,8 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 	}
 }
 
-// A package that no repository has any more is kept as long as it is the one that is installed: after an undo the same upgrade
-// runs again, and must have its way back as the first had.
+// A package that no repository has any more is kept as long as it is the one that is installed:
+// after an undo the same upgrade runs again, and must have its way back as the first had.
 func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -145,7 +146,8 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// What is installed is kept as apt has downloaded it, without room of its own: an upgrade downloads none of it again, and undo needs no repository.
+// What is installed is kept as apt has downloaded it, without room of its own: an upgrade downloads
+// none of it again, and undo needs no repository.
 func TestInstalledIsKept(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -168,7 +170,8 @@ func TestInstalledIsKept(t *testing.T) {
 	m.still(first)
 }
 
-// A repository that has lost what is about to be replaced stops neither an apply nor an undo: both say what is not kept.
+// A repository that has lost what is about to be replaced stops neither an apply nor an undo: both
+// say what is not kept.
 func TestKeepsWhatItCan(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -211,8 +214,9 @@ func (m *machine) listening(wants func(*packages.Set) []converge.Want) (*converg
 	return e, said
 }
 
-// A dependency of the driver that is not wholly installed is fixed though all that the spec names is converged: in the version that is
-// installed, not in a newer one that the spec would allow. The states are those of dpkg(1), as real dpkg writes them into its database.
+// A dependency of the driver that is not wholly installed is fixed though all that the spec names
+// is converged: in the version that is installed, not in a newer one that the spec would allow. The
+// states are those of dpkg(1), as real dpkg writes them into its database.
 func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 	t.Parallel()
 	for status, name := range map[string]string{
@@ -243,7 +247,8 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 	}
 }
 
-// breaks has dpkg's database say that a package is in a state, and removes a file of a package whose unpacking was cut short.
+// breaks has dpkg's database say that a package is in a state, and removes a file of a package
+// whose unpacking was cut short.
 func (m *machine) breaks(name, status string) {
 	m.t.Helper()
 	whole := m.must("cat", "/var/lib/dpkg/status")

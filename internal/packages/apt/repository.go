@@ -32,7 +32,8 @@ const (
 
 func aptPins(r packages.Repository) string { return pinFolder + ourPins + r.ID }
 
-// aptKeyring names a binary file, which every apt reads; a key that the spec names by its file's digest stays armored.
+// aptKeyring names a binary file, which every apt reads; a key that the spec names by its file's
+// digest stays armored.
 func aptKeyring(r packages.Repository) string {
 	end := ".gpg"
 	if strings.HasPrefix(r.Fingerprint, "sha256:") {
@@ -41,8 +42,8 @@ func aptKeyring(r packages.Repository) string {
 	return "/etc/apt/keyrings/gpuadm-" + r.ID + end
 }
 
-// Repositories wants a deb822 file for each repository, so that Signed-By can name its key: apt would trust a key in
-// trusted.gpg.d for every repository. See sources.list(5), apt_preferences(5).
+// Repositories wants a deb822 file for each repository, so that Signed-By can name its key: apt
+// would trust a key in trusted.gpg.d for every repository. See sources.list(5), apt_preferences(5).
 func (a apt) Repositories(database *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
 	if len(repos) == 0 {
 		return nil, nil
@@ -122,9 +123,11 @@ func aptConf(via host.Via) []byte {
 	return []byte(strings.Replace(packages.Header, "#", "//", 1) + b.String())
 }
 
-// Upgrades wants automatic upgrades to leave these packages alone. Where needrestart is installed, Upgrades also wants it to
-// leave alone the daemons that node and pods depend on: it would restart containerd in the middle of an installation.
-// Sources: unattended-upgrades' README, apt.conf(5); needrestart's README.batch.md and needrestart.conf.
+// Upgrades wants automatic upgrades to leave these packages alone. Where needrestart is installed,
+// Upgrades also wants it to leave alone the daemons that node and pods depend on: it would restart
+// containerd in the middle of an installation.
+// Sources: unattended-upgrades' README, apt.conf(5); needrestart's README.batch.md and
+// needrestart.conf.
 func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 	comment := strings.Replace(packages.Header, "#", "//", 1)
 	b := []byte(comment + "Unattended-Upgrade::Package-Blacklist {\n")
@@ -145,8 +148,8 @@ func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 // Enabled wants nothing: apt's files are gpuadm's.
 func (apt) Enabled(*packages.Reading, packages.Lack) []converge.Want { return nil }
 
-// Lacking returns the components that no entry of apt's names, as one Lack. gpuadm's own file then repeats the distribution's
-// entries with the missing components.
+// Lacking returns the components that no entry of apt's names, as one Lack. gpuadm's own file then
+// repeats the distribution's entries with the missing components.
 func Lacking(sys packages.System, components []string) []packages.Lack {
 	files := append([]string{"/etc/apt/sources.list"}, packages.FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources")...)
 	var named []string
@@ -186,9 +189,10 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 	return []packages.Lack{l}
 }
 
-// ofDistribution says whether an entry is of the distribution's own archive: it has the component main, and is signed by the
-// archive's key, or by any key that apt trusts. The packages debian-archive-keyring and ubuntu-keyring install those keys. An
-// entry with another key is another vendor's archive, which may have no such components.
+// ofDistribution says whether an entry is of the distribution's own archive: it has the component
+// main, and is signed by the archive's key, or by any key that apt trusts. The packages
+// debian-archive-keyring and ubuntu-keyring install those keys. An entry with another key is
+// another vendor's archive, which may have no such components.
 func (s source) ofDistribution() bool {
 	if !slices.Contains(s.components, "main") || len(s.signedBy) == 0 && s.options["signed-by"] != "" {
 		return false
@@ -208,10 +212,11 @@ func (apt) Affects(_ []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, aptKeys) || by.Form == packages.FormDeclared
 }
 
-// Stale compares the times at which files were stored, not their modification times: apt gives a list the repository's time.
+// Stale compares the times at which files were stored, not their modification times: apt gives a
+// list the repository's time.
 //
-// If gpuadm's files configure no repository, and only pin packages of the distribution, the youngest list counts: the
-// repository of another tool may have failed for a long time.
+// If gpuadm's files configure no repository, and only pin packages of the distribution, the
+// youngest list counts: the repository of another tool may have failed for a long time.
 func (apt) Stale(v host.View, files []string) (bool, error) {
 	sources, err := sourcesIn(v, files)
 	if err != nil {
@@ -245,8 +250,9 @@ func youngest(v host.View) (name string, read time.Time) {
 	return name, read
 }
 
-// release returns the file with the signature that apt has verified of a source's list, and when apt stored it. Where apt's settings
-// allow a list without one, apt keeps neither file: debReleaseIndex::IsTrusted in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.1.
+// release returns the file with the signature that apt has verified of a source's list, and when
+// apt stored it. Where apt's settings allow a list without one, apt keeps neither file:
+// debReleaseIndex::IsTrusted in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.1.
 func release(v host.View, s source) (string, time.Time) {
 	for _, end := range []string{"InRelease", "Release.gpg"} {
 		name := aptLists + "/" + s.list() + end
@@ -257,15 +263,17 @@ func release(v host.View, s source) (string, time.Time) {
 	return "", time.Time{}
 }
 
-// Update has apt read its lists. First it reads all, which include the distribution's lists that gpuadm's packages depend on.
-// If that fails, it reads each of gpuadm's own files alone, and every one must succeed: a source that another tool broke does
-// not stop gpuadm. Resolve then names a missing package.
+// Update has apt read its lists. First it reads all, which include the distribution's lists that
+// gpuadm's packages depend on. If that fails, it reads each of gpuadm's own files alone, and every
+// one must succeed: a source that another tool broke does not stop gpuadm. Resolve then names a
+// missing package.
 func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	sources, err := sourcesIn(h, files)
 	if err != nil {
 		return err
 	}
-	// A mirror needs no list of the distribution, whose servers may be out of reach of a machine with a mirror.
+	// A mirror needs no list of the distribution, whose servers may be out of reach of a machine
+	// with a mirror.
 	mirrored := len(sources) > 0 && !slices.ContainsFunc(sources, func(s source) bool { return !packages.IsMirror(h, s.uri) })
 	all := error(nil)
 	if !mirrored {
@@ -273,7 +281,8 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 			return touch(h, files)
 		}
 	}
-	// If the network fails, lists that were read for the same sources suffice: a rollback needs no newer lists.
+	// If the network fails, lists that were read for the same sources suffice: a rollback needs no
+	// newer lists.
 	old, err := a.Stale(h, slices.DeleteFunc(slices.Clone(files), func(f string) bool { return path.Ext(f) != ".sources" }))
 	if err != nil {
 		return err
@@ -305,11 +314,12 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	return touch(h, files)
 }
 
-// strictly has apt read no list without a signature, whatever the machine's settings allow: apt-secure(8).
+// strictly has apt read no list without a signature, whatever the machine's settings allow:
+// apt-secure(8).
 const strictly = "-oAcquire::AllowInsecureRepositories=false"
 
-// refresh runs apt-get update so that it fails if it cannot read a list. By default apt-get continues with the old list of a
-// repository that was tampered with, and exits with 0.
+// refresh runs apt-get update so that it fails if it cannot read a list. By default apt-get
+// continues with the old list of a repository that was tampered with, and exits with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3"}, options...)
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
@@ -322,7 +332,8 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 	return err
 }
 
-// touch gives lists that apt found current, and so did not rewrite, a time after that of gpuadm's files.
+// touch gives lists that apt found current, and so did not rewrite, a time after that of gpuadm's
+// files.
 func touch(h host.Host, files []string) error {
 	sources, err := sourcesIn(h, files)
 	if err != nil {

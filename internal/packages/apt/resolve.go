@@ -29,7 +29,8 @@ type solver struct {
 	d dpkg
 }
 
-// Resolve chooses the open versions, asks apt what else would change, and checks that the disk has room for all.
+// Resolve chooses the open versions, asks apt what else would change, and checks that the disk has
+// room for all.
 func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]converge.Change, error) {
 	d, err := readDpkg(v)
 	if err != nil {
@@ -71,11 +72,14 @@ func (s solver) Essential(name string) bool                      { return s.d.de
 
 // Simulate asks apt what an installation would do. It passes versions that only Store has as files.
 //
-// --print-uris computes all that an installation would, and begins none. It takes half as long as -s, which also orders what dpkg
-// would do; but where nothing is to be installed it would mark packages, so apt gets a copy of its marks. Sources: InstallPackages in
-// apt-private/private-install.cc (apt 1.0 to 3.0) and OpenForInstall in apt-private/private-cachefile.h.
+// --print-uris computes all that an installation would, and begins none. It takes half as long as
+// -s, which also orders what dpkg would do; but where nothing is to be installed it would mark
+// packages, so apt gets a copy of its marks. Sources: InstallPackages in
+// apt-private/private-install.cc (apt 1.0 to 3.0) and OpenForInstall in
+// apt-private/private-cachefile.h.
 //
-// pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in apt-pkg/policy.cc).
+// pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in
+// apt-pkg/policy.cc).
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
 ) ([]packages.Move, error) {
@@ -110,9 +114,10 @@ func aptPinned() []string {
 	return []string{"-o", "Dir::Etc::Preferences=" + host.Scratch + "/pins", "-o", "Dir::Etc::PreferencesParts=/dev/null"}
 }
 
-// literal are the machine's pins behind others. In gpuadm's pins the names that a question is about replace patterns, since apt matches each
-// pattern with the names of all packages, 50 ms each time. A pattern without an architecture fits the native ones. Sources: the files and
-// their order in apt_preferences(5); pkgPolicy::CreatePin in apt-pkg/policy.cc.
+// literal are the machine's pins behind others. In gpuadm's pins the names that a question is about
+// replace patterns, since apt matches each pattern with the names of all packages, 50 ms each time.
+// A pattern without an architecture fits the native ones. Sources: the files and their order in
+// apt_preferences(5); pkgPolicy::CreatePin in apt-pkg/policy.cc.
 func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte, error) {
 	files := []string{"/etc/apt/preferences"}
 	for _, name := range packages.ListOf(v, a.pins) {
@@ -135,7 +140,8 @@ func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte,
 // aptReads matches the names of files that apt reads its pins from.
 var aptReads = pattern.Of(`^[\w:-]+$|^[\w:.-]+\.pref$`)
 
-// named replaces the patterns in records of pins by the names that fit, behind "-", which is the name of none.
+// named replaces the patterns in records of pins by the names that fit, behind "-", which is the
+// name of none.
 func named(records string, names []string) string {
 	var text strings.Builder
 	for line := range strings.Lines(records) {
@@ -157,8 +163,8 @@ func named(records string, names []string) string {
 	return text.String()
 }
 
-// verb returns apt-get's verb and options. For apt, a partly unpacked package already has its version, and apt does not touch
-// it while it is held: apt-get(8), --reinstall.
+// verb returns apt-get's verb and options. For apt, a partly unpacked package already has its
+// version, and apt does not touch it while it is held: apt-get(8), --reinstall.
 func verb(changes []converge.Change) []string {
 	if packages.Removes(changes) {
 		return []string{"remove", "--"}
@@ -172,7 +178,8 @@ func verb(changes []converge.Change) []string {
 	return []string{"install", "--"}
 }
 
-// arguments are what apt-get install takes for changes: NAME=VERSION, NAME-, or a file of Store where offers do not have the version.
+// arguments are what apt-get install takes for changes: NAME=VERSION, NAME-, or a file of Store
+// where offers do not have the version.
 func arguments(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (list []string) {
 	removes := packages.Removes(changes)
 	for _, c := range packages.Due(changes) {
@@ -192,7 +199,8 @@ func arguments(v host.View, changes []converge.Change, offers map[string][]packa
 	return list
 }
 
-// Offers asks apt which versions of packages are available, newest first. A version that is only installed does not count.
+// Offers asks apt which versions of packages are available, newest first. A version that is only
+// installed does not count.
 func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -213,8 +221,9 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	return all, nil
 }
 
-// parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the
-// sources of each, with theirs in four columns, follow seven: ShowPolicy in apt-private/private-show.cc.
+// parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five
+// spaces, the sources of each, with theirs in four columns, follow seven: ShowPolicy in
+// apt-private/private-show.cc.
 func parsePolicy(out string) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	name := ""
@@ -254,8 +263,8 @@ func parsePolicy(out string) map[string][]packages.Offer {
 	return all
 }
 
-// What apt-get -V prints: "The following packages will be upgraded:", then "   NAME (OLD => NEW)" for each; what is
-// removed may have no version. The other lists repeat some.
+// What apt-get -V prints: "The following packages will be upgraded:", then " NAME (OLD => NEW)" for
+// each; what is removed may have no version. The other lists repeat some.
 var (
 	sayList = pattern.Of(`^The following (?:NEW packages will be installed|packages will be (REMOVED|upgraded|DOWNGRADED)):$`)
 	sayMove = pattern.Of(`^   (\S+?)\*?(?: \((?:\S+ => )?(\S+)\))?$`)
@@ -280,7 +289,8 @@ func parseSimulation(out string) (moves []packages.Move) {
 	return lastOf(moves)
 }
 
-// lastOf returns the last move of each package: apt may remove a package before it installs another version.
+// lastOf returns the last move of each package: apt may remove a package before it installs another
+// version.
 func lastOf(moves []packages.Move) (list []packages.Move) {
 	for i, m := range moves {
 		if !slices.ContainsFunc(moves[i+1:], func(o packages.Move) bool { return o.Name == m.Name }) {
@@ -305,7 +315,8 @@ func needsOf(out string) needs {
 	return needs{read(saySize().FindStringSubmatch(out)), read(sayNeed().FindStringSubmatch(out))}
 }
 
-// room refuses what does not fit on the disk: apt itself only checks the room for downloads, and dpkg fails in the middle of its work.
+// room refuses what does not fit on the disk: apt itself only checks the room for downloads, and
+// dpkg fails in the middle of its work.
 func (n needs) room(v host.View) error {
 	usr, err := v.Room("/usr")
 	if err != nil {

@@ -31,8 +31,8 @@ type source struct {
 	options    map[string]string // all other options, by their names in the deb822 form, in lower case
 }
 
-// parseSources reads a file of sources in either form. Entries that are disabled are left out. It calls arch only for files
-// that name the architecture, since dpkg's database has 1 MB and more.
+// parseSources reads a file of sources in either form. Entries that are disabled are left out. It
+// calls arch only for files that name the architecture, since dpkg's database has 1 MB and more.
 func parseSources(file string, data []byte, arch func() string) []source {
 	if strings.HasSuffix(file, ".sources") {
 		return parseDeb822(file, data, arch)
@@ -65,7 +65,8 @@ func parseSources(file string, data []byte, arch func() string) []source {
 	return all
 }
 
-// unquoted is a word as apt reads it in a one-line entry: ParseQuoteWord in apt-pkg/contrib/strutl.cc.
+// unquoted is a word as apt reads it in a one-line entry: ParseQuoteWord in
+// apt-pkg/contrib/strutl.cc.
 func unquoted(word string) string {
 	if plain, err := url.PathUnescape(word); err == nil {
 		return plain
@@ -73,11 +74,13 @@ func unquoted(word string) string {
 	return word
 }
 
-// inDeb822 has the names of a one-line entry's options that differ in the other form: sources.list(5).
+// inDeb822 has the names of a one-line entry's options that differ in the other form:
+// sources.list(5).
 var inDeb822 = map[string]string{"arch": "architectures", "lang": "languages", "target": "targets"}
 
-// maxSources is the number of sources that gpuadm reads of one file: no real file has so many. Each URI combines with each suite, and the
-// product of a small file could fill the memory; sources are compared with each other, and 60,000 took minutes.
+// maxSources is the number of sources that gpuadm reads of one file: no real file has so many. Each
+// URI combines with each suite, and the product of a small file could fill the memory; sources are
+// compared with each other, and 60,000 took minutes.
 const maxSources = 1000
 
 func parseDeb822(file string, data []byte, arch func() string) []source {
@@ -122,8 +125,9 @@ func keyFiles(signedBy string) (files []string) {
 	return files
 }
 
-// list returns the beginning of the names of apt's list files for this source: the URI without its scheme, with
-// slashes as underscores and some signs written %xx. Source: apt's URItoFileName, apt-pkg/contrib/strutl.cc.
+// list returns the beginning of the names of apt's list files for this source: the URI without its
+// scheme, with slashes as underscores and some signs written %xx. Source: apt's URItoFileName,
+// apt-pkg/contrib/strutl.cc.
 func (s source) list() string {
 	uri := strings.TrimSuffix(s.uri, "/") + "/"
 	switch {
@@ -155,7 +159,8 @@ func (s source) list() string {
 	return b.String()
 }
 
-// allSources reads every file that apt takes its sources from. It skips an unreadable file, which apt reports.
+// allSources reads every file that apt takes its sources from. It skips an unreadable file, which
+// apt reports.
 func allSources(v host.View) []source {
 	files := []string{"/etc/apt/sources.list"}
 	for _, n := range packages.ListOf(v, "/etc/apt/sources.list.d") {
@@ -178,8 +183,8 @@ func architecture(v host.View) string {
 	return nativeArch(v, status)
 }
 
-// Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; from a paragraph that
-// also has other sources it removes the URI or the suite.
+// Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the
+// repositories; from a paragraph that also has other sources it removes the URI or the suite.
 func (apt) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
 	ours := lists(repos)
 	is := func(s source) bool { return slices.Contains(ours, s.list()) }
@@ -199,7 +204,8 @@ func (apt) Disable(file string, data []byte, repos []packages.Repository, sys pa
 	return []byte(out.String())
 }
 
-// lists returns apt's names for the lists of repositories: two spellings of one URI and suite have the same name.
+// lists returns apt's names for the lists of repositories: two spellings of one URI and suite have
+// the same name.
 func lists(of []packages.Repository) (names []string) {
 	for _, r := range of {
 		names = append(names, source{uri: withSlash(r.URL), suite: "/"}.list())
@@ -260,9 +266,10 @@ func replaceField(paragraph, field, value string) string {
 	return out.String()
 }
 
-// readable wants apt to be able to read its lists. If two entries name one repository with different keys, or only one of them with
-// a key, apt reads no list at all. Source: debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2. A key that
-// apt refuses is named before its repository replaces another.
+// readable wants apt to be able to read its lists. If two entries name one repository with
+// different keys, or only one of them with a key, apt reads no list at all. Source:
+// debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2. A key that apt
+// refuses is named before its repository replaces another.
 func (a apt) readable(repos []packages.Repository, contents map[string][]byte) converge.Want {
 	return things.Check("apt's sources", func(_ context.Context, v host.View) (string, error) {
 		for _, r := range repos {

@@ -142,7 +142,8 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// many is how often what is hostile once is there in a seed: what grows with the square of the input shows.
+// many is how often what is hostile once is there in a seed: what grows with the square of the
+// input shows.
 const many = 20_000
 
 // simulation is what apt 2.6.1 and apt 3.0.3 print, but for the names.

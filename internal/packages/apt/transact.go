@@ -19,16 +19,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Transact makes the changes in one apt-get install, which touches nothing if it would do anything but these changes: see
-// Verify.
+// Transact makes the changes in one apt-get install, which touches nothing if it would do anything
+// but these changes: see Verify.
 func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if err != nil {
 		return err
 	}
 	if d.interrupted {
-		// apt refuses all work until dpkg has merged its leftover updates. dpkg --set-selections without input does only that:
-		// dpkg --configure -a would run the scripts of packages that are about to be replaced.
+		// apt refuses all work until dpkg has merged its leftover updates. dpkg --set-selections
+		// without input does only that: dpkg --configure -a would run the scripts of packages that
+		// are about to be replaced.
 		if err := a.again(ctx, h, "dpkg", "--set-selections"); err != nil {
 			return err
 		}
@@ -83,7 +84,8 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	}
 	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
 	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && packages.InStore(h, a, changes) {
-		// No source has the versions any more, but Store has. apt reads as its user _apt, which may not enter that folder.
+		// No source has the versions any more, but Store has. apt reads as its user _apt, which may
+		// not enter that folder.
 		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes, nil))...)
 	}
 	return err
@@ -107,8 +109,8 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), []string{"purge", "--"}, names)...)...)
 }
 
-// markReached marks the packages that are converged after a transaction that failed for others: in a rollback one script that
-// still fails must not cost all others their holds.
+// markReached marks the packages that are converged after a transaction that failed for others: in
+// a rollback one script that still fails must not cost all others their holds.
 func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if busy := (*packages.Locked)(nil); err != nil || d.interrupted || errors.As(failed, &busy) || ctx.Err() != nil {
@@ -151,12 +153,13 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 	return nil
 }
 
-// Before it starts dpkg, apt sends the commands in DPkg::Pre-Install-Pkgs all that dpkg will do, and changes nothing if one of
-// them fails. So gpuadm compares the plan with the very transaction that apt is about to make: between an earlier simulation
-// and the transaction another process may have changed what apt would do.
+// Before it starts dpkg, apt sends the commands in DPkg::Pre-Install-Pkgs all that dpkg will do,
+// and changes nothing if one of them fails. So gpuadm compares the plan with the very transaction
+// that apt is about to make: between an earlier simulation and the transaction another process may
+// have changed what apt would do.
 //
-// Sources: apt.conf(5), DPkg::Pre-Install-Pkgs; pkgDPkgPM::SendPkgsInfo, RunScriptsWithPkgs and Go in apt-pkg/deb/dpkgpm.cc of
-// https://salsa.debian.org/apt-team/apt.
+// Sources: apt.conf(5), DPkg::Pre-Install-Pkgs; pkgDPkgPM::SendPkgsInfo, RunScriptsWithPkgs and Go
+// in apt-pkg/deb/dpkgpm.cc of https://salsa.debian.org/apt-team/apt.
 
 // HookVerb is the verb with which apt runs gpuadm.
 const HookVerb = "apt-hook"
@@ -164,9 +167,11 @@ const HookVerb = "apt-hook"
 // hookPlan has the plan: the name and the two states of each package.
 const hookPlan = "GPUADM_PACKAGES"
 
-// hooked is apt-get with the hook, for env(1). With Mark-Auto apt marks what it installs as automatic before dpkg starts, and keeps the marks
-// of what it replaces. After a kill the next plan has the packages that are to be manual, and marks them; it does not have their dependencies,
-// which must be marked by then. Sources: apt-get(8), --mark-auto; pkgDPkgPM::Go, and pkgDepCache::MarkInstall in apt-pkg/depcache.cc (apt 2.1.8 and later).
+// hooked is apt-get with the hook, for env(1). With Mark-Auto apt marks what it installs as
+// automatic before dpkg starts, and keeps the marks of what it replaces. After a kill the next plan
+// has the packages that are to be manual, and marks them; it does not have their dependencies,
+// which must be marked by then. Sources: apt-get(8), --mark-auto; pkgDPkgPM::Go, and
+// pkgDepCache::MarkInstall in apt-pkg/depcache.cc (apt 2.1.8 and later).
 func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	var plan [][3]string
 	for _, c := range changes {
@@ -184,7 +189,8 @@ type refusal struct {
 	Because string `json:"gpuadm_refuses"`
 }
 
-// Verify is the hook: it compares apt's announcement with the plan in the environment, and fails if apt would do anything else.
+// Verify is the hook: it compares apt's announcement with the plan in the environment, and fails if
+// apt would do anything else.
 func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) error {
 	var plan [][3]string
 	if err := json.Unmarshal([]byte(getenv(hookPlan)), &plan); err != nil {
@@ -206,8 +212,9 @@ func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) e
 	return errors.Join(errors.New(because), json.NewEncoder(answer).Encode(refusal{because}))
 }
 
-// parseAnnounced reads version 3 of the protocol: "VERSION 3", apt's configuration, an empty line, and for each package
-// "NAME OLD ARCH MULTIARCH DIRECTION NEW ARCH MULTIARCH ACTION". installed has the old versions.
+// parseAnnounced reads version 3 of the protocol: "VERSION 3", apt's configuration, an empty line,
+// and for each package "NAME OLD ARCH MULTIARCH DIRECTION NEW ARCH MULTIARCH ACTION". installed has
+// the old versions.
 func parseAnnounced(in io.Reader) (moves []packages.Move, installed map[string]packages.State, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
@@ -253,14 +260,16 @@ func refused(out string) error {
 // aptArchives is where apt keeps what it has downloaded, until an administrator cleans up.
 const aptArchives = "/var/cache/apt/archives"
 
-// Stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
+// Stored returns the file in our own folder that a version of a package can be installed from; ""
+// if there is none.
 func (apt) Stored(v host.View, name, version string) string { return stored(v, name, version) }
 
 func stored(v host.View, name, version string) string {
 	return archive(v, packages.Store, name, version)
 }
 
-// archive finds NAME_VERSION_ARCH.deb, as apt names what it downloads: the colon of an epoch is written %3a.
+// archive finds NAME_VERSION_ARCH.deb, as apt names what it downloads: the colon of an epoch is
+// written %3a.
 func archive(v host.View, dir, name, version string) string {
 	bare, arch, foreign := strings.Cut(name, ":")
 	start := bare + "_" + strings.ReplaceAll(version, ":", "%3a") + "_"
@@ -274,8 +283,8 @@ func archive(v host.View, dir, name, version string) string {
 	return ""
 }
 
-// Keep copies installed packages to Store, as far as a source still has them. It skips a broken package, which must not stop
-// its own repair.
+// Keep copies installed packages to Store, as far as a source still has them. It skips a broken
+// package, which must not stop its own repair.
 func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	d, err := readDpkg(h)
 	if err != nil {
@@ -316,8 +325,9 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	return nil
 }
 
-// keepNew keeps the files of packages that were just installed in the spec's version: undo of the next upgrade needs them, and
-// no repository may have them by then. They take no room while apt keeps them, too. An image needs none.
+// keepNew keeps the files of packages that were just installed in the spec's version: undo of the
+// next upgrade needs them, and no repository may have them by then. They take no room while apt
+// keeps them, too. An image needs none.
 func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error {
 	installed, names := map[string]packages.State{}, []string(nil)
 	for _, c := range packages.Due(changes) {
@@ -336,7 +346,8 @@ func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error 
 	return nil
 }
 
-// link links apt's downloads into Store. If Store is on another file system, apt downloads a package again when undo needs it.
+// link links apt's downloads into Store. If Store is on another file system, apt downloads a
+// package again when undo needs it.
 func link(ctx context.Context, h host.Host, names []string, installed map[string]packages.State) {
 	argv := []string{"ln", "-f", "-t", packages.Store, "--"}
 	for _, name := range names {

@@ -21,7 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// driver adds one version of a small driver: a metapackage with members in lockstep, and a library of others that it draws along.
+// driver adds one version of a small driver: a metapackage with members in lockstep, and a library
+// of others that it draws along.
 func (r *repo) driver(version string) {
 	same := " (= " + version + ")"
 	r.add(
@@ -31,7 +32,8 @@ func (r *repo) driver(version string) {
 	)
 }
 
-// offers has the repository offer versions of the small driver and the library, and reads the lists.
+// offers has the repository offer versions of the small driver and the library, and reads the
+// lists.
 func (m *machine) offers(versions ...string) {
 	m.t.Helper()
 	for _, v := range versions {
@@ -152,7 +154,8 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	check.That(t, len(left) == 0, "left behind: %v", left)
 }
 
-// Undo installs former versions that the repository no longer has, from gpuadm's own folder, with their former holds and marks.
+// Undo installs former versions that the repository no longer has, from gpuadm's own folder, with
+// their former holds and marks.
 func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -175,8 +178,8 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	check.That(t, string(data) == "changed by its owner\n", "the conffile is now %q", data)
 }
 
-// What the repository had lost before gpuadm came cannot be restored: apply says so, and undo refuses until the operator leaves it, also
-// where it removes gpuadm's source.
+// What the repository had lost before gpuadm came cannot be restored: apply says so, and undo
+// refuses until the operator leaves it, also where it removes gpuadm's source.
 func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -226,8 +229,8 @@ func (m *machine) from(r *repo, wants func(*packages.Set) []converge.Want) *conv
 	return e
 }
 
-// TestSourceMoves: packages move to a repository that lacks the version that was there. Roll-back, undo and undo of all end where each
-// began, though the first repository answers no more.
+// TestSourceMoves: packages move to a repository that lacks the version that was there. Roll-back,
+// undo and undo of all end where each began, though the first repository answers no more.
 func TestSourceMoves(t *testing.T) {
 	t.Parallel()
 	m, next := newMachine(t), newRepo(t)
@@ -306,7 +309,8 @@ func TestFailingScript(t *testing.T) {
 // slow is a package whose script waits to be killed, unless it may pass.
 const slow = "#!/bin/sh\n[ \"$1\" = configure ] || exit 0\n[ -e /run/pass ] && exit 0\nwhile read -r key value; do [ \"$key\" = PPid: ] && kill -9 \"$value\"; done </proc/self/status\nsleep 1\nexit 1\n"
 
-// A run in which dpkg is killed is rolled back. Where gpuadm was killed too, the next run lets dpkg finish first.
+// A run in which dpkg is killed is rolled back. Where gpuadm was killed too, the next run lets dpkg
+// finish first.
 func TestKilledDpkg(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -391,8 +395,8 @@ func TestHeldOutsideGpuadm(t *testing.T) {
 	}
 }
 
-// A transaction is refused before the touch if apt would do more than it says: here an administrator has since installed what
-// depends on a package that undo would take away.
+// A transaction is refused before the touch if apt would do more than it says: here an
+// administrator has since installed what depends on a package that undo would take away.
 func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -407,8 +411,8 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	m.still(first)
 }
 
-// What apt announces before it starts dpkg is compared with the changes: where it would do more, or a hook cannot run, nothing is
-// touched, and the error names the difference.
+// What apt announces before it starts dpkg is compared with the changes: where it would do more, or
+// a hook cannot run, nothing is touched, and the error names the difference.
 func TestAptIsHeldToTheChanges(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -439,7 +443,8 @@ func TestAptIsHeldToTheChanges(t *testing.T) {
 	check.OK(t, m.apt.Transact(t.Context(), m, whole))
 }
 
-// TestDoneOfAll: while apt works it says how much it has done, in each of its two phases, of all packages, and what it does just now.
+// TestDoneOfAll: while apt works it says how much it has done, in each of its two phases, of all
+// packages, and what it does just now.
 func TestDoneOfAll(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -480,7 +485,8 @@ func TestSplitGroup(t *testing.T) {
 	check.That(t, a.Version == b.Version, "they are %s and %s", a.Version, b.Version)
 }
 
-// A package in any version is the one that apt itself would take, of all that apt_preferences(5) has.
+// A package in any version is the one that apt itself would take, of all that apt_preferences(5)
+// has.
 func TestOpenVersionFollowsPriorities(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -9,7 +9,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestDeclaredByOthers: sections of the same URL are disabled, whatever variables and mirrors they name; others stay.
+// TestDeclaredByOthers: sections of the same URL are disabled, whatever variables and mirrors they
+// name; others stay.
 func TestDeclaredByOthers(t *testing.T) {
 	repos := []packages.Repository{{ID: "driver", URL: "https://x.example/rhel9/x86_64/"}, {URL: "file:///srv/r"}}
 	sys := packages.System{Arch: "amd64", Version: "9.6", Files: map[string][]byte{

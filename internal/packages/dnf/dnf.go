@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dnf is the packager of RHEL and its derivatives: it reads the databases and the output of dnf 4 and rpm, and runs both.
+// Package dnf is the packager of RHEL and its derivatives: it reads the databases and the output of
+// dnf 4 and rpm, and runs both.
 package dnf
 
 import (
@@ -28,14 +29,15 @@ type dnf struct {
 	root string        // the folder with a database, lists and streams of its own that dnf works on; "" for the machine's
 }
 
-// unfiltered returns a dnf that also sees packages which the enabled module streams hide: a rollback may need packages of
-// another stream.
+// unfiltered returns a dnf that also sees packages which the enabled module streams hide: a
+// rollback may need packages of another stream.
 func (a dnf) unfiltered() dnf {
 	a.more = append(slices.Clone(a.more), "--setopt=*.module_hotfixes=1")
 	return a
 }
 
-// unexcluded returns a dnf that also sees packages which excludepkgs hides: dnf(8), --disableexcludes.
+// unexcluded returns a dnf that also sees packages which excludepkgs hides: dnf(8),
+// --disableexcludes.
 func (a dnf) unexcluded() dnf {
 	a.more = append(slices.Clone(a.more), "--disableexcludes=all")
 	return a
@@ -47,7 +49,8 @@ func New() packages.Packager { return dnf{wait: packages.LockWait} }
 func (dnf) Name() string     { return "dnf" }
 func (dnf) Database() string { return "rpm" }
 
-// Files leaves out the auxiliary files beside rpm's database: they change whenever the database is read.
+// Files leaves out the auxiliary files beside rpm's database: they change whenever the database is
+// read.
 func (dnf) Files() []string {
 	return append([]string{lockConf, lockList}, facts.RpmFiles()...)
 }
@@ -60,7 +63,8 @@ func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.Stat
 	return d.packages, err
 }
 
-// Audit queries rpm only if dnf's lock shows that a transaction was cut short: rpm -V and dnf check do not report that.
+// Audit queries rpm only if dnf's lock shows that a transaction was cut short: rpm -V and dnf check
+// do not report that.
 func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages.State, error)) (packages.Audit, error) {
 	if err := spoken(v); err != nil {
 		return packages.Audit{}, err
@@ -80,8 +84,9 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 	return a, err
 }
 
-// Repair waits for a dnf that runs, and finishes the transaction of a killed dnf: it removes the old versions that were to be
-// replaced, and reinstalls packages that may be incomplete, scripts included.
+// Repair waits for a dnf that runs, and finishes the transaction of a killed dnf: it removes the
+// old versions that were to be replaced, and reinstalls packages that may be incomplete, scripts
+// included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
@@ -106,8 +111,8 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// single reads the database once it is free, and removes the older version of packages that a killed dnf has left installed twice, as
-// dnf would have.
+// single reads the database once it is free, and removes the older version of packages that a
+// killed dnf has left installed twice, as dnf would have.
 func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	if err := a.free(ctx, h); err != nil {
 		return rpmDatabase{}, err
@@ -130,8 +135,9 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	return readRPM(ctx, h)
 }
 
-// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Only the thing Lists reads lists, so that
-// plan and transaction use the same lists. gpuadm itself handles version locks: the plugin would hide the packages that they exclude.
+// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Only the
+// thing Lists reads lists, so that plan and transaction use the same lists. gpuadm itself handles
+// version locks: the plugin would hide the packages that they exclude.
 func (a dnf) options(v host.View) []string {
 	from := a.more
 	switch {
@@ -147,8 +153,9 @@ func (a dnf) options(v host.View) []string {
 	}, from...)
 }
 
-// mirrored says whether all of gpuadm's repositories are mirrors: then dnf uses no others. A mirror needs none of the
-// distribution's servers, which may be out of reach, and dnf fails if it cannot read an enabled repository.
+// mirrored says whether all of gpuadm's repositories are mirrors: then dnf uses no others. A mirror
+// needs none of the distribution's servers, which may be out of reach, and dnf fails if it cannot
+// read an enabled repository.
 func mirrored(v host.View) bool {
 	ours, err := reposIn(v, repoFiles(v, packages.OurFiles, ".repo"))
 	return err == nil && len(ours) > 0 && !slices.ContainsFunc(ours, func(r repository) bool { return !packages.IsMirror(v, r.url()) })
@@ -160,7 +167,8 @@ func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, erro
 	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
 }
 
-// free waits until no other process is in a transaction, during which the database shows neither the old nor the new state.
+// free waits until no other process is in a transaction, during which the database shows neither
+// the old nor the new state.
 func (a dnf) free(ctx context.Context, h host.Host) error {
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		if pid := holds(h, dnfLock); pid != "" {
@@ -171,11 +179,13 @@ func (a dnf) free(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// dnfLock has the id of the process that makes a transaction. dnf removes the file at the end; a killed dnf leaves it until the
-// next transaction. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
+// dnfLock has the id of the process that makes a transaction. dnf removes the file at the end; a
+// killed dnf leaves it until the next transaction. Sources: ProcessLock in dnf/lock.py and
+// Base.do_transaction in dnf/base.py of dnf's tree.
 const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
 
-// cutShort says when a dnf that was killed began its transaction; the zero time if none was killed, or if a dnf runs now.
+// cutShort says when a dnf that was killed began its transaction; the zero time if none was killed,
+// or if a dnf runs now.
 func cutShort(v host.View) time.Time {
 	i, err := v.Stat(dnfLock)
 	if err != nil || i.Size == 0 || holds(v, dnfLock) != "" {
@@ -189,7 +199,8 @@ func holder(v host.View) string {
 	return cmp.Or(holds(v, dnfLock), holds(v, dnfCache+"/metadata_lock.pid"), holds(v, dnfCache+"/download_lock.pid"))
 }
 
-// holds returns the id of the process that holds a lock of dnf's, if it still runs: a killed dnf leaves the file.
+// holds returns the id of the process that holds a lock of dnf's, if it still runs: a killed dnf
+// leaves the file.
 func holds(v host.View, lock string) string {
 	data, err := v.ReadFile(lock)
 	pid := strings.TrimSpace(string(data))
@@ -203,11 +214,12 @@ func holds(v host.View, lock string) string {
 	return pid
 }
 
-// sayPackager matches the command line of a process that can hold the lock: dnf and yum are Python programs, others use dnf's library.
+// sayPackager matches the command line of a process that can hold the lock: dnf and yum are Python
+// programs, others use dnf's library.
 var sayPackager = pattern.Of(`dnf|yum|packagekit|PackageKit`)
 
-// Stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
-// dnf names what it downloads NAME-VERSION-RELEASE.ARCH.rpm.
+// Stored returns the file in our own folder that a version of a package can be installed from; ""
+// if there is none. dnf names what it downloads NAME-VERSION-RELEASE.ARCH.rpm.
 func (dnf) Stored(v host.View, name, version string) string {
 	for _, n := range packages.ListOf(v, packages.Store) {
 		p, ok := rpmFile(n)
@@ -255,11 +267,13 @@ func spoken(v host.View) error {
 var (
 	sayDnfError  = pattern.Of(`(?m)^Error: .*$|^error: .*$`)
 	sayUnmatched = pattern.Of(`(?m)^(?:No match for argument: |Unable to find a match|All matches were filtered out by |Package \S+ not available|Installed package \S+ .*not available|Error: No packages? marked)`)
-	// sayScript matches rpm's message about a failed script, after which dnf continues and exits with 0: lib/rpmscript.c in rpm's tree.
+	// sayScript matches rpm's message about a failed script, after which dnf continues and exits
+	// with 0: lib/rpmscript.c in rpm's tree.
 	sayScript = pattern.Of(`(?m)%(post|posttrans)\((\S+)\) scriptlet failed, (.*?)\s*$`)
 )
 
-// dnfLocked is dnf's exit code where another dnf holds one of its locks: dnf(8), dnf/cli/main.py in its tree.
+// dnfLocked is dnf's exit code where another dnf holds one of its locks: dnf(8), dnf/cli/main.py in
+// its tree.
 const dnfLocked = 200
 
 // explain turns a failure of dnf or rpm into an error that an operator can act on.
@@ -281,8 +295,8 @@ func explain(v host.View, out string, err error) error {
 	return t
 }
 
-// scriptsRan returns an error if the script of an installed package failed: dnf continues, and exits with 0. It ignores the
-// scripts of removed packages and the triggers of others.
+// scriptsRan returns an error if the script of an installed package failed: dnf continues, and
+// exits with 0. It ignores the scripts of removed packages and the triggers of others.
 func scriptsRan(out string) error {
 	m := sayScript().FindStringSubmatchIndex(out)
 	if m == nil {

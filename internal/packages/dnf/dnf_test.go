@@ -85,7 +85,8 @@ func FuzzDnf(f *testing.F) {
 	})
 }
 
-// TestTask: one command where it can be; else a script, with files first: dnf's shell takes them only there.
+// TestTask: one command where it can be; else a script, with files first: dnf's shell takes them
+// only there.
 func TestTask(t *testing.T) {
 	mixed := task{install: []string{"/f.rpm", "a-0:1-1"}, remove: []string{"b-0:1-1.noarch"}}
 	if got := string(mixed.script()); mixed.args() != nil || got != "install /f.rpm a-0:1-1\nremove b-0:1-1.noarch\nrun\nexit\n" {
@@ -173,7 +174,8 @@ func TestLocks(t *testing.T) {
 	check.That(t, !ok, "a pattern of others was taken out")
 }
 
-// FuzzVersionlock gives the list of dnf's plugin: what is locked is held, and what is unlocked is not, with all lines of others kept.
+// FuzzVersionlock gives the list of dnf's plugin: what is locked is held, and what is unlocked is
+// not, with all lines of others kept.
 func FuzzVersionlock(f *testing.F) {
 	f.Add("\n# Added lock on Fri\nkernel-0:5.14.0-427.el9.*\nnvidia-driver-cuda-libs-3:580.95.05-1.el9.*", "nvidia-driver-cuda")
 	f.Add("[\n*\n!a\na-0:1-1.*", "a")
@@ -282,8 +284,8 @@ func wordsOf(err error) string {
 	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"try:"}, t.Try), "\n")
 }
 
-// TestUnverified: a repository is named that has some of the files, and of which neither its own section nor dnf.conf says that dnf
-// verifies anything.
+// TestUnverified: a repository is named that has some of the files, and of which neither its own
+// section nor dnf.conf says that dnf verifies anything.
 func TestUnverified(t *testing.T) {
 	repos := enabled("a.repo", []byte(`[signed]
 gpgcheck=1
@@ -302,8 +304,8 @@ gpgcheck=0
 	check.That(t, slices.Equal(got, want), "unverified: %v, want %v", got, want)
 }
 
-// TestMirrored: dnf reads no other repository where all of gpuadm's are mirrors, and each one otherwise. A mirror that was written since
-// makes the lists old.
+// TestMirrored: dnf reads no other repository where all of gpuadm's are mirrors, and each one
+// otherwise. A mirror that was written since makes the lists old.
 func TestMirrored(t *testing.T) {
 	const lock, alone = "-- srv/mirror/" + packages.MirrorLock + " --\n{}\n", "--enablerepo=gpuadm-*"
 	mirror := string(dnfRepo(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
@@ -335,8 +337,8 @@ func (down) Ask(context.Context, ...string) ([]byte, error) { return nil, nil }
 
 func (down) Now() time.Time { return time.Time{} }
 
-// With a repository that is down dnf keeps nothing of what gets replaced, and says so. What the plan has called lost already is
-// not said again, and a run that was stopped ends there.
+// With a repository that is down dnf keeps nothing of what gets replaced, and says so. What the
+// plan has called lost already is not said again, and a run that was stopped ends there.
 func TestDnfKeepsWhatItCan(t *testing.T) {
 	n := must.Get(simhost.New(nil))(t)
 	var h host.Host = down{n}
@@ -370,7 +372,8 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	check.That(t, err == nil && len(said) == 0, "of what the plan called lost: %v, it said %q", err, said)
 }
 
-// TestExcluded: a package that dnf's configuration hides is not blamed on repositories that are not enabled, nor is a dependency.
+// TestExcluded: a package that dnf's configuration hides is not blamed on repositories that are not
+// enabled, nor is a dependency.
 func TestExcluded(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- etc/dnf/dnf.conf --\n[main]\ngpgcheck=1\nexcludepkgs=dkms\n-- etc/yum.repos.d/epel.repo --\n[epel]\nexclude = dkms*\n")))(t)
 	n.Install("dnf", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {

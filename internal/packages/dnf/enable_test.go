@@ -22,7 +22,8 @@ const (
 	epel      = "[epel]\nname=EPEL\nmetalink=https://mirrors.fedoraproject.org/metalink?repo=epel-$releasever\nenabled=1\n[epel-debuginfo]\nenabled=0\n"
 )
 
-// TestLackingRepositories: what is not enabled is named with the command of this distribution, or enabled by a file or package.
+// TestLackingRepositories: what is not enabled is named with the command of this distribution, or
+// enabled by a file or package.
 func TestLackingRepositories(t *testing.T) {
 	both := []string{"epel", "crb"}
 	for _, x := range []struct {
@@ -66,7 +67,8 @@ func TestLackingRepositories(t *testing.T) {
 	}
 }
 
-// TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found though only dnf knows its URL.
+// TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found
+// though only dnf knows its URL.
 func TestCopiedSection(t *testing.T) {
 	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)}}
 	l := lacking(f, "crb")[0]
@@ -92,8 +94,8 @@ enabled=1
 	}
 }
 
-// TestEnabledWants: the release package is wanted as long as its file is what enables the repository, and not where another has
-// written a file of that name.
+// TestEnabledWants: the release package is wanted as long as its file is what enables the
+// repository, and not where another has written a file of that name.
 func TestEnabledWants(t *testing.T) {
 	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{}}
 	state := func() (s string) {

@@ -25,7 +25,8 @@ const (
 	dnfKeys  = "/etc/pki/rpm-gpg/"
 )
 
-// Affects says that a changed key, or a package that installs a repository's file, makes the lists stale.
+// Affects says that a changed key, or a package that installs a repository's file, makes the lists
+// stale.
 func (dnf) Affects(files []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, dnfKeys) || by.Form == packages.FormDeclared || by.Kind == "package" && brings(by.Name, files)
 }
@@ -95,8 +96,9 @@ func (r repository) url() string {
 	return cmp.Or(r.values["metalink"], r.values["mirrorlist"], r.values["baseurl"])
 }
 
-// list returns the file of the signed list that dnf keeps of a repository, in a folder named after its id and URL. If only dnf
-// knows the URL, with its variables filled in, list returns the youngest file.
+// list returns the file of the signed list that dnf keeps of a repository, in a folder named after
+// its id and URL. If only dnf knows the URL, with its variables filled in, list returns the
+// youngest file.
 // Source: Repo::Impl::getHash in libdnf/repo/Repo.cpp of libdnf's tree.
 func (r repository) list(v host.View) string {
 	if strings.Contains(r.url(), "$") {
@@ -137,8 +139,9 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 	return false, nil
 }
 
-// Update has dnf read its lists. First it reads all, which include the distribution's lists that gpuadm's packages depend on. If
-// that fails, it reads gpuadm's alone, and every one must succeed: a repository that another tool broke does not stop gpuadm.
+// Update has dnf read its lists. First it reads all, which include the distribution's lists that
+// gpuadm's packages depend on. If that fails, it reads gpuadm's alone, and every one must succeed:
+// a repository that another tool broke does not stop gpuadm.
 func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 	ours, err := reposIn(h, files)
 	if err != nil {
@@ -152,7 +155,8 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 		}
 	}
 	for _, r := range ours {
-		// A list that dnf found current, and so did not rewrite, gets a time after that of gpuadm's files.
+		// A list that dnf found current, and so did not rewrite, gets a time after that of gpuadm's
+		// files.
 		if err := packages.TouchList(h, r.list(h)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s; dnf's cachedir must be its own", r.url(), r.list(h))
 		} else if err != nil {
@@ -164,8 +168,9 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 
 const dnfRepos = "/etc/yum.repos.d"
 
-// Disable sets enabled=0 in each section that names the URL of one of the repositories. A section with the id of gpuadm's own becomes a
-// comment: of two such sections dnf reads the first alone, even if that is disabled (RepoDict.add in dnf/repodict.py).
+// Disable sets enabled=0 in each section that names the URL of one of the repositories. A section
+// with the id of gpuadm's own becomes a comment: of two such sections dnf reads the first alone,
+// even if that is disabled (RepoDict.add in dnf/repodict.py).
 func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
 	var out strings.Builder
 	section := ""
@@ -235,21 +240,23 @@ func (r repository) names(url string, sys packages.System) bool {
 	})
 }
 
-// driverModule is dnf's module with NVIDIA's driver packages for RHEL 8 and 9: dnf hides them until one of its streams is
-// enabled, and then shows only that stream's packages.
+// driverModule is dnf's module with NVIDIA's driver packages for RHEL 8 and 9: dnf hides them until
+// one of its streams is enabled, and then shows only that stream's packages.
 const driverModule = "nvidia-driver"
 
-// moduleFolder is where dnf keeps which streams are enabled: one file for each module, written as dnf writes it.
+// moduleFolder is where dnf keeps which streams are enabled: one file for each module, written as
+// dnf writes it.
 const moduleFolder = "/etc/dnf/modules.d"
 
-// stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is, or off.
+// stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none
+// is, or off.
 type stream string
 
 // off is the state of a module after dnf module disable: dnf(8).
 const off = "disabled"
 
-// Stream wants a stream of dnf's module nvidia-driver to be enabled. It refuses to switch from another stream that was enabled
-// outside gpuadm: that may replace or remove packages from it.
+// Stream wants a stream of dnf's module nvidia-driver to be enabled. It refuses to switch from
+// another stream that was enabled outside gpuadm: that may replace or remove packages from it.
 func Stream(name, why string) converge.Want {
 	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found == "" || found == converge.State(name) {
@@ -311,7 +318,8 @@ func readStream(v host.View, module string) (string, error) {
 	return map[string]string{"enabled": values["stream"], off: off}[values["state"]], nil
 }
 
-// streamed returns nil if the packages' stream is enabled. Until then it verifies only that the versions are available.
+// streamed returns nil if the packages' stream is enabled. Until then it verifies only that the
+// versions are available.
 func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request, d rpmDatabase) error {
 	if ask.Stream == "" {
 		return nil

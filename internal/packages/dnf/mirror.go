@@ -26,8 +26,8 @@ const (
 	indexer  = "/usr/bin/createrepo_c"
 )
 
-// Gather has dnf itself resolve, fetch and verify, on a database in which only packages are installed that no repository has:
-// see apt's Gather.
+// Gather has dnf itself resolve, fetch and verify, on a database in which only packages are
+// installed that no repository has: see apt's Gather.
 func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]string, error) {
 	if err := spoken(h); err != nil {
 		return nil, err
@@ -74,7 +74,8 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	return slices.Sorted(maps.Keys(files)), a.fetch(ctx, h, g, what, files)
 }
 
-// apart makes the root folder: the machine's database, streams and repositories, and those that the mirror is made from.
+// apart makes the root folder: the machine's database, streams and repositories, and those that the
+// mirror is made from.
 func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, database string) (repos, main []repository, err error) {
 	if err := a.free(ctx, h); err != nil {
 		return nil, nil, err
@@ -140,7 +141,8 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 	return repos, parseRepos("dnf.conf", conf), nil
 }
 
-// bare leaves only the packages in the database that no repository has: a package that came from a file cannot be fetched.
+// bare leaves only the packages in the database that no repository has: a package that came from a
+// file cannot be fetched.
 func (a dnf) bare(ctx context.Context, h host.Host, database string) (rpmDatabase, error) {
 	d, err := readRPM(ctx, h)
 	if err != nil {
@@ -197,7 +199,8 @@ func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]
 	return all, nil
 }
 
-// unverified returns the repositories that have some of the files, and whose settings, and dnf.conf's, make dnf verify nothing.
+// unverified returns the repositories that have some of the files, and whose settings, and
+// dnf.conf's, make dnf verify nothing.
 func unverified(repos, main []repository, files map[string]rpmFetched) map[string]bool {
 	found := map[string]bool{}
 	for _, r := range repos {
@@ -219,8 +222,8 @@ func unverified(repos, main []repository, files map[string]rpmFetched) map[strin
 	return found
 }
 
-// fetch gets files into the folder. dnf verifies each by its repository's settings, also files of an earlier run: of these the folder has
-// copies, since dnf may write to them.
+// fetch gets files into the folder. dnf verifies each by its repository's settings, also files of
+// an earlier run: of these the folder has copies, since dnf may write to them.
 func (a dnf) fetch(ctx context.Context, h host.Host, g packages.Gathering, what []string, files map[string]rpmFetched) error {
 	missing, size, room := 0, int64(0), int64(0)
 	var there []string
@@ -288,7 +291,8 @@ func (dnf) Index(ctx context.Context, h host.Host, g packages.Gathering, files [
 	return made, nil
 }
 
-// Sign signs the list, which has the digests of the other lists, which have those of the packages: dnf.conf(5), repo_gpgcheck.
+// Sign signs the list, which has the digests of the other lists, which have those of the packages:
+// dnf.conf(5), repo_gpgcheck.
 func (dnf) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 	const name = index + "/repomd.xml"
 	data, err := h.ReadFile(path.Join(dir, name))

@@ -16,7 +16,8 @@ import (
 //go:embed modules.spec
 var modulesSpec string
 
-// Open installs the package's files, and runs none of its scripts, below a folder that has no other packages. dnf has verified the package.
+// Open installs the package's files, and runs none of its scripts, below a folder that has no other
+// packages. dnf has verified the package.
 func (dnf) Open(ctx context.Context, h host.Host, file, into string) ([]byte, error) {
 	const format = `Version: %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n[Depends: %{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n][Provides: %{PROVIDENAME} %{PROVIDEFLAGS:depflags} %{PROVIDEVERSION}\n]`
 	said, err := h.Ask(ctx, "rpm", "-qp", "--nosignature", "--qf", format, file)
@@ -29,8 +30,9 @@ func (dnf) Open(ctx context.Context, h host.Host, file, into string) ([]byte, er
 	return said, err
 }
 
-// Pack is rpmbuild's work. The package depends on what kernels' packages provide by the name of their release, where a repository has such
-// a one. Source: kernel_reqprovconf in kernel.spec of centos-stream-9 and of Fedora.
+// Pack is rpmbuild's work. The package depends on what kernels' packages provide by the name of
+// their release, where a repository has such a one. Source: kernel_reqprovconf in kernel.spec of
+// centos-stream-9 and of Fedora.
 func (a dnf) Pack(ctx context.Context, h host.Host, g packages.Gathering, p packages.ModulePackage) (string, error) {
 	a.root = g.Work + "/root"
 	kernel := []string{"kernel-uname-r = " + p.Kernel}

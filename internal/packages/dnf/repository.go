@@ -24,8 +24,8 @@ func dnfKey(r packages.Repository) string { return dnfKeys + "RPM-GPG-KEY-gpuadm
 
 func dnfID(r packages.Repository) string { return "gpuadm-" + r.ID }
 
-// Repositories wants one file for each repository, which names the key. rpm cannot trust a key for one repository alone, so
-// rpm's key is a thing of its own. See dnf.conf(5).
+// Repositories wants one file for each repository, which names the key. rpm cannot trust a key for
+// one repository alone, so rpm's key is a thing of its own. See dnf.conf(5).
 func (a dnf) Repositories(database *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
 	repos = slices.DeleteFunc(slices.Clone(repos), func(r packages.Repository) bool { return r.URL == "" }) // dnf has no pins
 	if len(repos) == 0 {
@@ -59,7 +59,8 @@ func (dnf) Contents(repos []packages.Repository, via host.Via) map[string][]byte
 // Upgrades wants nothing: dnf-automatic obeys the locks of versionlock.
 func (dnf) Upgrades([]string, bool) []converge.Want { return nil }
 
-// dnfRepo refuses to continue without the repository: dnf's default is to skip a repository whose signature is wrong.
+// dnfRepo refuses to continue without the repository: dnf's default is to skip a repository whose
+// signature is wrong.
 func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	gpgcheck, metadata := 1, 1
 	switch r.Signed {
@@ -93,8 +94,9 @@ func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	return []byte(b.String())
 }
 
-// rpmKey is a public key in rpm's database, with which rpm verifies packages. dnf would import it unasked from the file that a
-// repository names, and never remove it: as a thing of its own it is removed by undo.
+// rpmKey is a public key in rpm's database, with which rpm verifies packages. dnf would import it
+// unasked from the file that a repository names, and never remove it: as a thing of its own it is
+// removed by undo.
 type rpmKey struct {
 	database *packages.Reading
 	trusted  string // its fingerprint; or "sha256:" and its file's digest; or its file, which then has the fingerprint
@@ -113,8 +115,8 @@ func NewKey(trusted string, files []string, database *packages.Reading) converge
 	return rpmKey{database, trusted, strings.Join(files, "")}
 }
 
-// Ref names the key by its fingerprint, by "sha256:DIGEST", or by its file if a package installs it. An undo of an undo needs
-// the key's file.
+// Ref names the key by its fingerprint, by "sha256:DIGEST", or by its file if a package installs
+// it. An undo of an undo needs the key's file.
 func (k rpmKey) Ref() converge.Ref {
 	return converge.Ref{Kind: "package-key", Name: k.trusted, Reads: []string{k.file}}
 }
@@ -137,8 +139,8 @@ func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
 	return among(all, fingerprints), err
 }
 
-// fingerprints returns the key's fingerprints; none if only the file has them and the file is missing or has another key: then
-// gpuadm has not imported the key from that file.
+// fingerprints returns the key's fingerprints; none if only the file has them and the file is
+// missing or has another key: then gpuadm has not imported the key from that file.
 func (k rpmKey) fingerprints(v host.View) []string {
 	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
 		return []string{k.trusted}
@@ -222,7 +224,8 @@ func brings(name string, files []string) bool {
 	return slices.ContainsFunc(needs(major, ""), func(n need) bool { return n.release == name && slices.Contains(files, n.file) })
 }
 
-// subscribed is the file that subscription-manager writes: it overwrites the edits of others, and copies of it become outdated.
+// subscribed is the file that subscription-manager writes: it overwrites the edits of others, and
+// copies of it become outdated.
 const subscribed = "/etc/yum.repos.d/redhat.repo"
 
 func lackingRepository(sys packages.System, n need) (packages.Lack, bool) {
@@ -265,7 +268,8 @@ func lackingRepository(sys packages.System, n need) (packages.Lack, bool) {
 	return l, true
 }
 
-// Lacking returns the repositories among the names that the system's files do not enable, and, as others, the names of no repositories.
+// Lacking returns the repositories among the names that the system's files do not enable, and, as
+// others, the names of no repositories.
 func Lacking(s packages.System, names []string) (lacks []packages.Lack, others []string) {
 	for _, name := range names {
 		if n, is := needOf(s, name); !is {

@@ -50,7 +50,8 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 // Available also sees packages that streams hide.
 func (a dnf) Available() packages.Solver { return solver{dnf: a.unfiltered()} }
 
-// withPlugin adds the package of dnf's versionlock plugin if a change wants a lock: without the plugin dnf ignores locks.
+// withPlugin adds the package of dnf's versionlock plugin if a change wants a lock: without the
+// plugin dnf ignores locks.
 func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 	if d.locks.plugin || d.packages[lockPlugin].Installed() || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == lockPlugin }) {
 		return changes
@@ -70,7 +71,8 @@ func (solver) Words() packages.Words {
 // Without is empty: rpm keeps no configuration but what was edited, as .rpmsave.
 func (solver) Without(host.View, string) converge.State { return "" }
 
-// Essential is false: dnf itself refuses to remove what is protected: dnf.conf(5), protected_packages.
+// Essential is false: dnf itself refuses to remove what is protected: dnf.conf(5),
+// protected_packages.
 func (solver) Essential(string) bool { return false }
 
 // Offers asks which versions are available.
@@ -91,7 +93,8 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	return all, nil
 }
 
-// Offers leaves out what dnf's plugin versionlock hides. gpuadm runs dnf without it, since it also hides what gpuadm's own locks exclude.
+// Offers leaves out what dnf's plugin versionlock hides. gpuadm runs dnf without it, since it also
+// hides what gpuadm's own locks exclude.
 func (s solver) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
 	all, err := s.dnf.Offers(ctx, v, names)
 	for name := range all {
@@ -119,8 +122,9 @@ func rows(out string, columns int) (all [][]string) {
 	return all
 }
 
-// ranks returns the repositories' priorities by id, as Offer counts them. For dnf the lowest number comes first, and the
-// default is 99 (dnf.conf(5), priority). dnf offers no packages that modules or excludes hide.
+// ranks returns the repositories' priorities by id, as Offer counts them. For dnf the lowest number
+// comes first, and the default is 99 (dnf.conf(5), priority). dnf offers no packages that modules
+// or excludes hide.
 func ranks(v host.View) map[string]int {
 	rank := map[string]int{}
 	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf reports a file that it cannot read
@@ -152,7 +156,8 @@ func parseOffers(out string, names []string, rank map[string]int) map[string][]p
 	return all
 }
 
-// Hidden returns an error if module streams or excludes hide the packages, which would otherwise be available.
+// Hidden returns an error if module streams or excludes hide the packages, which would otherwise be
+// available.
 func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]packages.Offer) error {
 	more := func(offers func(context.Context, host.View, []string) (map[string][]packages.Offer, error)) (only []string, err error) {
 		all, err := offers(ctx, v, members)
@@ -190,7 +195,8 @@ func excluded(v host.View, what string) error {
 	return &trouble.Error{What: what, Because: excludes(v), Try: []string{try}, Err: packages.ErrExcluded}
 }
 
-// excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and its older name exclude.
+// excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and
+// its older name exclude.
 func excludes(v host.View) (found []string) {
 	if l, err := readLocks(v); err == nil && len(l.lines) > 0 {
 		found = []string{l.file + ", which dnf versionlock list shows"}
@@ -262,8 +268,8 @@ func (t task) args() []string {
 	return nil
 }
 
-// script returns the task for dnf's shell. The shell continues after a line that fails, so gpuadm runs only a task that a
-// simulation has shown; it accepts files only in the first line.
+// script returns the task for dnf's shell. The shell continues after a line that fails, so gpuadm
+// runs only a task that a simulation has shown; it accepts files only in the first line.
 func (t task) script() []byte {
 	return []byte("install " + strings.Join(t.install, " ") + "\nremove " + strings.Join(t.remove, " ") + "\nrun\nexit\n")
 }
@@ -285,7 +291,8 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 	return t
 }
 
-// Simulate asks dnf what changes would do. dnf has no pins. A package that is removed only for another version of it does not count as removed.
+// Simulate asks dnf what changes would do. dnf has no pins. A package that is removed only for
+// another version of it does not count as removed.
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin,
 ) (all []packages.Move, err error) {

@@ -22,15 +22,17 @@ import (
 // An rpmPackage is one package in one version.
 type rpmPackage struct{ name, evr, arch string }
 
-// full returns rpm's name NAME-EPOCH:VERSION-RELEASE.ARCH. It always has the epoch, also 0: without one dnf matches any.
+// full returns rpm's name NAME-EPOCH:VERSION-RELEASE.ARCH. It always has the epoch, also 0: without
+// one dnf matches any.
 func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
 
-// several says whether the package can be installed in several versions at a time: a kernel and its parts. Wants name such
-// packages with version and architecture, which dnf accepts too: kernel-devel-5.14.0-427.el9.x86_64.
+// several says whether the package can be installed in several versions at a time: a kernel and its
+// parts. Wants name such packages with version and architecture, which dnf accepts too:
+// kernel-devel-5.14.0-427.el9.x86_64.
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
 
-// rpmKeyName is the name of every public key in rpm's database, which lists keys as packages; the version is the end of the
-// key's fingerprint (rpm 6: all of it), the release its time of creation.
+// rpmKeyName is the name of every public key in rpm's database, which lists keys as packages; the
+// version is the end of the key's fingerprint (rpm 6: all of it), the release its time of creation.
 const rpmKeyName = "gpg-pubkey"
 
 // keys returns the names that wants may have for the package.
@@ -103,20 +105,23 @@ type rpmDatabase struct {
 	cut      time.Time // when a dnf that was killed began; the zero time if none was
 }
 
-// beginsWithin is the longest time in seconds from dnf's lock to the begin of rpm's transaction: dnf downloads before it locks.
+// beginsWithin is the longest time in seconds from dnf's lock to the begin of rpm's transaction:
+// dnf downloads before it locks.
 const beginsWithin = 600
 
-// came is when a package was installed, in seconds since 1970, and the id of rpm's transaction: rpm's tags INSTALLTIME and
-// INSTALLTID (docs/manual/tags.md in rpm's tree).
+// came is when a package was installed, in seconds since 1970, and the id of rpm's transaction:
+// rpm's tags INSTALLTIME and INSTALLTID (docs/manual/tags.md in rpm's tree).
 type came struct{ at, transaction int64 }
 
-// rpmFormat prints a line for each package; a public key's has more lines, since the key is base64 on several lines. Other
-// packages have no key. Sources: makePubkeyHeader in lib/keystore.cc of rpm 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent
-// asks the same (updateWithRPMDB in comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
+// rpmFormat prints a line for each package; a public key's has more lines, since the key is base64
+// on several lines. Other packages have no key. Sources: makePubkeyHeader in lib/keystore.cc of rpm
+// 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent asks the same (updateWithRPMDB in
+// comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
 const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
 
-// readRPM asks rpm what is installed, and reads dnf's locks. Only dnf records why a package is installed, and an upgrade, a
-// downgrade and a reinstallation keep that record. So readRPM does not ask for it.
+// readRPM asks rpm what is installed, and reads dnf's locks. Only dnf records why a package is
+// installed, and an upgrade, a downgrade and a reinstallation keep that record. So readRPM does not
+// ask for it.
 func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
 	if err != nil {
@@ -178,8 +183,9 @@ func (d *rpmDatabase) fill() {
 	}
 }
 
-// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is no key. It does not trust the key's
-// name, which has only the last eight digits: an attacker can generate a key with the same digits.
+// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is no key. It
+// does not trust the key's name, which has only the last eight digits: an attacker can generate a
+// key with the same digits.
 func fingerprintOf(base64Key string) string {
 	packets, err := base64.StdEncoding.DecodeString(base64Key)
 	if err != nil {
@@ -192,8 +198,9 @@ func fingerprintOf(base64Key string) string {
 	return found[0]
 }
 
-// halfDone returns the packages that a killed dnf has installed, perhaps incompletely: all packages of its transaction. A
-// package that it was removing does not show: rpm lists it as installed until its last file is gone.
+// halfDone returns the packages that a killed dnf has installed, perhaps incompletely: all packages
+// of its transaction. A package that it was removing does not show: rpm lists it as installed until
+// its last file is gone.
 func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	if d.cut.IsZero() {
 		return nil
@@ -216,8 +223,8 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	return list
 }
 
-// doubles returns the older version of packages that are wrongly installed twice: dnf was killed after it installed the new
-// version and before it removed the old.
+// doubles returns the older version of packages that are wrongly installed twice: dnf was killed
+// after it installed the new version and before it removed the old.
 func (d rpmDatabase) doubles() (older []rpmPackage) {
 	half := d.halfDone()
 	for _, p := range d.list {

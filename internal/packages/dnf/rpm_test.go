@@ -21,7 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestHalfDone: of a dnf that was killed all counts that came in its transaction, and what it did not come to remove.
+// TestHalfDone: of a dnf that was killed all counts that came in its transaction, and what it did
+// not come to remove.
 func TestHalfDone(t *testing.T) {
 	out := "kernel\t0\t5.14.0\t1\tx86_64\t50\t50\t(none)\nkernel\t0\t5.14.0\t2\tx86_64\t101\t100\t(none)\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\t50\t50\t(none)\n" +
 		"libnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\t103\t100\t(none)\ndkms\t0\t3.0\t1\tnoarch\t99\t99\t(none)\n" +
@@ -43,7 +44,8 @@ func TestHalfDone(t *testing.T) {
 	}
 }
 
-// TestCutShort: dnf's lock of a process that is gone is what a killed dnf leaves; that of one at work is none of it.
+// TestCutShort: dnf's lock of a process that is gone is what a killed dnf leaves; that of one at
+// work is none of it.
 func TestCutShort(t *testing.T) {
 	for text, cut := range map[string]bool{
 		"":                                      false,
@@ -83,7 +85,8 @@ func TestRPMFile(t *testing.T) {
 	}
 }
 
-// A dnf that was killed before it installed anything leaves its lock. What others install later by rpm itself is not its work.
+// A dnf that was killed before it installed anything leaves its lock. What others install later by
+// rpm itself is not its work.
 func TestStaleLockAndALaterInstallation(t *testing.T) {
 	d := parseRPM("bash\t0\t5.1\t9.el9\tx86_64\t1700000000\t1700000000\t(none)\nagent\t0\t1.0\t1\tx86_64\t1700500000\t1700500000\t(none)\n")
 	d.cut = time.Unix(1700100000, 0) // killed four days before the agent came by rpm -i
@@ -91,7 +94,8 @@ func TestStaleLockAndALaterInstallation(t *testing.T) {
 	check.That(t, len(half) == 0, "half-installed: %v", half)
 }
 
-// FuzzRPM gives rpm's output: each package is known by a name of its own, and a key by its whole fingerprint or not at all.
+// FuzzRPM gives rpm's output: each package is known by a name of its own, and a key by its whole
+// fingerprint or not at all.
 func FuzzRPM(f *testing.F) {
 	const key = "gpg-pubkey\t0\t5b4af876\t6b0188f4\t(none)\t1\t1\t"
 	f.Add("bash\t0\t5.1\t9.el9\tx86_64\t1\t1\t(none)\n" + key + "mDMEawGI9BYJKwYBBAHaRw8BAQdA\n1v1e\n")
@@ -113,11 +117,12 @@ func FuzzRPM(f *testing.F) {
 	})
 }
 
-// manyTimes is how often what is hostile once is there in a seed: what grows with the square of the input shows.
+// manyTimes is how often what is hostile once is there in a seed: what grows with the square of the
+// input shows.
 const manyTimes = 20_000
 
-// TestRPMKeys: rpm's database calls public keys packages, by names that hold only the end of a fingerprint: a planted key may have
-// the same end, so the key itself says which it is.
+// TestRPMKeys: rpm's database calls public keys packages, by names that hold only the end of a
+// fingerprint: a planted key may have the same end, so the key itself says which it is.
 func TestRPMKeys(t *testing.T) {
 	const trusted, shared = "F22CC24F7F742054127646D9354FB98A5B4AF876", "5b4af876"
 	ours, others := inRPM(t, "../../things/testdata/ed25519.asc"), inRPM(t, "../../things/testdata/rsa2048.gpg")

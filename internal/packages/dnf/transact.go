@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Transact makes the changes in one transaction of dnf's. It simulates the transaction first, and touches nothing if dnf would
-// do anything but these changes.
+// Transact makes the changes in one transaction of dnf's. It simulates the transaction first, and
+// touches nothing if dnf would do anything but these changes.
 func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := a.single(ctx, h)
 	if err != nil {
@@ -45,8 +45,8 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	return cmp.Or(err, packages.Proven("dnf", changes, d.packages))
 }
 
-// move installs and removes packages after a simulation has shown the same changes. A version that a stream hides belongs to a
-// rollback from another stream.
+// move installs and removes packages after a simulation has shown the same changes. A version that
+// a stream hides belongs to a rollback from another stream.
 func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
 	names := slices.Collect(maps.Keys(packages.Named(packages.Due(changes))))
 	if s := (solver{a, d}); packages.Removes(changes) {
@@ -131,7 +131,8 @@ func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[
 	return err
 }
 
-// The configuration of dnf's plugin versionlock and the default place of its list: dnf-versionlock(8).
+// The configuration of dnf's plugin versionlock and the default place of its list:
+// dnf-versionlock(8).
 const (
 	lockConf = "/etc/dnf/plugins/versionlock.conf"
 	lockList = "/etc/dnf/plugins/versionlock.list"
@@ -139,7 +140,8 @@ const (
 	lockPlugin = "python3-dnf-plugin-versionlock"
 )
 
-// locks is the plugin's list. Each line is a pattern; dnf keeps a package that it matches at a version that the pattern allows.
+// locks is the plugin's list. Each line is a pattern; dnf keeps a package that it matches at a
+// version that the pattern allows.
 type locks struct {
 	file   string
 	plugin bool // it is installed
@@ -168,12 +170,14 @@ func readLocks(v host.View) (locks, error) {
 	return l, nil
 }
 
-// holds says whether a package is locked at its version, by a line of gpuadm or by a pattern of others.
+// holds says whether a package is locked at its version, by a line of gpuadm or by a pattern of
+// others.
 func (l locks) holds(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
 }
 
-// hides says whether the plugin would hide a version: a line excludes it, or lines lock other versions of a package that is not installed.
+// hides says whether the plugin would hide a version: a line excludes it, or lines lock other
+// versions of a package that is not installed.
 // Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
 func (d rpmDatabase) hides(name, evr string) bool {
 	fits := func(line string) bool {
@@ -184,7 +188,8 @@ func (d rpmDatabase) hides(name, evr string) bool {
 	return slices.ContainsFunc(d.locks.lines, barred) || slices.ContainsFunc(d.locks.lines, other) && !slices.ContainsFunc(d.locks.lines, fits)
 }
 
-// locksIn matches a line with the forms of a package's name that dnf knows: dnf(8), "Specifying packages".
+// locksIn matches a line with the forms of a package's name that dnf knows: dnf(8), "Specifying
+// packages".
 func locksIn(line string, p rpmPackage) bool {
 	pattern := strings.TrimSpace(line)
 	if pattern == "" || pattern[0] == '#' || pattern[0] == '!' {
@@ -219,13 +224,15 @@ func (l locks) with(p rpmPackage) locks {
 	return l
 }
 
-// without returns the list with the exact locks of a package's name taken out; false if a pattern still locks it.
+// without returns the list with the exact locks of a package's name taken out; false if a pattern
+// still locks it.
 func (l locks) without(p rpmPackage) (locks, bool) {
 	l.lines = slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return exactOf(line, p.name) })
 	return l, !l.holds(p)
 }
 
-// exactOf says whether a line locks one version of the package of this name: NAME-EPOCH:VERSION-RELEASE.*
+// exactOf says whether a line locks one version of the package of this name:
+// NAME-EPOCH:VERSION-RELEASE.*
 func exactOf(line, name string) bool {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(line), name+"-")
 	epoch, vr, colon := strings.Cut(rest, ":")
@@ -251,7 +258,8 @@ func (l locks) write(h host.Host) error {
 	return h.WriteFile(l.file, []byte(text), attr)
 }
 
-// as removes the exact locks of the packages that change from the list, and adds the locks that are wanted.
+// as removes the exact locks of the packages that change from the list, and adds the locks that are
+// wanted.
 func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
 	for _, c := range changes {
 		after := packages.Parse(c.After)
@@ -286,7 +294,8 @@ func (d rpmDatabase) find(name string) (rpmPackage, bool) {
 	return d.list[i], true
 }
 
-// spec returns the full name of the installed package with a name, so that dnf selects exactly that version.
+// spec returns the full name of the installed package with a name, so that dnf selects exactly that
+// version.
 func (d rpmDatabase) spec(name string) string {
 	if p, ok := d.find(name); ok {
 		return p.full()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi holds two kinds that containers get GPUs by: the CDI spec that NVIDIA's toolkit writes (cdi.go; spec.go reads it), and the
-// links to device nodes that systemd needs (links.go).
+// Package cdi holds two kinds that containers get GPUs by: the CDI spec that NVIDIA's toolkit
+// writes (cdi.go; spec.go reads it), and the links to device nodes that systemd needs (links.go).
 package cdi
 
 import (
@@ -16,9 +16,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// From 1.18.0 on, a service of NVIDIA's Container Toolkit writes the CDI spec. It does not run when partitions change.
-// Sources: deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit at v1.18.0, v1.19.0, v1.19.1 and v1.20.1;
-// its "systemd unit for CDI refresh" in
+// From 1.18.0 on, a service of NVIDIA's Container Toolkit writes the CDI spec. It does not run when
+// partitions change.
+// Sources: deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit at v1.18.0,
+// v1.19.0, v1.19.1 and v1.20.1; its "systemd unit for CDI refresh" in
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
 const (
 	Unit = "nvidia-cdi-refresh.service"
@@ -29,15 +30,16 @@ const (
 	cdiOutput  = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH" // in cdiEnv
 )
 
-// States of the spec; after "outdated" come a colon and why. gpuadm reads the file, and not the unit's result: systemd may skip the unit for
-// one of its conditions.
+// States of the spec; after "outdated" come a colon and why. gpuadm reads the file, and not the
+// unit's result: systemd may skip the unit for one of its conditions.
 const (
 	cdiNone     = "none" // nothing writes one here, or there is no device to offer
 	cdiCurrent  = "current"
 	cdiOutdated = "outdated"
 )
 
-// cdi is the spec that the toolkit's service writes. It is current if it has the devices that the driver has, in the driver's version.
+// cdi is the spec that the toolkit's service writes. It is current if it has the devices that the
+// driver has, in the driver's version.
 type cdi struct{}
 
 // Spec wants the spec to be current, if the toolkit's service is installed.
@@ -99,8 +101,9 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(cdiOutdated + ": " + name + ": " + problem), nil
 }
 
-// cdiWaits says whether systemd would not start the service now. In 1.19.0 the service is ordered after multi-user.target, which waits for
-// kubelet, which waits for gpuadm: at boot systemd starts it later, after gpuadm has made the partitions.
+// cdiWaits says whether systemd would not start the service now. In 1.19.0 the service is ordered
+// after multi-user.target, which waits for kubelet, which waits for gpuadm: at boot systemd starts
+// it later, after gpuadm has made the partitions.
 func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 	const target = "multi-user.target"
 	for _, file := range u.Files {
@@ -165,8 +168,9 @@ func (cdi) Current(found converge.State) converge.State {
 	return found
 }
 
-// duringMIG is a Follower in the stage that changes partitions: a change of partitions affects it, and so does its undo. If it cannot be
-// made, the run names it and does not roll the partitions back; the same thing in the next stage, toolkit, then fails.
+// duringMIG is a Follower in the stage that changes partitions: a change of partitions affects it,
+// and so does its undo. If it cannot be made, the run names it and does not roll the partitions
+// back; the same thing in the next stage, toolkit, then fails.
 type duringMIG struct {
 	converge.Follower
 	name    string         // differs from the Follower's own: the journal identifies things by kind and name
@@ -175,7 +179,8 @@ type duringMIG struct {
 
 func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Follower.Ref().Kind, Name: d.name} }
 
-// Make calls the Follower's, and turns a failure into Stays. A run that is interrupted, and a host.Later, are no failures.
+// Make calls the Follower's, and turns a failure into Stays. A run that is interrupted, and a
+// host.Later, are no failures.
 func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
 	err := d.Follower.Make(ctx, h, to)
 	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {

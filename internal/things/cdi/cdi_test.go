@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// cdiNode is a machine of two A100, the first one with MIG and two compute instances, and the toolkit's service.
+// cdiNode is a machine of two A100, the first one with MIG and two compute instances, and the
+// toolkit's service.
 //
 //go:embed testdata/node.txtar
 var cdiNode string
@@ -210,7 +211,8 @@ func TestCDISpecMade(t *testing.T) {
 	}
 }
 
-// Partitions that change make the spec outdated, where there is one. A service that fails then takes no partitions back.
+// Partitions that change make the spec outdated, where there is one. A service that fails then
+// takes no partitions back.
 func TestCDIRun(t *testing.T) {
 	run := cdi.New("nvidia-cdi-refresh.service").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
@@ -278,7 +280,8 @@ func TestDeviceLinks(t *testing.T) {
 	check.That(t, state == "none" && err == nil, "no GPU: %q, %v", state, err)
 }
 
-// Partitions that change need other nodes, where the driver's tool can make them. One that fails takes no partitions back.
+// Partitions that change need other nodes, where the driver's tool can make them. One that fails
+// takes no partitions back.
 func TestPartitionNodes(t *testing.T) {
 	nodes := cdi.NewDeviceLinks("/dev/nvidia-caps").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {

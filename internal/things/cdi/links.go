@@ -17,12 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// deviceLinks are the links in /dev/char to NVIDIA's device nodes. udev does not make them, since the nodes are not in sysfs. At each
-// daemon-reload systemd resolves the devices of a container by these links, and takes a device without a link from the container.
+// deviceLinks are the links in /dev/char to NVIDIA's device nodes. udev does not make them, since
+// the nodes are not in sysfs. At each daemon-reload systemd resolves the devices of a container by
+// these links, and takes a device without a link from the container.
 // Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48;
-// https://github.com/opencontainers/runc/issues/3708; cmd/nvidia-ctk/system/create-dev-char-symlinks of the first.
-// Make first has missing nodes of partitions made: see missingCaps. Its states are "linked", "none" (there are no nodes), and "missing" with
-// the names of the nodes that have no link or do not exist.
+// https://github.com/opencontainers/runc/issues/3708;
+// cmd/nvidia-ctk/system/create-dev-char-symlinks of the first. Make first has missing nodes of
+// partitions made: see missingCaps. Its states are "linked", "none" (there are no nodes), and
+// "missing" with the names of the nodes that have no link or do not exist.
 type deviceLinks struct{}
 
 const (
@@ -35,10 +37,12 @@ func DeviceLinks() converge.Want {
 	return converge.Following(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
-// capNodes is deviceLinks for the nodes of partitions alone. Its state is "none" if the driver's tool, which makes the nodes, is missing.
+// capNodes is deviceLinks for the nodes of partitions alone. Its state is "none" if the driver's
+// tool, which makes the nodes, is missing.
 type capNodes struct{ deviceLinks }
 
-// PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
+// PartitionNodes wants a node for each partition, and a link to it, in the stage that changes
+// partitions.
 func PartitionNodes() converge.Want {
 	return converge.Following(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
 }
@@ -128,10 +132,11 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 	return nil
 }
 
-// charNodes are the existing device nodes, by the path of their link. A node's numbers follow from its name.
+// charNodes are the existing device nodes, by the path of their link. A node's numbers follow from
+// its name.
 // Sources: internal/info/proc/devices and create-dev-char-symlinks/all.go of NVIDIA's toolkit;
-// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195 is NVIDIA's in
-// Documentation/admin-guide/devices.txt of the kernel.
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195
+// is NVIDIA's in Documentation/admin-guide/devices.txt of the kernel.
 func charNodes(v host.View) (map[string]string, error) {
 	numbers, err := devices.Majors(v)
 	if err != nil {
@@ -170,14 +175,17 @@ func charNodes(v host.View) (map[string]string, error) {
 	return nodes, nil
 }
 
-// A capsNode is a device that gives access to a GPU instance or a compute instance, and the driver's file about it in /proc.
+// A capsNode is a device that gives access to a GPU instance or a compute instance, and the
+// driver's file about it in /proc.
 type capsNode struct{ node, access string }
 
-// missingCaps are the missing nodes of partitions. The driver's clients make them only when they begin to use a partition; until then a CDI
-// spec, the device plugin and a container do not find them. It returns none if the driver's tool is not installed, or if the driver's
-// options say that another program makes the nodes. Sources: "Device Nodes and Capabilities" in
-// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html (nvidia-modprobe -f);
-// https://github.com/NVIDIA/nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
+// missingCaps are the missing nodes of partitions. The driver's clients make them only when they
+// begin to use a partition; until then a CDI spec, the device plugin and a container do not find
+// them. It returns none if the driver's tool is not installed, or if the driver's options say that
+// another program makes the nodes. Sources: "Device Nodes and Capabilities" in
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
+// (nvidia-modprobe -f); https://github.com/NVIDIA/nvidia-modprobe,
+// modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
 func missingCaps(v host.View) (list []capsNode) {
 	if _, err := v.Stat(devices.NodeTool); err != nil {
 		return nil

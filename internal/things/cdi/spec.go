@@ -18,16 +18,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Kind is the kind of the devices in the toolkit's spec. The device plugin's and the DRA driver's specs have other kinds.
+// Kind is the kind of the devices in the toolkit's spec. The device plugin's and the DRA driver's
+// specs have other kinds.
 const Kind = "nvidia.com/gpu"
 
-// newest is the newest version of the specification that CNCF's library knows: its specs-go/version.go and SPEC.md. It is parsed where it
-// is needed: the parser compiles expressions, a tenth of gpuadm's start.
+// newest is the newest version of the specification that CNCF's library knows: its
+// specs-go/version.go and SPEC.md. It is parsed where it is needed: the parser compiles
+// expressions, a tenth of gpuadm's start.
 const newest = "1.1.0"
 
-// read reads a spec with CNCF's own library, as engines do, and says why an engine does not use the spec; "" if it does.
-// engine is the newest version of the specification that the engine here knows; "" if that is unknown.
-// Source: newSpec and validate in pkg/cdi/spec.go of https://github.com/cncf-tags/container-device-interface.
+// read reads a spec with CNCF's own library, as engines do, and says why an engine does not use the
+// spec; "" if it does. engine is the newest version of the specification that the engine here
+// knows; "" if that is unknown.
+// Source: newSpec and validate in pkg/cdi/spec.go of
+// https://github.com/cncf-tags/container-device-interface.
 func read(text []byte, engine string) (s lib.Spec, why string) {
 	raw, err := lib.ParseSpec(text)
 	if err != nil || raw == nil || raw.Kind == "" {
@@ -70,8 +74,10 @@ type cdiDevice struct {
 	node string // /dev/nvidia3: the node of its GPU; "" if unknown
 }
 
-// cdiDevices are the devices that the toolkit's spec must offer: GPUs without MIG, and the compute instances of GPUs with MIG.
-// Source: getDeviceSpecGeneratorsForAllDevices in pkg/nvcdi/lib-nvml.go of https://github.com/NVIDIA/nvidia-container-toolkit;
+// cdiDevices are the devices that the toolkit's spec must offer: GPUs without MIG, and the compute
+// instances of GPUs with MIG.
+// Source: getDeviceSpecGeneratorsForAllDevices in pkg/nvcdi/lib-nvml.go of
+// https://github.com/NVIDIA/nvidia-container-toolkit;
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
 func cdiDevices(d host.Driver) (list []cdiDevice) {
 	for _, g := range d.GPUs {
@@ -94,8 +100,9 @@ func cdiDevices(d host.Driver) (list []cdiDevice) {
 	return list
 }
 
-// cdiProblem says how a spec differs from what the driver has; "" if it does not. It compares no times: a spec that is older than the driver
-// or a partition differs, or the difference does not matter.
+// cdiProblem says how a spec differs from what the driver has; "" if it does not. It compares no
+// times: a spec that is older than the driver or a partition differs, or the difference does not
+// matter.
 func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (string, error) {
 	text, err := v.ReadFile(name)
 	if host.NotExist(err) {
@@ -113,7 +120,8 @@ func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (stri
 	return otherFiles(s, v, d.Version)
 }
 
-// otherDevices compares devices: by UUID if the spec names them so, as the service's defaults do; else by their number.
+// otherDevices compares devices: by UUID if the spec names them so, as the service's defaults do;
+// else by their number.
 func otherDevices(s lib.Spec, want []cdiDevice) string {
 	nodes, others := map[string][]string{}, 0
 	for _, e := range s.Devices {
@@ -149,7 +157,8 @@ func otherDevices(s lib.Spec, want []cdiDevice) string {
 	return ""
 }
 
-// otherFiles checks the files that containers get: they must exist, and the driver's libraries must have its version in their names.
+// otherFiles checks the files that containers get: they must exist, and the driver's libraries must
+// have its version in their names.
 func otherFiles(s lib.Spec, v host.View, version string) (string, error) {
 	var names []string
 	all := []lib.ContainerEdits{{ContainerEdits: &s.ContainerEdits}}
@@ -191,8 +200,8 @@ type OtherSpecs struct {
 	wrong map[string]string   // by path, why an engine does not use one
 }
 
-// ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one; and the toolkit's own for its version. A
-// missing folder has none.
+// ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one; and
+// the toolkit's own for its version. A missing folder has none.
 func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 	all := OtherSpecs{Output(v), map[string]lib.Spec{}, map[string]string{}}
 	at, err := v.Resolve(all.ours)
@@ -225,7 +234,8 @@ func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 	return all
 }
 
-// Offers says whether a usable spec in these folders is for a kind of devices; no folders are the usual ones.
+// Offers says whether a usable spec in these folders is for a kind of devices; no folders are the
+// usual ones.
 func Offers(v host.View, kind string, folders []string) bool {
 	if folders == nil {
 		folders = lib.DefaultSpecDirs
@@ -245,7 +255,8 @@ func Offers(v host.View, kind string, folders []string) bool {
 	return false
 }
 
-// Notes name the other specs that no engine uses, or that are for the toolkit's kind of devices, and what to do about them.
+// Notes name the other specs that no engine uses, or that are for the toolkit's kind of devices,
+// and what to do about them.
 func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	for _, s := range o.Foreign(v) {
 		note := s.File + ": " + s.Problem
@@ -263,16 +274,20 @@ func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	return notes
 }
 
-// A ForeignSpec is a CDI spec that gpuadm does not keep current, and that is for nvidia.com/gpu or that engines cannot use.
+// A ForeignSpec is a CDI spec that gpuadm does not keep current, and that is for nvidia.com/gpu or
+// that engines cannot use.
 type ForeignSpec struct {
 	File, Kind string
 	Conflicts  bool   // it is in the folder of the toolkit's spec
 	Problem    string // why it is not used, or which of its files is not there; "" if all is well
 }
 
-// Foreign lists them. If two specs in one folder name the same device, engines use neither; of two folders the last one wins.
-// Sources: "CDI JSON Definition" and refresh in pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
-// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
+// Foreign lists them. If two specs in one folder name the same device, engines use neither; of two
+// folders the last one wins.
+// Sources: "CDI JSON Definition" and refresh in pkg/cdi/cache.go of
+// https://github.com/cncf-tags/container-device-interface;
+// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on
+// /etc/cdi and /var/run/cdi.
 func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 	first := map[string]string{} // by folder and device
 	for _, file := range slices.Sorted(maps.Keys(o.wrong)) {
@@ -297,10 +312,13 @@ func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 	return list
 }
 
-// Injectors are the programs that give containers GPUs by CDI devices of their own, recognised by their specs: then no handler is needed. The
-// GPU Operator's NRI plugin writes no spec, so gpuadm cannot see it.
-// Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
-// cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
+// Injectors are the programs that give containers GPUs by CDI devices of their own, recognised by
+// their specs: then no handler is needed. The GPU Operator's NRI plugin writes no spec, so gpuadm
+// cannot see it.
+// Sources: cmd/nvidia-device-plugin/plugin-manager.go of
+// https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
+// cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the
+// driver's name, gpu.nvidia.com).
 func (o OtherSpecs) Injectors() (who []string) {
 	for file, s := range o.list {
 		for vendor, is := range map[string]string{"k8s.device-plugin.nvidia.com": "a device plugin", "k8s.gpu.nvidia.com": "the DRA driver"} {

@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// A module that is loaded again loses the GPUs' partitions, unless the run makes them again: then the operator must agree.
+// A module that is loaded again loses the GPUs' partitions, unless the run makes them again: then
+// the operator must agree.
 func TestModuleBreaks(t *testing.T) {
 	const (
 		two     = "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }, { profile = \"1g.5gb\", start = 6 }]\n[[gpu]]\nmodel = \"A100-40\"\nmode = true\n"

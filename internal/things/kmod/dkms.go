@@ -16,16 +16,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are "installed", "built" (only in DKMS's tree:
-// another version is installed, or none), "" (not built), and "installed, …" with what is wrong with the files: built for another kernel,
-// signed by a key that is not enrolled.
+// dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are
+// "installed", "built" (only in DKMS's tree: another version is installed, or none), "" (not
+// built), and "installed, …" with what is wrong with the files: built for another kernel, signed by
+// a key that is not enrolled.
 type dkmsBuild struct {
 	version, kernel string
 	built           BuildFunc
 }
 
-// A BuildFunc reads from the files in which state a version is in DKMS's tree for a kernel, and under which name: nvidia, nvidia-open. The
-// name is "" if DKMS does not know the version.
+// A BuildFunc reads from the files in which state a version is in DKMS's tree for a kernel, and
+// under which name: nvidia, nvidia-open. The name is "" if DKMS does not know the version.
 type BuildFunc func(v host.View, version, kernel string) (name string, state converge.State, err error)
 
 // installed is the state of what modprobe would load.
@@ -57,7 +58,8 @@ func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) 
 	return state, err
 }
 
-// Make builds and installs the modules, or removes them: for "built" from the kernel's folder, for "" from DKMS's tree as well.
+// Make builds and installs the modules, or removes them: for "built" from the kernel's folder, for
+// "" from DKMS's tree as well.
 func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) error {
 	name, now, err := d.built(h, d.version, d.kernel)
 	if err != nil {
@@ -74,7 +76,8 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		_, err := h.Do(ctx, append([]string{"dkms", "uninstall"}, about...)...)
 		return err
 	case "":
-		// With its last kernel DKMS removes the version as a whole, though its package is still installed.
+		// With its last kernel DKMS removes the version as a whole, though its package is still
+		// installed.
 		if _, err := h.Do(ctx, append([]string{"dkms", "remove"}, about...)...); err != nil {
 			return err
 		}
@@ -90,8 +93,9 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 	return fmt.Errorf("cannot make %s %q: only installed, built and nothing can be made", d.Ref().Name, to)
 }
 
-// dkmsInstall is the command that builds and installs. NVIDIA's dkms.conf says -j$(nproc), whatever dkms's own -j: one compiler a core
-// exhausts the memory of a machine with many cores. nproc(1) obeys OMP_NUM_THREADS.
+// dkmsInstall is the command that builds and installs. NVIDIA's dkms.conf says -j$(nproc), whatever
+// dkms's own -j: one compiler a core exhausts the memory of a machine with many cores. nproc(1)
+// obeys OMP_NUM_THREADS.
 func dkmsInstall(v host.View, about []string) []string {
 	jobs := strconv.Itoa(BuildJobs(v))
 	return append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)
@@ -104,8 +108,8 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	argv := dkmsInstall(h, about)
 	var err error
 	if now != "" && now != "built" {
-		// The build there is wrong, and install --force would only install it again: maybe_build_module and install_module in
-		// dkms.in of https://github.com/dkms-project/dkms.
+		// The build there is wrong, and install --force would only install it again:
+		// maybe_build_module and install_module in dkms.in of https://github.com/dkms-project/dkms.
 		argv = append(argv, "--force")
 		_, err = h.Do(ctx, slices.Replace(slices.Clone(argv), 3, 4, "build")...)
 	}
@@ -130,7 +134,8 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	}
 }
 
-// headers refuses a kernel whose headers are not installed, and names the kernels that have some: gpuadm never uses another kernel's.
+// headers refuses a kernel whose headers are not installed, and names the kernels that have some:
+// gpuadm never uses another kernel's.
 func headers(v host.View, kernel string) error {
 	with := WithHeaders(v)
 	if slices.Contains(with, kernel) {
@@ -156,8 +161,8 @@ func WithHeaders(v host.View) []string {
 	})
 }
 
-// BuildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger files takes the better
-// part of a GiB.
+// BuildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger
+// files takes the better part of a GiB.
 func BuildJobs(v host.View) int {
 	cpus := strings.Count("\n"+string(mustRead(v, "/proc/cpuinfo")), "\nprocessor")
 	var free int
@@ -212,7 +217,8 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 	return t
 }
 
-// FirstError finds the line that says why make failed: the first error. The last one only repeats that make failed.
+// FirstError finds the line that says why make failed: the first error. The last one only repeats
+// that make failed.
 func FirstError(log string) string {
 	echo := ""
 	for line := range strings.Lines(log) {
@@ -230,19 +236,23 @@ func FirstError(log string) string {
 	return echo
 }
 
-// beside is a module of another package, with its own version, that DKMS builds against the driver's modules: nvidia-fs. The kernel loads it
-// only with the driver that it was built against, so DKMS must rebuild it for another driver, also at undo. Its states are "not built",
-// "of another driver" and "fits": built against the installed driver, or there is nothing to build, or no driver to build it against.
+// beside is a module of another package, with its own version, that DKMS builds against the
+// driver's modules: nvidia-fs. The kernel loads it only with the driver that it was built against,
+// so DKMS must rebuild it for another driver, also at undo. Its states are "not built", "of another
+// driver" and "fits": built against the installed driver, or there is nothing to build, or no
+// driver to build it against.
 type beside struct {
 	name, kernel string
 	built        BesideFunc
 }
 
-// A BesideFunc returns the state of such a module for a kernel, and which version of its source DKMS is to build.
+// A BesideFunc returns the state of such a module for a kernel, and which version of its source
+// DKMS is to build.
 type BesideFunc func(v host.View, name, kernel string) (version string, state converge.State, err error)
 
 const (
-	// BesideNotBuilt, BesideOld and BesideFits are states of a module that is built beside the driver's.
+	// BesideNotBuilt, BesideOld and BesideFits are states of a module that is built beside the
+	// driver's.
 	BesideNotBuilt = converge.State("not built")
 	BesideOld      = converge.State("of another driver")
 	BesideFits     = converge.State("fits")
@@ -276,7 +286,8 @@ func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	return state, err
 }
 
-// Affected says that another driver needs a rebuild, whether DKMS builds that driver or packages bring it.
+// Affected says that another driver needs a rebuild, whether DKMS builds that driver or packages
+// bring it.
 func (b beside) Affected(found converge.State, by converge.Change) converge.State {
 	switch {
 	case slices.Contains(by.Brings, b.name) && by.After == "" && by.Before != "":

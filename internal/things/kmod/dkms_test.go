@@ -60,7 +60,8 @@ func TestDKMSBuilds(t *testing.T) {
 	check.Equal(t, (*calls)[1], "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0", "got")
 }
 
-// TestDKMSBuildsAgain: what is installed and no kernel would load is built again, not installed again.
+// TestDKMSBuildsAgain: what is installed and no kernel would load is built again, not installed
+// again.
 func TestDKMSBuildsAgain(t *testing.T) {
 	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *files.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
@@ -135,8 +136,8 @@ func TestInitramfs(t *testing.T) {
 	}
 }
 
-// TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many compilers as there is
-// memory for; a module that fits stays, and a missing one is not built.
+// TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many
+// compilers as there is memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {
 	state := converge.State("of another driver")
 	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }

@@ -15,12 +15,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// fabric is the GPUs' registration with NVLink's fabric manager: without it CUDA starts on no GPU of such a machine. Its
-// states are "completed", "" (no GPU has a fabric), "waiting", and "failed" with what the driver says.
+// fabric is the GPUs' registration with NVLink's fabric manager: without it CUDA starts on no GPU
+// of such a machine. Its states are "completed", "" (no GPU has a fabric), "waiting", and "failed"
+// with what the driver says.
 type fabric struct{ patience time.Duration }
 
-// fabricPatience is how long GPUs may take to register: with eight GPUs it takes seconds, and up to minutes while NVLink 5
-// is being trained.
+// fabricPatience is how long GPUs may take to register: with eight GPUs it takes seconds, and up to
+// minutes while NVLink 5 is being trained.
 const (
 	fabricPatience = 3 * time.Minute
 	fabricPause    = time.Second
@@ -54,7 +55,8 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return state, nil
 }
 
-// registered returns the state of the registration, and a sentence for each GPU that is not registered.
+// registered returns the state of the registration, and a sentence for each GPU that is not
+// registered.
 func registered(d host.Driver) (state converge.State, sentences []string) {
 	for _, g := range d.GPUs {
 		switch {
@@ -79,7 +81,8 @@ func registered(d host.Driver) (state converge.State, sentences []string) {
 	return state, sentences
 }
 
-// Make waits. The driver does not retry a failed registration: that takes a restart of the fabric manager.
+// Make waits. The driver does not retry a failed registration: that takes a restart of the fabric
+// manager.
 func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != "completed" {
 		return nil

@@ -16,9 +16,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// initramfs is a kernel's initial file system. It contains copies of modprobe's settings: modules that load from it, such as
-// nouveau, follow the copies, and not /etc. Its states are UpToDate, olderImage, "none" (the kernel has no image) and "silent": the kernel
-// has no nouveau, and the image does not include NVIDIA's modules, so it needs no settings.
+// initramfs is a kernel's initial file system. It contains copies of modprobe's settings: modules
+// that load from it, such as nouveau, follow the copies, and not /etc. Its states are UpToDate,
+// olderImage, "none" (the kernel has no image) and "silent": the kernel has no nouveau, and the
+// image does not include NVIDIA's modules, so it needs no settings.
 type initramfs struct {
 	kernel string
 	files  []string // of modprobe's settings
@@ -26,7 +27,8 @@ type initramfs struct {
 
 const olderImage converge.State = "older than the settings that it contains"
 
-// Initramfs wants a kernel's initial file system to be newer than the files, if it contains the modules that they configure.
+// Initramfs wants a kernel's initial file system to be newer than the files, if it contains the
+// modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
 	return converge.Following(initramfs{kernel, files}, why)
 }
@@ -39,7 +41,8 @@ func (i initramfs) Ref() converge.Ref {
 	return converge.Ref{Kind: "initramfs", Name: i.kernel, Reads: i.files}
 }
 
-// image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; "" if it has none.
+// image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; ""
+// if it has none.
 func (i initramfs) image(v host.View) (name string, made time.Time, err error) {
 	names := []string{"/boot/initrd.img-" + i.kernel, "/boot/initramfs-" + i.kernel + ".img"}
 	if id := oneLine(v, "/etc/machine-id"); id != "" {
@@ -88,8 +91,8 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	return things.UpToDate, nil
 }
 
-// carries says whether the image may contain modules that the settings configure. It does not open the image: that takes seconds, at each
-// look.
+// carries says whether the image may contain modules that the settings configure. It does not open
+// the image: that takes seconds, at each look.
 func (i initramfs) carries(v host.View) (bool, error) {
 	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
 	if _, err := v.Stat(nouveau); err == nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// load loads the module and its companions, makes the device nodes, and verifies that the module serves every GPU.
+// load loads the module and its companions, makes the device nodes, and verifies that the module
+// serves every GPU.
 func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	_, companions, err := m.configured(h)
 	if err != nil {
@@ -37,7 +38,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 			return notLoaded(ctx, h, name, s.disk, err)
 		}
 	}
-	// Most packages' udev rules do the same. Containers need the nodes before a process has used the GPU.
+	// Most packages' udev rules do the same. Containers need the nodes before a process has used
+	// the GPU.
 	if _, err := h.Stat(devices.NodeTool); err == nil {
 		if _, err := h.Do(ctx, devices.NodeTool, "-c0", "-u"); err != nil {
 			return err
@@ -54,8 +56,9 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	}
 }
 
-// refusals are the kernel's errors for a module that it does not load, what they mean, and what to do. modprobe prints them in strerror's
-// words. Source: kernel/module/main.c and signing.c in the kernel's tree; modprobe(8).
+// refusals are the kernel's errors for a module that it does not load, what they mean, and what to
+// do. modprobe prints them in strerror's words. Source: kernel/module/main.c and signing.c in the
+// kernel's tree; modprobe(8).
 func refusals() [][3]string {
 	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: mokutil --import, then confirm it at the console"
 	return [][3]string{
@@ -87,8 +90,9 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
 		words = ce.Stderr
 	}
-	// The first refusal in words is the kernel's. If a package has modprobe run a command for the module, as Debian's do ("install nvidia
-	// modprobe -i nvidia-current-open"), the outer modprobe adds "Invalid argument": command_do in libkmod.
+	// The first refusal in words is the kernel's. If a package has modprobe run a command for the
+	// module, as Debian's do ("install nvidia modprobe -i nvidia-current-open"), the outer modprobe
+	// adds "Invalid argument": command_do in libkmod.
 	first := len(words)
 	for _, r := range refusals() {
 		if at := strings.Index(words, r[0]); at >= 0 && at < first {
@@ -103,8 +107,9 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 	return t
 }
 
-// Breaks says that the GPUs' clients stop and, unless the run makes the partitions again, that partitions are lost: an unloaded driver
-// forgets all MIG instances, and GPUs newer than Ampere also forget their MIG mode.
+// Breaks says that the GPUs' clients stop and, unless the run makes the partitions again, that
+// partitions are lost: an unloaded driver forgets all MIG instances, and GPUs newer than Ampere
+// also forget their MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State) (what []string, clients map[string][]string, err error) {
 	what = []string{"stop-clients"}
@@ -117,9 +122,11 @@ func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State
 	return what, clients, nil
 }
 
-// partitioned counts the MIG instances of each GPU that has some. If packages have replaced the driver's library, it no longer answers: then
-// partitioned counts the capabilities in /proc, which are the loaded module's.
-// Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
+// partitioned counts the MIG instances of each GPU that has some. If packages have replaced the
+// driver's library, it no longer answers: then partitioned counts the capabilities in /proc, which
+// are the loaded module's.
+// Source:
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 func partitioned(ctx context.Context, v host.View) (list []string) {
 	count := func(gpu string, n int) {
 		if n > 0 {
@@ -138,8 +145,9 @@ func partitioned(ctx context.Context, v host.View) (list []string) {
 	return list
 }
 
-// UnboundGPUs says which GPUs on the bus the module nvidia does not serve: a module of the wrong flavour does not bind to some
-// architectures. GPUs that are passed through to virtual machines count as served.
+// UnboundGPUs says which GPUs on the bus the module nvidia does not serve: a module of the wrong
+// flavour does not bind to some architectures. GPUs that are passed through to virtual machines
+// count as served.
 func UnboundGPUs(v host.View) (problem string, err error) {
 	functions, err := pci.Functions(v)
 	if err != nil {
@@ -177,7 +185,8 @@ type moduleUse struct {
 	holders []string // other modules
 }
 
-// loadedModule looks at one module, by its name or its file's; nil if it is not loaded, or built into the kernel.
+// loadedModule looks at one module, by its name or its file's; nil if it is not loaded, or built
+// into the kernel.
 func loadedModule(v host.View, name string) (*moduleUse, error) {
 	name = strings.ReplaceAll(name, "-", "_")
 	b, err := v.ReadFile("/sys/module/" + name + "/refcnt")
@@ -202,8 +211,8 @@ func unloadOrder() []string {
 	return []string{"nvidia_peermem", "nvidia_fs", "gdrdrv", "nvidia_drm", "nvidia_uvm", "nvidia_modeset", "nvidia"}
 }
 
-// keptBy says what keeps the loaded modules from being unloaded; nil if nothing does: other modules, a console or a display, processes
-// other than the driver's own daemons.
+// keptBy says what keeps the loaded modules from being unloaded; nil if nothing does: other
+// modules, a console or a display, processes other than the driver's own daemons.
 func keptBy(ctx context.Context, v host.View) (why []string, err error) {
 	holders, err := devices.Holders(ctx, v)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmod holds the kinds for NVIDIA's kernel modules: a DKMS build (dkms.go), a module on disk and the loaded one (module.go, load.go),
-// the initramfs, and the GPUs' registration with NVLink's fabric manager (fabric.go).
+// Package kmod holds the kinds for NVIDIA's kernel modules: a DKMS build (dkms.go), a module on
+// disk and the loaded one (module.go, load.go), the initramfs, and the GPUs' registration with
+// NVLink's fabric manager (fabric.go).
 package kmod
 
 import (
@@ -20,8 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// module is NVIDIA's loaded kernel module, with its parameters and companions. Its state compares the loaded module with the file on disk, so
-// that an upgrade, its undo and a roll-back are the same change: gpuadm loads whatever module the packages have left on disk. Its states:
+// module is NVIDIA's loaded kernel module, with its parameters and companions. Its state compares
+// the loaded module with the file on disk, so that an upgrade, its undo and a roll-back are the
+// same change: gpuadm loads whatever module the packages have left on disk. Its states:
 //
 //	"as on disk"                              the same version and flavour, or neither loaded nor on disk
 //	"580.95.05 open without NVreg_X=1"        without a parameter, or a companion that is to be loaded
@@ -33,13 +35,14 @@ type module struct {
 	remade bool // the run makes the partitions again that a reload of the module loses
 }
 
-// An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe would load for a
-// kernel; "" if there is none.
+// An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe
+// would load for a kernel; "" if there is none.
 type OnDiskFunc func(v host.View, kernel string) (string, error)
 
-// Module wants the module nvidia that is on disk to be loaded, with the parameters and companions that the files name. gpuadm unloads the
-// old module only if no process but the driver's own daemons holds it; else a reboot loads the new one. remade says that the spec
-// partitions the GPUs, so that a reload loses no partition for good.
+// Module wants the module nvidia that is on disk to be loaded, with the parameters and companions
+// that the files name. gpuadm unloads the old module only if no process but the driver's own
+// daemons holds it; else a reboot loads the new one. remade says that the spec partitions the GPUs,
+// so that a reload loses no partition for good.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
 	return converge.Following(module{kernel, files, onDisk, remade}, why)
 }
@@ -111,7 +114,8 @@ func (m module) look(v host.View) (s moduleState, err error) {
 	return s, err
 }
 
-// lacks lists the parameters whose value differs from the files', and the modules in the files that are not loaded.
+// lacks lists the parameters whose value differs from the files', and the modules in the files that
+// are not loaded.
 func (m module) lacks(v host.View) (lacks []string, err error) {
 	params, companions, err := m.configured(v)
 	if err != nil {
@@ -137,15 +141,15 @@ func (m module) lacks(v host.View) (lacks []string, err error) {
 	return lacks, nil
 }
 
-// builtIn says whether a module is part of the running kernel itself: then there is nothing to load. Source: modules.builtin in
-// Documentation/kbuild/kbuild.rst of the kernel's tree.
+// builtIn says whether a module is part of the running kernel itself: then there is nothing to
+// load. Source: modules.builtin in Documentation/kbuild/kbuild.rst of the kernel's tree.
 func builtIn(v host.View, name string) bool {
 	list := oneLine(v, "/lib/modules/"+oneLine(v, "/proc/sys/kernel/osrelease")+"/modules.builtin")
 	return strings.Contains(list, "/"+strings.ReplaceAll(name, "-", "_")+".ko") || strings.Contains(list, "/"+strings.ReplaceAll(name, "_", "-")+".ko")
 }
 
-// configured reads the parameters of the module nvidia from the files in modprobe.d, and the modules to load from those in
-// modules-load.d. It ignores a missing file.
+// configured reads the parameters of the module nvidia from the files in modprobe.d, and the
+// modules to load from those in modules-load.d. It ignores a missing file.
 func (m module) configured(v host.View) (params, companions []string, err error) {
 	for _, name := range m.files {
 		data, err := v.ReadFile(name)
@@ -169,8 +173,8 @@ func (m module) configured(v host.View) (params, companions []string, err error)
 	return params, companions, nil
 }
 
-// modprobeWords splits a line at spaces outside double quotes, and takes the quotes off, as the kernel does with a
-// module's parameters: next_arg in lib/cmdline.c.
+// modprobeWords splits a line at spaces outside double quotes, and takes the quotes off, as the
+// kernel does with a module's parameters: next_arg in lib/cmdline.c.
 func modprobeWords(line string) (words []string) {
 	var word strings.Builder
 	quoted, any := false, false
@@ -204,7 +208,8 @@ func parameters(list string) map[string]string {
 	return found
 }
 
-// sameParameter compares a configured parameter with the parameter that the driver shows: unsigned, in decimal.
+// sameParameter compares a configured parameter with the parameter that the driver shows: unsigned,
+// in decimal.
 func sameParameter(configured, is string) bool {
 	a, err1 := strconv.ParseInt(configured, 0, 64)
 	b, err2 := strconv.ParseInt(is, 0, 64)
@@ -214,8 +219,8 @@ func sameParameter(configured, is string) bool {
 	return configured == is
 }
 
-// Affected says that a new build or package puts another module on disk, and that changed files set other parameters. A build for a kernel
-// that does not run affects nothing.
+// Affected says that a new build or package puts another module on disk, and that changed files set
+// other parameters. A build for a kernel that does not run affects nothing.
 func (m module) Affected(found converge.State, by converge.Change) converge.State {
 	brought := ""
 	switch {
@@ -243,7 +248,8 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 	return converge.State(loaded + moduleOnDisk + cmp.Or(brought, "nothing"))
 }
 
-// Current is always "as on disk": which module that is, is known only when the Follower's turn comes.
+// Current is always "as on disk": which module that is, is known only when the Follower's turn
+// comes.
 func (m module) Current(converge.State) converge.State { return moduleSettled }
 
 // Make unloads the loaded module if it differs from the one on disk, and loads that one.
@@ -264,7 +270,8 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
 }
 
-// reloads says whether Make unloads the module and loads it again: not if only companions are missing.
+// reloads says whether Make unloads the module and loads it again: not if only companions are
+// missing.
 func reloads(found converge.State) bool {
 	_, lacks, without := strings.Cut(string(found), moduleWithout)
 	return !without || slices.ContainsFunc(strings.Fields(lacks), func(l string) bool {
@@ -272,8 +279,8 @@ func reloads(found converge.State) bool {
 	})
 }
 
-// unload stops the driver's own daemons and unloads the modules one by one. Resume starts the daemons again; without a driver on disk
-// they stay stopped.
+// unload stops the driver's own daemons and unloads the modules one by one. Resume starts the
+// daemons again; without a driver on disk they stay stopped.
 func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if s.loaded == "nouveau" {
 		err := unloadOne(ctx, h, s.loaded)
@@ -289,7 +296,8 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if len(why) > 0 {
 		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
 	}
-	// If no module is on disk, a later change may build one, or a roll-back may restore the last one: that starts the daemons again.
+	// If no module is on disk, a later change may build one, or a roll-back may restore the last
+	// one: that starts the daemons again.
 	if err := things.Pause(ctx, h, devices.Daemons()); err != nil {
 		return err
 	}
@@ -304,8 +312,8 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	return nil
 }
 
-// unloadOne unloads one module if it is loaded and nothing holds it. It runs rmmod: modprobe -r obeys the install and remove lines of
-// packages, and may unload more modules.
+// unloadOne unloads one module if it is loaded and nothing holds it. It runs rmmod: modprobe -r
+// obeys the install and remove lines of packages, and may unload more modules.
 func unloadOne(ctx context.Context, h host.Host, name string) error {
 	use, err := loadedModule(h, name)
 	if err != nil || use == nil {
@@ -325,17 +333,20 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 	return err
 }
 
-// moduleFile is the module nvidia on disk for one kernel, from a package. Its state is "580.95.05 open", with what is wrong with it after a
-// comma. gpuadm does not make it: it verifies that the package has brought it, before it loads the module or reboots.
+// moduleFile is the module nvidia on disk for one kernel, from a package. Its state is "580.95.05
+// open", with what is wrong with it after a comma. gpuadm does not make it: it verifies that the
+// package has brought it, before it loads the module or reboots.
 type moduleFile struct {
 	kernel string
 	proof  ModuleFileFunc
 }
 
-// A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what is wrong with it.
+// A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what
+// is wrong with it.
 type ModuleFileFunc func(v host.View, kernel string) (converge.State, error)
 
-// ModuleFile wants a kernel to have the module of a version and flavour. The packages that bring it come before it.
+// ModuleFile wants a kernel to have the module of a version and flavour. The packages that bring it
+// come before it.
 func ModuleFile(kernel, version, flavour string, proof ModuleFileFunc, why string) converge.Want {
 	return converge.Want{Thing: moduleFile{kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
 		return converge.State(version + " " + flavour), nil

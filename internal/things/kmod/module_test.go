@@ -245,7 +245,8 @@ func TestModuleForesees(t *testing.T) {
 	}
 }
 
-// TestModuleFirstAnswer: the kernel's answer comes before what modprobe makes of a command that failed.
+// TestModuleFirstAnswer: the kernel's answer comes before what modprobe makes of a command that
+// failed.
 func TestModuleFirstAnswer(t *testing.T) {
 	n := simulated(t, "")
 	must.OK(t, n.WriteFile("/disk", []byte("580.95.05 useless"), host.Attr{Mode: 0o644}))
@@ -254,7 +255,8 @@ func TestModuleFirstAnswer(t *testing.T) {
 	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "it finds no GPU that it supports"), "not loaded because: %v", err)
 }
 
-// TestManyClients: of thousands of processes, and of many devices, a few are named, and the others counted.
+// TestManyClients: of thousands of processes, and of many devices, a few are named, and the others
+// counted.
 func TestManyClients(t *testing.T) {
 	var crowd strings.Builder
 	crowd.WriteString(loaded570 + "-- proc/devices --\nCharacter devices:\n195 nvidia\n")

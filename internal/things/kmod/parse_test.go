@@ -46,7 +46,8 @@ func TestFirstError(t *testing.T) {
 	}
 }
 
-// FuzzModuleTexts: states come back as they were said, and no text of the kernel's or of a log is too much.
+// FuzzModuleTexts: states come back as they were said, and no text of the kernel's or of a log is
+// too much.
 func FuzzModuleTexts(f *testing.F) {
 	f.Add("580.95.05 open", "570.1 open", "options nvidia A=\"b c\"")
 	f.Add("nothing", "nouveau", "")

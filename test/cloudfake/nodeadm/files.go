@@ -26,8 +26,8 @@ func configure(node cached) error {
 	return kubelet(node)
 }
 
-// engine writes containerd's configuration: the handler is NVIDIA's where its runtime is installed by now. The format is that
-// of containerd 1, which the lab's hosts with kubelet have.
+// engine writes containerd's configuration: the handler is NVIDIA's where its runtime is installed
+// by now. The format is that of containerd 1, which the lab's hosts with kubelet have.
 func engine(node cached) error {
 	name, binary := "runc", "/usr/sbin/runc"
 	if there("/usr/bin/nvidia-container-runtime") {
@@ -154,7 +154,8 @@ func metadata(path string) (string, error) {
 		_, err = io.Copy(&b, answer.Body)
 		return b.String(), err
 	}
-	// The service may come up late, as at boot: nodeadm asks sixty times, a second apart at most (its internal/aws/imds).
+	// The service may come up late, as at boot: nodeadm asks sixty times, a second apart at most
+	// (its internal/aws/imds).
 	var token string
 	var err error
 	for try := 0; ; try++ {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodeadm replaces EKS's nodeadm in the lab, where that is not available: the Go module proxy serves one version of
-// it, of February 2024, which reads neither /etc/eks/nodeadm.d nor a note of what it resolved. This one takes the same
-// command line, and does to a machine what the real one does as far as gpuadm meets it: it merges the NodeConfigs of the
-// user data and of that folder by the same rules, notes the result, writes the files of kubelet and containerd to the same
-// places, and starts both through systemd.
-// Source: https://github.com/awslabs/amazon-eks-ami at 81fec2e8, nodeadm. The lab's test runs with the real one, too, where
-// GPUADM_TEST_NODEADM names its file.
+// Command nodeadm replaces EKS's nodeadm in the lab, where that is not available: the Go module
+// proxy serves one version of it, of February 2024, which reads neither /etc/eks/nodeadm.d nor a
+// note of what it resolved. This one takes the same command line, and does to a machine what the
+// real one does as far as gpuadm meets it: it merges the NodeConfigs of the user data and of that
+// folder by the same rules, notes the result, writes the files of kubelet and containerd to the
+// same places, and starts both through systemd.
+// Source: https://github.com/awslabs/amazon-eks-ami at 81fec2e8, nodeadm. The lab's test runs with
+// the real one, too, where GPUADM_TEST_NODEADM names its file.
 package main
 
 import (
@@ -76,7 +77,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// What is known holds only for the spec it was found for: another one is configured again, whatever is to be skipped.
+	// What is known holds only for the spec it was found for: another one is configured again,
+	// whatever is to be skipped.
 	if !slices.Contains(skip, "config") || !known && there(cache) {
 		if err := configure(node); err != nil {
 			return err
@@ -151,7 +153,8 @@ func resolve(sources []string, cache string) (node cached, known bool, err error
 	return node, false, err
 }
 
-// read are the NodeConfigs of a source: one in the user data, which here is no MIME message, or those of a folder by name.
+// read are the NodeConfigs of a source: one in the user data, which here is no MIME message, or
+// those of a folder by name.
 func read(source string) (texts []string, err error) {
 	if source == "imds://user-data" {
 		text, err := metadata("/latest/user-data")
@@ -175,7 +178,8 @@ func read(source string) (texts []string, err error) {
 	return texts, err
 }
 
-// merge puts one over the other: tables merge, kubelet's flags follow one another, all else replaces: lists too.
+// merge puts one over the other: tables merge, kubelet's flags follow one another, all else
+// replaces: lists too.
 func merge(below, above table) table {
 	for key, value := range above {
 		a, aIs := below[key].(table)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command serve is a cloud for the lab: a metadata service at its real address, AWS's API with certificates of a CA that
-// the lab's machines trust, and the webhook that checks tokens. What is asked of it goes to standard output, a line each.
+// Command serve is a cloud for the lab: a metadata service at its real address, AWS's API with
+// certificates of a CA that the lab's machines trust, and the webhook that checks tokens. What is
+// asked of it goes to standard output, a line each.
 package main
 
 import (

@@ -14,8 +14,9 @@ import (
 // freshVariable has every question asked again, as a nightly run does.
 const freshVariable = "GPUADM_TEST_FRESH"
 
-// An answer is what a part said to a question before. A part is a program whose folder is named by its version, and its answer depends
-// on the tree and the arguments alone: who asks the same again, after a change that has nothing to do with it, need not start it.
+// An answer is what a part said to a question before. A part is a program whose folder is named by
+// its version, and its answer depends on the tree and the arguments alone: who asks the same again,
+// after a change that has nothing to do with it, need not start it.
 type answer struct {
 	Stdout, Stderr []byte
 	Exit           int
@@ -23,7 +24,8 @@ type answer struct {
 	Booted         *Booted
 }
 
-// question is the file of the answer: made of the part, the arguments and the tree below root, with root taken out.
+// question is the file of the answer: made of the part, the arguments and the tree below root, with
+// root taken out.
 func (p Part) question(root string, args ...string) string {
 	cache, err := CacheDir()
 	if err != nil || os.Getenv(freshVariable) != "" || os.Getenv("LAB_ALL") != "" {

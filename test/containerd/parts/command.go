@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// Run runs a command of this machine and returns its standard output; its error has the last lines of standard error.
+// Run runs a command of this machine and returns its standard output; its error has the last lines
+// of standard error.
 func Run(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
@@ -43,7 +44,8 @@ func Last(text string, n int) string {
 	return strings.Join(lines, " | ")
 }
 
-// Lock locks a file until it is closed, at the latest by the end of the process. how is LOCK_EX, perhaps with LOCK_NB.
+// Lock locks a file until it is closed, at the latest by the end of the process. how is LOCK_EX,
+// perhaps with LOCK_NB.
 func Lock(path string, how int) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -85,8 +87,9 @@ func ModuleEnv(more ...string) []string {
 	return append([]string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN="}, more...)
 }
 
-// CopyModule downloads MODULE@VERSION and returns a copy of its folder, in which its commands can be built as those of the main
-// module: "go install module@version" refuses modules with replace or exclude directives in go.mod, as containerd has.
+// CopyModule downloads MODULE@VERSION and returns a copy of its folder, in which its commands can
+// be built as those of the main module: "go install module@version" refuses modules with replace or
+// exclude directives in go.mod, as containerd has.
 func CopyModule(ctx context.Context, scratch, module string) (string, error) {
 	out, err := Run(ctx, scratch, ModuleEnv(), "go", "mod", "download", "-json", module)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command devplug is a device plugin without devices: kubelet counts names, and a container that asks for some
-// gets their names in its environment. It registers again whenever kubelet has restarted.
+// Command devplug is a device plugin without devices: kubelet counts names, and a container that
+// asks for some gets their names in its environment. It registers again whenever kubelet has
+// restarted.
 package main
 
 import (
@@ -56,8 +57,9 @@ func main() {
 	}
 }
 
-// serve registers the devices, and returns when kubelet has gone or cannot be reached: kubelet empties the folder when it
-// starts. Source: Server.Start in pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go of Kubernetes.
+// serve registers the devices, and returns when kubelet has gone or cannot be reached: kubelet
+// empties the folder when it starts. Source: Server.Start in
+// pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go of Kubernetes.
 func (p *plugin) serve(dir string) error {
 	socket := filepath.Join(dir, "gpuadm-lab.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -22,7 +22,8 @@ func azureMachine(n gpuHost) cloudfake.Machine {
 	}
 }
 
-// tells wants the metadata service to have been asked for these since the last call, each once or more, and for nothing else.
+// tells wants the metadata service to have been asked for these since the last call, each once or
+// more, and for nothing else.
 func (n gpuHost) tells(requests ...string) {
 	n.t.Helper()
 	check.List(n.t, slices.Compact(slices.Sorted(slices.Values(n.since()))), requests, "the metadata service was asked for")
@@ -41,9 +42,11 @@ func (n gpuHost) neverPrinted(word string, but ...string) {
 	check.That(n.t, r.Exit != 0, "%s is in the journal: %s", word, r.Stdout)
 }
 
-// aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
-// say that they are done. They run once in a machine's life, started by Azure's agent late in its first boot.
-// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts, cse_start.sh, cse_main.sh and cse_config.sh.
+// aksScripts replace AKS's: they write the files of kubelet and of the container engine, start
+// kubelet and wait for it, and say that they are done. They run once in a machine's life, started
+// by Azure's agent late in its first boot.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts, cse_start.sh,
+// cse_main.sh and cse_config.sh.
 //
 //go:embed testdata/aks-scripts.sh
 var aksScripts string
@@ -53,7 +56,8 @@ var aksScripts string
 //go:embed testdata/aks-kubelet.service
 var aksKubelet string
 
-// aksPool makes of a host what one of an AKS pool is before its first boot: AKS's image, and what AKS will have written.
+// aksPool makes of a host what one of an AKS pool is before its first boot: AKS's image, and what
+// AKS will have written.
 func (n gpuHost) aksPool() {
 	n.t.Helper()
 	token := n.c.Token()
@@ -82,8 +86,9 @@ func (n gpuHost) aksPool() {
 
 const aksSecret = "planted-in-azure-json-77aa"
 
-// TestLabKubeAKSPool: on a machine of a pool gpuadm is in the image. AKS's scripts join it, and start kubelet, which waits for
-// the GPUs; their files stay as they wrote them; and nothing is begun on a spot machine that Azure takes away.
+// TestLabKubeAKSPool: on a machine of a pool gpuadm is in the image. AKS's scripts join it, and
+// start kubelet, which waits for the GPUs; their files stay as they wrote them; and nothing is
+// begun on a spot machine that Azure takes away.
 func TestLabKubeAKSPool(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

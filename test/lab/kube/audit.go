@@ -19,7 +19,8 @@ const (
 	auditLog    = "audit.log"
 )
 
-// auditRules say of which requests the API server keeps a line: those of nodes and of gpuadm's ServiceAccount, and the test's marks.
+// auditRules say of which requests the API server keeps a line: those of nodes and of gpuadm's
+// ServiceAccount, and the test's marks.
 // Source: https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/.
 const auditRules = `apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -33,8 +34,8 @@ rules:
 
 var marks atomic.Int64
 
-// Requests are what a node or a ServiceAccount has asked the API server for since it kept a line for the first
-// time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
+// Requests are what a node or a ServiceAccount has asked the API server for since it kept a line
+// for the first time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
 func (t *T) Requests(user string) []string {
 	t.Helper()
 	return t.requests(user, "")
@@ -48,7 +49,8 @@ func (t *T) PodsRequests(account, node string) []string {
 
 func (t *T) requests(user, node string) (list []string) {
 	t.Helper()
-	// The API server writes a line after it has answered: a later request of the test's own, once it is there, says that the log is up to date.
+	// The API server writes a line after it has answered: a later request of the test's own, once
+	// it is there, says that the log is up to date.
 	mark, text := fmt.Sprintf("/version?mark=%d.%d", os.Getpid(), marks.Add(1)), []byte(nil)
 	t.Get(mark)
 	t.Until("the audit log has the test's mark", func() string {
@@ -69,7 +71,8 @@ func (t *T) requests(user, node string) (list []string) {
 			continue
 		}
 		// The API server names the node of a token that is bound to a pod:
-		// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/, and NodeNameKey in kubernetes/apiserver.
+		// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/, and
+		// NodeNameKey in kubernetes/apiserver.
 		if node != "" && !slices.Contains(e.User.Extra["authentication.kubernetes.io/node-name"], node) {
 			continue
 		}

@@ -30,14 +30,17 @@ const (
 	blindEngine  = "/etc/containerd/config.toml"
 )
 
-// blindBoot is what a GPU machine shows after each boot and a container does not: NVIDIA's module in /proc and /sys, its device
-// nodes, the driver of each GPU. $1 is the kind of module, "" for none.
-// Sources: kernel-open/nvidia/nv-procfs.c in NVIDIA/open-gpu-kernel-modules; chapter 6 of the driver's README.
+// blindBoot is what a GPU machine shows after each boot and a container does not: NVIDIA's module
+// in /proc and /sys, its device nodes, the driver of each GPU. $1 is the kind of module, "" for
+// none.
+// Sources: kernel-open/nvidia/nv-procfs.c in NVIDIA/open-gpu-kernel-modules; chapter 6 of the
+// driver's README.
 //
 //go:embed testdata/blind-boot.sh
 var blindBoot string
 
-// blindPackages are a driver from NVIDIA's repository, by dkms, and the container toolkit, as dpkg knows them.
+// blindPackages are a driver from NVIDIA's repository, by dkms, and the container toolkit, as dpkg
+// knows them.
 func (n gpuHost) blindPackages() {
 	n.t.Helper()
 	list := &strings.Builder{}
@@ -96,8 +99,8 @@ func (n gpuHost) blindContainerd(head, first string) {
 //go:embed testdata/blind-toolkit.toml
 var blindToolkitText string
 
-// blindFault is one broken machine. roots are the root causes that doctor names, with spaces between; docs/doctor-score.md says
-// whether they are the right ones.
+// blindFault is one broken machine. roots are the root causes that doctor names, with spaces
+// between; docs/doctor-score.md says whether they are the right ones.
 type blindFault struct {
 	name, roots   string
 	broken, whole func(n gpuHost)
@@ -117,7 +120,8 @@ func TestLabKubeBlind(t *testing.T) {
 	n.Put(blindToolkit, blindToolkitText, 0o644)
 	n.blindContainerd("", "nvidia")
 	n.Kubeadm(kube.Kubeadm{Token: c.Token(), Config: kube.Object{"failSwapOn": true}})
-	// As in kubelet's package. Source: cmd/krel/templates/latest/kubelet/kubelet.service in https://github.com/kubernetes/release.
+	// As in kubelet's package. Source: cmd/krel/templates/latest/kubelet/kubelet.service in
+	// https://github.com/kubernetes/release.
 	n.Put("/etc/systemd/system/kubelet.service.d/20-restart.conf", "[Service]\nRestartSec=10\n", 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", "kubelet.service")
@@ -164,8 +168,8 @@ func (n gpuHost) kernelSays(text string) {
 	n.Must("ln", "-sf", "/usr/local/bin/dmesg", "/usr/bin/dmesg")
 }
 
-// noGSP is what the open modules say of a GPU before Turing: negativo17/nvidia-driver#158, and kernel-open/nvidia/nv-pci.c in
-// NVIDIA/open-gpu-kernel-modules.
+// noGSP is what the open modules say of a GPU before Turing: negativo17/nvidia-driver#158, and
+// kernel-open/nvidia/nv-pci.c in NVIDIA/open-gpu-kernel-modules.
 //
 //go:embed testdata/no-gsp.log
 var noGSP string
@@ -217,7 +221,8 @@ func (n gpuHost) unedit(file string) {
 	n.Must("mv", file+".whole", file)
 }
 
-// pluginSays is what the device plugin prints in a container without NVIDIA's libraries: NVIDIA/k8s-device-plugin#406 and #478.
+// pluginSays is what the device plugin prints in a container without NVIDIA's libraries:
+// NVIDIA/k8s-device-plugin#406 and #478.
 //
 //go:embed testdata/plugin.log
 var pluginSays string
@@ -262,7 +267,8 @@ func (n gpuHost) doctor(name, roots string) {
 	check.That(n.t, got == roots && r.Exit == map[bool]int{true: 0, false: 3}[roots == ""], "%s: doctor names %q, want %q: %s", name, got, roots, r)
 }
 
-// expired is a client certificate of a node that ended yesterday, with its key, in the file that kubelet writes.
+// expired is a client certificate of a node that ended yesterday, with its key, in the file that
+// kubelet writes.
 func expired(t *testing.T, node string) string {
 	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
@@ -372,8 +378,10 @@ func blindFaults() []blindFault {
 			n.kernelSays("")
 			loaded(n)
 		}},
-		// A soft threshold: the condition is there at once, and kubelet removes no image and evicts no pod for an hour. Source: synchronize
-		// in pkg/kubelet/eviction/eviction_manager.go of Kubernetes; https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
+		// A soft threshold: the condition is there at once, and kubelet removes no image and evicts
+		// no pod for an hour. Source: synchronize in pkg/kubelet/eviction/eviction_manager.go of
+		// Kubernetes;
+		// https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
 		{"11 disk pressure", "KUB-016", func(n gpuHost) {
 			n.edit("$ a evictionSoft: {nodefs.available: 99.9%}\\nevictionSoftGracePeriod: {nodefs.available: 1h}", blindKubelet)
 			n.Must("systemctl", "restart", "kubelet.service")

@@ -17,8 +17,9 @@ import (
 // whole is a spec for partitioned GPUs, without a device plugin.
 const whole = "[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\n"
 
-// TestLabKubeOrdering: where the boot unit holds kubelet back, no pod starts in a new boot before the GPUs are ready, after a
-// reboot and after a power loss, and kubelet comes once they do: by the boot unit's next attempt, or by an apply by hand.
+// TestLabKubeOrdering: where the boot unit holds kubelet back, no pod starts in a new boot before
+// the GPUs are ready, after a reboot and after a power loss, and kubelet comes once they do: by the
+// boot unit's next attempt, or by an apply by hand.
 func TestLabKubeOrdering(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -70,7 +71,8 @@ func (n gpuHost) breaks() {
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
 }
 
-// held wants kubelet not to run, and so a pod that the scheduler gave this node by yesterday's Node not to either.
+// held wants kubelet not to run, and so a pod that the scheduler gave this node by yesterday's Node
+// not to either.
 func (n gpuHost) held(pod string) {
 	n.t.Helper()
 	is := n.Property("kubelet.service", "ActiveState")
@@ -137,8 +139,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestLabKubeGround proves the lab: a host's kubelet joins by a bootstrap token, counts devices, runs a pod with one, and
-// is ready again after a reboot and after a power loss.
+// TestLabKubeGround proves the lab: a host's kubelet joins by a bootstrap token, counts devices,
+// runs a pod with one, and is ready again after a reboot and after a power loss.
 func TestLabKubeGround(t *testing.T) {
 	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {

@@ -83,8 +83,8 @@ func (c *Cluster) Bearer(token string) *Client { return c.client(nil, token) }
 // Close ends the client's connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Do sends a request and returns the answer's object; kind is the body's media type, "" for JSON. An answer that is not
-// an object, such as that of /readyz, is an Object with its text as "text".
+// Do sends a request and returns the answer's object; kind is the body's media type, "" for JSON.
+// An answer that is not an object, such as that of /readyz, is an Object with its text as "text".
 func (c *Client) Do(ctx context.Context, method, path, kind string, body []byte) (Object, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "https://"+address+":"+port+path, bytes.NewReader(body))
 	if err != nil {
@@ -157,7 +157,8 @@ func (c *Client) Apply(ctx context.Context, objects ...Object) error {
 	return c.apply(ctx, "force=true", objects)
 }
 
-// DryRun has the API server judge objects as for Apply, an unknown field included, and makes nothing.
+// DryRun has the API server judge objects as for Apply, an unknown field included, and makes
+// nothing.
 func (c *Client) DryRun(ctx context.Context, objects ...Object) error {
 	return c.apply(ctx, "force=true&dryRun=All&fieldValidation=Strict", objects)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeCloud proves what the clouds' tests depend on: a host is in the cloud that it is put in, and is in another one when it is put there.
+// TestLabKubeCloud proves what the clouds' tests depend on: a host is in the cloud that it is put
+// in, and is in another one when it is put there.
 func TestLabKubeCloud(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

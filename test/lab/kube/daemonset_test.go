@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabKubeDaemonSet: where nothing holds kubelet back, the pod of images/daemonset looks after the node. After a reboot it
-// puts the startup taint back first, no pod comes while the GPUs do not answer, and the taint goes once they do.
+// TestLabKubeDaemonSet: where nothing holds kubelet back, the pod of images/daemonset looks after
+// the node. After a reboot it puts the startup taint back first, no pod comes while the GPUs do not
+// answer, and the taint goes once they do.
 func TestLabKubeDaemonSet(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -60,7 +61,8 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	}
 }
 
-// removal are the commands by which the manifest's head takes gpuadm off a node: one before and one after the DaemonSet is deleted.
+// removal are the commands by which the manifest's head takes gpuadm off a node: one before and one
+// after the DaemonSet is deleted.
 func removal(t *testing.T) (commands []string) {
 	t.Helper()
 	for line := range strings.Lines(string(manifest(t, "onprem"))) {
@@ -85,7 +87,8 @@ func (n gpuHost) undone(command string) {
 	})
 }
 
-// takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it left.
+// takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it
+// left.
 func (n gpuHost) takenOff() {
 	n.t.Helper()
 	commands := removal(n.t)
@@ -134,10 +137,12 @@ func (n gpuHost) untainted() {
 	})
 }
 
-// nfdLabel is what Node Feature Discovery puts on a node with NVIDIA's devices, by which the DaemonSet finds it.
+// nfdLabel is what Node Feature Discovery puts on a node with NVIDIA's devices, by which the
+// DaemonSet finds it.
 const nfdLabel = "feature.node.kubernetes.io/pci-10de.present"
 
-// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it looks: each second.
+// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name,
+// the image and how often it looks: each second.
 func (n gpuHost) agent(spec string) {
 	n.t.Helper()
 	n.agentEvery("1s", spec)
@@ -182,14 +187,15 @@ func (n gpuHost) agentEvery(pause, spec string) {
 const (
 	// measured is how many applies of a converged node are measured.
 	measured = 10
-	// mostRequests is how many requests one of them may send: a defect that asks in a loop is seen here, and by no other test.
+	// mostRequests is how many requests one of them may send: a defect that asks in a loop is seen
+	// here, and by no other test.
 	mostRequests = 3
 	// hourly is how often the shipped manifest applies: each ten minutes.
 	hourly = 6
 )
 
-// requests counts what the pod and the machine's apply have asked the API server for, and how many applies that were: before each the
-// pod tries once whether the policy limits its account.
+// requests counts what the pod and the machine's apply have asked the API server for, and how many
+// applies that were: before each the pod tries once whether the policy limits its account.
 func (n gpuHost) requests() (count map[string]int, applies int) {
 	count = map[string]int{}
 	for _, request := range append(n.c.PodsRequests(accountUser, n.Name), n.c.Requests(n.user())...) {

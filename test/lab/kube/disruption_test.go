@@ -13,9 +13,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabKubeDisruption: the node's label asks for other partitions while a pod has one that a PodDisruptionBudget keeps. With policy =
-// "idle" the change waits. With "drain" it waits too, and nothing is interrupted; once the budget lets the pod go it is evicted, by kubelet's
-// identity, the partitions are changed, and the node is uncordoned.
+// TestLabKubeDisruption: the node's label asks for other partitions while a pod has one that a
+// PodDisruptionBudget keeps. With policy = "idle" the change waits. With "drain" it waits too, and
+// nothing is interrupted; once the budget lets the pod go it is evicted, by kubelet's identity, the
+// partitions are changed, and the node is uncordoned.
 func TestLabKubeDisruption(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -108,8 +109,8 @@ func (n gpuHost) trains(name string) {
 	})
 }
 
-// TestLabKubeTroubles: what may go wrong between a machine and its cluster ends with the exit code that says what to do, with
-// nothing half done, and the next apply heals it.
+// TestLabKubeTroubles: what may go wrong between a machine and its cluster ends with the exit code
+// that says what to do, with nothing half done, and the next apply heals it.
 func TestLabKubeTroubles(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -170,7 +171,8 @@ func (n gpuHost) wire() {
 	})
 }
 
-// expired puts a certificate that has run out, by the clock, in the place of the node's, and returns that with its file.
+// expired puts a certificate that has run out, by the clock, in the place of the node's, and
+// returns that with its file.
 func (n gpuHost) expired() (current, whole string) {
 	n.t.Helper()
 	text := must.Get(n.c.Expired(n.Name))(n.t)

@@ -27,7 +27,8 @@ const planted = "planted-in-the-user-data"
 // ecrPlugin is kubelet's plugin that logs in to ECR. No image here is from there.
 const ecrPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
-// ec2Machine is a machine of EC2's with an image of one's own: GPUs, an engine, kubelet's program and its plugin for ECR, and no nodeadm.
+// ec2Machine is a machine of EC2's with an image of one's own: GPUs, an engine, kubelet's program
+// and its plugin for ECR, and no nodeadm.
 func ec2Machine(n *kube.Node, userData string) kube.Cloud {
 	n.Put(ecrPlugin, "#!/bin/sh\nexit 1\n", 0o755)
 	return kube.Cloud{Setup: cloudfake.Setup{
@@ -59,9 +60,10 @@ func nodeConfig(c *kube.T, of cloudfake.Cluster, kubelet kube.Object, engine str
 	return string(text) + "\n"
 }
 
-// TestLabKubeEKS: a machine in EC2 without EKS's tools becomes a node of its cluster, with gpuadm as what kubelet calls for its
-// tokens. On one host kubelet waits for the GPUs, and the cluster is asked for; on the other its node registers with the
-// startup taint, and the user data names the cluster.
+// TestLabKubeEKS: a machine in EC2 without EKS's tools becomes a node of its cluster, with gpuadm
+// as what kubelet calls for its tokens. On one host kubelet waits for the GPUs, and the cluster is
+// asked for; on the other its node registers with the startup taint, and the user data names the
+// cluster.
 func TestLabKubeEKS(t *testing.T) {
 	t.Parallel()
 	for _, dist := range lab.Dists() {
@@ -127,8 +129,8 @@ func secretIn(text string) string {
 	return ""
 }
 
-// noSecrets wants nothing secret in any file, in the journal, in a command line, and in gpuadm's output. gpuadm itself, and the
-// image that has it, hold the words by which a token is made.
+// noSecrets wants nothing secret in any file, in the journal, in a command line, and in gpuadm's
+// output. gpuadm itself, and the image that has it, hold the words by which a token is made.
 func (n gpuHost) noSecrets() {
 	n.t.Helper()
 	for _, s := range secrets() {
@@ -165,7 +167,8 @@ func (n gpuHost) eksNode(cloud kube.Cloud) {
 	n.joined()
 }
 
-// asked wants the cloud to have been asked what the golden file says, and nothing else, since the last time.
+// asked wants the cloud to have been asked what the golden file says, and nothing else, since the
+// last time.
 func (n gpuHost) asked(golden string) {
 	n.t.Helper()
 	n.golden(golden, n.since())
@@ -194,7 +197,8 @@ func (n gpuHost) golden(name string, lines []string) {
 	check.That(n.t, text == string(want), "the cloud was asked\n%s\nnot as %s has it\n%s", text, file, want)
 }
 
-// asks wants an apply with nothing to do, that asks neither EC2 nor EKS: only for the keys that a token is made of.
+// asks wants an apply with nothing to do, that asks neither EC2 nor EKS: only for the keys that a
+// token is made of.
 func (n gpuHost) asks(golden string) {
 	n.t.Helper()
 	n.since()
@@ -206,7 +210,8 @@ func (n gpuHost) asks(golden string) {
 	check.That(n.t, len(asked) <= 1, "the second apply asked for %v", asked)
 }
 
-// leaves wants undo to refuse while a pod runs, and then to leave nothing behind; pods of DaemonSets do not count.
+// leaves wants undo to refuse while a pod runs, and then to leave nothing behind; pods of
+// DaemonSets do not count.
 func (n gpuHost) leaves(before lab.Tree) {
 	n.t.Helper()
 	name := "work-" + n.Name
@@ -234,8 +239,8 @@ func (n gpuHost) leaves(before lab.Tree) {
 	}
 }
 
-// TestLabKubeEKSTroubles: where the machine's cloud does not answer, the message names the fix, the exit code says whether
-// waiting helps, and nothing is touched.
+// TestLabKubeEKSTroubles: where the machine's cloud does not answer, the message names the fix, the
+// exit code says whether waiting helps, and nothing is touched.
 func TestLabKubeEKSTroubles(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

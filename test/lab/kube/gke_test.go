@@ -14,12 +14,14 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// kubeEnv is where GKE keeps the key that joins machines to the cluster. No output of gpuadm may hold it.
+// kubeEnv is where GKE keeps the key that joins machines to the cluster. No output of gpuadm may
+// hold it.
 const kubeEnv = "TPM_BOOTSTRAP_KEY: planted-kube-env"
 
-// gkeScript replaces GKE's configure-helper.sh: at each boot it writes the files of kubelet and of the container engine, and
-// starts kubelet.
-// Source: https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci, configure-helper.sh and node.yaml.
+// gkeScript replaces GKE's configure-helper.sh: at each boot it writes the files of kubelet and of
+// the container engine, and starts kubelet.
+// Source: https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci,
+// configure-helper.sh and node.yaml.
 const gkeScript = `#!/bin/bash
 set -e
 for f in $(cd /home/kubernetes/rendered && find . -type f); do install -D -m 0644 /home/kubernetes/rendered/$f /$f; done
@@ -27,7 +29,8 @@ systemctl restart containerd.service
 systemctl start --no-block kubelet.service
 `
 
-// gkeRegisters is what a node of a pool with partitioned GPUs, on spot machines, registers with, by kube-env.
+// gkeRegisters is what a node of a pool with partitioned GPUs, on spot machines, registers with, by
+// kube-env.
 // Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus and .../concepts/spot-vms
 const gkeRegisters = "--node-labels=cloud.google.com/gke-accelerator=nvidia-h100-80gb,cloud.google.com/gke-gpu-driver-version=disabled," +
 	"cloud.google.com/gke-gpu-sharing-strategy=time-sharing," +
@@ -58,8 +61,9 @@ func (n gpuHost) gkePool() {
 	n.Ready()
 }
 
-// TestLabKubeGKE: a node of a pool is taken through all stages but the join, which GKE has done; GKE's labels, taints and files
-// do not change, over a reboot too; and on Container-Optimized OS Google's own installer is named.
+// TestLabKubeGKE: a node of a pool is taken through all stages but the join, which GKE has done;
+// GKE's labels, taints and files do not change, over a reboot too; and on Container-Optimized OS
+// Google's own installer is named.
 func TestLabKubeGKE(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -105,8 +109,9 @@ func TestLabKubeGKE(t *testing.T) {
 	}
 }
 
-// TestLabKubeGKEAgent: on a node of a pool that GKE has joined, the pod of images/daemonset does every stage but the join: the startup
-// taint that no other controller knows goes once the GPUs are ready, and comes back first after a reboot that GKE's scripts start kubelet at.
+// TestLabKubeGKEAgent: on a node of a pool that GKE has joined, the pod of images/daemonset does
+// every stage but the join: the startup taint that no other controller knows goes once the GPUs are
+// ready, and comes back first after a reboot that GKE's scripts start kubelet at.
 func TestLabKubeGKEAgent(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

@@ -27,8 +27,8 @@ const (
 	count = 2
 )
 
-// gpuHost is a host on the cluster's network that knows nothing of the cluster: a container engine, kubelet's program, GPUs
-// that are fake and a gpuadm that is not.
+// gpuHost is a host on the cluster's network that knows nothing of the cluster: a container engine,
+// kubelet's program, GPUs that are fake and a gpuadm that is not.
 type gpuHost struct {
 	*kube.Node
 	c *kube.T
@@ -69,7 +69,8 @@ WantedBy=sysinit.target
 	return n
 }
 
-// prepared has gpuadm make the spec on a host with kubelet's package, and kubeadm join it then. It returns the token.
+// prepared has gpuadm make the spec on a host with kubelet's package, and kubeadm join it then. It
+// returns the token.
 func (n gpuHost) prepared(parts ...string) (token string) {
 	n.t.Helper()
 	n.Packages()
@@ -161,8 +162,8 @@ func (n gpuHost) landed(name string) (node string, since time.Time) {
 // user is who the node's kubelet is to the API server.
 func (n gpuHost) user() string { return "system:node:" + n.Name }
 
-// TestLabKubeCUDA: while CUDA does not start no kubelet starts, however green NVML is; a CUDA that hangs is ended; and once it has
-// started in this boot it is not started again.
+// TestLabKubeCUDA: while CUDA does not start no kubelet starts, however green NVML is; a CUDA that
+// hangs is ended; and once it has started in this boot it is not started again.
 func TestLabKubeCUDA(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

@@ -33,7 +33,8 @@ type keys struct {
 	ca  authority
 }
 
-// newKeys makes the cluster's authority, the API server's certificates, and the key that signs tokens of ServiceAccounts.
+// newKeys makes the cluster's authority, the API server's certificates, and the key that signs
+// tokens of ServiceAccounts.
 func newKeys(dir string) (*keys, error) {
 	k := &keys{dir: dir}
 	ca := &x509.Certificate{
@@ -109,7 +110,8 @@ func (k *keys) certify(user string, groups ...string) (tls.Certificate, error) {
 	}, &k.ca)
 }
 
-// expired is a node's certificate that was good until a minute ago, with its key, as kubelet keeps both.
+// expired is a node's certificate that was good until a minute ago, with its key, as kubelet keeps
+// both.
 func (k *keys) expired(node string) (string, error) {
 	cert, err := k.make(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// podPID prints the process of the DaemonSet's container: of all processes it alone has this whole argument.
+// podPID prints the process of the DaemonSet's container: of all processes it alone has this whole
+// argument.
 const podPID = "grep -lzxs 'daemonse[t]' /proc/[0-9]*/cmdline | cut -d/ -f3"
 
 // victims print the processes that are killed, nothing or 0 where none runs.
@@ -27,17 +28,20 @@ var victims = [][2]string{
 	{"containerd", "systemctl show --value --property=MainPID containerd.service"},
 }
 
-// restartsSoon has kubelet restart a container within seconds, however often it dies, and also where the container engine was away when
-// it died: then kubelet finds that at its next synchronization, after 60 to 90 seconds by default. Sources:
-// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#configurable-container-restart-delay and KEP-5593;
-// https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/ and kubernetes, pkg/kubelet/kubelet.go (resyncInterval).
+// restartsSoon has kubelet restart a container within seconds, however often it dies, and also
+// where the container engine was away when it died: then kubelet finds that at its next
+// synchronization, after 60 to 90 seconds by default. Sources:
+// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#configurable-container-restart-delay
+// and KEP-5593; https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/ and
+// kubernetes, pkg/kubelet/kubelet.go (resyncInterval).
 func restartsSoon() kube.Object {
 	return kube.Object{"crashLoopBackOff": kube.Object{"maxContainerRestartPeriod": "1s"}, "syncFrequency": "2s"}
 }
 
-// killed takes nodes from nothing to ready four times, more often with LAB_ALL. Each time the pod, kubelet and containerd of each node are
-// killed, each at a random moment after a new pod is seen to run. Each node ends as one without kills does. GPUADM_TEST_SEED repeats the
-// order of the kills and the pauses before them. took is how long a node needs without kills.
+// killed takes nodes from nothing to ready four times, more often with LAB_ALL. Each time the pod,
+// kubelet and containerd of each node are killed, each at a random moment after a new pod is seen
+// to run. Each node ends as one without kills does. GPUADM_TEST_SEED repeats the order of the kills
+// and the pauses before them. took is how long a node needs without kills.
 func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 	t.Helper()
 	seed, rounds := uint64(time.Now().UnixNano()), 4
@@ -68,8 +72,8 @@ func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 	}
 }
 
-// kills takes gpuadm off the node, as the manifest's head says, but for the DaemonSet. It kills the pod, so that a new one begins from
-// nothing, and begins to kill in the node.
+// kills takes gpuadm off the node, as the manifest's head says, but for the DaemonSet. It kills the
+// pod, so that a new one begins from nothing, and begins to kill in the node.
 func (n gpuHost) kills(random *rand.Rand, took time.Duration) {
 	n.t.Helper()
 	commands := removal(n.t)
@@ -87,7 +91,8 @@ echo "$(date +%%T.%%3N) %s, while gpuadm's unit was $(systemctl show --value --p
 	n.Must("systemd-run", "--quiet", "--unit=kills", "--property=RemainAfterExit=no", "sh", "-c", script)
 }
 
-// recovered waits for the kills, and wants a node that is ready and has nothing but what a node without kills has.
+// recovered waits for the kills, and wants a node that is ready and has nothing but what a node
+// without kills has.
 func (n gpuHost) recovered(undisturbed lab.Tree) {
 	n.t.Helper()
 	n.active("kills.service", "inactive")
@@ -118,7 +123,8 @@ func (n gpuHost) aftermath() {
 	}
 }
 
-// disk is what lies on the node's disk, but for what kubelet keeps of its pods, gpuadm's journal, which has times, and the fake GPUs.
+// disk is what lies on the node's disk, but for what kubelet keeps of its pods, gpuadm's journal,
+// which has times, and the fake GPUs.
 func (n gpuHost) disk() lab.Tree {
 	n.t.Helper()
 	tree := n.Tree([]string{"/etc", "/opt", "/root", "/usr", "/var"}, "/var/lib/cni", "/var/lib/kubelet", state+"/blobs")

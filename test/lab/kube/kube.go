@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube runs a real Kubernetes control plane for tests, in a network of its own, and attaches the lab's hosts to
-// it: etcd, the API server with the node authorizer, the controllers that sign certificates and bootstrap tokens, and the
-// scheduler. It is there in a few seconds and goes with the process that started it.
+// Package kube runs a real Kubernetes control plane for tests, in a network of its own, and
+// attaches the lab's hosts to it: etcd, the API server with the node authorizer, the controllers
+// that sign certificates and bootstrap tokens, and the scheduler. It is there in a few seconds and
+// goes with the process that started it.
 //
 //	var cluster kube.Shared // by all tests of the package; its TestMain calls Close
 //
@@ -57,7 +58,8 @@ const patience = 3 * time.Minute
 type Cluster struct {
 	// Admin may do anything.
 	Admin *Client
-	// Local is the API server's address for programs of this machine, outside the cluster's network.
+	// Local is the API server's address for programs of this machine, outside the cluster's
+	// network.
 	Local string
 
 	flags     []string // of the API server, beside those that each has
@@ -73,7 +75,8 @@ type Cluster struct {
 	hosts     int // that were attached
 }
 
-// Start starts a control plane, its API server with more flags, and waits until it serves: some ten seconds.
+// Start starts a control plane, its API server with more flags, and waits until it serves: some ten
+// seconds.
 func Start(ctx context.Context, flags ...string) (c *Cluster, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("cannot start a control plane: it needs root")
@@ -183,7 +186,8 @@ type T struct {
 	testing.TB
 }
 
-// Run gives a test the control plane. It skips the test where the machine lacks what that needs, and fails it there if CI=true.
+// Run gives a test the control plane. It skips the test where the machine lacks what that needs,
+// and fails it there if CI=true.
 func (s *Shared) Run(t testing.TB) *T {
 	t.Helper()
 	lab.Asked(t)
@@ -262,8 +266,9 @@ func (t *T) Token() string {
 	return token
 }
 
-// Account makes a token of a ServiceAccount, bound to a pod that is on a node, whatever taints that has, as images/daemonset's is; ""
-// binds it to none. The test does not wait for the pod, which is deleted when the test ends.
+// Account makes a token of a ServiceAccount, bound to a pod that is on a node, whatever taints that
+// has, as images/daemonset's is; "" binds it to none. The test does not wait for the pod, which is
+// deleted when the test ends.
 func (t *T) Account(namespace, account, node string) string {
 	t.Helper()
 	pod := Pod{}

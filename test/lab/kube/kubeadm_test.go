@@ -15,14 +15,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// partitioned is a spec for two H100 of two partitions each, which the device plugin offers as four GPUs.
+// partitioned is a spec for two H100 of two partitions each, which the device plugin offers as four
+// GPUs.
 //
 //go:embed testdata/partitioned.toml
 var partitioned string
 
-// TestLabKubeKubeadm: gpuadm prepares a machine, and a plain kubeadm join makes it a node, which registers with all labels and taints of the
-// spec. The next apply says that the GPUs are ready, and the one after it has nothing to do; nor has one after a reboot, in which kubelet
-// waits for the GPUs. Undo is refused while a pod has a GPU, and leaves the node in its cluster.
+// TestLabKubeKubeadm: gpuadm prepares a machine, and a plain kubeadm join makes it a node, which
+// registers with all labels and taints of the spec. The next apply says that the GPUs are ready,
+// and the one after it has nothing to do; nor has one after a reboot, in which kubelet waits for
+// the GPUs. Undo is refused while a pod has a GPU, and leaves the node in its cluster.
 func TestLabKubeKubeadm(t *testing.T) {
 	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
@@ -61,7 +63,8 @@ func TestLabKubeKubeadm(t *testing.T) {
 	}
 }
 
-// registered wants the labels and taints of the spec on the Node that kubelet has just registered. gpuadm has not run since.
+// registered wants the labels and taints of the spec on the Node that kubelet has just registered.
+// gpuadm has not run since.
 func (n gpuHost) registered() {
 	n.t.Helper()
 	n.labelled()
@@ -147,7 +150,8 @@ func (n gpuHost) labelled() {
 	check.That(n.t, !there, "a timestamp that would change at each boot")
 }
 
-// seenReady waits until the cluster has taken its own taint off: its controller may lag behind kubelet, which says that it is ready.
+// seenReady waits until the cluster has taken its own taint off: its controller may lag behind
+// kubelet, which says that it is ready.
 func (n gpuHost) seenReady() {
 	n.t.Helper()
 	n.c.Until("the cluster has seen that the node is ready", func() string {

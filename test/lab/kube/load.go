@@ -53,8 +53,8 @@ func (f Figures) String() string {
 // loadPrefix begins the names of simulated nodes.
 const loadPrefix = "load-"
 
-// Load makes the Node objects, has all nodes do their work, and drops the objects. The controllers are paused meanwhile:
-// they would call nodes without a kubelet unreachable, and patch them.
+// Load makes the Node objects, has all nodes do their work, and drops the objects. The controllers
+// are paused meanwhile: they would call nodes without a kubelet unreachable, and patch them.
 func (c *Cluster) Load(ctx context.Context, l Load) (f Figures, err error) {
 	for _, p := range c.processes[2:] {
 		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

@@ -25,7 +25,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// crowd is a machine with GPUs, a kubelet that has joined, and nothing else: one of many that are the same.
+// crowd is a machine with GPUs, a kubelet that has joined, and nothing else: one of many that are
+// the same.
 //
 //go:embed testdata/crowd.txtar
 var crowd string
@@ -57,8 +58,9 @@ func (o *onTheWire) hangUp() {
 	o.open = nil
 }
 
-// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by all of gpuadm's stages, with a connection and a
-// certificate of its own: labels, taints and the condition, and how it went, told; then once more, when all is converged. LOAD says how many else.
+// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by
+// all of gpuadm's stages, with a connection and a certificate of its own: labels, taints and the
+// condition, and how it went, told; then once more, when all is converged. LOAD says how many else.
 func TestBenchKubeLoad(t *testing.T) {
 	c := cluster.Run(t)
 	nodes := 5000

@@ -27,14 +27,16 @@ func manifest(t testing.TB, cloud string) []byte {
 	return text
 }
 
-// gkeAdmission is how GKE keeps pods of the critical classes to namespaces with a quota that names them. Sources:
-// https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default and the refusal that
-// https://github.com/open-policy-agent/gatekeeper/issues/1120 quotes.
+// gkeAdmission is how GKE keeps pods of the critical classes to namespaces with a quota that names
+// them. Sources:
+// https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default
+// and the refusal that https://github.com/open-policy-agent/gatekeeper/issues/1120 quotes.
 //
 //go:embed testdata/gke-admission.yaml
 var gkeAdmission string
 
-// machines are nodes, by their labels and taints, and the cloud that has them. Sources: those of images/chart/values.yaml.
+// machines are nodes, by their labels and taints, and the cloud that has them. Sources: those of
+// images/chart/values.yaml.
 var machines = []struct {
 	name   string
 	clouds string // which manifests give it a pod
@@ -63,8 +65,8 @@ func gpuTaint(key string) kube.Object {
 	return kube.Object{"key": key, "value": "present", "effect": "NoSchedule"}
 }
 
-// TestLabKubeManifests: the API server takes each cloud's manifest, GKE's limit on critical pods included, and the DaemonSet's
-// controller makes pods for that cloud's GPU nodes alone.
+// TestLabKubeManifests: the API server takes each cloud's manifest, GKE's limit on critical pods
+// included, and the DaemonSet's controller makes pods for that cloud's GPU nodes alone.
 func TestLabKubeManifests(t *testing.T) {
 	t.Parallel()
 	admission := filepath.Join(t.TempDir(), "admission.yaml")
@@ -111,7 +113,8 @@ func TestLabKubeManifests(t *testing.T) {
 	}
 }
 
-// refusedByQuota applies GKE's DaemonSet without its quota, and says whether an event tells that its pods are refused.
+// refusedByQuota applies GKE's DaemonSet without its quota, and says whether an event tells that
+// its pods are refused.
 func refusedByQuota(c *kube.T) bool {
 	objects := must.Get(kube.Documents(manifest(c, "gke")))(c)
 	for _, o := range objects {
@@ -163,8 +166,9 @@ func withoutPods(c *kube.T) {
 	})
 }
 
-// TestLabKubeShipped: the shipped manifests and image, with the digest of the image in its place, take two nodes with GPUs from
-// nothing to ready, and containerd is restarted under the pods; then again, while the pods, kubelet and containerd are killed.
+// TestLabKubeShipped: the shipped manifests and image, with the digest of the image in its place,
+// take two nodes with GPUs from nothing to ready, and containerd is restarted under the pods; then
+// again, while the pods, kubelet and containerd are killed.
 func TestLabKubeShipped(t *testing.T) {
 	t.Parallel()
 	archive := lab.AgentArchive(t)

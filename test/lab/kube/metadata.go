@@ -18,20 +18,24 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// Cloud is the one that a host is in: what its firmware says of it, its metadata service, and its API.
+// Cloud is the one that a host is in: what its firmware says of it, its metadata service, and its
+// API.
 type Cloud struct {
 	cloudfake.Setup
-	// After is how long after each start the metadata service refuses connections, as one does before its route is there.
+	// After is how long after each start the metadata service refuses connections, as one does
+	// before its route is there.
 	After time.Duration
 }
 
-// Where a host keeps its cloud, which is no part of the machine: tests that look for secrets leave it out.
+// Where a host keeps its cloud, which is no part of the machine: tests that look for secrets leave
+// it out.
 const (
 	cloudDir  = "/srv/cloud"
 	cloudProg = "/usr/lib/gpuadm-lab/cloud"
 	cloudUnit = "gpuadm-lab-cloud.service"
 	cloudSaid = cloudDir + "/requests"
-	// apiAddress is where AWS's APIs are: another address of the loopback interface, by their names in /etc/hosts.
+	// apiAddress is where AWS's APIs are: another address of the loopback interface, by their names
+	// in /etc/hosts.
 	apiAddress = "127.0.10.1"
 	bundle     = "/etc/ssl/certs/ca-certificates.crt" // what the package ca-certificates makes, and Go's programs read
 )
@@ -39,9 +43,10 @@ const (
 //go:embed testdata/cloud.service
 var cloudService string
 
-// Cloud puts a host into a cloud, now and at each boot: its firmware names it, 169.254.169.254 answers, and so do AWS's APIs
-// by their names, with certificates that the host trusts. A second call changes what is said. The cluster takes the tokens of
-// an AWS machine for its node, if no other machine has a cluster of that name.
+// Cloud puts a host into a cloud, now and at each boot: its firmware names it, 169.254.169.254
+// answers, and so do AWS's APIs by their names, with certificates that the host trusts. A second
+// call changes what is said. The cluster takes the tokens of an AWS machine for its node, if no
+// other machine has a cluster of that name.
 //
 // All of it is in the host's own network, and so seen by this host and its pods alone.
 func (n *Node) Cloud(c Cloud) {
@@ -90,7 +95,8 @@ func (n *Node) serves(c Cloud) {
 	}
 }
 
-// Asked are the requests that the host's cloud has had so far, in cloudfake's words. What was asked a moment ago may be missing yet.
+// Asked are the requests that the host's cloud has had so far, in cloudfake's words. What was asked
+// a moment ago may be missing yet.
 func (n *Node) Asked() []string {
 	n.t.Helper()
 	return strings.FieldsFunc(n.Get(cloudSaid), func(r rune) bool { return r == '\n' })
@@ -98,7 +104,8 @@ func (n *Node) Asked() []string {
 
 // firmware is what the files of /sys/class/dmi/id say on a cloud's machine.
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html,
-// https://cloud.google.com/compute/docs/instances/detect-compute-engine, and cloud-init's tools/ds-identify for Azure.
+// https://cloud.google.com/compute/docs/instances/detect-compute-engine, and cloud-init's
+// tools/ds-identify for Azure.
 func firmware(s cloudfake.Setup) map[string]string {
 	switch s.Cloud {
 	case "aws":
@@ -135,7 +142,8 @@ func (n *Node) trust(region string) {
 	n.Put("/etc/hosts", hosts, 0o644)
 }
 
-// server is the command test/cloudfake/serve, which is built once. The build cache makes it a matter of a second.
+// server is the command test/cloudfake/serve, which is built once. The build cache makes it a
+// matter of a second.
 type server struct {
 	once    sync.Once
 	program string

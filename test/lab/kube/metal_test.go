@@ -17,13 +17,15 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// pluginVariable names the file of NVIDIA's device plugin, which TestMetalNode runs. It is not in the lab's cache: its module cannot be
-// built from the Go proxy alone. docs/metal.md says how to get it.
+// pluginVariable names the file of NVIDIA's device plugin, which TestMetalNode runs. It is not in
+// the lab's cache: its module cannot be built from the Go proxy alone. docs/metal.md says how to
+// get it.
 const pluginVariable = "GPUADM_DEVICE_PLUGIN"
 
-// TestMetalNode: on a machine whose GPUs and driver are real, a host of the lab with the machine's driver becomes a node: gpuadm and kubeadm,
-// NVIDIA's device plugin, and a pod that starts CUDA on a GPU. The second apply has nothing to do, and undo restores all files. The state of
-// the GPUs is read, and never changed.
+// TestMetalNode: on a machine whose GPUs and driver are real, a host of the lab with the machine's
+// driver becomes a node: gpuadm and kubeadm, NVIDIA's device plugin, and a pod that starts CUDA on
+// a GPU. The second apply has nothing to do, and undo restores all files. The state of the GPUs is
+// read, and never changed.
 func TestMetalNode(t *testing.T) {
 	plugin := os.Getenv(pluginVariable)
 	must.That(t, plugin != "", "cannot run NVIDIA's device plugin: %s does not name its file: docs/metal.md", pluginVariable)
@@ -88,8 +90,8 @@ func (n gpuHost) soundButForNames() {
 // devicePlugin is where the host has NVIDIA's device plugin.
 const devicePlugin = "/usr/lib/gpuadm-lab/nvidia-device-plugin"
 
-// driverFiles are the device nodes, libraries and programs of this machine's driver, by the names that its packages give them. nvidia-ctk
-// knows them: they are what it would give a container.
+// driverFiles are the device nodes, libraries and programs of this machine's driver, by the names
+// that its packages give them. nvidia-ctk knows them: they are what it would give a container.
 func driverFiles(t *testing.T, ctk string) map[string]string {
 	t.Helper()
 	type edits struct {
@@ -132,7 +134,8 @@ func driverFiles(t *testing.T, ctk string) map[string]string {
 	return files
 }
 
-// startsCUDA runs a pod with one GPU, which starts CUDA there, and returns the GPU's UUID as nvidia-smi tells it in the pod.
+// startsCUDA runs a pod with one GPU, which starts CUDA there, and returns the GPU's UUID as
+// nvidia-smi tells it in the pod.
 func (n gpuHost) startsCUDA() (uuid string) {
 	n.t.Helper()
 	const name = "cuda"

@@ -17,7 +17,8 @@ import (
 
 const (
 	migConfig = "nvidia.com/mig.config"
-	// labelled follows the label. The file has mig-parted's format, as the GPU Operator's ConfigMap has it.
+	// labelled follows the label. The file has mig-parted's format, as the GPU Operator's ConfigMap
+	// has it.
 	labelled    = "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nfollow_label = true\n[node]\n"
 	labelLayout = `version: v1
 mig-configs:
@@ -28,10 +29,11 @@ mig-configs:
 `
 )
 
-// TestLabKubeMIGLabel: two nodes change their partitions by the label of the GPU Operator's MIG manager, under the DaemonSet. Its pod
-// applies once an hour here, but for an apply that has failed, so that only a changed label starts one. A pod that kubelet has given a
-// partition keeps it though no process of it is on the GPU, until it has ended. The first kubelet lists ended pods too, as all did before
-// Kubernetes 1.34, but frees their devices before.
+// TestLabKubeMIGLabel: two nodes change their partitions by the label of the GPU Operator's MIG
+// manager, under the DaemonSet. Its pod applies once an hour here, but for an apply that has
+// failed, so that only a changed label starts one. A pod that kubelet has given a partition keeps
+// it though no process of it is on the GPU, until it has ended. The first kubelet lists ended pods
+// too, as all did before Kubernetes 1.34, but frees their devices before.
 func TestLabKubeMIGLabel(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

@@ -17,14 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace, which lives as long as this process has it open or something runs in it. Nothing of it is seen outside.
+// network is a network namespace, which lives as long as this process has it open or something runs
+// in it. Nothing of it is seen outside.
 type network struct {
 	file      *os.File
 	mutex     sync.Mutex
 	listeners []net.Listener
 }
 
-// newNetwork makes one with the bridge that hosts are attached to, and the API server's two addresses.
+// newNetwork makes one with the bridge that hosts are attached to, and the API server's two
+// addresses.
 func newNetwork() (*network, error) {
 	n := &network{}
 	if err := onThread(func() (err error) {
@@ -40,8 +42,9 @@ func newNetwork() (*network, error) {
 	}
 	err := n.do(func() error {
 		cmd := exec.Command("ip", "-batch", "-")
-		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send into the void
-		// for half a minute, until they ask again who has the API server's.
+		// A bridge without an address of its own takes the lowest of its ports': when a host goes,
+		// the others would send into the void for half a minute, until they ask again who has the
+		// API server's.
 		cmd.Stdin = strings.NewReader("link set lo up\naddress add " + service + "/32 dev lo\nlink add " + bridge + " address 02:00:0a:c8:00:01 type bridge\n" +
 			"address add " + address + "/24 dev " + bridge + "\nlink set " + bridge + " up\n" +
 			"route add unreachable default\n") // what is elsewhere is known at once to be out of reach
@@ -54,7 +57,8 @@ func newNetwork() (*network, error) {
 		return nil
 	})
 	if err == nil {
-		// Pods reach the API server by its service's address, which kube-proxy would lead there. Here it is the API server's own.
+		// Pods reach the API server by its service's address, which kube-proxy would lead there.
+		// Here it is the API server's own.
 		err = n.pass(func() (net.Listener, error) { return n.listen(service + ":443") }, address+":"+port)
 	}
 	if err != nil {

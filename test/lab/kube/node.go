@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// Node is a host on the cluster's network, with kubelet and kubeadm on its disk. Whether it joins is up to the test.
+// Node is a host on the cluster's network, with kubelet and kubeadm on its disk. Whether it joins
+// is up to the test.
 type Node struct {
 	*lab.Host
 	// Name is the host's, and what its kubelet registers as.
@@ -30,8 +31,9 @@ type Node struct {
 // devplug is where a node has the device plugin.
 const devplug = "/usr/lib/gpuadm-lab/devplug"
 
-// Boot boots a host with kubelet, a container engine, and images for pods, on the cluster's network. Nothing starts
-// kubelet: there is no unit, and no configuration. Host and Node object go when the test ends.
+// Boot boots a host with kubelet, a container engine, and images for pods, on the cluster's
+// network. Nothing starts kubelet: there is no unit, and no configuration. Host and Node object go
+// when the test ends.
 func (t *T) Boot(name string, o lab.Options) *Node {
 	t.Helper()
 	parts := must.Get(Find())(t)
@@ -59,8 +61,9 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 	return n
 }
 
-// LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any node: the machine may have cgroups of the first
-// version, it may not lower out-of-memory scores, its disk may be rather full, and tests do not want to wait.
+// LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any
+// node: the machine may have cgroups of the first version, it may not lower out-of-memory scores,
+// its disk may be rather full, and tests do not want to wait.
 func LabConfig() Object {
 	return Object{
 		"failCgroupV1": false, "oomScoreAdj": 0, "failSwapOn": false, "resolvConf": "/dev/null",
@@ -102,15 +105,18 @@ type Kubeadm struct {
 	Token string
 	// Config is merged over kubelet's configuration.
 	Config Object
-	// Flags are in kubeadm's kubeadm-flags.env, ExtraFlags in the package's /etc/default/kubelet, for people.
+	// Flags are in kubeadm's kubeadm-flags.env, ExtraFlags in the package's /etc/default/kubelet,
+	// for people.
 	Flags, ExtraFlags string
 }
 
 //go:embed testdata/kubelet.service
 var kubeletUnit string
 
-// Packages puts on a host what the packages kubelet and kubeadm put there, but for the time between kubelet's attempts: it tries in vain
-// until the machine has joined. Source: cmd/krel/templates/latest/kubelet and kubeadm of https://github.com/kubernetes/release, at f618b2a3.
+// Packages puts on a host what the packages kubelet and kubeadm put there, but for the time between
+// kubelet's attempts: it tries in vain until the machine has joined. Source:
+// cmd/krel/templates/latest/kubelet and kubeadm of https://github.com/kubernetes/release, at
+// f618b2a3.
 func (n *Node) Packages() {
 	n.t.Helper()
 	n.Put("/usr/lib/systemd/system/kubelet.service", kubeletUnit, 0o600)
@@ -128,12 +134,14 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 	n.Must("systemctl", "enable", "--quiet", "kubelet.service")
 }
 
-// Join has kubeadm join the host, which has Packages, by a token that is good for an hour, and returns that.
+// Join has kubeadm join the host, which has Packages, by a token that is good for an hour, and
+// returns that.
 func (n *Node) Join() (token string) {
 	n.t.Helper()
 	token = n.t.Token()
 	n.Must("sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1")
-	// On a machine with cgroups of the first version kubeadm's preflight refuses a kubelet of 1.35 and newer, whatever its configuration says.
+	// On a machine with cgroups of the first version kubeadm's preflight refuses a kubelet of 1.35
+	// and newer, whatever its configuration says.
 	n.Put("/run/join.yaml", fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: JoinConfiguration
 discovery:
@@ -148,8 +156,10 @@ nodeRegistration:
 	return token
 }
 
-// Kubeadm puts the files on a node that Packages has and kubeadm join writes, and enables kubelet. It does not start it.
-// Source: docs/reference/setup-tools/kubeadm/kubeadm-join and kubelet-integration, on kubernetes.io.
+// Kubeadm puts the files on a node that Packages has and kubeadm join writes, and enables kubelet.
+// It does not start it.
+// Source: docs/reference/setup-tools/kubeadm/kubeadm-join and kubelet-integration, on
+// kubernetes.io.
 func (n *Node) Kubeadm(k Kubeadm) {
 	n.t.Helper()
 	n.Packages()

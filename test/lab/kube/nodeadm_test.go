@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement: test/cloudfake/nodeadm says why.
+// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement:
+// test/cloudfake/nodeadm says why.
 func nodeadmProgram(t *testing.T) string {
 	t.Helper()
 	name := os.Getenv("GPUADM_TEST_NODEADM")
@@ -34,7 +35,8 @@ func nodeadmProgram(t *testing.T) string {
 	return string(text)
 }
 
-// toolkitUnit is in the place of a script of the user data that brings the toolkit, after nodeadm has looked for it.
+// toolkitUnit is in the place of a script of the user data that brings the toolkit, after nodeadm
+// has looked for it.
 const toolkitUnit = "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service\n[Service]\nType=oneshot\n" +
 	"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n[Install]\nWantedBy=multi-user.target\n"
 
@@ -61,8 +63,9 @@ func (n gpuHost) nodeadm(cloud kube.Cloud, startup ...kube.Object) {
 	n.Must("systemctl", "enable", "--quiet", "nodeadm-config.service", "nodeadm-run.service", "toolkit.service")
 }
 
-// TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run waits while the GPUs
-// are not ready, and goes on once they do; and the node registers with what the user data and node.toml say.
+// TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before
+// nodeadm-run reads it; nodeadm-run waits while the GPUs are not ready, and goes on once they do;
+// and the node registers with what the user data and node.toml say.
 func TestLabKubeNodeadm(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -114,9 +117,10 @@ func TestLabKubeNodeadm(t *testing.T) {
 	check.That(t, !strings.Contains(diff, "gpuadm"), "undo leaves\n%s", diff)
 }
 
-// TestLabKubeNodeadmOpen: with gate = "open" nodeadm-run waits for gpuadm.service to end, however it ends: the node of a machine
-// with GPUs that do not answer joins all the same, and a taint beside the user data's keeps pods away until they do. A GPU that falls
-// off the bus of the node later is named, and the node is not ready before an administrator says that this is intended.
+// TestLabKubeNodeadmOpen: with gate = "open" nodeadm-run waits for gpuadm.service to end, however
+// it ends: the node of a machine with GPUs that do not answer joins all the same, and a taint
+// beside the user data's keeps pods away until they do. A GPU that falls off the bus of the node
+// later is named, and the node is not ready before an administrator says that this is intended.
 func TestLabKubeNodeadmOpen(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -168,7 +172,8 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
 }
 
-// eksRegistered wants a node with the labels and taints of the user data and of node.toml, and those of its GPUs.
+// eksRegistered wants a node with the labels and taints of the user data and of node.toml, and
+// those of its GPUs.
 func (n gpuHost) eksRegistered() {
 	n.t.Helper()
 	n.condition("True")
@@ -185,8 +190,9 @@ func (n gpuHost) eksRegistered() {
 	check.Equal(n.t, kube.Text(o, "spec", "providerID"), "aws:///us-east-1a/i-0abcdef1234567890", "provider id")
 }
 
-// TestLabKubeNodeadmRecord has EKS's own nodeadm write its files for the machine and the cluster of cloud's TestLikeNodeadm, which
-// compares them with ours: GPUADM_TEST_NODEADM names the program, GPUADM_TEST_NODEADM_RECORD the folder of testdata.
+// TestLabKubeNodeadmRecord has EKS's own nodeadm write its files for the machine and the cluster of
+// cloud's TestLikeNodeadm, which compares them with ours: GPUADM_TEST_NODEADM names the program,
+// GPUADM_TEST_NODEADM_RECORD the folder of testdata.
 func TestLabKubeNodeadmRecord(t *testing.T) {
 	folder := os.Getenv("GPUADM_TEST_NODEADM_RECORD")
 	if folder == "" || os.Getenv("GPUADM_TEST_NODEADM") == "" {

@@ -15,7 +15,8 @@ import (
 // bootstrappers are those who come with a bootstrap token of kubeadm.
 const bootstrappers = "system:bootstrappers:kubeadm:default-node-token"
 
-// prepare makes what kubeadm init makes for those who join: who may do what, and where the cluster is.
+// prepare makes what kubeadm init makes for those who join: who may do what, and where the cluster
+// is.
 func (c *Cluster) prepare(ctx context.Context) error {
 	where, err := c.kubeconfig(Server, nil, "")
 	if err != nil {
@@ -51,7 +52,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 }
 
 // clusterConfiguration is what kubeadm init has noted of the cluster, and kubeadm join reads.
-// Source: https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/#kubeadm-k8s-io-v1beta4-ClusterConfiguration.
+// Source:
+// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/#kubeadm-k8s-io-v1beta4-ClusterConfiguration.
 func clusterConfiguration(version string) string {
 	return fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: %s\nclusterName: kubernetes\ncontrolPlaneEndpoint: %s:%s\n"+
 		"networking: {dnsDomain: cluster.local, serviceSubnet: %s}\n", version, address, port, services)
@@ -82,7 +84,8 @@ func readable(namespace, what, name string, subjects ...Object) []Object {
 	}
 }
 
-// kubeconfig is a kubeconfig in JSON, which is YAML too: of a certificate's owner, a token's, or an anonymous client's.
+// kubeconfig is a kubeconfig in JSON, which is YAML too: of a certificate's owner, a token's, or an
+// anonymous client's.
 func (c *Cluster) kubeconfig(server string, cert *tls.Certificate, token string) (string, error) {
 	user := Object{}
 	if cert != nil {
@@ -130,7 +133,8 @@ func (c *Cluster) NodeConfig(server, node string) (string, error) {
 	return c.kubeconfig(server, &cert, "")
 }
 
-// Expired is a node's certificate that has run out, with its key, as kubelet keeps both in one file.
+// Expired is a node's certificate that has run out, with its key, as kubelet keeps both in one
+// file.
 func (c *Cluster) Expired(node string) (string, error) { return c.keys.expired(node) }
 
 // BearerConfig is a kubeconfig of a token's owner.
@@ -144,7 +148,8 @@ func (c *Cluster) CA() []byte { return c.keys.ca.pem }
 // Pin is "sha256:…", the sum of CA's public key.
 func (c *Cluster) Pin() string { return c.keys.ca.pin() }
 
-// BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed with it. It is good for the given time, for any use.
+// BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed
+// with it. It is good for the given time, for any use.
 func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (string, error) {
 	random := strings.ToLower(rand.Text())
 	id, secret := random[:6], random[6:22] // [a-z0-9]{6} and [a-z0-9]{16}
@@ -171,8 +176,8 @@ func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (strin
 // Pod is a pod that a token is bound to; the zero Pod is none.
 type Pod struct{ Name, UID string }
 
-// AccountToken asks for a ServiceAccount's token, which the API server takes for an hour or as long as its pod is there.
-// A token bound to a pod says on which node that is.
+// AccountToken asks for a ServiceAccount's token, which the API server takes for an hour or as long
+// as its pod is there. A token bound to a pod says on which node that is.
 func (c *Cluster) AccountToken(ctx context.Context, namespace, account string, pod Pod) (string, error) {
 	spec := Object{"expirationSeconds": 3600}
 	if pod != (Pod{}) {

@@ -19,7 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/pages"
 )
 
-// rules is the name of the node readiness controller's kind, without its fields, for a network without its own crds.yaml.
+// rules is the name of the node readiness controller's kind, without its fields, for a network
+// without its own crds.yaml.
 const rules = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: nodereadinessrules.readiness.node.x-k8s.io}
@@ -30,7 +31,8 @@ spec:
   versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// typedHere says whether a line can be typed here by a way: it asks nothing of a kubelet, the internet or this machine.
+// typedHere says whether a line can be typed here by a way: it asks nothing of a kubelet, the
+// internet or this machine.
 func typedHere(line pages.Line, cloud, way string) bool {
 	outside := []string{"https://", "oci://", "nvdp", " debug ", " logs ", " wait "}
 	kubectls := []string{"images/daemonset/" + cloud, "images/daemonset/rbac", " -n gpuadm "}
@@ -47,9 +49,10 @@ func typedHere(line pages.Line, cloud, way string) bool {
 	return false
 }
 
-// TestLabKubePages types what the pages of the clouds have of kubectl, and of helm for images/chart, in order, at a real API server: once
-// the lines for Helm, and once those without. Both ways end in the same DaemonSet, with the page's node.toml and the image by its digest.
-// Then each example's values.
+// TestLabKubePages types what the pages of the clouds have of kubectl, and of helm for
+// images/chart, in order, at a real API server: once the lines for Helm, and once those without.
+// Both ways end in the same DaemonSet, with the page's node.toml and the image by its digest. Then
+// each example's values.
 func TestLabKubePages(t *testing.T) {
 	t.Parallel()
 	plane := &kube.Shared{}

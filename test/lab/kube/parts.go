@@ -25,11 +25,12 @@ type Parts struct {
 	paths   map[string]string
 }
 
-// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm, kubectl, helm or devplug,
-// which is the device plugin of devices that are not there.
+// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
+// kubeadm, kubectl, helm or devplug, which is the device plugin of devices that are not there.
 func (p Parts) Path(name string) string { return p.paths[name] }
 
-// program is one that the module in a folder of the source builds: test/kube, or the chart's for helm.
+// program is one that the module in a folder of the source builds: test/kube, or the chart's for
+// helm.
 type program struct {
 	dir, name, from string
 	module          string // the module that gives its version; "" for our own
@@ -56,7 +57,8 @@ type errMissing struct{ what string }
 
 func (e errMissing) Error() string { return e.what + "; to build it: " + BuildCommand }
 
-// CacheDir is the folder of the programs and of running clusters: $GPUADM_TEST_KUBE, or gpuadm-test/kube in the user's cache folder.
+// CacheDir is the folder of the programs and of running clusters: $GPUADM_TEST_KUBE, or
+// gpuadm-test/kube in the user's cache folder.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("GPUADM_TEST_KUBE"); dir != "" {
 		abs, err := filepath.Abs(dir)
@@ -75,7 +77,8 @@ func CacheDir() (string, error) {
 // moduleDir is the folder of the program's module.
 func (p program) moduleDir() string { return filepath.Join(lab.Source(), p.dir) }
 
-// places says where in the cache each program lies, by all that makes it: its version, Go's, and for our own its source.
+// places says where in the cache each program lies, by all that makes it: its version, Go's, and
+// for our own its source.
 func places() (version string, places map[string]string, err error) {
 	cache, err := CacheDir()
 	if err != nil {

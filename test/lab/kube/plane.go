@@ -22,7 +22,8 @@ type process struct {
 	ended chan struct{}
 }
 
-// spawn starts a program in the cluster's network. It ends with this process, whatever happens to that.
+// spawn starts a program in the cluster's network. It ends with this process, whatever happens to
+// that.
 func (c *Cluster) spawn(path string, args ...string) (*process, error) {
 	p := &process{name: filepath.Base(path), ended: make(chan struct{})}
 	p.log = filepath.Join(c.dir, p.name+".log")
@@ -107,7 +108,8 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	controllers, err := c.spawn(parts.Path("kube-controller-manager"), append(kcm, "--use-service-account-credentials",
 		"--root-ca-file="+c.file("ca.crt"), "--service-account-private-key-file="+c.file("sa.key"),
 		"--cluster-signing-cert-file="+c.file("ca.crt"), "--cluster-signing-key-file="+c.file("ca.key"),
-		// Tests make an account's token for a pod of a node that is still to come: the collector would take that pod after 40 s.
+		// Tests make an account's token for a pod of a node that is still to come: the collector
+		// would take that pod after 40 s.
 		"--controllers=*,bootstrapsigner,tokencleaner,-pod-garbage-collector-controller")...)
 	if err != nil {
 		return err

@@ -21,11 +21,13 @@ import (
 type policyRequest struct {
 	what string
 	edit func(node kube.Object)
-	// says is a part of the denial: the key, or what gpuadm may change instead. "" for a request that passes.
+	// says is a part of the denial: the key, or what gpuadm may change instead. "" for a request
+	// that passes.
 	says string
 	// at is "/status" for a change by the subresource.
 	at string
-	// on is "foreign" for another Node than the one that the token's pod is on; free is for a token that no pod is bound to.
+	// on is "foreign" for another Node than the one that the token's pod is on; free is for a token
+	// that no pod is bound to.
 	on   string
 	free bool
 }
@@ -39,8 +41,9 @@ const (
 	notListed   = "variable keys of the ValidatingAdmissionPolicy gpuadm-own-node [" + node.PolicyCode + "]"
 )
 
-// TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the Node its pod is on, and of that
-// only what is its own. The same requests without the policy pass, all of them: it is the policy that denies.
+// TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the
+// Node its pod is on, and of that only what is its own. The same requests without the policy pass,
+// all of them: it is the policy that denies.
 func TestLabKubePolicy(t *testing.T) {
 	c := cluster.Run(t)
 	objects := policyObjects(t, `"example.com/rack", "rack.example.com/*", "node-role.kubernetes.io/*", "node-restriction.kubernetes.io/tenant",`)
@@ -98,7 +101,8 @@ func TestLabKubePolicy(t *testing.T) {
 	policyBeside(c, bound, policies)
 }
 
-// policyBeside wants the rest of the ServiceAccount's rights as narrow, others unconcerned, and CEL that fits the types.
+// policyBeside wants the rest of the ServiceAccount's rights as narrow, others unconcerned, and CEL
+// that fits the types.
 func policyBeside(c *kube.T, bound *kube.Client, policies string) {
 	c.Helper()
 	event := func(namespace string) kube.Object {
@@ -147,7 +151,8 @@ func policyObjects(t testing.TB, more string) []kube.Object {
 	return objects
 }
 
-// policyNode makes a Node new: one that an administrator has drained and set apart, with all that the requests want to change.
+// policyNode makes a Node new: one that an administrator has drained and set apart, with all that
+// the requests want to change.
 func policyNode(c *kube.T, name string) {
 	c.Helper()
 	path := "/api/v1/nodes/" + name
@@ -190,7 +195,8 @@ func policyToken(r policyRequest, bound, free *kube.Client) *kube.Client {
 	return bound
 }
 
-// policySend makes a request of the current Node: the controllers of the cluster write to it too, and then it is sent again.
+// policySend makes a request of the current Node: the controllers of the cluster write to it too,
+// and then it is sent again.
 func policySend(t *testing.T, c *kube.T, as *kube.Client, r policyRequest) error {
 	t.Helper()
 	path := "/api/v1/nodes/" + r.node()
@@ -294,8 +300,9 @@ func all(edits ...func(kube.Object)) func(kube.Object) {
 	}
 }
 
-// deniedRequests are what a stolen node would ask for. The policy that is in force allows node-role.kubernetes.io/* and
-// node-restriction.kubernetes.io/tenant by its list, and denies them all the same.
+// deniedRequests are what a stolen node would ask for. The policy that is in force allows
+// node-role.kubernetes.io/* and node-restriction.kubernetes.io/tenant by its list, and denies them
+// all the same.
 func deniedRequests() []policyRequest {
 	const (
 		restricted = "node-restriction.kubernetes.io/"
@@ -335,7 +342,8 @@ func deniedRequests() []policyRequest {
 		{what: "the provider's id", edit: field("spec", "providerID", "aws:///x/i-1"), says: spec},
 		{what: "the pods' network", edit: all(field("spec", "podCIDR", "10.9.0.0/24"), field("spec", "podCIDRs", []any{"10.9.0.0/24"})), says: spec},
 		{what: "a finalizer, which keeps the Node from being deleted", edit: field("metadata", "finalizers", []any{"example.com/stay"}), says: meta},
-		// With an owner that is not there the garbage collector deletes the Node. Here it owns itself, and stays for the test.
+		// With an owner that is not there the garbage collector deletes the Node. Here it owns
+		// itself, and stays for the test.
 		{what: "an owner", edit: ownerItself, says: meta},
 		{what: "kubelet's condition", at: "/status", edit: condition("Ready", "False"), says: status},
 		{what: "kubelet's condition removed", at: "/status", edit: condition("MemoryPressure", ""), says: status},

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabKubeRace: a pod that wants nothing waits for a node. Where kubelet joins first and a script taints then, it is on
-// the node before its GPUs are ready. With the startup taint that gpuadm has kubelet register with it is not, and comes after.
+// TestLabKubeRace: a pod that wants nothing waits for a node. Where kubelet joins first and a
+// script taints then, it is on the node before its GPUs are ready. With the startup taint that
+// gpuadm has kubelet register with it is not, and comes after.
 func TestLabKubeRace(t *testing.T) {
 	t.Run("naive", func(t *testing.T) {
 		t.Parallel()
@@ -70,8 +71,8 @@ func TestLabKubeRace(t *testing.T) {
 	})
 }
 
-// TestLabKubeAccount: a label that a kubelet may not set, and a taint that is asked for later, go by the ServiceAccount;
-// without one the spec is refused.
+// TestLabKubeAccount: a label that a kubelet may not set, and a taint that is asked for later, go
+// by the ServiceAccount; without one the spec is refused.
 func TestLabKubeAccount(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -113,7 +114,8 @@ func allow(c *kube.T) {
 	allowed.Do(func() { c.Apply(policyObjects(c, labKeys)...) })
 }
 
-// account puts a kubeconfig of gpuadm's ServiceAccount on the host, as one that is bound to a pod there has it.
+// account puts a kubeconfig of gpuadm's ServiceAccount on the host, as one that is bound to a pod
+// there has it.
 func (n gpuHost) account() {
 	n.t.Helper()
 	allow(n.c)
@@ -127,8 +129,9 @@ func transition(condition kube.Object) time.Time {
 	return at
 }
 
-// TestLabKubeFormerTaint: a startup taint waits for a device plugin that does not tolerate it, and that is said with the fix;
-// dropped from node.toml it goes off the Node. An identity without rights keeps the machine from nothing meanwhile.
+// TestLabKubeFormerTaint: a startup taint waits for a device plugin that does not tolerate it, and
+// that is said with the fix; dropped from node.toml it goes off the Node. An identity without
+// rights keeps the machine from nothing meanwhile.
 func TestLabKubeFormerTaint(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabKubeRegisters: a real kubelet that another program set up registers with gpuadm's labels and taints beside those of its
-// owner: by flags in the packages' variable, and by a file in the folder of --config-dir. Undo leaves the owner's bytes.
+// TestLabKubeRegisters: a real kubelet that another program set up registers with gpuadm's labels
+// and taints beside those of its owner: by flags in the packages' variable, and by a file in the
+// folder of --config-dir. Undo leaves the owner's bytes.
 func TestLabKubeRegisters(t *testing.T) {
 	const unit = "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS --config-dir=/etc/kubernetes/kubelet.conf.d\n"
 	for _, c := range []struct {
@@ -65,8 +66,8 @@ func TestLabKubeRegisters(t *testing.T) {
 	}
 }
 
-// TestLabKubeRestriction tests what a kubelet's own identity may do to its Node and what not: gpuadm's
-// split between kubelet's registration and a ServiceAccount depends on it.
+// TestLabKubeRestriction tests what a kubelet's own identity may do to its Node and what not:
+// gpuadm's split between kubelet's registration and a ServiceAccount depends on it.
 // Source: plugin/pkg/admission/noderestriction of Kubernetes.
 func TestLabKubeRestriction(t *testing.T) {
 	c := cluster.Run(t)
@@ -120,7 +121,8 @@ func TestLabKubeRestriction(t *testing.T) {
 	check.That(t, err == nil, "it reads itself: %v", err)
 	_, err = kubelet.Get(t.Context(), other)
 	check.That(t, kube.StatusOf(err) == 403, "it reads another: %v", err)
-	// What the driver for dynamic allocation offers of its own node it may list as gpuadm asks, and no other's.
+	// What the driver for dynamic allocation offers of its own node it may list as gpuadm asks, and
+	// no other's.
 	const slices, mine = "/apis/resource.k8s.io/v1/resourceslices", "restricted-gpu.nvidia.com"
 	t.Cleanup(func() { c.Delete(slices + "/" + mine) })
 	if _, err := c.Admin.Create(t.Context(), slices, kube.Object{

@@ -14,8 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// The API server asks a webhook of this process for the owner of a bearer token that it does not know itself, as EKS's asks the
-// authenticator for AWS's identities. The cluster that a token is signed for tells the cloud.
+// The API server asks a webhook of this process for the owner of a bearer token that it does not
+// know itself, as EKS's asks the authenticator for AWS's identities. The cluster that a token is
+// signed for tells the cloud.
 const (
 	reviewAt     = "127.0.0.1:8443" // in the cluster's network
 	reviewConfig = "review.kubeconfig"

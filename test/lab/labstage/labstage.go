@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package labstage is a stage for tests in the lab: what no stage that ships does quickly and on any machine, a slow command and a setting that holds
-// only after a reboot. The lab builds a gpuadm that has it in front of its own stages; the gpuadm that ships does not.
+// Package labstage is a stage for tests in the lab: what no stage that ships does quickly and on
+// any machine, a slow command and a setting that holds only after a reboot. The lab builds a gpuadm
+// that has it in front of its own stages; the gpuadm that ships does not.
 //
 // What it wants lies in files of the host, so that a host without them needs nothing of it.
 package labstage
@@ -23,7 +24,8 @@ import (
 const (
 	// Slow is a file that, while it is there, makes apply run Sleep.
 	Slow = "/etc/lab/slow"
-	// Setting is a file that wants a setting made; where it says Never, the setting does not hold after a reboot either.
+	// Setting is a file that wants a setting made; where it says Never, the setting does not hold
+	// after a reboot either.
 	Setting = "/etc/lab/setting"
 	Never   = "never"
 )
@@ -69,7 +71,8 @@ const (
 	holds    converge.State = "holds"
 )
 
-// setting is in force once a boot has begun after it was made, as a driver's option or the kernel's command line is.
+// setting is in force once a boot has begun after it was made, as a driver's option or the kernel's
+// command line is.
 type setting struct{}
 
 func (setting) Ref() converge.Ref { return converge.Ref{Kind: "lab-setting", Name: Made} }

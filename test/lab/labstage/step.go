@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Step is a command, and another that only looks and must say yes afterwards. Its state is "done" or "".
+// Step is a command, and another that only looks and must say yes afterwards. Its state is "done"
+// or "".
 type Step struct {
 	Label string
 	Ask   []string // exits with 0: done; 1: not done; anything else is an error

@@ -27,7 +27,8 @@ const Archive = "archive"
 // debCUDA is where NVIDIA's repository for a distribution lies below a variant: a flat one.
 func debCUDA(distro string) string { return CUDA + "/" + distro + "/x86_64" }
 
-// debVariants are the states that apt's repositories can be shown in. Those of other distributions than Debian 12 are good.
+// debVariants are the states that apt's repositories can be shown in. Those of other distributions
+// than Debian 12 are good.
 func debVariants(distro string) []Variant {
 	if distro != "debian12" {
 		return []Variant{Good}
@@ -42,7 +43,8 @@ func suite(distro string) string {
 	}[distro]
 }
 
-// aptPools are the packages of a distribution by where they lie below a variant: flat repositories, and pools of an archive.
+// aptPools are the packages of a distribution by where they lie below a variant: flat repositories,
+// and pools of an archive.
 func (in parts) aptPools(distro string) (map[string][]Package, error) {
 	archive, ofArchive := strings.CutSuffix(distro, "-archive")
 	if ofArchive {
@@ -92,7 +94,8 @@ func once(list []Package) []Package {
 	})
 }
 
-// buildApt builds all variants of apt's repositories: VARIANT/compute/cuda/repos/debian12/x86_64 and so on.
+// buildApt builds all variants of apt's repositories: VARIANT/compute/cuda/repos/debian12/x86_64
+// and so on.
 func buildApt(ctx context.Context, distro string, in parts, scratch, into string) error {
 	right, drop, err := newKey(ctx, "cudatools")
 	if err != nil {
@@ -173,7 +176,8 @@ func (r aptRepo) build(ctx context.Context, pool, index string) error {
 	if err != nil {
 		return err
 	}
-	// apt, and servers, take a file that is not newer than the one they know for the same one: so all have their time.
+	// apt, and servers, take a file that is not newer than the one they know for the same one: so
+	// all have their time.
 	made := time.Now().Add(-24 * time.Hour).Add(time.Duration(slices.Index(debVariants("debian12"), r.variant)) * time.Hour).UTC()
 	release = regexp.MustCompile(`(?m)^Date: .*`).ReplaceAll(release, []byte("Date: "+made.Format(http.TimeFormat)))
 	if r.variant == Expired {
@@ -263,8 +267,9 @@ func chosen(index string, variant Variant) string {
 	return strings.Join(kept, "\n\n") + "\n"
 }
 
-// debianArchive are the driver packages of all pockets of Debian's archive, with everything the listings say of them, and
-// what they depend on without being listed: a package of which others need one version exists in it.
+// debianArchive are the driver packages of all pockets of Debian's archive, with everything the
+// listings say of them, and what they depend on without being listed: a package of which others
+// need one version exists in it.
 func (in parts) debianArchive(distro string) ([]Package, error) {
 	var list []Package
 	for _, l := range listings.For(distro, "debian") {
@@ -328,8 +333,9 @@ func surroundings(list []Package) []Package {
 	return more
 }
 
-// precompiled are the kernel modules that Ubuntu has signed for Kernel: of every server branch that is not transitional, the newest
-// build needs the newest libraries. Source: the page of linux-modules-nvidia-580-server-open-generic-7.0, in the listings.
+// precompiled are the kernel modules that Ubuntu has signed for Kernel: of every server branch that
+// is not transitional, the newest build needs the newest libraries. Source: the page of
+// linux-modules-nvidia-580-server-open-generic-7.0, in the listings.
 func precompiled(editions []edition) []Package {
 	var list []Package
 	builds := map[string]int{}
@@ -418,5 +424,6 @@ func writeIndex(dir string, text []byte) error {
 		os.WriteFile(filepath.Join(dir, "Packages"), text, 0o644), os.WriteFile(filepath.Join(dir, "Packages.gz"), packed.Bytes(), 0o644))
 }
 
-// Apt is what apt's repositories of a distribution have, by where they lie, for a simulated apt: no program of it can be run.
+// Apt is what apt's repositories of a distribution have, by where they lie, for a simulated apt: no
+// program of it can be run.
 func Apt(distro string) (map[string][]Package, error) { return parts{}.aptPools(distro) }

@@ -13,13 +13,15 @@ import (
 	"sync"
 )
 
-// BadDriver is the version of Debian 12 and RHEL 9 with a module package that fails when it is configured, unless the file LetPass is there.
+// BadDriver is the version of Debian 12 and RHEL 9 with a module package that fails when it is
+// configured, unless the file LetPass is there.
 const (
 	BadDriver = "580.105.08"
 	LetPass   = "/run/let-postinst-pass"
 )
 
-// Gone is the version that the repository Vanished no longer has; lags has no companions in Lagging.
+// Gone is the version that the repository Vanished no longer has; lags has no companions in
+// Lagging.
 const (
 	Gone = "580.95.05"
 	lags = "590.48.01"
@@ -99,7 +101,8 @@ func words(text string) []string {
 }
 
 // debianDepends says what a package of NVIDIA's for Debian needs; no listing does.
-// Source: NVIDIA driver installation guide, chapter Debian; and the packages of Debian's archive, which they are like.
+// Source: NVIDIA driver installation guide, chapter Debian; and the packages of Debian's archive,
+// which they are like.
 func debianDepends(e edition, name string, has func(string) bool) []string {
 	var list []string
 	same := func(names ...string) []string {
@@ -124,7 +127,8 @@ func debianDepends(e edition, name string, has func(string) bool) []string {
 	return nil
 }
 
-// debianInstead keeps one flavour of the modules away from the other, and companions of two eras, which have the same files.
+// debianInstead keeps one flavour of the modules away from the other, and companions of two eras,
+// which have the same files.
 func debianInstead(e edition, name string) (instead, conflicts []string) {
 	switch name {
 	case "nvidia-kernel-dkms":
@@ -143,14 +147,16 @@ func debOthers() []Package {
 	return []Package{
 		{Name: "nvlsm", Version: "2025.06.11-1", Files: map[string]File{"/usr/share/nvlsm/version": {Text: "2025.06.11\n"}}},
 		{Name: "infiniband-diags", Version: "44.0-1"},
-		// These are here for hosts without headers, where Debian's own cannot build anything either.
+		// These are here for hosts without headers, where Debian's own cannot build anything
+		// either.
 		{Name: "dkms", Version: "0.lab-1"},
 		{Name: "gcc", Version: "0.lab-1"},
 		{Name: "make", Version: "0.lab-1"},
 	}
 }
 
-// debToolkit are the packages of one container toolkit, as in NVIDIA's repository libnvidia-container.
+// debToolkit are the packages of one container toolkit, as in NVIDIA's repository
+// libnvidia-container.
 func (in parts) debToolkit(v string) []Package {
 	same := func(names ...string) (list []string) {
 		for _, name := range names {
@@ -177,8 +183,8 @@ func failing() string {
 	return "if [ ! -e " + LetPass + " ]; then\n\techo 'Error! Bad return status for module build' >&2\n\texit 10\nfi\n"
 }
 
-// debModule has dkms build the module as the packages of Debian do: by dkms's own script, which builds for the kernels
-// that have headers, and for none without an error if there are no headers.
+// debModule has dkms build the module as the packages of Debian do: by dkms's own script, which
+// builds for the kernels that have headers, and for none without an error if there are no headers.
 // Source: dh_dkms(1), /usr/lib/dkms/common.postinst
 func debModule(name, v string) string {
 	return "if [ -x /usr/lib/dkms/common.postinst ]; then\n\t/usr/lib/dkms/common.postinst nvidia " + v + " /usr/share/" + name + " '' \"$2\"\nfi\n"
@@ -189,7 +195,8 @@ func dkmsRemove(v string) string {
 	return "if command -v dkms >/dev/null && [ -d /var/lib/dkms/nvidia/" + v + " ]; then dkms remove -m nvidia -v " + v + " --all; fi\n"
 }
 
-// debStart enables and starts a unit as packages of Debian do, which policy-rc.d can forbid: dh_installsystemd(1).
+// debStart enables and starts a unit as packages of Debian do, which policy-rc.d can forbid:
+// dh_installsystemd(1).
 func debStart(unit string) string {
 	return "deb-systemd-helper enable " + unit + ".service >/dev/null\nif [ -d /run/systemd/system ]; then\n\tsystemctl daemon-reload\n\tdeb-systemd-invoke restart " +
 		unit + ".service >/dev/null\nfi\n"
@@ -237,7 +244,8 @@ func (p Package) control() string {
 	return text.String()
 }
 
-// scripts are the maintainer scripts: deb-postinst(5) and its like tell with what words they are called.
+// scripts are the maintainer scripts: deb-postinst(5) and its like tell with what words they are
+// called.
 func (p Package) scripts() map[string]string {
 	when := func(words, name, body string) string {
 		return "#!/bin/sh\nset -e\ncase \"$1\" in " + words + ") ;; *) exit 0 ;; esac\n" + script(p, name, body)

@@ -7,10 +7,12 @@ import (
 	"strings"
 )
 
-// ubuntuDepends says what a package of Ubuntu's names needs where no listing does. Sources: the pages of nvidia-headless-no-dkms-550,
-// nvidia-headless-550, nvidia-dkms-550-server, nvidia-compute-utils-595 and libnvidia-compute-580-server at packages.ubuntu.com: NVIDIA's
-// packages follow those; that nvidia-headless-580 draws in the decoder, and nvidia-driver-580 nvidia-persistenced and
-// nvidia-modprobe, is in the listings of 580.159.03 and 580.65.06. What is not in the edition is not needed.
+// ubuntuDepends says what a package of Ubuntu's names needs where no listing does. Sources: the
+// pages of nvidia-headless-no-dkms-550, nvidia-headless-550, nvidia-dkms-550-server,
+// nvidia-compute-utils-595 and libnvidia-compute-580-server at packages.ubuntu.com: NVIDIA's
+// packages follow those; that nvidia-headless-580 draws in the decoder, and nvidia-driver-580
+// nvidia-persistenced and nvidia-modprobe, is in the listings of 580.159.03 and 580.65.06. What is
+// not in the edition is not needed.
 func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 	var list []string
 	of, open := decoration(name), ""
@@ -94,10 +96,11 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 
 func branchOf(e edition) string { return "-" + e.branch() }
 
-// instead are the names that keep a package's twins of other branches and flavours away. In NVIDIA's repository they end in -any
-// (debtree of nvidia-open-570, in the listing of 570.148.08). How Ubuntu's twins keep each other away is not listed; that they
-// do not keep NVIDIA's away is: the files of firmware, libnvidia-cfg1 and others collide without a Conflicts.
-// What took over a file from another package keeps that away too, or no upgrade could be.
+// instead are the names that keep a package's twins of other branches and flavours away. In
+// NVIDIA's repository they end in -any (debtree of nvidia-open-570, in the listing of 570.148.08).
+// How Ubuntu's twins keep each other away is not listed; that they do not keep NVIDIA's away is:
+// the files of firmware, libnvidia-cfg1 and others collide without a Conflicts. What took over a
+// file from another package keeps that away too, or no upgrade could be.
 func instead(source, name string, has func(string) bool) []string {
 	word := base(name)
 	switch {
@@ -117,7 +120,8 @@ func instead(source, name string, has func(string) bool) []string {
 	return []string{word + "-any"}
 }
 
-// unbranched are the names that have no branch from 590 on, or from 580 on for what is built elsewhere.
+// unbranched are the names that have no branch from 590 on, or from 580 on for what is built
+// elsewhere.
 func unbranched() []string {
 	return []string{
 		"libnvidia-compute", "libnvidia-cfg1", "libnvidia-gpucomp", "libnvidia-decode", "libnvidia-encode", "libnvidia-fbc1", "libnvidia-extra",

@@ -20,8 +20,8 @@ const rpmToolkit = Toolkit + "/rpm/x86_64"
 // rpmCUDA is where NVIDIA's repository for a distribution lies below a variant.
 func rpmCUDA(distro string) string { return CUDA + "/" + distro + "/x86_64" }
 
-// rpmVariants are the states that dnf's repositories can be shown in: repomd.xml has no end of validity. Those of other
-// distributions than RHEL 9 are good.
+// rpmVariants are the states that dnf's repositories can be shown in: repomd.xml has no end of
+// validity. Those of other distributions than RHEL 9 are good.
 func rpmVariants(distro string) []Variant {
 	if distro != "rhel9" {
 		return []Variant{Good}
@@ -32,7 +32,8 @@ func rpmVariants(distro string) []Variant {
 // streamed tells whether the repository has module streams: RHEL 10's and Azure Linux's have none.
 func streamed(distro string) bool { return distro != "rhel10" && distro != "azl3" }
 
-// buildDnf builds all variants of dnf's repositories, by the programs of a RHEL-like root filesystem.
+// buildDnf builds all variants of dnf's repositories, by the programs of a RHEL-like root
+// filesystem.
 func buildDnf(ctx context.Context, distro string, in parts, scratch, into string) error {
 	layers, err := lab.Rootfs(lab.RHELish)
 	if err != nil {
@@ -220,9 +221,10 @@ type stream struct {
 	kmod    string // the package of kernel modules; "" for those that are precompiled
 }
 
-// streams are those of a set of driver versions: each branch's and two that go on with the newest, of open and of proprietary modules
-// for DKMS, and the branch alone for precompiled ones. Source: NVIDIA driver installation guide, chapter Red Hat Enterprise Linux; the
-// listings of RHEL 9's 580 name 580-open, 580-dkms and 580.
+// streams are those of a set of driver versions: each branch's and two that go on with the newest,
+// of open and of proprietary modules for DKMS, and the branch alone for precompiled ones. Source:
+// NVIDIA driver installation guide, chapter Red Hat Enterprise Linux; the listings of RHEL 9's 580
+// name 580-open, 580-dkms and 580.
 func streams(versions []string) []stream {
 	const open, latest = "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"
 	list := []stream{{"open-dkms", "", open}, {"latest-dkms", "", latest}}
@@ -309,5 +311,6 @@ func (s stream) has(p Package) bool {
 
 var modularVersion = regexp.MustCompile(`^3:\d{3}\.`)
 
-// modular tells a package that is in streams: those of the driver, not its companions. They have the epoch 3.
+// modular tells a package that is in streams: those of the driver, not its companions. They have
+// the epoch 3.
 func modular(p Package) bool { return modularVersion.MatchString(p.Version) || p.Stream != "" }

@@ -11,23 +11,25 @@ import (
 	"github.com/gpuadm/gpuadm/test/listings"
 )
 
-// edition is one driver version in one repository. Its packages are those of listings; a listing of another version gives
-// its names, with the version and the branch replaced.
+// edition is one driver version in one repository. Its packages are those of listings; a listing of
+// another version gives its names, with the version and the branch replaced.
 type edition struct {
 	of       string // distribution and repository, as in listings: "ubuntu2404 nvidia"
 	version  string // 580.95.05
 	epoch    string // "3:"
 	revision string // of the driver's packages, "-0ubuntu1"
-	// companion is the revision of what must have the driver's version and is built elsewhere: fabric manager, NSCQ, …
+	// companion is the revision of what must have the driver's version and is built elsewhere:
+	// fabric manager, NSCQ, …
 	companion string
-	// names are the listings that say which packages there are, "ubuntu2404 nvidia 580.159.03"; of one that begins with ~
-	// only the driver's own packages are taken.
+	// names are the listings that say which packages there are, "ubuntu2404 nvidia 580.159.03"; of
+	// one that begins with ~ only the driver's own packages are taken.
 	names []string
 	// relations are more listings that say what packages depend on and provide.
 	relations []string
 	without   []string
 	component string
-	// named is the branch in the names where it is not the version's: a transitional package can have the version of another.
+	// named is the branch in the names where it is not the version's: a transitional package can
+	// have the version of another.
 	named string
 	// draws makes every package a transitional one, to that of another branch.
 	draws string
@@ -170,7 +172,8 @@ func noArch(arch string) string {
 	return ""
 }
 
-// absent are the names that some listing of the same branch, in the same repository of a like distribution, says are not there.
+// absent are the names that some listing of the same branch, in the same repository of a like
+// distribution, says are not there.
 func (e edition) absent() ([]string, error) {
 	absentPackages := slices.Clone(e.without)
 	distro, repository, _ := strings.Cut(e.of, " ")
@@ -218,8 +221,9 @@ func (e edition) relate(r *row) error {
 // Kernel is the kernel that Ubuntu's archive has precompiled modules for.
 const Kernel = "6.1.0-99-lab"
 
-// ubuntuNVIDIA are the editions of NVIDIA's repository for one release of Ubuntu: the listings of 22.04 and 24.04 have the same
-// names, and where one is of a part, another of the same branch gives the rest.
+// ubuntuNVIDIA are the editions of NVIDIA's repository for one release of Ubuntu: the listings of
+// 22.04 and 24.04 have the same names, and where one is of a part, another of the same branch gives
+// the rest.
 func ubuntuNVIDIA(distro string) []edition {
 	const (
 		whole550 = "ubuntu2204 nvidia 550.54.15" // the one list of a whole repository up to 580
@@ -228,7 +232,8 @@ func ubuntuNVIDIA(distro string) []edition {
 		draws    = "ubuntu2404 nvidia 610.43.02" // what libnvidia-compute draws in from 590 on
 	)
 	of := distro + " nvidia"
-	// Of 580.95.05 and 580.105.08 only companions are listed; they have the names and revisions of 580.65.06 and 580.126.20.
+	// Of 580.95.05 and 580.105.08 only companions are listed; they have the names and revisions of
+	// 580.65.06 and 580.126.20.
 	names580 := []string{
 		"ubuntu2204 nvidia 580.65.06", "ubuntu2404 nvidia 580.159.03", "ubuntu2404 nvidia 580.159.04", "ubuntu2404 nvidia 580.126.20",
 		"~" + whole550,
@@ -270,7 +275,8 @@ func ubuntuNVIDIA(distro string) []edition {
 func ubuntuArchive(distro string) []edition {
 	of := distro + " ubuntu"
 	release := map[string]string{"ubuntu2204": "22.04", "ubuntu2404": "24.04", "ubuntu2604": "26.04"}[distro]
-	// The whole set is listed for 580.159.03 and 570.195.03; the open flavour's names for 570.211.01, 550.144.03 and 595.71.05.
+	// The whole set is listed for 580.159.03 and 570.195.03; the open flavour's names for
+	// 570.211.01, 550.144.03 and 595.71.05.
 	names := []string{
 		"ubuntu2404 ubuntu 580.159.03", "ubuntu2204 ubuntu 570.195.03", "ubuntu2404 ubuntu 570.211.01", "ubuntu2404 ubuntu 550.144.03",
 		"ubuntu2404 ubuntu 595.71.05", "ubuntu2604 ubuntu 580.126.20", "ubuntu2404 ubuntu 470.256.02",
@@ -300,12 +306,14 @@ func ubuntuArchive(distro string) []edition {
 	}
 }
 
-// debianNVIDIA are the editions of NVIDIA's repository for Debian 12 and 13: each listing is of a whole installation, the first
-// and last of open, the middle of proprietary modules. The versions are those that the lab's other tests use.
+// debianNVIDIA are the editions of NVIDIA's repository for Debian 12 and 13: each listing is of a
+// whole installation, the first and last of open, the middle of proprietary modules. The versions
+// are those that the lab's other tests use.
 func debianNVIDIA() []edition {
 	names := []string{
 		"debian12 nvidia 570.158.01", "debian nvidia 580.105.08", "debian nvidia 595.58.03", "debian13 nvidia 595.45.04",
-		// What must have the driver's version lies in Debian's as in Ubuntu's; listed for Debian is nvidia-fabricmanager-550 alone.
+		// What must have the driver's version lies in Debian's as in Ubuntu's; listed for Debian is
+		// nvidia-fabricmanager-550 alone.
 	}
 	older := append(slices.Clone(names), "debian12 nvidia 550.90.07", "ubuntu2404 nvidia 570.124.06")
 	newer := append(slices.Clone(names), "ubuntu2404 nvidia 580.126.20")

@@ -27,7 +27,8 @@ func sets(t *testing.T, distro string) []Package {
 	return list
 }
 
-// TestEditionsHold: no package is there twice, and what one needs of the driver is there in that version.
+// TestEditionsHold: no package is there twice, and what one needs of the driver is there in that
+// version.
 func TestEditionsHold(t *testing.T) {
 	for _, distro := range Distros() {
 		list := sets(t, distro)

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// Package is a package of either format before it is built. Relations to others are as the package manager writes them.
+// Package is a package of either format before it is built. Relations to others are as the package
+// manager writes them.
 type Package struct {
 	Name      string
 	Version   string // whole: 580.95.05-0ubuntu1, 3:580.95.05-1.el9
@@ -20,13 +21,16 @@ type Package struct {
 	Component string // of an archive that has components
 	// PreDepends is for apt alone, Obsoletes for dnf alone.
 	PreDepends, Depends, Provides, Conflicts, Obsoletes []string
-	// Instead are names of each of which only one package can be there: another one that has it goes when this one comes.
+	// Instead are names of each of which only one package can be there: another one that has it
+	// goes when this one comes.
 	Instead []string
 	Files   map[string]File
-	// Before, After and Gone are lines of shell that run before it is unpacked, when it is configured, and before it
-	// is removed. What an upgrade does to the old version is not among them.
+	// Before, After and Gone are lines of shell that run before it is unpacked, when it is
+	// configured, and before it is removed. What an upgrade does to the old version is not among
+	// them.
 	Before, After, Gone string
-	// Stream is dnf's module stream that alone has it, with what is in no stream; "" is decided by name and branch.
+	// Stream is dnf's module stream that alone has it, with what is in no stream; "" is decided by
+	// name and branch.
 	Stream string
 }
 
@@ -56,8 +60,9 @@ type File struct {
 	Mode os.FileMode // 0 means 0644
 }
 
-// Switches is the folder of files that tell the scripts of packages what to do: SCRIPT.PACKAGE.fail, .wait, and .pid,
-// which a waiting script leaves; SCRIPT is before, after or gone.
+// Switches is the folder of files that tell the scripts of packages what to do:
+// SCRIPT.PACKAGE.fail, .wait, and .pid, which a waiting script leaves; SCRIPT is before, after or
+// gone.
 const Switches = "/run/gpuadm-lab"
 
 // script puts the switches of every script of these packages before its own lines.
@@ -118,13 +123,16 @@ func branch(version string) string {
 	return number
 }
 
-// decorated is what a name has beside the word that tells its role: branch, flavour, version, kernel.
+// decorated is what a name has beside the word that tells its role: branch, flavour, version,
+// kernel.
 var decorated = regexp.MustCompile(`(-\d{3})?(-server)?(-open)?(-\d{3}(\.\d+)+)?$`)
 
-// base is the word in a name that tells the role, for Ubuntu's names: libnvidia-compute-580-server is libnvidia-compute.
+// base is the word in a name that tells the role, for Ubuntu's names: libnvidia-compute-580-server
+// is libnvidia-compute.
 func base(name string) string { return decorated.ReplaceAllString(name, "") }
 
-// decoration is the branch and the flavour of Ubuntu's in a name: "-580-server" of nvidia-dkms-580-server-open.
+// decoration is the branch and the flavour of Ubuntu's in a name: "-580-server" of
+// nvidia-dkms-580-server-open.
 func decoration(name string) string {
 	return strings.TrimSuffix(decorated.FindString(name), "-open")
 }
@@ -139,7 +147,8 @@ func license(open bool) string {
 	return "NVIDIA"
 }
 
-// aptRole gives a package what it does: libraries, programs, daemons, the module's source. has tells of another name.
+// aptRole gives a package what it does: libraries, programs, daemons, the module's source. has
+// tells of another name.
 func (in parts) aptRole(p *Package, v string, has func(string) bool) error {
 	add := func(files map[string]File) {
 		if p.Files == nil {
@@ -281,8 +290,9 @@ func (in parts) rpmRole(p *Package, v string) error {
 	return nil
 }
 
-// rpmLibraries are the libraries in NVIDIA's RPM packages: nvidia-driver.spec of negativo17/nvidia-driver on GitHub at 535.54.03,
-// 570.133.07, 580.95.05 and 610.43.02, by the author of NVIDIA's.
+// rpmLibraries are the libraries in NVIDIA's RPM packages: nvidia-driver.spec of
+// negativo17/nvidia-driver on GitHub at 535.54.03, 570.133.07, 580.95.05 and 610.43.02, by the
+// author of NVIDIA's.
 func rpmLibraries() map[string][]string {
 	return map[string][]string{
 		"nvidia-driver-cuda-libs": {"libcuda"},

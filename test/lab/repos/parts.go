@@ -64,7 +64,8 @@ func (in parts) lib(dir, so, soname, version string) (map[string]File, error) {
 	return files, err
 }
 
-// toolkit are the programs that containerd's configuration names. The runtime is runc: no container needs a GPU here.
+// toolkit are the programs that containerd's configuration names. The runtime is runc: no container
+// needs a GPU here.
 func (in parts) toolkit(v string) map[string]File {
 	ctk := in.program("NVIDIA Container Toolkit CLI version " + v)
 	if in.CTK != "" {
@@ -103,8 +104,9 @@ func command(ctx context.Context, dir, name string, args ...string) ([]byte, err
 // gpgKey is a key pair, in a home of gpg's own.
 type gpgKey struct{ home string }
 
-// newKey makes a key pair that has no end: repositories lie in the cache for long. gpg's agent listens on a socket in its
-// home, which must have a short path: so it is in the temporary folder. drop ends the agent and forgets the key.
+// newKey makes a key pair that has no end: repositories lie in the cache for long. gpg's agent
+// listens on a socket in its home, which must have a short path: so it is in the temporary folder.
+// drop ends the agent and forgets the key.
 func newKey(ctx context.Context, owner string) (key gpgKey, drop func(), err error) {
 	home, err := os.MkdirTemp("", "gpuadm-key-")
 	if err != nil {
@@ -141,8 +143,9 @@ var nvidiaC string
 //go:embed module/beside.c
 var besideC string
 
-// moduleSource is what a DKMS package of one driver has in /usr/src: real C of modules that say what NVIDIA's say.
-// license is the one thing that tells NVIDIA's open modules ("Dual MIT/GPL") from the others ("NVIDIA").
+// moduleSource is what a DKMS package of one driver has in /usr/src: real C of modules that say
+// what NVIDIA's say. license is the one thing that tells NVIDIA's open modules ("Dual MIT/GPL")
+// from the others ("NVIDIA").
 func moduleSource(version, license string) map[string]File {
 	dir := "/usr/src/nvidia-" + version + "/"
 	return map[string]File{
@@ -168,9 +171,10 @@ func dkmsConf(version string) string {
 	return text
 }
 
-// library makes a shared library that has a name and nothing in it: enough for ldconfig to link to it. It is one segment
-// with a dynamic section, an empty hash table and a symbol table of nothing.
-// Source: System V ABI, chapter 5; ldconfig's elf/readelflib.c in glibc, which asks for PT_DYNAMIC and DT_SONAME.
+// library makes a shared library that has a name and nothing in it: enough for ldconfig to link to
+// it. It is one segment with a dynamic section, an empty hash table and a symbol table of nothing.
+// Source: System V ABI, chapter 5; ldconfig's elf/readelflib.c in glibc, which asks for PT_DYNAMIC
+// and DT_SONAME.
 func library(soname string) (string, error) {
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 	const (

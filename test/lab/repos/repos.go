@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package repos builds signed package repositories for the lab's hosts: small packages with the names, versions, dependencies and maintainer scripts
-// of NVIDIA's, made by the real tools of both formats, and what goes wrong with repositories beside them. They lie in the lab's cache.
+// Package repos builds signed package repositories for the lab's hosts: small packages with the
+// names, versions, dependencies and maintainer scripts of NVIDIA's, made by the real tools of both
+// formats, and what goes wrong with repositories beside them. They lie in the lab's cache.
 //
 //	h := lab.Boot(t, lab.Options{Dist: "bookworm", Repos: repos.Deb(t, repos.Recipe{})})
 //	repos.AddApt(h)                                       // as a person would: keyring, sources, apt-get update
@@ -10,7 +11,8 @@
 //	repos.Fails(h, "after", "nvidia-persistenced")        // its postinst exits with 10 from now on
 //	there, goOn := repos.Waits(h, "after", "libcuda1")    // …and this one waits: there() returns once it does
 //
-// A host sees one Variant of the repositories at a time, below At, with the paths they have on NVIDIA's servers.
+// A host sees one Variant of the repositories at a time, below At, with the paths they have on
+// NVIDIA's servers.
 package repos
 
 import (
@@ -56,7 +58,8 @@ const (
 	Corrupt    Variant = "corrupt"    // the package files do not have the hashes of the index
 )
 
-// At is where a host has the variant that it sees; CUDA and Toolkit are URLs of the repositories for Debian below it.
+// At is where a host has the variant that it sees; CUDA and Toolkit are URLs of the repositories
+// for Debian below it.
 const (
 	At      = "/srv/nvidia"
 	Mirror  = "file://" + At // three slashes: librepo makes nonsense of one
@@ -79,7 +82,8 @@ func keyNames() []string {
 	return list
 }
 
-// publishKey links the public key to where NVIDIA has it, in all variants below a folder which have these repositories.
+// publishKey links the public key to where NVIDIA has it, in all variants below a folder which have
+// these repositories.
 func publishKey(into string, variants []Variant) error {
 	for _, variant := range variants {
 		for _, name := range keyNames() {
@@ -111,7 +115,8 @@ func Fingerprint(t testing.TB, dir string) string {
 //go:embed *.go module daemon
 var source embed.FS
 
-// place is where the repositories of a recipe lie: what is built depends on the recipe and this package alone.
+// place is where the repositories of a recipe lie: what is built depends on the recipe and this
+// package alone.
 func place(kind string, r Recipe) (string, error) {
 	cache, err := lab.CacheDir()
 	if err != nil {
@@ -140,7 +145,8 @@ func place(kind string, r Recipe) (string, error) {
 	return filepath.Join(cache, fmt.Sprintf("repos-%s-%x", kind, sum.Sum(nil)[:6])), nil
 }
 
-// Distros are those that there are repositories for, as the listings call them; -archive is the distribution's own archive.
+// Distros are those that there are repositories for, as the listings call them; -archive is the
+// distribution's own archive.
 func Distros() []string {
 	return []string{
 		"ubuntu2204", "ubuntu2404", "ubuntu2604", "debian12", "debian12-archive", "debian13-archive",
@@ -148,7 +154,8 @@ func Distros() []string {
 	}
 }
 
-// Build builds the repositories of a distribution unless they are there, and returns their folder for lab.Options.Repos.
+// Build builds the repositories of a distribution unless they are there, and returns their folder
+// for lab.Options.Repos.
 func Build(ctx context.Context, distro string, r Recipe) (string, error) {
 	if !slices.Contains(Distros(), distro) {
 		return "", fmt.Errorf("cannot build repositories for %s: known are %s", distro, strings.Join(Distros(), ", "))
@@ -191,8 +198,9 @@ func Deb(t testing.TB, r Recipe) string {
 	return For(t, "debian12", r)
 }
 
-// Show lets a host see another variant at the same URLs, as if the servers had changed. All variants are newer than Good: a packager that has seen
-// one of them takes Good for an old copy and keeps what it has, so back at Good it is made to forget the lists.
+// Show lets a host see another variant at the same URLs, as if the servers had changed. All
+// variants are newer than Good: a packager that has seen one of them takes Good for an old copy and
+// keeps what it has, so back at Good it is made to forget the lists.
 func Show(h *lab.Host, v Variant) {
 	if v == Good {
 		h.Must("sh", "-c", "rm -rf /var/lib/apt/lists/* /var/cache/dnf/*")
@@ -208,7 +216,8 @@ func AptSources(mirror, dist, keyring string) string {
 	return line(debCUDA(release)) + line(debToolkit)
 }
 
-// ArchiveSource is a line of sources.list for the archive of a distribution, with all of its components.
+// ArchiveSource is a line of sources.list for the archive of a distribution, with all of its
+// components.
 func ArchiveSource(distro string) string {
 	components := "main contrib non-free non-free-firmware"
 	if strings.HasPrefix(distro, "ubuntu") {
@@ -224,14 +233,16 @@ func AddApt(h *lab.Host) {
 	h.Must("apt-get", "update")
 }
 
-// Fails makes a package's script exit with 10 until the host's next boot, or until Heal. when is "before" (it is
-// unpacked), "after" (when it is configured) or "gone" (before it is removed or upgraded).
+// Fails makes a package's script exit with 10 until the host's next boot, or until Heal. when is
+// "before" (it is unpacked), "after" (when it is configured) or "gone" (before it is removed or
+// upgraded).
 func Fails(h *lab.Host, when, name string) { h.Put(Switches+"/"+when+"."+name+".fail", "", 0o644) }
 
 // Heal takes back all Fails and Waits.
 func Heal(h *lab.Host) { h.Must("rm", "-rf", Switches) }
 
-// Waits makes a package's script wait until Heal, a power cut, or the returned function, which lets it go on.
+// Waits makes a package's script wait until Heal, a power cut, or the returned function, which lets
+// it go on.
 func Waits(h *lab.Host, when, name string) (at func(), goOn func()) {
 	file := Switches + "/" + when + "." + name
 	h.Put(file+".wait", "", 0o644)
@@ -250,7 +261,8 @@ func DebSet(version string, names ...string) []string {
 	return list
 }
 
-// DnfRepos are repository files for both repositories below a mirror, such as Mirror, checked in all ways there are.
+// DnfRepos are repository files for both repositories below a mirror, such as Mirror, checked in
+// all ways there are.
 func DnfRepos(mirror, key string) string {
 	part := func(id, at string) string {
 		return fmt.Sprintf("[%s]\nname=%[1]s\nbaseurl=%s/%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nmetadata_expire=0\n\n", id, mirror, at, key)
@@ -264,8 +276,9 @@ func RPM(t testing.TB, r Recipe) string {
 	return For(t, "rhel9", r)
 }
 
-// Serve serves a variant over HTTP at an address in the host's own network, until the host reboots or the test ends. The
-// returned function tells which URLs were asked for so far: whole ones, with a host name, if it was asked as a proxy.
+// Serve serves a variant over HTTP at an address in the host's own network, until the host reboots
+// or the test ends. The returned function tells which URLs were asked for so far: whole ones, with
+// a host name, if it was asked as a proxy.
 func Serve(h *lab.Host, address string, v Variant) (asked func() []string) {
 	files := http.FileServer(http.Dir(filepath.Join(h.Options.Repos, string(v))))
 	var lock sync.Mutex

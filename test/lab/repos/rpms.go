@@ -17,9 +17,11 @@ import (
 // rpmLibs is where a RHEL has its libraries.
 const rpmLibs = "/usr/lib64/"
 
-// rpmEditions are the editions of NVIDIA's repository for a distribution of dnf's. The versions of RHEL 9 are those that the lab's other tests use,
-// and those that are listed. The whole of a branch is listed for 570 and 580 (RHEL 9), for 535 (RHEL 8), and for 595 (AL2023, Amazon's repository,
-// which has NVIDIA's names); 590 has the names of 595, and 610 those of 580 less what it lists as absent.
+// rpmEditions are the editions of NVIDIA's repository for a distribution of dnf's. The versions of
+// RHEL 9 are those that the lab's other tests use, and those that are listed. The whole of a branch
+// is listed for 570 and 580 (RHEL 9), for 535 (RHEL 8), and for 595 (AL2023, Amazon's repository,
+// which has NVIDIA's names); 590 has the names of 595, and 610 those of 580 less what it lists as
+// absent.
 func rpmEditions(distro string) []edition {
 	const (
 		names535 = "rhel8 nvidia 535.54.03"
@@ -99,9 +101,11 @@ func (in parts) rpmPackages(e edition) ([]Package, error) {
 	return once(list), nil
 }
 
-// rpmDepends says what a package needs where no listing does. Sources: nvidia-driver.spec of negativo17/nvidia-driver on GitHub
-// at 535.54.03, 570.133.07, 580.95.05 and 610.43.02, nvidia-persistenced.spec of negativo17/nvidia-persistenced, nvidia-kmod-common.spec of
-// negativo17/nvidia-kmod-common, by the author of NVIDIA's. Left out is what is in no repository of NVIDIA's: OpenCL, X.
+// rpmDepends says what a package needs where no listing does. Sources: nvidia-driver.spec of
+// negativo17/nvidia-driver on GitHub at 535.54.03, 570.133.07, 580.95.05 and 610.43.02,
+// nvidia-persistenced.spec of negativo17/nvidia-persistenced, nvidia-kmod-common.spec of
+// negativo17/nvidia-kmod-common, by the author of NVIDIA's. Left out is what is in no repository of
+// NVIDIA's: OpenCL, X.
 func rpmDepends(e edition, name string, has func(string) bool) []string {
 	var list []string
 	same := func(names ...string) []string {
@@ -144,7 +148,8 @@ func rpmDepends(e edition, name string, has func(string) bool) []string {
 	return list
 }
 
-// rpmInstead keeps kernel modules and companions of two eras from being beside each other. Obsoletes are those of the spec files.
+// rpmInstead keeps kernel modules and companions of two eras from being beside each other.
+// Obsoletes are those of the spec files.
 func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string) {
 	older := func(names ...string) (list []string) {
 		for _, n := range names {
@@ -201,8 +206,8 @@ func (in parts) rpmToolkit(v string) []Package {
 	}
 }
 
-// rpmGroups are the packages of a distribution's repositories, in groups that one spec file can make: of one version and release,
-// with no file in two licenses.
+// rpmGroups are the packages of a distribution's repositories, in groups that one spec file can
+// make: of one version and release, with no file in two licenses.
 func (in parts) rpmGroups(distro string) ([][]Package, error) {
 	var groups [][]Package
 	for _, p := range rpmOthers() {
@@ -239,14 +244,15 @@ func (in parts) rpmGroups(distro string) ([][]Package, error) {
 	return groups, nil
 }
 
-// rpmModule has dkms build the module as NVIDIA's spec file does: for the running kernel, and whatever comes of it.
+// rpmModule has dkms build the module as NVIDIA's spec file does: for the running kernel, and
+// whatever comes of it.
 func rpmModule(v string) string {
 	return "if command -v dkms >/dev/null; then\n\tdkms add -m nvidia -v " + v + " -q || :\n\tdkms build -m nvidia -v " + v +
 		" -q || :\n\tdkms install -m nvidia -v " + v + " -q --force || :\nfi\n"
 }
 
-// rpmStart is what RPM packages do for a unit: nothing but an upgrade restarts it, and a preset, which RHEL has none of
-// for NVIDIA's, would enable it. Source: systemd's macros.systemd
+// rpmStart is what RPM packages do for a unit: nothing but an upgrade restarts it, and a preset,
+// which RHEL has none of for NVIDIA's, would enable it. Source: systemd's macros.systemd
 func rpmStart(unit string) string {
 	return "if [ -d /run/systemd/system ]; then\n\tsystemctl daemon-reload || :\n\tif [ \"$1\" -ge 2 ]; then systemctl try-restart " +
 		unit + ".service || :; fi\nfi\n"
@@ -256,7 +262,8 @@ func rpmStop(unit string) string {
 	return "if [ \"$1\" -eq 0 ] && [ -d /run/systemd/system ]; then systemctl disable --now " + unit + ".service >/dev/null 2>&1 || :; fi\n"
 }
 
-// Release is what NVIDIA's RPM packages have behind the driver's version; those of the toolkit and companions have "1".
+// Release is what NVIDIA's RPM packages have behind the driver's version; those of the toolkit and
+// companions have "1".
 const (
 	rpmRelease   = "1.el9"
 	plainRelease = "1"

@@ -94,7 +94,8 @@ func forbidden(u User, verb, what, name, group string) answer {
 		strings.TrimSuffix(what, "/status"), name, u.Name, verb, what, group), nil)
 }
 
-// placed are the pods whose node has the labels of their nodeSelector: the controller of a DaemonSet ends the others.
+// placed are the pods whose node has the labels of their nodeSelector: the controller of a
+// DaemonSet ends the others.
 // Source: kubernetes, pkg/controller/daemon/daemon_controller.go, podsShouldBeOnNode.
 func (s *Server) placed() []Object {
 	return slices.DeleteFunc(slices.Clone(s.pods), func(pod Object) bool {
@@ -125,8 +126,9 @@ func (s *Server) list(r *http.Request, u User, what, kind, version string, all [
 	return answer{200, Object{"kind": kind, "apiVersion": version, "metadata": Object{"resourceVersion": "1"}, "items": items}}
 }
 
-// eviction evicts a pod. Sources: kubernetes, pkg/registry/core/pod/storage/eviction.go (Create, checkAndDecrement),
-// plugin/pkg/admission/noderestriction/admission.go (admitPodEviction); https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/.
+// eviction evicts a pod. Sources: kubernetes, pkg/registry/core/pod/storage/eviction.go (Create,
+// checkAndDecrement), plugin/pkg/admission/noderestriction/admission.go (admitPodEviction);
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/.
 func (s *Server) eviction(u User, namespace, name string, body []byte) answer {
 	var asked struct {
 		Metadata      struct{ Name string }
@@ -216,7 +218,8 @@ func (s *Server) node(r *http.Request, u User, parts []string, body []byte) answ
 	return s.patch(r, u, name, what == "nodes/status", body)
 }
 
-// patch applies a patch as the real server does: all but the status, or, by the status, all but the spec.
+// patch applies a patch as the real server does: all but the status, or, by the status, all but the
+// spec.
 func (s *Server) patch(r *http.Request, u User, name string, status bool, body []byte) answer {
 	old := s.nodes[name]
 	made, bad := apply(clone(old), r.Header.Get("Content-Type"), body)
@@ -284,7 +287,8 @@ func restricted(u User, name string, old, made Object) string {
 	return ""
 }
 
-// nodeLabel says whether a kubelet may set a label on its own Node: kubelet's pkg/apis/well_known_labels.go.
+// nodeLabel says whether a kubelet may set a label on its own Node: kubelet's
+// pkg/apis/well_known_labels.go.
 func nodeLabel(key string) bool {
 	namespace, _, has := strings.Cut(key, "/")
 	under := func(domain string) bool { return namespace == domain || strings.HasSuffix(namespace, "."+domain) }
@@ -303,7 +307,8 @@ func nodeLabel(key string) bool {
 	}, key)
 }
 
-// invalid names the first field that validation would refuse: labels that are no strings or too long, taints that are there twice.
+// invalid names the first field that validation would refuse: labels that are no strings or too
+// long, taints that are there twice.
 func invalid(n Object) string {
 	labels, _ := below(n, "metadata")["labels"].(Object)
 	for _, v := range labels {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// CA is a certificate authority as a cluster has one, PEM: it holds for ten years from an hour before now.
+// CA is a certificate authority as a cluster has one, PEM: it holds for ten years from an hour
+// before now.
 func CA(now time.Time) []byte {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

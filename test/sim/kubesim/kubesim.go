@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubesim is a simulated Kubernetes API server in memory, for tests: Nodes, Events, pods, ResourceSlices, who may do
-// what, and faults on demand.
+// Package kubesim is a simulated Kubernetes API server in memory, for tests: Nodes, Events, pods,
+// ResourceSlices, who may do what, and faults on demand.
 //
-// It is an http.Handler: simhost.Node.Serve puts it on a simulated network, httptest.NewServer on a real one. It answers as the
-// server of Kubernetes 1.35 does, where gpuadm reads the answer.
+// It is an http.Handler: simhost.Node.Serve puts it on a simulated network, httptest.NewServer on a
+// real one. It answers as the server of Kubernetes 1.35 does, where gpuadm reads the answer.
 package kubesim
 
 import (
@@ -26,8 +26,9 @@ type Object = map[string]any
 type User struct {
 	Name   string
 	Groups []string
-	// May lists what a role allows: "patch nodes", "patch nodes/status", "create events"; "*" is all. A node's own identity
-	// (system:node:NAME) needs none: the node authorizer knows what it may.
+	// May lists what a role allows: "patch nodes", "patch nodes/status", "create events"; "*" is
+	// all. A node's own identity (system:node:NAME) needs none: the node authorizer knows what it
+	// may.
 	May []string
 	// OnNode is the node of the pod that the user's token is bound to.
 	OnNode string
@@ -72,8 +73,8 @@ type Server struct {
 	requests  []string
 }
 
-// New makes a server on which requests without a bearer token come from one user: there is no TLS on a simulated network that
-// could show a certificate. With the zero User such requests get 401.
+// New makes a server on which requests without a bearer token come from one user: there is no TLS
+// on a simulated network that could show a certificate. With the zero User such requests get 401.
 func New(withoutToken User) *Server {
 	return &Server{version: 100, nodes: map[string]Object{}, raw: map[string]any{}, users: map[string]User{}, anonymous: withoutToken}
 }
@@ -81,13 +82,14 @@ func New(withoutToken User) *Server {
 // Token makes a bearer token known.
 func (s *Server) Token(token string, u User) { s.locked(func() { s.users[token] = u }) }
 
-// Admit has a ValidatingAdmissionPolicy judge changes of Nodes: it returns why one is denied, "" for none.
+// Admit has a ValidatingAdmissionPolicy judge changes of Nodes: it returns why one is denied, ""
+// for none.
 func (s *Server) Admit(policy func(u User, old, made Object) string) {
 	s.locked(func() { s.admit = policy })
 }
 
-// OnEvict is asked whether a budget keeps a pod, NAMESPACE/NAME, from being evicted: it returns the budget's name, "" for none; then the pod
-// is gone at once.
+// OnEvict is asked whether a budget keeps a pod, NAMESPACE/NAME, from being evicted: it returns the
+// budget's name, "" for none; then the pod is gone at once.
 func (s *Server) OnEvict(ask func(pod string) (budget string)) { s.locked(func() { s.evict = ask }) }
 
 // DeletePod deletes a pod.
@@ -131,7 +133,8 @@ func (s *Server) AddNode(name string, labels map[string]string, taints ...Object
 	s.PutNode(Object{"metadata": meta, "spec": spec, "status": Object{"conditions": []any{Object{"type": "Ready", "status": "True"}}}})
 }
 
-// EditNode changes a Node as another client would: a controller, another run. It does nothing where there is no such Node.
+// EditNode changes a Node as another client would: a controller, another run. It does nothing where
+// there is no such Node.
 func (s *Server) EditNode(name string, edit func(Object)) {
 	s.locked(func() {
 		if n := s.nodes[name]; n != nil {
@@ -155,10 +158,12 @@ func (s *Server) Node(name string) (n Object) {
 	return n
 }
 
-// AddPod adds a pod; Slice adds a ResourceSlice under a version of resource.k8s.io ("v1"), of which nil only makes the version known.
+// AddPod adds a pod; Slice adds a ResourceSlice under a version of resource.k8s.io ("v1"), of which
+// nil only makes the version known.
 func (s *Server) AddPod(pod Object) { s.locked(func() { s.pods = append(s.pods, clone(pod)) }) }
 
-// AddSlice adds a ResourceSlice under a version of resource.k8s.io ("v1"); nil only makes the version known.
+// AddSlice adds a ResourceSlice under a version of resource.k8s.io ("v1"); nil only makes the
+// version known.
 func (s *Server) AddSlice(version string, slice Object) {
 	s.locked(func() {
 		if s.slices == nil {
@@ -186,7 +191,8 @@ func (s *Server) Events() (all []Object) {
 	return all
 }
 
-// Requests returns what was asked, "GET /api/v1/nodes/x", with "cached" where the server's cache may answer, and forgets it.
+// Requests returns what was asked, "GET /api/v1/nodes/x", with "cached" where the server's cache
+// may answer, and forgets it.
 func (s *Server) Requests() (all []string) {
 	s.locked(func() { all, s.requests = s.requests, nil })
 	return all

@@ -36,7 +36,8 @@ func send(t *testing.T, s *kubesim.Server, token, method, path, form, body strin
 
 const strategic = "application/strategic-merge-patch+json"
 
-// TestPatches is a table of what Kubernetes 1.35.4 was seen to answer: status code, and a part of its message.
+// TestPatches is a table of what Kubernetes 1.35.4 was seen to answer: status code, and a part of
+// its message.
 func TestPatches(t *testing.T) {
 	for _, tt := range []struct {
 		name, token, path, form, body string
@@ -85,7 +86,8 @@ func version(s *kubesim.Server) any {
 	return s.Node("gpu-1")["metadata"].(kubesim.Object)["resourceVersion"]
 }
 
-// TestStatus wants conditions merged by type, no spec changed through the status, and no status from beside it. Labels change by both.
+// TestStatus wants conditions merged by type, no spec changed through the status, and no status
+// from beside it. Labels change by both.
 func TestStatus(t *testing.T) {
 	s := kubesim.New(kubesim.Admin())
 	s.AddNode("gpu-1", nil)

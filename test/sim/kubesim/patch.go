@@ -19,7 +19,8 @@ func apply(n Object, form string, body []byte) (Object, *answer) {
 	return n, nil
 }
 
-// merge is the strategic merge patch, for a Node: lists of conditions and addresses merge by type, others are replaced.
+// merge is the strategic merge patch, for a Node: lists of conditions and addresses merge by type,
+// others are replaced.
 func merge(into, with Object) {
 	for key, value := range with {
 		switch value := value.(type) {

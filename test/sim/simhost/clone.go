@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
-// Keep has the node keep a clone of itself before each of its touches, as a power cut there leaves it: Kept returns a copy.
+// Keep has the node keep a clone of itself before each of its touches, as a power cut there leaves
+// it: Kept returns a copy.
 func (n *Node) Keep() { n.kept = map[int]*Node{} }
 
 // Kept returns what the node was before a touch, with the power off; nil if that touch never came.
@@ -26,7 +27,8 @@ func (n *Node) Kept(touch int) *Node {
 	return n.kept[touch].Clone()
 }
 
-// Clone is a machine of its own that is as this one is now. Servers on its network and daemons that a test answers for are the same.
+// Clone is a machine of its own that is as this one is now. Servers on its network and daemons that
+// a test answers for are the same.
 func (n *Node) Clone() *Node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,7 +55,8 @@ func (n *Node) clone() *Node {
 	return c
 }
 
-// State is a digest of what a program can see of the machine: what follows is the same on two nodes with the same. Of times only their order counts.
+// State is a digest of what a program can see of the machine: what follows is the same on two nodes
+// with the same. Of times only their order counts.
 func (n *Node) State() string {
 	sum := sha256.New()
 	fmt.Fprint(sum, n.Tree(), n.Units())

@@ -109,8 +109,9 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 	return nil, failed(argv, -1, "", fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist))
 }
 
-// toolkitVersion is what the toolkit's runtime prints, and then runc. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go
-// and internal/info/version.go; https://github.com/NVIDIA/nvidia-container-toolkit/issues/548.
+// toolkitVersion is what the toolkit's runtime prints, and then runc. Sources:
+// NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and internal/info/version.go;
+// https://github.com/NVIDIA/nvidia-container-toolkit/issues/548.
 const toolkitVersion = `NVIDIA Container Runtime version 1.18.0
 commit: f8daa5e26de9fd7eb79259040b6dd5a52060048c
 spec: 1.2.1
@@ -150,8 +151,8 @@ func failed(argv []string, code int, stderr string, cause error) error {
 	return &host.CommandError{Argv: argv, Code: code, Stderr: mask.Message(strings.TrimSpace(stderr)), Cause: cause}
 }
 
-// AskAbout is host.View's. An installed program finds the files below a folder of the node, for as long as it runs; recorded ones know
-// only the questions they were recorded with.
+// AskAbout is host.View's. An installed program finds the files below a folder of the node, for as
+// long as it runs; recorded ones know only the questions they were recorded with.
 func (n *Node) AskAbout(_ context.Context, files map[string][]byte, argv ...string) (out []byte, err error) {
 	n.mu.Lock()
 	_, known := n.programs[path.Base(argv[0])]

@@ -9,8 +9,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// CUDA is host.View's: where the driver answers CUDA starts, and counts what there is of the devices that it was shown. No answer is
-// remembered, since none costs anything.
+// CUDA is host.View's: where the driver answers CUDA starts, and counts what there is of the
+// devices that it was shown. No answer is remembered, since none costs anything.
 func (n *Node) CUDA(ctx context.Context, _ string, shown ...[]string) (answers []host.CUDA, err error) {
 	if !n.Live() {
 		return nil, host.FirstBoot

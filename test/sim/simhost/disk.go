@@ -88,8 +88,8 @@ func (i *inode) locked() error {
 	return nil
 }
 
-// disk is the node's files as files.Disk. The raw one is for daemons and commands, who run within a touch:
-// it counts nothing and all it writes is durable at once.
+// disk is the node's files as files.Disk. The raw one is for daemons and commands, who run within a
+// touch: it counts nothing and all it writes is durable at once.
 type disk struct {
 	n   *Node
 	raw bool

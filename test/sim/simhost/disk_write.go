@@ -42,7 +42,8 @@ func (f folder) make(name string, ino *inode) error {
 			return syscall.EPERM
 		}
 		ino.kernel = f.ino.kernel
-		// Of a file that is never synced its attributes at birth remain: an empty file, a folder without names.
+		// Of a file that is never synced its attributes at birth remain: an empty file, a folder
+		// without names.
 		ino.sync()
 		f.change(nameChange{name: ino})
 		return nil

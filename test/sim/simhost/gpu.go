@@ -43,8 +43,8 @@ func (n *Node) answers() (version string, err error) {
 	return version, nil
 }
 
-// unloads begins a touch, and the func it returns ends it: a kernel module that was taken out in between has forgotten what it
-// knew of its GPUs. The node is locked.
+// unloads begins a touch, and the func it returns ends it: a kernel module that was taken out in
+// between has forgotten what it knew of its GPUs. The node is locked.
 func (n *Node) unloads() func() {
 	if n.driver.module == "" || !n.loaded() {
 		return func() {}
@@ -214,7 +214,8 @@ func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
 			if i < 0 {
 				return failed(argv, 6, "Unable to find GPU "+address, errors.New("exit status 6"))
 			}
-			// Persistence mode holds a GPU as a process does: https://github.com/NVIDIA/NVSentinel/issues/1690.
+			// Persistence mode holds a GPU as a process does:
+			// https://github.com/NVIDIA/NVSentinel/issues/1690.
 			if g := n.driver.gpus[i]; len(g.Clients) > 0 || g.Persistent {
 				n.violated = append(n.violated, "reset of GPU "+address+" while it is in use")
 				return failed(argv, 19, "GPU "+address+" is in use by another client", errors.New("exit status 19"))

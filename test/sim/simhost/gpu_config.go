@@ -11,7 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// driverConfig is the table [driver] of sim.toml. Without one and without [[gpu]] there is no driver.
+// driverConfig is the table [driver] of sim.toml. Without one and without [[gpu]] there is no
+// driver.
 type driverConfig struct {
 	Version string
 	NVML    string // the driver's version if not said
@@ -22,7 +23,8 @@ type driverConfig struct {
 	Code    string // NVML's name of that
 }
 
-// gpuConfig is one [[gpu]]: a model with what is special about it, or one that was recorded in full.
+// gpuConfig is one [[gpu]]: a model with what is special about it, or one that was recorded in
+// full.
 type gpuConfig struct {
 	host.GPU
 	Model    string           // as gpumodels.go lists them

@@ -9,13 +9,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// What follows is what NVIDIA's driver does to one GPU. A code that is not "" is NVML's name of the refusal.
+// What follows is what NVIDIA's driver does to one GPU. A code that is not "" is NVML's name of the
+// refusal.
 
-// waitsForReset says whether MIG mode changes at a reset only, and outlives the driver: Ampere. Later GPUs switch at once and
-// forget the mode when the driver goes: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
+// waitsForReset says whether MIG mode changes at a reset only, and outlives the driver: Ampere.
+// Later GPUs switch at once and forget the mode when the driver goes:
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func waitsForReset(g *host.GPU) bool { return g.Arch == "ampere" }
 
-// setMode resets an idle GPU of Ampere itself, unless it is passed through to a virtual machine: nvml.h, nvmlDeviceSetMigMode.
+// setMode resets an idle GPU of Ampere itself, unless it is passed through to a virtual machine:
+// nvml.h, nvmlDeviceSetMigMode.
 func setMode(g *host.GPU, on, passed bool) (code string) {
 	switch {
 	case !g.MIG:
@@ -44,7 +47,8 @@ func reset(g *host.GPU) {
 	g.Mode = g.Pending
 }
 
-// boot is what a boot, or the driver's reload, leaves of a GPU: processes are gone, persistence mode is off.
+// boot is what a boot, or the driver's reload, leaves of a GPU: processes are gone, persistence
+// mode is off.
 func boot(g *host.GPU) {
 	g.Pending = g.Pending && waitsForReset(g)
 	reset(g)
@@ -60,7 +64,8 @@ func instance(g *host.GPU, id int) *host.Instance {
 	return nil
 }
 
-// instanceID is a function of the place: the driver numbers the tree of whole, halves, quarters, eighths.
+// instanceID is a function of the place: the driver numbers the tree of whole, halves, quarters,
+// eighths.
 func instanceID(g *host.GPU, at host.Span) int {
 	whole := 0
 	for _, p := range g.Profiles {
@@ -111,8 +116,9 @@ func nameOf(g *host.GPU, profile int) string {
 	return ""
 }
 
-// mediaFit says whether two profiles leave each other their media engines. One with all of them leaves none to others (assumed:
-// RTX PRO 6000 has four of each, as many as +me.all takes); of those that +me gives there is one set.
+// mediaFit says whether two profiles leave each other their media engines. One with all of them
+// leaves none to others (assumed: RTX PRO 6000 has four of each, as many as +me.all takes); of
+// those that +me gives there is one set.
 func mediaFit(a, b string) bool {
 	has := func(name, suffix string) bool { return strings.HasSuffix(name, suffix) }
 	if has(a, "+me.all") || has(b, "+me.all") {
@@ -177,7 +183,8 @@ func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (i
 	return id, ""
 }
 
-// computeStarts is where a compute instance of a size may start in a GPU instance of a number of compute slices.
+// computeStarts is where a compute instance of a size may start in a GPU instance of a number of
+// compute slices.
 func computeStarts(slices, size int) []int {
 	var starts []int
 	for start := 0; start+size <= slices; start += alignment(size) {

@@ -11,8 +11,9 @@ import (
 // mib is NVML's unit of profile memory, in bytes.
 const mib = 1 << 20
 
-// model returns a GPU as it comes from the factory. Figures are those of NVIDIA's MIG user guide and of dumps that users
-// published (nvidia-smi mig -lgip, -lgipp); memory of B200's larger profiles is assumed.
+// model returns a GPU as it comes from the factory. Figures are those of NVIDIA's MIG user guide
+// and of dumps that users published (nvidia-smi mig -lgip, -lgipp); memory of B200's larger
+// profiles is assumed.
 func model(name string) (host.GPU, bool) {
 	switch name {
 	case "T4":
@@ -63,7 +64,8 @@ func parted(g host.GPU, profiles []host.Profile) host.GPU {
 	return g
 }
 
-// profile is a row of the table: id, NVML's enumeration, compute slices, instances, MiB, memory slices, where it may start.
+// profile is a row of the table: id, NVML's enumeration, compute slices, instances, MiB, memory
+// slices, where it may start.
 func profile(id, enum int, name string, compute, most int, memory uint64, size int, starts ...int) host.Profile {
 	p := host.Profile{ID: id, Enum: enum, Name: name, Slices: compute, Max: most, Memory: memory * mib, Compute: host.ComputeProfiles(compute)}
 	for _, start := range starts {
@@ -72,8 +74,8 @@ func profile(id, enum int, name string, compute, most int, memory uint64, size i
 	return p
 }
 
-// sevenths is the grid of all GPUs with seven compute and eight memory slices. They differ in the gigabytes of one, two,
-// four and eight memory slices, and in their MiB.
+// sevenths is the grid of all GPUs with seven compute and eight memory slices. They differ in the
+// gigabytes of one, two, four and eight memory slices, and in their MiB.
 func sevenths(gb [4]string, memory [4]uint64) []host.Profile {
 	return []host.Profile{
 		profile(19, 0, "1g."+gb[0]+"gb", 1, 7, memory[0], 1, 0, 1, 2, 3, 4, 5, 6),

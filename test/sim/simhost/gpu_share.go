@@ -4,11 +4,12 @@ package simhost
 
 import "github.com/gpuadm/gpuadm/internal/host"
 
-// engines is what a GPU instance has: multiprocessors, then copy engines, decoders, encoders, JPEG engines, OFAs.
+// engines is what a GPU instance has: multiprocessors, then copy engines, decoders, encoders, JPEG
+// engines, OFAs.
 type engines [6]int
 
-// profileEngines is what the profiles of a grid have, by the driver's id. Figures are those of the tables of NVIDIA's MIG
-// user guide; B200's multiprocessors are assumed.
+// profileEngines is what the profiles of a grid have, by the driver's id. Figures are those of the
+// tables of NVIDIA's MIG user guide; B200's multiprocessors are assumed.
 func profileEngines(g *host.GPU) map[int]engines {
 	switch {
 	case g.Arch == "ampere" && len(g.Profiles) == 5: // A30

@@ -76,7 +76,8 @@ func TestGPUPower(t *testing.T) {
 	check.That(t, code(t, err) == "GPU_IS_LOST", "%v", err)
 }
 
-// TestDriverAppears: the module's version file, which a command may write, is what makes the driver answer.
+// TestDriverAppears: the module's version file, which a command may write, is what makes the driver
+// answer.
 func TestDriverAppears(t *testing.T) {
 	n := node(t, `
 -- sim.toml --
@@ -106,7 +107,8 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 	check.That(t, errors.As(err, new(host.Later)), "%v", err)
 }
 
-// TestDriverReload: a kernel module that is taken out takes all instances along, and on Hopper the mode with them.
+// TestDriverReload: a kernel module that is taken out takes all instances along, and on Hopper the
+// mode with them.
 func TestDriverReload(t *testing.T) {
 	for model, mode := range map[string]bool{"A100-40": true, "H100-80": false} {
 		n := node(t, `

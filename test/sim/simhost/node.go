@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simhost is a simulated machine in memory: files, units, commands, the run lock, and a power switch.
+// Package simhost is a simulated machine in memory: files, units, commands, the run lock, and a
+// power switch.
 //
-// It implements the same door as a real machine, and its files run through the same code (files.Files) over a disk
-// that forgets at a power cut what was not synced. Tests cut its power at every touch; `make demo` shows it around.
+// It implements the same door as a real machine, and its files run through the same code
+// (files.Files) over a disk that forgets at a power cut what was not synced. Tests cut its power at
+// every touch; `make demo` shows it around.
 package simhost
 
 import (
@@ -19,7 +21,8 @@ import (
 // ErrPower is what everything answers between a power cut and the next Boot.
 var ErrPower = errors.New("power cut")
 
-// tick is how far the clock advances at each touch: far enough that ctimes and process starts differ.
+// tick is how far the clock advances at each touch: far enough that ctimes and process starts
+// differ.
 const tick = 50 * time.Millisecond
 
 // Node is a simulated machine.
@@ -160,7 +163,8 @@ func (n *Node) look(do func() error) error {
 	return do()
 }
 
-// Touches counts the touches so far: every single step that changes the disk or syncs it, every Do and every unit job.
+// Touches counts the touches so far: every single step that changes the disk or syncs it, every Do
+// and every unit job.
 func (n *Node) Touches() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,7 +178,8 @@ func (n *Node) Syncs() int {
 	return n.syncs
 }
 
-// CutAt cuts the power before the touch with this number, counted from 0 as Touches counts; -1 does not.
+// CutAt cuts the power before the touch with this number, counted from 0 as Touches counts; -1 does
+// not.
 func (n *Node) CutAt(touch int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,8 +193,8 @@ func (n *Node) Fail(touch int, err error) {
 	n.failures[touch] = err
 }
 
-// Meddle has another process change files right before an operation of the disk, counted from 0 and from now: looks count too.
-// What it does is no touch, and durable at once.
+// Meddle has another process change files right before an operation of the disk, counted from 0 and
+// from now: looks count too. What it does is no touch, and durable at once.
 func (n *Node) Meddle(at int, do func(root files.Folder)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -22,8 +22,9 @@ import (
 // settings is the section sim.toml.
 const settings = "sim.toml"
 
-// New makes a node from a txtar archive: its sections are the machine's files, "etc/os-release" with markers after the name
-// where a file is not 0644 root's ("usr/bin/x mode=0755"), and sim.toml says the rest. Recorded machines have the same form.
+// New makes a node from a txtar archive: its sections are the machine's files, "etc/os-release"
+// with markers after the name where a file is not 0644 root's ("usr/bin/x mode=0755"), and sim.toml
+// says the rest. Recorded machines have the same form.
 //
 //	-- etc/x mode=0600 owner=1000:1000 ctime=2026-01-02T03:04:05Z --
 //	-- etc/x xattr=user.note=hello xattr=security.selinux=0sBASE64 chattr=i --

@@ -22,8 +22,8 @@ const (
 	LoseNothing
 )
 
-// Random takes and keeps at random, each change by itself: content may be cut short, a later name may stay where an
-// earlier is lost. File systems without a journal may do all of that.
+// Random takes and keeps at random, each change by itself: content may be cut short, a later name
+// may stay where an earlier is lost. File systems without a journal may do all of that.
 func Random(seed uint32) Loss { return Loss(seed) }
 
 func (l Loss) String() string {
@@ -38,8 +38,9 @@ func (l Loss) String() string {
 	return fmt.Sprintf("random %d", int64(l))
 }
 
-// Boot brings the node up again after a power cut (or cuts it now): what was not synced is lost as loss says, /run is empty,
-// the boot ID is new, the run lock free, enabled units start and read their files. No touch is cut or fails any more.
+// Boot brings the node up again after a power cut (or cuts it now): what was not synced is lost as
+// loss says, /run is empty, the boot ID is new, the run lock free, enabled units start and read
+// their files. No touch is cut or fails any more.
 func (n *Node) Boot(loss Loss) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

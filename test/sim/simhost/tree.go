@@ -14,8 +14,9 @@ import (
 	"unicode/utf8"
 )
 
-// Tree is all files as text, one a line, sorted: path, type, mode, owner, content or its digest, link target, extended attributes.
-// It says what is, also with the power off. What lies at or below the paths in skip is left out.
+// Tree is all files as text, one a line, sorted: path, type, mode, owner, content or its digest,
+// link target, extended attributes. It says what is, also with the power off. What lies at or below
+// the paths in skip is left out.
 func (n *Node) Tree(skip ...string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -225,7 +225,8 @@ func (n *Node) startEnabled() {
 	}
 }
 
-// Units is all units as text, one a line: name, enabled, active, and for those that run whether what they have loaded is what their files say.
+// Units is all units as text, one a line: name, enabled, active, and for those that run whether
+// what they have loaded is what their files say.
 func (n *Node) Units() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Serve puts a server on the node's network, by the host that requests name: "169.254.169.254", "api.example:6443".
-// What it holds is elsewhere: a power cut of the node does not touch it. Each request that changes something is a touch.
+// Serve puts a server on the node's network, by the host that requests name: "169.254.169.254",
+// "api.example:6443". What it holds is elsewhere: a power cut of the node does not touch it. Each
+// request that changes something is a touch.
 func (n *Node) Serve(name string, h http.Handler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -18,8 +18,8 @@ type source struct {
 	components                 []string
 }
 
-// sources reads what apt reads: sources.list(5). Two entries of one place that are trusted by different keys make apt refuse all of them:
-// apt-pkg/deb/debmetaindex.cc.
+// sources reads what apt reads: sources.list(5). Two entries of one place that are trusted by
+// different keys make apt refuse all of them: apt-pkg/deb/debmetaindex.cc.
 func (m *machine) sources() (all []source, err error) {
 	files := []string{"/etc/apt/sources.list"}
 	for _, name := range m.under("/etc/apt/sources.list.d") {
@@ -160,7 +160,8 @@ type pin struct {
 	priority int
 }
 
-// pins are apt's records of preferences in the order in which they count: apt_preferences(5), and ReadPinFile in apt-pkg/policy.cc.
+// pins are apt's records of preferences in the order in which they count: apt_preferences(5), and
+// ReadPinFile in apt-pkg/policy.cc.
 func (m *machine) pins() (all []pin) {
 	for _, file := range append([]string{cmp.Or(m.options["Dir::Etc::Preferences"], "/etc/apt/preferences")}, m.under("/etc/apt/preferences.d")...) {
 		for paragraph := range strings.SplitSeq(m.text(file), "\n\n") {
@@ -284,7 +285,8 @@ func aptCache(m *machine, args []string) error {
 	return nil
 }
 
-// policy prints what apt-cache policy does: versions with their priority, and under each where it is.
+// policy prints what apt-cache policy does: versions with their priority, and under each where it
+// is.
 func (m *machine) policy(c catalog, d *dpkg, name string) {
 	is := d.installed(name)
 	all := c.offers(name)
@@ -329,7 +331,8 @@ func (o offer) version() string {
 	return o.Version
 }
 
-// candidate is the version that apt would install: of the highest priority, never an older one below 1000.
+// candidate is the version that apt would install: of the highest priority, never an older one
+// below 1000.
 func (c catalog) candidate(name, is string) offer {
 	for _, o := range c.offers(name) {
 		if o.priority >= 0 && (is == "" || o.priority >= 1000 || compare(o.Version, is) >= 0) {

@@ -20,7 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// both is one state of apt's files, for the simulated programs and for real apt in a folder of its own: the same sources, preferences, status.
+// both is one state of apt's files, for the simulated programs and for real apt in a folder of its
+// own: the same sources, preferences, status.
 type both struct {
 	t    *testing.T
 	sim  *simhost.Node

@@ -159,7 +159,8 @@ func aptMark(m *machine, args []string) error {
 	return d.save()
 }
 
-// unpack puts a package's files in the place of those of its older version, and does what its scripts do.
+// unpack puts a package's files in the place of those of its older version, and does what its
+// scripts do.
 func (d *dpkg) unpack(p *pkg) error {
 	if was := d.installed(p.Name); was != "" {
 		if err := d.clear(known(p.Name, was), p.Files); err != nil {
@@ -201,7 +202,8 @@ func (d *dpkg) unpack(p *pkg) error {
 	return nil
 }
 
-// configure is what the scripts do after all is unpacked: dkms builds for each kernel that has headers. dkms's own script fails no package.
+// configure is what the scripts do after all is unpacked: dkms builds for each kernel that has
+// headers. dkms's own script fails no package.
 func (d *dpkg) configure(p *pkg) error {
 	for name := range p.Files {
 		if unit, is := strings.CutPrefix(name, "/usr/lib/systemd/system/"); is {

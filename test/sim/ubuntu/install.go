@@ -194,7 +194,8 @@ func (all set) lacks(p *pkg) []relation {
 	return nil
 }
 
-// solve brings dependencies, of each the candidate or none, removes what conflicts, and what then lacks something.
+// solve brings dependencies, of each the candidate or none, removes what conflicts, and what then
+// lacks something.
 func (s *solution) solve() error {
 	for range 200 {
 		there, more := s.there(), false
@@ -285,8 +286,9 @@ func (s *solution) print() {
 	}
 }
 
-// commit writes the marks before dpkg starts, as apt does. A package that was asked for becomes manual, new or not, without
-// APT::Get::Mark-Auto: pkgDPkgPM::Go in apt-pkg/deb/dpkgpm.cc, pkgDepCache::MarkInstall in apt-pkg/depcache.cc.
+// commit writes the marks before dpkg starts, as apt does. A package that was asked for becomes
+// manual, new or not, without APT::Get::Mark-Auto: pkgDPkgPM::Go in apt-pkg/deb/dpkgpm.cc,
+// pkgDepCache::MarkInstall in apt-pkg/depcache.cc.
 func (s *solution) commit() error {
 	for name := range s.install {
 		if asked := s.asked[name] && s.m.options["APT::Get::Mark-Auto"] != "true"; asked || s.d.installed(name) == "" {

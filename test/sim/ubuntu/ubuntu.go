@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ubuntu is what Ubuntu 24.04 answers on a simulated node: apt, dpkg, dkms and kmod as programs. What the repositories have
-// is made of the listings, as the lab's are (test/listings, test/lab/repos). All that the programs know lies in files of the node,
-// so that a clone of it is a machine of its own:
+// Package ubuntu is what Ubuntu 24.04 answers on a simulated node: apt, dpkg, dkms and kmod as
+// programs. What the repositories have is made of the listings, as the lab's are (test/listings,
+// test/lab/repos). All that the programs know lies in files of the node, so that a clone of it is a
+// machine of its own:
 //
 //	/simulated-net/HOST/PATH/serves   the edition that this repository serves now, and the key that signs it
 //	/simulated-net/nobuild            versions of the driver whose modules do not build
@@ -63,7 +64,8 @@ func relations(texts []string) (all []relation) {
 	return all
 }
 
-// editions are all that repositories of the simulated net can serve. "mirror" has the newest version of each branch alone.
+// editions are all that repositories of the simulated net can serve. "mirror" has the newest
+// version of each branch alone.
 var editions = sync.OnceValue(func() map[string]edition {
 	pools, err := repos.Apt("ubuntu2404")
 	if err != nil {
@@ -84,8 +86,9 @@ var editions = sync.OnceValue(func() map[string]edition {
 		}
 		all[name] = e
 	}
-	// Beside the driver: https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ lists it, and NVIDIA's CUDA
-	// installation guide for Linux installs it by this name.
+	// Beside the driver:
+	// https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ lists it, and
+	// NVIDIA's CUDA installation guide for Linux installs it by this name.
 	beside := newPackage(repos.Package{Name: "cuda-toolkit-12-8", Version: "12.8.1-1", Files: map[string]repos.File{"/usr/local/cuda-12.8/version.json": {Text: "{}\n"}}})
 	all["nvidia"].packages[beside.Name] = []*pkg{beside}
 	mirror := edition{"NVIDIA", "NVIDIA CUDA", map[string][]*pkg{}}
@@ -106,7 +109,8 @@ var editions = sync.OnceValue(func() map[string]edition {
 	return all
 })
 
-// shared is the package of modules that gpuadm mirror has built for a kernel, as it writes it from that of NVIDIA's for DKMS.
+// shared is the package of modules that gpuadm mirror has built for a kernel, as it writes it from
+// that of NVIDIA's for DKMS.
 func shared(v, kernel string) repos.Package {
 	branch, _, _ := strings.Cut(v, ".")
 	p := repos.Package{
@@ -148,7 +152,8 @@ var providers = sync.OnceValue(func() map[string][]string {
 	return found
 })
 
-// known finds a package in any edition: what is installed, or lies in a file, may be gone from all sources.
+// known finds a package in any edition: what is installed, or lies in a file, may be gone from all
+// sources.
 func known(name, version string) *pkg {
 	if p := all()[[2]string{name, version}]; p != nil {
 		return p

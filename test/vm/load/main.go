@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command load has gpuadm load the module nvidia, and says what gpuadm says. In a machine without systemd, where
-// gpuadm itself would not get that far.
+// Command load has gpuadm load the module nvidia, and says what gpuadm says. In a machine without
+// systemd, where gpuadm itself would not get that far.
 package main
 
 import (

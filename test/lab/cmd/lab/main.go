@@ -65,7 +65,8 @@ func do(ctx context.Context, args []string) error {
 	return nil
 }
 
-// setup makes all that tests need, the package repositories as well: a test would make them, and take longer for it.
+// setup makes all that tests need, the package repositories as well: a test would make them, and
+// take longer for it.
 func setup(ctx context.Context, say func(string)) error {
 	if err := lab.Setup(ctx, say); err != nil {
 		return err

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the program by
-// package repos, is what it says to --version; without arguments it runs until a signal ends it. nvidia-modprobe ends at once: it has
-// made device files, or found that there is nothing to make (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c).
+// Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the
+// program by package repos, is what it says to --version; without arguments it runs until a signal
+// ends it. nvidia-modprobe ends at once: it has made device files, or found that there is nothing
+// to make (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c).
 package main
 
 import (
