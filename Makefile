@@ -33,7 +33,7 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
 # -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
 RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(agent|doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
-ALONE     := Test(Pairs|PrintedFixes|DrainCut|MIGLabelCut|Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
+ALONE     := Test(Pairs|PrintedFixes|DrainCut|MIGLabelCut|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # go test takes packages in this order: those that begin last would run alone.
 LONGEST   := ./test/laws ./test/containerd ./internal/packages/apt ./cmd/gpuadm
 # Tests that boot machines: they have targets of their own.
