@@ -34,19 +34,27 @@ func TestSealed(t *testing.T) {
 	// As kubelet-env and kubelet-exec-start-conf of bottlerocket-os/bottlerocket-core-kit at
 	// a10182f9, packages/kubernetes-1.31.
 	env := "-- etc/kubernetes/kubelet/env --\nNODE_IP=10.0.1.23\nNODE_LABELS=karpenter.sh/nodepool=gpu,eks.amazonaws.com/compute-type=auto\nNODE_TAINTS=\n"
+	// As in the public image amazonlinux:2; dpkg's database says nothing of the system.
+	al2 := "-- etc/os-release --\nNAME=\"Amazon Linux\"\nVERSION=\"2\"\nID=\"amzn\"\nID_LIKE=\"centos rhel fedora\"\nVERSION_ID=\"2\"\nPRETTY_NAME=\"Amazon Linux 2\"\n"
+	bootstrap := "-- etc/eks/bootstrap.sh --\n#!/bin/sh\n"
 	for _, c := range []struct{ name, machine, more, page string }{ // without a name: the page's sentence is a note
 		{"Bottlerocket", "eks-bottlerocket", "", "eks"},
 		{"EKS Auto Mode", "eks-bottlerocket", env, "eks"},
 		{"GKE Autopilot", "gke-cos", "-- proc/sys/kernel/hostname --\ngk3-online-boutique-pool-1-b46cb125-t4tv\n", "gke"},
 		{"Talos", "talos", "", ""},
-		{"EKS with Amazon Linux 2", "ubuntu24-h100", "-- etc/eks/bootstrap.sh --\n#!/bin/sh\n", "eks"},
+		{"EKS with Amazon Linux 2", "ubuntu24-h100", al2 + bootstrap, "eks"},
+		{"", "ubuntu24-h100", bootstrap, "EKS's bootstrap.sh joins this machine"},
 		{"", "aks-ubuntu2204", "", platform.Of("aks").Limit},
 		{"", "gke-cos", "", gke.OnCOS},
 		{"", "operator-26.3", "", ""},
 		{"", "operator-26.7", "", ""},
 	} {
 		t.Run(c.machine+" "+c.name, func(t *testing.T) {
-			archive := string(recorded(t)[c.machine]) + c.more + "-- etc/gpuadm/node.toml --\nformat = 1\n[runtime]\n"
+			found := string(recorded(t)[c.machine])
+			if strings.Contains(c.more, "-- etc/os-release --") {
+				found = strings.Replace(found, "-- etc/os-release", "-- etc/os-release.before", 1)
+			}
+			archive := found + c.more + "-- etc/gpuadm/node.toml --\nformat = 1\n[runtime]\n"
 			n := must.Get(simhost.New([]byte(archive)))(t)
 			touched := n.Touches()
 			code, out := onHost(t, n, "plan", "-v")

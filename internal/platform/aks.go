@@ -7,7 +7,7 @@ package platform
 var aks = Platform{
 	Name: "aks", Title: "AKS", Cloud: "azure",
 	// azure.json alone is no sign: Cluster API's machines on Azure have it, too.
-	Signs: Signs{[]string{"/opt/azure/containers"}, []string{
+	Signs: Signs{Every: []string{"/opt/azure/containers"}, One: []string{
 		"/opt/azure/containers/provision.sh", "/opt/azure/containers/provision_start.sh", aksDone, "/etc/kubernetes/azure.json", "aks-node-controller.service",
 	}},
 	Join: Join{

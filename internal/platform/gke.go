@@ -8,6 +8,6 @@ package platform
 // GKE's own scripts come from.
 var gke = Platform{
 	Name: "gke", Title: "GKE", Cloud: "gce",
-	Signs: Signs{[]string{"/home/kubernetes"}, []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
+	Signs: Signs{Every: []string{"/home/kubernetes"}, One: []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
 	Join:  Join{Method: "gke", By: "GKE"}, Engine: Engine{Writer: "gke", How: NoNeed},
 }

@@ -9,7 +9,7 @@ package platform
 // label: run-ai/docs pull 1292.
 var oke = Platform{
 	Name: "oke", Title: "OKE", Cloud: "oci",
-	Signs: Signs{[]string{"/etc/oke"}, []string{"/etc/oke/oke-install.sh", "/etc/oke/oke-apiserver", "/etc/oke/oke.conf", "oke-init.service", "oke.service"}},
+	Signs: Signs{Every: []string{"/etc/oke"}, One: []string{"/etc/oke/oke-install.sh", "/etc/oke/oke-apiserver", "/etc/oke/oke.conf", "oke-init.service", "oke.service"}},
 	Join: Join{
 		Method: "oke", By: "OKE's scripts", Looked: "/etc/oke with OKE's scripts",
 		Try: "add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap",

@@ -28,8 +28,12 @@ type Platform struct {
 	Limit  string   // what gpuadm cannot do there, for plan and for its page
 }
 
-// Signs are how it is recognised: all of Every, and one of One. Names without a slash are units.
-type Signs struct{ Every, One []string }
+// Signs are how a platform is recognised: all of Every, one of One, and the system's name. Names
+// without a slash are units.
+type Signs struct {
+	Every, One []string
+	OS         string // ID in os-release; "" = any
+}
 
 // Join says who makes the machine a node.
 type Join struct {
@@ -149,6 +153,9 @@ func Detect(v host.View) (p Platform, why string) {
 
 // sign names the signs that were found, "" if a required one is missing.
 func (s Signs) sign(v host.View) string {
+	if s.OS != "" && s.OS != systemID(v) {
+		return ""
+	}
 	if len(s.Every) == 0 || slices.ContainsFunc(s.Every, func(name string) bool { return !has(v, name) }) {
 		return ""
 	}
@@ -175,4 +182,21 @@ func has(v host.View, name string) bool {
 		dirs = []string{""}
 	}
 	return slices.ContainsFunc(dirs, func(dir string) bool { _, err := v.Stat(dir + name); return err == nil })
+}
+
+// systemID is ID in os-release, "" if it cannot be read. Source: os-release(5).
+func systemID(v host.View) string {
+	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		data, err := v.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if id, ok := strings.CutPrefix(strings.TrimSpace(line), "ID="); ok {
+				return strings.Trim(id, `"'`)
+			}
+		}
+		return ""
+	}
+	return ""
 }
