@@ -9,8 +9,8 @@ CRANE     := $(GO) run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # The database of govulncheck.
 GOVULNDB  ?= https://vuln.go.dev
-# go test that lists at the end what failed and what was skipped, and why: a person reads a log of an hour from its end.
-TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
+# go test that says a line a package, and lists at the end what failed and what was skipped, and why.
+TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=pkgname --format-hide-empty-pkg --
 # Here the names alone: what a failed test of a machine says runs to hundreds of lines, and lies above.
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --hide-summary=output --
 FUZZTIME  ?= 5m
@@ -30,21 +30,21 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 export CGO_CFLAGS := -O2 -g -fstack-protector-strong -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
 export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
-# Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
-# -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
-RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(agent|doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
+# Under the race detector with -short: not those that take longest in one goroutine. make nightly runs all.
 ALONE     := Test(Pairs|PrintedFixes|DrainCut|MIGLabelCut|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # go test takes packages in this order: those that begin last would run alone.
 LONGEST   := ./test/laws ./test/containerd ./internal/packages/apt ./cmd/gpuadm
 # Tests that boot machines: they have targets of their own.
 LABTESTS  := Test(Lab|Slow|Bench|VM|Metal)([A-Z(]|$$)
+# Which tests a change asks for: test/rings.
+RINGS     := $(GO) run ./test/rings
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # PIE and relro: code lies at a random place, and what the loader has relocated is read-only from then on. Partial: not -z now: go-nvml links
 # with --unresolved-symbols=ignore-in-object-files, and its symbols are bound when they are first called, by a library that is
@@ -118,24 +118,35 @@ demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
 	cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 
-test: check ## check, then run all tests that need neither root nor a GPU
-	GOGC=400 $(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m $(LONGEST) ./...
-	GOGC=400 $(TEST) -race -short -skip '$(ALONE)' -shuffle=on -timeout 45m $$($(GO) list $(LONGEST) ./... | grep -E '$(RACE)')
+test: ## run all tests that need neither root nor a GPU: 5 minutes, 10 from empty caches
+	@echo "make test: about 5 minutes on two cores, 10 from empty caches; a line for each package that is done. The first four take longest."
+	GOGC=400 $(TEST) -skip '$(LABTESTS)' -timeout 30m $(LONGEST) ./...
 	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
 
-check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo, known vulnerabilities
+race: ## run what a change can break under the race detector: 2 minutes, 6 for all
+	@packages=$$($(RINGS) race) && if [ -n "$$packages" ]; then GOGC=400 $(TEST) -race -short -skip '$(ALONE)|$(LABTESTS)' -timeout 45m $$packages; else echo "race: the change concerns no package"; fi
+
+check: ## form, vet, tidy, imports law, package docs, help texts, and staticcheck of what changed: 1 minute, 4 from empty caches
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
 	$(GO) vet ./...
-	$(STATICCHK) ./...
-	$(ACTIONLINT)
 	$(GO) mod tidy -diff
-	$(GO) test ./test/house ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
+	$(GO) test ./test/house ./test/rings ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp|TestLines|TestTable|TestTargets'
+	@packages=$$($(RINGS) staticcheck) && if [ -n "$$packages" ]; then $(STATICCHK) $$packages; else echo "staticcheck: the change concerns no package"; fi
+
+workflows: ## check the workflows of the forge: seconds
+	$(ACTIONLINT)
+
+test-modules: ## test the modules of images/build, which make the chart and the packages: 1 minute
 	$(GO) test -C images/build/chart .
 	$(GO) test -C images/build/packages .
 	$(GO) test -C images/build/sbom .
+
+arm64: ## build for arm64 and without cgo: 2 minutes from empty caches
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
+
+vulncheck: ## look for known vulnerabilities in what is linked
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
-	else echo "check: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
+	else echo "vulncheck: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
 	$(GO) run ./test/containerd/parts/fetch
@@ -143,31 +154,21 @@ parts: ## fetch and build what the containerd tests compare with (four container
 lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
 	$(GO) run ./test/lab/cmd/lab setup
 
-lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, LAB_ALL=1 runs all cases, KEEP=1 keeps the hosts)
-	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 4 -timeout 90m
+lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them: the smoke and what shows the change, 10 minutes (CASE=prefix selects, LAB_ALL=1 runs all, KEEP=1 keeps the hosts)
+	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLab$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLab; else $(RINGS) lab; fi) && \
+	$(LABTEST) ./test/lab -run "$$pattern" -count=1 -parallel 4 -timeout 150m
 
-# Minutes of a processor's time, measured in November 2026: TestPowerCutThenAny with TestSharedModulesCut 15, TestForeignEdit 15, TestHostileRandom,
-# TestFailureAtEvery and TestRandomHistories about 3 to 6 each, TestFlippedBit and TestPruneNever less than one, TestPairs 10, INJECT_ALL 97, since
-# it starts some 10,000 processes.
-nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
-	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
-	LAB_ALL=1 $(TEST) -timeout 4h ./test/laws -run 'TestPowerCutThenAny|TestSharedModulesCut|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
-	LAB_ALL=1 $(TEST) -timeout 1h ./cmd/gpuadm -run 'TestPairs|TestDrainCut|TestMIGLabelCut'
-	LAB_ALL=1 $(TEST) ./test/containerd -run TestNoDeadNodes -count=1
-	LAB_ALL=1 $(TEST) ./internal/packages/apt -run TestPruneNever -count=1
-	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 3h
-	$(GO) run ./test/lab/cmd/lab setup
-	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLab -count=1 -parallel 3 -timeout 150m
-	$(MAKE) --no-print-directory image ARCHES=$$($(GO) env GOHOSTARCH)
+kube-build: ## build the programs of a Kubernetes control plane; minutes once, then from the cache
 	$(GO) run ./test/lab/kube/cmd/kube build
-	LAB_ALL=1 $(LABTEST) ./test/lab/kube -run 'TestLabKube(Shipped|Ground|Kubeadm)$$' -count=1 -timeout 60m
 
-lab-kube: lab-hosts ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
-	$(GO) run ./test/lab/kube/cmd/kube build
-	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 2 -timeout 60m # beside the lab, on a small machine: kubelets have limits of their own
+lab-kube: lab-hosts kube-build ## as root: real kubelets on such hosts join a real control plane: the smoke and what shows the change, 6 minutes (CASE=prefix selects, LAB_ALL=1 runs all)
+	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLabKube$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLabKube; else $(RINGS) kube; fi) && \
+	$(LABTEST) ./test/lab/kube -run "$$pattern" -count=1 -parallel 2 -timeout 90m # beside the lab, on a small machine: kubelets have limits of their own
 
-kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
-	$(GO) run ./test/lab/kube/cmd/kube build
+nightly: build ## as root: shuffle, race, whole laws, an error and a kill at every system call, all of the labs, image, repro: 6 hours; ends with one page, bin/nightly.md (RING=name selects)
+	$(RINGS) nightly $(RING)
+
+kube: kube-build ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
 	$(GO) run ./test/lab/kube/cmd/kube up
 
 lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's kernel; minutes once, then from the cache
@@ -191,7 +192,7 @@ metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; 
 	$(BIN)/metal -gpuadm $(BIN)/gpuadm -o $(BIN)/metal.txt $(if $(FULL),-full)
 
 metal-node: lab-hosts ## as root, on a machine with GPUs: a host of the lab becomes a node with them; PLUGIN is NVIDIA's device plugin: docs/metal.md
-	$(GO) run ./test/lab/kube/cmd/kube build
+	$(MAKE) --no-print-directory kube-build
 	GPUADM_DEVICE_PLUGIN=$(abspath $(PLUGIN)) $(LABTEST) ./test/lab/kube -run 'TestMetalNode$$' -count=1 -v -timeout 20m
 
 mokka: build ## doctor on NVIDIA's own mock of NVML: MOKKA=DIR is a checkout of https://github.com/NVIDIA/k8s-test-infra
