@@ -94,7 +94,7 @@ func TestPicksOneGPU(t *testing.T) {
 	} {
 		e := Entry{Match: []string{c.match}, Devices: spec.Devices{All: true}}
 		check.Equal(t, e.Matches(c.gpu), c.want, "%s is for %s %s:", c.match, c.gpu.Address, c.gpu.Sub)
-		if err := e.check([]host.GPU{c.gpu}); err != nil {
+		if err := e.refuseTypos([]host.GPU{c.gpu}); err != nil {
 			t.Errorf("%s: %v", c.match, err) // one file serves many machines
 		}
 	}

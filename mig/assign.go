@@ -16,7 +16,9 @@ import (
 
 // Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
-	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too), names, UUIDs or PCI addresses of GPUs; empty: all
+	// Match are PCI ids (0x233010DE, with :0x16C110DE the subsystem too), names, UUIDs or PCI
+	// addresses of GPUs; empty: all.
+	Match   []string
 	Devices spec.Devices // which of the matching GPUs
 	Layout  Layout
 	Where   string // its place in the file, for messages: `entry 2 of "all-balanced", mig.yaml:14`
@@ -31,16 +33,29 @@ func Entries(m spec.MIG) ([]Entry, error) {
 		switch {
 		case !g.Enabled:
 		case len(g.Placements) > 0:
-			e.Layout, err = placed(g.Placements)
+			e.Layout, err = layoutByPlace(g.Placements)
 		default:
-			e.Layout, err = counted(g.Layout)
+			e.Layout, err = layoutByCount(g.Layout)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", e.Where, err)
 		}
 		all = append(all, e)
 	}
+
 	return all, nil
+}
+
+// Needs is how many GPUs there must be for the indices in the entries.
+func Needs(entries []Entry) int {
+	n := 0
+	for _, e := range entries {
+		for _, i := range e.Devices.Index {
+			n = max(n, i+1)
+		}
+	}
+
+	return n
 }
 
 // Assigned is a GPU and the one entry that applies to it.
@@ -55,101 +70,121 @@ type Assigned struct {
 // none of the GPUs.
 func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	for _, e := range entries {
-		if err := e.check(gpus); err != nil {
+		if err := e.refuseTypos(gpus); err != nil {
 			return nil, err
 		}
 	}
+
 	var all []Assigned
-	idle := false // an entry asks for no MIG where there is none
+	idle := false // an entry turns MIG off for a GPU that has none
 	for _, g := range gpus {
-		if g.Lost != "" && g.Device == "" { // it is unknown which entry applies, so one is assumed to
-			if i := slices.IndexFunc(entries, func(e Entry) bool { return e.counts(g) }); i >= 0 {
-				all = append(all, Assigned{g, entries[i]})
-			}
-			continue
-		}
-		var entry *Entry
-		for i, e := range entries {
-			if !e.Matches(g) {
-				continue
-			}
-			if entry != nil {
-				return nil, &trouble.Error{
-					What:    fmt.Sprintf("cannot partition GPU %d, %s: two entries are for it", g.Index, named(g)),
-					Because: []string{entry.Where, e.Where},
-					Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
-				}
-			}
-			entry = &entries[i]
+		entry, err := entryOf(entries, g)
+		if err != nil {
+			return nil, err
 		}
 		if entry == nil {
 			continue
 		}
-		if !g.MIG && g.Lost == "" {
-			if entry.Layout.Enabled && !entry.Devices.All {
-				return nil, &trouble.Error{
-					What: fmt.Sprintf("cannot partition GPU %d: %s has no MIG", g.Index, named(g)),
-					Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
-				}
-			}
-			idle = idle || !entry.Layout.Enabled
+		if g.MIG || g.Lost != "" {
+			all = append(all, Assigned{g, *entry})
 			continue
 		}
-		all = append(all, Assigned{g, *entry})
+
+		if entry.Layout.Enabled && !entry.Devices.All {
+			return nil, &trouble.Error{
+				What: fmt.Sprintf("cannot partition GPU %d: %s has no MIG", g.Index, nameOrDevice(g)),
+				Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
+			}
+		}
+		idle = idle || !entry.Layout.Enabled
 	}
 	if len(all) == 0 && len(entries) > 0 && !idle {
-		return nil, noGPU(entries, gpus)
+		return nil, refuseNone(entries, gpus)
 	}
+
 	return all, nil
 }
 
-// Needs is how many GPUs there must be for the indices in the entries.
-func Needs(entries []Entry) int {
-	n := 0
-	for _, e := range entries {
-		for _, i := range e.Devices.Index {
-			n = max(n, i+1)
+// entryOf finds the one entry that applies to a GPU; nil if none does. It is an error if two do.
+func entryOf(entries []Entry, g host.GPU) (*Entry, error) {
+	if g.Lost != "" && g.Device == "" { // its model is unknown: assume the first entry with its index
+		i := slices.IndexFunc(entries, func(e Entry) bool { return e.hasIndex(g) })
+		if i < 0 {
+			return nil, nil
 		}
+		return &entries[i], nil
 	}
-	return n
+
+	var entry *Entry
+	for i, e := range entries {
+		if !e.Matches(g) {
+			continue
+		}
+		if entry != nil {
+			return nil, &trouble.Error{
+				What:    fmt.Sprintf("cannot partition GPU %d, %s: two entries are for it", g.Index, nameOrDevice(g)),
+				Because: []string{entry.Where, e.Where},
+				Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
+			}
+		}
+		entry = &entries[i]
+	}
+
+	return entry, nil
 }
 
-func noGPU(entries []Entry, gpus []host.GPU) error {
-	t := &trouble.Error{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
-	if slices.ContainsFunc(gpus, func(g host.GPU) bool { return slices.ContainsFunc(entries, func(e Entry) bool { return e.Matches(g) }) }) {
-		t.What, t.Try = "cannot partition the GPUs: those that the entries are for have no MIG", []string{"remove [mig] from node.toml, or write it for machines whose GPUs have MIG"}
+// refuseNone explains that no GPU gets an entry.
+func refuseNone(entries []Entry, gpus []host.GPU) error {
+	t := &trouble.Error{
+		What: "cannot partition the GPUs: no entry is for any of them",
+		Try:  []string{"check the filters and the devices"},
 	}
+	hasEntry := func(g host.GPU) bool {
+		return slices.ContainsFunc(entries, func(e Entry) bool { return e.Matches(g) })
+	}
+	if slices.ContainsFunc(gpus, hasEntry) {
+		t.What = "cannot partition the GPUs: those that the entries are for have no MIG"
+		t.Try = []string{"remove [mig] from node.toml, or write it for machines whose GPUs have MIG"}
+	}
+
 	for _, g := range gpus {
-		has := ""
+		without := ""
 		if !g.MIG {
-			has = ", without MIG"
+			without = ", without MIG"
 		}
-		t.Because = append(t.Because, fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, named(g), g.Device, has))
+		t.Because = append(t.Because, fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, nameOrDevice(g), g.Device, without))
 	}
 	if len(gpus) == 0 {
 		t.Because = []string{"there is no GPU"}
 	}
+
 	return t
 }
 
 // Matches reports whether the entry applies to this GPU.
 func (e Entry) Matches(g host.GPU) bool {
-	return e.counts(g) && (len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) }))
+	if !e.hasIndex(g) {
+		return false
+	}
+	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
 }
 
-// counts says whether the entry's devices have the GPU's index; its model does not matter.
-func (e Entry) counts(g host.GPU) bool {
+// hasIndex reports whether the entry's devices have the GPU's index; its model does not matter.
+func (e Entry) hasIndex(g host.GPU) bool {
 	return e.Devices.All || slices.Contains(e.Devices.Index, g.Index)
 }
 
+// matches reports whether s, one word of an entry's Match, is for this GPU.
 func matches(s string, g host.GPU) bool {
-	device, sub, has := strings.Cut(s, ":")
-	if isID(device) {
-		return strings.EqualFold(device, g.Device) && (!has || g.Sub == "" || strings.EqualFold(sub, g.Sub))
+	device, sub, hasSub := strings.Cut(s, ":")
+	if isDeviceID(device) {
+		subMatches := !hasSub || g.Sub == "" || strings.EqualFold(sub, g.Sub)
+		return strings.EqualFold(device, g.Device) && subMatches
 	}
-	if one(s) {
+	if namesOneGPU(s) {
 		s = strings.ToLower(s)
-		return strings.EqualFold(s, g.UUID) || slices.Contains([]string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}, s)
+		spellings := []string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}
+		return strings.EqualFold(s, g.UUID) || slices.Contains(spellings, s)
 	}
 	if len(g.Device) == 10 && sameDevice(g.Device, s) {
 		return true
@@ -157,25 +192,25 @@ func matches(s string, g host.GPU) bool {
 	if m, err := Find(s); err == nil {
 		return slices.ContainsFunc(m.Devices, func(d string) bool { return strings.EqualFold(d, g.Device) })
 	}
-	// A name for several models, "H100", or for one that is not in the table: every word of it is
-	// in the GPU's own.
-	words := tokens(g.Name)
-	asked := tokens(s)
-	return letters(asked) && !slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(words, t) })
+
+	// A name for several models, "H100", or for a model without a table.
+	return nameFits(tokens(s), tokens(g.Name))
 }
 
-// one says whether s names one GPU: by its UUID, or by its PCI address as sysfs, nvidia-smi or
-// lspci write it.
-func one(s string) bool {
+// namesOneGPU reports whether s names one GPU: by its UUID, or by its PCI address as sysfs,
+// nvidia-smi or lspci write it.
+func namesOneGPU(s string) bool {
 	s = strings.ToLower(s)
-	address := strings.Contains(s, ":") && strings.Contains(s, ".") && strings.Trim(s, "0123456789abcdef:.") == ""
-	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
+	if strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36 {
+		return true
+	}
+	return strings.Contains(s, ":") && strings.Contains(s, ".") && strings.Trim(s, "0123456789abcdef:.") == ""
 }
 
-// check refuses indices and names that no GPU has: otherwise a typing error would have no effect
-// and no message. It accepts a known model that this machine does not have, since one file may
-// serve many machines.
-func (e Entry) check(gpus []host.GPU) error {
+// refuseTypos refuses indices and names that no GPU has: otherwise a typing error would have no
+// effect and no message. It accepts a known model that this machine does not have, since one file
+// may serve many machines.
+func (e Entry) refuseTypos(gpus []host.GPU) error {
 	for _, i := range e.Devices.Index {
 		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {
 			return &trouble.Error{
@@ -188,15 +223,22 @@ func (e Entry) check(gpus []host.GPU) error {
 			}
 		}
 	}
+
 	for _, s := range e.Match {
 		device, _, _ := strings.Cut(s, ":")
-		if isID(device) || one(s) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
+		has := func(g host.GPU) bool { return matches(s, g) }
+		if isDeviceID(device) || namesOneGPU(s) || slices.ContainsFunc(gpus, has) {
 			continue
 		}
 		_, err := Find(s)
 		if t, ok := err.(*trouble.Error); ok && !errors.Is(err, errKnown) {
-			return &trouble.Error{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
+			return &trouble.Error{
+				What:    fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where),
+				Because: t.Because,
+				Try:     t.Try,
+			}
 		}
 	}
+
 	return nil
 }

@@ -21,20 +21,27 @@ func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
 	key, _ := yaml.Marshal(name) // a string: it cannot fail
 	fmt.Fprintf(&b, "version: v1\nmig-configs:\n  %s:\n", bytes.TrimSpace(key))
-	groups := alike(gpus, func(g host.GPU) string {
+	sameCounts := func(g host.GPU) string {
 		list, _ := counts(StateOf(g))
 		return string(StateOf(g).Mode) + strings.Join(list, "\n")
-	})
+	}
+	groups := groupBy(gpus, sameCounts)
+	if len(groups) == 0 {
+		return strings.TrimSuffix(b.String(), ":\n") + ": []\n"
+	}
+
 	for _, group := range groups {
-		s := StateOf(group[0])
 		for _, g := range group {
-			fmt.Fprintf(&b, "    # GPU %d, %s: %s\n", g.Index, named(g), StateOf(g))
-			for _, p := range StateOf(g).Parts {
+			s := StateOf(g)
+			fmt.Fprintf(&b, "    # GPU %d, %s: %s\n", g.Index, nameOrDevice(g), s)
+			for _, p := range s.Parts {
 				if len(p.Compute) == 0 {
 					fmt.Fprintf(&b, "    # %s is half-made: it has no compute instance\n", p.Profile)
 				}
 			}
 		}
+
+		s := StateOf(group[0])
 		fmt.Fprintf(&b, "    - devices: [%s]\n      mig-enabled: %t\n", indices(group), s.Mode == On)
 		list, count := counts(s)
 		if s.Mode == On && len(list) == 0 {
@@ -46,9 +53,7 @@ func Parted(name string, gpus []host.GPU) string {
 			fmt.Fprintf(&b, "        %q: %d\n", profile, count[profile])
 		}
 	}
-	if len(groups) == 0 {
-		return strings.TrimSuffix(b.String(), ":\n") + ": []\n"
-	}
+
 	return b.String()
 }
 
@@ -57,13 +62,19 @@ func Parted(name string, gpus []host.GPU) string {
 // not place them.
 func Tables(gpus []host.GPU) string {
 	var b strings.Builder
-	groups := alike(gpus, func(g host.GPU) string { s := StateOf(g); s.Next = s.Mode; return s.String() })
-	for i, group := range groups {
+	sameState := func(g host.GPU) string {
+		s := StateOf(g)
+		s.Next = s.Mode
+		return s.String()
+	}
+	for i, group := range groupBy(gpus, sameState) {
 		if i > 0 {
 			b.WriteString("\n")
 		}
 		s := StateOf(group[0])
-		fmt.Fprintf(&b, "[[mig.gpu]] # %s\ndevices = [%s]\nenabled = %t\n", named(group[0]), indices(group), s.Mode == On)
+		fmt.Fprintf(&b, "[[mig.gpu]] # %s\n", nameOrDevice(group[0]))
+		fmt.Fprintf(&b, "devices = [%s]\nenabled = %t\n", indices(group), s.Mode == On)
+
 		list, count := counts(s)
 		lines, placed := placements(s)
 		switch {
@@ -78,21 +89,24 @@ func Tables(gpus []host.GPU) string {
 			fmt.Fprintf(&b, "layout = { %s } # %s\n", strings.Join(entries, ", "), s)
 		}
 	}
+
 	return b.String()
 }
 
-// placements are the lines of a placements table; false if a partition would be in it twice.
+// placements are the lines of a placements table; false if it would list a partition twice.
 func placements(s State) (string, bool) {
 	var b strings.Builder
 	for _, p := range s.Parts {
 		names := partitions(p)
-		if slices.Sort(names); len(slices.Compact(slices.Clone(names))) != len(names) {
+		slices.Sort(names)
+		if len(slices.Compact(slices.Clone(names))) != len(names) {
 			return "", false
 		}
 		for _, n := range names {
 			fmt.Fprintf(&b, "  { profile = %q, start = %d },\n", n, p.Start)
 		}
 	}
+
 	return b.String(), true
 }
 
@@ -102,6 +116,7 @@ func partitions(p Part) []string {
 	if len(p.Compute) == 0 || p.slices() == 0 {
 		return []string{p.Profile}
 	}
+
 	var names []string
 	for _, c := range p.Compute {
 		if c == p.slices() {
@@ -110,6 +125,7 @@ func partitions(p Part) []string {
 			names = append(names, fmt.Sprintf("%dc.%s", c, p.Profile))
 		}
 	}
+
 	return names
 }
 
@@ -125,38 +141,46 @@ func counts(s State) ([]string, map[string]int) {
 			count[n]++
 		}
 	}
+
 	slices.SortFunc(list, func(a, b string) int {
 		x, _ := parseName(a)
 		y, _ := parseName(b)
 		return cmp.Or(y.slices-x.slices, strings.Compare(a, b))
 	})
+
 	return list, count
 }
 
-// alike groups the GPUs that have MIG by a key, in the order of their indices.
-func alike(gpus []host.GPU, key func(host.GPU) string) [][]host.GPU {
+// groupBy groups the GPUs that have MIG by their model and a key, in the order of their indices.
+func groupBy(gpus []host.GPU, key func(host.GPU) string) [][]host.GPU {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b host.GPU) int { return a.Index - b.Index })
+
 	var groups [][]host.GPU
 	for _, g := range sorted {
 		if !g.MIG || g.Lost != "" {
 			continue
 		}
-		i := slices.IndexFunc(groups, func(group []host.GPU) bool { return group[0].Device == g.Device && key(group[0]) == key(g) })
+		i := slices.IndexFunc(groups, func(group []host.GPU) bool {
+			return group[0].Device == g.Device && key(group[0]) == key(g)
+		})
 		if i < 0 {
+			i = len(groups)
 			groups = append(groups, nil)
-			i = len(groups) - 1
 		}
 		groups[i] = append(groups[i], g)
 	}
+
 	return groups
 }
 
+// indices is the GPUs' indices as a list of YAML or TOML has them, without its brackets.
 func indices(group []host.GPU) string {
 	var list []string
 	for _, g := range group {
 		list = append(list, fmt.Sprint(g.Index))
 	}
+
 	return strings.Join(list, ", ")
 }
 
@@ -176,50 +200,63 @@ type partedEntry struct {
 // Generate makes a layout for each profile of these GPUs, with the names of mig-parted's
 // generate-config (a label's value cannot have a plus sign): all-1g.10gb.me has as many as fit on
 // each GPU that offers it. The layouts have filters only if the GPUs are of several kinds.
-// Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go, of which all-balanced is left out.
+// Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go; its all-balanced is left out.
 func Generate(gpus []host.GPU) (PartedFile, error) {
-	file := PartedFile{"v1", map[string][]partedEntry{
-		"all-disabled": {{Devices: "all", Parts: map[string]int{}}}, "all-enabled": {{Devices: "all", Enabled: true, Parts: map[string]int{}}},
-	}}
+	none := map[string]int{}
+	file := PartedFile{
+		Version: "v1",
+		Configs: map[string][]partedEntry{
+			"all-disabled": {{Devices: "all", Parts: none}},
+			"all-enabled":  {{Devices: "all", Enabled: true, Parts: none}},
+		},
+	}
+
 	var kinds []string
 	for _, g := range gpus {
 		if g.MIG && !slices.Contains(kinds, g.Device) {
 			kinds = append(kinds, g.Device)
 		}
 	}
+	if len(kinds) == 0 {
+		return file, &trouble.Error{
+			What: "cannot generate layouts: none of the GPUs has MIG",
+			Try:  []string{"--gpu MODEL generates those of a GPU that this machine does not have"},
+		}
+	}
+
+	label := strings.NewReplacer("+", ".", ",", ".")
 	for _, g := range gpus {
-		if !g.MIG || !slices.Contains(kinds, g.Device) {
+		if !g.MIG {
 			continue
 		}
 		m, err := Of(g)
 		if err != nil {
 			return file, err
 		}
+		filter := ""
+		if len(kinds) > 1 {
+			filter = g.Device
+		}
 		for _, p := range m.Profiles {
-			name := "all-" + strings.NewReplacer("+", ".", ",", ".").Replace(p.Name)
-			file.add(name, partedEntry{Devices: "all", Enabled: true, Parts: map[string]int{p.Name: p.Max}}, g.Device, len(kinds) > 1)
+			file.add("all-"+label.Replace(p.Name), p, filter)
 		}
 	}
-	if len(kinds) == 0 {
-		return file, &trouble.Error{What: "cannot generate layouts: none of the GPUs has MIG", Try: []string{"--gpu MODEL generates those of a GPU that this machine does not have"}}
-	}
+
 	return file, nil
 }
 
-// add adds an entry to a layout, or a device to the entry that says the same.
-func (f PartedFile) add(name string, e partedEntry, device string, filter bool) {
+// add adds to a layout an entry with as many of a profile as fit. If the layout has such an entry,
+// add gives it one more filter; "" is none.
+func (f PartedFile) add(name string, p host.Profile, filter string) {
 	entries := f.Configs[name]
-	i := slices.IndexFunc(entries, func(o partedEntry) bool {
-		for profile, n := range e.Parts {
-			return o.Parts[profile] == n
-		}
-		return false
-	})
+	i := slices.IndexFunc(entries, func(e partedEntry) bool { return e.Parts[p.Name] == p.Max })
 	if i < 0 {
-		entries, i = append(entries, e), len(entries)
+		i = len(entries)
+		e := partedEntry{Devices: "all", Enabled: true, Parts: map[string]int{p.Name: p.Max}}
+		entries = append(entries, e)
 	}
-	if filter && !slices.Contains(entries[i].Filter, device) {
-		entries[i].Filter = append(entries[i].Filter, device)
+	if filter != "" && !slices.Contains(entries[i].Filter, filter) {
+		entries[i].Filter = append(entries[i].Filter, filter)
 	}
 	f.Configs[name] = entries
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -25,21 +24,16 @@ type Fit struct {
 // item is one desired GPU instance, with this GPU's profile for it.
 type item struct {
 	profile host.Profile
-	start   int
-	compute []int // never nil
+	start   int   // its first memory slice, or Anywhere
+	compute []int // slices of its compute instances, the largest first; never nil
 }
 
 // placedPart is one existing GPU instance, with this GPU's profile for it.
 type placedPart struct {
 	Part
-	profile int // its id; -1 if the GPU has no such profile or place: it cannot stay
-	mask    uint64
+	profile int    // its id; -1 if the GPU has no such profile or place: it cannot stay
+	mask    uint64 // the memory slices that it takes
 }
-
-// cost compares placements of a layout. Its numbers, the most important first: disturbed instances
-// in use; destroyed instances; destroyed compute instances, and created ones, in instances that
-// stay. The number of created instances follows from the destroyed ones.
-type cost [4]int
 
 // Fit places the layout on a GPU in the state found, with the least disturbance: it spares
 // instances in use if possible, and then destroys as few instances as possible, by exhaustive
@@ -50,6 +44,7 @@ func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
 		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")
 	}
+
 	if !want.Enabled {
 		f := Fit{Target: State{Mode: Off, Next: Off}, Destroys: len(found.Parts)}
 		for _, p := range found.Parts {
@@ -59,17 +54,21 @@ func (m Model) Fit(found State, want Layout) (Fit, error) {
 		}
 		return f, nil
 	}
+
 	items, err := m.items(want)
 	if err != nil {
 		return Fit{}, err
 	}
 	s := search{model: m, items: items, found: m.placedParts(found)}
-	if s.run(); s.best == nil {
-		return Fit{}, m.refuse(want, items)
+	s.run()
+	if s.best == nil {
+		return Fit{}, m.refuseTogether(want, items)
 	}
+
 	return s.fit(), nil
 }
 
+// mask has a bit for each slice of a place; 0 if no GPU can have the place.
 func mask(at host.Span) uint64 {
 	if at.Start < 0 || at.Size <= 0 || at.Start+at.Size > 64 {
 		return 0
@@ -80,17 +79,19 @@ func mask(at host.Span) uint64 {
 func (m Model) placedParts(found State) []placedPart {
 	var all []placedPart
 	var seen uint64
-	for _, p := range found.Parts {
-		s := placedPart{Part: p, profile: noProfile}
-		for _, q := range m.Profiles {
-			i := slices.IndexFunc(q.Places, func(at host.Span) bool { return at.Start == p.Start })
-			if q.Name == p.Profile && i >= 0 && mask(q.Places[i])&seen == 0 {
-				s.profile, s.mask = q.ID, mask(q.Places[i])
+	for _, part := range found.Parts {
+		placed := placedPart{Part: part, profile: noProfile}
+		for _, p := range m.Profiles {
+			i := slices.IndexFunc(p.Places, func(at host.Span) bool { return at.Start == part.Start })
+			if p.Name == part.Profile && i >= 0 && mask(p.Places[i])&seen == 0 {
+				placed.profile = p.ID
+				placed.mask = mask(p.Places[i])
 			}
 		}
-		seen |= s.mask
-		all = append(all, s)
+		seen |= placed.mask
+		all = append(all, placed)
 	}
+
 	return all
 }
 
@@ -99,6 +100,7 @@ func (m Model) items(want Layout) ([]item, error) {
 	if m.Memory > 64 {
 		return nil, fmt.Errorf("cannot plan the partitions of %s: %d memory slices are more than any GPU known has", m.Name, m.Memory)
 	}
+
 	var items []item
 	for _, w := range want.Wants {
 		n, err := parseName(w.Profile)
@@ -113,9 +115,10 @@ func (m Model) items(want Layout) ([]item, error) {
 		if w.Compute == nil {
 			it.compute = []int{p.Slices}
 		}
-		slices.SortFunc(it.compute, func(a, b int) int { return b - a })
+		largestFirst(it.compute)
 		items = append(items, it)
 	}
+
 	slices.SortStableFunc(items, func(a, b item) int {
 		return cmp.Or(
 			cmp.Compare(b.start, a.start)*fixed(a, b), // items with a given place come first
@@ -123,7 +126,13 @@ func (m Model) items(want Layout) ([]item, error) {
 			cmp.Compare(a.profile.ID, b.profile.ID),
 			slices.Compare(b.compute, a.compute))
 	})
-	return items, m.cannot(want, items)
+
+	return items, m.refuseOne(want, items)
+}
+
+// largestFirst sorts compute instances as layouts and states list them.
+func largestFirst(compute []int) {
+	slices.SortFunc(compute, func(a, b int) int { return b - a })
 }
 
 // fixed is 1 if exactly one of the two has a given place, else 0.
@@ -134,36 +143,10 @@ func fixed(a, b item) int {
 	return 0
 }
 
+// like reports whether two items are interchangeable.
 func (it item) like(other item) bool {
-	return it.profile.ID == other.profile.ID && it.start == other.start && slices.Equal(it.compute, other.compute)
-}
-
-// search is one exhaustive search, by branch and bound.
-type search struct {
-	model Model
-	items []item
-	found []placedPart
-	any   bool // stop at the first solution
-
-	at   []host.Span // the places of the items before the current one
-	kept uint64      // by index of found
-
-	best     []host.Span
-	bestCost cost
-	bestRoom int
-	bestKept uint64
-}
-
-// run searches. It skips the search if compute slices or media engines do not suffice; on known
-// GPUs the memory slices run out before the compute slices.
-func (s *search) run() {
-	compute := 0
-	for _, it := range s.items {
-		compute += it.profile.Slices
-	}
-	if compute <= s.model.Compute && media(s.items) == nil {
-		s.place(0, 0, cost{})
-	}
+	sameInstance := it.profile.ID == other.profile.ID && it.start == other.start
+	return sameInstance && slices.Equal(it.compute, other.compute)
 }
 
 // media finds two items that want the same media engines; nil if none do. A GPU has one JPEG engine
@@ -175,159 +158,24 @@ func media(items []item) []item {
 	for i, a := range items {
 		for _, b := range items[:i] {
 			switch {
-			case a.has("+me.all") && !b.has("-me"), b.has("+me.all") && !a.has("-me"), a.has("+me") && b.has("+me"):
+			case a.has("+me.all") && !b.has("-me"),
+				b.has("+me.all") && !a.has("-me"),
+				a.has("+me") && b.has("+me"):
 				return []item{b, a}
 			}
 		}
 	}
+
 	return nil
 }
 
-// has says whether the item's profile has an attribute, written as in its name: 1g.24gb+gfx,me.
+// has reports whether the item's profile has an attribute, written as in its name: 1g.24gb+gfx,me.
 func (it item) has(attribute string) bool {
-	i := strings.LastIndexAny(it.profile.Name, "+-")
-	return i >= 0 && it.profile.Name[i] == attribute[0] && slices.Contains(strings.Split(it.profile.Name[i+1:], ","), attribute[1:])
-}
+	name := it.profile.Name
+	i := strings.LastIndexAny(name, "+-")
+	if i < 0 || name[i] != attribute[0] {
+		return false
+	}
 
-// place places the items from i on. used are the occupied slices, and changes is the cost of the
-// kept instances so far.
-func (s *search) place(i int, used uint64, changes cost) {
-	if s.best != nil {
-		least := changes.plus(s.removed(used))
-		if s.any || slices.Compare(least[:], s.bestCost[:]) > 0 {
-			return
-		}
-	}
-	if i == len(s.items) {
-		s.leaf(used, changes.plus(s.removed(^uint64(0))))
-		return
-	}
-	it := s.items[i]
-	for _, at := range it.profile.Places {
-		if it.start != Anywhere && at.Start != it.start {
-			continue
-		}
-		if i > 0 && it.like(s.items[i-1]) && at.Start <= s.at[i-1].Start {
-			continue // equal items in another order are the same placement
-		}
-		here := mask(at)
-		if here == 0 || used&here != 0 {
-			continue
-		}
-		now, kept := changes, s.kept
-		for k, f := range s.found {
-			if f.profile == it.profile.ID && f.mask == here {
-				s.kept |= 1 << k
-				now = now.plus(changed(f, it))
-			}
-		}
-		s.at = append(s.at, at)
-		s.place(i+1, used|here, now)
-		s.at, s.kept = s.at[:i], kept
-	}
-}
-
-// removed is the cost of the found instances in these slices that are destroyed.
-func (s *search) removed(used uint64) cost {
-	var c cost
-	for k, f := range s.found {
-		if s.kept&(1<<k) != 0 || f.mask&used == 0 && f.profile != noProfile {
-			continue
-		}
-		c[1]++
-		if f.Busy {
-			c[0]++
-		}
-	}
-	return c
-}
-
-func (c cost) plus(d cost) cost {
-	for i := range c {
-		c[i] += d[i]
-	}
-	return c
-}
-
-func changed(f placedPart, it item) cost {
-	destroy, create := recompute(f.Compute, it.compute)
-	c := cost{0, 0, len(destroy), len(create)}
-	if f.Busy && len(destroy) > 0 {
-		c[0] = 1
-	}
-	return c
-}
-
-// recompute lists the compute instances to destroy, by index, and to make, by slices. The places of
-// the found ones are unknown, and one that stays might block a new one of two slices or more: if
-// such a one is to be made, recompute destroys all.
-func recompute(found, want []int) (destroy, create []int) {
-	left := slices.Clone(want)
-	for i, c := range found {
-		if j := slices.Index(left, c); j >= 0 {
-			left = slices.Delete(left, j, j+1)
-		} else {
-			destroy = append(destroy, i)
-		}
-	}
-	if len(left) == 0 || left[0] == 1 || len(found) == 0 {
-		return destroy, left
-	}
-	destroy = destroy[:0]
-	for i := range found {
-		destroy = append(destroy, i)
-	}
-	return destroy, want
-}
-
-// leaf compares one placement of all items with the best so far.
-func (s *search) leaf(used uint64, c cost) {
-	room := s.room(used)
-	order := cmp.Or(slices.Compare(c[:], s.bestCost[:]), s.bestRoom-room)
-	if order == 0 {
-		order = slices.CompareFunc(s.at, s.best, func(a, b host.Span) int { return a.Start - b.Start })
-	}
-	if s.best == nil || order < 0 {
-		s.best = append([]host.Span{}, s.at...) // never nil
-		s.bestCost, s.bestRoom, s.bestKept = c, room, s.kept
-	}
-}
-
-// room counts the places where another instance would still fit.
-func (s *search) room(used uint64) int {
-	n := 0
-	for _, p := range s.model.Profiles {
-		for _, at := range p.Places {
-			if mask(at)&used == 0 {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-func (s *search) fit() Fit {
-	f := Fit{Target: State{Mode: On, Next: On}, Keeps: bits.OnesCount64(s.bestKept)}
-	f.Destroys, f.Creates = len(s.found)-f.Keeps, len(s.items)-f.Keeps
-	for i, it := range s.items {
-		p := Part{Profile: it.profile.Name, Start: s.best[i].Start, Compute: slices.Clone(it.compute)}
-		for k, old := range s.found {
-			if s.bestKept&(1<<k) == 0 || old.mask != mask(s.best[i]) {
-				continue
-			}
-			p.Busy = old.Busy
-			if changed(old, it)[0] > 0 {
-				f.Disturbs = append(f.Disturbs, old.Part)
-			}
-		}
-		f.Target.Parts = append(f.Target.Parts, p)
-	}
-	for k, old := range s.found {
-		if s.bestKept&(1<<k) == 0 && old.Busy {
-			f.Disturbs = append(f.Disturbs, old.Part)
-		}
-	}
-	f.Target.sort()
-	slices.SortFunc(f.Disturbs, func(a, b Part) int { return a.Start - b.Start })
-	return f
+	return slices.Contains(strings.Split(name[i+1:], ","), attribute[1:])
 }

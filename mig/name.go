@@ -41,36 +41,40 @@ func (n name) String() string {
 	return strconv.Itoa(n.compute) + "c." + n.whole()
 }
 
-// profileName is what a name is made of: no number begins with 0, and no attribute with a digit.
-var profileName = pattern.Of(`^(?:([1-9]\d{0,3})c\.)?([1-9]\d{0,3})g(?:\.([1-9]\d{0,3})gb)?([+-][A-Za-z.][A-Za-z0-9.]*(?:,[A-Za-z.][A-Za-z0-9.]*)*)?$`)
+// namePattern is what a name is made of: no number begins with 0, and no attribute with a digit.
+var namePattern = pattern.Of(`^(?:([1-9]\d{0,3})c\.)?([1-9]\d{0,3})g(?:\.([1-9]\d{0,3})gb)?([+-][A-Za-z.][A-Za-z0-9.]*(?:,[A-Za-z.][A-Za-z0-9.]*)*)?$`)
 
 func parseName(s string) (name, error) {
 	if len(s) > 64 {
 		return name{}, fmt.Errorf("%.20q… is no MIG profile: it is too long", s)
 	}
-	n, why := takeApart(s)
+	n, why := splitName(s)
 	if why == "" {
 		return n, nil
 	}
+
 	// People write it in capitals, as nvidia-smi -L does ("MIG 1g.10gb"), or as Kubernetes does
 	// ("mig-1g.10gb.me").
 	low := strings.ToLower(strings.TrimSpace(s))
-	low = strings.Replace(strings.TrimPrefix(strings.TrimPrefix(low, "mig "), "mig-"), "gb.", "gb+", 1)
-	if _, still := takeApart(low); still == "" {
+	low = strings.TrimPrefix(strings.TrimPrefix(low, "mig "), "mig-")
+	low = strings.Replace(low, "gb.", "gb+", 1)
+	if _, still := splitName(low); still == "" {
 		why = "did you mean " + strconv.Quote(low) + "?"
 	}
+
 	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
 }
 
-// takeApart parses a profile's name, with its attributes sorted, or says why it is none.
-func takeApart(s string) (n name, why string) {
-	m := profileName().FindStringSubmatch(s)
+// splitName parses a profile's name, with its attributes sorted, or says why it is none.
+func splitName(s string) (n name, why string) {
+	m := namePattern().FindStringSubmatch(s)
 	if m == nil {
 		return n, `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`
 	}
-	for i, number := range []*int{&n.compute, &n.slices, &n.gigabytes} {
-		*number, _ = strconv.Atoi(m[1+i]) // 0 where there is none
-	}
+
+	n.compute, _ = strconv.Atoi(m[1]) // 0 where there is none
+	n.slices, _ = strconv.Atoi(m[2])
+	n.gigabytes, _ = strconv.Atoi(m[3])
 	if n.compute > n.slices {
 		return n, "the compute instance has more slices than its GPU instance"
 	}
@@ -80,19 +84,22 @@ func takeApart(s string) (n name, why string) {
 	if m[4] == "" {
 		return n, ""
 	}
-	list := strings.Split(m[4][1:], ",")
-	slices.Sort(list)
-	if len(slices.Compact(slices.Clone(list))) != len(list) {
+
+	sign := m[4][:1]
+	attributes := strings.Split(m[4][1:], ",")
+	slices.Sort(attributes)
+	if len(slices.Compact(slices.Clone(attributes))) != len(attributes) {
 		return n, "an attribute is there twice"
 	}
-	n.attributes = m[4][:1] + strings.Join(list, ",")
+	n.attributes = sign + strings.Join(attributes, ",")
+
 	return n, ""
 }
 
 // profile finds this GPU's profile of a name. The error is a *trouble.Error that says what the GPU
 // offers.
 func (m Model) profile(n name) (host.Profile, error) {
-	best := -1
+	smallest := -1
 	for i, p := range m.Profiles {
 		other, err := parseName(p.Name)
 		if err != nil || other.slices != n.slices || other.attributes != n.attributes {
@@ -102,14 +109,15 @@ func (m Model) profile(n name) (host.Profile, error) {
 			return p, nil
 		}
 		// "1g" is the one with the least memory: 1g.10gb, not 1g.20gb.
-		if n.gigabytes == 0 && (best < 0 || size(p) < size(m.Profiles[best])) {
-			best = i
+		if n.gigabytes == 0 && (smallest < 0 || size(p) < size(m.Profiles[smallest])) {
+			smallest = i
 		}
 	}
-	if best >= 0 {
-		return m.Profiles[best], nil
+	if smallest >= 0 {
+		return m.Profiles[smallest], nil
 	}
-	return host.Profile{}, m.noProfile(n)
+
+	return host.Profile{}, m.noSuchProfile(n)
 }
 
 // size is how many memory slices a profile takes.
@@ -120,11 +128,12 @@ func size(p host.Profile) int {
 	return p.Places[0].Size
 }
 
-// noProfile says what the GPU offers in place of a profile that it lacks. Names differ between
+// noSuchProfile says what the GPU offers in place of a profile that it lacks. Names differ between
 // boards and drivers of one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): so it
 // suggests the profile that is nearest in memory.
-func (m Model) noProfile(n name) error {
-	near, off := "", 0
+func (m Model) noSuchProfile(n name) error {
+	near := ""
+	least := 0
 	var offers []string
 	for _, p := range m.Profiles {
 		offers = append(offers, p.Name)
@@ -132,17 +141,19 @@ func (m Model) noProfile(n name) error {
 		if err != nil || other.slices != n.slices || n.gigabytes == 0 {
 			continue
 		}
-		d := 2 * max(other.gigabytes-n.gigabytes, n.gigabytes-other.gigabytes)
+		distance := 2 * max(other.gigabytes-n.gigabytes, n.gigabytes-other.gigabytes)
 		if other.attributes != n.attributes {
-			d += max(3, n.gigabytes) // the same attributes come first
+			distance += max(3, n.gigabytes) // the same attributes come first
 		}
-		if near == "" || d < off {
-			near, off = p.Name, d
+		if near == "" || distance < least {
+			near = p.Name
+			least = distance
 		}
 	}
 	if near == "" {
 		near = nearest.Of(n.whole(), offers)
 	}
+
 	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot make %s on %s: it has no such profile", n.whole(), m.Name),
 		Because: []string{"it offers " + strings.Join(offers, ", ")},
@@ -150,5 +161,6 @@ func (m Model) noProfile(n name) error {
 	if near != "" {
 		t.Try = []string{"did you mean " + strconv.Quote(near) + "?"}
 	}
+
 	return t
 }

@@ -10,11 +10,12 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// memory names the unit of Memory.
-func (m Model) memory() string {
-	if m.parts() {
+// memoryUnit names the unit of Memory.
+func (m Model) memoryUnit() string {
+	if m.inFractions() {
 		return "parts of the memory"
 	}
 	return "memory slices"
@@ -27,46 +28,108 @@ func (m Model) Offer() string {
 	slices.SortStableFunc(rows, func(a, b host.Profile) int {
 		return cmp.Or(size(b)-size(a), b.Slices-a.Slices)
 	})
-	long := len("profile")
+	width := len("profile")
 	for _, p := range rows {
-		long = max(long, len(p.Name))
+		width = max(width, len(p.Name))
 	}
-	cell := 2
+	cell := 2 // columns for one slice
 	if m.Memory <= 4 {
 		cell = 4
 	}
+
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d compute slices, %d %s\n", m.Name, m.Compute, m.Memory, m.memory())
-	fmt.Fprintf(&b, "%-*s  id  compute  most  places\n", long, "profile")
+	fmt.Fprintf(&b, "%s: %d compute slices, %d %s\n", m.Name, m.Compute, m.Memory, m.memoryUnit())
+	fmt.Fprintf(&b, "%-*s  id  compute  most  places\n", width, "profile")
 	for _, p := range rows {
 		id := strconv.Itoa(p.ID)
 		if p.ID < 0 {
 			id = "?"
 		}
-		line := fmt.Sprintf("%-*s  %2s  %7d  %4d  ", long, p.Name, id, p.Slices, p.Max)
-		b.WriteString(line + places(p, cell) + "\n")
+		fmt.Fprintf(&b, "%-*s  %2s  %7d  %4d  %s\n", width, p.Name, id, p.Slices, p.Max, drawPlaces(p, cell))
 	}
-	if m.parts() {
+	if m.inFractions() {
 		b.WriteString("Ids and memory slices are not public: the driver says them.\n")
 	}
+
 	return b.String()
 }
 
-// places draws the places of a profile, one beside the other; or lists them where they overlap.
-func places(p host.Profile, cell int) string {
+// drawPlaces draws the places of a profile in one row, or lists them if they overlap.
+func drawPlaces(p host.Profile, cell int) string {
 	var b strings.Builder
-	col := 0
+	column := 0
 	for _, at := range p.Places {
-		if at.Start*cell < col {
-			var list []string
-			for _, at := range p.Places {
-				list = append(list, fmt.Sprintf("%d:%d", at.Start, at.Size))
-			}
-			return strings.Join(list, " ")
+		if at.Start*cell < column {
+			return listPlaces(p)
 		}
-		b.WriteString(strings.Repeat(" ", at.Start*cell-col))
+		b.WriteString(strings.Repeat(" ", at.Start*cell-column))
 		b.WriteString("[" + strings.Repeat("=", max(0, at.Size*cell-2)) + "]")
-		col = (at.Start + at.Size) * cell
+		column = (at.Start + at.Size) * cell
 	}
+
 	return b.String()
+}
+
+func listPlaces(p host.Profile) string {
+	var list []string
+	for _, at := range p.Places {
+		list = append(list, fmt.Sprintf("%d:%d", at.Start, at.Size))
+	}
+
+	return strings.Join(list, " ")
+}
+
+// Offered refuses partitions if the device plugin would offer none of them. gpus are all GPUs of
+// the machine: those without an entry keep their state.
+func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
+	var offers []spec.Offers
+	for _, a := range all {
+		m, err := Of(a.GPU)
+		if err != nil {
+			continue
+		}
+		if fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err == nil {
+			offers = append(offers, offersOf(a.GPU, fit.Target))
+		}
+	}
+	for _, g := range gpus {
+		assigned := slices.ContainsFunc(all, func(a Assigned) bool { return a.GPU.Address == g.Address })
+		if g.Lost == "" && !assigned {
+			offers = append(offers, offersOf(g, StateOf(g)))
+		}
+	}
+
+	if t := s.Single(offers); t != nil {
+		return t
+	}
+	return nil
+}
+
+// offersOf is what the device plugin offers of a GPU in this state.
+func offersOf(g host.GPU, s State) spec.Offers {
+	o := spec.Offers{
+		GPU:   fmt.Sprintf("GPU %d", g.Index),
+		Model: g.Name,
+		MIG:   s.Mode == On,
+	}
+	for _, p := range s.Parts {
+		o.Kinds = append(o.Kinds, p.kinds()...)
+	}
+
+	return o
+}
+
+// kinds names the devices that a part offers, one for each compute instance.
+func (p Part) kinds() []string {
+	var names []string
+	n, _ := parseName(p.Profile)
+	for _, c := range p.Compute {
+		kind := n
+		if c < n.slices {
+			kind.compute = c
+		}
+		names = append(names, kind.String())
+	}
+
+	return names
 }

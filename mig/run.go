@@ -28,10 +28,19 @@ type Plan struct {
 	Steps []Step
 }
 
+func (p Plan) changesMode() bool { return changesMode(p.Steps) }
+
+// disturbs reports whether the plan takes instances or the GPU from processes.
+func (p Plan) disturbs() bool {
+	return p.changesMode() || slices.ContainsFunc(p.Steps, Step.destroys)
+}
+
 // Runner executes plans on the device.
 type Runner struct {
 	Device
-	Found *host.Driver // the driver's present answer; nil: Run asks
+
+	// Found is the driver's present answer; nil: Run asks.
+	Found *host.Driver
 	// Idle calls change while the services that hold these GPUs are stopped, since a change of mode
 	// may need a reset.
 	Idle func(ctx context.Context, gpus []string, change func() error) error
@@ -46,17 +55,19 @@ type Runner struct {
 // changes the mode of some GPUs, the others still get their partitions, and the error is an
 // *Unreset.
 func (x Runner) Run(ctx context.Context, plans ...Plan) error {
-	plans = slices.DeleteFunc(slices.Clone(plans), func(p Plan) bool { return len(p.Steps) == 0 })
-	if len(plans) == 0 {
-		return nil
-	}
 	r := &runner{Runner: x}
 	for _, p := range plans {
-		r.gpus = append(r.gpus, &gpuRun{Plan: p})
+		if len(p.Steps) > 0 {
+			r.gpus = append(r.gpus, &gpuRun{Plan: p})
+		}
 	}
+	if len(r.gpus) == 0 {
+		return nil
+	}
+
 	var err error
 	if x.Found != nil {
-		err = r.see(*x.Found)
+		err = r.store(*x.Found)
 	} else {
 		err = r.look(ctx)
 	}
@@ -67,21 +78,23 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 		g.before = g.now
 		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes now.Instances
 	}
-	g, s, err := r.walk(ctx, nil)
-	switch {
-	case err != nil:
-		f := &Failure{Step: s, Err: err}
-		for _, t := range r.back(context.WithoutCancel(ctx)) {
-			if t.GPU == g.GPU {
+
+	failed := r.runAll(ctx, nil)
+	if failed != nil {
+		f := &Failure{Step: failed.step, Err: failed.err}
+		for _, t := range r.rollBack(context.WithoutCancel(ctx)) {
+			if t.GPU == failed.gpu.GPU {
 				f.RolledBack = t
 			} else {
 				f.Others = append(f.Others, t)
 			}
 		}
 		return f
-	case r.unreset != nil:
+	}
+	if r.unreset != nil {
 		return r.unreset
 	}
+
 	return nil
 }
 
@@ -96,19 +109,31 @@ type runner struct {
 // gpuRun is a GPU with steps under way.
 type gpuRun struct {
 	Plan
-	before, now host.GPU
+	before host.GPU
+	now    host.GPU
 }
 
+// failedStep is a step that failed, on one GPU.
+type failedStep struct {
+	gpu  *gpuRun
+	step Step
+	err  error
+}
+
+// modeCounts is the number of each GPU's steps up to the change of mode; 0 if the mode stays.
+type modeCounts map[*gpuRun]int
+
+// look asks the driver, and stores its answer.
 func (r *runner) look(ctx context.Context) error {
 	d, err := r.Driver(ctx)
 	if err != nil {
 		return err
 	}
-	return r.see(d)
+	return r.store(d)
 }
 
-// see stores the driver's answer.
-func (r *runner) see(d host.Driver) error {
+// store stores the driver's answer.
+func (r *runner) store(d host.Driver) error {
 	for _, g := range r.gpus {
 		now, known := find(&d, g.GPU)
 		if !known {
@@ -120,113 +145,151 @@ func (r *runner) see(d host.Driver) error {
 		g.now = now
 		g.now.Instances = slices.Clone(g.now.Instances)
 	}
+
 	return nil
 }
 
-// walk executes all plans: first up to the change of mode, for all GPUs together; then each to its
-// end. It stops at the first error. With failed, it reports each error to that and continues.
-func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (at *gpuRun, s Step, err error) {
-	var names []string
-	head := map[*gpuRun]int{} // the number of steps up to the change of mode
-	for _, g := range r.gpus {
-		for i, s := range g.Steps {
-			if changesMode([]Step{s}) {
-				head[g] = i + 1
-			}
-			if s.Do == Reset {
-				break // a mode that is set after the reset must stay pending
-			}
-		}
-		if head[g] > 0 {
-			names = append(names, g.GPU)
-		}
+// runAll executes all plans: first up to the change of mode, for all GPUs together; then each to
+// its end. It returns the first failed step. If failed is not nil, runAll calls it for each failed
+// step, continues, and returns nil.
+func (r *runner) runAll(ctx context.Context, failed func(failedStep)) *failedStep {
+	counts := r.countModeSteps()
+	if f := r.changeModes(ctx, counts, failed); f != nil {
+		return f
 	}
-	if len(names) > 0 {
-		change := func() error {
-			at, s, err = r.modes(ctx, head, failed)
-			return err
-		}
-		if r.Idle == nil {
-			_ = change()
-		} else if idle := r.Idle(ctx, names, change); err == nil && idle != nil {
-			at, s, err = r.gpus[slices.IndexFunc(r.gpus, func(g *gpuRun) bool { return head[g] > 0 })], Step{Do: Reset}, idle
-			if failed != nil {
-				failed(at, s, err)
-				err = nil
-			}
-		}
-		if err != nil {
-			return at, s, err
-		}
-	}
+
 	// One GPU after the other: the driver makes and destroys instances under its lock of all GPUs,
-	// so that side by side nothing is gained. Neither SET_PARTITIONS nor EXEC_PARTITIONS_* has
+	// so that nothing is gained at the same time. Neither SET_PARTITIONS nor EXEC_PARTITIONS_* has
 	// RMCTRL_FLAGS_GPU_LOCK_DEVICE_ONLY or _API_LOCK_READONLY: g_subdevice_nvoc.c and
 	// g_gpu_instance_subscription_nvoc.c in https://github.com/NVIDIA/open-gpu-kernel-modules.
 	// NVIDIA's DRA driver does so too: driver.go in
 	// https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, pulock.
 	for _, g := range r.gpus {
-		if s, err := r.each(ctx, g, g.Steps[min(head[g], len(g.Steps)):], failed); err != nil {
-			return g, s, err
+		rest := g.Steps[min(counts[g], len(g.Steps)):]
+		if f := r.runSteps(ctx, g, rest, failed); f != nil {
+			return f
 		}
 	}
-	return nil, Step{}, nil
+
+	return nil
 }
 
-// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a
-// reset together. It goes from GPU to GPU: on A100 a change of mode resets the GPU, which takes 4 s
-// (https://github.com/NVIDIA/gpu-operator/issues/351) and where NVLink joins the GPUs concerns the
-// others; no public record has two at a time. On Hopper and newer it resets nothing.
-func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
-	var asked []*gpuRun
+func (r *runner) countModeSteps() modeCounts {
+	counts := modeCounts{}
 	for _, g := range r.gpus {
-		steps := g.Steps[:head[g]]
-		if i := slices.IndexFunc(steps, func(s Step) bool { return s.Do == Reset }); i >= 0 {
-			steps, asked = steps[:i], append(asked, g) // the reset is the last of these steps
+		for i, s := range g.Steps {
+			if changesMode([]Step{s}) {
+				counts[g] = i + 1
+			}
+			if s.Do == Reset {
+				break // a mode that is set after the reset must stay pending
+			}
 		}
-		if s, err := r.each(ctx, g, steps, failed); err != nil {
-			return g, s, err
-		}
 	}
-	err := r.reset(ctx, asked)
-	unreset := (*Unreset)(nil)
-	if errors.As(err, &unreset) && unreset.Boot() && failed == nil {
-		r.leave(unreset)
-		return nil, Step{}, nil
-	}
-	if err == nil {
-		return nil, Step{}, nil
-	}
-	at := asked[0]
-	if unreset != nil {
-		at = asked[slices.IndexFunc(asked, func(g *gpuRun) bool { return g.GPU == unreset.GPUs[0] })]
-	}
-	if failed == nil {
-		return at, Step{Do: Reset}, err
-	}
-	failed(at, Step{Do: Reset}, err)
-	return nil, Step{}, nil
+
+	return counts
 }
 
-func (r *runner) each(ctx context.Context, g *gpuRun, steps []Step, failed func(*gpuRun, Step, error)) (Step, error) {
+// changeModes executes the steps up to the change of mode, while the services that hold the GPUs
+// are stopped.
+func (r *runner) changeModes(ctx context.Context, counts modeCounts, failed func(failedStep)) *failedStep {
+	var changing []*gpuRun
+	var addresses []string
+	for _, g := range r.gpus {
+		if counts[g] > 0 {
+			changing = append(changing, g)
+			addresses = append(addresses, g.GPU)
+		}
+	}
+	if len(changing) == 0 {
+		return nil
+	}
+	if r.Idle == nil {
+		return r.setModes(ctx, counts, failed)
+	}
+
+	var first *failedStep
+	err := r.Idle(ctx, addresses, func() error {
+		first = r.setModes(ctx, counts, failed)
+		if first != nil {
+			return first.err
+		}
+		return nil
+	})
+	if first != nil || err == nil {
+		return first
+	}
+
+	return report(failedStep{changing[0], Step{Do: Reset}, err}, failed)
+}
+
+// setModes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a
+// reset together. It goes from GPU to GPU: on A100 a change of mode resets the GPU, which takes 4 s
+// (https://github.com/NVIDIA/gpu-operator/issues/351) and concerns the GPUs that NVLink joins to
+// it; no public record has two at a time. On Hopper and newer it resets nothing.
+func (r *runner) setModes(ctx context.Context, counts modeCounts, failed func(failedStep)) *failedStep {
+	var toReset []*gpuRun
+	for _, g := range r.gpus {
+		steps := g.Steps[:counts[g]]
+		i := slices.IndexFunc(steps, func(s Step) bool { return s.Do == Reset })
+		if i >= 0 {
+			steps = steps[:i] // the reset is the last of these steps
+			toReset = append(toReset, g)
+		}
+		if f := r.runSteps(ctx, g, steps, failed); f != nil {
+			return f
+		}
+	}
+
+	err := r.reset(ctx, toReset)
+	if err == nil {
+		return nil
+	}
+	at := toReset[0]
+	var unreset *Unreset
+	if errors.As(err, &unreset) {
+		if unreset.Boot() && failed == nil {
+			r.leaveToReboot(unreset)
+			return nil
+		}
+		at = toReset[slices.IndexFunc(toReset, func(g *gpuRun) bool { return g.GPU == unreset.GPUs[0] })]
+	}
+
+	return report(failedStep{at, Step{Do: Reset}, err}, failed)
+}
+
+// runSteps executes steps of one GPU.
+func (r *runner) runSteps(ctx context.Context, g *gpuRun, steps []Step, failed func(failedStep)) *failedStep {
 	for _, s := range steps {
 		err := ctx.Err()
 		if err == nil {
-			err = r.do(ctx, g, s)
+			err = r.runStep(ctx, g, s)
 		}
-		if err != nil && failed == nil {
-			return s, err
-		} else if err != nil {
-			failed(g, s, err)
+		if err == nil {
+			continue
+		}
+		if f := report(failedStep{g, s, err}, failed); f != nil {
+			return f
 		}
 	}
-	return Step{}, nil
+
+	return nil
 }
 
-func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
+// report returns the failed step, or calls failed and returns nil.
+func report(f failedStep, failed func(failedStep)) *failedStep {
+	if failed == nil {
+		return &f
+	}
+	failed(f)
+	return nil
+}
+
+func (r *runner) runStep(ctx context.Context, g *gpuRun, s Step) error {
 	switch s.Do {
 	case ModeOn, ModeOff:
 		return r.SetMIGMode(ctx, g.GPU, s.Do == ModeOn)
+
 	case CreateInstance:
 		id, err := r.CreateInstance(ctx, g.GPU, s.Profile, s.At)
 		if err == nil {
@@ -234,8 +297,9 @@ func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
 		}
 		return err
 	}
-	i := slices.IndexFunc(g.now.Instances, func(i host.Instance) bool {
-		return i.Profile == s.Profile && i.At.Start == s.At.Start
+
+	i := slices.IndexFunc(g.now.Instances, func(in host.Instance) bool {
+		return in.Profile == s.Profile && in.At.Start == s.At.Start
 	})
 	if i < 0 {
 		return fmt.Errorf("there is no %s at %d", s.Name, s.At.Start)
@@ -248,11 +312,13 @@ func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
 		}
 		g.now.Instances = slices.Delete(g.now.Instances, i, i+1)
 		return nil
+
 	case CreateCompute:
 		return r.createCompute(ctx, g, in.ID, s)
 	case DestroyCompute:
 		return r.destroyCompute(ctx, g, in, s)
 	}
+
 	return fmt.Errorf("internal error: unknown step %q", s.Do)
 }
 
@@ -265,11 +331,15 @@ func (r *runner) createCompute(ctx context.Context, g *gpuRun, instance int, s S
 	if err != nil {
 		return err
 	}
-	for i := range g.now.Instances {
-		if in := &g.now.Instances[i]; in.ID == instance {
-			in.Compute = append(slices.Clone(in.Compute), host.ComputeInstance{ID: id, Profile: profile, At: s.Spot})
+
+	made := host.ComputeInstance{ID: id, Profile: profile, At: s.Spot}
+	for i := range g.now.Instances { // computeProfile may have replaced them
+		in := &g.now.Instances[i]
+		if in.ID == instance {
+			in.Compute = append(slices.Clone(in.Compute), made)
 		}
 	}
+
 	return nil
 }
 
@@ -277,33 +347,38 @@ func (r *runner) createCompute(ctx context.Context, g *gpuRun, instance int, s S
 func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instance, s Step) error {
 	i := -1
 	for j, c := range in.Compute {
-		exact := s.Spot.Size == 0 || c.At == s.Spot
-		if exact && computeSlices(g.now, in.Profile, c) == s.Slices {
+		atSpot := s.Spot.Size == 0 || c.At == s.Spot
+		if atSpot && computeSlices(g.now, in.Profile, c) == s.Slices {
 			i = j
 		}
 	}
 	if i < 0 {
 		return fmt.Errorf("there is no compute instance %dc in %s at %d", s.Slices, s.Name, s.At.Start)
 	}
+
 	if err := r.DestroyCompute(ctx, g.GPU, in.ID, in.Compute[i].ID); err != nil {
 		return err
 	}
 	in.Compute = slices.Delete(slices.Clone(in.Compute), i, i+1)
+
 	return nil
 }
 
 // computeProfile is the driver's own id for the step's compute instance, else the step's: on some
 // GPUs the ids in +me instances differ from the table's. Some drivers list the ids only once the
-// GPU instance exists.
+// GPU instance exists, so a second attempt asks the driver again.
 func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, error) {
 	for range 2 {
 		for _, p := range g.now.Profiles {
-			offers := plain(p.Compute)
+			if p.ID != s.Profile {
+				continue
+			}
+			offers := onePerSize(p.Compute)
 			i := slices.IndexFunc(offers, func(c host.ComputeProfile) bool { return c.Slices == s.Slices })
-			if p.ID == s.Profile && i >= 0 && s.Spot.Size == 0 {
+			if i >= 0 && s.Spot.Size == 0 {
 				return offers[i].ID, nil
 			}
-			if p.ID == s.Profile && len(offers) > 0 {
+			if len(offers) > 0 {
 				return s.Compute, nil
 			}
 		}
@@ -311,5 +386,6 @@ func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, er
 			return 0, err
 		}
 	}
+
 	return s.Compute, nil
 }

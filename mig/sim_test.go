@@ -44,7 +44,7 @@ func newSim(m Model, s State, spots ...int) *sim {
 		panic(err)
 	}
 	x.gpu.Mode, x.gpu.Pending = s.Mode == On, s.Next == On
-	for i, p := range geo.pieces {
+	for i, p := range geo.instances {
 		id, err := x.create(p.profile, p.at)
 		if err != nil {
 			panic(err)

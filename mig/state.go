@@ -55,31 +55,43 @@ func StateOf(g host.GPU) State {
 	if !g.MIG || g.Lost != "" {
 		return State{}
 	}
+
 	s := State{Mode: mode(g.Mode), Next: mode(g.Pending)}
-	for _, i := range g.Instances {
-		p := Part{Profile: "?" + strconv.Itoa(i.Profile), Start: i.At.Start, Busy: len(i.Clients) > 0}
-		known := slices.IndexFunc(g.Profiles, func(q host.Profile) bool { return q.ID == i.Profile })
-		if known >= 0 {
-			p.Profile = strings.TrimPrefix(g.Profiles[known].Name, "MIG ")
+	for _, in := range g.Instances {
+		part := Part{
+			Profile: profileName(g, in.Profile),
+			Start:   in.At.Start,
+			Busy:    len(in.Clients) > 0,
 		}
-		for _, c := range i.Compute {
-			p.Compute = append(p.Compute, computeSlices(g, i.Profile, c))
+		for _, c := range in.Compute {
+			part.Compute = append(part.Compute, computeSlices(g, in.Profile, c))
 		}
-		s.Parts = append(s.Parts, p)
+		s.Parts = append(s.Parts, part)
 	}
 	s.sort()
+
 	return s
+}
+
+// profileName is "?" and the id if the driver does not list the profile.
+func profileName(g host.GPU, id int) string {
+	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == id })
+	if i < 0 {
+		return "?" + strconv.Itoa(id)
+	}
+	return strings.TrimPrefix(g.Profiles[i].Name, "MIG ")
 }
 
 // computeSlices is the size of a compute instance, by its profile where the driver lists it.
 func computeSlices(g host.GPU, profile int, c host.ComputeInstance) int {
 	for _, p := range g.Profiles {
-		for _, q := range p.Compute {
-			if p.ID == profile && q.ID == c.Profile {
-				return q.Slices
+		for _, offer := range p.Compute {
+			if p.ID == profile && offer.ID == c.Profile {
+				return offer.Slices
 			}
 		}
 	}
+
 	return c.At.Size
 }
 
@@ -95,7 +107,7 @@ func (s State) sort() {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), strings.Compare(a.Profile, b.Profile))
 	})
 	for _, p := range s.Parts {
-		slices.SortFunc(p.Compute, func(a, b int) int { return b - a })
+		largestFirst(p.Compute)
 	}
 }
 
@@ -104,6 +116,7 @@ func (s State) String() string {
 	if s.Mode == Unknown {
 		return ""
 	}
+
 	var b strings.Builder
 	b.WriteString(string(s.Mode))
 	for _, p := range s.Parts {
@@ -112,6 +125,7 @@ func (s State) String() string {
 	if s.Next != s.Mode && s.Next != Unknown {
 		b.WriteString(", " + string(s.Next) + " after a reset")
 	}
+
 	return b.String()
 }
 
@@ -121,7 +135,17 @@ func (p Part) String() string {
 	if slices.Equal(p.Compute, []int{p.slices()}) {
 		return s
 	}
-	return s + "(" + splits(p.Compute) + ")"
+	return s + "(" + computeList(p.Compute) + ")"
+}
+
+// computeList is compute instances as a state's text has them: 2c,1c.
+func computeList(compute []int) string {
+	list := make([]string, len(compute))
+	for i, c := range compute {
+		list[i] = strconv.Itoa(c) + "c"
+	}
+
+	return strings.Join(list, ",")
 }
 
 // slices is the number of compute slices in the profile's name; 0 if it has no name.
@@ -133,30 +157,36 @@ func (p Part) slices() int {
 	return n.slices
 }
 
-// longest bounds what ParseState reads: no state's text is longer.
-const longest = 4096
+// maxStateText bounds what ParseState reads, in bytes: no state's text is longer.
+const maxStateText = 4096
 
 // ParseState reads what State.String writes, and nothing else.
 func ParseState(text string) (State, error) {
 	if text == "" {
 		return State{}, nil
 	}
-	s, ok := State{}, len(text) <= longest
+
+	var s State
+	ok := len(text) <= maxStateText
 	if ok {
 		s, ok = parseState(text)
 	}
-	if s.sort(); !ok || s.String() != text {
+	s.sort()
+	if !ok || s.String() != text {
 		return State{}, fmt.Errorf("cannot read MIG state %.80q: gpuadm writes none like this", text)
 	}
+
 	return s, nil
 }
 
 // parseState is lenient: ParseState verifies that String writes the same text.
-func parseState(text string) (s State, ok bool) {
+func parseState(text string) (State, bool) {
 	now, next, _ := strings.Cut(text, ", ")
 	words := strings.Split(now, " ")
-	s.Mode = Mode(words[0])
-	s.Next = Mode(cmp.Or(strings.TrimSuffix(next, " after a reset"), words[0]))
+	s := State{
+		Mode: Mode(words[0]),
+		Next: Mode(cmp.Or(strings.TrimSuffix(next, " after a reset"), words[0])),
+	}
 	for _, word := range words[1:] {
 		p, ok := parsePart(word)
 		if !ok {
@@ -164,31 +194,30 @@ func parseState(text string) (s State, ok bool) {
 		}
 		s.Parts = append(s.Parts, p)
 	}
-	known := []Mode{On, Off}
-	return s, slices.Contains(known, s.Mode) && slices.Contains(known, s.Next) && (s.Mode == On || len(s.Parts) == 0)
+
+	modes := []Mode{On, Off}
+	known := slices.Contains(modes, s.Mode) && slices.Contains(modes, s.Next)
+	return s, known && (s.Mode == On || len(s.Parts) == 0)
 }
 
-func parsePart(word string) (p Part, ok bool) {
+// parsePart reads one instance: 3g.40gb@0, 2g.20gb@4(1c,1c).
+func parsePart(word string) (Part, bool) {
 	profile, rest, _ := strings.Cut(word, "@")
-	start, brackets, split := strings.Cut(rest, "(")
-	p.Profile = profile
-	var err error
-	if p.Start, err = strconv.Atoi(start); err != nil || p.Start < 0 || p.Start > 999 {
+	number, brackets, split := strings.Cut(rest, "(")
+	p := Part{Profile: profile}
+	start, err := strconv.Atoi(number)
+	if err != nil || start < 0 || start > 999 {
 		return p, false
 	}
-	if id, unnamed := strings.CutPrefix(profile, "?"); unnamed {
-		n, err := strconv.Atoi(id)
-		ok = err == nil && n >= 0 && strconv.Itoa(n) == id
-	} else {
-		n, err := parseName(profile)
-		ok = err == nil && n.compute == 0
-	}
-	list := strings.TrimSuffix(brackets, ")")
-	switch {
-	case !split:
+	p.Start = start
+
+	ok := isProfile(profile)
+	if !split {
 		p.Compute = []int{p.slices()}
 		return p, ok && p.slices() > 0
-	case list == "":
+	}
+	list := strings.TrimSuffix(brackets, ")")
+	if list == "" {
 		return p, ok
 	}
 	for _, item := range strings.Split(list, ",") {
@@ -196,5 +225,18 @@ func parsePart(word string) (p Part, ok bool) {
 		ok = ok && c > 0 && item == strconv.Itoa(c)+"c"
 		p.Compute = append(p.Compute, c)
 	}
+
 	return p, ok
+}
+
+// isProfile reports whether a word is the name of a GPU instance's profile, or "?" and an id.
+func isProfile(word string) bool {
+	id, unnamed := strings.CutPrefix(word, "?")
+	if !unnamed {
+		n, err := parseName(word)
+		return err == nil && n.compute == 0
+	}
+
+	n, err := strconv.Atoi(id)
+	return err == nil && n >= 0 && strconv.Itoa(n) == id
 }

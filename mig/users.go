@@ -21,65 +21,97 @@ type user struct {
 	text string
 }
 
+func texts(users []user) []string {
+	var list []string
+	for _, u := range users {
+		list = append(list, u.text)
+	}
+
+	return list
+}
+
 // Breaks names the processes that would lose an instance or the GPU. A change to an instance
 // without clients breaks nothing; a reset or a change of mode takes the GPU from every process that
 // has it open.
-func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
+func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
 	cache := g.cache()
 	d, err := cache.ask(ctx, v)
 	if err != nil {
 		return nil, nil, err
 	}
-	at, known := find(d, g.address)
-	if !known || StateOf(at).String() != string(before) {
+	found, known := find(d, g.address)
+	if !known || StateOf(found).String() != string(before) {
 		return nil, nil, nil // Make asks the driver again
 	}
 	p, err := planTo(d, converge.Change{Ref: converge.Ref{Name: g.address}, After: after})
 	if err != nil {
 		return nil, nil, err
 	}
-	plans := []Plan{p}
-	if !disturbs(plans) {
+	if !p.disturbs() {
 		return nil, nil, nil
 	}
+
+	plans := []Plan{p}
 	users, err := cache.users(ctx, v, d, plans)
 	if err != nil {
 		return nil, nil, err
 	}
 	users = slices.DeleteFunc(users, func(u user) bool { return devices.Gone(ctx, u.Pod) })
+
+	var breaks []string
 	if len(users) > 0 {
-		what = append(what, "stop-clients")
+		breaks = append(breaks, "stop-clients")
 	}
-	if changesMode(p.Steps) && at.Arch == "ampere" {
-		what = append(what, "reset-gpu")
+	if p.changesMode() && found.Arch == "ampere" {
+		breaks = append(breaks, "reset-gpu")
 	}
-	clients = map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}
+	clients := map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}
 	services, err := cache.paused(ctx, v, plans)
 	if len(services) > 0 {
-		what, clients["pause-services"] = append(what, "pause-services"), services
+		breaks = append(breaks, "pause-services")
+		clients["pause-services"] = services
 	}
-	return what, clients, err
+
+	return breaks, clients, err
 }
 
-func texts(users []user) (list []string) {
-	for _, u := range users {
-		list = append(list, u.text)
+// users lists the processes and pods that block the plans.
+func (c *driverCache) users(ctx context.Context, v host.View, d *host.Driver, plans []Plan) ([]user, error) {
+	open, err := c.open(ctx, v)
+	if err != nil {
+		return nil, err
 	}
-	return list
+	pods, err := devices.OfPods(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+
+	var list []user
+	for _, p := range plans {
+		g, known := find(d, p.GPU)
+		if known {
+			processes := usersOf(v, g, p.Steps, open)
+			list = append(list, withOwners(processes, g, p.Steps, pods)...)
+		}
+	}
+
+	return list, nil
 }
 
 // usersOf lists the processes that would lose their GPU or instance by the steps: those that the
 // driver lists, and those that have the device open. DCGM and others keep an instance from being
 // destroyed though the driver lists no process (https://github.com/NVIDIA/DCGM/issues/276,
 // https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
-func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list []user) {
-	add := func(pids []int, of string, holds func(devices.Holder) bool) {
+func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) []user {
+	var list []user
+	add := func(pids []int, what string, holds func(devices.Holder) bool) {
 		for _, pid := range pids {
 			h := devices.Holder{PID: pid}
-			if i := slices.IndexFunc(open, func(h devices.Holder) bool { return h.PID == pid }); i >= 0 {
+			i := slices.IndexFunc(open, func(o devices.Holder) bool { return o.PID == pid })
+			if i >= 0 {
 				h = open[i]
 			}
-			list = append(list, user{h, fmt.Sprintf("%s uses %s", h.Who(), of)})
+			list = append(list, user{h, fmt.Sprintf("%s uses %s", h.Who(), what)})
 		}
 		for _, h := range open {
 			if holds(h) && !slices.Contains(pids, h.PID) {
@@ -87,11 +119,13 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list
 			}
 		}
 	}
+
 	if changesMode(steps) {
-		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), func(h devices.Holder) bool { return h.HasGPU(g.Minor) })
+		hasGPU := func(h devices.Holder) bool { return h.HasGPU(g.Minor) }
+		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), hasGPU)
 	}
 	for i, in := range g.Instances {
-		if changesMode(steps) || !goes(g, i, steps) {
+		if changesMode(steps) || !destroysIn(g, i, steps) {
 			continue
 		}
 		var compute []int
@@ -99,10 +133,61 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list
 			compute = append(compute, c.ID)
 		}
 		caps := devices.Capabilities(v, g.Minor, in.ID, compute)
-		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), func(h devices.Holder) bool { return h.HasCapability(caps) })
+		hasInstance := func(h devices.Holder) bool { return h.HasCapability(caps) }
+		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), hasInstance)
 	}
+
 	paused := append(modeServices(), instanceServices()...)
-	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
+	paused = append(paused, things.Persistenced)
+	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) })
+}
+
+// withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance
+// that will be destroyed: such a pod may still be pulling its image.
+func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
+	mode := changesMode(steps)
+	for _, p := range pods {
+		lost := "" // what the pod would lose
+		if mode && p.Device == g.UUID {
+			lost = fmt.Sprintf("GPU %d", g.Index)
+		}
+		for i, in := range g.Instances {
+			has := slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.UUID == p.Device })
+			if has && (mode || destroysIn(g, i, steps)) {
+				lost = fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index)
+			}
+		}
+		if lost == "" || p.Device == "" {
+			continue
+		}
+
+		listed := slices.ContainsFunc(users, func(u user) bool { return u.Pod == p.Pod })
+		if !listed {
+			users = append(users, user{devices.Holder{Pod: p.Pod}, fmt.Sprintf("pod %s has %s", p.Pod, lost)})
+		}
+	}
+
+	return users
+}
+
+// partOf is an instance of a GPU as a Part of its state.
+func partOf(g host.GPU, i int) Part {
+	alone := host.GPU{
+		MIG:       true,
+		Mode:      true,
+		Pending:   true,
+		Profiles:  g.Profiles,
+		Instances: g.Instances[i : i+1],
+	}
+	return StateOf(alone).Parts[0]
+}
+
+// destroysIn reports whether the steps destroy an instance of a GPU, or compute instances in it.
+func destroysIn(g host.GPU, i int, steps []Step) bool {
+	part := partOf(g, i)
+	return slices.ContainsFunc(steps, func(s Step) bool {
+		return s.destroys() && s.At.Start == part.Start && s.Name == part.Profile
+	})
 }
 
 // instanceServices are services of the machine that hold instances, in the order in which to stop
@@ -112,69 +197,57 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list
 // https://github.com/NVIDIA/nvidia-container-toolkit.
 func instanceServices() []string {
 	return []string{
-		"nvidia-dcgm-exporter.service", "dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service",
-		"nvidia-device-plugin.service", cdi.Unit,
+		"nvidia-dcgm-exporter.service", "dcgm-exporter.service",
+		"nvidia-dcgm.service", "dcgm.service",
+		"nvidia-device-plugin.service",
+		cdi.Unit,
 	}
 }
 
 // modeServices hold every GPU, and keep it from changing its mode: nvidia-mig-manager's clients,
 // and https://github.com/NVIDIA/mig-parted/issues/181.
 func modeServices() []string {
-	return []string{"nvsm.service", "nvsm-core.service", "nvsm-mqtt.service", "nvsm-notifier.service", "nvsm-api-gateway.service"}
+	return []string{
+		"nvsm.service", "nvsm-core.service",
+		"nvsm-mqtt.service", "nvsm-notifier.service", "nvsm-api-gateway.service",
+	}
 }
 
-// pausedFor are the services to pause for these plans. nvidia-persistenced is not among them: a
-// Runner pauses it while modes change.
-func pausedFor(plans []Plan) []string {
-	if slices.ContainsFunc(plans, func(p Plan) bool { return changesMode(p.Steps) }) {
+// servicesToPause are the services to pause for these plans. nvidia-persistenced is not among them:
+// a Runner pauses it while modes change.
+func servicesToPause(plans []Plan) []string {
+	if slices.ContainsFunc(plans, Plan.changesMode) {
 		return append(modeServices(), instanceServices()...)
 	}
 	return instanceServices()
 }
 
-// users lists the processes that block the plans.
-func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, plans []Plan) (list []user, err error) {
-	open, err := s.open(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := devices.OfPods(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range plans {
-		if g, known := find(d, p.GPU); known {
-			list = append(list, withOwners(usersOf(v, g, p.Steps, open), g, p.Steps, pods)...)
-		}
-	}
-	return list, nil
-}
-
 // holding names the processes that have a device of GPUs open.
-func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) (list []string, err error) {
+func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) ([]string, error) {
 	open, err := devices.Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
+
+	var list []string
 	for _, h := range open {
-		holds := slices.ContainsFunc(gpus, func(name string) bool {
-			g, known := find(d, name)
-			return known && (h.HasGPU(g.Minor) || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
-				return h.HasCapability(devices.Capabilities(v, g.Minor, in.ID, nil))
-			}))
+		holds := slices.ContainsFunc(gpus, func(address string) bool {
+			g, known := find(d, address)
+			return known && holdsAny(v, h, g)
 		})
 		if holds {
 			list = append(list, h.String())
 		}
 	}
+
 	return list, nil
 }
 
-func names(plans []Plan) (list []string) {
-	for _, p := range plans {
-		list = append(list, p.GPU)
-	}
-	return list
+// holdsAny reports whether a process has the GPU open, or one of its instances.
+func holdsAny(v host.View, h devices.Holder, g host.GPU) bool {
+	return h.HasGPU(g.Minor) || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
+		return h.HasCapability(devices.Capabilities(v, g.Minor, in.ID, nil))
+	})
 }
 
 // refuseUsers refuses, before anything is touched, if a process has started since the operator
@@ -184,20 +257,26 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan,
 	if err != nil || len(found) == 0 {
 		return err
 	}
+
 	allowed := slices.ContainsFunc(all, func(c converge.Change) bool { return slices.Contains(c.Breaks, "stop-clients") })
-	pods := slices.DeleteFunc(slices.Clone(found), func(u user) bool { return u.Pod == "" })
-	switch {
-	case !allowed:
+	if !allowed {
 		return &trouble.Error{
-			What: "cannot change the partitions: the GPUs are in use", Because: trouble.Few(texts(found), 6), Err: converge.ErrInUse,
-			Try: []string{"stop them, or run again with --allow stop-clients"},
-		}
-	case len(pods) > 0:
-		return &trouble.Error{
-			What: "cannot take GPUs from pods: Kubernetes would start their processes again", Because: trouble.Few(texts(pods), 6), Err: converge.ErrInUse,
-			Try: []string{"kubectl drain this node, or delete these pods, and run the same command again"},
+			What:    "cannot change the partitions: the GPUs are in use",
+			Because: trouble.Few(texts(found), 6),
+			Try:     []string{"stop them, or run again with --allow stop-clients"},
+			Err:     converge.ErrInUse,
 		}
 	}
+	pods := slices.DeleteFunc(slices.Clone(found), func(u user) bool { return u.Pod == "" })
+	if len(pods) > 0 {
+		return &trouble.Error{
+			What:    "cannot take GPUs from pods: Kubernetes would start their processes again",
+			Because: trouble.Few(texts(pods), 6),
+			Try:     []string{"kubectl drain this node, or delete these pods, and run the same command again"},
+			Err:     converge.ErrInUse,
+		}
+	}
+
 	return nil
 }
 
@@ -208,14 +287,21 @@ func endUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan) er
 	if err != nil {
 		return err
 	}
+
 	var holders []devices.Holder
 	for _, u := range found {
 		if u.PID == 0 { // a new pod: it has no process to end
-			return &trouble.Error{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
+			return &trouble.Error{
+				What: "cannot change the partitions: " + u.text,
+				Try:  []string{"run the same command again"},
+				Err:  converge.ErrInUse,
+			}
 		}
-		if !slices.ContainsFunc(holders, func(o devices.Holder) bool { return o.PID == u.PID }) {
+		listed := slices.ContainsFunc(holders, func(o devices.Holder) bool { return o.PID == u.PID })
+		if !listed {
 			holders = append(holders, u.Holder)
 		}
 	}
+
 	return devices.EndHolders(ctx, h, holders)
 }

@@ -143,7 +143,7 @@ func TestTable(t *testing.T) {
 		found, err := Find(m.Name)
 		check.That(t, err == nil && found.Name == m.Name, "%s is not found by its own name: %v", m.Name, err)
 		for _, d := range m.Devices {
-			check.That(t, devices[d] == "" && isID(d), "%s: device %s is bad, or also %s", m.Name, d, devices[d])
+			check.That(t, devices[d] == "" && isDeviceID(d), "%s: device %s is bad, or also %s", m.Name, d, devices[d])
 			devices[d] = m.Name
 		}
 		ids, names := map[int]bool{}, map[string]bool{}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// partedParser reads a file in mig-parted's format, and collects its faults.
+type partedParser struct {
+	file   string
+	faults trouble.Faults
+	nodes  int // read so far
+}
+
+const (
+	maxFaults = 20      // the most faults to report
+	maxNodes  = 1 << 17 // the most nodes to read: aliases of aliases grow exponentially
+)
+
+// fault adds a fault; fix is what to do about it, or "".
+func (p *partedParser) fault(line int, fix, format string, args ...any) {
+	if len(p.faults) == maxFaults {
+		return
+	}
+
+	t := &trouble.Error{
+		What: fmt.Sprintf(format, args...),
+		At:   trouble.Position{File: p.file, Line: line, Column: 1},
+	}
+	if fix != "" {
+		t.Try = []string{fix}
+	}
+	p.faults = append(p.faults, t)
+}
+
+// fileYAML is a file of mig-parted's, as YAML has it.
+type fileYAML struct {
+	Version string
+	Layouts map[string][]entryYAML
+}
+
+type entryYAML struct {
+	Filters []string
+	Devices devicesYAML
+	Enabled *bool
+	Counts  map[string]int
+}
+
+// devicesYAML is "all" or a list of indices, and the line that it is on.
+type devicesYAML struct {
+	spec.Devices
+	line int
+}
+
+// read parses the file's one document. It walks the nodes, which have line numbers: the library's
+// decoder has them only in sentences.
+func (p *partedParser) read(data []byte) (f fileYAML) {
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	err := d.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		p.fault(1, "write version: v1 and mig-configs", "the file is empty")
+		return f
+	}
+	if err == nil {
+		err = p.refuseSecond(d)
+	}
+	if err != nil {
+		p.fault(1, "", "the file is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return f
+	}
+
+	f.Layouts = map[string][]entryYAML{}
+	layout := func(key, list *yaml.Node) {
+		f.Layouts[key.Value] = nil
+		p.list(list, func(n *yaml.Node) {
+			f.Layouts[key.Value] = append(f.Layouts[key.Value], p.entryYAML(n))
+		})
+	}
+	p.keys(&doc, map[string]func(*yaml.Node){
+		"version":     func(n *yaml.Node) { decode(p, n, &f.Version, "a string") },
+		"mig-configs": func(n *yaml.Node) { p.pairs(n, layout) },
+	})
+
+	return f
+}
+
+// refuseSecond adds a fault if a second document follows. The error is YAML's.
+func (p *partedParser) refuseSecond(d *yaml.Decoder) error {
+	var next yaml.Node
+	err := d.Decode(&next)
+	if err == nil {
+		fix := "write version: v1 and mig-configs alone into a file: in NVIDIA's manifests they are below config.yaml of a ConfigMap's data"
+		p.fault(max(1, next.Line), fix, "the file has more than one document")
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+
+	return err
+}
+
+func (p *partedParser) entryYAML(n *yaml.Node) (e entryYAML) {
+	p.keys(n, map[string]func(*yaml.Node){
+		"device-filter": func(n *yaml.Node) { e.Filters = p.filters(n) },
+		"devices":       func(n *yaml.Node) { e.Devices = p.devices(n) },
+		"mig-enabled":   func(n *yaml.Node) { decode(p, n, &e.Enabled, "true or false") },
+		"mig-devices":   func(n *yaml.Node) { e.Counts = p.counts(n) },
+	})
+
+	return e
+}
+
+// resolve returns the node that an alias refers to, or the one of a document.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.DocumentNode {
+		n = n.Content[0]
+	}
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// content returns the nodes in a list or a mapping; nil, with a fault, if the node is something
+// else or the file has too many nodes. what names the kind in messages.
+func (p *partedParser) content(n *yaml.Node, kind yaml.Kind, what string) []*yaml.Node {
+	p.nodes += len(n.Content) + 1
+	if p.nodes > maxNodes {
+		p.nodes = maxNodes
+		if len(p.faults) == 0 {
+			p.fault(n.Line, "", "the file has more than %d values", maxNodes)
+		}
+		return nil
+	}
+	if n.Kind == kind {
+		return n.Content
+	}
+	if n.Tag != "!!null" {
+		p.wrongValue(n, what)
+	}
+
+	return nil
+}
+
+// wrongValue says what a value must be.
+func (p *partedParser) wrongValue(n *yaml.Node, what string) {
+	value := ""
+	if n.Value != "" && len(n.Value) <= 20 {
+		value = "`" + n.Value + "` "
+	}
+	p.fault(n.Line, "", "%smust be %s", value, what)
+}
+
+func (p *partedParser) list(n *yaml.Node, do func(*yaml.Node)) {
+	for _, item := range p.content(resolve(n), yaml.SequenceNode, "a list") {
+		do(item)
+	}
+}
+
+// pairs calls do for each key and its value; merged mappings come first, so that the mapping's own
+// keys win.
+func (p *partedParser) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
+	all := p.content(resolve(n), yaml.MappingNode, "a mapping")
+	for i := 0; i < len(all); i += 2 {
+		if all[i].Tag == "!!merge" {
+			p.pairs(all[i+1], do)
+		}
+	}
+
+	lines := map[string]int{} // of the keys so far
+	for i := 0; i < len(all); i += 2 {
+		key := resolve(all[i])
+		switch {
+		case key.Tag == "!!merge":
+		case lines[key.Value] > 0:
+			p.fault(key.Line, "", "mapping key %q already defined at line %d", key.Value, lines[key.Value])
+		default:
+			lines[key.Value] = key.Line
+			do(key, resolve(all[i+1]))
+		}
+	}
+}
+
+// keys reads a mapping; a key that is not in read is a fault.
+func (p *partedParser) keys(n *yaml.Node, read map[string]func(*yaml.Node)) {
+	p.pairs(n, func(key, value *yaml.Node) {
+		do := read[key.Value]
+		switch {
+		case do == nil:
+			p.unknownKey(key)
+		case value.Tag != "!!null":
+			do(value)
+		}
+	})
+}
+
+func (p *partedParser) unknownKey(key *yaml.Node) {
+	known := []string{
+		"version", "mig-configs",
+		"device-filter", "devices", "mig-enabled", "mig-devices",
+	}
+	fix := ""
+	if near := nearest.Of(key.Value, known); near != "" {
+		fix = "did you mean " + strconv.Quote(near) + "?"
+	}
+	p.fault(key.Line, fix, "unknown key %q", key.Value)
+}
+
+// decode reads a value; what says in messages what it must be.
+func decode[T any](p *partedParser, n *yaml.Node, to *T, what string) {
+	if n.Decode(to) != nil {
+		p.wrongValue(n, what)
+	}
+}
+
+const fixDevices = "write devices: all or devices: [0, 1]"
+
+func (p *partedParser) devices(n *yaml.Node) devicesYAML {
+	d := devicesYAML{line: n.Line}
+	if n.Value == "all" {
+		d.All = true
+		return d
+	}
+	if err := n.Decode(&d.Index); err != nil || n.Kind != yaml.SequenceNode {
+		p.fault(n.Line, fixDevices, "devices must be all or a list of indices")
+		return d
+	}
+	if len(d.Index) == 0 {
+		p.fault(n.Line, fixDevices, "devices is empty: no GPU is meant")
+		return d
+	}
+
+	slices.Sort(d.Index)
+	lowest := d.Index[0]
+	highest := d.Index[len(d.Index)-1]
+	distinct := slices.Compact(slices.Clone(d.Index))
+	switch {
+	case lowest < 0 || highest > 1023:
+		p.fault(n.Line, "write the indices of GPUs, from 0", "no GPU has the index %d", min(lowest, highest))
+	case len(distinct) < len(d.Index):
+		p.fault(n.Line, "write each index once", "an index is in devices twice")
+	}
+
+	return d
+}
+
+// counts reads how many of each profile are asked for.
+func (p *partedParser) counts(n *yaml.Node) map[string]int {
+	all := map[string]int{}
+	p.pairs(n, func(key, value *yaml.Node) {
+		count := 0
+		decode(p, value, &count, "an integer")
+		if _, err := parseName(key.Value); err != nil {
+			p.fault(key.Line, "", "%v", err)
+		} else if count < 0 || count > maxCount {
+			p.fault(key.Line, "", "no GPU has %d of %q", count, key.Value)
+		}
+		all[key.Value] = count
+	})
+
+	return all
+}
+
+// filters reads PCI device and vendor ids; since mig-parted v0.15 the subsystem's may follow a
+// colon.
+func (p *partedParser) filters(n *yaml.Node) []string {
+	if n.Kind == yaml.ScalarNode {
+		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}
+	}
+	var all []string
+	if n.Decode(&all) != nil {
+		p.fault(n.Line, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
+		return nil
+	}
+	if len(all) == 1 && all[0] == "" {
+		return nil // as if the key were missing
+	}
+
+	for _, filter := range all {
+		device, sub, has := strings.Cut(filter, ":")
+		switch {
+		case !isDeviceID(device) || has && !isDeviceID(sub):
+			fix := `write the PCI device and vendor id in one: "0x233010DE"`
+			if m, err := Find(filter); err == nil && len(m.Devices) > 0 {
+				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
+			}
+			p.fault(n.Line, fix, "device-filter %q names no device", filter)
+			return all
+
+		case !strings.EqualFold(device[6:], "10DE"):
+			fix := "NVIDIA's vendor id is 10DE: " + strconv.Quote(device[:6]+"10DE")
+			p.fault(n.Line, fix, "device-filter %q names no device of NVIDIA's", filter)
+			return all
+		}
+	}
+
+	return all
+}
