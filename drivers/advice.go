@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-
-	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
-// refuse returns an error that says what forbids a driver, and which supported driver fits all
-// GPUs; more lists further remedies.
+// refuse returns an error that says what forbids a driver, and which supported driver works with
+// all GPUs; more lists further remedies.
 func (p *plan) refuse(what string, more ...string) error {
 	try := append(p.instead(), more...)
 	if len(try) == 0 {
@@ -20,88 +18,78 @@ func (p *plan) refuse(what string, more ...string) error {
 	return refuse(what, try...)
 }
 
-// instead says what to write in [driver] for a driver that is supported today and fits all GPUs:
-// from the same source, else from another. It never names a branch that has ended, and is empty if
-// there is no such driver.
+// instead says what to write in [driver] for a driver that is supported today and works with all
+// GPUs: from the same source, else from another. It never names a branch that has ended, and is
+// empty if there is no such driver.
 func (p *plan) instead() []string {
-	for i, r := range p.sources() {
-		q := *p
-		q.repo = r
-		for _, branch := range p.alive() {
-			version := q.named(branch)
-			if r.arch(p.m.Arch) == "" || r.Refused != "" || version == "" || !q.works(branch, version) {
+	for _, repo := range p.repositories() {
+		if repo.arch(p.machine.Arch) == "" || repo.Refused != "" {
+			continue
+		}
+
+		other := *p
+		other.repo = repo
+		for _, branch := range p.supportedBranches() {
+			version := other.versionToWrite(branch)
+			if version == "" || !other.wouldPlan(branch, version) {
 				continue
 			}
-			if i == 0 {
+			if repo.Source == p.repo.Source {
 				return []string{fmt.Sprintf(`write version = "%s" in [driver]`, version)}
 			}
-			return []string{fmt.Sprintf(`write source = "%s" and version = "%s" in [driver]`, r.word(), version)}
+			return []string{fmt.Sprintf(`write source = "%s" and version = "%s" in [driver]`, repo.specSource(), version)}
 		}
 	}
 	return nil
 }
 
-// sources lists the repositories that have drivers for this machine; the plan's own comes first.
-func (p *plan) sources() []repositoryRow {
-	list := []repositoryRow{p.repo}
-	rows, _ := p.c.repositories(p.m)
-	if len(p.c.Runfiles) > 0 {
+// repositories lists the repositories that have drivers for this machine; the plan's own comes
+// first.
+func (p *plan) repositories() []repositoryRow {
+	rows, _ := p.catalog.repositories(p.machine)
+	if len(p.catalog.Runfiles) > 0 {
 		rows = append(slices.Clone(rows), p.runfileRow())
 	}
-	for _, r := range rows {
-		if r.Source != p.repo.Source && r.arch(p.m.Arch) != "" {
-			list = append(list, r)
+
+	list := []repositoryRow{p.repo}
+	for _, row := range rows {
+		if row.Source != p.repo.Source && row.arch(p.machine.Arch) != "" {
+			list = append(list, row)
 		}
 	}
 	return list
 }
 
-// word is what the spec's source says for the repository.
-func (r repositoryRow) word() string {
+// specSource is the value of the spec's source that asks for the repository.
+func (r repositoryRow) specSource() string {
 	if r.Source == SourceNVIDIA || r.Source == SourceRunfile {
 		return r.Source
 	}
 	return "distro"
 }
 
-// named is how the spec asks for a branch: a runfile is of one exact version. "" if none is known.
-func (p *plan) named(branch int) string {
+// versionToWrite is how the spec asks for a branch: for a runfile, by one exact version. "" if none
+// is known.
+func (p *plan) versionToWrite(branch int) string {
 	if p.repo.Source != SourceRunfile {
 		return strconv.Itoa(branch)
 	}
-	for _, b := range p.c.Branches {
-		if b.Branch == branch {
-			return b.Known
-		}
+	if row := p.catalog.branch(branch); row != nil {
+		return row.Known
 	}
 	return ""
 }
 
-// works says whether the plan would succeed with a version of a branch.
-func (p *plan) works(branch int, version string) bool {
-	flavour, what, _ := p.judge(branch, version)
-	if what != "" {
+// wouldPlan says whether the plan would succeed with a version of a branch.
+func (p *plan) wouldPlan(branch int, version string) bool {
+	if p.whyNot(branch, version) != nil {
 		return false
 	}
-	q := *p
-	q.choice, q.d.Packages, q.d.Without = Choice{Source: p.repo.Source}, nil, nil
-	q.settle(branch, flavour)
-	return q.compose() == nil
-}
 
-// alive lists the branches that gpuadm chooses unasked and that are supported on the machine's day:
-// long-term support first, then production; a new feature branch only where a GPU works with no
-// older branch.
-func (p *plan) alive() []int {
-	var list []int
-	_, min := p.highest()
-	for _, designation := range []string{"LTSB", "PB", "NFB"} {
-		for _, b := range slices.Backward(p.c.Branches) {
-			needed := designation != "NFB" || hardware.Compare(min, strconv.Itoa(b.Branch)) >= 0
-			if b.Designation == designation && b.Default != "" && needed && !b.ended(p.m.Day) {
-				list = append(list, b.Branch)
-			}
-		}
-	}
-	return list
+	trial := *p
+	trial.choice = Choice{Source: p.repo.Source}
+	trial.spec.Packages = nil
+	trial.spec.Without = nil
+	trial.settle(branch)
+	return trial.chooseMembers() == nil
 }

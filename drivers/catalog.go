@@ -9,8 +9,8 @@ package drivers
 import (
 	"bytes"
 	"embed"
-	"errors"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +29,7 @@ type Catalog struct {
 	Branches      []branchRow     `toml:"branches"`
 	Rules         []ruleRow       `toml:"rules"`
 	CUDA          []cudaRow       `toml:"cuda"`
-	Unload        []unloadRow     `toml:"unload"` // the order in which modules are unloaded where holders do not decide it
+	Unload        []unloadRow     `toml:"unload"` // see UnloadOrder
 	Bad           []badRow        `toml:"bad"`
 	Keys          []keyRow        `toml:"keys"`
 	Repositories  []repositoryRow `toml:"repositories"`
@@ -63,24 +63,45 @@ var catalogFiles embed.FS
 
 // Load returns the built-in catalog, which the process reads once, in about 2 ms. All callers share
 // its tables and must not write to them.
-var Load = sync.OnceValue(func() (c Catalog) {
-	names, err := fs.Glob(catalogFiles, "catalog/*.toml")
-	for _, name := range names {
-		text, failed := catalogFiles.ReadFile(name)
-		err = errors.Join(err, failed, toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(&c)) // no two files have a table in common
-	}
+var Load = sync.OnceValue(func() Catalog {
+	catalog, err := readCatalog()
 	if err != nil {
 		panic(err) // the files are part of the program: the first test that loads them would fail
 	}
-	return c
+	return catalog
 })
+
+// readCatalog reads the files of the catalog. Each table is in one file only.
+func readCatalog() (Catalog, error) {
+	var catalog Catalog
+	names, err := fs.Glob(catalogFiles, "catalog/*.toml")
+	if err != nil {
+		return Catalog{}, err
+	}
+
+	for _, name := range names {
+		text, err := catalogFiles.ReadFile(name)
+		if err != nil {
+			return Catalog{}, err
+		}
+		decoder := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
+		if err := decoder.Decode(&catalog); err != nil {
+			return Catalog{}, err
+		}
+	}
+	return catalog, nil
+}
 
 // Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. For an unknown id it
 // returns the architecture to assume, unknown-newer or unknown-older, and false.
 func (c Catalog) Arch(pciID string) (Architecture, bool) {
-	r := c.rangeOf(pciID)
+	row := c.rangeOf(pciID)
+	if row == nil {
+		return Architecture{}, false
+	}
+
 	for _, a := range c.Architectures {
-		if r != nil && a.Name == r.Architecture {
+		if a.Name == row.Architecture {
 			return a, !strings.HasPrefix(a.Name, "unknown-")
 		}
 	}
@@ -89,17 +110,21 @@ func (c Catalog) Arch(pciID string) (Architecture, bool) {
 
 // coherent says whether the GPU with a device id shares one memory with the CPU.
 func (c Catalog) coherent(pciID string) bool {
-	r := c.rangeOf(pciID)
-	return r != nil && r.Coherent
+	row := c.rangeOf(pciID)
+	return row != nil && row.Coherent
 }
 
-// rangeOf returns the row whose range has a device id, nil if the text is no device id.
+// rangeOf returns the row whose range has a device id, nil if the text is not a device id.
 func (c Catalog) rangeOf(pciID string) *rangeRow {
 	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
-	for i, r := range c.Ranges {
-		from, err1 := strconv.ParseUint(r.From, 16, 16)
-		to, err2 := strconv.ParseUint(r.To, 16, 16)
-		if err == nil && err1 == nil && err2 == nil && from <= id && id <= to {
+	if err != nil {
+		return nil
+	}
+
+	for i, row := range c.Ranges {
+		first, firstErr := strconv.ParseUint(row.From, 16, 16)
+		last, lastErr := strconv.ParseUint(row.To, 16, 16)
+		if firstErr == nil && lastErr == nil && first <= id && id <= last {
 			return &c.Ranges[i]
 		}
 	}
@@ -114,40 +139,60 @@ func (c Catalog) KnownBad(version, kernel string) (why string) {
 
 // knownBad is KnownBad for one flavour of modules; "" means both.
 func (c Catalog) knownBad(version, kernel, flavour string) string {
-	for _, b := range c.Bad {
-		if flavour != "" && b.Flavour != "" && b.Flavour != flavour {
+	for _, row := range c.Bad {
+		if flavour != "" && row.Flavour != "" && row.Flavour != flavour {
 			continue
 		}
-		if hardware.Compare(version, b.From) < 0 || hardware.Compare(version, b.Below) >= 0 {
+		if hardware.Compare(version, row.From) < 0 || hardware.Compare(version, row.Below) >= 0 {
 			continue
 		}
-		for _, begin := range b.Kernels {
-			if strings.HasPrefix(kernel, begin) {
-				return b.Why
-			}
-		}
-		if up := hardware.LeadingNumbers(kernel); b.LinuxFrom != "" && up != "" && hardware.Compare(up, b.LinuxFrom) >= 0 && hardware.Compare(up, b.LinuxBelow) < 0 {
-			return b.Why
+		if row.concerns(kernel) {
+			return row.Why
 		}
 	}
 	return ""
+}
+
+// concerns says whether the row is about a kernel: by the start of its release, or by its version.
+func (b badRow) concerns(kernel string) bool {
+	for _, prefix := range b.Kernels {
+		if strings.HasPrefix(kernel, prefix) {
+			return true
+		}
+	}
+
+	version := hardware.LeadingNumbers(kernel)
+	if b.LinuxFrom == "" || version == "" {
+		return false
+	}
+	return hardware.Compare(version, b.LinuxFrom) >= 0 && hardware.Compare(version, b.LinuxBelow) < 0
 }
 
 // UnloadOrder lists the modules of the driver in the order they are unloaded where holders do not
 // decide it.
 func (c Catalog) UnloadOrder() []string {
 	var names []string
-	for _, u := range c.Unload {
-		names = append(names, u.Module)
+	for _, row := range c.Unload {
+		names = append(names, row.Module)
 	}
 	return names
 }
 
+// branch returns the row of a branch, nil if the catalog does not have it.
+func (c Catalog) branch(number int) *branchRow {
+	for i, row := range c.Branches {
+		if row.Branch == number {
+			return &c.Branches[i]
+		}
+	}
+	return nil
+}
+
 // rule returns the branch that a rule names; 0 if the catalog lacks the rule.
 func (c Catalog) rule(name string) int {
-	for _, r := range c.Rules {
-		if r.Name == name {
-			return r.Branch
+	for _, row := range c.Rules {
+		if row.Name == name {
+			return row.Branch
 		}
 	}
 	return 0
@@ -155,11 +200,9 @@ func (c Catalog) rule(name string) int {
 
 // gpu returns the row of a device id, nil if it has none.
 func (c Catalog) gpu(id string) *gpuRow {
-	for i, g := range c.GPUs {
-		for _, known := range g.IDs {
-			if known == id {
-				return &c.GPUs[i]
-			}
+	for i, row := range c.GPUs {
+		if slices.Contains(row.IDs, id) {
+			return &c.GPUs[i]
 		}
 	}
 	return nil
@@ -179,4 +222,45 @@ func (c Catalog) cudaMajor(version string) int {
 		}
 	}
 	return newest
+}
+
+// Systems lists the operating systems in the catalog by os-release's ID and VERSION_ID:
+// ubuntu-24.04, rocky-9. A system that has its own driver, or whose every version is supported, is
+// listed by its ID alone.
+func (c Catalog) Systems() []string {
+	var all []string
+	for _, row := range c.Repositories {
+		for _, id := range row.IDs {
+			if row.Version != "*" {
+				id += "-" + row.Version
+			}
+			all = append(all, id)
+		}
+	}
+	for _, row := range c.Owners {
+		all = append(all, row.IDs...)
+	}
+
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. If not, like
+// lists the systems of that name, or all.
+func (c Catalog) Knows(system string) (known bool, like []string) {
+	all := c.Systems()
+	id, version, _ := strings.Cut(system, "-")
+	if slices.Contains(all, system) || len(c.repositoriesOf(id, version)) > 0 {
+		return true, nil
+	}
+
+	for _, name := range all {
+		if strings.HasPrefix(name, id+"-") {
+			like = append(like, name)
+		}
+	}
+	if len(like) == 0 {
+		like = all
+	}
+	return false, like
 }

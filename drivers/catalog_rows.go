@@ -53,9 +53,13 @@ type branchRow struct {
 // ended.
 func (b branchRow) ended(day string) bool {
 	day = max(day, b.Date)
+	if b.End == "" || len(day) < len(b.End) {
+		return false
+	}
+
 	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: later dates do not begin with it, and
 	// sort after it.
-	return b.End != "" && len(day) >= len(b.End) && day[:len(b.End)] > b.End
+	return day[:len(b.End)] > b.End
 }
 
 type ruleRow struct {
@@ -154,9 +158,9 @@ type headerRow struct {
 type setRow struct {
 	Sources []string    `toml:"sources"`
 	Distros []string    `toml:"distros"`
-	First   int         `toml:"first"`
+	First   int         `toml:"first"` // branches, both ends included
 	Last    int         `toml:"last"`
-	Apart   []string    `toml:"apart"`
+	Apart   []string    `toml:"apart"` // packages with a driver's name that have versions of their own
 	Members []memberRow `toml:"members"`
 	Origin
 }

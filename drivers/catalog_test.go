@@ -219,7 +219,7 @@ func TestBranches(t *testing.T) {
 		"2028-06-30": {580},
 		"2028-07-01": nil,
 	} {
-		check.List(t, (&plan{c: c, m: hardware.Machine{Day: day}}).supported(), want, "supported on %q:", day)
+		check.List(t, (&plan{catalog: c, machine: hardware.Machine{Day: day}}).candidates(), want, "supported on %q:", day)
 	}
 }
 

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
-	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -34,34 +31,42 @@ const (
 
 // Choice is the driver for a machine, and its packages.
 type Choice struct {
-	Source      string
-	Owner       string // with SourceNone: the driver's owner; "" if there is no GPU
-	Why         string // with SourceNone: why nothing is to be installed
-	Flavour     string
-	Branch      string // 580
-	Version     string // 580.95.05; "" when only a branch is asked for: its newest version
-	Minimum     string // the driver version that the GPUs need at least; "" if none is known
-	Members     []Member
-	Extras      []string // parts of the driver that are installed only where the source has them in the driver's version
-	Apart       []string // packages with a driver's name that the source gives versions of their own
-	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
-	Repo        Repository
-	Unlisted    bool              // only the source's own lists say whether it has this version
-	Precompiled bool              // the modules are not built here
-	Shared      bool              // but once for all machines with the kernel, by gpuadm mirror; else by the distribution
-	Without     []string          // kernels without such modules, for which gpuadm installs none
-	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
-	Fabric      string            // what joins the GPUs: FabricOf
-	Reason      string            // why gpuadm chose the branch, where the spec names none
-	Guest       bool              // a guest driver of NVIDIA vGPU
-	Coherent    bool              // CPU and GPU have one memory
-	CUDA        string            // the newest CUDA major version with programs that run: 13
-	Warnings    []string
+	Source string
+	Owner  string // with SourceNone: the driver's owner; "" if there is no GPU
+	Why    string // with SourceNone: why nothing is to be installed
+
+	Flavour  string
+	Branch   string // 580
+	Version  string // 580.95.05; "" when only a branch is asked for: its newest version
+	Minimum  string // the driver version that the GPUs need at least; "" if none is known
+	Reason   string // why gpuadm chose the branch, where the spec names none
+	Unlisted bool   // only the source's own lists say whether it has this version
+
+	Members    []Member
+	Extras     []string // parts that are installed only where the source has them in the driver's version
+	OwnVersion []string // packages with a driver's name that do not have the driver's version
+	Stream     string   // of dnf's module nvidia-driver; "" where there are no streams
+	Repo       Repository
+
+	Precompiled bool     // the modules are not built on this machine
+	Shared      bool     // gpuadm mirror has built them, once for all machines; else the distribution has
+	Skipped     []string // kernels without ready-made modules, for which gpuadm installs none
+
+	// Parameters are those of the module nvidia that the machine's kind needs and the spec does not
+	// set.
+	Parameters map[string]string
+
+	Fabric   string // what joins the GPUs: FabricOf
+	Guest    bool   // a guest driver of NVIDIA vGPU
+	Coherent bool   // CPU and GPU have one memory
+	CUDA     string // the newest CUDA major version with programs that run: 13
+
+	Warnings []string
 }
 
 // Member is one package of a driver.
 type Member struct {
-	Name      string // for headers on dnf systems with the kernel's version and architecture, which dnf takes as well
+	Name      string // of headers on dnf systems with the kernel's version and architecture
 	Role      string // module, library, firmware, utils, persistenced, modprobe, fabricmanager, headers, …
 	Lockstep  bool   // its version is the driver's
 	PerKernel string // the kernel that it is for; "" for all
@@ -75,7 +80,7 @@ type Repository struct {
 	Mirror      bool     // the spec names it: its other contents are not known
 	Signed      string   // what the key signs, where the spec says it: both, metadata, packages
 	KeyURL      string   // URL, or absolute path where the spec names a key
-	Fingerprint string   // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the digest of its file
+	Fingerprint string   // 40 or 64 upper-case hex digits; or "sha256:" and the digest of the key's file
 	Component   string   // of the distribution's archive: restricted
 	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
@@ -85,46 +90,51 @@ type Repository struct {
 func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
-			return Choice{}, refuse(fmt.Sprintf("cannot manage the driver: it is left to %s", owner),
-				`write owner = "other" in [driver]: the driver is then verified, and not touched`, takeOver(owner))
+			return Choice{}, refuse(
+				fmt.Sprintf("cannot manage the driver: it is left to %s", owner),
+				`write owner = "other" in [driver]: the driver is then verified, and not touched`,
+				takeOver(owner))
 		}
 		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
 	}
+
+	// GPUs is nil where they cannot be seen: an image may be for machines with GPUs.
 	if m.GPUs != nil && len(m.GPUs) == 0 {
 		return Choice{Source: SourceNone, Why: "there is no NVIDIA GPU on the PCI bus"}, nil
 	}
-	p := plan{c: c, m: m, d: d, limits: c.limits(m)}
-	if err := p.mixed(); err != nil {
-		return Choice{}, err
+
+	p := plan{catalog: c, machine: m, spec: d, limits: c.limits(m)}
+	steps := []func() error{
+		p.checkGPUs,
+		p.checkGuest,
+		p.chooseRepository,
+		p.chooseVersion,
+		p.chooseMembers,
 	}
-	if err := p.guest(); err != nil {
-		return Choice{}, err
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return Choice{}, err
+		}
 	}
-	if err := p.from(); err != nil {
-		return Choice{}, err
-	}
-	if err := p.decide(); err != nil {
-		return Choice{}, err
-	}
-	if err := p.compose(); err != nil {
-		return Choice{}, err
-	}
-	p.choice.Repo.Component = p.components()
-	p.remark()
+
+	p.derive()
+	p.warnOfGPUs()
+	p.warnOfBranch()
+	p.warnOfVersion()
 	return p.choice, nil
 }
 
 // plan is a choice in progress.
 type plan struct {
-	c      Catalog
-	m      hardware.Machine
-	d      spec.Driver
-	limits []limit
-	repo   repositoryRow
-	branch int
-	choice Choice
+	catalog Catalog
+	machine hardware.Machine
+	spec    spec.Driver
+	limits  []limit // one for each GPU
 
-	lacking []string // why modules are not taken that are not built here: a kernel has none
+	repo    repositoryRow
+	branch  int
+	missing []string // why modules are built here: a kernel has no ready-made ones
+	choice  Choice
 }
 
 func (p *plan) warn(format string, args ...any) {
@@ -133,101 +143,80 @@ func (p *plan) warn(format string, args ...any) {
 
 func refuse(what string, try ...string) error { return &trouble.Error{What: what, Try: try} }
 
-// owner names the driver's owner; "" if that is gpuadm.
-func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
-	if m.Owner != "" {
-		return m.Owner
+// asked returns the version that was chosen, or else the branch.
+func (p *plan) asked() string { return cmp.Or(p.choice.Version, p.choice.Branch) }
+
+// derive sets the fields of the choice that follow from the others.
+func (p *plan) derive() {
+	choice := &p.choice
+	choice.Repo.Component = p.components()
+	choice.Unlisted = choice.Version != "" && choice.Source != SourceRunfile
+	_, choice.Minimum = p.minimum()
+
+	if major := p.catalog.cudaMajor(p.asked()); major > 0 {
+		choice.CUDA = strconv.Itoa(major)
 	}
-	for _, o := range c.Owners {
-		for _, id := range o.IDs {
-			if m.ID == id {
-				return o.Owner
-			}
+	for _, l := range p.limits {
+		if p.catalog.coherent(l.gpu.ID) {
+			choice.Coherent = true
 		}
-		if o.Name != "" && strings.Contains(m.Name, o.Name) {
-			return o.Owner
-		}
 	}
-	if d.Owner == "other" {
-		return otherOwner + `: the spec says owner = "other"`
-	}
-	return ""
 }
 
-// takeOver says how gpuadm gets to manage a driver that has another owner. A GPUCluster installs no
-// driver: NVIDIADriver resources install it, and one of them may be the default for all nodes.
-// Source: https://github.com/NVIDIA/gpu-operator config/crd/bases;
-// https://github.com/NVIDIA/cloud-native-docs gpu-operator/gpu-driver-configuration.rst and
-// dra-intro-install.rst.
-func takeOver(owner string) string {
-	for _, p := range platform.All() {
-		if p.Driver.TakeOver != "" && strings.HasPrefix(owner, p.Driver.Title+" (") {
-			return p.Driver.TakeOver
-		}
-	}
-	switch {
-	case strings.HasPrefix(owner, facts.GPUOperator):
-		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
-	case strings.HasPrefix(owner, facts.OSTree):
-		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
-	case strings.HasPrefix(owner, facts.EKSImage):
-		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs"
-	case strings.HasPrefix(owner, facts.CIQDriver):
-		return "or have CIQ's packages bring another branch: dnf install nvidia-dc-driver580 kmod-nvidia-dc-open580 --allowerasing. To take it over, remove them and reboot"
-	case strings.HasPrefix(owner, otherOwner):
-		return `or take it over: remove what its owner installed, and reboot; without owner = "other" in [driver], gpuadm then installs its own`
-	}
-	return "gpuadm cannot take it over on this system: have its owner install another version"
-}
-
-// otherOwner is the owner that a spec names with owner = "other".
-const otherOwner = facts.OtherOwner
-
-// remark fills in the fields that follow from the others, and adds the warnings.
-func (p *plan) remark() {
-	ch := &p.choice
-	asked := cmp.Or(ch.Version, ch.Branch)
-	if major := p.c.cudaMajor(asked); major > 0 {
-		ch.CUDA = strconv.Itoa(major)
-	}
-	_, ch.Minimum = p.highest()
-	ch.Coherent = slices.ContainsFunc(p.limits, func(l limit) bool { return p.c.coherent(l.gpu.ID) })
+// warnOfGPUs warns of GPUs that the catalog does not know, or not for certain.
+func (p *plan) warnOfGPUs() {
 	for _, l := range p.limits {
 		switch {
 		case !l.known && l.arch.Open == "must":
 			p.warn("%s is newer than this release knows: open kernel modules are taken, and it may need a newer driver", l)
 		case !l.known:
 			p.warn("%s is not known to this release, and older than Turing by its id: proprietary kernel modules are taken", l)
-		case l.row.Confidence == "low" && l.row.Min != "" && below(asked, l.row.Min):
+		case l.row.Confidence == "low" && l.row.Min != "" && below(p.asked(), l.row.Min):
 			p.warn("%s may need driver %s or newer; that is not verified", l, l.row.Min)
 		}
 	}
-	if p.m.GPUs == nil {
+
+	if p.machine.GPUs == nil {
 		p.warn("cannot see the GPUs from here: kernel modules are chosen for current GPUs")
-	}
-	ch.Unlisted = ch.Version != "" && ch.Source != SourceRunfile
-	p.remarkBranch()
-	for _, k := range p.m.Kernels {
-		if why := p.c.knownBad(ch.Version, k, ch.Flavour); ch.Version != "" && why != "" {
-			p.warn("driver %s on kernel %s: %s", ch.Version, k, why)
-		}
-	}
-	if ch.Version != "" && slices.ContainsFunc(ch.Members, func(m Member) bool { return ch.Precompiled && m.Role == "module" && !m.Lockstep }) {
-		p.warn("the signed modules' packages have the kernel's version, not the driver's: whether they are %s is known only after they are installed", ch.Version)
 	}
 }
 
-func (p *plan) remarkBranch() {
-	i := slices.IndexFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch })
-	if i >= 0 && p.d.Version == "" {
-		p.choice.Reason = p.c.Branches[i].Why
-		p.warn("no version is asked for: branch %d is taken, and its newest version: %s", p.branch, cmp.Or(p.choice.Reason, p.repo.String()+" has no other branch"))
-	}
-	switch {
-	case i < 0:
+// warnOfBranch gives the reason for a branch that the spec does not name, and warns of a branch
+// that has ended or that the catalog does not know.
+func (p *plan) warnOfBranch() {
+	row := p.catalog.branch(p.branch)
+	if row == nil {
 		p.warn("driver branch %d is not known to this release", p.branch)
 		p.choice.Unlisted = true
-	case p.c.Branches[i].ended(p.m.Day):
-		p.warn("driver branch %d ended in %s: no security fix will come for it", p.branch, p.c.Branches[i].End)
+		return
+	}
+
+	if p.spec.Version == "" {
+		p.choice.Reason = row.Why
+		p.warn("no version is asked for: branch %d is taken, and its newest version: %s",
+			p.branch, cmp.Or(row.Why, p.repo.String()+" has no other branch"))
+	}
+	if row.ended(p.machine.Day) {
+		p.warn("driver branch %d ended in %s: no security fix will come for it", p.branch, row.End)
+	}
+}
+
+// warnOfVersion warns of kernels that an exact version is known not to build for, and of modules
+// whose version is not known before they are installed.
+func (p *plan) warnOfVersion() {
+	version := p.choice.Version
+	if version == "" {
+		return
+	}
+
+	for _, kernel := range p.machine.Kernels {
+		if why := p.catalog.knownBad(version, kernel, p.choice.Flavour); why != "" {
+			p.warn("driver %s on kernel %s: %s", version, kernel, why)
+		}
+	}
+
+	kernelsVersion := func(m Member) bool { return m.Role == "module" && !m.Lockstep }
+	if p.choice.Precompiled && slices.ContainsFunc(p.choice.Members, kernelsVersion) {
+		p.warn("the signed modules' packages have the kernel's version, not the driver's: whether they are %s is known only after they are installed", version)
 	}
 }

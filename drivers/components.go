@@ -18,12 +18,13 @@ import (
 // machine does not enable.
 func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	needs := slices.Clone(c.Repo.Needs)
-	if c.Precompiled && c.Repo.URL != "" {
+	switch {
+	case c.Repo.URL == "":
+		needs = append(needs, strings.Fields(c.Repo.Component)...)
+	case c.Precompiled:
 		needs = nil // nothing is built, so DKMS is not needed
 	}
-	if c.Repo.URL == "" {
-		needs = append(needs, strings.Fields(c.Repo.Component)...)
-	}
+
 	system := packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}
 	lacks, components := dnf.Lacking(system, needs)
 	return append(lacks, apt.Lacking(system, components)...)
@@ -32,16 +33,18 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 // lacking notes, until the driver is installed, the repositories that its packages depend on and
 // this machine does not enable. It does not refuse: the machine may enable the repository under
 // another name, and a mirror may have all packages.
-func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
+func (c Choice) lacking(s spec.Driver, f facts.Facts) []string {
 	if len(f.Modules.Libraries) > 0 || c.Repo.Mirror || s.Repo.EnableNeeded {
 		return nil
 	}
-	for _, l := range c.Lacks(f) {
-		if l.Enabled {
+
+	var notes []string
+	for _, lack := range c.Lacks(f) {
+		if lack.Enabled {
 			continue
 		}
-		note := fmt.Sprintf("the driver's packages depend on %s, and this machine does not enable it: %s", l.Name, l.Try)
-		if l.Unavailable() == nil {
+		note := fmt.Sprintf("the driver's packages depend on %s, and this machine does not enable it: %s", lack.Name, lack.Try)
+		if lack.Unavailable() == nil {
 			note += "; or write enable_needed = true in [driver.repo], and gpuadm enables it until undo"
 		}
 		notes = append(notes, note)
@@ -55,7 +58,11 @@ func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
 // libnvidia-nscq-580 (resolute), nvidia-headless-550 and libnvidia-compute-595-server (noble);
 // restricted: libnvidia-compute-580-server (noble).
 func (r repositoryRow) inMultiverse(branch int, m Member) bool {
-	return m.Lockstep && slices.Contains(r.Multiverse, branch) || slices.Contains([]string{"fabricmanager", "nscq", "imex"}, m.Role)
+	switch m.Role {
+	case "fabricmanager", "nscq", "imex":
+		return true
+	}
+	return m.Lockstep && slices.Contains(r.Multiverse, branch)
 }
 
 // components names the components of the distribution's archive that have the chosen packages.
@@ -63,11 +70,17 @@ func (p *plan) components() string {
 	if p.repo.Source != SourceUbuntu {
 		return p.repo.Component
 	}
+
 	multiverse, restricted := false, false
 	for _, m := range p.choice.Members {
-		in := p.repo.inMultiverse(p.branch, m)
-		multiverse, restricted = multiverse || in, restricted || !in && (m.Lockstep || m.Role == "module")
+		switch {
+		case p.repo.inMultiverse(p.branch, m):
+			multiverse = true
+		case m.Lockstep || m.Role == "module":
+			restricted = true
+		}
 	}
+
 	switch {
 	case multiverse && restricted:
 		return p.repo.Component + " multiverse"

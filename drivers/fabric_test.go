@@ -141,7 +141,7 @@ func TestInfinibandModules(t *testing.T) {
 		}
 		d := spec.Driver{FabricManager: x.manager}
 		c := Choice{Version: "580.95.05", Source: SourceNVIDIA}
-		c.join(Load(), d, f)
+		c.addFabric(Load(), d, f)
 		var packages []string
 		for _, m := range c.Members {
 			packages = append(packages, m.Name)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -28,10 +27,10 @@ func TestGriddKeys(t *testing.T) {
 		if x.cloud != "" {
 			s = spec.Grid{}
 		}
-		got := setKeys([]byte(x.found), griddSets(s, x.cloud))
+		got := setKeys([]byte(x.found), griddKeys(s, x.cloud))
 		check.Equal(t, string(got), x.want, "%q:", x.cloud)
 		back, left, err := TakeOutKeys([]byte(x.found), got, append(got, "Theirs=1\n"...))
-		check.That(t, err == nil && left == nil && equal(imexValues(back), imexValues([]byte(x.found+"Theirs=1\n"))), "taken out: %v %v\n%s", left, err, back)
+		check.That(t, err == nil && left == nil && equal(configValues(back), configValues([]byte(x.found+"Theirs=1\n"))), "taken out: %v %v\n%s", left, err, back)
 	}
 }
 
@@ -40,7 +39,7 @@ func TestGriddKeys(t *testing.T) {
 func TestLicensed(t *testing.T) {
 	for state, says := range map[string]string{"": "", "licensed": "", "unlicensed": "it has no vGPU licence", "expired": "it has a vGPU licence that has expired"} {
 		n := drivertest.Node(t, "-- sim.toml --\n[driver]\nversion = \"580.105.08\"\n[[gpu]]\nmodel = \"T4\"\nLicence = \""+state+"\"\n")
-		_, err := licensed(facts.Facts{}).Thing.Look(t.Context(), n)
+		_, err := licensed().Thing.Look(t.Context(), n)
 		later, waits := err.(trouble.Wait)
 		check.That(t, (says != "") == waits && strings.Contains(later.For, says), "%q: %v", state, err)
 	}

@@ -33,17 +33,17 @@ func TestEditIMEX(t *testing.T) {
 		twice, _ := editIMEX(true)(got)
 		check.That(t, err == nil && string(got) == x.want && string(twice) == x.want, "%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
 		back, left, err := TakeOutKeys([]byte(x.found), got, append(got, "THEIRS=1\n"...))
-		want := imexValues([]byte(x.found + "\nTHEIRS=1\n"))
-		check.That(t, err == nil && left == nil && equal(imexValues(back), want), "%s: taken out: %v\n%s", x.name, err, back)
+		want := configValues([]byte(x.found + "\nTHEIRS=1\n"))
+		check.That(t, err == nil && left == nil && equal(configValues(back), want), "%s: taken out: %v\n%s", x.name, err, back)
 	}
 	if got, err := editIMEX(true)(nil); got != nil || err != nil {
 		t.Errorf("a file that the package is to bring: %q, %v", got, err)
 	}
 	elsewhere, _ := editIMEX(false)([]byte("IMEX_NODE_CONFIG_FILE=/srv/nodes\n"))
-	check.That(t, imexValues(elsewhere)[imexNodesFile] == "/srv/nodes", "a file of nodes that the spec does not name was taken: %s", elsewhere)
+	check.That(t, configValues(elsewhere)[imexNodesFile] == "/srv/nodes", "a file of nodes that the spec does not name was taken: %s", elsewhere)
 	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
 	got, left, err := TakeOutKeys([]byte("# c\n"), []byte(written), []byte(changed))
-	if err != nil || imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" || !slices.Equal(left, []string{`IMEX_CMD_ENABLED is "0", gpuadm had set "1"`}) {
+	if err != nil || configValues(got)[imexEnabled] != "0" || configValues(got)[imexPath] != "" || !slices.Equal(left, []string{`IMEX_CMD_ENABLED is "0", gpuadm had set "1"`}) {
 		t.Errorf("a key that was changed since, and one that is ours: %s %q %v", got, left, err)
 	}
 }

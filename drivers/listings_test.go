@@ -145,7 +145,7 @@ func TestMembersWereSeen(t *testing.T) {
 // TestFamilyKnowsTheListings wants all that listings have in the driver's version to be taken for a
 // part of the driver, and nothing else.
 func TestFamilyKnowsTheListings(t *testing.T) {
-	f := Choice{Source: SourceNVIDIA, Apart: []string{"nvidia-settings", "nvidia-modprobe", "nvidia-persistenced", "nvidia-xconfig"}}.Family()
+	f := Choice{Source: SourceNVIDIA, OwnVersion: []string{"nvidia-settings", "nvidia-modprobe", "nvidia-persistenced", "nvidia-xconfig"}}.Family()
 	others := regexp.MustCompile(`^(cuda-compat-.*|libxnvctrl.*|xorg-x11-nvidia|libnvsdm-dev.*|linux-.*|kmod-nvidia-[0-9].*)$`)
 	for _, l := range listings.All() {
 		for _, p := range l.Packages {

@@ -23,10 +23,12 @@ func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	wants := append(things.Folders("/etc/modprobe.d", "holds modprobe's settings"),
-		things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
+
+	wants := things.Folders("/etc/modprobe.d", "holds modprobe's settings")
+	wants = append(wants, things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
 	for _, kernel := range f.Kernel.Targets(f.Live) {
-		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile}, "the initial file system knows modprobe's settings"))
+		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile},
+			"the initial file system knows modprobe's settings"))
 	}
 	return append(wants, Reload(f)...), nil
 }

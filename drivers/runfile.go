@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -23,9 +24,11 @@ import (
 // gpuadm reads the state from the installer's log and from the installed files. It keeps the .run
 // file of each version that it installs, so that undo can reinstall that version.
 type runfile struct {
-	version, flavour string
-	url, sha256      string
-	via              host.Via
+	version string
+	flavour string
+	url     string
+	sha256  string // of the file
+	via     host.Via
 }
 
 const (
@@ -39,7 +42,13 @@ const (
 
 // RunfileWant wants the driver installed by NVIDIA's installer.
 func RunfileWant(c Choice, sha256 string, via host.Via) converge.Want {
-	r := runfile{c.Version, c.Flavour, c.Repo.URL, sha256, via}
+	r := runfile{
+		version: c.Version,
+		flavour: c.Flavour,
+		url:     c.Repo.URL,
+		sha256:  sha256,
+		via:     via,
+	}
 	return converge.Want{
 		Thing:  r,
 		Why:    "NVIDIA's own installer; to run it is to accept NVIDIA's licence",
@@ -80,61 +89,84 @@ func ByInstaller(v host.View) (converge.State, error) {
 	log, err := v.ReadFile(installerLog)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
+
 	first, files, _ := strings.Cut(string(log), "\n")
-	m := loggedVersion().FindStringSubmatch(strings.TrimSpace(first))
-	if m == nil {
+	match := loggedVersion().FindStringSubmatch(strings.TrimSpace(first))
+	if match == nil {
 		return "unknown, " + installerLog + " does not say which", nil
 	}
-	state := m[1]
-	if flavour, err := sourceFlavour(v, m[1]); err != nil {
+	version := match[1]
+	flavour, err := sourceFlavour(v, version)
+	if err != nil {
 		return "", err
-	} else if flavour != "" {
+	}
+	state := version
+	if flavour != "" {
 		state += " " + flavour
 	}
-	for _, whole := range []func(host.View, string, string) (string, error){libraryProblem, uninstallerProblem} {
-		if problem, err := whole(v, m[1], files); err != nil || problem != "" {
-			return converge.State(state + ", " + problem), err
-		}
+
+	problem, err := libraryProblem(v, version, files)
+	if err == nil && problem == "" {
+		problem, err = uninstallerProblem(v)
 	}
-	return converge.State(state), nil
+	if problem != "" {
+		state += ", " + problem
+	}
+	return converge.State(state), err
 }
 
 // libraryProblem checks that the library by which all others talk to the driver is still the
-// installer's: a package may have replaced it. A line "1: PATH" of the log names an installed file.
+// installer's: a package may have replaced it. files are the lines of the log after the first.
 func libraryProblem(v host.View, version, files string) (string, error) {
-	for line := range strings.Lines(files) {
-		number, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if number != "1" || path.Base(name) != "libnvidia-ml.so."+version || strings.Contains(name, "32") || strings.Contains(name, "i386") {
-			continue
-		}
-		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
-			return name + " is gone", nil
-		} else if err != nil {
-			return "", err
-		}
-		link := path.Dir(name) + "/libnvidia-ml.so.1"
-		is, err := v.Resolve(link) // for a missing link it returns the name
-		switch {
-		case err != nil || is == link:
-			return link + " is gone", nil
-		case path.Base(is) != path.Base(name):
-			return link + " leads to " + path.Base(is), nil
-		}
-		return "", nil
+	name := loggedLibrary(version, files)
+	if name == "" {
+		return "no libnvidia-ml.so." + version + " was installed", nil
 	}
-	return "no libnvidia-ml.so." + version + " was installed", nil
-}
 
-func uninstallerProblem(v host.View, _, _ string) (string, error) {
-	if _, err := v.Lstat(uninstaller); errors.Is(err, fs.ErrNotExist) {
-		return uninstaller + " is gone", nil
-	} else if err != nil {
+	_, err := v.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return name + " is gone", nil
+	}
+	if err != nil {
 		return "", err
 	}
+
+	link := path.Dir(name) + "/libnvidia-ml.so.1"
+	target, err := v.Resolve(link) // for a missing link it returns the name
+	switch {
+	case err != nil || target == link:
+		return link + " is gone", nil
+	case path.Base(target) != path.Base(name):
+		return link + " leads to " + path.Base(target), nil
+	}
 	return "", nil
+}
+
+// loggedLibrary returns the 64-bit NVML library that the installer has installed, "" if its log
+// names none. A line "1: PATH" of the log names an installed file.
+func loggedLibrary(version, files string) string {
+	for line := range strings.Lines(files) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if number != "1" || path.Base(name) != "libnvidia-ml.so."+version {
+			continue
+		}
+		if !strings.Contains(name, "32") && !strings.Contains(name, "i386") {
+			return name
+		}
+	}
+	return ""
+}
+
+func uninstallerProblem(v host.View) (string, error) {
+	_, err := v.Lstat(uninstaller)
+	if errors.Is(err, fs.ErrNotExist) {
+		return uninstaller + " is gone", nil
+	}
+	return "", err
 }
 
 // sourceFlavour returns the flavour of the modules' source, by the licence that nv.c declares, or
@@ -145,30 +177,33 @@ func sourceFlavour(v host.View, version string) (string, error) {
 		text, err := v.ReadFile("/usr/src/nvidia-" + version + "/nvidia/" + name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		} else if err != nil {
+		}
+		if err != nil {
 			return "", err
 		}
-		if m := sourceLicense().FindSubmatch(text); m != nil {
-			return facts.ModuleFile{License: string(m[1])}.Flavour(), nil
+		if match := sourceLicense().FindSubmatch(text); match != nil {
+			return facts.ModuleFile{License: string(match[1])}.Flavour(), nil
 		}
 	}
 	return "", nil
 }
 
-// runfileOf returns the path of a version's kept installer; "" if there is none.
-func runfileOf(v host.View, version string) (string, error) {
+// keptFile returns the path of a version's kept installer; "" if there is none.
+func keptFile(v host.View, version string) (string, error) {
 	names, err := v.ReadDir(Runfiles)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	for _, n := range names {
-		if of, _, _ := strings.Cut(n, "-"); of == version && strings.HasSuffix(n, ".run") {
-			return path.Join(Runfiles, n), nil
+
+	for _, name := range names {
+		if strings.HasPrefix(name, version+"-") && strings.HasSuffix(name, ".run") {
+			return path.Join(Runfiles, name), nil
 		}
 	}
 	return "", nil
 }
 
+// versionIn returns the version of a state: 580.95.05 of "580.95.05 open".
 func versionIn(state converge.State) string {
 	version, _, _ := strings.Cut(string(state), " ")
 	return strings.TrimSuffix(version, ",")
@@ -180,16 +215,21 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 	if after == "" {
 		return nil
 	}
-	if was := versionIn(before); was != "" && was != r.version {
-		if kept, err := runfileOf(v, was); err != nil {
+
+	was := versionIn(before)
+	if was != "" && was != r.version {
+		kept, err := keptFile(v, was)
+		if err != nil {
 			return err
-		} else if kept == "" {
+		}
+		if kept == "" {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot install driver %s in place of %s: that one was installed with NVIDIA's installer outside gpuadm, and gpuadm could not roll back to it", r.version, was),
 				Try:  []string{"nvidia-uninstall --silent, then apply again"},
 			}
 		}
 	}
+
 	names, err := driverPackages(ctx, v)
 	if err != nil {
 		return err
@@ -201,52 +241,57 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 			Try:     []string{"remove the packages", `or write source = "auto" in [driver], to go on with packages`},
 		}
 	}
-	return roomAt(v, Runfiles, runfileSize, "NVIDIA's installer")
+
+	return checkRoom(v, Runfiles, runfileSize, "NVIDIA's installer")
 }
 
 // driverPackages names the driver's packages that are installed.
 func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	var argv []string
-	patterns := []string{"nvidia-*", "libnvidia-*", "xserver-xorg-video-nvidia*", "cuda-drivers*", "kmod-nvidia*"}
+	patterns := []string{
+		"nvidia-*", "libnvidia-*", "xserver-xorg-video-nvidia*",
+		"cuda-drivers*", "kmod-nvidia*",
+	}
 	switch facts.DatabaseOf(v) {
 	case "dpkg":
-		argv = append([]string{"dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"}, patterns...)
+		argv = []string{"dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"}
 	case "rpm":
-		argv = append([]string{"rpm", "--query", "--all", "--queryformat=installed %{NAME}\\n"}, patterns...)
+		argv = []string{"rpm", "--query", "--all", "--queryformat=installed %{NAME}\\n"}
 	default:
 		return nil, nil
 	}
-	out, err := v.Ask(ctx, argv...)
+
+	out, err := v.Ask(ctx, append(argv, patterns...)...)
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) && ce.Code == 1 {
 		err = nil // dpkg-query fails if one of the patterns matches no package
 	}
 	if errors.As(err, new(host.Later)) {
 		return nil, nil
 	}
+
 	var names []string
 	for line := range strings.Lines(string(out)) {
 		state, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if state == "installed" && !besideDriver(name) {
+		if state == "installed" && !onlyNamedAlike(name) {
 			names = append(names, name)
 		}
 	}
 	return names, err
 }
 
-// besideDriver says whether a package is named like the driver's but has none of its files: the
+// onlyNamedAlike says whether a package is named like the driver's but has none of its files: the
 // container toolkit, and Debian's tools that name the driver for a GPU and that remove the
 // installer's leftovers.
-func besideDriver(name string) bool {
-	for _, part := range []string{"container", "nvidia-detect", "nvidia-support", "nvidia-installer-cleanup", "nvidia-gds", "nvidia-fs"} {
-		if strings.Contains(name, part) {
-			return true
-		}
+func onlyNamedAlike(name string) bool {
+	parts := []string{
+		"container", "nvidia-detect", "nvidia-support",
+		"nvidia-installer-cleanup", "nvidia-gds", "nvidia-fs",
 	}
-	return false
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // digestOf is the SHA-256 of a file, which may be larger than ReadFile takes.
 func digestOf(v host.View, name string) (string, error) {
-	is, err := packages.Digest(v, name)
-	return is.SHA256, err
+	digest, err := packages.Digest(v, name)
+	return digest.SHA256, err
 }

@@ -44,198 +44,252 @@ func (r repositoryRow) arch(of string) string {
 	return ""
 }
 
-// offers says whether the row is for an os-release's ID and VERSION_ID.
-func (r repositoryRow) offers(id, version string) bool {
-	return slices.Contains(r.IDs, id) && (r.Version == "*" || version == r.Version || strings.HasPrefix(version, r.Version+"."))
+// serves says whether the row is for an os-release's ID and VERSION_ID.
+func (r repositoryRow) serves(id, version string) bool {
+	if !slices.Contains(r.IDs, id) {
+		return false
+	}
+	return r.Version == "*" || version == r.Version || strings.HasPrefix(version, r.Version+".")
 }
+
+// onlyOneBranch says whether the repository has the branch First and no other.
+func (r repositoryRow) onlyOneBranch() bool { return r.First > 0 && r.First == r.Last }
 
 // repositories returns the rows for the machine's distribution, or else for the first distribution
 // in its ID_LIKE, which like then names.
 func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like string) {
-	for i, id := range append([]string{m.ID}, m.Like...) {
-		for _, r := range c.Repositories {
-			if r.offers(id, m.Version) && (i == 0 || r.Version != "*") {
-				rows = append(rows, r)
-			}
-		}
+	if rows := c.repositoriesOf(m.ID, m.Version); len(rows) > 0 {
+		return rows, ""
+	}
+
+	for _, like := range m.Like {
+		rows := c.repositoriesOf(like, m.Version)
+		// A row for every version is for the distribution itself: it says nothing of one like it.
+		rows = slices.DeleteFunc(rows, func(r repositoryRow) bool { return r.Version == "*" })
 		if len(rows) > 0 {
-			if i > 0 {
-				like = id
-			}
 			return rows, like
 		}
 	}
 	return nil, ""
 }
 
-// from chooses the repository of the packages. It never mixes sources, since some of their packages
-// replace each other.
-func (p *plan) from() error {
-	if p.m.Arch == "" {
-		return refuse("cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
+// repositoriesOf returns the rows for an os-release's ID and VERSION_ID.
+func (c Catalog) repositoriesOf(id, version string) []repositoryRow {
+	var rows []repositoryRow
+	for _, row := range c.Repositories {
+		if row.serves(id, version) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// chooseRepository chooses the repository of the packages. It never mixes sources, since some of
+// their packages replace each other.
+func (p *plan) chooseRepository() error {
+	if p.machine.Arch == "" {
+		return refuse(
+			"cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
 			"make sure that the folder is the root of an image")
 	}
-	if p.d.Source == SourceRunfile {
-		return p.fromRunfile()
+	if p.spec.Source == SourceRunfile {
+		return p.chooseRunfile()
 	}
-	rows, like := p.c.repositories(p.m)
+
+	rows, like := p.catalog.repositories(p.machine)
 	if len(rows) == 0 {
-		return refuse(fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
+		return refuse(
+			fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
 			`write source = "runfile" and a version in [driver], or owner = "other" if another tool installs the driver`)
 	}
-	r, err := p.pick(rows)
+	row, err := p.pickRepository(rows)
 	if err != nil {
 		return err
 	}
-	p.repo = r
+
 	if like != "" {
-		p.warn("%s is like %s, says its os-release: the packages of %s are taken", p.system(), like, r.Name)
+		p.warn("%s is like %s, says its os-release: the packages of %s are taken", p.system(), like, row.Name)
 	}
-	p.choice.Source = r.Source
-	p.choice.Repo = Repository{Distro: r.Name, Arch: r.arch(p.m.Arch), Component: r.Component, Needs: slices.Clone(r.Needs)}
-	return p.trust()
+	p.repo = row
+	p.choice.Source = row.Source
+	p.choice.Repo = Repository{
+		Distro:    row.Name,
+		Arch:      row.arch(p.machine.Arch),
+		Component: row.Component,
+		Needs:     slices.Clone(row.Needs),
+	}
+	return p.setURLAndKey()
 }
 
+// system names the machine's operating system: ubuntu 24.04.
 func (p *plan) system() string {
-	return strings.TrimSpace(p.m.ID + " " + p.m.Version)
+	return strings.TrimSpace(p.machine.ID + " " + p.machine.Version)
 }
 
-// pick takes the row that the spec's source asks for; auto is NVIDIA's, then the distribution's.
-func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
-	var unfit, refused []repositoryRow
-	for _, vendor := range []bool{true, false} {
-		for _, r := range rows {
-			if vendor != (r.Source == SourceNVIDIA) {
-				continue
-			}
-			switch p.d.Source {
-			case "nvidia":
-				if !vendor {
-					continue
-				}
-			case "distro":
-				if vendor {
-					continue
-				}
-			}
-			if r.Refused != "" {
-				refused = append(refused, r)
-				continue
-			}
-			if r.arch(p.m.Arch) == "" {
-				unfit = append(unfit, r)
-				continue
-			}
-			if len(unfit) > 0 {
-				p.warn("%s has no packages for %s: those of %s are taken", unfit[0], p.m.Arch, r)
-			}
-			return r, nil
+// requested lists the rows that the spec's source allows; with auto NVIDIA's, then the
+// distribution's.
+func (p *plan) requested(rows []repositoryRow) []repositoryRow {
+	var vendors, distros []repositoryRow
+	for _, row := range rows {
+		if row.Source == SourceNVIDIA {
+			vendors = append(vendors, row)
+		} else {
+			distros = append(distros, row)
 		}
 	}
-	if len(refused) > 0 && len(unfit) == 0 {
+
+	switch p.spec.Source {
+	case "nvidia":
+		return vendors
+	case "distro":
+		return distros
+	}
+	return append(vendors, distros...)
+}
+
+// pickRepository takes the first requested row that has packages for the machine.
+func (p *plan) pickRepository(rows []repositoryRow) (repositoryRow, error) {
+	var otherArch, refused []repositoryRow
+	for _, row := range p.requested(rows) {
+		switch {
+		case row.Refused != "":
+			refused = append(refused, row)
+		case row.arch(p.machine.Arch) == "":
+			otherArch = append(otherArch, row)
+		default:
+			if len(otherArch) > 0 {
+				p.warn("%s has no packages for %s: those of %s are taken", otherArch[0], p.machine.Arch, row)
+			}
+			return row, nil
+		}
+	}
+
+	switch {
+	case len(otherArch) > 0:
+		p.repo = otherArch[0]
+		why := "it has no packages for " + p.machine.Arch
+		if p.repo.Source == SourceNVIDIA {
+			why = "NVIDIA publishes no packages for " + p.machine.Arch + " there"
+		}
+		return repositoryRow{}, p.refuse(fmt.Sprintf("cannot install from %s: %s", p.repo, why))
+	case len(refused) > 0:
 		p.repo = refused[0]
-		return p.repo, p.refuse(fmt.Sprintf("cannot install from %s: %s", p.repo, p.repo.Refused),
+		return repositoryRow{}, p.refuse(
+			fmt.Sprintf("cannot install from %s: %s", p.repo, p.repo.Refused),
 			`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
 	}
-	if len(unfit) > 0 {
-		why := "it has no packages for " + p.m.Arch
-		if unfit[0].Source == SourceNVIDIA {
-			why = "NVIDIA publishes no packages for " + p.m.Arch + " there"
-		}
-		p.repo = unfit[0]
-		return repositoryRow{}, p.refuse(fmt.Sprintf("cannot install from %s: %s", unfit[0], why))
-	}
+
 	where := "NVIDIA has no repository for it"
-	if p.d.Source == "distro" {
+	if p.spec.Source == "distro" {
 		where = "its own archive has none that is known"
 	}
-	return repositoryRow{}, refuse(fmt.Sprintf("cannot install a driver on %s from source = %q: %s", p.system(), p.d.Source, where),
+	return repositoryRow{}, refuse(
+		fmt.Sprintf("cannot install a driver on %s from source = %q: %s", p.system(), p.spec.Source, where),
 		`write source = "auto" in [driver]`)
 }
 
-// trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is
-// known.
-func (p *plan) trust() error {
+// setURLAndKey takes URL and key from the spec's mirror, or else the vendor's with a fingerprint
+// that is known.
+func (p *plan) setURLAndKey() error {
 	repo := &p.choice.Repo
-	if mirror := p.d.Repo; mirror.URL != "" {
-		repo.URL, repo.KeyURL, repo.Fingerprint, repo.Mirror, repo.Signed = mirror.URL, mirror.Key, mirror.Fingerprint, true, mirror.Signature
+	if mirror := p.spec.Repo; mirror.URL != "" {
+		repo.URL = mirror.URL
+		repo.KeyURL = mirror.Key
+		repo.Fingerprint = mirror.Fingerprint
+		repo.Signed = mirror.Signature
+		repo.Mirror = true
 		return nil
 	}
 	if p.repo.URL == "" {
 		return nil // the distribution's own repository, which brings its keys
 	}
-	repo.URL = strings.ReplaceAll(strings.ReplaceAll(p.repo.URL, "{arch}", repo.Arch), "{version}", p.m.Version)
+
+	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.machine.Version).Replace(p.repo.URL)
 	if p.repo.Key == "" {
-		return refuse(fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
+		return refuse(
+			fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
 			fmt.Sprintf(`find the key in %s, compare its fingerprint with a fingerprint that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))
 	}
+
 	repo.KeyURL = repo.URL + p.repo.Key + ".pub"
-	for _, k := range p.c.Keys {
+	for _, key := range p.catalog.Keys {
 		switch {
-		case k.Name != p.repo.Key:
-		case k.Fingerprint != "":
-			repo.Fingerprint = k.Fingerprint
+		case key.Name != p.repo.Key:
+		case key.Fingerprint != "":
+			repo.Fingerprint = key.Fingerprint
 		default:
-			repo.Fingerprint = "sha256:" + k.SHA256
+			repo.Fingerprint = "sha256:" + key.SHA256
 		}
 	}
 	return nil
 }
 
-// runfileRow is NVIDIA's installer as a repository.
+// runfileRow describes NVIDIA's installer as a repository.
 func (p *plan) runfileRow() repositoryRow {
-	row := p.c.Runfiles[0]
-	return repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+	row := p.catalog.Runfiles[0]
+	return repositoryRow{
+		Source: SourceRunfile,
+		Name:   SourceRunfile,
+		AMD64:  row.AMD64,
+		ARM64:  row.ARM64,
+		Family: p.packager(),
+	}
 }
 
-// fromRunfile settles NVIDIA's installer, which is one file for one version.
-func (p *plan) fromRunfile() error {
-	if len(p.c.Runfiles) == 0 {
+// chooseRunfile chooses NVIDIA's installer, which is one file for one version.
+func (p *plan) chooseRunfile() error {
+	if len(p.catalog.Runfiles) == 0 {
 		return refuse("internal error: the catalog has no runfiles")
 	}
-	row := p.c.Runfiles[0]
+
 	p.repo = p.runfileRow()
-	if !strings.Contains(p.d.Version, ".") {
+	if !strings.Contains(p.spec.Version, ".") {
 		return p.refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none")
 	}
-	arch := p.repo.arch(p.m.Arch)
+	arch := p.repo.arch(p.machine.Arch)
 	if arch == "" {
-		return refuse(fmt.Sprintf("cannot install a runfile: NVIDIA publishes none for %s", p.m.Arch), `write source = "auto" in [driver]`)
+		return refuse(
+			fmt.Sprintf("cannot install a runfile: NVIDIA publishes none for %s", p.machine.Arch),
+			`write source = "auto" in [driver]`)
 	}
-	url := strings.NewReplacer("{arch}", arch, "{v}", p.d.Version).Replace(row.URL)
-	if mirror := p.d.Repo.URL; mirror != "" {
+
+	url := strings.NewReplacer("{arch}", arch, "{v}", p.spec.Version).Replace(p.catalog.Runfiles[0].URL)
+	if mirror := p.spec.Repo.URL; mirror != "" {
 		url = strings.TrimRight(mirror, "/") + "/" + path.Base(url)
 	}
-	if p.d.Runfile.URL != "" {
-		url = p.d.Runfile.URL
+	if p.spec.Runfile.URL != "" {
+		url = p.spec.Runfile.URL
 	}
+
 	p.choice.Source = SourceRunfile
 	p.choice.Repo = Repository{URL: url, Arch: arch}
 	return nil
 }
 
-// family returns the packager, apt or dnf, which decides the names of the build tools; "" if
-// neither is known.
-func (p *plan) family() string {
-	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
+// packager returns the machine's packager, apt or dnf, which decides the names of the build tools;
+// "" if neither is known.
+func (p *plan) packager() string {
+	if rows, _ := p.catalog.repositories(p.machine); len(rows) > 0 {
 		return rows[0].Family
 	}
-	if by := (facts.OS{ID: p.m.ID, Like: p.m.Like}).Packager(); !by.Foreign {
-		return by.Name
+
+	by := facts.OS{ID: p.machine.ID, Like: p.machine.Like}.Packager()
+	if by.Foreign {
+		return ""
 	}
-	return ""
+	return by.Name
 }
 
-// published says why the repository does not have a branch, "" if it does.
-func (p *plan) published(branch int, asked string) string {
-	r := p.repo
+// notInRepository says why the repository does not have a branch, "" if it does.
+func (p *plan) notInRepository(branch int, asked string) string {
+	row := p.repo
 	switch {
-	case r.First > 0 && r.First == r.Last && branch != r.First:
-		return fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First)
-	case r.First > 0 && branch < r.First:
-		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First)
-	case r.Last > 0 && branch > r.Last:
-		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last)
+	case row.onlyOneBranch() && branch != row.First:
+		return fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, row, row.First)
+	case row.First > 0 && branch < row.First:
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, row, row.First)
+	case row.Last > 0 && branch > row.Last:
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, row, row.Last)
 	}
 	return ""
 }

@@ -91,7 +91,7 @@ func (o Owner) String() string { return o.Name + " (" + o.Why + ")" }
 
 // driverOwner says who else brings the driver, by signs on the machine. For distributions that
 // bring one os-release is the sign: owners in drivers/catalog/repositories.toml. What an operator
-// can do about an owner is in takeOver (drivers/choose.go).
+// can do about an owner is in takeOver (drivers/owner.go).
 func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !l.v.Live() {
 		return l.eksImage() // what is in /run is this boot's
