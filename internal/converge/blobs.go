@@ -11,9 +11,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// blobsFolder has a file for each content that undo may need, named by its SHA-256.
+const blobsFolder = Home + "/blobs"
+
 // Blob returns the bytes kept under a SHA-256 in hex.
 func Blob(v host.View, sha string) ([]byte, error) {
-	data, err := v.ReadFile(path.Join(Home, "blobs", sha))
+	data, err := v.ReadFile(path.Join(blobsFolder, sha))
 	if err == nil && digest(data) != sha {
 		err = fmt.Errorf("cannot use blob %s: its bytes have changed", sha)
 	}
@@ -24,13 +27,14 @@ func digest(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) 
 
 // keep stores the bytes that the change's states name, before the journal names them.
 func keep(h host.Host, t Thing, c Change) error {
-	st, ok := t.(Stored)
+	stored, ok := t.(Stored)
 	if !ok {
 		return nil
 	}
+
 	missing := map[string][]byte{}
-	for _, s := range []State{c.Before, c.After} {
-		data, err := st.Bytes(h, s)
+	for _, state := range []State{c.Before, c.After} {
+		data, err := stored.Bytes(h, state)
 		if err != nil {
 			return err
 		}
@@ -42,64 +46,74 @@ func keep(h host.Host, t Thing, c Change) error {
 			missing[sha] = data
 		}
 	}
+
 	if len(missing) == 0 {
 		return nil
 	}
-	return h.WriteFiles(Home+"/blobs", missing, host.Attr{Mode: 0o600})
+	return h.WriteFiles(blobsFolder, missing, host.Attr{Mode: 0o600})
 }
 
-// prune removes what was kept for changes that no undo can revert any more; nothing if lines of the
-// journal are damaged, since they may need it. If it cannot remove a file, it reports that and
-// continues: a copy too many is no reason to refuse an apply or an undo.
+// load has a Stored thing read the bytes that a state names; it fails if they are lost.
+func load(v host.View, t Thing, state State) error {
+	stored, ok := t.(Stored)
+	if !ok {
+		return nil
+	}
+
+	_, err := stored.Bytes(v, state)
+	return err
+}
+
+// prune removes what was kept for changes that no undo can revert any more. It removes nothing if
+// lines of the journal are damaged, since they may need it. If it cannot remove a file, it reports
+// that and continues: a copy too many is no reason to refuse an apply or an undo.
 func (r *run) prune(ctx context.Context) {
-	if len(r.j.Damaged) > 0 || len(r.j.Records) == 0 {
+	if len(r.journal.Damaged) > 0 || len(r.journal.Records) == 0 {
 		return
 	}
+
 	var needed []Change
-	for _, run := range r.j.Runs() {
+	for _, run := range r.journal.Runs() {
 		if !run.settled() {
 			needed = append(needed, run.Makes...)
 		}
 	}
+
 	errs := r.pruneBlobs(needed)
-	if r.Prune != nil {
-		errs = append(errs, r.Prune(ctx, r.h, needed))
+	if r.engine.Prune != nil {
+		errs = append(errs, r.engine.Prune(ctx, r.host, needed))
 	}
 	if err := host.Join(errs...); err != nil {
-		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot remove what no undo needs any more: %v", err)})
+		text := fmt.Sprintf("cannot remove what no undo needs any more: %v", err)
+		r.event(Event{What: Remains, Text: text})
 	}
 }
 
 // pruneBlobs removes the blobs that no state of the changes names. A kind that this gpuadm does not
 // know may need any of them.
 func (r *run) pruneBlobs(needed []Change) (errs []error) {
-	blobs, err := r.h.ReadDir(Home + "/blobs")
+	blobs, err := r.host.ReadDir(blobsFolder)
 	if err != nil || len(blobs) == 0 {
 		return nil
 	}
+
 	named := map[string]bool{}
 	for _, c := range needed {
-		t, err := r.ThingOf(c.Ref)
+		t, err := r.engine.ThingOf(c.Ref)
 		if err != nil {
 			return nil
 		}
-		if st, ok := t.(Stored); ok {
-			named[st.Digest(c.Before)], named[st.Digest(c.After)] = true, true
+		if stored, ok := t.(Stored); ok {
+			named[stored.Digest(c.Before)] = true
+			named[stored.Digest(c.After)] = true
 		}
 	}
+
 	for _, sha := range blobs {
-		if len(sha) == len(digest(nil)) && !named[sha] {
-			errs = append(errs, r.h.Remove(path.Join(Home, "blobs", sha)))
+		isBlob := len(sha) == len(digest(nil))
+		if isBlob && !named[sha] {
+			errs = append(errs, r.host.Remove(path.Join(blobsFolder, sha)))
 		}
 	}
 	return errs
-}
-
-// load has a Stored thing read the bytes that a state names; it fails if they are lost.
-func load(v host.View, t Thing, s State) error {
-	if st, ok := t.(Stored); ok {
-		_, err := st.Bytes(v, s)
-		return err
-	}
-	return nil
 }

@@ -15,7 +15,7 @@ import (
 // the arguments of that undo.
 func obstacles(steps []step, to string, leave []string) error {
 	t := &trouble.Error{}
-	var all []string
+	var whys []string
 	for _, s := range steps {
 		if !s.blocked() {
 			continue
@@ -24,37 +24,51 @@ func obstacles(steps []step, to string, leave []string) error {
 		if t.Err == nil || !trouble.Passes(s.err) {
 			t.Err = s.err
 		}
+
 		why := s.Cannot
-		if s.unseen { // an API server that is down is one reason for dozens of labels
-			same := slices.Clone(steps)
-			same = slices.DeleteFunc(same, func(o step) bool { return !o.blocked() || !o.unseen || o.err.Error() != s.err.Error() })
-			if w := (trouble.Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
-				why = w.For
-			} else {
-				why = s.err.Error()
-			}
-			why = fmt.Sprintf("cannot read the state of %s: %s", names(changes(same)), why)
+		if s.unseen {
+			why = whyUnseen(steps, s.err)
 		}
-		if slices.Contains(all, why) {
+		if slices.Contains(whys, why) {
 			continue
 		}
-		all = append(all, why)
-		t.Because, t.Try = also(t.Because, s.Because...), also(t.Try, s.Try...)
+		whys = append(whys, why)
+		t.Because = appendUnique(t.Because, s.Because...)
+		t.Try = appendUnique(t.Try, s.Try...)
 	}
-	if len(all) == 0 {
+	if len(whys) == 0 {
 		return nil
 	}
-	t.What = all[0]
-	t.Because = append(append(all[1:], t.Because...), nothingTouched)
+
+	t.What = whys[0]
+	t.Because = slices.Concat(whys[1:], t.Because, []string{nothingTouched})
 	if trouble.Passes(t.Err) && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}
 	}
-	t.Try = append(t.Try, "undo the rest: "+undoing(to, leave))
+	t.Try = append(t.Try, "undo the rest: "+undoCommand(to, leave))
 	return t
 }
 
-// undoing is the command line of an undo that leaves some things.
-func undoing(to string, leave []string) string { return trouble.Command(UndoOf(to, leave)) }
+// whyUnseen names all steps whose state cannot be read for the same reason: an API server that is
+// down is one reason for dozens of labels.
+func whyUnseen(steps []step, err error) string {
+	var unseen []Change
+	for _, s := range steps {
+		if s.blocked() && s.unseen && s.err.Error() == err.Error() {
+			unseen = append(unseen, s.Change)
+		}
+	}
+
+	why := err.Error()
+	var wait trouble.Wait
+	if errors.As(err, &wait) && wait.Error() == why {
+		why = wait.For
+	}
+	return fmt.Sprintf("cannot read the state of %s: %s", names(unseen), why)
+}
+
+// undoCommand is the command line of an undo that leaves some things.
+func undoCommand(to string, leave []string) string { return trouble.Command(UndoOf(to, leave)) }
 
 // UndoOf is the verb of an undo that leaves some things, with its flags.
 func UndoOf(to string, leave []string) string {

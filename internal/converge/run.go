@@ -17,17 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// ErrStopped reports that a run was asked to stop between two changes. The next run continues it.
-var ErrStopped = errors.New("stopped as asked; the same command continues from here")
-
 // Result says how an apply or undo ended.
 type Result struct {
-	Run      string   `json:"run,omitempty"`      // "" if there was nothing to do
+	Run      string   `json:"run,omitempty"`      // "" if it had nothing to do
 	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
 	Made     []Change `json:"made,omitempty"`
 	Deferred []Change `json:"deferred,omitempty"` // for the last line
 	Left     []Change `json:"left,omitempty"`     // undo: what stays
-	Damaged  []int    `json:"damaged,omitempty"`  // undo: lines of the journal that cannot be read: it did not know their changes
+	Damaged  []int    `json:"damaged,omitempty"`  // undo: the journal's lines that cannot be read, so that it did not know their changes
 	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
 	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last
@@ -38,22 +35,29 @@ type Result struct {
 
 // run is one apply or undo at work.
 type run struct {
-	*Engine
-	h  host.Host
-	j  Journal
-	id string
-	at string // the name of the stage at work
+	engine  *Engine
+	host    host.Host
+	journal Journal
+	id      string
+	boot    string       // the kernel's boot id
+	facts   *facts.Facts // gathered since this run last changed something; nil: not yet
+	result  Result
+
+	cut  Run  // the last run, if it has no end
+	open bool // whether such a run exists
+
+	stage string // the name of the stage at work
 	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does
 	// not stop at a full disk.
-	doing      What
-	unsure     bool   // a write to the journal failed: its line may be there or not, and its change may not have been made
-	makeResult string // the Result of the next make record: resumed for the first one of a run that continues one cut short; else ""
-	unmade     []key  // files that could not be written: each has its Before, so its Followers are not affected
-	cut        Run    // the last run, if it has no end
-	open       bool   // whether there is such a run
-	boot       string
-	facts      *facts.Facts // gathered since this run last changed something; nil: not yet
-	Result
+	doing  What
+	unmade []key // files that could not be written: each has its Before, so its Followers are not affected
+
+	// unsure: a write to the journal failed. Its line may be in the file or not, and its change may
+	// not have been made.
+	unsure bool
+	// makeResult is the Result of the next make record: resumed for the first one of a run that
+	// continues one cut short; else "".
+	makeResult string
 }
 
 // resume takes the machine's run lock, reads its journal, removes what a killed run left half made,
@@ -65,208 +69,325 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	e.validated.Clear() // a Validator that did not answer in the last run may answer now
-	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: host.BootID(h), doing: Made}
-	if r.j.Refused != nil {
+	r := &run{engine: e, host: h, journal: ReadJournal(h), boot: host.BootID(h), doing: Made}
+	if r.journal.Refused != nil {
 		unlock()
-		return nil, nil, r.j.Refused
+		return nil, nil, r.journal.Refused
 	}
+
 	end := unlock
-	if text := r.j.damage(h); text != "" {
-		end = func() { // read again, since compacting changes the numbers of the lines
-			r.event(Event{What: Damaged, Text: cmp.Or(ReadJournal(h).damage(h), text)})
+	damage := r.journal.damage(h)
+	if damage != "" {
+		end = func() {
+			// Compacting changes the numbers of the lines.
+			now := ReadJournal(h).damage(h)
+			r.event(Event{What: Damaged, Text: cmp.Or(now, damage)})
 			unlock()
 		}
 	}
-	r.cut, r.open = r.j.unfinished()
-	if err := r.sweep(); err != nil {
-		unlock()
-		return nil, nil, err
+
+	r.cut, r.open = r.journal.unfinished()
+	r.sweep()
+	if r.journal.Torn > 0 {
+		text := fmt.Sprintf("a power cut has torn line %d of %s; its change was not made", r.journal.Torn, journalFile)
+		r.event(Event{What: Healed, Text: text})
+		_ = r.journal.rewrite(h, r.journal.Records) // where the disk is full, the next run does it
 	}
-	if r.j.Torn > 0 {
-		r.event(Event{What: Healed, Text: fmt.Sprintf("a power cut has torn line %d of %s; its change was not made", r.j.Torn, journalFile)})
-		_ = r.j.rewrite(h, r.j.Records) // where there is no room for that, the next run does it
-	}
-	r.j.compact(h)
+	r.journal.compact(h)
 	return r, end, nil
 }
 
-// sweep removes temporary files, which a killed run may have left in gpuadm's own folders and
-// beside what it was making.
-func (r *run) sweep() error {
-	if r.j.Newer > 0 {
-		return nil
+// sweep removes temporary files, which a killed run may have left in gpuadm's own folders and next
+// to what it was making. A folder that cannot be swept is no reason to stop.
+func (r *run) sweep() {
+	if r.journal.Newer > 0 {
+		return
 	}
-	var folders []string
+
+	for _, folder := range append(r.foldersToSweep(), Home, blobsFolder) {
+		if err := r.host.Sweep(folder); err != nil {
+			r.event(Event{What: Remains, Text: err.Error()})
+		}
+	}
+}
+
+// foldersToSweep are the folders that runs have written to, back to the last run that succeeded: a
+// failing disk may have kept later runs from sweeping.
+func (r *run) foldersToSweep() (folders []string) {
 	swept := false
-	for _, run := range slices.Backward(r.j.Runs()) { // back to the last run that succeeded: a failing disk may have kept later ones from sweeping
-		if swept = run.Result == "ok"; swept {
+	for _, run := range slices.Backward(r.journal.Runs()) {
+		swept = run.Result == "ok"
+		if swept {
 			break
 		}
-		folders = append(folders, systemd.LinkFolders(r.h)...)
+		folders = append(folders, systemd.LinkFolders(r.host)...)
 		for _, c := range run.Makes {
-			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
-				folders = append(folders, path.Dir(c.Name))
-				if err == nil {
-					folders = append(folders, path.Dir(name))
-				}
+			if !strings.HasPrefix(c.Name, "/") {
+				continue
+			}
+			folders = append(folders, path.Dir(c.Name))
+			if name, err := r.host.Resolve(c.Name); err == nil {
+				folders = append(folders, path.Dir(name))
 			}
 		}
 	}
+
 	slices.Sort(folders)
+	folders = slices.Compact(folders)
 	if !swept { // gpuadm may have been killed while it made the journal's own folder
 		folders = append(folders, "/", "/var", path.Dir(Home))
 	}
-	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {
-		if err := r.h.Sweep(folder); err != nil {
-			r.event(Event{What: Remains, Text: err.Error()}) // another file's folder is no reason to stop
-		}
-	}
-	return nil
+	return folders
 }
-
-// mayWrite refuses to change a machine whose journal this gpuadm cannot continue, and moves one
-// aside that it cannot read.
-func (r *run) mayWrite() error {
-	switch {
-	case r.j.Newer > 0:
-		return &trouble.Error{
-			What:    "cannot change this machine: its journal was written by a newer gpuadm",
-			Because: []string{fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.j.Newer, JournalFormat), nothingTouched},
-			Try:     []string{"install the gpuadm that was here last, or a newer one"},
-		}
-	case r.j.Problem != "":
-		aside := journalFile + ".unreadable-" + r.h.Now().UTC().Format("20060102T150405Z")
-		if err := r.h.Rename(journalFile, aside); err != nil {
-			return &trouble.Error{What: fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err), Err: err, Because: []string{r.j.Problem, nothingTouched}}
-		}
-		r.j = Journal{}
-	}
-	return nil
-}
-
-const nothingTouched = "nothing was touched"
 
 // begin opens the run; due counts the changes that an undo has to make.
 func (r *run) begin(undoes []string, due int, leave ...string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
-	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) && r.cut.Repair == r.Repair {
-		r.id, r.Run, r.makeResult = r.cut.ID, r.cut.ID, resumed
+	if r.continues(undoes) {
+		r.id = r.cut.ID
+		r.result.Run = r.cut.ID
+		r.makeResult = resumed
 		r.event(Event{What: Began, Text: "continues", Undoes: undoes, Count: due})
 		return nil
 	}
+
 	if r.open { // another kind of run overtakes it
-		if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: overtaken}); err != nil {
+		if err := r.write(Record{What: "end", Run: r.cut.ID, Result: overtaken}); err != nil {
 			return err
 		}
 	}
-	r.id = r.h.Now().UTC().Format("20060102T150405Z")
-	for n, base := 2, r.id; slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id }); n++ {
-		r.id = fmt.Sprintf("%s-%d", base, n)
-	}
-	r.Run = r.id
+	r.id = r.newID()
+	r.result.Run = r.id
 	r.event(Event{What: Began, Undoes: undoes, Count: due})
-	return r.j.note(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
+	return r.journal.note(r.host, Record{
+		What:   "begin",
+		Run:    r.id,
+		Boot:   r.boot,
+		Tool:   r.engine.Version,
+		Spec:   r.engine.Spec.Digest(),
+		Undoes: undoes,
+		Repair: r.engine.Repair,
+		Leave:  leave,
+	})
 }
 
-// covers says whether the stages of this run include all that the cut run has changed things for.
-func (r *run) covers(cut Run) bool {
-	return !slices.ContainsFunc(cut.Makes, func(c Change) bool { return r.order(c.Stage) < 0 })
+// mayWrite refuses to change a machine whose journal this gpuadm cannot continue, and moves one
+// aside that it cannot read.
+func (r *run) mayWrite() error {
+	switch {
+	case r.journal.Newer > 0:
+		return &trouble.Error{
+			What: "cannot change this machine: its journal was written by a newer gpuadm",
+			Because: []string{
+				fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.journal.Newer, JournalFormat),
+				nothingTouched,
+			},
+			Try: []string{"install the gpuadm that was here last, or a newer one"},
+		}
+	case r.journal.Problem == "":
+		return nil
+	}
+
+	aside := journalFile + ".unreadable-" + r.now()
+	if err := r.host.Rename(journalFile, aside); err != nil {
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err),
+			Because: []string{r.journal.Problem, nothingTouched},
+			Err:     err,
+		}
+	}
+	r.journal = Journal{}
+	return nil
 }
+
+// continues says whether this run continues the one that was cut short: it undoes the same runs, or
+// applies at least the same stages, and repairs the same fault.
+func (r *run) continues(undoes []string) bool {
+	if !r.open || r.cut.Repair != r.engine.Repair || !slices.Equal(r.cut.Undoes, undoes) {
+		return false
+	}
+	return len(undoes) > 0 || r.coversCut()
+}
+
+// coversCut says whether the stages of this run include all that the cut run has changed things
+// for.
+func (r *run) coversCut() bool {
+	return !slices.ContainsFunc(r.cut.Makes, func(c Change) bool { return r.engine.order(c.Stage) < 0 })
+}
+
+// newID is the time of day, with a number where another run has it already.
+func (r *run) newID() string {
+	base := r.now()
+	id := base
+	taken := func(rec Record) bool { return rec.Run == id }
+	for n := 2; slices.ContainsFunc(r.journal.Records, taken); n++ {
+		id = fmt.Sprintf("%s-%d", base, n)
+	}
+	return id
+}
+
+// now is the host's time, as it stands in the names of runs and files.
+func (r *run) now() string { return r.host.Now().UTC().Format("20060102T150405Z") }
 
 // end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and
 // the next run continues it.
 func (r *run) end(err error) (Result, error) {
-	r.cache.Keep(r.h)
-	r.Changed = r.journalled().countChanged()
+	r.engine.cache.Keep(r.host)
+	r.result.Changed = r.journalled().countChanged()
 	if err != nil {
-		r.Stage = r.at
+		r.result.Stage = r.stage
 	}
-	if reboot := (host.Reboot{}); errors.As(err, &reboot) {
-		r.Reboot = reboot.Why
+
+	var reboot host.Reboot
+	switch {
+	case errors.As(err, &reboot):
+		r.result.Reboot = reboot.Why
 		r.event(Event{What: Reboots, Text: reboot.Why})
-		return r.Result, nil
+		return r.result, nil
+	case pauses(err):
+		return r.result, err
 	}
-	if errors.Is(err, ErrStopped) || trouble.Passes(err) {
-		return r.Result, err
-	}
+
 	result := "ok"
 	if err != nil {
 		result = "failed"
 	}
-	as := result
-	if r.unsure || r.unsureRollBack() {
-		as = overtaken
+	record := Record{What: "end", Run: r.id, Result: result}
+	if r.unsure || r.continuesRollBack() {
+		record.Result = overtaken
 	}
-	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: as}); werr != nil && err == nil {
-		err = unclosed(werr)
+	writeErr := r.write(record)
+	if err == nil && writeErr != nil {
+		err = unclosed(writeErr)
 	}
 	r.event(Event{What: Ended, Text: result, Took: r.journalled().Took})
-	return r.Result, err
+	return r.result, err
 }
 
-// unsureRollBack says whether this run continues a run that was cut short in a roll-back, and the
-// journal does not say so yet.
-func (r *run) unsureRollBack() bool { return r.makeResult == resumed && r.cut.rollingBack() }
+// pauses says that a run stays open after an error: it continues after a reboot, or with the next
+// command.
+func pauses(err error) bool {
+	return errors.Is(err, ErrStopped) || trouble.Passes(err) || errors.As(err, new(host.Reboot))
+}
 
 // unclosed says that a run has made all changes, and could not journal its end: the next run ends
 // it.
 func unclosed(err error) error {
 	t := troubleOf(err)
-	t.What, t.Because = fmt.Sprintf("cannot close the run: %v", err), []string{"all changes were made; only the line that ends the run is missing"}
+	t.What = fmt.Sprintf("cannot close the run: %v", err)
+	t.Because = []string{"all changes were made; only the line that ends the run is missing"}
 	return t
 }
 
-// newProcess says that a new process must continue this run, which stays open for it.
-func (r *run) newProcess() bool {
-	return slices.ContainsFunc(r.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
+// continuesRollBack says whether this run continues a run that was cut short in a roll-back, and
+// the journal does not say so yet.
+func (r *run) continuesRollBack() bool { return r.makeResult == resumed && r.cut.rollingBack() }
+
+// needsNewProcess says that a new process must continue this run, which stays open for it.
+func (r *run) needsNewProcess() bool {
+	return slices.ContainsFunc(r.result.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
 }
 
-func (r *run) rolling() bool { return r.doing == RolledBack }
-func (r *run) back() bool    { return r.doing != Made }
+// rollingBack says that the run rolls back a stage that has failed.
+func (r *run) rollingBack() bool { return r.doing == RolledBack }
 
-func (r *run) stopped() bool { return !r.rolling() && r.Engine.stopped() }
+// reverting says that the run restores things: it undoes runs, or rolls back a stage.
+func (r *run) reverting() bool { return r.doing != Made }
 
-func (e *Engine) stopped() bool {
-	select {
-	case <-e.Stop:
-		return true
-	default:
-		return false
+// stopped says whether the run has to stop. A roll-back does not.
+func (r *run) stopped() bool { return !r.rollingBack() && r.engine.stopped() }
+
+// currentFacts returns the machine's facts. They are gathered again once this run has changed
+// something.
+func (r *run) currentFacts(ctx context.Context, v host.View) (facts.Facts, error) {
+	if r.facts != nil {
+		return *r.facts, nil
 	}
+
+	f, err := r.engine.Facts(ctx, v)
+	if err == nil {
+		r.facts = &f
+	}
+	return f, err
 }
 
+// consent asks for the consent of an operator, with what the machine says now.
+func (r *run) consent(ctx context.Context, changes []Change) error {
+	return r.engine.consent(ctx, r.host, changes)
+}
+
+// event reports what the run does.
 func (r *run) event(ev Event) {
-	ev.Time, ev.Run = r.h.Now(), r.id
-	r.tell(ev)
+	ev.Time = r.host.Now()
+	ev.Run = r.id
+	r.engine.tell(ev)
 }
 
-// listen has Say tell of the stage at work.
+// reportLeft notes a change of gpuadm's that stays.
+func (r *run) reportLeft(c Change, why string) {
+	c.Cannot = why
+	r.result.Left = append(r.result.Left, c)
+	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
+}
+
+// listen makes Say report events of the stage at work.
 func (r *run) listen(ctx context.Context) context.Context {
-	return Listen(ctx, func(what What, text string) { r.event(Event{Stage: r.at, What: what, Text: text}) })
+	return Listen(ctx, func(what What, text string) {
+		r.event(Event{Stage: r.stage, What: what, Text: text})
+	})
 }
 
-func (r *run) journal(t Thing, c Change) (err error) {
-	defer func() { r.unsure = r.unsure || err != nil }()
-	if err := makeHome(r.h); err != nil {
+// write adds a record to the journal, on disk when it returns.
+func (r *run) write(rec Record) error { return r.journal.write(r.host, rec) }
+
+// record journals a change, with the bytes that its states name, before it is made.
+func (r *run) record(t Thing, c Change) error {
+	err := r.recordMake(t, c)
+	r.unsure = r.unsure || err != nil
+	return err
+}
+
+func (r *run) recordMake(t Thing, c Change) error {
+	if err := makeHome(r.host); err != nil {
 		return err
 	}
-	if err := keep(r.h, t, c); err != nil {
+	if err := keep(r.host, t, c); err != nil {
 		return err
 	}
-	c.Diff, c.Left = "", nil
-	for _, rec := range slices.Backward(r.j.Records) { // a change that waits for its reboot is made again and again
-		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
-			if rec.Change.Before == c.Before && rec.Change.After == c.After && !r.unsureRollBack() {
-				return nil
-			}
-			break
-		}
+	if r.hasRecorded(c) && !r.continuesRollBack() {
+		return nil
 	}
-	if err = r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c, Result: r.makeResult}); err == nil {
+
+	c.Diff = ""
+	c.Left = nil
+	err := r.write(Record{What: "make", Run: r.id, Change: &c, Result: r.makeResult})
+	if err == nil {
 		r.makeResult = ""
 	}
 	return err
+}
+
+// hasRecorded says whether the run's last record of the thing is this change: a change that waits
+// for its reboot is made again and again.
+func (r *run) hasRecorded(c Change) bool {
+	for _, rec := range slices.Backward(r.journal.Records) {
+		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
+			return rec.Change.Before == c.Before && rec.Change.After == c.After
+		}
+	}
+	return false
+}
+
+// journalled is what the journal says of this run.
+func (r *run) journalled() Run {
+	runs := r.journal.Runs()
+	i := slices.IndexFunc(runs, func(run Run) bool { return run.ID == r.id })
+	if i < 0 {
+		return Run{}
+	}
+	return runs[i]
 }

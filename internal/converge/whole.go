@@ -8,65 +8,45 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// unconverged names the first stage that is not converged.
-type unconverged struct {
-	stage string
-	first Change // its first pending or deferred change
-}
+// planWhole plans a stage that is Whole. The stage is deferred while an earlier stage of the same
+// apply is not converged; it cannot be made while any other stage is not converged. blocking is the
+// first unconverged stage of the same apply.
+func (e *Engine) planWhole(
+	ctx context.Context, m machine, st Stage, steps []step, blocking unconverged,
+) ([]step, error) {
+	others, err := e.unconvergedBefore(ctx, m, st, e.Stages)
+	if err != nil || allDeferred(steps) {
+		return steps, err
+	}
+	if blocking.stage != "" && blocking.first.now() {
+		return deferAll(steps, "once stage "+blocking.stage+" is converged"), nil
+	}
+	if cannotBeMade(steps) {
+		return steps, nil
+	}
 
-// note keeps the first stage that is not converged. A stage that can be made now counts before a
-// deferred one, which may wait for it.
-func (o *unconverged) note(stage string, steps []step) {
-	for _, s := range steps {
-		if !s.converged() && (o.stage == "" || s.now() && !o.first.now()) {
-			o.stage, o.first = stage, s.Change
+	for _, earlier := range []unconverged{blocking, others} {
+		if err := earlier.trouble(st.Name); err != nil {
+			return []step{standIn(st.Name, err)}, nil
 		}
 	}
+	return steps, nil
 }
 
-// before plans the stages that come before st in the sequence, except those in but, and returns the
-// first unconverged one.
-func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o unconverged, err error) {
-	all := e.Before
-	if all == nil {
-		all = e.Stages
-	}
-	for _, earlier := range all {
-		if earlier.Name == st.Name {
-			break
-		}
-		if slices.ContainsFunc(but, func(b Stage) bool { return b.Name == earlier.Name }) {
-			continue
-		}
-		steps, err := e.planStage(ctx, v, earlier, f, mine)
-		if err != nil {
-			return o, err
-		}
-		o.note(earlier.Name, steps)
-	}
-	return o, nil
-}
-
-// trouble says that a stage cannot be made while an earlier one is not converged; nil if it can.
-func (o *unconverged) trouble(stage string) error {
-	if o.stage == "" {
+// mayMakeWhole returns an error if a stage that is Whole has to wait for an earlier stage.
+func (e *Engine) mayMakeWhole(ctx context.Context, m machine, st Stage, steps []step) error {
+	if allDeferred(steps) || cannotBeMade(steps) {
 		return nil
 	}
-	t := &trouble.Error{
-		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
-		Try:  []string{trouble.Command("apply") + ", which converges all stages in order"},
+
+	earlier, err := e.unconvergedBefore(ctx, m, st, nil)
+	if err != nil {
+		return err
 	}
-	if first := o.first.trouble(); first != nil {
-		t.Because, t.Try, t.Err = append([]string{first.What}, first.Because...), append(first.Try, t.Try...), first.Err
-	} else if o.first.Deferred != "" {
-		t.Because = []string{"deferred until " + strings.TrimPrefix(o.first.Deferred, "once ")}
-	}
-	return t
+	return earlier.trouble(st.Name)
 }
 
 // allDeferred says that each change of a stage names the event that it waits for, which tells more
@@ -81,31 +61,82 @@ func cannotBeMade(steps []step) bool {
 	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
 }
 
-// planWhole plans a stage that is Whole. The stage is deferred while an earlier stage of the same
-// apply is not converged; it cannot be made while any other stage is not converged.
-func (e *Engine) planWhole(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked unconverged) ([]step, error) {
-	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
-	if err != nil || allDeferred(steps) {
-		return steps, err
-	}
-	if asked.stage != "" && asked.first.now() {
-		var left []step
-		for _, s := range steps {
-			if s.converged() {
-				continue
-			}
-			s.Before, s.After, s.Reason = "", "", Reason{Deferred: "once stage " + asked.stage + " is converged"}
-			left = append(left, s)
+// deferAll returns the steps that are not converged, all of them deferred.
+func deferAll(steps []step, until string) (deferred []step) {
+	for _, s := range steps {
+		if s.converged() {
+			continue
 		}
-		return left, nil
+		s.Before = ""
+		s.After = ""
+		s.Reason = Reason{Deferred: until}
+		deferred = append(deferred, s)
 	}
-	if cannotBeMade(steps) {
-		return steps, nil
+	return deferred
+}
+
+// unconverged names the first stage that is not converged; the zero value: all are.
+type unconverged struct {
+	stage string
+	first Change // its first pending or deferred change
+}
+
+// unconvergedBefore plans the stages that come before st in the sequence, except those in skip, and
+// returns the first unconverged one.
+func (e *Engine) unconvergedBefore(
+	ctx context.Context, m machine, st Stage, skip []Stage,
+) (first unconverged, err error) {
+	sequence := e.Before
+	if sequence == nil {
+		sequence = e.Stages
 	}
-	for _, o := range []unconverged{asked, rest} {
-		if err := o.trouble(st.Name); err != nil {
-			return []step{standIn(st.Name, err)}, nil
+
+	for _, earlier := range sequence {
+		if earlier.Name == st.Name {
+			break
+		}
+		if slices.ContainsFunc(skip, func(s Stage) bool { return s.Name == earlier.Name }) {
+			continue
+		}
+		steps, err := e.planStage(ctx, m, earlier)
+		if err != nil {
+			return first, err
+		}
+		first.note(earlier.Name, steps)
+	}
+	return first, nil
+}
+
+// note keeps the first stage that is not converged. A stage that can be made now counts before a
+// deferred one, which may wait for it.
+func (u *unconverged) note(stage string, steps []step) {
+	for _, s := range steps {
+		comesFirst := u.stage == "" || s.now() && !u.first.now()
+		if !s.converged() && comesFirst {
+			u.stage = stage
+			u.first = s.Change
 		}
 	}
-	return steps, nil
+}
+
+// trouble says that a stage cannot be made while an earlier one is not converged; nil if it can.
+func (u *unconverged) trouble(stage string) error {
+	if u.stage == "" {
+		return nil
+	}
+
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, u.stage, u.first),
+		Try:  []string{trouble.Command("apply") + ", which converges all stages in order"},
+	}
+	first := u.first.trouble()
+	switch {
+	case first != nil:
+		t.Because = append([]string{first.What}, first.Because...)
+		t.Try = append(first.Try, t.Try...)
+		t.Err = first.Err
+	case u.first.Deferred != "":
+		t.Because = []string{"deferred until " + strings.TrimPrefix(u.first.Deferred, "once ")}
+	}
+	return t
 }

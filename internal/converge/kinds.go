@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A kind of things implements those of the interfaces in this file that apply to it.
+
+// A Stored thing's State names bytes by their SHA-256. The engine keeps the bytes in a folder of the
+// journal's and shows them as a diff.
+type Stored interface {
+	Thing
+	// Bytes returns what a state names, from memory or from the blobs; nil for "".
+	Bytes(host.View, State) ([]byte, error)
+	// Digest returns the SHA-256 in a state, in hex; "" if it names no bytes.
+	Digest(State) string
+}
+
+// A Batch is made together with all other things of its kind in its stage: packages in one
+// transaction, labels in one PATCH.
+type Batch interface {
+	Thing
+	MakeAll(context.Context, host.Host, []Change) error
+}
+
+// A Resolver is a Batch whose changes bring further changes of their kind: a package brings its
+// dependencies.
+type Resolver interface {
+	Batch
+	// Resolve returns the pending changes, with what To left open filled in, and the further
+	// changes that making them brings. The error is a host.Later if that cannot be known yet.
+	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
+	// Lacks returns the changes of an undo that cannot be made, because their Before is no longer
+	// available; Lost has the reason.
+	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
+}
+
+// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon
+// whose files have changed. Its methods are pure.
+type Follower interface {
+	Thing
+	Affected(found State, by Change) State // its state after another change
+	Current(found State) State             // its desired state
+}
+
+// A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo first
+// restores the files that affect the Supplier, then what a Resolver gets from it, and makes the
+// Supplier current last.
+type Supplier interface {
+	Follower
+	Supplies()
+}
+
+// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since. Any other
+// thing belongs to gpuadm as a whole.
+type Merger interface {
+	Thing
+	// TakeOut returns found without the change from before to after, part by part. left names, in
+	// one clause each, gpuadm's parts that stay, because they were changed outside gpuadm since. A
+	// part that is missing counts as taken out. found is never empty. TakeOut fails only where it
+	// cannot tell the parts apart.
+	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
+}
+
+// A Validator has the daemon that will read a file validate a change before anything is touched.
+// found is without gpuadm's earlier changes. Undo does not ask a Validator.
+type Validator interface {
+	Thing
+	Validate(ctx context.Context, v host.View, found, after State) error
+}
+
+// A Guarded thing may be protected by another tool: then an operator has to allow its change. left
+// is the state in which gpuadm last left the thing; "" if gpuadm never changed it. Guards is pure,
+// and returns "" where nothing protects the thing.
+type Guarded interface {
+	Thing
+	Guards(found, left, after State) (allow, who string)
+}
+
+// A Disruptor names what a change interrupts now, and the processes that each break affects. Undo
+// asks it too: the journal's answer may be out of date.
+type Disruptor interface {
+	Thing
+	Breaks(
+		ctx context.Context, v host.View, before, after State,
+	) (breaks []string, clients map[string][]string, err error)
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It
+// continues past what it cannot revert.
+func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
+	ctx = context.WithoutCancel(ctx) // a run over its deadline must not leave a stage half done either
+	r.event(Event{Stage: r.stage, What: Failed, Text: cause.Error()})
+
+	all := r.journalled()
+	failed := all.in(of)
+	others := all.in(func(stage string) bool { return !of(stage) })
+	last := len(failed.Makes) - 1
+	if last >= 0 && slices.Contains(r.unmade, failed.Makes[last].key()) {
+		failed.Makes[last].Affects = nil
+	}
+	undone, errs := r.revert(ctx, r.engine.reverting(fold([]Run{failed})))
+
+	t := troubleOf(cause)
+	for _, err := range errs {
+		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
+	}
+	for _, c := range undone {
+		t.Undone = append(t.Undone, c.String())
+		r.result.Made = slices.DeleteFunc(r.result.Made, func(m Change) bool { return m.key() == c.key() })
+	}
+	remaining := others.stages()
+	if len(remaining) > 0 {
+		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(remaining, ", "))
+		t.Try = append(t.Try, "or undo them too: "+undoCommand(r.id, nil))
+	}
+	return t
+}
+
+// revert makes the steps of a roll-back. The run's Result keeps nothing of it but a reboot that it
+// needs.
+func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs []error) {
+	before := *r
+	r.doing = RolledBack
+	r.result.Made = nil
+	r.result.Reboot = ""
+
+	var due []step
+	for _, s := range steps {
+		if s.Keeps == "" {
+			due = append(due, s)
+		} else {
+			r.event(Event{Stage: s.Stage, What: Kept, Change: &s.Change, Text: s.Keeps})
+		}
+	}
+	for group := range groups(due) {
+		if err := r.walk(ctx, group); err != nil {
+			errs = append(errs, err)
+		}
+	}
+
+	undone = r.result.Made
+	r.stage = before.stage
+	r.doing = before.doing
+	r.result.Made = before.result.Made
+	r.result.Reboot = cmp.Or(r.result.Reboot, before.result.Reboot)
+	return undone, errs
+}
