@@ -139,21 +139,87 @@ func (m *machine) distrusts() {
 
 	// The signature of a key that has expired, and of one that was revoked since, is right and
 	// counts for nothing.
-	trusts := func() {
-		m.repo.gpg("--output", m.repo.key, "--export")
-		m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(must.Get(os.ReadFile(m.repo.key))(t)))
-	}
 	const then = "--faked-system-time=20240101T000000!"
 	m.repo.gpg(then, "--quick-gen-key", "old <old@example.invalid>", "ed25519", "sign", "1d")
 	m.repo.sign(string(must.Get(os.ReadFile(m.repo.home+"/Release"))(t)), then, "--local-user", "old")
-	trusts()
+	m.trustRepo()
 	refused("expired key", "is not accepted", "EXPKEYSIG ", "fingerprint")
 	m.repo.publish()
-	revoke := m.repo.home + "/openpgp-revocs.d/" + m.fingerprint() + ".rev"
-	put(t, revoke, strings.Replace(string(must.Get(os.ReadFile(revoke))(t)), "\n:--", "\n--", 1), 0o600) // gpg writes it with a colon, against an import by mistake
-	m.repo.gpg("--import", revoke)
-	trusts()
+	m.repo.revoke()
+	m.trustRepo()
 	refused("revoked key", "is not accepted", "REVKEYSIG ", "fingerprint")
+}
+
+// trustRepo replaces the machine's key file with what the repository's owner has now.
+func (m *machine) trustRepo() {
+	m.t.Helper()
+	m.repo.gpg("--output", m.repo.key, "--export")
+	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(must.Get(os.ReadFile(m.repo.key))(m.t)))
+}
+
+// TestRevokedUnchanged: the key is revoked, and the repository has nothing new. apt asks for the
+// list and gets "not modified", verifies the list that it has, and refuses it. Since apt changes
+// the list's owner and mode on the way, the list's time is later than the key's.
+func TestRevokedUnchanged(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "1"})
+	m.repo.publish()
+	must.OK(t, m.read())
+
+	m.repo.revoke()
+	m.trustRepo()
+	check.Equal(t, m.lists(), "stale", "after the key was changed the lists are")
+
+	_, _ = m.Do(t.Context(), "apt-get", "-q", "update") // another process, such as apt-daily.service
+	check.Equal(t, m.lists(), "stale", "after another process tried the lists are")
+
+	contains(t, wordsOf(m.read()), "is not accepted", "REVKEYSIG ")
+	check.Equal(t, m.lists(), "stale", "after gpuadm tried the lists are")
+	check.That(t, m.read() != nil, "the second attempt accepted the lists")
+}
+
+// sameTick shows all files as changed in one tick of the kernel's clock.
+type sameTick struct{ host.View }
+
+func (s sameTick) Stat(name string) (host.Info, error) {
+	i, err := s.View.Stat(name)
+	i.Ctime = time.Unix(1, 0)
+	return i, err
+}
+
+// TestSameTick: the clock for files has ticks of 1 to 10 ms. A list that is as old as its source or
+// key may have been read before these were changed.
+func TestSameTick(t *testing.T) {
+	t.Parallel()
+	const (
+		file = "/etc/apt/sources.list.d/gpuadm-driver.sources"
+		key  = "/etc/apt/keyrings/gpuadm-driver.gpg"
+	)
+	dir := t.TempDir()
+	put(t, dir+file, "Types: deb\nURIs: http://x.example/\nSuites: /\nSigned-By: "+key+"\n", 0o644)
+	put(t, dir+key, "key", 0o644)
+	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
+	put(t, dir+aptLists+"/x.example_Packages", "", 0o644)
+
+	h := must.Get(local.Open(dir))(t)
+	is := must.Get(New().Stale(sameTick{h}, []string{file}))(t)
+	check.That(t, is, "lists of the same tick are fresh")
+}
+
+func TestIsIndex(t *testing.T) {
+	t.Parallel()
+	for end, want := range map[string]bool{
+		"Packages":                       true,
+		"Packages.lz4":                   true,
+		"main_binary-amd64_Packages":     true,
+		"v1.2_binary-all_Packages.xz":    true,
+		"InRelease":                      false,
+		"main_i18n_Translation-en":       false,
+		"dists_x_main_binary-a_Packages": false, // of another source, whose address begins with this one's
+	} {
+		check.Equal(t, isIndex(end), want, "%s", end)
+	}
 }
 
 func TestUnsettledLists(t *testing.T) {

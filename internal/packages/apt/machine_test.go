@@ -344,6 +344,18 @@ func (r *repo) gpg(args ...string) string {
 	return r.run(append([]string{"gpg", "--homedir", r.home, "--batch", "--yes", "--quiet", "--passphrase", ""}, args...)...)
 }
 
+// revoke revokes the repository's key. gpg has made the certificate together with the key, and put
+// a colon into it against an import by mistake.
+func (r *repo) revoke() {
+	r.t.Helper()
+	found := must.Get(filepath.Glob(r.home + "/openpgp-revocs.d/*.rev"))(r.t)
+	for _, certificate := range found {
+		text := must.Get(os.ReadFile(certificate))(r.t)
+		put(r.t, certificate, strings.Replace(string(text), "\n:--", "\n--", 1), 0o600)
+		r.gpg("--import", certificate)
+	}
+}
+
 // A deb is a package to build. Files below DEBIAN are scripts.
 type deb struct {
 	name, version string

@@ -213,7 +213,8 @@ func (apt) Affects(_ []string, by converge.Change) bool {
 }
 
 // Stale compares the times at which files were stored, not their modification times: apt gives a
-// list the repository's time.
+// list the repository's time. Equal times are no evidence that the list is the younger one: a
+// kernel's clock for files has ticks of up to 10 ms.
 //
 // If gpuadm's files configure no repository, and only pin packages of the distribution, the
 // youngest list counts: the repository of another tool may have failed for a long time.
@@ -223,12 +224,12 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 		return false, err
 	}
 	for _, s := range sources {
-		_, read := release(v, s)
+		_, read := accepted(v, s)
 		if read.IsZero() {
 			return true, nil
 		}
 		for _, name := range slices.Concat(files, s.signedBy, packages.LocksOf(s.uri)) { // a mirror may have been written since
-			if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
+			if i, err := v.Stat(name); err == nil && !read.After(i.Ctime) {
 				return true, nil
 			}
 		}
@@ -248,6 +249,44 @@ func youngest(v host.View) (name string, read time.Time) {
 		}
 	}
 	return name, read
+}
+
+// accepted returns the list whose time says when apt last accepted a source's signature: the
+// youngest index of packages, which apt stores after that, or else the file with the signature. The
+// latter says only when apt verified the signature: apt changes the file's owner and mode for that,
+// even if it then refuses the signature. Source: pkgAcqMetaClearSig and
+// ChangeOwnerAndPermissionOfFile in apt-pkg/acquire-item.cc; tried with apt 2.6.1.
+//
+// Two kinds of source have no index of their own: of an empty repository apt stores none, and of a
+// local folder (file:) it makes a symbolic link.
+func accepted(v host.View, s source) (name string, read time.Time) {
+	for _, n := range packages.ListOf(v, aptLists) {
+		if rest, is := strings.CutPrefix(n, s.list()); !is || !isIndex(rest) {
+			continue
+		}
+		index := aptLists + "/" + n
+		if _, err := v.Readlink(index); err == nil {
+			continue
+		}
+		if i, err := v.Stat(index); err == nil && i.Ctime.After(read) {
+			name, read = index, i.Ctime
+		}
+	}
+	if name == "" {
+		return release(v, s)
+	}
+	return name, read
+}
+
+// isIndex reports whether the end of a list's name, behind the source's, is that of an index of
+// packages: of a flat repository, or of one component for one architecture. The file may be
+// compressed.
+func isIndex(end string) bool {
+	of, form, is := strings.Cut(end, "Packages")
+	flat := of == ""
+	component := strings.Count(of, "_") == 2 && strings.Contains(of, "_binary-")
+
+	return is && (flat || component) && (form == "" || strings.HasPrefix(form, "."))
 }
 
 // release returns the file with the signature that apt has verified of a source's list, and when
@@ -340,7 +379,7 @@ func touch(h host.Host, files []string) error {
 		return err
 	}
 	for _, s := range sources {
-		name, _ := release(h, s)
+		name, _ := accepted(h, s)
 		if name == "" {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot find the list of %s %s: apt-get update did not bring it to %s", s.uri, s.suite, aptLists),

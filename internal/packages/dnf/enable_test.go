@@ -85,8 +85,9 @@ enabled=1
 	const list = "var/cache/dnf/gpuadm-crb-0123456789abcdef/repodata/repomd.xml"
 	for files, stale := range map[string]bool{
 		"": true,
-		"-- " + strings.Replace(list, "gpuadm-crb", "gpuadm-crb-more", 1) + " --\n": true,
-		"-- " + list + " --\n": false,
+		"-- " + strings.Replace(list, "gpuadm-crb", "gpuadm-crb-more", 1) + " ctime=2099-01-02T03:04:05Z --\n": true,
+		"-- " + list + " --\n":                            true, // as old as the file of the repository
+		"-- " + list + " ctime=2099-01-02T03:04:05Z --\n": false,
 	} {
 		n := must.Get(simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files)))(t)
 		is, err := New().Stale(n, []string{l.File})

@@ -117,7 +117,8 @@ func (r repository) list(v host.View) string {
 	return fmt.Sprintf("%s/%s-%x/repodata/repomd.xml", dnfCache, r.id, sum[:8])
 }
 
-// Stale compares the times at which files were stored, not their modification times.
+// Stale compares the times at which files were stored, not their modification times. Equal times
+// are no evidence that the list is the younger one: see the same function of apt.
 func (dnf) Stale(v host.View, files []string) (bool, error) {
 	repos, err := reposIn(v, files)
 	if err != nil {
@@ -131,7 +132,7 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 			return false, err
 		}
 		for _, name := range append(packages.LocksOf(r.url()), r.file, strings.TrimPrefix(r.values["gpgkey"], "file://")) {
-			if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
+			if i, err := v.Stat(name); err == nil && !read.Ctime.After(i.Ctime) {
 				return true, nil
 			}
 		}
