@@ -232,7 +232,7 @@ func TestDrainOperatorsCordon(t *testing.T) {
 // behind for long: the next run ends it.
 func TestDrainCut(t *testing.T) {
 	between := 0
-	for cut := 0; cut < 200; cut += check.Every(3) {
+	for cut := 0; cut < 200; cut += check.Every(9) {
 		b := newBusy(t, "policy = \"drain\"\n", "ml/train")
 		b.CutAt(cut)
 		if b.gpuadmCut("apply", "mig", "--unattended") == 0 {

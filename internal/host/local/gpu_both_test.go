@@ -206,25 +206,30 @@ func TestGPUBoth(t *testing.T) {
 		t.Run(spec, func(t *testing.T) {
 			real, sim := openFake(t, spec), simulatedGPUs(t, spec)
 			well := map[string]int{}
+			missing := func() []string {
+				return slices.DeleteFunc([]string{"mode", "create", "compute", "destroy", "reset"}, func(kind string) bool { return well[kind] != 0 })
+			}
 			for seed := range uint64(4) {
+				if seed >= 2 && len(missing()) == 0 && !check.All() {
+					break
+				}
 				r := rand.New(rand.NewPCG(seed, 1))
+				before := alike(t, real)
 				for n := range 120 {
-					before := alike(t, real)
 					next := randomStep(r, before)
 					want, got := next.on(real), next.on(sim)
 					must.That(t, want == got, "seed %d step %d: %s: the driver says %q, the simulation %q", seed, n, next.name, want, got)
 					if !strings.Contains(want, "cannot") && !strings.Contains(want, "refuses") {
 						well[strings.Fields(next.name)[0]]++
 					}
-					diff := cmp.Diff(alike(t, real), alike(t, sim))
+					before = alike(t, real)
+					diff := cmp.Diff(before, alike(t, sim))
 					must.That(t, diff == "", "seed %d step %d: after %s (-driver +simulation):\n%s", seed, n, next.name, diff)
 				}
 				real.fake.Reboot()
 				sim.Reboot()
 			}
-			for _, kind := range []string{"mode", "create", "compute", "destroy", "reset"} {
-				check.That(t, well[kind] != 0 || spec == "T4", "no %s went well: the test shows nothing of it", kind)
-			}
+			check.That(t, len(missing()) == 0 || spec == "T4", "no %s went well: the test shows nothing of it", missing())
 		})
 	}
 }
