@@ -417,7 +417,7 @@ func TestLabDnfNoHeaders(t *testing.T) {
 func (d *dnfDriver) idle() {
 	d.t.Helper()
 	const log = "/run/strace"
-	r := d.Exec("strace", "-f", "-q", "-e", "trace=execve", "-e", "signal=none", "-o", log, "gpuadm", "apply", "sources", "packages")
+	r := d.Exec("strace", "-f", "--seccomp-bpf", "-q", "-e", "trace=execve", "-e", "signal=none", "-o", log, "gpuadm", "apply", "sources", "packages")
 	must.That(d.t, r.Exit == 0 && r.Stdout == "Nothing to do.\n", "strace of apply: %s", r)
 	ran := ran(d.Get(log))
 	if want := map[string]int{"/usr/local/sbin/gpuadm": 1, "/usr/bin/rpm": 1}; !maps.Equal(ran, want) {

@@ -55,7 +55,7 @@ func (n driverNode) image(kernel string) string {
 func (n driverNode) idle() {
 	n.t.Helper()
 	const log = "/run/strace"
-	r := rebooted(n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply"))
+	r := rebooted(n.Exec("strace", "-f", "--seccomp-bpf", "-e", "trace=?"+strings.Join(judged, ",?"), "-y", "-s", "0", "-o", log, "gpuadm", "apply"))
 	must.That(n.t, r.Exit == 0 && r.Stdout == "Nothing to do.\n", "strace of apply: %s", r)
 	seen := map[string]int{}
 	for line := range strings.Lines(n.Get(log)) {
