@@ -73,8 +73,8 @@ func (c *Choice) addFabric(catalog Catalog, s spec.Driver, f facts.Facts) {
 }
 
 // infinibandPackage names the package with a kernel's InfiniBand modules, "" if no package has to
-// be installed. Before 26.04 Ubuntu has them in linux-modules or in linux-modules-extra, depending on
-// the kernel; so gpuadm wants the latter where the kernel lacks one of them, or where it is
+// be installed. Before 26.04 Ubuntu has them in linux-modules or in linux-modules-extra, depending
+// on the kernel; so gpuadm wants the latter where the kernel lacks one of them, or where it is
 // installed already. Since 26.04 all are in linux-modules.
 // Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
 // Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.

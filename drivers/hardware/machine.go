@@ -13,37 +13,45 @@ import (
 
 // Machine is what the choice of a driver depends on.
 type Machine struct {
-	GPUs      []Device          // by PCI address; nil where they cannot be seen, as in an image that is being made
-	Switches  []Device          // NVSwitches
-	ID        string            // os-release's: ubuntu
-	Version   string            // VERSION_ID: 24.04
-	Like      []string          // ID_LIKE
-	Name      string            // PRETTY_NAME
-	Arch      string            // amd64, arm64
+	GPUs     []Device // by PCI address; nil where they cannot be seen, as in a new image
+	Switches []Device // NVSwitches
+
+	ID      string   // os-release's: ubuntu
+	Version string   // VERSION_ID: 24.04
+	Like    []string // ID_LIKE
+	Name    string   // PRETTY_NAME
+	Arch    string   // amd64, arm64
+	Day     string   // by the machine's clock: 2026-11-22; "" where it has none
+	Owner   string   // the driver's owner, if signs on the machine name one; "" = none
+
+	Cloud    string      // aws, azure, gce; "" if unknown or none
+	Instance string      // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
+	RDMA     bool        // a network card behind PCIe reads and writes the GPUs' memory
+	VGPU     *facts.VGPU // what a virtual GPU reports of the host's driver; nil if no GPU is virtual
+
 	Kernels   []string          // releases of the kernels that the modules are for
-	Cloud     string            // aws, azure, gce; "" if unknown or none
-	Instance  string            // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
-	RDMA      bool              // a network card behind PCIe reads and writes the GPUs' memory
-	VGPU      *facts.VGPU       // what a virtual GPU reports of the host's driver; nil if no GPU is virtual
-	Owner     string            // the driver's owner, if signs on the machine name one; "" = none
-	OnDisk    map[string]Module // by kernel: the module nvidia that it has
-	Signed    []string          // packages of signed modules that are available for the kernels; nil where that is not known
 	Running   string            // the kernel that runs; "" in a root folder
 	Fallback  string            // facts.Kernel's
-	Day       string            // by the machine's clock: 2026-11-22; "" where it has none
-	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
+	OnDisk    map[string]Module // by kernel: the module nvidia that it has
+	Compilers map[string]string // by kernel, where known: the package of the compiler that built it
 
-	Shared []facts.SharedModules // modules that were built once for the kernels, by the list of the mirror; nil where none is known
-	Trust  facts.Trust           // whose modules the kernels load
-
-	RefusesBuilds bool // the kernel loads no modules that are built here: under Secure Boot, without an enrolled key
+	// Signed are the packages of signed modules that are available for the kernels; nil where that
+	// is not known.
+	Signed []string
+	// Shared are the modules that were built once for the kernels, by the list of the mirror; nil
+	// where none is known.
+	Shared []facts.SharedModules
+	Trust  facts.Trust // whose modules the kernels load
+	// RefusesBuilds says that the kernel loads no modules that are built here: under Secure Boot,
+	// without an enrolled key.
+	RefusesBuilds bool
 }
 
 // Module is a kernel module nvidia on disk.
 type Module struct {
 	Version string
 	DKMS    bool // built here
-	Shared  bool // built once for this kernel, and brought by their package
+	Shared  bool // built once for this kernel, and installed from a package
 	Flavour string
 }
 
@@ -58,47 +66,101 @@ type Device struct {
 // MachineOf returns the facts that the choice of a driver depends on.
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
-		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Cloud: f.Cloud.Name, Instance: instanceType, RDMA: f.RDMA, VGPU: f.VGPU, Signed: f.Signed, Shared: f.Shared, Day: f.Day,
+		ID:       f.OS.ID,
+		Version:  f.OS.Version,
+		Like:     f.OS.Like,
+		Name:     f.OS.Name,
+		Arch:     f.Arch,
+		Day:      f.Day,
+		Cloud:    f.Cloud.Name,
+		Instance: instanceType,
+		RDMA:     f.RDMA,
+		VGPU:     f.VGPU,
+		Kernels:  f.Kernel.Targets(f.Live),
+		Signed:   f.Signed,
+		Shared:   f.Shared,
 	}
-	if f.GPUs != nil {
-		m.GPUs = []Device{}
-	}
-	if o := f.DriverOwner; o != nil {
-		m.Owner = o.String()
+	if f.DriverOwner != nil {
+		m.Owner = f.DriverOwner.String()
 	}
 	if f.Live {
-		m.Running, m.Fallback = f.Kernel.Running, f.Kernel.Fallback()
+		m.Running = f.Kernel.Running
+		m.Fallback = f.Kernel.Fallback()
 	}
 	if f.Modules != nil {
-		m.Trust = f.Modules.Trust
-		m.RefusesBuilds = f.Live && f.Modules.Trust.Demands() && !f.Modules.Trust.Trusts(f.Modules.Trust.Build)
+		trust := f.Modules.Trust
+		m.Trust = trust
+		m.RefusesBuilds = f.Live && trust.Demands() && !trust.Trusts(trust.Build)
 		m.Compilers = compilers(*f.Modules)
-		m.OnDisk = map[string]Module{}
-		for _, k := range f.Modules.Kernels {
-			if k.Nvidia == nil {
-				continue
-			}
-			on := Module{Version: k.Nvidia.Version, Flavour: k.Nvidia.Flavour(), Shared: k.Nvidia.Shared() && k.Nvidia.Kernel() == k.Kernel}
-			// dkms.conf(8) of NVIDIA's packages says updates, and distributions put it there
-			on.DKMS = !on.Shared && (strings.Contains(k.Nvidia.Path, "/updates/") || strings.Contains(k.Nvidia.Path, "/extra/"))
-			m.OnDisk[k.Kernel] = on
-		}
+		m.OnDisk = onDisk(*f.Modules)
 	}
 	if f.Image != nil {
 		m.Trust = *f.Image
 	}
+	m.addDevices(f)
+	return m
+}
+
+// onDisk maps kernels to the module nvidia that they have.
+func onDisk(m facts.Modules) map[string]Module {
+	found := map[string]Module{}
+	for _, k := range m.Kernels {
+		file := k.Nvidia
+		if file == nil {
+			continue
+		}
+
+		module := Module{
+			Version: file.Version,
+			Flavour: file.Flavour(),
+			Shared:  file.Shared() && file.Kernel() == k.Kernel,
+		}
+		if !module.Shared {
+			// dkms.conf(8) of NVIDIA's packages says updates, and distributions use these folders.
+			module.DKMS = strings.Contains(file.Path, "/updates/") || strings.Contains(file.Path, "/extra/")
+		}
+		found[k.Kernel] = module
+	}
+	return found
+}
+
+// addDevices adds the GPUs, if they can be seen, and the NVSwitches.
+func (m *Machine) addDevices(f facts.Facts) {
+	if f.GPUs != nil {
+		m.GPUs = []Device{}
+	}
+
 	for _, p := range f.GPUs {
-		d := Device{Address: p.Address, ID: strings.ToLower(p.Device), Model: p.Model}
-		_, d.Board, _ = strings.Cut(p.Subsystem, ":")
+		_, board, _ := strings.Cut(p.Subsystem, ":")
+		device := Device{
+			Address: p.Address,
+			ID:      strings.ToLower(p.Device),
+			Board:   board,
+			Model:   p.Model,
+		}
 		switch {
 		case p.Display():
-			m.GPUs = append(m.GPUs, d)
+			m.GPUs = append(m.GPUs, device)
 		case strings.HasPrefix(p.Class, "0680"): // "bridge, other"
-			m.Switches = append(m.Switches, d)
+			m.Switches = append(m.Switches, device)
 		}
 	}
-	return m
+}
+
+// compilers maps kernels to the packages of the compilers that built them; nil if none is known.
+func compilers(m facts.Modules) map[string]string {
+	var found map[string]string
+	for _, k := range m.Kernels {
+		name := compilerName(k.Compiler)
+		if name == "" {
+			continue
+		}
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[k.Kernel] = name
+	}
+	return found
 }
 
 // compilerName returns the compiler that built a kernel, which is also its package's name, where it
@@ -106,26 +168,18 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 // x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. Other distributions build with
 // plain gcc, which is among the tools.
 func compilerName(text string) string {
-	name, by, _ := strings.Cut(text, " (")
-	if arch, plain, found := strings.Cut(name, "-linux-gnu-"); found && pattern.Only(arch, pattern.Lower+pattern.Digits+"_") {
-		name = plain
+	name, vendor, _ := strings.Cut(text, " (")
+	if !strings.HasPrefix(vendor, "Debian ") && !strings.HasPrefix(vendor, "Ubuntu ") {
+		return ""
 	}
-	if number, is := strings.CutPrefix(name, "gcc-"); is && pattern.Only(number, pattern.Digits) && (strings.HasPrefix(by, "Debian ") || strings.HasPrefix(by, "Ubuntu ")) {
-		return name
-	}
-	return ""
-}
 
-// compilers maps kernels to the packages of the compilers that built them.
-func compilers(m facts.Modules) map[string]string {
-	var found map[string]string
-	for _, k := range m.Kernels {
-		if name := compilerName(k.Compiler); name != "" {
-			if found == nil {
-				found = map[string]string{}
-			}
-			found[k.Kernel] = name
-		}
+	arch, bare, found := strings.Cut(name, "-linux-gnu-")
+	if found && pattern.Only(arch, pattern.Lower+pattern.Digits+"_") {
+		name = bare
 	}
-	return found
+	number, isGCC := strings.CutPrefix(name, "gcc-")
+	if !isGCC || !pattern.Only(number, pattern.Digits) {
+		return ""
+	}
+	return name
 }

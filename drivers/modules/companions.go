@@ -18,15 +18,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
-// Modules that a spec may ask for beside the driver's. The first belongs to the driver and has its
-// version; DKMS builds the second from a package with a version of its own.
+// Modules that a spec may ask for in addition to the driver's. The first belongs to the driver and
+// has its version; DKMS builds the second from a package with a version of its own.
 const (
 	Peermem = "nvidia-peermem"
 	Storage = "nvidia-fs"
 )
 
-// beside says whether a module is optional: not every installation of the driver has it.
-func beside(module string) bool {
+// optional says whether some installations of the driver do not have a module.
+func optional(module string) bool {
 	return module == Peermem || module == Storage || slices.Contains(facts.InfinibandModules(), module)
 }
 
@@ -36,9 +36,11 @@ func beside(module string) bool {
 func companionFiles(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
-			if problem, err := infinibandFiles(v, kernel, k); err != nil || problem != "" {
+			problem, err := k.infinibandProblem(v, kernel)
+			if err != nil || problem != "" {
 				return problem, err
 			}
+
 			driver, err := k.onDisk(v, kernel)
 			if err != nil {
 				return "", err
@@ -50,30 +52,30 @@ func companionFiles(k KernelSide) converge.Want {
 				if !slices.Contains(k.Companions, name) {
 					continue
 				}
-				if problem, err := companionFile(v, kernel, name, k); err != nil || problem != "" {
+				problem, err := k.companionProblem(v, kernel, name)
+				if err != nil || problem != "" {
 					return problem, err
 				}
 			}
 		}
 		return "", nil
 	}
+
 	return things.Check("modules beside the driver's", look, "each kernel has the modules that are asked for beside the driver's",
 		"dkms status, which lists what was built; dkms autoinstall builds what is missing",
 		"or write peermem = false or gds = false in [driver]")
 }
 
-func companionFile(v host.View, kernel, name string, k KernelSide) (problem string, err error) {
+// companionProblem says why a kernel cannot load a companion, "" if it can.
+func (k KernelSide) companionProblem(v host.View, kernel, name string) (string, error) {
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil {
 		return "", err
 	}
-	if file == "" && name == Storage && !sourced(v) {
-		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
-	} else if file == "" && name == Storage && k.Build == "dkms" {
-		return "", nil // kmod.DKMSBeside builds it when all else is installed
-	} else if file == "" {
-		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
+	if file == "" {
+		return k.missingCompanion(v, kernel, name)
 	}
+
 	m, err := k.Files.Read(v, file)
 	if err != nil {
 		return "", err
@@ -81,10 +83,30 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if name == Peermem && m.Version != k.Version {
 		return fmt.Sprintf("cannot load %s: %[1]s of kernel %s is %s, and the driver %s", name, kernel, m.Version, k.Version), nil
 	}
-	if why, err := k.fault(v, kernel, m); k.Image == nil && (err != nil || why != "") { // an image's are built again
+	if k.Image != nil {
+		return "", nil // an image's are built again
+	}
+
+	why, err := k.fault(v, kernel, m)
+	if err != nil || why != "" {
 		return fmt.Sprintf("cannot load %s of kernel %s: %s", name, kernel, why), err
 	}
 	return "", nil
+}
+
+// missingCompanion says whether a companion that a kernel does not have is a problem. nvidia-fs is
+// none before its package has installed its source: on a machine that has the driver the spec may
+// newly ask for gds, and the stage before installs the package.
+func (k KernelSide) missingCompanion(v host.View, kernel, name string) (string, error) {
+	if name == Storage {
+		if sourceVersion(v, Storage) == "" {
+			return "", host.Later{Until: "once the package of nvidia-fs is installed"}
+		}
+		if k.Build == "dkms" {
+			return "", nil // kmod.DKMSBeside builds it when all else is installed
+		}
+	}
+	return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 }
 
 // BuiltBeside returns the state of a module that DKMS builds against the driver's. It compares the
@@ -96,24 +118,31 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 	if err != nil || driver == "" {
 		return "", kmod.BesideFits, err
 	}
-	if version = sourceVersion(v, name); version == "" {
+	version = sourceVersion(v, name)
+	if version == "" {
 		return "", kmod.BesideFits, nil
 	}
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil || file == "" {
 		return version, kmod.BesideNotBuilt, err
 	}
+
 	built, err := v.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return version, kmod.BesideNotBuilt, nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return version, "", err
 	}
+
 	driverFile, err := v.Stat(driver)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return version, kmod.BesideFits, nil
+	}
+	if err != nil {
 		return version, "", err
 	}
-	if err == nil && built.Ctime.Before(driverFile.Ctime) {
+	if built.Ctime.Before(driverFile.Ctime) {
 		return version, kmod.BesideOld, nil
 	}
 	return version, kmod.BesideFits, nil
@@ -121,11 +150,14 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 
 // builtBeside is BuiltBeside and, in an image for Secure Boot, reports a fault of the signature, so
 // that DKMS rebuilds the module.
-func (k KernelSide) builtBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
+func (k KernelSide) builtBeside(
+	v host.View, name, kernel string,
+) (version string, state converge.State, err error) {
 	version, state, err = BuiltBeside(v, name, kernel)
-	if k.Image == nil || version == "" || state != kmod.BesideFits || err != nil {
+	if err != nil || k.Image == nil || version == "" || state != kmod.BesideFits {
 		return version, state, err
 	}
+
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil {
 		return version, "", err
@@ -141,37 +173,37 @@ func (k KernelSide) builtBeside(v host.View, name, kernel string) (version strin
 	return version, state, err
 }
 
-// sourced says whether a package has installed nvidia-fs's source, which DKMS builds. Before that a
-// missing module is no fault: on a machine that has the driver the spec may newly ask for gds, and
-// the stage before installs its package.
-func sourced(v host.View) bool { return sourceVersion(v, Storage) != "" }
-
-// sourceVersion returns the version of a module's source that a package has installed, "" if none
-// has.
-func sourceVersion(v host.View, name string) (version string) {
+// sourceVersion returns the newest version of a module's source that a package has installed, "" if
+// none has.
+func sourceVersion(v host.View, name string) string {
+	newest := ""
 	names, _ := v.ReadDir("/usr/src") // empty if the folder is missing
-	for _, n := range names {
-		if of, ok := strings.CutPrefix(n, name+"-"); ok && (version == "" || hardware.Compare(of, version) > 0) {
-			version = of
+	for _, folder := range names {
+		version, ok := strings.CutPrefix(folder, name+"-")
+		if ok && (newest == "" || hardware.Compare(version, newest) > 0) {
+			newest = version
 		}
 	}
-	return version
+	return newest
 }
 
-// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits
+// infinibandProblem says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits
 // for the package with the modules.
-func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, err error) {
+func (k KernelSide) infinibandProblem(v host.View, kernel string) (string, error) {
 	has, err := facts.HasInfiniband(v, kernel)
 	if err != nil {
 		return "", err
 	}
+
 	for _, name := range facts.InfinibandModules() {
 		if slices.Contains(has, name) || !slices.Contains(k.Companions, name) {
 			continue
 		}
+
 		extra := "linux-modules-extra-" + kernel
 		if slices.Contains(k.Extra, extra) {
-			if _, err := v.Stat("/var/lib/dpkg/info/" + extra + ".md5sums"); errors.Is(err, fs.ErrNotExist) {
+			_, err := v.Stat("/var/lib/dpkg/info/" + extra + ".md5sums")
+			if errors.Is(err, fs.ErrNotExist) {
 				return "", host.Later{Until: "once " + extra + " is installed"}
 			}
 		}

@@ -235,7 +235,7 @@ func TestImageSignedBy(t *testing.T) {
 		_, state, err := k.built(n, "580.95.05", "6.8.0")
 		check.That(t, err == nil && strings.HasPrefix(string(state), "installed") && (state == "installed") == (x.problem == "") && strings.Contains(string(state), x.problem),
 			"%s: %q, %v", x.name, state, err)
-		file, err := k.onDiskProven(n, "6.8.0")
+		file, err := k.loadableState(n, "6.8.0")
 		check.That(t, err == nil && (file == "580.95.05 open") == (x.problem == ""), "%s: %q, %v", x.name, file, err)
 		if _, state, _ = Built(n, "580.95.05", "6.8.0"); state != "installed" {
 			t.Errorf("%s: not for Secure Boot: %q", x.name, state)
@@ -252,7 +252,7 @@ func TestImageOfSignedPackages(t *testing.T) {
 		drivertest.ModuleFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
 	} {
 		k := KernelSide{Version: "580.95.05", Flavour: "open", Build: "precompiled", Image: secure(t, signedB)}
-		state, err := k.onDiskProven(drivertest.Node(t, dep+file), "6.8.0")
+		state, err := k.loadableState(drivertest.Node(t, dep+file), "6.8.0")
 		check.That(t, err == nil && string(state) == is, "%q, want %q, %v", state, is, err)
 	}
 }

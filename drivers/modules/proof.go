@@ -20,51 +20,71 @@ func Built(v host.View, version, kernel string) (name string, state converge.Sta
 	return KernelSide{}.built(v, version, kernel)
 }
 
-func (k KernelSide) built(v host.View, version, kernel string) (name string, state converge.State, err error) {
+func (k KernelSide) built(
+	v host.View, version, kernel string,
+) (name string, state converge.State, err error) {
 	builds, err := facts.Builds(v)
 	if err != nil {
 		return "", "", err
 	}
-	for _, b := range builds {
-		if b.Version != version {
+
+	for _, build := range builds {
+		if build.Version != version {
 			continue
 		}
-		name = b.Name
-		if b.Kernel == kernel && state != "installed" {
-			state = converge.State(b.State)
+		name = build.Name
+		if build.Kernel == kernel && state != "installed" {
+			state = converge.State(build.State)
 		}
 	}
-	if name == "" { // a package that is not registered with DKMS
-		names, err := v.ReadDir("/usr/src")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", "", err
-		}
-		for _, n := range names {
-			if rest, ok := strings.CutSuffix(n, "-"+version); ok && strings.HasPrefix(rest, "nvidia") {
-				name = rest
-			}
-		}
+	if name == "" {
+		name, err = unregistered(v, version)
 	}
-	if state != "installed" {
-		return name, state, nil
+	if err != nil || state != "installed" {
+		return name, state, err
 	}
-	m, err := k.onDisk(v, kernel)
+
+	problem, err := k.installedProblem(v, version, kernel)
 	if err != nil {
 		return name, "", err
-	}
-	problem := "modprobe finds no module nvidia"
-	if m != nil {
-		problem = ""
-		if m.Version != version {
-			problem = "modprobe would load " + m.Version + " from " + m.Path
-		} else if problem, err = k.faults(v, kernel, *m); err != nil {
-			return name, "", err
-		}
 	}
 	if problem != "" {
 		state += converge.State(", " + problem)
 	}
 	return name, state, nil
+}
+
+// unregistered returns the name of the driver's source whose package is not registered with DKMS,
+// "" if there is none.
+func unregistered(v host.View, version string) (string, error) {
+	names, err := v.ReadDir("/usr/src")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+
+	found := ""
+	for _, name := range names {
+		source, ok := strings.CutSuffix(name, "-"+version)
+		if ok && strings.HasPrefix(source, "nvidia") {
+			found = source
+		}
+	}
+	return found, nil
+}
+
+// installedProblem says why a kernel would not load the version that DKMS reports as installed, ""
+// if it would.
+func (k KernelSide) installedProblem(v host.View, version, kernel string) (string, error) {
+	m, err := k.onDisk(v, kernel)
+	switch {
+	case err != nil:
+		return "", err
+	case m == nil:
+		return "modprobe finds no module nvidia", nil
+	case m.Version != version:
+		return "modprobe would load " + m.Version + " from " + m.Path, nil
+	}
+	return k.faults(v, kernel, *m)
 }
 
 // OnDisk returns version and flavour of the module that modprobe would load for a kernel.
@@ -80,14 +100,15 @@ func (k KernelSide) stateOnDisk(v host.View, kernel string) (string, error) {
 
 // OnDiskLoadable is OnDisk, and after a comma why the kernel would not load it.
 func OnDiskLoadable(v host.View, kernel string) (converge.State, error) {
-	return KernelSide{}.onDiskProven(v, kernel)
+	return KernelSide{}.loadableState(v, kernel)
 }
 
-func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, error) {
+func (k KernelSide) loadableState(v host.View, kernel string) (converge.State, error) {
 	m, err := k.onDisk(v, kernel)
 	if err != nil || m == nil {
 		return "", err
 	}
+
 	state := m.Version + " " + m.Flavour()
 	problem, err := k.faults(v, kernel, *m)
 	if problem != "" {
@@ -96,11 +117,31 @@ func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, er
 	return converge.State(state), err
 }
 
+// loadable says whether a kernel has modules of the version, and would load them.
+func (k KernelSide) loadable(v host.View, kernel string) (bool, error) {
+	state, err := k.loadableState(v, kernel)
+	return err == nil && string(state) == k.Version+" "+k.Flavour, err
+}
+
+// allLoadable says whether nothing has to be built: each kernel has modules of the version, and
+// would load them. The modules of an image were signed when it was baked, and the key is not on the
+// machine.
+func (k KernelSide) allLoadable(v host.View) (bool, error) {
+	for _, kernel := range k.Kernels {
+		if loadable, err := k.loadable(v, kernel); !loadable {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// onDisk returns the module that modprobe would load for a kernel, nil if there is none.
 func (k KernelSide) onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
 	name, err := facts.NvidiaModule(v, kernel)
 	if err != nil || name == "" {
 		return nil, err
 	}
+
 	m, err := k.Files.Read(v, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // modules.dep is older than its removal
@@ -123,6 +164,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 	if k.Image == nil || problem != "" || err != nil {
 		return problem, err
 	}
+
 	files, err := facts.NvidiaModules(v, kernel)
 	if err != nil {
 		return "", err
@@ -131,11 +173,13 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 		if strings.HasPrefix(path.Base(name), Storage+".") { // DKMS builds it separately: builtBeside
 			continue
 		}
+
 		m, err := k.Files.Read(v, name)
 		if err != nil {
 			return "", err
 		}
-		if problem, err := k.fault(v, kernel, m); problem != "" || err != nil {
+		problem, err := k.fault(v, kernel, m)
+		if problem != "" || err != nil {
 			return path.Base(name) + ": " + problem, err
 		}
 	}
@@ -147,16 +191,18 @@ func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (strin
 	if m.Kernel() != kernel {
 		return "it is built for kernel " + m.Kernel(), nil
 	}
-	t, err := k.trust(v)
-	switch {
-	case err != nil || !t.Demands() || t.Trusts(m.Signer):
+
+	trust, err := k.trust(v)
+	if err != nil || !trust.Demands() || trust.Trusts(m.Signer) {
 		return "", err
+	}
+	switch {
 	case m.Signer == nil:
 		return "it is not signed, and the kernel demands that", nil
 	case k.Image != nil && k.Build == "precompiled":
 		return "", nil // a distribution's kernels know its keys, and the image does not say which
-	case k.Image != nil && t.Build != nil:
-		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*t.Build), nil
+	case k.Image != nil && trust.Build != nil:
+		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*trust.Build), nil
 	}
 	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
 }
