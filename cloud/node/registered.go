@@ -57,8 +57,8 @@ func (n nodeAsk) get(ctx context.Context, v host.View, ask func(context.Context,
 // for an API server that does not answer.
 func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
 	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of
-	// thousands that waits for a network plugin asks every 5 to 15 seconds; docs/load.md has the
-	// load on the API server.
+	// thousands that waits for a network plugin asks every 5 to 15 seconds, which
+	// TestBenchKubeLoad measures at an API server.
 	const first, longest = 500 * time.Millisecond, 10 * time.Second
 	defer n.session.forget() // the next look must see this answer
 	problem := ""

@@ -100,7 +100,7 @@ func (n gpuHost) blindContainerd(head, first string) {
 var blindToolkitText string
 
 // blindFault is one broken machine. roots are the root causes that doctor names, with spaces
-// between; docs/doctor-score.md says whether they are the right ones.
+// between.
 type blindFault struct {
 	name, roots   string
 	broken, whole func(n gpuHost)
