@@ -158,8 +158,8 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 	case "docker":
 		return []converge.Want{docker.Restart(e, nil, why)}, nil
 	}
-	return []converge.Want{things.Judged(engine.Restart(f, e, files, Ready, why), Loads(e))}, nil
+	return []converge.Want{things.Prechecked(engine.Restart(f, e, files, Ready, why), Loads(e))}, nil
 }
 
 // Loads says why an engine would not serve pods after its next start.
-func Loads(e facts.Engine) things.JudgeFunc { return configurerOf(e).loads(e) }
+func Loads(e facts.Engine) things.PrecheckFunc { return configurerOf(e).loads(e) }

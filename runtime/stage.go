@@ -44,7 +44,7 @@ var Stage = converge.Stage{
 type configurer struct {
 	wants      func(spec.Spec, facts.Facts, facts.Engine) ([]converge.Want, error)
 	configured func(facts.Engine) engine.Configured
-	loads      func(facts.Engine) things.JudgeFunc
+	loads      func(facts.Engine) things.PrecheckFunc
 	answers    func(context.Context, host.View, facts.Engine, engine.Handler) error
 }
 

@@ -18,7 +18,7 @@ import (
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string
-	judge             things.JudgeFunc
+	judge             things.PrecheckFunc
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.

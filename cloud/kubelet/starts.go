@@ -112,7 +112,7 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 // https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
 // verflag.PrintAndExitIfRequested);
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
-func starts(k facts.Kubelet) things.JudgeFunc {
+func starts(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		if list := Refusals(v, k); len(list) > 0 {
 			return &trouble.Error{What: "cannot restart kubelet, which would not start again: " + list[0].What, Try: []string{trouble.Command("doctor") + "    names the fix"}}

@@ -47,7 +47,7 @@ func (m *Machine) idle(unit string, ending bool) []Finding {
 		if line := said(m.Log(), "oom-kill:"); strings.Contains(line, "/"+unit) { // dump_oom_summary in mm/oom_kill.c names the cgroup
 			what += "; the kernel killed it, for its memory is used up"
 		}
-		if words := things.LastWords(m.ctx, m.View, unit); len(words) > 0 {
+		if words := things.LastLines(m.ctx, m.View, unit); len(words) > 0 {
 			what += "; its last words: " + strings.Join(words, " / ")
 		}
 		return []Finding{{

@@ -17,8 +17,11 @@ import (
 // wrong.
 type check struct {
 	name string
-	look func(context.Context, host.View) (problem string, err error)
+	look LookFunc
 }
+
+// A LookFunc says what is wrong; "" if nothing is.
+type LookFunc func(context.Context, host.View) (problem string, err error)
 
 // orTry is the prefix of a problem's line that names a fix.
 const orTry = "try: "
@@ -35,22 +38,32 @@ func OrTry(fix string) string {
 // Check wants look to find no problem. A problem stops an apply before anything is touched; try
 // names the fixes. The problem's first line says what is wrong, the others say why; OrTry adds
 // fixes.
-func Check(name string, look func(context.Context, host.View) (problem string, err error), why string, try ...string) converge.Want {
-	return converge.Want{Thing: check{name, look}, Why: why, To: func(found converge.State) (converge.State, error) {
+func Check(name string, look LookFunc, why string, try ...string) converge.Want {
+	to := func(found converge.State) (converge.State, error) {
 		if found == "ok" {
 			return found, nil
 		}
-		what, more, _ := strings.Cut(string(found), "\n")
-		t := &trouble.Error{What: what, Try: slices.Clone(try), Err: trouble.Code(name)}
-		for line := range strings.Lines(more) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, orTry) {
-				t.Try = append(t.Try, strings.TrimPrefix(line, orTry))
-			} else if line != "" {
-				t.Because = append(t.Because, line)
-			}
+		return "", problemError(name, string(found), try)
+	}
+
+	return converge.Want{Thing: check{name, look}, Why: why, To: to}
+}
+
+// problemError is a problem that a look has found, as an error.
+func problemError(name, problem string, try []string) error {
+	what, more, _ := strings.Cut(problem, "\n")
+	t := &trouble.Error{What: what, Try: slices.Clone(try), Err: trouble.Code(name)}
+	for line := range strings.Lines(more) {
+		line = strings.TrimSpace(line)
+		fix, isFix := strings.CutPrefix(line, orTry)
+		if isFix {
+			t.Try = append(t.Try, fix)
+		} else if line != "" {
+			t.Because = append(t.Because, line)
 		}
-		return "", t
-	}}
+	}
+
+	return t
 }
 
 func (c check) Ref() converge.Ref { return converge.Ref{Kind: "check", Name: c.name} }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"path"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -38,6 +37,9 @@ type MergeFunc func(before, after, found []byte) (rest []byte, left []string, er
 // A ValidateFunc says what is wrong with the bytes that a file will have, before they are written.
 type ValidateFunc func(ctx context.Context, v host.View, before, after []byte) error
 
+// Whole is the form of files that gpuadm writes as a whole: no merger takes an edit out of them.
+const Whole = "whole"
+
 // NewFile names a file. merge may be nil: then gpuadm cannot tell its own part of the file apart.
 func NewFile(name string, merge MergeFunc) *FileThing {
 	f := &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
@@ -53,85 +55,58 @@ func (f *FileThing) Validated(by ValidateFunc) *FileThing {
 	return f
 }
 
-// Formed names the form of the file's bytes, for the journal: undo finds the same merger by it.
+// Formed names the form of the file's bytes, for the journal: by the form undo finds the same
+// merger.
 func (f *FileThing) Formed(form string) *FileThing {
 	f.form = form
 	return f
 }
 
-// Whole is the form of files that gpuadm writes as a whole: no merger takes an edit out of them.
-const Whole = "whole"
-
 // Exact wants a file with these bytes and this mode, owned by root.
 func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want {
 	f := NewFile(name, nil)
-	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
+	to := func(found converge.State) (converge.State, error) {
 		s, err := f.parse(found)
 		if err != nil {
 			return "", err
 		}
-		s.there, s.mode, s.uid, s.gid = true, mode, 0, 0
-		return f.with(s, data), nil
-	}}
+		s.exists = true
+		s.mode = mode
+		s.uid = 0
+		s.gid = 0
+		return f.stateWith(s, data), nil
+	}
+
+	return converge.Want{Thing: f, Why: why, To: to}
 }
 
-// Edited wants a file with the bytes that edit makes of those found; nil is a file that is not
-// there. Mode and owner stay; a new file gets mode 0644 and belongs to root. edit is pure and
-// idempotent.
+// Edited wants a file with the bytes that edit makes of those found; nil is a missing file. Mode
+// and owner stay; a new file gets mode 0644 and belongs to root. edit is pure and idempotent.
 func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converge.Want {
-	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
+	to := func(found converge.State) (converge.State, error) {
 		s, err := f.parse(found)
 		if err != nil {
 			return "", err
 		}
 		var data []byte
-		if s.there {
+		if s.exists {
 			if data, err = f.bytes(s); err != nil {
 				return "", err
 			}
 		}
-		out, err := edit(data)
-		if err != nil || out == nil && !s.there {
+
+		edited, err := edit(data)
+		if err != nil || edited == nil && !s.exists {
 			return found, err
 		}
-		if !s.there {
-			s.there, s.mode = true, 0o644
+		if !s.exists {
+			s.exists = true
+			s.mode = 0o644
 		}
-		return f.with(s, out), nil
-	}}
-}
-
-// maskedFile is the state of a link to /dev/null. In place of a unit's file such a link masks the
-// unit: systemd.unit(5).
-const (
-	nowhere    = "/dev/null"
-	maskedFile = converge.State("via %2Fdev%2Fnull")
-)
-
-// UnlessMasked leaves a unit that an operator has masked, and the link to /dev/null in place of its
-// file.
-func UnlessMasked(w converge.Want) converge.Want {
-	to := w.To
-	w.To = func(found converge.State) (converge.State, error) {
-		if enabled, _ := UnitWords(found); enabled == "masked" || found == maskedFile {
-			return found, nil
-		}
-		return to(found)
+		return f.stateWith(s, edited), nil
 	}
-	return w
-}
 
-// IsMasked says whether a name is a link to /dev/null.
-func IsMasked(v host.View, name string) bool {
-	to, err := v.Readlink(name)
-	return err == nil && leadsNowhere(name, to)
-}
-
-func leadsNowhere(name, to string) bool {
-	if !path.IsAbs(to) {
-		to = path.Join(path.Dir(name), to)
-	}
-	return path.Clean(to) == nowhere
+	return converge.Want{Thing: f, Why: why, To: to}
 }
 
 // parse takes a state apart; it refuses a link to /dev/null, which gpuadm does not write to.
@@ -156,9 +131,11 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	info, err := v.Lstat(f.name)
 	if host.NotExist(err) {
 		return "", nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
+
 	var s fileState
 	if info.Mode&fs.ModeSymlink != 0 {
 		if s.via, err = v.Readlink(f.name); err != nil {
@@ -167,16 +144,18 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 		if leadsNowhere(f.name, s.via) {
 			return maskedFile, nil
 		}
-		leads, err := v.Resolve(f.name)
+		target, err := v.Resolve(f.name)
 		if err == nil {
-			info, err = v.Lstat(leads)
+			info, err = v.Lstat(target)
 		}
 		if host.NotExist(err) {
 			return s.State(), nil
-		} else if err != nil {
+		}
+		if err != nil {
 			return "", err
 		}
 	}
+
 	if !info.Mode.IsRegular() {
 		return "", fmt.Errorf("cannot use %s as a file: it is %s", f.name, host.TypeName(info.Mode))
 	}
@@ -184,13 +163,14 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	if err != nil {
 		return "", err
 	}
-	return f.with(s.withAttr(info.Attr()), data), nil
+
+	return f.stateWith(s.withAttr(info.Attr()), data), nil
 }
 
 // Make writes the state's bytes with its owner and mode, or removes the file. It refuses where the
 // file changed since the last look.
 func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) error {
-	s, err := parseFile(to)
+	want, err := parseFile(to)
 	if err != nil {
 		return err
 	}
@@ -206,48 +186,47 @@ func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) er
 	if err != nil {
 		return err
 	}
-	if s.via != "" && s.via != found.via {
-		if err := f.last.replace(h, f.name, &host.Entry{Link: s.via}, found.is); err != nil {
+
+	if want.via != "" && want.via != found.via {
+		if err := f.last.replace(h, f.name, &host.Entry{Link: want.via}, found.matches); err != nil {
 			return err
 		}
-		if state, err = f.look(h); err != nil || state == to {
+		state, err = f.look(h)
+		if err != nil || state == to {
 			return err
 		}
 		if found, err = parseFile(state); err != nil {
 			return err
 		}
 	}
-	name := f.name
-	if s.via != "" { // the link stays, and its target is replaced
+
+	target := f.name
+	if want.via != "" { // the link stays, and its target is replaced
 		found.via = ""
-		if name, err = h.Resolve(name); err != nil {
+		if target, err = h.Resolve(f.name); err != nil {
 			return err
 		}
 	}
-	var with *host.Entry
-	if s.there {
-		if s.xattrs == nil {
-			s.xattrs = map[string]string{}
-		}
-		with = &host.Entry{Data: data, Attr: host.Attr{Mode: s.mode, UID: s.uid, GID: s.gid, Xattrs: s.xattrs}}
-	}
-	return f.last.replace(h, name, with, found.is)
+
+	return f.last.replace(h, target, want.entry(data), found.matches)
 }
 
 // Bytes returns the bytes a state names, from memory or from the engine's blobs.
 func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	s, err := parseFile(state)
-	if err != nil || !s.there {
+	if err != nil || !s.exists {
 		return nil, err
 	}
 	if data, err := f.bytes(s); err == nil {
 		return data, nil
 	}
+
 	data, err := converge.Blob(v, s.sha)
 	if err != nil {
 		return nil, err
 	}
 	f.remember(s.sha, data)
+
 	return data, nil
 }
 
@@ -262,18 +241,21 @@ func (f *FileThing) Validate(ctx context.Context, v host.View, before, after con
 	if f.validate == nil {
 		return nil
 	}
-	b, err := f.Bytes(v, before)
+
+	old, err := f.Bytes(v, before)
 	if err != nil {
 		return err
 	}
-	a, err := f.Bytes(v, after)
+	data, err := f.Bytes(v, after)
 	if err != nil {
 		return err
 	}
-	return f.validate(ctx, v, b, a)
+
+	return f.validate(ctx, v, old, data)
 }
 
-func (f *FileThing) with(s fileState, data []byte) converge.State {
+// stateWith is the state with these bytes, which it remembers.
+func (f *FileThing) stateWith(s fileState, data []byte) converge.State {
 	s = s.withBytes(data)
 	f.remember(s.sha, data)
 	return s.State()
@@ -283,11 +265,13 @@ func (f *FileThing) remember(sha string, data []byte) {
 	if data == nil {
 		data = []byte{}
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen[sha] = data
 }
 
+// bytes returns the bytes of a state from memory.
 func (f *FileThing) bytes(s fileState) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

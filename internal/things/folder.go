@@ -21,15 +21,19 @@ type folder string
 func Folders(name, why string) []converge.Want {
 	var wants []converge.Want
 	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
-		wants = append(wants, converge.Want{Thing: folder(dir), Why: why, To: func(found converge.State) (converge.State, error) {
-			if found != "" {
-				return found, nil
-			}
-			return "0755 0:0", nil
-		}})
+		wants = append(wants, converge.Want{Thing: folder(dir), Why: why, To: existing})
 	}
 	slices.Reverse(wants)
+
 	return wants
+}
+
+// existing is the desired state of a folder.
+func existing(found converge.State) (converge.State, error) {
+	if found != "" {
+		return found, nil
+	}
+	return "0755 0:0", nil
 }
 
 // NewFolder names a folder, for undo.
@@ -41,39 +45,33 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	info, err := v.Stat(string(f))
 	if host.NotExist(err) {
 		return "", nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
 	if !info.Mode.IsDir() {
 		return "", fmt.Errorf("cannot use %s as a folder: it is %s", string(f), host.TypeName(info.Mode))
 	}
+
 	a := info.Attr()
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
 // TakeOut removes a folder that gpuadm made, whatever its mode is now. Make keeps the folder if
 // files are in it. A folder that existed before gpuadm stays.
-func (f folder) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
+func (f folder) TakeOut(_ host.View, found, before, after converge.State) (converge.State, []string, error) {
 	if before != "" && found != before {
-		return found, []string{fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)}, nil
+		left := fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)
+		return found, []string{left}, nil
 	}
 	return before, nil, nil
 }
 
 func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to == "" {
-		if err := h.Sweep(string(f)); err != nil { // temporary files of a killed gpuadm
-			return err
-		}
-		names, err := h.ReadDir(string(f))
-		if err != nil {
-			return err
-		}
-		if len(names) > 0 {
-			return converge.Stays{Why: fmt.Sprintf("it holds %s, which is not ours", names[0])}
-		}
-		return h.Remove(string(f))
+		return f.remove(h)
 	}
+
 	var mode string
 	var a host.Attr
 	_, err := fmt.Sscanf(string(to), "%s %d:%d", &mode, &a.UID, &a.GID)
@@ -86,5 +84,22 @@ func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if _, err := h.Stat(string(f)); host.NotExist(err) {
 		return h.Mkdir(string(f), a)
 	}
+
 	return h.SetAttr(string(f), a)
+}
+
+// remove removes the folder if it is empty.
+func (f folder) remove(h host.Host) error {
+	if err := h.Sweep(string(f)); err != nil { // temporary files of a killed gpuadm
+		return err
+	}
+	names, err := h.ReadDir(string(f))
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		return converge.Stays{Why: fmt.Sprintf("it holds %s, which is not ours", names[0])}
+	}
+
+	return h.Remove(string(f))
 }

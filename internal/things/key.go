@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"path"
 	"strings"
@@ -23,11 +22,12 @@ import (
 // fingerprints of the keys in it: these identify a key, wherever it came from. If only the file's
 // digest is known, gpuadm keeps the file byte for byte, and its state is that digest.
 type key struct {
-	file, from string
-	pinned     bool   // its state is a digest
-	trusted    string // the key that the spec trusts: gpuadm fetches it, and takes an earlier key from keysKept
-	via        host.Via
-	last       *lastLook
+	file    string
+	from    string // a URL, or a path on the machine
+	pinned  bool   // its state is a digest
+	trusted string // the key that the spec trusts: gpuadm fetches it, and takes an earlier key from keysKept
+	via     host.Via
+	last    *lastLook
 }
 
 // maxKey is the size limit of a key, in bytes: NVIDIA's have less than 4 KiB.
@@ -43,8 +43,15 @@ const pin = "sha256:"
 // reads. A key that is trusted by its file's digest stays as published, which is armored: its file
 // must end in .asc.
 func Key(file, from, trusted string, via host.Via, why string) converge.Want {
-	k := key{file, from, strings.HasPrefix(trusted, pin), trusted, via, &lastLook{}}
-	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
+	k := key{
+		file:    file,
+		from:    from,
+		pinned:  strings.HasPrefix(trusted, pin),
+		trusted: trusted,
+		via:     via,
+		last:    &lastLook{},
+	}
+	to := func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(trusted) {
 			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot trust %s: it holds %s, and the repository's key is %s", file, found, trusted),
@@ -52,7 +59,9 @@ func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 			}
 		}
 		return converge.State(trusted), nil
-	}}
+	}
+
+	return converge.Want{Thing: k, Why: why, To: to}
 }
 
 // byDigest begins the form of a key whose state is its file's digest.
@@ -74,22 +83,115 @@ func (k key) Ref() converge.Ref {
 	return converge.Ref{Kind: "key", Name: k.file, Form: form}
 }
 
+// Look keeps the file's digest for Make: an edit may leave the fingerprints as they were.
 func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	data, err := v.ReadFile(k.file)
 	if host.NotExist(err) {
 		return k.last.keep("", nil)
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
-	is, _ := k.last.keep(converge.State(digest(data)), nil) // the digest: an edit may leave the fingerprints as they were
+
+	state, _ := k.last.keep(converge.State(digest(data)), nil)
 	if k.pinned {
-		return is, nil
+		return state, nil
 	}
 	found, err := fingerprints(data)
 	if err != nil {
 		return converge.State("no key: " + err.Error()), nil
 	}
+
 	return converge.State(strings.Join(found, " ")), nil
+}
+
+// Make removes the file, restores a key from keysKept, or fetches the key and verifies it.
+func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return k.replace(ctx, h, nil)
+	}
+	_, kept := keptKey(h, string(to))
+	if kept != nil && string(to) != k.trusted {
+		return k.replace(ctx, h, kept)
+	}
+
+	data, err := k.fetch(ctx, h)
+	if err != nil {
+		return err
+	}
+	if k.pinned {
+		return k.replacePinned(ctx, h, data, to)
+	}
+	found, err := fingerprints(data)
+	if err != nil {
+		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
+	}
+	if converge.State(strings.Join(found, " ")) != to {
+		return k.differs("its fingerprint is "+strings.Join(found, " and "), string(to))
+	}
+	packets, _ := dearmor(data) // fingerprints has read it
+	if path.Ext(k.file) == ".asc" {
+		packets = armor(packets)
+	}
+
+	return k.replace(ctx, h, packets)
+}
+
+func (k key) fetch(ctx context.Context, h host.Host) ([]byte, error) {
+	address := k.from
+	try := "see that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
+	if path.IsAbs(k.from) {
+		address = "file://" + k.from
+		try = "put the key there, or name another with key in the section repo of node.toml"
+	}
+
+	data, err := h.Fetch(ctx, host.Request{URL: address, Max: maxKey, Via: k.via})
+	if err != nil {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot get the key from %s: %v", k.from, fetchCause(err)),
+			Try:  []string{try},
+			Err:  err,
+		}
+	}
+
+	return data, nil
+}
+
+// fetchCause is why a download failed, without the address, which the message has already.
+func fetchCause(err error) error {
+	var fetch *host.FetchError
+	if errors.As(err, &fetch) {
+		err = fetch.Cause
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+
+	return err
+}
+
+// replacePinned writes a key that is trusted by its file's digest.
+func (k key) replacePinned(ctx context.Context, h host.Host, data []byte, to converge.State) error {
+	kept := published(data, to)
+	if kept == nil {
+		return k.differs("the digest of its file is "+digest(data), string(to))
+	}
+	if _, err := fingerprints(kept); err != nil {
+		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
+	}
+
+	return k.replace(ctx, h, kept)
+}
+
+func (k key) differs(what, expected string) error {
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot trust the key from %s: %s, and %s is expected", k.from, what, expected),
+		Try: []string{
+			"look up the key where the repository's owner publishes it; if it is a new one, save it in a file, and write key = that file and fingerprint = its fingerprint, with the repository's url, in the section repo of node.toml",
+			"if the owner does not publish it, do not use it: another person may have put it there",
+		},
+	}
 }
 
 // replace writes a key to the file, or removes the file for nil, if the file is as the last look
@@ -102,14 +204,16 @@ func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 	if err != nil {
 		return err
 	}
-	name, with := k.file, (*host.Entry)(nil)
+
+	name := k.file
+	var with *host.Entry
 	if data != nil {
 		with = &host.Entry{Data: data, Attr: host.Attr{Mode: 0o644}}
-		if name, err = h.Resolve(name); err != nil {
+		if name, err = h.Resolve(k.file); err != nil {
 			return err
 		}
 	}
-	return k.last.replace(h, name, with, func(found *host.Entry) bool {
+	asFound := func(found *host.Entry) bool {
 		switch {
 		case found == nil:
 			return was == ""
@@ -117,7 +221,19 @@ func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 			return data == nil
 		}
 		return digest(found.Data) == string(was)
-	})
+	}
+
+	return k.last.replace(h, name, with, asFound)
+}
+
+// TakeOut compares keys by fingerprint or by their file's digest, whichever the journal has: the
+// spec may have named the last key by one, and the key before it by the other.
+func (k key) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	_, data := KeyFile(v, k.file, string(found))
+	if !holds(data, string(after)) {
+		return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", k.Ref(), after, found)
+	}
+	return before, nil, nil
 }
 
 func digest(data []byte) string {
@@ -134,6 +250,7 @@ func published(data []byte, trusted converge.State) []byte {
 	if digest(data) == string(trusted) {
 		return data
 	}
+
 	var kept []byte
 	for line := range bytes.Lines(data) {
 		if !bytes.HasPrefix(line, []byte("Version")) {
@@ -143,182 +260,16 @@ func published(data []byte, trusted converge.State) []byte {
 	if digest(kept) == string(trusted) {
 		return kept
 	}
+
 	return nil
 }
 
 // Fingerprints returns the fingerprints of the keys in a file, in upper-case hex. trusted is the
 // file's digest, as for Key; "" for any.
 func Fingerprints(data []byte, trusted string) ([]string, error) {
-	if is := digest(data); trusted != "" && is != trusted {
-		return nil, fmt.Errorf("its digest is %s, and %s is expected", is, trusted)
+	found := digest(data)
+	if trusted != "" && found != trusted {
+		return nil, fmt.Errorf("its digest is %s, and %s is expected", found, trusted)
 	}
 	return fingerprints(data)
-}
-
-// cause is why a download failed, without the address, which the message has already.
-func cause(err error) error {
-	if f := (*host.FetchError)(nil); errors.As(err, &f) {
-		err = f.Cause
-	}
-	if u := (*url.Error)(nil); errors.As(err, &u) {
-		err = u.Err
-	}
-	return err
-}
-
-func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to == "" {
-		return k.replace(ctx, h, nil)
-	}
-	if _, kept := keptKey(h, string(to)); kept != nil && string(to) != k.trusted {
-		return k.replace(ctx, h, kept)
-	}
-	address := k.from
-	if path.IsAbs(address) {
-		address = "file://" + address
-	}
-	data, err := h.Fetch(ctx, host.Request{URL: address, Max: maxKey, Via: k.via})
-	if err != nil {
-		try := "see that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
-		if path.IsAbs(k.from) {
-			try = "put the key there, or name another with key in the section repo of node.toml"
-		}
-		return &trouble.Error{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
-	}
-	if k.pinned {
-		return k.keepPinned(ctx, h, data, to)
-	}
-	packets, err := dearmor(data)
-	if err == nil {
-		var found []string
-		if found, err = fingerprints(packets); err == nil && converge.State(strings.Join(found, " ")) != to {
-			return k.differs("its fingerprint is "+strings.Join(found, " and "), string(to)) // which names the key
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
-	}
-	if path.Ext(k.file) == ".asc" {
-		packets = armor(packets)
-	}
-	return k.replace(ctx, h, packets)
-}
-
-// keepPinned writes a key that is trusted by its file's digest.
-func (k key) keepPinned(ctx context.Context, h host.Host, data []byte, to converge.State) error {
-	kept := published(data, to)
-	if kept == nil {
-		return k.differs("the digest of its file is "+digest(data), string(to))
-	}
-	if _, err := fingerprints(kept); err != nil {
-		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
-	}
-	return k.replace(ctx, h, kept)
-}
-
-func (k key) differs(is, expected string) error {
-	return &trouble.Error{
-		What: fmt.Sprintf("cannot trust the key from %s: %s, and %s is expected", k.from, is, expected),
-		Try: []string{
-			"look up the key where the repository's owner publishes it; if it is a new one, save it in a file, and write key = that file and fingerprint = its fingerprint, with the repository's url, in the section repo of node.toml",
-			"if the owner does not publish it, do not use it: another person may have put it there",
-		},
-	}
-}
-
-// keysKept is the folder of keys that gpuadm replaced or removed: undo restores them from there,
-// since their owner may publish another now.
-const keysKept = converge.Home + "/keys"
-
-// keptName is the file in keysKept of a key with these fingerprints, or with this digest of its
-// file.
-func keptName(state string) string {
-	return fmt.Sprintf("%s/%x", keysKept, sha256.Sum256([]byte(state)))
-}
-
-// namesOf are a key's fingerprints, and the digest of its file; none if data is no key.
-func namesOf(data []byte) []string {
-	found, err := fingerprints(data)
-	if err != nil {
-		return nil
-	}
-	return []string{strings.Join(found, " "), digest(data)}
-}
-
-// holds says whether these are the bytes of the key that a state names.
-func holds(data []byte, state string) bool {
-	for _, name := range namesOf(data) {
-		if name == state {
-			return true
-		}
-	}
-	return false
-}
-
-// keepKey copies the key in a file to keysKept; nothing if the file has no key.
-func keepKey(h host.Host, file string) error {
-	data, err := h.ReadFile(file)
-	if err != nil && !host.NotExist(err) {
-		return err
-	}
-	for _, name := range namesOf(data) {
-		for _, dir := range []string{converge.Home, keysKept} {
-			if err := h.Mkdir(dir, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-		}
-		if err := h.WriteFile(keptName(name), data, host.Attr{Mode: 0o600}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keptKey is the key in keysKept that a state names, and its file; nil if it is not there.
-func keptKey(v host.View, state string) (file string, data []byte) {
-	file = keptName(state)
-	data, err := v.ReadFile(file)
-	if err != nil || !holds(data, state) {
-		return "", nil
-	}
-	return file, data
-}
-
-// KeyFile returns the file that has a key: the key's own file, or the one in keysKept if another
-// key has replaced it; "" if neither has it.
-func KeyFile(v host.View, file, trusted string) (name string, data []byte) {
-	if data, err := v.ReadFile(file); err == nil && holds(data, trusted) {
-		return file, data
-	}
-	return keptKey(v, trusted)
-}
-
-// TakeOut compares keys by fingerprint or by their file's digest, whichever the journal has: the
-// spec may have named the last key by one, and the key before it by the other.
-func (k key) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
-	if _, data := KeyFile(v, k.file, string(found)); !holds(data, string(after)) {
-		return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", k.Ref(), after, found)
-	}
-	return before, nil, nil
-}
-
-// PruneKeys removes the kept keys that none of the changes names. needed are the changes that can
-// still be undone.
-func PruneKeys(h host.Host, needed []converge.Change) error {
-	names, err := h.ReadDir(keysKept)
-	if host.NotExist(err) {
-		return nil
-	}
-	keep := map[string]bool{}
-	for _, c := range needed {
-		for _, state := range []string{string(c.Before), string(c.After), c.Name} { // rpm's keys have it in their name
-			keep[keptName(state)] = true
-		}
-	}
-	for _, name := range names {
-		if file := path.Join(keysKept, name); err == nil && !keep[file] {
-			err = h.Remove(file)
-		}
-	}
-	return err
 }

@@ -12,15 +12,24 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
-
-	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // A keyring is a sequence of packets (RFC 9580). A repository's key is a public-key packet,
 // followed by its subkeys, names and signatures. This code verifies nothing, since apt and rpm do:
 // it only finds out which primary keys they would trust. Hence no library: the smallest that reads
 // keyrings brings forty packages of cryptography into a root process.
+
+// Types of packets: RFC 9580, section 5.
+const (
+	signature    = 2
+	secretKey    = 5
+	publicKey    = 6
+	secretSubkey = 7
+	trust        = 12
+	userID       = 13
+	publicSubkey = 14
+	userPicture  = 17
+)
 
 // fingerprints returns the upper-case hex fingerprints of all primary keys in a keyring, armored or
 // binary, in their order.
@@ -29,6 +38,7 @@ func fingerprints(keyring []byte) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []string
 	for len(packets) > 0 {
 		tag, body, rest, err := packet(packets)
@@ -36,16 +46,17 @@ func fingerprints(keyring []byte) ([]string, error) {
 			return nil, err
 		}
 		packets = rest
+
 		switch tag {
-		case 6: // public key
+		case publicKey:
 			f, err := fingerprint(body)
 			if err != nil {
 				return nil, err
 			}
 			found = append(found, f)
-		case 5, 7:
+		case secretKey, secretSubkey:
 			return nil, errors.New("it holds a secret key")
-		case 2, 12, 13, 14, 17: // signature, trust, name, subkey, picture
+		case signature, trust, userID, publicSubkey, userPicture:
 		default:
 			return nil, fmt.Errorf("it holds something that is no part of a public key (packet of type %d)", tag)
 		}
@@ -53,125 +64,79 @@ func fingerprints(keyring []byte) ([]string, error) {
 	if len(found) == 0 {
 		return nil, errors.New("it holds no key")
 	}
+
 	return found, nil
-}
-
-// A primary key, and what its owner's signatures say of it. Times are in seconds.
-type primary struct {
-	short, sha2, revoked bool
-	born, signed, lasts  int // lasts is 0 for ever
-}
-
-// Refused says why apt refuses each key of a file; with one good key it takes what that signs
-// (tried with apt 2.6.2). gpgv refuses a key that has expired; sqv, which verifies for apt 3, takes
-// what was signed before, but neither SHA-1 nor short RSA. Sources: EXPKEYSIG in apt's
-// methods/gpgv.cc; default-sequoia.config of apt 3.0;
-// https://github.com/NVIDIA/cuda-repo-management/issues/34.
-func Refused(v host.View, data []byte) (why, fix string) {
-	has := func(name string) bool { _, err := v.Stat(name); return err == nil }
-	sqv := has("/usr/bin/sqv") && has("/usr/lib/apt/methods/sqv")
-	strict := sqv && !has("/etc/crypto-policies/back-ends/apt-sequoia.config")
-	var id []byte
-	var keys []primary
-	packets, err := dearmor(data)
-	for tag, body := 0, []byte(nil); err == nil && len(packets) > 0; {
-		tag, body, packets, err = packet(packets)
-		switch own := len(body) > 7 && body[0] == 4; {
-		case own && tag == 6: // version, 4 bytes of time, algorithm, bits
-			f, _ := fingerprint(body)
-			id, _ = hex.DecodeString(f[24:])
-			keys = append(keys, primary{born: length(body[1:5]), short: body[5] == 1 && length(body[6:8]) < 2048})
-		case own && tag == 2 && len(keys) > 0 && bytes.Contains(body, id):
-			keys[len(keys)-1].read(body)
-		}
-	}
-	const newer = "use its owner's repository for this release, which has a newer key"
-	const old = newer + "; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"
-	for _, k := range keys {
-		switch end := time.Unix(int64(k.born+k.lasts), 0).UTC(); {
-		case k.revoked:
-			why, fix = "its owner revoked it", newer
-		case !sqv && k.lasts > 0 && !end.After(v.Now()):
-			why, fix = "it expired on "+end.Format(time.DateOnly), newer
-		case strict && k.short:
-			why, fix = "it is an RSA key of less than 2048 bits", old
-		case strict && !k.sha2:
-			why, fix = "its owner signed it by SHA-1 alone", old
-		default:
-			return "", ""
-		}
-	}
-	return why, fix
-}
-
-// read reads a signature: version, kind, algorithm, hash, and what was hashed. RFC 9580, section
-// 5.2.3; no subpacket of a key's own is longer.
-func (k *primary) read(body []byte) {
-	k.revoked = k.revoked || body[1] == 0x20
-	if body[1]&^3 != 0x10 {
-		return
-	}
-	k.sha2 = k.sha2 || body[3] >= 8 // SHA-2 or SHA-3
-	says := [128]int{}
-	for area := body[6:min(len(body), 6+length(body[4:6]))]; len(area) > 5 && area[0] > 0 && int(area[0]) < min(192, len(area)); area = area[1+area[0]:] {
-		says[area[1]&0x7f] = length(area[2:6])
-	}
-	if says[2] >= k.signed { // the owner's last word: when it was signed, and for how long
-		k.signed, k.lasts = says[2], says[9]
-	}
 }
 
 // fingerprint of a public-key packet: RFC 9580, section 5.5.4.
 func fingerprint(body []byte) (string, error) {
+	size := len(body)
 	switch {
-	case len(body) == 0 || len(body) > 0xffff:
+	case size == 0 || size > 0xffff:
 	case body[0] == 4:
-		sum := sha1.Sum(append([]byte{0x99, byte(len(body) >> 8), byte(len(body))}, body...)) //nolint:gosec // see above
+		head := []byte{0x99, byte(size >> 8), byte(size)}
+		sum := sha1.Sum(append(head, body...)) //nolint:gosec // see above
 		return strings.ToUpper(hex.EncodeToString(sum[:])), nil
 	case body[0] == 6:
-		n := len(body)
-		sum := sha256.Sum256(append([]byte{0x9b, 0, 0, byte(n >> 8), byte(n)}, body...))
+		head := []byte{0x9b, 0, 0, byte(size >> 8), byte(size)}
+		sum := sha256.Sum256(append(head, body...))
 		return strings.ToUpper(hex.EncodeToString(sum[:])), nil
 	}
+
 	return "", errors.New("it holds a key of a version that no repository uses")
 }
 
 var errTorn = errors.New("it is cut off, or no OpenPGP key")
 
-// packet cuts the first packet off: RFC 9580, section 4.2. Partial lengths are for streams of data,
-// not for keys.
+// packet cuts the first packet off: RFC 9580, section 4.2.
 func packet(b []byte) (tag int, body, rest []byte, err error) {
 	if len(b) < 2 || b[0]&0x80 == 0 {
 		return 0, nil, nil, errTorn
 	}
-	head, size := 2, 0
+
+	var head, size int // bytes of the header and of the body
 	if b[0]&0x40 != 0 {
 		tag = int(b[0] & 0x3f)
-		switch l := b[1]; {
-		case l < 192:
-			size = int(l)
-		case l < 224 && len(b) > 2:
-			head, size = 3, (int(l)-192)<<8+int(b[2])+192
-		case l == 255 && len(b) > 5:
-			head, size = 6, length(b[2:6])
-		default:
-			return 0, nil, nil, errTorn
-		}
+		head, size = packetSize(b)
 	} else {
 		tag = int(b[0]>>2) & 0xf
-		n := 1 << (b[0] & 3) // bytes of length: 1, 2, 4; 8 means "to the end"
-		if n == 8 || len(b) < 1+n {
-			return 0, nil, nil, errTorn
-		}
-		head, size = 1+n, length(b[1:1+n])
+		head, size = oldPacketSize(b)
 	}
-	if size > len(b)-head {
+	if head == 0 || size > len(b)-head {
 		return 0, nil, nil, errTorn
 	}
-	return tag, b[head : head+size], b[head+size:], nil
+	end := head + size
+
+	return tag, b[head:end], b[end:], nil
 }
 
-func length(b []byte) (n int) {
+// packetSize reads the header of the present format; 0 if it is torn. Partial lengths are for
+// streams of data, not for keys.
+func packetSize(b []byte) (head, size int) {
+	first := int(b[1])
+	switch {
+	case first < 192:
+		return 2, first
+	case first < 224 && len(b) > 2:
+		return 3, (first-192)<<8 + int(b[2]) + 192
+	case first == 255 && len(b) > 5:
+		return 6, length(b[2:6])
+	}
+	return 0, 0
+}
+
+// oldPacketSize reads the header of the format that gpg still writes; 0 if it is torn.
+func oldPacketSize(b []byte) (head, size int) {
+	n := 1 << (b[0] & 3) // bytes of length: 1, 2, 4; 8 means "to the end"
+	if n == 8 || len(b) < 1+n {
+		return 0, 0
+	}
+	return 1 + n, length(b[1 : 1+n])
+}
+
+// length reads a number, big-endian.
+func length(b []byte) int {
+	n := 0
 	for _, c := range b {
 		n = n<<8 | int(c)
 	}
@@ -183,25 +148,30 @@ const armored = "PGP PUBLIC KEY BLOCK"
 // dearmor returns a keyring's packets: all of its armored blocks, or itself if it is binary. Armor
 // is PEM with a checksum, which repeats what fingerprints say. A block that another program might
 // read and this one does not makes the keyring torn.
-func dearmor(data []byte) (packets []byte, err error) {
+func dearmor(data []byte) ([]byte, error) {
 	if len(data) > 0 && data[0]&0x80 != 0 {
 		return data, nil
 	}
-	begun := bytes.Count(data, []byte("-----BEGIN"))
-	var pemOf []byte
+
+	var asPEM []byte
 	for line := range bytes.Lines(data) {
 		if line[0] != '=' { // the checksum's: RFC 9580, section 6.1
-			pemOf = append(pemOf, line...)
+			asPEM = append(asPEM, line...)
 		}
 	}
-	for block, rest := pem.Decode(pemOf); block != nil; block, rest = pem.Decode(rest) {
+
+	var packets []byte
+	read := 0 // blocks
+	for block, rest := pem.Decode(asPEM); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == armored {
-			packets, begun = append(packets, block.Bytes...), begun-1
+			packets = append(packets, block.Bytes...)
+			read++
 		}
 	}
-	if len(packets) == 0 || begun != 0 {
+	if len(packets) == 0 || read != bytes.Count(data, []byte("-----BEGIN")) {
 		return nil, errTorn
 	}
+
 	return packets, nil
 }
 
@@ -209,8 +179,9 @@ func dearmor(data []byte) (packets []byte, err error) {
 func armor(packets []byte) []byte {
 	text := string(pem.EncodeToMemory(&pem.Block{Type: armored, Bytes: packets}))
 	text = strings.Replace(text, "-----\n", "-----\n\n", 1)
-	sum := "=" + base64.StdEncoding.EncodeToString(crc24(packets)) + "\n"
-	return []byte(strings.Replace(text, "-----END", sum+"-----END", 1))
+	checksum := "=" + base64.StdEncoding.EncodeToString(crc24(packets)) + "\n"
+
+	return []byte(strings.Replace(text, "-----END", checksum+"-----END", 1))
 }
 
 // crc24 is the checksum of armored data: RFC 9580, section 6.1.1.
@@ -219,10 +190,12 @@ func crc24(data []byte) []byte {
 	for _, c := range data {
 		crc ^= uint32(c) << 16
 		for range 8 {
-			if crc <<= 1; crc&0x1000000 != 0 {
+			crc <<= 1
+			if crc&0x1000000 != 0 {
 				crc ^= 0x1864cfb
 			}
 		}
 	}
+
 	return []byte{byte(crc >> 16), byte(crc >> 8), byte(crc)}
 }

@@ -25,23 +25,21 @@ const persistence = "persistence-mode:"
 // Persistenced keeps GPUs attached while no process uses them.
 const Persistenced = "nvidia-persistenced.service"
 
-func runs(u host.Unit) bool {
-	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
-}
-
 // Pauses lists the units that run: Pause would stop them.
-func Pauses(ctx context.Context, v host.View, units []string) (running []string, err error) {
+func Pauses(ctx context.Context, v host.View, units []string) ([]string, error) {
+	var running []string
 	pids := map[int]bool{}
 	for _, name := range units {
 		u, err := v.Unit(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if !runs(u) || u.PID != 0 && pids[u.PID] { // another name of a unit in the list
+		alias := u.PID != 0 && pids[u.PID] // another name of a unit in the list
+		if !runs(u) || alias {
 			continue
 		}
 		pids[u.PID] = true
-		if u.Load == "masked" || u.Enabled == "masked" {
+		if isMaskedUnit(u) {
 			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot pause %s: it runs and is masked, so it could not be started again", name),
 				Try:  []string{"systemctl unmask " + name + ", or stop it for good"},
@@ -49,8 +47,11 @@ func Pauses(ctx context.Context, v host.View, units []string) (running []string,
 		}
 		running = append(running, name)
 	}
+
 	return running, nil
 }
+
+func isMaskedUnit(u host.Unit) bool { return u.Load == "masked" || u.Enabled == "masked" }
 
 // Pause stops the units that run. It lists them in pausedFile first: if the run is killed, the next
 // run starts them again.
@@ -59,14 +60,16 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	if err != nil {
 		return err
 	}
-	if err := note(h, running); err != nil {
+	if err := addPaused(h, running); err != nil {
 		return err
 	}
+
 	for _, name := range running {
 		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "stop"}); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -89,29 +92,47 @@ func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.D
 		}
 		d = &now
 	}
-	var on, lines []string
+
+	var addresses []string
+	var lines []string
 	for _, g := range d.GPUs {
 		if g.Persistent && slices.Contains(gpus, g.Address) {
-			on, lines = append(on, g.Address), append(lines, persistence+g.Address)
+			addresses = append(addresses, g.Address)
+			lines = append(lines, persistence+g.Address)
 		}
 	}
-	if err := note(h, lines); err != nil {
+	if err := addPaused(h, lines); err != nil {
 		return err
 	}
-	for _, address := range on {
+	for _, address := range addresses {
 		if err := h.SetPersistence(ctx, address, false); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// note adds lines to the list of what is paused.
-func note(h host.Host, lines []string) error {
+// pausedLines is the list of what is paused.
+func pausedLines(v host.View) ([]string, error) {
+	data, err := v.ReadFile(pausedFile)
+	if host.NotExist(err) {
+		return nil, nil
+	}
+	return strings.Fields(string(data)), err
+}
+
+func writePaused(h host.Host, lines []string) error {
+	return h.WriteFile(pausedFile, []byte(strings.Join(lines, "\n")+"\n"), host.Attr{Mode: 0o644})
+}
+
+// addPaused adds lines to the list of what is paused.
+func addPaused(h host.Host, lines []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	all, err := pausedUnits(h)
+
+	all, err := pausedLines(h)
 	if err != nil {
 		return err
 	}
@@ -120,73 +141,85 @@ func note(h host.Host, lines []string) error {
 			all = append(all, line)
 		}
 	}
-	return h.WriteFile(pausedFile, []byte(strings.Join(all, "\n")+"\n"), host.Attr{Mode: 0o644})
+
+	return writePaused(h, all)
 }
 
 // Resume starts what was paused, last stopped first. It continues after a failure: the error names
 // what did not start, which stays on the list. Resume skips a unit that was removed or masked
 // meanwhile.
 func Resume(ctx context.Context, h host.Host) error {
-	return resumeThose(ctx, h, func(string) bool { return true })
+	return resumeLines(ctx, h, func(string) bool { return true })
 }
 
 // ResumePersistence is Resume for what PausePersistence has paused. Without it each client has to
 // attach the GPUs first, which takes time.
 func ResumePersistence(ctx context.Context, h host.Host) error {
-	return resumeThose(ctx, h, func(name string) bool { return name == Persistenced || strings.HasPrefix(name, persistence) })
+	return resumeLines(ctx, h, func(line string) bool {
+		return line == Persistenced || strings.HasPrefix(line, persistence)
+	})
 }
 
-func resumeThose(ctx context.Context, h host.Host, due func(name string) bool) error {
-	units, err := pausedUnits(h)
-	if err != nil || !slices.ContainsFunc(units, due) {
+// resumeLines starts what is due of the list of what is paused.
+func resumeLines(ctx context.Context, h host.Host, due func(line string) bool) error {
+	lines, err := pausedLines(h)
+	if err != nil || !slices.ContainsFunc(lines, due) {
 		return err
 	}
+
 	var failed error
-	var left []string
-	for _, name := range slices.Backward(units) {
-		if !due(name) {
-			left = append([]string{name}, left...)
+	var left []string // last stopped first
+	for _, line := range slices.Backward(lines) {
+		if !due(line) {
+			left = append(left, line)
 			continue
 		}
-		if err := resume(ctx, h, name); err != nil {
+		if err := resume(ctx, h, line); err != nil {
 			failed = host.Join(failed, err)
-			left = append([]string{name}, left...)
+			left = append(left, line)
 		}
 	}
 	if len(left) == 0 {
 		return h.Remove(pausedFile)
 	}
-	if len(left) < len(units) {
-		failed = host.Join(failed, h.WriteFile(pausedFile, []byte(strings.Join(left, "\n")+"\n"), host.Attr{Mode: 0o644}))
+
+	if len(left) < len(lines) {
+		slices.Reverse(left)
+		failed = host.Join(failed, writePaused(h, left))
 	}
+
 	return failed
 }
 
-func resume(ctx context.Context, h host.Host, name string) error {
-	if address, ok := strings.CutPrefix(name, persistence); ok {
-		err := h.SetPersistence(ctx, address, true)
-		if lost := (*host.GPUError)(nil); errors.As(err, &lost) && (lost.Code == "NOT_FOUND" || lost.Code == "GPU_IS_LOST") {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("cannot turn persistence mode of GPU %s on again: %w", address, err)
-		}
+func resume(ctx context.Context, h host.Host, line string) error {
+	address, isGPU := strings.CutPrefix(line, persistence)
+	if isGPU {
+		return resumeGPU(ctx, h, address)
+	}
+
+	u, err := h.Unit(ctx, line)
+	if err == nil && (u.Load == "not-found" || isMaskedUnit(u)) {
 		return nil
 	}
-	if u, err := h.Unit(ctx, name); err == nil && (u.Load == "not-found" || u.Load == "masked" || u.Enabled == "masked") {
-		return nil
+	if err := h.SetUnit(ctx, line, host.UnitChange{Job: "start"}); err != nil {
+		return fmt.Errorf("cannot start %s again: %w", line, err)
 	}
-	if err := h.SetUnit(ctx, name, host.UnitChange{Job: "start"}); err != nil {
-		return fmt.Errorf("cannot start %s again: %w", name, err)
-	}
+
 	return nil
 }
 
-func pausedUnits(v host.View) ([]string, error) {
-	data, err := v.ReadFile(pausedFile)
-	if host.NotExist(err) {
-		return nil, nil
+// resumeGPU turns a GPU's persistence mode on; nothing if the GPU is gone.
+func resumeGPU(ctx context.Context, h host.Host, address string) error {
+	err := h.SetPersistence(ctx, address, true)
+	var lost *host.GPUError
+	if errors.As(err, &lost) && (lost.Code == "NOT_FOUND" || lost.Code == "GPU_IS_LOST") {
+		return nil
 	}
-	return strings.Fields(string(data)), err
+	if err != nil {
+		return fmt.Errorf("cannot turn persistence mode of GPU %s on again: %w", address, err)
+	}
+
+	return nil
 }
 
 // paused are the services that a run stopped and did not start again, because it was killed. Its
@@ -209,11 +242,11 @@ func (paused) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return noPaused, nil
 	}
-	units, err := pausedUnits(v)
-	if len(units) == 0 {
+	lines, err := pausedLines(v)
+	if len(lines) == 0 {
 		return noPaused, err
 	}
-	return converge.State(strings.Join(units, " ")), err
+	return converge.State(strings.Join(lines, " ")), err
 }
 
 func (paused) Make(ctx context.Context, h host.Host, to converge.State) error {

@@ -30,36 +30,50 @@ const (
 	signerMade = 1767225600 // 2026-01-01: the key's time, a part of its fingerprint; earlier than any signature
 )
 
-// Kinds of signatures and of their subpackets.
+// Kinds of signatures: RFC 9580, section 5.2.1.
 const (
-	ofFile, ofText, ofKey              = 0x00, 0x01, 0x13
-	subMade, subIssuer, subFlags, subV = 2, 16, 27, 33
+	ofFile = 0x00
+	ofText = 0x01
+	ofKey  = 0x13
+)
+
+// Types of a signature's subpackets: RFC 9580, section 5.2.3.7.
+const (
+	subMade        = 2
+	subIssuer      = 16
+	subFlags       = 27
+	subFingerprint = 33
 )
 
 // NewSigner makes a key, and returns its secret as PEM.
-func NewSigner() (s Signer, secret []byte, err error) {
-	if s.key, err = rsa.GenerateKey(rand.Reader, signerBits); err != nil {
-		return s, nil, err
+func NewSigner() (Signer, []byte, error) {
+	key, err := rsa.GenerateKey(rand.Reader, signerBits)
+	if err != nil {
+		return Signer{}, nil, err
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(s.key)
-	return s, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
+
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	secret := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+
+	return Signer{key}, secret, err
 }
 
 // ReadSigner reads such a secret.
-func ReadSigner(secret []byte) (s Signer, err error) {
+func ReadSigner(secret []byte) (Signer, error) {
 	block, _ := pem.Decode(secret)
 	if block == nil {
-		return s, errors.New("it has no PEM block")
+		return Signer{}, errors.New("it has no PEM block")
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return s, err
+		return Signer{}, err
 	}
-	var is bool
-	if s.key, is = key.(*rsa.PrivateKey); !is {
-		return s, errors.New("it is no RSA key")
+	key, isRSA := parsed.(*rsa.PrivateKey)
+	if !isRSA {
+		return Signer{}, errors.New("it is no RSA key")
 	}
-	return s, nil
+
+	return Signer{key}, nil
 }
 
 // Fingerprint is 40 upper-case hex digits.
@@ -72,58 +86,77 @@ func (s Signer) Fingerprint() string {
 func (s Signer) Public() ([]byte, error) {
 	key := s.packet()
 	name := []byte(signerName)
-	about := slices.Concat([]byte{0x99}, number(2, len(key)), key, []byte{0xb4}, number(4, len(name)), name)
-	signature, err := s.sign(ofKey, about, signerMade)
+	signed := slices.Concat(
+		[]byte{0x99}, number(2, len(key)), key,
+		[]byte{0xb4}, number(4, len(name)), name)
+	sig, err := s.sign(ofKey, signed, signerMade)
 	if err != nil {
 		return nil, err
 	}
-	return armor(slices.Concat(framed(6, key), framed(13, name), framed(2, signature))), nil
+
+	packets := slices.Concat(
+		framed(publicKey, key),
+		framed(userID, name),
+		framed(signature, sig))
+	return armor(packets), nil
 }
 
 // Clearsign signs a text. Each line must end in a newline; none may begin with "-" or end in a
 // space.
 func (s Signer) Clearsign(text []byte, at time.Time) ([]byte, error) {
 	text = bytes.TrimSuffix(text, []byte("\n"))
-	signature, err := s.sign(ofText, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), at.Unix())
+	withCR := bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n"))
+	sig, err := s.sign(ofText, withCR, at.Unix())
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n%s\n%s", text, signatureBlock(framed(2, signature))), nil
+
+	const format = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n%s\n%s"
+	return fmt.Appendf(nil, format, text, signatureBlock(framed(signature, sig))), nil
 }
 
 // Detached signs a file.
 func (s Signer) Detached(data []byte, at time.Time) ([]byte, error) {
-	signature, err := s.sign(ofFile, data, at.Unix())
+	sig, err := s.sign(ofFile, data, at.Unix())
 	if err != nil {
 		return nil, err
 	}
-	return signatureBlock(framed(2, signature)), nil
+	return signatureBlock(framed(signature, sig)), nil
 }
 
 // packet is the body of the public key: RFC 9580, section 5.5.5.1 for RSA.
 func (s Signer) packet() []byte {
-	return slices.Concat([]byte{4}, number(4, signerMade), []byte{1}, mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
+	const version, rsaKey = 4, 1
+	return slices.Concat(
+		[]byte{version}, number(4, signerMade), []byte{rsaKey},
+		mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
 }
 
 // sign returns the body of a signature by RSA with SHA-512: RFC 9580, section 5.2.4 says what is
 // hashed.
 func (s Signer) sign(kind byte, data []byte, at int64) ([]byte, error) {
+	const version, rsaKey, sha512ID = 4, 1, 10
 	print, err := hex.DecodeString(s.Fingerprint())
 	if err != nil {
 		return nil, err
 	}
-	hashed := slices.Concat(subpacket(subMade, number(4, int(at))), subpacket(subV, append([]byte{4}, print...)))
+
+	hashed := slices.Concat(
+		subpacket(subMade, number(4, int(at))),
+		subpacket(subFingerprint, append([]byte{version}, print...)))
 	if kind == ofKey {
 		hashed = append(hashed, subpacket(subFlags, []byte{0x03})...) // it certifies and signs
 	}
-	head := slices.Concat([]byte{4, kind, 1, 10}, number(2, len(hashed)), hashed)
-	sum := sha512.Sum512(slices.Concat(data, head, []byte{4, 0xff}, number(4, len(head))))
-	signature, err := rsa.SignPKCS1v15(nil, s.key, crypto.SHA512, sum[:])
+	head := slices.Concat([]byte{version, kind, rsaKey, sha512ID}, number(2, len(hashed)), hashed)
+	trailer := slices.Concat([]byte{version, 0xff}, number(4, len(head)))
+	sum := sha512.Sum512(slices.Concat(data, head, trailer))
+	signed, err := rsa.SignPKCS1v15(nil, s.key, crypto.SHA512, sum[:])
 	if err != nil {
 		return nil, err
 	}
+
 	issuer := subpacket(subIssuer, print[len(print)-8:])
-	return slices.Concat(head, number(2, len(issuer)), issuer, sum[:2], mpi(signature)), nil
+	return slices.Concat(head, number(2, len(issuer)), issuer, sum[:2], mpi(signed)), nil
 }
 
 // number is n in size bytes, big-endian.
@@ -147,5 +180,5 @@ func framed(tag byte, body []byte) []byte {
 }
 
 func signatureBlock(packets []byte) []byte {
-	return []byte(strings.ReplaceAll(string(armor(packets)), "PGP PUBLIC KEY BLOCK", "PGP SIGNATURE"))
+	return []byte(strings.ReplaceAll(string(armor(packets)), armored, "PGP SIGNATURE"))
 }

@@ -64,12 +64,12 @@ func TestTakeOutOfFiles(t *testing.T) {
 			if len(words) < 3 {
 				return ""
 			}
-			s := fileState{there: true}
+			s := fileState{exists: true}
 			s.mode, _ = parseMode(words[0])
 			if words[1] != "0:0" {
 				s.uid, s.gid = 5, 5
 			}
-			return f.with(s, []byte(words[2]))
+			return f.stateWith(s, []byte(words[2]))
 		}
 		rest, left, err := f.TakeOut(nil, state(c.found), state(c.before), state(c.after))
 		if c.err != "" {

@@ -55,7 +55,7 @@ func editWants(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, tar
 	}
 	wants = append(wants, things.Folders(path.Dir(target), "holds the engine's configuration")...)
 	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate), edit, h.Why()))
-	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e))), nil
+	return append(wants, things.Prechecked(restarted(f, e, h, reads, target, edit), Loads(e))), nil
 }
 
 // restarted wants the daemon to run with its present files, and to serve the handler while target

@@ -36,7 +36,7 @@ func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.
 
 // Loads judges the present files as the daemon's next start would read them: by gpuadm's reader,
 // and then by the daemon's own program.
-func Loads(e facts.Engine) things.JudgeFunc {
+func Loads(e facts.Engine) things.PrecheckFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		c := Configured(e)
 		is, err := dump(ctx, v, e.Binary, treeOf(e))

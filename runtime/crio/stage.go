@@ -59,7 +59,7 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 		return Ready(ctx, v, e)
 	}
 	restart := engine.Restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
-	return append(wants, things.Judged(restart, Loads(e))), nil
+	return append(wants, things.Prechecked(restart, Loads(e))), nil
 }
 
 // validate has CRI-O itself validate its files with the edited one among them: `crio config` reads
@@ -84,7 +84,7 @@ func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([
 }
 
 // Loads has CRI-O validate its present files as its next start would read them.
-func Loads(e facts.Engine) things.JudgeFunc {
+func Loads(e facts.Engine) things.PrecheckFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		_, err := dump(ctx, v, e, e.Files)
 		return err

@@ -232,7 +232,7 @@ func inUnit(v host.View, e facts.Engine, after []byte) error {
 }
 
 // Loads has Docker validate its present daemon.json as its next start would read it.
-func Loads(e facts.Engine) things.JudgeFunc {
+func Loads(e facts.Engine) things.PrecheckFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		return validate(ctx, v, e, e.Files[0].Data, e.Args[min(1, len(e.Args)):])
 	})

@@ -29,7 +29,7 @@ import (
 type restartThing struct {
 	converge.Follower
 	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
-	judge  things.JudgeFunc
+	judge  things.PrecheckFunc
 }
 
 // Validate has Docker validate the files that it would read.

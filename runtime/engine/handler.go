@@ -130,7 +130,7 @@ type Configured struct {
 
 // Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and
 // then by the engine's own program, which ask asks.
-func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.Context, host.View) error) things.JudgeFunc {
+func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.Context, host.View) error) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		err := read(e).Unreadable
 		if err == nil {

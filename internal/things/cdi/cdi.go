@@ -151,7 +151,7 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	} else {
 		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", Unit, is)
 	}
-	return &trouble.Error{What: what, Because: things.LastWords(ctx, h, Unit), Err: err, Try: []string{
+	return &trouble.Error{What: what, Because: things.LastLines(ctx, h, Unit), Err: err, Try: []string{
 		"systemctl status " + Unit + ", which says whether one of its conditions does not hold",
 		"cdi = false in [runtime], if containers get the GPUs without CDI here",
 	}}

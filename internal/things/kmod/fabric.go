@@ -110,7 +110,7 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 		if host.Pause(ctx, fabricPause) != nil {
 			return &trouble.Error{
 				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
-				Because: append(sentences, things.LastWords(context.WithoutCancel(ctx), h, unit)...),
+				Because: append(sentences, things.LastLines(context.WithoutCancel(ctx), h, unit)...),
 				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},
 				Err:     context.Cause(ctx),
 			}
