@@ -40,7 +40,9 @@ func reading[T converge.Thing](build func(name string, reads []string) T) kind {
 
 // edited is a file out of which merge takes gpuadm's part; nil: gpuadm writes it as a whole.
 func edited(merge things.MergeFunc) kind {
-	return func(r converge.Ref) (converge.Thing, error) { return things.NewFile(r.Name, merge).Formed(r.Form), nil }
+	return func(r converge.Ref) (converge.Thing, error) {
+		return things.NewFile(r.Name, merge).Formed(r.Form), nil
+	}
 }
 
 // by is a kind that needs more of its Ref, or of the run.
@@ -94,13 +96,17 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 
 // thingOf builds a thing again from its line in the journal, for undo.
 func thingOf(kinds map[string]kind, ref converge.Ref) (converge.Thing, error) {
-	if slices.Contains([]string{"file", "folder", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
+	isPath := slices.Contains([]string{"file", "folder", "key"}, ref.Kind)
+	if isPath && !strings.HasPrefix(ref.Name, "/") {
 		return nil, fmt.Errorf("cannot undo %s: its line in the journal is damaged: it names no absolute path", ref)
 	}
-	for _, name := range []string{strings.TrimSpace(ref.Kind + " " + ref.Form), ref.Kind + " *"} {
-		if build := kinds[name]; build != nil {
+
+	formed := strings.TrimSpace(ref.Kind + " " + ref.Form)
+	for _, name := range []string{formed, ref.Kind + " *"} {
+		build := kinds[name]
+		if build != nil {
 			return build(ref)
 		}
 	}
-	return nil, fmt.Errorf("cannot undo %s: this gpuadm does not know the kind %s; use the newer gpuadm that made it", ref, strings.TrimSpace(ref.Kind+" "+ref.Form))
+	return nil, fmt.Errorf("cannot undo %s: this gpuadm does not know the kind %s; use the newer gpuadm that made it", ref, formed)
 }

@@ -58,10 +58,17 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 	if _, err := h.Stat(ManifestFile); err == nil && len(s.Made) == 0 {
 		return nil
 	}
+
 	f := s.Host.Facts
 	m := manifest{
-		Format: manifestFormat, Gpuadm: version, Spec: s.Host.Spec, OS: f.OS.Name, Arch: f.Arch, Kernels: f.Kernel.Installed,
-		Made: []baked{}, Deferred: []deferred{},
+		Format:   manifestFormat,
+		Gpuadm:   version,
+		Spec:     s.Host.Spec,
+		OS:       f.OS.Name,
+		Arch:     f.Arch,
+		Kernels:  f.Kernel.Installed,
+		Made:     []baked{},
+		Deferred: []deferred{},
 	}
 	if f.Image != nil {
 		m.SignedBy = f.Image.Build
@@ -69,33 +76,46 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 	for _, g := range f.GPUs {
 		m.GPUs = append(m.GPUs, g.Model)
 	}
-	for _, made := range s.Made {
-		b := baked{Stage: made.Stage, Kind: made.Kind, Name: made.Name, State: string(made.State)}
-		if made.Kind == "file" {
-			data, err := h.ReadFile(made.Name)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			} else if err != nil {
-				return err
-			}
-			b.State, b.SHA256 = "", fmt.Sprintf("%x", sha256.Sum256(data))
+
+	for _, mark := range s.Made {
+		b, err := bakedOf(h, mark)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
 		}
 		m.Made = append(m.Made, b)
 	}
 	for _, ch := range s.Changes {
 		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch)})
 	}
+
 	data, err := indented(m)
 	if err != nil {
 		return err
 	}
 	dir := path.Dir(ManifestFile)
 	for _, d := range []string{path.Dir(dir), dir} {
-		if err := h.Mkdir(d, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := h.Mkdir(d, host.Attr{Mode: 0o755})
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	return h.WriteFile(ManifestFile, data, host.Attr{Mode: 0o644})
+}
+
+// bakedOf is one thing that gpuadm made: a file by its bytes, any other thing by its state.
+func bakedOf(v host.View, mark converge.Mark) (baked, error) {
+	b := baked{Stage: mark.Stage, Kind: mark.Kind, Name: mark.Name}
+	if mark.Kind != "file" {
+		b.State = string(mark.State)
+		return b, nil
+	}
+
+	data, err := v.ReadFile(mark.Name)
+	b.SHA256 = fmt.Sprintf("%x", sha256.Sum256(data))
+	return b, err
 }
 
 // indented is JSON that people can read: it does not escape &.

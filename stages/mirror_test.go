@@ -87,12 +87,12 @@ func TestMirrorOfOthers(t *testing.T) {
 		{m.Key, host.Attr{Mode: 0o640}, "other users can read it"},
 		{m.Key, host.Attr{Mode: 0o604}, "other users can read it"},
 		{m.Dir, host.Attr{Mode: 0o755, UID: 7}, "user 7 owns it"},
-		{m.beside("new"), host.Attr{Mode: 0o777}, "all users can write to it"},
-		{m.beside("old"), host.Attr{Mode: 0o755, UID: 7}, "user 7 owns it"},
+		{m.newFolder(), host.Attr{Mode: 0o777}, "all users can write to it"},
+		{m.oldFolder(), host.Attr{Mode: 0o755, UID: 7}, "user 7 owns it"},
 		{"/srv", host.Attr{Mode: 0o777}, "all users can write to /srv"},
 	} {
 		n := must.Get(simhost.New([]byte("-- srv/other --\n")))(t)
-		for _, dir := range []string{m.Dir, m.beside("new"), m.beside("old")} {
+		for _, dir := range []string{m.Dir, m.newFolder(), m.oldFolder()} {
 			must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 		}
 		must.OK(t, n.WriteFile(m.Key, secret, host.Attr{Mode: 0o600}))
@@ -100,13 +100,13 @@ func TestMirrorOfOthers(t *testing.T) {
 		touches := n.Touches()
 		_, err := m.signer(n)
 		if err == nil && c.want != "" {
-			err = m.begin(t.Context(), n, m.beside("new"))
+			err = m.begin(t.Context(), n)
 		}
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) || n.Touches() != touches {
 			t.Errorf("%s %v: %v, want %q", c.name, c.attr, err, c.want)
 		}
 	}
 	n := must.Get(simhost.New([]byte("-- srv/mirror/" + packages.MirrorLock + " --\n{\"format\": 2}\n")))(t)
-	err = Mirror{Dir: m.Dir, Key: m.Key, Keep: true}.begin(t.Context(), n, m.beside("new"))
+	err = Mirror{Dir: m.Dir, Key: m.Key, Keep: true}.begin(t.Context(), n)
 	check.That(t, err != nil && strings.Contains(err.Error(), "it has format 2") && n.Touches() == 0, "which packages to keep cannot be read: %v", err)
 }

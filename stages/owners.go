@@ -48,18 +48,19 @@ const (
 	ownerPlugin  = "the device plugin"
 )
 
+//go:embed ends.tsv
+var endsTable string
+
 // operatorEnds says how the GPU Operator leaves a part to others; ends.tsv has the sources.
 func operatorEnds(part string) (all []Ends) {
 	for line := range strings.Lines(endsTable) {
-		if f := strings.Split(strings.TrimSpace(line), "\t"); f[0] == part {
-			all = append(all, Ends{f[1], f[2]})
+		fields := strings.Split(strings.TrimSpace(line), "\t")
+		if fields[0] == part {
+			all = append(all, Ends{Where: fields[1], Setting: fields[2]})
 		}
 	}
 	return all
 }
-
-//go:embed ends.tsv
-var endsTable string
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
@@ -90,18 +91,19 @@ func part(name, none string, claims ...Claim) Part {
 	return Part{Name: name, Owner: &claims[0], Others: claims[1:]}
 }
 
-// asks is gpuadm's claim, by a table of node.toml.
-func asks(table, leave string) Claim {
+// byTable is gpuadm's claim, by a table of node.toml.
+func byTable(table, leave string) Claim {
 	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
 }
 
 // imageClaim is the claim of an image that has a driver; nil if it has none. Such an image may have
 // the toolkit, too.
 func imageClaim(f facts.Facts, other drivers.Other) *Claim {
-	switch o := f.DriverOwner; {
-	case o != nil && o.Name != facts.GPUOperator:
-		return &Claim{Who: o.Name, By: o.Why}
-	case o == nil && other.Owner != "":
+	owner := f.DriverOwner
+	switch {
+	case owner != nil && owner.Name != facts.GPUOperator:
+		return &Claim{Who: owner.Name, By: owner.Why}
+	case owner == nil && other.Owner != "":
 		return &Claim{Who: other.Owner, By: "ID=" + f.OS.ID + " in os-release"}
 	}
 	return nil
@@ -111,18 +113,20 @@ func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, im
 	var claims []Claim
 	switch {
 	case image != nil:
-		claims = append(claims, Claim{image.Who, image.By, []Ends{{"this node", strings.TrimPrefix(other.TakeOver, "or ")}}})
+		leave := strings.TrimPrefix(other.TakeOver, "or ")
+		claims = append(claims, Claim{image.Who, image.By, []Ends{{"this node", leave}}})
 	case other.Owner != "":
 		claims = append(claims, Claim{f.DriverOwner.Name, f.DriverOwner.Why, operatorEnds("driver")})
+	case s.Driver.Source != drivers.SourceRunfile:
+		claims = installerClaims(v)
 	}
-	if by, err := drivers.ByInstaller(v); err == nil && by != "" && len(claims) == 0 && s.Driver.Source != drivers.SourceRunfile {
-		claims = append(claims, Claim{"NVIDIA's installer", "it has installed driver " + string(by), []Ends{{"this node", "nvidia-uninstall --silent"}}})
-	}
+
 	// With owner = "auto" the stages only verify a driver that another program brings.
-	wanted := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
-	if wanted && (other.Owner == "" || s.Driver.Owner == ownerGPUADM) {
-		claims = append(claims, asks("[driver]", `owner = "other" in [driver]`))
+	asked := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
+	if asked && (other.Owner == "" || s.Driver.Owner == ownerGPUADM) {
+		claims = append(claims, byTable("[driver]", `owner = "other" in [driver]`))
 	}
+
 	none := "no driver answers, and no [driver] in node.toml asks for one"
 	if f.Driver != nil {
 		none = "the driver " + f.Driver.Version + " is loaded, no sign names who brought it, and gpuadm leaves it alone"
@@ -130,36 +134,58 @@ func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, im
 	return part("driver", none, claims...)
 }
 
+// installerClaims has the claim of NVIDIA's installer, if it has installed a driver.
+func installerClaims(v host.View) []Claim {
+	version, err := drivers.ByInstaller(v)
+	if err != nil || version == "" {
+		return nil
+	}
+	return []Claim{{
+		Who:  "NVIDIA's installer",
+		By:   "it has installed driver " + string(version),
+		Ends: []Ends{{"this node", "nvidia-uninstall --silent"}},
+	}}
+}
+
 func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 	var claims []Claim
 	if s.Has("toolkit") {
-		claims = append(claims, asks("[toolkit]", "remove [toolkit]"))
+		claims = append(claims, byTable("[toolkit]", "remove [toolkit]"))
 	}
 	if slices.Contains(f.Programs, facts.RuntimeOfOperator) {
-		claims = append(claims, Claim{facts.GPUOperator, facts.RuntimeOfOperator + " is there", operatorEnds("toolkit")})
+		claims = append(claims, Claim{
+			Who:  facts.GPUOperator,
+			By:   facts.RuntimeOfOperator + " is there",
+			Ends: operatorEnds("toolkit"),
+		})
 	}
-	none := "no NVIDIA runtime is there, and no [toolkit] in node.toml asks for one"
-	if len(f.Programs) > 0 {
-		if len(claims) == 0 && image != nil {
-			claims = append(claims, Claim{Who: image.Who, By: f.Programs[0] + " is there, and " + image.By})
-		}
-		none = f.Programs[0] + " is there, no sign names who brought it, and gpuadm leaves it alone"
+	if len(f.Programs) == 0 {
+		return part("toolkit", "no NVIDIA runtime is there, and no [toolkit] in node.toml asks for one", claims...)
 	}
-	return part("toolkit", none, claims...)
+
+	program := f.Programs[0]
+	if len(claims) == 0 && image != nil {
+		claims = append(claims, Claim{Who: image.Who, By: program + " is there, and " + image.By})
+	}
+	return part("toolkit", program+" is there, no sign names who brought it, and gpuadm leaves it alone", claims...)
 }
 
 // cdiPart is the CDI spec of the host's own devices. The operator, its device plugin and the DRA
 // driver write specs of other kinds.
 func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
-	if u, err := v.Unit(ctx, cdi.Unit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
-		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + cdi.Output(v), []Ends{
-			{"this node", "systemctl mask " + cdi.Unit + " " + cdi.Path},
-		}})
+	file := cdi.Output(v)
+	unit, err := v.Unit(ctx, cdi.Unit)
+	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
+	if err == nil && !isMissing {
+		mask := "systemctl mask " + cdi.Unit + " " + cdi.Path
+		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", mask}}})
 	}
-	if _, err := v.Stat(cdi.Output(v)); err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
-		return part("CDI", "", Claim{Who: image.Who, By: cdi.Output(v) + " is there without " + cdi.Unit + ", and " + image.By})
+
+	_, err = v.Stat(file)
+	if err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
+		return part("CDI", "", Claim{Who: image.Who, By: file + " is there without " + cdi.Unit + ", and " + image.By})
 	}
-	return part("CDI", cdi.Unit+" is not installed or is masked, so nothing on the host writes "+cdi.Output(v))
+	return part("CDI", cdi.Unit+" is not installed or is masked, so nothing on the host writes "+file)
 }
 
 func handlerPart(s spec.Spec, f facts.Facts) Part {
@@ -170,21 +196,27 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 	case h.Name == "":
 		return part("handler", h.Engine.Config+" needs no handler: pods get the GPUs without one")
 	}
+
 	var claims []Claim
 	if h.Owner != "" {
-		claims = append(claims, Claim{h.Owner, h.Why, []Ends{{"node.toml", `owner = "gpuadm" in [runtime], if it writes the file no more`}}})
+		const leave = `owner = "gpuadm" in [runtime], if it writes the file no more`
+		claims = append(claims, Claim{h.Owner, h.Why, []Ends{{"node.toml", leave}}})
 	}
 	for _, file := range h.Engine.Files {
 		if bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
-			claims = append(claims, Claim{facts.GPUOperator, file.Path + " names " + facts.RuntimeOfOperator, operatorEnds("toolkit")})
+			by := file.Path + " names " + facts.RuntimeOfOperator
+			claims = append(claims, Claim{facts.GPUOperator, by, operatorEnds("toolkit")})
 			break
 		}
 	}
+
 	// The runtime stage leaves the operator's entry alone, unless gpuadm installs the toolkit.
-	if s.Has("runtime") && h.Owner == "" && (len(claims) == 0 || s.Has("toolkit")) {
-		claims = append([]Claim{asks("[runtime]", "remove [runtime]")}, claims...)
+	unclaimed := len(claims) == 0 || s.Has("toolkit")
+	if s.Has("runtime") && h.Owner == "" && unclaimed {
+		claims = append([]Claim{byTable("[runtime]", "remove [runtime]")}, claims...)
 	}
-	return part("handler", "no [runtime] in node.toml asks for one, and no other program writes "+h.Engine.Config, claims...)
+	none := "no [runtime] in node.toml asks for one, and no other program writes " + h.Engine.Config
+	return part("handler", none, claims...)
 }
 
 func migPart(s spec.Spec, f facts.Facts) Part {
@@ -192,52 +224,55 @@ func migPart(s spec.Spec, f facts.Facts) Part {
 	if f.DynamicMIG != "" {
 		claims = append(claims, Claim{ownerDRA, "DynamicMIG, " + f.DynamicMIG, operatorEnds("dynamic MIG")})
 	}
-	if o := f.MIGOwner; o != nil {
-		ends := []Ends{{"this node", o.Ends}}
-		if o.Name == "nvidia-mig-manager" {
+	owner := f.MIGOwner
+	if owner != nil {
+		ends := []Ends{{"this node", owner.Ends}}
+		if owner.Name == "nvidia-mig-manager" {
 			ends = operatorEnds("MIG")
 		}
-		claims = append(claims, Claim{o.Name, o.Why, ends})
+		claims = append(claims, Claim{owner.Name, owner.Why, ends})
 	}
 	if s.MIG.Asked() {
-		claims = append(claims, asks("[mig]", "remove [mig]"))
+		claims = append(claims, byTable("[mig]", "remove [mig]"))
 	}
 	return part("MIG", "no [mig] in node.toml asks for partitions, and no sign of another owner is there", claims...)
 }
 
 func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
+	if !other.Rack {
+		return part("IMEX", "no GPU here is joined to those of other machines, as GB200's and GB300's are")
+	}
+
 	var claims []Claim
-	if other.Rack && s.Driver.IMEX == "host" {
-		claims = append(claims, asks(`imex = "host" in [driver]`, `imex = "auto" in [driver]`))
+	if s.Driver.IMEX == "host" {
+		claims = append(claims, byTable(`imex = "host" in [driver]`, `imex = "auto" in [driver]`))
 	}
 	if domains != "" {
 		claims = append(claims, Claim{"ComputeDomains of " + ownerDRA, domains + " is there", operatorEnds("IMEX")})
 	}
-	none := "no sign of ComputeDomains is there, and node.toml has no imex = \"host\""
-	if !other.Rack {
-		none = "no GPU here is joined to those of other machines, as GB200's and GB300's are"
-		claims = nil
-	}
-	return part("IMEX", none, claims...)
+	return part("IMEX", `no sign of ComputeDomains is there, and node.toml has no imex = "host"`, claims...)
 }
 
-// managedPlugin is the unit by which the platform itself offers GPUs; "" if there is none.
+// managedPlugin is the unit by which the platform itself offers GPUs; "" if it does not.
 func managedPlugin(ctx context.Context, v host.View, f facts.Facts) string {
-	for _, unit := range platform.Of(f.Cloud.Managed).Plugin.Units {
-		if u, err := v.Unit(ctx, unit); err == nil && u.Enabled == "enabled" {
-			return unit
+	for _, name := range platform.Of(f.Cloud.Managed).Plugin.Units {
+		unit, err := v.Unit(ctx, name)
+		if err == nil && unit.Enabled == "enabled" {
+			return name
 		}
 	}
 	return ""
 }
 
+// allocationPart is the device plugin or the DRA driver. A platform's own plugin replaces both.
 func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
-	var claims []Claim
+	const name = "device plugin or DRA"
 	if managed != "" {
-		plugin, dra = "", ""
 		p := platform.Of(f.Cloud.Managed)
-		claims = append(claims, Claim{p.Title, managed + " is enabled", []Ends{{"pool", p.Plugin.Ends}}})
+		return part(name, "", Claim{p.Title, managed + " is enabled", []Ends{{"pool", p.Plugin.Ends}}})
 	}
+
+	var claims []Claim
 	if dra != "" {
 		claims = append(claims, Claim{ownerDRA, dra + " is there", operatorEnds("DRA")})
 	}
@@ -248,5 +283,5 @@ func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
 		}
 		claims = append(claims, Claim{ownerPlugin, plugin + " answers", ends})
 	}
-	return part("device plugin or DRA", "neither a device plugin nor the DRA driver has registered with kubelet", claims...)
+	return part(name, "neither a device plugin nor the DRA driver has registered with kubelet", claims...)
 }

@@ -24,27 +24,100 @@ type Repair struct {
 	Code    string `json:"code"`              // of the fault, as doctor names it
 	About   string `json:"about"`             // what it does
 	Section string `json:"section,omitempty"` // of node.toml: if the spec has it, apply is the fix
-	needs   facts.Needs
-	wants   func(facts.Facts) ([]converge.Want, error)
+
+	needs facts.Needs
+	wants func(facts.Facts) ([]converge.Want, error)
 }
 
 // Repairs are the faults that gpuadm can repair without a section in node.toml.
 func Repairs() []Repair {
+	modules := facts.Needs{Modules: true}
 	return []Repair{
-		{Code: "PKG-001", About: "have the packager finish the driver's half-done packages", Section: "driver", wants: finishPackages},
-		{Code: "PKG-002", About: "have the packager finish its half-done packages", wants: finishPackages},
-		{Code: "PKG-004", About: "have the packager finish what was interrupted", wants: finishPackages},
-		{Code: "DRV-005", About: "load the driver's module", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
-		{Code: "DRV-006", About: "keep nouveau away from the GPUs", Section: "driver", needs: facts.Needs{Modules: true}, wants: drivers.NoNouveau},
-		{Code: "DRV-014", About: "load the driver's module as it lies on disk", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
-		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: only(drivers.Serving(drivers.PersistencedUnit)...)},
-		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: only(drivers.Serving(drivers.FabricManagerUnit)...)},
-		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(cdi.Spec())},
-		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
-		{Code: "RUN-002", About: "restart the container engine, which reads its configuration then", wants: runtime.Reread},
-		{Code: "RUN-005", About: "start the container engine", wants: startEngine},
-		{Code: "KUB-001", About: "start kubelet", wants: startKubelet},
-		{Code: "KUB-007", About: "restart kubelet, which reads its configuration then", wants: rereadKubelet},
+		{
+			Code:    "PKG-001",
+			About:   "have the packager finish the driver's half-done packages",
+			Section: "driver",
+			wants:   finishPackages,
+		},
+		{
+			Code:  "PKG-002",
+			About: "have the packager finish its half-done packages",
+			wants: finishPackages,
+		},
+		{
+			Code:  "PKG-004",
+			About: "have the packager finish what was interrupted",
+			wants: finishPackages,
+		},
+
+		{
+			Code:    "DRV-005",
+			About:   "load the driver's module",
+			Section: "driver",
+			needs:   modules,
+			wants:   reload,
+		},
+		{
+			Code:    "DRV-006",
+			About:   "keep nouveau away from the GPUs",
+			Section: "driver",
+			needs:   modules,
+			wants:   drivers.NoNouveau,
+		},
+		{
+			Code:    "DRV-014",
+			About:   "load the driver's module as it lies on disk",
+			Section: "driver",
+			needs:   modules,
+			wants:   reload,
+		},
+
+		{
+			Code:    "GPU-010",
+			About:   "start nvidia-persistenced",
+			Section: "driver",
+			wants:   only(drivers.Serving(drivers.PersistencedUnit)...),
+		},
+		{
+			Code:    "FAB-002",
+			About:   "start the fabric manager",
+			Section: "driver",
+			wants:   only(drivers.Serving(drivers.FabricManagerUnit)...),
+		},
+		{
+			Code:  "CDI-001",
+			About: "have NVIDIA's Container Toolkit write its CDI spec again",
+			wants: only(cdi.Spec()),
+		},
+
+		{
+			Code:    "RUN-001",
+			About:   "add NVIDIA's handler to the container engine",
+			Section: "runtime",
+			needs:   runtime.Stage.Needs(spec.Spec{}),
+			wants:   handler,
+		},
+		{
+			Code:  "RUN-002",
+			About: "restart the container engine, which reads its configuration then",
+			wants: runtime.Reread,
+		},
+		{
+			Code:  "RUN-005",
+			About: "start the container engine",
+			wants: startEngine,
+		},
+
+		{
+			Code:  "KUB-001",
+			About: "start kubelet",
+			wants: startKubelet,
+		},
+		{
+			Code:  "KUB-007",
+			About: "restart kubelet, which reads its configuration then",
+			wants: rereadKubelet,
+		},
 	}
 }
 
@@ -52,31 +125,38 @@ func Repairs() []Repair {
 // changes of gpuadm stay.
 func (r Repair) Stage() converge.Stage {
 	return converge.Stage{
-		Name: "repair", About: r.About, Needs: func(spec.Spec) facts.Needs { return r.needs },
+		Name:  "repair",
+		About: r.About,
+		Needs: func(spec.Spec) facts.Needs { return r.needs },
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			wants, err := r.wants(f)
 			for i := range wants {
-				wants[i].AsFound, wants[i].Section = true, ""
+				wants[i].AsFound = true
+				wants[i].Section = ""
 			}
 			return wants, err
 		},
 	}
 }
 
+// only wants the same of every machine.
 func only(wants ...converge.Want) func(facts.Facts) ([]converge.Want, error) {
 	return func(facts.Facts) ([]converge.Want, error) { return slices.Clone(wants), nil }
 }
 
 func reload(f facts.Facts) ([]converge.Want, error) { return drivers.Reload(f), nil }
 
+// finishPackages wants a package database without half-done jobs. The operator asks for one more
+// try, also for packages that gpuadm did not install.
 func finishPackages(f facts.Facts) ([]converge.Want, error) {
-	w := packages.Database(packages.NewSet(packagers()), f.OS.Packager().Name, "no package can be installed on top of a half-done job")
-	to := w.To
+	const why = "no package can be installed on top of a half-done job"
+	w := packages.Database(packages.NewSet(packagers()), f.OS.Packager().Name, why)
+	finish := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		if _, broken := packages.Broken(found); broken {
-			found = "interrupted" // the operator asks for one more try, also of what gpuadm did not install
+			found = "interrupted"
 		}
-		return to(found)
+		return finish(found)
 	}
 	return []converge.Want{w}, nil
 }
@@ -103,12 +183,17 @@ func startKubelet(f facts.Facts) ([]converge.Want, error) {
 }
 
 func rereadKubelet(f facts.Facts) ([]converge.Want, error) {
-	return withKubelet(f, kubelet.Fresh(f.Kubelet, f.Kubelet.Reads(), "kubelet reads its configuration when it starts"))
+	const why = "kubelet reads its configuration when it starts"
+	return withKubelet(f, kubelet.Fresh(f.Kubelet, f.Kubelet.Reads(), why))
 }
 
+// withKubelet is a want of the kubelet's unit. It refuses a machine that has none.
 func withKubelet(f facts.Facts, w converge.Want) ([]converge.Want, error) {
 	if f.Kubelet.Unit == "" {
-		return nil, &trouble.Error{What: "cannot start kubelet: this machine has no unit of it", Try: []string{"[join] in node.toml, which makes the machine a node"}}
+		return nil, &trouble.Error{
+			What: "cannot start kubelet: this machine has no unit of it",
+			Try:  []string{"[join] in node.toml, which makes the machine a node"},
+		}
 	}
 	return []converge.Want{w}, nil
 }

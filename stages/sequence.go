@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stages holds the whole bootstrap: which stages there are and in which order.
+// Package stages holds the whole bootstrap: its stages and their order.
 package stages
 
 import (
+	"context"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
@@ -26,7 +29,8 @@ func Sequence() []converge.Stage { return sequence(new(node.Session), packagers(
 func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
 	all := kinds(session, database)
-	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
+	build := func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
+	return sequence(session, database), build
 }
 
 // packagers returns one reading of the machine's package database, by the packagers that gpuadm
@@ -48,7 +52,7 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 		runtime.Stage,                  // the container engine has a handler that runs the NVIDIA runtime
 		node.Stage(),                   // labels and taints, in files that kubelet reads when it registers
 		node.GPUs(),                    // the GPUs answer: verified before kubelet may start
-		cloud.Join(session),            // EKS, GKE, AKS, or a token
+		cloud.Join(session),            // EKS, GKE or AKS
 		cloud.Joined(session),          // the cluster has the node
 		node.NewReady(session, runtime.Answers, runtime.LacksCDI), // everything is verified once more; only then may pods come
 	}
@@ -58,12 +62,25 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 // need a running kubelet.
 func BeforeKubelet() []converge.Stage {
 	all := Sequence()
-	return all[:slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
+	return all[:indexOfJoin(all)]
 }
 
 // BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: its configuration
 // must be written by then, too.
 func BeforeNodeadm() []converge.Stage {
 	all := Sequence()
-	return all[:1+slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
+	return all[:indexOfJoin(all)+1]
+}
+
+func indexOfJoin(all []converge.Stage) int {
+	return slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })
+}
+
+// Prune removes kept packages and installers that no undo needs any more.
+func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
+	return host.Join(
+		packagers().Prune(ctx, h, needed),
+		drivers.PruneRunfiles(ctx, h, needed),
+		things.PruneKeys(h, needed),
+	)
 }
