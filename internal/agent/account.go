@@ -36,21 +36,25 @@ func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 	if !p.mayLend(ctx) {
 		return withdraw(machine)
 	}
+
 	ca, err := p.Read(podAccount + "/ca.crt")
 	if err != nil {
 		return fmt.Errorf("cannot read the cluster's CA: %w", cause(err))
 	}
-	name, port := p.Getenv("KUBERNETES_SERVICE_HOST"), p.Getenv("KUBERNETES_SERVICE_PORT")
+	name := p.Getenv("KUBERNETES_SERVICE_HOST")
+	port := p.Getenv("KUBERNETES_SERVICE_PORT")
 	if name == "" {
 		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is not a pod")
 	}
+
+	kubeconfig := node.TokenKubeconfig(name, port, podCA, podToken)
 	for _, f := range []struct {
 		name string
 		data []byte
 	}{
 		{podToken, token},
 		{podCA, ca},
-		{node.PodKubeconfig, node.TokenKubeconfig(name, port, podCA, podToken)},
+		{node.PodKubeconfig, kubeconfig},
 	} {
 		if err := put(machine, f.name, f.data, 0o600); err != nil {
 			return err
@@ -65,32 +69,41 @@ func (p *Pod) mayLend(ctx context.Context) bool {
 	if p.WithoutPolicy {
 		return true
 	}
-	told := (*trouble.Error)(nil)
-	self, err := p.ownFiles()
+
+	refused, err := p.probePolicy(ctx)
 	if err == nil {
-		told, err = node.ProbePolicy(ctx, self)
-	}
-	if err != nil {
-		p.unknown = !p.narrow
-		told = &trouble.Error{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
+		p.narrow = refused == nil
+		p.unknown = false
 	} else {
-		p.narrow, p.unknown = told == nil, false
+		p.unknown = !p.narrow
+		refused = &trouble.Error{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
 	}
+
 	warning := ""
-	if told != nil {
-		warning = told.Error()
+	if refused != nil {
+		warning = refused.Error()
 	}
-	if warning != p.warned && warning != "" {
-		p.Say(Event{What: Warning, Err: told})
+	if warning != "" && warning != p.warned {
+		p.Say(Event{What: Warning, Err: refused})
 	}
 	p.warned = warning
 	return p.narrow
 }
 
+// probePolicy asks the cluster whether a policy limits the account; refused says why it does not.
+func (p *Pod) probePolicy(ctx context.Context) (refused *trouble.Error, err error) {
+	self, err := p.ownFiles()
+	if err != nil {
+		return nil, err
+	}
+	return node.ProbePolicy(ctx, self)
+}
+
 // withdraw removes lend's kubeconfig from the machine.
 func withdraw(machine host.Host) error {
 	for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
-		if err := machine.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := machine.Remove(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -107,11 +120,13 @@ func (p *Pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Tim
 			return
 		case <-tick:
 		}
+
 		token, err := p.Read(podAccount + "/token")
 		if err != nil {
 			continue
 		}
-		if lent, err := machine.ReadFile(podToken); err == nil && !bytes.Equal(lent, token) {
+		lent, err := machine.ReadFile(podToken)
+		if err == nil && !bytes.Equal(lent, token) {
 			_ = machine.WriteFile(podToken, token, host.Attr{Mode: 0o600})
 		}
 	}

@@ -9,17 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/mig"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 // A Run is one process that converges a machine: its engine, its knowledge of the Node, and its
@@ -28,7 +23,7 @@ type Run struct {
 	Engine  *converge.Engine
 	Host    host.Host
 	Node    *node.Session
-	Label   node.FollowedMIG // the layout that the node's label names; zero if node.toml does not follow the label
+	Label   node.FollowedMIG // the layout in the node's label; zero if node.toml does not follow the label
 	Reboots bool             // reboot the machine if a change needs it
 	Say     func(Event)
 
@@ -56,25 +51,27 @@ const (
 	Warning                // the run continues in spite of the error
 )
 
-// tellLimit bounds each report to the cluster, also that of a run that is over its deadline.
-const tellLimit = 20 * time.Second
+// reportLimit bounds each report to the cluster, also that of a run that is over its deadline.
+const reportLimit = 20 * time.Second
 
 // Apply converges once. If pods use the GPUs and the spec allows it, Apply evicts them and
 // converges again.
 func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
-	res, err := r.attempt(ctx)
-	if !errors.Is(err, converge.ErrInUse) || r.Engine.Spec.Disruption.Policy != "drain" || !r.Host.Live() {
-		return res, err
+	result, err := r.attempt(ctx)
+	mayDrain := r.Engine.Spec.Disruption.Policy == "drain" && r.Host.Live()
+	if !mayDrain || !errors.Is(err, converge.ErrInUse) {
+		return result, err
 	}
+
 	drained, err := r.drain(ctx, err)
 	if !drained {
-		r.tell(ctx, node.Outcome{Stage: res.Stage, Err: err})
-		return res, err
+		r.report(ctx, node.Outcome{Stage: result.Stage, Err: err})
+		return result, err
 	}
-	made := res.Made
-	res, err = r.attempt(ctx)
-	res.Made = append(made, res.Made...)
-	return res, err
+	made := result.Made
+	result, err = r.attempt(ctx)
+	result.Made = append(made, result.Made...)
+	return result, err
 }
 
 // attempt converges, with the GPUs' clients paused if the node's label asks for other partitions,
@@ -84,46 +81,54 @@ func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
 	if err != nil {
 		return converge.Result{}, err
 	}
-	res, err := r.Engine.Apply(ctx, r.Host)
-	r.endMIG(ctx, parts, res, err)
-	r.failed = res.Stage
-	r.tell(ctx, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
-	return res, err
+
+	result, err := r.Engine.Apply(ctx, r.Host)
+	r.endMIG(ctx, parts, result, err)
+	r.failed = result.Stage
+	r.report(ctx, node.Outcome{Made: result.Made, Stage: result.Stage, Err: err})
+	return result, err
 }
 
 // Undo undoes runs, and restarts the programs that read partitions only at their start.
 func (r *Run) Undo(ctx context.Context, to string, leave []string) (converge.Result, error) {
-	res, err := r.Engine.Undo(ctx, r.Host, to, leave)
-	if cordon := r.Uncordon(ctx, nil); err == nil {
-		err = cordon
+	result, err := r.Engine.Undo(ctx, r.Host, to, leave)
+	uncordonErr := r.Uncordon(ctx, nil)
+	if err == nil {
+		err = uncordonErr
 	}
 	if err == nil {
-		r.endMIG(ctx, partitions{}, res, nil)
+		r.endMIG(ctx, partitions{}, result, nil)
 	}
-	return res, err
+	return result, err
 }
 
 // Uncordon ends gpuadm's own cordon, also after the run's deadline.
 func (r *Run) Uncordon(ctx context.Context, s *spec.Spec) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
 	return r.Node.Uncordon(ctx, r.Host, s)
 }
 
-// tell reports the result of an apply to the cluster. The apply does not fail if that fails.
-func (r *Run) tell(ctx context.Context, o node.Outcome) {
+// report reports the outcome of an apply to the cluster. The apply does not fail if that fails. The
+// boot unit retries, and reports an error once.
+func (r *Run) report(ctx context.Context, o node.Outcome) {
 	e := r.Engine
-	if r.Host.Root() != "/" || e.Repair != "" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == r.reported {
+	stopped := errors.Is(o.Err, converge.ErrStopped)
+	isReported := o.Err != nil && o.Err.Error() == r.reported
+	if r.Host.Root() != "/" || e.Repair != "" || stopped || isReported && !o.GaveUp {
 		return
 	}
+
 	r.reported = ""
 	if o.Err != nil {
-		r.reported = o.Err.Error() // the boot unit retries, and reports an error once
+		r.reported = o.Err.Error()
 	}
-	if o.Err == nil && len(o.Made) == 0 || !node.TellsCluster(e.Spec) {
+	nothing := o.Err == nil && len(o.Made) == 0
+	if nothing || !node.TellsCluster(e.Spec) {
 		return // to gather facts would ask the driver again
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
 	f, err := e.Facts(ctx, r.Host)
 	if err == nil {
@@ -146,109 +151,10 @@ func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) err
 	if !r.Host.Live() {
 		return nil
 	}
-	if err := node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text); err != nil {
+
+	err = node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text)
+	if err != nil {
 		r.Say(Event{What: Warning, Err: fmt.Errorf("cannot report to the cluster: %w", err)})
 	}
 	return nil
-}
-
-const (
-	Tries     = 3                // attempts of a boot's apply
-	bootPause = 10 * time.Second // before the second attempt; twice that before the third
-	busyPause = 2 * time.Second  // while another run is in progress
-	busyLimit = 10 * time.Minute // then the boot continues without that run
-	// WaitLimit is how long a boot waits: Karpenter and AKS give a node the same time to register.
-	WaitLimit = 15 * time.Minute
-	WaitPause = 5 * time.Second
-)
-
-// GaveUp is the error of a boot whose last attempt has failed.
-type GaveUp struct {
-	Err     error
-	Started bool // kubelet has been allowed to start since the boot
-}
-
-func (g *GaveUp) Error() string { return g.Err.Error() }
-func (g *GaveUp) Unwrap() error { return g.Err }
-
-// Boot calls apply until it succeeds, is stopped or has failed too often. It retries inside the
-// process: a oneshot unit with Restart= would let kubelet start between two attempts below systemd
-// 254.
-func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error {
-	began, lastWait := time.Now(), ""
-	for try := 1; ; {
-		err := apply(ctx)
-		pause := time.Duration(try) * bootPause
-		switch {
-		case err == nil, errors.Is(err, converge.ErrStopped), ctx.Err() != nil:
-			return err
-		case errors.As(err, new(*host.Busy)) && time.Since(began) < busyLimit:
-			pause = busyPause
-		case trouble.Passes(err) && time.Since(began) < WaitLimit:
-			if lastWait != err.Error() {
-				lastWait = err.Error()
-				r.Say(Event{What: Waiting, Err: err, Until: began.Add(WaitLimit)})
-			}
-			pause = WaitPause
-		case try == Tries:
-			r.tell(ctx, node.Outcome{Stage: r.failed, Err: err, GaveUp: true})
-			return &GaveUp{err, BootSucceeded(ctx, r.Host)}
-		default:
-			r.Say(Event{What: Retrying, Err: err, Try: try, Pause: pause})
-			try++
-		}
-		if host.Pause(ctx, pause) != nil {
-			return err
-		}
-	}
-}
-
-// BootSucceeded says whether this boot's apply has succeeded.
-func BootSucceeded(ctx context.Context, v host.View) bool {
-	u, err := v.Unit(ctx, stages.BootUnit)
-	return err == nil && u.Active == "active"
-}
-
-// Closed has the reasons why kubelet may not start.
-type Closed struct {
-	converge.Status
-	Cut   bool              // the last run was cut short
-	Alone []converge.Change // the changes of GPUs that wait while the other GPUs are changed
-}
-
-// Gate says why kubelet may not start; nil if it may.
-func (r *Run) Gate(ctx context.Context) (*Closed, error) {
-	e := r.Engine
-	before := stages.BeforeKubelet()
-	if instance.Detect(r.Host).Managed == "eks" {
-		before = stages.BeforeNodeadm() // nodeadm starts kubelet, and reads its configuration then
-	}
-	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
-	e.Before = e.Stages // kubelet starts whether the API server answers or not
-	if e.Spec.Join.Gate == "open" {
-		return nil, nil // the node joins, and a taint keeps pods away
-	}
-	s, err := e.Pending(ctx, r.Host)
-	if err != nil {
-		return nil, err
-	}
-	c := &Closed{Status: s, Cut: s.Unfinished != "" && !AtWork(r.Host)}
-	for _, ch := range s.Changes {
-		if ch.Stage == mig.Stage.Name && ch.Waits != "" {
-			c.Alone = append(c.Alone, ch)
-		}
-	}
-	if !c.Cut && (s.Held != "" || s.Now() == 0 && len(c.Alone) == 0) {
-		return nil, nil
-	}
-	return c, nil
-}
-
-// AtWork says whether a run is in progress, most often that which starts kubelet.
-func AtWork(h host.Host) bool {
-	unlock, err := h.Lock()
-	if err == nil {
-		unlock()
-	}
-	return errors.As(err, new(*host.Busy))
 }

@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -26,9 +25,11 @@ func (r *Run) Follow(ctx context.Context, s *spec.Spec) error {
 	if err != nil {
 		return err
 	}
-	if r.Label, err = label.Layout(ctx, r.Host); err != nil {
+	r.Label, err = label.Layout(ctx, r.Host)
+	if err != nil {
 		return err
 	}
+
 	s.MIG.Layout = r.Label.Layout
 	return nil
 }
@@ -41,82 +42,99 @@ type partitions struct {
 	deferred int  // changes that wait for an event
 }
 
-// choosesMIG says whether the run's stages include mig.
-func (r *Run) choosesMIG() bool {
-	return slices.ContainsFunc(r.Engine.Stages, func(st converge.Stage) bool { return st.Name == mig.Stage.Name })
-}
+func isMIG(st converge.Stage) bool { return st.Name == mig.Stage.Name }
 
 // partitions plans the stage mig alone.
 func (r *Run) partitions(ctx context.Context) (partitions, error) {
-	e, all := r.Engine, r.Engine.Stages
-	e.Stages = slices.DeleteFunc(slices.Clone(all), func(st converge.Stage) bool { return st.Name != mig.Stage.Name })
+	e := r.Engine
+	all := e.Stages
+	e.Stages = slices.DeleteFunc(slices.Clone(all), func(st converge.Stage) bool { return !isMIG(st) })
 	p, err := e.Plan(ctx, r.Host)
 	e.Stages = all
 	if err != nil {
 		return partitions{follows: true}, err
 	}
-	is := partitions{follows: p.Host.Facts.MIGOwner == nil && p.Host.Facts.DynamicMIG == ""}
+
+	f := p.Host.Facts
+	parts := partitions{follows: f.MIGOwner == nil && f.DynamicMIG == ""}
 	for _, ch := range p.Changes {
 		switch {
 		case ch.Kind != "mig" && ch.Kind != "check": // things that follow a change disturb no client
 		case ch.When == "":
-			is.now++
+			parts.now++
 		default:
-			is.deferred++
+			parts.deferred++
 		}
 	}
-	if len(p.Cannot()) > 0 {
-		err = fmt.Errorf("%s", p.Cannot()[0].Cannot)
+	cannot := p.Cannot()
+	if len(cannot) > 0 {
+		return parts, errors.New(cannot[0].Cannot)
 	}
-	is.made = err == nil && is.now+is.deferred == 0
-	return is, err
+	parts.made = parts.now+parts.deferred == 0
+	return parts, nil
 }
 
 // beginMIG pauses the clients of the GPUs if the label asks for other partitions. An unattended run
 // does not pause them again for a layout that has failed: pods need the device plugin while a GPU
 // stays busy.
 func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
-	e, h, f := r.Engine, r.Host, r.Label
-	if f.Layout == "" || !h.Live() || !r.choosesMIG() {
+	e := r.Engine
+	followed := r.Label
+	if followed.Layout == "" || !r.Host.Live() || !slices.ContainsFunc(e.Stages, isMIG) {
 		return partitions{}, nil
 	}
-	if j := converge.ReadJournal(h); e.Unattended && (j.Held() != "" || e.LeavesTo(j) != "") {
+	if e.Unattended && r.appliesNothing() {
 		return partitions{}, nil
 	}
-	is, err := r.partitions(ctx)
-	if err != nil || !is.follows {
-		return is, nil // apply reports it, or another owner changes the partitions
+	parts, err := r.partitions(ctx)
+	if err != nil || !parts.follows {
+		return parts, nil // apply reports it, or another owner changes the partitions
 	}
-	label, err := r.Node.MIGLabel(ctx, h, e.Spec)
+
+	label, err := r.Node.MIGLabel(ctx, r.Host, e.Spec)
 	if err != nil {
-		return is, err
+		return parts, err
 	}
-	if err := label.Keep(h, f); err != nil {
-		return is, err
+	if err := label.Keep(r.Host, followed); err != nil {
+		return parts, err
 	}
-	again := e.Unattended && f.State == node.MIGFailed && f.Layout == f.Kept
-	if !f.Asked || is.now == 0 || again || r.waitsForUsers(ctx, label) {
-		return is, nil
+	failedBefore := followed.State == node.MIGFailed && followed.Layout == followed.Kept
+	if !followed.Asked || parts.now == 0 || e.Unattended && failedBefore {
+		return parts, nil
 	}
-	if err := label.Begin(ctx, h); err != nil {
-		_, _ = label.End(context.WithoutCancel(ctx), h, node.MIGFailed)
-		return is, err
+	if r.waitsForUsers(ctx, label) {
+		return parts, nil
 	}
-	return is, nil
+
+	if err := label.Begin(ctx, r.Host); err != nil {
+		_, _ = label.End(context.WithoutCancel(ctx), r.Host, node.MIGFailed)
+		return parts, err
+	}
+	return parts, nil
+}
+
+// appliesNothing says whether an unattended apply leaves the machine as it is: an undo holds, or a
+// newer gpuadm changed the machine last.
+func (r *Run) appliesNothing() bool {
+	j := converge.ReadJournal(r.Host)
+	return j.Held() != "" || r.Engine.LeavesTo(j) != ""
 }
 
 // endMIG writes the result of the change to the label, and restarts the programs that read
 // partitions only at their start. The change itself is over: gpuadm reports an error, and the next
 // apply writes the label.
-func (r *Run) endMIG(ctx context.Context, is partitions, res converge.Result, failed error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+func (r *Run) endMIG(ctx context.Context, parts partitions, result converge.Result, failed error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
-	resumed, err := false, error(nil)
-	if is.follows {
-		resumed, err = r.writeState(ctx, is, res, failed)
+
+	var resumed bool
+	var err error
+	if parts.follows {
+		resumed, err = r.writeState(ctx, parts, result, failed)
 	}
-	changed := slices.ContainsFunc(res.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
-	if err == nil && changed && !resumed && r.Host.Live() {
+	changed := slices.ContainsFunc(result.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
+	restart := changed && !resumed && r.Host.Live()
+	if err == nil && restart {
 		err = restartPlugin(ctx, r.Host)
 	}
 	if err != nil {
@@ -125,7 +143,9 @@ func (r *Run) endMIG(ctx context.Context, is partitions, res converge.Result, fa
 }
 
 // writeState writes the label of the state, if the API server answers.
-func (r *Run) writeState(ctx context.Context, is partitions, res converge.Result, failed error) (resumed bool, err error) {
+func (r *Run) writeState(
+	ctx context.Context, parts partitions, result converge.Result, failed error,
+) (resumed bool, err error) {
 	label, err := r.Node.MIGLabel(ctx, r.Host, r.Engine.Spec)
 	if err != nil {
 		return false, err
@@ -134,26 +154,31 @@ func (r *Run) writeState(ctx context.Context, is partitions, res converge.Result
 	if err != nil || !now.Asked {
 		return false, err
 	}
+
 	// The boot unit's next attempt reads these values.
-	r.Label.Kept, r.Label.State = r.Label.Layout, r.migState(ctx, is, res, failed)
+	r.Label.Kept = r.Label.Layout
+	r.Label.State = r.migState(ctx, parts, result, failed)
 	return label.End(ctx, r.Host, r.Label.State)
 }
 
 // migState is the state to write after an apply.
-func (r *Run) migState(ctx context.Context, is partitions, res converge.Result, failed error) string {
+func (r *Run) migState(
+	ctx context.Context, parts partitions, result converge.Result, failed error,
+) string {
 	if errors.Is(failed, converge.ErrInUse) && trouble.Passes(failed) {
 		return node.MIGPending
 	}
-	err := error(nil)
-	if !is.made {
-		is, err = r.partitions(ctx)
+
+	var err error
+	if !parts.made {
+		parts, err = r.partitions(ctx)
 	}
 	switch {
-	case res.Reboot != "" && r.Reboots:
+	case result.Reboot != "" && r.Reboots:
 		return node.MIGRebooting
-	case err != nil || is.now > 0:
+	case err != nil || parts.now > 0:
 		return node.MIGFailed
-	case is.deferred > 0:
+	case parts.deferred > 0:
 		return node.MIGPending
 	}
 	return node.MIGSuccess
@@ -165,11 +190,12 @@ func (r *Run) migState(ctx context.Context, is partitions, res converge.Result, 
 // https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go); mig-parted's manager, which
 // makes the operator restart both.
 func restartPlugin(ctx context.Context, h host.Host) error {
-	open, err := devices.Holders(ctx, h)
+	holders, err := devices.Holders(ctx, h)
 	if err != nil {
 		return err
 	}
-	return devices.EndHolders(ctx, h, slices.DeleteFunc(open, func(p devices.Holder) bool {
-		return p.Pod == "" || p.Command != "nvidia-device-p" // the kernel cuts a command at 15 characters
-	}))
+
+	const command = "nvidia-device-p" // the kernel cuts a command at 15 characters
+	isOther := func(p devices.Holder) bool { return p.Pod == "" || p.Command != command }
+	return devices.EndHolders(ctx, h, slices.DeleteFunc(holders, isOther))
 }

@@ -43,18 +43,20 @@ const (
 // A Pod is the DaemonSet's process: it copies this program and the spec to the machine, and has the
 // machine's systemd run them.
 type Pod struct {
-	Machine       func() (host.Host, error)         // the machine's files, mounted in the pod
-	Own           func() (host.Host, error)         // the pod's own files
-	Read          func(name string) ([]byte, error) // a file of the pod
-	Getenv        func(string) string
-	Program       func() ([]byte, error) // this program's file
-	Specs         func() []string        // the specs of the ConfigMap
-	Follows       func(host.View) bool   // the spec that apply will read has follow_label in [mig]
-	Every         time.Duration          // between two applies
-	Once          bool                   // end after one apply
-	WithoutPolicy bool                   // lend the ServiceAccount, whatever it may do
-	Say           func(Event)
-	Print         func([]byte) // what apply has printed
+	Machine func() (host.Host, error)         // the machine's files, mounted in the pod
+	Own     func() (host.Host, error)         // the pod's own files
+	Read    func(name string) ([]byte, error) // a file of the pod
+	Getenv  func(string) string
+	Program func() ([]byte, error) // this program's file
+	Specs   func() []string        // the specs of the ConfigMap
+	Follows func(host.View) bool   // the spec that apply will read has follow_label in [mig]
+
+	Every         time.Duration // between two applies
+	Once          bool          // end after one apply
+	WithoutPolicy bool          // lend the ServiceAccount, whatever it may do
+
+	Say   func(Event)
+	Print func([]byte) // what apply has printed
 
 	failed  int       // applies since the last successful one
 	follows bool      // the last answer of Follows
@@ -80,10 +82,13 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	for {
-		if p.follows = p.Follows(machine); p.follows {
+		p.follows = p.Follows(machine)
+		if p.follows {
 			_ = p.relabelled(ctx) // before apply reads it, so that a later change is seen
 		}
+
 		status, err := p.apply(ctx, machine)
 		pause := podRetry
 		switch {
@@ -96,6 +101,7 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 		default:
 			pause = p.pause(status)
 		}
+
 		debug.FreeOSMemory() // the pod has read the program's bytes twice, and now waits long
 		if p.rest(ctx, pause, stop) {
 			return 0, nil
@@ -113,7 +119,8 @@ func (p *Pod) pause(status int) time.Duration {
 		p.failed = 0
 	case ExitUsage, ExitReboot:
 	default:
-		if p.failed++; p.failed < Tries {
+		p.failed++
+		if p.failed < Tries {
 			return podRetry
 		}
 	}
@@ -132,6 +139,7 @@ func (p *Pod) rest(ctx context.Context, pause time.Duration, stop <-chan struct{
 		if p.follows {
 			polls = time.After(spread(podPolls, rand.Float64()))
 		}
+
 		select {
 		case <-stop:
 			return true
@@ -168,7 +176,7 @@ func spread(pause time.Duration, random float64) time.Duration {
 
 // apply copies the program and the spec to the machine, and runs apply there.
 func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
-	argv, err := p.lay(ctx, machine)
+	argv, err := p.copyFiles(ctx, machine)
 	if err != nil {
 		return 0, err
 	}
@@ -176,13 +184,17 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	if err := machine.WriteFile(log, nil, host.Attr{Mode: 0o600}); err != nil {
 		return 0, err
 	}
+
 	tick := time.NewTicker(podRenews)
 	defer tick.Stop()
 	renewing, stop := context.WithCancel(ctx)
 	defer stop()
 	go p.renew(renewing, machine, tick.C)
-	status, err := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
-	if output, rerr := machine.ReadFile(log); rerr == nil {
+
+	job := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}
+	status, err := job.Run(ctx)
+	output, readErr := machine.ReadFile(log)
+	if readErr == nil {
 		p.Print(output)
 	}
 	if status == ExitPending { // a hold by an operator's undo is no failure
@@ -191,30 +203,21 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	return status, err
 }
 
-// lay copies the program, the specs and the account's kubeconfig to the machine, and returns the
-// command to run there.
-func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
+// copyFiles copies the program, the specs and the account's kubeconfig to the machine, and returns
+// the command to run there.
+func (p *Pod) copyFiles(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
-	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
+	if isCOS(machine) {
 		program = podProgramCOS
 	}
 	if err := machine.Trusted(path.Dir(program), converge.Home, podHome); err != nil {
 		return nil, faults.Untrusted("/", err) // the machine's administrator knows no /host
 	}
-	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
-		mode := fs.FileMode(0o755)
-		switch dir {
-		case converge.Home:
-			mode = 0o700
-		case podHome: // only root may read the token; node.toml comes from a ConfigMap, and errors quote only files that every user can read
-			mode = 0o711
-		}
-		if _, err := machine.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			if err := machine.Mkdir(dir, host.Attr{Mode: mode}); err != nil {
-				return nil, err
-			}
-		}
+	folders := []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome}
+	if err := makeFolders(machine, folders); err != nil {
+		return nil, err
 	}
+
 	self, err := p.Program()
 	if err != nil {
 		return nil, err
@@ -228,21 +231,54 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", name, cause(err))
 		}
-		to := path.Join(podHome, path.Base(name))
-		if err := put(machine, to, data, 0o644); err != nil {
+		target := path.Join(podHome, path.Base(name))
+		if err := put(machine, target, data, 0o644); err != nil {
 			return nil, err
 		}
-		argv = append(argv, "-f", to)
+		argv = append(argv, "-f", target)
 	}
 	return argv, p.lend(ctx, machine)
+}
+
+// isCOS says whether the machine runs Container-Optimized OS.
+func isCOS(v host.View) bool {
+	release, err := v.ReadFile("/etc/os-release")
+	lines := append([]byte("\n"), release...)
+	return err == nil && bytes.Contains(lines, []byte("\nID=cos\n"))
+}
+
+// makeFolders makes the folders that do not exist. Only root may read the token in podHome; in that
+// folder node.toml comes from a ConfigMap, and errors quote only files that every user can read.
+func makeFolders(machine host.Host, folders []string) error {
+	for _, dir := range folders {
+		mode := fs.FileMode(0o755)
+		switch dir {
+		case converge.Home:
+			mode = 0o700
+		case podHome:
+			mode = 0o711
+		}
+
+		_, err := machine.Stat(dir)
+		if !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := machine.Mkdir(dir, host.Attr{Mode: mode}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // put writes a file unless it has these bytes and root owns it: another owner could change the
 // program before it runs.
 func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
 	want := host.Attr{Mode: mode}
-	if i, err := machine.Stat(name); err == nil && i.Attr().Mode == want.Mode && i.UID == want.UID && i.GID == want.GID {
-		if now, err := machine.ReadFile(name); err == nil && bytes.Equal(now, data) {
+	info, err := machine.Stat(name)
+	sameOwner := info.UID == want.UID && info.GID == want.GID
+	if err == nil && sameOwner && info.Attr().Mode == mode {
+		now, err := machine.ReadFile(name)
+		if err == nil && bytes.Equal(now, data) {
 			return nil
 		}
 	}
@@ -251,8 +287,9 @@ func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
 
 // cause leaves out the path that the message before it has named already.
 func cause(err error) error {
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-		return pe.Err
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err
 	}
 	return err
 }

@@ -42,7 +42,7 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	t.Helper()
 	n := must.Get(simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n")))(t)
 	p := lentPod("content\n")
-	argv := must.Get(p.lay(t.Context(), n))(t)
+	argv := must.Get(p.copyFiles(t.Context(), n))(t)
 	check.That(t, strings.HasPrefix(argv[0], at) && len(argv) >= 3 && argv[1] == "apply" && argv[2] == "--unattended", "the machine runs %q", argv)
 	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o711, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
 		i, err := n.Stat(name)
@@ -60,20 +60,20 @@ func TestDaemonSetOwners(t *testing.T) {
 	p := lentPod("same\n")
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
-		_, err := p.lay(t.Context(), n)
+		_, err := p.copyFiles(t.Context(), n)
 		told := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &told) && strings.HasPrefix(err.Error(), "cannot trust /") && n.Touches() <= 0, "%s: %d touches, %v", dir, n.Touches(), err)
 	}
 	// The bytes are what they shall be, and another user could change them.
 	for _, marks := range []string{"mode=0755 owner=65534:65534", "mode=0755 owner=0:7", "mode=0777", "mode=4755"} {
 		n := boot("-- var/lib/gpuadm/daemonset " + marks + " --\nsame\n-- run/gpuadm/token mode=0644 --\nsame\n")
-		argv := must.Get(p.lay(t.Context(), n))(t)
+		argv := must.Get(p.copyFiles(t.Context(), n))(t)
 		for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome + "/token": 0o600} {
 			i, err := n.Stat(name)
 			check.That(t, err == nil && i.UID == 0 && i.GID == 0 && i.Mode == mode, "%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)
 		}
 		touches := n.Touches()
-		_, err := p.lay(t.Context(), n)
+		_, err := p.copyFiles(t.Context(), n)
 		check.That(t, err == nil && n.Touches() == touches, "%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
 	}
 }

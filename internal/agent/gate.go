@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// Closed has the reasons why kubelet may not start.
+type Closed struct {
+	converge.Status
+	Cut   bool              // the last run was cut short
+	Alone []converge.Change // the changes of GPUs that wait while the other GPUs are changed
+}
+
+// Gate says why kubelet may not start; nil if it may.
+func (r *Run) Gate(ctx context.Context) (*Closed, error) {
+	e := r.Engine
+	before := stages.BeforeKubelet()
+	if instance.Detect(r.Host).Managed == "eks" {
+		before = stages.BeforeNodeadm() // nodeadm starts kubelet, and reads its configuration then
+	}
+	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
+	e.Before = e.Stages // kubelet starts whether the API server answers or not
+	if e.Spec.Join.Gate == "open" {
+		return nil, nil // the node joins, and a taint keeps pods away
+	}
+
+	s, err := e.Pending(ctx, r.Host)
+	if err != nil {
+		return nil, err
+	}
+	c := &Closed{Status: s, Cut: s.Unfinished != "" && !AtWork(r.Host)}
+	for _, ch := range s.Changes {
+		if ch.Stage == mig.Stage.Name && ch.Waits != "" {
+			c.Alone = append(c.Alone, ch)
+		}
+	}
+
+	converged := s.Now() == 0 && len(c.Alone) == 0
+	if !c.Cut && (s.Held != "" || converged) {
+		return nil, nil
+	}
+	return c, nil
+}
+
+// AtWork says whether a run is in progress, most often that which starts kubelet.
+func AtWork(h host.Host) bool {
+	unlock, err := h.Lock()
+	if err == nil {
+		unlock()
+	}
+	return errors.As(err, new(*host.Busy))
+}
