@@ -64,10 +64,12 @@ func TestLabDriverFails(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	first := n.snapshot()
-	repos.Fails(n.Host, "after", "nvidia-persistenced")
-	says(t, n.wants(1, n.spec("580.65.06", "1.18.0")), "cannot install package nvidia-persistenced", "after of nvidia-persistenced 580.65.06: told to fail", "try")
-	n.same(first, "/etc/nvidia-container-runtime")
-	repos.Heal(n.Host)
+	if check.All() { // a first installation is the simplest of what is rolled back
+		repos.Fails(n.Host, "after", "nvidia-persistenced")
+		says(t, n.wants(1, n.spec("580.65.06", "1.18.0")), "cannot install package nvidia-persistenced", "after of nvidia-persistenced 580.65.06: told to fail", "try")
+		n.same(first, "/etc/nvidia-container-runtime")
+		repos.Heal(n.Host)
+	}
 
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	before := n.snapshot()
@@ -84,10 +86,12 @@ func TestLabDriverFails(t *testing.T) {
 	n.wants(0, n.spec("580.95.05", "1.18.1"))
 	n.has("580.95.05")
 
-	repos.Fails(n.Host, "after", "libnvidia-ml1")
-	says(t, n.wants(1, n.spec("570.172.08", "1.18.1")), "could not be rolled back")
-	repos.Heal(n.Host)
-	n.gpuadm(0, "undo", "--to", "all") // from halfway, without an apply that heals
+	if check.All() {
+		repos.Fails(n.Host, "after", "libnvidia-ml1")
+		says(t, n.wants(1, n.spec("570.172.08", "1.18.1")), "could not be rolled back")
+		repos.Heal(n.Host)
+	}
+	n.gpuadm(0, "undo", "--to", "all") // in a nightly run from halfway, without an apply that heals
 	n.same(first)
 }
 
