@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// table has a line for each test of the labs and each optional target: ring, name, seconds, whether
-// it belongs to the smoke, and the paths that it shows.
+// table has a line for each test of the labs and each optional target. Its head explains the columns.
 //
 //go:embed rings.tsv
 var table string
@@ -23,7 +22,8 @@ var budgets = map[string]int{"lab": 900, "kube": 300, "targets": 3600}
 type row struct {
 	ring, name string
 	seconds    int
-	smoke      bool
+	smoke      bool // for each change
+	night      bool // for no change
 	paths      []string
 }
 
@@ -46,6 +46,7 @@ func readTable() ([]row, error) {
 			name:    cells[1],
 			seconds: seconds,
 			smoke:   cells[3] == "smoke",
+			night:   cells[3] == "night",
 			paths:   strings.Fields(cells[4]),
 		})
 	}
@@ -61,7 +62,7 @@ func choose(rows []row, ring string, files []string, turn int) chosen {
 	var wanted []row
 	for _, r := range rows {
 		switch {
-		case r.ring != ring:
+		case r.ring != ring || r.night:
 		case r.smoke:
 			picked.smoke = append(picked.smoke, r.name)
 		case slices.ContainsFunc(files, r.shows):
