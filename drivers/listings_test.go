@@ -149,7 +149,7 @@ func TestFamilyKnowsTheListings(t *testing.T) {
 	others := regexp.MustCompile(`^(cuda-compat-.*|libxnvctrl.*|xorg-x11-nvidia|libnvsdm-dev.*|linux-.*|kmod-nvidia-[0-9].*)$`)
 	for _, l := range listings.All() {
 		for _, p := range l.Packages {
-			if p.Version == "" || !wholeVersion.MatchString(p.Upstream()) || others.MatchString(p.Name) || slices.Contains(f.Apart, p.Name) {
+			if p.Version == "" || !wholeVersion.MatchString(p.Upstream()) || others.MatchString(p.Name) || slices.Contains(f.OwnVersion, p.Name) {
 				continue
 			}
 			branch, _ := strconv.Atoi(branchText(p.Upstream()))

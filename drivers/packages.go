@@ -114,11 +114,11 @@ func (c Choice) Family() *packages.Family {
 			"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex",
 			facts.SharedPackage("*", "*"),
 		},
-		Branch:   ofBranch,
-		Apart:    c.OwnVersion,
-		Extras:   c.Extras,
-		Exclude:  c.excludedSource(),
-		Excluded: excludedNames(),
+		Branch:     ofBranch,
+		OwnVersion: c.OwnVersion,
+		Extras:     c.Extras,
+		Exclude:    c.excludedSource(),
+		Excluded:   excludedNames(),
 	}
 }
 

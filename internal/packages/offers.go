@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// An Offer is a version of a package that apt can install.
+// An Offer is a version of a package that apt or dnf can install.
 type Offer struct {
 	Version  string
 	Priority int      // the highest wins, a negative one excludes: apt_preferences(5); for dnf see ranks
@@ -28,54 +28,15 @@ func Find(offers []Offer, version string) (Offer, bool) {
 	return offers[i], true
 }
 
-// choose picks a version for each member of a group: the first matching own version that every
-// member has an offer of, from one source if one source has all of them, since two suppliers'
-// packages of one version do not fit together. site is that source; "" if the packages come from
-// several.
-func choose(members []string, pattern string, offers map[string][]Offer, compare order) (versions map[string]string, site string, ok bool) {
-	for _, own := range owns(members, pattern, offers, compare) {
-		type tally struct {
-			have     map[string]string
-			priority int
-		}
-		from := map[string]*tally{}
-		all := tally{have: map[string]string{}}
-		for _, m := range members {
-			for _, o := range offers[m] {
-				if Own(o.Version) != own || o.Priority < 0 {
-					continue
-				}
-				for _, source := range o.From {
-					site, _, _ := strings.Cut(source, " ")
-					if from[site] == nil {
-						from[site] = &tally{have: map[string]string{}}
-					}
-					if from[site].have[m] == "" {
-						from[site].have[m] = o.Version
-						from[site].priority = max(from[site].priority, o.Priority)
-					}
-				}
-				if all.have[m] == "" {
-					all.have[m] = o.Version
-				}
-			}
-		}
-		var best *tally
-		for _, name := range slices.Sorted(maps.Keys(from)) {
-			t := from[name]
-			ours := strings.HasPrefix(name, OurFiles) // dnf's ids: gpuadm's repositories come before those that others have set up
-			if len(t.have) == len(members) && (best == nil || t.priority > best.priority || ours && t.priority == best.priority) {
-				best, site = t, name
-			}
-		}
-		switch {
-		case best != nil:
-			return best.have, site, true
-		case len(all.have) == len(members):
-			return all.have, "", true
-		}
-	}
-	return nil, "", false
+// hasOwn reports whether an offer has an own version, whatever its priority.
+func hasOwn(offers []Offer, own string) bool {
+	return slices.ContainsFunc(offers, func(o Offer) bool { return Own(o.Version) == own })
+}
+
+// siteOf returns the site of a source: http://debian.example/debian.
+func siteOf(source string) string {
+	site, _, _ := strings.Cut(source, " ")
+	return site
 }
 
 // An order compares versions as one packager does.
@@ -83,8 +44,92 @@ type order = func(a, b string) int
 
 // Newest orders offers by priority, then by version.
 func Newest(offers []Offer, compare order) []Offer {
-	slices.SortStableFunc(offers, func(a, b Offer) int { return cmp.Or(b.Priority-a.Priority, compare(b.Version, a.Version)) })
+	slices.SortStableFunc(offers, func(a, b Offer) int {
+		return cmp.Or(b.Priority-a.Priority, compare(b.Version, a.Version))
+	})
 	return offers
+}
+
+// A siteOffer is what one site has of a group in one own version.
+type siteOffer struct {
+	versions map[string]string // by member
+	priority int
+}
+
+func (s *siteOffer) add(member string, o Offer) {
+	if s.versions[member] == "" {
+		s.versions[member] = o.Version
+		s.priority = max(s.priority, o.Priority)
+	}
+}
+
+// choose picks a version for each member of a group: the first matching own version that every
+// member has an offer of, from one source if one source has all of them, since two suppliers'
+// packages of one version do not fit together. site is that source; "" if the packages come from
+// several.
+func choose(
+	members []string,
+	pattern string,
+	offers map[string][]Offer,
+	compare order,
+) (versions map[string]string, site string, ok bool) {
+	for _, own := range owns(members, pattern, offers, compare) {
+		sites, all := bySite(members, own, offers)
+		if site, found := bestSite(sites, len(members)); found {
+			return sites[site].versions, site, true
+		}
+		if len(all.versions) == len(members) {
+			return all.versions, "", true
+		}
+	}
+	return nil, "", false
+}
+
+// bySite returns what each site has of a group in one own version, and what all sites have
+// together.
+func bySite(
+	members []string,
+	own string,
+	offers map[string][]Offer,
+) (sites map[string]*siteOffer, all *siteOffer) {
+	sites = map[string]*siteOffer{}
+	all = &siteOffer{versions: map[string]string{}}
+	for _, member := range members {
+		for _, o := range offers[member] {
+			if Own(o.Version) != own || o.Priority < 0 {
+				continue
+			}
+			all.add(member, o)
+			for _, source := range o.From {
+				site := siteOf(source)
+				if sites[site] == nil {
+					sites[site] = &siteOffer{versions: map[string]string{}}
+				}
+				sites[site].add(member, o)
+			}
+		}
+	}
+	return sites, all
+}
+
+// bestSite returns the site with the highest priority among those that have all members. With dnf a
+// site is a repository's id: gpuadm's repositories come before those that others have set up.
+func bestSite(sites map[string]*siteOffer, members int) (best string, found bool) {
+	for _, name := range slices.Sorted(maps.Keys(sites)) {
+		site := sites[name]
+		if len(site.versions) < members {
+			continue
+		}
+		lead := 1 // over the best so far
+		if found {
+			lead = site.priority - sites[best].priority
+		}
+		if lead > 0 || lead == 0 && strings.HasPrefix(name, OurFiles) {
+			best = name
+			found = true
+		}
+	}
+	return best, found
 }
 
 // owns returns the matching own versions in the packager's order of preference: by the priority
@@ -92,11 +137,12 @@ func Newest(offers []Offer, compare order) []Offer {
 // the priorities of dnf.conf(5).
 func owns(members []string, pattern string, offers map[string][]Offer, compare order) []string {
 	rank := map[string]int{}
-	for _, m := range members {
+	for _, member := range members {
 		best := map[string]int{}
-		for _, o := range offers[m] {
+		for _, o := range offers[member] {
 			if Matches(pattern, o.Version) && o.Priority >= 0 {
-				best[Own(o.Version)] = max(best[Own(o.Version)], o.Priority)
+				own := Own(o.Version)
+				best[own] = max(best[own], o.Priority)
 			}
 		}
 		for own, priority := range best {
@@ -106,33 +152,55 @@ func owns(members []string, pattern string, offers map[string][]Offer, compare o
 			rank[own] = priority
 		}
 	}
-	return slices.SortedFunc(maps.Keys(rank), func(a, b string) int { return cmp.Or(rank[b]-rank[a], compare(b, a)) })
+	return slices.SortedFunc(maps.Keys(rank), func(a, b string) int {
+		return cmp.Or(rank[b]-rank[a], compare(b, a))
+	})
 }
 
 // common returns the own versions that every member has an offer of, newest first.
-func common(members []string, offers map[string][]Offer, compare order) []string {
-	return slices.DeleteFunc(owns(members, "*", offers, compare), func(own string) bool {
-		return slices.ContainsFunc(members, func(m string) bool {
-			return !slices.ContainsFunc(offers[m], func(o Offer) bool { return Own(o.Version) == own })
-		})
-	})
+func common(members []string, offers map[string][]Offer, compare order) (shared []string) {
+	for _, own := range owns(members, "*", offers, compare) {
+		lacksIt := func(member string) bool { return !hasOwn(offers[member], own) }
+		if !slices.ContainsFunc(members, lacksIt) {
+			shared = append(shared, own)
+		}
+	}
+	return shared
+}
+
+// olderMember notes a package that keeps its group at an older version than the others have: on
+// Debian 12 the open modules of 535 have 535.261.03, while its security pocket has all other parts
+// in 535.309.01 (test/listings).
+func olderMember(
+	name, version string,
+	members []string,
+	pattern string,
+	offers map[string][]Offer,
+	compare order,
+) string {
+	all := owns(members, pattern, offers, compare)
+	own := Own(version)
+	if len(all) == 0 || all[0] == own || hasOwn(offers[name], all[0]) {
+		return ""
+	}
+	return fmt.Sprintf("; the other packages are available in %s, and this one is not: %s is taken, without the fixes since", all[0], own)
 }
 
 // availableAll lists the available versions of packages with their sources; packages with the same
 // answer share a line.
 func availableAll(names []string, source string, of func(name string) ([]Offer, State)) (lines []string) {
-	var all []string
-	about := map[string][]string{}
+	var answers []string
+	namesOf := map[string][]string{} // by answer
 	for _, name := range names {
 		offers, found := of(name)
-		what := available(offers, source, found)
-		if about[what] == nil {
-			all = append(all, what)
+		answer := available(offers, source, found)
+		if namesOf[answer] == nil {
+			answers = append(answers, answer)
 		}
-		about[what] = append(about[what], name)
+		namesOf[answer] = append(namesOf[answer], name)
 	}
-	for _, what := range all {
-		lines = append(lines, strings.Join(about[what], ", ")+": "+what)
+	for _, answer := range answers {
+		lines = append(lines, strings.Join(namesOf[answer], ", ")+": "+answer)
 	}
 	return lines
 }
@@ -140,30 +208,35 @@ func availableAll(names []string, source string, of func(name string) ([]Offer, 
 func available(offers []Offer, source string, found State) string {
 	const most = 6
 	var places []string
-	at := map[string][]string{} // versions, newest first
+	at := map[string][]string{} // versions by place, newest first
 	for _, o := range offers[:min(most, len(offers))] {
-		from := strings.Join(o.From, " and ")
-		if at[from] == nil {
-			places = append(places, from)
+		place := strings.Join(o.From, " and ")
+		if at[place] == nil {
+			places = append(places, place)
 		}
-		at[from] = append(at[from], o.Version+map[bool]string{true: fmt.Sprintf(" (kept out by its priority, %d)", o.Priority)}[o.Priority < 0])
-	}
-	s := "no " + source + " has it"
-	for i, from := range places {
-		if places[i] = strings.Join(at[from], ", "); from != "" {
-			places[i] += " from " + from
+		version := o.Version
+		if o.Priority < 0 {
+			version += fmt.Sprintf(" (kept out by its priority, %d)", o.Priority)
 		}
+		at[place] = append(at[place], version)
 	}
-	if len(places) > 0 {
-		s = strings.Join(places, "; ")
+
+	var listed []string
+	for _, place := range places {
+		versions := strings.Join(at[place], ", ")
+		if place != "" {
+			versions += " from " + place
+		}
+		listed = append(listed, versions)
 	}
+	text := cmp.Or(strings.Join(listed, "; "), "no "+source+" has it")
 	if len(offers) > most {
-		s += fmt.Sprintf(", and %d more", len(offers)-most)
+		text += fmt.Sprintf(", and %d more", len(offers)-most)
 	}
 	if found.Installed() {
-		s += "; installed is " + found.Version
+		text += "; installed is " + found.Version
 	}
-	return s
+	return text
 }
 
 // WithoutHeaders advises on a kernel whose headers are not available. It never advises to remove

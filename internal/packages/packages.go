@@ -29,8 +29,8 @@ type Packager interface {
 	// Installed returns the states of all packages, by name. It must cost little: each converged
 	// apply asks for it.
 	Installed(ctx context.Context, v host.View) (map[string]State, error)
-	// Audit says whether the database is in order: Locked while it is in use. It must cost little,
-	// too; installed is Installed, or its result.
+	// Audit reports whether the database is in order: Locked while it is in use. It must cost
+	// little, too; installed is Installed, or its result.
 	Audit(ctx context.Context, v host.View, installed func() (map[string]State, error)) (Audit, error)
 	// Repair has the packager finish its interrupted work, once.
 	Repair(ctx context.Context, h host.Host) error
@@ -50,12 +50,12 @@ type Packager interface {
 	// Stored returns the file in Store with a version of a package; "" if there is none.
 	Stored(v host.View, name, version string) string
 
-	// Stale says whether lists of repositories in gpuadm's files are missing, or older than these
-	// files.
+	// Stale reports whether lists of repositories in gpuadm's files are missing, or older than
+	// these files.
 	Stale(v host.View, files []string) (bool, error)
 	// Update reads those lists again. It fails if one cannot be read, or has no accepted signature.
 	Update(ctx context.Context, h host.Host, files []string) error
-	// Affects says whether a change to something makes the lists of repositories in files stale.
+	// Affects reports whether a change to something makes the lists of repositories in files stale.
 	Affects(files []string, by converge.Change) bool
 
 	// Repositories wants files and keys of repositories; database also holds the keys that rpm
@@ -83,7 +83,7 @@ type Request struct {
 	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
 }
 
-// An Audit says whether a packager's database is in order.
+// An Audit reports whether a packager's database is in order.
 type Audit struct {
 	Interrupted bool              // the packager was killed, or the power was cut, during a transaction
 	Broken      map[string]string // packages that are not wholly installed, and the packager's word for it

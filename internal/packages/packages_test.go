@@ -24,7 +24,7 @@ import (
 func nvidia() *Family {
 	return &Family{
 		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
-		Apart: []string{"nvidia-settings"},
+		OwnVersion: []string{"nvidia-settings"},
 	}
 }
 
@@ -160,8 +160,8 @@ type named struct{ Solver }
 func (named) Name() string               { return "dnf" }
 func (named) Essential(name string) bool { return name == "glibc" }
 
-// TestUnlike: more, less and other than planned is found.
-func TestUnlike(t *testing.T) {
+// TestDifference: more, less and other than planned is found.
+func TestDifference(t *testing.T) {
 	r := Resolution{Solver: named{}, Installed: map[string]State{"x": {Version: "1-1"}}, Changes: []converge.Change{
 		{Ref: converge.Ref{Name: "a"}, Before: "1-1", After: "2-1 held"}, {Ref: converge.Ref{Name: "b"}, Before: "1-1", After: ""}, {Ref: converge.Ref{Name: "c"}, Before: "1-1", After: "1-1 held"},
 	}}
@@ -175,10 +175,10 @@ func TestUnlike(t *testing.T) {
 		`dnf would make a "" instead of "2-1"`:                       {{Name: "a"}, b},
 		`dnf would make c "" instead of "1-1"`:                       {a, b, {Name: "c"}},
 	} {
-		check.Equal(t, r.Unlike(moves), want, "%v:", moves)
+		check.Equal(t, r.Difference(moves), want, "%v:", moves)
 	}
 	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
-	check.Equal(t, r.Unlike([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
+	check.Equal(t, r.Difference([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
 
 func TestStateText(t *testing.T) {

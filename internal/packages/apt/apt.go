@@ -62,7 +62,7 @@ func (apt) Audit(ctx context.Context, v host.View, installed func() (map[string]
 	for _, file := range []string{dpkgLock + "-frontend", dpkgLock} {
 		i, err := v.Stat(file)
 		if _, pid, is := strings.Cut("\n"+string(out), fmt.Sprintf("\n%d ", i.Inode)); err == nil && is {
-			return packages.Audit{}, packages.Held(v, strings.Fields(pid)[0], file, nil)
+			return packages.Audit{}, packages.LockedBy(v, strings.Fields(pid)[0], file, nil)
 		}
 	}
 	return a, nil

@@ -205,7 +205,7 @@ func TestChangeOfSource(t *testing.T) {
 func nvidiaDriver() *packages.Family {
 	return &packages.Family{
 		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
-		Apart: []string{"nvidia-settings"},
+		OwnVersion: []string{"nvidia-settings"},
 	}
 }
 

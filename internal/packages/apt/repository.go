@@ -94,7 +94,7 @@ func withSlash(url string) string { return strings.TrimSuffix(url, "/") + "/" }
 
 // preferences are the records of apt's pins.
 func preferences(r packages.Repository) []byte {
-	return fmt.Appendf([]byte(packages.Header), "%s", packages.Records(r.Pins))
+	return fmt.Appendf([]byte(packages.Header), "%s", packages.PinRecords(r.Pins))
 }
 
 // aptProxy has apt's proxy and CA settings, if the spec has any.

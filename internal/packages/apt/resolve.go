@@ -125,7 +125,7 @@ func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte,
 			files = append(files, a.pins+name)
 		}
 	}
-	text := named(packages.Records(first), names)
+	text := named(packages.PinRecords(first), names)
 	_, err := packages.ReadAll(v, files, func(file string, data []byte) []struct{} {
 		said := string(data)
 		if strings.HasPrefix(path.Base(file), ourPins) {

@@ -242,7 +242,7 @@ func replaceField(paragraph, field, value string) string {
 	last := "" // line of the field
 	flush := func() {
 		if last != "" {
-			out.WriteString(packages.Instead(strings.ToUpper(field[:1])+field[1:]+": "+value, last))
+			out.WriteString(packages.Replacing(last, strings.ToUpper(field[:1])+field[1:]+": "+value))
 		}
 		last = ""
 	}

@@ -37,7 +37,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			return err
 		}
 	}
-	now := packages.From(d.packages, changes)
+	now := packages.WithBefore(d.packages, changes)
 	if len(packages.Due(now)) > 0 {
 		if err := a.move(ctx, h, d, now); err != nil {
 			if failed := a.markReached(ctx, h, err, now); failed != nil {
@@ -55,7 +55,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err == nil {
 		d, err = readDpkg(h)
 	}
-	return cmp.Or(err, packages.Proven("apt", changes, d.packages))
+	return cmp.Or(err, packages.Verify("apt", changes, d.packages))
 }
 
 // move installs and removes.
@@ -205,7 +205,7 @@ func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) e
 		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: p[0]}, Before: converge.State(p[1]), After: converge.State(p[2])}
 		r.Changes = append(r.Changes, c)
 	}
-	because := r.Unlike(moves)
+	because := r.Difference(moves)
 	if because == "" {
 		return nil
 	}
@@ -299,7 +299,7 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	if err := packages.Folder(h); err != nil {
+	if err := packages.MakeStore(h); err != nil {
 		return err
 	}
 	link(ctx, h, names, d.packages)
@@ -339,7 +339,7 @@ func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error 
 	if len(names) == 0 || !h.Live() {
 		return nil
 	}
-	if err := packages.Folder(h); err != nil {
+	if err := packages.MakeStore(h); err != nil {
 		return err
 	}
 	link(ctx, h, names, installed)

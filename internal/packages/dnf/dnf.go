@@ -70,7 +70,7 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 		return packages.Audit{}, err
 	}
 	if pid := holds(v, dnfLock); pid != "" {
-		return packages.Audit{}, packages.Held(v, pid, "dnf's lock", nil)
+		return packages.Audit{}, packages.LockedBy(v, pid, "dnf's lock", nil)
 	}
 	if cutShort(v).IsZero() {
 		return packages.Audit{}, nil

@@ -205,10 +205,10 @@ func disabled(section string) string {
 		return strings.TrimSpace(key) == "enabled"
 	})
 	if at >= 0 {
-		lines[at] = packages.Instead("enabled=0", lines[at])
+		lines[at] = packages.Replacing(lines[at], "enabled=0")
 	} else {
 		head := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "[") })
-		lines = slices.Insert(lines, head+1, packages.Instead("enabled=0", ""))
+		lines = slices.Insert(lines, head+1, packages.Replacing("", "enabled=0"))
 	}
 	return strings.Join(lines, "")
 }

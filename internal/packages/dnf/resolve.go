@@ -351,7 +351,7 @@ func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
 	if args := t.args(); args != nil {
 		return a.run(ctx, h, args...)
 	}
-	if err := packages.Folder(h); err != nil {
+	if err := packages.MakeStore(h); err != nil {
 		return nil, err
 	}
 	const file = packages.Store + "/transaction"

@@ -26,7 +26,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err != nil {
 		return err
 	}
-	now := packages.From(d.packages, changes)
+	now := packages.WithBefore(d.packages, changes)
 	if len(packages.Due(now)) > 0 {
 		if err := a.move(ctx, h, d, now); err != nil {
 			return err
@@ -42,7 +42,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err == nil {
 		d, err = readRPM(ctx, h)
 	}
-	return cmp.Or(err, packages.Proven("dnf", changes, d.packages))
+	return cmp.Or(err, packages.Verify("dnf", changes, d.packages))
 }
 
 // move installs and removes packages after a simulation has shown the same changes. A version that
@@ -51,7 +51,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 	names := slices.Collect(maps.Keys(packages.Named(packages.Due(changes))))
 	if s := (solver{a, d}); packages.Removes(changes) {
 		r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: s}
-		if err := r.Exactly(ctx, h); err != nil {
+		if err := r.Confirm(ctx, h); err != nil {
 			return err
 		}
 		_, err := a.do(ctx, h, s.task(h, changes, nil))
@@ -85,7 +85,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 	if err := r.Check(ctx, h); err != nil {
 		return err
 	}
-	if err := r.Exactly(ctx, h); err != nil {
+	if err := r.Confirm(ctx, h); err != nil {
 		return err
 	}
 	if err := r.Unkept(ctx, h, cmp.Or(unread, s.fetch(ctx, h, r.Replaced(), all))); err != nil {
@@ -124,7 +124,7 @@ func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[
 	if len(want) == 0 {
 		return nil
 	}
-	if err := packages.Folder(h); err != nil {
+	if err := packages.MakeStore(h); err != nil {
 		return err
 	}
 	_, err := s.unfiltered().run(ctx, h, append([]string{"download", "--destdir", packages.Store}, want...)...)

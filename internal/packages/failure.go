@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// Cannot begins the errors about packages.
+const Cannot = "cannot install packages: "
+
+// gpuadm shows the last lines of a failed apt, dpkg, dnf or rpm unchanged. It parses only these
+// messages, for which there is neither an exit code nor a file: it waits for a lock, and gives
+// advice of its own for a full disk and a signature. All commands run with LC_ALL=C.
+var (
+	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
+	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
+	MarkLock = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
+	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c;
+	// dnf: dnf/base.py.
+	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
+	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check,
+	// dnf/base.py and dnf/cli/cli.py.
+	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
+)
+
+// Distrust reports a repository or package whose signature, key or date the packager does not
+// accept.
+type Distrust struct{ error }
+
+func (d Distrust) Unwrap() error { return d.error }
+
+// Failure describes a packager's failure with the packager's own lines. known reports whether
+// gpuadm knows the cause: a time limit, a full disk or a signature.
+func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
+	var late host.OverLimit
+	output := failed.Stderr + "\n" + out
+	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
+
+	// The time limits come first: a program that gpuadm ended may name another cause, such as
+	// memory or a compiler that was killed.
+	switch {
+	case errors.As(err, &late):
+		t.What = fmt.Sprintf("%s%s gave no answer within %s, and gpuadm ended it", Cannot, program(failed.Argv), late.Limit)
+		t.Try = []string{"see what keeps the machine's processors or disks busy (top, vmstat 1), then run the same command again"}
+
+	case errors.Is(err, context.DeadlineExceeded):
+		t.What = Cannot + "they were not installed within --deadline, and " + program(failed.Argv) + " was ended"
+
+	case markFull().MatchString(output):
+		full := clean(markFull().FindString(output))
+		t.What = Cannot + "the disk is full: " + full
+		t.Because = slices.DeleteFunc(t.Because, func(line string) bool { return clean(line) == full })
+		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
+
+	case markDistrust().MatchString(output):
+		t.What = Cannot + "the signature, key or date of a repository or package is not accepted"
+		t.Try = []string{
+			"look up the key's fingerprint at the vendor's, and give that key in the spec if it has changed",
+			"if it is a mirror: mirror it again, signatures included",
+			"see that this machine's clock is right (date), and that no proxy rewrites what passes through it",
+		}
+		t.Err = Distrust{err}
+
+	default:
+		errs := errorLines(failed)
+		isError := func(line string) bool { return slices.Contains(errs, clean(line)) }
+		others := slices.DeleteFunc(t.Because, isError)
+		t.What = Cannot + errs[0]
+		t.Because = Short(append(errs[1:], others...))
+		t.Try = tryProxy(v)
+		return t, false
+	}
+
+	return t, true
+}
+
+// errorLines returns the packager's errors: apt's lines that begin with E:, or the output of dnf
+// and rpm from the first Error: on; else the last lines. There is at least one.
+func errorLines(failed *host.CommandError) []string {
+	var errs []string
+	all := Lines(failed.Stderr)
+	for _, line := range all {
+		if strings.HasPrefix(line, "E: ") {
+			errs = append(errs, clean(line))
+		}
+	}
+
+	first := slices.IndexFunc(all, func(line string) bool {
+		return strings.HasPrefix(line, "Error:") || strings.HasPrefix(line, "error:")
+	})
+	if first >= 0 && len(errs) == 0 {
+		for _, line := range all[first:] {
+			errs = append(errs, clean(line))
+		}
+	}
+
+	if len(errs) == 0 {
+		errs = Tail(failed.Stderr, 6)
+	}
+	errs = Short(errs)
+	if len(errs) == 0 {
+		errs = []string{failed.Error()}
+	}
+	return errs
+}
+
+// clean returns a line without the packager's prefix for errors, and without its full stop.
+func clean(line string) string {
+	line = strings.TrimSpace(line)
+	for _, prefix := range []string{"E: ", "Error:", "error:"} {
+		line = strings.TrimSpace(strings.TrimPrefix(line, prefix))
+	}
+	return strings.TrimSuffix(line, ".")
+}
+
+// Unread names the repository of the spec in an error about its lists.
+func Unread(v host.View, err error, url, file string) error {
+	var locked *Locked
+	var t *trouble.Error
+	if errors.As(err, &locked) || !errors.As(err, &t) {
+		return err
+	}
+
+	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
+	if !errors.As(err, new(Distrust)) {
+		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
+	}
+	return t
+}
+
+var proxySet = pattern.Of(`(?mi)^[^#/"\n]*\bproxy(?:::\S+)?\s*[="]\s*"?([^"\s;]+:[^"\s;]+)`)
+
+// tryProxy advises on each proxy that a file sets for apt or dnf: apt.conf(5), dnf.conf(5).
+func tryProxy(v host.View) (try []string) {
+	files := append(gpuadmFiles(v, "/etc/yum.repos.d"), "/etc/apt/apt.conf", dnfConf)
+	for _, name := range ListOf(v, "/etc/apt/apt.conf.d") {
+		files = append(files, "/etc/apt/apt.conf.d/"+name)
+	}
+
+	for _, file := range files {
+		data, _ := v.ReadFile(file)
+		m := proxySet().FindSubmatch(data)
+		if m == nil {
+			continue
+		}
+		setIn := file
+		if strings.Contains(file, "gpuadm") {
+			setIn = "[proxy] of node.toml"
+		}
+		try = append(try, "if nothing answers at "+string(m[1])+": see that the proxy runs, and is the right one in "+setIn)
+	}
+	return try
+}
+
+// gpuadmFiles lists the files in a folder that are named after gpuadm.
+func gpuadmFiles(v host.View, dir string) (files []string) {
+	for _, name := range ListOf(v, dir) {
+		if strings.Contains(name, "gpuadm") {
+			files = append(files, dir+"/"+name)
+		}
+	}
+	return files
+}
