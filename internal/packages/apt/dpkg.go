@@ -3,7 +3,6 @@
 package apt
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -21,38 +20,48 @@ import (
 
 // Where dpkg and apt keep their databases: dpkg(1) and apt-get(8), "FILES".
 const (
-	dpkgUpdates  = "/var/lib/dpkg/updates" // changes that an interrupted dpkg has not yet merged into status
-	dpkgArch     = "/var/lib/dpkg/arch"
-	dpkgLock     = "/var/lib/dpkg/lock" // dpkg holds it; a program that runs dpkg holds lock-frontend: doc/frontend.txt in dpkg's tree, dpkg(1)
+	// dpkgUpdates has changes that an interrupted dpkg has not yet merged into status.
+	dpkgUpdates = "/var/lib/dpkg/updates"
+	dpkgArch    = "/var/lib/dpkg/arch"
+	// dpkg holds dpkgLock; a program that runs dpkg holds lock-frontend: doc/frontend.txt in dpkg's
+	// tree, dpkg(1).
+	dpkgLock     = "/var/lib/dpkg/lock"
 	aptExtStates = "/var/lib/apt/extended_states"
 )
 
 // A dpkg is dpkg's database, by name; foreign ones are "name:arch".
 type dpkg struct {
 	packages    map[string]packages.State
-	read        [][]byte // the texts that it was read from: see details
+	texts       [][]byte // that it was read from: see details
 	native      string   // architecture
 	interrupted bool
 }
 
-// readDpkg reads the database: the status file, what an interrupted dpkg left beside it, and apt's
-// automatic marks.
+// readDpkg reads the database: the status file, the updates that an interrupted dpkg left, and
+// apt's automatic marks.
 func readDpkg(v host.View) (dpkg, error) {
 	status, err := v.ReadFile(facts.DpkgStatus)
 	if err != nil {
 		return dpkg{}, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}
-	d := dpkg{packages: make(map[string]packages.State, len(status)/each), native: nativeArch(v, status)}
-	d.read = append(d.read, status)
-	d.add(status)
-	return d, d.beside(v)
+	d := dpkg{
+		packages: make(map[string]packages.State, len(status)/paragraphSize),
+		native:   nativeArch(v, status),
+	}
+	d.addText(status)
+	return d, d.addOthers(v)
 }
 
-// each is a low estimate of the bytes in a paragraph of the status file.
-const each = 800
+// paragraphSize is a low estimate of the bytes in a paragraph of the status file.
+const paragraphSize = 800
 
-// beside adds the files beside the status file.
-func (d *dpkg) beside(v host.View) error {
+func (d *dpkg) addText(text []byte) {
+	d.texts = append(d.texts, text)
+	d.add(text)
+}
+
+// addOthers adds the updates that an interrupted dpkg left, and apt's automatic marks.
+func (d *dpkg) addOthers(v host.View) error {
 	updates, err := updatesLeft(v)
 	if err != nil {
 		return err
@@ -63,9 +72,9 @@ func (d *dpkg) beside(v host.View) error {
 		if err != nil {
 			return err
 		}
-		d.read = append(d.read, update)
-		d.add(update)
+		d.addText(update)
 	}
+
 	marks, err := v.ReadFile(aptExtStates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -74,14 +83,15 @@ func (d *dpkg) beside(v host.View) error {
 	return nil
 }
 
-// updatesLeft lists the files that an interrupted dpkg has left; beside them dpkg writes tmp.i,
-// which does not count yet.
+// updatesLeft lists the files that an interrupted dpkg has left. In the same folder dpkg writes
+// tmp.i, which does not count yet.
 func updatesLeft(v host.View) ([]string, error) {
 	names, err := v.ReadDir(dpkgUpdates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return strings.Trim(name, "0123456789") != "" }), nil
+	notNumbered := func(name string) bool { return strings.Trim(name, "0123456789") != "" }
+	return slices.DeleteFunc(names, notNumbered), nil
 }
 
 // nativeArch returns the first line of dpkg's list of architectures, which exists only with foreign
@@ -92,6 +102,7 @@ func nativeArch(v host.View, status []byte) string {
 			return first[0]
 		}
 	}
+
 	var arch []byte
 	for e := range entries(status) {
 		if string(e.arch) != "all" {
@@ -136,7 +147,7 @@ func entryOf(paragraph []byte) (e entry) {
 			e.version = value
 		case "Auto-Installed":
 			e.auto = value
-		case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
+		case "Essential", "Protected", "Important": // apt's own, from before dpkg knew Protected
 			e.essential = e.essential || string(value) == "yes"
 		case "Conffiles":
 			e.conffiles = true
@@ -155,8 +166,10 @@ func (d *dpkg) add(text []byte) {
 		kept.Write(b)
 		return kept.String()[start:]
 	}
+
 	for e := range entries(text) {
-		if name := d.key(e.name, e.arch); len(name) > 0 {
+		name := d.key(e.name, e.arch)
+		if len(name) > 0 {
 			d.packages[keep(name)] = dpkgState(keep(e.version), e.status)
 		}
 	}
@@ -165,7 +178,7 @@ func (d *dpkg) add(text []byte) {
 // details returns the whole entry of a package. gpuadm asks for few entries, and only where
 // packages are to change: so details searches the text, and a look does not parse them.
 func (d *dpkg) details(name string) (last entry) {
-	for _, text := range d.read {
+	for _, text := range d.texts {
 		for e := range entries(text) {
 			if string(d.key(e.name, e.arch)) == name {
 				last = e
@@ -188,26 +201,31 @@ func dpkgState(version string, status []byte) packages.State {
 	if string(status) == "install ok installed" && version != "" { // nearly all
 		return packages.State{Version: version}
 	}
-	w := strings.Fields(string(status))
-	if len(w) != 3 {
+	words := strings.Fields(string(status))
+	if len(words) != 3 {
 		return packages.State{}
 	}
-	st := packages.State{Version: version, Held: w[0] == "hold"}
-	switch {
-	case w[2] == "not-installed":
-		st.Version = ""
-		if st.Held {
-			st.Version = packages.Nowhere
+
+	held := words[0] == "hold"
+	flag, is := words[1], words[2]
+	if is == "not-installed" {
+		if held {
+			return packages.State{Version: packages.Nowhere, Held: true}
 		}
-	case w[1] == "reinstreq": // whatever the status: dpkg(1), "Package flags"
-		st.Broken = "half-installed"
-	case w[2] != "installed":
-		st.Broken = w[2]
+		return packages.State{}
 	}
-	if st.Version == "" && w[2] != "not-installed" { // half-installed for the first time: it has no version yet
-		st.Version = packages.Nowhere
+
+	state := packages.State{Version: version, Held: held}
+	switch {
+	case flag == "reinstreq": // whatever the status: dpkg(1), "Package flags"
+		state.Broken = "half-installed"
+	case is != "installed":
+		state.Broken = is
 	}
-	return st
+	if state.Version == "" { // half-installed for the first time: it has no version yet
+		state.Version = packages.Nowhere
+	}
+	return state
 }
 
 // without returns the state of a package after its removal: dpkg keeps a package's entry as long as
@@ -217,10 +235,12 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 	if !p.Installed() {
 		return p.String()
 	}
-	more := d.details(name)
-	remains := more.conffiles
+
+	details := d.details(name)
+	remains := details.conffiles
 	bare, _, _ := strings.Cut(name, ":")
-	for _, script := range []string{bare, bare + ":" + string(more.arch)} { // the name has the architecture if the package can be installed for several
+	// The script's name has the architecture if the package can be installed for several.
+	for _, script := range []string{bare, bare + ":" + string(details.arch)} {
 		if _, err := v.Stat("/var/lib/dpkg/info/" + script + ".postrm"); err == nil {
 			remains = true
 		}
@@ -234,65 +254,33 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 // mark adds apt's automatic marks.
 func (d *dpkg) mark(text []byte) {
 	for e := range entries(text) {
+		if string(e.auto) != "1" {
+			continue
+		}
 		name := d.key(e.name, e.arch)
-		if one, ok := d.packages[string(name)]; ok && string(e.auto) == "1" && one.Installed() {
-			one.Auto = true
-			d.packages[string(name)] = one
-		}
-	}
-}
-
-// paragraphs goes through text in the form of deb822(5).
-func paragraphs(text []byte) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for len(text) > 0 {
-			paragraph, rest, _ := bytes.Cut(text, []byte("\n\n"))
-			text = rest
-			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(paragraph) {
-				return
-			}
-		}
-	}
-}
-
-// fields goes through the fields of a paragraph, with the lines that continue a value.
-func fields(paragraph []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(key, value []byte) bool) {
-		for len(paragraph) > 0 {
-			end := endOfField(paragraph)
-			key, value, ok := bytes.Cut(paragraph[:end], []byte(":"))
-			if c := paragraph[0]; ok && c != ' ' && c != '\t' && c != '#' && !yield(key, bytes.TrimSpace(value)) {
-				return
-			}
-			paragraph = paragraph[end:]
-		}
-	}
-}
-
-// endOfField returns where the field ends: at the first line that neither continues it nor is a
-// comment.
-func endOfField(text []byte) int {
-	for at := 0; ; {
-		line := bytes.IndexByte(text[at:], '\n') + 1
-		if at += line; line == 0 || at == len(text) {
-			return len(text)
-		}
-		if c := text[at]; c != ' ' && c != '\t' && c != '#' {
-			return at
+		if state := d.packages[string(name)]; state.Installed() {
+			state.Auto = true
+			d.packages[string(name)] = state
 		}
 	}
 }
 
 // FilesOf reads dpkg's lists; a package that can be installed for several architectures has its own
 // in the name: dpkg-query(1).
-func (apt) FilesOf(_ context.Context, v host.View, names []string) (all map[string][]string, err error) {
-	all, native := map[string][]string{}, architecture(v)
+func (apt) FilesOf(_ context.Context, v host.View, names []string) (map[string][]string, error) {
+	native := architecture(v)
+	all := map[string][]string{}
 	for _, name := range names {
 		bare, arch, _ := strings.Cut(name, ":")
-		lists := []string{"/var/lib/dpkg/info/" + bare + ".list", "/var/lib/dpkg/info/" + bare + ":" + cmp.Or(arch, native) + ".list"}
-		if all[name], err = packages.ReadAll(v, lists, func(_ string, text []byte) []string { return strings.Fields(string(text)) }); err != nil {
+		list := "/var/lib/dpkg/info/" + bare
+		lists := []string{list + ".list", list + ":" + cmp.Or(arch, native) + ".list"}
+		words := func(_ string, text []byte) []string { return strings.Fields(string(text)) }
+
+		files, err := packages.ReadAll(v, lists, words)
+		if err != nil {
 			return nil, err
 		}
+		all[name] = files
 	}
 	return all, nil
 }

@@ -54,7 +54,7 @@ func FuzzDpkg(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d := dpkg{packages: map[string]packages.State{}, native: "amd64"}
 		alloc.Most(t, 400, len(text), func() {
-			d.read = [][]byte{text}
+			d.texts = [][]byte{text}
 			d.add(text)
 			d.mark(text)
 		})

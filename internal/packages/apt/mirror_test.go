@@ -144,4 +144,4 @@ func TestLock(t *testing.T) {
 	}
 }
 
-var _ host.Host = apart{}
+var _ host.Host = isolated{}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// The messages about a held lock of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock
+// in lib/dpkg/file.c).
+var (
+	markHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
+	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
+)
+
+// explain turns a failure of apt or dpkg into an error that an operator can act on.
+func explain(v host.View, out string, err error) error {
+	var failed *host.CommandError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	if err := refused(out); err != nil {
+		return err
+	}
+	if packages.MarkLock().MatchString(failed.Stderr) {
+		pid, lock := lockIn(failed.Stderr + "\n" + out)
+		return packages.Busy(v, pid, lock, err)
+	}
+
+	t, known := packages.Failure(v, failed, out, err)
+	if known || dpkgFailed(v, t, out, failed.Stderr) {
+		return t
+	}
+	if len(t.Because) == 0 {
+		t.Because = packages.Tail(out, 6) // there apt names the packages that conflict
+	}
+	t.Try = append(t.Try,
+		"apt-get check, which says whether anything is broken",
+		"apt-cache policy PACKAGE, which says which versions there are, and where",
+		"apt-get update, if the repository has changed since")
+	return t
+}
+
+// lockIn returns the process that holds a lock, and the lock's file, as messages name them.
+func lockIn(messages string) (pid, lock string) {
+	lock = "dpkg's lock"
+	if m := markHolder().FindStringSubmatch(messages); m != nil {
+		pid = m[1]
+	}
+	if m := markFile().FindStringSubmatch(messages); m != nil {
+		lock = m[1]
+	}
+	return pid, lock
+}
+
+// dpkgFailed names the packages that a failed dpkg has left half installed, by its database, and
+// adds the output of the first package's script and of its compiler. It returns false where dpkg
+// has not run, or left no such package.
+func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
+	d, err := readDpkg(v)
+	if err != nil || !strings.Contains(stderr, "dpkg") {
+		return false
+	}
+
+	var half []string
+	for name, p := range d.packages {
+		if p.Broken == "half-configured" || p.Broken == "half-installed" {
+			half = append(half, name)
+		}
+	}
+	slices.Sort(half)
+	switch {
+	case d.interrupted:
+		t.What = packages.Cannot + "dpkg was killed or interrupted"
+		t.Because = packages.Short(append(t.Because, half...))
+		t.Try = []string{
+			"journalctl -k, which says whether the kernel ran out of memory",
+			"run " + trouble.Command("apply") + " again, which lets dpkg finish first",
+		}
+		return true
+	case len(half) == 0:
+		return false
+	}
+
+	first := d.packages[half[0]]
+	t.What = fmt.Sprintf("cannot install package %s: dpkg has left it %s", half[0], first.Broken)
+	if len(half) > 1 {
+		t.What += "; so are " + strings.Join(half[1:], ", ")
+	}
+	t.Because = packages.Short(slices.Concat(
+		compilerErrors(v, packages.Own(first.Version)),
+		scriptOutput(half[0], out, stderr),
+	))
+	t.Try = append(t.Try, "/var/log/apt/term.log, which has all that it said")
+	return true
+}
+
+// compilerErrors returns the first error in the log of each module that DKMS has built in this
+// version. Undo removes the log with the package.
+func compilerErrors(v host.View, version string) (errs []string) {
+	const dkmsTree = "/var/lib/dkms"
+	for _, module := range packages.ListOf(v, dkmsTree) {
+		log, err := v.ReadFile(path.Join(dkmsTree, module, version, "build", "make.log"))
+		if err == nil {
+			errs = append(errs, kmod.FirstError(string(log)))
+		}
+	}
+	return errs
+}
+
+// scriptOutput returns what a package's script wrote, and dpkg's own words after it. Scripts write
+// to either stream.
+func scriptOutput(name, out, stderr string) (said []string) {
+	if _, after, ok := strings.Cut(out, "Setting up "+name+" "); ok {
+		lines := packages.Lines(after)
+		said = append(said, lines[1:min(6, len(lines))]...)
+	}
+
+	const dpkgsWords = "dpkg: error processing"
+	before, after, _ := strings.Cut(stderr, dpkgsWords)
+	said = append(said, packages.Tail(before, 6)...)
+	if after != "" {
+		lines := packages.Lines(dpkgsWords + after)
+		said = append(said, lines[:min(2, len(lines))]...)
+	}
+	return said
+}

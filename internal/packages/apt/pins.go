@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// pinsInScratch is the file in host.Scratch with the pins for one question to apt.
+const pinsInScratch = "pins"
+
+// scratchPins are apt's options to read its pins from that file alone.
+func scratchPins() []string {
+	return []string{
+		"-o", "Dir::Etc::Preferences=" + host.Scratch + "/" + pinsInScratch,
+		"-o", "Dir::Etc::PreferencesParts=/dev/null",
+	}
+}
+
+// aptReads matches the names of files that apt reads its pins from.
+var aptReads = pattern.Of(`^[\w:-]+$|^[\w:.-]+\.pref$`)
+
+// literalPins are the machine's pins behind others. In gpuadm's pins the names that a question is
+// about replace patterns, since apt matches each pattern with the names of all packages, 50 ms each
+// time. A pattern without an architecture fits the native ones. Sources: the files and their order
+// in apt_preferences(5); pkgPolicy::CreatePin in apt-pkg/policy.cc.
+func (a apt) literalPins(v host.View, first []packages.Pin, names []string) ([]byte, error) {
+	files := []string{"/etc/apt/preferences"}
+	for _, name := range packages.ListOf(v, a.pins) {
+		info, err := v.Stat(a.pins + name)
+		if err == nil && info.Mode.IsRegular() && aptReads().MatchString(name) {
+			files = append(files, a.pins+name)
+		}
+	}
+
+	texts, err := packages.ReadAll(v, files, func(file string, data []byte) []string {
+		records := string(data)
+		if strings.HasPrefix(path.Base(file), ourPins) {
+			records = withNames(records, names)
+		}
+		return []string{"\n" + records + "\n"}
+	})
+	return []byte(withNames(packages.PinRecords(first), names) + strings.Join(texts, "")), err
+}
+
+// withNames replaces the patterns in records of pins by the names that match, behind "-", which is
+// the name of no package.
+func withNames(records string, names []string) string {
+	var text strings.Builder
+	for line := range strings.Lines(records) {
+		value, ok := strings.CutPrefix(line, "Package: ")
+		if ok && value != "*\n" {
+			line = "Package: - " + strings.Join(matching(strings.Fields(value), names), " ") + "\n"
+		}
+		text.WriteString(line)
+	}
+	return text.String()
+}
+
+// matching returns the names of native packages that match one of the globs.
+func matching(globs, names []string) (matches []string) {
+	for _, name := range names {
+		native := !strings.Contains(name, ":")
+		if native && slices.ContainsFunc(globs, func(glob string) bool { return matchesGlob(glob, name) }) {
+			matches = append(matches, name)
+		}
+	}
+	return matches
+}
+
+// matchesGlob is path.Match, which takes longer: most of 60,000 names differ in the first letter.
+func matchesGlob(glob, name string) bool {
+	first := glob[:1]
+	if !strings.ContainsAny(first, `*?[\`) && !strings.HasPrefix(name, first) {
+		return false
+	}
+	ok, err := path.Match(glob, name)
+	return ok && err == nil
+}
