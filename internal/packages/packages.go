@@ -8,6 +8,16 @@
 // This package has the code that apt and dnf share. The packages apt and dnf below implement
 // Packager and import this package. Nothing here imports them: a program passes the packagers that
 // it knows to NewReading.
+//
+// Read first packages.go and solver.go, the contract with a packager; then:
+//
+//   - state.go, thing.go, set.go: one package, and the packages of one stage
+//   - reading.go, database.go: the packager's database, read once and kept in order
+//   - resolve.go, family.go, offers.go, missing.go, changes.go: what a request changes
+//   - verify.go, lost.go, store.go: that the packager does only that, and that it can be undone
+//   - repository.go, source.go, lists.go, declared.go, lack.go: where packages come from
+//   - command.go, lock.go, failure.go: how a packager is run, and what its errors mean
+//   - mirror.go, mirror_lock.go, module_package.go, modules.go: mirrors, and kernel modules
 package packages
 
 import (
