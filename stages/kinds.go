@@ -80,7 +80,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
 		"module-file":                   by(func(r converge.Ref) converge.Thing { return kmod.NewModuleFile(r.Name, modules.OnDiskLoadable) }),
 		"dkms":                          by(func(r converge.Ref) converge.Thing { return kmod.NewDKMS(r.Name, modules.Built) }),
-		"dkms " + kmod.FormBeside:       by(func(r converge.Ref) converge.Thing { return kmod.NewDKMSBeside(r.Name, modules.BuiltBeside) }),
+		"dkms " + kmod.FormAddOn:        by(func(r converge.Ref) converge.Thing { return kmod.NewDKMSAddOn(r.Name, modules.BuiltBeside) }),
 		"runfile":                       named(drivers.NewRunfile),
 		"initramfs":                     reading(kmod.NewInitramfs),
 		"fabric":                        by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),

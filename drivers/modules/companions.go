@@ -103,7 +103,7 @@ func (k KernelSide) missingCompanion(v host.View, kernel, name string) (string, 
 			return "", host.Later{Until: "once the package of nvidia-fs is installed"}
 		}
 		if k.Build == "dkms" {
-			return "", nil // kmod.DKMSBeside builds it when all else is installed
+			return "", nil // kmod.DKMSAddOn builds it when all else is installed
 		}
 	}
 	return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
@@ -116,20 +116,20 @@ func (k KernelSide) missingCompanion(v host.View, kernel, name string) (string, 
 func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	driver, err := facts.NvidiaModule(v, kernel)
 	if err != nil || driver == "" {
-		return "", kmod.BesideFits, err
+		return "", kmod.AddOnFits, err
 	}
 	version = sourceVersion(v, name)
 	if version == "" {
-		return "", kmod.BesideFits, nil
+		return "", kmod.AddOnFits, nil
 	}
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil || file == "" {
-		return version, kmod.BesideNotBuilt, err
+		return version, kmod.AddOnNotBuilt, err
 	}
 
 	built, err := v.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return version, kmod.BesideNotBuilt, nil
+		return version, kmod.AddOnNotBuilt, nil
 	}
 	if err != nil {
 		return version, "", err
@@ -137,15 +137,15 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 
 	driverFile, err := v.Stat(driver)
 	if errors.Is(err, fs.ErrNotExist) {
-		return version, kmod.BesideFits, nil
+		return version, kmod.AddOnFits, nil
 	}
 	if err != nil {
 		return version, "", err
 	}
 	if built.Ctime.Before(driverFile.Ctime) {
-		return version, kmod.BesideOld, nil
+		return version, kmod.AddOnOld, nil
 	}
-	return version, kmod.BesideFits, nil
+	return version, kmod.AddOnFits, nil
 }
 
 // builtBeside is BuiltBeside and, in an image for Secure Boot, reports a fault of the signature, so
@@ -154,7 +154,7 @@ func (k KernelSide) builtBeside(
 	v host.View, name, kernel string,
 ) (version string, state converge.State, err error) {
 	version, state, err = BuiltBeside(v, name, kernel)
-	if err != nil || k.Image == nil || version == "" || state != kmod.BesideFits {
+	if err != nil || k.Image == nil || version == "" || state != kmod.AddOnFits {
 		return version, state, err
 	}
 

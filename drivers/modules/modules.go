@@ -85,7 +85,7 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	}
 	if slices.Contains(k.Companions, Storage) && k.Build == "dkms" {
 		for _, kernel := range k.Kernels {
-			wants = append(wants, kmod.DKMSBeside(Storage, kernel, k.builtBeside,
+			wants = append(wants, kmod.DKMSAddOn(Storage, kernel, k.builtBeside,
 				"it is loaded with the driver that it was built against, and no other"))
 		}
 	}

@@ -265,7 +265,7 @@ func TestImageBesideSignedBy(t *testing.T) {
 	for key, fits := range map[string]bool{signedA: false, signedB: true} {
 		k.Image = secure(t, key)
 		_, state, err := k.builtBeside(n, Storage, "6.8.0")
-		check.That(t, err == nil && (state == kmod.BesideFits) == fits, "%s: %q, %v", key, state, err)
+		check.That(t, err == nil && (state == kmod.AddOnFits) == fits, "%s: %q, %v", key, state, err)
 	}
 }
 

@@ -155,8 +155,8 @@ func TestDKMSBeside(t *testing.T) {
 		}
 		return nil
 	})
-	w := kmod.DKMSBeside("nvidia-fs", "6.8.0", look, "")
-	again := kmod.NewDKMSBeside(w.Ref().Name, look)
+	w := kmod.DKMSAddOn("nvidia-fs", "6.8.0", look, "")
+	again := kmod.NewDKMSAddOn(w.Ref().Name, look)
 	must.That(t, again.Ref().Name == "nvidia-fs for 6.8.0", "%s", w.Ref().Name)
 	for range 2 {
 		must.OK(t, again.Make(t.Context(), n, "fits"))

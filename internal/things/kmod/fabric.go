@@ -20,6 +20,9 @@ import (
 // with what the driver says.
 type fabric struct{ patience time.Duration }
 
+// fabricUnit is the fabric manager.
+const fabricUnit = "nvidia-fabricmanager.service"
+
 // fabricPatience is how long GPUs may take to register: with eight GPUs it takes seconds, and up to
 // minutes while NVLink 5 is being trained.
 const (
@@ -43,41 +46,52 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return "", host.FirstBoot
 	}
+
 	d, err := v.Driver(ctx)
-	if none := (*host.NoDriver)(nil); errors.As(err, &none) && none.Again {
+	var none *host.NoDriver
+	switch {
+	case errors.As(err, &none) && none.Again:
 		return "", host.NewProcess
-	} else if none != nil {
+	case none != nil:
 		return "", host.Later{Until: "once the driver is loaded"}
-	} else if err != nil {
+	case err != nil:
 		return "", err
 	}
 	state, _ := registered(d)
+
 	return state, nil
 }
 
 // registered returns the state of the registration, and a sentence for each GPU that is not
 // registered.
-func registered(d host.Driver) (state converge.State, sentences []string) {
+func registered(d host.Driver) (converge.State, []string) {
+	var state converge.State
+	var sentences []string
 	for _, g := range d.GPUs {
 		switch {
 		case g.Lost != "":
 			sentences = append(sentences, fmt.Sprintf("GPU %s does not answer: %s", g.Address, g.Lost))
-		case g.Fabric.State == "":
-			continue // it has no fabric
+
+		case g.Fabric.State == "": // it has no fabric
+
 		case g.Fabric.State == "completed" && g.Fabric.Status == "":
 			if state == "" {
 				state = "completed"
 			}
+
 		case g.Fabric.State == "completed":
 			state = "failed"
 			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration has failed: %s", g.Address, g.Fabric.Status))
+
 		default:
 			if state != "failed" {
 				state = "waiting"
 			}
-			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration is %s", g.Address, strings.ReplaceAll(g.Fabric.State, "-", " ")))
+			now := strings.ReplaceAll(g.Fabric.State, "-", " ")
+			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration is %s", g.Address, now))
 		}
 	}
+
 	return state, sentences
 }
 
@@ -87,20 +101,23 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 	if to != "completed" {
 		return nil
 	}
-	const unit = "nvidia-fabricmanager.service"
+
 	d, err := h.Driver(ctx)
 	if err != nil {
 		return err
 	}
 	if state, _ := registered(d); state == "failed" {
-		if err := h.SetUnit(ctx, unit, host.UnitChange{Job: "restart"}); err != nil {
+		if err := h.SetUnit(ctx, fabricUnit, host.UnitChange{Job: "restart"}); err != nil {
 			return err
 		}
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, f.patience, fmt.Errorf("it did not end within %v", f.patience))
+
+	late := fmt.Errorf("it did not end within %v", f.patience)
+	ctx, stop := context.WithTimeoutCause(ctx, f.patience, late)
 	defer stop()
 	for {
-		if d, err = h.Driver(ctx); err != nil {
+		d, err := h.Driver(ctx)
+		if err != nil {
 			return err
 		}
 		state, sentences := registered(d)
@@ -108,10 +125,11 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 			return nil
 		}
 		if host.Pause(ctx, fabricPause) != nil {
+			log := things.LastLines(context.WithoutCancel(ctx), h, fabricUnit)
 			return &trouble.Error{
 				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
-				Because: append(sentences, things.LastLines(context.WithoutCancel(ctx), h, unit)...),
-				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},
+				Because: append(sentences, log...),
+				Try:     []string{"journalctl -u " + fabricUnit, "nvidia-smi -q, section Fabric"},
 				Err:     context.Cause(ctx),
 			}
 		}
@@ -120,10 +138,9 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 
 // Affected says that GPUs register again when the fabric manager starts.
 func (f fabric) Affected(found converge.State, by converge.Change) converge.State {
-	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" {
-		if _, active := things.UnitWords(by.After); active == "active" {
-			return "waiting"
-		}
+	_, active := things.UnitWords(by.After)
+	if by.Kind == "unit" && by.Name == fabricUnit && active == "active" {
+		return "waiting"
 	}
 	return found
 }

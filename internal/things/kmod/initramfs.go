@@ -41,13 +41,19 @@ func (i initramfs) Ref() converge.Ref {
 	return converge.Ref{Kind: "initramfs", Name: i.kernel, Reads: i.files}
 }
 
-// image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; ""
-// if it has none.
-func (i initramfs) image(v host.View) (name string, made time.Time, err error) {
-	names := []string{"/boot/initrd.img-" + i.kernel, "/boot/initramfs-" + i.kernel + ".img"}
-	if id := oneLine(v, "/etc/machine-id"); id != "" {
-		names = append(names, path.Join("/boot", id, i.kernel, "initrd"), path.Join("/boot/efi", id, i.kernel, "initrd"), path.Join("/efi", id, i.kernel, "initrd"))
+// image finds the kernel's image, where Debian, RHEL and the boot loader specification have it, and
+// when it was made; "" if the kernel has none.
+func (i initramfs) image(v host.View) (string, time.Time, error) {
+	names := []string{
+		"/boot/initrd.img-" + i.kernel,
+		"/boot/initramfs-" + i.kernel + ".img",
 	}
+	if id := oneLine(v, "/etc/machine-id"); id != "" {
+		for _, folder := range []string{"/boot", "/boot/efi", "/efi"} {
+			names = append(names, path.Join(folder, id, i.kernel, "initrd"))
+		}
+	}
+
 	for _, name := range names {
 		info, err := v.Stat(name)
 		if host.NotExist(err) {
@@ -55,7 +61,8 @@ func (i initramfs) image(v host.View) (name string, made time.Time, err error) {
 		}
 		return name, info.Ctime, err
 	}
-	return "", made, nil
+
+	return "", time.Time{}, nil
 }
 
 func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) {
@@ -66,58 +73,78 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	if image == "" {
 		return "none", nil
 	}
-	carries, err := i.carries(v)
+	needs, err := i.needsSettings(v)
 	if err != nil {
 		return "", err
 	}
-	if !carries {
+	if !needs {
 		return "silent", nil
 	}
+
 	for _, name := range i.files {
 		info, err := v.Stat(name)
 		if host.NotExist(err) {
-			info, err = v.Stat(things.NearestFolder(v, name)) // a folder's own time shows that a file was removed
+			// A folder's own time shows that a file was removed.
+			info, err = v.Stat(things.NearestFolder(v, name))
 		}
 		if err != nil {
 			return "", err
 		}
-		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // a time in the future would stay newer for ever
-			if !v.Runs() {
-				return "", host.FirstBoot // the tools that build an image do not run here
-			}
-			return olderImage, nil
+		inFuture := info.Ctime.After(v.Now()) // it would stay newer for ever
+		if !info.Ctime.After(made) || inFuture {
+			continue
 		}
+		if !v.Runs() {
+			return "", host.FirstBoot // the tools that build an image do not run here
+		}
+		return olderImage, nil
 	}
+
 	return things.UpToDate, nil
 }
 
-// carries says whether the image may contain modules that the settings configure. It does not open
-// the image: that takes seconds, at each look.
-func (i initramfs) carries(v host.View) (bool, error) {
+// needsSettings reports whether the image may contain modules that the settings configure. It does
+// not open the image: that takes seconds, at each look.
+func (i initramfs) needsSettings(v host.View) (bool, error) {
 	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
-	if _, err := v.Stat(nouveau); err == nil {
+	_, err := v.Stat(nouveau)
+	if err == nil {
 		return true, nil
-	} else if !host.NotExist(err) {
+	}
+	if !host.NotExist(err) {
 		return false, err
 	}
+
 	files := []string{"/etc/initramfs-tools/modules", "/etc/dracut.conf"}
-	for _, dir := range []string{"/etc/dracut.conf.d", "/etc/initramfs-tools/conf.d", "/usr/share/initramfs-tools/modules.d"} {
-		names, err := v.ReadDir(dir)
+	folders := []string{
+		"/etc/dracut.conf.d",
+		"/etc/initramfs-tools/conf.d",
+		"/usr/share/initramfs-tools/modules.d",
+	}
+	for _, folder := range folders {
+		names, err := v.ReadDir(folder)
 		if err != nil && !host.NotExist(err) {
 			return false, err
 		}
-		for _, n := range names {
-			files = append(files, path.Join(dir, n))
+		for _, name := range names {
+			files = append(files, path.Join(folder, name))
 		}
 	}
-	for _, name := range files {
-		for line := range strings.Lines(string(mustRead(v, name))) {
-			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") && strings.Contains(line, "nvidia") && !strings.Contains(line, "omit") {
-				return true, nil
-			}
+
+	includes := func(name string) bool { return includesNvidia(contents(v, name)) }
+	return slices.ContainsFunc(files, includes), nil
+}
+
+// includesNvidia reports whether a configuration of an image includes NVIDIA's modules.
+func includesNvidia(config []byte) bool {
+	for line := range strings.Lines(string(config)) {
+		isComment := strings.HasPrefix(strings.TrimSpace(line), "#")
+		if !isComment && strings.Contains(line, "nvidia") && !strings.Contains(line, "omit") {
+			return true
 		}
 	}
-	return false, nil
+
+	return false
 }
 
 // Make rebuilds the image with the distribution's own tool, for this kernel only.
@@ -125,22 +152,15 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 	if to != things.UpToDate {
 		return nil
 	}
+
 	image, _, err := i.image(h)
 	if err != nil {
 		return err
 	}
-	has := func(program string) bool {
-		for _, dir := range []string{"/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"} {
-			if _, err := h.Stat(dir + program); err == nil {
-				return true
-			}
-		}
-		return false
-	}
 	switch {
-	case has("update-initramfs"):
+	case hasProgram(h, "update-initramfs"):
 		_, err = h.Do(ctx, "update-initramfs", "-u", "-k", i.kernel)
-	case has("dracut"):
+	case hasProgram(h, "dracut"):
 		_, err = h.Do(ctx, "dracut", "--force", "--kver", i.kernel, image)
 	default:
 		return &trouble.Error{
@@ -148,12 +168,24 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 			Try:  []string{"rebuild it with the tool that built it, then run the same command again"},
 		}
 	}
+
 	return err
+}
+
+func hasProgram(v host.View, program string) bool {
+	for _, folder := range []string{"/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"} {
+		if _, err := v.Stat(folder + program); err == nil {
+			return true
+		}
+	}
+
+	return false
 }
 
 // Affected says that a change to a file that the image contains makes the image older.
 func (i initramfs) Affected(found converge.State, by converge.Change) converge.State {
-	if (found == "" || found == things.UpToDate) && by.Kind == "file" && slices.Contains(i.files, by.Name) {
+	upToDate := found == "" || found == things.UpToDate
+	if upToDate && by.Kind == "file" && slices.Contains(i.files, by.Name) {
 		return olderImage
 	}
 	return found

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kmod
+
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// contents reads a file; nil if it cannot be read.
+func contents(v host.View, name string) []byte {
+	b, err := v.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// oneLine reads a file of the kernel's, without spaces at both ends; "" if it cannot be read.
+func oneLine(v host.View, name string) string {
+	return strings.TrimSpace(string(contents(v, name)))
+}
+
+// runningKernel is the version of the running kernel: "6.8.0-88-generic".
+func runningKernel(v host.View) string { return oneLine(v, "/proc/sys/kernel/osrelease") }
