@@ -122,6 +122,7 @@ func (u *Untrusted) Fix(root string) (whys, commands []string) {
 			commands = append(commands, part.command)
 		}
 	}
+
 	return whys, commands
 }
 

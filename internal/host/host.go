@@ -402,6 +402,7 @@ func TypeName(m fs.FileMode) string {
 	case m.IsRegular():
 		return "a regular file"
 	}
+
 	return "something"
 }
 

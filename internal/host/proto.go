@@ -65,6 +65,7 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -119,12 +120,14 @@ func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
+
 	client := http.Client{Transport: through}
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask at %s: %w", socket, err)
 	}
+
 	res, err := client.Do(req)
 	if err != nil {
 		return nil, err
@@ -134,6 +137,7 @@ func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error)
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("cannot ask at %s: HTTP status %s", socket, res.Status)
 	}
+
 	return body, err
 }
 

@@ -54,6 +54,7 @@ func Functions(v Files) (found []Function, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
+
 	for _, address := range addresses {
 		text, err := v.ReadFile(Bus + "/" + address + "/uevent")
 		if f := event(string(text)); err == nil && f.Vendor != "" {
@@ -78,5 +79,6 @@ func event(text string) (f Function) {
 			f.Subsystem = id
 		}
 	}
+
 	return f
 }

@@ -104,6 +104,7 @@ func (f *Fleet) one(ctx context.Context, host string) Result {
 	if err != nil {
 		return Result{Host: host, Err: fmt.Errorf("cannot run ssh: %w", err)}
 	}
+
 	s, r := &session{Fleet: f, host: host, ctx: ctx, kill: kill, in: peer.in, out: scanner(peer.out)}, Result{Host: host}
 	// A jump host's ssh inherits these pipes, and may hold them when ssh is dead.
 	context.AfterFunc(ctx, func() { peer.out.Close(); peer.stderr.Close() })
@@ -124,6 +125,7 @@ func (f *Fleet) one(ctx context.Context, host string) Result {
 		r.Err = nil
 	}
 	r.Goes = s.begun.Load() && r.Err != nil && f.Request.Outlives
+
 	return r
 }
 
@@ -225,6 +227,7 @@ func (s *session) open() error {
 	if err != nil || len(w) != 4 {
 		return fmt.Errorf("cannot connect: %w", cmp.Or(err, errors.New("the other side speaks another version")))
 	}
+
 	program, digest, err := s.Program(w[0])
 	switch {
 	case w[1] == "nothing":
@@ -236,6 +239,7 @@ func (s *session) open() error {
 	case w[3] == "none":
 		return errors.New("cannot copy gpuadm: no folder with 40 MB free where a program may run")
 	}
+
 	go fmt.Fprintf(s.in, "%d %s\n%s", len(program), digest, program) //nolint:errcheck // as above
 	if said, err = s.wait(copyLimit, mark); err != nil || said != "brought" {
 		return fmt.Errorf("cannot copy gpuadm: %w", cmp.Or(err, errors.New("it arrived broken")))
@@ -243,6 +247,7 @@ func (s *session) open() error {
 	if _, err := s.wait(stepLimit, ready); err != nil {
 		return fmt.Errorf("cannot start gpuadm as root: %w", err)
 	}
+
 	return nil
 }
 

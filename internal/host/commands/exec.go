@@ -75,6 +75,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	if len(argv) == 0 {
 		return nil, &host.CommandError{Argv: []string{"nothing"}, Code: -1, Cause: fs.ErrInvalid}
 	}
+
 	failed := &host.CommandError{Argv: argv, Code: -1}
 	binary, err := r.lookPath(argv[0])
 	if err != nil {
@@ -85,6 +86,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 		failed.Cause = context.Cause(ctx)
 		return nil, failed
 	}
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -130,6 +132,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	default:
 		return stdout.buf.Bytes(), nil
 	}
+
 	return stdout.buf.Bytes(), failed
 }
 
@@ -142,6 +145,7 @@ func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if err := r.Start(cmd); err != nil {
 		return err
 	}
+
 	group := -cmd.Process.Pid
 	ended, swept := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -168,6 +172,7 @@ func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if err == nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	return err
 }
 
@@ -195,6 +200,7 @@ func (r Runner) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
+
 	for _, dir := range strings.Split(searchPath, ":") {
 		file := filepath.Join(dir, name)
 		if mode, err := r.Mode(file); err == nil && mode.IsRegular() && mode&0o111 != 0 {
@@ -266,10 +272,12 @@ func (r Runner) withSelf(cmd *exec.Cmd) (done func(), err error) {
 		replace(cmd, host.Self, r.Self)
 		return func() {}, nil
 	}
+
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return nil, fmt.Errorf("cannot open this program's own file: %w", err)
 	}
+
 	cmd.ExtraFiles = append(cmd.ExtraFiles, self)
 	replace(cmd, host.Self, fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles)))
 	return func() { self.Close() }, nil
@@ -343,6 +351,7 @@ func confined(status, label, last, own, initial string) (all []string) {
 	if l := strings.Trim(label, "\x00\n "); l != "" && l != "unconfined" && !strings.Contains(l, ":unconfined_t:") && !strings.Contains(l, ":unconfined_service_t:") {
 		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, says what it forbade)", l))
 	}
+
 	return all
 }
 

@@ -64,10 +64,12 @@ func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
 		replace(cmd, host.StatusFd, "-1") // apt's default: none
 		return func() {}, nil
 	}
+
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a pipe for the progress of apt: %w", err)
 	}
+
 	cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 	replace(cmd, host.StatusFd, strconv.Itoa(2+len(cmd.ExtraFiles)))
 	copied := make(chan struct{})

@@ -42,6 +42,7 @@ func LayScratch(parent, root string, files map[string][]byte) (name string, drop
 	if dir, err = os.MkdirTemp(parent, scratchPrefix); err != nil {
 		return "", nil, err
 	}
+
 	lock, err := os.Open(dir)
 	if err == nil {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
@@ -58,6 +59,7 @@ func LayScratch(parent, root string, files map[string][]byte) (name string, drop
 	if err != nil {
 		return "", drop, err
 	}
+
 	in, err := os.OpenRoot(dir)
 	if err != nil {
 		return "", drop, err
@@ -73,6 +75,7 @@ func LayScratch(parent, root string, files map[string][]byte) (name string, drop
 			return "", drop, err
 		}
 	}
+
 	return strings.TrimPrefix(dir, root), drop, nil
 }
 

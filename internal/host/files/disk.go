@@ -118,6 +118,7 @@ func OpenRoot(abs string) (RealDisk, error) {
 	if err != nil {
 		return -1, err
 	}
+
 	return RealDisk(at.(realFolder)), nil
 }
 

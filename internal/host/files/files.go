@@ -83,6 +83,7 @@ func describe(dir Folder, name string) (host.Info, error) {
 	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
 		return i, err
 	}
+
 	file, err := dir.Open(name)
 	if err != nil {
 		return i, unseen(err)
@@ -138,6 +139,7 @@ func (f *Files) ReadDir(name string) ([]string, error) {
 		return nil, at.fail("list", name, err)
 	}
 	slices.Sort(names)
+
 	return names, nil
 }
 
@@ -152,6 +154,7 @@ func (f *Files) ReadAt(name string, p []byte, off int64) (int, error) {
 	if err != nil || !info.Mode.IsRegular() {
 		return 0, at.fail("read", name, cmp.Or(err, fs.ErrInvalid))
 	}
+
 	file, err := at.dir.Open(at.name)
 	if err != nil {
 		return 0, at.fail("read", name, err)
@@ -161,6 +164,7 @@ func (f *Files) ReadAt(name string, p []byte, off int64) (int, error) {
 	if err != nil && err != io.EOF {
 		err = at.fail("read", name, err)
 	}
+
 	return n, err
 }
 
@@ -188,6 +192,7 @@ func readRegular(at place) ([]byte, error) {
 	if !i.Mode.IsRegular() {
 		return nil, notRegular(i.Mode)
 	}
+
 	file, err := at.dir.Open(at.name)
 	if err != nil {
 		return nil, err
@@ -202,6 +207,7 @@ func readRegular(at place) ([]byte, error) {
 	if i.Size > host.MaxFile {
 		return nil, errTooBig
 	}
+
 	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a
 	// few bytes to say. Of what is only read it is all of a file on a disk: to read on for the end
 	// would be one more system call for each.
@@ -220,6 +226,7 @@ func readRegular(at place) ([]byte, error) {
 	if n > host.MaxFile {
 		return nil, errTooBig
 	}
+
 	return buf.Bytes(), nil
 }
 
@@ -269,6 +276,7 @@ func appendTo(dir Folder, name string, data []byte, settle func(File) error) err
 	if _, err := file.Write(data); err != nil {
 		return err
 	}
+
 	return settle(file)
 }
 
@@ -319,10 +327,12 @@ func (f *Files) roomAt(name string) (host.Room, error) {
 	if err := RetryEINTR(func() error { return unix.Fstatfs(int(dir.(realFolder)), &s) }); err != nil {
 		return host.Room{}, err
 	}
+
 	room := host.Room{Bytes: s.Bfree * uint64(s.Bsize), Files: s.Ffree, ReadOnly: s.Flags&unix.ST_RDONLY != 0}
 	if s.Files == 0 { // btrfs
 		room.Files = math.MaxUint64
 	}
+
 	return room, nil
 }
 
@@ -353,6 +363,7 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []host.Device
 	seen := map[host.Device]bool{}
 	for _, fd := range fds {
@@ -367,5 +378,6 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 		found = append(found, d)
 	}
 	slices.SortFunc(found, func(a, b host.Device) int { return 2*cmp.Compare(a.Major, b.Major) + cmp.Compare(a.Minor, b.Minor) })
+
 	return found, nil
 }

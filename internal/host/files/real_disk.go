@@ -84,6 +84,7 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 	if err != nil {
 		return host.Info{}, err
 	}
+
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
 	i := info(&unix.Stat_t{Ino: x.Ino, Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
@@ -96,6 +97,7 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 	case x.Attributes&unix.STATX_ATTR_APPEND != 0:
 		i.Chattr = "a"
 	}
+
 	return i, nil
 }
 

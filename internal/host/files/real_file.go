@@ -74,6 +74,7 @@ func (f realFile) Xattrs() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	all := map[string]string{}
 	for _, name := range strings.Split(strings.TrimSuffix(names, "\x00"), "\x00") {
 		v, err := value(func(buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) })
@@ -88,6 +89,7 @@ func (f realFile) Xattrs() (map[string]string, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
+
 	return all, nil
 }
 
@@ -143,6 +145,7 @@ func setXattrs(file File, want map[string]string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if v, ok := have[name]; ok && v == want[name] {
 			continue
@@ -159,6 +162,7 @@ func setXattrs(file File, want map[string]string) error {
 			return attrError{"attribute " + name, err}
 		}
 	}
+
 	return nil
 }
 

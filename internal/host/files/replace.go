@@ -40,6 +40,7 @@ func (f *Files) Replace(name string, with *host.Entry, expected func(found *host
 	case with.Link != "":
 		verb = "make link"
 	}
+
 	return f.at(verb, name, false, func(dir Folder, name string) error {
 		r.dir, r.name = dir, name
 		switch {
@@ -70,6 +71,7 @@ func (r replacement) exchange(temp string) error {
 	if found == nil {
 		return r.changed(renameNew(r.dir, temp, r.name))
 	}
+
 	err = r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE)
 	switch {
 	case notOffered(err):
@@ -77,6 +79,7 @@ func (r replacement) exchange(temp string) error {
 	case err != nil:
 		return r.changed(err)
 	}
+
 	return r.drop(temp, func() error {
 		err := r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE)
 		if err != nil || r.isWritten(temp) {
@@ -110,6 +113,7 @@ func (r replacement) drop(temp string, back func() error) error {
 	if err == nil {
 		return nil
 	}
+
 	// Another process may have removed or made a file of that name since: its change stays.
 	if no := back(); no != nil && !errors.Is(no, fs.ErrNotExist) && !errors.Is(no, fs.ErrExist) {
 		return strayed{err, temp, no}
@@ -162,11 +166,13 @@ func entry(dir Folder, name string) (*host.Entry, error) {
 		to, err := dir.Readlink(name)
 		return &host.Entry{Link: to}, err
 	}
+
 	data, err := readRegular(place{dir: dir, name: name, looked: true, info: i})
 	if err != nil {
 		return nil, err
 	}
 	i, err = describe(dir, name)
+
 	return &host.Entry{Data: data, Attr: i.Attr()}, err
 }
 

@@ -58,10 +58,12 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 	if !strings.HasPrefix(name, "/") {
 		return place{}, errors.New("the path is not absolute")
 	}
+
 	root, err := f.disk.Root()
 	if err != nil {
 		return place{}, err
 	}
+
 	w := way{{root, ""}}
 	fail := func(err error) (place, error) {
 		for _, s := range w {
@@ -69,6 +71,7 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		}
 		return place{}, err
 	}
+
 	hops := 0
 	for rest := Parts(name); ; {
 		here := w[len(w)-1].dir
@@ -127,6 +130,7 @@ func (f *Files) reach(name string, follow bool) (place, error) {
 	if !ok {
 		return f.walk(name, follow)
 	}
+
 	to := place{dir: disk.Whole(), name: "." + name, path: name, of: f}
 	if follow {
 		to.looked = true
@@ -188,6 +192,7 @@ func (f *Files) Trusted(names ...string) error {
 	if u.Name == "" {
 		return nil
 	}
+
 	return &u
 }
 
@@ -226,6 +231,7 @@ func (f *Files) trail(name string, judged map[string]host.Info) (trail []string)
 		}
 		rest = append(Parts(target), rest...)
 	}
+
 	return trail
 }
 

@@ -105,6 +105,7 @@ func lay(dir Folder, temp string, from io.Reader, attr host.Attr) error {
 	if _, err := setAttr(file, attr); err != nil {
 		return err
 	}
+
 	// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5),
 	// auto_da_alloc).
 	return file.Sync()
@@ -131,6 +132,7 @@ func inherit(dir Folder, name string, attr host.Attr) (host.Attr, error) {
 	if attr.Xattrs = old.Xattrs; attr.Xattrs == nil {
 		attr.Xattrs = map[string]string{} // also none is what the old one has: a folder's default ACL must not add any
 	}
+
 	return attr, nil
 }
 
@@ -175,6 +177,7 @@ func settle(dir Folder, build, put func(temp string) error) error {
 	if _, err := sweep(dir); err != nil {
 		return err
 	}
+
 	temp := tempName()
 	err := build(temp)
 	if err == nil {
@@ -186,6 +189,7 @@ func settle(dir Folder, build, put func(temp string) error) error {
 		drop(dir, temp)
 		return err
 	}
+
 	return dir.Sync() // the rename itself is durable only now: fsync(2)
 }
 
@@ -210,6 +214,7 @@ func sweep(dir Folder) (left, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range names {
 		if strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix) {
 			if err := drop(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -311,6 +316,7 @@ func setAttr(file File, attr host.Attr) (changed bool, err error) {
 			return changed, attrError{fmt.Sprintf("mode %v", attr.Mode), err}
 		}
 	}
+
 	return changed, nil
 }
 

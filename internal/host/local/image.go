@@ -49,11 +49,13 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	if err != nil {
 		return nil, nil, host.Failed("open", root, err)
 	}
+
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // what the caller has left open; Linux 5.11
 	named, err := files.OpenRoot(abs)
 	if err != nil {
 		return nil, nil, host.Failed("open root folder", root, err)
 	}
+
 	r, disk, err := openRooms(abs, named)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot run programs in %s: %w", root, err)
@@ -62,6 +64,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		r.end()
 		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
 	}
+
 	files := files.New(disk)
 	f := &folder{Files: files, Client: web.NewClient(files), root: abs, dir: named}
 	i := &image{folder: f, rooms: r, runner: commands.New(), sign: sign}
@@ -71,9 +74,11 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		info, err := f.Stat(name)
 		return info.Mode, err
 	}
+
 	// systemctl(1) changes links and starts nothing: https://systemd.io/ENVIRONMENT/,
 	// src/systemctl/systemctl.c.
 	i.runner.Env = []string{"SYSTEMD_OFFLINE=1"}
+
 	return i, r.end, nil
 }
 
@@ -223,6 +228,7 @@ func (i *image) cover(p placeholder) (err error) {
 	if p.name, err = i.Resolve(p.name); err != nil {
 		return err
 	}
+
 	return i.rooms.put(p, "", data)
 }
 

@@ -54,10 +54,12 @@ func (l *runLock) take(path string) (unlock func(), err error) {
 	if l.held != nil {
 		return nil, &host.Busy{PID: os.Getpid(), Command: command(os.Getpid())}
 	}
+
 	fd, err := files.OpenAt(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, host.Failed("lock", path, err)
 	}
+
 	err = files.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if err == unix.EWOULDBLOCK {
 		err = holder(fd)
@@ -68,6 +70,7 @@ func (l *runLock) take(path string) (unlock func(), err error) {
 		unix.Close(fd)
 		return nil, err
 	}
+
 	l.held = os.NewFile(uintptr(fd), path)
 	return sync.OnceFunc(l.release), nil
 }
@@ -100,6 +103,7 @@ func holder(fd int) *host.Busy {
 	if err := unix.Fstat(fd, &want); err != nil {
 		return &host.Busy{}
 	}
+
 	entries, _ := os.ReadDir("/proc")
 	var found []int
 	for _, entry := range entries {
@@ -112,6 +116,7 @@ func holder(fd int) *host.Busy {
 		return &host.Busy{} // another user's, or gone meanwhile
 	}
 	pid := slices.Min(found) // of a family the eldest, but for a wrapped counter
+
 	return &host.Busy{PID: pid, Command: command(pid)}
 }
 

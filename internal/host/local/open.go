@@ -28,6 +28,7 @@ func Open(root string) (host.Host, error) {
 	if err != nil {
 		return nil, host.Failed("open", root, err)
 	}
+
 	disk, err := files.OpenRoot(abs)
 	if err != nil {
 		return nil, host.Failed("open root folder", root, err)

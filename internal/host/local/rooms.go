@@ -97,6 +97,7 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 		r.end()
 		return nil, -1, err
 	}
+
 	return r, disk, nil
 }
 
@@ -119,6 +120,7 @@ func (r *rooms) begin() error {
 	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
 		return fmt.Errorf("cannot make a PID namespace: %w", err)
 	}
+
 	r.first, r.hold = cmd, hold
 	_, _ = io.Copy(io.Discard, said) // its end says that all is there
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", cmd.Process.Pid))
@@ -129,6 +131,7 @@ func (r *rooms) begin() error {
 	if err != nil {
 		return fmt.Errorf("cannot enter the PID namespace of its programs: %w %s", err, stderr.String())
 	}
+
 	return nil
 }
 
@@ -187,6 +190,7 @@ func (r *rooms) serve() {
 		runtime.UnlockOSThread()
 		return
 	}
+
 	for do := range r.work {
 		do()
 	}
@@ -233,12 +237,14 @@ func wholeMachine() (at string, disk files.RealDisk, err error) {
 	if err := unix.Mount("/", at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return "", -1, fmt.Errorf("cannot mount this machine's files at a second place: %w", err)
 	}
+
 	for _, name := range []string{"proc", "sys", "dev", "run"} {
 		if err := unix.Mount("gpuadm", path.Join(at, name), "tmpfs", 0, "mode=755"); err != nil {
 			return "", -1, fmt.Errorf("cannot hide /%s: %w", name, err)
 		}
 	}
 	disk, err = files.OpenRoot(at)
+
 	return at, disk, err
 }
 
@@ -273,6 +279,7 @@ func (r *rooms) furnish() error {
 	if err := r.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"); err != nil {
 		return err
 	}
+
 	for name, target := range map[string]string{
 		"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
 	} {
@@ -289,6 +296,7 @@ func (r *rooms) furnish() error {
 			return fmt.Errorf("cannot mount /dev/%s: %w", name, err)
 		}
 	}
+
 	return nil
 }
 

@@ -31,8 +31,8 @@ const cudaName = "libcuda.so.1"
 
 // cudaQuestion is the child's input.
 type cudaQuestion struct {
-	Libraries []string `json:"libraries"` // to load the first that there is
-	UVM       []string `json:"uvm"`       // one of which must be the device of unified memory
+	Libraries []string `json:"libraries"` // the child loads the first that exists
+	UVM       []string `json:"uvm"`       // names that the device of unified memory may have
 }
 
 // CUDA starts CUDA in children. In this process it would be too late for the next driver, and a
@@ -52,78 +52,102 @@ type CUDA struct {
 // cmd/nvidia-validator (devRoot); nvidia-container-toolkit, pkg/nvcdi (devRoot).
 func NewCUDA(files *files.Files) *CUDA {
 	return &CUDA{
-		question: defaultCUDA(), self: "/proc/self/exe", files: files, record: "/run/gpuadm-cuda.json",
-		after: time.After, children: func() {},
+		question: defaultCUDA(),
+		self:     "/proc/self/exe",
+		files:    files,
+		record:   "/run/gpuadm-cuda.json",
+		after:    time.After,
+		children: func() {},
 	}
 }
 
 func defaultCUDA() cudaQuestion {
 	const uvm = "/dev/nvidia-uvm"
-	return cudaQuestion{driverLibraries(cudaName), []string{uvm, path.Join(driverContainer, uvm)}}
+	return cudaQuestion{
+		Libraries: driverLibraries(cudaName),
+		UVM:       []string{uvm, path.Join(driverContainer, uvm)},
+	}
 }
 
-// Ask gives an answer that is remembered, or starts a child for each list at the same time.
+// Ask returns a remembered answer, or starts one child for each list, all at the same time.
 func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUDA, error) {
 	before := d.identity(of, shown)
 	if answers, ok := d.remembered(before); ok {
 		return answers, nil
 	}
-	answers, failed := make([]host.CUDA, len(shown)), make([]error, len(shown))
-	var wg sync.WaitGroup
+
+	answers := make([]host.CUDA, len(shown))
+	failed := make([]error, len(shown))
+	var all sync.WaitGroup
 	for i := range shown {
-		wg.Go(func() { answers[i], failed[i] = d.start(ctx, shown[i]) })
+		all.Go(func() { answers[i], failed[i] = d.start(ctx, shown[i]) })
 	}
-	wg.Wait()
+	all.Wait()
 	if err := errors.Join(failed...); err != nil {
 		return nil, err
 	}
 	d.remember(before, d.identity(of, shown), answers)
+
 	return answers, nil
 }
 
 // start has a child start CUDA.
 func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
-	none := host.CUDA{Shown: shown}
-	question, err := json.Marshal(d.question)
+	input, err := json.Marshal(d.question)
 	if err != nil {
-		return none, err
+		return host.CUDA{Shown: shown}, err
 	}
-	d.children()
-	text, ended, err := child(ctx, d.self, d.after(cudaLimit), cudaLimit, append(d.env,
+	env := append(d.env,
 		"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
-		// A client of a control daemon of MPS would have it start a server, or end one of another
-		// user. Where there is no daemon CUDA goes on without. Source: nvidia-cuda-mps-control(1);
+		// A client of a control daemon of MPS makes it start a server, or end another user's. Without
+		// a daemon CUDA continues. Source: nvidia-cuda-mps-control(1);
 		// https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
-		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent"), CUDAVerb, string(question))
-	if none.Ended = ended; err != nil || ended != "" {
-		return none, err
+		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent",
+	)
+
+	d.children()
+	q := question{
+		self:  d.self,
+		argv:  []string{CUDAVerb, string(input)},
+		env:   env,
+		limit: cudaLimit,
+		over:  d.after(cudaLimit),
 	}
-	got := none
-	if err := json.Unmarshal(text, &got); err != nil {
-		none.Ended = "it ended without an answer"
-		return none, nil
+	text, ended, err := q.ask(ctx)
+	if err != nil || ended != "" {
+		return host.CUDA{Shown: shown, Ended: ended}, err
 	}
-	got.NoLibrary, got.Name, got.Library = printable(got.NoLibrary), printable(got.Name), printable(got.Library)
-	return got, nil
+
+	answer := host.CUDA{Shown: shown}
+	if json.Unmarshal(text, &answer) != nil {
+		return host.CUDA{Shown: shown, Ended: "it ended without an answer"}, nil
+	}
+	answer.NoLibrary = printable(answer.NoLibrary)
+	answer.Name = printable(answer.Name)
+	answer.Library = printable(answer.Library)
+	return answer, nil
 }
 
-// StartCUDA is the child: it starts CUDA and writes what it got, to the parent or, where a person
-// has typed the verb, to stdout.
-func StartCUDA(question string) error {
-	q, out := defaultCUDA(), os.Stdout
-	if question != "" {
-		q, out = cudaQuestion{}, parent()
-		if err := json.Unmarshal([]byte(question), &q); err != nil {
+// StartCUDA is the child: it starts CUDA and writes the answer to the parent or, if a person has
+// typed the verb, to stdout.
+func StartCUDA(input string) error {
+	q := defaultCUDA()
+	out := os.Stdout
+	if input != "" {
+		q = cudaQuestion{}
+		if err := json.Unmarshal([]byte(input), &q); err != nil {
 			return fmt.Errorf("internal error: cannot read what to ask CUDA: %w", err)
 		}
+		out = parent()
 	}
-	got := callCUDA(q.Libraries)
-	got.NoUVM = openUVM(q.UVM) // after cuInit, which as root loads the module and makes the device
-	return json.NewEncoder(out).Encode(got)
+
+	answer := callCUDA(q.Libraries)
+	answer.NoUVM = openUVM(q.UVM) // after cuInit, which as root loads the module and makes the device
+	return json.NewEncoder(out).Encode(answer)
 }
 
-// openUVM says why none of the names is a device that can be opened. The kernel module makes none:
-// that is done by nvidia-modprobe, by udev's rules, or by cuInit as root. Sources:
+// openUVM says why none of the names is a device that can be opened. The kernel module makes no
+// device: nvidia-modprobe, udev's rules, or cuInit as root make it. Sources:
 // open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of devices); nvidia-modprobe,
 // modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
 func openUVM(names []string) string {
@@ -144,6 +168,7 @@ func openUVM(names []string) string {
 		}
 		why = append(why, "it is no device")
 	}
+
 	return strings.Join(why, ", ")
 }
 
@@ -176,7 +201,9 @@ type cudaRecord struct {
 func (d *CUDA) identity(of string, shown [][]string) cudaIdentity {
 	boot, _ := d.files.ReadFile("/proc/sys/kernel/random/boot_id")
 	return cudaIdentity{
-		Boot: strings.TrimSpace(string(boot)), Of: of, Shown: shown,
+		Boot:    strings.TrimSpace(string(boot)),
+		Of:      of,
+		Shown:   shown,
 		Modules: []string{fileID("/sys/module/nvidia"), fileID("/sys/module/nvidia_uvm")},
 		Driver:  fileID("/run/nvidia/validations/.driver-ctr-ready"),
 		Loader:  fileID("/etc/ld.so.cache"),
@@ -196,38 +223,59 @@ func fileID(name string) string {
 	return id
 }
 
-// remembered returns the answers of a record that is true of now. One that another user could have
-// written does not count, and neither does any where the device of unified memory has gone.
+// remembered returns the answers of a record that is still true. A record that another user could
+// have written does not count; without the device of unified memory no record counts.
 func (d *CUDA) remembered(now cudaIdentity) ([]host.CUDA, bool) {
-	if !d.trusted(path.Dir(d.record)) || !d.trusted(d.record) || !d.hasUVM() || now.Boot == "" {
+	if now.Boot == "" || !d.hasUVM() {
+		return nil, false
+	}
+	if !d.onlyRootWrites(path.Dir(d.record)) || !d.onlyRootWrites(d.record) {
 		return nil, false
 	}
 	text, err := d.files.ReadFile(d.record)
 	if err != nil {
 		return nil, false
 	}
+
 	var r cudaRecord
 	if json.Unmarshal(text, &r) != nil || !reflect.DeepEqual(r.cudaIdentity, now) {
 		return nil, false
 	}
-	if r.File == "" || r.File != fileID(r.Library) || len(r.Devices) != len(now.Shown) || len(r.Codes) != len(now.Shown) {
+	if r.File == "" || r.File != fileID(r.Library) {
 		return nil, false
 	}
-	var answers []host.CUDA
-	for i, shown := range now.Shown {
-		c := host.CUDA{Shown: shown, Library: r.Library, Code: r.Codes[i], Devices: r.Devices[i]}
+	return r.answers(now.Shown)
+}
+
+// answers returns the record's answers for these lists, if all worked.
+func (r cudaRecord) answers(lists [][]string) ([]host.CUDA, bool) {
+	if len(r.Devices) != len(lists) || len(r.Codes) != len(lists) {
+		return nil, false
+	}
+
+	var all []host.CUDA
+	for i, shown := range lists {
+		c := host.CUDA{
+			Shown:   shown,
+			Library: r.Library,
+			Code:    r.Codes[i],
+			Devices: r.Devices[i],
+		}
 		if !c.Works() {
 			return nil, false
 		}
-		answers = append(answers, c)
+		all = append(all, c)
 	}
-	return answers, true
+	return all, true
 }
 
-// trusted says whether only root, or this process's own user, can have written there.
-func (d *CUDA) trusted(name string) bool {
+// onlyRootWrites reports whether only root, or this process's own user, can have written a file.
+func (d *CUDA) onlyRootWrites(name string) bool {
 	i, err := d.files.Lstat(name)
-	return err == nil && i.Mode&fs.ModeSymlink == 0 && i.Mode&0o022 == 0 && (i.UID == 0 || i.UID == os.Geteuid())
+	if err != nil || i.Mode&fs.ModeSymlink != 0 {
+		return false
+	}
+	return i.Mode&0o022 == 0 && (i.UID == 0 || i.UID == os.Geteuid())
 }
 
 func (d *CUDA) hasUVM() bool {
@@ -245,12 +293,15 @@ func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
 	if !reflect.DeepEqual(before, after) || len(answers) == 0 {
 		return
 	}
-	r := cudaRecord{cudaIdentity: after, Library: answers[0].Library, File: fileID(answers[0].Library)}
+
+	library := answers[0].Library
+	r := cudaRecord{cudaIdentity: after, Library: library, File: fileID(library)}
 	for _, c := range answers {
-		if !c.Works() || c.Library != r.Library {
+		if !c.Works() || c.Library != library {
 			return
 		}
-		r.Devices, r.Codes = append(r.Devices, c.Devices), append(r.Codes, c.Code)
+		r.Devices = append(r.Devices, c.Devices)
+		r.Codes = append(r.Codes, c.Code)
 	}
 	text, err := json.Marshal(r)
 	if err == nil {

@@ -11,7 +11,8 @@ package nvml
 // #include <stdlib.h>
 // #include <sys/resource.h>
 //
-// // The library's own crash ends the process as that of any program: Go's handlers would print all goroutines and exit with 2.
+// // A crash of the library ends the process as it ends any program: Go's handlers would print all
+// // goroutines and exit with 2.
 // static void plain_crash(void) {
 //	static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 //	const struct rlimit none = {0, 0};
@@ -19,7 +20,8 @@ package nvml
 //	setrlimit(RLIMIT_CORE, &none);
 // }
 //
-// // The signatures of cuda.h, which differ between no versions of CUDA since 2.0; cuGetErrorName is there since 6.0. CUresult is an enum.
+// // The signatures of cuda.h, which are the same in all versions of CUDA since 2.0; cuGetErrorName
+// // exists since 6.0. CUresult is an enum.
 // static int call_init(void *f) { return ((int (*)(unsigned))f)(0); }
 // static int call_count(void *f, int *count) { return ((int (*)(int *))f)(count); }
 // static const char *call_name(void *f, int code) {
@@ -40,47 +42,58 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// callCUDA loads the first library that there is, and starts CUDA. It never comes back from a
-// library that hangs.
+// callCUDA loads the first library that exists, and starts CUDA. It never returns from a library
+// that hangs.
 func callCUDA(libraries []string) host.CUDA {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	C.plain_crash()
-	var got host.CUDA
-	var library unsafe.Pointer
-	for _, name := range libraries {
-		text := C.CString(name)
-		library = C.dlopen(text, C.RTLD_NOW)
-		C.free(unsafe.Pointer(text))
-		if library != nil {
-			break
-		}
-		if why := C.dlerror(); why != nil && got.NoLibrary == "" { // the loader's own search says most
-			got.NoLibrary = C.GoString(why)
-		}
-	}
+
+	library, why := loadFirst(libraries)
 	if library == nil {
-		return got
+		return host.CUDA{NoLibrary: why}
 	}
 	symbol := func(name string) unsafe.Pointer {
 		text := C.CString(name)
 		defer C.free(unsafe.Pointer(text))
 		return C.dlsym(library, text)
 	}
-	start, count := symbol("cuInit"), symbol("cuDeviceGetCount")
-	if got.NoLibrary = ""; start == nil || count == nil {
-		got.NoLibrary = cudaName + " has no cuInit"
-		return got
+
+	start := symbol("cuInit")
+	count := symbol("cuDeviceGetCount")
+	if start == nil || count == nil {
+		return host.CUDA{NoLibrary: cudaName + " has no cuInit"}
 	}
-	got.Library = path.Clean(C.GoString(C.file_of(start)))
+
 	devices := C.int(0)
 	code := C.call_init(start)
 	if code == 0 {
 		code = C.call_count(count, &devices)
 	}
-	got.Code, got.Devices = int(code), int(devices)
-	if name := symbol("cuGetErrorName"); code != 0 && name != nil {
-		got.Name = C.GoString(C.call_name(name, code))
+	answer := host.CUDA{
+		Library: path.Clean(C.GoString(C.file_of(start))),
+		Code:    int(code),
+		Devices: int(devices),
 	}
-	return got
+	if name := symbol("cuGetErrorName"); code != 0 && name != nil {
+		answer.Name = C.GoString(C.call_name(name, code))
+	}
+	return answer
+}
+
+// loadFirst loads the first library that exists. If none does, it returns the first error: that of
+// the loader's own search says most.
+func loadFirst(libraries []string) (library unsafe.Pointer, why string) {
+	for _, name := range libraries {
+		text := C.CString(name)
+		library = C.dlopen(text, C.RTLD_NOW)
+		C.free(unsafe.Pointer(text))
+		if library != nil {
+			return library, ""
+		}
+		if message := C.dlerror(); message != nil && why == "" {
+			why = C.GoString(message)
+		}
+	}
+	return nil, why
 }

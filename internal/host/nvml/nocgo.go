@@ -12,7 +12,10 @@ import (
 
 // withoutCgo is the answer of a gpuadm that was built without cgo: NVML is a C library.
 func withoutCgo() error {
-	return &host.NoDriver{Why: "this gpuadm was built without cgo, and the driver's library is a C library", Try: "build it with CGO_ENABLED=1"}
+	return &host.NoDriver{
+		Why: "this gpuadm was built without cgo, and the driver's library is a C library",
+		Try: "build it with CGO_ENABLED=1",
+	}
 }
 
 type nvmlSession struct{}
@@ -38,5 +41,7 @@ func (d *NVML) DestroyCompute(context.Context, string, int, int) error { return 
 func (d *NVML) SetPersistence(context.Context, string, bool) error { return withoutCgo() }
 
 func callCUDA([]string) host.CUDA {
-	return host.CUDA{NoLibrary: "this gpuadm was built without cgo, and " + cudaName + " is a C library"}
+	return host.CUDA{
+		NoLibrary: "this gpuadm was built without cgo, and " + cudaName + " is a C library",
+	}
 }

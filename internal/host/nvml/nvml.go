@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
-// NVML is NVML, the driver's library. It is opened for each call and shut down after it: an open
-// NVML holds /dev/nvidiactl, and the kernel module could not be unloaded.
+// NVML is the driver's library. It is opened for each call and shut down after it: an open NVML
+// holds /dev/nvidiactl, and the kernel module could not be unloaded.
 type NVML struct {
 	files     *files.Files     // where the module's version and the libraries are looked up
 	libraries []string         // in the order of preference: a name for the loader, or paths
@@ -43,44 +43,47 @@ const (
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
 const driverContainer = "/run/nvidia/driver"
 
-// New opens the first of the libraries that is there, or of those that may be NVML where none is
-// named.
+// New opens the first of the libraries that exists. If none is named, it looks where the driver may
+// have installed NVML.
 func New(files *files.Files, libraries ...string) *NVML {
 	if len(libraries) == 0 {
 		libraries = driverLibraries(nvmlName)
 	}
-	return &NVML{files: files, libraries: libraries}
+	return &NVML{files: files, libraries: libraries, offers: map[string]offer{}}
 }
 
-// driverLibraries lists where a library of the driver may lie: where the loader finds it, else
-// below the root of a driver container, else in a folder of Container-Optimized OS, whose /usr is
-// read-only: GKE's installer puts it into the first one, the installer for machines without GKE
-// into the second one: https://github.com/GoogleCloudPlatform/container-engine-accelerators,
+// driverLibraries lists where a library of the driver may be: where the loader finds it, then below
+// the root of a driver container, then in a folder of Container-Optimized OS, whose /usr is
+// read-only. GKE's installer uses the first of these two folders, the installer for machines
+// without GKE the second: https://github.com/GoogleCloudPlatform/container-engine-accelerators,
 // nvidia-driver-installer/cos.
 func driverLibraries(name string) []string {
-	libraries := []string{name}
-	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
-		libraries = append(libraries, path.Join(driverContainer, dir, name))
+	return []string{
+		name,
+		path.Join(driverContainer, "usr/lib64", name),
+		path.Join(driverContainer, "usr/lib/x86_64-linux-gnu", name),
+		path.Join(driverContainer, "usr/lib/aarch64-linux-gnu", name),
+		path.Join("/home/kubernetes/bin/nvidia/lib64", name),
+		path.Join("/var/lib/nvidia/lib64", name),
 	}
-	for _, dir := range []string{"/home/kubernetes/bin/nvidia/lib64", "/var/lib/nvidia/lib64"} {
-		libraries = append(libraries, path.Join(dir, name))
-	}
-	return libraries
 }
 
-// because says why no driver answers. Code is NVML's name of what its initialisation returned.
+// because says why no driver answers. Code is NVML's name for what its initialisation returned.
 func (d *NVML) because(code string) *host.NoDriver {
-	why := d.inWords(code)
+	why := d.explain(code)
 	why.Code = code
 	return why
 }
 
-func (d *NVML) inWords(code string) *host.NoDriver {
+func (d *NVML) explain(code string) *host.NoDriver {
 	module := d.moduleVersion()
 	switch code {
 	case noLibrary:
 		if module == "" {
-			return &host.NoDriver{Why: "neither its library " + nvmlName + " nor the kernel module nvidia is there", Try: "install the NVIDIA driver"}
+			return &host.NoDriver{
+				Why: "neither its library " + nvmlName + " nor the kernel module nvidia is there",
+				Try: "install the NVIDIA driver",
+			}
 		}
 		return &host.NoDriver{
 			Why: "the kernel module nvidia " + module + " is loaded, but the library " + nvmlName + " is not found",
@@ -88,7 +91,10 @@ func (d *NVML) inWords(code string) *host.NoDriver {
 		}
 	case "DRIVER_NOT_LOADED":
 		if module == "" {
-			return &host.NoDriver{Why: "the kernel module nvidia is not loaded", Try: "modprobe nvidia; if it fails, dmesg says why"}
+			return &host.NoDriver{
+				Why: "the kernel module nvidia is not loaded",
+				Try: "modprobe nvidia; if it fails, dmesg says why",
+			}
 		}
 		return &host.NoDriver{
 			Why: "the kernel module nvidia " + module + " is loaded, but /dev/nvidiactl cannot be opened",
@@ -97,37 +103,49 @@ func (d *NVML) inWords(code string) *host.NoDriver {
 	case "LIB_RM_VERSION_MISMATCH":
 		return d.mismatch(module)
 	case "NO_PERMISSION":
-		return &host.NoDriver{Why: "no permission", Try: "run gpuadm as root, and in a container with access to /dev/nvidia*"}
-	}
-	return &host.NoDriver{Why: "NVML cannot be initialised: " + code, Try: "dmesg | grep NVRM says why"}
-}
-
-// mismatch says which versions do not fit, and whether it is only this process that is behind: the
-// loader never unloads a library that a program has called by name, so it stays the library that
-// was there when NVML was first asked.
-func (d *NVML) mismatch(module string) *host.NoDriver {
-	loaded, deleted := d.loadedLibrary()
-	version := strings.TrimPrefix(path.Base(loaded), "libnvidia-ml.so.")
-	if _, err := d.files.Stat(path.Join(path.Dir(loaded), "libnvidia-ml.so."+module)); deleted || err == nil && version != module {
 		return &host.NoDriver{
-			Why: fmt.Sprintf("the driver was changed from %s to %s while gpuadm ran, and its library cannot be loaded twice", version, module),
-			Try: "run gpuadm again", Again: true,
+			Why: "no permission",
+			Try: "run gpuadm as root, and in a container with access to /dev/nvidia*",
 		}
 	}
 	return &host.NoDriver{
-		Why: fmt.Sprintf("the kernel module is of driver %s and the library of %s", known(module), known(version)),
+		Why: "NVML cannot be initialised: " + code,
+		Try: "dmesg | grep NVRM says why",
+	}
+}
+
+// mismatch says which versions differ, and whether only this process has the old one: the loader
+// never unloads a library that a program has called by name, so this process keeps the library that
+// it loaded when NVML was first asked.
+func (d *NVML) mismatch(module string) *host.NoDriver {
+	const library = "libnvidia-ml.so."
+	loaded, deleted := d.loadedLibrary()
+	version := strings.TrimPrefix(path.Base(loaded), library)
+	_, err := d.files.Stat(path.Join(path.Dir(loaded), library+module))
+	replaced := err == nil && version != module
+	if deleted || replaced {
+		return &host.NoDriver{
+			Why:   fmt.Sprintf("the driver was changed from %s to %s while gpuadm ran, and its library cannot be loaded twice", version, module),
+			Try:   "run gpuadm again",
+			Again: true,
+		}
+	}
+
+	const why = "the kernel module is of driver %s and the library of %s"
+	return &host.NoDriver{
+		Why: fmt.Sprintf(why, versionOrUnknown(module), versionOrUnknown(version)),
 		Try: "stop what uses the GPUs and reload the kernel module, or reboot",
 	}
 }
 
-func known(version string) string {
+func versionOrUnknown(version string) string {
 	if version == "" || version == "." {
 		return "an unknown version"
 	}
 	return version
 }
 
-// moduleVersion is that of the kernel module that is loaded; "" if none is.
+// moduleVersion returns the version of the loaded kernel module; "" if none is loaded.
 func (d *NVML) moduleVersion() string {
 	data, err := d.files.ReadFile("/sys/module/nvidia/version")
 	if err != nil {
@@ -136,8 +154,8 @@ func (d *NVML) moduleVersion() string {
 	return printable(strings.TrimSpace(string(data)))
 }
 
-// loadedLibrary is the file that this process has loaded NVML from, and whether that file is gone:
-// proc_pid_maps(5).
+// loadedLibrary returns the file from which this process has loaded NVML, and whether that file was
+// deleted: proc_pid_maps(5).
 func (d *NVML) loadedLibrary() (file string, deleted bool) {
 	maps, err := d.files.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -150,8 +168,8 @@ func (d *NVML) loadedLibrary() (file string, deleted bool) {
 	return string(found[1]), len(found[2]) > 0
 }
 
-// lostAddresses are the GPUs that the kernel module has and NVML gave no handle for, by PCI
-// address.
+// lostAddresses lists the PCI addresses of the GPUs that the kernel module has and for which NVML
+// gave no handle.
 func (d *NVML) lostAddresses(answered []host.GPU) []string {
 	have := map[string]bool{}
 	for _, g := range answered {
@@ -170,14 +188,15 @@ func (d *NVML) lostAddresses(answered []host.GPU) []string {
 // maxNVMLString is longer than any string NVML has: 96 bytes.
 const maxNVMLString = 128
 
-// printable makes a string of the driver's safe to print: it is firmware that wrote most of them.
+// printable makes a string from the driver safe to print: firmware wrote most of them.
 func printable(s string) string {
-	s = strings.Map(func(r rune) rune {
+	dropControl := func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
+	}
+	s = strings.Map(dropControl, strings.ToValidUTF8(s, "?"))
 	if len(s) > maxNVMLString {
 		s = strings.ToValidUTF8(s[:maxNVMLString], "")
 	}
@@ -186,16 +205,16 @@ func printable(s string) string {
 
 // Reset has do run nvidia-smi.
 func Reset(ctx context.Context, do func(context.Context, ...string) ([]byte, error), gpus []string) error {
-	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
+	if len(gpus) == 0 { // without -i nvidia-smi resets all GPUs
 		return nil
 	}
-	host.KeptOf(ctx).End() // what is open holds the GPUs, gpuadm's own session too
+	host.KeptOf(ctx).End() // an open session holds the GPUs, gpuadm's own too
 	output, err := do(ctx, resetCommand(gpus)...)
-	return withWords(err, output)
+	return withOutput(err, output)
 }
 
-// withWords adds a program's standard output to its error: nvidia-smi prints its refusals there.
-func withWords(err error, output []byte) error {
+// withOutput adds a program's standard output to its error: nvidia-smi prints its refusals there.
+func withOutput(err error, output []byte) error {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) || failed.Stderr != "" {
 		return err

@@ -9,8 +9,8 @@ import (
 
 // What the tests look into.
 var (
-	Printable = printable
-	WithWords = withWords
+	Printable  = printable
+	WithOutput = withOutput
 )
 
 // Because is what the door says of a code that NVML's initialisation returns.

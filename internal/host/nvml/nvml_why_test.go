@@ -46,11 +46,11 @@ func TestNoDriver(t *testing.T) {
 
 func TestResetWords(t *testing.T) {
 	failed := &host.CommandError{Argv: []string{"nvidia-smi"}, Code: 255, Cause: errors.New("exit status 255")}
-	err := nvml.WithWords(failed, []byte("\nGPU 00000000:17:00.0: In use by another client\n"))
+	err := nvml.WithOutput(failed, []byte("\nGPU 00000000:17:00.0: In use by another client\n"))
 	told := (*host.CommandError)(nil)
 	check.That(t, errors.As(err, &told) && told.Stderr == "GPU 00000000:17:00.0: In use by another client" && failed.Stderr == "", "%v", err)
 	said := &host.CommandError{Stderr: "why"}
-	check.That(t, nvml.WithWords(said, []byte("x")) == error(said) && nvml.WithWords(nil, []byte("x")) == nil, "words are replaced")
+	check.That(t, nvml.WithOutput(said, []byte("x")) == error(said) && nvml.WithOutput(nil, []byte("x")) == nil, "words are replaced")
 }
 
 // FuzzPrintable: whatever firmware wrote, it is short, valid and without control characters.

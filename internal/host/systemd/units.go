@@ -43,7 +43,7 @@ func (s *Manager) runs() bool {
 	return err == nil && i.Mode.IsDir()
 }
 
-// errNotRunning: what was asked for holds once the machine has booted.
+// errNotRunning says that an answer holds once the machine has booted.
 var errNotRunning = host.Later{Until: "once systemd runs here"}
 
 func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
@@ -54,6 +54,7 @@ func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 		}
 		return found.Unit, err
 	}
+
 	ctx, stop := context.WithTimeout(ctx, lookLimit)
 	defer stop()
 	u, err := s.look(ctx, name)
@@ -63,6 +64,7 @@ func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 	if err != nil {
 		return u, &host.UnitError{Verb: "check", Unit: name, Cause: err}
 	}
+
 	return u, nil
 }
 
@@ -75,10 +77,12 @@ func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
 	if err != nil {
 		return host.Unit{}, err
 	}
+
 	p, err := s.bus.properties(ctx, name)
 	if err != nil {
 		return host.Unit{}, err
 	}
+
 	u := p.unit()
 	for i, file := range u.Files {
 		if real, err := s.files.Resolve(file); err == nil {
@@ -91,6 +95,7 @@ func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
 			u.Files = slices.Insert(u.Files, min(i, len(u.Files)), file)
 		}
 	}
+
 	return u, nil
 }
 
@@ -137,6 +142,7 @@ func (p properties) unit() host.Unit {
 			}
 		}
 	}
+
 	return u
 }
 
@@ -160,11 +166,13 @@ func (s *Manager) link(ctx context.Context, name, change string) error {
 	if !s.runs() {
 		return unitsOf(s.files, s.files.ReadDir).set(name, change)
 	}
+
 	ctx, stop := context.WithTimeout(ctx, linkLimit)
 	defer stop()
 	if change == "read" {
 		return s.bus.reload(ctx)
 	}
+
 	changed, err := s.bus.link(ctx, name, change)
 	if err == nil {
 		err = s.sync(changed)
@@ -172,6 +180,7 @@ func (s *Manager) link(ctx context.Context, name, change string) error {
 	if err != nil {
 		return &host.UnitError{Verb: change, Unit: name, Cause: err}
 	}
+
 	return nil
 }
 
@@ -197,8 +206,11 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	if !s.runs() {
 		return errNotRunning
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
+
+	late := fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded)
+	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, late)
 	defer stop()
+
 	before, err := s.look(ctx, name)
 	if err != nil {
 		return err
@@ -225,21 +237,23 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	if err != nil {
 		return err
 	}
+
 	after, err := s.bus.all(ctx, name)
 	if err != nil {
 		return err
 	}
+
 	return outcome(name, job, result, after)
 }
 
 // outcome says whether a unit is as the job should have left it. The end of the job is not enough:
 // a daemon may start and end at once.
 func outcome(name, job, result string, after properties) error {
-	active, sub, why := get[string](after, "ActiveState"), get[string](after, "SubState"), get[string](after, "Result")
 	see := "journalctl -u " + name + " says why"
-	if why != "" && why != "success" {
+	if why := get[string](after, "Result"); why != "" && why != "success" {
 		see = "its result is " + why + ", " + see
 	}
+
 	switch {
 	case result == "dependency":
 		return errors.New("a unit it needs did not start; systemctl list-dependencies " + name)
@@ -249,17 +263,36 @@ func outcome(name, job, result string, after properties) error {
 		return fmt.Errorf("the job ended as %s; %s", result, see)
 	case job == "stop":
 		return nil
-	case active == "failed" || sub == "auto-restart" || sub == "auto-restart-queued":
+	case after.died():
 		return fmt.Errorf("it started and died; %s", see)
-	// systemd unloads a unit that has ended and that no other refers to, with its conditions: their
-	// time is then 0.
-	case active == "inactive" && !get[bool](after, "ConditionResult") && get[uint64](after, "ConditionTimestamp") != 0:
+	case after.conditionFailed():
 		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
 	}
 	return nil
 }
 
-// Moment is what systemd and its folders said to one snapshot.
+// died reports whether the unit's process has ended with an error.
+func (p properties) died() bool {
+	if get[string](p, "ActiveState") == "failed" {
+		return true
+	}
+	switch get[string](p, "SubState") {
+	case "auto-restart", "auto-restart-queued":
+		return true
+	}
+	return false
+}
+
+// conditionFailed reports whether a condition in the unit's file kept it from starting. systemd
+// unloads a unit that has ended and to which no other refers, with its conditions: their time is
+// then 0.
+func (p properties) conditionFailed() bool {
+	inactive := get[string](p, "ActiveState") == "inactive"
+	checked := get[uint64](p, "ConditionTimestamp") != 0
+	return inactive && checked && !get[bool](p, "ConditionResult")
+}
+
+// Moment is what systemd and its folders answered to one snapshot.
 type Moment struct {
 	folders func(*files.Files) []listedFolder
 	units   sync.Map // by name: func() (Unit, error)
@@ -267,7 +300,7 @@ type Moment struct {
 
 type momentKey struct{}
 
-// In has the units that are asked for under a context be those of the moment.
+// In returns a context in which Unit answers from the moment.
 func (m *Moment) In(ctx context.Context) context.Context {
 	return context.WithValue(ctx, momentKey{}, m)
 }
@@ -281,22 +314,23 @@ func NewMoment(list func(folder string) ([]string, error)) *Moment {
 	}}
 }
 
-// unitFiles are those of a machine; a snapshot lists its folders once.
+// unitFiles returns the machine's unit files; a snapshot lists their folders once.
 func (s *Manager) unitFiles(ctx context.Context) unitFiles {
 	if m, ok := ctx.Value(momentKey{}).(*Moment); ok {
-		return unitFiles{s.files, m.folders(s.files)}
+		return unitFiles{Files: s.files, folders: m.folders(s.files)}
 	}
 	return unitsOf(s.files, s.files.ReadDir)
 }
 
-// Unit describes a unit, as systemd says, or said to the same snapshot.
+// Unit describes a unit, as systemd says now, or has said to the same snapshot.
 func (s *Manager) Unit(ctx context.Context, name string) (host.Unit, error) {
 	m, ok := ctx.Value(momentKey{}).(*Moment)
 	if !ok {
 		return s.read(ctx, name)
 	}
-	said, _ := m.units.LoadOrStore(name, sync.OnceValues(func() (host.Unit, error) { return s.read(ctx, name) }))
-	u, err := said.(func() (host.Unit, error))()
+	read := sync.OnceValues(func() (host.Unit, error) { return s.read(ctx, name) })
+	first, _ := m.units.LoadOrStore(name, read)
+	u, err := first.(func() (host.Unit, error))()
 	u.Files = slices.Clone(u.Files)
 	return u, err
 }

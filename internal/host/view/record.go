@@ -179,6 +179,7 @@ func (r *Recorder) note(name string, follow bool) *recorded {
 			rest = append(files.Parts(found.link), rest...)
 		}
 	}
+
 	return r.noteOne(at)
 }
 
@@ -189,6 +190,7 @@ func (r *Recorder) noteOne(name string) *recorded {
 	if found := r.files[name]; found != nil {
 		return found
 	}
+
 	i, err := r.View.Lstat(name)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -196,11 +198,13 @@ func (r *Recorder) noteOne(name string) *recorded {
 		}
 		return nil
 	}
+
 	found := &recorded{info: i}
 	if i.Mode&fs.ModeSymlink != 0 {
 		found.link, _ = r.View.Readlink(name)
 	}
 	r.files[name] = found
+
 	return found
 }
 
@@ -241,6 +245,7 @@ func safe(name string, data []byte) ([]byte, bool) {
 	if !listed(name) {
 		return nil, false
 	}
+
 	switch {
 	case name == "/var/lib/dpkg/status" || name == "/var/lib/apt/extended_states":
 		data = extract(data)
@@ -255,6 +260,7 @@ func safe(name string, data []byte) ([]byte, bool) {
 		settings := mask.Text(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
 		return append(bytes.ReplaceAll(settings, []byte("\n"), []byte(" ")), '\n'), true
 	}
+
 	return mask.File(name, data), true
 }
 

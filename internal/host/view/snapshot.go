@@ -54,6 +54,7 @@ func Snapshot(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s
 	}
+
 	s := &snapshot{
 		View: v, mu: new(sync.Mutex),
 		stats: map[string]said[host.Info]{}, lstat: map[string]said[host.Info]{}, files: map[string]said[[]byte]{},
@@ -105,6 +106,7 @@ func recall[T any](s *snapshot, known map[string]said[T], name string, read func
 	if known == nil {
 		return read(name)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := known[name]

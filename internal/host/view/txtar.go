@@ -118,6 +118,7 @@ func (r *Recorder) settings() []byte {
 		s.Answers = append(s.Answers, one)
 	}
 	data, _ := toml.Marshal(s) // it fails for no value of these types
+
 	return bytes.ToValidUTF8(data, []byte("?"))
 }
 
@@ -151,6 +152,7 @@ func anonymous(g host.GPU, nth int) host.GPU {
 			}
 		}
 	}
+
 	return g
 }
 
@@ -221,6 +223,7 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 	if !kernelFile(name) {
 		markers = append(markers, "ctime="+i.Ctime.UTC().Format(time.RFC3339Nano))
 	}
+
 	return data, markers
 }
 

@@ -94,7 +94,7 @@ func FuzzUnframe(f *testing.F) {
 				if err == nil && (status != "" && status != "0" || code != http.StatusOK || string(got) != string(body[5:])) {
 					t.Errorf("%q with status %q and code %d: %q", body, status, code, got)
 				}
-				if err != nil && len(err.Error()) > maxSaid+100 {
+				if err != nil && len(err.Error()) > maxMessage+100 {
 					t.Errorf("an error of %d bytes", len(err.Error()))
 				}
 			}

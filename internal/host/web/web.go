@@ -31,28 +31,27 @@ const (
 	webPing = 5 * time.Second
 )
 
-// Transport is what both kinds of request go through.
+// Transport returns what requests go through, those that look and those that change something.
 func (c Client) Transport(w host.Web) (*http.Transport, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if w.Roots != nil {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(w.Roots) {
-			return nil, errors.New("cannot trust the other side: what was given holds no certificate in PEM form")
-		}
-	} else if err := c.trust(config, w.Via.CAFile); err != nil {
+	config, err := c.tlsConfig(w)
+	if err != nil {
 		return nil, err
 	}
-	if w.Cert != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return w.Cert() }
-	}
 	if w.Socket != "" {
-		return &http.Transport{ResponseHeaderTimeout: webSilence, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", w.Socket)
-		}}, nil
+		return &http.Transport{
+			ResponseHeaderTimeout: webSilence,
+			DialContext:           dialSocket(w.Socket),
+		}, nil
 	}
-	proxies := (&httpproxy.Config{HTTPProxy: w.Via.HTTP, HTTPSProxy: w.Via.HTTPS, NoProxy: strings.Join(w.Via.No, ",")}).ProxyFunc()
+
+	proxies := httpproxy.Config{
+		HTTPProxy:  w.Via.HTTP,
+		HTTPSProxy: w.Via.HTTPS,
+		NoProxy:    strings.Join(w.Via.No, ","),
+	}
+	proxy := proxies.ProxyFunc()
 	return &http.Transport{
-		Proxy:                 func(r *http.Request) (*url.URL, error) { return proxies(r.URL) },
+		Proxy:                 func(r *http.Request) (*url.URL, error) { return proxy(r.URL) },
 		DialContext:           (&net.Dialer{Timeout: webDial}).DialContext,
 		TLSClientConfig:       config,
 		TLSHandshakeTimeout:   15 * time.Second,
@@ -62,20 +61,51 @@ func (c Client) Transport(w host.Web) (*http.Transport, error) {
 	}, nil
 }
 
-// trust adds the certificates of a file to the machine's own.
-func (c Client) trust(config *tls.Config, file string) error {
-	if file == "" {
-		return nil
+// dialSocket returns a dialer that connects to a Unix socket, whatever the address is.
+func dialSocket(socket string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
+}
+
+// tlsConfig says which certificates a client trusts, and which it shows.
+func (c Client) tlsConfig(w host.Web) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	switch {
+	case w.Roots != nil:
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(w.Roots) {
+			return nil, errors.New("cannot trust the other side: what was given holds no certificate in PEM form")
+		}
+	case w.Via.CAFile != "":
+		roots, err := c.systemRootsWith(w.Via.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = roots
+	}
+
+	if w.Cert != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return w.Cert()
+		}
+	}
+	return config, nil
+}
+
+// systemRootsWith returns the machine's own certificates with those of a file.
+func (c Client) systemRootsWith(file string) (*x509.CertPool, error) {
 	pem, err := c.files.ReadFile(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if config.RootCAs, err = x509.SystemCertPool(); err != nil {
-		config.RootCAs = x509.NewCertPool()
+
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
 	}
-	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("cannot use %s: it holds no certificate in PEM form", file)
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("cannot use %s: it holds no certificate in PEM form", file)
 	}
-	return nil
+	return roots, nil
 }

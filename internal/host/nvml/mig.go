@@ -26,7 +26,8 @@ func (r *reading) mig() error {
 	default:
 		g.MIG = r.must("nvmlDeviceGetMigMode", ret)
 	}
-	g.Mode, g.Pending = mode == nvml.DEVICE_MIG_ENABLE, pending == nvml.DEVICE_MIG_ENABLE
+	g.Mode = mode == nvml.DEVICE_MIG_ENABLE
+	g.Pending = pending == nvml.DEVICE_MIG_ENABLE
 	if g.MIG && r.lost == "" {
 		r.profiles()
 	}
@@ -38,29 +39,21 @@ func (r *reading) mig() error {
 	if r.lost == "" {
 		r.clients()
 	}
+
 	return nil
 }
 
 // profiles asks for each kind of GPU instance that NVML knows; most GPUs have seven.
 func (r *reading) profiles() {
 	model := r.model()
-	if known, ok := r.door.offers[model]; ok {
-		r.gpu.Profiles = copied(known.profiles)
+	if known, ok := r.driver.offers[model]; ok {
+		r.gpu.Profiles = cloneProfiles(known.profiles)
 		return
 	}
-	named := r.has("nvmlDeviceGetGpuInstanceProfileInfoV")
+
+	hasNames := r.has("nvmlDeviceGetGpuInstanceProfileInfoV")
 	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		p, ret := host.Profile{Enum: enum}, nvml.SUCCESS
-		if named {
-			var info nvml.GpuInstanceProfileInfo_v2
-			info, ret = r.GetGpuInstanceProfileInfoV(enum).V2()
-			p.ID, p.Slices, p.Max, p.Memory = int(info.Id), int(info.SliceCount), int(info.InstanceCount), info.MemorySizeMB<<20
-			p.Name = strings.TrimPrefix(printable(cString(info.Name[:])), "MIG ")
-		} else {
-			var info nvml.GpuInstanceProfileInfo
-			info, ret = r.GetGpuInstanceProfileInfo(enum)
-			p.ID, p.Slices, p.Max, p.Memory = int(info.Id), int(info.SliceCount), int(info.InstanceCount), info.MemorySizeMB<<20
-		}
+		p, ret := r.profile(enum, hasNames)
 		switch ret {
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // not on this GPU, or not known to this driver
 			continue
@@ -68,6 +61,7 @@ func (r *reading) profiles() {
 		if !r.must("nvmlDeviceGetGpuInstanceProfileInfo", ret) {
 			return
 		}
+
 		places, ret := r.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID)})
 		if ret == nvml.ERROR_NOT_SUPPORTED || !r.must("nvmlDeviceGetGpuInstancePossiblePlacements", ret) {
 			continue
@@ -76,33 +70,61 @@ func (r *reading) profiles() {
 			p.Places = append(p.Places, host.Span{Start: int(at.Start), Size: int(at.Size)})
 		}
 		slices.SortFunc(p.Places, func(a, b host.Span) int { return a.Start - b.Start })
+
 		if p.Name == "" {
 			p.Name = host.ProfileName(p, r.gpu.Memory)
 		}
 		p.Compute = host.ComputeProfiles(p.Slices)
 		r.gpu.Profiles = append(r.gpu.Profiles, p)
 	}
+
 	if r.lost == "" {
-		if r.door.offers == nil {
-			r.door.offers = map[string]offer{}
+		r.driver.offers[model] = offer{
+			profiles: cloneProfiles(r.gpu.Profiles),
+			compute:  map[int][]host.ComputeProfile{},
 		}
-		r.door.offers[model] = offer{copied(r.gpu.Profiles), map[int][]host.ComputeProfile{}}
 	}
 }
 
-// copied shares nothing with the list: callers change what they get.
-func copied(list []host.Profile) []host.Profile {
+// profile asks for one kind of GPU instance; only the newer call says its name.
+func (r *reading) profile(enum int, hasName bool) (host.Profile, nvml.Return) {
+	if !hasName {
+		info, ret := r.GetGpuInstanceProfileInfo(enum)
+		return host.Profile{
+			Enum:   enum,
+			ID:     int(info.Id),
+			Slices: int(info.SliceCount),
+			Max:    int(info.InstanceCount),
+			Memory: info.MemorySizeMB << 20,
+		}, ret
+	}
+
+	info, ret := r.GetGpuInstanceProfileInfoV(enum).V2()
+	return host.Profile{
+		Enum:   enum,
+		ID:     int(info.Id),
+		Slices: int(info.SliceCount),
+		Max:    int(info.InstanceCount),
+		Memory: info.MemorySizeMB << 20,
+		Name:   strings.TrimPrefix(printable(cString(info.Name[:])), "MIG "),
+	}, ret
+}
+
+// cloneProfiles copies a list and what is in it: callers change what they get.
+func cloneProfiles(list []host.Profile) []host.Profile {
 	list = slices.Clone(list)
 	for i := range list {
-		list[i].Places, list[i].Compute = slices.Clone(list[i].Places), slices.Clone(list[i].Compute)
+		list[i].Places = slices.Clone(list[i].Places)
+		list[i].Compute = slices.Clone(list[i].Compute)
 	}
 	return list
 }
 
-// model is what GPUs have in common that offer the same, as far as NVML says it. Names of profiles
-// follow from the memory.
+// model names the GPUs that offer the same profiles, as far as NVML tells them apart. The names of
+// profiles follow from the memory.
 func (r *reading) model() string {
-	return strings.Join([]string{r.seen.version, r.gpu.Name, r.gpu.Device, r.gpu.Sub, strconv.FormatUint(r.gpu.Memory, 10)}, "|")
+	memory := strconv.FormatUint(r.gpu.Memory, 10)
+	return strings.Join([]string{r.seen.version, r.gpu.Name, r.gpu.Device, r.gpu.Sub, memory}, "|")
 }
 
 func cString(chars []int8) string {
@@ -121,9 +143,14 @@ func (r *reading) instances() error {
 	const call = "nvmlDeviceGetGpuInstances"
 	for i := range r.gpu.Profiles {
 		p := &r.gpu.Profiles[i]
-		found, ret := r.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances})
+		kind := nvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances}
+		found, ret := r.GetGpuInstances(&kind)
 		if ret == nvml.ERROR_NO_PERMISSION {
-			return &host.NoDriver{Why: "NVML shows the MIG instances of GPU " + r.gpu.Address + " to root only", Try: "run gpuadm as root", Code: "NO_PERMISSION"}
+			return &host.NoDriver{
+				Why:  "NVML shows the MIG instances of GPU " + r.gpu.Address + " to root only",
+				Try:  "run gpuadm as root",
+				Code: "NO_PERMISSION",
+			}
 		}
 		if ret == nvml.ERROR_NOT_SUPPORTED {
 			continue
@@ -131,6 +158,7 @@ func (r *reading) instances() error {
 		if !r.must(call, ret) {
 			return nil
 		}
+
 		for n, instance := range found {
 			info, ret := instance.GetInfo()
 			if !r.must("nvmlGpuInstanceGetInfo", ret) {
@@ -140,7 +168,8 @@ func (r *reading) instances() error {
 				p.Compute = r.computeProfiles(instance, p.ID)
 			}
 			r.gpu.Instances = append(r.gpu.Instances, host.Instance{
-				ID: int(info.Id), Profile: int(info.ProfileId),
+				ID:      int(info.Id),
+				Profile: int(info.ProfileId),
 				At:      host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
 				Compute: r.computeInstances(instance, p.Compute),
 			})
@@ -150,16 +179,18 @@ func (r *reading) instances() error {
 	if !r.keep {
 		r.uuids()
 	}
+
 	return nil
 }
 
 // computeProfiles asks an instance what its profile offers.
 func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.ComputeProfile {
 	const call = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-	known, ok := r.door.offers[r.model()]
-	if offers, asked := known.compute[profile]; ok && asked {
+	known, ok := r.driver.offers[r.model()]
+	if offers, asked := known.compute[profile]; asked {
 		return slices.Clone(offers)
 	}
+
 	var found []host.ComputeProfile
 	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := in.GetComputeInstanceProfileInfo(enum, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
@@ -170,18 +201,25 @@ func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.Compu
 		if !r.must(call, ret) {
 			return nil
 		}
-		found = append(found, host.ComputeProfile{ID: int(info.Id), Enum: enum, Slices: int(info.SliceCount), Max: int(info.InstanceCount)})
+		found = append(found, host.ComputeProfile{
+			ID:     int(info.Id),
+			Enum:   enum,
+			Slices: int(info.SliceCount),
+			Max:    int(info.InstanceCount),
+		})
 	}
 	if ok {
 		known.compute[profile] = slices.Clone(found)
 	}
+
 	return found
 }
 
 func (r *reading) computeInstances(in nvml.GpuInstance, offered []host.ComputeProfile) []host.ComputeInstance {
 	var all []host.ComputeInstance
 	for _, p := range offered {
-		found, ret := in.GetComputeInstances(&nvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances})
+		kind := nvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances}
+		found, ret := in.GetComputeInstances(&kind)
 		if ret == nvml.ERROR_NOT_SUPPORTED || !r.must("nvmlGpuInstanceGetComputeInstances", ret) {
 			continue
 		}
@@ -191,13 +229,15 @@ func (r *reading) computeInstances(in nvml.GpuInstance, offered []host.ComputePr
 				return nil
 			}
 			all = append(all, host.ComputeInstance{
-				ID: int(info.Id), Profile: int(info.ProfileId),
-				At: host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+				ID:      int(info.Id),
+				Profile: int(info.ProfileId),
+				At:      host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
 			})
 		}
 	}
 	slices.SortFunc(all, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
-	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool { return a.ID == b.ID }) // two profiles may have one id
+	// Two profiles may have one id.
+	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool { return a.ID == b.ID })
 }
 
 // uuids asks the MIG devices, one for each compute instance, for their names and what they have.
@@ -209,11 +249,16 @@ func (r *reading) uuids() {
 	if remaining == 0 {
 		return
 	}
+
 	count, ret := r.GetMaxMigDeviceCount()
 	if !r.got("nvmlDeviceGetMaxMigDeviceCount", ret) {
 		return
 	}
-	for i := 0; i < count && remaining > 0 && r.lost == ""; i++ {
+
+	for i := range count {
+		if remaining == 0 || r.lost != "" {
+			return
+		}
 		device, ret := r.GetMigDeviceHandleByIndex(i)
 		if !r.got("nvmlDeviceGetMigDeviceHandleByIndex", ret) { // indexes have gaps
 			continue
@@ -225,18 +270,25 @@ func (r *reading) uuids() {
 			continue
 		}
 		remaining--
-		r.name(instance, compute, printable(uuid), r.share(device))
+
+		share := r.share(device)
+		if c := r.compute(instance, compute); c != nil {
+			c.UUID = printable(uuid)
+			c.Share = share
+		}
 	}
 }
 
-func (r *reading) name(instance, compute int, uuid string, share host.Share) {
-	for i := range r.gpu.Instances {
-		for j := range r.gpu.Instances[i].Compute {
-			if c := &r.gpu.Instances[i].Compute[j]; r.gpu.Instances[i].ID == instance && c.ID == compute {
-				c.UUID, c.Share = uuid, share
+// compute returns the compute instance with these ids, nil if there is none.
+func (r *reading) compute(instance, id int) *host.ComputeInstance {
+	for _, in := range r.gpu.Instances {
+		for i := range in.Compute {
+			if in.ID == instance && in.Compute[i].ID == id {
+				return &in.Compute[i]
 			}
 		}
 	}
+	return nil
 }
 
 // share asks a MIG device what it has of the GPU.
@@ -246,14 +298,19 @@ func (r *reading) share(of nvml.Device) host.Share {
 		return host.Share{}
 	}
 	return host.Share{
-		Memory: has.MemorySizeMB << 20, SMs: int(has.MultiprocessorCount),
-		Slices: int(has.GpuInstanceSliceCount), Compute: int(has.ComputeInstanceSliceCount),
-		Copy: int(has.SharedCopyEngineCount), Decoders: int(has.SharedDecoderCount), Encoders: int(has.SharedEncoderCount),
-		JPEG: int(has.SharedJpegCount), OFAs: int(has.SharedOfaCount),
+		Memory:   has.MemorySizeMB << 20,
+		SMs:      int(has.MultiprocessorCount),
+		Slices:   int(has.GpuInstanceSliceCount),
+		Compute:  int(has.ComputeInstanceSliceCount),
+		Copy:     int(has.SharedCopyEngineCount),
+		Decoders: int(has.SharedDecoderCount),
+		Encoders: int(has.SharedEncoderCount),
+		JPEG:     int(has.SharedJpegCount),
+		OFAs:     int(has.SharedOfaCount),
 	}
 }
 
-// clients reads the processes that use the GPU, and sorts them to the instances they run in.
+// clients reads the processes that use the GPU, and adds each to the instance that it runs in.
 func (r *reading) clients() {
 	for _, kind := range []struct {
 		call string
@@ -273,21 +330,21 @@ func (r *reading) clients() {
 		for _, process := range found {
 			r.gpu.Clients = append(r.gpu.Clients, int(process.Pid))
 			for i := range r.gpu.Instances {
-				if in := &r.gpu.Instances[i]; uint32(in.ID) == process.GpuInstanceId {
+				in := &r.gpu.Instances[i]
+				if uint32(in.ID) == process.GpuInstanceId {
 					in.Clients = append(in.Clients, int(process.Pid))
 				}
 			}
 		}
 	}
-	r.gpu.Clients = once(r.gpu.Clients)
+	r.gpu.Clients = sortUnique(r.gpu.Clients)
 	for i := range r.gpu.Instances {
-		r.gpu.Instances[i].Clients = once(r.gpu.Instances[i].Clients)
+		r.gpu.Instances[i].Clients = sortUnique(r.gpu.Instances[i].Clients)
 	}
 }
 
-// once sorts numbers and takes those out that are there twice: a process may use a GPU in several
-// ways.
-func once(pids []int) []int {
+// sortUnique sorts process ids and removes repeated ones: a process may use a GPU in several ways.
+func sortUnique(pids []int) []int {
 	slices.Sort(pids)
 	return slices.Compact(pids)
 }

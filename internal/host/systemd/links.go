@@ -31,6 +31,7 @@ func (u unitFiles) set(name, change string) error {
 	if err != nil {
 		return &host.UnitError{Verb: change, Unit: name, Cause: err}
 	}
+
 	return nil
 }
 
@@ -38,6 +39,7 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 	if done[name] {
 		return nil
 	}
+
 	done[name] = true
 	found, err := u.read(name)
 	switch {
@@ -48,17 +50,14 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 	case found.Load != "loaded":
 		return fmt.Errorf("its unit file is not there: %w", fs.ErrNotExist)
 	}
-	made := 0
-	for _, by := range []struct{ key, in string }{{"WantedBy", ".wants/" + name}, {"RequiredBy", ".requires/" + name}, {"UpheldBy", ".upholds/" + name}, {"Alias", ""}} {
-		for _, other := range found.install[by.key] {
-			link := path.Join(unitFolder, other+by.in)
-			if err := u.mkdir(path.Dir(link)); err != nil {
-				return err
-			}
-			if err := u.Symlink(link, found.link); err != nil {
-				return err
-			}
-			made++
+
+	links := found.enablingLinks(name)
+	for _, link := range links {
+		if err := u.mkdir(path.Dir(link)); err != nil {
+			return err
+		}
+		if err := u.Symlink(link, found.link); err != nil {
+			return err
 		}
 	}
 	for _, other := range found.install["Also"] {
@@ -66,12 +65,26 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		made++
 	}
-	if made == 0 {
+	if len(links) == 0 && len(found.install["Also"]) == 0 {
 		return errNoInstall
 	}
 	return nil
+}
+
+// enablingLinks lists the links that the [Install] section asks for.
+func (f unitFile) enablingLinks(name string) (links []string) {
+	for _, by := range []struct{ key, suffix string }{
+		{"WantedBy", ".wants/" + name},
+		{"RequiredBy", ".requires/" + name},
+		{"UpheldBy", ".upholds/" + name},
+		{"Alias", ""},
+	} {
+		for _, other := range f.install[by.key] {
+			links = append(links, path.Join(unitFolder, other+by.suffix))
+		}
+	}
+	return links
 }
 
 var errNoInstall = errors.New("its file has no [Install] section, so other units or sockets start it")
@@ -80,27 +93,24 @@ func (u unitFiles) disable(name string, done map[string]bool) error {
 	if done[name] {
 		return nil
 	}
+
 	done[name] = true
 	links, err := u.links(name)
 	if err != nil {
 		return err
 	}
-	if to, err := u.Readlink(path.Join(unitFolder, name)); err == nil && to != "/dev/null" {
-		links = append(links, path.Join(unitFolder, name))
+	own := path.Join(unitFolder, name)
+	if to, err := u.Readlink(own); err == nil && to != "/dev/null" {
+		links = append(links, own)
 	}
 	found, err := u.read(name) // before its links go: one of them may be how it is found
 	if err != nil {
 		return err
 	}
+
 	for _, link := range links {
-		if err := u.Remove(link); err != nil {
+		if err := u.removeLink(link); err != nil {
 			return err
-		}
-		if folder := path.Dir(link); folder != unitFolder {
-			// As systemctl does: a .wants folder is there for its links only.
-			if err := u.Remove(folder); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
-				return err
-			}
 		}
 	}
 	for _, other := range found.install["Also"] {
@@ -109,6 +119,23 @@ func (u unitFiles) disable(name string, done map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// removeLink removes a link, and its .wants folder if that was its last link, as systemctl does.
+func (u unitFiles) removeLink(link string) error {
+	if err := u.Remove(link); err != nil {
+		return err
+	}
+	folder := path.Dir(link)
+	if folder == unitFolder {
+		return nil
+	}
+
+	err := u.Remove(folder)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+		return nil
+	}
+	return err
 }
 
 func (u unitFiles) mask(name string) error {
@@ -135,10 +162,12 @@ func (u unitFiles) mkdir(folder string) error {
 	if i, err := u.Stat(folder); err == nil && i.Mode.IsDir() {
 		return nil
 	}
+
 	above := path.Dir(folder)
 	if err := u.mkdir(above); err != nil {
 		return err
 	}
+
 	i, err := u.Stat(above)
 	if err != nil {
 		return err

@@ -20,39 +20,45 @@ import (
 // unitFolder is where units are made and enabled by hand or by gpuadm.
 const unitFolder = "/etc/systemd/system"
 
-// unitFolders are all places that systemd reads, the first wins: systemd.unit(5).
+// unitFolders returns all folders that systemd reads; the first that has a file wins:
+// systemd.unit(5).
 func unitFolders() []string {
 	return []string{
-		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
-		unitFolder, "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached", "/run/systemd/generator",
-		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
+		"/etc/systemd/system.control", "/run/systemd/system.control",
+		"/run/systemd/transient", "/run/systemd/generator.early",
+
+		unitFolder, "/etc/systemd/system.attached",
+		"/run/systemd/system", "/run/systemd/system.attached", "/run/systemd/generator",
+
+		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+		"/run/systemd/generator.late",
 	}
 }
 
-// unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not
-// run.
+// unitFiles reads what systemd would know of a unit from its files alone. It serves machines on which
+// systemd does not run.
 type unitFiles struct {
 	*files.Files
-	folders []listedFolder // those of unitFolders that are there
+	folders []listedFolder // those of unitFolders that exist
 }
 
-// listedFolder is one of systemd's folders, and what is in it: most units, and most folders of
-// drop-ins, are looked for in each in vain.
+// listedFolder is one of systemd's folders with the names in it: most folders have no file and no
+// drop-ins for a unit.
 type listedFolder struct {
 	path   string
 	names  []string // sorted
 	listed bool
 }
 
-// has says whether a name is in the folder, or may be.
-func (d listedFolder) has(name string) bool {
+// mayHave reports whether a name is in the folder, or the folder is not listed.
+func (d listedFolder) mayHave(name string) bool {
 	_, found := slices.BinarySearch(d.names, name)
 	return found || !d.listed
 }
 
-// unitsOf lists the folders, by ReadDir or by a reader that remembers. The distribution's own has
-// hundreds of files: to look for the few names that are asked for takes less time than to list it.
-// On most machines /lib is /usr/lib, and nothing new is in it.
+// unitsOf lists the folders, by ReadDir or by a reader that remembers. It does not list the
+// distribution's own folder, which has hundreds of files: a look for the few names in question
+// takes less time. On most machines /lib is /usr/lib, so that it has nothing new.
 func unitsOf(f *files.Files, list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}
 	for _, folder := range unitFolders() {
@@ -67,11 +73,12 @@ func unitsOf(f *files.Files, list func(folder string) ([]string, error)) unitFil
 			continue
 		}
 		names, err := list(folder)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		if notThere(err) {
 			continue
 		}
-		u.folders = append(u.folders, listedFolder{folder, names, err == nil})
+		u.folders = append(u.folders, listedFolder{path: folder, names: names, listed: err == nil})
 	}
+
 	return u
 }
 
@@ -82,13 +89,14 @@ type unitFile struct {
 	link    string              // what a link that enables it says: its file as it was found
 }
 
-// read describes a unit. A unit that is not there is no error: its Load is not-found.
+// read describes a unit. A unit that does not exist is no error: its Load is not-found.
 func (u unitFiles) read(name string) (unitFile, error) {
 	found, err := u.list(name)
 	if err != nil || found.Load != "loaded" {
 		return found, err
 	}
-	if found.install, err = u.install(name, found.Files); err != nil {
+	found.install, err = u.install(name, found.Files)
+	if err != nil {
 		found.Load = "bad-setting"
 		return found, nil
 	}
@@ -96,7 +104,7 @@ func (u unitFiles) read(name string) (unitFile, error) {
 	return found, err
 }
 
-// list is read without what the files say.
+// list is read without the content of the files.
 func (u unitFiles) list(name string) (unitFile, error) {
 	found := unitFile{Unit: host.Unit{Load: "not-found"}}
 	file, masked, err := u.find(name)
@@ -104,94 +112,123 @@ func (u unitFiles) list(name string) (unitFile, error) {
 	case err != nil:
 		return found, err
 	case masked:
-		found.Load, found.Enabled = "masked", "masked"
+		found.Load = "masked"
+		found.Enabled = "masked"
 		return found, nil
 	case file == "":
 		return found, nil
 	}
-	found.Load, found.link = "loaded", file
+
+	found.Load = "loaded"
+	found.link = file
 	if real, err := u.Resolve(file); err == nil {
 		found.Files = append(found.Files, real)
 	}
 	dropins, err := u.dropins(name)
 	found.Files = append(found.Files, dropins...)
+
 	return found, err
 }
 
-// find looks for a unit's own file. Instances of templates are not looked for: gpuadm has to do
-// with none.
+// find looks for a unit's own file. It does not look for instances of templates: gpuadm deals with
+// none.
 func (u unitFiles) find(name string) (file string, masked bool, err error) {
 	for _, folder := range u.folders {
-		if !folder.has(name) {
+		if !folder.mayHave(name) {
 			continue
 		}
 		file := path.Join(folder.path, name)
-		i, err := u.Plain(file)
-		if err != nil {
-			err = host.Failed("stat", file, err)
-		}
-		if err == nil && i.Mode&fs.ModeSymlink != 0 {
-			if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
-				return file, true, nil
-			}
-			i, err = u.Stat(file)
-		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		masked, err := u.masks(file)
+		if notThere(err) {
 			continue
 		}
 		if err != nil {
 			return "", false, err
 		}
-		return file, i.Size == 0 || !i.Mode.IsRegular(), nil // an empty file masks as well: systemd.unit(5)
+		return file, masked, nil
 	}
 	return "", false, nil
 }
 
-// dropins lists the drop-ins of a unit in the order systemd reads them: by their own name, of those
-// with the same name the one in the more special folder. systemd.unit(5).
-func (u unitFiles) dropins(name string) ([]string, error) {
-	kind := path.Ext(name)
-	names := []string{name + ".d"}
-	for stem := strings.TrimSuffix(name, kind); ; { // foo-bar.service also reads foo-.service.d
-		cut := strings.LastIndex(strings.TrimSuffix(stem, "-"), "-")
-		if cut < 0 {
-			break
-		}
-		stem = stem[:cut+1]
-		names = append(names, stem+kind+".d")
+// masks reports whether a unit's file masks the unit: a link to /dev/null, an empty file, or a file
+// that is not regular. systemd.unit(5).
+func (u unitFiles) masks(file string) (bool, error) {
+	i, err := u.Plain(file)
+	if err != nil {
+		return false, host.Failed("stat", file, err)
 	}
-	names = append(names, strings.TrimPrefix(kind, ".")+".d")
+	if i.Mode&fs.ModeSymlink != 0 {
+		to, err := u.Readlink(file)
+		if err == nil && path.Clean(to) == "/dev/null" {
+			return true, nil
+		}
+		i, err = u.Stat(file)
+		if err != nil {
+			return false, err
+		}
+	}
+	return i.Size == 0 || !i.Mode.IsRegular(), nil
+}
 
-	seen := map[string]string{}
-	for _, name := range names {
+// notThere reports whether an error says that a file does not exist, or that its folder is a file.
+func notThere(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// dropins lists the drop-ins of a unit in the order in which systemd reads them: by their own name.
+// If several have one name, the one in the more special folder counts. systemd.unit(5).
+func (u unitFiles) dropins(name string) ([]string, error) {
+	found := map[string]string{} // the path, by the drop-in's own name
+	for _, name := range dropinFolders(name) {
 		for _, folder := range u.folders {
-			if !folder.has(name) {
+			if !folder.mayHave(name) {
 				continue
 			}
 			dir := path.Join(folder.path, name)
 			files, err := u.ReadDir(dir)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			if notThere(err) {
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
 			for _, file := range files {
-				if _, ok := seen[file]; !ok && strings.HasSuffix(file, ".conf") {
-					seen[file] = path.Join(dir, file)
+				if _, ok := found[file]; !ok && strings.HasSuffix(file, ".conf") {
+					found[file] = path.Join(dir, file)
 				}
 			}
 		}
 	}
+
 	var all []string
-	for _, file := range slices.Sorted(maps.Keys(seen)) {
-		real, err := u.Resolve(seen[file])
-		if i, err2 := u.Stat(seen[file]); err != nil || err2 != nil || !i.Mode.IsRegular() { // masked by a link to /dev/null, or dangling
+	for _, file := range slices.Sorted(maps.Keys(found)) {
+		real, err := u.Resolve(found[file])
+		if err != nil {
+			continue
+		}
+		i, err := u.Stat(found[file])
+		if err != nil || !i.Mode.IsRegular() { // masked by a link to /dev/null, or dangling
 			continue
 		}
 		all = append(all, real)
 	}
 	return slices.Compact(all), nil // /lib and /usr/lib are one on most machines
+}
+
+// dropinFolders lists the names that the folders of a unit's drop-ins have, the most special first:
+// foo-bar.service.d, foo-.service.d, service.d.
+func dropinFolders(unit string) []string {
+	kind := path.Ext(unit)
+	names := []string{unit + ".d"}
+	stem := strings.TrimSuffix(unit, kind)
+	for {
+		cut := strings.LastIndex(strings.TrimSuffix(stem, "-"), "-")
+		if cut < 0 {
+			return append(names, strings.TrimPrefix(kind, ".")+".d")
+		}
+		stem = stem[:cut+1]
+		names = append(names, stem+kind+".d")
+	}
 }
 
 // install collects the [Install] section of a unit's files. An empty value drops what came before.
@@ -222,20 +259,24 @@ func (u unitFiles) install(name string, files []string) (map[string][]string, er
 			all[o.Name] = append(all[o.Name], strings.Fields(o.Value)...)
 		}
 	}
+
 	return all, nil
 }
 
-// enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be,
-// not what is.
+// enabled returns systemd's UnitFileState by the unit's files. It does not read presets: they say
+// what should be, not what is.
 func (u unitFiles) enabled(name string, install map[string][]string) (string, error) {
-	if links, err := u.links(name); err != nil {
+	links, err := u.links(name)
+	if err != nil {
 		return "", err
-	} else if len(links) > 0 {
+	}
+	if len(links) > 0 {
 		return "enabled", nil
 	}
 	if _, err := u.Readlink(path.Join(unitFolder, name)); err == nil {
 		return "linked", nil
 	}
+
 	for _, by := range []string{"WantedBy", "RequiredBy", "UpheldBy", "Alias"} {
 		if len(install[by]) > 0 {
 			return "disabled", nil
@@ -244,6 +285,7 @@ func (u unitFiles) enabled(name string, install map[string][]string) (string, er
 	if len(install["Also"]) > 0 {
 		return "indirect", nil
 	}
+
 	return "static", nil
 }
 
@@ -262,7 +304,7 @@ func LinkFolders(v host.View) []string {
 }
 
 // links lists the links that enable a unit: those with its name in the .wants, .requires and
-// .upholds folders of others, and those beside it that lead to it under another name.
+// .upholds folders of other units, and aliases: links in the same folder with another name.
 func (u unitFiles) links(name string) ([]string, error) {
 	names, err := u.ReadDir(unitFolder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -271,6 +313,7 @@ func (u unitFiles) links(name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var all []string
 	for _, other := range names {
 		at := path.Join(unitFolder, other)
@@ -286,6 +329,7 @@ func (u unitFiles) links(name string) ([]string, error) {
 			}
 		}
 	}
+
 	return all, nil
 }
 
