@@ -20,47 +20,56 @@ import (
 
 type follower struct{}
 
-// Follow has a function told each line that a command of Do prints on its standard output, secrets
-// masked, when the command prints it, and how much of all its work the command has done: "dpkg
-// 57%", "dnf 3/12"; "" if it has not said that.
-func Follow(ctx context.Context, told func(done, line string)) context.Context {
-	return context.WithValue(ctx, follower{}, told)
+// Follow returns a context in which follow is called with each line that a command of Do prints on
+// its standard output, when the command prints it, with secrets masked. done says how much of all
+// its work the command has done: "dpkg 57%", "dnf 3/12"; "" if the command has not said that.
+func Follow(ctx context.Context, follow func(done, line string)) context.Context {
+	return context.WithValue(ctx, follower{}, follow)
 }
 
-// progress hears a command's standard output, and the status lines of an apt.
+// followerOf returns the function that Follow was given, nil if there is none.
+func followerOf(ctx context.Context) func(done, line string) {
+	follow, _ := ctx.Value(follower{}).(func(done, line string))
+	return follow
+}
+
+// progress reads a command's standard output, and the status lines of apt.
 type progress struct {
-	told func(done, line string)
-	mu   sync.Mutex
-	done string
+	follow func(done, line string)
+	mu     sync.Mutex
+	done   string
 }
 
-// steps is what apt writes to APT::Status-Fd (dlstatus:, pmstatus:), and how dnf counts its
+// steps matches what apt writes to APT::Status-Fd (dlstatus:, pmstatus:), and how dnf counts its
 // downloads and the steps of its transaction.
 // Sources: README.progress-reporting, apt-pkg/acquire.cc and apt-pkg/install-progress.cc of
 // https://salsa.debian.org/apt-team/apt; dnf/cli/progress.py and dnf/cli/output.py of
 // https://github.com/rpm-software-management/dnf.
 var steps = pattern.Of(`^(?:(dl|pm)(?:status|error|conffile):[^:]*:(\d+)[^:]*:(.*)|\((\d+/\d+)\): .*|[A-Z][a-z ]+: .* (\d+/\d+))$`)
 
-func (p *progress) heard(line string) {
+// line takes a line of the command's.
+func (p *progress) line(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch m := steps().FindStringSubmatch(line); {
+	switch m := steps().FindStringSubmatch(text); {
 	case m == nil:
 	case m[1] == "dl":
-		p.done, line = "download "+m[2]+"%", m[3]
+		p.done = "download " + m[2] + "%"
+		text = m[3]
 	case m[1] == "pm":
-		p.done, line = "dpkg "+m[2]+"%", m[3]
+		p.done = "dpkg " + m[2] + "%"
+		text = m[3]
 	case m[4] != "":
 		p.done = "download " + m[4]
 	default:
 		p.done = "dnf " + m[5]
 	}
-	p.told(p.done, line)
+	p.follow(p.done, text)
 }
 
 // withStatus gives apt a descriptor of its own for its progress, if it is followed.
 func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
-	if p.told == nil || !names(cmd, host.StatusFd) {
+	if p.follow == nil || !hasPlaceholder(cmd, host.StatusFd) {
 		replace(cmd, host.StatusFd, "-1") // apt's default: none
 		return func() {}, nil
 	}
@@ -74,9 +83,10 @@ func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
 	replace(cmd, host.StatusFd, strconv.Itoa(2+len(cmd.ExtraFiles)))
 	copied := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(&lines{told: p.heard}, r)
+		_, _ = io.Copy(&lineWriter{line: p.line}, r)
 		close(copied)
 	}()
+
 	return func() {
 		w.Close()
 		select {
@@ -87,25 +97,30 @@ func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
 	}, nil
 }
 
-// lines cuts what is written to it into lines. A carriage return ends one too: progress bars have
-// no other end.
-type lines struct {
-	told func(string)
-	part []byte
+// lineWriter splits what is written to it into lines. A carriage return ends a line too: progress
+// bars have no other end.
+type lineWriter struct {
+	line func(string)
+	part []byte // of a line whose end has not come
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (w *lineWriter) Write(p []byte) (int, error) {
+	const longest = 200 // bytes of a line that are kept
 	for _, b := range p {
-		if b != '\n' && b != '\r' {
-			if len(l.part) < 200 {
-				l.part = append(l.part, b)
-			}
-			continue
+		switch {
+		case b == '\n', b == '\r':
+			w.end()
+		case len(w.part) < longest:
+			w.part = append(w.part, b)
 		}
-		if text := strings.TrimSpace(strings.ToValidUTF8(string(l.part), "?")); text != "" {
-			l.told(mask.Message(text))
-		}
-		l.part = l.part[:0]
 	}
 	return len(p), nil
+}
+
+func (w *lineWriter) end() {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(w.part), "?"))
+	w.part = w.part[:0]
+	if text != "" {
+		w.line(mask.Message(text))
+	}
 }

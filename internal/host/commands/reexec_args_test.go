@@ -17,7 +17,7 @@ func TestWith(t *testing.T) {
 		"gpuadm apply --deadline 5m --": "gpuadm apply --deadline 5m --deadline=9s --",
 	} {
 		before := strings.Fields(argv)
-		got := with(before, []string{"--deadline=9s"})
+		got := addFlags(before, []string{"--deadline=9s"})
 		check.That(t, slices.Equal(got, strings.Fields(want)) && strings.Join(before, " ") == argv, "%s: %v, want %s", argv, got, want)
 	}
 }

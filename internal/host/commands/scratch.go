@@ -16,7 +16,7 @@ const (
 	scratchPrefix = "gpuadm-ask-"
 )
 
-// InScratch is argv with the scratch folder's name.
+// InScratch returns argv with the scratch folder's name.
 func InScratch(argv []string, dir string) []string {
 	asked := make([]string, len(argv))
 	for i, a := range argv {
@@ -25,8 +25,8 @@ func InScratch(argv []string, dir string) []string {
 	return asked
 }
 
-// ScratchFolder is where scratch folders lie: /run is in memory and gone after a boot, so a killed
-// gpuadm leaves nothing for long. Only root may write there.
+// ScratchFolder returns the folder in which scratch folders are made: /run is in memory and empty
+// after a boot, so a killed gpuadm leaves nothing for long. Only root may write there.
 func ScratchFolder() string {
 	if os.Geteuid() != 0 {
 		return os.TempDir()
@@ -34,49 +34,53 @@ func ScratchFolder() string {
 	return ScratchParent
 }
 
-// LayScratch lays files into a folder that only we can read; wherever their text has Scratch it is
-// that folder. It is locked while it is in use: an unlocked folder was left behind by a gpuadm that
-// was killed. Programs whose root folder is root find it by the name that is returned.
-func LayScratch(parent, root string, files map[string][]byte) (name string, drop func(), err error) {
-	var dir string
-	if dir, err = os.MkdirTemp(parent, scratchPrefix); err != nil {
+// WriteScratch writes files into a new folder that only this user can read, and replaces Scratch in
+// their text by the folder's name. The folder is locked while it is in use: an unlocked one is left
+// of a gpuadm that was killed. Programs whose root folder is root find the folder by the name that
+// WriteScratch returns. The caller removes it with drop.
+func WriteScratch(parent, root string, files map[string][]byte) (name string, drop func(), err error) {
+	dir, err := os.MkdirTemp(parent, scratchPrefix)
+	if err != nil {
 		return "", nil, err
 	}
-
 	lock, err := os.Open(dir)
-	if err == nil {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
-	}
 	drop = func() {
 		os.RemoveAll(dir)
 		lock.Close()
 	}
-	defer func() {
-		if err != nil {
-			drop()
-		}
-	}()
-	if err != nil {
-		return "", drop, err
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
+	name = strings.TrimPrefix(dir, root)
+	if err == nil {
+		err = writeIn(dir, name, files)
+	}
+	if err != nil {
+		drop()
+		return "", nil, err
+	}
+	return name, drop, nil
+}
 
+// writeIn writes files below a folder. Their text knows the folder by the name scratch.
+func writeIn(dir, scratch string, files map[string][]byte) error {
 	in, err := os.OpenRoot(dir)
 	if err != nil {
-		return "", drop, err
+		return err
 	}
 	defer in.Close()
+
 	for name, data := range files {
-		name := strings.TrimPrefix(name, "/")
+		name = strings.TrimPrefix(name, "/")
 		if err := in.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			return "", drop, err
+			return err
 		}
-		text := strings.ReplaceAll(string(data), host.Scratch, strings.TrimPrefix(dir, root))
+		text := strings.ReplaceAll(string(data), host.Scratch, scratch)
 		if err := in.WriteFile(name, []byte(text), 0o600); err != nil {
-			return "", drop, err
+			return err
 		}
 	}
-
-	return strings.TrimPrefix(dir, root), drop, nil
+	return nil
 }
 
 // SweepScratch removes the scratch folders of runs that were killed.

@@ -103,7 +103,7 @@ func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...s
 	var dir string
 	var drop func()
 	err = i.rooms.in(func() (err error) {
-		dir, drop, err = commands.LayScratch(i.rooms.path()+"/run", i.rooms.path(), files)
+		dir, drop, err = commands.WriteScratch(i.rooms.path()+"/run", i.rooms.path(), files)
 		return err
 	})
 	if err != nil {

@@ -177,7 +177,7 @@ func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
 
 // AskAbout is View's.
 func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
-	dir, drop, err := commands.LayScratch(commands.ScratchFolder(), "", files)
+	dir, drop, err := commands.WriteScratch(commands.ScratchFolder(), "", files)
 	if err != nil {
 		return nil, host.Failed("make a scratch folder for", argv[0], err)
 	}

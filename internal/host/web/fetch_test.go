@@ -152,7 +152,7 @@ func TestFetchPersists(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0
-			check.That(t, persist(t.Context(), func() error { asked++; return tt.err }) != nil, "no error")
+			check.That(t, retry(t.Context(), func() error { asked++; return tt.err }) != nil, "no error")
 			check.That(t, asked == tt.asked, "%v: asked %d times, want %d", tt.err, asked, tt.asked)
 		})
 	}
@@ -217,7 +217,7 @@ func TestFetchHasAFloor(t *testing.T) {
 						}
 					}
 				}
-				err := Client{}.once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 8 * mib}, take)
+				err := getOnce(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 8 * mib}, take)
 				if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) || time.Since(began) > tt.within {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
@@ -230,7 +230,7 @@ func TestFetchHasAFloor(t *testing.T) {
 func TestFetchRefusesBySize(t *testing.T) {
 	web := &http.Client{Transport: large{}}
 	take := func(io.Reader) error { t.Error("it was read"); return nil }
-	err := Client{}.once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 10}, take)
+	err := getOnce(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 10}, take)
 	check.That(t, errors.Is(err, errSize), "%v", err)
 }
 

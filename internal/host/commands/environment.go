@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the proxies
+// are taken from the caller.
+func Environment() []string {
+	env := []string{
+		"PATH=" + searchPath,
+		"LC_ALL=C",                       // messages and numbers as programs expect them
+		"HOME=/root",                     // gpg, helm and others fail without one
+		"DEBIAN_FRONTEND=noninteractive", // debconf must not ask: debconf(7)
+	}
+	for _, name := range []string{
+		"http_proxy", "https_proxy", "no_proxy",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+	} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// lookPath finds a program on gpuadm's own search path, not on the caller's.
+func (r Runner) lookPath(name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+
+	for _, dir := range strings.Split(searchPath, ":") {
+		file := filepath.Join(dir, name)
+		mode, err := r.Mode(file)
+		if err == nil && mode.IsRegular() && mode&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
+}
+
+type variables struct{}
+
+// WithEnv gives the commands that run under a context more environment variables, "NAME=VALUE", which
+// replace the common ones: what a kubeconfig gives its exec plugin may be a secret, and every user
+// can read an argv.
+func WithEnv(ctx context.Context, env ...string) context.Context {
+	return context.WithValue(ctx, variables{}, env)
+}
+
+// envOf returns what WithEnv gave.
+func envOf(ctx context.Context) []string {
+	env, _ := ctx.Value(variables{}).([]string)
+	return env
+}
