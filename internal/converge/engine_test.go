@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+type states = map[string]converge.State
+
+// TestPlan: a plan has the changes from the state found to the desired state, and touches nothing.
+func TestPlan(t *testing.T) {
+	box := newToybox(t, states{"a": "red", "b": "red"})
+	e := box.engine(stage("toys", box.want("block", "a", "blue"), box.want("block", "b", "red")))
+	p := must.Get(e.Plan(t.Context(), box.View()))(t)
+
+	must.That(t, len(p.Changes) == 1, "the plan has %d changes, want 1", len(p.Changes))
+	c := p.Changes[0]
+	check.Equal(t, c.String()+" "+string(c.Before)+" "+string(c.After), "block a red blue", "the change:")
+	check.Equal(t, p.Converged, 1, "converged wants:")
+	check.Equal(t, box.String(), "a=red b=red", "after a plan:")
+}
+
+// TestApply: an apply makes what differs, and a second one has nothing to do.
+func TestApply(t *testing.T) {
+	box := newToybox(t, states{"a": "red"})
+	toys := stage("toys", box.want("block", "a", "blue"), box.want("block", "b", "blue"))
+
+	first := box.apply(t, toys)
+	check.Equal(t, box.String(), "a=blue b=blue", "after an apply:")
+	check.Equal(t, len(first.Made), 2, "changes made:")
+
+	box.made = nil
+	second := box.apply(t, toys)
+	check.Equal(t, second.Run, "", "the second apply began run:")
+	check.List(t, box.made, nil, "the second apply made")
+}
+
+// TestVerify: an apply looks again after each change, and fails if the state is another one.
+func TestVerify(t *testing.T) {
+	box := newToybox(t, nil)
+	w := box.want("block", "a", "blue")
+	w.Thing = careless{block{box, "a"}}
+	_, err := box.engine(stage("toys", w)).Apply(t.Context(), box)
+	must.That(t, err != nil, "an apply that made nothing succeeded")
+	check.Has(t, err.Error(), `wanted "blue", found "" afterwards`, "the error")
+}
+
+// TestOrder: the things of a Batch are made at once, and a Follower is made current last, but only
+// if a change affects it.
+func TestOrder(t *testing.T) {
+	box := newToybox(t, states{"robot": "current"})
+	wants := []converge.Want{
+		box.want("robot", "robot", ""),
+		box.want("car", "x", "fast"),
+		box.want("block", "a", "blue"),
+		box.want("car", "y", "fast"),
+	}
+	box.apply(t, stage("toys", wants...))
+	check.List(t, box.made, []string{"a", "x+y"}, "made")
+
+	box.made = nil
+	box.apply(t, stage("toys", append(wants, box.bead("chain", "mine"))...))
+	check.List(t, box.made, []string{"chain", "robot"}, "made with a change that affects the robot:")
+	check.Equal(t, box.toys["robot"], "current", "the robot:")
+}
+
+// TestRollBack: a stage that fails is rolled back, last change first; earlier stages stay.
+func TestRollBack(t *testing.T) {
+	box := newToybox(t, states{"b": "red"})
+	box.broken = "d"
+	var back []string
+	e := box.engine(
+		stage("first", box.want("block", "a", "blue")),
+		stage("second",
+			box.want("block", "b", "blue"), box.want("block", "c", "blue"), box.want("block", "d", "blue")),
+	)
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.RolledBack {
+			back = append(back, ev.Change.Name)
+		}
+	}
+
+	_, err := e.Apply(t.Context(), box)
+	must.That(t, err != nil, "an apply of a broken toy succeeded")
+	check.Has(t, err.Error(), "cannot make block d: it is broken", "the error")
+	check.Equal(t, box.String(), "a=blue b=red", "after the roll-back:")
+	check.List(t, back, []string{"c", "b"}, "rolled back")
+}
+
+// TestRefuse: an apply touches nothing if it cannot make all changes.
+func TestRefuse(t *testing.T) {
+	box := newToybox(t, nil)
+	impossible := box.want("block", "b", "")
+	impossible.To = func(converge.State) (converge.State, error) { return "", errNoPaint }
+	_, err := box.engine(stage("toys", box.want("block", "a", "blue"), impossible)).Apply(t.Context(), box)
+	must.That(t, err != nil, "an apply that cannot make a change succeeded")
+	check.Has(t, err.Error(), "no paint", "the error")
+	check.List(t, box.made, nil, "a refused apply made")
+}
+
+// TestUndo: undo restores the oldest state of each thing, the last touched first, and then holds
+// unattended applies.
+func TestUndo(t *testing.T) {
+	box := newToybox(t, states{"a": "red"})
+	box.apply(t, stage("toys", box.want("block", "a", "blue"), box.want("car", "x", "fast")))
+	blue := stage("toys", box.want("block", "a", "green"), box.want("car", "x", "slow"))
+	box.apply(t, blue)
+	must.That(t, box.String() == "a=green x=slow", "two applies ended in %s", box)
+
+	box.made = nil
+	box.undo(t)
+	check.Equal(t, box.String(), "a=red", "after an undo:")
+	check.List(t, box.made, []string{"x", "a"}, "undone")
+
+	boot := box.engine(blue)
+	boot.Unattended = true
+	held := must.Get(boot.Apply(t.Context(), box))(t)
+	check.That(t, held.Held != "", "an undo does not hold unattended applies")
+	check.Equal(t, box.String(), "a=red", "after an unattended apply:")
+}
+
+// TestShrunkSpec: an apply restores a thing that its section no longer asks for.
+func TestShrunkSpec(t *testing.T) {
+	box := newToybox(t, states{"a": "red"})
+	box.apply(t, stage("toys", box.want("block", "a", "blue"), box.want("block", "b", "blue")))
+	box.apply(t, stage("toys", box.want("block", "b", "blue")))
+	check.Equal(t, box.String(), "a=red b=blue", "after an apply without a:")
+}
+
+// TestForeignEdit: undo takes gpuadm's part out of what another process has changed since. Where
+// it cannot tell the parts apart, it touches nothing, unless the operator leaves that thing.
+func TestForeignEdit(t *testing.T) {
+	box := newToybox(t, states{"chain": "before", "robot": "current"})
+	toys := stage("toys",
+		box.want("block", "a", "blue"), box.bead("chain", "mine"), box.want("robot", "robot", ""))
+	box.apply(t, toys)
+	box.made = nil
+	box.toys["chain"] = "before,mine,after"
+	box.toys["a"] = "striped"
+
+	_, err := box.engine().Undo(t.Context(), box, "all", nil)
+	must.That(t, err != nil, "undo lost the edit of another process")
+	check.Has(t, err.Error(), "cannot undo block a: it was changed outside gpuadm", "the error")
+	check.List(t, box.made, nil, "a refused undo made")
+
+	result := must.Get(box.engine().Undo(t.Context(), box, "all", []string{"a"}))(t)
+	want := "a=striped chain=before,after robot=current"
+	check.Equal(t, box.String(), want, "after an undo that leaves a:")
+	check.Equal(t, len(result.Left), 1, "things left:")
+}
+
+// TestResume: whenever the power is cut, the next apply ends in the state of an uninterrupted one,
+// and undo then ends in the first state.
+func TestResume(t *testing.T) {
+	first := states{"a": "red", "chain": "before", "robot": "current"}
+	toysOf := func(box *toybox) converge.Stage {
+		return stage("toys",
+			box.want("block", "a", "blue"), box.want("car", "x", "fast"), box.want("car", "y", "fast"),
+			box.bead("chain", "mine"), box.want("robot", "robot", ""))
+	}
+	whole := newToybox(t, first)
+	whole.apply(t, toysOf(whole))
+
+	for cut := range whole.Touches() {
+		box := newToybox(t, first)
+		box.CutAt(cut)
+		_, err := box.engine(toysOf(box)).Apply(t.Context(), box)
+		must.That(t, err != nil, "the power was not cut at touch %d", cut)
+
+		box.Reboot()
+		box.apply(t, toysOf(box))
+		check.Equal(t, box.String(), whole.String(), "cut at touch %d, then applied:", cut)
+		box.undo(t)
+		want := "a=red chain=before robot=current"
+		check.Equal(t, box.String(), want, "cut at touch %d, applied and undone:", cut)
+	}
+}
+
+// TestCompaction: a journal does not grow without end, and undo still knows the first state.
+func TestCompaction(t *testing.T) {
+	box := newToybox(t, states{"a": "red"})
+	most := 0
+	for range 150 {
+		for _, colour := range []converge.State{"blue", "green"} {
+			box.apply(t, stage("toys", box.want("block", "a", colour)))
+		}
+		most = max(most, len(converge.ReadJournal(box).Records))
+	}
+	check.That(t, most < 300, "the journal of 300 runs has %d records", most)
+
+	runs := converge.ReadJournal(box).Runs()
+	inOrder := slices.IsSortedFunc(runs, func(a, b converge.Run) int { return a.Time.Compare(b.Time) })
+	check.That(t, inOrder, "the runs are not in order")
+	box.undo(t)
+	check.Equal(t, box.String(), "a=red", "after undoing all runs:")
+}

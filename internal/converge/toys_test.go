@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// A toybox is the machine of these tests: toys in a map, and a disk for the journal.
+type toybox struct {
+	*simhost.Node
+	toys   map[string]converge.State
+	broken string   // this toy cannot be made
+	made   []string // what Make and MakeAll were called for, in their order
+}
+
+// newToybox is a machine on which an operator has left some toys.
+func newToybox(t *testing.T, toys map[string]converge.State) *toybox {
+	t.Helper()
+	node := must.Get(simhost.New([]byte("-- etc/hostname --\ntoybox\n")))(t)
+	return &toybox{Node: node, toys: maps.Clone(toys)}
+}
+
+// String lists the toys and their states.
+func (b *toybox) String() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(b.toys)) {
+		all = append(all, fmt.Sprintf("%s=%s", name, b.toys[name]))
+	}
+	return strings.Join(all, " ")
+}
+
+// set gives a toy a state; "" removes it.
+func (b *toybox) set(name string, state converge.State) error {
+	switch {
+	case b.Off():
+		return simhost.ErrPower
+	case name == b.broken:
+		return errors.New("it is broken")
+	case state == "":
+		delete(b.toys, name)
+	default:
+		b.toys[name] = state
+	}
+	return nil
+}
+
+// A block is the plainest kind: a value in the map.
+type block struct {
+	box  *toybox
+	name string
+}
+
+func (k block) Ref() converge.Ref { return converge.Ref{Kind: "block", Name: k.name} }
+
+func (k block) Look(context.Context, host.View) (converge.State, error) {
+	if k.box.Off() {
+		return "", simhost.ErrPower
+	}
+	return k.box.toys[k.name], nil
+}
+
+func (k block) Make(_ context.Context, _ host.Host, state converge.State) error {
+	k.box.made = append(k.box.made, k.name)
+	return k.box.set(k.name, state)
+}
+
+// A car is a Batch: all cars are made at once.
+type car struct{ block }
+
+func (k car) Ref() converge.Ref { return converge.Ref{Kind: "car", Name: k.name} }
+
+func (k car) MakeAll(_ context.Context, _ host.Host, changes []converge.Change) error {
+	var names []string
+	for _, c := range changes {
+		names = append(names, c.Name)
+		if err := k.box.set(c.Name, c.After); err != nil {
+			return err
+		}
+	}
+	k.box.made = append(k.box.made, strings.Join(names, "+"))
+	return nil
+}
+
+// A chain is a Merger: its state is a list of beads, to which others add theirs. The robot reads
+// it.
+type chain struct{ block }
+
+func (k chain) Ref() converge.Ref { return converge.Ref{Kind: "chain", Name: k.name} }
+
+func (k chain) Make(ctx context.Context, h host.Host, state converge.State) error {
+	if err := k.block.Make(ctx, h, state); err != nil {
+		return err
+	}
+	return k.box.set("robot", "outdated")
+}
+
+func (k chain) TakeOut(
+	_ host.View, found, before, after converge.State,
+) (rest converge.State, left []string, err error) {
+	isMine := func(bead string) bool {
+		return slices.Contains(beads(after), bead) && !slices.Contains(beads(before), bead)
+	}
+	others := slices.DeleteFunc(beads(found), isMine)
+	return converge.State(strings.Join(others, ",")), nil, nil
+}
+
+func beads(state converge.State) []string {
+	if state == "" {
+		return nil
+	}
+	return strings.Split(string(state), ",")
+}
+
+// A robot is a Follower: it has to read a chain again that has changed.
+type robot struct{ block }
+
+func (k robot) Ref() converge.Ref { return converge.Ref{Kind: "robot", Name: k.name} }
+
+func (k robot) Affected(found converge.State, by converge.Change) converge.State {
+	if by.Kind == "chain" {
+		return "outdated"
+	}
+	return found
+}
+
+func (k robot) Current(converge.State) converge.State { return "current" }
+
+// kind builds a thing again from the journal.
+func (b *toybox) kind(ref converge.Ref) (converge.Thing, error) {
+	toy := block{b, ref.Name}
+	switch ref.Kind {
+	case "block":
+		return toy, nil
+	case "car":
+		return car{toy}, nil
+	case "chain":
+		return chain{toy}, nil
+	case "robot":
+		return robot{toy}, nil
+	}
+	return nil, errors.New("no such toy")
+}
+
+// want is a toy of a kind in a state.
+func (b *toybox) want(kind, name string, state converge.State) converge.Want {
+	thing, _ := b.kind(converge.Ref{Kind: kind, Name: name})
+	follower, ok := thing.(converge.Follower)
+	if ok {
+		return converge.Following(follower, "")
+	}
+	to := func(converge.State) (converge.State, error) { return state, nil }
+	return converge.Want{Thing: thing, To: to}
+}
+
+// bead wants a bead on a chain, behind those of others.
+func (b *toybox) bead(name, bead string) converge.Want {
+	w := b.want("chain", name, "")
+	w.To = func(found converge.State) (converge.State, error) {
+		all := append(beads(found), bead)
+		return converge.State(strings.Join(all, ",")), nil
+	}
+	return w
+}
+
+// stage is a stage with some wants.
+func stage(name string, wants ...converge.Want) converge.Stage {
+	return converge.Stage{
+		Name:  name,
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+	}
+}
+
+// engine is an engine that makes some stages, whose sections are in the spec.
+func (b *toybox) engine(stages ...converge.Stage) *converge.Engine {
+	e := &converge.Engine{Stages: stages, ThingOf: b.kind, Version: "test"}
+	for _, st := range stages {
+		e.Spec.Sections = append(e.Spec.Sections, st.Name)
+	}
+	return e
+}
+
+// apply applies, and ends the test if that fails.
+func (b *toybox) apply(t *testing.T, stages ...converge.Stage) converge.Result {
+	t.Helper()
+	return must.Get(b.engine(stages...).Apply(t.Context(), b))(t)
+}
+
+// undo undoes all runs.
+func (b *toybox) undo(t *testing.T) converge.Result {
+	t.Helper()
+	return must.Get(b.engine().Undo(t.Context(), b, "all", nil))(t)
+}
+
+// errNoPaint is why a toy cannot be made.
+var errNoPaint = errors.New("no paint")
+
+// A careless block says that it was made, and was not.
+type careless struct{ block }
+
+func (careless) Make(context.Context, host.Host, converge.State) error { return nil }
