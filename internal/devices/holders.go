@@ -10,15 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel
-// modules from going.
+// A Holder is a process that has a device node of NVIDIA's open, and so keeps the kernel modules
+// loaded.
 type Holder struct {
 	PID       int
 	Command   string   // its name, as ps -o comm shows it
@@ -31,8 +30,9 @@ type Holder struct {
 
 // An OpenDevice is a device of NVIDIA's that a process has open.
 type OpenDevice struct {
-	Driver       string // its name in /proc/devices; several may have one number
-	Major, Minor uint32
+	Driver string // its name in /proc/devices; several may have one number
+	Major  uint32
+	Minor  uint32
 }
 
 // String names the holder and what it has open.
@@ -56,16 +56,21 @@ func (h Holder) Who() string {
 	if h.Container != "" {
 		s += ", container " + h.Container + ","
 	}
+
 	return s
 }
 
-// Daemon says whether it is one of the driver's own, which only serve others and are stopped and
+// Daemon reports whether it is one of the driver's own, which only serve others and are stopped and
 // started with the module.
 func (h Holder) Daemon() bool { return slices.Contains(Daemons(), h.Unit) }
 
 // Daemons are the driver's own daemons, in the order to stop them in.
 func Daemons() []string {
-	return []string{"nvidia-dcgm.service", "dcgm.service", "nvidia-imex.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service"}
+	return []string{
+		"nvidia-dcgm.service", "dcgm.service",
+		"nvidia-imex.service", "nvidia-fabricmanager.service",
+		"nvidia-persistenced.service",
+	}
 }
 
 // Holders lists the processes that hold a GPU, with the pod or service each belongs to.
@@ -77,16 +82,17 @@ func Holders(ctx context.Context, v host.View) ([]Holder, error) {
 	if err != nil || len(majors) == 0 {
 		return nil, err
 	}
-	own := strconv.Itoa(os.Getpid()) // gpuadm asks the driver itself
-	pids, err := v.ReadDir("/proc")
+	names, err := v.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
+
 	var found []Holder
 	pods := podNames(v)
-	for _, name := range pids {
+	self := os.Getpid() // gpuadm asks the driver itself
+	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || name == own {
+		if err != nil || pid == self {
 			continue
 		}
 		files, devices, err := gpuFiles(v, pid, majors)
@@ -96,13 +102,47 @@ func Holders(ctx context.Context, v host.View) ([]Holder, error) {
 		if len(files) == 0 {
 			continue
 		}
-		comm, _ := v.ReadFile(path.Join("/proc", name, "comm")) // gone with its process
-		h := Holder{PID: pid, Command: strings.TrimSpace(string(comm)), Files: files, Devices: devices}
-		group, _ := v.ReadFile(path.Join("/proc", name, "cgroup"))
-		h.belong(string(group), pods)
+
+		command, _ := v.ReadFile(path.Join("/proc", name, "comm")) // gone with its process
+		cgroup, _ := v.ReadFile(path.Join("/proc", name, "cgroup"))
+		h := Holder{
+			PID:     pid,
+			Command: strings.TrimSpace(string(command)),
+			Files:   files,
+			Devices: devices,
+		}
+		h.readCgroup(string(cgroup), pods)
 		found = append(found, h)
 	}
+
 	return found, ctx.Err()
+}
+
+// gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they
+// are: in a mount namespace of its own any user may call any file /dev/nvidia0.
+func gpuFiles(v host.View, pid int, majors map[uint32]string) ([]string, []OpenDevice, error) {
+	all, err := v.OpenDevices(pid)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var files []string
+	var devices []OpenDevice
+	for _, d := range all {
+		driver, ok := majors[d.Major]
+		if !ok {
+			continue
+		}
+		name := d.Name
+		isPlain := strings.HasPrefix(name, "/dev/nvidia") && path.Clean(name) == name && len(name) <= 64
+		if !isPlain {
+			name = fmt.Sprintf("device %d:%d of %s", d.Major, d.Minor, driver)
+		}
+		files = append(files, name)
+		devices = append(devices, OpenDevice{driver, d.Major, d.Minor})
+	}
+
+	return trouble.Few(files, 4), devices, nil
 }
 
 var (
@@ -114,13 +154,14 @@ var (
 	serviceGroup   = pattern.Of(`/([^/]+\.service)(?:/|$)`)
 )
 
-// belong fills in what a process's cgroups say: proc(5), /proc/PID/cgroup.
-func (h *Holder) belong(cgroup string, pods map[string]string) {
+// readCgroup fills in what a process's cgroups say: proc(5), /proc/PID/cgroup.
+func (h *Holder) readCgroup(cgroup string, pods map[string]string) {
 	for line := range strings.Lines(cgroup) {
 		line = strings.TrimSpace(line)
 		if m := podGroup().FindStringSubmatch(line); m != nil && h.Pod == "" {
 			uid := strings.ReplaceAll(m[1], "_", "-")
-			if h.Pod = pods[uid]; h.Pod == "" {
+			h.Pod = pods[uid]
+			if h.Pod == "" {
 				h.Pod = "uid " + uid
 			}
 		}
@@ -135,114 +176,34 @@ func (h *Holder) belong(cgroup string, pods map[string]string) {
 
 // podNames returns pods by uid: kubelet names their log folders NAMESPACE_NAME_UID.
 func podNames(v host.View) map[string]string {
-	names, _ := v.ReadDir("/var/log/pods") // there is no kubelet
+	folders, _ := v.ReadDir("/var/log/pods") // missing where there is no kubelet
 	pods := map[string]string{}
-	for _, n := range names {
-		if parts := strings.Split(n, "_"); len(parts) == 3 {
+	for _, folder := range folders {
+		parts := strings.Split(folder, "_")
+		if len(parts) == 3 {
 			pods[parts[2]] = parts[0] + "/" + parts[1]
 		}
 	}
+
 	return pods
 }
-
-// capsDriver is the name of the driver of the devices below /dev/nvidia-caps:
-// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
-const capsDriver = "nvidia-caps"
 
 // gpuMajor is the major number of /dev/nvidiaN, of /dev/nvidiactl and of /dev/nvidia-modeset:
 // NV_MAJOR_DEVICE_NUMBER in https://github.com/NVIDIA/open-gpu-kernel-modules, and
 // Documentation/admin-guide/devices.txt of the kernel.
 const gpuMajor = 195
 
-// HasGPU says whether the holder has the device /dev/nvidiaN of a GPU open, by its minor number.
+// HasGPU reports whether the holder has the device /dev/nvidiaN of a GPU open, by its minor number.
 func (h Holder) HasGPU(minor int) bool {
-	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool { return d.Major == gpuMajor && d.Minor == uint32(minor) })
+	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {
+		return d.Major == gpuMajor && d.Minor == uint32(minor)
+	})
 }
 
-// HasCapability says whether the holder has one of the devices below /dev/nvidia-caps open, by
+// HasCapability reports whether the holder has one of the devices below /dev/nvidia-caps open, by
 // their minor numbers.
 func (h Holder) HasCapability(minors []int) bool {
 	return slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {
 		return d.Driver == capsDriver && slices.Contains(minors, int(d.Minor))
 	})
-}
-
-// Capabilities are the minor numbers of the devices that give access to a GPU instance and to
-// compute instances in it. None where the driver does not say them. Source: as of capsDriver, and
-// /proc/driver/nvidia/capabilities in https://github.com/NVIDIA/nvidia-container-toolkit
-// (internal/nvcaps).
-func Capabilities(v host.View, gpuMinor, instance int, compute []int) (minors []int) {
-	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", CapabilitiesFolder, gpuMinor, instance)
-	of := []string{folder}
-	for _, id := range compute {
-		of = append(of, path.Join(folder, "ci"+strconv.Itoa(id)))
-	}
-	for _, instance := range of {
-		if minor, err := strconv.Atoi(AccessOf(v, instance)["DeviceFileMinor"]); err == nil {
-			minors = append(minors, minor)
-		}
-	}
-	return minors
-}
-
-// How long a process has to end, and how often it is looked at.
-const (
-	endWithin = 30 * time.Second
-	endPause  = 50 * time.Millisecond
-)
-
-// EndHolders asks processes to end and waits until they have no device of NVIDIA's open. A process
-// that is not among the holders that can be seen is not asked: its number may be one of another PID
-// namespace.
-func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
-	if len(holders) == 0 {
-		return nil
-	}
-	majors, err := Majors(h)
-	if err != nil {
-		return err
-	}
-	open := func(p Holder) (bool, error) {
-		files, _, err := gpuFiles(h, p.PID, majors)
-		return len(files) > 0, err
-	}
-	began := h.Now()
-	for _, p := range holders {
-		is, err := open(p)
-		switch {
-		case err != nil:
-			return err
-		case !is && len(p.Devices) == 0:
-			return &trouble.Error{
-				What: fmt.Sprintf("cannot end %s: no process with this number has a GPU open here", p.Who()),
-				Try:  []string{"run gpuadm in the host's PID namespace (hostPID in a pod), or end the process by hand"},
-			}
-		case !is:
-			continue // it has ended
-		}
-		if err := h.Terminate(p.PID); err != nil {
-			return err
-		}
-	}
-	for _, p := range holders {
-		for {
-			is, err := open(p)
-			if err != nil {
-				return err
-			}
-			if !is {
-				break
-			}
-			if h.Now().Sub(began) >= endWithin {
-				return &trouble.Error{
-					What: fmt.Sprintf("cannot end %s: it still has the GPU open, %s after SIGTERM", p.Who(), endWithin),
-					Try:  []string{fmt.Sprintf("kill -KILL %d, if what it does may be lost, then run the same command again", p.PID)},
-				}
-			}
-			if err := host.Pause(ctx, endPause); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -5,6 +5,7 @@
 package devices
 
 import (
+	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -19,21 +20,24 @@ import (
 // modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
 // https://github.com/NVIDIA/nvidia-container-toolkit.
 func Majors(v host.View) (map[uint32]string, error) {
-	b, err := v.ReadFile("/proc/devices")
+	data, err := v.ReadFile("/proc/devices")
 	if host.NotExist(err) {
 		return nil, nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, err
 	}
-	characters, _, _ := strings.Cut(string(b), "Block devices:")
+
 	majors := map[uint32]string{}
-	for line := range strings.Lines(characters) {
+	characterDevices, _, _ := strings.Cut(string(data), "Block devices:")
+	for line := range strings.Lines(characterDevices) {
 		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 		major, err := strconv.ParseUint(number, 10, 32)
 		if err == nil && strings.HasPrefix(name, "nvidia") {
 			majors[uint32(major)] = name
 		}
 	}
+
 	return majors, nil
 }
 
@@ -44,25 +48,55 @@ const NodeTool = "/usr/bin/nvidia-modprobe"
 // CapabilitiesFolder has a folder for each GPU, in which the loaded module shows the instances.
 const CapabilitiesFolder = "/proc/driver/nvidia/capabilities"
 
-// Below are the paths of what lies in a folder and begins so; none where the folder is not there.
-func Below(v host.View, folder, prefix string) (in []string) {
+// capsDriver is the name of the driver of the devices below /dev/nvidia-caps:
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
+const capsDriver = "nvidia-caps"
+
+// Capabilities are the minor numbers of the devices that give access to a GPU instance and to
+// compute instances in it; none if the driver does not list them. Source: as of capsDriver, and
+// /proc/driver/nvidia/capabilities in https://github.com/NVIDIA/nvidia-container-toolkit
+// (internal/nvcaps).
+func Capabilities(v host.View, gpuMinor, instance int, compute []int) []int {
+	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", CapabilitiesFolder, gpuMinor, instance)
+	folders := []string{folder}
+	for _, id := range compute {
+		folders = append(folders, path.Join(folder, "ci"+strconv.Itoa(id)))
+	}
+
+	var minors []int
+	for _, f := range folders {
+		minor, err := strconv.Atoi(AccessOf(v, f)["DeviceFileMinor"])
+		if err == nil {
+			minors = append(minors, minor)
+		}
+	}
+
+	return minors
+}
+
+// Below are the paths of a folder's entries that begin with the prefix; none if the folder does not
+// exist.
+func Below(v host.View, folder, prefix string) []string {
+	var entries []string
 	names, _ := v.ReadDir(folder)
 	for _, name := range names {
 		if strings.HasPrefix(name, prefix) {
-			in = append(in, path.Join(folder, name))
+			entries = append(entries, path.Join(folder, name))
 		}
 	}
-	return in
+
+	return entries
 }
 
-// AccessOf is what the driver says of the device that gives access to an instance, by the driver's
-// names; empty where it says nothing.
+// AccessOf is what the driver says about the device that gives access to an instance, by the
+// driver's names; empty if it says nothing.
 func AccessOf(v host.View, instance string) map[string]string {
 	says := map[string]string{}
-	data, _ := v.ReadFile(instance + "/access") // need not be there
+	data, _ := v.ReadFile(instance + "/access") // it may be missing
 	for line := range strings.Lines(string(data)) {
 		key, value, _ := strings.Cut(line, ":")
 		says[key] = strings.TrimSpace(value)
 	}
+
 	return says
 }

@@ -89,7 +89,7 @@ func TestHolderGroups(t *testing.T) {
 		"0::/podman.slice\n": {},
 	} {
 		var h Holder
-		h.belong(group, pods)
+		h.readCgroup(group, pods)
 		check.That(t, h.Pod == want.Pod && h.Unit == want.Unit && h.Container == want.Container, "%s: %+v", group, h)
 	}
 	check.That(t, (Holder{Unit: "nvidia-persistenced.service"}).Daemon() && !(Holder{Unit: "x.service"}).Daemon(), "daemons are not told from others")
