@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi holds two kinds that containers get GPUs by: the CDI spec that NVIDIA's toolkit
-// writes (cdi.go; spec.go reads it), and the links to device nodes that systemd needs (links.go).
+// Package cdi holds two kinds through which containers get GPUs: the CDI spec that NVIDIA's toolkit
+// writes (cdi.go; spec.go reads it, other.go reads the other specs), and the links to device nodes
+// that systemd needs (links.go).
 package cdi
 
 import (
@@ -74,37 +75,41 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, Unit)
 	if u.Load == "not-found" || u.Load == "masked" {
 		return cdiNone, nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
 	d, err := v.Driver(ctx)
 	if errors.As(err, new(*host.NoDriver)) {
 		return "", host.Later{Until: "once the driver answers"}
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
 	want := cdiDevices(d)
 	if len(want) == 0 {
 		return cdiNone, nil
 	}
+
 	name := Output(v)
-	problem, err := "it is being written", error(nil)
+	problem := "it is being written"
 	if u.Active != "activating" { // else it may have asked the driver before the partitions changed
 		problem, err = cdiProblem(v, name, d, want)
 	}
 	if err != nil || problem == "" {
 		return cdiCurrent, err
 	}
-	if waits, err := cdiWaits(ctx, v, u); err != nil || waits {
+	if waits, err := waitsForTarget(ctx, v, u); err != nil || waits {
 		return "", host.Later{Until: "once multi-user.target is reached: " + Unit + " is ordered after it"}
 	}
+
 	return converge.State(cdiOutdated + ": " + name + ": " + problem), nil
 }
 
-// cdiWaits says whether systemd would not start the service now. In 1.19.0 the service is ordered
-// after multi-user.target, which waits for kubelet, which waits for gpuadm: at boot systemd starts
-// it later, after gpuadm has made the partitions.
-func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
+// waitsForTarget reports whether systemd would not start the service now. In 1.19.0 the service is
+// ordered after multi-user.target, which waits for kubelet, which waits for gpuadm: at boot systemd
+// starts it later, after gpuadm has made the partitions.
+func waitsForTarget(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 	const target = "multi-user.target"
 	for _, file := range u.Files {
 		text, err := v.ReadFile(file)
@@ -112,14 +117,14 @@ func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 			return false, err
 		}
 		for line := range strings.Lines(string(text)) {
-			after, is := strings.CutPrefix(strings.TrimSpace(line), "After=")
-			if !is || !strings.Contains(" "+after+" ", " "+target+" ") {
-				continue
+			units, isAfter := strings.CutPrefix(strings.TrimSpace(line), "After=")
+			if isAfter && strings.Contains(" "+units+" ", " "+target+" ") {
+				t, err := v.Unit(ctx, target)
+				return t.Active != "active", err
 			}
-			t, err := v.Unit(ctx, target)
-			return t.Active != "active", err
 		}
 	}
+
 	return false, nil
 }
 
@@ -129,12 +134,15 @@ func Output(v host.View) string {
 	if err != nil {
 		return cdiDefault // the unit does not need the file either
 	}
+
 	name := cdiDefault
 	for line := range strings.Lines(string(env)) {
-		if key, value, _ := strings.Cut(strings.TrimSpace(line), "="); key == cdiOutput {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if key == cdiOutput {
 			name = strings.Trim(value, `"'`)
 		}
 	}
+
 	return name
 }
 
@@ -142,19 +150,28 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != cdiCurrent {
 		return nil
 	}
-	err := h.SetUnit(ctx, Unit, host.UnitChange{Job: "restart"})
+
+	failed := h.SetUnit(ctx, Unit, host.UnitChange{Job: "restart"})
 	what := ""
-	if err != nil {
-		what = err.Error()
-	} else if is, err := c.Look(ctx, h); err != nil || is == to {
-		return err
+	if failed != nil {
+		what = failed.Error()
 	} else {
-		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", Unit, is)
+		state, err := c.Look(ctx, h)
+		if err != nil || state == to {
+			return err
+		}
+		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", Unit, state)
 	}
-	return &trouble.Error{What: what, Because: things.LastLines(ctx, h, Unit), Err: err, Try: []string{
-		"systemctl status " + Unit + ", which says whether one of its conditions does not hold",
-		"cdi = false in [runtime], if containers get the GPUs without CDI here",
-	}}
+
+	return &trouble.Error{
+		What:    what,
+		Because: things.LastLines(ctx, h, Unit),
+		Try: []string{
+			"systemctl status " + Unit + ", which says whether one of its conditions does not hold",
+			"cdi = false in [runtime], if containers get the GPUs without CDI here",
+		},
+		Err: failed,
+	}
 }
 
 // Affected returns found: in the stage that changes partitions duringMIG runs the service.

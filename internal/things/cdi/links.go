@@ -44,7 +44,8 @@ type capNodes struct{ deviceLinks }
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes
 // partitions.
 func PartitionNodes() converge.Want {
-	return converge.Following(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
+	nodes := NewDeviceLinks(capsFolder).(converge.Follower)
+	return converge.Following(nodes, "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.
@@ -63,22 +64,15 @@ func (capNodes) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat(devices.NodeTool); err != nil {
 		return cdiNone, nil
 	}
-	return linkState(capNames(v)), nil
+	return linkState(missingNames(v)), nil
 }
 
-func linkState(without []string) converge.State {
-	if len(without) > 0 {
-		return converge.State("missing " + strings.Join(without, " "))
+// linkState is the state with these nodes missing.
+func linkState(missing []string) converge.State {
+	if len(missing) > 0 {
+		return converge.State("missing " + strings.Join(missing, " "))
 	}
 	return "linked"
-}
-
-// capNames are the names of the missing nodes of partitions.
-func capNames(v host.View) (names []string) {
-	for _, c := range missingCaps(v) {
-		names = append(names, path.Base(c.node))
-	}
-	return names
 }
 
 func (deviceLinks) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: charFolder} }
@@ -91,22 +85,27 @@ func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) 
 	if err != nil {
 		return "", err
 	}
-	without := capNames(v)
-	if len(nodes)+len(without) == 0 {
+	missing := missingNames(v)
+	if len(nodes)+len(missing) == 0 {
 		return cdiNone, nil
 	}
+
 	for _, link := range slices.Sorted(maps.Keys(nodes)) {
-		if to, err := v.Resolve(link); err != nil || to != nodes[link] {
-			without = append(without, path.Base(nodes[link]))
+		node := nodes[link]
+		target, err := v.Resolve(link)
+		if err != nil || target != node {
+			missing = append(missing, path.Base(node))
 		}
 	}
-	return linkState(without), nil
+
+	return linkState(missing), nil
 }
 
 func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != "linked" {
 		return nil
 	}
+
 	for _, c := range missingCaps(h) {
 		if _, err := h.Do(ctx, path.Base(devices.NodeTool), "-f", c.access); err != nil {
 			return fmt.Errorf("cannot make the device nodes of partitions: %w", err)
@@ -121,15 +120,31 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 			return err
 		}
 	}
+
 	for _, link := range slices.Sorted(maps.Keys(nodes)) {
-		if at, err := h.Resolve(link); err == nil && at == nodes[link] {
+		node := nodes[link]
+		target, err := h.Resolve(link)
+		if err == nil && target == node {
 			continue
 		}
-		if err := h.Symlink(link, strings.Replace(nodes[link], "/dev", "..", 1)); err != nil {
+		relative := strings.Replace(node, "/dev", "..", 1)
+		if err := h.Symlink(link, relative); err != nil {
 			return err
 		}
 	}
+
 	return nil
+}
+
+// Affected returns found: in the stage that changes partitions duringMIG makes the nodes.
+func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
+
+// Current says that missing nodes and links must be made.
+func (deviceLinks) Current(found converge.State) converge.State {
+	if strings.HasPrefix(string(found), "missing") {
+		return "linked"
+	}
+	return found
 }
 
 // charNodes are the existing device nodes, by the path of their link. A node's numbers follow from
@@ -138,17 +153,19 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195
 // is NVIDIA's in Documentation/admin-guide/devices.txt of the kernel.
 func charNodes(v host.View) (map[string]string, error) {
-	numbers, err := devices.Majors(v)
+	names, err := devices.Majors(v)
 	if err != nil {
 		return nil, err
 	}
-	majors := map[string]string{}
-	for number, name := range numbers {
+	majors := map[string]string{} // by the driver's name
+	for number, name := range names {
 		majors[name] = strconv.FormatUint(uint64(number), 10)
 	}
+
 	nodes := map[string]string{}
 	add := func(node, major string, minor int) {
-		if info, err := v.Stat(node); err == nil && info.Mode&fs.ModeCharDevice != 0 && major != "" {
+		info, err := v.Stat(node)
+		if err == nil && info.Mode&fs.ModeCharDevice != 0 && major != "" {
 			nodes[fmt.Sprintf("%s/%s:%d", charFolder, major, minor)] = node
 		}
 	}
@@ -156,22 +173,25 @@ func charNodes(v host.View) (map[string]string, error) {
 	add("/dev/nvidia-modeset", "195", 254)
 	add("/dev/nvidia-uvm", majors["nvidia-uvm"], 0)
 	add("/dev/nvidia-uvm-tools", majors["nvidia-uvm"], 1)
+
 	for _, numbered := range []struct{ folder, prefix, major string }{
 		{"/dev", "nvidia", "195"},
 		{capsFolder, "nvidia-cap", majors["nvidia-caps"]},
 		{"/dev/nvidia-caps-imex-channels", "channel", majors["nvidia-caps-imex-channels"]},
 	} {
-		names, err := v.ReadDir(numbered.folder)
+		entries, err := v.ReadDir(numbered.folder)
 		if err != nil && !host.NotExist(err) {
 			return nil, err
 		}
-		for _, name := range names {
+		for _, name := range entries {
 			digits, is := strings.CutPrefix(name, numbered.prefix)
-			if minor, err := strconv.Atoi(digits); is && err == nil && minor >= 0 {
+			minor, err := strconv.Atoi(digits)
+			if is && err == nil && minor >= 0 {
 				add(path.Join(numbered.folder, name), numbered.major, minor)
 			}
 		}
 	}
+
 	return nodes, nil
 }
 
@@ -186,34 +206,46 @@ type capsNode struct{ node, access string }
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 // (nvidia-modprobe -f); https://github.com/NVIDIA/nvidia-modprobe,
 // modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
-func missingCaps(v host.View) (list []capsNode) {
+func missingCaps(v host.View) []capsNode {
 	if _, err := v.Stat(devices.NodeTool); err != nil {
 		return nil
 	}
-	for _, gpu := range devices.Below(v, devices.CapabilitiesFolder, "gpu") {
-		for _, gi := range devices.Below(v, gpu+"/mig", "gi") {
-			for _, of := range append([]string{gi}, devices.Below(v, gi, "ci")...) {
-				says := devices.AccessOf(v, of)
-				if says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
-					continue
-				}
-				node := capsFolder + "/nvidia-cap" + says["DeviceFileMinor"]
-				if _, err := v.Stat(node); host.NotExist(err) {
-					list = append(list, capsNode{node, of + "/access"})
-				}
-			}
+
+	var list []capsNode
+	for _, instance := range instanceFolders(v) {
+		access := devices.AccessOf(v, instance)
+		minor := access["DeviceFileMinor"]
+		if minor == "" || access["DeviceFileModify"] != "1" {
+			continue
+		}
+		node := capsFolder + "/nvidia-cap" + minor
+		if _, err := v.Stat(node); host.NotExist(err) {
+			list = append(list, capsNode{node, instance + "/access"})
 		}
 	}
+
 	return list
 }
 
-// Affected returns found: in the stage that changes partitions duringMIG makes the nodes.
-func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
-
-// Current says that missing nodes and links must be made.
-func (deviceLinks) Current(found converge.State) converge.State {
-	if strings.HasPrefix(string(found), "missing") {
-		return "linked"
+// instanceFolders are the driver's folders about GPU instances and compute instances.
+func instanceFolders(v host.View) []string {
+	var folders []string
+	for _, gpu := range devices.Below(v, devices.CapabilitiesFolder, "gpu") {
+		for _, instance := range devices.Below(v, gpu+"/mig", "gi") {
+			folders = append(folders, instance)
+			folders = append(folders, devices.Below(v, instance, "ci")...)
+		}
 	}
-	return found
+
+	return folders
+}
+
+// missingNames are the names of the missing nodes of partitions.
+func missingNames(v host.View) []string {
+	var names []string
+	for _, c := range missingCaps(v) {
+		names = append(names, path.Base(c.node))
+	}
+
+	return names
 }
