@@ -18,6 +18,7 @@ func cdiWants(s spec.Spec) []converge.Want {
 	if !s.Has("runtime") || !s.Runtime.CDI {
 		return nil
 	}
+
 	wants := []converge.Want{
 		ifInstalled(things.Enabled(cdi.Unit, "writes the CDI spec at each boot")),
 		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit changes")),
@@ -34,7 +35,8 @@ func cdiWants(s spec.Spec) []converge.Want {
 func ifInstalled(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
-		if enabled, _ := things.UnitWords(found); enabled == "" || enabled == "masked" {
+		enabled, _ := things.UnitWords(found)
+		if enabled == "" || enabled == "masked" {
 			return found, nil
 		}
 		return to(found)
@@ -62,10 +64,12 @@ func cdiNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
+
 	others := cdi.ReadOtherSpecs(v, f.ReadsCDI(v))
 	notes := others.Notes(v)
-	if who := others.Injectors(); len(who) > 0 && s.Runtime.Inject != "cdi" {
-		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(who, " and ")))
+	injectors := others.Injectors()
+	if len(injectors) > 0 && s.Runtime.Inject != "cdi" {
+		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(injectors, " and ")))
 	}
 	if unit := pluginUnit(v); unit != "" && s.Has("sharing") {
 		notes = append(notes, unit+" runs the device plugin on this machine: it reads no ConfigMap, so its own options must say what [sharing] says")

@@ -40,12 +40,12 @@ func TestEditToolkit(t *testing.T) {
 		{"CRI-O", crio, toolkitDefault, strings.Replace(toolkitDefault, `["runc", "crun"]`, `["/usr/libexec/crio/crun", "/usr/bin/runc"]`, 1)},
 		{"CRI-O, no file", crio, "", "[nvidia-container-runtime]\n  runtimes = [\"/usr/libexec/crio/crun\", \"/usr/bin/runc\"]\n"},
 	} {
-		out, err := editConfig([]byte(x.found), keys(x.t))
+		out, err := editConfig([]byte(x.found), keysOf(x.t))
 		if err != nil || string(out) != x.want {
 			t.Errorf("%s: %v\n%s\nwant\n%s", x.name, err, out, x.want)
 			continue
 		}
-		if twice, err := editConfig(out, keys(x.t)); err != nil || string(twice) != string(out) {
+		if twice, err := editConfig(out, keysOf(x.t)); err != nil || string(twice) != string(out) {
 			t.Errorf("%s: a second time: %v\n%s", x.name, err, twice)
 		}
 		theirs := string(out) + "\n[features]\nx = true\n"
@@ -55,7 +55,7 @@ func TestEditToolkit(t *testing.T) {
 		}
 	}
 	for _, broken := range []string{"a = ", "nvidia-container-runtime = 3\n"} {
-		_, err := editConfig([]byte(broken), keys(crio))
+		_, err := editConfig([]byte(broken), keysOf(crio))
 		trouble := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, "cannot edit "+Config) && len(trouble.Try) > 0, "%q: %v", broken, err)
 	}
