@@ -123,7 +123,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h engine.Handler) []byte {
 // checkHandler verifies the handler in what the daemon will see.
 func checkHandler(t testing.TB, tree Tree, d Daemon, h engine.Handler) {
 	t.Helper()
-	c := must.Get(readCRI(tree, d))(t)
+	c := must.Get(readTree(tree, d))(t)
 	containerd := toml.Sub(c.cri, "containerd")
 	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) {
 		_, ok := toml.Sub(containerd, "runtimes")[name]

@@ -35,14 +35,14 @@ type cdiKind int
 
 const (
 	cdiFixed cdiKind = iota // there is no enable_cdi: 1.6 cannot, 2.4 always does
-	cdiOff                  // 1.7: false unless stated
-	cdiOn                   // 2.0 to 2.3: true unless stated
+	cdiOff                  // 1.7: false unless set
+	cdiOn                   // 2.0 to 2.3: true unless set
 )
 
 // criReader is how one version of containerd reads its configuration.
 type criReader struct {
 	daemon string // for messages
-	known  bool
+	known  bool   // the version is known
 	merge  mergeKind
 	max    int64 // the newest version of the format it reads
 	create int64 // the version of a file written for it
@@ -58,132 +58,163 @@ type criReader struct {
 var rootLed = pattern.Of(`^v?2\.3\.[0-6](\D|$)`)
 
 func newReader(d Daemon, files []configFile) criReader {
-	major, minor, ok := engine.ParseVersion(d.Version)
-	r := criReader{daemon: "containerd " + d.Version, known: ok, max: 2, create: 2}
-	switch {
-	case !ok:
+	major, minor, known := engine.ParseVersion(d.Version)
+	if !known {
 		return unknownReader(files)
-	case major < 2:
+	}
+
+	r := criReader{daemon: "containerd " + d.Version, known: true}
+	if major < 2 {
+		r.merge = mergeWhole
+		r.max = 2
+		r.create = 2
 		if major == 1 && minor >= 7 {
 			r.cdi = cdiOff
 		}
 		return r
 	}
-	r.merge, r.max, r.create, r.cdi = migrateThenMerge, 4, 3, cdiFixed
-	if major == 2 && minor < 4 {
+
+	r.merge = migrateThenMerge
+	r.max = 4
+	r.create = 3
+	if engine.IsBefore(d.Version, 2, 3) {
+		r.merge = mergeThenMigrate
+		r.max = 3
+	}
+	if engine.IsBefore(d.Version, 2, 4) {
 		r.cdi = cdiOn
 	}
 	r.rootLeads = rootLed().MatchString(d.Version)
-	if major == 2 && minor < 3 {
-		r.merge, r.max = mergeThenMigrate, 3
-	}
 	return r
 }
 
 // unknownReader is for a daemon of unknown version: it does what is right for each version that the
 // files may have been written for.
 func unknownReader(files []configFile) criReader {
-	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
-	v3, older := false, false
+	hasV2, hasV3 := false, false
 	for _, f := range files {
-		v3, older = v3 || f.plugin(criV3) != nil, older || f.plugin(criV2) != nil
+		hasV2 = hasV2 || f.plugin(criV2) != nil
+		hasV3 = hasV3 || f.plugin(criV3) != nil
 	}
-	if files[0].version >= 3 || v3 && !older {
-		r.merge, r.cdi = migrateThenMerge, cdiOn
+
+	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
+	if files[0].version >= 3 || hasV3 && !hasV2 {
+		r.merge = migrateThenMerge
+		r.cdi = cdiOn
 	}
 	return r
 }
+
+// isV1 says whether the daemon is known to be containerd 1.x.
+func (r criReader) isV1() bool { return r.known && r.merge == mergeWhole }
 
 // mergeAll returns the plugins' tables as the daemon merges and migrates them, the same before
 // migration, and the version by which the daemon reads them.
 func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, version int64) {
 	plugins = map[string]any{}
-	if r.merge != mergeWhole {
-		version = 3
-	}
-	for _, f := range files {
-		if r.merge == mergeWhole || r.merge == mergeThenMigrate && f.version >= 2 {
+	switch r.merge {
+	case mergeWhole:
+		for _, f := range files {
 			if f.version > 0 {
 				version = f.version
 			}
+			maps.Copy(plugins, toml.Sub(f.tree, "plugins"))
 		}
-		from := toml.Sub(f.tree, "plugins")
-		if r.merge == mergeWhole {
-			maps.Copy(plugins, from)
-			continue
+		return plugins, plugins, version
+
+	case mergeThenMigrate:
+		version = 3
+		for _, f := range files {
+			if f.version >= 2 {
+				version = f.version
+			}
+			mergeTables(plugins, toml.CopyTable(toml.Sub(f.tree, "plugins")))
 		}
-		from = toml.CopyTable(from)
-		if r.merge == migrateThenMerge && f.version < 4 {
-			migrateCRI(from)
+		raw = plugins
+		if version < 3 {
+			plugins = toml.CopyTable(raw)
+			migrateCRI(plugins)
 		}
-		mergeTables(plugins, from)
+		return plugins, raw, version
 	}
-	raw = plugins
-	if r.merge == mergeThenMigrate && version < 3 {
-		plugins = toml.CopyTable(raw)
-		migrateCRI(plugins)
+
+	for _, f := range files {
+		tables := toml.CopyTable(toml.Sub(f.tree, "plugins"))
+		if f.version < 4 {
+			migrateCRI(tables)
+		}
+		mergeTables(plugins, tables)
 	}
-	return plugins, raw, version
+	return plugins, plugins, 3
 }
 
 // mergeTables is what mergo does for containerd 2.x within a plugin: tables by key, everything else
 // is replaced.
 func mergeTables(to, from map[string]any) {
-	for key, v := range from {
-		a, inTo := to[key].(map[string]any)
-		b, ok := v.(map[string]any)
-		if inTo && ok {
-			mergeTables(a, b)
+	for key, value := range from {
+		toTable, inTo := to[key].(map[string]any)
+		fromTable, isTable := value.(map[string]any)
+		if inTo && isTable {
+			mergeTables(toTable, fromTable)
 			continue
 		}
-		to[key] = v
+		to[key] = value
 	}
 }
 
 // migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x, for the settings that
 // gpuadm reads: a value that the new name already has stays.
 func migrateCRI(plugins map[string]any) {
-	src, ok := plugins[criV2].(map[string]any)
+	from, ok := plugins[criV2].(map[string]any)
 	if !ok {
 		return
 	}
-	dst := tableIn(plugins, criV3)
-	to := tableIn(dst, "containerd")
-	fill := func(to, from map[string]any) {
-		for key, v := range from {
-			if _, there := to[key]; !there {
-				to[key] = toml.Copy(v)
-			}
-		}
-	}
-	containerd, _ := src["containerd"].(map[string]any)
-	fill(dst, src)
-	fill(to, containerd)
-	runtimes, _ := to["runtimes"].(map[string]any)
-	for _, v := range runtimes {
-		entry, _ := v.(map[string]any)
-		if mode, ok := entry["sandbox_mode"]; ok && entry["sandboxer"] == nil {
+	fromContainerd, _ := from["containerd"].(map[string]any)
+	to := tableIn(plugins, criV3)
+	toContainerd := tableIn(to, "containerd")
+	copyMissing(to, from)
+	copyMissing(toContainerd, fromContainerd)
+
+	runtimes, _ := toContainerd["runtimes"].(map[string]any)
+	for _, value := range runtimes {
+		entry, _ := value.(map[string]any)
+		mode, found := entry["sandbox_mode"]
+		if found && entry["sandboxer"] == nil {
 			entry["sandboxer"] = mode
 			delete(entry, "sandbox_mode")
 		}
 	}
 }
 
-func tableIn(t map[string]any, key string) map[string]any {
-	sub, ok := t[key].(map[string]any)
+// copyMissing copies the values that to does not have.
+func copyMissing(to, from map[string]any) {
+	for key, value := range from {
+		if _, found := to[key]; !found {
+			to[key] = toml.Copy(value)
+		}
+	}
+}
+
+// tableIn returns the table at a key, and makes it if there is none.
+func tableIn(table map[string]any, key string) map[string]any {
+	sub, ok := table[key].(map[string]any)
 	if !ok {
 		sub = map[string]any{}
-		t[key] = sub
+		table[key] = sub
 	}
 	return sub
 }
 
-func isZero(v any) bool {
-	switch v := v.(type) {
+// isZero says whether a value is the zero value of its type.
+func isZero(value any) bool {
+	switch value := value.(type) {
 	case []any:
-		return len(v) == 0
+		return len(value) == 0
 	case map[string]any:
-		return len(v) == 0
+		return len(value) == 0
 	}
-	return v == "" || v == false || v == int64(0) || v == float64(0)
+	return value == "" || value == false || value == int64(0) || value == float64(0)
 }
+
+// isNone says whether a value means the same as none.
+func isNone(value any) bool { return value == nil || isZero(value) || value == "podsandbox" }

@@ -17,66 +17,85 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// rancher wants the handler in the configuration that K3s and RKE2 generate at each start, with a
-// handler for each NVIDIA program that they find. gpuadm takes the first that suffices: nothing; a
-// restart of their unit; a drop-in, if the generated file imports a folder (since pull 13680 of
-// k3s-io/k3s, 2026). It never edits the generated file. Sources: k3s-io/k3s,
+// wantsRancher wants the handler in the configuration that K3s and RKE2 generate at each start,
+// with a handler for each NVIDIA program that they find. gpuadm takes the first that suffices:
+// nothing; a restart of their unit; a drop-in, if the generated file imports a folder (since pull
+// 13680 of k3s-io/k3s, 2026). It never edits the generated file. Sources: k3s-io/k3s,
 // pkg/agent/containerd/config.go and runtimes.go, pkg/agent/templates/templates.go;
 // https://docs.k3s.io/advanced. RKE2 has the same code as a module: rancher/rke2, go.mod.
-func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
-	there := slices.Contains(h.Programs, h.Binary) || s.Has("toolkit")
-	switch dropIn := rancherDropIn(e, h); {
-	case len(treeOf(e).Root.Data) == 0 && e.Unit != "" && f.Kubelet.Unit == e.Unit && f.Kubelet.Active == "active":
-		return nil, &trouble.Error{
-			What:    fmt.Sprintf("cannot find the configuration that %s has made for containerd: %s is not there, and %s runs", e.Owner, e.Config, e.Unit),
-			Because: []string{"gpuadm takes the data folder from the unit, its environment files and the config files"},
-			Try:     []string{"systemctl show --property=ExecStart,EnvironmentFiles " + e.Unit + ", and look for its data folder", `write config = "PATH/agent/etc/containerd/config.toml" into [runtime]`},
-		}
-	case e.Unit == "" || len(treeOf(e).Root.Data) == 0:
-		return nil, nil // it has not started yet: it looks for the program when it does
-	case lacking(lessFile(e, dropIn), h) == "":
-		w := engine.Verify(e, h, lacking(e, h))
-		w.Why = e.Owner + " has written the handler"
-		return []converge.Want{w}, nil
-	case !there:
-		return nil, nil // lacksToolkit notes it: K3s writes the handler once the program is installed
-	case h.Name == "nvidia" && !h.Default:
-		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
-	case dropIn != "":
-		return editWants(s, f, e, h, dropIn, []string{dropIn})
+func wantsRancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	generated := len(treeOf(e).Root.Data) > 0
+	runs := e.Unit != "" && f.Kubelet.Unit == e.Unit && f.Kubelet.Active == "active"
+	if !generated && runs {
+		return nil, rancherFileNotFound(e)
 	}
-	return nil, withoutFolder(e, h)
+	if !generated || e.Unit == "" {
+		return nil, nil // it has not started yet: it looks for the program when it does
+	}
+
+	target := rancherDropIn(e)
+	if missing(withoutFile(e, target), h) == "" {
+		want := engine.Verify(e, h, missing(e, h))
+		want.Why = e.Owner + " has written the handler"
+		return []converge.Want{want}, nil
+	}
+	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
+		return nil, nil // the stage notes it: K3s writes the handler once the program is installed
+	}
+
+	switch {
+	case h.Name == "nvidia" && !h.Default:
+		return []converge.Want{handlerWritten(e, h), rancherRestarted(f, e, h)}, nil
+	case target != "":
+		return editWants(s, f, e, h, target, []string{target})
+	}
+	return nil, noDropInFolder(e, h)
+}
+
+// rancherFileNotFound says that K3s or RKE2 runs, and its file is not where gpuadm looks.
+func rancherFileNotFound(e facts.Engine) error {
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot find the configuration that %s has made for containerd: %s is not there, and %s runs", e.Owner, e.Config, e.Unit),
+		Because: []string{"gpuadm takes the data folder from the unit, its environment files and the config files"},
+		Try: []string{
+			"systemctl show --property=ExecStart,EnvironmentFiles " + e.Unit + ", and look for its data folder",
+			`write config = "PATH/agent/etc/containerd/config.toml" into [runtime]`,
+		},
+	}
 }
 
 // rancherDropIn is the path of gpuadm's file in the folder that the generated file imports, "" if
 // it imports none.
-func rancherDropIn(e facts.Engine, h engine.Handler) string {
-	c, err := asRead(e)
+func rancherDropIn(e facts.Engine) string {
+	c, err := readEngine(e)
 	if err != nil {
 		return ""
 	}
-	name, _ := c.dropInPath()
-	return name
+	target, _ := c.dropInPath()
+	return target
 }
 
-// lessFile is the engine without one of its files.
-func lessFile(e facts.Engine, name string) facts.Engine {
-	e.Files = slices.DeleteFunc(slices.Clone(e.Files), func(f facts.File) bool { return f.Path == name && name != "" })
+// withoutFile is the engine without one of its files.
+func withoutFile(e facts.Engine, name string) facts.Engine {
+	if name != "" {
+		e.Files = slices.DeleteFunc(slices.Clone(e.Files), func(f facts.File) bool { return f.Path == name })
+	}
 	return e
 }
 
-// rancherRestart wants the unit to have started after the last change of a file, and to serve the
-// handler then. The file must not be the generated one, which is always newer than the unit's
-// process.
-func rancherRestart(f facts.Facts, e facts.Engine, h engine.Handler, file string) converge.Want {
-	w := restarted(f, e, h, []string{file}, file, func(found []byte) ([]byte, error) { return found, nil })
-	w.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
-	return w
+// rancherRestarted wants the unit to have started after the program was installed, and to serve the
+// handler then. The file to compare with must not be the generated one, which is always newer than
+// the unit's process.
+func rancherRestarted(f facts.Facts, e facts.Engine, h engine.Handler) converge.Want {
+	unchanged := func(found []byte) ([]byte, error) { return found, nil }
+	want := restarted(f, e, h, []string{h.Binary}, h.Binary, unchanged)
+	want.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
+	return want
 }
 
-// wroteHandler finds a problem if the unit has started since the program was installed, and has not
-// written the handler: another restart would not help.
-func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
+// handlerWritten finds a problem if the unit has started since the program was installed, and has
+// not written the handler: another restart would not help.
+func handlerWritten(e facts.Engine, h engine.Handler) converge.Want {
 	restart := things.NewRestart(e.Unit, []string{h.Binary}, nil)
 	look := func(ctx context.Context, v host.View) (string, error) {
 		state, err := restart.Look(ctx, v)
@@ -85,24 +104,27 @@ func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
 		}
 		return fmt.Sprintf("cannot use the handler %s: %s has started after %s was there, and has not written it", h.Name, e.Unit, h.Binary), nil
 	}
+
 	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, e.Owner+" writes it when it starts",
 		fmt.Sprintf("journalctl -u %s | grep -i runtime, which says where it looked", e.Unit),
 		fmt.Sprintf("if %s has a template of its own, add the handler there, or {{ template \"base\" . }}", path.Dir(e.Config)))
 }
 
-// withoutFolder refuses what only the folder of a newer K3s or RKE2 takes: a handler that they do
+// noDropInFolder refuses what only the folder of a newer K3s or RKE2 takes: a handler that they do
 // not write themselves, or the default.
-func withoutFolder(e facts.Engine, h engine.Handler) error {
-	t := &trouble.Error{
+func noDropInFolder(e facts.Engine, h engine.Handler) error {
+	if h.Default {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot make %s the default runtime: %s generates %s", h.Name, e.Owner, e.Config),
+			Try:  []string{fmt.Sprintf("write default-runtime: %s into /etc/rancher/%s/config.yaml, and drop set_as_default", h.Name, e.Owner)},
+		}
+	}
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot add the handler %s: %s imports no folder, and %s writes the handler nvidia alone", h.Name, e.Config, e.Owner),
 		Try: []string{
-			`write handler = "nvidia" into [runtime]`, fmt.Sprintf("or update %s: releases since March 2026 import config-v3.toml.d", e.Owner),
+			`write handler = "nvidia" into [runtime]`,
+			fmt.Sprintf("or update %s: releases since March 2026 import config-v3.toml.d", e.Owner),
 			"or add it to a template beside that file: https://docs.k3s.io/advanced",
 		},
 	}
-	if h.Default {
-		t.What = fmt.Sprintf("cannot make %s the default runtime: %s generates %s", h.Name, e.Owner, e.Config)
-		t.Try = []string{fmt.Sprintf("write default-runtime: %s into /etc/rancher/%s/config.yaml, and drop set_as_default", h.Name, e.Owner)}
-	}
-	return t
 }

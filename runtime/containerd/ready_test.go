@@ -168,7 +168,7 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			if c.m.mode != 0 {
 				f.Programs = []string{engine.Binary}
 			}
-			read := must.Get(asRead(e))(t)
+			read := must.Get(readEngine(e))(t)
 			h, wants := asDefault(s, f, read, HandlerFor(s, f, e))
 			must.That(t, len(wants) == 1 && h.Default != c.later, "%d wants, default %v", len(wants), h.Default)
 			state, err := wants[0].Look(t.Context(), &c.m)

@@ -118,7 +118,7 @@ func TestStart(t *testing.T) {
 		tree := layTree(t, files)
 		var refused, unread []string
 		for _, v := range []string{"1.6.20", "1.7.24", "2.1.9", "2.3.4", "2.4.2"} {
-			if c, err := readCRI(tree, Daemon{v}); err != nil {
+			if c, err := readTree(tree, Daemon{v}); err != nil {
 				refused = append(refused, v[:3])
 				check.That(t, errors.Is(err, RefusedStart) && strings.HasPrefix(err.Error(), "cannot edit /etc/containerd/") || errors.Is(err, RefusedVersion), "%v", err)
 			} else if len(c.unread()) > 0 {
@@ -179,7 +179,7 @@ func TestMerged(t *testing.T) {
 		"1.7.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" } } } }`,
 		"2.0.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }`,
 	} {
-		s, _ := toml.Text(must.Get(readCRI(tree, Daemon{version}))(t).cri, '"')
+		s, _ := toml.Text(must.Get(readTree(tree, Daemon{version}))(t).cri, '"')
 		check.Equal(t, s, want, "%s:", version)
 	}
 }

@@ -26,52 +26,71 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
 }
 
-// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler in
-// that file and in the running daemon.
-func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+// wantsEdit chooses the file for the handler, one of the tree or a drop-in, and wants the handler
+// in that file and in the running daemon.
+func wantsEdit(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
-		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // an entry for the operator's program may stay: neither program is installed
+		// Neither program is installed: an entry for the operator's may stay.
+		h.Programs = append(h.Programs, facts.RuntimeOfOperator)
 	}
 	return editWants(s, f, e, h, "", Reads(e))
 }
 
 // editWants wants the handler in the file target, that of Target where it is "", and a daemon that
 // has started after the last change of the files that it reads.
-func editWants(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) ([]converge.Want, error) {
-	c, err := asRead(e)
+func editWants(
+	s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string,
+) ([]converge.Want, error) {
+	c, err := readEngine(e)
 	if err != nil {
 		return nil, err
 	}
-	tree, daemon := treeOf(e), Daemon{Version: e.Version}
 	h, wants := asDefault(s, f, c, h)
+
+	tree := treeOf(e)
+	daemon := Daemon{Version: e.Version}
 	if target == "" {
-		if target, err = Target(tree, daemon, h); err != nil {
+		target, err = Target(tree, daemon, h)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	validate := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Validate(ctx, v, e.Binary, tree, h, target, before, after)
 	}
+	file := things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate)
+	restart := things.Prechecked(restarted(f, e, h, reads, target, edit), Loads(e))
+
 	wants = append(wants, things.Folders(path.Dir(target), "holds the engine's configuration")...)
-	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate), edit, h.Why()))
-	return append(wants, things.Prechecked(restarted(f, e, h, reads, target, edit), Loads(e))), nil
+	return append(wants, things.Edited(file, edit, h.Why()), restart), nil
 }
 
 // restarted wants the daemon to run with its present files, and to serve the handler while target
 // has its desired state.
-func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
+func restarted(
+	f facts.Facts, e facts.Engine, h engine.Handler,
+	reads []string, target string, edit func([]byte) ([]byte, error),
+) converge.Want {
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
-		found, err := v.ReadFile(target)
-		if err != nil {
-			found = nil
-		}
-		if out, err := edit(found); err != nil || found == nil || !bytes.Equal(out, found) {
-			return Answers(ctx, v, e, engine.Handler{}) // undo has restored the file, which need not have the handler
+		if !isEdited(v, target, edit) {
+			// Undo has restored the file, which need not have the handler.
+			return Answers(ctx, v, e, engine.Handler{})
 		}
 		return Answers(ctx, v, e, h)
 	}
 	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
+}
+
+// isEdited says whether a file exists and has its desired state.
+func isEdited(v host.View, name string, edit func([]byte) ([]byte, error)) bool {
+	found, err := v.ReadFile(name)
+	if err != nil || found == nil {
+		return false
+	}
+	edited, err := edit(found)
+	return err == nil && bytes.Equal(edited, found)
 }
 
 // Reads lists what the daemon reads when it starts: the root file, and each file that the tree
@@ -79,17 +98,19 @@ func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, 
 func Reads(e facts.Engine) []string {
 	t := treeOf(e)
 	names := []string{t.Root.Path}
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		tree, err := t.Texts.Values(f.Data)
+	for _, f := range t.files() {
+		values, err := t.Texts.Values(f.Data)
 		if err != nil {
 			continue // a file that cannot be read imports nothing
 		}
-		for _, p := range (configFile{path: f.Path, globs: t.Globs, tree: tree}).imports() {
-			if strings.ContainsAny(p, "*?[") {
-				p = path.Dir(p)
+
+		file := configFile{path: f.Path, globs: t.Globs, tree: values}
+		for _, name := range file.imports() {
+			if strings.ContainsAny(name, "*?[") {
+				name = path.Dir(name)
 			}
-			if !slices.Contains(names, p) {
-				names = append(names, p)
+			if !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
@@ -99,15 +120,17 @@ func Reads(e facts.Engine) []string {
 // Notes names the settings that the daemon does not read, and says that the configuration disables
 // CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
 func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
-	c, err := asRead(e)
+	c, err := readEngine(e)
 	if err != nil {
 		return nil
 	}
 	list := c.unread()
-	if h := HandlerFor(s, f, e); !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
+	h := HandlerFor(s, f, e)
+	if !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
 		return list
 	}
-	if _, v := toml.Field(c.cri, "enable_cdi"); v == false {
+
+	if _, value := toml.Field(c.cri, "enable_cdi"); value == false {
 		list = append(list, fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config))
 	}
 	return list
@@ -115,56 +138,53 @@ func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
 
 // Configured reads containerd's configuration.
 func Configured(e facts.Engine) engine.Configured {
-	c := engine.Configured{Programs: map[string]string{}, Cgroups: map[string]string{}}
-	t, err := asRead(e)
-	if errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) || errors.Is(err, RefusedStart) {
-		c.Unreadable = err
+	configured := engine.Configured{
+		Programs: map[string]string{},
+		Cgroups:  map[string]string{},
 	}
+	c, err := readEngine(e)
 	if err != nil {
-		return c
-	}
-	c.Default, c.Unread = t.defaultName(), t.unread()
-	for name, entry := range toml.Sub(t.cri, "containerd", "runtimes") {
-		table, _ := entry.(map[string]any)
-		c.Programs[name] = programOf(table)
-		if toml.String(table, "runtime_type") != runcV2 {
-			continue
+		if keepsFromServing(err) {
+			configured.Unreadable = err
 		}
-		_, systemd := toml.Field(toml.Sub(table, "options"), "SystemdCgroup")
-		c.Cgroups[name] = map[bool]string{true: "systemd", false: "cgroupfs"}[systemd == true]
+		return configured
 	}
-	return c
+
+	configured.Default = c.defaultName()
+	configured.Unread = c.unread()
+	for name := range c.runtimes() {
+		entry := c.entry(name)
+		configured.Programs[name] = programOf(entry)
+		if toml.String(entry, "runtime_type") == runcV2 {
+			configured.Cgroups[name] = cgroupsOf(entry)
+		}
+	}
+	return configured
 }
 
-func treeOf(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Expands: e.Expands, Texts: e.Texts}
-	for _, f := range e.Files {
-		if f.Path == e.Config {
-			t.Root.Data = f.Data
-			continue
-		}
-		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data})
-	}
-	return t
+// keepsFromServing says whether the daemon cannot serve pods for the reason that gpuadm refuses its
+// configuration for.
+func keepsFromServing(err error) bool {
+	return errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) || errors.Is(err, RefusedStart)
 }
 
-func (t Tree) data(name string) []byte {
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		if f.Path == name {
-			return f.Data
-		}
+// cgroupsOf says what manages the cgroups of an entry's containers: systemd or cgroupfs.
+func cgroupsOf(entry map[string]any) string {
+	if _, systemd := toml.Field(toml.Sub(entry, "options"), "SystemdCgroup"); systemd == true {
+		return "systemd"
 	}
-	return nil
+	return "cgroupfs"
 }
 
 // WithoutCDI says why containerd does not give containers CDI devices; "" if it does.
 // Sources: pkg/cri/config/config_unix.go (v1.7.0) and internal/cri/config/config_unix.go (v2.0.0)
 // of https://github.com/containerd/containerd.
 func WithoutCDI(e facts.Engine) string {
-	if major, minor, known := engine.ParseVersion(e.Version); known && (major < 1 || major == 1 && minor < 7) {
+	if engine.IsBefore(e.Version, 1, 7) {
 		return fmt.Sprintf("containerd %s has no CDI: 1.7 is the first", e.Version)
 	}
-	c, err := asRead(e)
+
+	c, err := readEngine(e)
 	if err != nil {
 		return "its configuration cannot be read: " + err.Error()
 	}

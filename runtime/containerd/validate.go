@@ -22,34 +22,44 @@ import (
 // Validate asks the machine's own daemon for the configuration that it would have with the edited
 // file, and judges the answer. Its exit code is not enough: `config dump` exits with 0 even if the
 // default runtime is not configured, and then the CRI plugin does not load and the node is down.
-func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
-	ask := func(data []byte) (map[string]any, error) {
-		tree := t.with(target, data)
-		if data != nil && tree.data(target) == nil {
-			tree.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: data})
-		}
-		return dump(ctx, v, binary, tree)
+func Validate(
+	ctx context.Context, v host.View, binary string, t Tree, h engine.Handler,
+	target string, before, after []byte,
+) error {
+	judge := engine.Judge[map[string]any]{
+		Ask: func(data []byte) (map[string]any, error) {
+			tree := t.with(target, data)
+			if data != nil && tree.data(target) == nil {
+				tree.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: data})
+			}
+			return dump(ctx, v, binary, tree)
+		},
+		Compare: func(was, is map[string]any) error { return compareDumps(was, is, h) },
 	}
 	e := facts.Engine{Name: "containerd", Binary: binary, Config: t.Root.Path}
-	return engine.JudgeEdit(e, target, before, after, ask, func(was, is map[string]any) error { return judge(was, is, h) })
+	return judge.Edit(e, target, before, after)
 }
 
 // Loads judges the present files as the daemon's next start would read them: by gpuadm's reader,
 // and then by the daemon's own program.
 func Loads(e facts.Engine) things.PrecheckFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
-		c := Configured(e)
 		is, err := dump(ctx, v, e.Binary, treeOf(e))
-		_, cri := criOf(is)
-		switch program := c.Programs[c.Default]; {
-		case err != nil:
+		if err != nil {
 			return err
-		case !serves(cri):
-			return fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
-		case path.IsAbs(program) && !facts.Runs(v, program):
+		}
+		_, cri := criOf(is)
+		if !loadsCRI(cri) {
+			return fmt.Errorf("its default runtime %q is not configured", defaultOf(cri))
+		}
+
+		configured := Configured(e)
+		program := configured.Programs[configured.Default]
+		if path.IsAbs(program) && !facts.Runs(v, program) {
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which cannot be run", c.Default, program),
-				Try:  []string{"install it: write [toolkit] into node.toml"}, Err: engine.NoProgram,
+				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which cannot be run", configured.Default, program),
+				Try:  []string{"install it: write [toolkit] into node.toml"},
+				Err:  engine.NoProgram,
 			}
 		}
 		return nil
@@ -59,17 +69,18 @@ func Loads(e facts.Engine) things.PrecheckFunc {
 // dump asks the daemon for the configuration that it would have with the files of a tree: once for
 // the same program and files.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
+	info, err := v.Stat(binary)
+	question := fmt.Append(nil, binary, info.Size, info.Ctime.UTC(), err)
 	files := map[string][]byte{}
-	i, err := v.Stat(binary)
-	question := fmt.Append(nil, binary, i.Size, i.Ctime.UTC(), err)
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		moved, err := relocate(f, t)
+	for _, f := range t.files() {
+		relocated, err := relocate(f, t)
 		if err != nil {
 			return nil, err
 		}
-		files[f.Path] = moved
-		question = fmt.Appendf(question, "%q%q", f.Path, moved)
+		files[f.Path] = relocated
+		question = fmt.Appendf(question, "%q%q", f.Path, relocated)
 	}
+
 	return t.Texts.Once(question, func() (map[string]any, error) {
 		out, err := v.AskAbout(ctx, files, binary, "--config", host.Scratch+t.Root.Path, "config", "dump")
 		if err != nil {
@@ -93,40 +104,44 @@ func relocate(f File, t Tree) ([]byte, error) {
 	if len(imports) == 0 {
 		return t.expand(f.Data), nil
 	}
-	moved := make([]any, len(imports))
+
+	relocated := make([]any, len(imports))
 	for i, name := range imports {
-		moved[i] = host.Scratch + name
+		relocated[i] = host.Scratch + name
 	}
-	key, _ := toml.Field(c.tree, "imports")
-	return t.Texts.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
+	return t.Texts.Edit(f.Data, []toml.Op{toml.Set([]string{c.key("imports")}, relocated)})
 }
 
-// judge compares two dumps: the handler must be right in the second, and nothing else may differ
-// from the first.
-func judge(was, is map[string]any, h engine.Handler) error {
+// compareDumps compares two dumps: the handler must be right in the second, and nothing else may
+// differ from the first.
+func compareDumps(was, is map[string]any, h engine.Handler) error {
 	plugin, cri := criOf(is)
 	if cri == nil {
 		return errors.New("the CRI plugin is gone")
 	}
+
 	_, criWas := criOf(was)
-	for _, c := range toml.Diff(was, is, nil) {
-		if !meant(c, plugin, h, serves(criWas)) {
-			what := fmt.Sprintf("it would change %s = from %s to %s", toml.ShowPath(c.Path), toml.Show(c.Old), toml.Show(c.New))
-			return errors.New(mask.Message(what))
+	loaded := loadsCRI(criWas)
+	for _, change := range toml.Diff(was, is, nil) {
+		if isIntended(change, plugin, h, loaded) {
+			continue
 		}
+		what := fmt.Sprintf("it would change %s = from %s to %s", toml.ShowPath(change.Path), toml.Show(change.Old), toml.Show(change.New))
+		return errors.New(mask.Message(what))
 	}
-	if !serves(cri) {
-		return fmt.Errorf("the default runtime %q would not be configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+
+	if !loadsCRI(cri) {
+		return fmt.Errorf("the default runtime %q would not be configured", defaultOf(cri))
 	}
-	if h.Default && toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") != h.Name {
-		return fmt.Errorf("the default runtime would be %q", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+	if h.Default && defaultOf(cri) != h.Name {
+		return fmt.Errorf("the default runtime would be %q", defaultOf(cri))
 	}
-	return judgeEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
+	return checkEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
 }
 
-// judgeEntry verifies the handler's own table: it runs the program and, if it is new, has the
+// checkEntry verifies the handler's own table: it runs the program and, if it is new, has the
 // options of the default runtime.
-func judgeEntry(was, is map[string]any, h engine.Handler) error {
+func checkEntry(was, is map[string]any, h engine.Handler) error {
 	entry := toml.Sub(is, "runtimes", h.Name)
 	if entry == nil {
 		return &trouble.Error{
@@ -134,21 +149,34 @@ func judgeEntry(was, is map[string]any, h engine.Handler) error {
 			Try:  []string{"write the names of settings as containerd config default does: the daemon passes over those that it does not know"},
 		}
 	}
+
 	options := toml.Sub(entry, "options")
 	for key, value := range options {
-		if program, _ := value.(string); strings.EqualFold(key, "BinaryName") && !h.Runs(program) {
+		program, _ := value.(string)
+		if strings.EqualFold(key, "BinaryName") && !h.Runs(program) {
 			return fmt.Errorf("the handler %s would run %v", h.Name, value)
 		}
 	}
 	if !h.Runs(toml.String(options, "BinaryName")) {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
+
+	isNew := toml.Sub(was, "runtimes", h.Name) == nil
 	base := toml.Sub(was, "runtimes", toml.String(was, "default_runtime_name"))
-	if toml.Sub(was, "runtimes", h.Name) != nil || toml.String(base, "runtime_type") != runcV2 {
+	if !isNew || toml.String(base, "runtime_type") != runcV2 {
 		return nil
 	}
-	for key, value := range toml.Sub(base, "options") {
-		if _, got := toml.Field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
+	return checkInherited(options, toml.Sub(base, "options"), h)
+}
+
+// checkInherited verifies that a new handler has the options of the default runtime but for the
+// program.
+func checkInherited(options, base map[string]any, h engine.Handler) error {
+	for key, value := range base {
+		if strings.EqualFold(key, "BinaryName") || isZero(value) {
+			continue
+		}
+		if _, got := toml.Field(options, key); !toml.Equal(got, value) {
 			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, toml.Show(value))
 		}
 	}
@@ -157,44 +185,50 @@ func judgeEntry(was, is map[string]any, h engine.Handler) error {
 
 // criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon
 // prints.
-func criOf(dump map[string]any) (string, map[string]any) {
+func criOf(dump map[string]any) (plugin string, cri map[string]any) {
 	plugins, _ := dump["plugins"].(map[string]any)
 	for _, name := range []string{criV3, criV2} {
-		if cri, _ := plugins[name].(map[string]any); toml.Sub(cri, "containerd") != nil {
+		cri, _ := plugins[name].(map[string]any)
+		if toml.Sub(cri, "containerd") != nil {
 			return name, cri
 		}
 	}
 	return "", nil
 }
 
-// serves says whether the CRI plugin would load: its default runtime is configured.
-func serves(cri map[string]any) bool {
-	containerd := toml.Sub(cri, "containerd")
-	return toml.Sub(containerd, "runtimes", toml.String(containerd, "default_runtime_name")) != nil
+// defaultOf is the name of the default runtime, as the daemon prints it.
+func defaultOf(cri map[string]any) string {
+	return toml.String(toml.Sub(cri, "containerd"), "default_runtime_name")
 }
 
-// meant says whether the edit is meant to cause this difference between the dumps.
-func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
+// loadsCRI says whether the CRI plugin would load: its default runtime is configured.
+func loadsCRI(cri map[string]any) bool {
+	return toml.Sub(cri, "containerd", "runtimes", defaultOf(cri)) != nil
+}
+
+// isIntended says whether the edit is to cause this difference between the dumps. loaded says
+// whether the CRI plugin loaded before the edit.
+func isIntended(c toml.Change, plugin string, h engine.Handler, loaded bool) bool {
 	if c.Path[0] == "imports" {
 		return true // they name the copy's own files
 	}
 	if len(c.Path) < 3 || c.Path[1] != plugin {
 		return false
 	}
-	in := strings.Join(c.Path[2:], "/")
-	runtimes := "containerd/runtimes/"
+
+	const runtimes = "containerd/runtimes/"
+	setting := strings.Join(c.Path[2:], "/")
 	switch {
-	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
+	case setting == runtimes+h.Name || strings.HasPrefix(setting, runtimes+h.Name+"/"):
 		return true
-	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
-		return true // config dump prints runc's zero values differently once a file has an entry for it; or the edit fixes a node that was down
-	case in == "containerd/default_runtime_name":
+	case strings.HasPrefix(setting, runtimes):
+		// The edit may fix a node that was down; and config dump prints runc's zero values
+		// differently once a file has an entry for it.
+		return !loaded || isNone(c.Old) && isNone(c.New)
+	case setting == "containerd/default_runtime_name":
 		return h.Default && c.New == h.Name
-	case in == "enable_cdi":
+	case setting == "enable_cdi":
 		return h.CDI && c.New == true
 	}
 	return false
 }
-
-// nothing says that a value means the same as none.
-func nothing(v any) bool { return v == nil || isZero(v) || v == "podsandbox" }

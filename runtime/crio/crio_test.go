@@ -161,7 +161,7 @@ func TestJudgeCRIO(t *testing.T) {
 		"a default asked":        {top, top + "default_runtime = \"nvidia\"\n" + ours, engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: true, CDI: true}, ""},
 		"for people":             {"{", "{", h, ""},
 	} {
-		err := judgeDump([]byte(c.was), []byte(c.is), c.h)
+		err := compareDumps([]byte(c.was), []byte(c.is), c.h)
 		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%s: %v, want %q", name, err, c.err)
 	}
 }

@@ -3,7 +3,6 @@
 package docker
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,26 +27,16 @@ import (
 // cmd/dockerd/daemon.go; https://docs.docker.com/engine/daemon/live-restore/.
 type restartThing struct {
 	converge.Follower
-	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
-	judge  things.PrecheckFunc
+	edited   []byte // daemon.json as it will be; nil if that is not known, as in an undo
+	precheck things.PrecheckFunc
 }
 
-// Validate has Docker validate the files that it would read.
-func (f restartThing) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
-	if f.judge == nil {
-		return nil
-	}
-	return f.judge(ctx, v)
-}
-
-// FormUnit is the form of Docker's thing of kind restart, for the journal.
-const FormUnit = "docker"
-
-// Ref is the restart's, with the form by which undo finds NewRestart.
-func (f restartThing) Ref() converge.Ref {
-	r := f.Follower.Ref()
-	r.Form = FormUnit
-	return r
+// Restart wants Docker to run with its configuration; edited is daemon.json as it will be, nil
+// where it is as it is.
+func Restart(e facts.Engine, edited []byte, why string) converge.Want {
+	want := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
+	want.Thing = restartThing{want.Thing.(converge.Follower), edited, Loads(e)}
+	return want
 }
 
 // NewRestart builds Docker's thing of kind restart again.
@@ -55,79 +44,122 @@ func NewRestart(unit string, files []string) converge.Thing {
 	return restartThing{Follower: things.NewRestart(unit, files, ready)}
 }
 
-func (f restartThing) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Follower.Look(ctx, v)
+// FormUnit is the form of Docker's thing of kind restart, for the journal.
+const FormUnit = "docker"
+
+// Ref is the restart's, with the form by which undo finds NewRestart.
+func (r restartThing) Ref() converge.Ref {
+	ref := r.Follower.Ref()
+	ref.Form = FormUnit
+	return ref
+}
+
+func (r restartThing) unit() string   { return r.Ref().Name }
+func (r restartThing) config() string { return r.Ref().Reads[0] }
+
+// Validate has Docker validate the files that it would read.
+func (r restartThing) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
+	if r.precheck == nil {
+		return nil
+	}
+	return r.precheck(ctx, v)
+}
+
+func (r restartThing) Look(ctx context.Context, v host.View) (converge.State, error) {
+	state, err := r.Follower.Look(ctx, v)
 	if err != nil || state != things.Outdated {
 		return state, err
 	}
-	d, err := f.lacks(ctx, v)
-	if err == nil && d == (notLoaded{}) {
+
+	unread, err := r.notLoaded(ctx, v)
+	if err != nil {
+		return state, nil // Docker does not answer: the times decide
+	}
+	if unread == (notLoaded{}) {
 		return things.UpToDate, nil
 	}
-	return state, nil // if Docker does not answer, the times decide
+	return state, nil
 }
 
 // Make reloads Docker if that is enough, and else restarts it.
-func (f restartThing) Make(ctx context.Context, h host.Host, to converge.State) error {
-	d, err := f.lacks(ctx, h)
-	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
-		return f.Follower.Make(ctx, h, to)
+func (r restartThing) Make(ctx context.Context, h host.Host, to converge.State) error {
+	unread, err := r.notLoaded(ctx, h)
+	reloads := err == nil && unread.reload != "" && unread.restart == ""
+	if to != things.UpToDate || !reloads {
+		return r.Follower.Make(ctx, h, to)
 	}
-	if err := h.SetUnit(ctx, f.Ref().Name, host.UnitChange{Job: "reload"}); err != nil {
+
+	if err := h.SetUnit(ctx, r.unit(), host.UnitChange{Job: "reload"}); err != nil {
 		return err
 	}
 	err = engine.UntilDone(ctx, func(ctx context.Context) error {
-		d, err := f.lacks(ctx, h)
-		if err == nil && d != (notLoaded{}) {
-			err = errors.New(d.reload + d.restart)
+		unread, err := r.notLoaded(ctx, h)
+		if err == nil && unread != (notLoaded{}) {
+			err = errors.New(unread.reload + unread.restart)
 		}
 		return err
 	})
-	if err != nil {
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err), Err: err,
-			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Ref().Name)},
-		}
+	if err == nil {
+		return nil
 	}
-	return nil
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err),
+		Try:  []string{fmt.Sprintf("journalctl -u %s, which says why", r.unit())},
+		Err:  err,
+	}
 }
 
 // Breaks says what the change interrupts: a restart, if the file as it will be (toBe) needs one.
-func (f restartThing) Breaks(ctx context.Context, v host.View, _, after converge.State) (what []string, clients map[string][]string, err error) {
+func (r restartThing) Breaks(
+	ctx context.Context, v host.View, _, after converge.State,
+) (what []string, clients map[string][]string, err error) {
 	if after != things.UpToDate {
 		return nil, nil, nil
 	}
-	info, file, err := f.asked(ctx, v)
+	info, file, err := r.ask(ctx, v)
 	if err != nil {
 		return []string{"restart-runtime"}, nil, nil // it does not run, or does not answer
 	}
-	switch d := info.lacks(file.version, f.toBe(file)); {
-	case d.restart == "":
+	if info.notLoaded(file.version, r.toBe(file)).restart == "" {
 		return nil, nil, nil
-	case info.LiveRestoreEnabled || info.ContainersRunning == 0:
+	}
+	if info.LiveRestoreEnabled || info.ContainersRunning == 0 {
 		return []string{"restart-runtime"}, nil, nil
 	}
-	running := fmt.Sprintf("%s would stop: live-restore is off in %s", trouble.Count(info.ContainersRunning, "running container"), f.Ref().Reads[0])
-	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
+
+	containers := trouble.Count(info.ContainersRunning, "running container")
+	stopped := fmt.Sprintf("%s would stop: live-restore is off in %s", containers, r.config())
+	what = []string{"restart-runtime", "stop-containers"}
+	return what, map[string][]string{"stop-containers": {stopped}}, nil
 }
 
 // toBe is the file as it will be. In an undo, where that is not known, it is the present file
 // without the keys that only a restart unsets.
-func (f restartThing) toBe(file daemonFile) *jsonedit.Doc {
-	if f.edited != nil {
-		if d, err := jsonedit.Parse(f.edited); err == nil {
-			return d
+func (r restartThing) toBe(file daemonFile) *jsonedit.Doc {
+	if r.edited != nil {
+		if doc, err := jsonedit.Parse(r.edited); err == nil {
+			return doc
 		}
 	}
-	d := file.Doc
+
+	doc := file.Doc
 	for _, path := range [][]string{{defaultKey}, {featuresKey, "cdi"}} {
-		if out, err := d.Delete(path...); err == nil {
-			if next, err := jsonedit.Parse(out); err == nil {
-				d = next
-			}
-		}
+		doc = without(doc, path)
 	}
-	return d
+	return doc
+}
+
+// without returns a document without a key; the document itself if that is not possible.
+func without(doc *jsonedit.Doc, path []string) *jsonedit.Doc {
+	rest, err := doc.Delete(path...)
+	if err != nil {
+		return doc
+	}
+	parsed, err := jsonedit.Parse(rest)
+	if err != nil {
+		return doc
+	}
+	return parsed
 }
 
 // daemonFile is daemon.json as it is, and what is known of the Docker that reads it.
@@ -149,31 +181,37 @@ type daemonInfo struct {
 	}
 }
 
-// asked asks Docker what it has loaded. It fails if Docker does not run or does not answer: gpuadm
+// ask asks Docker what it has loaded. It fails if Docker does not run or does not answer: gpuadm
 // does not start Docker to ask it.
-func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, file daemonFile, err error) {
-	u, err := v.Unit(ctx, f.Ref().Name)
+func (r restartThing) ask(ctx context.Context, v host.View) (daemonInfo, daemonFile, error) {
+	unit, err := v.Unit(ctx, r.unit())
 	if err != nil {
-		return info, file, err
+		return daemonInfo{}, daemonFile{}, err
 	}
-	if u.PID == 0 {
-		return info, file, fmt.Errorf("%s does not run", f.Ref().Name)
+	if unit.PID == 0 {
+		return daemonInfo{}, daemonFile{}, fmt.Errorf("%s does not run", r.unit())
 	}
-	e, err := engine.Reading(ctx, v, f.Ref().Reads[0], f.Ref().Name)
-	if err != nil || e.Name != "docker" {
-		return info, file, cmp.Or(err, fmt.Errorf("no Docker reads %s", f.Ref().Reads[0]))
+
+	e, err := engine.Reading(ctx, v, r.config(), r.unit())
+	if err != nil {
+		return daemonInfo{}, daemonFile{}, err
 	}
-	file.version = e.Version
-	if file.Doc, err = jsonedit.Parse(e.Files[0].Data); err != nil {
-		return info, file, err
+	if e.Name != "docker" {
+		return daemonInfo{}, daemonFile{}, fmt.Errorf("no Docker reads %s", r.config())
 	}
-	info, err = askDocker(ctx, v, e.Socket)
-	return info, file, err
+	doc, err := jsonedit.Parse(e.Files[0].Data)
+	if err != nil {
+		return daemonInfo{}, daemonFile{}, err
+	}
+	info, err := askDocker(ctx, v, e.Socket)
+	return info, daemonFile{doc, e.Version}, err
 }
 
-func askDocker(ctx context.Context, v host.View, socket string) (info daemonInfo, err error) {
+func askDocker(ctx context.Context, v host.View, socket string) (daemonInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, engine.AnswerPatience)
 	defer cancel()
+
+	var info daemonInfo
 	answer, err := host.AskSocket(ctx, v, socket, "/info")
 	if err == nil {
 		err = json.Unmarshal(answer, &info)
@@ -182,62 +220,73 @@ func askDocker(ctx context.Context, v host.View, socket string) (info daemonInfo
 }
 
 // notLoaded says, in a clause each, what Docker would load by a reload, and what only by a restart.
-type notLoaded struct{ reload, restart string }
+type notLoaded struct {
+	reload  string
+	restart string
+}
 
-func (f restartThing) lacks(ctx context.Context, v host.View) (notLoaded, error) {
-	info, file, err := f.asked(ctx, v)
+func (r restartThing) notLoaded(ctx context.Context, v host.View) (notLoaded, error) {
+	info, file, err := r.ask(ctx, v)
 	if err != nil {
 		return notLoaded{}, err
 	}
-	return info.lacks(file.version, file.Doc), nil
+	return info.notLoaded(file.version, file.Doc), nil
 }
 
-// lacks compares what Docker has loaded with a file. It ignores a runtime that Docker still has and
-// that the file no longer has: nothing uses it.
-func (info daemonInfo) lacks(version string, want *jsonedit.Doc) (d notLoaded) {
+// notLoaded compares what Docker has loaded with a file. It ignores a runtime that Docker still has
+// and that the file no longer has: nothing uses it.
+func (info daemonInfo) notLoaded(version string, want *jsonedit.Doc) notLoaded {
+	var unread notLoaded
 	for _, name := range want.Keys(runtimesKey) {
 		program, shim := programOf(want, name)
-		if is, there := info.Runtimes[name]; !there || !shim && is.Path != program {
-			d.reload = fmt.Sprintf("it has not loaded the runtime %s", name)
+		loaded, found := info.Runtimes[name]
+		if !found || !shim && loaded.Path != program {
+			unread.reload = fmt.Sprintf("it has not loaded the runtime %s", name)
 		}
 	}
-	var named string
-	_ = json.Unmarshal(want.Text(defaultKey), &named) // Docker itself refuses what is no string
+
+	var byDefault string
+	_ = json.Unmarshal(want.Text(defaultKey), &byDefault) // Docker itself refuses a value that is not a string
+	current := info.DefaultRuntime
 	switch {
-	case named != "" && info.DefaultRuntime != named:
-		d.reload = fmt.Sprintf("its default runtime is %s, not %s", info.DefaultRuntime, named)
-	case named == "" && info.DefaultRuntime != "runc" && info.Runtimes[info.DefaultRuntime].Path != "":
-		d.restart = fmt.Sprintf("its default runtime is still %s", info.DefaultRuntime)
+	case byDefault != "" && current != byDefault:
+		unread.reload = fmt.Sprintf("its default runtime is %s, not %s", current, byDefault)
+	case byDefault == "" && current != "runc" && info.Runtimes[current].Path != "":
+		unread.restart = fmt.Sprintf("its default runtime is still %s", current)
 	}
-	has, byDefault := takesCDI(version)
-	if has && want.Text("cdi-spec-dirs") == nil { // else the list may be empty for another reason
-		on := byDefault
-		if said := want.Text(featuresKey, "cdi"); said != nil {
-			on = string(said) == "true"
-		}
-		if on != (len(info.CDISpecDirs) > 0) {
-			d.restart = "CDI is set up only when it starts"
-		}
+
+	// With folders of its own in the file the list may be empty for another reason.
+	has, on := takesCDI(version)
+	if !has || want.Text("cdi-spec-dirs") != nil {
+		return unread
 	}
-	return d
+	if text := want.Text(featuresKey, "cdi"); text != nil {
+		on = string(text) == "true"
+	}
+	if on != (len(info.CDISpecDirs) > 0) {
+		unread.restart = "CDI is set up only when it starts"
+	}
+	return unread
 }
 
 // ready waits until a restarted Docker answers, and has loaded its file.
 func ready(ctx context.Context, v host.View, unit string, files []string) error {
 	began := time.Now()
-	f := restartThing{Follower: things.NewRestart(unit, files, nil)}
-	var d notLoaded
-	err := engine.UntilDone(ctx, func(ctx context.Context) (err error) {
-		d, err = f.lacks(ctx, v)
+	r := restartThing{Follower: things.NewRestart(unit, files, nil)}
+	var unread notLoaded
+	err := engine.UntilDone(ctx, func(ctx context.Context) error {
+		var err error
+		unread, err = r.notLoaded(ctx, v)
 		return err
 	})
+
 	switch {
 	case errors.As(err, &host.Later{}):
 		return nil // no daemon runs here
 	case err != nil:
 		return fmt.Errorf("docker did not answer within %v: %w", time.Since(began).Round(time.Second), err)
-	case d.reload != "":
-		return fmt.Errorf("docker runs without its configuration: %s", d.reload)
+	case unread.reload != "":
+		return fmt.Errorf("docker runs without its configuration: %s", unread.reload)
 	}
 	return nil // its default may be an option of its unit, and CDI may be off for want of folders
 }
@@ -251,7 +300,8 @@ func Answers(ctx context.Context, v host.View, e facts.Engine, h engine.Handler)
 	if err != nil {
 		return fmt.Errorf("docker does not answer at %s: %w", e.Socket, err)
 	}
-	if _, there := info.Runtimes[h.Name]; !there {
+
+	if _, found := info.Runtimes[h.Name]; !found {
 		return fmt.Errorf("docker has not loaded the runtime %s", h.Name)
 	}
 	if h.Default && info.DefaultRuntime != h.Name {

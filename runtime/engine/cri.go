@@ -15,38 +15,62 @@ import (
 // where it does not say. StatusResponse of k8s.io/cri-api, api.proto: field 1 is the status with
 // its conditions in field 1, each with type (1), status (2), reason (3) and message (4); field 2 is
 // the info map.
-func Status(ctx context.Context, v host.View, e facts.Engine) (problems map[string]string, config string, err error) {
-	response, err := v.Call(ctx, e.Socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
+func Status(
+	ctx context.Context, v host.View, e facts.Engine,
+) (problems map[string]string, config string, err error) {
+	const verbose = "\x08\x01" // StatusRequest with verbose = true
+	response, err := v.Call(ctx, e.Socket, "/runtime.v1.RuntimeService/Status", []byte(verbose))
 	if err != nil {
 		return nil, "", err
 	}
+
 	problems = map[string]string{}
-	err = host.ProtoFields(response, func(n int, value []byte) error {
-		if n == 2 {
-			if key, _ := text(value, 1); key == "config" {
-				config, err = text(value, 2)
-			}
-			return err
-		} else if n != 1 {
-			return nil
-		}
-		return host.ProtoFields(value, func(n int, condition []byte) error {
-			ready := false
-			err := host.ProtoAll(condition, func(n int, _ []byte, number uint64) error {
-				ready = ready || n == 2 && number != 0
+	err = host.ProtoFields(response, func(field int, value []byte) error {
+		switch field {
+		case 1:
+			return readConditions(value, problems)
+		case 2:
+			key, _ := text(value, 1)
+			if key != "config" {
 				return nil
-			})
-			if n != 1 || ready || err != nil {
-				return err
 			}
-			kind, _ := text(condition, 1)
-			reason, _ := text(condition, 3)
-			message, _ := text(condition, 4)
-			problems[kind] = cmp.Or(message, reason, kind+" is false")
-			return nil
-		})
+			config, err = text(value, 2)
+			return err
+		}
+		return nil
 	})
 	return problems, config, err
+}
+
+// readConditions adds the false conditions of a status to problems.
+func readConditions(status []byte, problems map[string]string) error {
+	return host.ProtoFields(status, func(field int, condition []byte) error {
+		if field != 1 {
+			return nil
+		}
+		ready, err := isTrue(condition)
+		if err != nil || ready {
+			return err
+		}
+
+		kind, _ := text(condition, 1)
+		reason, _ := text(condition, 3)
+		message, _ := text(condition, 4)
+		problems[kind] = cmp.Or(message, reason, kind+" is false")
+		return nil
+	})
+}
+
+// isTrue says whether a condition's status is true.
+func isTrue(condition []byte) (bool, error) {
+	status := false
+	err := host.ProtoAll(condition, func(field int, _ []byte, number uint64) error {
+		if field == 2 && number != 0 {
+			status = true
+		}
+		return nil
+	})
+	return status, err
 }
 
 // Sandboxes are the handlers of an engine's pod sandboxes, by the pod's name; "" is the default
@@ -57,14 +81,15 @@ func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]str
 	if err != nil {
 		return nil, err
 	}
+
 	found := map[string]string{}
-	return found, host.ProtoFields(answer, func(_ int, sandbox []byte) error {
+	err = host.ProtoFields(answer, func(_ int, sandbox []byte) error {
 		handler, err := text(sandbox, 7)
 		if err != nil {
 			return err
 		}
-		return host.ProtoFields(sandbox, func(n int, metadata []byte) error {
-			if n != 2 {
+		return host.ProtoFields(sandbox, func(field int, metadata []byte) error {
+			if field != 2 {
 				return nil
 			}
 			name, err := text(metadata, 1)
@@ -72,12 +97,14 @@ func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]str
 			return err
 		})
 	})
+	return found, err
 }
 
 // text is the text in a field of a message.
-func text(message []byte, field int) (found string, err error) {
-	err = host.ProtoFields(message, func(n int, value []byte) error {
-		if n == field {
+func text(message []byte, field int) (string, error) {
+	found := ""
+	err := host.ProtoFields(message, func(number int, value []byte) error {
+		if number == field {
 			found = string(value)
 		}
 		return nil

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crio
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// validate has CRI-O itself validate its files with the edited one among them: `crio config` reads
+// them, validates them, and prints the result. It runs nothing. Sources: internal/criocli/config.go
+// of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3; docs/crio.8.md there, "config".
+func validate(
+	ctx context.Context, v host.View, e facts.Engine, h engine.Handler,
+	target string, before, after []byte,
+) error {
+	if e.Binary == "" {
+		return nil // not installed yet; the image's package brings it
+	}
+
+	judge := engine.Judge[[]byte]{
+		Ask:     func(data []byte) ([]byte, error) { return dump(ctx, v, e, withFile(e.Files, target, data)) },
+		Compare: func(was, is []byte) error { return compareDumps(was, is, h) },
+	}
+	return judge.Edit(e, target, before, after)
+}
+
+// Loads has CRI-O validate its present files as its next start would read them.
+func Loads(e facts.Engine) things.PrecheckFunc {
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
+		_, err := dump(ctx, v, e, e.Files)
+		return err
+	})
+}
+
+// dump asks CRI-O for the configuration that it would have with these files.
+func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([]byte, error) {
+	files := map[string][]byte{ // both must exist to be read
+		e.Config: {},
+		path.Join(e.Folder, "00-gpuadm-asks.conf"): {},
+	}
+	for _, f := range all {
+		if f.Data != nil {
+			files[f.Path] = f.Data
+		}
+	}
+
+	return v.AskAbout(ctx, files, e.Binary,
+		"--config", host.Scratch+e.Config,
+		"--config-dir", host.Scratch+e.Folder,
+		"config")
+}
+
+// compareDumps compares what `crio config` prints before and after the edit: the handler must be in
+// it, and nothing else may differ.
+func compareDumps(before, after []byte, h engine.Handler) error {
+	was, err := toml.Values(before)
+	if err != nil {
+		return nil // its exit code says that the files are valid; its output is meant for people
+	}
+	is, err := toml.Values(after)
+	if err != nil {
+		return nil
+	}
+
+	for _, change := range toml.Diff(was, is, nil) {
+		if !isIntended(change, was, h) {
+			return fmt.Errorf("it would change %s from %s to %s", toml.ShowPath(change.Path), toml.Show(change.Old), toml.Show(change.New))
+		}
+	}
+
+	entry := toml.Sub(is, "crio", "runtime", "runtimes", h.Name)
+	if entry == nil {
+		return fmt.Errorf("the handler %s would not be there", h.Name)
+	}
+	if toml.String(entry, "runtime_path") == "" || entry[inherits] == true {
+		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
+	}
+	return nil
+}
+
+// isIntended says whether the edit is to cause this difference between the dumps. `crio config`
+// prints the table of runtimes only once a file has one, so runtimes that it did not print before
+// may appear.
+func isIntended(c toml.Change, was map[string]any, h engine.Handler) bool {
+	runtimes := []string{"crio", "runtime", "runtimes"}
+	if len(c.Path) > len(runtimes) && toml.HasPrefix(c.Path, runtimes) {
+		name := c.Path[len(runtimes)]
+		isNew := toml.Sub(toml.Sub(was, runtimes...), name) == nil
+		return name == h.Name || isNew && c.Old == nil
+	}
+	return h.Default && c.New == h.Name && slices.Equal(c.Path, []string{"crio", "runtime", "default_runtime"})
+}

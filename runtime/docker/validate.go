@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// validateEdit has dockerd validate the file together with the options of its unit: dockerd does
+// not start with a key that is in both. The validation starts nothing.
+// Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of
+// https://github.com/moby/moby (v23.0.0), start in cmd/dockerd/daemon.go at v26.1.5, and
+// https://github.com/moby/moby/issues/42393. Docker before 23.0 cannot validate: there gpuadm's own
+// parser has to do.
+func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
+	if err := defaultInUnit(v, e, after); err != nil {
+		return err
+	}
+	options := unitOptions(e)
+	err := validate(ctx, v, e, after, options)
+	if err == nil {
+		return nil
+	}
+
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot edit %s: Docker would not take the result: %v", e.Config, err),
+		Try:  []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"},
+		Err:  err,
+	}
+	switch {
+	case len(options) > 0 && validate(ctx, v, e, after, nil) == nil:
+		t.Because = []string{e.Unit + " starts it with " + strings.Join(options, " ")}
+		t.Try = []string{"take the option out of the unit (systemctl cat " + e.Unit + "), and write it into " + e.Config}
+	case before != nil && validate(ctx, v, e, before, options) != nil:
+		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)
+		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
+	}
+	return t
+}
+
+// defaultInUnit refuses a default runtime that is in the file and in the unit's options: Docker
+// refuses a key that both have, except runtimes.
+// Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby
+// (v20.10.24 and v28.5.2); https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between
+// the daemon.json and startup scripts.
+func defaultInUnit(v host.View, e facts.Engine, after []byte) error {
+	doc, err := jsonedit.Parse(after)
+	if err != nil || doc.Text(defaultKey) == nil || facts.Options(e.Args, defaultKey) == nil {
+		return nil
+	}
+
+	const option = "--" + defaultKey
+	from := "systemctl cat " + e.Unit + " shows where"
+	for _, name := range e.Started {
+		text, _ := v.ReadFile(name)
+		if strings.Contains(string(text), option) {
+			from = "it is in " + name
+		}
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: Docker does not start with %s both in it and in its unit", e.Config, defaultKey),
+		Because: []string{e.Unit + " starts it with " + option + ": " + from},
+		Try: []string{
+			"take " + option + " out of the unit, then: systemctl daemon-reload",
+			"or leave set_as_default out of [runtime]",
+		},
+	}
+}
+
+// unitOptions are the options that Docker's unit starts it with.
+func unitOptions(e facts.Engine) []string { return e.Args[min(1, len(e.Args)):] }
+
+// Loads has Docker validate its present daemon.json as its next start would read it.
+func Loads(e facts.Engine) things.PrecheckFunc {
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
+		return validate(ctx, v, e, e.Files[0].Data, unitOptions(e))
+	})
+}
+
+// validate has dockerd validate a daemon.json together with these options; nil where it cannot be
+// asked.
+func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, options []string) error {
+	if e.Binary == "" || data == nil || !isSince(e.Version, 23, 0) {
+		return nil
+	}
+
+	file := []string{"--validate", "--config-file", host.Scratch + e.Config}
+	argv := slices.Concat([]string{e.Binary}, options, file)
+	_, err := v.AskAbout(ctx, map[string][]byte{e.Config: data}, argv...)
+	if errors.As(err, &host.Later{}) {
+		return nil
+	}
+	return err
+}

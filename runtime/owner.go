@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"cmp"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+)
+
+// HandlerOf is the handler of the engine that kubelet uses, and which other program writes it.
+type HandlerOf struct {
+	Engine facts.Engine
+	Name   string // "" where no handler is needed
+	Owner  string // the program that writes the handler; "" where the stage edits the configuration
+	Why    string // how gpuadm knows the owner
+}
+
+// HandlerOwner says which program writes the handler.
+func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
+	s.Runtime.Engine = cmp.Or(s.Runtime.Engine, "auto")
+	s.Runtime.Handler = cmp.Or(s.Runtime.Handler, "auto")
+	e, err := chosen(s.Runtime, f)
+	if err != nil {
+		return HandlerOf{}, err
+	}
+
+	h := HandlerOf{Engine: e, Name: containerd.HandlerFor(s, f, e).Name}
+	switch {
+	case s.Runtime.Inject == "cdi":
+		h.Name = ""
+	case s.Runtime.Owner == "other" && e.Owner == "":
+		h.Owner = "another program"
+		h.Why = `owner = "other" in [runtime]`
+	case !editable(s, f, e, h.Name):
+		h.Owner = e.Owner
+		h.Why = e.Why
+	}
+	return h, nil
+}
+
+// editable says whether gpuadm writes the handler into a configuration that has an owner.
+func editable(s spec.Spec, f facts.Facts, e facts.Engine, handler string) bool {
+	switch e.Owner {
+	case "k3s", "rke2":
+		return false
+	case "k0s":
+		return true
+	}
+	if s.Runtime.Owner == "gpuadm" {
+		return true
+	}
+
+	p := platform.WriterOf(e.Owner)
+	done := p.Engine.How == platform.After && f.Files[p.Join.Done] != nil
+	return done && handler != p.Engine.Handler
+}
+
+// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device
+// plugin they need none.
+func NeedsHandler(f facts.Facts) bool {
+	h, err := HandlerOwner(spec.Spec{}, f)
+	return err == nil && h.Name != ""
+}
