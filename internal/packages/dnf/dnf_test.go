@@ -27,7 +27,7 @@ import (
 
 func TestParseRepos(t *testing.T) {
 	r := packages.Repository{ID: "cuda", URL: "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/", About: "x"}
-	all := enabled("f", dnfRepo(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
+	all := enabled("f", repoFile(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
 	if len(all) != 1 || all[0].id != "gpuadm-cuda" || all[0].url() != "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64" || all[0].values["gpgkey"] != "file:///etc/pki/rpm-gpg/k.asc" {
 		t.Fatalf("got %+v", all)
 	}
@@ -37,7 +37,7 @@ func TestParseRepos(t *testing.T) {
 	check.That(t, len(all) == 1 && all[0].url() == "y", "one of two is disabled: %+v", all)
 	for signed, says := range map[packages.Signed]string{packages.SignedBoth: "gpgcheck=1\nrepo_gpgcheck=1", packages.SignedMetadata: "gpgcheck=0\nrepo_gpgcheck=1", packages.SignedPackages: "gpgcheck=1\nrepo_gpgcheck=0"} {
 		r.Signed = signed
-		check.Has(t, string(dnfRepo(r, "/k", host.Via{})), says, "signed %q:", signed)
+		check.Has(t, string(repoFile(r, "/k", host.Via{})), says, "signed %q:", signed)
 	}
 }
 
@@ -308,7 +308,7 @@ gpgcheck=0
 // otherwise. A mirror that was written since makes the lists old.
 func TestMirrored(t *testing.T) {
 	const lock, alone = "-- srv/mirror/" + packages.MirrorLock + " --\n{}\n", "--enablerepo=gpuadm-*"
-	mirror := string(dnfRepo(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
+	mirror := string(repoFile(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
 	check.That(t, strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") && strings.Contains(mirror, "\nmodule_hotfixes=1\n"), "a mirror's repository:\n%s", mirror)
 	for files, want := range map[string]bool{
 		"": false,

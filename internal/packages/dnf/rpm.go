@@ -26,7 +26,7 @@ type rpmPackage struct{ name, evr, arch string }
 // one dnf matches any.
 func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
 
-// several says whether the package can be installed in several versions at a time: a kernel and its
+// several reports whether the package can be installed in several versions at a time: a kernel and its
 // parts. Wants name such packages with version and architecture, which dnf accepts too:
 // kernel-devel-5.14.0-427.el9.x86_64.
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
@@ -52,13 +52,23 @@ func (p rpmPackage) keys() []string {
 
 // key returns the name that is asked for, else the first of its names.
 func (p rpmPackage) key(asked map[string]bool) string {
-	all := p.keys()
-	return all[max(0, slices.IndexFunc(all, func(k string) bool { return asked[k] }))]
+	names := p.keys()
+	first := slices.IndexFunc(names, func(name string) bool { return asked[name] })
+	return names[max(0, first)]
 }
 
 // nativeRPM is what rpm calls the architecture that this program was built for.
-func nativeRPM() string {
-	return map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+func nativeRPM() string { return rpmArch(runtime.GOARCH) }
+
+// rpmArch is what rpm calls one of Go's architectures.
+func rpmArch(arch string) string {
+	switch arch {
+	case "amd64":
+		return "x86_64"
+	case "arm64":
+		return "aarch64"
+	}
+	return ""
 }
 
 // evr writes a version; epoch 0 is left out.
@@ -75,14 +85,17 @@ func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(versi
 
 // named returns dnf's and rpm's name for a wanted package in a version.
 func named(name, version string) string {
-	base, arch, foreign := strings.Cut(name, ".")
-	if i := strings.LastIndex(name, "."); i >= 0 {
-		base, arch = name[:i], name[i+1:]
+	base, arch := name, ""
+	if dot := strings.LastIndex(name, "."); dot >= 0 {
+		base = name[:dot]
+		arch = name[dot+1:]
 	}
-	switch {
-	case strings.HasSuffix(base, "-"+packages.Unepoched(version)): // the version is in the name
+	if strings.HasSuffix(base, "-"+packages.Unepoched(version)) { // the version is in the name
 		return name
-	case foreign && (arch == "i686" || arch == "x86_64" || arch == "aarch64"):
+	}
+
+	switch arch {
+	case "i686", "x86_64", "aarch64":
 		return base + "-" + withEpoch(version) + "." + arch
 	}
 	return name + "-" + withEpoch(version)
@@ -98,7 +111,7 @@ func withEpoch(evr string) string {
 // An rpmDatabase is a reading of rpm's database and of dnf's locks.
 type rpmDatabase struct {
 	list     []rpmPackage
-	came     map[rpmPackage]came
+	came     map[rpmPackage]installation
 	keys     map[rpmPackage]string // fingerprints
 	packages map[string]packages.State
 	locks    locks
@@ -109,9 +122,9 @@ type rpmDatabase struct {
 // dnf downloads before it locks.
 const beginsWithin = 600
 
-// came is when a package was installed, in seconds since 1970, and the id of rpm's transaction:
-// rpm's tags INSTALLTIME and INSTALLTID (docs/manual/tags.md in rpm's tree).
-type came struct{ at, transaction int64 }
+// installation is when a package was installed, in seconds since 1970, and the id of rpm's
+// transaction: rpm's tags INSTALLTIME and INSTALLTID (docs/manual/tags.md in rpm's tree).
+type installation struct{ at, transaction int64 }
 
 // rpmFormat prints a line for each package; a public key's has more lines, since the key is base64
 // on several lines. Other packages have no key. Sources: makePubkeyHeader in lib/keystore.cc of rpm
@@ -129,7 +142,8 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	}
 	d := parseRPM(string(out))
 	d.cut = cutShort(v)
-	if d.locks, err = readLocks(v); err != nil {
+	d.locks, err = readLocks(v)
+	if err != nil {
 		return rpmDatabase{}, err
 	}
 	d.fill()
@@ -137,48 +151,57 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 }
 
 func parseRPM(out string) rpmDatabase {
-	d := rpmDatabase{came: map[rpmPackage]came{}, keys: map[rpmPackage]string{}}
+	d := rpmDatabase{came: map[rpmPackage]installation{}, keys: map[rpmPackage]string{}}
 	var key strings.Builder // of the last package
-	keep := func() {
-		if last := len(d.list) - 1; last >= 0 && d.list[last].name == rpmKeyName {
+	endKey := func() {
+		last := len(d.list) - 1
+		if last >= 0 && d.list[last].name == rpmKeyName {
 			d.keys[d.list[last]] = fingerprintOf(key.String())
 		}
 		key.Reset()
 	}
 	for line := range strings.Lines(out) {
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 8 {
+		columns := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(columns) != 8 {
 			key.WriteString(line)
 			continue
 		}
-		keep()
-		key.WriteString(f[7])
-		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
-		var c came
-		c.at, _ = strconv.ParseInt(f[5], 10, 64)
-		c.transaction, _ = strconv.ParseInt(f[6], 10, 64)
-		d.list, d.came[p] = append(d.list, p), c
+		endKey()
+		key.WriteString(columns[7])
+
+		p := rpmPackage{
+			name: columns[0],
+			evr:  evr(columns[1], columns[2], columns[3]),
+			arch: columns[4],
+		}
+		var came installation
+		came.at, _ = strconv.ParseInt(columns[5], 10, 64)
+		came.transaction, _ = strconv.ParseInt(columns[6], 10, 64)
+		d.list = append(d.list, p)
+		d.came[p] = came
 	}
-	keep()
-	// Of several versions the newest counts.
+	endKey()
+
+	// Of several versions the newest counts: fill takes the last.
 	slices.SortFunc(d.list, func(a, b rpmPackage) int {
-		if c := strings.Compare(a.name, b.name); c != 0 {
-			return c
+		if byName := strings.Compare(a.name, b.name); byName != 0 {
+			return byName
 		}
 		return dnf{}.Compare(a.evr, b.evr)
 	})
 	return d
 }
 
+// fill makes the states from the list and the locks.
 func (d *rpmDatabase) fill() {
 	d.packages = make(map[string]packages.State, len(d.list))
 	for _, p := range d.list {
-		s := packages.State{Version: p.evr, Held: d.locks.holds(p)}
+		state := packages.State{Version: p.evr, Held: d.locks.holds(p)}
 		if p.name == rpmKeyName {
-			s.Version = d.keys[p]
+			state.Version = d.keys[p]
 		}
-		for _, k := range p.keys() {
-			d.packages[k] = s
+		for _, name := range p.keys() {
+			d.packages[name] = state
 		}
 	}
 }
@@ -205,18 +228,22 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	if d.cut.IsZero() {
 		return nil
 	}
+
 	since := d.cut.Unix()
-	first := came{}
-	for _, c := range d.came {
-		if c.at >= since && (first.at == 0 || c.at < first.at) {
-			first = c
+	first := installation{}
+	for _, came := range d.came {
+		if came.at >= since && (first.at == 0 || came.at < first.at) {
+			first = came
 		}
 	}
-	if first.transaction > since+beginsWithin {
-		return nil // dnf was killed before it began, and another process made the later changes
+	if first.at == 0 || first.transaction > since+beginsWithin {
+		return nil // dnf was killed before it began, and another process made any later changes
 	}
+
 	for _, p := range d.list {
-		if c := d.came[p]; first.at != 0 && c.at >= since && c.transaction == first.transaction && p.name != rpmKeyName {
+		came := d.came[p]
+		ofTransaction := came.at >= since && came.transaction == first.transaction
+		if ofTransaction && p.name != rpmKeyName {
 			list = append(list, p)
 		}
 	}
@@ -228,8 +255,11 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 func (d rpmDatabase) doubles() (older []rpmPackage) {
 	half := d.halfDone()
 	for _, p := range d.list {
-		other := func(o rpmPackage) bool { return o.name == p.name && o.arch == p.arch }
-		if !p.several() && !slices.Contains(half, p) && slices.ContainsFunc(half, other) {
+		if p.several() || slices.Contains(half, p) {
+			continue
+		}
+		otherVersion := func(o rpmPackage) bool { return o.name == p.name && o.arch == p.arch }
+		if slices.ContainsFunc(half, otherVersion) {
 			older = append(older, p)
 		}
 	}
@@ -238,7 +268,8 @@ func (d rpmDatabase) doubles() (older []rpmPackage) {
 
 // FilesOf queries rpm once for all packages.
 func (dnf) FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error) {
-	out, err := v.Ask(ctx, append([]string{"rpm", "-q", "--qf", `[%{=NAME}\t%{FILENAMES}\n]`}, names...)...)
+	const format = `[%{=NAME}\t%{FILENAMES}\n]`
+	out, err := v.Ask(ctx, append([]string{"rpm", "-q", "--qf", format}, names...)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the files of packages: %w", err)
 	}
