@@ -3,7 +3,6 @@
 package cloud
 
 import (
-	"context"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
@@ -104,9 +103,7 @@ func (c *eksCloud) engine() *converge.Engine {
 
 func (c *eksCloud) apply(t *testing.T) converge.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // not the minutes that a real kubelet is given
-	defer cancel()
-	res, err := c.engine().Apply(ctx, c.n)
+	res, err := c.engine().Apply(t.Context(), c.n)
 	must.That(t, err == nil, "cannot apply: %v\n%s", err, joins.Because(err))
 	return res
 }

@@ -62,6 +62,28 @@ func distributions() map[string]cloudInit {
 	return map[string]cloudInit{"Debian": debian, "Ubuntu": ubuntu, "Amazon Linux 2023": amazon, "RHEL": rhel}
 }
 
+// ofSystemd are the units of systemd itself that make the order of a boot: bootup(7) and
+// systemd.special(7). Their text is that of https://github.com/systemd/systemd, units/*.target, in
+// what makes an order. The machine of the test has more units, which are of no matter here.
+var ofSystemd = map[string]string{
+	"multi-user.target":     "Requires=basic.target\nConflicts=rescue.target\nAfter=basic.target rescue.target\n",
+	"basic.target":          "Requires=sysinit.target\nWants=sockets.target timers.target paths.target slices.target\nAfter=sysinit.target sockets.target paths.target slices.target\n",
+	"sysinit.target":        "Wants=local-fs.target swap.target\nAfter=local-fs.target swap.target\nConflicts=emergency.target\nBefore=emergency.target\n",
+	"local-fs.target":       "DefaultDependencies=no\nConflicts=shutdown.target\nAfter=local-fs-pre.target\n",
+	"local-fs-pre.target":   "",
+	"swap.target":           "DefaultDependencies=no\nConflicts=shutdown.target\n",
+	"sockets.target":        "",
+	"timers.target":         "DefaultDependencies=no\nConflicts=shutdown.target\n",
+	"paths.target":          "",
+	"slices.target":         "",
+	"network-pre.target":    "",
+	"network.target":        "After=network-pre.target\n",
+	"network-online.target": "After=network.target\n",
+	"rescue.target":         "Requires=sysinit.target\nAfter=sysinit.target\n",
+	"emergency.target":      "",
+	"shutdown.target":       "DefaultDependencies=no\n",
+}
+
 // kubeletUnit is kubelet's own unit as kubeadm's packages have it, in what makes an order.
 // Source: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubelet/kubelet.service.
 const kubeletUnit = "[Unit]\nWants=network-online.target\nAfter=network-online.target\n[Service]\nExecStart=/bin/true\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
@@ -152,6 +174,9 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 	if service == nil {
 		service = systemd.Service
 	}
+	for name, order := range ofSystemd {
+		put(name, "[Unit]\n"+order)
+	}
 	for name, text := range units {
 		if strings.HasSuffix(name, ".service") && !strings.Contains(text, "[Service]") {
 			text = "[Unit]\n" + text + "[Service]\nType=oneshot\nExecStart=/bin/true\nRemainAfterExit=yes\n" + wantedByInit
@@ -170,9 +195,9 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 	put("kubelet.service", kubeletUnit)
 	put("kubelet.service.d/50-gpuadm.conf", string(systemd.Gate))
 	cmd := exec.Command(program, "verify", "--man=no", "multi-user.target", "gpuadm-spec.service", "gpuadm-drift.timer", "gpuadm-drift.service")
-	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
-	cmd.Dir = folder                  // it finds units in the current folder first
-	output, _ := cmd.CombinedOutput() // what it finds decides, not the exit code: this machine lacks most programs
+	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder) // none of this machine's
+	cmd.Dir = folder                                            // it finds units in the current folder first
+	output, _ := cmd.CombinedOutput()                           // what it finds decides, not the exit code: this machine lacks most programs
 	var said strings.Builder
 	for line := range strings.Lines(string(output)) {
 		if !strings.Contains(line, "is not executable") {

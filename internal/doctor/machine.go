@@ -45,7 +45,9 @@ type Machine struct {
 
 // domain is one part of a machine.
 type domain[T any] struct {
-	once  sync.Once
+	mu    sync.Mutex    // of known
+	known chan struct{} // closed when value and ok are known; nil before the first check asks
+
 	value T
 	ok    bool
 }
@@ -53,14 +55,24 @@ type domain[T any] struct {
 // read reads a domain when the first check asks for it. ok is false where it cannot be read, which
 // is noted under its name.
 func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value T, ok bool) {
-	d.once.Do(func() {
-		var err error
-		d.value, err = read()
-		d.ok = err == nil
-		if err != nil {
-			m.cannotRead(name, err)
-		}
-	})
+	d.mu.Lock()
+	first := d.known == nil
+	if first {
+		d.known = make(chan struct{})
+	}
+	d.mu.Unlock()
+
+	if !first {
+		<-d.known
+		return d.value, d.ok
+	}
+	defer close(d.known)
+	var err error
+	d.value, err = read()
+	d.ok = err == nil
+	if err != nil {
+		m.cannotRead(name, err)
+	}
 	return d.value, d.ok
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/tools/txtar"
@@ -123,16 +124,29 @@ func TestCordoned(t *testing.T) {
 // TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and
 // is named as not checked.
 func TestSilentServer(t *testing.T) {
-	for name, f := range map[string]kubesim.Fault{
-		"hangs": {Hang: true, Times: -1}, "busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1},
-	} {
+	for name, f := range map[string]kubesim.Fault{"busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1}} {
 		t.Run(name, func(t *testing.T) {
 			n, s := joined(t, nil)
 			s.Server.Fail(f)
-			report := examine(t, n)
-			check.That(t, codes(report) == "" && len(report.Unread) == 1, "%v %v", report.Causes, report.Unread)
+			unread(t, n)
 		})
 	}
+	t.Run("hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n, _ := joined(t, nil)
+			unread(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})})
+		})
+	})
+}
+
+// unread wants the API server as the one part that cannot be read.
+func unread(t *testing.T, v host.View) {
+	t.Helper()
+	report := examine(t, v)
+	check.That(t, codes(report) == "" && len(report.Unread) == 1, "%v %v", report.Causes, report.Unread)
 }
 
 // through is a machine whose requests go another way.
@@ -155,11 +169,13 @@ func (d endless) Close() error             { return nil }
 // TestDrips: an API server that begins each answer, and does not end it, is noted, and holds
 // nothing up.
 func TestDrips(t *testing.T) {
-	n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
-	r := examine(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
-	})})
-	check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
+		r := examine(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
+		})})
+		check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
+	})
 }
 
 // TestNoNetwork: an API server that no packet reaches is not waited for.

@@ -66,7 +66,6 @@ func TestLive(t *testing.T) {
 	check.That(t, gap >= 0 && gap <= 30*time.Second, "started %v after its file changed", gap)
 
 	must.OK(t, h.Mkdir(folder+"gpuadm-x.service.d", host.Attr{Mode: 0o755}))
-	time.Sleep(20 * time.Millisecond)
 	write("gpuadm-x.service.d/a.conf", "[Service]\nEnvironment=A=1\n")
 	if u := unit("gpuadm-x.service"); !u.Outdated || len(u.Files) != 2 {
 		t.Errorf("a new drop-in: %+v", u)

@@ -38,8 +38,11 @@ func TestMain(m *testing.M) {
 	if _, err := lock.take(path); err != nil {
 		panic(err)
 	}
-	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 61.5"}, lock.file())
+	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 601.5"}, lock.file())
 }
+
+// hang is longer than anything here takes on a busy machine.
+const hang = 5 * time.Minute
 
 // TestLock: a second process is refused and told who is at work; when the first is killed its child
 // still holds the lock.
@@ -48,7 +51,7 @@ func TestLock(t *testing.T) {
 	helper := exec.Command(os.Args[0], "the-helper")
 	helper.Env = append(os.Environ(), "GPUADM_TEST_LOCK="+path)
 	must.OK(t, helper.Start())
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(path + ".started"); err == nil {
 			break
 		}
@@ -58,7 +61,7 @@ func TestLock(t *testing.T) {
 	refused := func(want func(*host.Busy) bool) *host.Busy {
 		t.Helper()
 		var busy *host.Busy
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			unlock, err := mine.take(path)
 			if err == nil {
 				unlock()
@@ -77,10 +80,10 @@ func TestLock(t *testing.T) {
 	})
 	helper.Process.Kill()
 	helper.Wait()
-	child := refused(func(b *host.Busy) bool { return b.Command == "sleep 61.5" })
+	child := refused(func(b *host.Busy) bool { return b.Command == "sleep 601.5" })
 	check.That(t, strings.HasPrefix(child.Error(), "another gpuadm run is at work: process "), "%v", child)
 	syscall.Kill(child.PID, syscall.SIGKILL)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) {
 		unlock, err := mine.take(path)
 		if err == nil {
 			unlock()

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -47,7 +46,7 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 	m.repo.add(deb{name: "module-dkms", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nnproc >>/opt/jobs\ntest -e /opt/fine\n"}})
 	m.update()
 	c := crowded{m}
-	a := apt{wait: 2 * time.Second, pins: pinFolder}
+	a := apt{wait: packages.LockWait, pins: pinFolder}
 	must.That(t, a.get(t.Context(), c, "install", "module-dkms") != nil, "the script did not fail")
 	m.write("/opt/fine", "")
 	must.OK(t, a.Repair(t.Context(), c))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -88,9 +89,10 @@ func TestLockIsNamed(t *testing.T) {
 	other := m.command("apt-get", "-y", "install", "slow")
 	must.OK(t, other.Start())
 	t.Cleanup(func() { m.write("/run/pass", ""); other.Wait() })
-	m.must("timeout", "60", "sh", "-c", "until [ -e /run/at-work ]; do sleep 0.1; done")
+	m.must("timeout", "600", "sh", "-c", "until [ -e /run/at-work ]; do sleep 0.1; done")
 	database := packages.NewDatabase("dpkg", packages.NewReading(m.apt))
 	check.Equal(t, must.Get(database.Look(t.Context(), m))(t), "busy", "while another apt works, the database is")
+	m.apt.wait = 2 * time.Second // the other apt works for longer, until the file comes
 	var says []string
 	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")

@@ -213,7 +213,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	self := must.Get(os.Executable())(t)
 	h := must.Get(local.Open(dir))(t)
-	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second, pins: pinFolder}}
+	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: packages.LockWait, pins: pinFolder}}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
 	key := must.Get(os.ReadFile(m.repo.key))(t)

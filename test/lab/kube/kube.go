@@ -51,8 +51,9 @@ const (
 // Server is the API server's address, for hosts and pods.
 const Server = "https://" + address + ":" + port
 
-// patience is how long anything of the cluster may take on a machine with much else to do.
-const patience = 3 * time.Minute
+// patience is how long anything of the cluster may take on a machine with much else to do: as in
+// test/lab, only what hangs takes so long.
+const patience = 15 * time.Minute
 
 // Cluster is a running control plane.
 type Cluster struct {
