@@ -32,13 +32,17 @@ import (
 )
 
 // options are the flags.
-type options struct{ out, version string }
+type options struct {
+	out     string
+	version string
+}
 
 func main() {
 	o := options{}
 	flag.StringVar(&o.out, "out", "gpuadm-image.tar", "write the image to `FILE`")
 	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
 	flag.Parse()
+
 	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
@@ -49,25 +53,26 @@ func run(o options, programs []string) error {
 	if len(programs) == 0 {
 		return errors.New("usage: image [flags] ARCHITECTURE=PROGRAM…")
 	}
+
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, program := range programs {
-		arch, program, is := strings.Cut(program, "=")
-		if !is {
+		arch, name, ok := strings.Cut(program, "=")
+		if !ok {
 			return fmt.Errorf("cannot read %q: want ARCHITECTURE=PROGRAM", arch)
 		}
-		image, err := o.image(arch, program)
+		image, err := o.image(arch, name)
 		if err != nil {
 			return err
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
-		})
+		platform := v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: platform})
 		digest, err := image.Digest()
 		if err != nil {
 			return fmt.Errorf("cannot tell the image's digest: %w", err)
 		}
 		fmt.Printf("%s  linux/%s\n", digest, arch)
 	}
+
 	digest, err := index.Digest()
 	if err != nil {
 		return fmt.Errorf("cannot tell the image's digest: %w", err)
@@ -76,6 +81,7 @@ func run(o options, programs []string) error {
 		return fmt.Errorf("cannot write the image: %w", err)
 	}
 	fmt.Printf("%s  %s: all of them, for the DaemonSet's image: gpuadm@%[1]s\n", digest, o.out)
+
 	return nil
 }
 
@@ -90,19 +96,19 @@ func (o options) image(arch, program string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := []file{{name: "usr/share/doc/gpuadm/gpuadm.cdx.json", mode: 0o644, data: text}}
-	for name, from := range map[string]string{"usr/bin/gpuadm": program, "usr/share/doc/gpuadm/copyright": program + ".copyright"} {
-		data, err := os.ReadFile(from)
-		if err != nil {
+
+	own := []file{
+		{name: "usr/bin/gpuadm", mode: 0o755, from: program},
+		{name: "usr/share/doc/gpuadm/copyright", mode: 0o644, from: program + ".copyright"},
+	}
+	for i := range own {
+		if own[i].data, err = os.ReadFile(own[i].from); err != nil {
 			return nil, fmt.Errorf("cannot read what goes into the image: %w", err)
 		}
-		mode := int64(0o644)
-		if name == "usr/bin/gpuadm" {
-			mode = 0o755
-		}
-		own = append(own, file{name: name, mode: mode, data: data})
 	}
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	own = append(own, file{name: "usr/share/doc/gpuadm/gpuadm.cdx.json", mode: 0o644, data: text})
+	manifest := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	image := mutate.ConfigMediaType(manifest, types.OCIConfigJSON)
 	for _, files := range [][]file{library.files, own} {
 		layer, err := layerOf(files)
 		if err != nil {
@@ -112,16 +118,22 @@ func (o options) image(arch, program string) (v1.Image, error) {
 			return nil, fmt.Errorf("cannot make the image: %w", err)
 		}
 	}
+
 	config, err := image.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the image: %w", err)
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: time.Unix(0, 0).UTC()}
+	config.OS = "linux"
+	config.Architecture = arch
+	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	config.Config = v1.Config{
-		Env: []string{"PATH=/usr/bin"}, Entrypoint: []string{"/usr/bin/gpuadm"}, User: "0",
+		Env:        []string{"PATH=/usr/bin"},
+		Entrypoint: []string{"/usr/bin/gpuadm"},
+		User:       "0",
 		Labels: map[string]string{
-			"org.opencontainers.image.title": "gpuadm", "org.opencontainers.image.version": o.version,
+			"org.opencontainers.image.title":    "gpuadm",
+			"org.opencontainers.image.version":  o.version,
 			"org.opencontainers.image.licenses": "Apache-2.0 AND LGPL-2.1-or-later",
 		},
 	}
@@ -130,16 +142,18 @@ func (o options) image(arch, program string) (v1.Image, error) {
 
 // file is one of a layer; a link has no data.
 type file struct {
-	name, link string
-	mode       int64
-	data       []byte
+	name string
+	link string // what it leads to
+	mode int64
+	from string // the file here, if data is read from one
+	data []byte
 }
 
 // layerOf is a layer with these files and the folders above them, all of them root's and of 1970.
 func layerOf(files []file) (v1.Layer, error) {
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	made := map[string]bool{".": true}
 	for _, f := range files {
 		var folders []string
@@ -148,13 +162,16 @@ func layerOf(files []file) (v1.Layer, error) {
 			folders = append(folders, dir)
 		}
 		for _, dir := range slices.Backward(folders) {
-			if err := put(w, tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir}, nil); err != nil {
+			head := tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir}
+			if err := put(w, head, nil); err != nil {
 				return nil, err
 			}
 		}
 		head := tar.Header{Name: f.name, Mode: f.mode, Typeflag: tar.TypeReg}
 		if f.link != "" {
-			head.Typeflag, head.Linkname, head.Mode = tar.TypeSymlink, f.link, 0o777
+			head.Typeflag = tar.TypeSymlink
+			head.Linkname = f.link
+			head.Mode = 0o777
 		}
 		if err := put(w, head, f.data); err != nil {
 			return nil, err
@@ -163,12 +180,15 @@ func layerOf(files []file) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil },
-		tarball.WithMediaType(types.OCILayer))
+
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
 func put(w *tar.Writer, head tar.Header, data []byte) error {
-	head.Size, head.ModTime, head.Format = int64(len(data)), time.Unix(0, 0), tar.FormatUSTAR
+	head.Size = int64(len(data))
+	head.ModTime = time.Unix(0, 0)
+	head.Format = tar.FormatUSTAR
 	if err := w.WriteHeader(&head); err != nil {
 		return err
 	}
@@ -183,6 +203,7 @@ func (o options) write(index v1.ImageIndex) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
@@ -191,10 +212,15 @@ func (o options) write(index v1.ImageIndex) error {
 	if err := path.AppendIndex(index, layout.WithAnnotations(named)); err != nil {
 		return err
 	}
-	pack := exec.Command("tar", "--create", "--format=ustar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner",
-		"--mode=a=r,u+w,a+X", "--directory="+dir, "--file="+o.out, "blobs", "index.json", "oci-layout")
-	if said, err := pack.CombinedOutput(); err != nil {
-		return fmt.Errorf("tar: %w: %s", err, said)
+
+	pack := exec.Command("tar", "--create", "--file="+o.out,
+		"--format=ustar", "--sort=name", "--mtime=@0",
+		"--owner=0", "--group=0", "--numeric-owner", "--mode=a=r,u+w,a+X",
+		"--directory="+dir, "blobs", "index.json", "oci-layout")
+	output, err := pack.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("tar: %w: %s", err, output)
 	}
+
 	return nil
 }

@@ -20,9 +20,10 @@ import (
 
 // file is one of a package: its name on the machine, and the file here with its content.
 type file struct {
-	name, from string
-	mode       os.FileMode
-	kind       string // of nfpm
+	name string // on the machine
+	from string // here
+	mode os.FileMode
+	kind string // of nfpm
 }
 
 func (f file) content(at time.Time) *files.Content {
@@ -37,14 +38,16 @@ const (
 	example     = "/etc/gpuadm/node.toml.example"
 )
 
-// generated has gpuadm write what it knows itself, into files of a scratch folder. The example is
-// one and no node.toml: where that exists, the boot units converge the machine, and kubelet waits
-// for them.
-func generated(scratch string, programs []program) (list []file, err error) {
+// generated has gpuadm write what it knows itself, into files of a scratch folder. It writes an
+// example, and no node.toml: where that exists, the boot units converge the machine, and kubelet
+// waits for them.
+func generated(scratch string, programs []program) ([]file, error) {
 	gpuadm, err := native(programs)
 	if err != nil {
 		return nil, err
 	}
+
+	var list []file
 	write := func(name string, text []byte, kind string) {
 		from := filepath.Join(scratch, fmt.Sprint(len(list)))
 		if err == nil {
@@ -55,20 +58,21 @@ func generated(scratch string, programs []program) (list []file, err error) {
 	for _, c := range [...]struct{ shell, name string }{
 		{"bash", "/usr/share/bash-completion/completions/gpuadm"},
 		{"zsh", "/usr/share/zsh/vendor-completions/_gpuadm"}, // Debian's zsh reads this folder
-		{"zsh", "/usr/share/zsh/site-functions/_gpuadm"},     // and others' this one
+		{"zsh", "/usr/share/zsh/site-functions/_gpuadm"},     // and other distributions' zsh this one
 		{"fish", "/usr/share/fish/vendor_completions.d/gpuadm.fish"},
 	} {
-		said, failed := exec.Command(gpuadm, "completion", c.shell).Output()
+		script, failed := exec.Command(gpuadm, "completion", c.shell).Output()
 		if failed != nil {
 			return nil, fmt.Errorf("cannot ask gpuadm for its completions of %s: %w", c.shell, failed)
 		}
-		write(c.name, said, files.TypeFile)
+		write(c.name, script, files.TypeFile)
 	}
-	said, failed := exec.Command(gpuadm, "help", "spec").Output()
+
+	spec, failed := exec.Command(gpuadm, "help", "spec").Output()
 	if failed != nil {
 		return nil, fmt.Errorf("cannot ask gpuadm for the description of its spec: %w", failed)
 	}
-	write(example, commented(said), files.TypeConfigNoReplace)
+	write(example, commented(spec), files.TypeConfigNoReplace)
 	return list, err
 }
 
@@ -76,8 +80,10 @@ func generated(scratch string, programs []program) (list []file, err error) {
 func commented(text []byte) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
-		out.WriteString(strings.TrimRight("# "+strings.TrimRight(line, "\n"), " ") + "\n")
+		line = "# " + strings.TrimRight(line, "\n")
+		out.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
+
 	return []byte(out.String())
 }
 
@@ -86,39 +92,47 @@ func commented(text []byte) []byte {
 // module of policy is needed. Sources: fedora-selinux/selinux-policy,
 // policy/modules/system/systemd.fc and policy/modules/kernel/corecommands.fc; for bin_t
 // SELinuxProject/refpolicy's corecommands.fc, too.
-func (o options) files(p program, said []file) ([]file, error) {
+func (o options) files(p program, scratchFiles []file) ([]file, error) {
 	at := func(name string) string { return filepath.Join(o.root, name) }
 	list := append([]file{
 		{programName, p.name, 0o755, files.TypeFile},
 		{docDir + "copyright", p.name + ".copyright", 0o644, files.TypeFile},
 		{docDir + "CHANGELOG.md", at("CHANGELOG.md"), 0o644, files.TypeFile},
 		{docDir + "gpuadm.cdx.json", p.name + ".cdx.json", 0o644, files.TypeFile},
-	}, said...)
-	units, err := o.units(filepath.Dir(said[0].from))
+	}, scratchFiles...)
+
+	units, err := o.units(filepath.Dir(scratchFiles[0].from))
 	if err != nil {
 		return nil, err
 	}
 	list = append(list, units...)
+
 	pages, err := filepath.Glob(at("docs/man/*.[1-8]"))
 	for _, page := range pages {
-		list = append(list, file{"/usr/share/man/man" + path.Ext(page)[1:] + "/" + filepath.Base(page), page, 0o644, files.TypeFile})
+		section := path.Ext(page)[1:]
+		name := "/usr/share/man/man" + section + "/" + filepath.Base(page)
+		list = append(list, file{name, page, 0o644, files.TypeFile})
 	}
+
 	return list, err
 }
 
-// units are the boot units, and kubelet's drop-in, as images/systemd has them but for the program's
+// units are the boot units, and kubelet's drop-in, as images/systemd has them except the program's
 // place. Those that apply --install makes in /etc have precedence over them: systemd.unit(5), "Unit
 // File Load Path".
-func (o options) units(scratch string) (list []file, err error) {
+func (o options) units(scratch string) ([]file, error) {
 	names, err := filepath.Glob(filepath.Join(o.root, "images/systemd/*gpuadm*"))
 	if err == nil && len(names) == 0 {
 		err = errors.New("cannot find the units: images/systemd has none")
 	}
+
+	var list []file
 	for _, from := range names {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read a unit: %w", err)
 		}
+
 		name := filepath.Base(from)
 		moved := filepath.Join(scratch, name)
 		text = bytes.ReplaceAll(text, []byte("/usr/local/sbin/gpuadm"), []byte(programName))
@@ -130,6 +144,7 @@ func (o options) units(scratch string) (list []file, err error) {
 		}
 		list = append(list, file{unitDir + name, moved, 0o644, files.TypeFile})
 	}
+
 	return list, err
 }
 
@@ -141,6 +156,7 @@ func (o options) archive(p program, list []file) error {
 	if err != nil {
 		return err
 	}
+
 	w := tar.NewWriter(zip)
 	top := fmt.Sprintf("gpuadm-%s-linux-%s", o.version, p.arch)
 	for _, f := range list {
@@ -151,7 +167,14 @@ func (o options) archive(p program, list []file) error {
 		if err != nil {
 			return err
 		}
-		head := &tar.Header{Name: top + f.name, Mode: int64(f.mode), Size: int64(len(data)), ModTime: o.time, Uname: "root", Gname: "root"}
+		head := &tar.Header{
+			Name:    top + f.name,
+			Mode:    int64(f.mode),
+			Size:    int64(len(data)),
+			ModTime: o.time,
+			Uname:   "root",
+			Gname:   "root",
+		}
 		if err := w.WriteHeader(head); err != nil {
 			return err
 		}
@@ -159,8 +182,10 @@ func (o options) archive(p program, list []file) error {
 			return err
 		}
 	}
+
 	if err := errors.Join(w.Close(), zip.Close()); err != nil {
 		return err
 	}
+
 	return os.WriteFile(filepath.Join(o.out, top+".tar.gz"), out.Bytes(), 0o644)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and
+// Command packages makes what a release of gpuadm consists of, except the image: a deb, an rpm and
 // a tar.gz for each architecture that it gets a program for, and the list of checksums of all files
 // in the folder. The same programs give the same bytes. It is a module of its own, so that gpuadm's
 // own list stays free of what it needs.
@@ -30,12 +30,16 @@ import (
 
 // options are the flags, and the time that the environment says.
 type options struct {
-	out, version, root, formats string
-	time                        time.Time
+	out, version  string
+	root, formats string
+	time          time.Time
 }
 
 // program is gpuadm for one architecture.
-type program struct{ arch, name string }
+type program struct {
+	arch string
+	name string // its file
+}
 
 func main() {
 	o := options{}
@@ -44,6 +48,7 @@ func main() {
 	flag.StringVar(&o.root, "root", "../../..", "gpuadm's source is in `DIR`")
 	flag.StringVar(&o.formats, "formats", "deb rpm tar.gz", "the `FORMS` of packages")
 	flag.Parse()
+
 	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "packages:", err)
 		os.Exit(1)
@@ -61,6 +66,7 @@ func run(o options, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	scratch, err := os.MkdirTemp("", "packages-")
 	if err != nil {
 		return fmt.Errorf("cannot make a scratch folder: %w", err)
@@ -69,12 +75,13 @@ func run(o options, args []string) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return fmt.Errorf("cannot make the folder of packages: %w", err)
 	}
-	said, err := generated(scratch, programs)
+	scratchFiles, err := generated(scratch, programs)
 	if err != nil {
 		return err
 	}
+
 	for _, p := range programs {
-		list, err := o.files(p, said)
+		list, err := o.files(p, scratchFiles)
 		if err != nil {
 			return err
 		}
@@ -84,6 +91,7 @@ func run(o options, args []string) error {
 			}
 		}
 	}
+
 	return o.sum()
 }
 
@@ -96,10 +104,11 @@ func versionOf(v string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(v, "v"), "-", "~")
 }
 
-func parse(args []string) (list []program, err error) {
+func parse(args []string) ([]program, error) {
+	var list []program
 	for _, arg := range args {
-		arch, name, is := strings.Cut(arg, "=")
-		if !is || arch != "amd64" && arch != "arm64" {
+		arch, name, ok := strings.Cut(arg, "=")
+		if !ok || arch != "amd64" && arch != "arm64" {
 			return nil, fmt.Errorf("cannot use the argument %q: want ARCHITECTURE=PROGRAM, of amd64 or arm64", arg)
 		}
 		list = append(list, program{arch, name})
@@ -107,6 +116,7 @@ func parse(args []string) (list []program, err error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("cannot make packages of nothing: name a program")
 	}
+
 	return list, nil
 }
 
@@ -118,23 +128,43 @@ func native(programs []program) (string, error) {
 			return p.name, nil
 		}
 	}
+
 	return "", fmt.Errorf("cannot ask gpuadm for its completions: no program is for this machine's %s", runtime.GOARCH)
 }
 
-// info is what a package says of itself.
+// info is what a package says about itself.
 func (o options) info(p program) *nfpm.Info {
 	script := func(name string) string { return filepath.Join(o.root, "images/packages", name) }
 	return &nfpm.Info{
-		Name: "gpuadm", Arch: p.arch, Platform: "linux", Version: o.version, VersionSchema: "none", Release: "1",
-		Section: "admin", Priority: "optional", License: "Apache-2.0", MTime: o.time, DisableGlobbing: true,
-		Maintainer: "The gpuadm authors <gpuadm@users.noreply.github.com>", Vendor: "The gpuadm authors",
-		Homepage: "https://github.com/gpuadm/gpuadm",
+		Name:          "gpuadm",
+		Arch:          p.arch,
+		Platform:      "linux",
+		Version:       o.version,
+		VersionSchema: "none",
+		Release:       "1",
+
+		Section:    "admin",
+		Priority:   "optional",
+		License:    "Apache-2.0",
+		Maintainer: "The gpuadm authors <gpuadm@users.noreply.github.com>",
+		Vendor:     "The gpuadm authors",
+		Homepage:   "https://github.com/gpuadm/gpuadm",
 		Description: "Turns a machine with NVIDIA GPUs into a Kubernetes node.\n" +
 			"It installs the driver, configures the container engine, makes MIG partitions and joins the node,\n" +
 			"as /etc/gpuadm/node.toml says, and verifies it before kubelet starts at every boot.",
+
+		MTime:           o.time,
+		DisableGlobbing: true,
 		Overridables: nfpm.Overridables{
-			Scripts: nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
-			RPM:     nfpm.RPM{BuildHost: "localhost", Summary: "Turns a machine with NVIDIA GPUs into a Kubernetes node"},
+			Scripts: nfpm.Scripts{
+				PostInstall: script("postinst"),
+				PreRemove:   script("prerm"),
+				PostRemove:  script("postrm"),
+			},
+			RPM: nfpm.RPM{
+				BuildHost: "localhost",
+				Summary:   "Turns a machine with NVIDIA GPUs into a Kubernetes node",
+			},
 		},
 	}
 }
@@ -145,22 +175,27 @@ func (o options) pack(form string, p program, list []file) error {
 	if form == "tar.gz" {
 		return o.archive(p, list)
 	}
+
 	info := o.info(p)
 	var packager nfpm.Packager
 	switch form {
 	case "deb":
-		packager, info.Depends = deb.Default, []string{"libc6 (>= 2.28)"}
+		packager = deb.Default
+		info.Depends = []string{"libc6 (>= 2.28)"}
 	case "rpm":
-		packager, info.Depends = rpm.DefaultRPM, []string{"libc.so.6(GLIBC_2.28)(64bit)", "/bin/sh"}
+		packager = rpm.DefaultRPM
+		info.Depends = []string{"libc.so.6(GLIBC_2.28)(64bit)", "/bin/sh"}
 	default:
 		return fmt.Errorf("the form is not known: want deb, rpm or tar.gz")
 	}
+
 	for _, f := range list {
 		info.Contents = append(info.Contents, f.content(o.time))
 	}
 	if err := nfpm.PrepareForPackager(nfpm.WithDefaults(info), form); err != nil {
 		return err
 	}
+
 	out, err := os.Create(filepath.Join(o.out, packager.ConventionalFileName(info)))
 	if err != nil {
 		return err
@@ -168,6 +203,7 @@ func (o options) pack(form string, p program, list []file) error {
 	if err := packager.Package(info, out); err != nil {
 		return err
 	}
+
 	return out.Close()
 }
 
@@ -177,6 +213,7 @@ func (o options) sum() error {
 	if err != nil {
 		return fmt.Errorf("cannot list the packages: %w", err)
 	}
+
 	var sums strings.Builder
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "SHA256SUMS") {
@@ -188,9 +225,11 @@ func (o options) sum() error {
 		}
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
 	}
-	place := filepath.Join(o.out, "SHA256SUMS")
-	if err := os.WriteFile(place, []byte(sums.String()), 0o644); err != nil {
+
+	name := filepath.Join(o.out, "SHA256SUMS")
+	if err := os.WriteFile(name, []byte(sums.String()), 0o644); err != nil {
 		return fmt.Errorf("cannot write the checksums: %w", err)
 	}
+
 	return nil
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom writes, beside a Go program, its bill of materials in CycloneDX's JSON,
+// Command sbom writes next to a Go program its bill of materials in CycloneDX's JSON,
 // PROGRAM.cdx.json: each module that is linked into it, with its version, its checksum and its
 // licence; and the texts of these licences, PROGRAM.copyright, which most of them want to go with
 // the program. It is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
 //	go list -deps -f FORM ./cmd/gpuadm | sbom PROGRAM
 //
-// FORM prints, of each package, its module, the module's folder, and its own folder: see the
+// FORM prints of each package its module, the module's folder, and its own folder: see the
 // Makefile.
 package main
 
@@ -42,18 +42,21 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: go list -deps -f FORM ./cmd/gpuadm | sbom PROGRAM")
 	}
-	info, err := buildinfo.ReadFile(args[0])
+	program := args[0]
+	info, err := buildinfo.ReadFile(program)
 	if err != nil {
-		return fmt.Errorf("cannot read which modules %s holds: %w", args[0], err)
+		return fmt.Errorf("cannot read which modules %s holds: %w", program, err)
 	}
 	known, err := assets.DefaultClassifier()
 	if err != nil {
 		return fmt.Errorf("cannot load the licences that are known: %w", err)
 	}
+
 	folders := foldersOf(os.Stdin)
 	var bill, texts bytes.Buffer
 	var all []cdx.Component
-	for _, module := range append([]*debug.Module{&info.Main, {Path: "std", Version: info.GoVersion}}, info.Deps...) {
+	std := &debug.Module{Path: "std", Version: info.GoVersion}
+	for _, module := range append([]*debug.Module{&info.Main, std}, info.Deps...) {
 		if module.Replace != nil {
 			module = module.Replace
 		}
@@ -62,20 +65,27 @@ func run(args []string) error {
 			return err
 		}
 		fmt.Fprintf(&texts, "%s %s\n\n%s\n", module.Path, module.Version, text)
+
 		c := component(module.Path, module.Version, cdx.ComponentTypeLibrary, found...)
-		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:")); err == nil && len(sum) > 0 {
+		sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:"))
+		if err == nil && len(sum) > 0 {
 			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
 		}
 		all = append(all, c)
 	}
-	bom := cdx.NewBOM()
+
 	all[0].Type = cdx.ComponentTypeApplication
 	rest := all[1:]
-	bom.Metadata, bom.Components = &cdx.Metadata{Component: &all[0]}, &rest
+	bom := cdx.NewBOM()
+	bom.Metadata = &cdx.Metadata{Component: &all[0]}
+	bom.Components = &rest
 	if err := cdx.NewBOMEncoder(&bill, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(args[0]+".cdx.json", bill.Bytes(), 0o644), os.WriteFile(args[0]+".copyright", texts.Bytes(), 0o644))
+
+	return errors.Join(
+		os.WriteFile(program+".cdx.json", bill.Bytes(), 0o644),
+		os.WriteFile(program+".copyright", texts.Bytes(), 0o644))
 }
 
 // foldersOf are the folders of each module's linked packages and those above them, by the module's
@@ -84,15 +94,21 @@ func foldersOf(list io.Reader) map[string][]string {
 	all := map[string][]string{}
 	lines := bufio.NewScanner(list)
 	for lines.Scan() {
-		f := strings.Split(lines.Text(), "\t")
-		for dir := f[len(f)-1]; len(f) == 3 && len(dir) >= len(f[1]); dir = filepath.Dir(dir) {
-			all[f[0]] = append(all[f[0]], dir)
+		fields := strings.Split(lines.Text(), "\t")
+		if len(fields) != 3 {
+			continue
+		}
+		module, top := fields[0], fields[1]
+		for dir := fields[2]; len(dir) >= len(top); dir = filepath.Dir(dir) {
+			all[module] = append(all[module], dir)
 		}
 	}
+
 	for path, folders := range all {
 		slices.Sort(folders)
 		all[path] = slices.Compact(folders)
 	}
+
 	return all
 }
 
@@ -106,11 +122,19 @@ func component(path, version string, kind cdx.ComponentType, licences ...string)
 		}
 		choices = append(choices, cdx.LicenseChoice{License: l})
 	}
-	return cdx.Component{BOMRef: url, Type: kind, Name: path, Version: version, PackageURL: url, Licenses: &choices}
+
+	return cdx.Component{
+		BOMRef:     url,
+		Type:       kind,
+		Name:       path,
+		Version:    version,
+		PackageURL: url,
+		Licenses:   &choices,
+	}
 }
 
-// licences are the SPDX names of a module's licences, and their texts, by the files in folders, the
-// first of which is the module's own.
+// licences are the SPDX names of a module's licences, and their texts, by the files in folders. The
+// first folder is the module's own.
 func licences(c *classifier.Classifier, path string, folders []string) (found []string, texts string, err error) {
 	for _, dir := range folders {
 		entries, err := os.ReadDir(dir)
@@ -118,8 +142,7 @@ func licences(c *classifier.Classifier, path string, folders []string) (found []
 			return nil, "", fmt.Errorf("cannot read module %s: %w", path, err)
 		}
 		for _, e := range entries {
-			name := strings.ToUpper(e.Name())
-			if e.IsDir() || !slices.ContainsFunc([]string{"LICEN", "COPYING", "NOTICE", "PATENTS"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			if e.IsDir() || !isLicence(e.Name()) {
 				continue
 			}
 			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
@@ -134,9 +157,17 @@ func licences(c *classifier.Classifier, path string, folders []string) (found []
 			}
 		}
 	}
+
 	if len(found) == 0 {
 		return nil, "", fmt.Errorf("cannot tell the licence of module %s: no file in %v says it", path, folders)
 	}
 	slices.Sort(found)
+
 	return found, texts, nil
+}
+
+// isLicence reports whether a file's name is one of those that licences have.
+func isLicence(name string) bool {
+	begins := func(prefix string) bool { return strings.HasPrefix(strings.ToUpper(name), prefix) }
+	return slices.ContainsFunc([]string{"LICEN", "COPYING", "NOTICE", "PATENTS"}, begins)
 }
