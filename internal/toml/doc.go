@@ -23,7 +23,7 @@ const MaxKeys = 4000
 
 var ErrTooMany = fmt.Errorf("it has more than %d keys and tables", MaxKeys)
 
-// TooMany says that a file cannot be read for its keys and headers, counted by their signs: "="
+// TooMany reports that a file has too many keys and headers to be read, counted by their signs: "="
 // also in comments and texts.
 func TooMany(data []byte) bool {
 	return bytes.Count(data, []byte("="))+bytes.Count(data, []byte("\n[")) > MaxKeys
@@ -46,15 +46,17 @@ type Doc struct {
 
 // expr is a header or a key with its value: what has lines of its own.
 type expr struct {
-	header     bool
-	array      bool   // [[header]]
-	inArray    bool   // below a [[header]]: its path does not name one place
+	header  bool
+	array   bool // [[header]]
+	inArray bool // below a [[header]]: its path does not name one place
+
 	start, end int    // whole lines, indentation and line break included
-	head, tail int    // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
+	head, tail int    // without these: from the key (or the bracket) to the end of the value (or the bracket)
 	keys       []span // where the last parts of the path are spelt
 	value      span
-	path       []string // from the top of the file, through all headers
-	section    int      // the header above it, -1 for none
+
+	path    []string // from the top of the file, through all headers
+	section int      // the header above it, -1 for none
 }
 
 type span struct{ start, end int }
@@ -117,40 +119,49 @@ func Parse(src []byte) (*Doc, error) { return parseFor(src, nil) }
 // tables.
 func parseFor(src []byte, only [][]string) (*Doc, error) {
 	most := bytes.Count(src, []byte("=")) + bytes.Count(src, []byte("["))
-	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}, only: only}
-	base := 0
-	if bytes.HasPrefix(src, []byte(BOM)) {
-		base = len(BOM)
+	d := &Doc{
+		src:   src,
+		exprs: make([]expr, 0, most),
+		root:  &node{kind: headed, kids: map[string]*node{}, expr: -1},
+		only:  only,
 	}
+	base := d.top()
 	p := unstable.Parser{}
 	p.Reset(src[base:])
-	section, at := -1, d.root
+
+	section := -1
+	table := d.root     // of the section
 	var header []string // of the section
 	for p.NextExpression() {
 		n := p.Expression()
-		above := at.path
-		if n.Kind != unstable.KeyValue {
-			above = nil
+		var above []string
+		if n.Kind == unstable.KeyValue {
+			above = table.path
 		}
 		e := d.newExpr(n, base, above, header)
 		d.takeLines(&e, base)
 		e.section = section
-		if len(at.path)+len(e.keys) > MaxDepth {
+		if len(table.path)+len(e.keys) > MaxDepth {
 			return nil, ErrTooDeep
 		}
+
+		line := len(d.exprs)
 		if n.Kind == unstable.KeyValue {
 			e.inArray = section >= 0 && d.exprs[section].inArray
 			d.exprs = append(d.exprs, e)
-			if err := d.addValue(at, e, n.Value(), base, len(d.exprs)-1, nil); err != nil {
+			if err := d.addValue(table, e, n.Value(), base, line, nil); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		section = len(d.exprs)
-		e.section, header = section, e.path
+
+		section = line
+		header = e.path
+		e.section = section
 		d.exprs = append(d.exprs, e)
 		var err error
-		if at, err = d.addHeader(section); err != nil {
+		table, err = d.addHeader(section)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -172,25 +183,30 @@ func (d *Doc) newExpr(n *unstable.Node, base int, above, like []string) expr {
 	e.keys = make([]span, 0, parts)
 	e.path = append(make([]string, 0, len(above)+parts), above...)
 	for it := n.Key(); it.Next(); {
-		k := it.Node()
-		e.keys = append(e.keys, span{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)})
-		if i := len(e.path); i < len(like) && like[i] == string(k.Data) {
+		key := it.Node()
+		start := base + int(key.Raw.Offset)
+		e.keys = append(e.keys, span{start, start + int(key.Raw.Length)})
+
+		i := len(e.path)
+		if i < len(like) && like[i] == string(key.Data) {
 			e.path = append(e.path, like[i])
 		} else {
-			e.path = append(e.path, string(k.Data))
+			e.path = append(e.path, string(key.Data))
 		}
 	}
+
 	first, last := e.keys[0].start, e.keys[len(e.keys)-1].end
-	if e.header {
-		e.head = max(base, bytes.LastIndexByte(d.src[:first], '\n')+1)
-		e.head += len(indentOf(d.src[e.head:]))
-		e.tail = last + bytes.IndexByte(d.src[last:], ']') + 1
-		if e.array {
-			e.tail++
-		}
-	} else {
-		e.head, e.tail = first, base+int(n.Raw.Offset+n.Raw.Length)
+	if !e.header {
+		e.head = first
+		e.tail = base + int(n.Raw.Offset+n.Raw.Length)
 		e.value = span{valueStart(d.src, last), e.tail}
+		return e
+	}
+	e.head = max(base, bytes.LastIndexByte(d.src[:first], '\n')+1)
+	e.head += len(indentOf(d.src[e.head:]))
+	e.tail = last + bytes.IndexByte(d.src[last:], ']') + 1
+	if e.array {
+		e.tail++
 	}
 	return e
 }
@@ -200,9 +216,14 @@ func (d *Doc) takeLines(e *expr, base int) {
 	e.end = lineEnd(d.src, e.tail)
 }
 
-// wants says whether the tree is to have a node at a path.
+// wants reports whether the tree shall have a node at a path.
 func (d *Doc) wants(path []string) bool {
-	return d.only == nil || slices.ContainsFunc(d.only, func(p []string) bool { return HasPrefix(p, path) || HasPrefix(path, p) })
+	if d.only == nil {
+		return true
+	}
+	return slices.ContainsFunc(d.only, func(asked []string) bool {
+		return HasPrefix(asked, path) || HasPrefix(path, asked)
+	})
 }
 
 // addHeader puts the table of a [header] into the tree and returns it.
@@ -210,27 +231,32 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 	e := &d.exprs[expr]
 	at := d.root
 	for i, name := range e.path {
-		kid := at.kids[name]
-		last := i == len(e.path)-1
-		if !d.wants(e.path[:i+1]) {
+		path := e.path[:i+1]
+		if !d.wants(path) {
 			return &node{path: e.path}, nil
 		}
+		kid := at.kids[name]
 		if kid == nil {
-			kid = &node{path: e.path[:i+1], kids: map[string]*node{}, expr: -1}
+			kid = &node{path: path, kids: map[string]*node{}, expr: -1}
 			at.kids[name] = kid
 		}
 		if kid.kind == leaf || kid.kind == inlined {
 			return nil, fmt.Errorf("%s is a value and a table", strings.Join(kid.path, "."))
 		}
+
+		last := i == len(e.path)-1
 		if last && e.array {
-			kid.kind, kid.expr = tables, expr
+			kid.kind = tables
+			kid.expr = expr
 		}
-		if kid.kind == tables {
-			// What is below belongs to one element, which a path alone cannot name.
+		switch {
+		case kid.kind == tables:
+			// The lines below belong to one element, which a path alone cannot name.
 			e.inArray = true
 			kid.kids = map[string]*node{}
-		} else if last {
-			kid.kind, kid.expr = headed, expr
+		case last:
+			kid.kind = headed
+			kid.expr = expr
 		}
 		at = kid
 	}
@@ -241,10 +267,11 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inline *node) error {
 	for i := len(e.path) - len(e.keys); i < len(e.path); i++ {
 		name, path := e.path[i], e.path[:i+1]
-		kid := at.kids[name]
 		if !d.wants(path) {
 			return nil
 		}
+
+		kid := at.kids[name]
 		if i < len(e.path)-1 {
 			if kid == nil {
 				kid = &node{kind: dotted, path: path, kids: map[string]*node{}, expr: -1, inline: inline}
@@ -253,6 +280,7 @@ func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inlin
 			at = kid
 			continue
 		}
+
 		if kid != nil {
 			return fmt.Errorf("%s is defined twice", strings.Join(path, "."))
 		}
@@ -266,7 +294,8 @@ func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inlin
 }
 
 func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
-	table.kind, table.kids = inlined, map[string]*node{}
+	table.kind = inlined
+	table.kids = map[string]*node{}
 	for it := n.Children(); it.Next(); {
 		kv := it.Node()
 		if kv.Kind != unstable.KeyValue {
@@ -276,6 +305,7 @@ func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 		if len(table.path)+len(e.keys) > MaxDepth {
 			return ErrTooDeep
 		}
+
 		table.elems = append(table.elems, span{e.head, e.tail})
 		if err := d.addValue(table, e, kv.Value(), base, line, table); err != nil {
 			return err
@@ -284,18 +314,19 @@ func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 	return nil
 }
 
-// lookup follows a path through tables; nil when there is nothing.
+// lookup follows a path through tables; nil if nothing is there.
 func (d *Doc) lookup(path []string) *node {
 	at := d.root
 	for _, name := range path {
-		if at = at.kids[name]; at == nil {
+		at = at.kids[name]
+		if at == nil {
 			return nil
 		}
 	}
 	return at
 }
 
-// deepest is the last table or value on the path that is there.
+// deepest is the last table or value on the path that the file has.
 func (d *Doc) deepest(path []string) *node {
 	at := d.root
 	for _, name := range path {
@@ -317,6 +348,7 @@ func (d *Doc) LineOf(path []string) int {
 	case n.expr >= 0:
 		return d.lineAt(d.exprs[n.expr].head)
 	}
+
 	for _, e := range d.exprs {
 		if HasPrefix(e.path, n.path) {
 			return d.lineAt(e.head)
@@ -346,7 +378,7 @@ func indentOf(b []byte) string {
 	return string(b[:len(b)-len(bytes.TrimLeft(b, " \t"))])
 }
 
-// HasPrefix says whether a path begins with another.
+// HasPrefix reports whether a path begins with another.
 func HasPrefix(path, prefix []string) bool {
 	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
 }

@@ -35,38 +35,44 @@ func Apply(tree map[string]any, ops []Op) (map[string]any, error) { return apply
 func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, error) {
 	out := maps.Clone(table)
 	for len(ops) > 0 {
-		name, together := ops[0].Path[depth], 1
-		below := func(op Op) bool { return len(op.Path) > depth+1 && op.Path[depth] == name }
-		if !below(ops[0]) {
-			switch v := ops[0].Value.(type) {
-			case nil:
-				delete(out, name)
-			case Table:
-				out[name] = v.asMap()
-			default:
-				out[name] = v
-			}
+		name := ops[0].Path[depth]
+		below := 0 // how many of the next differences are below this key
+		for below < len(ops) && len(ops[below].Path) > depth+1 && ops[below].Path[depth] == name {
+			below++
+		}
+		if below == 0 {
+			applyValue(out, name, ops[0].Value)
 			ops = ops[1:]
 			continue
 		}
-		for together < len(ops) && below(ops[together]) {
-			together++
-		}
-		kid, there := out[name]
-		sub, is := kid.(map[string]any)
+
+		kid, exists := out[name]
+		sub, isTable := kid.(map[string]any)
 		switch {
-		case !there:
+		case !exists:
 			sub = map[string]any{}
-		case !is:
+		case !isTable:
 			return nil, fmt.Errorf("%s is not a table", strings.Join(ops[0].Path[:depth+1], "."))
 		}
-		sub, err := applyBelow(sub, ops[:together], depth+1)
+		sub, err := applyBelow(sub, ops[:below], depth+1)
 		if err != nil {
 			return nil, err
 		}
-		out[name], ops = sub, ops[together:]
+		out[name] = sub
+		ops = ops[below:]
 	}
 	return out, nil
+}
+
+func applyValue(table map[string]any, name string, value any) {
+	switch v := value.(type) {
+	case nil:
+		delete(table, name)
+	case Table:
+		table[name] = v.asMap()
+	default:
+		table[name] = v
+	}
 }
 
 // Edit makes the wanted differences in the text and nothing else, and proves it by parsing the
@@ -83,12 +89,15 @@ func (t *Texts) Edit(src []byte, ops []Op) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	out := src
 	for len(ops) > 0 {
-		if out, ops, err = editSome(out, ops); err != nil {
+		out, ops, err = editSome(out, ops)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	got, err := t.Values(out)
 	if err != nil {
 		return nil, fmt.Errorf("internal error: the edit would not parse: %w", err)
@@ -105,6 +114,8 @@ type splice struct {
 	text       string
 }
 
+func (s splice) overlaps(o splice) bool { return s.start < o.end && o.start < s.end }
+
 // editSome makes the differences that one parse suffices for, and returns the rest. One parse
 // serves one difference of any kind, and new values of existing keys: these only move what the
 // parse has found.
@@ -117,13 +128,15 @@ func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	var splices []splice
 	for i, op := range ops {
 		n := d.lookup(op.Path)
 		s, err := d.edit(n, op)
-		overlap := slices.ContainsFunc(splices, func(o splice) bool { return s.start < o.end && o.start < s.end })
+		overlaps := slices.ContainsFunc(splices, s.overlaps)
+		needsParse := err != nil || overlaps || n == nil || op.Value == nil
 		switch {
-		case i > 0 && (err != nil || overlap || n == nil || op.Value == nil):
+		case i > 0 && needsParse:
 			return d.make(splices...), ops[i:], nil
 		case err != nil:
 			return nil, nil, err
@@ -188,25 +201,33 @@ func (d *Doc) add(path []string, value any) (splice, error) {
 	if table, ok := value.(Table); ok {
 		return d.addSection(path, table)
 	}
-	if parent := path[:len(path)-1]; len(at.path) < len(parent) || at.kind == implicit {
-		return d.addSection(parent, Table{{path[len(path)-1], value}})
+
+	parent, name := path[:len(path)-1], path[len(path)-1]
+	if len(at.path) < len(parent) || at.kind == implicit {
+		return d.addSection(parent, Table{{name, value}})
 	}
-	return d.addKey(at, path[len(path)-1], value)
+	return d.addKey(at, name, value)
 }
 
 // addKey puts a key under the header of its table, after the keys that are there.
 func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
-	at, indent, quote := d.top(), "", d.quote()
+	at := d.top()
+	indent := ""
 	if table.expr >= 0 {
-		h := d.exprs[table.expr]
-		at, indent = h.end, d.indent(h)+d.keyStep()
+		header := d.exprs[table.expr]
+		at = header.end
+		indent = d.indent(header) + d.keyStep()
 	}
 	empty := true
 	for _, e := range d.exprs {
 		if !e.header && e.section == table.expr {
-			at, indent, empty = e.end, d.indent(e), false
+			at = e.end
+			indent = d.indent(e)
+			empty = false
 		}
 	}
+
+	quote := d.quote()
 	text, err := Text(value, quote)
 	if err != nil {
 		return splice{}, err
@@ -214,10 +235,10 @@ func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
 	lines := []string{indent + KeyText(name, quote) + " = " + text}
 	switch {
 	case table.expr >= 0 || !empty:
-	case len(d.exprs) > 0:
+	case len(d.exprs) > 0: // the first key above all headers
 		at = d.aboveComments(d.exprs[0].start)
 		lines = append(lines, "")
-	default:
+	default: // the first key of a file without headers
 		at = len(d.src)
 		if len(bytes.TrimSpace(d.src[d.top():])) > 0 && !d.blankBefore(at) {
 			lines = slices.Insert(lines, 0, "")
@@ -232,14 +253,19 @@ func (d *Doc) addDotted(table *node, path []string, value any) (splice, error) {
 	var like expr
 	depth := 0
 	for _, e := range d.exprs {
-		above := len(e.path) - len(e.keys) // parts of the path that the section's header holds
-		if !e.header && !e.inArray && HasPrefix(e.path, table.path) && above < len(table.path) {
-			like, depth = e, len(table.path)-above
+		if e.header || e.inArray || !HasPrefix(e.path, table.path) {
+			continue
+		}
+		inHeader := len(e.path) - len(e.keys) // parts of the path that the section's header holds
+		if inHeader < len(table.path) {
+			like = e
+			depth = len(table.path) - inHeader
 		}
 	}
 	if depth == 0 {
 		return splice{}, fmt.Errorf("internal error: no line makes up %s", strings.Join(table.path, "."))
 	}
+
 	quote := d.quote()
 	prefix := string(d.src[like.head:like.keys[depth-1].end])
 	for _, name := range path[len(table.path):] {
@@ -258,6 +284,7 @@ func dottedLines(prefix string, value any, quote byte) ([]string, error) {
 		text, err := Text(value, quote)
 		return []string{prefix + " = " + text}, err
 	}
+
 	var lines []string
 	for _, p := range table {
 		more, err := dottedLines(prefix+"."+KeyText(p.Key, quote), p.Value, quote)
@@ -281,6 +308,7 @@ func (d *Doc) addInside(table *node, keys []string, value any) (splice, error) {
 		parts[i] = KeyText(name, quote)
 	}
 	text = strings.Join(parts, ".") + " = " + text
+
 	if len(table.elems) > 0 {
 		last := table.elems[len(table.elems)-1].end
 		return splice{last, last, ", " + text}, nil
@@ -301,6 +329,7 @@ func (d *Doc) takeAway(n *node) (splice, error) {
 		e := d.exprs[n.expr]
 		return splice{e.start, e.end, ""}, nil
 	}
+
 	elems := n.inline.elems
 	i := slices.IndexFunc(elems, func(s span) bool { return s.end == n.value.end })
 	switch {
@@ -314,17 +343,8 @@ func (d *Doc) takeAway(n *node) (splice, error) {
 	return splice{n.inline.value.start + 1, n.inline.value.end - 1, ""}, nil
 }
 
-// FirstDifference names a key in which the trees differ, for a message.
-func FirstDifference(a, b map[string]any) string {
-	diff := Diff(a, b, nil)
-	if len(diff) == 0 {
-		return "the number of empty tables"
-	}
-	return strings.Join(diff[0].Path, ".")
-}
-
 // sectionStyle is the indentation of headers and keys in a new section, so that it looks like the
-// sections beside it.
+// sections around it.
 type sectionStyle struct {
 	header, key string
 	quote       byte
@@ -334,12 +354,17 @@ type sectionStyle struct {
 func (d *Doc) sectionStyle(path []string) sectionStyle {
 	like := -1
 	for i, e := range d.exprs {
+		if !e.header || e.array {
+			continue
+		}
 		sibling := len(e.path) == len(path) && HasPrefix(e.path, path[:len(path)-1])
-		around := len(e.path) < len(path) && HasPrefix(path, e.path) && (like < 0 || len(e.path) >= len(d.exprs[like].path))
-		if e.header && !e.array && (sibling || around) {
+		around := len(e.path) < len(path) && HasPrefix(path, e.path)
+		nearest := like < 0 || len(e.path) >= len(d.exprs[like].path)
+		if sibling || around && nearest {
 			like = i
 		}
 	}
+
 	s := sectionStyle{key: d.keyStep(), quote: d.quote()}
 	if like >= 0 {
 		s.header = d.indent(d.exprs[like])
@@ -350,7 +375,8 @@ func (d *Doc) sectionStyle(path []string) sectionStyle {
 
 // keyIndent is the indentation of the first key under a header.
 func (d *Doc) keyIndent(header int, otherwise string) string {
-	if next := header + 1; next < len(d.exprs) && !d.exprs[next].header {
+	next := header + 1
+	if next < len(d.exprs) && !d.exprs[next].header {
 		return d.indent(d.exprs[next])
 	}
 	return otherwise
@@ -371,6 +397,7 @@ func (s sectionStyle) lines(header string, table Table) ([]string, error) {
 		}
 		lines = append(lines, s.key+KeyText(p.Key, s.quote)+" = "+text)
 	}
+
 	for _, p := range subs {
 		more, err := s.lines(header+"."+KeyText(p.Key, s.quote), p.Value.(Table))
 		if err != nil {

@@ -18,7 +18,8 @@ func (d *Doc) top() int {
 
 // eol is the line break most lines end in.
 func (d *Doc) eol() string {
-	if crlf := bytes.Count(d.src, []byte("\r\n")); crlf > 0 && crlf*2 >= bytes.Count(d.src, []byte("\n")) {
+	crlf := bytes.Count(d.src, []byte("\r\n"))
+	if crlf > 0 && crlf*2 >= bytes.Count(d.src, []byte("\n")) {
 		return "\r\n"
 	}
 	return "\n"
@@ -36,8 +37,8 @@ func (d *Doc) quote() byte {
 		}
 	}
 	for _, e := range d.exprs {
-		for _, k := range e.keys {
-			count(k.start)
+		for _, key := range e.keys {
+			count(key.start)
 		}
 		if !e.header {
 			count(e.value.start)
@@ -60,10 +61,12 @@ func (d *Doc) quoteOf(n *node) byte {
 // it.
 func (d *Doc) keyStep() string {
 	for _, e := range d.exprs {
-		if !e.header && e.section >= 0 {
-			if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[e.section])); ok {
-				return step
-			}
+		if e.header || e.section < 0 {
+			continue
+		}
+		header := d.exprs[e.section]
+		if step, ok := strings.CutPrefix(d.indent(e), d.indent(header)); ok {
+			return step
 		}
 	}
 	return "  "
@@ -97,7 +100,7 @@ func (d *Doc) aboveComments(at int) int {
 	}
 }
 
-// onlyComment says that no value reaches into the line: a # at its start is then a comment, not
+// onlyComment reports that no value reaches into the line: a # at its start is then a comment, not
 // part of a string.
 func (d *Doc) onlyComment(start int) bool {
 	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int { return e.end - off })
@@ -129,7 +132,8 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 	if err != nil {
 		return splice{}, err
 	}
-	if node := d.lookup(path); node != nil { // only its sub-tables have headers so far: it goes above them
+
+	if d.lookup(path) != nil { // only its sub-tables have headers so far: it goes above them
 		for _, e := range d.exprs {
 			if e.header && HasPrefix(e.path, path) {
 				at := d.aboveComments(e.start)
@@ -137,6 +141,7 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 			}
 		}
 	}
+
 	at := d.sectionEnd(path)
 	if len(bytes.TrimSpace(d.src[d.top():at])) > 0 && !d.blankBefore(at) {
 		lines = slices.Insert(lines, 0, "")
@@ -162,7 +167,8 @@ func (d *Doc) sectionEnd(path []string) int {
 
 // headerText writes the path of a header, its first parts spelled as in the nearest header.
 func (d *Doc) headerText(path []string, quote byte) string {
-	text, n := "", 0
+	text := ""
+	spelled := 0 // how many parts text has
 	for _, e := range d.exprs {
 		if !e.header {
 			continue
@@ -171,12 +177,14 @@ func (d *Doc) headerText(path []string, quote byte) string {
 		for same < len(path) && same < len(e.path) && path[same] == e.path[same] {
 			same++
 		}
-		if same > 0 && same >= n {
-			n, text = same, string(d.src[e.keys[0].start:e.keys[same-1].end])
+		if same > 0 && same >= spelled {
+			spelled = same
+			text = string(d.src[e.keys[0].start:e.keys[same-1].end])
 		}
 	}
-	for i, name := range path[n:] {
-		if n+i > 0 {
+
+	for i, name := range path[spelled:] {
+		if spelled+i > 0 {
 			text += "."
 		}
 		text += KeyText(name, quote)

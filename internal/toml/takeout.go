@@ -11,8 +11,10 @@ import (
 
 // Rules are what a kind of file knows of its keys beyond TOML. Either may be nil.
 type Rules struct {
-	Whole func(*TakingOut) (kept [][]string) // before all else: tables that stay whole, noted by Stays
-	Keep  func(*TakingOut)                   // after it was decided what is due: takes keys off Due that must stay
+	// Whole is called before all else: it returns tables that stay whole, noted by Stays.
+	Whole func(*TakingOut) (kept [][]string)
+	// Keep is called after it was decided what is due: it takes keys off Due that must stay.
+	Keep func(*TakingOut)
 }
 
 // TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside
@@ -31,8 +33,10 @@ func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, 
 	if err != nil {
 		return nil, nil, err
 	}
+
 	u.decide(rules)
-	if rest, err = u.rest(); err != nil {
+	rest, err = u.rest()
+	if err != nil {
 		return nil, nil, err
 	}
 	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
@@ -62,24 +66,37 @@ type staying struct {
 
 func (t *Texts) newTakeOut(before, after, found []byte) (*TakingOut, error) {
 	u := &TakingOut{before: before, after: after, found: found, texts: t}
-	for _, f := range []struct {
-		data []byte
-		into *map[string]any
-		when string
-	}{{found, &u.Is, ""}, {before, &u.Was, "before gpuadm edited it "}, {after, &u.Became, "as gpuadm wrote it "}} {
-		tree, err := t.Values(f.data)
-		if err == nil && Depth(tree) > MaxDepth {
-			err = ErrTooDeep
-		}
-		if err != nil {
-			line, _ := ErrorPlace(err)
-			return nil, fmt.Errorf("%sit is not valid TOML: line %d: %s", f.when, line, strings.TrimPrefix(err.Error(), "toml: "))
-		}
-		*f.into = tree
+	var err error
+	u.Is, err = t.checked(found, "")
+	if err != nil {
+		return nil, err
 	}
+	u.Was, err = t.checked(before, "before gpuadm edited it ")
+	if err != nil {
+		return nil, err
+	}
+	u.Became, err = t.checked(after, "as gpuadm wrote it ")
+	if err != nil {
+		return nil, err
+	}
+
 	u.changes = Diff(u.Was, u.Became, nil)
 	u.Made = newTables(u.Was, u.Became, nil)
 	return u, nil
+}
+
+// checked returns the values of one of the texts; when says in an error which text it is.
+func (t *Texts) checked(data []byte, when string) (map[string]any, error) {
+	tree, err := t.Values(data)
+	if err == nil && Depth(tree) > MaxDepth {
+		err = ErrTooDeep
+	}
+	if err != nil {
+		line, _ := ErrorPlace(err)
+		cause := strings.TrimPrefix(err.Error(), "toml: ")
+		return nil, fmt.Errorf("%sit is not valid TOML: line %d: %s", when, line, cause)
+	}
+	return tree, nil
 }
 
 // newTables lists the tables of b that a does not have.
@@ -107,22 +124,27 @@ func (u *TakingOut) decide(rules Rules) {
 		kept = rules.Whole(u)
 	}
 	for _, c := range u.changes {
-		if slices.ContainsFunc(kept, func(entry []string) bool { return HasPrefix(c.Path, entry) }) {
+		if slices.ContainsFunc(kept, func(table []string) bool { return HasPrefix(c.Path, table) }) {
 			continue
 		}
 		now := ValueAt(u.Is, c.Path)
 		_, isTable := now.(map[string]any)
-		_, wasEmptyTable := c.New.(map[string]any)
+		_, madeEmptyTable := c.New.(map[string]any)
+		asRemoved := now == nil && c.New == nil && u.hasParent(c.Path)
+		asWritten := now != nil && c.New != nil && Equal(now, c.New)
+		asBefore := c.Old != nil && Equal(now, c.Old)
 		switch {
-		case now == nil && c.New == nil && u.hasParent(c.Path), now != nil && c.New != nil && Equal(now, c.New):
+		case asRemoved, asWritten:
 			u.Due = append(u.Due, c)
-		case now == nil, c.Old != nil && Equal(now, c.Old), isTable && wasEmptyTable:
+		case now == nil, asBefore, isTable && madeEmptyTable:
+			// it counts as taken out
 		case c.New == nil:
 			u.Stays(c.Path, "is "+Show(now), ", gpuadm had removed it")
 		default:
 			u.Stays(c.Path, "is "+Show(now), ", gpuadm had set "+Show(c.New))
 		}
 	}
+
 	if rules.Keep != nil {
 		rules.Keep(u)
 	}
@@ -133,7 +155,7 @@ func (u *TakingOut) Stays(path []string, is, why string) {
 	u.left = append(u.left, staying{path, is, why})
 }
 
-// leftAt says what is left, with the lines. Mostly nothing is, and no line is looked for.
+// leftAt says what is left, with the lines. Mostly nothing is left, and leftAt looks for no line.
 func (u *TakingOut) leftAt() (left []string, err error) {
 	if len(u.left) == 0 {
 		return nil, nil
@@ -143,12 +165,14 @@ func (u *TakingOut) leftAt() (left []string, err error) {
 		return nil, err
 	}
 	for _, s := range u.left {
-		left = append(left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(s.path), s.is, d.LineOf(s.path), s.why))
+		line := d.LineOf(s.path)
+		left = append(left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(s.path), s.is, line, s.why))
 	}
 	return left, nil
 }
 
-// hasParent says whether the table around a key is there: half an entry is not brought back.
+// hasParent reports whether the file still has the table around a key: half an entry is not
+// restored.
 func (u *TakingOut) hasParent(path []string) bool {
 	if len(path) == 1 {
 		return true
@@ -168,7 +192,8 @@ func (u *TakingOut) Want() (map[string]any, error) {
 		return nil, err
 	}
 	for _, path := range slices.Backward(u.Made) {
-		if out, err = dropIfEmpty(out, path); err != nil {
+		out, err = dropIfEmpty(out, path)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -195,7 +220,8 @@ func (u *TakingOut) rest() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }) {
+	isEmpty := func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }
+	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, isEmpty) {
 		return u.found, nil
 	}
 	return u.byKeys()
@@ -223,7 +249,8 @@ func (u *TakingOut) same(a, b map[string]any) bool {
 func (u *TakingOut) withoutEmpty(tree map[string]any) (_ map[string]any, err error) {
 	for _, c := range u.changes {
 		for n := len(c.Path); n > 0; n-- {
-			if tree, err = dropIfEmpty(tree, c.Path[:n]); err != nil {
+			tree, err = dropIfEmpty(tree, c.Path[:n])
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -238,56 +265,81 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, tree := u.found, u.Is
-	edit := func(path []string, value any, change func(d *Doc) (splice, error)) error {
-		want, err := Apply(tree, []Op{{path, value}})
-		if err != nil {
-			return err
-		}
-		d, err := Parse(out)
-		if err != nil {
-			return err
-		}
-		s, err := change(d)
-		if err != nil {
-			return err
-		}
-		next := d.make(s)
-		if err := u.proven(next, want); err != nil {
-			return err
-		}
-		out = next
-		tree, err = u.texts.Values(out)
-		return err
-	}
-	for _, c := range u.Due {
-		if err := edit(c.Path, c.Old, func(d *Doc) (splice, error) { return d.revert(c, old) }); err != nil {
-			u.Stays(c.Path, "is as gpuadm wrote it", ", and cannot be taken out: "+err.Error())
-		}
-	}
 	became, err := Parse(u.after)
 	if err != nil {
 		return nil, err
 	}
+
+	r := reverting{u, u.found, u.Is}
+	const cannot = ", and cannot be taken out: "
+	for _, c := range u.Due {
+		err := r.edit(c.Path, c.Old, func(d *Doc) (splice, error) { return d.revert(c, old) })
+		if err != nil {
+			u.Stays(c.Path, "is as gpuadm wrote it", cannot+err.Error())
+		}
+	}
+
 	for _, path := range slices.Backward(u.Made) {
-		if !isEmptyTable(ValueAt(tree, path)) {
+		if !isEmptyTable(ValueAt(r.tree, path)) {
 			continue
 		}
-		if err := edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path, became.setApart(path, old)) }); err != nil {
-			u.Stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
+		apart := became.setApart(path, old)
+		err := r.edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path, apart) })
+		if err != nil {
+			u.Stays(path, "is an empty table that gpuadm wrote", cannot+err.Error())
 		}
 	}
-	for _, e := range became.exprs { // a header above tables that were there before
-		if e.header && !e.array && old.header(e.path) < 0 && ValueAt(tree, e.path) != nil {
-			_ = edit(e.path, ValueAt(tree, e.path), func(d *Doc) (splice, error) { return d.dropHeader(e.path) })
+
+	// A header of gpuadm's may be above tables that were there before.
+	for _, e := range became.exprs {
+		ours := e.header && !e.array && old.header(e.path) < 0
+		if !ours {
+			continue
+		}
+		if value := ValueAt(r.tree, e.path); value != nil {
+			_ = r.edit(e.path, value, func(d *Doc) (splice, error) { return d.dropHeader(e.path) })
 		}
 	}
-	return out, nil
+	return r.text, nil
+}
+
+// reverting is the file while its keys are reverted.
+type reverting struct {
+	*TakingOut
+	text []byte
+	tree map[string]any
+}
+
+// edit makes a change to the text. It proves that the change gives the path that value, and does
+// nothing else.
+func (r *reverting) edit(path []string, value any, change func(d *Doc) (splice, error)) error {
+	want, err := Apply(r.tree, []Op{{path, value}})
+	if err != nil {
+		return err
+	}
+	d, err := Parse(r.text)
+	if err != nil {
+		return err
+	}
+	s, err := change(d)
+	if err != nil {
+		return err
+	}
+	next := d.make(s)
+	if err := r.proven(next, want); err != nil {
+		return err
+	}
+
+	r.text = next
+	r.tree, err = r.texts.Values(next)
+	return err
 }
 
 // header is the expression that is a table's header; -1 if it has none.
 func (d *Doc) header(path []string) int {
-	return slices.IndexFunc(d.exprs, func(e expr) bool { return e.header && !e.array && slices.Equal(e.path, path) })
+	return slices.IndexFunc(d.exprs, func(e expr) bool {
+		return e.header && !e.array && slices.Equal(e.path, path)
+	})
 }
 
 // dropHeader removes the header of a table that contains only tables, and the empty line below it.
@@ -296,9 +348,11 @@ func (d *Doc) dropHeader(path []string) (splice, error) {
 	if i < 0 || i+1 == len(d.exprs) || !d.exprs[i+1].header {
 		return splice{}, nil
 	}
+
 	e := d.exprs[i]
 	end := e.end
-	if next := lineEnd(d.src, end); end < len(d.src) && len(bytes.TrimSpace(d.src[end:next])) == 0 {
+	next := lineEnd(d.src, end)
+	if end < len(d.src) && len(bytes.TrimSpace(d.src[end:next])) == 0 {
 		end = next
 	}
 	return splice{e.start, end, ""}, nil
@@ -314,15 +368,15 @@ func ValueAt(t map[string]any, path []string) any {
 
 // revert undoes one change and restores the former value letter by letter.
 func (d *Doc) revert(c Change, old *Doc) (splice, error) {
-	n := d.lookup(c.Path)
-	_, table := c.New.(map[string]any)
-	switch was := old.lookup(c.Path); {
+	n, was := d.lookup(c.Path), old.lookup(c.Path)
+	_, newTable := c.New.(map[string]any)
+	_, oldTable := c.Old.(map[string]any)
+	switch {
+	case c.New == nil && oldTable:
+		return d.add(c.Path, Table{})
 	case c.New == nil:
-		if _, ok := c.Old.(map[string]any); ok {
-			return d.add(c.Path, Table{})
-		}
 		return d.add(c.Path, c.Old)
-	case c.Old == nil && table:
+	case c.Old == nil && newTable:
 		return splice{}, nil // an empty table: dropEmpty's
 	case n == nil:
 		return splice{}, fmt.Errorf("%s is out of reach", ShowPath(c.Path))
@@ -330,9 +384,9 @@ func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 		return d.takeAway(n)
 	case n.kind != leaf || was == nil || was.kind != leaf:
 		return splice{}, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
-	default:
-		return splice{n.value.start, n.value.end, string(old.src[was.value.start:was.value.end])}, nil
 	}
+	text := string(old.src[was.value.start:was.value.end])
+	return splice{n.value.start, n.value.end, text}, nil
 }
 
 // setApart reports whether gpuadm's edit put an empty line above the header of a table: it adds
@@ -342,7 +396,9 @@ func (d *Doc) setApart(path []string, old *Doc) bool {
 	if i < 0 || !d.blankBefore(d.exprs[i].start) {
 		return false
 	}
-	return i > 0 && old.lookup(d.exprs[i-1].path) == nil || !old.blankBefore(old.sectionEnd(path))
+
+	belowOurs := i > 0 && old.lookup(d.exprs[i-1].path) == nil
+	return belowOurs || !old.blankBefore(old.sectionEnd(path))
 }
 
 // dropEmpty removes the header or braces of an empty table, and the empty line above it.
@@ -356,6 +412,7 @@ func (d *Doc) dropEmpty(path []string, apart bool) (splice, error) {
 	case n.kind != headed:
 		return splice{}, nil
 	}
+
 	e := d.exprs[n.expr]
 	start := e.start
 	if apart && d.blankBefore(start) {

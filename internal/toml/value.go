@@ -3,7 +3,6 @@
 package toml
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"math"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -45,21 +43,29 @@ func (t Table) asMap() map[string]any {
 
 // KeyText writes one part of a key, bare where TOML allows it.
 func KeyText(name string, quote byte) string {
-	bare := name != ""
-	for _, c := range []byte(name) {
-		bare = bare && (c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z')
-	}
-	if bare {
+	if name != "" && !strings.ContainsFunc(name, mustBeQuoted) {
 		return name
 	}
 	return stringText(name, quote)
 }
 
+// mustBeQuoted reports whether a sign cannot be part of a bare key.
+func mustBeQuoted(r rune) bool {
+	switch {
+	case r >= '0' && r <= '9', r >= 'A' && r <= 'Z', r >= 'a' && r <= 'z', r == '-', r == '_':
+		return false
+	}
+	return true
+}
+
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
+
 func stringText(s string, quote byte) string {
-	plain := !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
-	if quote == '\'' && plain && !strings.Contains(s, "'") {
+	literal := !strings.ContainsFunc(s, isControl) && !strings.Contains(s, "'")
+	if quote == '\'' && literal {
 		return "'" + s + "'"
 	}
+
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, r := range s {
@@ -67,7 +73,7 @@ func stringText(s string, quote byte) string {
 		case r == '"' || r == '\\':
 			b.WriteByte('\\')
 			b.WriteRune(r)
-		case r < 0x20 || r == 0x7f:
+		case isControl(r):
 			fmt.Fprintf(&b, "\\u%04X", r)
 		default:
 			b.WriteRune(r)
@@ -174,9 +180,9 @@ func Equal(a, b any) bool {
 		if !ok {
 			return false
 		}
-		_, x := a.Zone()
-		_, y := b.Zone()
-		return a.Equal(b) && x == y
+		_, offsetA := a.Zone()
+		_, offsetB := b.Zone()
+		return a.Equal(b) && offsetA == offsetB
 	}
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && a == b
 }
@@ -249,7 +255,8 @@ func Field(t map[string]any, name string) (key string, value any) {
 	key = name
 	for k, v := range t {
 		if strings.EqualFold(k, name) && (value == nil || k > key) {
-			key, value = k, v
+			key = k
+			value = v
 		}
 	}
 	return key, value
@@ -270,78 +277,4 @@ func String(t map[string]any, name string) string {
 	_, v := Field(t, name)
 	s, _ := v.(string)
 	return s
-}
-
-// Texts remembers the values of the texts that were read last. One configuration is asked for many
-// times in a run: as found, as it was before gpuadm's edit, and as the edit makes it; by the facts,
-// the plan of the run and that of a stage at its turn, and the proof. Values that it returns are
-// shared, and no caller changes them. nil remembers nothing.
-type Texts struct {
-	mu   sync.Mutex
-	last []text // the newest last
-}
-
-type text struct {
-	data []byte
-	tree map[string]any
-}
-
-// mostTexts is how many texts are remembered: a configuration that imports more files is parsed as
-// if there were no Texts.
-const mostTexts = 12
-
-// Values is the function of that name, which parses each text once.
-func (t *Texts) Values(data []byte) (map[string]any, error) {
-	return t.Once(data, func() (map[string]any, error) { return Values(data) })
-}
-
-// Once returns what read returned for a text without an error, and calls it if that is not
-// remembered.
-func (t *Texts) Once(data []byte, read func() (map[string]any, error)) (map[string]any, error) {
-	if t == nil {
-		return read()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, known := range t.last {
-		if bytes.Equal(known.data, data) {
-			return known.tree, nil
-		}
-	}
-	tree, err := read()
-	if err == nil {
-		t.last = append(t.last[max(0, len(t.last)+1-mostTexts):], text{data, tree})
-	}
-	return tree, err
-}
-
-// Equal has comparisons of facts pass over what is remembered.
-func (t *Texts) Equal(*Texts) bool { return true }
-
-// Change is a key whose value differs between two trees; nil where it is missing.
-// Arrays are values; of tables only empty ones are, all others are looked into.
-type Change struct {
-	Path     []string
-	Old, New any
-}
-
-// Diff lists the keys that differ, in sorted order.
-func Diff(a, b map[string]any, at []string) []Change {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
-	slices.Sort(names)
-	var out []Change
-	for _, name := range slices.Compact(names) {
-		x, inA := a[name]
-		y, inB := b[name]
-		path := append(slices.Clone(at), name)
-		s, sTable := x.(map[string]any)
-		t, tTable := y.(map[string]any)
-		switch {
-		case sTable && tTable, sTable && !inB && len(s) > 0, tTable && !inA && len(t) > 0:
-			out = append(out, Diff(s, t, path)...)
-		case inA != inB || !Equal(x, y):
-			out = append(out, Change{path, x, y})
-		}
-	}
-	return out
 }
