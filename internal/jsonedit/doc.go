@@ -48,6 +48,7 @@ func Parse(text []byte) (*Doc, error) {
 	if err := valid(text); err != nil {
 		return nil, err
 	}
+
 	p := parser{text: text}
 	root, err := p.value(0)
 	if err != nil {
@@ -63,12 +64,15 @@ func Parse(text []byte) (*Doc, error) {
 func valid(text []byte) error {
 	var v json.RawMessage
 	err := json.Unmarshal(text, &v)
-	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-		line := 1 + bytes.Count(text[:min(int(syntax.Offset), len(text))], []byte("\n"))
-		return fmt.Errorf("line %d: %w", line, err)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return fmt.Errorf("line %d: %w", lineAt(text, min(int(syntax.Offset), len(text))), err)
 	}
 	return err
 }
+
+// lineAt returns the line, from 1, that an offset lies in.
+func lineAt(text []byte, offset int) int { return 1 + bytes.Count(text[:offset], []byte("\n")) }
 
 // parser places the parts of valid JSON.
 type parser struct {
@@ -88,6 +92,7 @@ func (p *parser) value(depth int) (*node, error) {
 	if depth > deepest {
 		return nil, fmt.Errorf("it is nested more than %d deep", deepest)
 	}
+
 	p.blanks()
 	n := &node{start: p.at, object: p.text[p.at] == '{'}
 	var err error
@@ -104,14 +109,15 @@ func (p *parser) object(n *node, depth int) error {
 	p.at++
 	for p.blanks(); p.text[p.at] != '}'; p.blanks() {
 		m := member{start: p.at}
-		err := p.read(&m.key)
-		if err != nil {
+		if err := p.read(&m.key); err != nil {
 			return err
 		}
 		if n.member(m.key) != nil {
-			return fmt.Errorf("line %d: %q is there twice", 1+bytes.Count(p.text[:m.start], []byte("\n")), m.key)
+			return fmt.Errorf("line %d: %q is there twice", lineAt(p.text, m.start), m.key)
 		}
-		if m.value, err = p.value(depth + 1); err != nil {
+		var err error
+		m.value, err = p.value(depth + 1)
+		if err != nil {
 			return err
 		}
 		n.members = append(n.members, m)
@@ -130,11 +136,12 @@ func (p *parser) read(into any) error {
 
 // member is the value of an object's member, nil if there is none.
 func (n *node) member(key string) *node {
-	if n != nil {
-		for _, m := range n.members {
-			if m.key == key {
-				return m.value
-			}
+	if n == nil {
+		return nil
+	}
+	for _, m := range n.members {
+		if m.key == key {
+			return m.value
 		}
 	}
 	return nil
@@ -161,15 +168,17 @@ func (d *Doc) Text(path ...string) []byte {
 // Keys returns the names of the members of the object at a path, in their order; none if there is
 // no object.
 func (d *Doc) Keys(path ...string) (keys []string) {
-	if n := d.find(path); n != nil {
-		for _, m := range n.members {
-			keys = append(keys, m.key)
-		}
+	n := d.find(path)
+	if n == nil {
+		return nil
+	}
+	for _, m := range n.members {
+		keys = append(keys, m.key)
 	}
 	return keys
 }
 
-// IsObject says whether the value at a path is an object.
+// IsObject reports whether the value at a path is an object.
 func (d *Doc) IsObject(path ...string) bool {
 	n := d.find(path)
 	return n != nil && n.object
@@ -181,35 +190,37 @@ func (d *Doc) Line(path ...string) int {
 	if n == nil {
 		return 1
 	}
-	return 1 + bytes.Count(d.text[:n.start], []byte("\n"))
+	return lineAt(d.text, n.start)
 }
 
-// same says whether two texts mean the same value. Numbers are compared by their text: no digit may
+// same reports whether two texts mean the same value. Numbers are compared by their text: no digit may
 // be lost.
 func same(a, b []byte) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
-	x, err1 := decoded(a)
-	y, err2 := decoded(b)
-	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
+	valueA, errA := decoded(a)
+	valueB, errB := decoded(b)
+	return errA == nil && errB == nil && reflect.DeepEqual(valueA, valueB)
 }
 
 func decoded(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	if err = d.Decode(&v); errors.Is(err, io.EOF) {
+	err = d.Decode(&v)
+	if errors.Is(err, io.EOF) {
 		return map[string]any{}, nil // an empty text is an empty object
 	}
 	return v, err
 }
 
-// with is the decoded document with a value at a path; nil takes it away. Objects that lead there
-// are made.
+// with is the decoded document with a value at a path; nil removes it. with makes the objects that
+// lead there.
 func with(tree any, path []string, value any) any {
 	old, _ := tree.(map[string]any)
 	out := map[string]any{}
 	maps.Copy(out, old)
+
 	switch {
 	case len(path) > 1:
 		out[path[0]] = with(out[path[0]], path[1:], value)

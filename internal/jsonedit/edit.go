@@ -13,13 +13,14 @@ import (
 	"strings"
 )
 
-// Set returns the text with a value, which is JSON, at a path. What is there is replaced; objects
-// that lead there are made. It is written as what is around it is. Parsing proves that nothing else
-// has changed.
+// Set returns the text with a value, which is JSON, at a path. It replaces what is there, makes the
+// objects that lead there, and writes in the style of the lines around. Parsing proves that nothing
+// else has changed.
 func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 	for i := range path[:len(path)-1] {
-		if n := d.find(path[:i+1]); n != nil && !n.object {
-			return nil, fmt.Errorf("line %d: %s is no object", d.Line(path[:i+1]...), strings.Join(path[:i+1], "."))
+		above := path[:i+1]
+		if n := d.find(above); n != nil && !n.object {
+			return nil, fmt.Errorf("line %d: %s is no object", d.Line(above...), strings.Join(above, "."))
 		}
 	}
 	want, err := decoded([]byte(value))
@@ -29,13 +30,17 @@ func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 	if same(d.Text(path...), []byte(value)) {
 		return d.text, nil
 	}
-	var out []byte
-	if n := d.find(path); n != nil {
-		out = slices.Concat(d.text[:n.start], []byte(value), d.text[n.end:])
-	} else {
-		out = d.add(value, path)
+
+	n := d.find(path)
+	if n == nil {
+		return d.proven(d.add(value, path), path, want)
 	}
-	return d.proven(out, path, want)
+	return d.proven(d.replace(n.start, n.end, value), path, want)
+}
+
+// replace returns the text with another one in the place of the bytes from start to end.
+func (d *Doc) replace(start, end int, text string) []byte {
+	return slices.Concat(d.text[:start], []byte(text), d.text[end:])
 }
 
 // Delete returns the text without the member at a path, and without the comma that set it apart.
@@ -43,19 +48,24 @@ func (d *Doc) Delete(path ...string) ([]byte, error) {
 	if d.find(path) == nil {
 		return d.text, nil
 	}
-	of := d.find(path[:len(path)-1])
-	i := slices.IndexFunc(of.members, func(m member) bool { return m.key == path[len(path)-1] })
-	from, to := of.start+1, of.end-1 // of all that lies between the braces
+
+	object, key := d.find(path[:len(path)-1]), path[len(path)-1]
+	members := object.members
+	i := slices.IndexFunc(members, func(m member) bool { return m.key == key })
+	var out []byte
 	switch {
 	case i > 0:
-		from, to = of.members[i-1].value.end, of.members[i].value.end
-	case len(of.members) > 1:
-		from, to = of.members[0].start, of.members[1].start
+		out = d.replace(members[i-1].value.end, members[i].value.end, "")
+	case len(members) > 1:
+		out = d.replace(members[0].start, members[1].start, "")
+	default: // all that lies between the braces
+		out = d.replace(object.start+1, object.end-1, "")
 	}
-	return d.proven(slices.Concat(d.text[:from], d.text[to:]), path, nil)
+	return d.proven(out, path, nil)
 }
 
-// proven says whether a text is the document with another value at one path, and nothing else.
+// proven returns a text if it is the document with another value at one path, and nothing else has
+// changed.
 func (d *Doc) proven(out []byte, path []string, value any) ([]byte, error) {
 	was, err := decoded(d.text)
 	if err != nil {
@@ -80,21 +90,25 @@ func (d *Doc) add(value string, path []string) []byte {
 		s := style{eol: "\n", step: "  "}
 		return []byte(s.object("", value, path) + "\n")
 	}
-	n := 0
-	for d.find(path[:n+1]) != nil {
-		n++
+
+	depth := 0 // of the object that is there
+	for d.find(path[:depth+1]) != nil {
+		depth++
 	}
-	at, s := d.find(path[:n]), d.style()
-	if last := len(at.members) - 1; last >= 0 {
-		before := d.gap(at)
-		text := "," + before + Quote(path[n]) + ": " + s.nested(lineIndent(before), value, path[n+1:])
-		if !strings.Contains(before, "\n") { // on one line
-			text = "," + cmp.Or(before, " ") + Quote(path[n]) + ": " + style{}.nested("", value, path[n+1:])
-		}
-		end := at.members[last].value.end
-		return slices.Concat(d.text[:end], []byte(text), d.text[end:])
+	object, key, below := d.find(path[:depth]), path[depth], path[depth+1:]
+	s := d.style()
+	last := len(object.members) - 1
+	if last < 0 {
+		return d.replace(object.start, object.end, s.object(d.indentAt(object.start), value, path[depth:]))
 	}
-	return slices.Concat(d.text[:at.start], []byte(s.object(d.indentAt(at.start), value, path[n:])), d.text[at.end:])
+
+	before := d.gap(object)
+	text := "," + before + Quote(key) + ": " + s.nested(lineIndent(before), value, below)
+	if !strings.Contains(before, "\n") { // on one line
+		text = "," + cmp.Or(before, " ") + Quote(key) + ": " + style{}.nested("", value, below)
+	}
+	end := object.members[last].value.end
+	return d.replace(end, end, text)
 }
 
 // gap is the white space between the brace of an object and its first member.
@@ -176,13 +190,15 @@ func changes(before, after *Doc, at []string) (list []Change) {
 	}
 	for _, key := range keys {
 		path := append(slices.Clone(at), key)
-		old, is := before.Text(path...), after.Text(path...)
+		old, now := before.Text(path...), after.Text(path...)
+		isFilled := after.IsObject(path...) && len(after.Keys(path...)) > 0
+		wasObject := old == nil || before.IsObject(path...)
 		switch {
-		case same(old, is):
-		case after.IsObject(path...) && (old == nil || before.IsObject(path...)) && len(after.Keys(path...)) > 0:
+		case same(old, now):
+		case isFilled && wasObject:
 			list = append(list, changes(before, after, path)...)
 		default:
-			list = append(list, Change{path, old, is})
+			list = append(list, Change{path, old, now})
 		}
 	}
 	return list
@@ -192,56 +208,74 @@ func changes(before, after *Doc, at []string) (list []Change) {
 // value that is as the edit left it becomes what it was; one that is gone, or is what it was,
 // counts as taken out; any other stays, and left names it. An object that the edit brought, and
 // that holds nothing any more, goes too. keep says why a change stays all the same; nil: none does.
-func TakeOut(before, after, found []byte, keep func(is *Doc, c Change) string) (rest []byte, left []string, err error) {
-	var docs [3]*Doc
-	for i, text := range [][]byte{before, after, found} {
-		if docs[i], err = Parse(text); err != nil {
-			return nil, nil, err
-		}
+func TakeOut(
+	before, after, found []byte,
+	keep func(is *Doc, c Change) string,
+) (rest []byte, left []string, err error) {
+	was, err := Parse(before)
+	if err != nil {
+		return nil, nil, err
 	}
-	was, became, is := docs[0], docs[1], docs[2]
-	due := Changes(was, became)
-	for _, c := range due {
+	became, err := Parse(after)
+	if err != nil {
+		return nil, nil, err
+	}
+	is, err := Parse(found)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	for _, c := range Changes(was, became) {
 		now := is.Text(c.Path...)
 		why := ""
 		switch {
-		case same(now, c.New) && keep != nil:
-			why = keep(is, c)
-		case same(now, c.New), now == nil, same(now, c.Old):
+		case same(now, c.New):
+			if keep != nil {
+				why = keep(is, c)
+			}
+			if why != "" {
+				break
+			}
+			is, err = is.revert(was, c)
+			if err != nil {
+				return nil, nil, err
+			}
+		case now == nil, same(now, c.Old):
 		case c.New == nil:
 			why = fmt.Sprintf("%s is %s, gpuadm had removed it", c, now)
 		default:
-			why = fmt.Sprintf("%s is %s (line %d), gpuadm had set %s", c, now, is.Line(c.Path...), c.New)
+			line := is.Line(c.Path...)
+			why = fmt.Sprintf("%s is %s (line %d), gpuadm had set %s", c, now, line, c.New)
 		}
 		if why != "" {
 			left = append(left, why)
-		} else if same(now, c.New) {
-			if is, err = is.back(was, c); err != nil {
-				return nil, nil, err
-			}
 		}
 	}
-	if before == nil && bytes.Equal(bytes.Join(bytes.Fields(is.text), nil), []byte("{}")) {
+
+	isEmpty := bytes.Equal(bytes.Join(bytes.Fields(is.text), nil), []byte("{}"))
+	if before == nil && isEmpty {
 		return nil, left, nil
 	}
 	return is.text, left, nil
 }
 
-// back reverts one change, and removes the objects that it had added and that are empty now.
-func (d *Doc) back(was *Doc, c Change) (*Doc, error) {
+// revert reverts one change, and removes the objects that it had added and that are empty now.
+func (d *Doc) revert(was *Doc, c Change) (*Doc, error) {
 	if c.Old != nil {
-		if c.New == nil && len(c.Path) > 1 && !d.IsObject(c.Path[:len(c.Path)-1]...) {
-			return d, nil // what it was part of is gone
+		parent := c.Path[:len(c.Path)-1]
+		if c.New == nil && len(parent) > 0 && !d.IsObject(parent...) {
+			return d, nil // the object around it is gone
 		}
 		return parsed(d.Set(string(c.Old), c.Path...))
 	}
+
 	d, err := parsed(d.Delete(c.Path...))
 	for n := len(c.Path) - 1; n > 0 && err == nil; n-- {
-		at := c.Path[:n]
-		if was.Text(at...) != nil || !d.IsObject(at...) || len(d.Keys(at...)) > 0 {
+		object := c.Path[:n]
+		if was.Text(object...) != nil || !d.IsObject(object...) || len(d.Keys(object...)) > 0 {
 			break
 		}
-		d, err = parsed(d.Delete(at...))
+		d, err = parsed(d.Delete(object...))
 	}
 	return d, err
 }
