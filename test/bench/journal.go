@@ -22,28 +22,36 @@ const (
 	journalTries = 25
 )
 
+// cost is what a command takes, as the median of several runs.
+type cost struct {
+	wall time.Duration
+	peak float64 // of memory, in MiB
+}
+
+func (c cost) ms() float64 { return c.wall.Seconds() * 1000 }
+
 // journals compares what a converged machine costs with an empty journal, with one of 10,000 runs
 // that the first apply has compacted, and with one of garbage. Each run has changed containerd's
 // configuration from one spec to the other.
 func (b bench) journals() error {
-	root, spec := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "node.toml")
+	root := filepath.Join(b.dir, "root")
+	spec := filepath.Join(b.dir, "node.toml")
 	journal := filepath.Join(root, "var/lib/gpuadm/journal.jsonl")
-	verb := func(verb string) []string { return []string{b.gpuadm, verb, "--root", root, "-f", spec, "-q"} }
+	command := func(verb string) []string {
+		return []string{b.gpuadm, verb, "--root", root, "-f", spec, "-q"}
+	}
 	if err := os.RemoveAll(filepath.Dir(journal)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(root, "etc/containerd/config.toml"), b.config, 0o644); err != nil {
 		return err
 	}
-	for i := range 3 {
-		text := nodeSpec
-		if i%2 == 1 {
-			text = "format = 1\n[runtime]\n"
-		}
+
+	for _, text := range []string{nodeSpec, "format = 1\n[runtime]\n", nodeSpec} {
 		if err := os.WriteFile(spec, []byte(text), 0o644); err != nil {
 			return err
 		}
-		if _, _, err := spent(verb("apply")); err != nil {
+		if _, _, err := spent(command("apply")); err != nil {
 			return err
 		}
 	}
@@ -54,52 +62,78 @@ func (b bench) journals() error {
 
 	fmt.Printf("\njournal                            empty      %d runs        %d MiB of garbage\n", journalRuns, garbage>>20)
 	fmt.Printf("                                                    ratio                  ratio\n")
-	for _, what := range []string{"plan", "apply", "gate"} {
-		var wall [3]time.Duration
-		var most [3]float64
-		for i, block := range [][]byte{nil, nil, bytes.Repeat([]byte("no record at all\n"), 1<<12)} {
-			if i == 1 {
-				err = repeat(journal, runs)
-			} else {
-				err = write(journal, func(int) []byte { return block }, garbage/(17<<12))
-			}
-			if err != nil {
-				return err
-			}
-			if i == 1 { // the first apply compacts it
-				was, _ := os.Stat(journal)
-				if took, rss, err := spent(verb("apply")); err != nil {
-					return err
-				} else if what == "plan" {
-					info, _ := os.Stat(journal)
-					fmt.Printf("compacted: %d KiB to %d KiB in %d ms, %.1f MiB\n", was.Size()>>10, info.Size()>>10, took.Milliseconds(), rss)
-				}
-			}
-			if wall[i], most[i], err = typical(verb(what)); err != nil {
-				return err
-			}
+	for _, verb := range []string{"plan", "apply", "gate"} {
+		empty, err := withGarbage(journal, nil, command(verb))
+		if err != nil {
+			return err
 		}
-		ms := func(i int) float64 { return wall[i].Seconds() * 1000 }
-		fmt.Printf("%-24s %10.1f ms  %7.1f ms %6.2f    %7.1f ms %6.2f\n", what+", wall", ms(0), ms(1), ms(1)/ms(0), ms(2), ms(2)/ms(0))
-		fmt.Printf("%-24s %10.1f MiB %7.1f MiB %+.1f    %7.1f MiB %+.1f\n", what+", peak memory", most[0], most[1], most[1]-most[0], most[2], most[2]-most[0])
+		long, err := withRuns(journal, runs, command("apply"), command(verb))
+		if err != nil {
+			return err
+		}
+		block := bytes.Repeat([]byte("no record at all\n"), 1<<12)
+		broken, err := withGarbage(journal, block, command(verb))
+		if err != nil {
+			return err
+		}
+
+		fmt.Printf("%-24s %10.1f ms  %7.1f ms %6.2f    %7.1f ms %6.2f\n", verb+", wall",
+			empty.ms(), long.ms(), long.ms()/empty.ms(), broken.ms(), broken.ms()/empty.ms())
+		fmt.Printf("%-24s %10.1f MiB %7.1f MiB %+.1f    %7.1f MiB %+.1f\n", verb+", peak memory",
+			empty.peak, long.peak, long.peak-empty.peak, broken.peak, broken.peak-empty.peak)
 	}
+
 	return nil
 }
 
+// withGarbage measures a command with a journal of this block, again and again; nil: with an empty
+// one.
+func withGarbage(journal string, block []byte, command []string) (cost, error) {
+	if err := write(journal, func(int) []byte { return block }, garbage/(17<<12)); err != nil {
+		return cost{}, err
+	}
+	return typical(command)
+}
+
+// withRuns measures a command with a journal of many runs, which an apply has compacted.
+func withRuns(journal string, runs [][]byte, apply, command []string) (cost, error) {
+	if err := repeat(journal, runs); err != nil {
+		return cost{}, err
+	}
+	was, _ := os.Stat(journal)
+	took, peak, err := spent(apply)
+	if err != nil {
+		return cost{}, err
+	}
+	if command[1] == "plan" { // the first of the verbs
+		now, _ := os.Stat(journal)
+		fmt.Printf("compacted: %d KiB to %d KiB in %d ms, %.1f MiB\n", was.Size()>>10, now.Size()>>10, took.Milliseconds(), peak)
+	}
+
+	return typical(command)
+}
+
 // runsOf are the journal's three runs, each with its lines.
-func runsOf(journal string) (runs [][]byte, err error) {
+func runsOf(journal string) ([][]byte, error) {
 	data, err := os.ReadFile(journal)
+	if err != nil {
+		return nil, err
+	}
+
+	var runs [][]byte
 	data = regexp.MustCompile(`,"crc32":"[0-9a-f]*"`).ReplaceAll(data, nil) // repeat changes the lines
 	for line := range bytes.Lines(data) {
 		if bytes.Contains(line, []byte(`"what":"begin"`)) {
 			runs = append(runs, nil)
 		}
-		runs[len(runs)-1] = append(runs[len(runs)-1], line...)
+		last := len(runs) - 1
+		runs[last] = append(runs[last], line...)
 	}
-	if err == nil && len(runs) != 3 {
-		err = fmt.Errorf("cannot use the journal: it has %d runs: %s", len(runs), data)
+	if len(runs) != 3 {
+		return nil, fmt.Errorf("cannot use the journal: it has %d runs: %s", len(runs), data)
 	}
-	return runs, err
+
+	return runs, nil
 }
 
 // repeat writes a journal in which the last two runs, which change one spec for the other, come
@@ -110,9 +144,10 @@ func repeat(journal string, runs [][]byte) error {
 			return runs[i]
 		}
 		again := runs[1+(i+1)%2]
-		_, id, _ := bytes.Cut(again, []byte(`"run":"`))
-		id, _, _ = bytes.Cut(id, []byte(`"`))
-		return bytes.ReplaceAll(again, append(bytes.Clone(id), '"'), fmt.Appendf(nil, `20260102T030405Z-%d"`, i))
+		_, rest, _ := bytes.Cut(again, []byte(`"run":"`))
+		id, _, _ := bytes.Cut(rest, []byte(`"`))
+		old := append(bytes.Clone(id), '"')
+		return bytes.ReplaceAll(again, old, fmt.Appendf(nil, `20260102T030405Z-%d"`, i))
 	}, journalRuns)
 }
 
@@ -122,28 +157,32 @@ func write(name string, part func(int) []byte, n int) error {
 	if err != nil {
 		return err
 	}
+
 	for i := range n {
 		if _, err := f.Write(part(i)); err != nil {
 			return errors.Join(err, f.Close())
 		}
 	}
+
 	return f.Close()
 }
 
-// typical is the median of the wall times and of the peaks of memory, in MiB.
-func typical(argv []string) (time.Duration, float64, error) {
+// typical is the median of the wall times and of the peaks of memory.
+func typical(argv []string) (cost, error) {
 	var walls []time.Duration
 	var peaks []float64
 	for range journalTries {
-		wall, most, err := spent(argv)
+		wall, peak, err := spent(argv)
 		if err != nil {
-			return 0, 0, err
+			return cost{}, err
 		}
-		walls, peaks = append(walls, wall), append(peaks, most)
+		walls = append(walls, wall)
+		peaks = append(peaks, peak)
 	}
 	slices.Sort(walls)
 	slices.Sort(peaks)
-	return walls[journalTries/2], peaks[journalTries/2], nil
+
+	return cost{walls[journalTries/2], peaks[journalTries/2]}, nil
 }
 
 // spent is what one command took: wall time, and peak memory in MiB as time(1) saw it. The kernel
@@ -156,6 +195,7 @@ func spent(argv []string) (wall time.Duration, peak float64, err error) {
 	began := time.Now()
 	err = cmd.Run()
 	wall = time.Since(began)
+
 	lines := strings.Split(strings.TrimSpace(answer.String()), "\n")
 	if err == nil {
 		peak, err = strconv.ParseFloat(lines[len(lines)-1], 64)
@@ -163,5 +203,6 @@ func spent(argv []string) (wall time.Duration, peak float64, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("cannot run %s: %w: %s", argv, err, &answer)
 	}
+
 	return wall, peak / 1024, nil
 }

@@ -18,7 +18,8 @@ import (
 // API is AWS's: EKS, EC2 and STS, told apart by the host that a request names. Signatures are
 // checked.
 func (f *Fake) API() http.Handler {
-	return f.serve(f.called, func(*http.Request) string { return "" }, f.api)
+	none := func(*http.Request) string { return "" }
+	return f.serve(f.callLine, none, f.api)
 }
 
 // service is which of AWS's services a request is for: "eks" of eks.us-east-1.amazonaws.com.
@@ -27,7 +28,7 @@ func service(r *http.Request) string {
 	return name
 }
 
-// host is the one that a request names; a simulated network hands over the client's request, which
+// host is the one that a request names; a simulated network passes the client's request on, which
 // has it in its URL.
 func host(r *http.Request) string {
 	if r.Host == "" {
@@ -36,16 +37,18 @@ func host(r *http.Request) string {
 	return r.Host
 }
 
-// called is how a request is written down: "eks GET /clusters/gpus", "ec2 DescribeInstances
+// callLine is how a request is written down: "eks GET /clusters/gpus", "ec2 DescribeInstances
 // i-0abc".
-func (f *Fake) called(r *http.Request) string {
+func (f *Fake) callLine(r *http.Request) string {
 	switch service(r) {
 	case "ec2":
 		form := f.form(r)
-		return strings.TrimSpace("ec2 " + form.Get("Action") + " " + form.Get("InstanceId.1") + form.Get("InstanceType.1"))
+		about := form.Get("InstanceId.1") + form.Get("InstanceType.1")
+		return strings.TrimSpace("ec2 " + form.Get("Action") + " " + about)
 	case "sts":
 		return "sts " + r.URL.Query().Get("Action")
 	}
+
 	return service(r) + " " + r.Method + " " + r.URL.Path
 }
 
@@ -54,9 +57,11 @@ func (f *Fake) form(r *http.Request) url.Values {
 	if r.Body == nil {
 		return nil
 	}
+
 	body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	form, _ := url.ParseQuery(string(body))
+
 	return form
 }
 
@@ -67,13 +72,15 @@ func (f *Fake) api(r *http.Request) answer {
 		}
 		return xmlError(403, "SignatureDoesNotMatch", wrong)
 	}
+
 	switch service(r) {
 	case "eks":
 		return f.eks(r)
 	case "ec2":
 		return f.ec2API(r)
 	case "sts":
-		if _, err := f.verify("https://"+host(r)+r.URL.RequestURI(), r.Header.Get("x-k8s-aws-id")); err != nil {
+		address := "https://" + host(r) + r.URL.RequestURI()
+		if _, err := f.verify(address, r.Header.Get("x-k8s-aws-id")); err != nil {
 			return xmlError(403, "SignatureDoesNotMatch", err.Error())
 		}
 		return f.whoami()
@@ -91,15 +98,24 @@ func (f *Fake) eks(r *http.Request) answer {
 	case name != f.Cluster.Name || !strings.HasPrefix(host(r), "eks."+f.Machine.Region+"."):
 		return jsonError(404, "ResourceNotFoundException", "No cluster found for name: "+name+".")
 	}
+
 	c := f.Cluster
+	arn := "arn:aws:eks:" + f.Machine.Region + ":" + f.Machine.Account + ":cluster/" + c.Name
 	network := map[string]any{"ipFamily": "ipv4", "serviceIpv4Cidr": c.ServiceCIDR}
 	if strings.Contains(c.ServiceCIDR, ":") {
 		network = map[string]any{"ipFamily": "ipv6", "serviceIpv6Cidr": c.ServiceCIDR}
 	}
+
 	body, _ := json.Marshal(map[string]any{"cluster": map[string]any{
-		"name": c.Name, "arn": "arn:aws:eks:" + f.Machine.Region + ":" + f.Machine.Account + ":cluster/" + c.Name, "createdAt": 1767225600.0,
-		"version": c.Version, "endpoint": c.Server, "status": "ACTIVE", "platformVersion": "eks.9", "kubernetesNetworkConfig": network,
-		"certificateAuthority": map[string]string{"data": base64.StdEncoding.EncodeToString(c.CA)},
+		"name":                    c.Name,
+		"arn":                     arn,
+		"createdAt":               1767225600.0,
+		"version":                 c.Version,
+		"endpoint":                c.Server,
+		"status":                  "ACTIVE",
+		"platformVersion":         "eks.9",
+		"kubernetesNetworkConfig": network,
+		"certificateAuthority":    map[string]string{"data": base64.StdEncoding.EncodeToString(c.CA)},
 	}})
 	return answer{200, map[string]string{"Content-Type": "application/json"}, string(body)}
 }
@@ -107,34 +123,55 @@ func (f *Fake) eks(r *http.Request) answer {
 // ec2API answers those calls of EC2's query API that gpuadm makes.
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html
 func (f *Fake) ec2API(r *http.Request) answer {
-	form, m := f.form(r), f.Machine
+	form := f.form(r)
 	switch form.Get("Action") {
 	case "DescribeInstances":
-		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
-		if form.Get("InstanceId.1") != m.ID {
-			return xmlError(400, "InvalidInstanceID.NotFound", "The instance ID '"+form.Get("InstanceId.1")+"' does not exist")
-		}
-		return xmlAnswer("DescribeInstances", fmt.Sprintf(
-			"<reservationSet><item><reservationId>r-0</reservationId><instancesSet><item><instanceId>%s</instanceId><instanceType>%s</instanceType><privateDnsName>%s</privateDnsName></item></instancesSet></item></reservationSet>",
-			m.ID, m.Type, m.Name))
+		return f.describeInstances(form.Get("InstanceId.1"))
 	case "DescribeInstanceTypes":
-		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInfo.html; the figures
-		// are p5.48xlarge's.
-		return xmlAnswer("DescribeInstanceTypes", "<instanceTypeSet><item><instanceType>"+form.Get("InstanceType.1")+"</instanceType><networkInfo>"+
-			"<maximumNetworkInterfaces>64</maximumNetworkInterfaces><maximumNetworkCards>32</maximumNetworkCards><defaultNetworkCardIndex>0</defaultNetworkCardIndex>"+
-			"<networkCards><item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>2</maximumNetworkInterfaces></item>"+
-			"<item><networkCardIndex>1</networkCardIndex><maximumNetworkInterfaces>2</maximumNetworkInterfaces></item></networkCards>"+
-			"<ipv4AddressesPerInterface>50</ipv4AddressesPerInterface></networkInfo></item></instanceTypeSet>")
+		return describeInstanceTypes(form.Get("InstanceType.1"))
 	}
 	return xmlError(400, "InvalidAction", "The action is not valid for this web service.")
+}
+
+// describeInstances knows the machine alone.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
+func (f *Fake) describeInstances(id string) answer {
+	m := f.Machine
+	if id != m.ID {
+		return xmlError(400, "InvalidInstanceID.NotFound", "The instance ID '"+id+"' does not exist")
+	}
+
+	const format = "<reservationSet><item><reservationId>r-0</reservationId><instancesSet><item>" +
+		"<instanceId>%s</instanceId><instanceType>%s</instanceType><privateDnsName>%s</privateDnsName>" +
+		"</item></instancesSet></item></reservationSet>"
+	return xmlAnswer("DescribeInstances", fmt.Sprintf(format, m.ID, m.Type, m.Name))
+}
+
+// describeInstanceTypes gives each type the figures of p5.48xlarge.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInfo.html
+func describeInstanceTypes(name string) answer {
+	const format = "<instanceTypeSet><item><instanceType>%s</instanceType><networkInfo>" +
+		"<maximumNetworkInterfaces>64</maximumNetworkInterfaces>" +
+		"<maximumNetworkCards>32</maximumNetworkCards>" +
+		"<defaultNetworkCardIndex>0</defaultNetworkCardIndex>" +
+		"<networkCards>" +
+		"<item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>2</maximumNetworkInterfaces></item>" +
+		"<item><networkCardIndex>1</networkCardIndex><maximumNetworkInterfaces>2</maximumNetworkInterfaces></item>" +
+		"</networkCards>" +
+		"<ipv4AddressesPerInterface>50</ipv4AddressesPerInterface>" +
+		"</networkInfo></item></instanceTypeSet>"
+	return xmlAnswer("DescribeInstanceTypes", fmt.Sprintf(format, name))
 }
 
 // whoami is STS's answer. Source:
 // https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html
 func (f *Fake) whoami() answer {
-	return answer{200, map[string]string{"Content-Type": "text/xml"}, fmt.Sprintf(
-		"<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult><Arn>%s</Arn><UserId>AROA:%s</UserId><Account>%s</Account></GetCallerIdentityResult></GetCallerIdentityResponse>",
-		f.arn(), f.Machine.ID, f.Machine.Account)}
+	const format = "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult>" +
+		"<Arn>%s</Arn><UserId>AROA:%s</UserId><Account>%s</Account>" +
+		"</GetCallerIdentityResult></GetCallerIdentityResponse>"
+	body := fmt.Sprintf(format, f.arn(), f.Machine.ID, f.Machine.Account)
+
+	return answer{200, map[string]string{"Content-Type": "text/xml"}, body}
 }
 
 // arn is who the machine's role is to STS: an instance's session is named by its id.
@@ -142,16 +179,23 @@ func (f *Fake) arn() string {
 	return "arn:aws:sts::" + f.Machine.Account + ":assumed-role/" + f.Machine.Role + "/" + f.Machine.ID
 }
 
+func xmlHeader() map[string]string {
+	return map[string]string{"Content-Type": "text/xml;charset=UTF-8"}
+}
+
 func xmlAnswer(call, inner string) answer {
-	return answer{200, map[string]string{"Content-Type": "text/xml;charset=UTF-8"}, fmt.Sprintf(
-		"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<%[1]sResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>0</requestId>%[2]s</%[1]sResponse>", call, inner)}
+	const format = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
+		"<%[1]sResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>0</requestId>%[2]s</%[1]sResponse>"
+	return answer{200, xmlHeader(), fmt.Sprintf(format, call, inner)}
 }
 
 func xmlError(status int, code, message string) answer {
-	var said strings.Builder
-	xml.EscapeText(&said, []byte(message))
-	return answer{status, map[string]string{"Content-Type": "text/xml;charset=UTF-8"}, fmt.Sprintf(
-		"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>0</RequestID></Response>", code, said.String())}
+	const format = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
+		"<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>0</RequestID></Response>"
+	var escaped strings.Builder
+	xml.EscapeText(&escaped, []byte(message))
+
+	return answer{status, xmlHeader(), fmt.Sprintf(format, code, escaped.String())}
 }
 
 // jsonError is an error of AWS's REST JSON services.
@@ -159,39 +203,54 @@ func xmlError(status int, code, message string) answer {
 // https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization
 func jsonError(status int, code, message string) answer {
 	body, _ := json.Marshal(map[string]string{"message": message})
-	return answer{status, map[string]string{"Content-Type": "application/json", "X-Amzn-Errortype": code}, string(body)}
+	header := map[string]string{"Content-Type": "application/json", "X-Amzn-Errortype": code}
+
+	return answer{status, header, string(body)}
 }
 
 // Review is a webhook for an API server's bearer tokens, as EKS's control plane has one: POST a
-// TokenReview, and the token is taken for the node of this machine if STS would take it. The API
-// server gets it by --authentication-token-webhook-config-file.
+// TokenReview, and the webhook takes the token for the node of this machine if STS would take it.
+// The API server gets it by --authentication-token-webhook-config-file.
 // Source: https://github.com/kubernetes-sigs/aws-iam-authenticator, pkg/token and pkg/server
 func (f *Fake) Review() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var ask struct {
+		var review struct {
 			APIVersion string `json:"apiVersion"`
 			Spec       struct {
 				Token string `json:"token"`
 			} `json:"spec"`
 		}
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&ask); err != nil {
+		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&review); err != nil {
 			http.Error(w, "cannot read the TokenReview", http.StatusBadRequest)
 			return
 		}
-		said := map[string]any{"authenticated": false}
-		if err := f.CheckToken(ask.Spec.Token); err == nil {
-			said = map[string]any{"authenticated": true, "user": map[string]any{
-				"username": "system:node:" + f.Machine.Name, "uid": "heptio-authenticator-aws:" + f.Machine.Account,
-				"groups": []string{"system:bootstrappers", "system:nodes"}, // as EKS's aws-auth maps nodes
-			}}
-			f.write("review: node " + f.Machine.Name)
-		} else {
-			said["error"] = err.Error()
-			f.write("review: refused: " + err.Error())
-		}
+
+		status := f.review(review.Spec.Token)
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(map[string]any{"apiVersion": ask.APIVersion, "kind": "TokenReview", "status": said})
+		json.NewEncoder(w).Encode(map[string]any{
+			"apiVersion": review.APIVersion,
+			"kind":       "TokenReview",
+			"status":     status,
+		})
 	})
+}
+
+// review is a TokenReview's status.
+func (f *Fake) review(token string) map[string]any {
+	if err := f.CheckToken(token); err != nil {
+		f.write("review: refused: " + err.Error())
+		return map[string]any{"authenticated": false, "error": err.Error()}
+	}
+
+	f.write("review: node " + f.Machine.Name)
+	return map[string]any{
+		"authenticated": true,
+		"user": map[string]any{
+			"username": "system:node:" + f.Machine.Name,
+			"uid":      "heptio-authenticator-aws:" + f.Machine.Account,
+			"groups":   []string{"system:bootstrappers", "system:nodes"}, // as EKS's aws-auth maps nodes
+		},
+	}
 }
 
 // CheckToken says whether EKS's API server would take a token for this cluster now.
@@ -208,8 +267,11 @@ func (f *Fake) CheckToken(token string) error {
 	if err != nil {
 		return err
 	}
-	if age := f.now().Sub(signed); age.Abs() > 15*time.Minute {
+
+	age := f.now().Sub(signed)
+	if age.Abs() > 15*time.Minute {
 		return fmt.Errorf("X-Amz-Date parameter is expired (%s ago)", age.Round(time.Second))
 	}
+
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Machine is the one that the metadata service speaks of, and to.
+// Machine is the one that the metadata service describes, and answers.
 type Machine struct {
 	ID        string            `json:"id"`
 	Type      string            `json:"type"`
@@ -48,7 +48,7 @@ type Fake struct {
 	Machine Machine
 	Cluster Cluster
 	Now     func() time.Time  // nil: time.Now
-	Tell    func(line string) // nil, or told of each request before it is answered, one at a time
+	Tell    func(line string) // nil, or called for each request before it is answered, one at a time
 
 	mu       sync.Mutex
 	requests []string
@@ -58,8 +58,10 @@ type Fake struct {
 
 // Fault is how requests fail.
 type Fault struct {
-	On    string // the beginning of "METHOD /path"; "" = all. Of EC2's API the path is "/" and the Action, of all APIs without host
-	Times int    // how often; 0 = always
+	// On is the beginning of "METHOD /path"; "" = all. For EC2's API the path is "/" and the
+	// Action, for all APIs without the host.
+	On    string
+	Times int // how often; 0 = always
 	// What happens: "drop" (the connection is open, and no answer comes), "status" (Status and
 	// Body), "slow" (the answer begins, and stops), "truncated" (half of it), "huge" (it does not
 	// end), "body" (Body in its place), "forget" (EC2's session tokens end), "bare" (headers that
@@ -92,17 +94,19 @@ func (f *Fake) now() time.Time {
 	return f.Now()
 }
 
-// fault takes the one that a request meets.
+// fault takes the fault that a request meets.
 func (f *Fake) fault(request string) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for i := range f.faults {
 		x := &f.faults[i]
 		if x.Times < 0 || !strings.HasPrefix(request, x.On) {
 			continue
 		}
 		if x.Times > 0 {
-			if x.Times--; x.Times == 0 {
+			x.Times--
+			if x.Times == 0 {
 				x.Times = -1 // used up
 			}
 		}
@@ -111,7 +115,7 @@ func (f *Fake) fault(request string) (Fault, bool) {
 	return Fault{}, false
 }
 
-// answer is what is said to one request.
+// answer is the answer to one request.
 type answer struct {
 	status int
 	header map[string]string
@@ -122,8 +126,8 @@ func text(body string) answer {
 	return answer{200, map[string]string{"Content-Type": "text/plain"}, body}
 }
 
-// serve answers requests by say, unless they meet a fault, and writes them down. name tells how a
-// request is written down, and note what about it matters beside.
+// serve has say answer requests, unless they meet a fault, and writes them down: as name has it,
+// with note's additions.
 func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Request) answer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line := name(r)
@@ -140,6 +144,7 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 		if broken {
 			f.broken(w, x, &a)
 		}
+
 		f.write(line + note(r) + ": " + strconv.Itoa(a.status))
 		for k, v := range a.header {
 			w.Header().Set(k, v)
@@ -152,8 +157,8 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 	})
 }
 
-// never gives an answer that does not end: nothing at all, one that stops, or one that goes on and
-// on.
+// never gives an answer that does not end: nothing at all, one that stops, or one that continues
+// for 16 MiB.
 func (f *Fake) never(w http.ResponseWriter, r *http.Request, x Fault, a answer) {
 	if x.What != "drop" {
 		for k, v := range a.header {
@@ -161,21 +166,25 @@ func (f *Fake) never(w http.ResponseWriter, r *http.Request, x Fault, a answer) 
 		}
 		w.WriteHeader(a.status)
 	}
+
 	if x.What == "huge" {
-		for range 16 << 10 { // 16 MiB
-			if _, err := w.Write([]byte(strings.Repeat("huge", 256))); err != nil {
+		part := []byte(strings.Repeat("huge", 256))
+		for range 16 << 10 {
+			if _, err := w.Write(part); err != nil {
 				return
 			}
 		}
 		return
 	}
-	if flush, ok := w.(http.Flusher); ok && x.What == "slow" {
+
+	flush, ok := w.(http.Flusher)
+	if ok && x.What == "slow" {
 		flush.Flush()
 	}
 	<-r.Context().Done()
 }
 
-// broken lets an answer go wrong that is still sent.
+// broken changes an answer that is still sent.
 func (f *Fake) broken(w http.ResponseWriter, x Fault, a *answer) {
 	switch x.What {
 	case "status":
@@ -198,6 +207,7 @@ func (f *Fake) write(line string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = append(f.requests, line)
+
 	if f.Tell != nil {
 		f.Tell(line)
 	}
@@ -207,11 +217,12 @@ func (f *Fake) write(line string) {
 // requests down, and knows nothing.
 func (f *Fake) Unasked() http.Handler {
 	none := func(*http.Request) string { return "" }
-	return f.serve(asked, none, func(*http.Request) answer { return answer{status: http.StatusNotFound} })
+	notFound := func(*http.Request) answer { return answer{status: http.StatusNotFound} }
+	return f.serve(requestLine, none, notFound)
 }
 
-// asked is how a request of a metadata service is written down.
-func asked(r *http.Request) string {
+// requestLine is how a request to a metadata service is written down.
+func requestLine(r *http.Request) string {
 	line := r.Method + " " + r.URL.Path
 	if r.URL.RawQuery != "" {
 		line += "?" + r.URL.RawQuery
@@ -222,26 +233,47 @@ func asked(r *http.Request) string {
 // Refused are the faults with which AWS's APIs say no, by a name: throttled, denied, missing,
 // expired, skewed, failing.
 func Refused(name string) []Fault {
-	said := map[string][2]answer{
-		// The command line's words: https://github.com/awslabs/amazon-eks-ami/pull/218. EC2's:
-		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-		"throttled": {jsonError(429, "TooManyRequestsException", "Too Many Requests"), xmlError(503, "RequestLimitExceeded", "Request limit exceeded.")},
-		"denied": {
-			jsonError(403, "AccessDeniedException", "User: arn:aws:sts::123456789012:assumed-role/node/i-0abcdef1234567890 is not authorized to perform: eks:DescribeCluster on resource: arn:aws:eks:us-east-1:123456789012:cluster/gpus"),
-			xmlError(403, "UnauthorizedOperation", "You are not authorized to perform this operation."),
-		},
-		// https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
-		"missing": {jsonError(404, "ResourceNotFoundException", "No cluster found for name: gpus."), xmlError(400, "InvalidInstanceID.NotFound", "The instance ID 'i-0abcdef1234567890' does not exist")},
-		"expired": {jsonError(403, "ExpiredTokenException", "The security token included in the request is expired"), xmlError(400, "RequestExpired", "Request has expired.")},
-		// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
-		"skewed":  {jsonError(403, "InvalidSignatureException", "Signature expired: 20260101T000000Z is now earlier than 20260101T000500Z"), xmlError(401, "AuthFailure", "AWS was not able to validate the provided access credentials")},
-		"failing": {jsonError(503, "ServiceUnavailableException", "The service is unavailable. Back off and retry the operation."), xmlError(500, "InternalError", "An internal error has occurred")},
-	}[name]
-	if said[0].status == 0 {
+	eks, ec2 := refusal(name)
+	if eks.status == 0 {
 		return nil
 	}
 	return []Fault{
-		{On: "eks ", What: "status", Status: said[0].status, Header: said[0].header, Body: said[0].body},
-		{On: "ec2 ", What: "status", Status: said[1].status, Header: said[1].header, Body: said[1].body},
+		{On: "eks ", What: "status", Status: eks.status, Header: eks.header, Body: eks.body},
+		{On: "ec2 ", What: "status", Status: ec2.status, Header: ec2.header, Body: ec2.body},
 	}
+}
+
+// refusal is how EKS's and EC2's APIs say no. The command line's words:
+// https://github.com/awslabs/amazon-eks-ami/pull/218. EC2's:
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+func refusal(name string) (eks, ec2 answer) {
+	switch name {
+	case "throttled":
+		return jsonError(429, "TooManyRequestsException", "Too Many Requests"),
+			xmlError(503, "RequestLimitExceeded", "Request limit exceeded.")
+
+	case "denied":
+		return jsonError(403, "AccessDeniedException", "User: arn:aws:sts::123456789012:assumed-role/node/i-0abcdef1234567890 is not authorized to perform: eks:DescribeCluster on resource: arn:aws:eks:us-east-1:123456789012:cluster/gpus"),
+			xmlError(403, "UnauthorizedOperation", "You are not authorized to perform this operation.")
+
+	case "missing":
+		// https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
+		return jsonError(404, "ResourceNotFoundException", "No cluster found for name: gpus."),
+			xmlError(400, "InvalidInstanceID.NotFound", "The instance ID 'i-0abcdef1234567890' does not exist")
+
+	case "expired":
+		return jsonError(403, "ExpiredTokenException", "The security token included in the request is expired"),
+			xmlError(400, "RequestExpired", "Request has expired.")
+
+	case "skewed":
+		// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
+		return jsonError(403, "InvalidSignatureException", "Signature expired: 20260101T000000Z is now earlier than 20260101T000500Z"),
+			xmlError(401, "AuthFailure", "AWS was not able to validate the provided access credentials")
+
+	case "failing":
+		return jsonError(503, "ServiceUnavailableException", "The service is unavailable. Back off and retry the operation."),
+			xmlError(500, "InternalError", "An internal error has occurred")
+	}
+
+	return answer{}, answer{}
 }

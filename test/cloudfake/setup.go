@@ -4,7 +4,7 @@ package cloudfake
 
 import "time"
 
-// Setup is a fake cloud as a file may say it, for the command serve.
+// Setup is a fake cloud as a file describes it, for the command serve.
 type Setup struct {
 	Cloud   string  `json:"cloud"` // aws, gce, azure
 	Machine Machine `json:"machine"`
@@ -15,11 +15,16 @@ type Setup struct {
 	ClockOff int `json:"clockOff"`
 }
 
-// Fake is the cloud that the setup says.
+// Fake is the cloud that the setup describes.
 func (s Setup) Fake() *Fake {
 	off := time.Duration(s.ClockOff) * time.Second
-	f := &Fake{Machine: s.Machine, Cluster: s.Cluster, Now: func() time.Time { return time.Now().Add(off) }}
+	f := &Fake{
+		Machine: s.Machine,
+		Cluster: s.Cluster,
+		Now:     func() time.Time { return time.Now().Add(off) },
+	}
 	f.Break(s.Faults...)
 	f.Break(Refused(s.Refused)...)
+
 	return f
 }

@@ -33,10 +33,11 @@ func (f *Fake) signature(r *http.Request) string {
 	if service(r) == "sts" {
 		return "" // signed in its URL: verify
 	}
+
 	authorization := r.Header.Get("Authorization")
 	fields := map[string]string{}
-	for _, kv := range strings.Split(strings.TrimPrefix(authorization, "AWS4-HMAC-SHA256 "), ",") {
-		k, v, _ := strings.Cut(strings.TrimSpace(kv), "=")
+	for _, field := range strings.Split(strings.TrimPrefix(authorization, "AWS4-HMAC-SHA256 "), ",") {
+		k, v, _ := strings.Cut(strings.TrimSpace(field), "=")
 		fields[k] = v
 	}
 	scope := strings.Split(fields["Credential"], "/")
@@ -51,15 +52,19 @@ func (f *Fake) signature(r *http.Request) string {
 	case r.Header.Get("X-Amz-Security-Token") != SessionToken:
 		return "The security token included in the request is invalid"
 	}
-	if f.Now != nil && f.now().Sub(at).Abs() > 5*time.Minute {
-		return fmt.Sprintf("Signature expired: %s is now earlier than %s", at.Format(amzDate), f.now().Add(-5*time.Minute).UTC().Format(amzDate))
+
+	const margin = 5 * time.Minute
+	if f.Now != nil && f.now().Sub(at).Abs() > margin {
+		earliest := f.now().Add(-margin).UTC()
+		return fmt.Sprintf("Signature expired: %s is now earlier than %s", at.Format(amzDate), earliest.Format(amzDate))
 	}
 	var body []byte
 	if r.Body != nil {
 		body, _ = io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	rebuilt, err := http.NewRequest(r.Method, "https://"+host(r)+r.URL.RequestURI(), bytes.NewReader(body))
+	address := "https://" + host(r) + r.URL.RequestURI()
+	rebuilt, err := http.NewRequest(r.Method, address, bytes.NewReader(body))
 	if err != nil {
 		return err.Error()
 	}
@@ -68,13 +73,16 @@ func (f *Fake) signature(r *http.Request) string {
 			rebuilt.Header[http.CanonicalHeaderKey(name)] = r.Header.Values(name)
 		}
 	}
+
 	sum := sha256.Sum256(body)
-	if err := v4.NewSigner().SignHTTP(context.Background(), keys(), rebuilt, hex.EncodeToString(sum[:]), scope[3], scope[2], at); err != nil {
+	digest := hex.EncodeToString(sum[:])
+	if err := v4.NewSigner().SignHTTP(context.Background(), keys(), rebuilt, digest, scope[3], scope[2], at); err != nil {
 		return err.Error()
 	}
 	if rebuilt.Header.Get("Authorization") != authorization {
 		return "The request signature we calculated does not match the signature you provided."
 	}
+
 	return ""
 }
 
@@ -85,6 +93,7 @@ func (f *Fake) verify(signed, cluster string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, errors.New("the token is no URL")
 	}
+
 	q := u.Query()
 	at, err := time.Parse(amzDate, q.Get("X-Amz-Date"))
 	switch {
@@ -97,20 +106,24 @@ func (f *Fake) verify(signed, cluster string) (time.Time, error) {
 	case q.Get("X-Amz-SignedHeaders") != "host;x-k8s-aws-id":
 		return at, errors.New("the token is not for a cluster")
 	}
+
 	bare := url.Values{"Action": q["Action"], "Version": q["Version"], "X-Amz-Expires": q["X-Amz-Expires"]}
 	rebuilt, err := http.NewRequest(http.MethodGet, "https://"+u.Host+"/?"+bare.Encode(), nil)
 	if err != nil {
 		return at, err
 	}
 	rebuilt.Header.Set("X-K8s-Aws-Id", cluster)
+
 	none := sha256.Sum256(nil)
-	expected, _, err := v4.NewSigner().PresignHTTP(context.Background(), keys(), rebuilt, hex.EncodeToString(none[:]), "sts", f.Machine.Region, at)
+	digest := hex.EncodeToString(none[:])
+	expected, _, err := v4.NewSigner().PresignHTTP(context.Background(), keys(), rebuilt, digest, "sts", f.Machine.Region, at)
 	if err != nil {
 		return at, err
 	}
-	o, err := url.Parse(expected)
-	if err != nil || o.Query().Get("X-Amz-Signature") != q.Get("X-Amz-Signature") {
+	expectedURL, err := url.Parse(expected)
+	if err != nil || expectedURL.Query().Get("X-Amz-Signature") != q.Get("X-Amz-Signature") {
 		return at, errors.New("the token's signature does not match")
 	}
+
 	return at, nil
 }

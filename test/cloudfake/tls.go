@@ -23,17 +23,25 @@ func TLS(caCert, caKey, region string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var names []string
 	for _, service := range []string{"eks", "ec2", "sts"} {
 		names = append(names, service+"."+region+".amazonaws.com", service+"."+region+".api.aws")
 	}
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: names,
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), // machines with a wrong clock use it, too
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, ca.Leaf, key.Public(), ca.PrivateKey)
+
+	certificate := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		DNSNames:     names,
+		NotBefore:    time.Now().Add(-24 * time.Hour), // machines with a wrong clock use it, too
+		NotAfter:     time.Now().Add(24 * time.Hour),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, certificate, ca.Leaf, key.Public(), ca.PrivateKey)
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, nil
+	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+
+	return &tls.Config{Certificates: []tls.Certificate{pair}}, nil
 }

@@ -21,12 +21,13 @@ import (
 	"time"
 )
 
-// journal is there on a machine that gpuadm has changed.
+// journal exists on a machine that gpuadm has changed.
 const journal = "/var/lib/gpuadm"
 
 type check struct {
-	gpuadm, dir string
-	out         io.Writer
+	gpuadm string
+	dir    string // of the specs
+	out    io.Writer
 }
 
 func main() {
@@ -34,6 +35,7 @@ func main() {
 	report := flag.String("o", "", "write the report to this `file`, too")
 	full := flag.Bool("full", false, "change the partitions of GPUs that no process uses, and undo it")
 	flag.Parse()
+
 	if err := run(*gpuadm, *report, *full); err != nil {
 		fmt.Fprintln(os.Stderr, "metal:", err)
 		os.Exit(1)
@@ -52,10 +54,12 @@ func run(gpuadm, report string, full bool) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("/run", "gpuadm-metal-") // gpuadm refuses files that users other than root can replace
+	// gpuadm refuses files that users other than root can replace.
+	dir, err := os.MkdirTemp("/run", "gpuadm-metal-")
 	if err != nil {
 		return fmt.Errorf("cannot make a folder for the specs: %w; run it as root", err)
 	}
+
 	defer os.RemoveAll(dir)
 	c := check{gpuadm, dir, os.Stdout}
 	if report != "" {
@@ -66,6 +70,7 @@ func run(gpuadm, report string, full bool) error {
 		defer f.Close()
 		c.out = io.MultiWriter(os.Stdout, f)
 	}
+
 	fmt.Fprintf(c.out, "### README's row\n%s\n", row)
 	layouts, err := c.read()
 	if err != nil || !full {
@@ -74,8 +79,8 @@ func run(gpuadm, report string, full bool) error {
 	return c.change(layouts)
 }
 
-// rowOf is the machine's row in README's table. Where no driver answers it fails: a report from
-// there says nothing about GPUs.
+// rowOf is the machine's row in README's table. If no driver answers it fails: a report from there
+// says nothing about GPUs.
 func rowOf(gpuadm string, full bool) (string, error) {
 	text, err := exec.Command(gpuadm, "facts", "-o", "json").Output()
 	var facts struct {
@@ -96,6 +101,7 @@ func rowOf(gpuadm string, full bool) (string, error) {
 	if facts.NoDriver != "" {
 		return "", fmt.Errorf("cannot check GPUs: no NVIDIA driver answers on this machine (%s); run it as root where nvidia-smi lists GPUs", facts.NoDriver)
 	}
+
 	counts := map[string]int{}
 	for _, g := range facts.Driver.GPUs {
 		counts[g.Name]++
@@ -104,26 +110,44 @@ func rowOf(gpuadm string, full bool) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		gpus = append(gpus, fmt.Sprintf("%d × %s", counts[name], name))
 	}
+	tried := "not tried"
+	if full {
+		tried = "see its last line"
+	}
 	version, err := exec.Command(gpuadm, "version").Output()
-	return fmt.Sprintf("| %s | %s | %s | %s, %s | %s | %s | this issue |", facts.Machine, strings.Join(gpus, ", "), facts.Driver.Version, facts.OS.Name,
-		facts.Kernel.Running, strings.TrimSpace(strings.TrimPrefix(string(version), "gpuadm ")), map[bool]string{true: "see its last line", false: "not tried"}[full]), err
+	columns := []string{
+		facts.Machine,
+		strings.Join(gpus, ", "),
+		facts.Driver.Version,
+		facts.OS.Name + ", " + facts.Kernel.Running,
+		strings.TrimSpace(strings.TrimPrefix(string(version), "gpuadm ")),
+		tried,
+		"this issue",
+	}
+
+	return "| " + strings.Join(columns, " | ") + " |", err
 }
 
 // do runs a command and reports its output, exit status and time.
-func (c check) do(args ...string) (stdout []byte, err error) {
-	var out, problems bytes.Buffer
+func (c check) do(args ...string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = &out, &problems
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	began := time.Now()
-	err = cmd.Run()
-	said := "0"
+	err := cmd.Run()
+	took := time.Since(began).Seconds()
+
+	status := "0"
 	if err != nil {
-		said = err.Error()
+		status = err.Error()
 	}
-	args = slices.Clone(args)
-	args[0] = filepath.Base(args[0])
-	fmt.Fprintf(c.out, "### %s: %s, %.1f s\n%s%s\n", strings.Join(args, " "), said, time.Since(began).Seconds(), out.Bytes(), problems.Bytes())
-	return out.Bytes(), err
+	words := slices.Clone(args)
+	words[0] = filepath.Base(args[0])
+	fmt.Fprintf(c.out, "### %s: %s, %.1f s\n", strings.Join(words, " "), status, took)
+	fmt.Fprintf(c.out, "%s%s\n", stdout.Bytes(), stderr.Bytes())
+
+	return stdout.Bytes(), err
 }
 
 // read changes nothing. It returns the names of the layouts that the GPUs offer.
@@ -140,6 +164,7 @@ func (c check) read() ([]string, error) {
 	} {
 		_, _ = c.do(args...) // what a machine does not have is in the report
 	}
+
 	text, err := c.do(c.gpuadm, "mig", "generate", "-o", "json")
 	if err != nil {
 		return nil, errors.New("cannot list the layouts of the GPUs: the report says why")
@@ -150,9 +175,11 @@ func (c check) read() ([]string, error) {
 	if err := json.Unmarshal(text, &file); err != nil {
 		return nil, fmt.Errorf("cannot read the layouts of the GPUs: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(c.dir, "layouts.yaml"), text, 0o600); err != nil { // JSON is YAML
+	layouts := filepath.Join(c.dir, "layouts.yaml")
+	if err := os.WriteFile(layouts, text, 0o600); err != nil { // JSON is YAML
 		return nil, err
 	}
+
 	names := slices.Sorted(maps.Keys(file.Layouts))
 	for _, name := range names {
 		if err := c.spec(name); err != nil {
@@ -160,6 +187,7 @@ func (c check) read() ([]string, error) {
 		}
 		_, _ = c.do(c.gpuadm, "plan", "mig", "-f", c.specFile(name))
 	}
+
 	return names, nil
 }
 
@@ -167,11 +195,12 @@ func (c check) specFile(layout string) string { return filepath.Join(c.dir, layo
 
 // spec writes a spec that leaves GPUs in use alone.
 func (c check) spec(layout string) error {
-	text := fmt.Sprintf("format = 1\n[mig]\nfile = %q\nlayout = %q\nfailure = \"per-gpu\"\n", filepath.Join(c.dir, "layouts.yaml"), layout)
+	const format = "format = 1\n[mig]\nfile = %q\nlayout = %q\nfailure = \"per-gpu\"\n"
+	text := fmt.Sprintf(format, filepath.Join(c.dir, "layouts.yaml"), layout)
 	return os.WriteFile(c.specFile(layout), []byte(text), 0o600)
 }
 
-// change makes each layout and undoes it. It stops where the GPUs are not as they were.
+// change makes each layout and undoes it. It stops if the GPUs are not as they were.
 func (c check) change(layouts []string) error {
 	if _, err := os.Stat(journal); err == nil {
 		return fmt.Errorf("cannot change partitions: gpuadm has changed this machine before (%s is there), and an undo would hold its boot unit", journal)
@@ -180,18 +209,21 @@ func (c check) change(layouts []string) error {
 	if err != nil {
 		return errors.New("cannot read the partitions: the report says why")
 	}
+
 	open := 0
 	for _, name := range layouts {
-		if _, err := c.do(c.gpuadm, "apply", "mig", "-f", c.specFile(name), "--allow", "reset-gpu"); err != nil {
+		spec := c.specFile(name)
+		if _, err := c.do(c.gpuadm, "apply", "mig", "-f", spec, "--allow", "reset-gpu"); err != nil {
 			open++ // or a GPU is in use, and gpuadm has left it alone
 		}
 		_, _ = c.do(c.gpuadm, "mig", "export")
-		_, err := c.do(c.gpuadm, "undo", "--allow", "reset-gpu")
-		after, read := c.do(c.gpuadm, "mig", "export")
-		if err != nil || read != nil || !bytes.Equal(before, after) {
+		_, undoErr := c.do(c.gpuadm, "undo", "--allow", "reset-gpu")
+		after, readErr := c.do(c.gpuadm, "mig", "export")
+		if undoErr != nil || readErr != nil || !bytes.Equal(before, after) {
 			return fmt.Errorf("cannot restore the partitions after %s: the report says why; gpuadm undo continues, and a reboot of the machine ends MIG instances", name)
 		}
 	}
 	fmt.Fprintf(c.out, "### %d layouts, of which %d were not made on all GPUs that offer them; the partitions are as before\n", len(layouts), open)
+
 	return nil
 }

@@ -36,7 +36,7 @@ type cached struct {
 	Status     status `json:"status"`
 }
 
-// status is what was asked of EC2 and of the machine.
+// status is what EC2 and the machine have answered.
 type status struct {
 	Instance struct {
 		ID     string `json:"id"`
@@ -56,13 +56,14 @@ func main() {
 }
 
 func run(args []string) error {
-	var skip, sources []string
-	cache := ""
 	if len(args)%2 != 1 || args[0] != "init" {
 		return errors.New("init [--skip config|run] [--config-source URL]... [--config-cache FILE]")
 	}
+	var skip, sources []string
+	cache := ""
 	for i := 1; i < len(args); i += 2 {
-		switch value := args[i+1]; args[i] {
+		value := args[i+1]
+		switch args[i] {
 		case "--skip":
 			skip = append(skip, value)
 		case "--config-source":
@@ -73,13 +74,15 @@ func run(args []string) error {
 			return fmt.Errorf("no such flag: %s", args[i])
 		}
 	}
+
 	node, known, err := resolve(sources, cache)
 	if err != nil {
 		return err
 	}
 	// What is known holds only for the spec it was found for: another one is configured again,
 	// whatever is to be skipped.
-	if !slices.Contains(skip, "config") || !known && there(cache) {
+	changed := !known && exists(cache)
+	if changed || !slices.Contains(skip, "config") {
 		if err := configure(node); err != nil {
 			return err
 		}
@@ -91,58 +94,48 @@ func run(args []string) error {
 			return err
 		}
 	}
+
 	if slices.Contains(skip, "run") {
 		return nil
 	}
+
+	return restart()
+}
+
+// restart starts both daemons again.
+func restart() error {
 	if err := write("/run/nodeadm/init", ""); err != nil {
 		return err
 	}
 	for _, unit := range []string{"containerd.service", "kubelet.service"} {
-		if output, err := exec.Command("systemctl", "restart", unit).CombinedOutput(); err != nil {
+		output, err := exec.Command("systemctl", "restart", unit).CombinedOutput()
+		if err != nil {
 			return fmt.Errorf("cannot restart %s: %w: %s", unit, err, output)
 		}
 	}
+
 	return nil
 }
 
-// resolve merges the sources in their order; known says that they are what the note in cache has.
+// resolve merges the sources in their order; known reports whether the note in cache has the same.
 func resolve(sources []string, cache string) (node cached, known bool, err error) {
-	spec := table{}
-	for _, source := range sources {
-		texts, err := read(source)
-		if err != nil {
-			return node, false, err
-		}
-		for _, text := range texts {
-			var doc struct {
-				Kind string
-				Spec table
-			}
-			if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
-				return node, false, fmt.Errorf("%s: %w", source, err)
-			}
-			if doc.Kind != "NodeConfig" {
-				return node, false, fmt.Errorf("%s: no NodeConfig", source)
-			}
-			spec = merge(spec, doc.Spec)
-		}
-	}
-	text, err := json.Marshal(spec) // numbers become what they are in the note
-	if err == nil {
-		spec = nil
-		err = json.Unmarshal(text, &spec)
-	}
+	spec, err := mergeSources(sources)
 	if err != nil {
 		return node, false, err
 	}
-	if text, err := os.ReadFile(cache); err == nil && json.Unmarshal(text, &node) == nil && reflect.DeepEqual(node.Spec, spec) {
+	text, err := os.ReadFile(cache)
+	if err == nil && json.Unmarshal(text, &node) == nil && reflect.DeepEqual(node.Spec, spec) {
 		return node, true, nil
 	}
+
 	node = cached{APIVersion: "node.eks.aws/__internal", Kind: "NodeConfig", Spec: spec}
+	instance := &node.Status.Instance
 	for path, to := range map[string]*string{
-		"instance-id": &node.Status.Instance.ID, "placement/region": &node.Status.Instance.Region, "instance-type": &node.Status.Instance.Type,
-		"placement/availability-zone": &node.Status.Instance.Zone,
-		"local-hostname":              &node.Status.Instance.Name, // the real one asks EC2: DescribeInstances
+		"instance-id":                 &instance.ID,
+		"placement/region":            &instance.Region,
+		"instance-type":               &instance.Type,
+		"placement/availability-zone": &instance.Zone,
+		"local-hostname":              &instance.Name, // the real one asks EC2: DescribeInstances
 	} {
 		if *to, err = metadata("/latest/meta-data/" + path); err != nil {
 			return node, false, err
@@ -150,12 +143,46 @@ func resolve(sources []string, cache string) (node cached, known bool, err error
 	}
 	out, err := exec.Command("kubelet", "--version").Output()
 	node.Status.KubeletVersion = regexp.MustCompile(`v[0-9.]+`).FindString(string(out))
+
 	return node, false, err
+}
+
+// mergeSources merges the sources in their order, with numbers as they are in the note.
+func mergeSources(sources []string) (table, error) {
+	spec := table{}
+	for _, source := range sources {
+		texts, err := read(source)
+		if err != nil {
+			return nil, err
+		}
+		for _, text := range texts {
+			var doc struct {
+				Kind string
+				Spec table
+			}
+			if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+				return nil, fmt.Errorf("%s: %w", source, err)
+			}
+			if doc.Kind != "NodeConfig" {
+				return nil, fmt.Errorf("%s: no NodeConfig", source)
+			}
+			spec = merge(spec, doc.Spec)
+		}
+	}
+
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	var asNoted table
+	err = json.Unmarshal(text, &asNoted)
+
+	return asNoted, err
 }
 
 // read are the NodeConfigs of a source: one in the user data, which here is no MIME message, or
 // those of a folder by name.
-func read(source string) (texts []string, err error) {
+func read(source string) ([]string, error) {
 	if source == "imds://user-data" {
 		text, err := metadata("/latest/user-data")
 		return []string{text}, err
@@ -164,9 +191,12 @@ func read(source string) (texts []string, err error) {
 	if !ok {
 		return nil, fmt.Errorf("no such source: %s", source)
 	}
+
+	var texts []string
 	files, err := os.ReadDir(folder)
 	for _, f := range files {
-		if ext := filepath.Ext(f.Name()); f.IsDir() || ext != ".yaml" && ext != ".yml" && ext != ".json" {
+		isConfig := slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(f.Name()))
+		if f.IsDir() || !isConfig {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(folder, f.Name()))
@@ -175,22 +205,23 @@ func read(source string) (texts []string, err error) {
 		}
 		texts = append(texts, string(text))
 	}
+
 	return texts, err
 }
 
-// merge puts one over the other: tables merge, kubelet's flags follow one another, all else
-// replaces: lists too.
+// merge puts one over the other: tables merge, kubelet's flags follow one another, and everything
+// else is replaced, lists too.
 func merge(below, above table) table {
 	for key, value := range above {
-		a, aIs := below[key].(table)
-		b, bIs := value.(table)
-		was, wasList := below[key].([]any)
-		more, moreList := value.([]any)
+		lower, lowerIsTable := below[key].(table)
+		upper, upperIsTable := value.(table)
+		flags, hasFlags := below[key].([]any)
+		more, hasMore := value.([]any)
 		switch {
-		case aIs && bIs:
-			below[key] = merge(a, b)
-		case key == "flags" && wasList && moreList:
-			below[key] = append(was, more...)
+		case lowerIsTable && upperIsTable:
+			below[key] = merge(lower, upper)
+		case key == "flags" && hasFlags && hasMore:
+			below[key] = append(flags, more...)
 		default:
 			below[key] = value
 		}
@@ -198,7 +229,7 @@ func merge(below, above table) table {
 	return below
 }
 
-func there(name string) bool {
+func exists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command serve is a cloud for the lab: a metadata service at its real address, AWS's API with
-// certificates of a CA that the lab's machines trust, and the webhook that checks tokens. What is
-// asked of it goes to standard output, a line each.
+// certificates of a CA that the lab's machines trust, and the webhook that checks tokens. Each
+// request goes to standard output, a line each.
 package main
 
 import (
@@ -18,29 +18,41 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
+// options are the flags.
+type options struct {
+	setup, metadata, api string
+	after                time.Duration
+	cert, key            string
+	review               string
+}
+
 func main() {
-	file := flag.String("setup", "", "JSON file of a cloudfake.Setup")
-	metadata := flag.String("metadata", "", "address of the metadata service: 169.254.169.254:80")
-	after := flag.Duration("after", 0, "how long the metadata service refuses connections at first")
-	api := flag.String("api", "", "address of AWS's API, with TLS: 0.0.0.0:443")
-	cert, key := flag.String("ca", "", "certificate of the CA, PEM"), flag.String("ca-key", "", "its key, PEM")
-	review := flag.String("review", "", "address of the token webhook: 127.0.0.1:8443, without TLS")
+	var o options
+	flag.StringVar(&o.setup, "setup", "", "JSON file of a cloudfake.Setup")
+	flag.StringVar(&o.metadata, "metadata", "", "address of the metadata service: 169.254.169.254:80")
+	flag.DurationVar(&o.after, "after", 0, "how long the metadata service refuses connections at first")
+	flag.StringVar(&o.api, "api", "", "address of AWS's API, with TLS: 0.0.0.0:443")
+	flag.StringVar(&o.cert, "ca", "", "certificate of the CA, PEM")
+	flag.StringVar(&o.key, "ca-key", "", "its key, PEM")
+	flag.StringVar(&o.review, "review", "", "address of the token webhook: 127.0.0.1:8443, without TLS")
 	flag.Parse()
-	if err := run(*file, *metadata, *after, *api, *cert, *key, *review); err != nil {
+
+	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(file, metadata string, after time.Duration, api, cert, key, review string) error {
-	data, err := os.ReadFile(file)
+func run(o options) error {
+	data, err := os.ReadFile(o.setup)
 	if err != nil {
 		return err
 	}
 	var s cloudfake.Setup
 	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("cannot read %s: %w", file, err)
+		return fmt.Errorf("cannot read %s: %w", o.setup, err)
 	}
+
 	f := s.Fake()
 	f.Tell = func(line string) { fmt.Println(line) }
 	ended := make(chan error)
@@ -60,14 +72,20 @@ func run(file, metadata string, after time.Duration, api, cert, key, review stri
 			ended <- err
 		}()
 	}
-	serve(metadata, map[string]http.Handler{"aws": f.EC2(), "gce": f.Unasked(), "azure": f.Unasked()}[s.Cloud], nil, after)
-	serve(review, f.Review(), nil, 0)
-	if api != "" {
-		config, err := cloudfake.TLS(cert, key, s.Machine.Region)
+
+	metadata := f.Unasked()
+	if s.Cloud == "aws" {
+		metadata = f.EC2()
+	}
+	serve(o.metadata, metadata, nil, o.after)
+	serve(o.review, f.Review(), nil, 0)
+	if o.api != "" {
+		config, err := cloudfake.TLS(o.cert, o.key, s.Machine.Region)
 		if err != nil {
 			return err
 		}
-		serve(api, f.API(), config, 0)
+		serve(o.api, f.API(), config, 0)
 	}
+
 	return <-ended
 }
