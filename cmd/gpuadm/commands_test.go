@@ -21,8 +21,9 @@ import (
 // generic are texts in which a command is named for any machine: no run prints them as what to type
 // next.
 var generic = []string{
-	"cmd/gpuadm/bundle.go",                                                                               // what a file of the bundle has
-	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror.go", "stages/mirror.go", // who has written a file
+	"cmd/gpuadm/bundle.go", // what a file of the bundle has
+	// who has written a file
+	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror_lock.go", "stages/mirror.go", "stages/mirrorkey.go",
 	"cloud/eks/nodeadm.go", "cmd/gpuadm/init.go", // what a file says
 	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
 	"cmd/gpuadm/ssh.go",    // an example of what to type
