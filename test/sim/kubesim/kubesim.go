@@ -46,14 +46,15 @@ func Admin() User {
 
 // Fault is what happens to requests in place of, or before, an answer.
 type Fault struct {
-	On         string        // beginning of "METHOD /path"; "" for any request
-	Times      int           // how often; 0 is once, -1 always
-	Status     int           // the answer's; 0: it is answered as always
-	RetryAfter string        // header
-	Body       string        // in place of a Status object
-	Hang       bool          // no answer, until the client gives up
-	Lost       bool          // what was asked is done, and then Status is answered all the same
-	Do         func(*Server) // happens before, with the server's methods free to use: a node deleted meanwhile
+	On         string // beginning of "METHOD /path"; "" for any request
+	Times      int    // how often; 0 is once, -1 always
+	Status     int    // the answer's; 0: it is answered as always
+	RetryAfter string // header
+	Body       string // in place of a Status object
+	Hang       bool   // no answer, until the client gives up
+	Lost       bool   // the server does what was asked, and then answers with Status all the same
+	// Do happens before, with the server's methods free to use: a node deleted meanwhile.
+	Do func(*Server)
 }
 
 // Server is the API server.
@@ -76,7 +77,13 @@ type Server struct {
 // New makes a server on which requests without a bearer token come from one user: there is no TLS
 // on a simulated network that could show a certificate. With the zero User such requests get 401.
 func New(withoutToken User) *Server {
-	return &Server{version: 100, nodes: map[string]Object{}, raw: map[string]any{}, users: map[string]User{}, anonymous: withoutToken}
+	return &Server{
+		version:   100,
+		nodes:     map[string]Object{},
+		raw:       map[string]any{},
+		users:     map[string]User{},
+		anonymous: withoutToken,
+	}
 }
 
 // Token makes a bearer token known.
@@ -94,7 +101,9 @@ func (s *Server) OnEvict(ask func(pod string) (budget string)) { s.locked(func()
 
 // DeletePod deletes a pod.
 func (s *Server) DeletePod(namespace, name string) {
-	s.locked(func() { s.pods = slices.DeleteFunc(s.pods, func(p Object) bool { return named(p, namespace, name) }) })
+	s.locked(func() {
+		s.pods = slices.DeleteFunc(s.pods, func(pod Object) bool { return named(pod, namespace, name) })
+	})
 }
 
 func named(o Object, namespace, name string) bool {
@@ -110,7 +119,8 @@ func (s *Server) PutNode(n Object) {
 	s.locked(func() {
 		n = clone(n)
 		meta := below(n, "metadata")
-		n["apiVersion"], n["kind"] = "v1", "Node"
+		n["apiVersion"] = "v1"
+		n["kind"] = "Node"
 		name, _ := meta["name"].(string)
 		if meta["uid"] == nil {
 			meta["uid"] = "uid-of-" + name
@@ -130,7 +140,12 @@ func (s *Server) AddNode(name string, labels map[string]string, taints ...Object
 	if taints != nil {
 		spec["taints"] = taints
 	}
-	s.PutNode(Object{"metadata": meta, "spec": spec, "status": Object{"conditions": []any{Object{"type": "Ready", "status": "True"}}}})
+	ready := Object{"type": "Ready", "status": "True"}
+	s.PutNode(Object{
+		"metadata": meta,
+		"spec":     spec,
+		"status":   Object{"conditions": []any{ready}},
+	})
 }
 
 // EditNode changes a Node as another client would: a controller, another run. It does nothing where
@@ -158,8 +173,7 @@ func (s *Server) Node(name string) (n Object) {
 	return n
 }
 
-// AddPod adds a pod; Slice adds a ResourceSlice under a version of resource.k8s.io ("v1"), of which
-// nil only makes the version known.
+// AddPod adds a pod.
 func (s *Server) AddPod(pod Object) { s.locked(func() { s.pods = append(s.pods, clone(pod)) }) }
 
 // AddSlice adds a ResourceSlice under a version of resource.k8s.io ("v1"); nil only makes the
@@ -194,7 +208,10 @@ func (s *Server) Events() (all []Object) {
 // Requests returns what was asked, "GET /api/v1/nodes/x", with "cached" where the server's cache
 // may answer, and forgets it.
 func (s *Server) Requests() (all []string) {
-	s.locked(func() { all, s.requests = s.requests, nil })
+	s.locked(func() {
+		all = s.requests
+		s.requests = nil
+	})
 	return all
 }
 
@@ -215,20 +232,17 @@ func (s *Server) touched(n Object) Object {
 func (s *Server) take(request string) (f Fault) {
 	s.locked(func() {
 		s.requests = append(s.requests, request)
-		for i := range s.faults {
-			at := &s.faults[i]
-			if !strings.HasPrefix(request, at.On) {
-				continue
-			}
-			f = *at
-			switch at.Times {
-			case 0, 1:
-				s.faults = slices.Delete(s.faults, i, i+1)
-			case -1:
-			default:
-				at.Times--
-			}
+		i := slices.IndexFunc(s.faults, func(f Fault) bool { return strings.HasPrefix(request, f.On) })
+		if i < 0 {
 			return
+		}
+		f = s.faults[i]
+		switch f.Times {
+		case 0, 1:
+			s.faults = slices.Delete(s.faults, i, i+1)
+		case -1:
+		default:
+			s.faults[i].Times--
 		}
 	})
 	return f
@@ -240,6 +254,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("resourceVersion") == "0" {
 		request += " cached"
 	}
+
 	f := s.take(request)
 	if f.Do != nil {
 		f.Do(s)
@@ -254,6 +269,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.RetryAfter != "" {
 		w.Header().Set("Retry-After", f.RetryAfter)
 	}
+
 	a := answer{code: f.Status, body: f.Body}
 	switch {
 	case f.Status == 0:
@@ -261,20 +277,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.Body == "":
 		a = failure(f.Status, reasonOf(f.Status), "a fault on demand", nil)
 	}
+	a.write(w)
+}
+
+func (a answer) write(w http.ResponseWriter) {
 	if w.Header().Get("Date") == "" {
 		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
+	form := "text/plain"
 	text, plain := a.body.(string)
-	if plain {
-		w.Header().Set("Content-Type", "text/plain")
-	} else {
-		w.Header().Set("Content-Type", "application/json")
-		b, err := json.Marshal(a.body)
+	if !plain {
+		form = "application/json"
+		data, err := json.Marshal(a.body)
 		if err != nil {
 			panic(err)
 		}
-		text = string(b)
+		text = string(data)
 	}
+	w.Header().Set("Content-Type", form)
 	w.WriteHeader(a.code)
 	_, _ = w.Write([]byte(text))
 }
@@ -293,26 +313,34 @@ func failure(code int, reason, message string, causes []any) answer {
 		details = Object{"kind": "Node", "causes": causes}
 	}
 	return answer{code, Object{
-		"kind": "Status", "apiVersion": "v1", "metadata": Object{}, "status": "Failure",
-		"message": message, "reason": reason, "details": details, "code": code,
+		"kind":       "Status",
+		"apiVersion": "v1",
+		"metadata":   Object{},
+		"status":     "Failure",
+		"message":    message,
+		"reason":     reason,
+		"details":    details,
+		"code":       code,
 	}}
 }
 
 func reasonOf(code int) string {
-	return map[int]string{
-		400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 422: "Invalid",
-		429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
-	}[code]
+	reasons := map[int]string{
+		400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound",
+		409: "Conflict", 422: "Invalid", 429: "TooManyRequests",
+		500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
+	}
+	return reasons[code]
 }
 
-// below returns the object under a key, made where there is none.
+// below returns the object under a key; it makes one where there is none.
 func below(o Object, key string) Object {
-	in, ok := o[key].(Object)
+	inner, ok := o[key].(Object)
 	if !ok {
-		in = Object{}
-		o[key] = in
+		inner = Object{}
+		o[key] = inner
 	}
-	return in
+	return inner
 }
 
 // clone copies an object as JSON would carry it.

@@ -10,6 +10,7 @@ func apply(n Object, form string, body []byte) (Object, *answer) {
 		bad := failure(415, "UnsupportedMediaType", "the body of the request was in an unknown format", nil)
 		return nil, &bad
 	}
+
 	var with Object
 	if err := json.Unmarshal(body, &with); err != nil {
 		bad := failure(400, "BadRequest", err.Error(), nil)
@@ -33,24 +34,25 @@ func merge(into, with Object) {
 				into[key] = value
 				continue
 			}
-			there, _ := into[key].([]any)
-			for _, v := range value {
-				there = mergeByType(there, v)
+			list, _ := into[key].([]any)
+			for _, element := range value {
+				list = mergeByType(list, element)
 			}
-			into[key] = there
+			into[key] = list
 		default:
 			into[key] = value
 		}
 	}
 }
 
-func mergeByType(list []any, v any) []any {
-	with, _ := v.(Object)
-	for _, there := range list {
-		if o, ok := there.(Object); ok && o["type"] == with["type"] {
+func mergeByType(list []any, element any) []any {
+	with, _ := element.(Object)
+	for _, old := range list {
+		o, ok := old.(Object)
+		if ok && o["type"] == with["type"] {
 			merge(o, with)
 			return list
 		}
 	}
-	return append(list, v)
+	return append(list, element)
 }
