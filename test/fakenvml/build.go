@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ type Parts struct {
 // ErrNoCompiler reports that there is no C compiler.
 var ErrNoCompiler = errors.New("there is no C compiler (cc)")
 
-// shared are the C files that library and programs have in common; table.c is generated.
+// shared are the C files that library and programs share; table.c is generated.
 func shared() []string { return []string{"state.c", "mig.c", "words.c", "table.c"} }
 
 // Build compiles library and programs, once per content of their sources, into the user's cache
@@ -55,11 +56,12 @@ func Build(t testing.TB) Parts {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return parts
 }
 
-// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what is
-// there.
+// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what
+// exists.
 func BuildIn(dir string) (Parts, error) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -69,8 +71,14 @@ func BuildIn(dir string) (Parts, error) {
 	if err != nil {
 		return Parts{}, err
 	}
-	at := filepath.Join(dir, sum)
-	parts := Parts{Dir: at, Library: filepath.Join(at, Soname), CUDA: filepath.Join(at, CUDASoname), Tool: filepath.Join(at, "fakenvml"), NvidiaSMI: filepath.Join(at, "nvidia-smi")}
+	folder := filepath.Join(dir, sum)
+	parts := Parts{
+		Dir:       folder,
+		Library:   filepath.Join(folder, Soname),
+		CUDA:      filepath.Join(folder, CUDASoname),
+		Tool:      filepath.Join(folder, "fakenvml"),
+		NvidiaSMI: filepath.Join(folder, "nvidia-smi"),
+	}
 	if _, err := os.Stat(parts.Library); err == nil {
 		return parts, nil
 	}
@@ -82,6 +90,7 @@ func BuildIn(dir string) (Parts, error) {
 		return Parts{}, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
+
 	out := filepath.Join(work, "out")
 	if err := os.Mkdir(out, 0o755); err != nil {
 		return Parts{}, err
@@ -94,12 +103,14 @@ func BuildIn(dir string) (Parts, error) {
 	if err := compile(cc, work, out); err != nil {
 		return Parts{}, err
 	}
-	// The folder appears whole. Where another process was faster, its work is the same.
-	if err := os.Rename(out, at); err != nil {
+
+	// The folder appears whole. If another process was faster, its work is the same.
+	if err := os.Rename(out, folder); err != nil {
 		if _, missing := os.Stat(parts.Library); missing != nil {
 			return Parts{}, fmt.Errorf("cannot place the fake NVML: %w", err)
 		}
 	}
+
 	return parts, nil
 }
 
@@ -109,6 +120,7 @@ func read() (map[string][]byte, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+
 	files := map[string][]byte{"table.c": []byte(table(models))}
 	names, err := fs.Glob(sources, "c/*")
 	if err != nil {
@@ -121,32 +133,36 @@ func read() (map[string][]byte, string, error) {
 		}
 		files[filepath.Base(name)] = text
 	}
+
 	sum := sha256.New()
-	var order []string
-	for name := range files {
-		order = append(order, name)
-	}
-	slices.Sort(order)
-	for _, name := range order {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(files[name]), files[name])
 	}
-	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
+	id := hex.EncodeToString(sum.Sum(nil))[:16]
+
+	return files, id, nil
 }
 
 func compile(cc, work, out string) error {
 	common := []string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"}
+	library := func(soname string) []string {
+		return []string{"-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname," + soname}
+	}
+	nvml := []string{"call.c", "device.c", "partition.c", "compute.c", "health.c"}
 	for name, own := range map[string][]string{
-		Soname:       {"-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname," + Soname, "call.c", "device.c", "partition.c", "compute.c", "health.c"},
-		CUDASoname:   {"-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname," + CUDASoname, "cuda.c"},
+		Soname:       append(library(Soname), nvml...),
+		CUDASoname:   append(library(CUDASoname), "cuda.c"),
 		"fakenvml":   {"tool.c", "make.c", "dump.c"},
 		"nvidia-smi": {"smi.c"},
 	} {
 		args := slices.Concat(common, own, shared(), []string{"-o", filepath.Join(out, name)})
 		cmd := exec.Command(cc, args...)
 		cmd.Dir = work
-		if output, err := cmd.CombinedOutput(); err != nil {
+		output, err := cmd.CombinedOutput()
+		if err != nil {
 			return fmt.Errorf("cannot compile %s: %w\n%s", name, err, output)
 		}
 	}
+
 	return nil
 }

@@ -88,5 +88,6 @@ func (s State) Count(call string, gpu int) int {
 			n++
 		}
 	}
+
 	return n
 }

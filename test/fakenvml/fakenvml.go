@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that
-// unmodified binaries load, a fake nvidia-smi, and a tool that breaks things. All share one state
-// file, so what one process does the next one finds. A test makes a machine in one line:
+// Package fakenvml simulates a machine with NVIDIA GPUs: a library of NVML's name that unmodified
+// binaries load, a fake nvidia-smi, and a tool that breaks things. All share one state file, so
+// what one process does the next one finds. A test makes a machine in one line:
 //
 //	gpus := fakenvml.New(t, "H100-80:8,T4")
 //	cmd.Env = append(os.Environ(), gpus.Env()...)
@@ -33,6 +33,7 @@ func New(t testing.TB, spec string) *Fake {
 	t.Helper()
 	f := &Fake{Parts: Build(t), State: filepath.Join(t.TempDir(), "fakenvml.state"), t: t}
 	f.Do("new", "--gpus", spec)
+
 	return f
 }
 
@@ -64,15 +65,19 @@ func (f *Fake) Do(args ...string) string {
 	if err != nil {
 		f.t.Fatalf("fakenvml %s: %v: %s", strings.Join(args, " "), err, output.String())
 	}
+
 	return string(out)
 }
 
 // Reboot restarts the machine: Hopper and later lose mode and instances, Ampere its instances;
 // clients are gone.
-func (f *Fake) Reboot() { f.t.Helper(); f.Do("reboot") }
+func (f *Fake) Reboot() {
+	f.t.Helper()
+	f.Do("reboot")
+}
 
 // Fail lets the nth call of that name (from now; 1 is the next, 0 each) answer with a code: IN_USE.
-// With an empty name the nth call of any kind that changes something. Nothing is done by the call.
+// With an empty name it is the nth call of any kind that changes something. The call does nothing.
 func (f *Fake) Fail(call string, nth int, code string) {
 	f.t.Helper()
 	f.Do(f.rule("fail", call, nth, "--code", code)...)
@@ -85,21 +90,31 @@ func (f *Fake) FailLate(call string, nth int, code string) {
 }
 
 // Kill lets the process that makes the nth change die of SIGKILL before it.
-func (f *Fake) Kill(nth int) { f.t.Helper(); f.Do(f.rule("kill", "", nth)...) }
+func (f *Fake) Kill(nth int) {
+	f.t.Helper()
+	f.Do(f.rule("kill", "", nth)...)
+}
 
 // KillLate lets the process that makes the nth change die of SIGKILL right after it.
-func (f *Fake) KillLate(nth int) { f.t.Helper(); f.Do(f.rule("kill", "", nth, "--late")...) }
+func (f *Fake) KillLate(nth int) {
+	f.t.Helper()
+	f.Do(f.rule("kill", "", nth, "--late")...)
+}
 
 func (f *Fake) rule(what, call string, nth int, more ...string) []string {
 	args := append([]string{what, "--nth", fmt.Sprint(nth)}, more...)
 	if call != "" {
 		args = append(args, "--call", call)
 	}
+
 	return args
 }
 
 // Heal takes all Fail and Kill back.
-func (f *Fake) Heal() { f.t.Helper(); f.Do("heal") }
+func (f *Fake) Heal() {
+	f.t.Helper()
+	f.Do("heal")
+}
 
 // Hold lets a process use a GPU (gi -1), or the first compute instance of a GPU instance.
 func (f *Fake) Hold(gpu, gi, pid int) {
@@ -112,10 +127,16 @@ func (f *Fake) Hold(gpu, gi, pid int) {
 }
 
 // EndUse ends a process's use of all GPUs.
-func (f *Fake) EndUse(pid int) { f.t.Helper(); f.Do("client", "rm", "--pid", fmt.Sprint(pid)) }
+func (f *Fake) EndUse(pid int) {
+	f.t.Helper()
+	f.Do("client", "rm", "--pid", fmt.Sprint(pid))
+}
 
 // Lose lets a GPU fall off the bus, until the next reboot.
-func (f *Fake) Lose(gpu int) { f.t.Helper(); f.Do("lost", "--gpu", fmt.Sprint(gpu)) }
+func (f *Fake) Lose(gpu int) {
+	f.t.Helper()
+	f.Do("lost", "--gpu", fmt.Sprint(gpu))
+}
 
 // Set sets NAME=NUMBER on a GPU; the names are those of State.GPUs[].Settings.
 func (f *Fake) Set(gpu int, pairs ...string) {
@@ -125,7 +146,10 @@ func (f *Fake) Set(gpu int, pairs ...string) {
 
 // PassThrough makes a GPU one that is passed through to a virtual machine: it does not reset itself
 // to change its MIG mode.
-func (f *Fake) PassThrough(gpu int) { f.t.Helper(); f.Set(gpu, "self_reset=0") }
+func (f *Fake) PassThrough(gpu int) {
+	f.t.Helper()
+	f.Set(gpu, "self_reset=0")
+}
 
 // Xid raises an Xid on a GPU.
 func (f *Fake) Xid(gpu, code int) {
@@ -140,10 +164,16 @@ func (f *Fake) Latency(ms int) {
 }
 
 // Init lets nvmlInit answer with a code: LIB_RM_VERSION_MISMATCH, SUCCESS.
-func (f *Fake) Init(code string) { f.t.Helper(); f.Do("driver", "--init", code) }
+func (f *Fake) Init(code string) {
+	f.t.Helper()
+	f.Do("driver", "--init", code)
+}
 
 // Forget sets counters and log back to nothing.
-func (f *Fake) Forget() { f.t.Helper(); f.Do("forget") }
+func (f *Fake) Forget() {
+	f.t.Helper()
+	f.Do("forget")
+}
 
 // SMI runs the fake nvidia-smi and returns what it printed and its exit code.
 func (f *Fake) SMI(args ...string) (string, int) {
@@ -154,6 +184,7 @@ func (f *Fake) SMI(args ...string) (string, int) {
 	if err != nil && cmd.ProcessState == nil {
 		f.t.Fatalf("nvidia-smi: %v", err)
 	}
+
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
@@ -164,5 +195,6 @@ func (f *Fake) Dump() State {
 	if err := json.Unmarshal([]byte(f.Do("dump")), &s); err != nil {
 		f.t.Fatalf("fakenvml dump: %v", err)
 	}
+
 	return s
 }

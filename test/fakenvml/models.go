@@ -27,27 +27,37 @@ type Model struct {
 }
 
 // Profile is a GPU instance profile.
+// Profile is a GPU instance profile.
 type Profile struct {
-	ID, Kind int // the driver's id, and NVML's enum
+	ID       int // the driver's
+	Kind     int // NVML's enum
 	Name     string
 	Slices   int // compute slices
 	Max      int
-	Said     int // what NVML says of Max
+	Said     int // what NVML answers for Max
 	MemoryMB int
-	Media    int   // 0 no media engines, 1 its share, 2 all there is
+	Media    int   // 0 no media engines, 1 its share, 2 all of them
 	Starts   []int // in memory slices, the driver's own choice first
-	Size     int
+	Size     int   // memory slices
 
-	rest []string // SMs, copy engines, decoders, encoders, JPEG, OFA, graphics
+	engines profileEngines
+}
+
+// profileEngines are a profile's engines, as models.txt has them.
+type profileEngines struct {
+	sms      string
+	counts   []string // copy engines, decoders, encoders, JPEG, OFA
+	graphics bool
 }
 
 type computeProfile struct {
-	id, slices int
-	offered    uint
-	starts     []int
+	id      int
+	slices  int
+	offered uint // a bit for each GPU instance profile, by its index
+	starts  []int
 }
 
-// Models are all models there are.
+// Models are all models of models.txt.
 func Models() ([]Model, error) {
 	var models []Model
 	for i, line := range strings.Split(modelsText, "\n") {
@@ -56,56 +66,81 @@ func Models() ([]Model, error) {
 			continue
 		}
 		if words[0] == "gpu" {
-			models = append(models, Model{Key: words[1], Name: strings.Join(words[2:], " "), fields: map[string][]string{}})
+			name := strings.Join(words[2:], " ")
+			models = append(models, Model{Key: words[1], Name: name, fields: map[string][]string{}})
 			continue
 		}
+
 		if len(models) == 0 {
 			return nil, fmt.Errorf("cannot read models.txt: line %d comes before a gpu", i+1)
 		}
-		if err := models[len(models)-1].add(words[0], words[1:]); err != nil {
+		last := &models[len(models)-1]
+		if err := last.add(words[0], words[1:]); err != nil {
 			return nil, fmt.Errorf("cannot read models.txt: line %d: %w", i+1, err)
 		}
 	}
+
 	return models, nil
 }
 
+// add reads a line about the model.
 func (m *Model) add(key string, words []string) error {
 	var err error
 	number := func(i int) int {
-		n, e := strconv.Atoi(words[i])
-		if e != nil {
-			err = e
+		n, numberErr := strconv.Atoi(words[i])
+		if numberErr != nil {
+			err = numberErr
 		}
 		return n
 	}
+
 	switch key {
 	case "mig":
-		m.Compute, m.Slices, m.Resets = number(0), number(1), words[2] == "reset"
+		m.Compute = number(0)
+		m.Slices = number(1)
+		m.Resets = words[2] == "reset"
+
 	case "gi":
-		p := Profile{ID: number(0), Kind: number(1), Name: words[2], Slices: number(3), Max: number(4), MemoryMB: number(6), Media: number(7)}
-		p.Said = p.Max
-		p.rest = append([]string{words[5]}, words[8:14]...)
 		starts, size, _ := strings.Cut(words[14], ":")
+		p := Profile{
+			ID:       number(0),
+			Kind:     number(1),
+			Name:     words[2],
+			Slices:   number(3),
+			Max:      number(4),
+			Said:     number(4),
+			MemoryMB: number(6),
+			Media:    number(7),
+			engines: profileEngines{
+				sms:      words[5],
+				counts:   words[8:13],
+				graphics: words[13] == "gfx",
+			},
+		}
 		if p.Starts, err = numbers(starts); err == nil {
 			p.Size, err = strconv.Atoi(size)
 		}
 		m.Profiles = append(m.Profiles, p)
 	case "said":
-		i, e := m.profile(words[0])
-		if e != nil {
-			return e
+		i, profileErr := m.profile(words[0])
+		if profileErr != nil {
+			return profileErr
 		}
 		m.Profiles[i].Said = number(1)
+
 	case "ci":
 		return m.addCompute(words)
+
 	case "use":
 		return m.useSeven(words[1] == "7+")
+
 	case "memory":
 		m.MemoryMB = number(0)
 		fallthrough
 	default:
 		m.fields[key] = words
 	}
+
 	return err
 }
 
@@ -115,20 +150,25 @@ func (m *Model) profile(id string) (int, error) {
 			return i, nil
 		}
 	}
+
 	return 0, fmt.Errorf("%s has no profile %s yet", m.Key, id)
 }
 
+// addCompute reads a compute instance profile: its id, its slices, the GPU instance profiles that
+// offer it, and its places.
 func (m *Model) addCompute(words []string) error {
 	id, err := strconv.Atoi(words[0])
 	if err != nil {
 		return err
 	}
-	c := computeProfile{id: id}
-	if c.slices, err = strconv.Atoi(words[1]); err != nil {
+	size, err := strconv.Atoi(words[1])
+	if err != nil {
 		return err
 	}
-	for _, of := range strings.Split(words[2], ",") {
-		i, err := m.profile(of)
+	c := computeProfile{id: id, slices: size}
+
+	for _, profile := range strings.Split(words[2], ",") {
+		i, err := m.profile(profile)
 		if err != nil {
 			return err
 		}
@@ -137,6 +177,7 @@ func (m *Model) addCompute(words []string) error {
 	starts, _, _ := strings.Cut(words[3], ":")
 	c.starts, err = numbers(starts)
 	m.ci = append(m.ci, c)
+
 	return err
 }
 
@@ -153,11 +194,13 @@ func (m *Model) useSeven(late bool) error {
 	if late {
 		lines = append(lines, "7 1 15 0:1", "8 7 0 0:7")
 	}
+
 	for _, line := range lines {
 		if err := m.addCompute(strings.Fields(line)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -170,6 +213,7 @@ func numbers(list string) ([]int, error) {
 		}
 		all = append(all, n)
 	}
+
 	return all, nil
 }
 
@@ -181,28 +225,33 @@ func table(models []Model) string {
 		m.render(&b)
 	}
 	fmt.Fprintf(&b, "};\nconst u32 MODEL_COUNT = %d;\n", len(models))
+
 	return b.String()
 }
 
+// render writes a struct model: state.h has the order of its fields.
 func (m *Model) render(b *strings.Builder) {
-	pci, chip, memory, links := m.fields["pci"], m.fields["chip"], m.fields["memory"], m.fields["links"]
 	has := strings.Join(m.fields["has"], " ")
 	flag := func(word string) int { return strings.Count(has, word) }
+	chip := m.fields["chip"]
+	memory := m.fields["memory"]
+	links := m.fields["links"]
 	major, minor, _ := strings.Cut(chip[1], ".")
-	resets := 0
-	if m.Resets {
-		resets = 1
-	}
-	fmt.Fprintf(b, "{%q, %q, %q, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %d, %d, %d, %d, %d, %d, %d, %d,\n{",
-		m.Key, m.Name, m.fields["vbios"][0], pci[0], pci[1], pci[2], chip[0], major, minor, chip[2], chip[3], memory[0], memory[1], links[0], links[1],
-		flag("ecc"), flag("remap"), flag("fabric"), m.Compute, m.Slices, resets, len(m.Profiles), len(m.ci))
+
+	fmt.Fprintf(b, "{%q, %q, %q, ", m.Key, m.Name, m.fields["vbios"][0])
+	fmt.Fprintf(b, "%s, ", strings.Join(m.fields["pci"][:3], ", "))
+	fmt.Fprintf(b, "%s, %s, %s, %s, %s, ", chip[0], major, minor, chip[2], chip[3])
+	fmt.Fprintf(b, "%s, %s, %s, %s, ", memory[0], memory[1], links[0], links[1])
+	fmt.Fprintf(b, "%d, %d, %d, ", flag("ecc"), flag("remap"), flag("fabric"))
+	fmt.Fprintf(b, "%d, %d, %d, ", m.Compute, m.Slices, bit(m.Resets))
+	fmt.Fprintf(b, "%d, %d,\n{", len(m.Profiles), len(m.ci))
+
 	for _, p := range m.Profiles {
-		gfx := 0
-		if p.rest[6] == "gfx" {
-			gfx = 1
-		}
-		fmt.Fprintf(b, "{%d, %d, %d, %d, %d, %s, %d, %d, %s, %d, %q, %d, %d, {%s}},\n", p.ID, p.Kind, p.Slices, p.Max, p.Said, p.rest[0], p.MemoryMB, p.Media,
-			strings.Join(p.rest[1:6], ", "), gfx, p.Name, p.Size, len(p.Starts), list(p.Starts))
+		e := p.engines
+		fmt.Fprintf(b, "{%d, %d, %d, %d, %d, ", p.ID, p.Kind, p.Slices, p.Max, p.Said)
+		fmt.Fprintf(b, "%s, %d, %d, ", e.sms, p.MemoryMB, p.Media)
+		fmt.Fprintf(b, "%s, %d, ", strings.Join(e.counts, ", "), bit(e.graphics))
+		fmt.Fprintf(b, "%q, %d, %d, {%s}},\n", p.Name, p.Size, len(p.Starts), list(p.Starts))
 	}
 	b.WriteString("}, {")
 	for _, c := range m.ci {
@@ -211,14 +260,23 @@ func (m *Model) render(b *strings.Builder) {
 	b.WriteString("}},\n")
 }
 
+func bit(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
+}
+
 // list renders numbers for C, where an empty list is {0}.
 func list(numbers []int) string {
+	if len(numbers) == 0 {
+		return "0"
+	}
+
 	words := make([]string, len(numbers))
 	for i, n := range numbers {
 		words[i] = strconv.Itoa(n)
 	}
-	if len(words) == 0 {
-		return "0"
-	}
+
 	return strings.Join(words, ", ")
 }
