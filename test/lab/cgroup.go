@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -39,52 +38,72 @@ func newCgroups(name string) (cgroups, error) {
 	if err != nil {
 		return cgroups{}, fmt.Errorf("cannot read this process's cgroups: %w", err)
 	}
+
 	unified := cgroupRoot
 	if _, err := os.Stat(unified + "/cgroup.controllers"); err != nil {
 		unified += "/unified"
 	}
+	secondHasAll := hasControllers(unified)
+
 	g := cgroups{First: map[string]string{}}
-	pure := hasControllers(unified)
 	for line := range strings.Lines(string(own)) {
+		// hierarchy:controllers:path, without controllers for the second version: cgroups(7).
 		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(part) != 3 {
 			continue
 		}
-		dir, at := filepath.Join(cgroupRoot, strings.TrimPrefix(part[1], "name=")), part[2]
-		switch {
-		case part[1] == "":
-			// At the top: a group that holds processes, as ours may, cannot give controllers to
-			// groups below it.
-			dir, at = unified, ""
-		case pure:
-			continue
+		controllers, path := part[1], part[2]
+		if controllers == "" {
+			// At the top: a group that holds processes, as this process's may, cannot give
+			// controllers to groups below it.
+			g.Unified, err = makeGroup(unified, name)
+		} else if !secondHasAll {
+			hierarchy := filepath.Join(cgroupRoot, strings.TrimPrefix(controllers, "name="))
+			err = g.makeFirst(controllers, hierarchy, filepath.Join(path, name))
 		}
-		if _, err := os.Stat(dir); err != nil {
-			continue // not mounted
-		}
-		group := filepath.Join(dir, at, name)
-		if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return g, fmt.Errorf("cannot make a cgroup: %w", err)
-		}
-		if part[1] == "" {
-			g.Unified = group
-			continue
-		}
-		g.First[part[1]] = group
-		if part[1] == "cpuset" {
-			if err := fillCpuset(group); err != nil {
-				return g, err
-			}
+		if err != nil {
+			return g, err
 		}
 	}
 	return g, nil
 }
 
+// makeGroup makes a group in a hierarchy, and returns its folder; "" if the hierarchy is not
+// mounted.
+func makeGroup(hierarchy, path string) (string, error) {
+	if _, err := os.Stat(hierarchy); err != nil {
+		return "", nil
+	}
+	group := filepath.Join(hierarchy, path)
+	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("cannot make a cgroup: %w", err)
+	}
+	return group, nil
+}
+
+// makeFirst makes the host's group in a hierarchy of the first version.
+func (g cgroups) makeFirst(controllers, hierarchy, path string) error {
+	group, err := makeGroup(hierarchy, path)
+	if err != nil || group == "" {
+		return err
+	}
+	g.First[controllers] = group
+	if controllers == "cpuset" {
+		return fillCpuset(group)
+	}
+	return nil
+}
+
 // hasControllers says whether a second-version hierarchy has the controllers that containers need.
 func hasControllers(unified string) bool {
-	text, err := os.ReadFile(unified + "/cgroup.controllers")
-	has := strings.Fields(string(text))
-	return err == nil && slices.Contains(has, "cpu") && slices.Contains(has, "memory") && slices.Contains(has, "pids")
+	text, _ := os.ReadFile(unified + "/cgroup.controllers") // missing: it has none
+	controllers := strings.Fields(string(text))
+	for _, needed := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(controllers, needed) {
+			return false
+		}
+	}
+	return true
 }
 
 // fillCpuset gives a new group its parent's processors: it starts without any, and then takes no
@@ -132,35 +151,45 @@ func (g cgroups) move(where func(dir string) string) error {
 }
 
 // pids lists the processes in the host's groups: all of them were started for it.
-func (g cgroups) pids() (list []int) {
+func (g cgroups) pids() []int {
+	var list []int
 	for _, top := range g.all() {
 		_ = filepath.WalkDir(top, func(dir string, entry fs.DirEntry, err error) error {
-			if err != nil || !entry.IsDir() {
-				return nil // groups come and go
+			if err == nil && entry.IsDir() {
+				list = append(list, pidsIn(dir)...)
 			}
-			text, _ := os.ReadFile(dir + "/cgroup.procs")
-			for _, word := range strings.Fields(string(text)) {
-				if pid, err := strconv.Atoi(word); err == nil && pid > 1 && pid != os.Getpid() { // ours while a thread of it is in spawn
-					list = append(list, pid)
-				}
-			}
-			return nil
+			return nil // groups come and go
 		})
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
+// pidsIn lists the processes in one group, without this process, which is in it while one of its
+// threads is in spawn.
+func pidsIn(group string) []int {
+	var list []int
+	text, _ := os.ReadFile(group + "/cgroup.procs")
+	for _, word := range strings.Fields(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err == nil && pid > 1 && pid != os.Getpid() {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
 // kill ends all processes of the host. A killed process leaves its groups a moment later.
 func (g cgroups) kill() error {
-	if !Until(time.Minute, func() bool {
+	ended := Until(time.Minute, func() bool {
 		g.thaw()
 		left := g.pids()
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		return len(left) == 0
-	}) {
+	})
+	if !ended {
 		return fmt.Errorf("cannot end the host's processes: %v are left", g.pids())
 	}
 	return nil
@@ -184,18 +213,20 @@ func (g cgroups) thaw() {
 // empty removes the groups below the host's own, as a machine's reboot does: a kubelet that finds
 // the groups of containers that are gone waits for each of them.
 func (g cgroups) empty() error {
-	if !Until(time.Minute, func() bool {
+	emptied := Until(time.Minute, func() bool {
 		left := false
 		for _, top := range g.all() {
 			left = removeGroups(top) || left
 		}
 		return !left
-	}) {
+	})
+	if !emptied {
 		return errors.New("cannot empty the host's cgroups: some are still in use")
 	}
 	if g.Unified == "" {
 		return nil
 	}
+
 	// A group that gives controllers to groups below it takes no process: the next boot needs a
 	// fresh one. Source: cgroups(7).
 	err := syscall.Rmdir(g.Unified)
@@ -229,37 +260,15 @@ func (g cgroups) remove() error {
 	if err := g.empty(); err != nil {
 		return err
 	}
+
 	for _, dir := range g.all() {
-		if !Until(time.Minute, func() bool {
+		removed := Until(time.Minute, func() bool {
 			err := syscall.Rmdir(dir)
 			return err == nil || errors.Is(err, fs.ErrNotExist)
-		}) {
+		})
+		if !removed {
 			return fmt.Errorf("cannot remove the cgroup %s: it is in use", dir)
 		}
 	}
 	return nil
 }
-
-// Each host's daemons have 7 to 12 inotify instances, and all hosts run as the same user of one
-// kernel, which allows 128. Beyond that containerd starts without its CRI plugin, and kubelet
-// without its watches. Sources: inotify(7);
-// https://kind.sigs.k8s.io/docs/user/known-issues/#pod-errors-due-to-too-many-open-files.
-const (
-	inotifyFile = "/proc/sys/fs/inotify/max_user_instances"
-	inotifyNeed = 1024
-)
-
-// moreWatches raises the limit, once in a process. The kernel has it until the next boot.
-var moreWatches = sync.OnceValue(func() error {
-	text, err := os.ReadFile(inotifyFile)
-	if err != nil {
-		return fmt.Errorf("cannot read the limit of inotify instances: %w", err)
-	}
-	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && n >= inotifyNeed {
-		return nil
-	}
-	if err := os.WriteFile(inotifyFile, []byte(strconv.Itoa(inotifyNeed)), 0o644); err != nil {
-		return fmt.Errorf("cannot raise the limit of inotify instances for many hosts: %w", err)
-	}
-	return nil
-})

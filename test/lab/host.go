@@ -27,9 +27,9 @@ type Host struct {
 
 // Result is how a command in the host ended.
 type Result struct {
-	Stdout, Stderr string
-	// Exit is its exit code, or 128 and the number of the signal that killed it.
-	Exit int
+	Stdout string
+	Stderr string
+	Exit   int // its exit code, or 128 and the number of the signal that killed it
 }
 
 // String shows the whole result to people.
@@ -58,15 +58,20 @@ func (h *Host) ExecInput(stdin io.Reader, argv ...string) Result {
 func (h *Host) try(stdin io.Reader, argv ...string) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // not the test's: clean-ups use it too
 	defer cancel()
-	cmd := h.inside(ctx, argv...)
+
 	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	cmd := h.inside(ctx, argv...)
+	cmd.Stdin = stdin
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	err := runInside(cmd)
+
+	command := strings.Join(argv, " ")
 	if ctx.Err() != nil {
-		return Result{}, fmt.Errorf("cannot wait for %s: not done after %s\nstdout:\n%sstderr:\n%s", strings.Join(argv, " "), patience, &stdout, &stderr)
+		return Result{}, fmt.Errorf("cannot wait for %s: not done after %s\nstdout:\n%sstderr:\n%s", command, patience, &stdout, &stderr)
 	}
 	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
-		return Result{}, fmt.Errorf("cannot run %s in the host: %w", strings.Join(argv, " "), err)
+		return Result{}, fmt.Errorf("cannot run %s in the host: %w", command, err)
 	}
 	return Result{stdout.String(), stderr.String(), exitCode(cmd.ProcessState.Sys())}, nil
 }
@@ -90,7 +95,8 @@ func (h *Host) Must(argv ...string) string {
 // Put writes a file into the host, with its folders.
 func (h *Host) Put(name, text string, mode os.FileMode) {
 	h.t.Helper()
-	r := h.ExecInput(strings.NewReader(text), "install", "-D", "-m", fmt.Sprintf("%o", mode.Perm()), "/dev/stdin", name)
+	permissions := fmt.Sprintf("%o", mode.Perm())
+	r := h.ExecInput(strings.NewReader(text), "install", "-D", "-m", permissions, "/dev/stdin", name)
 	must.That(h.t, r.Exit == 0, "cannot put %s: %s", name, r)
 }
 
@@ -128,8 +134,33 @@ func (h *Host) KillMain(unit string) {
 	if pid == 0 { // that would kill the test itself
 		h.t.Fatalf("cannot kill the main process of %s: it does not run", unit)
 	}
+
 	h.Must("kill", "-9", strconv.Itoa(pid))
-	must.That(h.t, Until(patience, func() bool { return h.MainPID(unit) != pid }), "cannot kill the main process of %s: it is still %d", unit, pid)
+	ended := Until(patience, func() bool { return h.MainPID(unit) != pid })
+	must.That(h.t, ended, "cannot kill the main process of %s: it is still %d", unit, pid)
+}
+
+// KillInside kills with signal 9 all processes of the host with this command name, and returns how
+// many there were. It waits until they are gone.
+func (h *Host) KillInside(comm string) int {
+	h.t.Helper()
+	pids := strings.Fields(h.Exec("pgrep", "--exact", comm).Stdout)
+	if len(pids) == 0 {
+		return 0
+	}
+	h.Exec(append([]string{"kill", "-9"}, pids...)...) // one of them may have ended meanwhile
+	ended := Until(patience, func() bool {
+		return h.Exec("ps", "--no-headers", "-o", "pid", "-p", strings.Join(pids, ",")).Exit != 0
+	})
+	must.That(h.t, ended, "cannot kill %s: %v do not go", comm, pids)
+	return len(pids)
+}
+
+// WaitFor waits until the host has a file.
+func (h *Host) WaitFor(name string) {
+	h.t.Helper()
+	found := Until(patience, func() bool { return h.Exec("test", "-e", name).Exit == 0 })
+	must.That(h.t, found, "cannot see %s: it does not come within %s", name, patience)
 }
 
 // BootID tells one boot from another.
@@ -162,8 +193,8 @@ func (h *Host) Rebooted() {
 // Cut cuts the host's power and does not wait for anything: to be called while Touches runs.
 // PowerLoss then brings the host up again.
 func (h *Host) Cut() {
-	if leader := h.leader; leader > 1 { // 0 is all of our own process group
-		_ = syscall.Kill(leader, syscall.SIGKILL)
+	if h.leader > 1 { // 0 is all of this process's own group
+		_ = syscall.Kill(h.leader, syscall.SIGKILL)
 	}
 }
 
@@ -184,100 +215,17 @@ func (h *Host) again() {
 }
 
 // Until asks again and again until the answer is yes or the time is up. It pauses for an eighth of
-// the time that it has waited: who asks a host runs two programs there, and a few who wait for
-// minutes would keep a processor busy.
+// the time that it has waited: each question to a host runs two programs there, and some tests wait
+// for minutes.
 func Until(limit time.Duration, yes func() bool) bool {
-	for began := time.Now(); !yes(); {
+	began := time.Now()
+	for !yes() {
 		waited := time.Since(began)
 		if waited > limit {
 			return false
 		}
-		time.Sleep(min(max(waited/8, 2*time.Millisecond), time.Second))
+		pause := max(waited/8, 2*time.Millisecond)
+		time.Sleep(min(pause, time.Second))
 	}
 	return true
-}
-
-// Container is a container that was started in a host.
-type Container struct {
-	h     *Host
-	Name  string
-	pid   string
-	start string
-}
-
-// ContainerRun starts a container that stays until it is killed, by containerd and runc. Its image
-// is made here.
-func (h *Host) ContainerRun(name string) *Container {
-	h.t.Helper()
-	h.image.Do(func() {
-		busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
-		must.That(h.t, err == nil, "cannot read busybox: %v", err)
-		image := must.Get(ociImage(imageName, busybox, nil, "/bin/sh"))(h.t)
-		r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "lab", "images", "import", "-")
-		must.That(h.t, r.Exit == 0, "cannot import the image: %s", r)
-	})
-	// PID 1 of a container ignores signals it has no handler for, and a host's reboot waits 90 s
-	// for such a one.
-	const untilTold = "trap exit TERM; while sleep 1; do :; done"
-	h.Must("ctr", "-n", "lab", "run", "--detach", "--null-io", imageName, name, "/bin/sh", "-c", untilTold)
-	c := &Container{h: h, Name: name}
-	if c.pid = c.task(); c.pid == "" {
-		h.t.Fatalf("cannot see the container %s: %s", name, h.Exec("ctr", "-n", "lab", "tasks", "list"))
-	}
-	c.start = c.started()
-	return c
-}
-
-// Runs says whether the very process that was started still runs, and containerd knows it.
-func (c *Container) Runs() bool {
-	c.h.t.Helper()
-	return c.task() == c.pid && c.started() == c.start && c.start != ""
-}
-
-// task is the process that containerd says runs the container; "" if none does.
-func (c *Container) task() string {
-	c.h.t.Helper()
-	for line := range strings.Lines(c.h.Must("ctr", "-n", "lab", "tasks", "list")) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == c.Name && f[2] == "RUNNING" {
-			return f[1]
-		}
-	}
-	return ""
-}
-
-// started is when the process started, in clock ticks since boot; "" if it is gone. Field 22:
-// proc_pid_stat(5).
-func (c *Container) started() string {
-	c.h.t.Helper()
-	r := c.h.Exec("cat", "/proc/"+c.pid+"/stat")
-	_, after, _ := strings.Cut(r.Stdout, ") ")
-	if f := strings.Fields(after); len(f) > 19 {
-		return f[19]
-	}
-	return ""
-}
-
-// dockerDist is the distribution with a Docker that knows --validate and CDI: Debian 13's 26.1;
-// Debian 12's 20.10 has neither.
-const dockerDist = "trixie"
-
-// dockerLayer has Docker and its client: of Options.Docker.
-func dockerLayer() layer { return layer{"docker", "1", []string{"docker.io", "docker-cli"}, nil} }
-
-// DockerRun starts a container that stays until it is killed, by Docker, and returns its process.
-// Its image is made here.
-func (h *Host) DockerRun(name string) (pid string) {
-	h.t.Helper()
-	h.image.Do(func() {
-		h.Must("sh", "-c", "mkdir -p /run/image/bin && cp /bin/busybox /run/image/bin/sh && cp /bin/busybox /run/image/bin/sleep && "+
-			"tar -C /run/image -c . | docker import - lab:local")
-	})
-	h.Must("docker", "run", "--detach", "--network=none", "--name", name, "lab:local", "/bin/sh", "-c", "trap exit TERM; while sleep 1; do :; done")
-	return h.DockerProcess(name)
-}
-
-// DockerProcess is the process of a container that Docker says runs, "0" if it does not run.
-func (h *Host) DockerProcess(name string) string {
-	h.t.Helper()
-	return strings.TrimSpace(h.Must("docker", "inspect", "--format", "{{.State.Pid}}", name))
 }

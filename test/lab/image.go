@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/must"
@@ -36,34 +37,44 @@ func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([
 	if err != nil {
 		return nil, err
 	}
+
 	files := []tarFile{{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
-	type dict = map[string]any
 	blob := func(kind string, data []byte) dict {
 		sum := fmt.Sprintf("%x", sha256.Sum256(data))
 		files = append(files, tarFile{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
 		return dict{"mediaType": kind, "digest": "sha256:" + sum, "size": len(data)}
 	}
-	asJSON := func(v any) (text []byte) {
-		if err == nil {
-			text, err = json.Marshal(v)
-		}
-		return text
-	}
 	layers := []dict{blob("application/vnd.oci.image.layer.v1.tar", layer)}
 	config := blob("application/vnd.oci.image.config.v1+json", asJSON(dict{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": dict{"Env": []string{"PATH=/bin"}, "Cmd": command},
-		"rootfs": dict{"type": "layers", "diff_ids": []any{layers[0]["digest"]}},
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"config":       dict{"Env": []string{"PATH=/bin"}, "Cmd": command},
+		"rootfs":       dict{"type": "layers", "diff_ids": []any{layers[0]["digest"]}},
 	}))
 	manifest := blob("application/vnd.oci.image.manifest.v1+json", asJSON(dict{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": layers,
+		"schemaVersion": 2,
+		"mediaType":     "application/vnd.oci.image.manifest.v1+json",
+		"config":        config,
+		"layers":        layers,
 	}))
-	manifest["annotations"] = dict{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "1"}
-	index := asJSON(dict{"schemaVersion": 2, "manifests": []dict{manifest}})
-	if err != nil {
-		return nil, fmt.Errorf("cannot make an image: %w", err)
+	manifest["annotations"] = dict{
+		"io.containerd.image.name":          name,
+		"org.opencontainers.image.ref.name": "1",
 	}
+	index := asJSON(dict{"schemaVersion": 2, "manifests": []dict{manifest}})
 	return tarball(append(files, tarFile{name: "index.json", mode: 0o644, data: index}))
+}
+
+// dict is an object of JSON.
+type dict = map[string]any
+
+// asJSON writes an object of texts, numbers and lists, which cannot fail.
+func asJSON(object dict) []byte {
+	text, err := json.Marshal(object)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // AgentArchive is gpuadm's own image, an archive that ctr imports. It skips the test where make
@@ -81,31 +92,36 @@ func AgentArchive(t testing.TB) []byte {
 
 // tarFile is a file, a folder (its name ends in a slash) or a link.
 type tarFile struct {
-	name, link string
-	mode       int64
-	data       []byte
+	name string
+	link string // where a link leads
+	mode int64
+	data []byte
 }
 
 func tarball(files []tarFile) ([]byte, error) {
 	var out bytes.Buffer
-	w := tar.NewWriter(&out)
+	archive := tar.NewWriter(&out)
 	for _, f := range files {
 		head := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
 		switch {
 		case f.link != "":
-			head.Typeflag, head.Linkname, head.Mode = tar.TypeSymlink, f.link, 0o777
-		case f.name[len(f.name)-1] == '/':
+			head.Typeflag = tar.TypeSymlink
+			head.Linkname = f.link
+			head.Mode = 0o777
+		case strings.HasSuffix(f.name, "/"):
 			head.Typeflag = tar.TypeDir
 		}
-		err := w.WriteHeader(head)
+
+		err := archive.WriteHeader(head)
 		if err == nil {
-			_, err = w.Write(f.data)
+			_, err = archive.Write(f.data)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot write %s into an archive: %w", f.name, err)
 		}
 	}
-	if err := w.Close(); err != nil {
+
+	if err := archive.Close(); err != nil {
 		return nil, fmt.Errorf("cannot end an archive: %w", err)
 	}
 	return out.Bytes(), nil

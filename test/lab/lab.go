@@ -24,11 +24,9 @@ package lab
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"hash/fnv"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -108,31 +106,29 @@ type errMissing struct{ what string }
 
 func (e errMissing) Error() string { return e.what + "; to get all it needs: " + SetupCommand }
 
-// CacheDir is the folder of root filesystems and hosts: $GPUADM_TEST_LAB, or gpuadm-test/lab in the
-// user's cache folder.
-func CacheDir() (string, error) {
-	if dir := os.Getenv("GPUADM_TEST_LAB"); dir != "" {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return "", fmt.Errorf("cannot resolve GPUADM_TEST_LAB: %w", err)
+// Source is the source tree that this process runs in: tests run in their package's folder,
+// commands mostly at its top.
+func Source() string {
+	dir := "."
+	for range 5 {
+		if _, err := os.Stat(filepath.Join(dir, "test", "lab", "lab.go")); err == nil {
+			return dir
 		}
-		return abs, nil
+		dir = filepath.Join(dir, "..")
 	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("cannot find the user's cache folder: %w", err)
-	}
-	return filepath.Join(dir, "gpuadm-test", "lab"), nil
+	return "." // where the caller then says that a part is missing
 }
 
 // Asked skips a test of the lab that was not asked for by name.
 func Asked(t testing.TB) {
 	t.Helper()
 	run := flag.Lookup("test.run")
-	asked := func(kind string) bool { return run != nil && strings.Contains(run.Value.String(), kind) }
-	if !slices.ContainsFunc([]string{"TestLab", "TestSlow", "TestBench", "TestMetal"}, asked) {
-		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow, TestBench or TestMetal")
+	for _, kind := range []string{"TestLab", "TestSlow", "TestBench", "TestMetal"} {
+		if run != nil && strings.Contains(run.Value.String(), kind) {
+			return
+		}
 	}
+	t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow, TestBench or TestMetal")
 }
 
 // Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole
@@ -140,7 +136,8 @@ func Asked(t testing.TB) {
 func Nightly(t testing.TB) {
 	t.Helper()
 	run := flag.Lookup("test.run")
-	if !check.All() && (run == nil || !strings.Contains(run.Value.String(), t.Name())) {
+	asked := run != nil && strings.Contains(run.Value.String(), t.Name())
+	if !check.All() && !asked {
 		t.Skip("make nightly runs it; alone: go test ./test/lab -run '" + t.Name() + "$'")
 	}
 }
@@ -173,20 +170,23 @@ func Boot(t testing.TB, o Options) *Host {
 	Asked(t)
 	m, err := Start(t.Context(), o)
 	Have(t, err)
-	h := &Host{Machine: m, t: t}
-	t.Cleanup(func() {
-		if os.Getenv("KEEP") == "1" {
-			if err := m.Keep(); err != nil {
-				t.Errorf("cannot keep the host: %v", err)
-				return
-			}
-			t.Logf("kept %s: to enter it\n\tgo run ./test/lab/cmd/lab shell %s\nto end it\n\tgo run ./test/lab/cmd/lab down %[2]s", o, m.Name)
+	t.Cleanup(func() { end(t, m) })
+	return &Host{Machine: m, t: t}
+}
+
+// end takes a host down at the end of a test, or keeps it with KEEP=1.
+func end(t testing.TB, m *Machine) {
+	if os.Getenv("KEEP") == "1" {
+		if err := m.Keep(); err != nil {
+			t.Errorf("cannot keep the host: %v", err)
 			return
 		}
-		if t.Failed() {
-			t.Logf("what the console of %s said last:\n%s", o, m.Console())
-		}
-		check.OK(t, m.Down())
-	})
-	return h
+		t.Logf("kept %s: to enter it\n\tgo run ./test/lab/cmd/lab shell %s\nto end it\n\tgo run ./test/lab/cmd/lab down %[2]s", m.Options, m.Name)
+		return
+	}
+
+	if t.Failed() {
+		t.Logf("what the console of %s said last:\n%s", m.Options, m.Console())
+	}
+	check.OK(t, m.Down())
 }

@@ -29,7 +29,7 @@ type Machine struct {
 	lock   *os.File // held as long as a process uses the host; nil once it is kept
 	groups cgroups
 	leader int           // its PID 1, as seen from here; 0 while it is off
-	ended  chan struct{} // closed when its systemd-nspawn has ended; nil for a host that another process booted
+	ended  chan struct{} // closed when its systemd-nspawn has ended; nil if another process booted it
 	image  sync.Once     // the container image is imported
 }
 
@@ -56,9 +56,10 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.Dist != RHELish && !slices.Contains(Dists(), o.Dist) {
 		return nil, fmt.Errorf("cannot boot %q: known are %s and %s", o.Dist, strings.Join(Dists(), ", "), RHELish)
 	}
-	if err := moreWatches(); err != nil {
+	if err := raiseInotifyLimit(); err != nil {
 		return nil, err
 	}
+
 	layers, err := layersOf(o)
 	if err != nil {
 		return nil, err
@@ -70,83 +71,35 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if err := CleanHosts(func(string) {}); err != nil {
 		return nil, err
 	}
+
 	m, err := newMachine(o)
 	if err != nil {
 		return nil, err
 	}
-	err = m.furnish(binary)
-	if err == nil {
-		err = m.mount(layers)
-	}
-	if err == nil {
-		m.groups, err = newCgroups("gpuadm-lab-" + m.Name)
-	}
-	if err == nil {
-		err = m.save(false)
-	}
-	if err == nil {
-		err = m.boot(ctx)
-	}
-	if err != nil {
+	if err := m.start(ctx, layers, binary); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot boot %s: %w", o, err), m.Down())
 	}
 	return m, nil
 }
 
-// layersOf finds the cached layers of a host, the topmost first.
-func layersOf(o Options) (layers []string, err error) {
-	if o.Containerd != "" {
-		layer, err := engineLayer(o.Containerd)
-		if err != nil {
-			return nil, err
-		}
-		layers = append(layers, layer)
+// start makes the host's disk and boots it.
+func (m *Machine) start(ctx context.Context, layers []string, binary string) error {
+	if err := m.furnish(binary); err != nil {
+		return err
 	}
-	find := Rootfs
-	switch {
-	case o.Docker && o.Dist != dockerDist:
-		return nil, fmt.Errorf("cannot boot a host with Docker on %s: only on %s", o, dockerDist)
-	case o.SSH && (o.Dist != sshDist || o.Headers || o.Kubelet):
-		return nil, fmt.Errorf("cannot boot a host with an SSH server on %s: only on %s", o, sshDist)
-	case o.Kubelet && (o.Headers || !slices.Contains(Dists(), o.Dist)):
-		return nil, fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
-	case o.Docker:
-		find = dockerLayer().over
-	case o.Kubelet:
-		find = kubeletLayer().over
-	case o.SSH:
-		find = sshLayer().over
-	case o.Kernel:
-		find = kernelLayer().over
-	case o.Headers && o.Dist == RHELish: // they are Debian's, below what makes a RHEL of it
-		rhel, err := Rootfs(o.Dist)
-		if err != nil {
-			return nil, err
-		}
-		layers, o.Dist = append(layers, rhel[0]), "trixie"
-		fallthrough
-	case o.Headers:
-		find = headersLayer().over
+	if err := m.mount(layers); err != nil {
+		return err
 	}
-	below, err := find(o.Dist)
-	layers = append(layers, below...)
-	if o.Over != "" {
-		layers = append([]string{o.Over}, layers...)
-	}
-	return layers, err
-}
 
-// Source is the source tree that we are run in: tests run in their package's folder, commands
-// mostly at its top.
-func Source() string {
-	dir := "."
-	for range 5 {
-		if _, err := os.Stat(filepath.Join(dir, "test", "lab", "lab.go")); err == nil {
-			return dir
-		}
-		dir = filepath.Join(dir, "..")
+	groups, err := newCgroups("gpuadm-lab-" + m.Name)
+	m.groups = groups // even of an error: Down removes those that were made
+	if err != nil {
+		return err
 	}
-	return "." // where the caller then says that a part is missing
+	if err := m.save(false); err != nil {
+		return err
+	}
+	return m.boot(ctx)
 }
 
 // builtBinary is bin/gpuadm of the source tree.
@@ -172,42 +125,28 @@ func newMachine(o Options) (*Machine, error) {
 		return nil, err
 	}
 	defer unlock()
+
 	m := &Machine{Name: o.Dist + "-" + strings.ToLower(rand.Text()[:6]), Options: o}
 	m.dir = filepath.Join(hosts, m.Name)
 	// state is /var/lib/containerd: an overlay cannot lie on an overlay, so it is a folder of the
 	// disk.
 	for _, sub := range []string{"upper", "work", "root", "state"} {
-		if err := os.MkdirAll(filepath.Join(m.dir, sub), 0o755); err != nil {
+		if err := os.MkdirAll(m.path(sub), 0o755); err != nil {
 			return nil, fmt.Errorf("cannot make a host's folder: %w", err)
 		}
 	}
-	if m.lock, err = parts.Lock(filepath.Join(m.dir, lockName), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+
+	m.lock, err = parts.Lock(m.path(lockName), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil {
 		return nil, fmt.Errorf("cannot lock the host: %w", err)
 	}
 	return m, nil
 }
 
-// lockHosts keeps another process from taking a host that is being made for one that was left.
-func lockHosts() (unlock func(), err error) {
-	cache, err := CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	file, err := parts.Lock(filepath.Join(cache, ".hosts.lock"), syscall.LOCK_EX)
-	if err != nil {
-		return nil, fmt.Errorf("cannot lock the hosts: %w", err)
-	}
-	return func() { _ = file.Close() }, nil
-}
-
-func hostsDir() (string, error) {
-	cache, err := CacheDir()
-	return filepath.Join(cache, "hosts"), err
-}
-
 // mount lays the host's own layer over the cached ones.
 func (m *Machine) mount(layers []string) error {
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(layers, ":"), m.path("upper"), m.path("work"))
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s",
+		strings.Join(layers, ":"), m.path("upper"), m.path("work"))
 	if err := syscall.Mount("overlay", m.path("root"), "overlay", 0, options); err != nil {
 		return fmt.Errorf("cannot mount an overlay on %s (its file system must be a real one, such as ext4 or xfs): %w", m.dir, err)
 	}
@@ -217,7 +156,7 @@ func (m *Machine) mount(layers []string) error {
 func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 func (m *Machine) save(kept bool) error {
-	text, err := json.Marshal(record{m.Options, m.groups, kept})
+	text, err := json.Marshal(record{Options: m.Options, Groups: m.groups, Kept: kept})
 	if err == nil {
 		err = os.WriteFile(m.path(recordFile), text, 0o644)
 	}
@@ -232,35 +171,47 @@ func (m *Machine) Keep() error {
 	if err := m.save(true); err != nil {
 		return err
 	}
-	m.lock, _ = nil, m.lock.Close()
+	_ = m.lock.Close()
+	m.lock = nil
 	return nil
 }
 
 // Down ends the host and drops all that it wrote.
 func (m *Machine) Down() error {
 	err := m.off()
-	for range 100 { // a mount may lie on another one
-		uerr := syscall.Unmount(m.path("root"), 0)
-		if errors.Is(uerr, syscall.EINVAL) || errors.Is(uerr, syscall.ENOENT) {
-			break // nothing is mounted there
-		}
-		if uerr != nil {
-			time.Sleep(20 * time.Millisecond)
-		}
+	if unmountErr := m.unmount(); unmountErr != nil {
+		return errors.Join(err, unmountErr)
 	}
-	if uerr := syscall.Unmount(m.path("root"), 0); uerr != nil && !errors.Is(uerr, syscall.EINVAL) && !errors.Is(uerr, syscall.ENOENT) {
-		return errors.Join(err, fmt.Errorf("cannot unmount %s: %w", m.path("root"), uerr))
-	}
+
 	err = errors.Join(err, m.groups.remove())
-	// systemd-nspawn leaves it when it is killed.
+	// systemd-nspawn leaves this folder when it is killed.
 	_ = os.Remove("/run/systemd/nspawn/propagate/" + m.nspawnName())
-	if rerr := m.remove(); rerr != nil {
-		err = errors.Join(err, fmt.Errorf("cannot remove the host's folder: %w", rerr))
+	if removeErr := m.remove(); removeErr != nil {
+		err = errors.Join(err, fmt.Errorf("cannot remove the host's folder: %w", removeErr))
 	}
 	if m.lock != nil {
 		_ = m.lock.Close()
 	}
 	return err
+}
+
+// unmount unmounts the host's disk. A mount may lie on another one, and may be in use for a moment.
+func (m *Machine) unmount() error {
+	root := m.path("root")
+	var err error
+	for range 100 {
+		err = syscall.Unmount(root, 0)
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOENT) {
+			return nil // nothing is mounted there
+		}
+		if err != nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot unmount %s: %w", root, err)
+	}
+	return nil
 }
 
 // remove removes the host's folder, out of the others' sight first: the lock in it goes before all
@@ -273,28 +224,8 @@ func (m *Machine) remove() error {
 	return os.RemoveAll(removed)
 }
 
-// goneHost begins the name, in the cache, of the folder of a host that is being removed.
-const goneHost = ".gone-"
-
-// Hosts names the hosts that are there, those of running tests as well.
-func Hosts() ([]string, error) {
-	hosts, err := hostsDir()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(hosts)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot list hosts: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, nil
-}
-
 // Open takes over a host that another process left, by its name or folder. It fails while that
-// process is at it.
+// process uses the host.
 func Open(name string) (*Machine, error) {
 	hosts, err := hostsDir()
 	if err != nil {
@@ -309,17 +240,26 @@ func Open(name string) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the host %s, a process uses it: %w", m.Name, err)
 	}
+
+	// The record is missing if the process was killed while it made the host.
+	r, err := readRecord(m.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read the host's record: %w", err)
+	}
+	m.Options = r.Options
+	m.groups = r.Groups
+	m.leader = m.findLeader()
+	return m, nil
+}
+
+// readRecord reads the record of the host in a folder.
+func readRecord(dir string) (record, error) {
 	var r record
-	text, err := os.ReadFile(m.path(recordFile))
+	text, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // missing: its process was killed while it made the host
-		return nil, fmt.Errorf("cannot read the host's record: %w", err)
-	}
-	m.Options, m.groups = r.Options, r.Groups
-	m.leader = m.findLeader()
-	return m, nil
+	return r, err
 }
 
 // Save keeps what a host has written on its disk, as a folder of the cache for Options.Over of
@@ -334,86 +274,14 @@ func (m *Machine) Save(ctx context.Context, place string) error {
 	if err := m.off(); err != nil {
 		return err
 	}
+
 	return Cached(place, func(scratch string) error {
 		// With the overlay's own marks: whiteouts are devices, opaque folders have an attribute.
-		if _, err := parts.Run(ctx, "", nil, "cp", "--archive", "--reflink=auto", m.path("upper")+"/.", scratch); err != nil {
+		disk := m.path("upper") + "/."
+		_, err := parts.Run(ctx, "", nil, "cp", "--archive", "--reflink=auto", disk, scratch)
+		if err != nil {
 			return fmt.Errorf("cannot save the host's disk: %w", err)
 		}
 		return os.Chmod(scratch, 0o755)
 	})
-}
-
-// CleanHosts takes down what killed processes have left: hosts that no process uses and that were
-// not kept.
-func CleanHosts(log func(string)) error { return cleanHosts(log, leftover) }
-
-// Clean takes down all hosts that no process uses, and removes the cache.
-func Clean(log func(string)) error {
-	if err := cleanHosts(log, func(string) bool { return true }); err != nil {
-		return err
-	}
-	if left, err := Hosts(); err != nil || len(left) > 0 {
-		return errors.Join(err, fmt.Errorf("cannot remove the caches: %v are in use", left))
-	}
-	cache, err := CacheDir()
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(cache)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		log("removing " + e.Name())
-		err = errors.Join(err, os.RemoveAll(filepath.Join(cache, e.Name())))
-	}
-	return err
-}
-
-func cleanHosts(log func(string), which func(dir string) bool) error {
-	names, err := Hosts()
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	unlock, err := lockHosts()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := removeGone(); err != nil {
-		return err
-	}
-	for _, name := range names {
-		m, oerr := Open(name)
-		if oerr != nil {
-			continue // in use
-		}
-		if !which(m.dir) {
-			_ = m.lock.Close()
-			continue
-		}
-		log("taking down " + name)
-		err = errors.Join(err, m.Down())
-	}
-	return err
-}
-
-// leftover says whether a host was not kept.
-func leftover(dir string) bool {
-	var r record
-	text, err := os.ReadFile(filepath.Join(dir, recordFile))
-	return err != nil || json.Unmarshal(text, &r) != nil || !r.Kept
-}
-
-// removeGone ends what processes were killed at: hosts of which the folder was left half removed.
-func removeGone() error {
-	cache, err := CacheDir()
-	if err != nil {
-		return err
-	}
-	removed, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
-	for _, dir := range removed {
-		err = errors.Join(err, os.RemoveAll(dir)) // another process may be at the same one, which harms neither
-	}
-	return err
 }

@@ -27,6 +27,7 @@ func (m *Machine) boot(ctx context.Context) error {
 		return fmt.Errorf("cannot open the console: %w", err)
 	}
 	defer func() { _ = console.Close() }()
+
 	started := make(chan error)
 	m.ended = make(chan struct{})
 	go m.spawn(console, started, m.ended)
@@ -41,18 +42,20 @@ func (m *Machine) boot(ctx context.Context) error {
 			return ctx.Err() != nil
 		}
 	}
+
 	// systemd-nspawn's first child is a helper which ends, so look for a process that is PID 1 and
 	// systemd.
-	if !Until(bootLimit, func() bool { m.leader = m.findLeader(); return m.leader != 0 || off() }) || m.leader == 0 {
+	Until(bootLimit, func() bool {
+		m.leader = m.findLeader()
+		return m.leader != 0 || off()
+	})
+	if m.leader == 0 {
 		return fmt.Errorf("cannot see the host's systemd: %s", parts.Last(m.Console(), 5))
 	}
+
 	var state string
 	settled := Until(bootLimit, func() bool {
-		ask := []string{"systemctl", "is-system-running", "--wait"}
-		if m.Options.Waits != "" {
-			ask = ask[:2]
-		}
-		state = m.asked(ctx, ask...) // it exits with 1 while the host is not up
+		state = m.systemState(ctx)
 		return state == "running" || state == "degraded" || m.waits(ctx) || off()
 	})
 	if !settled || off() {
@@ -61,8 +64,18 @@ func (m *Machine) boot(ctx context.Context) error {
 	return nil
 }
 
-// asked is what a command in the host says, whatever its exit code.
-func (m *Machine) asked(ctx context.Context, argv ...string) string {
+// systemState is what systemd says of the host. It waits for the end of the boot, unless a unit may
+// still be starting when the host counts as booted.
+func (m *Machine) systemState(ctx context.Context) string {
+	ask := []string{"systemctl", "is-system-running"} // it exits with 1 while the host is not up
+	if m.Options.Waits == "" {
+		ask = append(ask, "--wait")
+	}
+	return m.outputOf(ctx, ask...)
+}
+
+// outputOf is what a command in the host writes, whatever its exit code.
+func (m *Machine) outputOf(ctx context.Context, argv ...string) string {
 	var out strings.Builder
 	cmd := m.inside(ctx, argv...)
 	cmd.Stdout = &out
@@ -75,39 +88,26 @@ func (m *Machine) waits(ctx context.Context) bool {
 	if m.Options.Waits == "" {
 		return false
 	}
-	var at []string // units with a job that runs
-	for line := range strings.Lines(m.asked(ctx, "systemctl", "list-jobs", "--no-legend", "--plain")) {
-		if f := strings.Fields(line); len(f) == 4 && f[3] == "running" {
-			at = append(at, f[1])
+
+	var starting []string // units with a job that runs
+	jobs := m.outputOf(ctx, "systemctl", "list-jobs", "--no-legend", "--plain")
+	for line := range strings.Lines(jobs) {
+		field := strings.Fields(line) // number, unit, type, state
+		if len(field) == 4 && field[3] == "running" {
+			starting = append(starting, field[1])
 		}
 	}
-	return len(at) == 1 && at[0] == m.Options.Waits
+	return len(starting) == 1 && starting[0] == m.Options.Waits
 }
 
 // spawn runs systemd-nspawn from a thread of its own, which enters the host's cgroups to start it.
 func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- struct{}) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 	defer close(ended)
-	version := "1"
-	if len(m.groups.First) > 0 {
-		version = "0"
-	}
-	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+m.path("root"), "--machine="+m.nspawnName(), "--hostname="+m.hostname(),
-		// Our own cgroups, and no machined.
-		"--register=no", "--keep-unit",
-		"--console=pipe", "--resolv-conf=off", "--link-journal=no",
-		"--capability=all", "--bind="+m.path("state")+":/var/lib/containerd")
-	cmd.Args = append(cmd.Args, m.spawnArgs()...)
-	if m.Options.Repos != "" {
-		cmd.Args = append(cmd.Args, "--bind-ro="+m.Options.Repos+":"+RepoDir)
-	}
-	cmd.Env = append(os.Environ(),
-		"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="+version,
-		"SYSTEMD_NSPAWN_API_VFS_WRITABLE=1", // sysctls for containers
-		"SYSTEMD_SECCOMP=0",                 // runc needs keyctl, bpf and others
-	)
-	cmd.Stdout, cmd.Stderr = console, console
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Ctrl-C for it: the tests take it down
+
+	cmd := m.nspawn()
+	cmd.Stdout = console
+	cmd.Stderr = console
 	if m.groups.Unified != "" {
 		group, err := os.Open(m.groups.Unified)
 		if err != nil {
@@ -115,8 +115,10 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 			return
 		}
 		defer func() { _ = group.Close() }()
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+		cmd.SysProcAttr.UseCgroupFD = true
+		cmd.SysProcAttr.CgroupFD = int(group.Fd())
 	}
+
 	err := m.enterWire()
 	if err == nil {
 		err = m.groups.enter()
@@ -131,38 +133,71 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 	}
 }
 
-// findLeader finds the host's PID 1 among its processes; 0 if it is not there.
+// nspawn is the command that boots the host.
+func (m *Machine) nspawn() *exec.Cmd {
+	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot",
+		"--directory="+m.path("root"),
+		"--machine="+m.nspawnName(),
+		"--hostname="+m.hostname(),
+		"--register=no", "--keep-unit", // the lab's own cgroups, and no machined
+		"--console=pipe", "--resolv-conf=off", "--link-journal=no",
+		"--capability=all",
+		"--bind="+m.path("state")+":/var/lib/containerd")
+	cmd.Args = append(cmd.Args, m.spawnArgs()...)
+	if m.Options.Repos != "" {
+		cmd.Args = append(cmd.Args, "--bind-ro="+m.Options.Repos+":"+RepoDir)
+	}
+
+	unified := "1"
+	if len(m.groups.First) > 0 {
+		unified = "0"
+	}
+	cmd.Env = append(os.Environ(),
+		"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="+unified,
+		"SYSTEMD_NSPAWN_API_VFS_WRITABLE=1", // sysctls for containers
+		"SYSTEMD_SECCOMP=0",                 // runc needs keyctl, bpf and others
+	)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Ctrl-C for it: the tests take it down
+	return cmd
+}
+
+// findLeader finds the host's PID 1 among its processes; 0 if it has none.
 func (m *Machine) findLeader() int {
 	for _, pid := range m.groups.pids() {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			continue
-		}
-		var name string
-		var ids []string // its number in each PID namespace it is in, from ours inwards: proc_pid_status(5)
-		for line := range strings.Lines(string(text)) {
-			key, value, _ := strings.Cut(line, ":")
-			switch key {
-			case "Name":
-				name = strings.TrimSpace(value)
-			case "NSpid":
-				ids = strings.Fields(value)
-			}
-		}
-		if name == "systemd" && len(ids) == 2 && ids[1] == "1" {
+		if err == nil && isLeader(string(text)) {
 			return pid
 		}
 	}
 	return 0
 }
 
+// isLeader says whether a process is the systemd of a host, by its file status.
+func isLeader(status string) bool {
+	var name string
+	var ids []string // its number in each PID namespace it is in, from the outermost: proc_pid_status(5)
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(line, ":")
+		switch key {
+		case "Name":
+			name = strings.TrimSpace(value)
+		case "NSpid":
+			ids = strings.Fields(value)
+		}
+	}
+	return name == "systemd" && len(ids) == 2 && ids[1] == "1"
+}
+
 // inside is a command in the host's namespaces. It is not in its cgroups, as a person's shell by
 // nsenter is not.
 func (m *Machine) inside(ctx context.Context, argv ...string) *exec.Cmd {
-	args := append([]string{"-t", strconv.Itoa(m.leader), "-m", "-u", "-i", "-n", "-p", "-C", "--"}, argv...)
-	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	args := []string{"-t", strconv.Itoa(m.leader), "-m", "-u", "-i", "-n", "-p", "-C", "--"}
+	cmd := exec.CommandContext(ctx, "nsenter", append(args, argv...)...)
 	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LANG=C.UTF-8",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root",
+		"USER=root",
+		"LANG=C.UTF-8",
 		"TERM=" + os.Getenv("TERM"),
 	}
 	cmd.WaitDelay = 5 * time.Second
@@ -179,19 +214,22 @@ func runInside(cmd *exec.Cmd) error {
 	}
 	done := make(chan struct{})
 	defer close(done)
-	go func() {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				_ = cmd.Process.Signal(syscall.SIGCONT)
-			}
-		}
-	}()
+	go keepGoing(cmd.Process, done)
 	return cmd.Wait()
+}
+
+// keepGoing continues a process again and again until done.
+func keepGoing(process *os.Process, done <-chan struct{}) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+			_ = process.Signal(syscall.SIGCONT)
+		}
+	}
 }
 
 // Shell runs a shell in the host on this process's terminal.
@@ -213,14 +251,15 @@ func (m *Machine) Console() string {
 
 // waitOff waits until the host's systemd-nspawn has ended.
 func (m *Machine) waitOff(limit time.Duration) error {
-	if m.ended != nil {
-		select {
-		case <-m.ended:
-		case <-time.After(limit):
-			return fmt.Errorf("cannot stop %s: it still runs after %s", m.Name, limit)
-		}
+	if m.ended == nil {
+		return nil
 	}
-	return nil
+	select {
+	case <-m.ended:
+		return nil
+	case <-time.After(limit):
+		return fmt.Errorf("cannot stop %s: it still runs after %s", m.Name, limit)
+	}
 }
 
 // off ends all of the host's processes at once and empties its cgroups.

@@ -63,6 +63,7 @@ type tracer struct {
 // traceOptions: follow threads and children, tell system calls from signals, and take all down with
 // the tracer.
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
+
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 
 func (tr *tracer) run(cmd *exec.Cmd) (Result, error) {
@@ -87,26 +88,31 @@ func (tr *tracer) run(cmd *exec.Cmd) (Result, error) {
 	return Result{stdout, stderr, exit}, err
 }
 
-// outputs gives a command pipes for its output. What comes back closes our ends of them for writing
-// and waits for the text.
+// outputs gives a command pipes for its output. collect closes this process's ends of them for
+// writing and waits for the text.
 func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) {
 	var texts [2]strings.Builder
 	var writers [2]*os.File
-	var read sync.WaitGroup
+	var reading sync.WaitGroup
 	for i := range writers {
-		r, w, err := os.Pipe()
+		reader, writer, err := os.Pipe()
 		if err != nil {
 			return nil, err
 		}
-		writers[i] = w
-		read.Go(func() { _, _ = io.Copy(&texts[i], r); _ = r.Close() })
+		writers[i] = writer
+		reading.Go(func() {
+			_, _ = io.Copy(&texts[i], reader)
+			_ = reader.Close()
+		})
 	}
-	cmd.Stdout, cmd.Stderr = writers[0], writers[1]
-	return func() (string, string) {
-		for _, w := range writers {
-			_ = w.Close()
+	cmd.Stdout = writers[0]
+	cmd.Stderr = writers[1]
+
+	return func() (stdout, stderr string) {
+		for _, writer := range writers {
+			_ = writer.Close()
 		}
-		read.Wait()
+		reading.Wait()
 		return texts[0].String(), texts[1].String()
 	}, nil
 }
@@ -114,7 +120,8 @@ func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) 
 // loop lets all traced threads go on from stop to stop until none is left; it returns the first
 // one's exit code.
 func (tr *tracer) loop(first int) (exit int, err error) {
-	tid, signal := first, 0
+	tid := first
+	signal := 0
 	for {
 		if tid != 0 {
 			// ESRCH: killed meanwhile; its end will be reported.
@@ -122,8 +129,9 @@ func (tr *tracer) loop(first int) (exit int, err error) {
 				return exit, fmt.Errorf("cannot go on: %w", err)
 			}
 		}
-		var status unix.WaitStatus
+
 		// Only what this thread traces: see inject.Alone.
+		var status unix.WaitStatus
 		tid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -134,6 +142,7 @@ func (tr *tracer) loop(first int) (exit int, err error) {
 		case err != nil:
 			return exit, fmt.Errorf("cannot wait: %w", err)
 		}
+
 		switch {
 		case status.Exited() || status.Signaled():
 			if tid == first {
@@ -146,22 +155,22 @@ func (tr *tracer) loop(first int) (exit int, err error) {
 	}
 }
 
-// stop deals with one stop of one thread and returns the signal to go on with.
+// stop handles one stop of one thread and returns the signal to go on with.
 func (tr *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
-	switch sig := status.StopSignal(); {
-	case sig == unix.SIGTRAP|0x80: // a system call
+	stopped := status.StopSignal()
+	switch {
+	case stopped == unix.SIGTRAP|0x80: // a system call
 		tr.call(tid)
 		return 0
-	case sig == unix.SIGTRAP && status.TrapCause() > 0:
+	case stopped == unix.SIGTRAP && status.TrapCause() > 0:
 		if status.TrapCause() == unix.PTRACE_EVENT_EXEC && tr.payload == 0 {
 			tr.payload = tid
 		}
 		return 0
-	case sig == unix.SIGSTOP: // a new thread starts so; no other process stops anything here
+	case stopped == unix.SIGSTOP: // a new thread starts so; no other process stops anything here
 		return 0
-	default:
-		return int(sig)
 	}
+	return int(stopped)
 }
 
 // call handles a system call that is about to be made, and asks whether to go on if it is a touch.
@@ -203,55 +212,93 @@ func ptraceSyscall(tid, signal int) error {
 }
 
 // touchCalls are the system calls that may be touches, by number. Programs built for arm64 have no
-// others; those that amd64 has beside them (open, rename, …) Go does not use.
+// others; those that only amd64 has (open, rename, …) Go does not use.
 func touchCalls() map[uint64]string {
 	return map[uint64]string{
-		unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
-		unix.SYS_WRITE: "write", unix.SYS_WRITEV: "writev", unix.SYS_PWRITE64: "pwrite64", unix.SYS_COPY_FILE_RANGE: "copy_file_range",
-		unix.SYS_FTRUNCATE: "ftruncate", unix.SYS_FALLOCATE: "fallocate", unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync",
-		unix.SYS_RENAMEAT: "renameat", unix.SYS_RENAMEAT2: "renameat2", unix.SYS_LINKAT: "linkat", unix.SYS_SYMLINKAT: "symlinkat",
-		unix.SYS_UNLINKAT: "unlinkat", unix.SYS_MKDIRAT: "mkdirat", unix.SYS_MKNODAT: "mknodat",
-		unix.SYS_FCHMOD: "fchmod", unix.SYS_FCHMODAT: "fchmodat", unix.SYS_FCHOWN: "fchown", unix.SYS_FCHOWNAT: "fchownat",
-		unix.SYS_UTIMENSAT: "utimensat", unix.SYS_FSETXATTR: "fsetxattr", unix.SYS_SETXATTR: "setxattr", unix.SYS_LSETXATTR: "lsetxattr",
-		unix.SYS_SENDMSG: "sendmsg", unix.SYS_SENDTO: "sendto", unix.SYS_EXECVE: "execve", unix.SYS_MOUNT: "mount", unix.SYS_KILL: "kill",
+		unix.SYS_OPENAT:  "openat",
+		unix.SYS_OPENAT2: "openat2",
+
+		unix.SYS_WRITE:           "write",
+		unix.SYS_WRITEV:          "writev",
+		unix.SYS_PWRITE64:        "pwrite64",
+		unix.SYS_COPY_FILE_RANGE: "copy_file_range",
+		unix.SYS_FTRUNCATE:       "ftruncate",
+		unix.SYS_FALLOCATE:       "fallocate",
+		unix.SYS_FSYNC:           "fsync",
+		unix.SYS_FDATASYNC:       "fdatasync",
+
+		unix.SYS_RENAMEAT:  "renameat",
+		unix.SYS_RENAMEAT2: "renameat2",
+		unix.SYS_LINKAT:    "linkat",
+		unix.SYS_SYMLINKAT: "symlinkat",
+		unix.SYS_UNLINKAT:  "unlinkat",
+		unix.SYS_MKDIRAT:   "mkdirat",
+		unix.SYS_MKNODAT:   "mknodat",
+
+		unix.SYS_FCHMOD:    "fchmod",
+		unix.SYS_FCHMODAT:  "fchmodat",
+		unix.SYS_FCHOWN:    "fchown",
+		unix.SYS_FCHOWNAT:  "fchownat",
+		unix.SYS_UTIMENSAT: "utimensat",
+		unix.SYS_FSETXATTR: "fsetxattr",
+		unix.SYS_SETXATTR:  "setxattr",
+		unix.SYS_LSETXATTR: "lsetxattr",
+
+		unix.SYS_SENDMSG: "sendmsg",
+		unix.SYS_SENDTO:  "sendto",
+		unix.SYS_EXECVE:  "execve",
+		unix.SYS_MOUNT:   "mount",
+		unix.SYS_KILL:    "kill",
 	}
 }
 
 // touched says what a call is about, and whether it is a touch: opening a file for reading is none,
 // and neither is writing to a pipe, which is where the output goes, or waking a thread.
 func touched(tid int, name string, args [6]uint64) (what string, ok bool) {
-	const creates = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 	switch name {
 	case "openat":
-		what, ok = inject.At(tid, args[0], args[1]), args[2]&creates != 0
+		return inject.At(tid, args[0], args[1]), opensForWriting(args[2])
 	case "openat2": // its third argument points to struct open_how, which begins with the flags
-		flags := uint64(0)
-		if b := inject.Peek(tid, args[2], 8); len(b) == 8 {
-			for i, v := range b {
-				flags |= uint64(v) << (8 * i)
-			}
-		}
-		what, ok = inject.At(tid, args[0], args[1]), flags&creates != 0
+		return inject.At(tid, args[0], args[1]), opensForWriting(numberAt(tid, args[2]))
 	case "renameat", "renameat2", "linkat":
-		what, ok = inject.At(tid, args[0], args[1])+" → "+inject.At(tid, args[2], args[3]), true
+		return inject.At(tid, args[0], args[1]) + " → " + inject.At(tid, args[2], args[3]), true
 	case "symlinkat":
-		what, ok = inject.At(tid, args[1], args[2])+" → "+inject.Text(tid, args[0]), true
+		return inject.At(tid, args[1], args[2]) + " → " + inject.Text(tid, args[0]), true
 	case "unlinkat", "mkdirat", "mknodat", "fchmodat", "fchownat", "utimensat":
-		what, ok = inject.At(tid, args[0], args[1]), true
+		return inject.At(tid, args[0], args[1]), true
 	case "setxattr", "lsetxattr", "execve", "mount":
-		what, ok = inject.Text(tid, args[0]), true
+		return inject.Text(tid, args[0]), true
 	case "kill":
 		// The runtime interrupts its own threads with tgkill; kill is for other processes.
-		what, ok = fmt.Sprintf("%d with %d", args[0], args[1]), true
-	default: // the first argument is a descriptor
-		what = inject.Descriptor(tid, args[0])
-		if name == "copy_file_range" {
-			what = inject.Descriptor(tid, args[2])
-		}
-		ok = strings.HasPrefix(what, "/") && what != os.DevNull || strings.HasPrefix(what, "socket:")
-		if strings.HasPrefix(what, "socket:") {
-			what = "socket" // its number is another each time
-		}
+		return fmt.Sprintf("%d with %d", args[0], args[1]), true
 	}
-	return what, ok
+
+	descriptor := args[0]
+	if name == "copy_file_range" {
+		descriptor = args[2]
+	}
+	what = inject.Descriptor(tid, descriptor)
+	if strings.HasPrefix(what, "socket:") {
+		return "socket", true // its number is another each time
+	}
+	return what, strings.HasPrefix(what, "/") && what != os.DevNull
+}
+
+// opensForWriting says whether a file is opened to be made or changed.
+func opensForWriting(flags uint64) bool {
+	const writes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
+	return flags&writes != 0
+}
+
+// numberAt is a number in a stopped thread's memory, 0 if it cannot be read.
+func numberAt(tid int, address uint64) uint64 {
+	number := uint64(0)
+	bytes := inject.Peek(tid, address, 8)
+	if len(bytes) != 8 {
+		return 0
+	}
+	for i, b := range bytes {
+		number |= uint64(b) << (8 * i)
+	}
+	return number
 }

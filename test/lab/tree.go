@@ -89,16 +89,20 @@ func entryOf(place string) (Entry, error) {
 // below their own.
 var digests sync.Map
 
+// digestKey tells one content of a file from another.
+type digestKey struct {
+	inode   uint64
+	changed time.Time
+}
+
 // digest is a file's SHA-256. A file that was changed within the last second is read each time: its
 // time may not tell the next change.
 func digest(place string, inode uint64, changed time.Time) (string, error) {
-	key := struct {
-		inode   uint64
-		changed time.Time
-	}{inode, changed}
-	if sum, ok := digests.Load(key); ok {
-		return sum.(string), nil
+	key := digestKey{inode, changed}
+	if known, ok := digests.Load(key); ok {
+		return known.(string), nil
 	}
+
 	settled := time.Since(changed) > time.Second
 	file, err := os.Open(place)
 	if err != nil {
@@ -109,6 +113,7 @@ func digest(place string, inode uint64, changed time.Time) (string, error) {
 	if _, err := io.Copy(sum, file); err != nil {
 		return "", err
 	}
+
 	text := fmt.Sprintf("%x", sum.Sum(nil))
 	if settled {
 		digests.Store(key, text)
@@ -118,28 +123,34 @@ func digest(place string, inode uint64, changed time.Time) (string, error) {
 
 // Diff says what is different in another tree, times aside; "" if nothing is.
 func (t Tree) Diff(other Tree) string {
-	return t.diff(other, func(a, b Entry) bool { a.Changed, b.Changed = time.Time{}, time.Time{}; return a == b })
+	return t.diff(other, func(a, b Entry) bool {
+		a.Changed = b.Changed
+		return a == b
+	})
 }
 
 // Touched is Diff with times: it tells of a file that was written with what it held before, too.
 func (t Tree) Touched(other Tree) string {
-	return t.diff(other, func(a, b Entry) bool { return a.Changed.Equal(b.Changed) && a.String() == b.String() })
+	return t.diff(other, func(a, b Entry) bool {
+		return a.Changed.Equal(b.Changed) && a.String() == b.String()
+	})
 }
 
 func (t Tree) diff(other Tree, same func(a, b Entry) bool) string {
-	both := maps.Clone(t)
-	maps.Copy(both, other)
+	all := maps.Clone(t)
+	maps.Copy(all, other)
+
 	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(both)) {
-		a, had := t[name]
-		b, has := other[name]
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		was, had := t[name]
+		now, has := other[name]
 		switch {
 		case !had:
-			fmt.Fprintf(&out, "+ %s %v\n", name, b)
+			fmt.Fprintf(&out, "+ %s %v\n", name, now)
 		case !has:
-			fmt.Fprintf(&out, "- %s %v\n", name, a)
-		case !same(a, b):
-			fmt.Fprintf(&out, "~ %s %v, was %v\n", name, b, a)
+			fmt.Fprintf(&out, "- %s %v\n", name, was)
+		case !same(was, now):
+			fmt.Fprintf(&out, "~ %s %v, was %v\n", name, now, was)
 		}
 	}
 	return out.String()

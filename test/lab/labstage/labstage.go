@@ -38,7 +38,11 @@ const Sleep = "sleep 301"
 
 // Stages is the stage, to be put in front of others.
 func Stages() []converge.Stage {
-	return []converge.Stage{{Name: "lab", About: "a slow command, and a setting that needs a reboot", Wants: wants}}
+	return []converge.Stage{{
+		Name:  "lab",
+		About: "a slow command, and a setting that needs a reboot",
+		Wants: wants,
+	}}
 }
 
 // ThingOf builds the setting again for undo, nil for all other kinds.
@@ -50,9 +54,23 @@ func ThingOf(ref converge.Ref) converge.Thing {
 }
 
 func wants(spec.Spec, facts.Facts) ([]converge.Want, error) {
-	slow := Step{Label: "slow", Ask: []string{"test", "!", "-e", Slow}, Do: strings.Fields(Sleep)}.Want("a test asks for it")
+	const (
+		why     = "a test asks for it"
+		section = "driver" // which the spec of all tests has
+	)
+	step := Step{
+		Label: "slow",
+		Ask:   []string{"test", "!", "-e", Slow},
+		Do:    strings.Fields(Sleep),
+	}
+	slow := step.Want(why)
+	slow.Section = section
+
 	reboots := converge.Want{
-		Thing: setting{}, Why: "a test asks for it", Section: "driver", Breaks: []string{"reboot"},
+		Thing:   setting{},
+		Why:     why,
+		Section: section,
+		Breaks:  []string{"reboot"},
 		To: func(found converge.State) (converge.State, error) {
 			if found == notAsked {
 				return found, nil
@@ -60,7 +78,6 @@ func wants(spec.Spec, facts.Facts) ([]converge.Want, error) {
 			return holds, nil
 		},
 	}
-	slow.Section = "driver" // a section that the spec of all tests has
 	return []converge.Want{slow, reboots}, nil
 }
 
@@ -81,17 +98,21 @@ func (setting) Look(_ context.Context, v host.View) (converge.State, error) {
 	asked, err := v.ReadFile(Setting)
 	if errors.Is(err, fs.ErrNotExist) {
 		return notAsked, nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
 	made, err := v.ReadFile(Made)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return "", err
 	}
-	now, err := boot(v)
-	if err != nil || string(made) == now || strings.TrimSpace(string(asked)) == Never {
+
+	now, err := bootID(v)
+	never := strings.TrimSpace(string(asked)) == Never
+	if err != nil || never || string(made) == now {
 		return waits, err
 	}
 	return holds, nil
@@ -101,7 +122,8 @@ func (setting) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to != holds {
 		return fmt.Errorf("cannot make it %q", to)
 	}
-	now, err := boot(h)
+
+	now, err := bootID(h)
 	if err != nil {
 		return err
 	}
@@ -111,7 +133,8 @@ func (setting) Make(_ context.Context, h host.Host, to converge.State) error {
 	return host.Reboot{Why: "the setting is read at boot"}
 }
 
-func boot(v host.View) (string, error) {
+// bootID tells one boot from another.
+func bootID(v host.View) (string, error) {
 	id, err := v.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err
 }

@@ -22,11 +22,15 @@ type Step struct {
 
 // Want wants the step done.
 func (s Step) Want(why string) converge.Want {
-	w := converge.Want{Thing: s, Why: why, To: func(converge.State) (converge.State, error) { return "done", nil }}
-	if len(s.Undo) == 0 {
-		w.Keeps = "what " + s.Do[0] + " did"
+	want := converge.Want{
+		Thing: s,
+		Why:   why,
+		To:    func(converge.State) (converge.State, error) { return "done", nil },
 	}
-	return w
+	if len(s.Undo) == 0 {
+		want.Keeps = "what " + s.Do[0] + " did"
+	}
+	return want
 }
 
 // Ref is the thing's kind and name, and what else builds it again.
@@ -35,11 +39,10 @@ func (s Step) Ref() converge.Ref { return converge.Ref{Kind: "step", Name: s.Lab
 // Look asks whether the step is done.
 func (s Step) Look(ctx context.Context, v host.View) (converge.State, error) {
 	_, err := v.Ask(ctx, s.Ask...)
-	var ce *host.CommandError
-	switch {
-	case err == nil:
+	if err == nil {
 		return "done", nil
-	case errors.As(err, &ce) && ce.Code == 1:
+	}
+	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && failed.Code == 1 {
 		return "", nil
 	}
 	return "", err
@@ -54,6 +57,7 @@ func (s Step) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if len(argv) == 0 {
 		return fmt.Errorf("cannot take back %s: there is no way back", s.Label)
 	}
+
 	_, err := h.Do(ctx, argv...)
 	return err
 }

@@ -71,12 +71,14 @@ func setup(ctx context.Context, say func(string)) error {
 	if err := lab.Setup(ctx, say); err != nil {
 		return err
 	}
+
 	for _, distro := range []string{"debian12", "rhel9"} { // of the others each test makes what it needs
 		began := time.Now()
 		if _, err := repos.Build(ctx, distro, repos.Recipe{}); err != nil {
 			return fmt.Errorf("cannot set up the lab: repositories for %s: %w", distro, err)
 		}
-		say(fmt.Sprintf("%-26s there after %s", "repositories for "+distro, time.Since(began).Round(100*time.Millisecond)))
+		took := time.Since(began).Round(100 * time.Millisecond)
+		say(fmt.Sprintf("%-26s there after %s", "repositories for "+distro, took))
 	}
 	return nil
 }
