@@ -37,17 +37,43 @@ func (n *Node) Clone() *Node {
 
 func (n *Node) clone() *Node {
 	c := &Node{
-		live: n.live, baking: n.baking, now: n.now, booted: n.booted, bootID: n.bootID, boots: n.boots, off: n.off, touches: n.touches, syncs: n.syncs,
-		cutAt: n.cutAt, failures: maps.Clone(n.failures), plain: n.plain, units: map[string]*daemon{}, commands: n.commands, programs: maps.Clone(n.programs),
-		locked: n.locked, lastPID: n.lastPID, driver: n.driver, cuda: n.cuda, servers: maps.Clone(n.servers), daemons: maps.Clone(n.daemons),
+		live:   n.live,
+		baking: n.baking,
+		plain:  n.plain,
+
+		now:    n.now,
+		booted: n.booted,
+		bootID: n.bootID,
+		boots:  n.boots,
+		off:    n.off,
+
+		touches:  n.touches,
+		syncs:    n.syncs,
+		cutAt:    n.cutAt,
+		failures: maps.Clone(n.failures),
+
+		units:    map[string]*daemon{},
+		locked:   n.locked,
+		lastPID:  n.lastPID,
+		commands: n.commands,
+		programs: maps.Clone(n.programs),
+		servers:  maps.Clone(n.servers),
+		daemons:  maps.Clone(n.daemons),
+
+		driver: n.driver,
+		cuda:   n.cuda,
 	}
-	c.Files, c.raw = files.New(disk{n: c}), files.New(disk{n: c, raw: true})
+	c.Files = files.New(disk{n: c})
+	c.raw = files.New(disk{n: c, raw: true})
 	c.root = n.root.clone(map[*inode]*inode{})
 	for name, d := range n.units {
 		copied := *d
 		c.units[name] = &copied
 	}
-	c.driver.gpus, c.driver.deaf, c.driver.passed = nil, maps.Clone(n.driver.deaf), maps.Clone(n.driver.passed)
+
+	c.driver.deaf = maps.Clone(n.driver.deaf)
+	c.driver.passed = maps.Clone(n.driver.passed)
+	c.driver.gpus = nil
 	for _, g := range n.driver.gpus {
 		copied := shown(*g)
 		c.driver.gpus = append(c.driver.gpus, &copied)
@@ -55,8 +81,8 @@ func (n *Node) clone() *Node {
 	return c
 }
 
-// State is a digest of what a program can see of the machine: what follows is the same on two nodes
-// with the same. Of times only their order counts.
+// State is a digest of what a program can see of the machine: on two nodes with the same State a
+// program does the same. Of times only their order counts.
 func (n *Node) State() string {
 	sum := sha256.New()
 	fmt.Fprint(sum, n.Tree(), n.Units())
@@ -70,10 +96,10 @@ func (n *Node) State() string {
 		times[name] = d.started
 	}
 	n.root.times("/", times)
+
+	byTime := func(a, b string) int { return cmp.Or(times[a].Compare(times[b]), strings.Compare(a, b)) }
 	last := time.Time{}
-	for _, name := range slices.SortedFunc(maps.Keys(times), func(a, b string) int {
-		return cmp.Or(times[a].Compare(times[b]), strings.Compare(a, b))
-	}) {
+	for _, name := range slices.SortedFunc(maps.Keys(times), byTime) {
 		fmt.Fprintln(sum, name, times[name].Equal(last))
 		last = times[name]
 	}
@@ -81,7 +107,8 @@ func (n *Node) State() string {
 }
 
 func (i *inode) times(name string, all map[string]time.Time) {
-	all[name], all[name+" content"] = i.ctime, i.modified()
+	all[name] = i.ctime
+	all[name+" content"] = i.modified()
 	for below, ino := range i.names {
 		ino.times(path.Join(name, below), all)
 	}
@@ -97,7 +124,9 @@ func (i *inode) clone(done map[*inode]*inode) *inode {
 	}
 	c := *i
 	done[i] = &c
-	c.names, c.syncedNames, c.pending = cloned(i.names, done), cloned(i.syncedNames, done), nil
+	c.names = cloned(i.names, done)
+	c.syncedNames = cloned(i.syncedNames, done)
+	c.pending = nil
 	for _, change := range i.pending {
 		c.pending = append(c.pending, cloned(change, done))
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// Program is a command with a mind: a package manager in a test, say.
+// Program is a command that a test implements, such as a package manager.
 type Program struct {
-	// Looks says whether a call only looks; to ask one that does not is a violation.
+	// Looks reports whether a call only looks; to ask one that does not is a violation.
 	Looks func(argv []string) bool
 	// Run runs it on the node's files, on which each change is durable and part of the one touch.
 	// An error that is a *host.CommandError is returned unchanged.
@@ -68,7 +68,10 @@ func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
 // stopGone stops the daemons whose units a program has taken away, as the scripts of packages do.
 func (n *Node) stopGone() {
 	for name, d := range n.units {
-		if u, err := systemd.UnitOf(n.raw, name); notLater(err) == nil && u.Load == "not-found" && d.unit.Load == "" && len(d.Reads) == 0 {
+		u, err := systemd.UnitOf(n.raw, name)
+		gone := notLater(err) == nil && u.Load == "not-found"
+		ofTest := d.unit.Load != "" || len(d.Reads) > 0 // sim.toml describes it
+		if gone && !ofTest {
 			d.stop(n)
 			delete(n.units, name)
 		}
@@ -87,26 +90,38 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 		return p.Run(n.raw, argv)
 	}
 	for _, c := range n.commands {
-		if !slices.Equal(c.Argv, argv) && (!c.Prefix || len(argv) < len(c.Argv) || !slices.Equal(c.Argv, argv[:len(c.Argv)])) {
-			continue
+		if c.answers(argv) {
+			return n.runCommand(c, argv, ask)
 		}
-		if ask && !c.looks() {
-			return nil, n.violation(argv)
-		}
-		if err := n.effect(c); err != nil {
-			return nil, failed(argv, 1, "", err)
-		}
-		if c.Exit != 0 {
-			return []byte(c.Stdout), failed(argv, c.Exit, c.Stderr, fmt.Errorf("exit status %d", c.Exit))
-		}
-		return []byte(c.Stdout), nil
 	}
-	if path.Base(argv[0]) == "nvidia-container-runtime" && len(argv) == 2 && argv[1] == "--version" {
+	if path.Base(argv[0]) == "nvidia-container-runtime" && slices.Equal(argv[1:], []string{"--version"}) {
 		if _, err := n.raw.Stat(argv[0]); err == nil {
 			return []byte(toolkitVersion), nil
 		}
 	}
-	return nil, failed(argv, -1, "", fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist))
+	unknown := fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist)
+	return nil, failed(argv, -1, "", unknown)
+}
+
+// answers reports whether a [[command]] is about an argv.
+func (c command) answers(argv []string) bool {
+	if c.Prefix && len(argv) > len(c.Argv) {
+		argv = argv[:len(c.Argv)]
+	}
+	return slices.Equal(c.Argv, argv)
+}
+
+func (n *Node) runCommand(c command, argv []string, ask bool) ([]byte, error) {
+	if ask && !c.looks() {
+		return nil, n.violation(argv)
+	}
+	if err := n.effect(c); err != nil {
+		return nil, failed(argv, 1, "", err)
+	}
+	if c.Exit != 0 {
+		return []byte(c.Stdout), failed(argv, c.Exit, c.Stderr, fmt.Errorf("exit status %d", c.Exit))
+	}
+	return []byte(c.Stdout), nil
 }
 
 // toolkitVersion is what the toolkit's runtime prints, and then runc. Sources:
@@ -148,7 +163,12 @@ func (n *Node) effect(c command) error {
 }
 
 func failed(argv []string, code int, stderr string, cause error) error {
-	return &host.CommandError{Argv: argv, Code: code, Stderr: mask.Message(strings.TrimSpace(stderr)), Cause: cause}
+	return &host.CommandError{
+		Argv:   argv,
+		Code:   code,
+		Stderr: mask.Message(strings.TrimSpace(stderr)),
+		Cause:  cause,
+	}
 }
 
 // AskAbout is host.View's. An installed program finds the files below a folder of the node, for as
@@ -164,6 +184,7 @@ func (n *Node) AskAbout(_ context.Context, files map[string][]byte, argv ...stri
 		const scratch = "/tmp/scratch"
 		before := maps.Clone(n.root.names["tmp"].names)
 		defer func() { n.root.names["tmp"].names = before }()
+
 		for name, data := range files {
 			folder, err := n.folderFor(scratch + "/" + name)
 			if err != nil {
@@ -171,6 +192,7 @@ func (n *Node) AskAbout(_ context.Context, files map[string][]byte, argv ...stri
 			}
 			folder.put(path.Base(name), &inode{attrs: attrs{mode: 0o644, data: data}, ctime: n.now})
 		}
+
 		argv = slices.Clone(argv)
 		for i := range argv {
 			argv[i] = strings.ReplaceAll(argv[i], host.Scratch, scratch)
@@ -193,7 +215,10 @@ func (n *Node) Daemon(socket string, answer func(method string, request []byte) 
 
 // Call is host.View's; daemons of a simulated node do not talk unless a test has them.
 func (n *Node) Call(_ context.Context, socket, method string, request []byte) (answer []byte, err error) {
-	err = n.look(func() (err error) { answer, err = n.answer(socket, method, request); return err })
+	err = n.look(func() (err error) {
+		answer, err = n.answer(socket, method, request)
+		return err
+	})
 	return answer, err
 }
 

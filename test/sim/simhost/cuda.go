@@ -52,16 +52,20 @@ func (n *Node) startCUDA(shown []string) host.CUDA {
 		c.Devices++
 	}
 	if c.Devices == 0 {
-		c.Code, c.Name = host.CUDANoDevice, "CUDA_ERROR_NO_DEVICE"
+		c.Code = host.CUDANoDevice
+		c.Name = "CUDA_ERROR_NO_DEVICE"
 	}
 	return c
 }
 
-// device says whether a GPU or a MIG device has a name.
+// device reports whether a GPU or a MIG device has a name.
 func (n *Node) device(id string) bool {
+	hasID := func(c host.ComputeInstance) bool { return c.UUID == id }
 	return slices.ContainsFunc(n.driver.gpus, func(g *host.GPU) bool {
-		return g.Lost == "" && (g.UUID == id && !g.Mode || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
-			return slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.UUID == id })
-		}))
+		whole := g.UUID == id && !g.Mode
+		part := slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
+			return slices.ContainsFunc(in.Compute, hasID)
+		})
+		return g.Lost == "" && (whole || part)
 	})
 }

@@ -74,7 +74,16 @@ func (i *inode) info() host.Info {
 	case i.mode.IsDir():
 		size = 4096
 	}
-	return host.Info{Mode: i.mode, UID: i.uid, GID: i.gid, Size: size, Ctime: i.ctime, Mtime: i.modified(), Chattr: i.chattr, Device: i.device}
+	return host.Info{
+		Mode:   i.mode,
+		UID:    i.uid,
+		GID:    i.gid,
+		Size:   size,
+		Ctime:  i.ctime,
+		Mtime:  i.modified(),
+		Chattr: i.chattr,
+		Device: i.device,
+	}
 }
 
 // locked says why an inode cannot be changed, writing at its end apart.

@@ -23,27 +23,33 @@ type driver struct {
 	passed              map[string]bool // GPUs that are passed through to a virtual machine, by address
 }
 
-// answers says whether the driver answers, and its version; the node is locked.
+// answers returns the driver's version, or why the driver does not answer; the node is locked.
 func (n *Node) answers() (version string, err error) {
 	d := n.driver
 	if d.none != nil {
 		return "", d.none
 	}
 	if len(d.gpus) == 0 {
-		return "", &host.NoDriver{Why: "neither its library libnvidia-ml.so.1 nor the kernel module nvidia is there", Try: "install the NVIDIA driver"}
-	}
-	version = d.version
-	if d.module != "" {
-		data, err := n.raw.ReadFile(d.module)
-		if err != nil {
-			return "", &host.NoDriver{Why: "the kernel module nvidia is not loaded", Try: "modprobe nvidia; if it fails, dmesg says why"}
+		return "", &host.NoDriver{
+			Why: "neither its library libnvidia-ml.so.1 nor the kernel module nvidia is there",
+			Try: "install the NVIDIA driver",
 		}
-		version = strings.TrimSpace(string(data))
 	}
-	return version, nil
+	if d.module == "" {
+		return d.version, nil
+	}
+
+	data, err := n.raw.ReadFile(d.module)
+	if err != nil {
+		return "", &host.NoDriver{
+			Why: "the kernel module nvidia is not loaded",
+			Try: "modprobe nvidia; if it fails, dmesg says why",
+		}
+	}
+	return strings.TrimSpace(string(data)), nil
 }
 
-// unloads begins a touch, and the func it returns ends it: a kernel module that was taken out in
+// unloads begins a touch, and the func that it returns ends it: a kernel module that was removed in
 // between has forgotten what it knew of its GPUs. The node is locked.
 func (n *Node) unloads() func() {
 	if n.driver.module == "" || !n.loaded() {
@@ -79,11 +85,17 @@ func (n *Node) Driver(ctx context.Context) (found host.Driver, err error) {
 		if err != nil {
 			return err
 		}
-		found = host.Driver{Version: version, NVML: cmp.Or(n.driver.nvml, version), CUDA: n.driver.cuda}
+		found = host.Driver{
+			Version: version,
+			NVML:    cmp.Or(n.driver.nvml, version),
+			CUDA:    n.driver.cuda,
+		}
 		for _, g := range n.driver.gpus {
 			found.GPUs = append(found.GPUs, shown(*g))
 		}
-		slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { return strings.Compare(a.Address, b.Address) })
+		slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int {
+			return strings.Compare(a.Address, b.Address)
+		})
 		return nil
 	})
 	return found, err
@@ -92,21 +104,33 @@ func (n *Node) Driver(ctx context.Context) (found host.Driver, err error) {
 // shown is what the driver says of a GPU: a copy, and almost nothing of one that is lost.
 func shown(g host.GPU) host.GPU {
 	if g.Lost != "" {
-		return host.GPU{Address: g.Address, Index: g.Index, Minor: -1, Device: g.Device, Sub: g.Sub, Lost: g.Lost}
+		return host.GPU{
+			Address: g.Address,
+			Index:   g.Index,
+			Minor:   -1,
+			Device:  g.Device,
+			Sub:     g.Sub,
+			Lost:    g.Lost,
+		}
 	}
-	g.Clients, g.Profiles, g.Instances = list(g.Clients), list(g.Profiles), list(g.Instances)
+
+	g.Clients = list(g.Clients)
+	g.Profiles = list(g.Profiles)
+	g.Instances = list(g.Instances)
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-		p.Places, p.Compute = list(p.Places), list(p.Compute)
+		p.Places = list(p.Places)
+		p.Compute = list(p.Compute)
 	}
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		in.Compute, in.Clients = list(in.Compute), list(in.Clients)
+		in.Compute = list(in.Compute)
+		in.Clients = list(in.Clients)
 	}
 	return g
 }
 
-// list copies a list; an empty one is nil, as the real door has it.
+// list copies a list; an empty one is nil, as on a real host.
 func list[T any](of []T) []T { return append([]T(nil), of...) }
 
 // gpuTouch runs one change of a GPU as one touch. What it returns is NVML's call and its answer.

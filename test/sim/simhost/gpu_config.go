@@ -3,6 +3,7 @@
 package simhost
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,7 +43,7 @@ type instanceConfig struct {
 	Clients []int
 }
 
-// configureGPUs puts the GPUs in.
+// configureGPUs makes the driver and the GPUs.
 func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 	if d == nil && len(gpus) == 0 {
 		return nil
@@ -50,7 +51,14 @@ func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 	if d == nil {
 		d = &driverConfig{Version: "580.95.05", CUDA: "13.0"}
 	}
-	n.driver = driver{passed: map[string]bool{}, deaf: map[int]bool{}, version: d.Version, nvml: d.NVML, cuda: d.CUDA, module: d.Module}
+	n.driver = driver{
+		version: d.Version,
+		nvml:    d.NVML,
+		cuda:    d.CUDA,
+		module:  d.Module,
+		passed:  map[string]bool{},
+		deaf:    map[int]bool{},
+	}
 	if d.Why != "" {
 		n.driver.none = &host.NoDriver{Why: d.Why, Try: d.Try, Code: d.Code}
 	}
@@ -69,41 +77,62 @@ func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 
 // addGPU makes one GPU. What is said of it goes over what its model says.
 func (n *Node) addGPU(c gpuConfig) error {
-	g, nth := c.GPU, len(n.driver.gpus)
+	g := c.GPU
 	if c.Model != "" {
 		made, ok := model(c.Model)
 		if !ok {
 			return fmt.Errorf("there is no model %q", c.Model)
 		}
-		made.Address, made.Index, made.Minor = fmt.Sprintf("0000:%02x:00.0", 0x17+nth*8), nth, nth
-		made.UUID = fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", nth)
-		made.Mode, made.Pending = g.Mode && made.MIG, (g.Mode || g.Pending) && made.MIG
-		made.Clients, made.Persistent, made.Lost = g.Clients, g.Persistent, g.Lost
-		made.RemapFails, made.RemapWaits = g.RemapFails, g.RemapWaits
-		made.Uncorrected, made.Slowed, made.Licence = g.Uncorrected, g.Slowed, g.Licence
-		made.Recovery, made.LinksDown, made.Prohibited = g.Recovery, g.LinksDown, g.Prohibited
-		made.PowerLimit, made.PowerUsual = g.PowerLimit, g.PowerUsual
-		if g.ECC != "" {
-			made.ECC = g.ECC
-		}
-		if g.Address != "" {
-			made.Address = g.Address
-		}
-		if g.Fabric.State != "" {
-			made.Fabric = g.Fabric
-		}
+		number(&made, len(n.driver.gpus))
+		describe(&made, g)
 		g = made
 	}
 	if g.Address == "" {
 		return errors.New("neither model nor address")
 	}
-	n.driver.gpus, n.driver.passed[g.Address] = append(n.driver.gpus, &g), c.PassThrough
+
+	n.driver.gpus = append(n.driver.gpus, &g)
+	n.driver.passed[g.Address] = c.PassThrough
 	for _, in := range c.Instance {
 		if err := place(&g, in); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// number gives a GPU the names of the nth one, from 0.
+func number(g *host.GPU, nth int) {
+	g.Address = fmt.Sprintf("0000:%02x:00.0", 0x17+nth*8)
+	g.Index = nth
+	g.Minor = nth
+	g.UUID = fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", nth)
+}
+
+// describe gives a GPU of a model what sim.toml says of it.
+func describe(g *host.GPU, said host.GPU) {
+	g.Mode = said.Mode && g.MIG
+	g.Pending = (said.Mode || said.Pending) && g.MIG
+	g.Clients = said.Clients
+	g.Persistent = said.Persistent
+	g.Lost = said.Lost
+
+	g.RemapFails = said.RemapFails
+	g.RemapWaits = said.RemapWaits
+	g.Uncorrected = said.Uncorrected
+	g.Slowed = said.Slowed
+	g.Licence = said.Licence
+	g.Recovery = said.Recovery
+	g.LinksDown = said.LinksDown
+	g.Prohibited = said.Prohibited
+	g.PowerLimit = said.PowerLimit
+	g.PowerUsual = said.PowerUsual
+
+	g.ECC = cmp.Or(said.ECC, g.ECC)
+	g.Address = cmp.Or(said.Address, g.Address)
+	if said.Fabric.State != "" {
+		g.Fabric = said.Fabric
+	}
 }
 
 // place makes an instance that is there from the start.
@@ -117,6 +146,7 @@ func place(g *host.GPU, in instanceConfig) error {
 	if at < 0 {
 		return fmt.Errorf("%s cannot lie at %d", p.Name, in.Start)
 	}
+
 	id, code := createInstance(g, p.ID, p.Places[at])
 	if code != "" {
 		return fmt.Errorf("%s at %d: %s", p.Name, in.Start, code)
@@ -134,6 +164,7 @@ func place(g *host.GPU, in instanceConfig) error {
 			return fmt.Errorf("%s: compute instance of %d slices: %s", p.Name, size, code)
 		}
 	}
+
 	made.Clients = slices.Clone(in.Clients)
 	for _, pid := range in.Clients {
 		if !slices.Contains(g.Clients, pid) {
@@ -146,5 +177,6 @@ func place(g *host.GPU, in instanceConfig) error {
 
 // migUUID is the name of the device of a compute instance.
 func migUUID(g *host.GPU, instance, compute int) string {
-	return fmt.Sprintf("MIG-%s-%02x%02x", strings.TrimPrefix(g.UUID, "GPU-")[:min(31, len(strings.TrimPrefix(g.UUID, "GPU-")))], instance, compute)
+	uuid := strings.TrimPrefix(g.UUID, "GPU-")
+	return fmt.Sprintf("MIG-%s-%02x%02x", uuid[:min(31, len(uuid))], instance, compute)
 }

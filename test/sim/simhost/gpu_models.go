@@ -44,13 +44,22 @@ func model(name string) (host.GPU, bool) {
 		return parted(board("NVIDIA B200", "blackwell", "10.0", 183359, "0x290110DE", "0x199910DE"),
 			sevenths([4]string{"23", "45", "90", "180"}, [4]uint64{20992, 45312, 91136, 182528})), true
 	case "RTX-PRO-6000":
-		return parted(board("NVIDIA RTX PRO 6000 Blackwell Server Edition", "blackwell", "12.0", 97887, "0x2BB510DE", "0x204E10DE"), twelfths()), true
+		const name = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+		return parted(board(name, "blackwell", "12.0", 97887, "0x2BB510DE", "0x204E10DE"), twelfths()), true
 	}
 	return host.GPU{}, false
 }
 
 func board(name, arch, compute string, memory uint64, device, sub string) host.GPU {
-	g := host.GPU{Name: name, Arch: arch, Compute: compute, Memory: memory * mib, Device: device, Sub: sub, ECC: "on"}
+	g := host.GPU{
+		Name:    name,
+		Arch:    arch,
+		Compute: compute,
+		Memory:  memory * mib,
+		Device:  device,
+		Sub:     sub,
+		ECC:     "on",
+	}
 	if arch == "hopper" || compute == "10.0" {
 		g.Fabric.State = "completed"
 	}
@@ -60,14 +69,23 @@ func board(name, arch, compute string, memory uint64, device, sub string) host.G
 // parted makes a GPU one that can be partitioned.
 func parted(g host.GPU, profiles []host.Profile) host.GPU {
 	slices.SortFunc(profiles, func(a, b host.Profile) int { return a.Enum - b.Enum }) // as NVML lists them
-	g.MIG, g.Profiles = true, profiles
+	g.MIG = true
+	g.Profiles = profiles
 	return g
 }
 
 // profile is a row of the table: id, NVML's enumeration, compute slices, instances, MiB, memory
 // slices, where it may start.
 func profile(id, enum int, name string, compute, most int, memory uint64, size int, starts ...int) host.Profile {
-	p := host.Profile{ID: id, Enum: enum, Name: name, Slices: compute, Max: most, Memory: memory * mib, Compute: host.ComputeProfiles(compute)}
+	p := host.Profile{
+		ID:      id,
+		Enum:    enum,
+		Name:    name,
+		Slices:  compute,
+		Max:     most,
+		Memory:  memory * mib,
+		Compute: host.ComputeProfiles(compute),
+	}
 	for _, start := range starts {
 		p.Places = append(p.Places, host.Span{Start: start, Size: size})
 	}
@@ -97,8 +115,18 @@ func twelfths() []host.Profile {
 		return profile(id, enum, "2g.48gb"+suffix, 2, most, 48512, 6, 0, 6)
 	}
 	return []host.Profile{
-		quarter(14, 0, "", 4), quarter(21, 7, "+me", 1), quarter(47, 10, "+gfx", 4), quarter(65, 15, "+me.all", 1), quarter(67, 13, "-me", 4),
-		half(5, 1, "", 2), half(35, 11, "+gfx", 2), half(64, 16, "+me.all", 1), half(66, 14, "-me", 2),
-		profile(0, 3, "4g.96gb", 4, 1, 97280, 12, 0), profile(32, 12, "4g.96gb+gfx", 4, 1, 97280, 12, 0),
+		quarter(14, 0, "", 4),
+		quarter(21, 7, "+me", 1),
+		quarter(47, 10, "+gfx", 4),
+		quarter(65, 15, "+me.all", 1),
+		quarter(67, 13, "-me", 4),
+
+		half(5, 1, "", 2),
+		half(35, 11, "+gfx", 2),
+		half(64, 16, "+me.all", 1),
+		half(66, 14, "-me", 2),
+
+		profile(0, 3, "4g.96gb", 4, 1, 97280, 12, 0),
+		profile(32, 12, "4g.96gb+gfx", 4, 1, 97280, 12, 0),
 	}
 }

@@ -39,44 +39,36 @@ const settings = "sim.toml"
 //	-- "name with space" --
 func New(archive []byte) (*Node, error) {
 	n := &Node{
-		live: true, cutAt: -1, failures: map[int]error{}, programs: map[string]Program{}, servers: map[string]http.Handler{}, units: map[string]*daemon{}, lastPID: 1000,
-		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), bootID: "00000000-0000-4000-8000-000000000000",
+		live:     true,
+		cutAt:    -1,
+		failures: map[int]error{},
+		programs: map[string]Program{},
+		servers:  map[string]http.Handler{},
+		units:    map[string]*daemon{},
+		lastPID:  1000,
+		now:      time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		bootID:   "00000000-0000-4000-8000-000000000000",
 	}
-	n.Files, n.raw = files.New(disk{n: n}), files.New(disk{n: n, raw: true})
+	n.Files = files.New(disk{n: n})
+	n.raw = files.New(disk{n: n, raw: true})
 	n.root = &inode{attrs: attrs{mode: fs.ModeDir | 0o755}, names: map[string]*inode{}}
-	parsed := txtar.Parse(archive)
+
 	var set config
-	for _, section := range parsed.Files {
-		if section.Name == settings {
-			if err := set.parse(section.Data); err != nil {
-				return nil, fmt.Errorf("cannot read %s: %w", settings, err)
-			}
+	var sections []txtar.File // the machine's files
+	for _, section := range txtar.Parse(archive).Files {
+		if section.Name != settings {
+			sections = append(sections, section)
+			continue
+		}
+		if err := set.parse(section.Data); err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", settings, err)
 		}
 	}
 	if err := n.configure(set); err != nil {
 		return nil, err
 	}
-	old := n.booted.Add(-24 * time.Hour)
-	for _, dir := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/bin", "usr/lib", "var/lib", "var/log"} {
-		if _, err := n.folderAt(dir, old); err != nil {
-			return nil, err
-		}
-	}
-	n.root.names["tmp"].mode |= fs.ModeSticky | 0o777
-	for _, section := range parsed.Files {
-		if section.Name == settings {
-			continue
-		}
-		if err := n.add(section, old); err != nil {
-			return nil, fmt.Errorf("cannot read section %q: %w", section.Name, err)
-		}
-	}
-	if n.root.names["proc"].names["devices"] == nil {
-		n.root.names["proc"].put("devices", &inode{attrs: attrs{mode: 0o444, data: []byte("Character devices:\n  1 mem\n\nBlock devices:\n")}, ctime: old})
-	}
-	settle(n.root, false, false)
-	for _, name := range []string{"proc", "sys", "dev"} {
-		settle(n.root.names[name], true, false)
+	if err := n.fill(sections, n.booted.Add(-24*time.Hour)); err != nil {
+		return nil, err
 	}
 	if err := n.setBootID(); err != nil {
 		return nil, err
@@ -85,6 +77,35 @@ func New(archive []byte) (*Node, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// fill makes the folders that every machine has, and the files of the sections.
+func (n *Node) fill(sections []txtar.File, ctime time.Time) error {
+	for _, dir := range []string{
+		"dev", "proc", "run", "sys", "tmp",
+		"etc", "root", "usr/bin", "usr/lib", "var/lib", "var/log",
+	} {
+		if _, err := n.folderAt(dir, ctime); err != nil {
+			return err
+		}
+	}
+	n.root.names["tmp"].mode |= fs.ModeSticky | 0o777
+	for _, section := range sections {
+		if err := n.add(section, ctime); err != nil {
+			return fmt.Errorf("cannot read section %q: %w", section.Name, err)
+		}
+	}
+
+	proc := n.root.names["proc"]
+	if proc.names["devices"] == nil {
+		const devices = "Character devices:\n  1 mem\n\nBlock devices:\n"
+		proc.put("devices", &inode{attrs: attrs{mode: 0o444, data: []byte(devices)}, ctime: ctime})
+	}
+	settle(n.root, false, false)
+	for _, name := range []string{"proc", "sys", "dev"} {
+		settle(n.root.names[name], true, false)
+	}
+	return nil
 }
 
 // settle syncs all as it lies, and hands down what holds for all below.
@@ -100,7 +121,8 @@ func settle(i *inode, kernel, readOnly bool) {
 // put puts something under a name, or nothing if it is nil, as if it had always been so.
 func (i *inode) put(name string, below *inode) {
 	nameChange{name: below}.apply(i.names)
-	i.syncedNames, i.pending = maps.Clone(i.names), nil
+	i.syncedNames = maps.Clone(i.names)
+	i.pending = nil
 }
 
 // folderAt finds or makes a folder. The path is free of links.
@@ -112,7 +134,12 @@ func (n *Node) folderAt(dir string, ctime time.Time) (*inode, error) {
 		}
 		next := at.names[part]
 		if next == nil {
-			next = &inode{attrs: attrs{mode: fs.ModeDir | 0o755}, ctime: ctime, names: map[string]*inode{}, kernel: at.kernel}
+			next = &inode{
+				attrs:  attrs{mode: fs.ModeDir | 0o755},
+				ctime:  ctime,
+				names:  map[string]*inode{},
+				kernel: at.kernel,
+			}
 			next.sync()
 			at.put(part, next)
 		}
@@ -146,9 +173,11 @@ func (n *Node) add(section txtar.File, ctime time.Time) error {
 		return err
 	}
 	i := &inode{attrs: attrs{mode: 0o644, data: section.Data}, ctime: ctime}
-	switch base := path.Base(name); {
+	base := path.Base(name)
+	switch {
 	case strings.HasSuffix(name, "/"):
-		if i, err = n.folderAt(name, ctime); err != nil {
+		i, err = n.folderAt(name, ctime)
+		if err != nil {
 			return err
 		}
 		i.ctime = ctime
@@ -164,6 +193,7 @@ func (n *Node) add(section txtar.File, ctime time.Time) error {
 		}
 		folder.put(base, i)
 	}
+
 	for _, marker := range markers {
 		if err := i.mark(marker); err != nil {
 			return fmt.Errorf("marker %s: %w", marker, err)
@@ -174,18 +204,17 @@ func (n *Node) add(section txtar.File, ctime time.Time) error {
 
 // header splits a section's name into path and markers.
 func header(s string) (name string, markers []string, err error) {
-	rest := s
+	name, rest, _ := strings.Cut(s, " ")
 	if strings.HasPrefix(s, "\"") {
 		quoted, err := strconv.QuotedPrefix(s)
 		if err != nil {
 			return "", nil, err
 		}
-		if name, err = strconv.Unquote(quoted); err != nil {
+		name, err = strconv.Unquote(quoted)
+		if err != nil {
 			return "", nil, err
 		}
 		rest = s[len(quoted):]
-	} else {
-		name, rest, _ = strings.Cut(s, " ")
 	}
 	return strings.TrimPrefix(name, "/"), strings.Fields(rest), nil
 }
@@ -198,32 +227,31 @@ func (i *inode) mark(marker string) error {
 	case "mode":
 		var bits uint64
 		bits, err = strconv.ParseUint(value, 8, 12)
-		i.mode = i.mode.Type() | fs.FileMode(bits&0o777)
-		for bit, mode := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-			if bits&bit != 0 {
-				i.mode |= mode
-			}
-		}
+		i.mode = i.mode.Type() | modeOf(bits)
 	case "owner":
 		_, err = fmt.Sscanf(value, "%d:%d", &i.uid, &i.gid)
 	case "link":
-		i.mode, i.target, i.data = fs.ModeSymlink|0o777, value, nil
+		i.mode = fs.ModeSymlink | 0o777
+		i.target = value
+		i.data = nil
 	case "type":
-		mode, ok := map[string]fs.FileMode{
-			"socket": fs.ModeSocket, "fifo": fs.ModeNamedPipe, "char": fs.ModeDevice | fs.ModeCharDevice, "block": fs.ModeDevice,
-		}[value]
+		kind, ok := kindOf(value)
 		if !ok {
 			return fmt.Errorf("no such type")
 		}
-		i.mode, i.data = i.mode.Perm()|mode, nil
+		i.mode = i.mode.Perm() | kind
+		i.data = nil
 	case "device":
-		i.mode, i.data = i.mode.Perm()|fs.ModeDevice|fs.ModeCharDevice, nil
+		i.mode = i.mode.Perm() | fs.ModeDevice | fs.ModeCharDevice
+		i.data = nil
 		_, err = fmt.Sscanf(value, "%d:%d", &i.device.Major, &i.device.Minor)
 	case "size":
-		i.unread, i.data = true, nil
+		i.unread = true
+		i.data = nil
 		i.size, err = strconv.ParseInt(value, 10, 64)
 	case "base64":
-		i.data, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(i.data)), ""))
+		lines := strings.Fields(string(i.data))
+		i.data, err = base64.StdEncoding.DecodeString(strings.Join(lines, ""))
 	case "nonl":
 		i.data = []byte(strings.TrimSuffix(string(i.data), "\n"))
 	case "ctime":
@@ -240,6 +268,35 @@ func (i *inode) mark(marker string) error {
 		return fmt.Errorf("no such marker")
 	}
 	return err
+}
+
+// modeOf returns the permissions of mode bits: inode(7).
+func modeOf(bits uint64) fs.FileMode {
+	mode := fs.FileMode(bits & 0o777)
+	if bits&0o4000 != 0 {
+		mode |= fs.ModeSetuid
+	}
+	if bits&0o2000 != 0 {
+		mode |= fs.ModeSetgid
+	}
+	if bits&0o1000 != 0 {
+		mode |= fs.ModeSticky
+	}
+	return mode
+}
+
+func kindOf(name string) (fs.FileMode, bool) {
+	switch name {
+	case "socket":
+		return fs.ModeSocket, true
+	case "fifo":
+		return fs.ModeNamedPipe, true
+	case "char":
+		return fs.ModeDevice | fs.ModeCharDevice, true
+	case "block":
+		return fs.ModeDevice, true
+	}
+	return 0, false
 }
 
 // markXattr takes name=value, the value as getfattr(1) writes it: plain, or base64 after 0s.

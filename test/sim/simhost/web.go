@@ -3,6 +3,7 @@
 package simhost
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -52,17 +53,19 @@ func (w web) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 		if err := r.Context().Err(); err != nil {
 			return err
 		}
-		server := w.node.servers[r.URL.Host]
-		if w.how.Socket != "" {
-			if server = w.node.servers[w.how.Socket]; server == nil { // daemons of a simulated node do not talk unless a test has them
-				return host.Later{Until: "a real machine"}
-			}
-		}
-		if server == nil {
+		server := w.node.servers[cmp.Or(w.how.Socket, r.URL.Host)]
+		switch {
+		case server == nil && w.how.Socket != "":
+			// Daemons of a simulated node do not talk unless a test has them.
+			return host.Later{Until: "a real machine"}
+		case server == nil:
 			return fmt.Errorf("dial tcp: lookup %s: no such host", r.URL.Hostname())
 		}
-		if t := httptrace.ContextClientTrace(r.Context()); t != nil && t.GotConn != nil {
-			t.GotConn(httptrace.GotConnInfo{}) // the client sees that a server took the connection, answer or not
+
+		// The client sees that a server took the connection, answer or not.
+		trace := httptrace.ContextClientTrace(r.Context())
+		if trace != nil && trace.GotConn != nil {
+			trace.GotConn(httptrace.GotConnInfo{})
 		}
 		rec := httptest.NewRecorder()
 		rec.Header().Set("Date", w.node.now.UTC().Format(http.TimeFormat))
