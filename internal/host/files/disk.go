@@ -102,24 +102,27 @@ type File interface {
 // gpuadm --root image" in a home folder.
 func OpenRoot(abs string) (RealDisk, error) {
 	fd, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
-	at, way := Folder(realFolder(fd)), "/"
-	for _, part := range Parts(abs) {
-		if err != nil {
-			break
-		}
-		var next Folder
-		next, err = at.Folder(part)
-		if to, no := at.Readlink(part); errors.Is(err, unix.ENOTDIR) && no == nil {
-			err = fmt.Errorf("%s is a link to %s, and gpuadm follows none on the way to a root folder: name it as realpath prints it", path.Join(way, part), to)
-		}
-		at.Close()
-		at, way = next, path.Join(way, part)
-	}
 	if err != nil {
 		return -1, err
 	}
 
-	return RealDisk(at.(realFolder)), nil
+	at := realFolder(fd)
+	name := "/"
+	for _, part := range Parts(abs) {
+		name = path.Join(name, part)
+		next, err := at.Folder(part)
+		if errors.Is(err, unix.ENOTDIR) {
+			if to, notLink := at.Readlink(part); notLink == nil {
+				err = fmt.Errorf("%s is a link to %s, and gpuadm follows none on the way to a root folder: name it as realpath prints it", name, to)
+			}
+		}
+		at.Close()
+		if err != nil {
+			return -1, err
+		}
+		at = next.(realFolder)
+	}
+	return RealDisk(at), nil
 }
 
 // fail words an error at a place. The kernel says "operation not permitted" for several causes,
@@ -142,15 +145,17 @@ func (at place) fail(verb, name string, err error) error {
 
 // chattr names the attribute that keeps even root from changing a file or its folder: chattr(1).
 func (at place) chattr() string {
-	it, _ := at.dir.Lstat(at.name)
+	file, _ := at.dir.Lstat(at.name)
 	folder, _ := at.dir.Lstat(".")
-	for _, at := range []struct{ what, flag string }{{"it", it.Chattr}, {"its folder", folder.Chattr}} {
-		switch at.flag {
-		case "i":
-			return at.what + " is immutable (chattr +i)"
-		case "a":
-			return at.what + " is append-only (chattr +a)"
-		}
+	switch {
+	case file.Chattr == "i":
+		return "it is immutable (chattr +i)"
+	case file.Chattr == "a":
+		return "it is append-only (chattr +a)"
+	case folder.Chattr == "i":
+		return "its folder is immutable (chattr +i)"
+	case folder.Chattr == "a":
+		return "its folder is append-only (chattr +a)"
 	}
 	return ""
 }
@@ -170,11 +175,11 @@ func (m notRegular) Is(target error) bool {
 // place is where a path leads: a name in an open folder.
 type place struct {
 	dir  Folder
-	name string // one part; "." for the root itself; of reach a path
-	path string // the whole path, free of links; of reach as it was asked for
-	of   *Files // of reach, to find for an error where the path led
+	name string // one part; "." for the root itself; from reach a path
+	path string // the whole path, free of links; from reach as it was asked for
+	of   *Files // from reach: an error asks it where the path led
 
-	looked bool // Lstat has been asked already, and said this
+	looked bool // info and err are Lstat's answer
 	info   host.Info
 	err    error
 }

@@ -29,7 +29,7 @@ type Files struct {
 	touch sync.Mutex
 }
 
-// New does file work on a disk.
+// New returns the files of a disk.
 func New(disk Disk) *Files { return &Files{disk: disk} }
 
 // Resolve is View's.
@@ -86,22 +86,22 @@ func describe(dir Folder, name string) (host.Info, error) {
 
 	file, err := dir.Open(name)
 	if err != nil {
-		return i, unseen(err)
+		return i, unlessUnreadable(err)
 	}
 	defer file.Close()
 	i.Xattrs, err = xattrs(file)
 	return i, err
 }
 
-// unseen takes for no error that a file cannot be opened because it is not for our eyes, or is one
-// of the kernel's that cannot be read; what else is known of it holds. Where the machine is at its
-// limits nothing is known.
-func unseen(err error) error {
-	var no syscall.Errno
-	if !errors.As(err, &no) {
+// unlessUnreadable drops the error of a file that this user may not open, or that the kernel lets no
+// user read: what else is known of the file holds. If the machine is at its limits, nothing is
+// known.
+func unlessUnreadable(err error) error {
+	var code syscall.Errno
+	if !errors.As(err, &code) {
 		return err
 	}
-	switch no {
+	switch code {
 	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
 		return err
 	}
@@ -198,7 +198,8 @@ func readRegular(at place) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	if i, err = file.Stat(); err != nil {
+	i, err = file.Stat()
+	if err != nil {
 		return nil, err
 	}
 	if !i.Mode.IsRegular() { // swapped in between
@@ -208,17 +209,22 @@ func readRegular(at place) ([]byte, error) {
 		return nil, errTooBig
 	}
 
-	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a
-	// few bytes to say. Of what is only read it is all of a file on a disk: to read on for the end
-	// would be one more system call for each.
+	return readAll(file, i.Size, at.of != nil)
+}
+
+// readAll reads a regular file. Its size is a hint: it is 0 for all of /proc and a page for all of
+// /sys, whose files mostly have a few bytes. If nothing is written to the file (onlyRead), the size
+// of a file on a disk is all of it: to read on for the end would be one more system call.
+func readAll(file File, size int64, onlyRead bool) ([]byte, error) {
 	var buf bytes.Buffer
 	most := int64(host.MaxFile + 1)
-	if i.Size != int64(os.Getpagesize()) {
-		buf.Grow(int(i.Size) + bytes.MinRead)
-		if at.of != nil && i.Size > 0 {
-			most = i.Size
+	if size != int64(os.Getpagesize()) {
+		buf.Grow(int(size) + bytes.MinRead)
+		if onlyRead && size > 0 {
+			most = size
 		}
 	}
+
 	n, err := buf.ReadFrom(io.LimitReader(file, most))
 	if err != nil {
 		return nil, err
@@ -235,7 +241,9 @@ var errTooBig = fmt.Errorf("it is bigger than %d MiB", host.MaxFile>>20)
 // Append is Host's. A file that does not end in a newline was torn by a power cut: a newline is put
 // first, so that what is appended does not run into the torn line.
 func (f *Files) Append(name string, data []byte) error {
-	return f.at("append to", name, true, func(dir Folder, name string) error { return appendTo(dir, name, data, File.Sync) })
+	return f.at("append to", name, true, func(dir Folder, name string) error {
+		return appendTo(dir, name, data, File.Sync)
+	})
 }
 
 // Note is Host's.
@@ -273,6 +281,7 @@ func appendTo(dir Folder, name string, data []byte, settle func(File) error) err
 			data = append([]byte{'\n'}, data...)
 		}
 	}
+
 	if _, err := file.Write(data); err != nil {
 		return err
 	}
@@ -293,7 +302,7 @@ func openAppend(dir Folder, name string) (File, error) {
 	return dir.OpenAppend(name)
 }
 
-// Room is View's. It asks the file system of the nearest folder that is there.
+// Room is View's. It asks the file system of the nearest folder that exists.
 func (f *Files) Room(name string) (host.Room, error) {
 	for ; ; name = path.Dir(name) {
 		room, err := f.roomAt(name)
@@ -306,9 +315,9 @@ func (f *Files) Room(name string) (host.Room, error) {
 	}
 }
 
-// roomAt asks by a descriptor, never by a path: fstatfs(2) takes one that is open only as a place
-// since Linux 3.12 (its "vfs: allow O_PATH file descriptors for fstatfs()"; open(2), O_PATH). What
-// root may use is all that is free, the part kept for it included.
+// roomAt asks by a descriptor, never by a path: since Linux 3.12 fstatfs(2) takes one that was opened
+// with O_PATH ("vfs: allow O_PATH file descriptors for fstatfs()"; open(2), O_PATH). Root may use all
+// that is free, with the part that the file system keeps for root.
 func (f *Files) roomAt(name string) (host.Room, error) {
 	at, err := f.walk(name, true)
 	if err != nil {
@@ -328,7 +337,11 @@ func (f *Files) roomAt(name string) (host.Room, error) {
 		return host.Room{}, err
 	}
 
-	room := host.Room{Bytes: s.Bfree * uint64(s.Bsize), Files: s.Ffree, ReadOnly: s.Flags&unix.ST_RDONLY != 0}
+	room := host.Room{
+		Bytes:    s.Bfree * uint64(s.Bsize),
+		Files:    s.Ffree,
+		ReadOnly: s.Flags&unix.ST_RDONLY != 0,
+	}
 	if s.Files == 0 { // btrfs
 		room.Files = math.MaxUint64
 	}
@@ -342,7 +355,8 @@ func (f *Files) OpenDevices(pid int) ([]host.Device, error) {
 	found, err := f.openDevices(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return nil, nil // the process has ended
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, host.Failed("list", name, err)
 	}
 	return found, nil
@@ -377,7 +391,9 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 		d.Name, _ = dir.Readlink(fd)
 		found = append(found, d)
 	}
-	slices.SortFunc(found, func(a, b host.Device) int { return 2*cmp.Compare(a.Major, b.Major) + cmp.Compare(a.Minor, b.Minor) })
+	slices.SortFunc(found, func(a, b host.Device) int {
+		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	})
 
 	return found, nil
 }

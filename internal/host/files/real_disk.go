@@ -25,7 +25,7 @@ type RealDisk int
 
 // Root needs no permission that the first opening did not: openat(2) of "." would.
 func (d RealDisk) Root() (Folder, error) {
-	fd, err := retryEINTR2(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
+	fd, err := retryEINTRValue(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,15 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
-	i := info(&unix.Stat_t{Ino: x.Ino, Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
+	i := info(&unix.Stat_t{
+		Ino:  x.Ino,
+		Mode: uint32(x.Mode),
+		Uid:  x.Uid,
+		Gid:  x.Gid,
+		Size: int64(x.Size),
+		Ctim: changed,
+		Mtim: written,
+	})
 	if i.Mode&fs.ModeCharDevice != 0 {
 		i.Device = host.Device{Major: x.Rdev_major, Minor: x.Rdev_minor}
 	}
@@ -104,7 +112,7 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 func (d realFolder) Readlink(name string) (string, error) {
 	for size := 256; ; size *= 2 {
 		buf := make([]byte, size)
-		n, err := retryEINTR2(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
+		n, err := retryEINTRValue(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
 		if err != nil {
 			return "", err
 		}
@@ -123,7 +131,7 @@ func (d realFolder) Names() ([]string, error) {
 	var names []string
 	buf := make([]byte, 4<<10)
 	for {
-		n, err := retryEINTR2(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		n, err := retryEINTRValue(func() (int, error) { return unix.ReadDirent(fd, buf) })
 		if err != nil {
 			return nil, err
 		}
@@ -189,8 +197,9 @@ func (d realFolder) Sync() error {
 
 func (d realFolder) Close() error { return unix.Close(int(d)) }
 
+// OpenAt is openat(2) with O_CLOEXEC.
 func OpenAt(at int, name string, flags int, mode uint32) (int, error) {
-	return retryEINTR2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
+	return retryEINTRValue(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
 }
 
 // RetryEINTR repeats a system call that a signal interrupted: file systems over a network or in
@@ -204,8 +213,11 @@ func RetryEINTR(call func() error) error {
 	}
 }
 
-func retryEINTR2(call func() (int, error)) (n int, err error) {
-	err = RetryEINTR(func() error { n, err = call(); return err })
+func retryEINTRValue(call func() (int, error)) (n int, err error) {
+	err = RetryEINTR(func() error {
+		n, err = call()
+		return err
+	})
 	return n, err
 }
 
@@ -221,40 +233,54 @@ func info(st *unix.Stat_t) host.Info {
 	}
 }
 
-// kinds are the types of files, and the bits beside the permissions, as the kernel and Go write
-// them.
-var kinds, bits = map[uint32]fs.FileMode{
-	unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
-	unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
-}, map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+// fileTypes are the types of files, as the kernel and Go write them.
+var fileTypes = map[uint32]fs.FileMode{
+	unix.S_IFDIR:  fs.ModeDir,
+	unix.S_IFLNK:  fs.ModeSymlink,
+	unix.S_IFIFO:  fs.ModeNamedPipe,
+	unix.S_IFSOCK: fs.ModeSocket,
+	unix.S_IFCHR:  fs.ModeDevice | fs.ModeCharDevice,
+	unix.S_IFBLK:  fs.ModeDevice,
+}
+
+// specialBits are the bits of a mode that are no permissions, as the kernel and Go write them.
+var specialBits = [...]struct {
+	unix uint32
+	mode fs.FileMode
+}{
+	{unix.S_ISUID, fs.ModeSetuid},
+	{unix.S_ISGID, fs.ModeSetgid},
+	{unix.S_ISVTX, fs.ModeSticky},
+}
 
 func fileMode(m uint32) fs.FileMode {
-	mode := fs.FileMode(m&0o777) | kinds[m&unix.S_IFMT]
-	for theirs, ours := range bits {
-		if m&theirs != 0 {
-			mode |= ours
+	mode := fs.FileMode(m&0o777) | fileTypes[m&unix.S_IFMT]
+	for _, bit := range specialBits {
+		if m&bit.unix != 0 {
+			mode |= bit.mode
 		}
 	}
 	return mode
 }
 
+// UnixMode returns a mode's permissions with setuid, setgid and sticky as the kernel writes them.
 func UnixMode(mode fs.FileMode) uint32 {
 	m := uint32(mode.Perm())
-	for theirs, ours := range bits {
-		if mode&ours != 0 {
-			m |= theirs
+	for _, bit := range specialBits {
+		if mode&bit.mode != 0 {
+			m |= bit.unix
 		}
 	}
 	return m
 }
 
-// caller is the user and the group that this process acts as. They do not change, and each costs a
-// system call for every file.
+// caller returns the user and the group that this process acts as. They do not change, and to ask
+// for each file would cost two system calls.
 var caller = sync.OnceValue(func() [2]int { return [2]int{unix.Geteuid(), unix.Getegid()} })
 
-// shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's,
-// as in a user namespace (user_namespaces(7)): so the user who owns an image's folder can prepare
-// the image and undo it.
+// shownOwner returns an owner as the machine knows it. If gpuadm does not run as root, the caller's
+// files count as root's, as in a user namespace (user_namespaces(7)): so the user who owns an image's
+// folder can prepare the image and undo it.
 func shownOwner(id, caller int) int {
 	if id == caller {
 		return 0

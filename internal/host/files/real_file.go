@@ -26,12 +26,12 @@ func (f realFile) Stat() (host.Info, error) {
 }
 
 func (f realFile) Read(p []byte) (int, error) {
-	n, err := retryEINTR2(func() (int, error) { return unix.Read(int(f), p) })
+	n, err := retryEINTRValue(func() (int, error) { return unix.Read(int(f), p) })
 	return read(n, len(p), err)
 }
 
 func (f realFile) ReadAt(p []byte, off int64) (int, error) {
-	n, err := retryEINTR2(func() (int, error) { return unix.Pread(int(f), p, off) })
+	n, err := retryEINTRValue(func() (int, error) { return unix.Pread(int(f), p, off) })
 	return read(n, len(p), err)
 }
 
@@ -48,7 +48,7 @@ func read(n, want int, err error) (int, error) {
 func (f realFile) Write(p []byte) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := retryEINTR2(func() (int, error) { return unix.Write(int(f), p[done:]) })
+		n, err := retryEINTRValue(func() (int, error) { return unix.Write(int(f), p[done:]) })
 		if err != nil {
 			return done, err
 		}
@@ -58,7 +58,8 @@ func (f realFile) Write(p []byte) (int, error) {
 }
 
 func (f realFile) Chown(uid, gid int) error {
-	uid, gid = storedOwner(uid, caller()[0]), storedOwner(gid, caller()[1])
+	uid = storedOwner(uid, caller()[0])
+	gid = storedOwner(gid, caller()[1])
 	return RetryEINTR(func() error { return unix.Fchown(int(f), uid, gid) })
 }
 
@@ -81,7 +82,7 @@ func (f realFile) Xattrs() (map[string]string, error) {
 		switch err {
 		case nil:
 			all[name] = v
-		case unix.ENODATA, unix.EPERM, unix.EACCES, unix.ENOTSUP: // gone meanwhile, or not for our eyes: xattr(7)
+		case unix.ENODATA, unix.EPERM, unix.EACCES, unix.ENOTSUP: // removed meanwhile, or unreadable: xattr(7)
 		default:
 			return nil, err
 		}
@@ -96,12 +97,12 @@ func (f realFile) Xattrs() (map[string]string, error) {
 // value asks for the size, then reads; it repeats both if the value has grown in between (ERANGE).
 func value(get func(buf []byte) (int, error)) (string, error) {
 	for {
-		n, err := retryEINTR2(func() (int, error) { return get(nil) })
+		n, err := retryEINTRValue(func() (int, error) { return get(nil) })
 		if err != nil || n == 0 {
 			return "", err
 		}
 		buf := make([]byte, n)
-		n, err = retryEINTR2(func() (int, error) { return get(buf) })
+		n, err = retryEINTRValue(func() (int, error) { return get(buf) })
 		if err == unix.ERANGE {
 			continue
 		}
@@ -130,14 +131,15 @@ func xattrs(file File) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(all, func(name, _ string) bool { return name == "security.ima" || name == "security.evm" })
+	delete(all, "security.ima")
+	delete(all, "security.evm")
 	if len(all) == 0 {
 		return nil, nil
 	}
 	return all, nil
 }
 
-// setXattrs makes a file's extended attributes be the wanted ones: ACLs, capabilities and SELinux
+// setXattrs gives a file the wanted extended attributes and no others: ACLs, capabilities and SELinux
 // labels among them. Attributes that already have the wanted value are not set again: SELinux
 // labels from a mount option can be read but not set.
 func setXattrs(file File, want map[string]string) error {
@@ -155,7 +157,7 @@ func setXattrs(file File, want map[string]string) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
-		if _, ok := want[name]; ok || label(name) {
+		if _, ok := want[name]; ok || isLabel(name) {
 			continue
 		}
 		if err := file.RemoveXattr(name); err != nil {
@@ -166,14 +168,14 @@ func setXattrs(file File, want map[string]string) error {
 	return nil
 }
 
-// label says whether an attribute is a label that every file bears and that cannot be removed:
+// isLabel reports whether an attribute is a label that every file has and that cannot be removed:
 // SELinux answers EACCES (security/selinux/hooks.c, "No one is allowed to remove a SELinux security
 // label").
-func label(name string) bool {
+func isLabel(name string) bool {
 	return strings.HasPrefix(name, "security.") && name != "security.capability"
 }
 
-// attrError says which attribute could not be set.
+// attrError reports which attribute could not be set.
 type attrError struct {
 	what  string
 	cause error

@@ -33,23 +33,29 @@ func (s strayed) Unwrap() error { return s.error }
 // look is not noticed. Where the file system knows no exchange, or a seccomp filter forbids it, the
 // first look has to do.
 func (f *Files) Replace(name string, with *host.Entry, expected func(found *host.Entry) bool) error {
-	verb, r := "write", replacement{with: with, expected: expected, during: "writing"}
+	verb := "write"
+	during := "writing"
 	switch {
 	case with == nil:
-		verb, r.during = "remove", "removing"
+		verb = "remove"
+		during = "removing"
 	case with.Link != "":
 		verb = "make link"
 	}
 
 	return f.at(verb, name, false, func(dir Folder, name string) error {
-		r.dir, r.name = dir, name
-		switch {
-		case with == nil:
-			return settle(dir, func(string) error { return nil }, r.takeAway)
-		case with.Link != "":
-			return settle(dir, func(temp string) error { return dir.Symlink(with.Link, temp) }, r.exchange)
+		r := replacement{
+			dir:      dir,
+			name:     name,
+			with:     with,
+			expected: expected,
+			during:   during,
 		}
-		return settle(dir, func(temp string) error { return lay(dir, temp, bytes.NewReader(with.Data), with.Attr) }, r.exchange)
+		if with == nil {
+			nothing := func(string) error { return nil }
+			return settle(dir, nothing, r.takeAway)
+		}
+		return settle(dir, r.build, r.exchange)
 	})
 }
 
@@ -62,7 +68,15 @@ type replacement struct {
 	during   string
 }
 
-// exchange gives what is whole under temp its name.
+// build makes the new file or link.
+func (r replacement) build(temp string) error {
+	if r.with.Link != "" {
+		return r.dir.Symlink(r.with.Link, temp)
+	}
+	return writeNew(r.dir, temp, bytes.NewReader(r.with.Data), r.with.Attr)
+}
+
+// exchange gives what build has made its name.
 func (r replacement) exchange(temp string) error {
 	found, err := r.look(r.name)
 	if err != nil {
@@ -85,7 +99,8 @@ func (r replacement) exchange(temp string) error {
 		if err != nil || r.isWritten(temp) {
 			return err
 		}
-		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE) // another process has changed what gpuadm put there: its change stays
+		// Another process has changed what gpuadm put there: its change stays.
+		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE)
 	})
 }
 
@@ -115,10 +130,12 @@ func (r replacement) drop(temp string, back func() error) error {
 	}
 
 	// Another process may have removed or made a file of that name since: its change stays.
-	if no := back(); no != nil && !errors.Is(no, fs.ErrNotExist) && !errors.Is(no, fs.ErrExist) {
-		return strayed{err, temp, no}
+	errBack := back()
+	overtaken := errors.Is(errBack, fs.ErrNotExist) || errors.Is(errBack, fs.ErrExist)
+	if errBack != nil && !overtaken {
+		return strayed{err, temp, errBack}
 	}
-	_ = r.dir.Sync() // else a power cut could leave the change under the temporary name
+	_ = r.dir.Sync() // without it a power cut could leave the change under the temporary name
 	return err
 }
 
@@ -137,17 +154,22 @@ func (r replacement) isWritten(name string) bool {
 	if err != nil || found == nil {
 		return true
 	}
-	a, b := found.Attr, r.with.Attr
-	return found.Link == r.with.Link && bytes.Equal(found.Data, r.with.Data) &&
-		(found.Link != "" || a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID)
+	if found.Link != r.with.Link || !bytes.Equal(found.Data, r.with.Data) {
+		return false
+	}
+
+	is := found.Attr
+	written := r.with.Attr
+	sameAttr := is.Mode == written.Mode && is.UID == written.UID && is.GID == written.GID
+	return found.Link != "" || sameAttr
 }
 
 // changed words what the kernel says where another process was quicker: between two steps of a
 // look, or before the rename.
 func (r replacement) changed(err error) error {
-	var no syscall.Errno
-	errors.As(err, &no)
-	switch no {
+	var code syscall.Errno
+	errors.As(err, &code)
+	switch code {
 	case syscall.ENOENT, syscall.EEXIST, syscall.EISDIR, syscall.ELOOP, syscall.EINVAL:
 		return host.Changed{During: r.during}
 	}
@@ -182,26 +204,33 @@ func renameNew(dir Folder, from, to string) error {
 	if !notOffered(err) {
 		return err
 	}
-	if _, err := dir.Lstat(to); err == nil {
+	_, err = dir.Lstat(to)
+	if err == nil {
 		return syscall.EEXIST
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return dir.Rename(from, to, 0)
 }
 
-// notOffered says whether an error may be of renameat2(2)'s flags, which not all kernels and file
-// systems know; EPERM is what seccomp filters say. If it is of something else the plain rename says
-// so once more.
+// notOffered reports whether the flags of renameat2(2) may be the cause of an error: not all kernels
+// and file systems know them, and seccomp filters answer EPERM. If the cause is another one, the
+// plain rename gives the same error again.
 func notOffered(err error) bool {
-	var no syscall.Errno
-	errors.As(err, &no)
-	return no == syscall.EINVAL || no == syscall.ENOSYS || no == syscall.EOPNOTSUPP || no == syscall.EPERM
+	var code syscall.Errno
+	errors.As(err, &code)
+	switch code {
+	case syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.EPERM:
+		return true
+	}
+	return false
 }
 
 // Rename is Host's.
 func (f *Files) Rename(from, to string) error {
-	if path.Clean(from) != from || path.Clean(to) != to || path.Dir(from) != path.Dir(to) {
+	clean := path.Clean(from) == from && path.Clean(to) == to
+	if !clean || path.Dir(from) != path.Dir(to) {
 		return host.Failed("rename", from, fmt.Errorf("%s is not in the same folder", to))
 	}
 	return f.at("rename", from, false, func(dir Folder, name string) error {

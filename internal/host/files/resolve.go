@@ -34,6 +34,13 @@ func (w *way) up() {
 	}
 }
 
+// toRoot leaves all folders but the root.
+func (w *way) toRoot() {
+	for len(*w) > 1 {
+		w.up()
+	}
+}
+
 func (w way) path() string {
 	p := "/"
 	for _, s := range w[1:] {
@@ -48,6 +55,16 @@ func (w way) end(name string) place {
 		s.dir.Close()
 	}
 	return place{dir: w[len(w)-1].dir, name: name, path: path.Join(w.path(), name)}
+}
+
+// endHere ends a path that leads to the innermost folder: "/", "x/..", a link to one of these.
+func (w way) endHere() place {
+	last := w[len(w)-1].name
+	if len(w) == 1 {
+		return w.end(".")
+	}
+	w.up()
+	return w.end(last)
 }
 
 // walk finds where a path leads as the machine's own kernel would: absolute links start at the root
@@ -72,24 +89,24 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		return place{}, err
 	}
 
-	hops := 0
-	for rest := Parts(name); ; {
-		here := w[len(w)-1].dir
-		if len(rest) == 0 { // the path ended in the current folder: "/", "x/..", a link to one of these
-			if len(w) == 1 {
-				return w.end("."), nil
-			}
-			last := w[len(w)-1].name
-			w.up()
-			return w.end(last), nil
+	rest := Parts(name)
+	for hops := 0; hops <= MaxHops; {
+		if len(rest) == 0 {
+			return w.endHere(), nil
 		}
 		part := rest[0]
 		rest = rest[1:]
+		last := len(rest) == 0
 		if part == ".." {
 			w.up()
 			continue
 		}
-		if len(rest) > 0 {
+		if last && !follow {
+			return w.end(part), nil
+		}
+
+		here := w[len(w)-1].dir
+		if !last {
 			next, err := here.Folder(part)
 			if err == nil {
 				w = append(w, step{next, part})
@@ -98,33 +115,31 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 			if !errors.Is(err, syscall.ENOTDIR) {
 				return fail(err)
 			}
-		} else if !follow {
-			return w.end(part), nil
 		}
+
 		target, err := here.Readlink(part)
+		noLink := errors.Is(err, syscall.EINVAL)
 		switch {
-		case errors.Is(err, syscall.EINVAL) && len(rest) > 0: // no link and no folder
+		case noLink && !last: // and no folder
 			return fail(syscall.ENOTDIR)
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(rest) == 0:
+		case noLink, errors.Is(err, syscall.ENOENT) && last:
 			return w.end(part), nil
 		case err != nil:
 			return fail(err)
 		}
-		if hops++; hops > MaxHops {
-			return fail(syscall.ELOOP)
-		}
+
+		hops++
 		if strings.HasPrefix(target, "/") {
-			for len(w) > 1 {
-				w.up()
-			}
+			w.toRoot()
 		}
 		rest = append(Parts(target), rest...)
 	}
+	return fail(syscall.ELOOP)
 }
 
-// reach is walk for what is only read, in one call where the kernel can do it all. Its path may
-// have links in it. What lies in /proc is walked to: some links there lead to files that their text
-// does not name.
+// reach is walk for a file that is only read: the kernel follows the path in one call where it can.
+// The place's path may have links in it. reach walks to what is in /proc: some links there lead to
+// files that their text does not name.
 func (f *Files) reach(name string, follow bool) (place, error) {
 	disk, ok := f.whole(name)
 	if !ok {
@@ -132,26 +147,33 @@ func (f *Files) reach(name string, follow bool) (place, error) {
 	}
 
 	to := place{dir: disk.Whole(), name: "." + name, path: name, of: f}
-	if follow {
-		to.looked = true
-		to.info, to.err = to.dir.Lstat(to.name)
-		if to.err == nil && to.info.Mode&fs.ModeSymlink != 0 || errors.Is(to.err, syscall.ELOOP) {
-			return f.walk(name, follow) // to open it would fail
-		}
+	if !follow {
+		return to, nil
+	}
+
+	to.looked = true
+	to.info, to.err = to.dir.Lstat(to.name)
+	isLink := to.err == nil && to.info.Mode&fs.ModeSymlink != 0
+	if isLink || errors.Is(to.err, syscall.ELOOP) { // to open it would fail
+		return f.walk(name, follow)
 	}
 	return to, nil
 }
 
-// whole is the disk where the kernel can follow a path as walk does.
+// whole returns the disk, if the kernel can follow a path there as walk does.
 func (f *Files) whole(name string) (wholeDisk, bool) {
 	disk, ok := f.disk.(wholeDisk)
-	return disk, ok && name != "/" && clean(name) && !strings.HasPrefix(name+"/", "/proc/")
+	if !ok || name == "/" || !isClean(name) {
+		return nil, false
+	}
+	return disk, !strings.HasPrefix(name+"/", "/proc/")
 }
 
-// clean says that a path is absolute and the shortest of its name, as wholeDisk takes it.
-func clean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
+// isClean reports whether a path is absolute and has no part that path.Clean drops, as wholeDisk
+// takes it.
+func isClean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
 
-// Parts splits a path; ".." stays, since what it means depends on links.
+// Parts splits a path; ".." stays, since its meaning depends on links.
 func Parts(name string) []string {
 	var all []string
 	for part := range strings.SplitSeq(name, "/") {
@@ -168,22 +190,10 @@ func Parts(name string) []string {
 // only those who can write to its folder can replace it.
 func (f *Files) Trusted(names ...string) error {
 	var u host.Untrusted
-	judged := map[string]host.Info{}
+	seen := map[string]host.Info{}
 	for _, name := range names {
-		for _, at := range f.trail(name, judged) {
-			i := judged[at]
-			if !i.Mode.IsRegular() && !i.Mode.IsDir() {
-				continue // ReadFile refuses it, and to systemd it is a mask: /dev/null is to stay as it is
-			}
-			if i.UID != 0 {
-				note(&u.Owners, host.Fault{Why: fmt.Sprintf("user %d owns", i.UID), Name: at})
-			}
-			switch {
-			case i.Mode&0o002 != 0:
-				note(&u.Modes, host.Fault{Why: "all users can write to", Name: at})
-			case i.Mode&0o020 != 0:
-				note(&u.Modes, host.Fault{Why: "its group can write to", Name: at})
-			}
+		for _, at := range f.trail(name, seen) {
+			judge(&u, at, seen[at])
 		}
 		if u.Name == "" && len(u.Owners)+len(u.Modes) > 0 {
 			u.Name = name
@@ -196,34 +206,58 @@ func (f *Files) Trusted(names ...string) error {
 	return &u
 }
 
-// note adds a fault once: several names lead through the same folders.
-func note(all *[]host.Fault, f host.Fault) {
+// judge adds what makes a file or a folder untrusted. Other kinds are not judged: ReadFile refuses
+// them, and to systemd they mask a unit, so /dev/null must stay as it is.
+func judge(u *host.Untrusted, name string, i host.Info) {
+	if !i.Mode.IsRegular() && !i.Mode.IsDir() {
+		return
+	}
+	if i.UID != 0 {
+		addOnce(&u.Owners, host.Fault{Why: fmt.Sprintf("user %d owns", i.UID), Name: name})
+	}
+	switch {
+	case i.Mode&0o002 != 0:
+		addOnce(&u.Modes, host.Fault{Why: "all users can write to", Name: name})
+	case i.Mode&0o020 != 0:
+		addOnce(&u.Modes, host.Fault{Why: "its group can write to", Name: name})
+	}
+}
+
+// addOnce adds a fault once: several names lead through the same folders.
+func addOnce(all *[]host.Fault, f host.Fault) {
 	if !slices.Contains(*all, f) {
 		*all = append(*all, f)
 	}
 }
 
-// trail returns all folders that a name leads through, over links, and the file at its end, and
-// notes in judged what they are. It ends where nothing is, or where the caller may not look: who
-// reads the file hears of that.
-func (f *Files) trail(name string, judged map[string]host.Info) (trail []string) {
-	at, hops := "/", 0
-	for rest := append([]string{"."}, Parts(name)...); len(rest) > 0; {
+// trail returns all folders that a name leads through, over links, and the file at its end. It keeps
+// in seen what they are. It ends where nothing exists, or where the caller may not look: to read the
+// file fails with that error.
+func (f *Files) trail(name string, seen map[string]host.Info) (trail []string) {
+	at := "/"
+	hops := 0
+	rest := append([]string{"."}, Parts(name)...)
+	for len(rest) > 0 {
 		next := path.Join(at, rest[0])
 		rest = rest[1:]
-		i, ok := judged[next]
+		i, ok := seen[next]
 		if !ok {
 			var err error
-			if i, err = f.Plain(next); err != nil {
+			i, err = f.Plain(next)
+			if err != nil {
 				return trail
 			}
 		}
 		if i.Mode&fs.ModeSymlink == 0 {
-			judged[next], trail, at = i, append(trail, next), next
+			seen[next] = i
+			trail = append(trail, next)
+			at = next
 			continue
 		}
+
 		target, err := f.Readlink(next)
-		if hops++; err != nil || hops > MaxHops {
+		hops++
+		if err != nil || hops > MaxHops {
 			return trail
 		}
 		if strings.HasPrefix(target, "/") {

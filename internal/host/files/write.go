@@ -17,13 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Temporary names lie beside what they become, since rename(2) works only within a file system.
+// A temporary file is in the folder of the file that it becomes: rename(2) works only within a file
+// system.
 const (
 	tempPrefix = ".gpuadm-"
 	tempSuffix = ".tmp"
 )
 
-// tempName is a unique name; another user who may write in the folder cannot guess it.
+// tempName returns a unique name. Another user who may write in the folder cannot guess it.
 func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix }
 
 // at runs one touch at the place name leads to, and words its error.
@@ -55,7 +56,8 @@ func (f *Files) WriteFrom(name string, from io.Reader, attr host.Attr) error {
 		if err != nil {
 			return err
 		}
-		return settle(dir, func(temp string) error { return lay(dir, temp, from, attr) }, over(dir, name))
+		build := func(temp string) error { return writeNew(dir, temp, from, attr) }
+		return settle(dir, build, over(dir, name))
 	})
 }
 
@@ -70,30 +72,38 @@ func (f *Files) WriteFiles(folder string, files map[string][]byte, attr host.Att
 		if _, err := sweep(dir); err != nil {
 			return err
 		}
-		temps := map[string]string{}
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			temps[name] = tempName()
-			if err = lay(dir, temps[name], bytes.NewReader(files[name]), attr); err != nil {
-				break
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(temps)) {
-			if err == nil {
-				err = dir.Rename(temps[name], name, 0)
-			}
-			if err != nil {
-				drop(dir, temps[name])
-			}
-		}
-		if err != nil {
+		if err := replaceAll(dir, files, attr); err != nil {
 			return err
 		}
 		return dir.Sync()
 	})
 }
 
-// lay writes a whole file under a temporary name.
-func lay(dir Folder, temp string, from io.Reader, attr host.Attr) error {
+// replaceAll writes all files under temporary names, then renames them. After an error it renames no
+// more, and removes those that are left.
+func replaceAll(dir Folder, files map[string][]byte, attr host.Attr) (err error) {
+	temps := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		temps[name] = tempName()
+		err = writeNew(dir, temps[name], bytes.NewReader(files[name]), attr)
+		if err != nil {
+			break
+		}
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(temps)) {
+		if err == nil {
+			err = dir.Rename(temps[name], name, 0)
+		}
+		if err != nil {
+			_ = drop(dir, temps[name]) // else the next sweep does
+		}
+	}
+	return err
+}
+
+// writeNew writes a whole file under a temporary name.
+func writeNew(dir Folder, temp string, from io.Reader, attr host.Attr) error {
 	file, err := dir.Create(temp)
 	if err != nil {
 		return err
@@ -111,7 +121,8 @@ func lay(dir Folder, temp string, from io.Reader, attr host.Attr) error {
 	return file.Sync()
 }
 
-// inherit completes what a new version of a file must carry, and refuses what is no regular file.
+// inherit adds the old file's extended attributes, unless the caller wants others. It refuses
+// anything but a regular file.
 func inherit(dir Folder, name string, attr host.Attr) (host.Attr, error) {
 	old, err := dir.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,13 +137,14 @@ func inherit(dir Folder, name string, attr host.Attr) (host.Attr, error) {
 	if attr.Xattrs != nil {
 		return attr, nil
 	}
-	if old, err = describe(dir, name); err != nil {
+	old, err = describe(dir, name)
+	if err != nil {
 		return attr, err
 	}
-	if attr.Xattrs = old.Xattrs; attr.Xattrs == nil {
-		attr.Xattrs = map[string]string{} // also none is what the old one has: a folder's default ACL must not add any
+	attr.Xattrs = old.Xattrs
+	if attr.Xattrs == nil {
+		attr.Xattrs = map[string]string{} // the old file has none: a folder's default ACL must not add any
 	}
-
 	return attr, nil
 }
 
@@ -142,7 +154,8 @@ func (f *Files) Symlink(name, target string) error {
 		if i, err := dir.Lstat(name); err == nil && i.Mode.IsDir() {
 			return syscall.EISDIR
 		}
-		return settle(dir, func(temp string) error { return dir.Symlink(target, temp) }, over(dir, name))
+		build := func(temp string) error { return dir.Symlink(target, temp) }
+		return settle(dir, build, over(dir, name))
 	})
 }
 
@@ -152,26 +165,31 @@ func (f *Files) Mkdir(name string, attr host.Attr) error {
 		if _, err := dir.Lstat(name); err == nil {
 			return syscall.EEXIST
 		}
-		return settle(dir, func(temp string) error {
-			if err := dir.Mkdir(temp); err != nil {
-				return err
-			}
-			made, err := dir.Open(temp)
-			if err != nil {
-				return err
-			}
-			defer made.Close()
-			// The sync of the name also saves the attributes that a folder has at birth; only
-			// others need a sync of their own.
-			if changed, err := setAttr(made, attr); err != nil || !changed {
-				return err
-			}
-			return made.Sync()
-		}, func(temp string) error { return renameNew(dir, temp, name) })
+		build := func(temp string) error { return makeFolder(dir, temp, attr) }
+		put := func(temp string) error { return renameNew(dir, temp, name) }
+		return settle(dir, build, put)
 	})
 }
 
-// settle builds something under a temporary name, and when it is whole has it put in its place in
+func makeFolder(dir Folder, temp string, attr host.Attr) error {
+	if err := dir.Mkdir(temp); err != nil {
+		return err
+	}
+	made, err := dir.Open(temp)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	// The sync of the name also saves the attributes that a folder has at birth; only others need a
+	// sync of their own.
+	changed, err := setAttr(made, attr)
+	if err != nil || !changed {
+		return err
+	}
+	return made.Sync()
+}
+
+// settle builds something under a temporary name; when that is whole, put puts it in its place in
 // one step.
 func settle(dir Folder, build, put func(temp string) error) error {
 	if _, err := sweep(dir); err != nil {
@@ -185,20 +203,20 @@ func settle(dir Folder, build, put func(temp string) error) error {
 	}
 	if errors.As(err, new(strayed)) {
 		return err
-	} else if err != nil {
-		drop(dir, temp)
+	}
+	if err != nil {
+		_ = drop(dir, temp) // else the next sweep does
 		return err
 	}
-
 	return dir.Sync() // the rename itself is durable only now: fsync(2)
 }
 
-// over puts something in the place of whatever lies at name.
+// over returns a put for settle that replaces whatever is at name.
 func over(dir Folder, name string) func(temp string) error {
 	return func(temp string) error { return dir.Rename(temp, name, 0) }
 }
 
-// drop removes a temporary file, link or folder; if it cannot be, the next sweep will.
+// drop removes a temporary file, link or folder.
 func drop(dir Folder, temp string) error {
 	err := dir.Unlink(temp)
 	if errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EPERM) { // Linux and POSIX, for a folder
@@ -207,8 +225,8 @@ func drop(dir Folder, temp string) error {
 	return err
 }
 
-// sweep removes what a killed gpuadm or a power cut left half made in a folder. left is why some of
-// it stays.
+// sweep removes what a killed gpuadm or a power cut left unfinished in a folder. left says why a part
+// stays.
 func sweep(dir Folder) (left, err error) {
 	names, err := dir.Names()
 	if err != nil {
@@ -216,10 +234,11 @@ func sweep(dir Folder) (left, err error) {
 	}
 
 	for _, name := range names {
-		if strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix) {
-			if err := drop(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				left = err
-			}
+		if !strings.HasPrefix(name, tempPrefix) || !strings.HasSuffix(name, tempSuffix) {
+			continue
+		}
+		if err := drop(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			left = err
 		}
 	}
 	return left, nil
@@ -273,7 +292,10 @@ func (f *Files) SetAttr(name string, attr host.Attr) error {
 			return err
 		}
 		defer file.Close()
-		if narrow := i.Attr().Mode & attr.Mode; (i.UID != attr.UID || i.GID != attr.GID) && narrow != i.Attr().Mode {
+		// Until owner and mode are set, only the rights count that both modes give.
+		changesOwner := i.UID != attr.UID || i.GID != attr.GID
+		narrow := i.Attr().Mode & attr.Mode
+		if changesOwner && narrow != i.Attr().Mode {
 			if err := file.Chmod(narrow); err != nil {
 				return attrError{fmt.Sprintf("mode %v", narrow), err}
 			}
@@ -306,7 +328,8 @@ func setAttr(file File, attr host.Attr) (changed bool, err error) {
 		}
 	}
 	if changed {
-		if i, err = file.Stat(); err != nil {
+		i, err = file.Stat()
+		if err != nil {
 			return changed, err
 		}
 	}
