@@ -18,7 +18,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/files"
-	"github.com/gpuadm/gpuadm/internal/host/web"
 )
 
 // image is a machine that does not run, and that is baked: its files as a folder has them, and its
@@ -38,19 +37,20 @@ type ModuleKey struct {
 	Certificate []byte // DER
 }
 
-// Image opens an image to bake it. root "/" is a build machine that becomes an image. sign may be
-// nil. The caller closes it at the end.
+// Image opens an image to bake it. If root is "/", this machine is a build machine that becomes an
+// image. sign may be nil. The caller closes the image at the end.
 //
 // Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no
-// process is left behind (rooms). What lies in the image changes in two places only, and for the
-// time of the bake only: see placeholder.
+// process is left (rooms). For the time of the bake, empty files may be added to the image: see
+// placeholder.
 func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, nil, host.Failed("open", root, err)
 	}
 
-	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // what the caller has left open; Linux 5.11
+	// Programs must not inherit what the caller has left open; Linux 5.11.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	named, err := files.OpenRoot(abs)
 	if err != nil {
 		return nil, nil, host.Failed("open root folder", root, err)
@@ -65,11 +65,12 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
 	}
 
-	files := files.New(disk)
-	f := &folder{Files: files, Client: web.NewClient(files), root: abs, dir: named}
+	f := newFolder(abs, named, disk)
 	i := &image{folder: f, rooms: r, runner: commands.New(), sign: sign}
 	i.runner.Root = "/" // of the thread
-	i.runner.Start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }
+	i.runner.Start = func(cmd *exec.Cmd) error {
+		return r.in(cmd.Start)
+	}
 	i.runner.Mode = func(name string) (fs.FileMode, error) {
 		info, err := f.Stat(name)
 		return info.Mode, err
@@ -84,8 +85,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 
 func (i *image) Runs() bool { return true }
 
-// ReadFile is View's. Compilers run on the machine that bakes: what it has of cores and memory
-// bounds them.
+// ReadFile is View's. Compilers run on the machine that bakes: its cores and memory limit them.
 func (i *image) ReadFile(name string) ([]byte, error) {
 	if name == "/proc/cpuinfo" || name == "/proc/meminfo" {
 		return os.ReadFile(name)
@@ -103,13 +103,17 @@ func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...s
 	var dir string
 	var drop func()
 	err = i.rooms.in(func() (err error) {
-		dir, drop, err = commands.WriteScratch(i.rooms.path()+"/run", i.rooms.path(), files)
+		root := i.rooms.path()
+		dir, drop, err = commands.WriteScratch(root+"/run", root, files)
 		return err
 	})
 	if err != nil {
 		return nil, host.Failed("make a scratch folder for", argv[0], err)
 	}
-	defer i.rooms.in(func() error { drop(); return nil })
+	defer i.rooms.in(func() error {
+		drop()
+		return nil
+	})
 	return i.runner.Ask(ctx, commands.InScratch(argv, dir))
 }
 
@@ -126,8 +130,8 @@ func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.runner.Do(ctx, argv, i.lock.file())
 }
 
-// bringSelf copies this program into the programs' /run, once: apt starts it there. The file itself
-// they could change, by a descriptor (CVE-2019-5736 of runc).
+// bringSelf copies this program into the programs' /run, once: apt starts it there. Through a
+// descriptor programs could change the file itself (CVE-2019-5736 of runc).
 func (i *image) bringSelf() error {
 	if i.runner.Self != "" {
 		return nil
@@ -141,14 +145,16 @@ func (i *image) bringSelf() error {
 }
 
 // A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the
-// image's programs. Where the image has no file of that name it gets an empty one for the time of
-// the bake, without the right to be executed: a run that is killed leaves one that does nothing,
-// and the next bake removes it.
+// image's programs. If the image has no file of that name, it gets an empty one for the time of the
+// bake, without the right to be executed: a killed run leaves a file that does nothing, and the next
+// bake removes it.
 type placeholder struct {
-	name   string
-	data   func() ([]byte, error) // fs.ErrNotExist: programs need none
-	mode   uint32
-	folder string // made where it is missing: a package that comes in the bake reads the file from it at once
+	name string
+	data func() ([]byte, error) // fs.ErrNotExist: programs need none
+	mode uint32
+	// folder is made if it does not exist: a package that the bake installs reads the file from it at
+	// once.
+	folder string
 }
 
 // placeholderMode tells an empty placeholder from an empty file of the image.
@@ -167,26 +173,50 @@ func (i *image) placeholders() []placeholder {
 		// where it exits with 101.
 		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt,
 		// script/deb-systemd-invoke of init-system-helpers.
-		{"/usr/sbin/policy-rc.d", func() ([]byte, error) { return []byte("#!/bin/sh\nexit 101\n"), nil }, 0o755, ""},
+		{
+			name: "/usr/sbin/policy-rc.d",
+			data: text("#!/bin/sh\nexit 101\n"),
+			mode: 0o755,
+		},
 		// The resolvers of the machine that bakes. A missing file and an empty one mean the same:
 		// resolv.conf(5).
-		{"/etc/resolv.conf", func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }, 0o644, ""},
-		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes one
-		// where they name none.
+		{
+			name: "/etc/resolv.conf",
+			data: func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") },
+			mode: 0o644,
+		},
+		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes a key
+		// if they name none.
 		// Sources: read_framework_conf and prepare_signing in dkms.in of
 		// https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
 		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two
 		// settings.
-		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", func() ([]byte, error) {
-			if i.sign == nil {
-				return nil, fs.ErrNotExist
-			}
-			return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
-		}, 0o644, "/etc/dkms/framework.conf.d"},
+		{
+			name:   "/etc/dkms/framework.conf.d/zz-gpuadm.conf",
+			data:   i.dkmsSettings,
+			mode:   0o644,
+			folder: "/etc/dkms/framework.conf.d",
+		},
 		// rpm's plugin gives each script a mount namespace, which programs in an image may not
 		// make: rpm-plugin-unshare(8), and rpm-plugins(8) on switching one off.
-		{"/usr/lib/rpm/macros.d/macros.zz-gpuadm", func() ([]byte, error) { return []byte("%__transaction_unshare %{nil}\n"), nil }, 0o644, ""},
+		{
+			name: "/usr/lib/rpm/macros.d/macros.zz-gpuadm",
+			data: text("%__transaction_unshare %{nil}\n"),
+			mode: 0o644,
+		},
 	}
+}
+
+// text returns a placeholder's data that is always the same.
+func text(content string) func() ([]byte, error) {
+	return func() ([]byte, error) { return []byte(content), nil }
+}
+
+func (i *image) dkmsSettings() ([]byte, error) {
+	if i.sign == nil {
+		return nil, fs.ErrNotExist
+	}
+	return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
 }
 
 // cover mounts a placeholder's file, once.
@@ -196,23 +226,25 @@ func (i *image) cover(p placeholder) (err error) {
 		return nil
 	}
 	defer func() { i.rooms.covered[name] = err == nil }()
+
 	data, err := p.data()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // this machine needs none
-	} else if err != nil {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	if p.folder != "" {
-		for _, dir := range []string{filepath.Dir(p.folder), p.folder} {
-			if err := i.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-		}
+	if err := i.makeFolder(p.folder); err != nil {
+		return err
 	}
+
 	target, err := i.Readlink(p.name)
-	link := err == nil
-	if at := within(target, filepath.Dir(p.name)); link && strings.HasPrefix(at, "/run/") { // systemd-resolved's: programs find /run empty
-		return i.rooms.put(p, at, data)
+	isLink := err == nil
+	if isLink {
+		at := linkTarget(target, filepath.Dir(p.name))
+		if strings.HasPrefix(at, "/run/") { // systemd-resolved's: the programs' /run is empty
+			return i.rooms.put(p, at, data)
+		}
 	}
 	if _, err := i.Lstat(p.name); errors.Is(err, fs.ErrNotExist) {
 		if _, err := i.Stat(filepath.Dir(p.name)); err != nil {
@@ -222,18 +254,33 @@ func (i *image) cover(p placeholder) (err error) {
 			return err
 		}
 	}
-	if _, err := i.Stat(p.name); link && errors.Is(err, fs.ErrNotExist) {
+	if _, err := i.Stat(p.name); isLink && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is a link to %s, which does not exist: remove the link", p.name, target)
 	}
-	if p.name, err = i.Resolve(p.name); err != nil {
+
+	p.name, err = i.Resolve(p.name)
+	if err != nil {
 		return err
 	}
-
 	return i.rooms.put(p, "", data)
 }
 
-// within is where a link in a folder leads.
-func within(target, folder string) string {
+// makeFolder makes a folder, and the one that it is in, unless the name is empty.
+func (i *image) makeFolder(name string) error {
+	if name == "" {
+		return nil
+	}
+	for _, dir := range []string{filepath.Dir(name), name} {
+		err := i.Mkdir(dir, host.Attr{Mode: 0o755})
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkTarget returns the path to which a link in a folder leads.
+func linkTarget(target, folder string) string {
 	if !strings.HasPrefix(target, "/") {
 		target = folder + "/" + target
 	}
@@ -247,7 +294,10 @@ func (i *image) Lock() (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { i.uncover(); unlock() }, nil
+	return func() {
+		i.uncover()
+		unlock()
+	}, nil
 }
 
 // uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that
@@ -255,8 +305,9 @@ func (i *image) Lock() (func(), error) {
 func (i *image) uncover() {
 	clear(i.rooms.covered)
 	for _, p := range i.placeholders() {
-		if info, err := i.Lstat(p.name); err == nil && info.Mode == placeholderMode && info.Size == 0 {
-			_ = i.Remove(p.name) // it does nothing, and the next bake removes it
+		info, err := i.Lstat(p.name)
+		if err == nil && info.Mode == placeholderMode && info.Size == 0 {
+			_ = i.Remove(p.name) // if it stays, it does nothing, and the next bake removes it
 		}
 	}
 }

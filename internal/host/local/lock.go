@@ -28,26 +28,27 @@ type runLock struct {
 	held *os.File
 }
 
-// nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who
-// can read it could keep us out, and an image must be left without a file: gpuadm's is named after
-// the folder, as systemd-nspawn's is (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in
-// src/shared/machine-image.c, discover-image.c since 248). It lies in /run, or in /tmp for a user
-// who may not write there. A run of another user, or in a container with a /run of its own, is not
-// seen by it.
-func nameOfLock(root files.RealDisk) (string, error) {
+// lockFileOf returns the name of a root folder's lock file. The folder itself is not locked, since
+// any user who can read it could then keep gpuadm out; and a lock file in an image would stay there.
+// So the file is named after the folder, as systemd-nspawn's is
+// (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c,
+// discover-image.c since 248). It is in /run, or in /tmp for a user who may not write there. It does
+// not keep out a run of another user, or in a container with its own /run.
+func lockFileOf(root files.RealDisk) (string, error) {
 	var st unix.Stat_t
 	if err := files.RetryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {
 		return "", err
 	}
-	in := "/run"
-	if unix.Access(in, unix.W_OK|unix.X_OK) != nil {
-		in = "/tmp"
+	folder := "/run"
+	if unix.Access(folder, unix.W_OK|unix.X_OK) != nil {
+		folder = "/tmp"
 	}
-	return fmt.Sprintf("%s/gpuadm-%d-%d:%d-%d.lock", in, unix.Geteuid(), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino), nil
+	device := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	return fmt.Sprintf("%s/gpuadm-%d-%s-%d.lock", folder, unix.Geteuid(), device, st.Ino), nil
 }
 
-// take takes the lock or fails with *Busy. Its descriptor is close-on-exec: only who is given it by
-// file() inherits it.
+// take takes the lock or fails with *Busy. Its descriptor is close-on-exec: only a command that is
+// given file() inherits it.
 func (l *runLock) take(path string) (unlock func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,14 +62,12 @@ func (l *runLock) take(path string) (unlock func(), err error) {
 	}
 
 	err = files.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	if err == unix.EWOULDBLOCK {
-		err = holder(fd)
-	} else if err != nil {
-		err = host.Failed("lock", path, err)
-	}
 	if err != nil {
-		unix.Close(fd)
-		return nil, err
+		defer unix.Close(fd)
+		if err == unix.EWOULDBLOCK {
+			return nil, holder(fd)
+		}
+		return nil, host.Failed("lock", path, err)
 	}
 
 	l.held = os.NewFile(uintptr(fd), path)
@@ -95,9 +94,9 @@ func (l *runLock) file() *os.File {
 
 // holder finds a living process that holds the flock on the file that fd has open.
 //
-// The number in /proc/locks is that of who took the lock, who may be dead while a child lives on
-// with it. So all open files of all processes are searched for this one, and their fdinfo tells
-// whether the lock is held through it: proc(5).
+// The number in /proc/locks is that of the process that took the lock. It may be dead while a child
+// still holds the lock. So holder searches all open files of all processes for this one; their
+// fdinfo says whether the process holds the lock through it: proc(5).
 func holder(fd int) *host.Busy {
 	var want unix.Stat_t
 	if err := unix.Fstat(fd, &want); err != nil {

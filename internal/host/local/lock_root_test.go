@@ -75,7 +75,7 @@ func TestLockFolder(t *testing.T) {
 // lockOf is the name of a root folder's lock.
 func lockOf(t *testing.T, dir string) string {
 	t.Helper()
-	name := must.Get(nameOfLock(must.Get(files.OpenRoot(dir))(t)))(t)
+	name := must.Get(lockFileOf(must.Get(files.OpenRoot(dir))(t)))(t)
 	return name
 }
 

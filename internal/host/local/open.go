@@ -36,17 +36,27 @@ func Open(root string) (host.Host, error) {
 	if abs == "/" {
 		return newLive(disk), nil
 	}
-	files := files.New(disk)
-	return &folder{Files: files, Client: web.NewClient(files), root: abs, dir: disk}, nil
+	return newFolder(abs, disk, disk), nil
 }
 
 // folder is a machine that does not run: the files of an image or of a mounted disk.
 type folder struct {
 	*files.Files
 	web.Client
-	root string // for words: what is done goes by dir
+	root string // for messages
 	dir  files.RealDisk
 	lock runLock
+}
+
+// newFolder opens the files of a disk. root and dir name the folder that is locked.
+func newFolder(root string, dir, disk files.RealDisk) *folder {
+	files := files.New(disk)
+	return &folder{
+		Files:  files,
+		Client: web.NewClient(files),
+		root:   root,
+		dir:    dir,
+	}
 }
 
 func (f *folder) Root() string   { return f.root }
@@ -77,14 +87,14 @@ func (f *folder) Lock() (func(), error) {
 	if f.root == "/" { // a bake of this machine excludes an apply
 		return f.lock.take(lockFile)
 	}
-	name, err := nameOfLock(f.dir)
+	name, err := lockFileOf(f.dir)
 	if err != nil {
 		return nil, host.Failed("lock", f.root, err)
 	}
 	return f.lock.take(name)
 }
 
-// A folder's kernel does not run, so no driver answers for its GPUs, and no process is one of it.
+// The kernel of a folder does not run: no driver answers for GPUs, and no process belongs to it.
 
 func (f *folder) Driver(context.Context) (host.Driver, error)    { return host.Driver{}, host.FirstBoot }
 func (f *folder) SetMIGMode(context.Context, string, bool) error { return host.FirstBoot }
@@ -122,7 +132,14 @@ type live struct {
 
 func newLive(disk files.RealDisk) *live {
 	files := files.NewLive(disk)
-	return &live{Files: files, Client: web.NewClient(files), runner: commands.New(), units: systemd.New(files), NVML: nvml.New(files), cuda: nvml.NewCUDA(files)}
+	return &live{
+		Files:  files,
+		Client: web.NewClient(files),
+		NVML:   nvml.New(files),
+		runner: commands.New(),
+		units:  systemd.New(files),
+		cuda:   nvml.NewCUDA(files),
+	}
 }
 
 func (l *live) Root() string   { return "/" }
@@ -150,7 +167,8 @@ func (l *live) Terminate(pid int) error {
 	if pid <= 1 { // kill(2): 0 and less are groups of processes
 		return fmt.Errorf("cannot end process %d: it is no process of a program", pid)
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+	err := syscall.Kill(pid, syscall.SIGTERM)
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("cannot end process %d: %w", pid, err)
 	}
 	return nil

@@ -25,23 +25,26 @@ import (
 // image. It belongs to one thread of this process: files that gpuadm reads and writes by other
 // threads are the image's own, without what is mounted for its programs.
 type rooms struct {
-	work    chan func()
+	work    chan func()    // what the thread is to do
 	dir     files.RealDisk // the image, in the namespace
 	root    bool           // the image is the thread's root folder
-	files   *os.File       // the namespace of its files, where that is another one
+	files   *os.File       // the namespace of its files, if that is another one
 	covered map[string]bool
 	first   *exec.Cmd // the first process of the programs' PID namespace: First
-	hold    io.Closer // ends it
+	hold    io.Closer // ends the first process
 }
 
-// FirstVerb is the verb by which gpuadm starts itself as the first process beside an image's
-// programs.
+// FirstVerb is the verb with which gpuadm starts itself as the first process of the PID namespace of
+// an image's programs.
 const FirstVerb = "hold-image"
 
 // First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard
-// input ends. With it the kernel ends all processes that they have left: pid_namespaces(7).
+// input ends. When First ends, the kernel ends all processes that are left in the namespace:
+// pid_namespaces(7).
 func First(stdin io.Reader, said io.WriteCloser) error {
-	signal.Ignore() // libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under SIGCHLD
+	// libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under
+	// SIGCHLD.
+	signal.Ignore()
 	err := unix.Mount("proc", "/proc/self/fd/3", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err != nil {
 		return fmt.Errorf("cannot mount /proc: %w", err)
@@ -51,42 +54,30 @@ func First(stdin io.Reader, said io.WriteCloser) error {
 	return err
 }
 
-// openRooms makes the namespace, and returns the image's disk: that of named, or, where the image
-// is this machine itself, a disk without what the running kernel and systemd show.
-func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk, err error) {
-	r, disk = &rooms{work: make(chan func()), dir: -1, covered: map[string]bool{}}, named
+// openRooms makes the namespace, and returns the image's disk: that of named, or, if the image is
+// this machine itself, a disk without what the running kernel and systemd show.
+func openRooms(abs string, named files.RealDisk) (*rooms, files.RealDisk, error) {
+	r := &rooms{work: make(chan func()), dir: -1, covered: map[string]bool{}}
+	disk := named
 	go r.serve()
-	err = r.in(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
-			return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
-		}
-		unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
-		// What is mounted here stays here, and nothing that the machine mounts comes:
-		// mount_namespaces(7).
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("cannot keep mounts apart: %w", err)
+	err := r.in(func() (err error) {
+		if err := unshare(); err != nil {
+			return err
 		}
 		if abs == "/" {
-			if abs, disk, err = wholeMachine(); err != nil {
-				return err
-			}
-			// disk is of this namespace, which lives as long as a descriptor of it: nothing is
-			// mounted for programs there.
-			if r.files, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
-				return err
-			}
-			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("cannot make a mount namespace: %w", err)
-			}
-		} else if err := unix.Mount(abs, abs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil { // a root folder is a mount
-			return fmt.Errorf("cannot mount it for its programs: %w", err)
+			abs, disk, err = r.showWholeMachine()
+		} else {
+			err = mountItself(abs)
 		}
-		opened, err := files.OpenRoot(abs)
 		if err != nil {
 			return err
 		}
-		r.dir = opened
-		for _, step := range []func() error{r.begin, r.furnish, r.become, keepRights} {
+
+		r.dir, err = files.OpenRoot(abs)
+		if err != nil {
+			return err
+		}
+		for _, step := range []func() error{r.begin, r.furnish, r.become, dropRights} {
 			if err := step(); err != nil {
 				return err
 			}
@@ -97,12 +88,51 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 		r.end()
 		return nil, -1, err
 	}
-
 	return r, disk, nil
 }
 
-// begin starts the first process of the programs' PID namespace, and has this thread start its
-// programs there.
+// unshare gives this thread its own mounts and its own umask.
+func unshare() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
+		return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
+	}
+	unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
+	// What is mounted here stays here, and what the machine mounts does not come here:
+	// mount_namespaces(7).
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("cannot keep mounts apart: %w", err)
+	}
+	return nil
+}
+
+// mountItself makes a folder a mount: only a mount can become a root folder.
+func mountItself(folder string) error {
+	if err := unix.Mount(folder, folder, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cannot mount it for its programs: %w", err)
+	}
+	return nil
+}
+
+// showWholeMachine mounts this machine's files at a second place, and makes one more namespace for
+// the programs. The disk belongs to the first namespace, which exists as long as a descriptor of it:
+// nothing is mounted for programs there.
+func (r *rooms) showWholeMachine() (at string, disk files.RealDisk, err error) {
+	at, disk, err = wholeMachine()
+	if err != nil {
+		return "", -1, err
+	}
+	r.files, err = os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return "", -1, err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return "", -1, fmt.Errorf("cannot make a mount namespace: %w", err)
+	}
+	return at, disk, nil
+}
+
+// begin starts the first process of the programs' PID namespace, in which this thread then starts
+// programs.
 func (r *rooms) begin() error {
 	place, err := r.open("proc")
 	if err != nil {
@@ -110,7 +140,10 @@ func (r *rooms) begin() error {
 	}
 	defer place.Close()
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{"gpuadm", FirstVerb}, Dir: "/", ExtraFiles: []*os.File{place},
+		Path:        "/proc/self/exe",
+		Args:        []string{"gpuadm", FirstVerb},
+		Dir:         "/",
+		ExtraFiles:  []*os.File{place},
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Setsid: true},
 	}
 	var stderr commands.Tail
@@ -121,8 +154,9 @@ func (r *rooms) begin() error {
 		return fmt.Errorf("cannot make a PID namespace: %w", err)
 	}
 
-	r.first, r.hold = cmd, hold
-	_, _ = io.Copy(io.Discard, said) // its end says that all is there
+	r.first = cmd
+	r.hold = hold
+	_, _ = io.Copy(io.Discard, said) // its end says that /proc is mounted
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", cmd.Process.Pid))
 	if err == nil {
 		err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
@@ -136,14 +170,15 @@ func (r *rooms) begin() error {
 }
 
 // become makes the image the root folder of this thread, of the first process and of all programs.
-// No path leads out of it: what else this machine has mounted is not in the namespace any more.
-// Device nodes that the image brings, or that programs make, open nothing: those of /dev are
-// mounted from this machine. A kernel before 5.12 cannot forbid them so.
+// No path leads out of it: this machine's other mounts are not in the namespace any more. Device
+// nodes that the image has, or that programs make, open nothing: those in /dev are mounted from this
+// machine. A kernel before 5.12 cannot forbid device nodes this way.
 func (r *rooms) become() error {
 	if err := unix.Fchdir(int(r.dir)); err != nil {
 		return err
 	}
-	if err := unix.PivotRoot(".", "."); err != nil { // and the old one lies over the new one: pivot_root(2), Notes
+	// The old root folder is then mounted over the new one: pivot_root(2), Notes.
+	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("cannot make it the root folder of its programs: %w", err)
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
@@ -153,22 +188,24 @@ func (r *rooms) become() error {
 	return unix.Chdir("/")
 }
 
-// needed are the capabilities that scripts of packages need: those of a container in which Buildah
-// runs them, and CAP_MKNOD, for dracut. Among the others are the right to load modules of the
-// kernel that runs, to mount, to read disks, to trace this process's child.
+// needed lists the capabilities that scripts of packages need: those of a container in which Buildah
+// runs them, and CAP_MKNOD, for dracut. The others include the rights to load modules into the
+// running kernel, to mount, to read disks, and to trace this process's child.
 // Sources: default_capabilities in
 // https://github.com/containers/common/blob/main/pkg/config/default.go, mknod in dracut.sh of
 // https://github.com/dracut-ng/dracut-ng.
 var needed = []uintptr{
-	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL, unix.CAP_MKNOD, unix.CAP_NET_BIND_SERVICE,
-	unix.CAP_SETFCAP, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SYS_CHROOT,
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD,
+	unix.CAP_SETFCAP, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID,
+	unix.CAP_KILL, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_CHROOT,
 }
 
-// keepRights takes all other capabilities from this thread's programs, not from the thread: the
+// dropRights takes all other capabilities from this thread's programs, not from the thread: the
 // bounding set of capabilities(7).
-func keepRights() error {
+func dropRights() error {
 	for right := uintptr(0); right <= unix.CAP_LAST_CAP; right++ {
-		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, right, 0, 0, 0) // an error: this kernel does not know it
+		// An error says that this kernel does not know the capability.
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, right, 0, 0, 0)
 		if err != nil || has == 0 || slices.Contains(needed, right) {
 			continue
 		}
@@ -179,13 +216,16 @@ func keepRights() error {
 	return nil
 }
 
-// serve runs what is to be done in the namespace. The thread never serves another goroutine: at its
-// end it is gone.
+// serve runs what is to be done in the namespace. No other goroutine ever runs on its thread, which
+// ends with it.
 func (r *rooms) serve() {
 	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() { // the process's first thread: /proc/self tells of its namespaces
+	if unix.Gettid() == unix.Getpid() { // /proc/self shows the namespaces of the process's first thread
 		ended := make(chan struct{})
-		go func() { r.serve(); close(ended) }()
+		go func() {
+			r.serve()
+			close(ended)
+		}()
 		<-ended
 		runtime.UnlockOSThread()
 		return
@@ -196,17 +236,20 @@ func (r *rooms) serve() {
 	}
 }
 
-// in runs a function by the namespace's thread, to its end.
+// in runs a function on the namespace's thread, and waits for its end.
 func (r *rooms) in(do func() error) (err error) {
 	ended := make(chan struct{})
-	r.work <- func() { err = do(); close(ended) }
+	r.work <- func() {
+		err = do()
+		close(ended)
+	}
 	<-ended
 	return err
 }
 
 func (r *rooms) end() {
 	close(r.work)
-	r.files.Close() // nil is no file: os.ErrInvalid
+	r.files.Close() // of nil it does nothing
 	if r.first != nil {
 		r.hold.Close()
 		_ = r.first.Wait() // until the last of its processes is gone
@@ -216,7 +259,7 @@ func (r *rooms) end() {
 	}
 }
 
-// path is the image's folder, for the namespace's thread and for processes that it starts.
+// path returns the image's folder, for the namespace's thread and for processes that it starts.
 func (r *rooms) path() string {
 	if r.root {
 		return ""
@@ -265,7 +308,7 @@ func (r *rooms) furnish() error {
 		{"gpuadm", "dev", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	} {
 		if _, err := os.Lstat(m.source); m.name == "sys" && errors.Is(err, fs.ErrNotExist) {
-			continue // mkosi's scripts have none (mkosi/sandbox.py and run.py); the image's programs do without
+			continue // mkosi's scripts have no /sys (mkosi/sandbox.py and run.py)
 		}
 		if err := r.mount(m.source, m.name, m.kind, m.flags, m.options); err != nil {
 			return err
@@ -276,12 +319,21 @@ func (r *rooms) furnish() error {
 			return err
 		}
 	}
-	if err := r.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"); err != nil {
+	const ptsOptions = "newinstance,ptmxmode=0666,mode=620"
+	if err := r.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, ptsOptions); err != nil {
 		return err
 	}
+	return r.makeDevices()
+}
 
+// makeDevices makes the links in /dev, and mounts this machine's devices that hold nothing.
+func (r *rooms) makeDevices() error {
 	for name, target := range map[string]string{
-		"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+		"ptmx":   "pts/ptmx",
+		"fd":     "/proc/self/fd",
+		"stdin":  "/proc/self/fd/0",
+		"stdout": "/proc/self/fd/1",
+		"stderr": "/proc/self/fd/2",
 	} {
 		if err := os.Symlink(target, filepath.Join(r.path(), "dev", name)); err != nil {
 			return err
@@ -307,7 +359,8 @@ func (r *rooms) mount(source, name, kind string, flags uintptr, options string) 
 		return err
 	}
 	defer at.Close()
-	if err := unix.Mount(source, fmt.Sprintf("/proc/self/fd/%d", at.Fd()), kind, flags, options); err != nil {
+	target := fmt.Sprintf("/proc/self/fd/%d", at.Fd())
+	if err := unix.Mount(source, target, kind, flags, options); err != nil {
 		return fmt.Errorf("cannot mount /%s: %w", name, err)
 	}
 	return nil
@@ -339,11 +392,11 @@ func (r *rooms) put(p placeholder, inRun string, data []byte) error {
 			}
 			return os.WriteFile(place, data, os.FileMode(p.mode))
 		}
-		ours := r.path() + "/run/gpuadm-" + path.Base(p.name)
-		if err := os.WriteFile(ours, data, os.FileMode(p.mode)); err != nil {
+		source := r.path() + "/run/gpuadm-" + path.Base(p.name)
+		if err := os.WriteFile(source, data, os.FileMode(p.mode)); err != nil {
 			return err
 		}
-		if err := unix.Mount(ours, r.path()+p.name, "", unix.MS_BIND, ""); err != nil {
+		if err := unix.Mount(source, r.path()+p.name, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("cannot mount %s: %w", p.name, err)
 		}
 		return nil

@@ -22,9 +22,9 @@ import (
 )
 
 // Recorder is a View that records all that is read, so that the machine can be simulated elsewhere
-// with the same answers. An allow-list decides what is written down: of all other files only that
-// they exist and their size. What processes do, what daemons and the network say, how much room is
-// left and what CUDA answers is not noted.
+// with the same answers. An allow-list decides which files are recorded with their content; of the
+// others it records that they exist, and their size. It records nothing of processes, of the answers
+// of daemons, the network and CUDA, and of free space.
 type Recorder struct {
 	host.View
 
@@ -56,7 +56,13 @@ type answer struct {
 
 // Record wraps a View.
 func Record(v host.View) *Recorder {
-	return &Recorder{View: v, files: map[string]*recorded{}, absent: map[string]bool{}, units: map[string]host.Unit{}, started: v.Now()}
+	return &Recorder{
+		View:    v,
+		files:   map[string]*recorded{},
+		absent:  map[string]bool{},
+		units:   map[string]host.Unit{},
+		started: v.Now(),
+	}
 }
 
 // ReadFile is View's.
@@ -65,7 +71,8 @@ func (r *Recorder) ReadFile(name string) ([]byte, error) {
 	if found := r.note(name, true); found != nil && err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		found.data, found.read = slices.Clone(data), true
+		found.data = slices.Clone(data)
+		found.read = true
 	}
 	return data, err
 }
@@ -131,7 +138,8 @@ func (r *Recorder) Unit(ctx context.Context, name string) (host.Unit, error) {
 	u, err := r.View.Unit(ctx, name)
 	if err == nil {
 		r.mu.Lock()
-		r.units[name], r.uptime = u, u.Uptime
+		r.units[name] = u
+		r.uptime = u.Uptime
 		r.mu.Unlock()
 	}
 	for _, file := range u.Files {
@@ -154,7 +162,8 @@ func (r *Recorder) Services() (names []string) {
 
 // note notes a name and all links and folders on the way to it, and returns what is there.
 func (r *Recorder) note(name string, follow bool) *recorded {
-	at, rest := "/", files.Parts(name)
+	at := "/"
+	rest := files.Parts(name)
 	for hops := 0; len(rest) > 0 && hops <= files.MaxHops; {
 		part := rest[0]
 		rest = rest[1:]
@@ -215,7 +224,8 @@ func (r *Recorder) Driver(ctx context.Context) (host.Driver, error) {
 	if err == nil || errors.As(err, &none) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.driver, r.none = found, none
+		r.driver = found
+		r.none = none
 	}
 	return found, err
 }
@@ -226,42 +236,56 @@ func (r *Recorder) Driver(ctx context.Context) (host.Driver, error) {
 //go:embed safe.txt
 var safeList string
 
-// listed says whether a file's content may be recorded: the first line of the list that matches its
-// name decides.
-func listed(name string) bool {
+// isListed reports whether a file's content may be recorded: the first line of the list that matches
+// its name decides.
+func isListed(name string) bool {
 	for line := range strings.Lines(safeList) {
 		line = strings.TrimSpace(line)
 		if never, is := strings.CutPrefix(line, "!"); is && matches(never, path.Base(name)) {
 			return false
-		} else if matches(line, name) {
+		}
+		if matches(line, name) {
 			return true
 		}
 	}
 	return false
 }
 
-// safe returns what of a file's content may be recorded.
+// safe returns the part of a file's content that may be recorded.
 func safe(name string, data []byte) ([]byte, bool) {
-	if !listed(name) {
+	if !isListed(name) {
 		return nil, false
 	}
-
 	switch {
-	case name == "/var/lib/dpkg/status" || name == "/var/lib/apt/extended_states":
-		data = extract(data)
-	case path.Base(name) == "chassis_asset_tag" && !cloudTag(string(data)):
+	case name == "/var/lib/dpkg/status", name == "/var/lib/apt/extended_states":
+		data = knownPackages(data)
+	case path.Base(name) == "chassis_asset_tag" && !isCloudTag(string(data)):
 		return nil, false
 	}
-	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		binary := strings.HasPrefix(name, "/sys/") || strings.Contains(name, "/keyrings/") || strings.Contains(name, "/lib/modules/")
-		return data, binary // mask reads text only
-	}
-	if name == "/proc/cmdline" { // one line of many settings: each alone
-		settings := mask.Text(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
-		return append(bytes.ReplaceAll(settings, []byte("\n"), []byte(" ")), '\n'), true
-	}
 
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 { // mask reads text only
+		return data, isSafeBinary(name)
+	}
+	if name == "/proc/cmdline" {
+		return maskWords(data), true
+	}
 	return mask.File(name, data), true
+}
+
+// isSafeBinary reports whether a file that is no text holds no secret.
+func isSafeBinary(name string) bool {
+	return strings.HasPrefix(name, "/sys/") ||
+		strings.Contains(name, "/keyrings/") ||
+		strings.Contains(name, "/lib/modules/")
+}
+
+// maskWords masks each word of a line as if it were a line.
+func maskWords(line []byte) []byte {
+	space := []byte(" ")
+	newline := []byte("\n")
+	words := bytes.ReplaceAll(bytes.TrimSpace(line), space, newline)
+	masked := bytes.ReplaceAll(mask.Text(words), newline, space)
+	return append(masked, '\n')
 }
 
 // matches is path.Match, and "/**" at the end matches all below.
@@ -278,9 +302,9 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// cloudTag says whether a cloud gives all its machines this asset tag of the chassis; else it is an
-// owner's inventory number.
-func cloudTag(tag string) bool {
+// isCloudTag reports whether a cloud gives this asset tag of the chassis to all its machines; other
+// tags are an owner's inventory numbers.
+func isCloudTag(tag string) bool {
 	switch strings.TrimSpace(tag) {
 	case "7783-7084-3265-9085-8269-3286-77", "Amazon EC2", "OracleCloud.com":
 		return true
@@ -288,9 +312,9 @@ func cloudTag(tag string) bool {
 	return false
 }
 
-// extract keeps the paragraphs of a dpkg database that are about packages that gpuadm knows,
+// knownPackages keeps the paragraphs of a dpkg database that are about packages that gpuadm knows,
 // without descriptions.
-func extract(data []byte) []byte {
+func knownPackages(data []byte) []byte {
 	known := regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
 	prose := regexp.MustCompile(`(?m)^(Description|Conffiles|Maintainer|Homepage|Original-Maintainer):.*\n([ \t].*\n)*`)
 	var kept [][]byte
@@ -306,7 +330,12 @@ func extract(data []byte) []byte {
 	return append(bytes.Join(kept, []byte("\n\n")), "\n\n"...)
 }
 
-// kernelFile says whether a file is the kernel's: its times mean nothing.
-func kernelFile(name string) bool {
-	return strings.HasPrefix(name, "/proc/") || strings.HasPrefix(name, "/sys/") || strings.HasPrefix(name, "/dev/")
+// isKernelFile reports whether a file is the kernel's: its times mean nothing.
+func isKernelFile(name string) bool {
+	for _, folder := range []string{"/proc/", "/sys/", "/dev/"} {
+		if strings.HasPrefix(name, folder) {
+			return true
+		}
+	}
+	return false
 }

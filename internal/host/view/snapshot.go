@@ -19,54 +19,59 @@ type snapshot struct {
 	host.View
 	moment *systemd.Moment
 
-	mu    *sync.Mutex
-	stats map[string]said[host.Info] // by path
-	lstat map[string]said[host.Info]
-	files map[string]said[[]byte]
-	dirs  map[string]said[[]string]
-	links map[string]said[string]
-	leads map[string]said[string] // what Resolve said
+	// The answers, by path.
+	mu       *sync.Mutex
+	stats    map[string]reply[host.Info]
+	lstats   map[string]reply[host.Info]
+	files    map[string]reply[[]byte]
+	folders  map[string]reply[[]string]
+	links    map[string]reply[string]
+	resolved map[string]reply[string]
+	// kernel has the kernel's files, if the snapshot reads these once too; else it is nil.
+	kernel map[string]reply[[]byte]
+
 	*driverOnce
-	// kernel is what files of the kernel's own said, for a snapshot that reads these once, too; nil
-	// for others.
-	kernel map[string]said[[]byte]
 }
 
-// driverOnce is the driver's first answer that was no error, shared by all that come from one
-// snapshot.
+// driverOnce is the driver's first answer that was no error. All that come from one snapshot share
+// it.
 type driverOnce struct {
 	driverMu sync.Mutex
 	driver   *host.Driver
 }
 
-// said is an answer of a View.
-type said[T any] struct {
-	is  T
-	err error
+// reply is a View's answer to one question.
+type reply[T any] struct {
+	value T
+	err   error
 }
 
 // Snapshot returns a View of the same machine that reads each file, folder and unit once, however
-// many facts and things want to know. It is for what changes nothing, since under it the files stay
-// what they were. What it returns must not be written to. Commands, parts of files (ReadAt) and
-// what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all
-// of its files. What is kept for longer than the snapshot is read of Machine.
+// many facts and things ask for it. It is for code that changes nothing: later changes to the files
+// do not show in it. Callers must not write to what it returns. It runs commands, reads parts of
+// files (ReadAt) and asks the kernel each time: if a module is loaded meanwhile, all its files show
+// that. To keep something for longer than the snapshot, read it from Machine.
 func Snapshot(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s
 	}
-
 	s := &snapshot{
-		View: v, mu: new(sync.Mutex),
-		stats: map[string]said[host.Info]{}, lstat: map[string]said[host.Info]{}, files: map[string]said[[]byte]{},
-		dirs: map[string]said[[]string]{}, links: map[string]said[string]{}, leads: map[string]said[string]{},
+		View:       v,
+		mu:         new(sync.Mutex),
+		stats:      map[string]reply[host.Info]{},
+		lstats:     map[string]reply[host.Info]{},
+		files:      map[string]reply[[]byte]{},
+		folders:    map[string]reply[[]string]{},
+		links:      map[string]reply[string]{},
+		resolved:   map[string]reply[string]{},
 		driverOnce: new(driverOnce),
 	}
 	s.moment = systemd.NewMoment(s.ReadDir)
 	return s
 }
 
-// Machine returns what a snapshot is of, and any other View as it is: by it two Views of one
-// machine are known.
+// Machine returns the View under a snapshot, and any other View as it is. If Machine of two Views is
+// the same, they show one machine.
 func Machine(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s.View
@@ -78,13 +83,13 @@ func Machine(v host.View) host.View {
 // same bytes. Looks read these again.
 func Gathering(v host.View) host.View {
 	s := *Snapshot(v).(*snapshot)
-	s.kernel = map[string]said[[]byte]{}
+	s.kernel = map[string]reply[[]byte]{}
 	return &s
 }
 
-// kernels says whether a name is one of the kernel's own, or of what programs say of themselves
-// while they run. Systemd's folders below /run are files like others.
-func kernels(name string) bool {
+// isKernel reports whether a file is the kernel's, or one that programs write about themselves while
+// they run. systemd's folders below /run hold files like others.
+func isKernel(name string) bool {
 	for _, folder := range []string{"/proc/", "/sys/", "/dev/", "/run/"} {
 		if strings.HasPrefix(name, folder) {
 			return !strings.HasPrefix(name, "/run/systemd/")
@@ -94,40 +99,44 @@ func kernels(name string) bool {
 }
 
 // readOnce reads a name once, unless it is the kernel's.
-func readOnce[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
-	if kernels(name) {
-		known = nil
+func readOnce[T any](
+	s *snapshot, known map[string]reply[T], name string, read func(string) (T, error),
+) (T, error) {
+	if isKernel(name) {
+		return read(name)
 	}
 	return recall(s, known, name, read)
 }
 
-// recall returns what was read of a name, and reads it if it was not, or if nothing is kept.
-func recall[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
-	if known == nil {
-		return read(name)
-	}
-
+// recall returns the known answer for a name. If there is none, it reads the name and keeps the
+// answer.
+func recall[T any](
+	s *snapshot, known map[string]reply[T], name string, read func(string) (T, error),
+) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := known[name]
 	if !ok {
-		a.is, a.err = read(name)
+		a.value, a.err = read(name)
 		known[name] = a
 	}
-	return a.is, a.err
+	return a.value, a.err
 }
 
 func (s *snapshot) ReadFile(name string) ([]byte, error) {
 	known := s.files
-	if kernels(name) {
+	if isKernel(name) {
+		if s.kernel == nil {
+			return s.View.ReadFile(name)
+		}
 		known = s.kernel
 	}
 	data, err := recall(s, known, name, s.View.ReadFile)
-	return slices.Clip(data), err // who appends to it must not write over what another appended
+	return slices.Clip(data), err // so one caller's append cannot overwrite another's
 }
 
 func (s *snapshot) ReadDir(name string) ([]string, error) {
-	names, err := readOnce(s, s.dirs, name, s.View.ReadDir)
+	names, err := readOnce(s, s.folders, name, s.View.ReadDir)
 	return slices.Clone(names), err
 }
 
@@ -136,7 +145,7 @@ func (s *snapshot) Stat(name string) (host.Info, error) {
 }
 
 func (s *snapshot) Lstat(name string) (host.Info, error) {
-	return readOnce(s, s.lstat, name, s.View.Lstat)
+	return readOnce(s, s.lstats, name, s.View.Lstat)
 }
 
 func (s *snapshot) Readlink(name string) (string, error) {
@@ -144,7 +153,7 @@ func (s *snapshot) Readlink(name string) (string, error) {
 }
 
 func (s *snapshot) Resolve(name string) (string, error) {
-	return readOnce(s, s.leads, name, s.View.Resolve)
+	return readOnce(s, s.resolved, name, s.View.Resolve)
 }
 
 // Driver asks the driver once, since each answer opens it and reads all GPUs.

@@ -23,12 +23,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// Txtar is all that was read, as a txtar archive, the form in which package simhost takes machines.
+// Txtar returns all that was read as a txtar archive, the form in which package simhost reads
+// machines.
 func (r *Recorder) Txtar() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "A recorded machine. Content is here only of what is listed as safe, secret-looking values are %q.\n-- sim.toml --\n", mask.Mark)
+	fmt.Fprintf(&b, "A recorded machine. Content is here only of what is listed as safe, secret-looking values are %q.\n", mask.Mark)
+	b.WriteString("-- sim.toml --\n")
 	b.Write(r.settings())
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if name != "/" {
@@ -77,52 +79,83 @@ type simulatedCommand struct {
 	Stderr string   `toml:"stderr,omitempty"`
 }
 
-// settings is the section sim.toml.
+// settings returns the section sim.toml.
 func (r *Recorder) settings() []byte {
-	s := simulation{Live: r.Live(), Now: r.started.UTC(), Absent: slices.Sorted(maps.Keys(r.absent))}
+	s := simulation{
+		Live:    r.Live(),
+		Now:     r.started.UTC(),
+		Absent:  slices.Sorted(maps.Keys(r.absent)),
+		Units:   r.simulatedUnits(),
+		Driver:  r.simulatedDriver(),
+		Answers: r.simulatedCommands(),
+	}
 	if r.uptime > 0 {
 		s.Booted = utc(r.started.Add(-r.uptime))
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.units)) {
-		u := r.units[name]
-		one := simulatedUnit{Name: name, Load: u.Load, Enabled: u.Enabled, Active: u.Active, PID: u.PID, Started: utc(u.Started), Files: u.Files}
-		if u.Active == "activating" {
-			one.Sub = u.Sub
-		}
-		s.Units = append(s.Units, one)
-	}
-	switch d := r.driver; {
-	case r.none != nil:
-		s.Driver = &simulatedDriver{Why: r.none.Why, Try: r.none.Try, Code: r.none.Code}
-	case len(d.GPUs) > 0:
-		s.Driver = &simulatedDriver{Version: d.Version, NVML: d.NVML, CUDA: d.CUDA}
-		for i, g := range d.GPUs {
-			s.GPUs = append(s.GPUs, anonymous(g, i))
-		}
-	}
-	seen := map[string]bool{}
-	for _, a := range slices.Backward(r.asked) { // the last answer of each counts
-		failed := (*host.CommandError)(nil)
-		key := strings.Join(a.argv, "\x00")
-		if seen[key] || errors.As(a.err, &failed) && failed.Code < 0 { // not installed, or it did not end: no answer
-			continue
-		}
-		seen[key] = true
-		one := simulatedCommand{Argv: mask.Args(a.argv)}
-		if strings.Contains(safeList, "\n$ "+path.Base(a.argv[0])+"\n") {
-			one.Stdout = string(mask.Text(a.stdout))
-		}
-		if failed != nil {
-			one.Exit, one.Stderr = failed.Code, mask.Message(failed.Stderr)
-		}
-		s.Answers = append(s.Answers, one)
+	for i, g := range r.driver.GPUs {
+		s.GPUs = append(s.GPUs, anonymous(g, i))
 	}
 	data, _ := toml.Marshal(s) // it fails for no value of these types
-
 	return bytes.ToValidUTF8(data, []byte("?"))
 }
 
-// utc is a time as a recording has it, nil for none.
+func (r *Recorder) simulatedUnits() (units []simulatedUnit) {
+	for _, name := range slices.Sorted(maps.Keys(r.units)) {
+		u := r.units[name]
+		simulated := simulatedUnit{
+			Name:    name,
+			Load:    u.Load,
+			Enabled: u.Enabled,
+			Active:  u.Active,
+			PID:     u.PID,
+			Started: utc(u.Started),
+			Files:   u.Files,
+		}
+		if u.Active == "activating" {
+			simulated.Sub = u.Sub
+		}
+		units = append(units, simulated)
+	}
+	return units
+}
+
+func (r *Recorder) simulatedDriver() *simulatedDriver {
+	d := r.driver
+	switch {
+	case r.none != nil:
+		return &simulatedDriver{Why: r.none.Why, Try: r.none.Try, Code: r.none.Code}
+	case len(d.GPUs) > 0:
+		return &simulatedDriver{Version: d.Version, NVML: d.NVML, CUDA: d.CUDA}
+	}
+	return nil
+}
+
+// simulatedCommands returns the last answer of each command.
+func (r *Recorder) simulatedCommands() (commands []simulatedCommand) {
+	seen := map[string]bool{}
+	for _, a := range slices.Backward(r.asked) {
+		failed := (*host.CommandError)(nil)
+		noAnswer := errors.As(a.err, &failed) && failed.Code < 0 // it is not installed, or did not end
+		key := strings.Join(a.argv, "\x00")
+		if seen[key] || noAnswer {
+			continue
+		}
+		seen[key] = true
+
+		command := simulatedCommand{Argv: mask.Args(a.argv)}
+		if strings.Contains(safeList, "\n$ "+path.Base(a.argv[0])+"\n") {
+			command.Stdout = string(mask.Text(a.stdout))
+		}
+		if failed != nil {
+			command.Exit = failed.Code
+			command.Stderr = mask.Message(failed.Stderr)
+		}
+		commands = append(commands, command)
+	}
+	return commands
+}
+
+// utc returns a time as a recording has it, nil for none.
 func utc(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -131,7 +164,8 @@ func utc(t time.Time) *time.Time {
 	return &t
 }
 
-// anonymous is a GPU without what tells this machine from others.
+// anonymous replaces the identifiers of a GPU that tell this machine from others. nth makes the new
+// ones unique.
 func anonymous(g host.GPU, nth int) host.GPU {
 	if g.UUID != "" {
 		g.UUID = fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", nth)
@@ -147,7 +181,8 @@ func anonymous(g host.GPU, nth int) host.GPU {
 		in := &g.Instances[i]
 		in.Compute = slices.Clone(in.Compute)
 		for j := range in.Compute {
-			if c := &in.Compute[j]; c.UUID != "" {
+			c := &in.Compute[j]
+			if c.UUID != "" {
 				c.UUID = fmt.Sprintf("MIG-00000000-0000-4000-%04x-%08x%04x", nth, in.ID, c.ID)
 			}
 		}
@@ -162,7 +197,7 @@ func (f *recorded) section(b *bytes.Buffer, name string) {
 	if f.info.Mode.IsDir() {
 		head += "/"
 	}
-	if strings.ContainsFunc(head, func(r rune) bool { return r <= ' ' || r == '"' || r == utf8.RuneError || r >= 0x7f }) {
+	if strings.ContainsFunc(head, needsQuotes) {
 		head = strconv.Quote(head)
 	}
 	data, markers := f.markers(name)
@@ -172,40 +207,70 @@ func (f *recorded) section(b *bytes.Buffer, name string) {
 	fmt.Fprintf(b, "-- %s --\n%s", head, data)
 }
 
+func needsQuotes(r rune) bool {
+	return r <= ' ' || r >= 0x7f || r == '"'
+}
+
+// markers returns the section's content, and what stands after its name.
 func (f *recorded) markers(name string) (data []byte, markers []string) {
+	if f.link != "" {
+		return nil, []string{"link=" + f.link}
+	}
+
 	i := f.info
 	usual := fs.FileMode(0o644)
 	switch {
-	case f.link != "":
-		return nil, []string{"link=" + f.link}
 	case i.Mode.IsDir():
 		usual = 0o755
-	case i.Mode&fs.ModeNamedPipe != 0:
-		markers = append(markers, "type=fifo")
-	case i.Mode&fs.ModeSocket != 0:
-		markers = append(markers, "type=socket")
-	case i.Mode&fs.ModeCharDevice != 0:
-		markers = append(markers, fmt.Sprintf("device=%d:%d", i.Device.Major, i.Device.Minor))
-	case i.Mode&fs.ModeDevice != 0:
-		markers = append(markers, "type=block")
+	case i.Mode.IsRegular():
+		data, markers = f.content(name)
 	default:
-		var known bool
-		if f.read {
-			data, known = safe(name, f.data)
-		}
-		if !known {
-			markers = append(markers, fmt.Sprintf("size=%d", i.Size))
-			break
-		}
-		switch {
-		case !utf8.Valid(data) || bytes.ContainsAny(data, "\x00\r") || bytes.HasPrefix(data, []byte("-- ")) || bytes.Contains(data, []byte("\n-- ")): // no text of a txtar
-			markers = append(markers, "base64")
-			data = wrap(base64.StdEncoding.EncodeToString(data))
-		case len(data) > 0 && data[len(data)-1] != '\n':
-			markers = append(markers, "nonl")
-			data = append(slices.Clone(data), '\n')
-		}
+		markers = []string{typeMarker(i)}
 	}
+	return data, append(markers, attrMarkers(name, i, usual)...)
+}
+
+// typeMarker returns the marker of a file that is not regular.
+func typeMarker(i host.Info) string {
+	switch {
+	case i.Mode&fs.ModeNamedPipe != 0:
+		return "type=fifo"
+	case i.Mode&fs.ModeSocket != 0:
+		return "type=socket"
+	case i.Mode&fs.ModeCharDevice != 0:
+		return fmt.Sprintf("device=%d:%d", i.Device.Major, i.Device.Minor)
+	}
+	return "type=block"
+}
+
+// content returns a regular file's content in a form that txtar can hold, or its size alone.
+func (f *recorded) content(name string) (data []byte, markers []string) {
+	known := false
+	if f.read {
+		data, known = safe(name, f.data)
+	}
+	switch {
+	case !known:
+		return data, []string{fmt.Sprintf("size=%d", f.info.Size)}
+	case !isTxtarText(data):
+		return wrap(base64.StdEncoding.EncodeToString(data)), []string{"base64"}
+	case len(data) > 0 && data[len(data)-1] != '\n':
+		return append(slices.Clone(data), '\n'), []string{"nonl"}
+	}
+	return data, nil
+}
+
+// isTxtarText reports whether txtar holds a text as it is: it must not look like the header of a
+// section.
+func isTxtarText(data []byte) bool {
+	if !utf8.Valid(data) || bytes.ContainsAny(data, "\x00\r") {
+		return false
+	}
+	return !bytes.HasPrefix(data, []byte("-- ")) && !bytes.Contains(data, []byte("\n-- "))
+}
+
+// attrMarkers returns the markers of a file's attributes, without its usual mode and owner.
+func attrMarkers(name string, i host.Info, usual fs.FileMode) (markers []string) {
 	if mode := i.Attr().Mode; mode != usual {
 		markers = append(markers, fmt.Sprintf("mode=%04o", files.UnixMode(mode)))
 	}
@@ -213,18 +278,19 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 		markers = append(markers, fmt.Sprintf("owner=%d:%d", i.UID, i.GID))
 	}
 	for _, x := range slices.Sorted(maps.Keys(i.Xattrs)) {
-		if strings.HasPrefix(x, "security.") || strings.HasPrefix(x, "system.") { // not user.*: who knows what is in there
-			markers = append(markers, "xattr="+x+"=0s"+base64.StdEncoding.EncodeToString([]byte(i.Xattrs[x])))
+		// user.* may hold anything.
+		if strings.HasPrefix(x, "security.") || strings.HasPrefix(x, "system.") {
+			value := base64.StdEncoding.EncodeToString([]byte(i.Xattrs[x]))
+			markers = append(markers, "xattr="+x+"=0s"+value)
 		}
 	}
 	if i.Chattr != "" {
 		markers = append(markers, "chattr="+i.Chattr)
 	}
-	if !kernelFile(name) {
+	if !isKernelFile(name) {
 		markers = append(markers, "ctime="+i.Ctime.UTC().Format(time.RFC3339Nano))
 	}
-
-	return data, markers
+	return markers
 }
 
 func wrap(s string) []byte {

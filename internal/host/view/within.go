@@ -34,20 +34,24 @@ func Within(v host.View) host.View { return &within{View: v} }
 // Driver is View's.
 func (w *within) Driver(ctx context.Context) (host.Driver, error) {
 	w.once.Do(func() {
-		if v, can := w.View.(interface {
-			DriverWithin(context.Context, time.Duration) (host.Driver, error)
-		}); can {
+		if v, can := w.View.(driverWithin); can {
 			w.driver, w.err = v.DriverWithin(ctx, driverPatience)
-			return
+		} else {
+			w.driver, w.err = w.View.Driver(ctx)
 		}
-		w.driver, w.err = w.View.Driver(ctx)
 	})
 	return w.driver, w.err
 }
 
+// driverWithin is a View that can ask the driver in another process.
+type driverWithin interface {
+	DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error)
+}
+
 // Call is View's.
 func (w *within) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	ctx, end := context.WithTimeoutCause(ctx, callPatience, fmt.Errorf("no answer within %v", callPatience))
+	late := fmt.Errorf("no answer within %v", callPatience)
+	ctx, end := context.WithTimeoutCause(ctx, callPatience, late)
 	defer end()
 	return w.View.Call(ctx, socket, method, request)
 }
