@@ -92,9 +92,12 @@ func (r *Recorder) settings() []byte {
 	if r.uptime > 0 {
 		s.Booted = utc(r.started.Add(-r.uptime))
 	}
-	for i, g := range r.driver.GPUs {
-		s.GPUs = append(s.GPUs, anonymous(g, i))
+	if r.none == nil {
+		for i, g := range r.driver.GPUs {
+			s.GPUs = append(s.GPUs, anonymous(g, i))
+		}
 	}
+
 	data, _ := toml.Marshal(s) // it fails for no value of these types
 	return bytes.ToValidUTF8(data, []byte("?"))
 }
@@ -251,7 +254,7 @@ func (f *recorded) content(name string) (data []byte, markers []string) {
 	}
 	switch {
 	case !known:
-		return data, []string{fmt.Sprintf("size=%d", f.info.Size)}
+		return nil, []string{fmt.Sprintf("size=%d", f.info.Size)}
 	case !isTxtarText(data):
 		return wrap(base64.StdEncoding.EncodeToString(data)), []string{"base64"}
 	case len(data) > 0 && data[len(data)-1] != '\n':
