@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -29,17 +30,21 @@ const (
 	CUDASystemNotReady = 802
 )
 
-// Works says whether CUDA started and counts the devices that the process was shown, and no others.
+// Works reports whether CUDA started and counts the devices that the process was shown, and no others.
 func (c CUDA) Works() bool {
-	if c.Ended != "" || c.NoLibrary != "" || c.NoUVM != "" {
+	switch {
+	case c.Ended != "", c.NoLibrary != "", c.NoUVM != "":
 		return false
+	case c.Code == CUDANoDevice:
+		return len(c.Shown) == 0
 	}
-	return c.Code == 0 && c.Devices == len(c.Shown) || len(c.Shown) == 0 && c.Code == CUDANoDevice
+	return c.Code == 0 && c.Devices == len(c.Shown)
 }
 
 // Device is a character device that a process has open.
 type Device struct {
-	Major, Minor uint32
+	Major uint32
+	Minor uint32
 	// Name is the path by which the process opened it, in the process's own mount namespace: the
 	// process may have chosen it.
 	Name string
@@ -55,9 +60,10 @@ type Request struct {
 
 // Via says through which proxy the network is reached.
 type Via struct {
-	HTTP, HTTPS string   // URLs of proxies for the two schemes, "" = none
-	No          []string // hosts, domains and networks that are reached directly
-	CAFile      string   // PEM file on the machine with certificates to trust beside the machine's own
+	HTTP   string   // URL of the proxy for http, "" = none
+	HTTPS  string   // URL of the proxy for https, "" = none
+	No     []string // hosts, domains and networks that are reached directly
+	CAFile string   // PEM file on the machine with certificates to trust, in addition to the machine's own
 }
 
 // FetchError reports what could not be fetched.
@@ -71,7 +77,7 @@ func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.
 
 func (e *FetchError) Unwrap() error { return e.Cause }
 
-// Entry is what lies at a name: a link or a regular file. A nil Entry is nothing.
+// Entry is a link or a regular file. A nil Entry says that nothing is there.
 type Entry struct {
 	Link string // what the link says; "" for a file
 	Data []byte // of a file
@@ -88,52 +94,58 @@ func (c Changed) Error() string { return "it was changed while gpuadm was " + c.
 // Untrusted reports files and folders that users other than root can change: these users could
 // choose what root does.
 type Untrusted struct {
-	Name   string // of what was asked about, the first that depends on them
+	Name   string // the first of the names in question that depends on one of them
 	Owners []Fault
 	Modes  []Fault
 }
 
-// A Fault is one of them.
+// A Fault says why one file or folder is not trusted.
 type Fault struct {
 	Why  string // "user 1000 owns", "its group can write to"
 	Name string
 }
 
 func (u *Untrusted) Error() string {
-	first := append(u.Owners[:len(u.Owners):len(u.Owners)], u.Modes...)[0]
+	first := slices.Concat(u.Owners, u.Modes)[0]
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
-// Fix says of each, on a machine whose files lie at root, why it is not trusted, and which commands
-// change that.
+// Fix says why each file is not trusted, and which commands change that. The machine's files are
+// below root.
 func (u *Untrusted) Fix(root string) (whys, commands []string) {
-	for _, part := range []struct {
+	for _, fix := range []struct {
 		command string
 		faults  []Fault
-	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
-		for _, f := range part.faults {
-			name, what := path.Join(root, f.Name), "it"
-			if f.Name != u.Name {
-				what = name
+	}{
+		{"chown root:root", u.Owners},
+		{"chmod go-w", u.Modes},
+	} {
+		if len(fix.faults) == 0 {
+			continue
+		}
+		command := fix.command
+		for _, fault := range fix.faults {
+			name := path.Join(root, fault.Name)
+			command += " " + ShellWord(name)
+			if fault.Name == u.Name {
+				name = "it"
 			}
-			whys, part.command = append(whys, f.Why+" "+what), part.command+" "+ShellWord(name)
+			whys = append(whys, fault.Why+" "+name)
 		}
-		if len(part.faults) > 0 {
-			commands = append(commands, part.command)
-		}
+		commands = append(commands, command)
 	}
-
 	return whys, commands
 }
 
-// Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1),
-// runs this gpuadm.
-const Self = "{this gpuadm}"
+// Do replaces these in its arguments.
+const (
+	// Self becomes the command with which a shell that the program starts, sh(1), runs this gpuadm.
+	Self = "{this gpuadm}"
+	// StatusFd becomes the descriptor on which apt writes its progress.
+	StatusFd = "{progress descriptor}"
+)
 
-// StatusFd is, in the arguments of Do, the descriptor on which apt tells its progress.
-const StatusFd = "{progress descriptor}"
-
-// Scratch is replaced by the private folder in what AskAbout is given.
+// Scratch becomes the name of the private folder in the arguments and files of AskAbout.
 const Scratch = "{gpuadm scratch folder}"
 
 // UnitError reports what could not be done to a unit and why.
@@ -150,12 +162,12 @@ func (e *UnitError) Unwrap() error { return e.Cause }
 // Web uses no proxy, and trusts the machine's own certificates.
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
-	Via    Via    // proxies, and certificates to trust beside the machine's own
+	Via    Via    // proxies, and certificates to trust in addition to the machine's own
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
-	// Queries says that what is asked there only reads although its method says otherwise: EC2's
-	// query API uses POST for all requests. What the machine's role may do decides the other side.
+	// Queries says that all requests only read, whatever their method: EC2's query API uses POST for
+	// all requests. The other side decides what the machine's role may do.
 	Queries bool
-	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
+	// Cert returns the certificate to show, at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
 }
 
@@ -169,20 +181,26 @@ type Part struct {
 
 func (p Part) ReadAt(b []byte, off int64) (int, error) { return p.View.ReadAt(p.Name, b, off) }
 
-// Public says whether every user can read a file, by its mode and those of the folders that it lies
-// in.
+// Public reports whether every user can read a file, by its mode and the modes of the folders that it
+// is in.
 func Public(v View, name string) bool {
 	real, err := v.Resolve(name)
-	for need := fs.FileMode(0o004); err == nil; need, real = 0o001, path.Dir(real) {
+	if err != nil {
+		return false
+	}
+
+	needed := fs.FileMode(0o004) // to read the file; then, to pass each folder
+	for {
 		i, err := v.Stat(real)
-		if err != nil || i.Mode&need == 0 {
+		if err != nil || i.Mode&needed == 0 {
 			return false
 		}
 		if real == "/" {
 			return true
 		}
+		needed = 0o001
+		real = path.Dir(real)
 	}
-	return false
 }
 
 // BootID names the present boot; "" where it cannot be read, and in a root folder, which never

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Driver is what the NVIDIA driver that is loaded says through NVML.
+// Driver is what the loaded NVIDIA driver says through NVML.
 type Driver struct {
 	Version string // 580.95.05
-	NVML    string // the library's own version; another one than the driver's is a mismatch
+	NVML    string // the library's own version, which must be the driver's
 	CUDA    string // 13.0: the newest CUDA it supports
 	GPUs    []GPU  // in the order of their PCI addresses
 }
@@ -33,7 +33,7 @@ type GPU struct {
 	Lost    string // why it does not answer ("it has fallen off the bus"); the fields below are empty then
 
 	ECC        string // on, off, "" where it has none
-	RemapFails bool   // a row could not be remapped: the board is to be replaced
+	RemapFails bool   // a row could not be remapped: the board must be replaced
 	RemapWaits bool   // a remapped row waits for a reset
 
 	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
@@ -41,10 +41,10 @@ type GPU struct {
 
 	Licence string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 
-	// The answers of DriverWithin alone.
+	// Only DriverWithin asks for these.
 	Recovery   string // what the driver asks for; "" where it does not say (before 565)
 	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing
-	Prohibited bool   // its compute mode lets no program in
+	Prohibited bool   // its compute mode lets no program use it
 	PowerLimit int    // watts; 0 where unknown
 	PowerUsual int    // the board's default, in watts
 
@@ -59,11 +59,13 @@ type GPU struct {
 	Instances []Instance // GPU instances, by id
 }
 
-// Recovery names what a driver asks for, by the number that NVML's field 230 and Xid 154 have for
-// it: nvml.h and the change log of NVML's API; NV2080_CTRL_GPU_RECOVERY_ACTION in
+// Recovery names what a driver asks for, by its number in NVML's field 230 and in Xid 154: nvml.h and the change log of NVML's API; NV2080_CTRL_GPU_RECOVERY_ACTION in
 // https://github.com/NVIDIA/open-gpu-kernel-modules. What each means is in internal/faults.
 func Recovery(action uint64) string {
-	names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "system-reboot"}
+	names := []string{
+		"none", "reset", "reboot", "drain-p2p", "drain-reset",
+		"imex", "bus-reset", "system-reboot",
+	}
 	if action >= uint64(len(names)) {
 		return "action " + strconv.FormatUint(action, 10)
 	}
@@ -73,7 +75,13 @@ func Recovery(action uint64) string {
 // Unlicensed says what is wrong with the GPU's licence, "" if nothing. A licence has hours of
 // grace: the GPU may work until they are over.
 func (g GPU) Unlicensed() string {
-	return map[string]string{"unlicensed": "has no vGPU licence", "expired": "has a vGPU licence that has expired"}[g.Licence]
+	switch g.Licence {
+	case "unlicensed":
+		return "has no vGPU licence"
+	case "expired":
+		return "has a vGPU licence that has expired"
+	}
+	return ""
 }
 
 // Fabric is a GPU's registration with NVLink's fabric manager.
@@ -126,12 +134,20 @@ type ComputeInstance struct {
 	Share   Share
 }
 
-// Share is what the device of a compute instance has of its GPU; zero where the driver does not
-// say.
+// Share is the part of its GPU that the device of a compute instance has; zero if the driver does
+// not say.
 type Share struct {
-	Memory                               uint64 // bytes
-	SMs, Slices, Compute                 int    // multiprocessors; slices of the GPU instance; its own
-	Copy, Decoders, Encoders, JPEG, OFAs int    // engines, which compute instances of one GPU instance share
+	Memory  uint64 // bytes
+	SMs     int    // multiprocessors
+	Slices  int    // of the GPU instance
+	Compute int    // slices of the compute instance
+
+	// Engines, which the compute instances of one GPU instance share.
+	Copy     int
+	Decoders int
+	Encoders int
+	JPEG     int
+	OFAs     int
 }
 
 // NoDriver reports that no NVIDIA driver answers, and why.
@@ -154,8 +170,9 @@ const Overdue = "OVERDUE"
 // NoAnswer is the error of a driver that has not answered for this long.
 func NoAnswer(limit time.Duration) *NoDriver {
 	return &NoDriver{
-		Why: fmt.Sprintf("the driver has not answered for %v", limit), Code: Overdue,
-		Try: "journalctl --dmesg --grep 'NVRM|Xid' says what it found; a driver that hangs ends with a reboot",
+		Why:  fmt.Sprintf("the driver has not answered for %v", limit),
+		Try:  "journalctl --dmesg --grep 'NVRM|Xid' says what it found; a driver that hangs ends with a reboot",
+		Code: Overdue,
 	}
 }
 
@@ -166,7 +183,7 @@ type GPUError struct {
 	Code string // NVML's name of the answer: IN_USE
 }
 
-// Is makes a lack of rights one of fs.ErrPermission.
+// Is makes errors.Is find fs.ErrPermission if rights are missing.
 func (e *GPUError) Is(target error) bool {
 	return target == fs.ErrPermission && e.Code == "NO_PERMISSION"
 }
@@ -175,34 +192,50 @@ func (e *GPUError) Error() string {
 	return fmt.Sprintf("cannot change GPU %s: %s: %s", e.GPU, e.Call, e.Code)
 }
 
-// ProfileName is the name of a GPU instance profile as nvidia-smi composes it, for drivers that
-// have no names in NVML (before R525): the memory is the profile's share of the GPU's in eighths,
-// of the GPU's size in whole GiB. Memory is the GPU's, in bytes.
+// ProfileName returns the name of a GPU instance profile as nvidia-smi composes it, for drivers that
+// have no names in NVML (before R525). The memory in the name is the profile's share of the GPU's,
+// in eighths, times the GPU's size in whole GiB. memory is the GPU's, in bytes.
 func ProfileName(p Profile, memory uint64) string {
-	attribute := map[int]string{ // NVML_GPU_INSTANCE_PROFILE_… of nvml.h
-		7: "+me", 8: "+me", // 1_SLICE_REV1, 2_SLICE_REV1
-		10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx",
-		13: "-me", 14: "-me",
-		15: "+me.all", 16: "+me.all",
-	}[p.Enum]
 	gib := uint64(0)
 	if memory > 0 {
 		const whole = 1 << 30
 		eighths := min((8*p.Memory+memory-1)/memory, 8)
 		gib = (eighths*((memory+whole-1)/whole) + 4) / 8
 	}
-	return fmt.Sprintf("%dg.%dgb%s", p.Slices, gib, attribute)
+	return fmt.Sprintf("%dg.%dgb%s", p.Slices, gib, profileAttribute(p.Enum))
 }
 
-// ComputeProfiles is what a GPU instance with this many compute slices offers by rule: NVML answers
-// only once such an instance exists. Ids are NVML's enumeration, as in every dump of nvidia-smi mig
-// -lcip so far; the whole instance comes last.
+// profileAttribute returns the end of a profile's name: NVML_GPU_INSTANCE_PROFILE_… of nvml.h.
+func profileAttribute(enum int) string {
+	switch enum {
+	case 7, 8: // 1_SLICE_REV1, 2_SLICE_REV1
+		return "+me"
+	case 10, 11, 12, 17:
+		return "+gfx"
+	case 13, 14:
+		return "-me"
+	case 15, 16:
+		return "+me.all"
+	}
+	return ""
+}
+
+// ComputeProfiles returns what a GPU instance with this many compute slices offers by rule: NVML
+// answers only once such an instance exists. The ids are NVML's enumeration, as in every dump of
+// nvidia-smi mig -lcip so far; the profile of the whole instance comes last.
 func ComputeProfiles(slices int) []ComputeProfile {
 	var offered []ComputeProfile
 	for enum, size := range []int{1, 2, 3, 4, 7} { // NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE, …: nvml.h
-		if size < slices && !(size == 3 && slices == 4) || size == slices {
-			offered = append(offered, ComputeProfile{ID: enum, Enum: enum, Slices: size, Max: slices / size})
+		threeOfFour := size == 3 && slices == 4
+		if size > slices || threeOfFour {
+			continue
 		}
+		offered = append(offered, ComputeProfile{
+			ID:     enum,
+			Enum:   enum,
+			Slices: size,
+			Max:    slices / size,
+		})
 	}
 	return offered
 }

@@ -50,31 +50,32 @@ type View interface {
 	// Resolve returns the path name leads to, free of links, still inside the root. The last part
 	// need not exist.
 	Resolve(name string) (string, error)
-	// Trusted refuses names that other users than root could write to, or replace in one of the
-	// folders on the way to them: the error is *Untrusted. Of a name that is not there the folders
-	// are judged that are.
+	// Trusted refuses names that users other than root could write to, or replace in one of the
+	// folders on the way to them: the error is *Untrusted. If a name does not exist, it judges the
+	// folders that do.
 	Trusted(names ...string) error
 
 	// Ask runs a command that only reads, and returns its standard output. Errors are
 	// *CommandError. In a root folder that is not baked no command can run: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
-	// AskAbout asks about files that are not on the machine: they are laid into a private folder,
-	// which is removed afterwards, and wherever argv or a file says Scratch it is that folder.
+	// AskAbout asks about files that are not on the machine: it writes them into a private folder and
+	// removes that afterwards. Scratch in argv and in the files is replaced by the folder's name.
 	// Names in files are relative to it.
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
-	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's
-	// bytes. A daemon refuses by a *CallError.
+	// Call makes one unary gRPC call that only reads to a daemon's socket, and returns the answer's
+	// bytes. The error of a daemon that refuses is *CallError.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 	// Fetch returns what a URL names, and verifies its size and digest. Errors are *FetchError.
 	Fetch(ctx context.Context, r Request) ([]byte, error)
-	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that
-	// change something are refused. In a root folder the error is a Later: who it will be and where
-	// is not known yet.
+	// AskWeb returns the transport for an HTTP client of the machine. It refuses requests that
+	// change something. In a root folder the error is a Later: the machine's identity and place are
+	// not known yet.
 	AskWeb(w Web) (http.RoundTripper, error)
 	// OpenDevices lists the character devices that a process has open, each once. A process that
 	// has ended has none.
 	OpenDevices(pid int) ([]Device, error)
-	// Room says how much room is left for files in the folder that name is or would lie in.
+	// Room says how much space is left for files in the folder name, or the nearest one above it that
+	// exists.
 	Room(name string) (Room, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load
 	// and Files are filled from the files all the same.
@@ -82,15 +83,14 @@ type View interface {
 	// Driver asks the NVIDIA driver for the state of the GPUs, through NVML. *NoDriver where none
 	// answers, a Later in a root folder.
 	Driver(ctx context.Context) (Driver, error)
-	// CUDA starts CUDA as a program in a pod does, for each list in a process that is shown these
-	// devices, by UUID, and no others. Of says what else the answers are true of. Answers in which
-	// all worked are given again while all that they are true of is the same: of and the lists, the
-	// boot, the loaded modules, the library. A Later in a root folder.
+	// CUDA starts CUDA as a program in a pod does: for each list in a process that sees these
+	// devices, by UUID, and no others. If all worked, it remembers the answers while of and the
+	// lists, the boot, the loaded modules and the library stay the same. A Later in a root folder.
 	CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error)
 }
 
-// Host is a View that can also touch. Every method is durable when it returns: a power cut after it
-// loses nothing, a power cut within it leaves the old or the new, never a mix.
+// Host is a View that can also change the machine. Every method is durable when it returns: a power
+// cut after it loses nothing, a power cut within it leaves the old or the new, never a mix.
 type Host interface {
 	View
 	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed,
@@ -99,8 +99,8 @@ type Host interface {
 	// that cannot be removed; nil keeps those of the file that is replaced, or takes what the
 	// folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
-	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits
-	// for the folder once, and replaces a link.
+	// WriteFiles makes or replaces files of a folder, by name, as WriteFile does, but syncs the
+	// folder once, and replaces a link.
 	WriteFiles(folder string, files map[string][]byte, attr Attr) error
 	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in
 	// memory.
@@ -121,12 +121,11 @@ type Host interface {
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// Replace makes name a file or a link, or removes it, but only if expected accepts what lies
-	// there when all is written and one step is left. Else what lies there stays, and the error is
+	// Replace makes name a file or a link, or removes it, but only if expected accepts what is there
+	// when all is written and one step is left. Otherwise what is there stays, and the error is
 	// Changed. A link at name is itself replaced.
 	Replace(name string, with *Entry, expected func(found *Entry) bool) error
-	// Rename gives what lies at a name another name in the same folder. It replaces nothing:
-	// fs.ErrExist.
+	// Rename gives a file another name in the same folder. It replaces nothing: fs.ErrExist.
 	Rename(from, to string) error
 	// Sweep removes the temporary files, links and folders that a killed gpuadm left in a folder,
 	// which need not exist.
@@ -136,8 +135,8 @@ type Host interface {
 	Do(ctx context.Context, argv ...string) ([]byte, error)
 	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the
 	// job is done; systemd reads changed unit files first. A daemon that says it is ready at once
-	// may still die after it. Where no systemd runs links are made by hand, and for a job the error
-	// is a Later.
+	// may still die later. Where no systemd runs, SetUnit makes the links itself, and for a job the
+	// error is a Later.
 	SetUnit(ctx context.Context, name string, to UnitChange) error
 
 	// DoWeb is AskWeb for requests that change something.
@@ -186,7 +185,7 @@ type Info struct {
 	Xattrs map[string]string // extended attributes, nil if none; Stat leaves them out
 	Device Device            // the numbers of a character device; Stat and Lstat alone
 	Inode  uint64            // its number on its file system; 0 if it is not known
-	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
+	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, if the file system says so
 }
 
 // Room is what a file system has left for root.
@@ -207,15 +206,21 @@ type Attr struct {
 
 // Attr returns what another file needs to be like this one.
 func (i Info) Attr() Attr {
-	return Attr{Mode: i.Mode & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky), UID: i.UID, GID: i.GID, Xattrs: i.Xattrs}
+	const kept = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+	return Attr{
+		Mode:   i.Mode & kept,
+		UID:    i.UID,
+		GID:    i.GID,
+		Xattrs: i.Xattrs,
+	}
 }
 
 // Unit describes a systemd unit.
 type Unit struct {
 	Load    string        // loaded, not-found, masked, …: systemd's LoadState
 	Enabled string        // enabled, disabled, static, masked, …: systemd's UnitFileState
-	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" where no systemd runs
-	Sub     string        // finer than Active: auto-restart is activating, between two tries: systemd's SubState; "" where no systemd runs
+	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" if no systemd runs
+	Sub     string        // systemd's SubState, finer than Active: activating and auto-restart is between two tries
 	PID     int           // main process, 0 if none
 	Ended   int           // how often it ended, and systemd has started it again: systemd's NRestarts
 	Started time.Time     // when the main process started, by the wall clock; zero if it does not run
@@ -306,8 +311,8 @@ const Unimplemented = 12
 
 func (e *CallError) Error() string { return fmt.Sprintf("gRPC status %d: %s", e.Code, e.Message) }
 
-// OverLimit is the cause where a command took longer than gpuadm allows such a one: no --deadline
-// was over.
+// OverLimit is the cause if a command took longer than gpuadm allows for its kind. It does not come
+// from --deadline.
 type OverLimit struct{ Limit time.Duration }
 
 func (o OverLimit) Error() string { return "no answer within " + o.Limit.String() }
@@ -372,12 +377,13 @@ func (k *Kept) End() {
 	}
 }
 
-// Join is errors.Join, but that its text is one line.
+// Join is errors.Join with a text of one line.
 func Join(errs ...error) error {
-	if err := errors.Join(errs...); err != nil {
-		return joined{err}
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
 	}
-	return nil
+	return joined{err}
 }
 
 type joined struct{ error }
@@ -386,7 +392,7 @@ func (j joined) Error() string { return strings.ReplaceAll(j.error.Error(), "\n"
 
 func (j joined) Unwrap() error { return j.error }
 
-// TypeName says in words what kind of file a mode is of: "a folder".
+// TypeName says in words which kind of file has a mode: "a folder".
 func TypeName(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
@@ -406,12 +412,13 @@ func TypeName(m fs.FileMode) string {
 	return "something"
 }
 
-// NotExist says that a file, a folder or a unit does not exist.
+// NotExist reports whether an error says that a file, a folder or a unit does not exist.
 func NotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// ShellWord is a word as an operator types it into a shell, quoted where that is needed.
+// ShellWord returns a word as an operator types it into a shell, quoted if the shell needs quotes.
 func ShellWord(word string) string {
-	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:@./_=,+%-"
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	const plain = letters + "0123456789:@./_=,+%-"
 	if word != "" && strings.Trim(word, plain) == "" {
 		return word
 	}

@@ -28,25 +28,25 @@ type Function struct {
 	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
 }
 
-// Display says whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB
+// Display reports whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB
 // function.
 func (f Function) Display() bool {
 	return strings.HasPrefix(f.Class, "0300") || strings.HasPrefix(f.Class, "0302")
 }
 
-// Files are where the bus is read: a machine's.
+// Files are a machine's files.
 type Files interface {
 	ReadDir(name string) ([]string, error)
 	ReadFile(name string) ([]byte, error)
 }
 
-// Functions lists the functions on the bus, by address and without their models; none where there
-// is no bus. One that has gone meanwhile is left out.
+// Functions lists the functions on the bus, by address and without their models; none if the machine
+// has no bus. It leaves out a function that vanishes meanwhile.
 //
-// In a function's uevent file the kernel says at once what its attributes and the link of its
-// driver say, and does not wake a device that sleeps. The file of its configuration space says
-// less: not the vendor of a virtual function, and nothing about a sleeping function before it has
-// been woken. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c
+// A function's uevent file has in one what its attributes and the link to its driver say, and the
+// kernel does not wake a sleeping device to write it. The file of the configuration space says less:
+// not the vendor of a virtual function, and nothing about a sleeping function before the kernel has
+// woken it. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c
 // and pci_read_config in drivers/pci/pci-sysfs.c of the kernel's tree; "Device and vendor ID of a
 // VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
 func Functions(v Files) (found []Function, err error) {
@@ -57,7 +57,11 @@ func Functions(v Files) (found []Function, err error) {
 
 	for _, address := range addresses {
 		text, err := v.ReadFile(Bus + "/" + address + "/uevent")
-		if f := event(string(text)); err == nil && f.Vendor != "" {
+		if err != nil {
+			continue
+		}
+		f := parseUevent(string(text))
+		if f.Vendor != "" {
 			f.Address = address
 			found = append(found, f)
 		}
@@ -65,10 +69,12 @@ func Functions(v Files) (found []Function, err error) {
 	return found, err
 }
 
-func event(text string) (f Function) {
+// parseUevent reads the function that a uevent file describes, but for its address.
+func parseUevent(text string) (f Function) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		switch id := strings.ToLower(value); key {
+		id := strings.ToLower(value)
+		switch key {
 		case "DRIVER":
 			f.Driver = value
 		case "PCI_CLASS": // without leading zeros: 30200
