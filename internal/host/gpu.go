@@ -59,8 +59,9 @@ type GPU struct {
 	Instances []Instance // GPU instances, by id
 }
 
-// Recovery names what a driver asks for, by its number in NVML's field 230 and in Xid 154: nvml.h and the change log of NVML's API; NV2080_CTRL_GPU_RECOVERY_ACTION in
-// https://github.com/NVIDIA/open-gpu-kernel-modules. What each means is in internal/faults.
+// Recovery names what a driver asks for, by its number in NVML's field 230 and in Xid 154: nvml.h
+// and the change log of NVML's API; NV2080_CTRL_GPU_RECOVERY_ACTION in
+// https://github.com/NVIDIA/open-gpu-kernel-modules. The meaning of each is in internal/faults.
 func Recovery(action uint64) string {
 	names := []string{
 		"none", "reset", "reboot", "drain-p2p", "drain-reset",
