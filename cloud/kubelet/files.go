@@ -51,7 +51,7 @@ func (n File) Want(why string) converge.Want {
 // confTaints is the key of a KubeletConfiguration with the taints to register with.
 const confTaints = "registerWithTaints"
 
-// FileFor returns the file for the labels and taints. internal/facts/kubeletflags.go selects it:
+// FileFor returns the file for the labels and taints. internal/facts/kubelet_flags.go selects it:
 // both are in the same file, or only one of the two has a file.
 func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) File {
 	switch l, t := k.LabelsAt, k.TaintsAt; {

@@ -139,8 +139,8 @@ func TestListener(t *testing.T) {
 	server, err := net.Listen("unix", at)
 	must.OK(t, err)
 	defer server.Close()
-	e := new(Cache).look(v).listener(context.Background(), "unix://"+at)
+	e := new(Cache).begin(v).listener(context.Background(), "unix://"+at)
 	must.That(t, e != nil && e.Name == path.Base(os.Args[0]) && e.Socket == at && e.Owner != "", "the engine at %s is %+v, not this process", at, e)
-	other := new(Cache).look(v).listener(context.Background(), at+"x")
+	other := new(Cache).begin(v).listener(context.Background(), at+"x")
 	check.That(t, other == nil, "an engine where no process listens: %+v", other)
 }

@@ -41,7 +41,7 @@ func FuzzParsers(f *testing.F) {
 		}
 		argv := commandLine(a, func() map[string]string { return map[string]string{"OPTS": b} })
 		Options(argv, "config", "c")
-		(&look{v: files{"/var/lib/dpkg/status": a}}).dpkgEntry(b)
+		(&gathering{v: files{"/var/lib/dpkg/status": a}}).dpkgEntry(b)
 		if v := upstream(a); v != "" && upstream(v) != v {
 			t.Errorf("the version of version %q is %q", v, upstream(v))
 		}

@@ -3,62 +3,51 @@
 package facts
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/platform"
-	"go.yaml.in/yaml/v3"
 )
 
-// maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real
-// ones have a few thousand.
-const maxParsed = 1 << 20
-
 // kubelet reads kubelet's unit, command line and config files.
-func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
-	s := l.service(ctx, "kubelet.service")
-	if s == nil && len(l.distributions) > 0 {
-		i := slices.IndexFunc(l.distributions, func(d distribution) bool { return d.kubelet.Active == "active" })
-		return l.distributions[max(i, 0)].kubelet
+func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
+	s := g.service(ctx, "kubelet.service")
+	if s == nil && len(g.distributions) > 0 {
+		i := slices.IndexFunc(g.distributions, func(d distribution) bool { return d.kubelet.Active == "active" })
+		return g.distributions[max(i, 0)].kubelet
 	}
-	k := Kubelet{Binary: l.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
+	k := Kubelet{Binary: g.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
 	c := kubeletCommand{service: s}
 	if s != nil {
 		k.Unit, k.Active = s.name, s.active
 		for _, line := range s.requires {
 			k.Requires = append(k.Requires, strings.Fields(line)...)
 		}
-		c.environ = l.environ(s)
+		c.environ = g.environ(s)
 		if len(s.start) > 0 {
 			c.argv, c.from = traced(s.start[0], func() map[string]string { return c.values })
 		}
 		i := slices.IndexFunc(c.argv, func(word string) bool { return path.Base(word) == "kubelet" })
-		if i > 0 && !(path.IsAbs(c.argv[i]) && l.has(c.argv[i])) {
+		if i > 0 && !(path.IsAbs(c.argv[i]) && g.exists(c.argv[i])) {
 			i = -1
 		}
 		if i < 0 {
 			c.argv, c.from = nil, nil // a wrapper's, which names no kubelet
-		} else if c.argv, c.from = c.argv[i:], c.from[i:]; path.IsAbs(c.argv[0]) && l.has(c.argv[0]) {
+		} else if c.argv, c.from = c.argv[i:], c.from[i:]; path.IsAbs(c.argv[0]) && g.exists(c.argv[0]) {
 			k.Binary = c.argv[0]
 		}
 	}
 	argv := c.argv
-	if len(argv) == 0 && l.v.Live() {
-		for _, pid := range slices.DeleteFunc(l.processes("kubelet"), l.inPod) { // started by a wrapper, or of a distribution that is not known
+	if len(argv) == 0 && g.v.Live() {
+		for _, pid := range slices.DeleteFunc(g.processes("kubelet"), g.inPod) { // started by a wrapper, or of a distribution that is not known
 			var unit string
-			argv, unit = l.commandOf(pid)
+			argv, unit = g.commandOf(pid)
 			k.Unit, k.Active = cmp.Or(k.Unit, unit), "active"
-			k.Binary, _ = l.v.Readlink("/proc/" + pid + "/exe")
+			k.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
 			break // of two, this machine's: another runs in a container, and was started later
 		}
 	}
@@ -71,13 +60,13 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	k.Args, k.Dir = argv[min(1, len(argv)):], option(argv, "root-dir")
 	k.Files = c.environ.files
 	k.ConfigOwner = configOwner(c, engines)
-	l.kubeletConfig(&k, argv)
-	k.credentials(l, option(argv, "kubeconfig"))
-	k.NodeName = nodeName(option(argv, "hostname-override"), l.hostname())
+	g.kubeletConfig(&k, argv)
+	k.credentials(g, option(argv, "kubeconfig"))
+	k.NodeName = nodeName(option(argv, "hostname-override"), g.hostname())
 	k.flags(c)
 	if k.Binary != "" {
 		// It is not run to tell its version: that takes longer than all else here.
-		k.Version = l.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"})
+		k.Version = g.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"})
 	}
 	return k
 }
@@ -88,28 +77,6 @@ type kubeletCommand struct {
 	environ
 	argv []string // nil if the unit starts something else
 	from []string // the variable that each came from; "" = the unit's own text
-}
-
-// kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder
-// that --config-dir names.
-func (l *look) kubeletConfig(k *Kubelet, argv []string) {
-	k.Config = option(argv, "config")
-	if k.Config == "" {
-		k.Config = l.first("/var/lib/kubelet/config.yaml") // kubeadm's place
-	}
-	if k.Config != "" {
-		k.merge(File{k.Config, l.read(k.Config)})
-	}
-	if len(argv) > 0 && option(argv, "config") == "" {
-		k.Taints, k.TaintsAt.Others = nil, nil // kubelet reads only the files that its command line names
-	}
-	if dir := option(argv, "config-dir"); dir != "" {
-		l.mergeDir(k, dir)
-	}
-	// Flags win over files:
-	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
-	k.CgroupDriver = cmp.Or(option(argv, "cgroup-driver"), k.CgroupDriver)
-	k.Endpoint = cmp.Or(option(argv, "container-runtime-endpoint"), k.Endpoint)
 }
 
 // configOwner says who writes the files of a kubelet that has a unit of its own.
@@ -133,71 +100,6 @@ func configOwner(c kubeletCommand, engines []Engine) string {
 // nodeName is what kubelet calls its node: GetHostname in pkg/util/node of Kubernetes.
 func nodeName(override, hostname string) string {
 	return strings.ToLower(cmp.Or(strings.TrimSpace(override), hostname))
-}
-
-// mergeDir reads the drop-ins of a folder in the order of their names, those that end in .conf.
-func (l *look) mergeDir(k *Kubelet, dir string) {
-	for _, f := range l.walk(dir, 0) {
-		if strings.HasSuffix(f, ".conf") {
-			k.merge(File{f, l.read(f)})
-		}
-	}
-}
-
-// merge takes what a KubeletConfiguration says over what was known before, as a merge patch (RFC
-// 7396): lists are replaced, null takes them away. Source: mergeKubeletConfigurations in
-// cmd/kubelet/app/server.go of Kubernetes.
-func (k *Kubelet) merge(f File) {
-	k.Files = append(k.Files, f)
-	settings := document(f.Data)
-	k.CgroupDriver = cmp.Or(settings.text("cgroupDriver"), k.CgroupDriver)
-	k.Endpoint = cmp.Or(settings.text("containerRuntimeEndpoint"), k.Endpoint)
-	if list, stated := settings[taintsKey]; stated {
-		k.configTaints(f.Path, list)
-	}
-}
-
-// taintsKey is where a KubeletConfiguration has the taints that the node registers with.
-const taintsKey = "registerWithTaints"
-
-// configTaints notes the taints that a config file names. It leaves out those that kubelet would
-// refuse.
-func (k *Kubelet) configTaints(file string, said any) {
-	list, _ := said.([]any)
-	k.Taints = nil
-	for _, one := range list {
-		taint, _ := one.(map[string]any)
-		if t := settings(taint); t.text("key") != "" {
-			k.Taints = append(k.Taints, Taint{t.text("key"), t.text("value"), t.text("effect")})
-		}
-	}
-	if path.Base(file) != OwnConf {
-		k.TaintsAt.Others = k.Taints
-	}
-}
-
-// settings are what a config file says at its outermost level.
-type settings map[string]any
-
-// text is the value of a key, "" where that is no text.
-func (s settings) text(key string) string {
-	text, _ := s[key].(string)
-	return text
-}
-
-// document reads a config file in JSON or YAML; a broken one says nothing, since kubelet refuses
-// it.
-func document(data []byte) settings {
-	data = bytes.TrimSpace(data)
-	var s map[string]any // YAML gives tables within the type of this one
-	parse := yaml.Unmarshal
-	if bytes.HasPrefix(data, []byte("{")) {
-		parse = json.Unmarshal
-	}
-	if len(data) > maxParsed || parse(data, &s) != nil {
-		return nil
-	}
-	return s
 }
 
 // Kubelet is what is known of the kubelet before and after it has joined.
@@ -285,95 +187,4 @@ const (
 func (k Kubelet) Uses(e Engine) bool {
 	at := socketPath(k.Endpoint)
 	return at != "" && (at == socketPath(e.Socket) || at == socketPath(e.CRI))
-}
-
-// ourUnit runs apply at boot; kubelet is ordered after it.
-const ourUnit = "gpuadm.service"
-
-// node fills in what tells this machine and this boot from others.
-func (l *look) node(ctx context.Context, f *Facts) {
-	f.Hostname, f.MachineID = l.hostname(), l.machineID()
-	if !f.Live {
-		return
-	}
-	f.BootID, f.Booting = l.attr("/proc/sys/kernel/random/boot_id"), l.active(ctx, ourUnit) == "activating"
-	f.Cgroup, f.CPUs, f.Memory = l.cgroup(), countList(l.attr("/sys/devices/system/cpu/online")), memory(l.attr("/proc/meminfo"))
-}
-
-// hostname is the running machine's name, or the one it will have. Source: hostname(5).
-func (l *look) hostname() string {
-	if l.v.Live() {
-		if name := l.attr("/proc/sys/kernel/hostname"); name != "" {
-			return name
-		}
-	}
-	for line := range strings.SplitSeq(l.attr("/etc/hostname"), "\n") {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			return line
-		}
-	}
-	return ""
-}
-
-// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot.
-// Source: machine-id(5).
-func (l *look) machineID() string {
-	id := l.attr("/etc/machine-id")
-	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
-		return ""
-	}
-	return id
-}
-
-// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with
-// version 1.
-// Source: IsCgroup2UnifiedMode in github.com/opencontainers/cgroups.
-func (l *look) cgroup() int {
-	if _, err := l.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return 2
-	}
-	for _, name := range [...]string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"} {
-		if _, err := l.v.Stat(name); err == nil {
-			return 1
-		}
-	}
-	return 0
-}
-
-// countList counts what the kernel lists as 0-3,8,10-11; 0 if it makes no sense.
-func countList(list string) int {
-	n := 0
-	for part := range strings.SplitSeq(list, ",") {
-		first, last, found := strings.Cut(part, "-")
-		if !found {
-			last = first
-		}
-		a, err1 := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || b < a {
-			return 0
-		}
-		n += int(b-a) + 1
-	}
-	return n
-}
-
-// memory reads the first line of /proc/meminfo, in bytes; 0 if it is not there.
-func memory(meminfo string) uint64 {
-	var kb uint64
-	_, _ = fmt.Sscanf(meminfo, "MemTotal: %d kB", &kb)
-	return kb << 10
-}
-
-// active is a unit's ActiveState; "" if it is not there or no systemd runs.
-func (l *look) active(ctx context.Context, name string) string {
-	if !l.unitThere(name) {
-		return ""
-	}
-	u, err := l.v.Unit(ctx, name)
-	var later host.Later
-	if err != nil && !errors.As(err, &later) {
-		l.fail("ask systemd about", name, err)
-	}
-	return u.Active
 }

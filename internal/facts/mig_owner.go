@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
@@ -24,25 +23,25 @@ const (
 // nvidia.com/mig.config. The link to a container's log is there also while its pod does not run.
 // Sources: https://github.com/NVIDIA/mig-parted, deployments; kubernetes,
 // pkg/kubelet/kuberuntime/legacy.go.
-func (l *look) migOwner(k Kubelet) *Owner {
+func (g *gathering) migOwner(k Kubelet) *Owner {
 	const comm, logs = "nvidia-mig-mana", "/var/log/containers"
 	manager := func(why string) *Owner {
 		return &Owner{"nvidia-mig-manager", why, "set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again"}
 	}
-	if l.v.Live() {
-		if pids := l.processes(comm); len(pids) > 0 {
+	if g.v.Live() {
+		if pids := g.processes(comm); len(pids) > 0 {
 			return manager("process " + pids[0])
 		}
-		for _, name := range l.names(logs) {
+		for _, name := range g.list(logs) {
 			if strings.HasPrefix(name, "nvidia-mig-manager") {
 				return manager(logs + "/" + name)
 			}
 		}
 	}
-	if l.v.Live() {
-		for _, pid := range slices.Concat(l.processes("sh"), l.processes("bash"), l.processes("dash"), l.processes("python3")) {
-			argv, _ := l.commandOf(pid)
-			if is := cuts(strings.Join(argv, " ")); is != "" && l.inPod(pid) {
+	if g.v.Live() {
+		for _, pid := range slices.Concat(g.processes("sh"), g.processes("bash"), g.processes("dash"), g.processes("python3")) {
+			argv, _ := g.commandOf(pid)
+			if is := cuts(strings.Join(argv, " ")); is != "" && g.inPod(pid) {
 				return &Owner{"a pod", "its process " + pid + " calls " + is, "delete what makes it: kubectl get pods -A -o wide lists the pods of this node"}
 			}
 		}
@@ -51,13 +50,13 @@ func (l *look) migOwner(k Kubelet) *Owner {
 	why := ""
 	if size := k.Labels[gkePartitions]; size != "" {
 		why = "kubelet's label " + gkePartitions + "=" + size
-	} else if strings.Contains(l.attr(gkeConfig), `"GPUPartitionSize"`) {
+	} else if strings.Contains(g.attr(gkeConfig), `"GPUPartitionSize"`) {
 		why = gkeConfig + " has a GPUPartitionSize"
 	}
 	if why != "" {
 		return &Owner{"GKE", why, pool + "gpu-partition-size"}
 	}
-	name, at, calls := l.partitioner()
+	name, at, calls := g.partitioner()
 	switch {
 	case name == "":
 		return nil
@@ -66,7 +65,7 @@ func (l *look) migOwner(k Kubelet) *Owner {
 	case at != "":
 		return &Owner{at, "it calls " + calls + " at each boot", "remove that from " + at}
 	}
-	if p := platform.Of(l.cloud.Managed); p.MIG.Ends != "" {
+	if p := platform.Of(g.cloud.Managed); p.MIG.Ends != "" {
 		return &Owner{p.Title, name + " is enabled and calls " + calls, p.MIG.Ends}
 	}
 	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
@@ -91,9 +90,9 @@ const (
 // unit, a unit that one starts, or a file at that is no unit. AKS's mig-partition.service does it
 // by both: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/mig-partition.service and
 // mig-partition.sh.
-func (l *look) partitioner() (name, at, calls string) {
+func (g *gathering) partitioner() (name, at, calls string) {
 	const etc = "/etc/systemd/system/"
-	units := append(l.glob(etc+"*.wants/*"), l.glob(etc+"*.requires/*")...)
+	units := append(g.glob(etc+"*.wants/*"), g.glob(etc+"*.requires/*")...)
 	for seen := 0; seen < len(units); seen++ {
 		name := path.Base(units[seen])
 		if name == "nvidia-mig-manager.service" {
@@ -102,10 +101,10 @@ func (l *look) partitioner() (name, at, calls string) {
 		// The unit of the same name is what a timer, path or socket starts: systemd.timer(5),
 		// systemd.path(5), systemd.socket(5).
 		starts := []string{strings.TrimSuffix(name, path.Ext(name)) + ".service"}
-		for _, file := range append(l.glob(etc+name+".d/*.conf"), units[seen]) {
-			calls, others := l.callsMIG(file, l.attr(file), 0)
+		for _, file := range append(g.glob(etc+name+".d/*.conf"), units[seen]) {
+			calls, others := g.callsMIG(file, g.attr(file), 0)
 			switch {
-			case calls != "" && file != units[seen] && platform.Of(l.cloud.Managed).MIG.Ends == "":
+			case calls != "" && file != units[seen] && platform.Of(g.cloud.Managed).MIG.Ends == "":
 				return name, file, calls
 			case calls != "":
 				return name, "", calls
@@ -113,18 +112,18 @@ func (l *look) partitioner() (name, at, calls string) {
 			starts = append(starts, others...)
 		}
 		for _, unit := range starts {
-			if l.has(etc+unit) && !slices.ContainsFunc(units, func(u string) bool { return path.Base(u) == unit }) {
+			if g.exists(etc+unit) && !slices.ContainsFunc(units, func(u string) bool { return path.Base(u) == unit }) {
 				units = append(units, etc+unit)
 			}
 		}
 	}
 	globs := strings.Fields(atBoot)
-	if !l.has(firstBootOver) {
+	if !g.exists(firstBootOver) {
 		globs = append(globs, strings.Fields(firstBoot)...)
 	}
 	for _, glob := range globs {
-		for _, file := range l.glob(glob) {
-			if calls, _ := l.callsMIG(file, l.attr(file), 0); calls != "" {
+		for _, file := range g.glob(glob) {
+			if calls, _ := g.callsMIG(file, g.attr(file), 0); calls != "" {
 				return file, file, calls
 			}
 		}
@@ -132,74 +131,21 @@ func (l *look) partitioner() (name, at, calls string) {
 	return "", "", ""
 }
 
-// partitions is a call that cuts GPUs. A list of what is there ("nvidia-smi mig -lgi") cuts none.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
-
-// The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
-// largest that is read.
-const (
-	deepest   = 3
-	maxScript = 256 << 10
-)
-
-// callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its
-// command lines name; and for a unit which others it starts.
-func (l *look) callsMIG(file, text string, depth int) (calls string, starts []string) {
-	unit := strings.HasPrefix(file, "/etc/systemd/system/")
-	for _, line := range logicalLines(text) {
-		command := words(line)
-		if key, value, _ := strings.Cut(command, "="); unit && slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key) {
-			starts = append(starts, strings.Fields(value)...)
-			continue
-		} else if unit {
-			if !strings.HasPrefix(key, "Exec") {
-				continue
-			}
-			command = strings.TrimLeft(value, "-@:+!")
-		}
-		if calls = cuts(command); calls != "" {
-			return calls, nil
-		}
-		for _, word := range strings.Fields(command) {
-			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
-			for i, script := range []string{word, path.Join(path.Dir(file), beside)} {
-				if !ok || !path.IsAbs(script) || i == 1 && word[0] == '/' && !strings.Contains(line, "$") || depth == deepest || script == file {
-					continue
-				}
-				if info, err := l.v.Stat(script); err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
-					continue
-				}
-				if text := l.attr(script); strings.HasPrefix(text, "#!") {
-					if found, _ := l.callsMIG(script, text, depth+1); strings.Contains(found, ", in ") {
-						return found, nil
-					} else if found != "" {
-						return found + ", in " + script, nil
-					}
-				}
-			}
-		}
+// dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its
+// plugin runs with the gate DynamicMIG, which its chart hands over in the environment. Sources:
+// kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
+// deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
+func (g *gathering) dynamicMIG() string {
+	if !g.v.Live() {
+		return ""
 	}
-	return "", starts
-}
-
-// words is a line with blanks for what is between words in a shell's line, and in a list of YAML or
-// Python.
-func words(line string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune("\"',;&|()[]{}", r) {
-			return ' '
+	for _, pid := range g.processes("gpu-kubelet-plu") { // gpu-kubelet-plugin
+		for _, variable := range strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00") {
+			gates, is := strings.CutPrefix(variable, "FEATURE_GATES=")
+			if is && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
+				return "process " + pid
+			}
 		}
-		return r
-	}, line)
-}
-
-// cuts names the program by which a command line cuts GPUs; "" if it cuts none.
-func cuts(line string) string {
-	switch found := partitions().FindString(words(line)); {
-	case strings.HasPrefix(found, "nvidia-mig-parted"):
-		return "nvidia-mig-parted"
-	case found != "":
-		return "nvidia-smi"
 	}
 	return ""
 }

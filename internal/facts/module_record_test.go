@@ -223,9 +223,9 @@ func TestModuleCache(t *testing.T) {
 func TestCompilerOfKernel(t *testing.T) {
 	const config, line = "/lib/modules/6.1.0/build/.config", "\nCONFIG_CC_VERSION_TEXT=\"gcc-12 (Debian 12.2.0-14) 12.2.0\"\n"
 	for _, text := range []string{"#" + line + "CONFIG_X=y\n", "CONFIG_X=y\n" + line} {
-		l := &look{v: files{config: text}}
-		got := l.compiler("/lib/modules/6.1.0", "6.1.0")
-		check.That(t, got == "gcc-12 (Debian 12.2.0-14) 12.2.0" && l.err == nil, "%q, %v", got, l.err)
+		g := &gathering{v: files{config: text}}
+		got := g.compiler("/lib/modules/6.1.0", "6.1.0")
+		check.That(t, got == "gcc-12 (Debian 12.2.0-14) 12.2.0" && g.err == nil, "%q, %v", got, g.err)
 	}
 }
 
@@ -246,9 +246,9 @@ func TestPCILinks(t *testing.T) {
 	}
 	v, err := local.Open(root)
 	must.OK(t, err)
-	l := &look{v: v}
-	found := l.pci()
-	check.That(t, l.err == nil && len(found) == 2 && found[1].Address == "0000:2a:00.0" && found[1].Driver == "nvidia" && found[1].Device == "2330", "%+v, %v", found, l.err)
+	g := &gathering{v: v}
+	found := g.pci()
+	check.That(t, g.err == nil && len(found) == 2 && found[1].Address == "0000:2a:00.0" && found[1].Driver == "nvidia" && found[1].Device == "2330", "%+v, %v", found, g.err)
 }
 
 // linked is files with links between whole paths.
@@ -280,9 +280,9 @@ func (v linked) Lstat(name string) (host.Info, error) {
 
 func (v linked) ReadDir(name string) ([]string, error) {
 	names, err := v.files.ReadDir(name)
-	for l := range v.links {
-		if path.Dir(l) == name {
-			names, err = append(names, path.Base(l)), nil
+	for link := range v.links {
+		if path.Dir(link) == name {
+			names, err = append(names, path.Base(link)), nil
 		}
 	}
 	slices.Sort(names)
@@ -311,10 +311,10 @@ func TestModules(t *testing.T) {
 		"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko":                  "x",
 		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05":                 "x",
 	}, map[string]string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"}}
-	l := &look{v: v}
+	g := &gathering{v: v}
 	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
-	m := l.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
-	must.OK(t, l.err)
+	m := g.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
+	must.OK(t, g.err)
 	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Nouveau, []string{"0000:17:00.0"}), "%+v", m)
 	s := m.Mismatch()
 	check.That(t, strings.Contains(s, "570.172.08 is loaded") && strings.Contains(s, "is of 580.95.05"), "%v", s)
@@ -366,7 +366,7 @@ func FuzzModules(f *testing.F) {
 				t.Errorf("an error that does not say what cannot be done: %v", err)
 			}
 		})
-		(&look{v: v}).modules(Kernel{Installed: []string{"6.1.0"}}, nil, "amd64", nil)
+		(&gathering{v: v}).modules(Kernel{Installed: []string{"6.1.0"}}, nil, "amd64", nil)
 	})
 }
 
@@ -411,12 +411,12 @@ func TestUnpackagedRPM(t *testing.T) {
 		}})
 		for range 2 {
 			var c Cache
-			l := c.look(n)
+			g := c.begin(n)
 			if owner == "AKS" {
-				l.cloud.Managed = "aks"
+				g.cloud.Managed = "aks"
 			}
 			got := ""
-			if o := l.driverOwner(t.Context(), Modules{Libraries: l.libraries("amd64")}); o != nil {
+			if o := g.driverOwner(t.Context(), Modules{Libraries: g.libraries("amd64")}); o != nil {
 				got = o.Name
 			}
 			check.Equal(t, got, owner, "%s: the owner", answers)
@@ -434,9 +434,9 @@ func TestProgramRecord(t *testing.T) {
 	says, times := "", 0
 	version := func() string {
 		var c Cache
-		l := c.look(asks{n, &says, &times})
-		first := l.version(t.Context(), file, program{ask: true})
-		check.Equal(t, l.version(t.Context(), file, program{ask: true}), first, "asked twice:")
+		g := c.begin(asks{n, &says, &times})
+		first := g.version(t.Context(), file, program{ask: true})
+		check.Equal(t, g.version(t.Context(), file, program{ask: true}), first, "asked twice:")
 		c.Keep(n)
 		return first
 	}

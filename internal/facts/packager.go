@@ -51,7 +51,7 @@ func (o OS) Packager() Packager {
 // database has packages, else the one of the database that has. "" where there is none.
 func PackagerOf(v host.View) Packager {
 	of := DatabaseOf(v)
-	own := (&look{v: v}).os().Packager()
+	own := (&gathering{v: v}).os().Packager()
 	for _, p := range append([]Packager{own}, systems[:]...) {
 		if of != "" && p.Database == of && (p.Name == own.Name || !p.Foreign) {
 			return p

@@ -166,10 +166,10 @@ func TestSpoken(t *testing.T) {
 var statusFile string
 
 func TestDpkgEntry(t *testing.T) {
-	l := &look{v: files{"/var/lib/dpkg/status": statusFile}}
-	e := l.dpkgEntry("containerd")
+	g := &gathering{v: files{"/var/lib/dpkg/status": statusFile}}
+	e := g.dpkgEntry("containerd")
 	check.That(t, e["Version"] == "1.7.24~ds1-6+b4" && e["Architecture"] == "amd64", "containerd: %v", e)
-	check.That(t, l.dpkgEntry("missing") == nil, "a missing package has an entry")
+	check.That(t, g.dpkgEntry("missing") == nil, "a missing package has an entry")
 }
 
 func TestNewer(t *testing.T) {

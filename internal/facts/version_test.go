@@ -28,10 +28,10 @@ func TestBinaryVersion(t *testing.T) {
 	out, err := build.CombinedOutput()
 	must.That(t, err == nil, "%v\n%s", err, out)
 	data := must.Get(os.ReadFile(filepath.Join(dir, "daemon")))(t)
-	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
+	g := &gathering{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
 	p := program{module: "example.org/daemon", ask: true}
-	check.Equal(t, l.version(t.Context(), "/usr/bin/x", p), "1.7.24", "got")
-	check.None(t, l.version(t.Context(), "/usr/bin/y", p), "no program:")
+	check.Equal(t, g.version(t.Context(), "/usr/bin/x", p), "1.7.24", "got")
+	check.None(t, g.version(t.Context(), "/usr/bin/y", p), "no program:")
 }
 
 func TestBuiltVersion(t *testing.T) {

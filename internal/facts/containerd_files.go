@@ -99,7 +99,7 @@ var (
 // containerd works breadth first: a file, then its imports, then theirs; no path twice. Later files
 // win. A file that containerd would refuse imports nothing here; its bytes are returned all the
 // same.
-func (l *look) containerdFiles(root, globs string) (files []File, address string) {
+func (g *gathering) containerdFiles(root, globs string) (files []File, address string) {
 	seen := map[string]bool{}
 	for pending := []string{root}; len(pending) > 0; pending = pending[1:] {
 		name := pending[0]
@@ -107,16 +107,16 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 			continue
 		}
 		seen[name] = true
-		f := File{Path: name, Data: l.config(name)}
+		f := File{Path: name, Data: g.config(name)}
 		files = append(files, f)
 		if len(files) == maxFiles {
-			l.fail("read", root, errTooManyImports)
+			g.fail("read", root, errTooManyImports)
 			return files, address
 		}
 		if f.Data == nil {
 			continue
 		}
-		tree, err := l.texts.Values(f.Data)
+		tree, err := g.texts.Values(f.Data)
 		c, ok := readContainerd(tree)
 		if err != nil || !ok {
 			continue
@@ -124,48 +124,11 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 		address = cmp.Or(c.address, address)
 		for _, p := range Absolute(name, c.imports, globs) {
 			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
-				pending = append(pending, l.glob(p)...)
+				pending = append(pending, g.glob(p)...)
 			} else {
 				pending = append(pending, p)
 			}
 		}
 	}
 	return files, address
-}
-
-// glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern
-// that makes no sense matches nothing, and a name without magic characters matches itself where it
-// is there.
-func (l *look) glob(pattern string) []string {
-	if !strings.ContainsAny(pattern, `*?[\`) {
-		if l.has(pattern) {
-			return []string{pattern}
-		}
-		return nil
-	}
-	dir, last := path.Split(pattern)
-	if dir == "" {
-		return nil
-	}
-	dirs := []string{path.Clean(dir)}
-	if strings.ContainsAny(dir, `*?[\`) {
-		dirs = l.glob(path.Clean(dir))
-	}
-	var out []string
-	for _, d := range dirs {
-		for _, name := range l.folder(d) {
-			if ok, _ := path.Match(last, name); ok {
-				out = append(out, path.Join(d, name))
-			}
-		}
-	}
-	return out
-}
-
-// folder returns the names in dir; none if it is something else.
-func (l *look) folder(dir string) []string {
-	if i, err := l.v.Stat(dir); err != nil || !i.Mode.IsDir() {
-		return nil
-	}
-	return l.names(dir)
 }

@@ -43,8 +43,8 @@ func SharedPackage(flavour, kernel string) string { return "gpuadm-modules-" + f
 
 // shared reads those for target kernels from the list of a mirror. A kernel that has them is not
 // compared again.
-func (l *look) shared(f Facts, list string) []SharedModules {
-	data := l.read(list)
+func (g *gathering) shared(f Facts, list string) []SharedModules {
+	data := g.read(list)
 	if data == nil || f.Modules == nil {
 		return nil
 	}
@@ -63,7 +63,7 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 		if k, _ := f.Modules.Of(m.Kernel); k.Nvidia == nil || k.Nvidia.Version != m.Version {
 			// Where nothing says what the kernel has, it compares the CRCs when it loads the
 			// modules.
-			if is, err := KernelSymbols(l.v, m.Kernel); err != nil {
+			if is, err := KernelSymbols(g.v, m.Kernel); err != nil {
 				m.Problem = err.Error()
 			} else if is != "" && is != m.Headers {
 				m.Problem = "they were built for another build of the kernel: the CRCs of its symbols have the digest " + m.Headers + " there and " + is + " here"

@@ -66,35 +66,35 @@ const (
 )
 
 // trust finds out which signers' modules the kernel loads.
-func (l *look) trust() Trust {
-	t := l.demands()
-	if l.v.Live() {
-		t.Enrolled = l.enrolled()
-		t.Kernels = keyNames(l.attr("/proc/keys"))
+func (g *gathering) trust() Trust {
+	t := g.demands()
+	if g.v.Live() {
+		t.Enrolled = g.enrolled()
+		t.Kernels = keyNames(g.attr("/proc/keys"))
 	}
-	l.buildKey(&t)
+	g.buildKey(&t)
 	return t
 }
 
 // demands finds out whether the kernel demands signatures, and no more.
-func (l *look) demands() Trust {
+func (g *gathering) demands() Trust {
 	t := Trust{SecureBoot: "unknown"}
-	if l.v.Live() {
-		t.SecureBoot = l.secureBoot()
-		t.Lockdown = chosen(l.attr("/sys/kernel/security/lockdown"))
-		t.Enforced = l.attr("/sys/module/module/parameters/sig_enforce")
+	if g.v.Live() {
+		t.SecureBoot = g.secureBoot()
+		t.Lockdown = chosen(g.attr("/sys/kernel/security/lockdown"))
+		t.Enforced = g.attr("/sys/module/module/parameters/sig_enforce")
 	}
 	return t
 }
 
 // secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did
 // not boot by EFI has none.
-func (l *look) secureBoot() string {
-	b, err := l.v.ReadFile(secureBoot)
+func (g *gathering) secureBoot() string {
+	b, err := g.v.ReadFile(secureBoot)
 	switch {
 	case err == nil && len(b) > 4 && b[4] == 1:
 		return "on"
-	case err == nil && len(b) > 4, missing(err) && !l.has("/sys/firmware/efi"):
+	case err == nil && len(b) > 4, missing(err) && !g.exists("/sys/firmware/efi"):
 		return "off"
 	}
 	return "unknown"
@@ -115,8 +115,8 @@ func (l *look) secureBoot() string {
 // - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by
 // robeholmes@gmail.com), who first offered it to mainline:
 // https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
-func (l *look) takesDB() bool {
-	o := l.os()
+func (g *gathering) takesDB() bool {
+	o := g.os()
 	return slices.ContainsFunc([]string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"}, func(id string) bool {
 		return o.ID == id || slices.Contains(o.Like, id)
 	})
@@ -126,16 +126,16 @@ func (l *look) takesDB() bool {
 // owner's into MokListRT, as EFI variables and, where they are too big for those, as a file.
 // Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the
 // kernel's tree.
-func (l *look) enrolled() (keys []Key) {
+func (g *gathering) enrolled() (keys []Key) {
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
-	names, _ := l.v.ReadDir(efivars)
+	names, _ := g.v.ReadDir(efivars)
 	for _, n := range names {
-		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" && l.takesDB() {
+		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" && g.takesDB() {
 			files = append(files, path.Join(efivars, n))
 		}
 	}
 	for _, name := range files {
-		data, err := l.v.ReadFile(name)
+		data, err := g.v.ReadFile(name)
 		if err == nil && strings.HasPrefix(name, efivars) {
 			data = data[min(4, len(data)):]
 		}
@@ -152,19 +152,19 @@ func (l *look) enrolled() (keys []Key) {
 // its own.
 // Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and
 // https://github.com/dell/dkms.
-func (l *look) buildKey(t *Trust) {
+func (g *gathering) buildKey(t *Trust) {
 	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
-	if l.has("/var/lib/shim-signed/mok/MOK.der") || l.os().ID == "ubuntu" && !l.has(public) {
+	if g.exists("/var/lib/shim-signed/mok/MOK.der") || g.os().ID == "ubuntu" && !g.exists(public) {
 		private, public = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"
 	}
 	files := []string{"/etc/dkms/framework.conf"}
-	for _, n := range l.names("/etc/dkms/framework.conf.d") {
+	for _, n := range g.list("/etc/dkms/framework.conf.d") {
 		if strings.HasSuffix(n, ".conf") {
 			files = append(files, "/etc/dkms/framework.conf.d/"+n)
 		}
 	}
 	for _, name := range files {
-		for _, kv := range Assignments(string(l.read(name))) {
+		for _, kv := range Assignments(string(g.read(name))) {
 			switch kv[0] {
 			case "mok_signing_key":
 				private = kv[1]
@@ -177,12 +177,12 @@ func (l *look) buildKey(t *Trust) {
 		return
 	}
 	t.BuildCert = public
-	if k, ok := Certificate(l.read(public)); ok {
+	if k, ok := Certificate(g.read(public)); ok {
 		t.Build = &k
-		data, _ := l.v.ReadFile(mokNew) // readable by root; without it nothing waits
+		data, _ := g.v.ReadFile(mokNew) // readable by root; without it nothing waits
 		t.Waiting = slices.ContainsFunc(efiKeys(data[min(4, len(data)):]), k.Same)
 	}
-	if path.IsAbs(private) && l.has(private) {
+	if path.IsAbs(private) && g.exists(private) {
 		t.BuildKey = private
 	}
 }
@@ -226,16 +226,16 @@ func certified(line string) string {
 
 // ReadTrust finds out which signers' modules the kernel loads.
 func ReadTrust(v host.View) (Trust, error) {
-	l := &look{v: v}
-	return l.trust(), l.err
+	g := &gathering{v: v}
+	return g.trust(), g.err
 }
 
 // ReadTrustDemanded is ReadTrust where the kernel demands signatures. Where the kernel loads all
 // modules, it says no more than that.
 func ReadTrustDemanded(v host.View) (Trust, error) {
-	l := &look{v: v}
-	if t := l.demands(); l.err != nil || !t.Demands() {
-		return t, l.err
+	g := &gathering{v: v}
+	if t := g.demands(); g.err != nil || !t.Demands() {
+		return t, g.err
 	}
-	return l.trust(), l.err
+	return g.trust(), g.err
 }

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"path"
+	"strings"
+)
+
+// arch returns the architecture of the machine's files in Go's words, "" if no file says it. The
+// root folder may be another machine's than the one this runs on.
+func (g *gathering) arch() string {
+	// The dynamic loader's path is fixed by each architecture's ABI, so to see it there is enough.
+	// Hosts set up for building or running foreign programs have more than one of them, and then
+	// none of them decides.
+	usr := ""
+	if to, err := g.v.Readlink("/lib"); err == nil && path.Clean("/"+to) == "/usr/lib" {
+		usr = "/usr" // on most machines, and a path without links is found faster
+	}
+	var byLoader []string
+	for _, loader := range [...][2]string{
+		{"/lib64/ld-linux-x86-64.so.2", "amd64"},
+		{"/lib/ld-linux-aarch64.so.1", "arm64"},
+		{"/lib/ld-musl-x86_64.so.1", "amd64"},
+		{"/lib/ld-musl-aarch64.so.1", "arm64"},
+	} {
+		if g.exists(usr + loader[0]) {
+			byLoader = append(byLoader, loader[1])
+		}
+	}
+	if len(byLoader) == 1 {
+		return byLoader[0]
+	}
+	// dpkg itself is always of the native architecture; dnf writes the base one down only where it
+	// is not the kernel's.
+	if g.exists("/var/lib/dpkg/status") {
+		if a := g.dpkgEntry("dpkg")["Architecture"]; a != "" {
+			return a
+		}
+	}
+	return map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[strings.TrimSpace(string(g.read("/etc/dnf/vars/basearch")))]
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"cmp"
+	"context"
+)
+
+const (
+	containerdUnit    = "containerd.service"
+	containerdDefault = "/etc/containerd/config.toml"
+	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this.
+	// Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
+	// (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
+	containerdTalos = "/etc/cri/containerd.toml"
+)
+
+func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
+	e := &Engine{Name: "containerd"}
+	argv := g.start(ctx, e, []string{containerdUnit}, []string{
+		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd", "/opt/bin/containerd",
+		"/opt/containerd/bin/containerd", "/home/containerd/usr/local/bin/containerd", // the last on GKE of old
+	})
+	made := containerdDefault
+	if os.ID == "talos" {
+		made = containerdTalos
+	}
+	e.Config = cmp.Or(option(argv, "config", "c"), made)
+	if bare(*e) == 1 && !g.exists(e.Config) {
+		return nil
+	}
+	g.started(ctx, e, argv)
+	if e.Config == made { // what the owners write; a unit of the machine's own may name another file
+		e.Owner, e.Why = g.owner(os)
+	}
+	return e
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	bin "encoding/binary"
+	"encoding/hex"
+)
+
+// Key names a key that signs modules, or a certificate that is trusted to. A signature names its
+// certificate by issuer and serial number, or by the key's id; the signer chooses which.
+type Key struct {
+	Name   string `json:"name"`             // common name: of a certificate's owner, of a signature's issuer
+	Issuer string `json:"issuer,omitempty"` // digest of the issuer's name
+	Serial string `json:"serial,omitempty"` // hex
+	ID     string `json:"id,omitempty"`     // subject key id, hex
+}
+
+// Same says whether two Keys name the same key.
+func (k Key) Same(o Key) bool {
+	return k.Issuer != "" && k.Issuer == o.Issuer && k.Serial == o.Serial || k.ID != "" && k.ID == o.ID
+}
+
+// Certificate names the key that an X.509 certificate is about.
+func Certificate(der []byte) (Key, bool) {
+	c, err := x509.ParseCertificate(der)
+	if err != nil || c.SerialNumber == nil {
+		return Key{}, false
+	}
+	return Key{Name: commonName(c.Subject), Issuer: digest(c.RawIssuer), Serial: c.SerialNumber.Text(16), ID: hex.EncodeToString(c.SubjectKeyId)}, true
+}
+
+func commonName(n pkix.Name) string {
+	if n.CommonName == "" {
+		return n.String()
+	}
+	return n.CommonName
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// efiKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10,
+// 32.4.1.
+func efiKeys(data []byte) (keys []Key) {
+	const (
+		head  = 28 // type, size of the list, of its header, of each signature
+		owner = 16
+		x509  = "\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72" // EFI_CERT_X509_GUID
+	)
+	for len(data) >= head {
+		list, header, each := bin.LittleEndian.Uint32(data[16:]), bin.LittleEndian.Uint32(data[20:]), bin.LittleEndian.Uint32(data[24:])
+		if list < head || uint64(list) > uint64(len(data)) || uint64(header)+head > uint64(list) || each <= owner {
+			return keys
+		}
+		if string(data[:16]) == x509 {
+			for sigs := data[head+header : list]; uint64(len(sigs)) >= uint64(each); sigs = sigs[each:] {
+				if k, ok := Certificate(sigs[owner:each]); ok {
+					keys = append(keys, k)
+				}
+			}
+		}
+		data = data[list:]
+	}
+	return keys
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// atEndpoint has the engine at kubelet's endpoint among those that were found: the endpoint may be
+// a link to its socket, and its unit may have any name.
+func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
+	k := &f.Kubelet
+	uses := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
+	if uses() {
+		return
+	}
+	name := socketPath(k.Endpoint)
+	if at, err := g.v.Resolve(name); err == nil {
+		k.Endpoint = "unix://" + at
+	} else if to, err := g.v.Readlink(name); err == nil { // the engine is not running, as in an image, and has made no socket
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(name), to)
+		}
+		k.Endpoint = "unix://" + to
+	}
+	if uses() {
+		return
+	}
+	e := g.listener(ctx, k.Endpoint)
+	if e == nil {
+		e = g.startedBy(ctx, func(argv []string, _ string) bool {
+			e := &Engine{Name: engineName(argv[0])}
+			if !slices.Contains(known(), e.Name) {
+				return false
+			}
+			g.started(ctx, e, argv)
+			return k.Uses(*e)
+		})
+	}
+	if e != nil {
+		f.Engines = append([]Engine{*e}, f.Engines...)
+	}
+}
+
+// listener finds the engine that listens on kubelet's socket, by the process that holds the
+// listening socket and is not systemd, which may have made it. What that process was started with
+// says which file it reads. nil where none is found; reading the descriptors of other users'
+// processes takes root. Source: proc(5), fd.
+func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
+	if !g.v.Live() {
+		return nil
+	}
+	var links []string
+	for _, s := range listening(g.v) {
+		if socketPath(s.name) == socketPath(endpoint) {
+			links = append(links, "socket:["+s.inode+"]")
+		}
+	}
+	for _, pid := range g.pids() {
+		fds := "/proc/" + pid + "/fd"
+		names, _ := g.v.ReadDir(fds) // it may have ended, or be another user's
+		if pid != "1" && links != nil && slices.ContainsFunc(names, func(fd string) bool {
+			to, err := g.v.Readlink(fds + "/" + fd)
+			return err == nil && slices.Contains(links, to)
+		}) && g.roots(pid) && !g.inPod(pid) {
+			return g.engineOf(ctx, pid, socketPath(endpoint))
+		}
+	}
+	return nil
+}
+
+// A socket is a Unix socket on which a process listens: its inode, and the name that the process
+// bound, in whatever root folder.
+type socket struct{ inode, name string }
+
+// listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
+func listening(v host.View) (found []socket) {
+	const listens, number = "00010000", 6 // __SO_ACCEPTCON; the column of the inode
+	all, _ := v.ReadFile("/proc/net/unix")
+	for line := range strings.Lines(string(all)) {
+		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens {
+			found = append(found, socket{f[number], f[number+1]})
+		}
+	}
+	return found
+}
+
+// socketPath is the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the old
+// name.
+func socketPath(endpoint string) string {
+	name := strings.TrimPrefix(endpoint, "unix://")
+	if rest, ok := strings.CutPrefix(name, "/var/run/"); ok {
+		return "/run/" + rest
+	}
+	return name
+}
+
+// engineOf is the engine that a process is.
+func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
+	argv, unit := g.commandOf(pid)
+	if len(argv) == 0 {
+		return nil
+	}
+	e := &Engine{Name: engineName(argv[0]), Unit: unit, Args: argv}
+	e.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
+	g.started(ctx, e, argv)
+	e.Socket, e.Texts = cmp.Or(socket, e.Socket), g.texts
+	if u, err := g.v.Unit(ctx, unit); unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
+		e.Owner, e.Why = cmp.Or(unit, "another program"), "process "+pid
+	}
+	return e
+}

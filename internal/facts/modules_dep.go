@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"bytes"
+	"path"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name
+// them nvidia.ko.xz, nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
+func role(file string) string {
+	is := family().FindStringSubmatch(path.Base(file))
+	if is == nil {
+		return ""
+	}
+	return "nvidia" + is[1]
+}
+
+var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
+
+// NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
+// there is none. What depmod(8) has chosen among several lies in modules.dep: its search order is
+// depmod.d(5)'s.
+func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
+
+// ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
+func ModuleOf(v host.View, kernel, of string) (string, error) {
+	g := &gathering{v: v}
+	for _, name := range g.listed("/lib/modules/" + kernel) {
+		if role(name) == of {
+			return name, g.err
+		}
+	}
+	return "", g.err
+}
+
+// NvidiaModules returns the files of all the driver's modules that modprobe would load for a
+// kernel.
+func NvidiaModules(v host.View, kernel string) ([]string, error) {
+	g := &gathering{v: v}
+	return g.listed("/lib/modules/" + kernel), g.err
+}
+
+// InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's
+// InfiniBand half, and what programs send management datagrams through. Sources:
+// https://github.com/NVIDIA/gpu-operator/issues/2781;
+// https://github.com/spectrocloud/CanvOS/pull/700.
+func InfinibandModules() []string { return []string{"mlx5_ib", "ib_umad"} }
+
+// HasInfiniband returns which of InfinibandModules a kernel has, on disk as depmod(8) knows them or
+// built in.
+func HasInfiniband(v host.View, kernel string) ([]string, error) {
+	g, dir := &gathering{v: v}, "/lib/modules/"+kernel
+	return g.infiniband(dir, g.read(dir+"/modules.dep")), g.err
+}
+
+func (g *gathering) infiniband(dir string, dep []byte) (has []string) {
+	builtin := g.read(dir + "/modules.builtin")
+	for _, name := range InfinibandModules() {
+		if file := []byte("/" + name + ".ko"); bytes.Contains(dep, file) || bytes.Contains(builtin, file) {
+			has = append(has, name)
+		}
+	}
+	return has
+}
+
+// listed returns the files of the family in modules.dep, by their absolute paths.
+func (g *gathering) listed(dir string) (names []string) { return listedIn(dir, g.read(dir+"/modules.dep")) }
+
+func listedIn(dir string, dep []byte) (names []string) {
+	for line := range bytes.Lines(dep) {
+		if !bytes.Contains(line, []byte("nvidia")) { // all but a few of thousands
+			continue
+		}
+		name, _, ok := strings.Cut(string(line), ":")
+		if !ok || role(name) == "" {
+			continue
+		}
+		if !path.IsAbs(name) {
+			name = path.Join(dir, name)
+		}
+		names = append(names, name)
+	}
+	return names
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// ourUnit runs apply at boot; kubelet is ordered after it.
+const ourUnit = "gpuadm.service"
+
+// node fills in what tells this machine and this boot from others.
+func (g *gathering) node(ctx context.Context, f *Facts) {
+	f.Hostname, f.MachineID = g.hostname(), g.machineID()
+	if !f.Live {
+		return
+	}
+	f.BootID, f.Booting = g.attr("/proc/sys/kernel/random/boot_id"), g.active(ctx, ourUnit) == "activating"
+	f.Cgroup, f.CPUs, f.Memory = g.cgroup(), countList(g.attr("/sys/devices/system/cpu/online")), memory(g.attr("/proc/meminfo"))
+}
+
+// hostname is the running machine's name, or the one it will have. Source: hostname(5).
+func (g *gathering) hostname() string {
+	if g.v.Live() {
+		if name := g.attr("/proc/sys/kernel/hostname"); name != "" {
+			return name
+		}
+	}
+	for line := range strings.SplitSeq(g.attr("/etc/hostname"), "\n") {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return line
+		}
+	}
+	return ""
+}
+
+// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot.
+// Source: machine-id(5).
+func (g *gathering) machineID() string {
+	id := g.attr("/etc/machine-id")
+	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
+		return ""
+	}
+	return id
+}
+
+// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with
+// version 1.
+// Source: IsCgroup2UnifiedMode in github.com/opencontainers/cgroups.
+func (g *gathering) cgroup() int {
+	if _, err := g.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return 2
+	}
+	for _, name := range [...]string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"} {
+		if _, err := g.v.Stat(name); err == nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// countList counts what the kernel lists as 0-3,8,10-11; 0 if it makes no sense.
+func countList(list string) int {
+	n := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, found := strings.Cut(part, "-")
+		if !found {
+			last = first
+		}
+		a, err1 := strconv.ParseUint(first, 10, 16)
+		b, err2 := strconv.ParseUint(last, 10, 16)
+		if err1 != nil || err2 != nil || b < a {
+			return 0
+		}
+		n += int(b-a) + 1
+	}
+	return n
+}
+
+// memory reads the first line of /proc/meminfo, in bytes; 0 if it is not there.
+func memory(meminfo string) uint64 {
+	var kb uint64
+	_, _ = fmt.Sscanf(meminfo, "MemTotal: %d kB", &kb)
+	return kb << 10
+}
+
+// active is a unit's ActiveState; "" if it is not there or no systemd runs.
+func (g *gathering) active(ctx context.Context, name string) string {
+	if !g.unitThere(name) {
+		return ""
+	}
+	u, err := g.v.Unit(ctx, name)
+	var later host.Later
+	if err != nil && !errors.As(err, &later) {
+		g.fail("ask systemd about", name, err)
+	}
+	return u.Active
+}
+
+// machine is the firmware's name of the machine, "unknown" where it has none.
+func (g *gathering) machine() string {
+	name, err := g.v.ReadFile("/sys/class/dmi/id/product_name")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(name))
+}

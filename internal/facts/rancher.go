@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A rancherStart is how K3s or RKE2 is started: its unit, and all places where its settings can be.
+type rancherStart struct {
+	name     string // k3s, rke2
+	unit     string
+	argv     []string
+	config   string // the path of its config file
+	data     string // its folder
+	settings map[string][]string
+	files    []File
+}
+
+// said is what a setting says, all values of a list. The command line wins over files:
+// https://docs.k3s.io/installation/configuration.
+func (r rancherStart) said(names ...string) []string {
+	if given := Options(r.argv, names...); given != nil {
+		return given
+	}
+	return r.settings[names[0]]
+}
+
+// last is what a setting of one value says.
+func (r rancherStart) last(names ...string) string {
+	all := r.said(names...)
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1]
+}
+
+// rancher finds K3s and RKE2, which lay out their data in the same way. The engine's config is
+// rendered at each start.
+// Source: pkg/agent/containerd/config.go of https://github.com/k3s-io/k3s,
+// https://docs.k3s.io/advanced, https://docs.rke2.io/advanced
+func (g *gathering) rancher(ctx context.Context, name string, units ...string) *distribution {
+	home := "/var/lib/rancher/" + name
+	s := g.serviceOf(ctx, name, units...)
+	if s == nil && !g.exists(home+"/agent") {
+		return nil
+	}
+	r := g.rancherStart(name, home, s)
+	d := &distribution{kubelet: g.rancherKubelet(r)}
+	if s != nil {
+		d.kubelet.Unit, d.kubelet.Active = s.name, s.active
+	}
+	docker := name == "k3s" && (slices.Contains(r.argv, "--docker") || r.last("docker") == "true")
+	switch endpoint := r.last("container-runtime-endpoint"); {
+	case docker:
+		d.kubelet.Endpoint = "unix://" + k3sDocker
+		return d
+	case endpoint != "":
+		d.kubelet.Endpoint = endpoint
+		return d
+	}
+	bin := r.data + "/data/current/bin/"
+	if name == "rke2" {
+		bin = r.data + "/bin/"
+		d.kubelet.Binary = g.first(bin + "kubelet")
+	}
+	e := &Engine{
+		Name:   "containerd",
+		Binary: g.first(bin + "containerd"),
+		Config: r.data + "/agent/etc/containerd/config.toml",
+		Owner:  name,
+		Unit:   r.unit,
+		Why:    cmp.Or(r.unit, home+"/agent"),
+	}
+	g.engineVersion(ctx, e)
+	e.Files, e.Socket = g.containerdFiles(e.Config, Globs(e.Version))
+	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
+	d.engine, d.kubelet.Endpoint = e, cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
+	return d
+}
+
+// rancherStart reads all places of settings. An environment variable wins for the data folder and
+// the config file; the value of a later file replaces an earlier one, unless its key ends in +.
+// Sources: findDataDir in cmd/k3s/main.go, and pkg/configfilearg/parser.go, of
+// https://github.com/k3s-io/k3s.
+func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
+	r := rancherStart{name: name, argv: g.argv(s), settings: map[string][]string{}}
+	env := map[string]string{}
+	if s != nil {
+		r.unit, env = s.name, g.environment(s)
+	}
+	variable := strings.ToUpper(name)
+	r.config = cmp.Or(env[variable+"_CONFIG_FILE"], option(r.argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")
+	if path.IsAbs(r.config) { // it may be an address
+		r.files = []File{{r.config, g.read(r.config)}}
+		for _, n := range g.folder(r.config + ".d") {
+			if ext := path.Ext(n); ext == ".yaml" || ext == ".yml" {
+				p := path.Join(r.config+".d", n)
+				r.files = append(r.files, File{p, g.read(p)})
+			}
+			if len(r.files) > maxFiles {
+				g.fail("read", r.config+".d", errTooManyFiles)
+				break
+			}
+		}
+	}
+	for _, f := range r.files {
+		r.add(f.Data)
+	}
+	r.data = cmp.Or(env[variable+"_DATA_DIR"], r.last("data-dir", "d"), home)
+	return r
+}
+
+func (r rancherStart) add(data []byte) {
+	var doc map[string]yaml.Node
+	if len(data) > maxParsed || yaml.Unmarshal(data, &doc) != nil {
+		return
+	}
+	for key, node := range doc {
+		var list []string
+		if node.Decode(&list) != nil {
+			var one string
+			if node.Decode(&one) != nil {
+				continue
+			}
+			list = []string{one}
+		}
+		if name, more := strings.CutSuffix(key, "+"); more {
+			r.settings[name] = append(r.settings[name], list...)
+		} else {
+			r.settings[key] = list
+		}
+	}
+}
+
+// rancherKubelet is the kubelet of K3s or RKE2. They configure it with a folder of files, and take
+// labels and taints in a config of their own. Source: pkg/daemons/agent/agent_linux.go and
+// pkg/agent/config/config.go of https://github.com/k3s-io/k3s
+func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
+	k := Kubelet{ConfigOwner: r.name, Files: r.files}
+	g.mergeDir(&k, r.data+"/agent/etc/kubelet.conf.d")
+	node := k.credentials(g, r.data+"/agent/kubelet.kubeconfig")
+	if !g.exists(k.Kubeconfig) {
+		k.Kubeconfig = "" // only the data folder's own is known
+	}
+	k.NodeName = nodeName(cmp.Or(r.last("node-name"), node), g.hostname())
+	kubelet := []string{"kubelet"}
+	for _, arg := range r.said("kubelet-arg") {
+		kubelet = append(kubelet, "--"+strings.TrimLeft(arg, "-"))
+	}
+	k.Dir = cmp.Or(option(kubelet, "root-dir"), k.Dir)
+	k.Labels = labels(append(r.said("node-label"), Options(kubelet, "node-labels")...))
+	k.Taints = taints(strings.Join(r.said("node-taint"), ","))
+	stated := Options(kubelet, "register-with-taints")
+	for _, list := range stated { // it comes after K3s's own, and wins
+		k.Taints = taints(list)
+	}
+	dir := r.config + ".d"
+	k.LabelsAt = Place{How: "drop-in", File: dir, Key: "node-label+"}
+	k.TaintsAt = Place{How: "drop-in", File: dir, Key: "node-taint+"}
+	switch {
+	case !path.IsAbs(r.config):
+		k.LabelsAt = Place{Why: r.unit + " reads its settings from " + r.config}
+		k.TaintsAt = k.LabelsAt
+		return k
+	case len(Options(r.argv, "node-label")) > 0:
+		k.LabelsAt = Place{Why: r.unit + " has --node-label on its command line, which its files cannot add to"}
+	}
+	switch {
+	case len(stated) > 0:
+		k.TaintsAt = Place{Why: r.name + " has register-with-taints in its kubelet-arg, which wins over node-taint"}
+	case len(Options(r.argv, "node-taint")) > 0:
+		k.TaintsAt = Place{Why: r.unit + " has --node-taint on its command line, which its files cannot add to"}
+	}
+	return k
+}

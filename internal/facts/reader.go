@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// look is one gathering of a machine's facts: the View, and the first error.
+type gathering struct {
+	v     host.View
+	cache *Cache
+	texts *toml.Texts
+	comms map[string][]string // the processes of each name, once they were listed
+	units [][]string          // the names in systemd's folders, once unitThere has listed them
+	cloud instance.Cloud
+	rdma  bool // pci has seen a network card that reads and writes GPUs' memory
+	err   error
+
+	distributions []distribution // those that start the engine and kubelet themselves
+}
+
+// fail keeps the first error; later ones are mostly its echo.
+func (g *gathering) fail(verb, object string, err error) {
+	if g.err != nil {
+		return
+	}
+	var fileErr *host.FileError
+	if errors.As(err, &fileErr) {
+		g.err = err // it names verb and object itself
+		return
+	}
+	g.err = fmt.Errorf("cannot %s %s: %w", verb, object, err)
+}
+
+// missing says whether err means that there is no such file.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// read returns a file's bytes, nil if there is no such file.
+func (g *gathering) read(name string) []byte {
+	b, err := g.v.ReadFile(name)
+	switch {
+	case err == nil && b == nil:
+		return []byte{} // an empty file is there all the same
+	case err == nil:
+		return b
+	case missing(err):
+	default:
+		if i, no := g.v.Stat(name); no != nil || i.Mode&fs.ModeDevice == 0 { // /dev/null has no content: so a unit is masked
+			g.fail("read", name, err)
+		}
+	}
+	return nil
+}
+
+// config returns what an engine's file says, where its keys can be read in time.
+func (g *gathering) config(name string) []byte {
+	data := g.read(name)
+	if toml.TooMany(data) {
+		g.fail("read", name, toml.ErrTooMany)
+		return nil
+	}
+	return data
+}
+
+// attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it
+// does not say it, for whatever reason: attributes come and go, and what only root may read is no
+// loss.
+func (g *gathering) attr(name string) string {
+	b, err := g.v.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// has says whether name leads to something.
+func (g *gathering) exists(name string) bool {
+	_, err := g.v.Stat(name)
+	if err != nil && !missing(err) {
+		g.fail("check", name, err)
+	}
+	return err == nil
+}
+
+// first returns the first of the names that is there, "" if none.
+func (g *gathering) first(names ...string) string {
+	for _, n := range names {
+		if g.exists(n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// names returns the names in a folder, sorted; nil if there is no such folder.
+func (g *gathering) list(dir string) []string {
+	names, err := g.v.ReadDir(dir)
+	if err != nil && !missing(err) {
+		g.fail("list", dir, err)
+	}
+	return names
+}
+
+// folder returns the names in dir; none if it is something else.
+func (g *gathering) folder(dir string) []string {
+	if i, err := g.v.Stat(dir); err != nil || !i.Mode.IsDir() {
+		return nil
+	}
+	return g.list(dir)
+}
+
+// walk lists the files in a folder and its folders, by name.
+func (g *gathering) walk(dir string, depth int) []string {
+	var out []string
+	for _, name := range g.folder(dir) {
+		p := path.Join(dir, name)
+		i, err := g.v.Lstat(p)
+		switch {
+		case err != nil:
+		case !i.Mode.IsDir():
+			out = append(out, p)
+		case depth < 8:
+			out = append(out, g.walk(p, depth+1)...)
+		}
+		if len(out) > maxFiles {
+			g.fail("read", dir, errTooManyFiles)
+			return out[:maxFiles]
+		}
+	}
+	return out
+}
+
+// glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern
+// that makes no sense matches nothing, and a name without magic characters matches itself where it
+// is there.
+func (g *gathering) glob(pattern string) []string {
+	if !strings.ContainsAny(pattern, `*?[\`) {
+		if g.exists(pattern) {
+			return []string{pattern}
+		}
+		return nil
+	}
+	dir, last := path.Split(pattern)
+	if dir == "" {
+		return nil
+	}
+	dirs := []string{path.Clean(dir)}
+	if strings.ContainsAny(dir, `*?[\`) {
+		dirs = g.glob(path.Clean(dir))
+	}
+	var out []string
+	for _, d := range dirs {
+		for _, name := range g.folder(d) {
+			if ok, _ := path.Match(last, name); ok {
+				out = append(out, path.Join(d, name))
+			}
+		}
+	}
+	return out
+}

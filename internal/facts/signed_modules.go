@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// Signed modules of Ubuntu's archive are packages named linux-modules-nvidia-BRANCH-…-KERNEL, one
+// for each kernel.
+// Source: https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
+const signedModules = "linux-modules-nvidia-"
+
+// signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a
+// converged machine does not ask.
+func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string {
+	if !g.v.Runs() || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
+		return nil
+	}
+	targets := f.Kernel.Targets(f.Live)
+	lacks := slices.ContainsFunc(targets, func(kernel string) bool {
+		if f.Modules == nil {
+			return true
+		}
+		k, _ := f.Modules.Of(kernel)
+		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || k.Nvidia.Shared()
+	})
+	if !lacks {
+		return nil
+	}
+	// apt lists the names that sources have, without dpkg's list of installed packages, and writes
+	// no cache. Reading apt's lists is the slow part, so it is done once for all names.
+	out, err := g.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
+		"search", "--names-only", "^"+signedModules)
+	if err != nil || len(out) == 0 {
+		return nil // no lists, or not of the component that has them: then it is unknown
+	}
+	found := []string{}
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if slices.ContainsFunc(targets, func(kernel string) bool { return strings.HasSuffix(name, "-"+kernel) }) {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
