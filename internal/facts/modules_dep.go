@@ -70,7 +70,9 @@ func (g *gathering) infiniband(dir string, dep []byte) (has []string) {
 }
 
 // listed returns the files of the family in modules.dep, by their absolute paths.
-func (g *gathering) listed(dir string) (names []string) { return listedIn(dir, g.read(dir+"/modules.dep")) }
+func (g *gathering) listed(dir string) (names []string) {
+	return listedIn(dir, g.read(dir+"/modules.dep"))
+}
 
 func listedIn(dir string, dep []byte) (names []string) {
 	for line := range bytes.Lines(dep) {
