@@ -35,7 +35,7 @@ var Stage = converge.Stage{
 func needs(s spec.Spec) facts.Needs {
 	return facts.Needs{
 		Files: append(platform.Done(), containerd.K0sFile),
-		Engine: facts.Stated{
+		Engine: facts.NamedEngine{
 			Name:   s.Runtime.Engine,
 			Config: s.Runtime.Config,
 			Binary: s.Runtime.EngineBinary,

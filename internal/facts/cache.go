@@ -10,30 +10,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Cache keeps the costly facts from one Gather to the next: versions of programs, and modules,
-// which hold as long as the file's path, size and ctime do; what a cloud answered, for a run; and
-// parsed texts.
-// Given another View it starts from nothing. The zero value is empty and usable.
+// Cache keeps the costly facts from one Gather to the next: what modules and programs say, as long
+// as the file's path, size and ctime stay; what a cloud answered, for a run; and parsed texts. A
+// different View resets it. The zero value is empty and usable.
 type Cache struct {
 	view    host.View
 	modules *ModuleCache
-	asked   asked
-	gpus    []PCI // found by GPUs, for the next Gather; and rdma with them
-	rdma    bool
+	asked   cloudAnswers
 	texts   *toml.Texts
+
+	gpus []PCI // found by GPUs, for the next Gather
+	rdma bool  // found with gpus
 }
 
-// look reads each file once, so that all facts are of the same bytes.
-func (c *Cache) begin(v host.View) *gathering {
-	of := view.Machine(v)
-	if c.view == nil || !reflect.ValueOf(of).Comparable() || c.view != of {
-		*c = Cache{view: of, texts: new(toml.Texts), modules: new(ModuleCache)} // another machine, or a view that cannot be compared
-	}
-	return &gathering{v: view.Gathering(v), cache: c, texts: c.texts}
-}
-
-// GPUs are the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as they
-// were found here.
+// GPUs returns the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as
+// they were found here.
 func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	g := c.begin(v)
 	all := g.pci()
@@ -43,5 +34,15 @@ func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	return all, g.err
 }
 
-// Changes says that the machine is changed: what GPUs found need not hold.
+// Changes says that the machine is changed: what GPUs found need not hold any more.
 func (c *Cache) Changes() { c.gpus = nil }
+
+// begin starts a gathering. It reads each file once, so that all facts come from the same bytes.
+func (c *Cache) begin(v host.View) *gathering {
+	machine := view.Machine(v)
+	same := c.view != nil && reflect.ValueOf(machine).Comparable() && c.view == machine
+	if !same { // another machine, or a view that cannot be compared
+		*c = Cache{view: machine, texts: new(toml.Texts), modules: new(ModuleCache)}
+	}
+	return &gathering{v: view.Gathering(v), cache: c, texts: c.texts}
+}

@@ -11,10 +11,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// asked is what a cloud answered in this run, or why it did not. Neither is asked again before each
-// stage: what they say holds for the machine's life, and a service that does not answer would cost
-// each stage half a minute.
-type asked struct {
+// cloudAnswers is what a cloud answered in this run, or why it did not. It is not asked again
+// before each stage: what it says holds for the machine's life, and a service that does not answer
+// would cost each stage half a minute.
+type cloudAnswers struct {
 	instance   *instance.Instance
 	noInstance *trouble.Error
 	cluster    *instance.Cluster
@@ -22,19 +22,19 @@ type asked struct {
 	ref        instance.ClusterRef // the cluster that was asked about
 }
 
-// askCloud asks the cloud, once a run, what it was asked for.
-func (c *Cache) askCloud(ctx context.Context, g *gathering, f *Facts, needs Needs) {
-	if ref := needs.Cluster; ref != nil && (f.Cloud.Name != "aws" || f.Cloud.Managed != "") {
-		needs.Cluster = nil // in no cluster of EKS, or its own scripts know which one
-	} else if ref != nil && f.Live {
-		if f.Instance, f.Cluster = instance.Kept(g.v, f.Cloud, *ref); f.Cluster != nil {
-			return
-		}
-	}
-	if needs.Cluster == nil || !f.Live {
+// askCloud finds out what a node of an EKS cluster must know: from what was kept, else once a run
+// from the cloud.
+func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.ClusterRef) {
+	selfManaged := f.Cloud.Name == "aws" && f.Cloud.Managed == "" // else no cluster of EKS, or its scripts know which
+	if ref == nil || !selfManaged || !f.Live {
 		return
 	}
-	a := &c.asked
+	f.Instance, f.Cluster = instance.Kept(g.v, f.Cloud, *ref)
+	if f.Cluster != nil {
+		return
+	}
+
+	a := &g.cache.asked
 	if a.instance == nil && a.noInstance == nil {
 		var err error
 		a.instance, err = instance.Ask(ctx, g.v, f.Cloud)
@@ -44,9 +44,14 @@ func (c *Cache) askCloud(ctx context.Context, g *gathering, f *Facts, needs Need
 	if f.Instance == nil {
 		return
 	}
-	if same := a.ref.Name == needs.Cluster.Name && a.ref.Region == needs.Cluster.Region; !same || (a.cluster == nil && a.noCluster == nil) {
-		cluster, err := instance.AskCluster(ctx, g.v, f.Instance, *needs.Cluster)
-		a.ref, a.cluster, a.noCluster = *needs.Cluster, cluster, g.unanswered("ask for", "the cluster", err)
+
+	sameCluster := a.ref.Name == ref.Name && a.ref.Region == ref.Region
+	answered := a.cluster != nil || a.noCluster != nil
+	if !sameCluster || !answered {
+		cluster, err := instance.AskCluster(ctx, g.v, f.Instance, *ref)
+		a.ref = *ref
+		a.cluster = cluster
+		a.noCluster = g.unanswered("ask for", "the cluster", err)
 	}
 	f.Cluster, f.NoCluster = a.cluster, a.noCluster
 }
@@ -54,7 +59,8 @@ func (c *Cache) askCloud(ctx context.Context, g *gathering, f *Facts, needs Need
 // unanswered separates a cloud that does not answer, which is a fact, from an error on this
 // machine.
 func (g *gathering) unanswered(verb, object string, err error) *trouble.Error {
-	refused, later := (*trouble.Error)(nil), host.Later{}
+	var refused *trouble.Error
+	var later host.Later
 	switch {
 	case err == nil || errors.As(err, &later):
 	case errors.As(err, &refused):

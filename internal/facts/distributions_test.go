@@ -101,15 +101,15 @@ func TestStated(t *testing.T) {
 	for _, c := range []struct {
 		name                         string
 		files                        files
-		stated                       Stated
+		stated                       NamedEngine
 		engine, binary, owner, inUse string
 	}{
-		{"a unit names the file", files{unit: service1("/opt/x/containerd -c /srv/c.toml"), "/opt/x/containerd": "x"}, Stated{Config: "/srv/c.toml"}, "containerd", "/opt/x/containerd", "", "x.service"},
-		{"a unit starts the program", files{unit: service1("/opt/x/engine"), "/opt/x/engine": "x"}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine"}, "containerd", "/opt/x/engine", "", "x.service"},
-		{"a relative name", files{unit: service1("/opt/x/containerd -c c.toml"), "/opt/x/containerd": "x"}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/containerd"}, "containerd", "/opt/x/containerd", "", "x.service"},
-		{"CRI-O by another name", files{unit: service1("/opt/x/engine")}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine", Name: "crio"}, "crio", "/opt/x/engine", "", "x.service"},
-		{"a wrapper", files{"/etc/systemd/system/containerd.service": service1("/opt/start.sh")}, Stated{Config: "/srv/c.toml"}, "containerd", "/usr/bin/containerd", "", "containerd.service"},
-		{"K3s, elsewhere", files{"/etc/systemd/system/k3s.service": service1("/usr/local/bin/k3s server"), "/data/k3s/agent/etc/containerd/config.toml": "version = 3\n"}, Stated{Config: moved}, "containerd", "", "k3s", "k3s.service"},
+		{"a unit names the file", files{unit: service1("/opt/x/containerd -c /srv/c.toml"), "/opt/x/containerd": "x"}, NamedEngine{Config: "/srv/c.toml"}, "containerd", "/opt/x/containerd", "", "x.service"},
+		{"a unit starts the program", files{unit: service1("/opt/x/engine"), "/opt/x/engine": "x"}, NamedEngine{Config: "/srv/c.toml", Binary: "/opt/x/engine"}, "containerd", "/opt/x/engine", "", "x.service"},
+		{"a relative name", files{unit: service1("/opt/x/containerd -c c.toml"), "/opt/x/containerd": "x"}, NamedEngine{Config: "/srv/c.toml", Binary: "/opt/x/containerd"}, "containerd", "/opt/x/containerd", "", "x.service"},
+		{"CRI-O by another name", files{unit: service1("/opt/x/engine")}, NamedEngine{Config: "/srv/c.toml", Binary: "/opt/x/engine", Name: "crio"}, "crio", "/opt/x/engine", "", "x.service"},
+		{"a wrapper", files{"/etc/systemd/system/containerd.service": service1("/opt/start.sh")}, NamedEngine{Config: "/srv/c.toml"}, "containerd", "/usr/bin/containerd", "", "containerd.service"},
+		{"K3s, elsewhere", files{"/etc/systemd/system/k3s.service": service1("/usr/local/bin/k3s server"), "/data/k3s/agent/etc/containerd/config.toml": "version = 3\n"}, NamedEngine{Config: moved}, "containerd", "", "k3s", "k3s.service"},
 	} {
 		maps.Copy(c.files, idle)
 		f, err := Gather(t.Context(), asking{c.files}, Needs{Engine: c.stated})

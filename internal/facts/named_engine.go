@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// A Stated engine is named by the spec, through the file that it reads. All but Config may be
-// empty.
-type Stated struct{ Name, Config, Binary, Unit string }
+// A NamedEngine is the engine that the spec names, through the file that it reads. All but Config
+// may be empty.
+type NamedEngine struct{ Name, Config, Binary, Unit string }
 
-// stated has the engine that a spec names among those that were found: a process that reads the
+// named has the engine that a spec names among those that were found: a process that reads the
 // file or runs the program, what a unit starts so, or the engine whose options are not known, or
 // whose data folder is not.
-func (g *gathering) stated(ctx context.Context, s Stated, found []Engine) []Engine {
+func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []Engine {
 	if s.Config == "" || slices.ContainsFunc(found, func(e Engine) bool {
 		return bare(e) == 0 && e.Config == s.Config && e.Binary != "" && e.Wrapper == "" && (s.Unit == "" || s.Unit == e.Unit)
 	}) {

@@ -182,7 +182,7 @@ func TestOthersProcesses(t *testing.T) {
 			tree += strings.NewReplacer("N/", pid+"/").Replace("-- proc/N/comm --\n" + name + "\n-- proc/N/cmdline --\n" + argv + "\n-- proc/N/exe link=/srv/" + name + " --\n-- proc/N/status --\nName:\tx\n" + of)
 		}
 		n := must.Get(simhost.New([]byte(tree)))(t)
-		f, err := Gather(t.Context(), n, Needs{Engine: Stated{Config: "/srv/c.toml"}})
+		f, err := Gather(t.Context(), n, Needs{Engine: NamedEngine{Config: "/srv/c.toml"}})
 		check.That(t, err == nil && f.Kubelet.Kubeconfig == want && len(f.Engines) == min(1, len(want)), "%q: kubeconfig %q, engines %+v, %v", of, f.Kubelet.Kubeconfig, f.Engines, err)
 	}
 }

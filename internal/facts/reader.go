@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// look is one gathering of a machine's facts: the View, and the first error.
+// gathering is one reading of all the facts of a machine: the View, what was read once, and the
+// first error.
 type gathering struct {
 	v     host.View
 	cache *Cache

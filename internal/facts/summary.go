@@ -14,32 +14,37 @@ func (f Facts) String() string {
 	if os := strings.TrimSpace(f.OS.ID + " " + f.OS.Version); os != "" {
 		parts = append(parts, os)
 	}
+
 	switch {
 	case f.Kernel.Running != "":
 		parts = append(parts, "kernel "+f.Kernel.Running)
 	case len(f.Kernel.Installed) > 0 && !f.Live:
 		parts = append(parts, "kernel "+f.Kernel.Installed[0])
 	}
-	if g := gpus(f.GPUs); g != "" {
-		parts = append(parts, g)
+
+	if gpus := countGPUs(f.GPUs); gpus != "" {
+		parts = append(parts, gpus)
 	} else if f.Live {
 		parts = append(parts, "no NVIDIA GPU")
 	}
+
 	for _, e := range f.Engines {
-		s := e.Name
+		engine := e.Name
 		if e.Version != "" {
-			s += " " + e.Version
+			engine += " " + e.Version
 		}
 		if e.Owner != "" {
-			s += " (" + e.Owner + ")"
+			engine += " (" + e.Owner + ")"
 		}
-		parts = append(parts, s)
+		parts = append(parts, engine)
 	}
+
 	return strings.Join(parts, " · ")
 }
 
-// gpus counts the GPUs by model, in the order in which models first come on the bus.
-func gpus(all []PCI) string {
+// countGPUs counts the GPUs of each model, in the order in which the models first appear on the
+// bus.
+func countGPUs(all []PCI) string {
 	var order []string
 	count := map[string]int{}
 	for _, p := range all {
@@ -55,6 +60,7 @@ func gpus(all []PCI) string {
 		}
 		count[name]++
 	}
+
 	for i, name := range order {
 		order[i] = fmt.Sprintf("%d × %s", count[name], name)
 	}

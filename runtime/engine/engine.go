@@ -42,7 +42,7 @@ func UnitOf(e facts.Engine) string {
 // Reading is the engine that reads a configuration file and runs in a unit; the zero Engine if
 // there is none.
 func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engine, error) {
-	all, err := facts.Engines(ctx, v, facts.Stated{Config: config, Unit: unit})
+	all, err := facts.Engines(ctx, v, facts.NamedEngine{Config: config, Unit: unit})
 	if err != nil {
 		return facts.Engine{}, err
 	}
