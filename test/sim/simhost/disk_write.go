@@ -16,14 +16,16 @@ import (
 func (f folder) change(c nameChange) {
 	c.apply(f.ino.names)
 	f.ino.pending = append(f.ino.pending, c)
-	f.ino.ctime, f.ino.mtime = f.d.n.now, time.Time{}
+	f.ino.ctime = f.d.n.now
+	f.ino.mtime = time.Time{}
 	for _, ino := range c {
-		if ino != nil {
-			if !ino.ctime.IsZero() {
-				ino.mtime = ino.modified()
-			}
-			ino.ctime = f.d.n.now
+		if ino == nil {
+			continue
 		}
+		if !ino.ctime.IsZero() {
+			ino.mtime = ino.modified()
+		}
+		ino.ctime = f.d.n.now
 	}
 	if f.d.raw {
 		f.ino.sync()
@@ -95,6 +97,7 @@ func (f folder) Rename(from, to string, flags uint) error {
 		case flags == unix.RENAME_EXCHANGE && old == nil:
 			return syscall.ENOENT
 		}
+
 		if err := f.cannotRemove(ino); err != nil {
 			return err
 		}
@@ -109,6 +112,7 @@ func (f folder) Rename(from, to string, flags uint) error {
 			f.change(nameChange{from: old, to: ino})
 			return nil
 		}
+
 		switch {
 		case old.mode.IsDir() && !ino.mode.IsDir():
 			return syscall.EISDIR
@@ -150,5 +154,9 @@ func (f folder) remove(name string, dir bool) error {
 }
 
 func (f folder) Sync() error {
-	return f.d.touch(func() error { f.ino.sync(); f.d.n.syncs++; return nil })
+	return f.d.touch(func() error {
+		f.ino.sync()
+		f.d.n.syncs++
+		return nil
+	})
 }

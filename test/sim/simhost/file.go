@@ -95,7 +95,8 @@ func (f *file) attr(do func()) error {
 
 func (f *file) Chown(uid, gid int) error {
 	return f.attr(func() {
-		f.ino.uid, f.ino.gid = uid, gid
+		f.ino.uid = uid
+		f.ino.gid = gid
 		if !f.ino.mode.IsDir() {
 			f.ino.mode &^= fs.ModeSetuid | fs.ModeSetgid // chown(2)
 		}

@@ -29,7 +29,8 @@ func setMode(g *host.GPU, on, passed bool) (code string) {
 			return "IN_USE"
 		}
 		if on != g.Mode && !passed {
-			g.Mode, g.Instances = on, nil
+			g.Mode = on
+			g.Instances = nil
 		}
 		return ""
 	case on == g.Mode:
@@ -37,13 +38,15 @@ func setMode(g *host.GPU, on, passed bool) (code string) {
 	case len(g.Clients)+len(g.Instances) > 0:
 		return "IN_USE"
 	}
-	g.Mode, g.Pending = on, on
+	g.Mode = on
+	g.Pending = on
 	return ""
 }
 
 // reset is what a reset leaves of a GPU.
 func reset(g *host.GPU) {
-	g.Instances, g.RemapWaits = nil, false
+	g.Instances = nil
+	g.RemapWaits = false
 	g.Mode = g.Pending
 }
 
@@ -52,7 +55,9 @@ func reset(g *host.GPU) {
 func boot(g *host.GPU) {
 	g.Pending = g.Pending && waitsForReset(g)
 	reset(g)
-	g.Clients, g.Persistent, g.Lost = nil, false, ""
+	g.Clients = nil
+	g.Persistent = false
+	g.Lost = ""
 }
 
 func instance(g *host.GPU, id int) *host.Instance {

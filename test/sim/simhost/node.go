@@ -198,7 +198,8 @@ func (n *Node) Fail(touch int, err error) {
 func (n *Node) Meddle(at int, do func(root files.Folder)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.meddleIn, n.meddler = at, do
+	n.meddleIn = at
+	n.meddler = do
 }
 
 // Meddled says whether what Meddle was given has been done.
@@ -231,7 +232,9 @@ func (n *Node) PlainRenames() {
 func (n *Node) Revive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.off, n.locked, n.cutAt = false, false, -1
+	n.off = false
+	n.locked = false
+	n.cutAt = -1
 }
 
 // Off says whether the power is cut.

@@ -69,7 +69,8 @@ func (n *Node) Bake() {
 // FirstBoot starts an image as a machine: it is live from then on.
 func (n *Node) FirstBoot() {
 	n.mu.Lock()
-	n.live, n.baking = true, false
+	n.live = true
+	n.baking = false
 	n.mu.Unlock()
 	n.Reboot()
 }
@@ -80,7 +81,9 @@ func (n *Node) boot() {
 		run.names = map[string]*inode{}
 		run.sync()
 	}
-	n.off, n.locked, n.cutAt = false, false, -1
+	n.off = false
+	n.locked = false
+	n.cutAt = -1
 	clear(n.failures)
 	n.now = n.now.Add(30 * time.Second)
 	n.booted = n.now
@@ -146,7 +149,8 @@ func (c *cut) loseAttrs(i *inode) {
 			i.mode = old.mode
 		}
 		if !c.keep() {
-			i.uid, i.gid = old.uid, old.gid
+			i.uid = old.uid
+			i.gid = old.gid
 		}
 		if !c.keep() {
 			i.xattrs = old.xattrs

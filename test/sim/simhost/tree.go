@@ -78,10 +78,14 @@ func content(data []byte) string {
 // octal is the mode as chmod(1) takes it.
 func octal(mode fs.FileMode) uint32 {
 	bits := uint32(mode.Perm())
-	for bit, special := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if mode&special != 0 {
-			bits |= bit
-		}
+	if mode&fs.ModeSetuid != 0 {
+		bits |= 0o4000
+	}
+	if mode&fs.ModeSetgid != 0 {
+		bits |= 0o2000
+	}
+	if mode&fs.ModeSticky != 0 {
+		bits |= 0o1000
 	}
 	return bits
 }

@@ -23,7 +23,12 @@ import (
 // daemon is a unit as it runs. Whether it is enabled is what its files say, as on a real machine.
 type daemon struct {
 	unit
+	run
 	refuses *regexp.Regexp
+}
+
+// run is the state of a unit's process.
+type run struct {
 	active  string
 	pid     int
 	started time.Time
@@ -38,33 +43,45 @@ func (n *Node) unitFile(u unit) error {
 	if err := notLater(err); err != nil {
 		return err
 	}
-	if u.Load == "not-found" || u.Enabled == is.Enabled && is.Load != "not-found" {
+	exists := is.Load != "not-found"
+	if u.Load == "not-found" || exists && u.Enabled == is.Enabled {
 		return nil
 	}
-	root := host.Attr{Mode: 0o644}
-	if is.Load == "not-found" {
-		text := "[Service]\nExecStart=/usr/bin/true\n"
-		if u.Name == "containerd.service" { // whose options say what it reads
-			text = "[Service]\nExecStart=/usr/bin/containerd\n"
-		}
-		if u.Enabled == "enabled" || u.Enabled == "disabled" || u.Enabled == "" {
-			text += "\n[Install]\nWantedBy=multi-user.target\n"
-		}
-		if _, err := n.folderFor(vendorFolder + u.Name); err != nil {
-			return err
-		}
-		if err := n.raw.WriteFile(vendorFolder+u.Name, []byte(text), root); err != nil {
+	if !exists {
+		if err := n.writeUnit(u); err != nil {
 			return err
 		}
 	}
-	change := map[string]string{"enabled": "enable", "masked": "mask"}[u.Enabled]
-	if change == "" {
+
+	change := ""
+	switch u.Enabled {
+	case "enabled":
+		change = "enable"
+	case "masked":
+		change = "mask"
+	default:
 		return nil
 	}
 	if _, err := n.folderFor("/etc/systemd/system/x"); err != nil {
 		return err
 	}
 	return notLater(systemd.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
+}
+
+// writeUnit writes a unit's file as a package would.
+func (n *Node) writeUnit(u unit) error {
+	text := "[Service]\nExecStart=/usr/bin/true\n"
+	if u.Name == "containerd.service" { // whose options say what it reads
+		text = "[Service]\nExecStart=/usr/bin/containerd\n"
+	}
+	switch u.Enabled {
+	case "enabled", "disabled", "":
+		text += "\n[Install]\nWantedBy=multi-user.target\n"
+	}
+	if _, err := n.folderFor(vendorFolder + u.Name); err != nil {
+		return err
+	}
+	return n.raw.WriteFile(vendorFolder+u.Name, []byte(text), host.Attr{Mode: 0o644})
 }
 
 // notLater drops the error that says that only the files of this machine can be read.
@@ -82,15 +99,21 @@ func (n *Node) Unit(_ context.Context, name string) (host.Unit, error) {
 		return u, err
 	}
 	err = n.look(func() error {
-		u.Active, u.Uptime = "inactive", n.now.Sub(n.booted)
-		if d := n.units[name]; d != nil && d.active != "" {
-			u.Active, u.PID, u.Started = d.active, d.pid, d.started
-			if d.active == d.Active {
-				u.Sub = d.Sub
-			}
-			if !d.started.IsZero() {
-				u.Since = d.started.Sub(n.booted)
-			}
+		u.Active = "inactive"
+		u.Uptime = n.now.Sub(n.booted)
+		d := n.units[name]
+		if d == nil || d.active == "" {
+			return nil
+		}
+
+		u.Active = d.active
+		u.PID = d.pid
+		u.Started = d.started
+		if d.active == d.Active {
+			u.Sub = d.Sub
+		}
+		if !d.started.IsZero() {
+			u.Since = d.started.Sub(n.booted)
 		}
 		return nil
 	})
@@ -129,7 +152,8 @@ func (n *Node) job(name, job string) error {
 	if err := notLater(err); err != nil {
 		return err
 	}
-	if u.Load != "loaded" && (u.Load != "masked" || job != "stop") { // systemd stops what is masked and still runs
+	stopsMasked := u.Load == "masked" && job == "stop" // a masked unit may still run
+	if u.Load != "loaded" && !stopsMasked {
 		return fmt.Errorf("unit %s: %w", u.Load, fs.ErrNotExist)
 	}
 	d := n.units[name]
@@ -163,11 +187,11 @@ func (n *Node) job(name, job string) error {
 func (d *daemon) start(n *Node, at time.Time) error {
 	content, digest := d.read(n)
 	if d.refuses != nil && d.refuses.MatchString(content) {
-		d.active, d.pid, d.started, d.loaded = "failed", 0, time.Time{}, ""
+		d.run = run{active: "failed"}
 		return fmt.Errorf("the job ended as failed; journalctl -u %s says why", d.Name)
 	}
 	n.lastPID++
-	d.active, d.pid, d.started, d.loaded = "active", n.lastPID, at, digest
+	d.run = run{active: "active", pid: n.lastPID, started: at, loaded: digest}
 	for _, socket := range d.Makes {
 		i := &inode{attrs: attrs{mode: fs.ModeSocket | 0o660}, ctime: at}
 		i.sync()
@@ -181,7 +205,7 @@ func (d *daemon) start(n *Node, at time.Time) error {
 }
 
 func (d *daemon) stop(n *Node) {
-	d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
+	d.run = run{active: "inactive"}
 	for _, socket := range d.Makes {
 		if folder, err := n.folderFor(socket); err == nil {
 			folder.put(path.Base(socket), nil)
@@ -215,12 +239,13 @@ func (d *daemon) read(n *Node) (content, digest string) {
 func (n *Node) startEnabled() {
 	for _, name := range slices.Sorted(maps.Keys(n.units)) {
 		d := n.units[name]
-		ran := d.Active == "active"
-		d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
+		ranAtFirstBoot := d.Active == "active"
+		d.run = run{active: "inactive"}
 		u, _ := systemd.UnitOf(n.raw, name)
-		if u.Load == "loaded" && (u.Enabled == "enabled" || u.Enabled == "static" && ran) {
+		starts := u.Enabled == "enabled" || u.Enabled == "static" && ranAtFirstBoot
+		if u.Load == "loaded" && starts {
 			n.now = n.now.Add(tick)
-			_ = d.start(n, n.now) // a unit that fails at boot is failed, the boot goes on
+			_ = d.start(n, n.now) // a unit that fails at boot is failed, and the boot continues
 		}
 	}
 }
@@ -233,17 +258,18 @@ func (n *Node) Units() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.units)) {
 		d := n.units[name]
-		if d.unit.Name == name && d.active == "inactive" && len(d.Reads)+len(d.Load)+len(d.Enabled) == 0 {
-			continue // nothing but that it ran once
+		undeclared := len(d.Reads)+len(d.Load)+len(d.Enabled) == 0
+		if d.unit.Name == name && d.active == "inactive" && undeclared {
+			continue // it only ran once
 		}
 		u, _ := systemd.UnitOf(n.raw, name)
 		fmt.Fprintf(&b, "%s %s %s", name, cmp.Or(u.Enabled, u.Load), cmp.Or(d.active, "inactive"))
 		if d.active == "active" {
+			state := " stale"
 			if _, now := d.read(n); now == d.loaded {
-				b.WriteString(" fresh")
-			} else {
-				b.WriteString(" stale")
+				state = " fresh"
 			}
+			b.WriteString(state)
 		}
 		b.WriteByte('\n')
 	}
