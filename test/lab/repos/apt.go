@@ -38,9 +38,11 @@ func debVariants(distro string) []Variant {
 
 // suite is what an archive calls a distribution's release.
 func suite(distro string) string {
-	return map[string]string{
-		"debian12": "bookworm", "debian13": "trixie", "ubuntu2204": "jammy", "ubuntu2404": "noble", "ubuntu2604": "resolute",
-	}[distro]
+	suites := map[string]string{
+		"debian12": "bookworm", "debian13": "trixie",
+		"ubuntu2204": "jammy", "ubuntu2404": "noble", "ubuntu2604": "resolute",
+	}
+	return suites[distro]
 }
 
 // aptPools are the packages of a distribution by where they lie below a variant: flat repositories,
@@ -51,29 +53,27 @@ func (in parts) aptPools(distro string) (map[string][]Package, error) {
 		list, err := in.debianArchive(archive)
 		return map[string][]Package{Archive + "/" + archive: list}, err
 	}
+
+	cuda := debCUDA(distro)
 	editions := debianNVIDIA()
-	pools := map[string][]Package{debCUDA(distro): debOthers()}
+	pools := map[string][]Package{cuda: debOthers()}
 	if strings.HasPrefix(distro, "ubuntu") {
 		editions = ubuntuNVIDIA(distro)
-		main := debOthers()[1:]
-		for i := range main {
-			main[i].Component = "main"
+		others := debOthers()
+		list, err := in.ubuntuPool(distro, others[1:])
+		if err != nil {
+			return nil, err
 		}
-		pools = map[string][]Package{debCUDA(distro): debOthers()[:1], Archive + "/" + distro: append(main, precompiled(ubuntuArchive(distro))...)}
-		for _, e := range ubuntuArchive(distro) {
-			list, err := in.aptPackages(e)
-			if err != nil {
-				return nil, err
-			}
-			pools[Archive+"/"+distro] = append(pools[Archive+"/"+distro], list...)
-		}
+		pools[cuda] = others[:1:1]
+		pools[Archive+"/"+distro] = list
 	}
+
 	for _, e := range editions {
 		list, err := in.aptPackages(e)
 		if err != nil {
 			return nil, err
 		}
-		pools[debCUDA(distro)] = append(pools[debCUDA(distro)], list...)
+		pools[cuda] = append(pools[cuda], list...)
 	}
 	for _, v := range Toolkits() {
 		pools[debToolkit] = append(pools[debToolkit], in.debToolkit(v)...)
@@ -82,6 +82,23 @@ func (in parts) aptPools(distro string) (map[string][]Package, error) {
 		pools[at] = once(pools[at])
 	}
 	return pools, nil
+}
+
+// ubuntuPool are the packages of Ubuntu's own archive. others are in its component main.
+func (in parts) ubuntuPool(distro string, others []Package) ([]Package, error) {
+	for i := range others {
+		others[i].Component = "main"
+	}
+	editions := ubuntuArchive(distro)
+	pool := append(others, precompiled(editions)...)
+	for _, e := range editions {
+		list, err := in.aptPackages(e)
+		if err != nil {
+			return nil, err
+		}
+		pool = append(pool, list...)
+	}
+	return pool, nil
 }
 
 // once leaves out packages of which there is one of that version before.
@@ -110,6 +127,7 @@ func buildApt(ctx context.Context, distro string, in parts, scratch, into string
 	if err := right.publish(ctx, filepath.Join(into, "key.asc"), filepath.Join(into, "keyring.gpg")); err != nil {
 		return err
 	}
+
 	lists, err := in.aptPools(distro)
 	if err != nil {
 		return err
@@ -123,7 +141,11 @@ func buildApt(ctx context.Context, distro string, in parts, scratch, into string
 			return err
 		}
 		if strings.HasPrefix(sub, Archive+"/") {
-			a := archive{dir: filepath.Join(into, string(Good), sub), suite: suite(strings.TrimPrefix(sub, Archive+"/")), key: right}
+			a := archive{
+				dir:   filepath.Join(into, string(Good), sub),
+				suite: suite(strings.TrimPrefix(sub, Archive+"/")),
+				key:   right,
+			}
 			if err := a.build(ctx, pool, list); err != nil {
 				return fmt.Errorf("cannot build the archive %s: %w", sub, err)
 			}
@@ -398,7 +420,13 @@ func (a archive) build(ctx context.Context, pool string, list []Package) error {
 		origin = "Ubuntu"
 	}
 	args := []string{"release", "."}
-	for field, value := range map[string]string{"Origin": origin, "Label": origin, "Suite": a.suite, "Codename": a.suite, "Components": strings.Join(names, " ")} {
+	for field, value := range map[string]string{
+		"Origin":     origin,
+		"Label":      origin,
+		"Suite":      a.suite,
+		"Codename":   a.suite,
+		"Components": strings.Join(names, " "),
+	} {
 		args = append([]string{"-o", "APT::FTPArchive::Release::" + field + "=" + value}, args...)
 	}
 	release, err := command(ctx, dists, "apt-ftparchive", args...)
@@ -408,7 +436,8 @@ func (a archive) build(ctx context.Context, pool string, list []Package) error {
 	if err := os.WriteFile(filepath.Join(dists, "Release"), release, 0o644); err != nil {
 		return err
 	}
-	_, err = a.key.gpg(ctx, "--clearsign", "--output", filepath.Join(dists, "InRelease"), filepath.Join(dists, "Release"))
+	signed := filepath.Join(dists, "InRelease")
+	_, err = a.key.gpg(ctx, "--clearsign", "--output", signed, filepath.Join(dists, "Release"))
 	return err
 }
 
@@ -421,7 +450,8 @@ func writeIndex(dir string, text []byte) error {
 	pack := gzip.NewWriter(&packed)
 	_, err := pack.Write(text)
 	return errors.Join(err, pack.Close(),
-		os.WriteFile(filepath.Join(dir, "Packages"), text, 0o644), os.WriteFile(filepath.Join(dir, "Packages.gz"), packed.Bytes(), 0o644))
+		os.WriteFile(filepath.Join(dir, "Packages"), text, 0o644),
+		os.WriteFile(filepath.Join(dir, "Packages.gz"), packed.Bytes(), 0o644))
 }
 
 // Apt is what apt's repositories of a distribution have, by where they lie, for a simulated apt: no

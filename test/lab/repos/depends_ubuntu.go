@@ -104,11 +104,15 @@ func branchOf(e edition) string { return "-" + e.branch() }
 func instead(source, name string, has func(string) bool) []string {
 	word := base(name)
 	switch {
-	case strings.HasPrefix(word, "nvidia-firmware"), strings.HasPrefix(word, "nvidia-driver-pinning"), strings.HasPrefix(name, "linux-modules"):
+	case strings.HasPrefix(word, "nvidia-firmware"),
+		strings.HasPrefix(word, "nvidia-driver-pinning"),
+		strings.HasPrefix(name, "linux-modules"):
 		return nil
 	case word == "nvidia-persistenced":
 		return []string{"nvidia-persistenced-any"}
-	case strings.HasPrefix(name, "nvidia-open"), strings.HasPrefix(name, "cuda-drivers"), word == name && !slices.Contains(unbranched(), word):
+	case strings.HasPrefix(name, "nvidia-open"),
+		strings.HasPrefix(name, "cuda-drivers"),
+		word == name && !slices.Contains(unbranched(), word):
 		return nil
 	case source == "ubuntu":
 		return []string{word + "-of-ubuntu"}
@@ -124,8 +128,10 @@ func instead(source, name string, has func(string) bool) []string {
 // elsewhere.
 func unbranched() []string {
 	return []string{
-		"libnvidia-compute", "libnvidia-cfg1", "libnvidia-gpucomp", "libnvidia-decode", "libnvidia-encode", "libnvidia-fbc1", "libnvidia-extra",
-		"libnvidia-gl", "libnvidia-common", "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-common",
-		"nvidia-kernel-source", "xserver-xorg-video-nvidia", "nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm",
+		"libnvidia-compute", "libnvidia-gpucomp", "libnvidia-decode", "libnvidia-encode",
+		"libnvidia-fbc1", "libnvidia-gl", "libnvidia-cfg1", "libnvidia-common", "libnvidia-extra",
+		"nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "xserver-xorg-video-nvidia",
+		"nvidia-dkms", "nvidia-kernel-common", "nvidia-kernel-source",
+		"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm",
 	}
 }

@@ -72,7 +72,12 @@ const (
 
 // keyNames are the files that NVIDIA has the public key in, beside the repositories that it signs.
 func keyNames() []string {
-	list := []string{"libnvidia-container/gpgkey", CUDA + "/ubuntu2604/x86_64/60DF8A40.pub", CUDA + "/debian12/x86_64/8793F200.pub", CUDA + "/rhel10/x86_64/CDF6BA43.pub"}
+	list := []string{
+		"libnvidia-container/gpgkey",
+		CUDA + "/ubuntu2604/x86_64/60DF8A40.pub",
+		CUDA + "/debian12/x86_64/8793F200.pub",
+		CUDA + "/rhel10/x86_64/CDF6BA43.pub",
+	}
 	for _, distro := range []string{"debian12", "ubuntu2204", "ubuntu2404"} {
 		list = append(list, CUDA+"/"+distro+"/x86_64/3bf863cc.pub")
 	}
@@ -102,7 +107,9 @@ func publishKey(into string, variants []Variant) error {
 // Fingerprint is that of the key which signs the repositories of a folder: 40 hexadecimal digits.
 func Fingerprint(t testing.TB, dir string) string {
 	t.Helper()
-	out, err := command(t.Context(), "", "gpg", "--batch", "--no-options", "--homedir", t.TempDir(), "--show-keys", "--with-colons", filepath.Join(dir, "key.asc"))
+	key := filepath.Join(dir, "key.asc")
+	out, err := command(t.Context(), "", "gpg", "--batch", "--no-options", "--homedir", t.TempDir(),
+		"--show-keys", "--with-colons", key)
 	for line := range strings.Lines(string(out)) {
 		if f := strings.Split(line, ":"); f[0] == "fpr" { // doc/DETAILS in gnupg's tree
 			return f[9]
@@ -265,7 +272,8 @@ func DebSet(version string, names ...string) []string {
 // all ways there are.
 func DnfRepos(mirror, key string) string {
 	part := func(id, at string) string {
-		return fmt.Sprintf("[%s]\nname=%[1]s\nbaseurl=%s/%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nmetadata_expire=0\n\n", id, mirror, at, key)
+		return fmt.Sprintf("[%s]\nname=%[1]s\nbaseurl=%s/%s\nenabled=1\n", id, mirror, at) +
+			fmt.Sprintf("gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nmetadata_expire=0\n\n", key)
 	}
 	return part("cuda-rhel9-x86_64", rpmCUDA("rhel9")) + part("nvidia-container-toolkit", rpmToolkit)
 }
@@ -277,18 +285,19 @@ func RPM(t testing.TB, r Recipe) string {
 }
 
 // Serve serves a variant over HTTP at an address in the host's own network, until the host reboots
-// or the test ends. The returned function tells which URLs were asked for so far: whole ones, with
-// a host name, if it was asked as a proxy.
+// or the test ends. The returned function lists the URLs that clients have asked for so far: whole
+// ones, with a host name, from clients that use it as a proxy.
 func Serve(h *lab.Host, address string, v Variant) (asked func() []string) {
 	files := http.FileServer(http.Dir(filepath.Join(h.Options.Repos, string(v))))
 	var lock sync.Mutex
 	var list []string
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serve := func(w http.ResponseWriter, r *http.Request) {
 		lock.Lock()
 		list = append(list, r.RequestURI)
 		lock.Unlock()
 		files.ServeHTTP(w, r)
-	})}
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(serve)}
 	listener := h.Listen(address)
 	go func() { _ = server.Serve(listener) }() // ends with the listener
 	return func() []string {
