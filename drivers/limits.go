@@ -147,3 +147,55 @@ func (p *plan) checkFlavours() error {
 	}
 	return nil
 }
+
+// exceptions returns the rows that apply to the machine, to one of its GPUs, and to the version or
+// branch asked for.
+func (p *plan) exceptions(asked string) []exceptionRow {
+	var rows []exceptionRow
+	for _, row := range p.catalog.Exceptions {
+		if row.concerns(asked) && p.isOn(row) && p.hasGPUOf(row) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// concerns says whether the exception is about a version or branch.
+func (r exceptionRow) concerns(asked string) bool {
+	if below(asked, r.From) {
+		return false
+	}
+	return r.Below == "" || hardware.Compare(asked, r.Below) < 0
+}
+
+// isOn says whether the plan's machine is of the kind that an exception is about.
+func (p *plan) isOn(row exceptionRow) bool {
+	if row.RDMA && !p.machine.RDMA {
+		return false
+	}
+	if len(row.Clouds) > 0 && !slices.Contains(row.Clouds, p.machine.Cloud) {
+		return false
+	}
+	if len(row.Instances) == 0 {
+		return true
+	}
+
+	family, _, _ := strings.Cut(p.machine.Instance, ".")
+	return slices.ContainsFunc(row.Instances, func(kind string) bool {
+		return kind == family || strings.HasSuffix(kind, "-") && strings.HasPrefix(family, kind)
+	})
+}
+
+// hasGPUOf says whether the plan's machine has a GPU that an exception is about, and none that it
+// excepts.
+func (p *plan) hasGPUOf(row exceptionRow) bool {
+	return !p.hasGPU(row.Except) && (len(row.IDs) == 0 || p.hasGPU(row.IDs))
+}
+
+// hasGPU says whether one of the GPUs has one of the device ids: 2330, or 2330:1733 with the board.
+func (p *plan) hasGPU(ids []string) bool {
+	return slices.ContainsFunc(p.limits, func(l limit) bool {
+		id := strings.ToLower(l.gpu.ID)
+		return slices.Contains(ids, id) || slices.Contains(ids, id+":"+l.gpu.Board)
+	})
+}

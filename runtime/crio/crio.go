@@ -167,20 +167,20 @@ func (c config) ops(h engine.Handler, target string) []toml.Op {
 		ops = append(ops, toml.Set([]string{"crio", "runtime", "default_runtime"}, h.Name))
 	}
 
-	path := []string{"crio", "runtime", "runtimes", h.Name}
+	entryPath := []string{"crio", "runtime", "runtimes", h.Name}
 	if entry, _ := c.foreign(h.Name, target); entry != nil {
 		return ops
 	}
 	if c.from[h.Name] != target { // CRI-O's own has no file
-		return append(ops, toml.Set(path, c.newEntry(h)))
+		return append(ops, toml.Set(entryPath, c.newEntry(h)))
 	}
 
 	entry := c.runtimes[h.Name]
 	if entry["runtime_path"] != h.Binary {
-		ops = append(ops, toml.Set(append(slices.Clone(path), "runtime_path"), h.Binary))
+		ops = append(ops, toml.Set(append(slices.Clone(entryPath), "runtime_path"), h.Binary))
 	}
 	if entry[inherits] == true {
-		ops = append(ops, toml.Unset(append(slices.Clone(path), inherits)))
+		ops = append(ops, toml.Unset(append(slices.Clone(entryPath), inherits)))
 	}
 	return ops
 }
