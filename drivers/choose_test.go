@@ -225,8 +225,8 @@ func TestRefusals(t *testing.T) {
 		{"proprietary of 620", machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"), "cannot install driver 620: the spec asks for proprietary kernel modules, which end with branch 615"},
 		{"open of 510", machine("ubuntu", "22.04", "amd64", "20b5"), with(with(driver("510.47.03"), "modules", "open"), "source", "runfile"), "cannot install driver 510.47.03: the spec asks for open kernel modules, which begin with branch 515"},
 		{"archive of Debian", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install driver 580 from Debian's archive for debian13: it has branch 550 only"},
-		{"NVSwitch from Debian", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver(""), "source", "distro"), "cannot install the fabric manager from Debian's archive for debian12: it has none, and packages of two sources do not go together"},
-		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: it has none, and packages of two sources do not go together"},
+		{"NVSwitch from Debian", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver(""), "source", "distro"), "cannot install the fabric manager from Debian's archive for debian12: that source has no such package, and packages of two sources cannot be mixed"},
+		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: that source has no such package, and packages of two sources cannot be mixed"},
 		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
 		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel"},
 		{"Microsoft's packages", machine("azurelinux", "3.0", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install from Microsoft's repository for azl3: its packages cuda and cuda-open have one build for each kernel, which names the kernel in its release, and a fabric manager of its own that does not work beside NVIDIA's"},
@@ -246,7 +246,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
 		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer"},
 		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},
-		{"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"), `cannot choose a driver: GPU 0000:01:00.0 has the device id "zz", which is none`},
+		{"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"), `cannot choose a driver: GPU 0000:01:00.0: "zz" is not a PCI device id`},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			ch, err := Choose(c, x.m, x.d)

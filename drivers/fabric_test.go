@@ -174,7 +174,7 @@ func TestGDS(t *testing.T) {
 		{"apt", machine("ubuntu", "24.04", "amd64", "2331"), gds(driver("580")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
 		{"Debian's own", machine("debian", "12", "amd64", "2331"), gds(with(driver("535"), "source", "distro")), []string{"nvidia-fs-dkms"}},
 		{"takes open modules", machine("ubuntu", "22.04", "amd64", "2331"), gds(driver("550")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
-		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580"), "source", "distro")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from Ubuntu's archive for ubuntu2404: it has none", "gds = false"}},
+		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580"), "source", "distro")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from Ubuntu's archive for ubuntu2404: that source has no such package", "gds = false"}},
 		{"NVIDIA's for Debian", machine("debian", "12", "amd64", "2331"), gds(driver("580")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from NVIDIA's repository for debian12: none is known there for branch 580", "write gds = false in [driver], and install it yourself"}},
 		{"runfile", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580.95.05"), "source", "runfile")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from a runfile", "gds = false"}},
 		{"Volta", machine("rhel", "9.4", "amd64", "1db6"), gds(driver("580")), []string{"nvidia-fs works with open kernel modules", "GPU 0000:01:00.0", "gds = false"}},

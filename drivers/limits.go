@@ -110,7 +110,7 @@ func (p *plan) checkGPUs() error {
 	for _, l := range p.limits {
 		if l.arch.Name == "" {
 			return refuse(
-				fmt.Sprintf("cannot choose a driver: GPU %s has the device id %q, which is none", l.gpu.Address, l.gpu.ID),
+				fmt.Sprintf("cannot choose a driver: GPU %s: %q is not a PCI device id", l.gpu.Address, l.gpu.ID),
 				"cat /sys/bus/pci/devices/"+l.gpu.Address+"/device")
 		}
 	}

@@ -132,11 +132,11 @@ func (p *plan) checkCompanions(conditions map[string]bool, set setRow) error {
 			p.warn("%s has no %s", p.repo, c.name)
 		case p.repo.Source == SourceNVIDIA:
 			return refuse(
-				fmt.Sprintf("cannot install %s from %s: none is known there for branch %s, and packages of two sources do not go together", c.name, p.repo, p.choice.Branch),
+				fmt.Sprintf("cannot install %s from %s: none is known there for branch %s, and packages of two sources cannot be mixed", c.name, p.repo, p.choice.Branch),
 				"write "+c.without+" in [driver], and install it yourself")
 		default:
 			return refuse(
-				fmt.Sprintf("cannot install %s from %s: it has none, and packages of two sources do not go together", c.name, p.repo),
+				fmt.Sprintf("cannot install %s from %s: that source has no such package, and packages of two sources cannot be mixed", c.name, p.repo),
 				`write source = "nvidia" in [driver], or `+c.without)
 		}
 	}
