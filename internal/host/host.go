@@ -185,7 +185,7 @@ type Info struct {
 	Xattrs map[string]string // extended attributes, nil if none; Stat leaves them out
 	Device Device            // the numbers of a character device; Stat and Lstat alone
 	Inode  uint64            // its number on its file system; 0 if it is not known
-	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, if the file system says so
+	Chattr string            // chattr(1): "i" for immutable, "a" for append-only; "" for none or unknown
 }
 
 // Room is what a file system has left for root.
@@ -219,8 +219,8 @@ func (i Info) Attr() Attr {
 type Unit struct {
 	Load    string        // loaded, not-found, masked, …: systemd's LoadState
 	Enabled string        // enabled, disabled, static, masked, …: systemd's UnitFileState
-	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" if no systemd runs
-	Sub     string        // systemd's SubState, finer than Active: activating and auto-restart is between two tries
+	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" without systemd
+	Sub     string        // systemd's SubState: auto-restart is activating, between two tries; "" without systemd
 	PID     int           // main process, 0 if none
 	Ended   int           // how often it ended, and systemd has started it again: systemd's NRestarts
 	Started time.Time     // when the main process started, by the wall clock; zero if it does not run

@@ -22,7 +22,9 @@ func (m *masker) pairs(s string, depth int) string {
 		first:  depth == 0,
 		indent: len(s) - len(strings.TrimLeft(s, " ")),
 	}
-	var unclosed [256]bool // no quote of this kind closes any more; searched once, or a line of quotes is quadratic
+	// The quotes that nothing closes any more, each searched once: else a line of quotes takes time
+	// quadratic in its length.
+	var unclosed [256]bool
 
 	for i := 0; i < len(s); {
 		c := s[i]

@@ -25,9 +25,9 @@ import (
 // to them as theirs.
 type image struct {
 	*folder
-	runner commands.Runner
-	rooms  *rooms
-	sign   *ModuleKey
+	runner  commands.Runner
+	sandbox *sandbox
+	sign    *ModuleKey
 }
 
 // A ModuleKey is what kernel modules that are built in an image are signed with. It is never
@@ -41,7 +41,7 @@ type ModuleKey struct {
 // image. sign may be nil. The caller closes the image at the end.
 //
 // Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no
-// process is left (rooms). For the time of the bake, empty files may be added to the image: see
+// process is left (sandbox). For the time of the bake, empty files may be added to the image: see
 // placeholder.
 func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
@@ -56,20 +56,20 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		return nil, nil, host.Failed("open root folder", root, err)
 	}
 
-	r, disk, err := openRooms(abs, named)
+	s, disk, err := openSandbox(abs, named)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot run programs in %s: %w", root, err)
 	}
-	if err := r.keep(sign); err != nil {
-		r.end()
+	if err := s.keep(sign); err != nil {
+		s.end()
 		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
 	}
 
 	f := newFolder(abs, named, disk)
-	i := &image{folder: f, rooms: r, runner: commands.New(), sign: sign}
+	i := &image{folder: f, sandbox: s, runner: commands.New(), sign: sign}
 	i.runner.Root = "/" // of the thread
 	i.runner.Start = func(cmd *exec.Cmd) error {
-		return r.in(cmd.Start)
+		return s.in(cmd.Start)
 	}
 	i.runner.Mode = func(name string) (fs.FileMode, error) {
 		info, err := f.Stat(name)
@@ -80,7 +80,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	// src/systemctl/systemctl.c.
 	i.runner.Env = []string{"SYSTEMD_OFFLINE=1"}
 
-	return i, r.end, nil
+	return i, s.end, nil
 }
 
 func (i *image) Runs() bool { return true }
@@ -99,18 +99,18 @@ func (i *image) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 
 // AskAbout is View's. The scratch folder lies in the image's /run, which is in memory and goes with
 // the namespace.
-func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) (out []byte, err error) {
+func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
 	var dir string
 	var drop func()
-	err = i.rooms.in(func() (err error) {
-		root := i.rooms.path()
+	err := i.sandbox.in(func() (err error) {
+		root := i.sandbox.path()
 		dir, drop, err = commands.WriteScratch(root+"/run", root, files)
 		return err
 	})
 	if err != nil {
 		return nil, host.Failed("make a scratch folder for", argv[0], err)
 	}
-	defer i.rooms.in(func() error {
+	defer i.sandbox.in(func() error {
 		drop()
 		return nil
 	})
@@ -139,7 +139,7 @@ func (i *image) bringSelf() error {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		i.runner.Self = "/run/gpuadm"
-		err = i.rooms.put(placeholder{mode: 0o755}, i.runner.Self, self)
+		err = i.sandbox.put(placeholder{mode: 0o755}, i.runner.Self, self)
 	}
 	return err
 }
@@ -222,10 +222,10 @@ func (i *image) dkmsSettings() ([]byte, error) {
 // cover mounts a placeholder's file, once.
 func (i *image) cover(p placeholder) (err error) {
 	name := p.name
-	if i.rooms.covered[name] {
+	if i.sandbox.covered[name] {
 		return nil
 	}
-	defer func() { i.rooms.covered[name] = err == nil }()
+	defer func() { i.sandbox.covered[name] = err == nil }()
 
 	data, err := p.data()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -243,7 +243,7 @@ func (i *image) cover(p placeholder) (err error) {
 	if isLink {
 		at := linkTarget(target, filepath.Dir(p.name))
 		if strings.HasPrefix(at, "/run/") { // systemd-resolved's: the programs' /run is empty
-			return i.rooms.put(p, at, data)
+			return i.sandbox.put(p, at, data)
 		}
 	}
 	if _, err := i.Lstat(p.name); errors.Is(err, fs.ErrNotExist) {
@@ -262,7 +262,7 @@ func (i *image) cover(p placeholder) (err error) {
 	if err != nil {
 		return err
 	}
-	return i.rooms.put(p, "", data)
+	return i.sandbox.put(p, "", data)
 }
 
 // makeFolder makes a folder, and the one that it is in, unless the name is empty.
@@ -303,7 +303,7 @@ func (i *image) Lock() (func(), error) {
 // uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that
 // another namespace has mounted over.
 func (i *image) uncover() {
-	clear(i.rooms.covered)
+	clear(i.sandbox.covered)
 	for _, p := range i.placeholders() {
 		info, err := i.Lstat(p.name)
 		if err == nil && info.Mode == placeholderMode && info.Size == 0 {

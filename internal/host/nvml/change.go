@@ -41,7 +41,9 @@ func (d *NVML) SetPersistence(ctx context.Context, gpu string, on bool) error {
 	})
 }
 
-func (d *NVML) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (id int, err error) {
+func (d *NVML) CreateInstance(
+	ctx context.Context, gpu string, profile int, at host.Span,
+) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
 	err = d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {

@@ -215,8 +215,9 @@ func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.Compu
 	return found
 }
 
-func (r *reading) computeInstances(in nvml.GpuInstance, offered []host.ComputeProfile) []host.ComputeInstance {
-	var all []host.ComputeInstance
+func (r *reading) computeInstances(
+	in nvml.GpuInstance, offered []host.ComputeProfile,
+) (all []host.ComputeInstance) {
 	for _, p := range offered {
 		kind := nvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances}
 		found, ret := in.GetComputeInstances(&kind)

@@ -129,8 +129,9 @@ func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDrive
 // lacks reports that a library has no symbol that every driver's library has.
 func (d *NVML) lacks(library, symbol string) *host.NoDriver {
 	file, _ := d.loadedLibrary()
+	file = cmp.Or(file, library)
 	return &host.NoDriver{
-		Why:  fmt.Sprintf("%s has no %s: it is not the library of a driver, or of one before R470", cmp.Or(file, library), symbol),
+		Why:  file + " has no " + symbol + ": it is not the library of a driver, or of one before R470",
 		Try:  "install the libraries of the driver again, all in one version",
 		Code: nvmlCode(nvml.ERROR_FUNCTION_NOT_FOUND),
 	}

@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rooms is where an image's programs run: a mount and a PID namespace, whose root folder is the
+// sandbox is where an image's programs run: a mount and a PID namespace, whose root folder is the
 // image. It belongs to one thread of this process: files that gpuadm reads and writes by other
 // threads are the image's own, without what is mounted for its programs.
-type rooms struct {
+type sandbox struct {
 	work    chan func()    // what the thread is to do
 	dir     files.RealDisk // the image, in the namespace
 	root    bool           // the image is the thread's root folder
@@ -45,7 +45,8 @@ func First(stdin io.Reader, said io.WriteCloser) error {
 	// libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under
 	// SIGCHLD.
 	signal.Ignore()
-	err := unix.Mount("proc", "/proc/self/fd/3", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	err := unix.Mount("proc", "/proc/self/fd/3", "proc", flags, "")
 	if err != nil {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
@@ -54,18 +55,18 @@ func First(stdin io.Reader, said io.WriteCloser) error {
 	return err
 }
 
-// openRooms makes the namespace, and returns the image's disk: that of named, or, if the image is
+// openSandbox makes the namespace, and returns the image's disk: that of named, or, if the image is
 // this machine itself, a disk without what the running kernel and systemd show.
-func openRooms(abs string, named files.RealDisk) (*rooms, files.RealDisk, error) {
-	r := &rooms{work: make(chan func()), dir: -1, covered: map[string]bool{}}
+func openSandbox(abs string, named files.RealDisk) (*sandbox, files.RealDisk, error) {
+	s := &sandbox{work: make(chan func()), dir: -1, covered: map[string]bool{}}
 	disk := named
-	go r.serve()
-	err := r.in(func() (err error) {
+	go s.serve()
+	err := s.in(func() (err error) {
 		if err := unshare(); err != nil {
 			return err
 		}
 		if abs == "/" {
-			abs, disk, err = r.showWholeMachine()
+			abs, disk, err = s.showWholeMachine()
 		} else {
 			err = mountItself(abs)
 		}
@@ -73,11 +74,11 @@ func openRooms(abs string, named files.RealDisk) (*rooms, files.RealDisk, error)
 			return err
 		}
 
-		r.dir, err = files.OpenRoot(abs)
+		s.dir, err = files.OpenRoot(abs)
 		if err != nil {
 			return err
 		}
-		for _, step := range []func() error{r.begin, r.furnish, r.become, dropRights} {
+		for _, step := range []func() error{s.begin, s.furnish, s.become, dropRights} {
 			if err := step(); err != nil {
 				return err
 			}
@@ -85,10 +86,10 @@ func openRooms(abs string, named files.RealDisk) (*rooms, files.RealDisk, error)
 		return nil
 	})
 	if err != nil {
-		r.end()
+		s.end()
 		return nil, -1, err
 	}
-	return r, disk, nil
+	return s, disk, nil
 }
 
 // unshare gives this thread its own mounts and its own umask.
@@ -116,12 +117,12 @@ func mountItself(folder string) error {
 // showWholeMachine mounts this machine's files at a second place, and makes one more namespace for
 // the programs. The disk belongs to the first namespace, which exists as long as a descriptor of it:
 // nothing is mounted for programs there.
-func (r *rooms) showWholeMachine() (at string, disk files.RealDisk, err error) {
+func (s *sandbox) showWholeMachine() (at string, disk files.RealDisk, err error) {
 	at, disk, err = wholeMachine()
 	if err != nil {
 		return "", -1, err
 	}
-	r.files, err = os.Open("/proc/thread-self/ns/mnt")
+	s.files, err = os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return "", -1, err
 	}
@@ -133,8 +134,8 @@ func (r *rooms) showWholeMachine() (at string, disk files.RealDisk, err error) {
 
 // begin starts the first process of the programs' PID namespace, in which this thread then starts
 // programs.
-func (r *rooms) begin() error {
-	place, err := r.open("proc")
+func (s *sandbox) begin() error {
+	place, err := s.open("proc")
 	if err != nil {
 		return err
 	}
@@ -154,8 +155,8 @@ func (r *rooms) begin() error {
 		return fmt.Errorf("cannot make a PID namespace: %w", err)
 	}
 
-	r.first = cmd
-	r.hold = hold
+	s.first = cmd
+	s.hold = hold
 	_, _ = io.Copy(io.Discard, said) // its end says that /proc is mounted
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", cmd.Process.Pid))
 	if err == nil {
@@ -173,8 +174,8 @@ func (r *rooms) begin() error {
 // No path leads out of it: this machine's other mounts are not in the namespace any more. Device
 // nodes that the image has, or that programs make, open nothing: those in /dev are mounted from this
 // machine. A kernel before 5.12 cannot forbid device nodes this way.
-func (r *rooms) become() error {
-	if err := unix.Fchdir(int(r.dir)); err != nil {
+func (s *sandbox) become() error {
+	if err := unix.Fchdir(int(s.dir)); err != nil {
 		return err
 	}
 	// The old root folder is then mounted over the new one: pivot_root(2), Notes.
@@ -184,7 +185,7 @@ func (r *rooms) become() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("cannot unmount this machine's files: %w", err)
 	}
-	r.root = true
+	s.root = true
 	return unix.Chdir("/")
 }
 
@@ -218,12 +219,12 @@ func dropRights() error {
 
 // serve runs what is to be done in the namespace. No other goroutine ever runs on its thread, which
 // ends with it.
-func (r *rooms) serve() {
+func (s *sandbox) serve() {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() { // /proc/self shows the namespaces of the process's first thread
 		ended := make(chan struct{})
 		go func() {
-			r.serve()
+			s.serve()
 			close(ended)
 		}()
 		<-ended
@@ -231,15 +232,15 @@ func (r *rooms) serve() {
 		return
 	}
 
-	for do := range r.work {
+	for do := range s.work {
 		do()
 	}
 }
 
 // in runs a function on the namespace's thread, and waits for its end.
-func (r *rooms) in(do func() error) (err error) {
+func (s *sandbox) in(do func() error) (err error) {
 	ended := make(chan struct{})
-	r.work <- func() {
+	s.work <- func() {
 		err = do()
 		close(ended)
 	}
@@ -247,24 +248,24 @@ func (r *rooms) in(do func() error) (err error) {
 	return err
 }
 
-func (r *rooms) end() {
-	close(r.work)
-	r.files.Close() // of nil it does nothing
-	if r.first != nil {
-		r.hold.Close()
-		_ = r.first.Wait() // until the last of its processes is gone
+func (s *sandbox) end() {
+	close(s.work)
+	s.files.Close() // of nil it does nothing
+	if s.first != nil {
+		s.hold.Close()
+		_ = s.first.Wait() // until the last of its processes is gone
 	}
-	if r.dir >= 0 {
-		unix.Close(int(r.dir))
+	if s.dir >= 0 {
+		unix.Close(int(s.dir))
 	}
 }
 
 // path returns the image's folder, for the namespace's thread and for processes that it starts.
-func (r *rooms) path() string {
-	if r.root {
+func (s *sandbox) path() string {
+	if s.root {
 		return ""
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", r.dir)
+	return fmt.Sprintf("/proc/self/fd/%d", s.dir)
 }
 
 // wholeMachine shows this machine's files at one more place, without what only the running machine
@@ -294,9 +295,9 @@ func wholeMachine() (at string, disk files.RealDisk, err error) {
 // furnish mounts what programs need: devices, a /run in memory. Of the kernel's objects they see
 // those of the machine that bakes, read-only, without what is mounted among them: its EFI variables
 // say nothing of the image.
-func (r *rooms) furnish() error {
+func (s *sandbox) furnish() error {
 	nodev := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
-	_ = unix.MountSetattr(int(r.dir), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &nodev) // see become
+	_ = unix.MountSetattr(int(s.dir), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &nodev) // see become
 	for _, m := range []struct {
 		source, name, kind string
 		flags              uintptr
@@ -310,24 +311,24 @@ func (r *rooms) furnish() error {
 		if _, err := os.Lstat(m.source); m.name == "sys" && errors.Is(err, fs.ErrNotExist) {
 			continue // mkosi's scripts have no /sys (mkosi/sandbox.py and run.py)
 		}
-		if err := r.mount(m.source, m.name, m.kind, m.flags, m.options); err != nil {
+		if err := s.mount(m.source, m.name, m.kind, m.flags, m.options); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"run/lock", "dev/pts", "dev/shm"} {
-		if err := os.Mkdir(filepath.Join(r.path(), name), 0o1777); err != nil {
+		if err := os.Mkdir(filepath.Join(s.path(), name), 0o1777); err != nil {
 			return err
 		}
 	}
 	const ptsOptions = "newinstance,ptmxmode=0666,mode=620"
-	if err := r.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, ptsOptions); err != nil {
+	if err := s.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, ptsOptions); err != nil {
 		return err
 	}
-	return r.makeDevices()
+	return s.makeDevices()
 }
 
 // makeDevices makes the links in /dev, and mounts this machine's devices that hold nothing.
-func (r *rooms) makeDevices() error {
+func (s *sandbox) makeDevices() error {
 	for name, target := range map[string]string{
 		"ptmx":   "pts/ptmx",
 		"fd":     "/proc/self/fd",
@@ -335,12 +336,12 @@ func (r *rooms) makeDevices() error {
 		"stdout": "/proc/self/fd/1",
 		"stderr": "/proc/self/fd/2",
 	} {
-		if err := os.Symlink(target, filepath.Join(r.path(), "dev", name)); err != nil {
+		if err := os.Symlink(target, filepath.Join(s.path(), "dev", name)); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
-		place := filepath.Join(r.path(), "dev", name)
+		place := filepath.Join(s.path(), "dev", name)
 		if err := os.WriteFile(place, nil, 0o666); err != nil {
 			return err
 		}
@@ -353,8 +354,8 @@ func (r *rooms) makeDevices() error {
 }
 
 // mount mounts over a folder of the image.
-func (r *rooms) mount(source, name, kind string, flags uintptr, options string) error {
-	at, err := r.open(name)
+func (s *sandbox) mount(source, name, kind string, flags uintptr, options string) error {
+	at, err := s.open(name)
 	if err != nil {
 		return err
 	}
@@ -367,11 +368,11 @@ func (r *rooms) mount(source, name, kind string, flags uintptr, options string) 
 }
 
 // open opens a folder of the image. A link is not followed: it could lead out of the image.
-func (r *rooms) open(name string) (*os.File, error) {
-	at := int(r.dir)
+func (s *sandbox) open(name string) (*os.File, error) {
+	at := int(s.dir)
 	for _, part := range files.Parts(name) {
 		next, err := files.OpenAt(at, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		if at != int(r.dir) {
+		if at != int(s.dir) {
 			unix.Close(at)
 		}
 		if err != nil {
@@ -383,20 +384,20 @@ func (r *rooms) open(name string) (*os.File, error) {
 }
 
 // put mounts a placeholder's file over its name, or writes it to a name in /run.
-func (r *rooms) put(p placeholder, inRun string, data []byte) error {
-	return r.in(func() error {
+func (s *sandbox) put(p placeholder, inRun string, data []byte) error {
+	return s.in(func() error {
 		if inRun != "" {
-			place := r.path() + inRun
+			place := s.path() + inRun
 			if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
 				return err
 			}
 			return os.WriteFile(place, data, os.FileMode(p.mode))
 		}
-		source := r.path() + "/run/gpuadm-" + path.Base(p.name)
+		source := s.path() + "/run/gpuadm-" + path.Base(p.name)
 		if err := os.WriteFile(source, data, os.FileMode(p.mode)); err != nil {
 			return err
 		}
-		if err := unix.Mount(source, r.path()+p.name, "", unix.MS_BIND, ""); err != nil {
+		if err := unix.Mount(source, s.path()+p.name, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("cannot mount %s: %w", p.name, err)
 		}
 		return nil
@@ -404,12 +405,12 @@ func (r *rooms) put(p placeholder, inRun string, data []byte) error {
 }
 
 // keep writes the module key to the namespace's /run, which goes with it.
-func (r *rooms) keep(sign *ModuleKey) error {
+func (s *sandbox) keep(sign *ModuleKey) error {
 	if sign == nil {
 		return nil
 	}
-	if err := r.put(placeholder{mode: 0o600}, modulePrivate, sign.Private); err != nil {
+	if err := s.put(placeholder{mode: 0o600}, modulePrivate, sign.Private); err != nil {
 		return err
 	}
-	return r.put(placeholder{mode: 0o644}, moduleCertificate, sign.Certificate)
+	return s.put(placeholder{mode: 0o644}, moduleCertificate, sign.Certificate)
 }
