@@ -201,7 +201,8 @@ func (m Mirror) spec(s spec.Spec, packager, fingerprint string) []byte {
 			continue
 		}
 		fmt.Fprintf(&b, "[%s.repo]\nurl = \"file://%s\"\n", section, m.Dir)
-		fmt.Fprintf(&b, "key = \"%s/%s\"\nfingerprint = %q\n", m.Dir, mirrorKey, fingerprint)
+		fmt.Fprintf(&b, "key = \"%s/%s\"\n", m.Dir, mirrorKey)
+		fmt.Fprintf(&b, "fingerprint = %q\n", fingerprint)
 		if packager == "dnf" { // the packages have their vendors' signatures
 			b.WriteString("signature = \"metadata\"\n")
 		}
