@@ -25,35 +25,39 @@ const fabricManager = "nvidia-fabricmanager.service"
 // cudaCheck starts CUDA, which may fail where NVML answers: without the NVLink fabric (gpu-operator
 // issue 2781), or without the device of unified memory (issue 2685).
 func cudaCheck(f facts.Facts) gpuCheck {
-	return gpuCheck{what: "CUDA", look: func(ctx context.Context, v host.View) (string, error) {
-		problem, err := cudaStarts(ctx, v, f)
+	const try = "gpuadm " + nvml.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found"
+	look := func(ctx context.Context, v host.View) (string, error) {
+		problem, err := startCUDA(ctx, v, f)
 		if problem != "" {
-			problem += things.OrTry("gpuadm " + nvml.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found")
+			problem += things.OrTry(try)
 		}
 		return problem, err
-	}}
+	}
+	return gpuCheck{what: "CUDA", look: look}
 }
 
-func cudaStarts(ctx context.Context, v host.View, f facts.Facts) (string, error) {
-	if _, err := fabricOpen(*f.Driver); err != nil {
+// startCUDA says what keeps CUDA from starting, or from seeing the driver's devices.
+func startCUDA(ctx context.Context, v host.View, f facts.Facts) (string, error) {
+	if _, err := fabricProblem(*f.Driver); err != nil {
 		return "", err // CUDA waits for the fabric, too
 	}
-	of, err := cudaOf(ctx, v, f)
+	validFor, err := cudaValidFor(ctx, v, f)
 	if err != nil {
 		return "", err
 	}
-	answers, err := v.CUDA(ctx, of, cudaDevices(*f.Driver)...)
+	answers, err := v.CUDA(ctx, validFor, cudaDevices(*f.Driver)...)
 	if err != nil {
 		return "", err
 	}
-	for _, c := range answers {
-		if c.Works() {
-			continue
-		}
-		if c.Code == host.CUDASystemNotReady && c.NoUVM == "" {
+
+	for _, answer := range answers {
+		switch {
+		case answer.Works():
+		case answer.Code == host.CUDASystemNotReady && answer.NoUVM == "":
 			return cudaNotReady(ctx, v)
+		default:
+			return cudaProblem(answer, f), nil
 		}
-		return cudaProblem(c, f), nil
 	}
 	return "", nil
 }
@@ -63,71 +67,91 @@ func cudaStarts(ctx context.Context, v host.View, f facts.Facts) (string, error)
 // device, so each MIG device gets a process of its own. A GPU in MIG mode without instances has no
 // device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming guide, "CUDA
 // Environment Variables" (CUDA_VISIBLE_DEVICES).
-func cudaDevices(d host.Driver) (lists [][]string) {
+func cudaDevices(d host.Driver) [][]string {
 	whole := []string{}
+	var partitions [][]string
 	for _, g := range d.GPUs {
 		switch {
 		case g.Lost != "":
 		case !g.Mode:
 			whole = append(whole, g.UUID)
 		default:
-			for _, in := range g.Instances {
-				if len(in.Compute) > 0 {
-					// Before R470 MIG devices had no UUIDs: the guide's section on
-					// CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
-					name := cmp.Or(in.Compute[0].UUID, fmt.Sprintf("MIG-%s/%d/%d", g.UUID, in.ID, in.Compute[0].ID))
-					lists = append(lists, []string{name})
-					break
-				}
+			if device := firstMIGDevice(g); device != "" {
+				partitions = append(partitions, []string{device})
 			}
 		}
 	}
-	if len(whole) > 0 || len(lists) == 0 {
-		lists = append([][]string{whole}, lists...)
+	if len(whole) > 0 || len(partitions) == 0 {
+		return append([][]string{whole}, partitions...)
 	}
-	return lists
+	return partitions
 }
 
-// cudaOf identifies the state for which an answer is valid, from the driver and systemd. Before
-// Hopper NVML does not report the fabric, and only the daemon's process id shows whether the fabric
-// manager was restarted.
-func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
+// firstMIGDevice names the first MIG device of a GPU for CUDA, "" if it has none. Before R470 MIG
+// devices had no UUIDs: the guide's section on CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
+func firstMIGDevice(g host.GPU) string {
+	for _, instance := range g.Instances {
+		if len(instance.Compute) > 0 {
+			first := instance.Compute[0]
+			return cmp.Or(first.UUID, fmt.Sprintf("MIG-%s/%d/%d", g.UUID, instance.ID, first.ID))
+		}
+	}
+	return ""
+}
+
+// cudaValidFor identifies the state for which an answer is valid, from the driver and systemd.
+// Before Hopper NVML does not report the fabric, and only the daemon's process id shows whether the
+// fabric manager was restarted.
+func cudaValidFor(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	type gpu struct {
 		Address, UUID, Lost string
 		Mode                bool
 		Fabric              host.Fabric
 	}
-	of := struct {
+	state := struct {
 		Driver, NVML string
 		GPUs         []gpu
 		Fabric       []string
 	}{Driver: f.Driver.Version, NVML: f.Driver.NVML}
+
 	for _, g := range f.Driver.GPUs {
-		of.GPUs = append(of.GPUs, gpu{g.Address, g.UUID, g.Lost, g.Mode, g.Fabric})
+		state.GPUs = append(state.GPUs, gpu{
+			Address: g.Address,
+			UUID:    g.UUID,
+			Lost:    g.Lost,
+			Mode:    g.Mode,
+			Fabric:  g.Fabric,
+		})
 	}
-	if slices.ContainsFunc(f.GPUs, func(p facts.PCI) bool { return strings.HasPrefix(p.Class, "0680") }) { // NVSwitches
-		u, _ := v.Unit(ctx, fabricManager) // without systemd the process is unknown each time
-		of.Fabric = []string{u.Active, fmt.Sprint(u.PID), u.Since.String()}
+	if slices.ContainsFunc(f.GPUs, isNVSwitch) {
+		unit, _ := v.Unit(ctx, fabricManager) // without systemd the process is unknown each time
+		state.Fabric = []string{unit.Active, fmt.Sprint(unit.PID), unit.Since.String()}
 	}
-	text, err := json.Marshal(of)
+
+	text, err := json.Marshal(state)
 	return string(text), err
 }
+
+func isNVSwitch(p facts.PCI) bool { return strings.HasPrefix(p.Class, "0680") }
 
 // cudaNotReady explains error 802: the NVLink fabric is not ready. While its daemon runs, gpuadm
 // waits for it. Sources: cuda.h (CUDA_ERROR_SYSTEM_NOT_READY: "all required driver daemons");
 // NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
 func cudaNotReady(ctx context.Context, v host.View) (string, error) {
-	const means = "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY)"
-	see := "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"
-	u, err := v.Unit(ctx, fabricManager)
-	if err == nil && (u.Active == "active" || u.Active == "activating") {
+	const problem = "CUDA cannot start: cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY): "
+	const see = "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"
+
+	unit, err := v.Unit(ctx, fabricManager)
+	if err == nil && (unit.Active == "active" || unit.Active == "activating") {
 		return "", trouble.Wait{
-			For: "CUDA cannot start: " + means + ": the fabric manager runs, and has not made the NVLink fabric ready",
-			Try: []string{"if it takes longer than some minutes: " + see}, Err: fabricForming,
+			For: problem + "the fabric manager runs, and has not made the NVLink fabric ready",
+			Try: []string{"if it takes longer than some minutes: " + see},
+			Err: fabricForming,
 		}
 	}
-	return "CUDA cannot start: " + means + ": the fabric manager does not run, or the NVLink fabric is not ready" +
-		things.OrTry("systemctl enable --now nvidia-fabricmanager") + things.OrTry(see), nil
+	return problem + "the fabric manager does not run, or the NVLink fabric is not ready" +
+		things.OrTry("systemctl enable --now nvidia-fabricmanager") +
+		things.OrTry(see), nil
 }
 
 // cudaProblem says what keeps CUDA from starting, and which command helps.
@@ -150,9 +174,11 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 		}
 		return problem + things.OrTry(faults.Of("DRV-012").Command)
 	case c.Code != 0:
-		return "CUDA cannot start: " + answer + things.OrTry("modprobe -r nvidia-uvm && modprobe nvidia-uvm, where no process uses the GPUs")
+		const try = "modprobe -r nvidia-uvm && modprobe nvidia-uvm, where no process uses the GPUs"
+		return "CUDA cannot start: " + answer + things.OrTry(try)
 	case len(c.Shown) == 1 && strings.HasPrefix(c.Shown[0], "MIG-"):
 		return fmt.Sprintf("CUDA does not see the MIG device %s, which the driver has", c.Shown[0])
 	}
-	return fmt.Sprintf("CUDA counts %s, the driver has %d that are not in MIG mode", trouble.Count(c.Devices, "GPU"), len(c.Shown))
+	const text = "CUDA counts %s, the driver has %d that are not in MIG mode"
+	return fmt.Sprintf(text, trouble.Count(c.Devices, "GPU"), len(c.Shown))
 }

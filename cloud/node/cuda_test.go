@@ -98,7 +98,7 @@ func TestCUDAWaitsForFabric(t *testing.T) {
 func TestCUDAOf(t *testing.T) {
 	a := apiFixture(t, apiSpec, "-- sim.toml --\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"active\"\n")
 	of := func() string {
-		text := must.Get(cudaOf(a.ctx, a, a.facts))(t)
+		text := must.Get(cudaValidFor(a.ctx, a, a.facts))(t)
 		return text
 	}
 	seen := map[string]string{of(): "at first"}

@@ -14,7 +14,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-const domainsDriver = "compute-domain.nvidia.com"
+// NVIDIA's drivers for dynamic allocation, under whose names the devices are published.
+// Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
+const (
+	draDriver     = "gpu.nvidia.com"
+	domainsDriver = "compute-domain.nvidia.com"
+)
 
 // draRegistry is where drivers for dynamic allocation register with kubelet, by sockets that begin
 // with the driver's name. Sources: k8s.io/dynamic-resource-allocation, kubeletplugin;
@@ -39,17 +44,19 @@ func Allocators(ctx context.Context, v host.View, k facts.Kubelet) (plugin, dra,
 	return pluginSocket(ctx, v), draRegistered(v, k, draDriver), draRegistered(v, k, domainsDriver)
 }
 
-// draReady says what this node lacks for NVIDIA's DRA driver, if that has registered here: it gives
-// pods their devices by CDI. Which Kubernetes and driver it needs it has judged itself by then.
-// Source: kubernetes-sigs/dra-driver-nvidia-gpu, site/content/docs/prerequisites.md.
-func draReady(v host.View, f facts.Facts, lacksCDI LacksCDI) string {
+// draLacksCDI says why NVIDIA's DRA driver, if it has registered here, cannot give pods their
+// devices by CDI. Before it registers, the driver itself checks the Kubernetes and the NVIDIA
+// driver that it needs. Source: kubernetes-sigs/dra-driver-nvidia-gpu,
+// site/content/docs/prerequisites.md.
+func draLacksCDI(v host.View, f facts.Facts, lacksCDI LacksCDI) string {
 	for _, driver := range []string{draDriver, domainsDriver} {
 		if draRegistered(v, f.Kubelet, driver) == "" {
 			continue
 		}
 		if why := lacksCDI(f); why != "" {
-			return fmt.Sprintf("the DRA driver %s has registered here, and gives pods their devices by CDI: %s", driver, why) +
-				things.OrTry("cdi = true in [runtime], then "+trouble.Command("apply runtime")+"; or install a newer engine")
+			const text = "the DRA driver %s has registered here, and gives pods their devices by CDI: %s"
+			try := "cdi = true in [runtime], then " + trouble.Command("apply runtime") + "; or install a newer engine"
+			return fmt.Sprintf(text, driver, why) + things.OrTry(try)
 		}
 	}
 	return ""

@@ -109,8 +109,8 @@ func (a *apiNode) engine() *converge.Engine {
 		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
 			g := a.facts
 			g.Live = true
-			w := whose(spec.Spec{Node: spec.Node{Kubeconfig: apiAccount}}, g)
-			p.who = &w
+			w := identityOf(spec.Spec{Node: spec.Node{Kubeconfig: apiAccount}}, g)
+			p.identity = &w
 			return p, err
 		}
 		return thing, err

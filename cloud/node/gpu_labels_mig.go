@@ -20,72 +20,85 @@ type migDevice struct {
 // mig describes partitions: under the name of a GPU if all are alike (single), or each kind under
 // its own name (mixed).
 func (d *discovery) mig(strategy string) (why string) {
-	var enabled []host.GPU
-	var all []migDevice
-	empty := false
+	var enabled []host.GPU // in MIG mode
+	var devices []migDevice
+	unpartitioned := false
 	for _, g := range d.driver.GPUs {
 		if !g.Mode {
 			continue
 		}
-		devices, why := migDevices(g)
+		found, why := migDevices(g)
 		if why != "" {
 			return why
 		}
-		enabled, all, empty = append(enabled, g), append(all, devices...), empty || len(devices) == 0
+		enabled = append(enabled, g)
+		devices = append(devices, found...)
+		unpartitioned = unpartitioned || len(found) == 0
 	}
+
 	counts := map[string]int{}
-	for _, m := range all {
+	kinds := map[string]migDevice{}
+	for _, m := range devices {
+		if counts[m.name] == 0 {
+			kinds[m.name] = m
+		}
 		counts[m.name]++
 	}
+
 	switch {
 	case strategy == "mixed":
-		for name, count := range counts {
-			d.partition("mig-"+name, first(all, name), count)
+		for name, kind := range kinds {
+			d.partition("mig-"+name, kind, counts[name])
 		}
 	case len(enabled) == 0: // as without MIG
-	case empty || len(enabled) != len(d.driver.GPUs) || len(counts) != 1:
-		named := slices.MinFunc(enabled, func(a, b host.GPU) int { return a.Index - b.Index })
-		d.set("gpu.product", sanitise(named.Name)+"-MIG-INVALID")
-		d.set("gpu.count", 0)
-		d.set("gpu.replicas", 0)
-		d.set("gpu.sharing-strategy", "")
-		d.set("gpu.memory", 0)
+	case unpartitioned || len(enabled) != len(d.driver.GPUs) || len(kinds) != 1:
+		d.invalid(enabled)
 	default:
-		d.partition("gpu", all[0], len(all))
+		d.partition("gpu", devices[0], len(devices))
 	}
 	return ""
 }
 
-func first(all []migDevice, name string) migDevice {
-	return all[slices.IndexFunc(all, func(m migDevice) bool { return m.name == name })]
+// invalid describes GPUs that strategy single cannot offer under one name.
+func (d *discovery) invalid(enabled []host.GPU) {
+	first := slices.MinFunc(enabled, func(a, b host.GPU) int { return a.Index - b.Index })
+	d.set("gpu.product", sanitise(first.Name)+"-MIG-INVALID")
+	d.set("gpu.count", 0)
+	d.set("gpu.replicas", 0)
+	d.set("gpu.sharing-strategy", "")
+	d.set("gpu.memory", 0)
 }
 
 // partition describes partitions of one kind.
-func (d *discovery) partition(name string, of migDevice, count int) {
-	d.offer(name, count, of.gpu, "MIG", of.name)
-	d.set(name+".memory", of.share.Memory>>20)
-	d.set(name+".multiprocessors", of.share.SMs)
-	d.set(name+".slices.gi", of.share.Slices)
-	d.set(name+".slices.ci", of.share.Compute)
-	d.set(name+".engines.copy", of.share.Copy)
-	d.set(name+".engines.decoder", of.share.Decoders)
-	d.set(name+".engines.encoder", of.share.Encoders)
-	d.set(name+".engines.jpeg", of.share.JPEG)
-	d.set(name+".engines.ofa", of.share.OFAs)
+func (d *discovery) partition(name string, kind migDevice, count int) {
+	d.offer(name, count, kind.gpu, "MIG", kind.name)
+	d.set(name+".memory", kind.share.Memory>>20)
+	d.set(name+".multiprocessors", kind.share.SMs)
+	d.set(name+".slices.gi", kind.share.Slices)
+	d.set(name+".slices.ci", kind.share.Compute)
+	d.set(name+".engines.copy", kind.share.Copy)
+	d.set(name+".engines.decoder", kind.share.Decoders)
+	d.set(name+".engines.encoder", kind.share.Encoders)
+	d.set(name+".engines.jpeg", kind.share.JPEG)
+	d.set(name+".engines.ofa", kind.share.OFAs)
 }
 
 // migDevices lists the partitions of a GPU: one for each compute instance.
-func migDevices(g host.GPU) (all []migDevice, why string) {
-	for _, in := range g.Instances {
-		i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == in.Profile })
-		for _, c := range in.Compute {
-			if i < 0 || c.Share == (host.Share{}) {
+func migDevices(g host.GPU) (devices []migDevice, why string) {
+	for _, instance := range g.Instances {
+		i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == instance.Profile })
+		for _, compute := range instance.Compute {
+			if i < 0 || compute.Share == (host.Share{}) {
 				return nil, fmt.Sprintf("the driver does not say what the partitions of GPU %s have", g.Address)
 			}
-			all = append(all, migDevice{g.Name, migName(g, g.Profiles[i], c), c.Share})
+			devices = append(devices, migDevice{
+				gpu:   g.Name,
+				name:  migName(g, g.Profiles[i], compute),
+				share: compute.Share,
+			})
 		}
 	}
-	return all, ""
+	return devices, ""
 }
 
 // migName returns the partition's profile as NVIDIA's library for Go composes it: from the

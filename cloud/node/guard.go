@@ -18,33 +18,39 @@ import (
 // NewGuard is the first stage on a node where only a taint keeps pods off. After a boot it restores
 // the startup taint before the other stages look, since a reboot does not change a Node's taints.
 // Where kubelet waits for the GPUs there is no such taint and nothing to do.
-func NewGuard(se *Session) converge.Stage {
+func NewGuard(session *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "guard",
 		About: "keeps pods away until the GPUs are ready in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			w := whose(s, f)
-			if !TellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || w.boot == "" {
-				return nil, nil
-			}
-			startup, on, _, err := startupTaint(s, f)
-			if err != nil || !on {
-				return nil, err
-			}
-			return []converge.Want{{
-				Thing: newGuard(startup, se, &w),
-				To: func(found converge.State) (converge.State, error) {
-					if found == guardOpen {
-						return guardShut, nil
-					}
-					return found, nil
-				},
-				Why: "gpuadm has not checked the GPUs since this boot", Section: nodeSection(s),
-				Keeps: "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
-			}}, nil
+			return guardWants(session, s, f)
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{}) },
 	}
+}
+
+func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	id := identityOf(s, f)
+	if !ReportsToCluster(s) || !shouldHaveGPU(s, f) || id.later.Until != "" || id.bootID == "" {
+		return nil, nil
+	}
+	startup, on, _, err := startupTaint(s, f)
+	if err != nil || !on {
+		return nil, err
+	}
+
+	return []converge.Want{{
+		Thing: newGuard(startup, session, &id),
+		To: func(found converge.State) (converge.State, error) {
+			if found == guardOpen {
+				return guardShut, nil
+			}
+			return found, nil
+		},
+		Why:     "gpuadm has not checked the GPUs since this boot",
+		Section: nodeSection(s),
+		Keeps:   "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
+	}}, nil
 }
 
 // guard decides whether pods may start on a node. It is one thing for the taint and the condition,
@@ -54,8 +60,11 @@ type guard struct {
 	part  nodePart // of the taint
 }
 
-func newGuard(t spec.Taint, s *Session, w *who) guard {
-	return guard{t, nodePart{what: partTaint, key: t.Key, effect: t.Effect, session: s, who: w}}
+func newGuard(t spec.Taint, session *Session, id *identity) guard {
+	part := taintPart(t)
+	part.session = session
+	part.identity = id
+	return guard{taint: t, part: part}
 }
 
 // The states of a guard.
@@ -67,13 +76,13 @@ const (
 
 // NewGuardThing builds the thing from its name and a session, like NewPart. Only stage ready opens
 // what the guard has shut.
-func NewGuardThing(name string, s *Session) (converge.Thing, error) {
+func NewGuardThing(name string, session *Session) (converge.Thing, error) {
 	text, ok := strings.CutPrefix(name, "startup taint ")
 	t := parsedTaint(text)
 	if !ok || t.Effect == "" {
 		return nil, fmt.Errorf("internal error: no guard of a node: %q", name)
 	}
-	return newGuard(t, s, nil), nil
+	return newGuard(t, session, nil), nil
 }
 
 func (g guard) Ref() converge.Ref {
@@ -81,39 +90,42 @@ func (g guard) Ref() converge.Ref {
 }
 
 func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
-	w, err := g.part.identity(ctx, v)
+	id, err := g.part.identityOn(ctx, v)
 	if err != nil {
 		return "", err
 	}
-	if w.later.Until != "" {
-		return "", w.later
+	if id.later.Until != "" {
+		return "", id.later
 	}
-	n, err := g.part.session.look(ctx, v, w)
+	n, err := g.part.session.look(ctx, v, id)
 	if err != nil {
 		return "", err
 	}
-	c := conditionOf(n, GPUReady)
-	isTrue := c != nil && c.Status == kube.True
+
 	switch {
-	case readyIn(n, w.boot):
+	case readyIn(n, id.bootID):
 		return guardReady, nil
-	case g.part.index(n) >= 0, failureTold(n), foreignReason(n, v.Now()) != "", w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
+	case g.hasTaint(n), hasFailureTaint(n), foreignReason(n, v.Now()) != "":
 		return guardShut, nil
+	case id.serviceAccount(v) == "" && !isReadyTrue(n):
+		return guardShut, nil // the client that adds the taint goes by the condition
 	}
 	return guardOpen, nil
 }
 
-// readyIn says whether the GPUs were found ready in a boot.
-func readyIn(n *kube.Node, boot string) bool {
-	return trueIn(nodePart{what: partCondition, key: GPUReady}.of(n), boot)
+func (g guard) hasTaint(n *kube.Node) bool { return g.part.stateOn(n) != "" }
+
+// isReadyTrue reports whether the condition GPUReady is true, in this boot or from another.
+func isReadyTrue(n *kube.Node) bool {
+	c := conditionOf(n, GPUReady)
+	return c != nil && c.Status == kube.True
 }
 
-// failureTold says whether the taint of a failure keeps pods off. With the startup taint beside it,
-// cluster-autoscaler would count the node as starting at each retry.
-func failureTold(n *kube.Node) bool {
+// hasFailureTaint reports whether the taint of a failure keeps pods off. If the node had the
+// startup taint too, cluster-autoscaler would count it as starting at each retry.
+func hasFailureTaint(n *kube.Node) bool {
 	failed := failureTaint()
-	p := nodePart{what: partTaint, key: failed.Key, effect: failed.Effect}
-	return p.of(n) == valueState(failed.Value)
+	return taintPart(failed).stateOn(n) == valueState(failed.Value)
 }
 
 // Make shuts the node: first the taint, then the condition, which is from another boot.
@@ -121,24 +133,25 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != guardShut {
 		return nil // only the stage ready opens it
 	}
-	w, err := g.part.identity(ctx, h)
+	id, err := g.part.identityOn(ctx, h)
 	if err != nil {
 		return err
 	}
-	n, err := g.part.session.look(ctx, h, w)
+	n, err := g.part.session.look(ctx, h, id)
 	if err != nil {
 		return err
 	}
+
 	var edits []partEdit
-	if w.serviceAccount(h) != "" && g.part.index(n) < 0 {
-		edits = append(edits, partEdit{g.part, "", valueState(g.taint.Value)})
-		if e, due := recordTaint(n, g.taint, g.part.session); due {
-			edits = append(edits, e)
+	if id.serviceAccount(h) != "" && !g.hasTaint(n) {
+		edits = append(edits, editOf(n, g.part, valueState(g.taint.Value)))
+		if record, due := recordTaint(n, g.taint); due {
+			edits = append(edits, record)
 		}
 	}
-	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
-		p := nodePart{what: partCondition, key: GPUReady}
-		edits = append(edits, partEdit{p, p.of(n), "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"})
+	if isReadyTrue(n) {
+		const unchecked = "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"
+		edits = append(edits, editOf(n, conditionPart(), unchecked))
 	}
-	return g.part.session.patch(ctx, h, w, edits)
+	return g.part.session.patch(ctx, h, id, edits)
 }

@@ -40,26 +40,31 @@ const (
 func migClients() []string {
 	const deploy = "nvidia.com/gpu.deploy."
 	return []string{
-		deploy + "device-plugin", deploy + "gpu-feature-discovery", deploy + "dcgm-exporter", deploy + "dcgm", deploy + "nvsm", deploy + "client",
+		deploy + "device-plugin", deploy + "gpu-feature-discovery",
+		deploy + "dcgm-exporter", deploy + "dcgm", deploy + "nvsm",
+		deploy + "client",
 	}
 }
 
 const (
-	migKept       = converge.Home + "/mig-layout" // the label's last value, for a boot without the API server
-	migAnswers    = 5 * time.Second               // for the API server to return the label
-	migClientsEnd = 5 * time.Minute               // for the clients' pods, as the manager waits
+	// migKept is a file with the label's last value, for a boot without the API server.
+	migKept = converge.Home + "/mig-layout"
+	// migAnswers is how long gpuadm waits for the API server to return the label.
+	migAnswers = 5 * time.Second
+	// migClientsEnd is how long gpuadm waits for the clients' pods, as the manager does.
+	migClientsEnd = 5 * time.Minute
 )
 
 // A MIGLabel does the work of NVIDIA's MIG manager on a node with follow_label in [mig].
 type MIGLabel struct {
-	session *Session
-	who     who
+	session  *Session
+	identity identity
 }
 
 // MIGLabel identifies the Node whose label to follow.
 func (s *Session) MIGLabel(ctx context.Context, v host.View, sp spec.Spec) (*MIGLabel, error) {
 	f, err := facts.Gather(ctx, v, facts.Needs{})
-	return &MIGLabel{s, whose(sp, f)}, err
+	return &MIGLabel{session: s, identity: identityOf(sp, f)}, err
 }
 
 // FollowedMIG is the content of the label.
@@ -78,28 +83,37 @@ func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error)
 	if err != nil && !host.NotExist(err) {
 		return FollowedMIG{}, err
 	}
-	is := FollowedMIG{Kept: strings.TrimSpace(string(kept))}
-	is.Layout = is.Kept
-	if m.who.later.Until != "" {
-		return is, nil
+	name := strings.TrimSpace(string(kept))
+	followed := FollowedMIG{Layout: name, Kept: name}
+	if m.identity.later.Until != "" {
+		return followed, nil
 	}
-	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.who)
+
+	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.identity)
 	if err != nil {
 		m.session.forget() // the other stages wait longer for an answer
-		return is, nil
+		return followed, nil
 	}
 	if n.Labels[migManager] == "true" {
-		return is, &trouble.Error{
-			What:    fmt.Sprintf("cannot follow the label %s: the GPU Operator's MIG manager follows it on this node", MIGConfig),
-			Because: []string{fmt.Sprintf("the node has the label %s=true, by which the operator runs its manager", migManager)},
-			Try:     []string{fmt.Sprintf("kubectl label node %s --overwrite %s=false, or follow_label = false in [mig]", n.Name, migManager)}, Err: managerFollows,
-		}
+		return followed, managerRuns(n.Name)
 	}
-	is.Asked, is.State = true, n.Labels[migState]
+
+	followed.Asked = true
+	followed.State = n.Labels[migState]
 	if name := n.Labels[MIGConfig]; name != "" {
-		is.Layout = name
+		followed.Layout = name
 	}
-	return is, nil
+	return followed, nil
+}
+
+// managerRuns says that the GPU Operator's manager follows the label on this node.
+func managerRuns(node string) error {
+	return &trouble.Error{
+		What:    "cannot follow the label " + MIGConfig + ": the GPU Operator's MIG manager follows it on this node",
+		Because: []string{"the node has the label " + migManager + "=true, by which the operator runs its manager"},
+		Try:     []string{"kubectl label node " + node + " --overwrite " + migManager + "=false, or follow_label = false in [mig]"},
+		Err:     managerFollows,
+	}
 }
 
 // Keep keeps the name for boots at which no API server answers.
@@ -107,124 +121,148 @@ func (m *MIGLabel) Keep(h host.Host, f FollowedMIG) error {
 	if f.Layout == f.Kept {
 		return nil
 	}
-	return keep(h, migKept, f.Layout)
+	return writeState(h, migKept, f.Layout)
 }
 
 // Clients finds the pods that Begin pauses.
 func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod string) bool, err error) {
-	n, err := m.session.look(ctx, h, m.who)
+	n, err := m.session.look(ctx, h, m.identity)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := m.pods(ctx, h, n.Name, func(key string) bool { value, has := n.Labels[key]; return has && value != "false" })
+	pods, err := m.clientPods(ctx, h, n.Name, runningClients(n))
 	return func(pod string) bool { return slices.Contains(pods, pod) }, err
 }
 
-// pods returns the node's pods whose nodeSelector has one of the clients' labels.
-func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(key string) bool) (names []string, err error) {
-	c, err := m.session.ask(h, m.who)
+// runningClients returns the clients' labels that Begin may change: not one that is missing or
+// "false", since that client is not the operator's, or an administrator has switched it off.
+func runningClients(n *kube.Node) []string {
+	return slices.DeleteFunc(migClients(), func(key string) bool {
+		value, has := n.Labels[key]
+		return !has || value == "false"
+	})
+}
+
+// pausedClients returns the clients' labels that pause the client.
+func pausedClients(n *kube.Node) []string {
+	return slices.DeleteFunc(migClients(), func(key string) bool { return n.Labels[key] != migPaused })
+}
+
+// clientPods returns the node's pods whose nodeSelector has one of the clients' labels.
+func (m *MIGLabel) clientPods(ctx context.Context, h host.Host, node string, labels []string) ([]string, error) {
+	client, err := m.session.reader(h, m.identity)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := c.Pods(ctx, node)
+	pods, err := client.Pods(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	var names []string
 	for _, p := range pods {
-		if slices.ContainsFunc(migClients(), func(key string) bool { return of(key) && p.Spec.NodeSelector[key] != "" }) {
+		selects := func(key string) bool { return p.Spec.NodeSelector[key] != "" }
+		if slices.ContainsFunc(labels, selects) {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
-	return names, err
+	return names, nil
 }
 
 // Begin reports that the partitions change. It makes the GPU Operator pause the GPU's clients, and
-// waits until their pods have ended. It does not touch a client's label that is missing or "false":
-// that client is not the operator's, or an administrator has switched it off.
+// waits until their pods have ended.
 func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	n, err := m.write(ctx, h, func(n *kube.Node) map[string]string {
-		to := map[string]string{migState: MIGPending}
-		for _, key := range migClients() {
-			if value, has := n.Labels[key]; has && value != "false" {
-				to[key] = migPaused
-			}
+		labels := map[string]string{migState: MIGPending}
+		for _, key := range runningClients(n) {
+			labels[key] = migPaused
 		}
-		return to
+		return labels
 	})
 	if err != nil {
 		return err
 	}
-	paused := func(key string) bool { return n.Labels[key] == migPaused }
-	for began := h.Now(); slices.ContainsFunc(migClients(), paused); {
-		run, err := m.pods(ctx, h, n.Name, paused)
-		if err != nil {
+	paused := pausedClients(n)
+	if len(paused) == 0 {
+		return nil
+	}
+
+	began := h.Now()
+	for {
+		pods, err := m.clientPods(ctx, h, n.Name, paused)
+		if err != nil || len(pods) == 0 {
 			return err
 		}
-		if len(run) == 0 {
-			return nil
-		}
 		if h.Now().Sub(began) >= migClientsEnd {
+			const text = "cannot pause the GPU's clients: after %v these pods have not ended: %s"
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot pause the GPU's clients: after %v these pods have not ended: %s", migClientsEnd, strings.Join(run, ", ")),
-				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"}, Err: podsStay,
+				What: fmt.Sprintf(text, migClientsEnd, strings.Join(pods, ", ")),
+				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
+				Err:  podsStay,
 			}
 		}
 		if err := host.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 // End reports the result of the change, makes the GPU Operator resume the paused clients, and
 // returns whether any was paused.
 func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed bool, err error) {
 	_, err = m.write(ctx, h, func(n *kube.Node) map[string]string {
-		to := map[string]string{migState: state}
-		for _, key := range migClients() {
-			if n.Labels[key] == migPaused {
-				to[key], resumed = "true", true
-			}
+		labels := map[string]string{migState: state}
+		for _, key := range pausedClients(n) {
+			labels[key] = "true"
+			resumed = true
 		}
-		return to
+		return labels
 	})
 	return resumed, err
 }
 
+// labelsFunc computes labels of a Node.
+type labelsFunc func(*kube.Node) map[string]string
+
 // write sets labels of the Node as kubelet, and returns the Node. They show a state, like the
 // condition, so the journal does not record them.
-func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) map[string]string) (*kube.Node, error) {
+func (m *MIGLabel) write(ctx context.Context, h host.Host, labelsFor labelsFunc) (*kube.Node, error) {
 	m.session.forget()
-	n, err := m.session.look(ctx, h, m.who)
+	n, err := m.session.look(ctx, h, m.identity)
 	if err != nil {
 		return nil, err
 	}
+
+	labels := labelsFor(n)
 	var edits []partEdit
-	labels := to(n)
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		p := nodePart{what: partLabel, key: key, session: m.session, who: &m.who}
-		if after := valueState(labels[key]); p.of(n) != after {
-			edits = append(edits, partEdit{p, p.of(n), after})
+		e := editOf(n, nodePart{what: partLabel, key: key}, valueState(labels[key]))
+		if e.before != e.after {
+			edits = append(edits, e)
 		}
 	}
 	if len(edits) == 0 {
 		return n, nil
 	}
-	if err := m.session.patch(ctx, h, m.who, edits); err != nil {
+
+	if err := m.session.patch(ctx, h, m.identity, edits); err != nil {
 		return nil, err
 	}
-	return m.session.look(ctx, h, m.who)
+	return m.session.look(ctx, h, m.identity)
 }
 
 // PodsMIGLabel returns the label of the pod's own Node, which the DaemonSet's pod reads with its
 // ServiceAccount from the API server's cache.
 func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
-	c, err := new(kube.Clients).Ask(pod, kube.From{Pod: true})
+	client, err := new(kube.Clients).Ask(pod, kube.From{Pod: true})
 	if err != nil {
 		return "", err
 	}
-	is, err := c.Whoami(ctx)
-	if err != nil || is.Node() == "" {
+	account, err := client.Whoami(ctx)
+	if err != nil || account.Node() == "" {
 		return "", err
 	}
-	n, err := c.CachedNode(ctx, is.Node())
+	n, err := client.CachedNode(ctx, account.Node())
 	if err != nil {
 		return "", err
 	}

@@ -25,7 +25,7 @@ func migFixture(t *testing.T, labels kubesim.Object) (*apiNode, *MIGLabel) {
 	a.relabel(labels)
 	g := a.facts
 	g.Live = true
-	return a, &MIGLabel{new(Session), whose(spec.Spec{}, g)}
+	return a, &MIGLabel{new(Session), identityOf(spec.Spec{}, g)}
 }
 
 func (a *apiNode) relabel(labels kubesim.Object) {
@@ -58,7 +58,7 @@ func TestMIGLabelLayout(t *testing.T) {
 	a.sim.Fail(kubesim.Fault{On: "GET", Status: 403})
 	says("no answer", "all-1g.10gb", false)
 	a.sim.Heal()
-	m.who.later = host.Later{Until: "once kubelet runs"}
+	m.identity.later = host.Later{Until: "once kubelet runs"}
 	says("a boot", "all-1g.10gb", false)
 }
 

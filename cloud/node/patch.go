@@ -27,156 +27,164 @@ type partEdit struct {
 	before, after converge.State
 }
 
-// MakeAll changes parts of the Node together, with one PATCH by each identity. A patch names the
-// version that was read, so it changes all or nothing, and never another client's change.
-func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
-	w, err := p.identity(ctx, h)
-	if err != nil {
-		return err
-	}
-	if w.later.Until != "" {
-		return w.later
-	}
-	var edits []partEdit
-	for _, c := range changes {
-		t, err := NewPart(c.Name, p.session)
-		if err != nil {
-			return err
-		}
-		edits = append(edits, partEdit{t.(nodePart), c.Before, c.After})
-	}
-	return p.session.patch(ctx, h, w, edits)
+// editOf changes a part of a Node to a state; "" removes it.
+func editOf(n *kube.Node, p nodePart, to converge.State) partEdit {
+	return partEdit{nodePart: p, before: p.stateOn(n), after: to}
 }
 
 // patch makes the edits, and computes them again if the Node has changed since it was read.
-func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdit) (err error) {
+func (s *Session) patch(ctx context.Context, h host.Host, id identity, edits []partEdit) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	n := s.node
-	if s.name != w.node {
+	if s.name != id.node {
 		n = nil
 	}
 	s.node, s.err = nil, nil // until its state is known
+
 	for try := range patchTries {
 		if n == nil {
-			if n, err = s.get(ctx, h, w); err != nil {
-				return err
-			}
+			n, err = s.fetch(ctx, h, id)
 		}
-		if err := meanwhile(n, edits); err != nil {
+		if err != nil {
 			return err
 		}
-		n, err = s.once(ctx, h, w, n, edits)
+		if err := refuseOverwrite(n, edits); err != nil {
+			return err
+		}
+
+		n, err = s.patchOnce(ctx, h, id, n, edits)
 		switch {
 		case err == nil:
-			s.keep(h, w, n)
+			s.store(h, id, n)
 			return nil
 		case errors.Is(err, kube.Missing):
-			return explainNode(err, cmp.Or(s.real, w.node))
+			return explainMissing(err, s.nodeName(id))
 		case !errors.Is(err, kube.Conflict):
-			return lacking(err)
+			return waitForRight(err)
 		}
+
 		n = nil
-		if err := breathe(ctx, try); err != nil {
+		if err := backOff(ctx, try); err != nil {
 			return err
 		}
 	}
 	return err
 }
 
-// breathe waits for another client to finish its writes: jittered exponential backoff from 20 ms.
-func breathe(ctx context.Context, try int) error {
+// backOff waits for another client to finish its writes: jittered exponential backoff from 20 ms.
+func backOff(ctx context.Context, try int) error {
 	if host.Pause(ctx, rand.N(20*time.Millisecond<<min(try, 6))) != nil {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// meanwhile refuses to overwrite another client's change to gpuadm's own parts since the last look:
-// undo could not restore it. The next look sees it.
-func meanwhile(n *kube.Node, edits []partEdit) error {
+// refuseOverwrite refuses to overwrite another client's change to gpuadm's own parts since the last
+// look: undo could not restore it. The next look sees it.
+func refuseOverwrite(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
-		if now := e.of(n); now != e.before && now != e.after && e.what != partCondition {
-			return trouble.Wait{Err: changedMeanwhile, For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.name(), e.before, now)}
+		now := e.stateOn(n)
+		if now == e.before || now == e.after || e.what == partCondition {
+			continue
 		}
+		const text = "another client has just changed the %s of the node: %q was found, and now it is %q"
+		return trouble.Wait{For: fmt.Sprintf(text, e.name(), e.before, now), Err: changedMeanwhile}
 	}
 	return nil
 }
 
-// once sends the pending edits, with one PATCH by each identity. Kubelet may change its labels and
-// its status; only the ServiceAccount may change the rest. once adds taints before the condition
+// patchOnce sends the pending edits, with one PATCH by each identity. Kubelet may change its labels
+// and its status; only the ServiceAccount may change the rest. It adds taints before the condition
 // that explains them, and removes taints last.
-func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
-	account := w.serviceAccount(h)
-	kubelet := cmp.Or(w.kubelet, account)
-	var theirs, ours []partEdit // kubelet's, the ServiceAccount's
-	comes, goes := false, false
+func (s *Session) patchOnce(
+	ctx context.Context, h host.Host, id identity, n *kube.Node, edits []partEdit,
+) (*kube.Node, error) {
+	account := id.serviceAccount(h)
+	kubelet := cmp.Or(id.kubelet, account)
+	byKubelet := sender{session: s, identity: id, kubeconfig: kubelet}
+	byAccount := sender{session: s, identity: id, kubeconfig: account}
+	addsTaint, removesTaint := false, false
 	for _, e := range edits {
 		switch {
-		case e.of(n) == e.after:
+		case e.stateOn(n) == e.after:
 		case e.what == partCondition || !e.needsAccount() && kubelet != account:
-			theirs = append(theirs, e)
+			byKubelet.edits = append(byKubelet.edits, e)
 		case account == "":
 			return n, e.noAccount()
 		default:
-			ours = append(ours, e)
-			comes = comes || e.what == partTaint && e.after != ""
-			goes = goes || e.what == partTaint && e.after == "" || e.key == taintRecord && len(e.dropped(n, edits)) > 0
+			byAccount.edits = append(byAccount.edits, e)
+			addsTaint = addsTaint || e.addsTaint()
+			removesTaint = removesTaint || e.removesTaint(n, edits)
 		}
 	}
-	steps := []func() error{
-		func() (err error) { n, err = s.send(ctx, h, w, kubelet, n, theirs); return err },
-		func() (err error) { n, err = s.send(ctx, h, w, account, n, ours); return err },
+
+	senders := []sender{byKubelet, byAccount}
+	if addsTaint && !removesTaint {
+		slices.Reverse(senders)
 	}
-	if comes && !goes {
-		slices.Reverse(steps)
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
+	for _, from := range senders {
+		patched, err := from.send(ctx, h, n)
+		if err != nil {
 			return n, err
 		}
+		n = patched
 	}
 	return n, nil
 }
 
+func (e partEdit) addsTaint() bool { return e.what == partTaint && e.after != "" }
+
+func (e partEdit) removesTaint(n *kube.Node, edits []partEdit) bool {
+	if e.key == taintRecord {
+		return len(e.dropped(n, edits)) > 0
+	}
+	return e.what == partTaint && e.after == ""
+}
+
+// sender sends the edits that one of the identity's kubeconfigs may make.
+type sender struct {
+	session    *Session
+	identity   identity
+	kubeconfig string
+	edits      []partEdit
+}
+
 // send makes one PATCH, of the status if a condition is among the edits.
-func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
-	if len(edits) == 0 {
+func (s sender) send(ctx context.Context, h host.Host, n *kube.Node) (*kube.Node, error) {
+	if len(s.edits) == 0 {
 		return n, nil
 	}
-	c, err := s.clients.Do(h, w.from(as))
+	client, err := s.session.clients.Do(h, s.identity.from(s.kubeconfig))
 	if err != nil {
-		return n, err
+		return nil, err
 	}
-	patch := c.PatchNode
-	if slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == partCondition }) {
-		patch = c.PatchStatus
+
+	patch := client.PatchNode
+	if slices.ContainsFunc(s.edits, func(e partEdit) bool { return e.what == partCondition }) {
+		patch = client.PatchStatus
 	}
-	done, err := patch(ctx, n.Name, nodePatch(n, edits, h.Now()))
-	if err != nil {
-		return n, err
-	}
-	return done, nil
+	return patch(ctx, n.Name, nodePatch(n, s.edits, h.Now()))
 }
 
 // nodePatch returns the patch for edits of a Node, for the version that was read: it replaces the
 // whole list of taints, and a taint that another client has added meanwhile must not be lost.
 func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
-	labels, annotations := kube.Patch{}, kube.Patch{}
-	patch := kube.Patch{"metadata": kube.Patch{"resourceVersion": n.ResourceVersion, "labels": labels, "annotations": annotations}}
-	value := func(s converge.State) any {
-		if s == "" {
-			return nil
-		}
-		return stateValue(s)
-	}
+	labels := kube.Patch{}
+	annotations := kube.Patch{}
 	var taints []partEdit
+	var conditions []kube.Condition
 	for _, e := range edits {
 		switch e.what {
 		case partLabel:
-			labels[e.key] = value(e.after)
+			labels[e.key] = patchValue(e.after)
+		case partTaint:
+			taints = append(taints, e)
+		case partCondition:
+			conditions = []kube.Condition{e.condition(n, now)}
 		case partRecord:
-			annotations[e.key] = value(e.after)
+			annotations[e.key] = patchValue(e.after)
 			for _, gone := range e.dropped(n, edits) {
 				if gone.what == partLabel {
 					labels[gone.key] = nil
@@ -184,23 +192,36 @@ func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 					taints = append(taints, gone)
 				}
 			}
-		case partTaint:
-			taints = append(taints, e)
-		case partCondition:
-			patch["status"] = kube.Patch{"conditions": []kube.Condition{e.condition(n, now)}}
 		}
 	}
+
+	patch := kube.Patch{"metadata": kube.Patch{
+		"resourceVersion": n.ResourceVersion,
+		"labels":          labels,
+		"annotations":     annotations,
+	}}
 	if len(taints) > 0 {
 		patch["spec"] = kube.Patch{"taints": withTaints(n.Spec.Taints, taints)}
 	}
+	if len(conditions) > 0 {
+		patch["status"] = kube.Patch{"conditions": conditions}
+	}
 	return patch
+}
+
+// patchValue returns a state in a merge patch: nil removes the key.
+func patchValue(s converge.State) any {
+	if s == "" {
+		return nil
+	}
+	return stateValue(s)
 }
 
 // withTaints returns a list of taints after edits.
 func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
 	list = append([]kube.Taint{}, list...) // [] and not null where none is left
 	for _, e := range edits {
-		i := slices.IndexFunc(list, func(t kube.Taint) bool { return t.Key == e.key && t.Effect == e.effect })
+		i := e.indexIn(list)
 		switch {
 		case e.after == "" && i >= 0:
 			list = slices.Delete(list, i, i+1)
@@ -220,7 +241,9 @@ func (e partEdit) condition(n *kube.Node, now time.Time) kube.Condition {
 	c := conditionFrom(e.key, e.after)
 	c.LastHeartbeatTime = now.UTC().Truncate(time.Second)
 	c.LastTransitionTime = c.LastHeartbeatTime
-	if old := conditionOf(n, e.key); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+
+	old := conditionOf(n, e.key)
+	if old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 		c.LastTransitionTime = old.LastTransitionTime
 	}
 	return c

@@ -34,33 +34,39 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 		return nil
 	}
 	socket := cmp.Or(kubeletsSocket(v), "/run/containerd/containerd.sock")
-	pods, err := podsAt(ctx, v, socket)
-	if err == nil && len(pods) == 0 {
+	pods, engineErr := podsAt(ctx, v, socket)
+	if engineErr == nil && len(pods) == 0 {
 		return nil
 	}
-	f, failed := facts.Gather(ctx, v, facts.Needs{})
-	if failed != nil {
-		return failed
+	f, err := facts.Gather(ctx, v, facts.Needs{})
+	if err != nil {
+		return err
 	}
+
 	var because []string
-	if err != nil { // containers outlive an engine that was stopped
-		pods, because = podFolders(v, f.Kubelet), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, trouble.OneLine(err.Error()))}
+	if engineErr != nil { // containers outlive an engine that was stopped
+		pods = podFolders(v, f.Kubelet)
+		const text = "the container engine does not answer at %s: %s"
+		because = append(because, fmt.Sprintf(text, socket, trouble.OneLine(engineErr.Error())))
 	}
 	if len(pods) == 0 {
 		return nil
 	}
-	w := whose(specOn(v), f)
-	running, more := trouble.Count(len(pods), "pod"), ""
-	if n := len(pods) - podsNamed; n > 0 {
-		pods, more = pods[:podsNamed], fmt.Sprintf(" and %d more", n)
+
+	named := strings.Join(pods[:min(len(pods), podsNamed)], ", ")
+	if more := len(pods) - podsNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
 	}
+	running := trouble.Count(len(pods), "pod")
+	node := identityOf(machineSpec(v), f).node
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot take this machine out of its cluster: it runs %s: %s%s", running, strings.Join(pods, ", "), more),
+		What:    fmt.Sprintf("cannot take this machine out of its cluster: it runs %s: %s", running, named),
 		Because: append(because, "without kubelet a pod keeps its GPUs, and would run twice once the cluster starts it on another node"),
 		Try: []string{
-			"kubectl drain " + w.node + " --ignore-daemonsets --delete-emptydir-data, then undo again",
+			"kubectl drain " + node + " --ignore-daemonsets --delete-emptydir-data, then undo again",
 			"if the cluster is gone: systemctl stop kubelet; crictl -r unix://" + socket + " rmp --all --force; then undo again",
-		}, Err: podsStay,
+		},
+		Err: podsStay,
 	}
 }
 
@@ -76,14 +82,14 @@ func podFolders(v host.View, k facts.Kubelet) []string {
 // kubeletsSocket returns the engine's socket in the configuration that gpuadm wrote for kubelet, ""
 // if there is none.
 func kubeletsSocket(v host.View) string {
-	var is struct {
+	var config struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`
 	}
 	data, err := v.ReadFile(kubelet.ConfigFile)
-	if err != nil || yaml.Unmarshal(data, &is) != nil {
+	if err != nil || yaml.Unmarshal(data, &config) != nil {
 		return ""
 	}
-	return strings.TrimPrefix(is.Endpoint, "unix://")
+	return strings.TrimPrefix(config.Endpoint, "unix://")
 }
 
 // podsAt names the running pods, by the container engine: ListPodSandboxRequest{filter: {state:
@@ -92,7 +98,8 @@ func kubeletsSocket(v host.View) string {
 func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 	ctx, stop := context.WithTimeout(ctx, engineAnswers)
 	defer stop()
-	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x02, 0x12, 0x00})
+	onlyReady := []byte{0x0a, 0x02, 0x12, 0x00}
+	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", onlyReady)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +108,9 @@ func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 
 // sandboxes names the pods of a ListPodSandboxResponse that kubectl drain evicts.
 func sandboxes(answer []byte) (pods []string, err error) {
-	err = host.ProtoFields(answer, func(n int, item []byte) error {
-		if n != 1 { // items
+	const items = 1
+	err = host.ProtoFields(answer, func(field int, item []byte) error {
+		if field != items {
 			return nil
 		}
 		name, drained, err := sandbox(item)
@@ -115,28 +123,36 @@ func sandboxes(answer []byte) (pods []string, err error) {
 	return pods, err
 }
 
-// sandbox reads a PodSandbox: metadata (2) with name (1) and namespace (3), labels (5), annotations
-// (6). It says whether kubectl drain evicts the pod. Kubelet copies a pod's labels and annotations
-// to its sandbox (kubernetes, pkg/kubelet/kuberuntime/labels.go). All pods of DaemonSets have the
-// label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate),
-// and static pods the annotation kubernetes.io/config.source, "file" or "http"
-// (pkg/kubelet/types/pod_update.go).
-func sandbox(item []byte) (name string, drained bool, err error) {
-	var id, namespace string
+// sandbox reads a PodSandbox, and reports whether kubectl drain evicts the pod. Kubelet copies a
+// pod's labels and annotations to its sandbox (kubernetes, pkg/kubelet/kuberuntime/labels.go). All
+// pods of DaemonSets have the label pod-template-generation
+// (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate), and static pods the annotation
+// kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
+func sandbox(item []byte) (pod string, drained bool, err error) {
+	const metadata, labels, annotations = 2, 5, 6
+	name, namespace := "", ""
 	drained = true
-	err = host.ProtoFields(item, func(n int, field []byte) error {
-		if n != 2 && n != 5 && n != 6 {
+	err = host.ProtoFields(item, func(field int, message []byte) error {
+		if field != metadata && field != labels && field != annotations {
 			return nil
 		}
-		texts := map[int]string{} // of a map: its key (1) and its value (2)
-		err := host.ProtoFields(field, func(n int, value []byte) error { texts[n] = string(value); return nil })
-		switch {
-		case n == 2:
-			id, namespace = texts[1], texts[3]
-		case texts[1] == "pod-template-generation", texts[1] == "kubernetes.io/config.source" && texts[2] != "api":
+		texts := map[int]string{} // by field
+		err := host.ProtoFields(message, func(field int, value []byte) error {
+			texts[field] = string(value)
+			return nil
+		})
+		if field == metadata {
+			name = texts[1]
+			namespace = texts[3]
+			return err
+		}
+
+		key, value := texts[1], texts[2] // of an entry of a map
+		isStatic := key == "kubernetes.io/config.source" && value != "api"
+		if isStatic || key == "pod-template-generation" {
 			drained = false
 		}
 		return err
 	})
-	return trouble.OneLine(namespace + "/" + id), drained, err
+	return trouble.OneLine(namespace + "/" + name), drained, err
 }

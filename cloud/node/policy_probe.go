@@ -5,8 +5,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
@@ -26,21 +24,24 @@ const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 // account's token: a token with more rights than kubelet's gives a thief of the node more than the
 // node. An error says that the cluster did not answer. Nothing is changed.
 func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
-	c, err := new(kube.Clients).Do(pod, kube.From{Pod: true})
+	client, err := new(kube.Clients).Do(pod, kube.From{Pod: true})
 	if err != nil {
 		return nil, err
 	}
-	is, err := c.Whoami(ctx)
-	if err == nil && is.Node() != "" {
-		err = c.TryLabel(ctx, is.Node(), probeLabel, "denied")
+
+	account, err := client.Whoami(ctx)
+	name := account.Node()
+	if err == nil && name != "" {
+		err = client.TryLabel(ctx, name, probeLabel, "denied")
 	}
+
 	switch {
-	case err == nil || errors.Is(err, kube.Missing) && is.Node() == "":
-		return widePolicy(ctx, c), nil
+	case err == nil || errors.Is(err, kube.Missing) && name == "":
+		return widePolicy(ctx, client), nil
 	case kube.Denied(err, PolicyCode):
 		return nil, nil
 	case errors.Is(err, kube.Forbidden):
-		because, _ := details(err)
+		because, _ := detailsOf(err)
 		return &trouble.Error{
 			What:    "the DaemonSet's ServiceAccount is not used: it may not change its Node",
 			Because: append([]string{err.Error(), kubeletAlone}, because...),
@@ -57,43 +58,19 @@ const (
 )
 
 // widePolicy returns the trouble that no policy restricts the account.
-func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
+func widePolicy(ctx context.Context, client *kube.Client) *trouble.Error {
 	t := &trouble.Error{
 		What: "the DaemonSet's ServiceAccount is not used: no policy restricts it to its own Node and its own keys",
 		Because: []string{
-			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
+			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints",
+			kubeletAlone,
 		},
-		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"}, Err: noPolicy,
+		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},
+		Err: noPolicy,
 	}
-	if version, err := c.Version(ctx); err == nil && version != "" {
+	if version, err := client.Version(ctx); err == nil && version != "" {
 		t.Because = append(t.Because, "the API server is Kubernetes "+version+"; the policy needs 1.30 or newer")
 	}
+
 	return t
-}
-
-// PodKubeconfig is the kubeconfig with a token of its ServiceAccount that the DaemonSet's pod
-// writes for the host process. gpuadm uses it if [node] kubeconfig names no other.
-const PodKubeconfig = "/run/gpuadm/kubeconfig"
-
-// TokenKubeconfig returns a kubeconfig with a server, the file of its CA, and the file of a token,
-// which clients read again when it is renewed.
-func TokenKubeconfig(name, port, ca, token string) []byte {
-	return fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: pod
-clusters:
-- name: cluster
-  cluster:
-    server: https://%s
-    certificate-authority: %s
-users:
-- name: account
-  user:
-    tokenFile: %s
-contexts:
-- name: pod
-  context:
-    cluster: cluster
-    user: account
-`, net.JoinHostPort(name, port), ca, token)
 }

@@ -14,22 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-)
-
-// GPUReady is the type of the Node's condition that shows whether the GPUs are ready.
-const GPUReady = "nvidia.com/GPUReady"
-
-// The condition's reasons: while it is true; after a boot; while the cluster cannot allocate the
-// GPUs; while a change waits until no process uses them; and the suffix of a failure's reason.
-// gpuadm recognises its own conditions by them.
-const (
-	readyReason   = "GPUsReady"
-	newBootReason = "NewBoot"
-	waitingReason = "WaitingForGPUs"
-	busyReason    = "WaitingUntilIdle"
-	failedSuffix  = "Failed"
 )
 
 // Answers checks that a container engine answers and has the runtime handler.
@@ -41,12 +26,15 @@ type LacksCDI func(facts.Facts) string
 // NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets
 // the condition, and then removes the startup taint. Answers may be nil. The session is shared with
 // NewGuard.
-func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
+func NewReady(session *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",
 		About: "shows the cluster that the GPUs are ready, and lets pods in",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			return readyWants(se, answers, lacksCDI, s, f)
+			if !ReportsToCluster(s) {
+				return nil, nil
+			}
+			return newReadyStage(session, s, f).wants(answers, lacksCDI)
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
 		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return readyNotes(s, f) },
@@ -57,19 +45,22 @@ func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 // readyNeeds returns the facts about the account that may change taints, and more; none if the spec
 // asks for no node.
 func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
-	if !TellsCluster(s) {
+	if !ReportsToCluster(s) {
 		return facts.Needs{}
 	}
 	return more.And(StartupNeeds())
 }
 
-// TellsCluster says whether the spec asks for a node at all.
-func TellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
+// ReportsToCluster reports whether the spec asks for a node at all.
+func ReportsToCluster(s spec.Spec) bool {
+	joins := s.Has("join") && s.Join.Method != "none"
+	return joins || s.Has("node")
+}
 
-// hasGPU says whether the machine has a GPU.
+// hasGPU reports whether the machine has a GPU.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
 
-// shouldHaveGPU says whether the machine has a GPU, or must have one by the spec: a machine that
+// shouldHaveGPU reports whether the machine has a GPU, or must have one by the spec: a machine that
 // has lost all its GPUs is not ready.
 func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
 
@@ -83,87 +74,107 @@ func nodeSection(s spec.Spec) string {
 
 // readyStage is one evaluation of the stage.
 type readyStage struct {
-	session *Session
-	spec    spec.Spec
-	facts   facts.Facts
-	who     who
-	section string
-	waits   func(context.Context, host.View) error // for the GPUs, asked once
+	session     *Session
+	spec        spec.Spec
+	facts       facts.Facts
+	identity    identity
+	section     string
+	waitForGPUs func(context.Context, host.View) error // asks once
 }
 
-func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
-	return readyStage{se, s, f, whose(s, f), nodeSection(s), waitsForGPUs(s, f)}
-}
-
-func readyWants(se *Session, answers Answers, lacksCDI LacksCDI, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	if !TellsCluster(s) {
-		return nil, nil
+func newReadyStage(session *Session, s spec.Spec, f facts.Facts) readyStage {
+	return readyStage{
+		session:     session,
+		spec:        s,
+		facts:       f,
+		identity:    identityOf(s, f),
+		section:     nodeSection(s),
+		waitForGPUs: waitForGPUs(s, f),
 	}
-	r := newReadyStage(se, s, f)
-	labels, taints, err := Registration(s, f)
+}
+
+func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, error) {
+	labels, taints, err := Registration(r.spec, r.facts)
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(labels, s.Node.Labels) // also those that only the API accepts
-	startup, on, _, err := startupTaint(s, f)
+	maps.Copy(labels, r.spec.Node.Labels) // also those that only the API accepts
+	startup, on, _, err := startupTaint(r.spec, r.facts)
 	if err != nil {
 		return nil, err
 	}
+
 	var list []converge.Want
-	if hasGPU(f) {
+	if hasGPU(r.facts) {
 		list = r.checks(answers, lacksCDI)
 	}
-	if name := s.Node.Kubeconfig; name != "" { // what kubelet's identity may do needs no other, and would hide that it is missing
-		list = append(list, r.check("kubeconfig of [node]", func(_ context.Context, v host.View) (string, error) {
-			_, err := v.Stat(name)
-			if host.NotExist(err) {
-				return name + ", which kubeconfig in [node] names, is not there", nil
-			}
-			return "", err
-		}))
+	if r.spec.Node.Kubeconfig != "" {
+		list = append(list, r.kubeconfigCheck())
 	}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		list = append(list, r.want("label "+key, valueState(labels[key]), "as node.toml says, or as the GPUs are"))
+		const why = "as node.toml says, or as the GPUs are"
+		list = append(list, r.want("label "+key, valueState(labels[key]), why))
 	}
 	list = append(list, r.recordedLabels(labels))
 	for _, t := range taints {
-		if on && t.Key == startup.Key && t.Effect == startup.Effect {
+		if on && sameTaint(t, startup) {
 			continue
 		}
 		list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
 	}
-	if !hasGPU(f) || f.Driver == nil {
+	if !hasGPU(r.facts) || r.facts.Driver == nil {
 		return list, nil
 	}
-	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs())
-	return append(list, r.lastWants(startup)...), nil
-}
 
-// lastWants returns the wants for the condition and then for the removal of taints.
-func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
-	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "so that the cluster knows that the GPUs are ready")
-	condition.Thing = r.part(condition.Ref().Name, r.gpusReady)
-	if failed, on := failedTaint(r.spec, r.facts); on { // Report adds it without an entry in the journal
-		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
-	}
-	list := []converge.Want{condition}
+	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs(), r.readyCondition())
 	for _, t := range formerTaints(r.facts) {
-		if taintName(t) != taintName(startup) && !slices.ContainsFunc(r.spec.Node.Taints, func(o spec.Taint) bool { return taintName(o) == taintName(t) }) {
-			list = append(list, r.off(t, func(found converge.State) bool { return found == valueState(t.Value) }))
+		if !sameTaint(t, startup) && !hasTaint(r.spec.Node.Taints, t) {
+			list = append(list, r.removed(t, hasValue(t)))
 		}
 	}
 	if startup.Key != "" {
-		list = append(list, r.off(startup, func(found converge.State) bool { return found != "" }))
+		list = append(list, r.removed(startup, func(found converge.State) bool { return found != "" }))
 	}
-	return list
+	return list, nil
 }
 
-// off wants a taint removed from the node, if it is gpuadm's.
-func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) converge.Want {
+// want wants a part of the Node to have this state.
+func (r readyStage) want(name string, to converge.State, why string) converge.Want {
+	return converge.Want{
+		Thing:   r.part(name, nil),
+		Why:     why,
+		Section: r.section,
+		To:      func(converge.State) (converge.State, error) { return to, nil },
+	}
+}
+
+// part is a part of the Node in this evaluation.
+func (r readyStage) part(name string, waits partWait) nodePart {
+	p, _ := parsedPart(name) // the names are valid
+	p.session = r.session
+	p.identity = &r.identity
+	p.waits = waits
+	return p
+}
+
+// readyCondition wants the condition to be true once the GPUs are ready.
+func (r readyStage) readyCondition() converge.Want {
+	state := converge.State("True " + readyReason + " " + r.summary())
+	w := r.want(conditionPart().name(), state, "so that the cluster knows that the GPUs are ready")
+	w.Thing = r.part(w.Ref().Name, r.gpusReady)
+	if failed, on := failedTaint(r.spec, r.facts); on { // Report adds it without an entry in the journal
+		const text = "the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s"
+		w.Leaves = fmt.Sprintf(text, failed, removeTaintCommand("NODE", failed))
+	}
+	return w
+}
+
+// removed wants a taint removed from the node, if it is gpuadm's.
+func (r readyStage) removed(t spec.Taint, isOurs func(found converge.State) bool) converge.Want {
 	w := r.want(taintName(t), "", "all GPUs are ready: pods may come")
-	w.Thing = r.part(taintName(t), r.goes(t, ours))
+	w.Thing = r.part(taintName(t), r.mayRemove(t, isOurs))
 	w.To = func(found converge.State) (converge.State, error) {
-		if ours(found) {
+		if isOurs(found) {
 			return "", nil
 		}
 		return found, nil
@@ -172,45 +183,38 @@ func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) conv
 	return w
 }
 
-func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
-
-// part is a part of the Node in this evaluation.
-func (r readyStage) part(name string, must func(context.Context, host.View, *kube.Node) error) nodePart {
-	t, _ := NewPart(name, r.session) // the names are valid
-	p, _ := t.(nodePart)
-	p.who, p.must, p.rebuilt = &r.who, must, false
-	return p
+// hasValue returns a function that reports whether a taint's state is this taint's value.
+func hasValue(t spec.Taint) func(found converge.State) bool {
+	return func(found converge.State) bool { return found == valueState(t.Value) }
 }
 
-// want wants a part of the Node to have this state.
-func (r readyStage) want(name string, to converge.State, why string) converge.Want {
-	return converge.Want{
-		Thing: r.part(name, nil), Why: why, Section: r.section,
-		To: func(converge.State) (converge.State, error) { return to, nil },
-	}
-}
-
-// goes waits until the GPUs work and are offered, and, if gpuadm may not remove the taint, for the
-// client that removes it.
-func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
+// mayRemove waits until the GPUs work and are offered, and, if gpuadm may not remove the taint, for
+// the client that removes it.
+func (r readyStage) mayRemove(t spec.Taint, isOurs func(found converge.State) bool) partWait {
 	return func(ctx context.Context, v host.View, n *kube.Node) error {
-		if !ours(r.part(taintName(t), nil).of(n)) {
+		if !isOurs(taintPart(t).stateOn(n)) {
 			return nil
 		}
 		if err := r.gpusReady(ctx, v, n); err != nil {
 			return err
 		}
-		if r.who.serviceAccount(v) == "" {
-			return trouble.Wait{
-				For: fmt.Sprintf("another client must remove the taint %s: a kubelet may not", t),
-				Try: []string{
-					"where the node readiness controller runs it does so by the condition " + GPUReady,
-					"else: " + byHand(n.Name, t),
-				}, Err: noAccount,
-			}
+		if r.identity.serviceAccount(v) != "" {
+			return nil
 		}
-		return nil
+		return trouble.Wait{
+			For: fmt.Sprintf("another client must remove the taint %s: a kubelet may not", t),
+			Try: []string{
+				"where the node readiness controller runs it does so by the condition " + GPUReady,
+				"else: " + removeTaintCommand(n.Name, t),
+			},
+			Err: noAccount,
+		}
 	}
+}
+
+// removeTaintCommand returns the command with which an operator removes a taint.
+func removeTaintCommand(node string, t spec.Taint) string {
+	return fmt.Sprintf("kubectl taint node %s %s:%s-", node, t.Key, t.Effect)
 }
 
 // summary is the condition's message. It ends with the boot for which it is true: in a later boot
@@ -220,19 +224,18 @@ func (r readyStage) summary() string {
 	counts := map[string]int{}
 	partitions := 0
 	for _, g := range r.facts.Driver.GPUs {
-		name := strings.TrimPrefix(g.Name, "NVIDIA ")
-		if i := slices.IndexFunc(r.facts.GPUs, func(p facts.PCI) bool { return p.Address == g.Address && p.Model != "" }); i >= 0 {
-			name = r.facts.GPUs[i].Model
+		model := r.model(g)
+		if counts[model] == 0 {
+			models = append(models, model)
 		}
-		if counts[name]++; counts[name] == 1 {
-			models = append(models, name)
-		}
-		for _, in := range g.Instances {
-			partitions += len(in.Compute)
+		counts[model]++
+		for _, instance := range g.Instances {
+			partitions += len(instance.Compute)
 		}
 	}
-	for i, name := range models {
-		models[i] = fmt.Sprintf("%d × %s", counts[name], name)
+
+	for i, model := range models {
+		models[i] = fmt.Sprintf("%d × %s", counts[model], model)
 	}
 	text := strings.Join(models, " + ") + ", driver " + r.facts.Driver.Version
 	if partitions > 0 {
@@ -241,56 +244,38 @@ func (r readyStage) summary() string {
 	return text + bootMark(r.facts.BootID)
 }
 
-// bootMark marks the boot at a message's end, with enough of its id to distinguish it from others.
-func bootMark(id string) string {
-	if id == "" {
-		return ""
+// model names a GPU's model as the bus does, or else as the driver does.
+func (r readyStage) model(g host.GPU) string {
+	for _, p := range r.facts.GPUs {
+		if p.Address == g.Address && p.Model != "" {
+			return p.Model
+		}
 	}
-	return ", boot " + id[max(0, len(id)-8):]
+	return strings.TrimPrefix(g.Name, "NVIDIA ")
 }
 
-// checks verify everything once more. Each reports a problem; this stage fixes none.
-func (r readyStage) checks(answers Answers, lacksCDI LacksCDI) []converge.Want {
-	var list []converge.Want
-	for _, c := range gpuChecks(r.spec, r.facts) {
-		list = append(list, r.check(c.what, c.look, c.try...))
+// readyNotes names the GPUs that the node would wait for without MIG mode, and what is not shared.
+// The device plugin shares the resources that its configuration lists:
+// https://github.com/NVIDIA/k8s-device-plugin, api/config/v1/replicas.go; PluginManifest lists
+// GPUs.
+func readyNotes(s spec.Spec, f facts.Facts) []string {
+	var notes []string
+	if s.Sharing.TimeSlicing > 0 && s.Sharing.Strategy == "mixed" {
+		notes = append(notes, `time_slicing with strategy = "mixed" shares GPUs without MIG alone: partitions have names of their own, and one pod each`)
 	}
-	if r.facts.Driver == nil {
-		list[0].Releases = true // the driver's labels are unknown now, which is no reason to remove them
-		return list
+	if !ReportsToCluster(s) || f.Driver == nil {
+		return notes
 	}
-	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts, lacksCDI), nil }))
-	if answers != nil && r.spec.Has("runtime") {
-		try := trouble.Command("apply runtime")
-		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
-			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
-		}
-		list = append(list, r.check(strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto"), func(ctx context.Context, v host.View) (string, error) {
-			err := answers(ctx, v, r.spec, r.facts)
-			switch {
-			case err == nil:
-				return "", nil
-			case r.facts.Cloud.Managed == "eks" && r.facts.Kubelet.Active != "active":
-				return "", nodeadmComes(err)
-			}
-			return err.Error(), nil
-		}, try))
-	}
-	return list
-}
 
-func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
-	inside := func(ctx context.Context, v host.View) (string, error) {
-		if r.who.later.Until != "" { // it is no fault that a machine which has not joined is not ready
-			return "", r.who.later
+	var exempt []string
+	for _, g := range f.Driver.GPUs {
+		if g.Mode && !inFabric(g) {
+			exempt = append(exempt, g.Address)
 		}
-		problem, err := look(ctx, v)
-		if problem != "" {
-			problem = "cannot call the node ready: " + problem
-		}
-		return problem, err
 	}
-	w := things.Check("ready: "+what, inside, "looked at once more before pods come", try...)
-	w.Section = r.section
-	return w
+	if len(exempt) == 0 {
+		return notes
+	}
+	const note = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
+	return append(notes, note+strings.Join(exempt, ", "))
 }

@@ -26,10 +26,10 @@ import (
 func TestFabricOfGPUsInMIGMode(t *testing.T) {
 	for _, state := range []string{"not-started", "in-progress"} {
 		g := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: state}}
-		open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}})
+		open, err := fabricProblem(host.Driver{GPUs: []host.GPU{g}})
 		check.That(t, open == "" && err == nil, "%s in MIG mode: %q, %v", state, open, err)
 		g.Mode = false
-		open, err = fabricOpen(host.Driver{GPUs: []host.GPU{g}})
+		open, err = fabricProblem(host.Driver{GPUs: []host.GPU{g}})
 		check.That(t, open != "" || err != nil, "%s without MIG mode is ready", state)
 	}
 }

@@ -126,17 +126,17 @@ func TestPlanned(t *testing.T) {
 	} {
 		s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.slicing}}
 		if c.strategy == "none" && c.slicing > 0 {
-			mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus})
+			mps, _, err := plannedResources(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus})
 			check.That(t, err == nil && fmt.Sprint(mps) == c.want, "MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
 		}
 		check.Equal(t, len(readyNotes(s, facts.Facts{})), map[bool]int{true: 1}[c.strategy == "mixed" && c.slicing > 0], "%s × %d: notes", c.strategy, c.slicing)
-		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
+		got, total, err := plannedResources(s, host.Driver{GPUs: c.gpus})
 		check.That(t, err == nil && fmt.Sprint(got) == c.want && total == c.total, "%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
 	}
 	other := cut
 	other.Name = "NVIDIA A100-SXM4-80GB" // its 1g.10gb has fewer multiprocessors
 	for _, g := range []host.GPU{whole, other} {
-		_, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "single"}}, host.Driver{GPUs: []host.GPU{g, cut}})
+		_, _, err := plannedResources(spec.Spec{Sharing: spec.Sharing{Strategy: "single"}}, host.Driver{GPUs: []host.GPU{g, cut}})
 		check.That(t, err != nil, "single offers nothing of a GPU with MIG and %+v", g)
 	}
 }

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -50,21 +49,25 @@ func recordState(names []string) converge.State {
 // recordedLabels wants the record to name these labels. It keeps the names of labels that GPU
 // Feature Discovery has taken over: gpuadm releases these, and does not remove them.
 func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
-	return r.record(labelRecord, "so that labels can be taken off that are no longer asked for", func(found converge.State) []string {
+	names := func(found converge.State) []string {
 		named := map[string]string{}
 		_, gfd := gpuLabels(r.spec, r.facts)
-		for key, value := range readRecord(found) {
-			if gfd != "" && r.spec.Node.GPULabels && strings.HasPrefix(key, "nvidia.com/") {
-				named[key] = value
+		if gfd != "" && r.spec.Node.GPULabels {
+			for key, value := range readRecord(found) {
+				if strings.HasPrefix(key, "nvidia.com/") {
+					named[key] = value
+				}
 			}
 		}
 		for key, value := range labels {
-			if !spec.RestrictedLabel(key) { // the ServiceAccount sets restricted labels, and the journal has them
+			// The ServiceAccount sets restricted labels, and the journal has them.
+			if !spec.RestrictedLabel(key) {
 				named[key] = value
 			}
 		}
 		return kubelet.Pairs(named)
-	})
+	}
+	return r.record(labelRecord, "so that labels can be taken off that are no longer asked for", names)
 }
 
 // readRecord returns the labels that a record names, with their values: a label with another value
@@ -83,24 +86,29 @@ func readRecord(s converge.State) map[string]string {
 // recordedTaint wants the record to name the startup taint. It drops former taints only after all
 // has converged. If no account here may change taints, the record does not change.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
-	w := r.record(taintRecord, "so that a startup taint can be taken off that node.toml names no more", func(found converge.State) []string {
+	names := func(found converge.State) []string {
 		former := r.former(found, startup, on)
-		named := slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool { return slices.Contains(former, t) })
+		named := slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
+			return slices.Contains(former, t)
+		})
 		if on && !slices.Contains(named, startup) {
 			named = append(named, startup)
 		}
 		return kubelet.TaintTexts(named)
-	})
+	}
+	w := r.record(taintRecord, "so that a startup taint can be taken off that node.toml names no more", names)
+
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
-		if clears(r.spec, r.facts) == "" {
+		if taintRemover(r.spec, r.facts) == "" {
 			return found, nil
 		}
 		return to(found)
 	}
+
 	w.Thing = r.part(w.Ref().Name, func(ctx context.Context, v host.View, n *kube.Node) error {
 		for _, t := range r.former(converge.State(n.Annotations[taintRecord]), startup, on) {
-			if err := r.goes(t, func(found converge.State) bool { return found == valueState(t.Value) })(ctx, v, n); err != nil {
+			if err := r.mayRemove(t, hasValue(t))(ctx, v, n); err != nil {
 				return err
 			}
 		}
@@ -113,48 +121,53 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 // taints of [node] stays in the record.
 func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []spec.Taint {
 	return slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
-		return on && taintName(t) == taintName(startup) ||
-			slices.ContainsFunc(r.spec.Node.Taints, func(o spec.Taint) bool { return taintName(o) == taintName(t) })
+		return on && sameTaint(t, startup) || hasTaint(r.spec.Node.Taints, t)
 	})
 }
 
 // recordTaint adds to the record a startup taint that gpuadm is about to add, or may have added
 // already; it removes no taint. due is false if there is nothing to add.
-func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
-	p := nodePart{what: partRecord, key: taintRecord, session: se}
-	found := p.of(n)
-	named := recordedTaints(found)
+func recordTaint(n *kube.Node, startup spec.Taint) (edit partEdit, due bool) {
+	record := nodePart{what: partRecord, key: taintRecord}
+	named := recordedTaints(record.stateOn(n))
 	if startup.Key == "" || slices.Contains(named, startup) {
 		return partEdit{}, false
 	}
-	return partEdit{p, found, recordState(kubelet.TaintTexts(append(named, startup)))}, true
+	return editOf(n, record, recordState(kubelet.TaintTexts(append(named, startup)))), true
 }
 
 // recordedTaints returns the taints that a record names. Other clients may write the record, so a
 // taint with another owner's key never counts.
-func recordedTaints(s converge.State) (taints []spec.Taint) {
+func recordedTaints(s converge.State) []spec.Taint {
+	var taints []spec.Taint
 	for part := range strings.SplitSeq(stateValue(s), ",") {
-		t := parsedTaint(part)
-		known := slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, t.Effect)
-		if known && spec.IsLabelKey(t.Key) && spec.IsLabelValue(t.Value) && ownerOf(t.Key) == "" {
+		if t := parsedTaint(part); isValid(t) && ownerOf(t.Key) == "" {
 			taints = append(taints, t)
 		}
 	}
 	return taints
 }
 
-// named returns edits that remove the labels or taints which a state of the record names.
-func (e partEdit) named(s converge.State) (list []partEdit) {
+// isValid reports whether Kubernetes accepts a taint.
+func isValid(t spec.Taint) bool {
+	effects := []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+	return slices.Contains(effects, t.Effect) && spec.IsLabelKey(t.Key) && spec.IsLabelValue(t.Value)
+}
+
+// removals returns edits that remove the labels or taints which a state of the record names.
+func (e partEdit) removals(s converge.State) []partEdit {
+	var list []partEdit
 	switch e.key {
 	case labelRecord:
 		for key, value := range readRecord(s) {
 			if !spec.RestrictedLabel(key) && ownerOf(key) == "" {
-				list = append(list, partEdit{nodePart{what: partLabel, key: key}, valueState(value), ""})
+				label := nodePart{what: partLabel, key: key}
+				list = append(list, partEdit{nodePart: label, before: valueState(value)})
 			}
 		}
 	case taintRecord:
 		for _, t := range recordedTaints(s) {
-			list = append(list, partEdit{nodePart{what: partTaint, key: t.Key, effect: t.Effect}, valueState(t.Value), ""})
+			list = append(list, partEdit{nodePart: taintPart(t), before: valueState(t.Value)})
 		}
 	}
 	return list
@@ -168,13 +181,9 @@ func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	if e.what != partRecord || e.after == "" {
 		return nil
 	}
-	stay := slices.Concat(e.named(e.after), others)
-	return slices.DeleteFunc(e.named(e.before), func(p partEdit) bool {
-		return p.of(n) != p.before || slices.ContainsFunc(stay, func(o partEdit) bool { return o.name() == p.name() })
+	stay := slices.Concat(e.removals(e.after), others)
+	return slices.DeleteFunc(e.removals(e.before), func(gone partEdit) bool {
+		return gone.stateOn(n) != gone.before ||
+			slices.ContainsFunc(stay, func(other partEdit) bool { return other.name() == gone.name() })
 	})
-}
-
-// byHand returns the command with which an operator removes a taint.
-func byHand(node string, t spec.Taint) string {
-	return fmt.Sprintf("kubectl taint node %s %s:%s-", node, t.Key, t.Effect)
 }

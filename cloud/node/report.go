@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
-	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -29,211 +26,187 @@ type Outcome struct {
 	GaveUp bool
 }
 
-const (
-	reportLimit  = 10 * time.Second // for the report: a failed apply has printed its error already, and must end
-	maxCondition = 1024             // bytes of a message: kubectl shows far less in one line
-)
+// reportLimit is how long a report may take: a failed apply has printed its error already, and must
+// end.
+const reportLimit = 10 * time.Second
 
 // Report tells the cluster how an apply went: an Event for each stage that changed something, and
 // for a failure; then it sets the condition to false with the cause, and replaces the startup taint
 // by a taint with which an autoscaler adds a node. It reports each failure once: if the condition
-// already states it, there is no new Event. Its error is for the log only, since the apply has its
+// already shows it, there is no new Event. Its error is for the log only, since the apply has its
 // own.
-func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
-	w := whose(s, f)
-	if !TellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
+func Report(ctx context.Context, session *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
+	id := identityOf(s, f)
+	if !ReportsToCluster(s) || id.later.Until != "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
-	defer cancel()
+	if o.Err == nil && len(o.Made) == 0 {
+		return nil
+	}
 	if !shouldHaveGPU(s, f) && MissingGPUs(h, s, f) == "" {
 		return nil
 	}
-	n, err := se.look(ctx, h, w)
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
+	defer cancel()
+	n, err := session.look(ctx, h, id)
 	if err != nil {
-		if why := kube.Why(""); o.Err != nil && (errors.As(err, &why) && errors.Is(o.Err, why) || o.Err.Error() == err.Error()) {
-			return nil // the apply has failed of the same, or waits for it, and says so
+		if sameFailure(o.Err, err) {
+			return nil // the apply has failed for the same reason, or waits for it, and says so
 		}
 		return err
 	}
-	r := newReadyStage(se, s, f)
-	reason, message := r.told(ctx, h, n, o)
-	events := made(o.Made, sinceBoot(h))
+
+	events := madeEvents(o.Made, sinceBoot(h))
+	r := newReadyStage(session, s, f)
+	reason, message := r.reasonFor(ctx, h, n, o)
 	if reason != "" {
-		p := r.part("condition "+GPUReady, nil)
-		state := converge.State("False " + reason + " " + message)
-		if reason == busyReason && readyIn(n, f.BootID) { // the GPUs serve pods
-			state = converge.State("True " + reason + " " + message + bootMark(f.BootID))
+		condition := r.conditionEdit(n, reason, message)
+		if isNews(n, condition, reason) {
+			events = append(events, event{kind: "Warning", reason: reason, message: message})
 		}
-		if c := conditionOf(n, GPUReady); p.of(n) != state && (reason != busyReason || c == nil || c.Reason != reason) { // processes come and go
-			events = append(events, event{"Warning", reason, message})
-		}
-		edits := []partEdit{{p, p.of(n), state}}
-		if startup, on, _, serr := startupTaint(s, f); serr == nil && on && w.serviceAccount(h) != "" {
-			if e, due := recordTaint(n, startup, se); due {
-				edits = append(edits, e)
-			}
-		}
-		if !trouble.Passes(o.Err) || o.GaveUp {
-			edits = append(edits, r.swap(h, n, len(o.Made) > 0)...)
-		}
-		err = se.patch(ctx, h, w, edits)
+		edits := append([]partEdit{condition}, r.taintEdits(h, n, o)...)
+		err = session.patch(ctx, h, id, edits)
 	}
-	return errors.Join(err, se.tell(ctx, h, w, n, events))
+	return errors.Join(err, session.postEvents(ctx, h, id, n.Name, events))
+}
+
+// sameFailure reports whether an apply failed for the same reason as the look at the Node.
+func sameFailure(apply, look error) bool {
+	if apply == nil {
+		return false
+	}
+	var why kube.Why
+	if errors.As(look, &why) && errors.Is(apply, why) {
+		return true
+	}
+	return apply.Error() == look.Error()
+}
+
+// conditionEdit sets the condition to false; but a node whose GPUs serve pods stays ready while a
+// change waits for them.
+func (r readyStage) conditionEdit(n *kube.Node, reason, message string) partEdit {
+	state := "False " + reason + " " + message
+	if reason == busyReason && readyIn(n, r.facts.BootID) {
+		state = "True " + reason + " " + message + bootMark(r.facts.BootID)
+	}
+	return editOf(n, conditionPart(), converge.State(state))
+}
+
+// isNews reports whether a change of the condition deserves an Event. While a change waits for
+// processes on the GPUs only the first message does: processes come and go.
+func isNews(n *kube.Node, condition partEdit, reason string) bool {
+	if condition.before == condition.after {
+		return false
+	}
+	last := conditionOf(n, GPUReady)
+	return reason != busyReason || last == nil || last.Reason != reason
+}
+
+// taintEdits record the startup taint and, after a failure that lasts, swap it.
+func (r readyStage) taintEdits(h host.Host, n *kube.Node, o Outcome) []partEdit {
+	var edits []partEdit
+	startup, on, _, err := startupTaint(r.spec, r.facts)
+	if err == nil && on && r.identity.serviceAccount(h) != "" {
+		if record, due := recordTaint(n, startup); due {
+			edits = append(edits, record)
+		}
+	}
+	if o.GaveUp || !trouble.Passes(o.Err) {
+		edits = append(edits, r.swapTaints(h, n, len(o.Made) > 0)...)
+	}
+	return edits
 }
 
 // ReportDrift reports pending changes of a node by an Event. It does not change the condition,
 // since the GPUs may still be ready.
-func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, message string) error {
-	w := whose(s, f)
-	if !TellsCluster(s) || w.later.Until != "" {
+func ReportDrift(
+	ctx context.Context, session *Session, h host.Host, s spec.Spec, f facts.Facts, message string,
+) error {
+	id := identityOf(s, f)
+	if !ReportsToCluster(s) || id.later.Until != "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
-	n, err := se.look(ctx, h, w)
+	n, err := session.look(ctx, h, id)
 	if err != nil {
 		return err
 	}
-	return se.tell(ctx, h, w, n, []event{{"Warning", "Drift", clip(message)}})
+	drift := event{kind: "Warning", reason: "Drift", message: clip(message)}
+	return session.postEvents(ctx, h, id, n.Name, []event{drift})
 }
 
-// told returns the condition's reason and message; "" if the outcome says nothing about the GPUs. A
-// short outage of the API server says nothing about them; a licence that is missing does, a cluster
-// that cannot allocate them, and a change that waits for processes on them.
-func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
+// reasonFor returns the condition's reason and message; "" if the outcome says nothing about the
+// GPUs. A short outage of the API server says nothing about them; a licence that is missing does, a
+// cluster that cannot allocate them, and a change that waits for processes on them.
+func (r readyStage) reasonFor(
+	ctx context.Context, v host.View, n *kube.Node, o Outcome,
+) (reason, message string) {
+	if o.Err == nil || foreignReason(n, v.Now()) != "" {
+		return "", ""
+	}
 	inUse := errors.Is(o.Err, converge.ErrInUse)
+	passes := trouble.Passes(o.Err)
 	switch {
-	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), inUse && !trouble.Passes(o.Err), foreignReason(n, v.Now()) != "":
+	case errors.As(o.Err, new(*host.Busy)), inUse && !passes:
 		return "", ""
 	case inUse:
-		t := (*trouble.Error)(nil)
-		errors.As(o.Err, &t)
-		return busyReason, clip(strings.Join(append([]string{firstLine(o.Err)}, t.Because...), "; "))
-	case !trouble.Passes(o.Err), o.GaveUp:
-		return cmp.Or(camel(o.Stage), "Apply") + failedSuffix, firstLine(o.Err)
+		because, _ := detailsOf(o.Err)
+		lines := append([]string{firstLine(o.Err)}, because...)
+		return busyReason, clip(strings.Join(lines, "; "))
+	case !passes, o.GaveUp:
+		return cmp.Or(camelCase(o.Stage), "Apply") + failedSuffix, firstLine(o.Err)
 	case r.facts.Driver == nil:
 		return "", ""
 	}
-	if err := cmp.Or(unlicensed(r.spec, r.facts), r.offered(ctx, v, n)); errors.As(err, new(trouble.Wait)) {
+
+	err := cmp.Or(waitForLicence(r.spec, r.facts), r.waitForOffer(ctx, v, n))
+	if errors.As(err, new(trouble.Wait)) {
 		return waitingReason, firstLine(err)
 	}
 	return "", ""
 }
 
-// swap replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup taint
-// it also adds the failure's, unless the GPUs were found ready in this boot: pods may run on them,
-// whatever has failed since. A failure before the first change comes before the guard could shut
-// the node. But such a failure does not taint a node that gpuadm never made ready: it may be a
+// swapTaints replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup
+// taint it also adds the failure's, unless the GPUs were found ready in this boot: pods may run on
+// them, whatever has failed since. A failure before the first change comes before the guard could
+// shut the node. But such a failure does not taint a node that gpuadm never made ready: it may be a
 // cloud's healthy node with a wrong spec.
-func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
+func (r readyStage) swapTaints(v host.View, n *kube.Node, hasMade bool) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
-	if err != nil || startup.Key == "" || !on || r.who.serviceAccount(v) == "" {
+	if err != nil || startup.Key == "" || !on || r.identity.serviceAccount(v) == "" {
 		return nil
 	}
-	old, now := r.part(taintName(startup), nil), r.part(taintName(failed), nil)
-	if old.index(n) < 0 && (!touched && !everReady(v, n) || now.index(n) >= 0 || readyIn(n, r.facts.BootID) || madeReadyIn(v, r.facts.BootID)) {
-		return nil
+
+	remove := editOf(n, taintPart(startup), "")
+	add := editOf(n, taintPart(failed), valueState(failed.Value))
+	if remove.before == "" {
+		switch {
+		case add.before != "", !hasMade && !everReady(v, n):
+			return nil
+		case readyIn(n, r.facts.BootID), madeReadyIn(v, r.facts.BootID):
+			return nil
+		}
 	}
-	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
+	return []partEdit{remove, add}
 }
 
-// everReady says whether gpuadm has made this node ready before, by the Node or the journal.
+// everReady reports whether gpuadm has made this node ready before, by the Node or the journal.
 func everReady(v host.View, n *kube.Node) bool {
 	_, gpus := lastReady(v)
 	return n.Annotations[gpuRecord] != "" || len(gpus) > 0
 }
 
-// madeReadyIn says whether, by the journal, gpuadm made the node ready in a boot: a later failure
-// has overwritten the condition.
-func madeReadyIn(v host.View, boot string) bool {
-	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
-		return r.What == "make" && r.Change.Name == "condition "+GPUReady && trueIn(r.Change.After, boot)
-	})
-}
-
-// event is one line of kubectl describe node.
-type event struct{ kind, reason, message string }
-
-// sinceBoot says how long the machine has run, and where the time of the last run went; "" where
-// that is not known.
-func sinceBoot(v host.View) string {
-	uptime, err := v.ReadFile("/proc/uptime") // seconds, then those of idle processors: proc(5)
-	seconds, _, found := strings.Cut(string(uptime), ".")
-	runs := converge.ReadJournal(v).Runs()
-	if err != nil || !found || len(runs) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; %s s after the boot: %s", seconds, runs[len(runs)-1].Took)
-}
-
-// made is an Event for each stage that has changed something; that of the condition says how long
-// after the boot it is met.
-func made(changes []converge.Change, after string) (list []event) {
-	var order []string
-	names := map[string][]string{}
-	for _, c := range changes {
-		if !slices.Contains(order, c.Stage) {
-			order = append(order, c.Stage)
-		}
-		names[c.Stage] = append(names[c.Stage], c.String())
-	}
-	for _, stage := range order {
-		what := names[stage]
-		text := fmt.Sprintf("%s: %d changes: %s", stage, len(what), strings.Join(what, ", "))
-		if len(what) == 1 {
-			text = stage + ": " + what[0]
-		}
-		if slices.Contains(what, "node condition "+GPUReady) {
-			text += after
-		}
-		list = append(list, event{"Normal", camel(stage) + "Made", clip(text)})
-	}
-	return list
-}
-
-// tell creates the Events with kubelet's identity.
-func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, events []event) error {
-	if len(events) == 0 {
-		return nil
-	}
-	name, err := w.first(h)
-	if err != nil {
-		return err
-	}
-	c, err := s.clients.Do(h, w.from(name))
-	if err != nil {
-		return err
-	}
-	for _, e := range events {
-		if err := c.Event(ctx, n.Name, kube.Event{Type: e.kind, Reason: e.reason, Message: e.message}); err != nil {
-			return err
+// madeReadyIn reports whether, by the journal, gpuadm made the node ready in a boot: a later
+// failure has overwritten the condition.
+func madeReadyIn(v host.View, bootID string) bool {
+	for _, r := range converge.ReadJournal(v).Records {
+		isCondition := r.What == "make" && r.Change.Name == conditionPart().name()
+		if isCondition && trueIn(r.Change.After, bootID) {
+			return true
 		}
 	}
-	return nil
-}
-
-// camel returns a stage's name as a reason: unit-files, UnitFiles.
-func camel(name string) string {
-	var b strings.Builder
-	for _, word := range strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == ' ' || r == '_' }) {
-		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-	}
-	return b.String()
-}
-
-// firstLine returns an error as a condition's message: its first line, without advice.
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
-	return clip(strings.Join(strings.Fields(line), " "))
-}
-
-// clip shortens a message and masks secrets.
-func clip(text string) string {
-	text = mask.Message(trouble.Commands(text, trouble.Plain)) // every user who may read Nodes and Events can read it
-	if len(text) > maxCondition {
-		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
-	}
-	return text
+	return false
 }

@@ -98,7 +98,7 @@ func said(a *apiNode, status, reason, message string) {
 // a change.
 func TestReportIsMasked(t *testing.T) {
 	text := "cannot fetch https://robot:hunter2@mirror.example/x?sig=hunter2: token=hunter2, Bearer hunter2hunter2 and " + strings.Repeat("x", maxCondition)
-	for _, said := range []string{firstLine(errors.New(text)), made([]converge.Change{{Stage: "sources", Ref: converge.Ref{Kind: "file", Name: text}}}, "")[0].message} {
+	for _, said := range []string{firstLine(errors.New(text)), madeEvents([]converge.Change{{Stage: "sources", Ref: converge.Ref{Kind: "file", Name: text}}}, "")[0].message} {
 		check.That(t, !strings.Contains(said, "hunter2") && strings.Contains(said, "mirror.example"), "%s", said)
 		check.That(t, len(said) <= maxCondition, "%d bytes", len(said))
 	}

@@ -135,7 +135,7 @@ func TestWaitsTell(t *testing.T) {
 	var told []string
 	ctx := converge.Listen(a.ctx, func(_ converge.What, text string) { told = append(told, text) })
 	slept := time.Duration(0)
-	j := joined{nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
+	j := joined{nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
 	err := j.Make(ctx, a, isReady)
 	must.That(t, trouble.Passes(err) && errors.Is(err, waitedEnough), "got %v", err)
 	first := a.Now()
@@ -151,7 +151,7 @@ func TestWaitsEnd(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	asked := 0
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503, Do: func(*kubesim.Server) { asked++ }})
-	r := registered{nodeAsk: nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
+	r := registered{nodeAsk: nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
 	err := r.wait(kube.Within(a.ctx, 0), a, registerPatience, nil)
 	check.That(t, trouble.Passes(err) && asked <= 8, "asked %d times: %v", asked, err)
 }
@@ -165,7 +165,7 @@ func TestWaitsSeldom(t *testing.T) {
 		a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 			n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}}
 		})
-		j := joined{nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
+		j := joined{nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
 		err := j.Make(a.ctx, a, isReady)
 		must.That(t, trouble.Passes(err), "got %v", err)
 		return pauses, a.sim.Requests()

@@ -7,17 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -25,15 +21,16 @@ import (
 // request serves all of them, and the answer to a change serves as the next look. The zero Session
 // is ready for use, for one machine.
 type Session struct {
-	mu   sync.Mutex
+	mu sync.Mutex
+
 	node *kube.Node // the last answer
 	err  error      // or why there was no answer
 	name string     // of the Node that was asked for
 	at   time.Time  // when, by the machine's clock
 	real string     // the Node's name, if the server reports another than the machine's files
 
-	me   who       // whose Node it is, for things built from the journal
-	meAt time.Time // when that was determined
+	identity   identity  // for things built from the journal
+	identityAt time.Time // when it was determined
 
 	clients kube.Clients
 }
@@ -43,241 +40,148 @@ type Session struct {
 // again.
 const answerServes = 5 * time.Second
 
-// who names the Node, and the identities that may read and change it.
-type who struct {
-	node    string     // the Node's name
-	kubelet string     // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
-	account string     // the kubeconfig in [node], a ServiceAccount's, for the rest
-	via     host.Via   // proxies
-	machine string     // the machine's id; "" if it has none
-	boot    string     // the id of this boot
-	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" if there is one
-}
-
-// UntilJoined is what waits for the join.
-const UntilJoined = "once the node has joined"
-
-// whose determines that from the spec and the facts.
-func whose(s spec.Spec, f facts.Facts) who {
-	k := f.Kubelet
-	w := who{
-		node: cmp.Or(k.NodeName, method.NodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: method.Via(s),
-		machine: f.MachineID, boot: f.BootID,
-	}
-	switch {
-	case !f.Live:
-		w.later = host.FirstBoot
-	case !k.Joined:
-		w.later = host.Later{Until: UntilJoined}
-	case f.Booting:
-		w.later = host.Later{Until: "once kubelet runs"}
-	}
-	return w
-}
-
-// whoseAgain determines it for undo, which has no spec: from the machine and its own spec.
-func whoseAgain(ctx context.Context, v host.View) (who, error) {
-	f, err := facts.Gather(ctx, v, facts.Needs{})
-	if err != nil {
-		return who{}, err
-	}
-	return whose(specOn(v), f), nil
-}
-
-// specHome is the folder of a machine's spec.
-const specHome = "/etc/gpuadm"
-
-// specOn reads the spec on the machine; an unreadable one counts as empty.
-func specOn(v host.View) spec.Spec {
-	names := []string{path.Join(specHome, "node.toml")}
-	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
-	for _, name := range more {
-		if path.Ext(name) == ".toml" {
-			names = append(names, path.Join(specHome, "node.d", name))
-		}
-	}
-	var files []spec.File
-	for _, name := range names {
-		if data, err := v.ReadFile(name); err == nil {
-			files = append(files, spec.File{Name: name, Data: data})
-		}
-	}
-	s, err := spec.Parse(files...)
-	if err != nil {
-		return spec.Spec{}
-	}
-	return s
-}
-
-// serviceAccount returns the kubeconfig of an identity that may change taints, "" if there is none:
-// that of [node], or that of the DaemonSet's pod.
-func (w who) serviceAccount(v host.View) string {
-	if w.account != "" {
-		return w.account
-	}
-	if _, err := v.Stat(PodKubeconfig); err == nil {
-		return PodKubeconfig
-	}
-	return ""
-}
-
-// from returns the origin of a client with one of the identities.
-func (w who) from(kubeconfig string) kube.From {
-	return kube.From{Kubeconfig: kubeconfig, Via: w.via, Judged: kubeconfig == w.account}
-}
-
-// first returns the kubeconfig for reading.
-func (w who) first(v host.View) (string, error) {
-	if name := cmp.Or(w.kubelet, w.serviceAccount(v)); name != "" {
-		return name, nil
-	}
-	return "", &trouble.Error{
-		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
-		Try:  []string{"set kubeconfig in [node] to a file whose user may read and patch this node"}, Err: noKubeconfig,
-	}
-}
-
 // look returns the Node, from the cluster or from an answer of a moment ago.
-func (s *Session) look(ctx context.Context, v host.View, w who) (*kube.Node, error) {
+func (s *Session) look(ctx context.Context, v host.View, id identity) (*kube.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) {
-		return w.own(s.node, s.err)
+
+	answered := s.node != nil || s.err != nil
+	if answered && s.name == id.node && isFresh(v, s.at) {
+		return id.own(s.node, s.err)
 	}
+
 	if s.err != nil { // do not wait again for a server that did not answer a moment ago
 		ctx = kube.Within(ctx, 0)
 	}
 	s.node, s.err = nil, nil
-	n, err := s.get(ctx, v, w)
+	n, err := s.fetch(ctx, v, id)
 	if err != nil && ctx.Err() != nil { // the end of the run says nothing about the cluster
 		return nil, err
 	}
-	s.keep(v, w, n)
-	if s.err = err; err != nil {
-		s.node = nil
+	if err != nil {
+		n = nil
 	}
-	return w.own(s.node, err)
+	s.store(v, id, n)
+	s.err = err
+	return id.own(n, err)
 }
 
-// serves says whether knowledge from that time may still be used.
-func serves(v host.View, at time.Time) bool {
+// isFresh reports whether knowledge from that time may still be used.
+func isFresh(v host.View, at time.Time) bool {
 	age := v.Now().Sub(at)
 	return age >= 0 && age < answerServes
 }
 
-// whose is whoseAgain, once for all things that ask at about the same time.
-func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
+// currentIdentity is identityOfMachine, once for all things that ask at about the same time.
+func (s *Session) currentIdentity(ctx context.Context, v host.View) (identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.meAt.IsZero() || !serves(v, s.meAt) {
-		if w, err = whoseAgain(ctx, v); err != nil {
-			return w, err
-		}
-		s.me, s.meAt = w, v.Now()
+	if !s.identityAt.IsZero() && isFresh(v, s.identityAt) {
+		return s.identity, nil
 	}
-	return s.me, nil
+
+	id, err := identityOfMachine(ctx, v)
+	if err != nil {
+		return identity{}, err
+	}
+	s.identity = id
+	s.identityAt = v.Now()
+	return id, nil
 }
 
-// keep stores an answer for the next looks; the session is locked.
-func (s *Session) keep(v host.View, w who, n *kube.Node) {
-	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
+// store keeps an answer for the next looks; the session is locked.
+func (s *Session) store(v host.View, id identity, n *kube.Node) {
+	s.node = n
+	s.err = nil
+	s.name = id.node
+	s.at = v.Now()
 }
 
-// forget makes the next look ask.
+// forget makes the next look ask the cluster.
 func (s *Session) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.node, s.err = nil, nil
 }
 
-// ask returns a client for reading.
-func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
-	name, err := w.first(v)
+// reader returns a client for reading.
+func (s *Session) reader(v host.View, id identity) (*kube.Client, error) {
+	kubeconfig, err := id.reads(v)
 	if err != nil {
 		return nil, err
 	}
-	return s.clients.Ask(v, w.from(name))
+	return s.clients.Ask(v, id.from(kubeconfig))
 }
 
-// cached reads from the API server's cache, for callers that poll.
-func (s *Session) cached(ctx context.Context, v host.View, w who) (*kube.Node, error) {
-	c, err := s.ask(v, w)
+// cachedNode reads from the API server's cache, for callers that poll.
+func (s *Session) cachedNode(ctx context.Context, v host.View, id identity) (*kube.Node, error) {
+	client, err := s.reader(v, id)
 	if err != nil {
 		return nil, err
 	}
-	return c.CachedNode(ctx, w.node)
+	return client.CachedNode(ctx, id.node)
 }
 
-// get asks the cluster; the session is locked.
-func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, error) {
-	c, err := s.ask(v, w)
+// fetch asks the cluster; the session is locked.
+func (s *Session) fetch(ctx context.Context, v host.View, id identity) (*kube.Node, error) {
+	client, err := s.reader(v, id)
 	if err != nil {
 		return nil, err
 	}
-	n, err := c.Node(ctx, cmp.Or(s.real, w.node))
-	if s.real == "" && (errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)) {
+
+	n, err := client.Node(ctx, s.nodeName(id))
+	unknownName := errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)
+	if s.real == "" && unknownName {
 		// A cloud may have named the node: EC2 by its private DNS name, whatever the host name.
-		is, werr := c.Whoami(ctx)
-		if real, ok := strings.CutPrefix(is.Username, "system:node:"); werr == nil && ok && real != w.node {
+		user, userErr := client.Whoami(ctx)
+		real, ok := strings.CutPrefix(user.Username, "system:node:")
+		if userErr == nil && ok && real != id.node {
 			s.real = real
-			n, err = c.Node(ctx, real)
+			n, err = client.Node(ctx, real)
 		}
 	}
-	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
+	return n, waitForRight(explainMissing(err, s.nodeName(id)))
 }
 
-// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of
-// its original. kubelet reports the machine's id only when it starts, so after a change of the id
-// gpuadm waits for its report. Without a machine id the caller has already checked.
-func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
-	if err != nil || w.machine == "" {
-		return n, err
-	}
-	if told := n.Status.NodeInfo.MachineID; told != "" && told != w.machine {
-		return nil, trouble.Wait{
-			For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id became another", n.Name, told, w.machine),
-			Try: []string{
-				"if this machine's id was changed: systemctl restart kubelet",
-				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those, and it joins again",
-			}, Err: anotherMachine,
-		}
-	}
-	return n, nil
-}
+// nodeName returns the name under which the server has the Node.
+func (s *Session) nodeName(id identity) string { return cmp.Or(s.real, id.node) }
 
-// explainNode says what to do about a missing Node. Kubelet creates it only when it starts: it does
-// not restore a deleted Node.
+// explainMissing says what to do about a missing Node. Kubelet creates it only when it starts: it
+// does not restore a deleted Node.
 // Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
-func explainNode(err error, name string) error {
+func explainMissing(err error, name string) error {
 	if !errors.Is(err, kube.Missing) {
 		return err
 	}
 	return trouble.Wait{
 		For: fmt.Sprintf("kubelet has not registered the node %s, or another client has deleted it", name),
-		Try: []string{"if it does not come, restart kubelet: it registers when it starts"}, Err: notRegistered,
+		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
+		Err: notRegistered,
 	}
 }
 
-// lacking turns a missing right, or credentials that the cluster does not know, into a wait: only
-// the cluster's administrator can help. Changes of the Node wait for that, and gpuadm still
+// waitForRight turns a missing right, or credentials that the cluster does not know, into a wait:
+// only the cluster's administrator can help. Changes of the Node wait for that, and gpuadm still
 // configures the machine. The stages that hold kubelet back do not ask the cluster.
-func lacking(err error) error {
+func waitForRight(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err
 	}
-	because, try := details(err)
+	const rest = "labels, taints and the condition of the node wait for that, and nothing else of this machine does"
+	because, try := detailsOf(err)
 	return &trouble.Error{
 		What:    "cannot show the cluster the state of this node: " + err.Error(),
-		Because: append([]string{"labels, taints and the condition of the node wait for that, and nothing else of this machine does"}, because...),
+		Because: append([]string{rest}, because...),
 		Try:     append(slices.Clone(try), "then run the same command again: it goes on from here"),
 		Err:     errors.Join(trouble.Wait{For: "a right in the cluster", Err: rightLacking}, err),
 	}
 }
 
-// details returns the lines of an error after the first.
-func details(err error) (because, try []string) {
-	if e := (*trouble.Error)(nil); errors.As(err, &e) {
-		return e.Because, e.Try
+// detailsOf returns the lines of an error after the first.
+func detailsOf(err error) (because, try []string) {
+	var detailed *trouble.Error
+	if errors.As(err, &detailed) {
+		return detailed.Because, detailed.Try
 	}
 	return nil, nil
 }

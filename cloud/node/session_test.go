@@ -84,7 +84,7 @@ func TestNoKubeconfig(t *testing.T) {
 // file wins.
 func TestSpecOn(t *testing.T) {
 	a := apiFixture(t, apiSpec)
-	check.None(t, specOn(a).Node.Kubeconfig, "no spec says")
+	check.None(t, machineSpec(a).Node.Kubeconfig, "no spec says")
 	for _, dir := range []string{"/etc/gpuadm", "/etc/gpuadm/node.d"} {
 		_ = a.Mkdir(dir, host.Attr{Mode: 0o755}) // the first is there
 	}
@@ -93,7 +93,7 @@ func TestSpecOn(t *testing.T) {
 	} {
 		must.OK(t, a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
-	check.Equal(t, specOn(a).Node.Kubeconfig, "/other", "the spec says")
+	check.Equal(t, machineSpec(a).Node.Kubeconfig, "/other", "the spec says")
 }
 
 // TestAPIShrinks: what the spec no longer asks for goes, what the node had before us comes back.

@@ -8,8 +8,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -50,58 +48,58 @@ func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 			Try:  []string{"write [sharing] with strategy, time_slicing or mps; gpuadm help spec has its keys"},
 		}
 	}
-	// Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
-	var c struct {
-		Version string
-		Flags   map[string]any
-		Sharing map[string]any `yaml:",omitempty"`
+	text, err := yaml.Marshal(newPluginConfig(s))
+	if err != nil {
+		return nil, fmt.Errorf("internal error: cannot write the device plugin's configuration: %w", err)
 	}
-	c.Version, c.Flags = "v1", map[string]any{"migStrategy": s.Sharing.Strategy}
-	switch { // the plugin's default, a variable, gives no GPU to an unprivileged pod, or to a pod without a handler
+	return map[string]any{
+		"apiVersion": "v1",
+		"kind":       "ConfigMap",
+		"metadata":   map[string]any{"name": PluginConfigs, "namespace": namespace},
+		"data":       map[string]any{PluginEntry(s.Sharing): string(text)},
+	}, nil
+}
+
+// pluginConfig is the device plugin's configuration.
+// Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
+type pluginConfig struct {
+	Version string
+	Flags   map[string]any
+	Sharing map[string]any `yaml:",omitempty"`
+}
+
+func newPluginConfig(s spec.Spec) pluginConfig {
+	c := pluginConfig{
+		Version: "v1",
+		Flags:   map[string]any{"migStrategy": s.Sharing.Strategy},
+	}
+	// The plugin's default, an environment variable, gives no GPU to an unprivileged pod, or to a
+	// pod without a handler.
+	switch {
 	case s.Runtime.Inject == "cdi":
 		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "cdi-cri"}
 	case !s.Toolkit.AcceptEnvvarUnprivileged:
 		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "volume-mounts"}
 	}
-	shared := map[string]any{"resources": []any{map[string]any{"name": "nvidia.com/gpu", "replicas": s.Sharing.Replicas()}}}
+
+	gpu := map[string]any{"name": "nvidia.com/gpu", "replicas": s.Sharing.Replicas()}
+	shared := map[string]any{"resources": []any{gpu}}
 	switch {
 	case s.Sharing.MPS > 0:
 		c.Sharing = map[string]any{"mps": shared}
 	case s.Sharing.TimeSlicing > 0:
 		c.Sharing = map[string]any{"timeSlicing": shared}
 	}
-	text, err := yaml.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("internal error: cannot write the device plugin's configuration: %w", err)
-	}
-	return map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap",
-		"metadata": map[string]any{"name": PluginConfigs, "namespace": namespace},
-		"data":     map[string]any{PluginEntry(s.Sharing): string(text)},
-	}, nil
+	return c
 }
 
 // RuntimeClassManifest is a RuntimeClass of the handler's name, for pods that name one.
 // Source: https://kubernetes.io/docs/concepts/containers/runtime-class/.
 func RuntimeClassManifest(handler string) map[string]any {
 	return map[string]any{
-		"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
-		"metadata": map[string]any{"name": handler}, "handler": handler,
+		"apiVersion": "node.k8s.io/v1",
+		"kind":       "RuntimeClass",
+		"metadata":   map[string]any{"name": handler},
+		"handler":    handler,
 	}
-}
-
-// advertised says whether the node offers devices that [sharing] counts: then gpuadm compares their
-// number with [sharing], even if wait_for_allocatable is false. If the numbers differ, the device
-// plugin has another configuration.
-func advertised(s spec.Spec, d host.Driver, n *kube.Node) bool {
-	want, _, err := planned(s, d)
-	if err != nil || !s.Has("sharing") {
-		return false
-	}
-	for name := range want {
-		if q := n.Status.Allocatable[name]; q.Count() > 0 {
-			return true
-		}
-	}
-	return false
 }

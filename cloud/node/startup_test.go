@@ -185,9 +185,9 @@ func TestQuickKubelet(t *testing.T) {
 	look(w, "there")
 }
 
-// TestHolds: status says what keeps pods off at a boot, and that a taint does not hold those that
-// are bound already.
-func TestHolds(t *testing.T) {
+// TestKeepsPodsOff: status says what keeps pods off at a boot, and that a taint does not hold those
+// that are bound already.
+func TestKeepsPodsOff(t *testing.T) {
 	each(func(c startupCase) {
 		s, f := c.make()
 		_, on, _, err := startupTaint(s, f)
@@ -200,14 +200,14 @@ func TestHolds(t *testing.T) {
 		case on:
 			want = "those that are bound to the node already come back with kubelet"
 		}
-		got := holds(s, f)
+		got := keepsPodsOff(s, f)
 		check.That(t, strings.Contains(got, want) && (want != "" || got == ""), "%+v: %q, want %q", c, got, want)
 	})
 	n := joins.Recorded(t, "ubuntu24-h100", nil)
 	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs are ready: no account here may take a startup taint off"} {
-		got, err := Holds(t.Context(), n.View(), joins.Spec(t, text))
+		got, err := KeepsPodsOff(t.Context(), n.View(), joins.Spec(t, text))
 		check.That(t, err == nil && strings.Contains(got, want) && (want != "" || got == ""), "%q: %q %v", text, got, err)
 	}
-	got, err := Holds(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
+	got, err := KeepsPodsOff(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
 	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
 }

@@ -26,9 +26,9 @@ var generic = []string{
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror_lock.go", "stages/mirror.go", "stages/mirrorkey.go",
 	"cloud/eks/nodeadm.go", "cmd/gpuadm/init.go", // what a file says
 	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
-	"cmd/gpuadm/ssh.go",    // an example of what to type
-	"cmd/gpuadm/mirror.go", // what is typed in a container
-	"cloud/node/thing.go",  // what an operator did
+	"cmd/gpuadm/ssh.go",       // an example of what to type
+	"cmd/gpuadm/mirror.go",    // what is typed in a container
+	"cloud/node/condition.go", // what an operator did
 }
 
 // TestPrintedCommands: a command in a text of gpuadm is a trouble.Command, which is printed with

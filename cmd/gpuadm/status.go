@@ -50,7 +50,7 @@ func newStatus(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if held, err := node.Holds(cmd.Context(), h, e.Spec); err != nil {
+			if held, err := node.KeepsPodsOff(cmd.Context(), h, e.Spec); err != nil {
 				return err
 			} else if held != "" {
 				s.Notes = append(s.Notes, held)

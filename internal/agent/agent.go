@@ -124,7 +124,7 @@ func (r *Run) report(ctx context.Context, o node.Outcome) {
 		r.reported = o.Err.Error()
 	}
 	nothing := o.Err == nil && len(o.Made) == 0
-	if nothing || !node.TellsCluster(e.Spec) {
+	if nothing || !node.ReportsToCluster(e.Spec) {
 		return // to gather facts would ask the driver again
 	}
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
+// node while a node starts with a taint that the NodePool's startupTaints name. From 1.13 on it
+// knows taints of this domain without configuration; but a node does not show Karpenter's version,
+// so gpuadm adds the taint only if startupTaints name it. Older versions know, without
+// configuration, only other owners' keys.
+// Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and
+// KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
+// https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
+func karpenterTaint() spec.Taint {
+	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
+}
+
+// startupTaintsName reports whether Karpenter has kubelet register with a taint: it passes
+// startupTaints to kubelet.
+// Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to
+// the taints, and bootstrap/nodeadm.go, which makes both registerWithTaints.
+func startupTaintsName(f facts.Facts, t spec.Taint) bool {
+	for _, found := range f.Kubelet.Taints {
+		if found.Key == t.Key && found.Effect == t.Effect {
+			return true
+		}
+	}
+	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+	if err != nil {
+		return false
+	}
+	for _, found := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+		if found.Key == t.Key {
+			return true
+		}
+	}
+	return false
+}
+
+// The marks of Karpenter's nodes: a taint, and a label that is also a tag of the instance.
+const (
+	karpenterUnregistered = "karpenter.sh/unregistered"
+	karpenterPool         = "karpenter.sh/nodepool"
+)
+
+// karpenterSign names the sign that Karpenter made this node, "" if there is none. Each of its
+// nodes registers with its taint; kubelet's labels name its NodePool, and so do the instance's tags
+// if the cloud shows them.
+// Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
+func karpenterSign(f facts.Facts) string {
+	for _, t := range f.Kubelet.Taints {
+		if t.Key == karpenterUnregistered {
+			return "kubelet registers with the taint " + karpenterUnregistered
+		}
+	}
+	if f.Kubelet.Labels[karpenterPool] != "" {
+		return "kubelet registers with the label " + karpenterPool
+	}
+	if mark := karpenterUserData(f); mark != "" {
+		return "the user data has kubelet register with the " + mark
+	}
+	if f.Instance != nil && f.Instance.Tags[karpenterPool] != "" {
+		return "the instance has the tag " + karpenterPool
+	}
+	return ""
+}
+
+// karpenterUserData names Karpenter's mark in the user data, as nodeadm has resolved it: in the
+// first boot of EKS's images kubelet's files do not exist yet. The stage that writes nodeadm's
+// settings reports an error.
+func karpenterUserData(f facts.Facts) string {
+	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+	if err != nil {
+		return ""
+	}
+	for _, t := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+		if t.Key == karpenterUnregistered {
+			return "taint " + karpenterUnregistered
+		}
+	}
+	for _, flag := range resolved.Spec.Kubelet.Flags {
+		labels, ok := strings.CutPrefix(flag, "--node-labels=")
+		if ok && strings.Contains(","+labels, ","+karpenterPool+"=") {
+			return "label " + karpenterPool
+		}
+	}
+	return ""
+}
