@@ -96,3 +96,15 @@ func TestRecord(t *testing.T) {
 		t.Logf("%s", archive)
 	}
 }
+
+// TestRecordNoBinary: mask reads text only, so of a file that is no text only the size is recorded,
+// though its name is listed as safe.
+func TestRecordNoBinary(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- sim.toml --\nlive = true\n-- etc/os-release base64 --\naHVudGVyMgD/\n")))(t)
+	r := view.Record(n.View())
+	data := must.Get(r.ReadFile("/etc/os-release"))(t)
+	must.That(t, strings.Contains(string(data), planted), "the secret is not in what was read: %q", data)
+	archive := string(r.Txtar())
+	check.That(t, !strings.Contains(archive, planted), "the secret was recorded:\n%s", archive)
+	check.That(t, strings.Contains(archive, "-- etc/os-release size=9 "), "the size was not recorded:\n%s", archive)
+}
