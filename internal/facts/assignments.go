@@ -28,7 +28,7 @@ func Assignments(s string) [][2]string {
 		}
 		key := strings.TrimSpace(s[:eq])
 		var value string
-		value, s = value1(s[eq+1:])
+		value, s = firstValue(s[eq+1:])
 		if key != "" {
 			out = append(out, [2]string{key, value})
 		}
@@ -36,10 +36,10 @@ func Assignments(s string) [][2]string {
 	return out
 }
 
-// value1 reads one value and returns it with what follows. Quotes count only where the value
+// firstValue reads one value and returns it with what follows. Quotes count only where the value
 // begins, or behind other quotes. Outside of them a backslash takes the next byte literally and
 // swallows a line's end, and blanks at the end do not count.
-func value1(s string) (value, rest string) {
+func firstValue(s string) (value, rest string) {
 	var b strings.Builder
 	kept, quote, begins := 0, byte(0), true
 	for i := 0; i < len(s); i++ {

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
@@ -149,17 +148,18 @@ func (g *gathering) rpmOf(ctx context.Context, m Modules) string {
 	if err != nil {
 		return ""
 	}
-	is, _ := g.cache.modules.once(view.Machine(g.v), moduleKey{file, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) {
+
+	return g.rememberVersion(file, info, func() (string, error) {
 		if _, err := g.v.Ask(ctx, rpm, "-qf", rpm); err != nil {
-			return ModuleFile{}, err
+			return "", err
 		}
 		out, err := g.v.Ask(ctx, rpm, "-qf", file)
-		if failed := (*host.CommandError)(nil); errors.As(err, &failed) && failed.Code == 1 {
-			return ModuleFile{Path: file, Version: noPackage}, nil
+		var failed *host.CommandError
+		if errors.As(err, &failed) && failed.Code == 1 {
+			return noPackage, nil
 		}
-		return ModuleFile{Path: file, Version: strings.TrimSpace(string(out))}, err
+		return strings.TrimSpace(string(out)), err
 	})
-	return is.Version
 }
 
 // eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these

@@ -45,7 +45,7 @@ func FuzzParsers(f *testing.F) {
 		if v := upstream(a); v != "" && upstream(v) != v {
 			t.Errorf("the version of version %q is %q", v, upstream(v))
 		}
-		spoken(a)
+		versionIn(a)
 		document([]byte(a)).text(b)
 		new(Kubelet).merge(File{Data: []byte(a)})
 		if newer(a, b) != 0 && (newer(a, b) > 0) == (newer(b, a) > 0) {

@@ -10,12 +10,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its
+// findMIGCall says what a unit or a script calls that cuts GPUs, itself or in a script that its
 // command lines name; and for a unit which others it starts.
-func (g *gathering) callsMIG(file, text string, depth int) (calls string, starts []string) {
+func (g *gathering) findMIGCall(file, text string, depth int) (calls string, starts []string) {
 	unit := strings.HasPrefix(file, "/etc/systemd/system/")
 	for _, line := range logicalLines(text) {
-		command := words(line)
+		command := splitShell(line)
 		if key, value, _ := strings.Cut(command, "="); unit && slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key) {
 			starts = append(starts, strings.Fields(value)...)
 			continue
@@ -25,20 +25,20 @@ func (g *gathering) callsMIG(file, text string, depth int) (calls string, starts
 			}
 			command = strings.TrimLeft(value, "-@:+!")
 		}
-		if calls = cuts(command); calls != "" {
+		if calls = migCommand(command); calls != "" {
 			return calls, nil
 		}
 		for _, word := range strings.Fields(command) {
 			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
 			for i, script := range []string{word, path.Join(path.Dir(file), beside)} {
-				if !ok || !path.IsAbs(script) || i == 1 && word[0] == '/' && !strings.Contains(line, "$") || depth == deepest || script == file {
+				if !ok || !path.IsAbs(script) || i == 1 && word[0] == '/' && !strings.Contains(line, "$") || depth == maxDepth || script == file {
 					continue
 				}
 				if info, err := g.v.Stat(script); err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
 					continue
 				}
 				if text := g.attr(script); strings.HasPrefix(text, "#!") {
-					if found, _ := g.callsMIG(script, text, depth+1); strings.Contains(found, ", in ") {
+					if found, _ := g.findMIGCall(script, text, depth+1); strings.Contains(found, ", in ") {
 						return found, nil
 					} else if found != "" {
 						return found + ", in " + script, nil
@@ -50,9 +50,9 @@ func (g *gathering) callsMIG(file, text string, depth int) (calls string, starts
 	return "", starts
 }
 
-// words is a line with blanks for what is between words in a shell's line, and in a list of YAML or
-// Python.
-func words(line string) string {
+// splitShell returns a line with blanks in the place of what separates words in a shell, and in a
+// list of YAML or Python.
+func splitShell(line string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("\"',;&|()[]{}", r) {
 			return ' '
@@ -61,9 +61,9 @@ func words(line string) string {
 	}, line)
 }
 
-// cuts names the program by which a command line cuts GPUs; "" if it cuts none.
-func cuts(line string) string {
-	switch found := partitions().FindString(words(line)); {
+// migCommand names the program by which a command line cuts GPUs; "" if it cuts none.
+func migCommand(line string) string {
+	switch found := partitions().FindString(splitShell(line)); {
 	case strings.HasPrefix(found, "nvidia-mig-parted"):
 		return "nvidia-mig-parted"
 	case found != "":
@@ -78,6 +78,6 @@ var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig
 // The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
 // largest that is read.
 const (
-	deepest   = 3
+	maxDepth  = 3
 	maxScript = 256 << 10
 )

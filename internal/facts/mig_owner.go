@@ -41,7 +41,7 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 	if g.v.Live() {
 		for _, pid := range slices.Concat(g.processes("sh"), g.processes("bash"), g.processes("dash"), g.processes("python3")) {
 			argv, _ := g.commandOf(pid)
-			if is := cuts(strings.Join(argv, " ")); is != "" && g.inPod(pid) {
+			if is := migCommand(strings.Join(argv, " ")); is != "" && g.inPod(pid) {
 				return &Owner{"a pod", "its process " + pid + " calls " + is, "delete what makes it: kubectl get pods -A -o wide lists the pods of this node"}
 			}
 		}
@@ -71,11 +71,11 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
 }
 
-// atBoot are files whose commands run at each boot without a unit of their own: cron(8),
+// bootScripts are files whose commands run at each boot without a unit of their own: cron(8),
 // systemd-rc-local-generator(8), udev(7), static pods
 // (https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/), and those of cloud-init
 // (https://docs.cloud-init.io/en/latest/reference/modules.html: bootcmd, scripts-per-boot).
-const atBoot = "/etc/crontab /etc/cron.d/* /var/spool/cron/crontabs/* /var/spool/cron/* /etc/rc.local /etc/rc.d/rc.local " +
+const bootScripts = "/etc/crontab /etc/cron.d/* /var/spool/cron/crontabs/* /var/spool/cron/* /etc/rc.local /etc/rc.d/rc.local " +
 	"/etc/udev/rules.d/*.rules /etc/kubernetes/manifests/*.yaml /etc/cloud/cloud.cfg.d/*.cfg /var/lib/cloud/scripts/per-boot/*"
 
 // firstBoot are files of cloud-init that also have commands for the first boot of an instance alone
@@ -102,7 +102,7 @@ func (g *gathering) partitioner() (name, at, calls string) {
 		// systemd.path(5), systemd.socket(5).
 		starts := []string{strings.TrimSuffix(name, path.Ext(name)) + ".service"}
 		for _, file := range append(g.glob(etc+name+".d/*.conf"), units[seen]) {
-			calls, others := g.callsMIG(file, g.attr(file), 0)
+			calls, others := g.findMIGCall(file, g.attr(file), 0)
 			switch {
 			case calls != "" && file != units[seen] && platform.Of(g.cloud.Managed).MIG.Ends == "":
 				return name, file, calls
@@ -117,13 +117,13 @@ func (g *gathering) partitioner() (name, at, calls string) {
 			}
 		}
 	}
-	globs := strings.Fields(atBoot)
+	globs := strings.Fields(bootScripts)
 	if !g.exists(firstBootOver) {
 		globs = append(globs, strings.Fields(firstBoot)...)
 	}
 	for _, glob := range globs {
 		for _, file := range g.glob(glob) {
-			if calls, _ := g.callsMIG(file, g.attr(file), 0); calls != "" {
+			if calls, _ := g.findMIGCall(file, g.attr(file), 0); calls != "" {
 				return file, file, calls
 			}
 		}

@@ -158,7 +158,7 @@ func TestSpoken(t *testing.T) {
 		"nothing\n1.2.3\n":                                                                                 "",
 		"":                                                                                                 "",
 	} {
-		check.Equal(t, spoken(in), want, "%q: got", in)
+		check.Equal(t, versionIn(in), want, "%q: got", in)
 	}
 }
 

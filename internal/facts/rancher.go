@@ -23,18 +23,18 @@ type rancherStart struct {
 	files    []File
 }
 
-// said is what a setting says, all values of a list. The command line wins over files:
+// values are what a setting says: all values of a list. The command line wins over files:
 // https://docs.k3s.io/installation/configuration.
-func (r rancherStart) said(names ...string) []string {
+func (r rancherStart) values(names ...string) []string {
 	if given := Options(r.argv, names...); given != nil {
 		return given
 	}
 	return r.settings[names[0]]
 }
 
-// last is what a setting of one value says.
-func (r rancherStart) last(names ...string) string {
-	all := r.said(names...)
+// lastValue is what a setting of one value says.
+func (r rancherStart) lastValue(names ...string) string {
+	all := r.values(names...)
 	if len(all) == 0 {
 		return ""
 	}
@@ -56,8 +56,8 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 	if s != nil {
 		d.kubelet.Unit, d.kubelet.Active = s.name, s.active
 	}
-	docker := name == "k3s" && (slices.Contains(r.argv, "--docker") || r.last("docker") == "true")
-	switch endpoint := r.last("container-runtime-endpoint"); {
+	docker := name == "k3s" && (slices.Contains(r.argv, "--docker") || r.lastValue("docker") == "true")
+	switch endpoint := r.lastValue("container-runtime-endpoint"); {
 	case docker:
 		d.kubelet.Endpoint = "unix://" + k3sDocker
 		return d
@@ -113,7 +113,7 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 	for _, f := range r.files {
 		r.add(f.Data)
 	}
-	r.data = cmp.Or(env[variable+"_DATA_DIR"], r.last("data-dir", "d"), home)
+	r.data = cmp.Or(env[variable+"_DATA_DIR"], r.lastValue("data-dir", "d"), home)
 	return r
 }
 
@@ -149,14 +149,14 @@ func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
 	if !g.exists(k.Kubeconfig) {
 		k.Kubeconfig = "" // only the data folder's own is known
 	}
-	k.NodeName = nodeName(cmp.Or(r.last("node-name"), node), g.hostname())
+	k.NodeName = nodeName(cmp.Or(r.lastValue("node-name"), node), g.hostname())
 	kubelet := []string{"kubelet"}
-	for _, arg := range r.said("kubelet-arg") {
+	for _, arg := range r.values("kubelet-arg") {
 		kubelet = append(kubelet, "--"+strings.TrimLeft(arg, "-"))
 	}
 	k.Dir = cmp.Or(option(kubelet, "root-dir"), k.Dir)
-	k.Labels = labels(append(r.said("node-label"), Options(kubelet, "node-labels")...))
-	k.Taints = taints(strings.Join(r.said("node-taint"), ","))
+	k.Labels = labels(append(r.values("node-label"), Options(kubelet, "node-labels")...))
+	k.Taints = taints(strings.Join(r.values("node-taint"), ","))
 	stated := Options(kubelet, "register-with-taints")
 	for _, list := range stated { // it comes after K3s's own, and wins
 		k.Taints = taints(list)

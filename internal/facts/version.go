@@ -31,20 +31,17 @@ func (g *gathering) version(ctx context.Context, path string, p program) string 
 	if packaged != "" && !p.ask || err != nil {
 		return packaged
 	}
-	is, _ := g.cache.modules.once(view.Machine(g.v), moduleKey{path, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) {
-		m := ModuleFile{Path: path}
-		if p.ask && g.v.Runs() {
-			out, err := g.v.Ask(ctx, path, "--version")
-			if m.Version = spoken(string(out)); err != nil || m.Version == "" {
-				m.Version = cmp.Or(g.binaryVersion(path, p.module), packaged)
-				return m, errNotSaid // it may say it the next time
-			}
-			return m, nil
+
+	return g.rememberVersion(path, info, func() (string, error) {
+		if !p.ask || !g.v.Runs() {
+			return cmp.Or(g.binaryVersion(path, p.module), packaged), context.Cause(ctx)
 		}
-		m.Version = cmp.Or(g.binaryVersion(path, p.module), packaged)
-		return m, context.Cause(ctx)
+		out, err := g.v.Ask(ctx, path, "--version")
+		if version := versionIn(string(out)); err == nil && version != "" {
+			return version, nil
+		}
+		return cmp.Or(g.binaryVersion(path, p.module), packaged), errNotSaid // it may say it the next time
 	})
-	return is.Version
 }
 
 var errNotSaid = errors.New("the program does not say its version")
@@ -92,12 +89,12 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 // https://go.dev/ref/mod#pseudo-versions
 var pseudoVersion = pattern.Of(`[-.]\d{14}-[0-9a-f]{12}`)
 
-// spoken finds the version in what a program prints when asked:
+// versionIn finds the version in what a program prints when asked:
 //
 //	containerd github.com/containerd/containerd/v2 v2.1.5 fcd4…
 //	crio version 1.31.3
 //	Docker version 27.3.1, build 41ca978
-func spoken(out string) string {
+func versionIn(out string) string {
 	line, _, _ := strings.Cut(out, "\n")
 	for _, word := range strings.Fields(line) {
 		if v := upstream(word); v != "" {
@@ -119,3 +116,15 @@ func upstream(version string) string {
 }
 
 var released = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
+
+// rememberVersion reads what version a file has, or which package has the file, where the record
+// does not know it of a file of this path, size and ctime. The record keeps both in the Version of
+// a ModuleFile.
+func (g *gathering) rememberVersion(file string, info host.Info, read func() (string, error)) string {
+	key := moduleKey{file, info.Size, info.Ctime.UTC()}
+	known, _ := g.cache.modules.once(view.Machine(g.v), key, func() (ModuleFile, error) {
+		version, err := read()
+		return ModuleFile{Path: file, Version: version}, err
+	})
+	return known.Version
+}
