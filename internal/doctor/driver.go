@@ -103,7 +103,7 @@ func otherKernel(m *Machine) []Finding {
 	if _, ok := notLoadable(m); !ok {
 		return nil
 	}
-	return saying("the kernel", said(m.Log(), "nvidia: version magic"))
+	return saying("the kernel", lastLineWith(m.Log(), "nvidia: version magic"))
 }
 
 func nouveau(m *Machine) (found []Finding) {
@@ -165,7 +165,7 @@ func otherFlavour(m *Machine) []Finding {
 	if _, ok := m.NVML(); ok && !m.someMissing() {
 		return nil
 	}
-	return saying("the driver", said(m.sinceLoad(), faults.Of("DRV-008").Says...))
+	return saying("the driver", lastLineWith(m.sinceLoad(), faults.Of("DRV-008").Says...))
 }
 
 // saying returns a finding with this text, or none if the text is empty.
@@ -209,7 +209,7 @@ func noFirmware(m *Machine) []Finding {
 	if !ok || !m.loaded() || !m.someMissing() {
 		return nil
 	}
-	if found := saying("the kernel", said(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
+	if found := saying("the kernel", lastLineWith(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
 		return found
 	}
 	if f := m.Facts(); len(k.Missing) > 0 && f.Driver == nil && f.Modules.Mismatch() == "" && len(f.Modules.Libraries) > 0 {
@@ -276,7 +276,7 @@ func noLibraries(m *Machine) []Finding {
 	return []Finding{{What: f.NoDriver}}
 }
 
-func silent(m *Machine) []Finding {
+func driverSilent(m *Machine) []Finding {
 	f := m.Facts()
 	switch {
 	case !m.loaded() || f.NVMLSays == "" || f.NVMLSays == host.Overdue || hidden(f) || !m.ownDriver():
@@ -288,10 +288,10 @@ func silent(m *Machine) []Finding {
 	return []Finding{{What: f.NoDriver}}
 }
 
-// hung names the processes that wait in the kernel with a device of the driver open: state D of
+// driverHung names the processes that wait in the kernel with a device of the driver open: state D of
 // proc_pid_stat(5). No signal ends them. The Node stays ready meanwhile:
 // https://github.com/NVIDIA/NVSentinel/issues/1576.
-func hung(m *Machine) []Finding {
+func driverHung(m *Machine) []Finding {
 	f := m.Facts()
 	if f.NVMLSays != host.Overdue {
 		return nil

@@ -7,15 +7,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
 )
@@ -37,9 +34,9 @@ func offBus(m *Machine) (found []Finding) {
 
 func resetCommand(address string) string { return "sudo nvidia-smi --gpu-reset -i " + address }
 
-// unseen leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or nouveau,
+// gpuNotListed leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or nouveau,
 // which has a check of its own.
-func unseen(m *Machine) (found []Finding) {
+func gpuNotListed(m *Machine) (found []Finding) {
 	gpus, ok := m.NVML()
 	if !ok {
 		return nil
@@ -47,7 +44,7 @@ func unseen(m *Machine) (found []Finding) {
 	for _, p := range m.GPUs() {
 		if _, there := gpus[p.Address]; !there && (p.Driver == "" || p.Driver == "nvidia") {
 			what := fmt.Sprintf("GPU %s (%s) is on the PCI bus, and the driver does not list it", p.Address, p.Model)
-			if line := said(m.sinceLoad(), "NVRM: The NVIDIA GPU "+p.Address); line != "" {
+			if line := lastLineWith(m.sinceLoad(), "NVRM: The NVIDIA GPU "+p.Address); line != "" {
 				what += ": " + line
 			}
 			found = append(found, Finding{Object: p.Address, What: what})
@@ -161,9 +158,9 @@ func (m *Machine) bareMetal() bool {
 	return errors.As(err, &none) && none.Code == 1
 }
 
-// narrow compares the link with what both ends support. It skips virtual machines, whose links the
+// pcieNarrow compares the link with what both ends support. It skips virtual machines, whose links the
 // hypervisor invents. Speed falls while a GPU is idle: it counts only while a program computes.
-func narrow(m *Machine) (found []Finding) {
+func pcieNarrow(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	for _, p := range m.GPUs() {
 		dev, err := m.View.Resolve(pci.Bus + "/" + p.Address)
@@ -251,93 +248,4 @@ func noPersistence(m *Machine) []Finding {
 		return nil
 	}
 	return []Finding{{What: drivers.PersistencedUnit + " is enabled and " + u.Active}}
-}
-
-// fabric names what connects the GPUs over NVLink; "" if the machine manages none of it.
-func (m *Machine) fabric() string {
-	kind, _ := m.joined.read(m, "the catalog of GPUs", func() (string, error) {
-		return drivers.FabricOf(drivers.Load(), m.Facts()), nil
-	})
-	return kind
-}
-
-func otherFabricManager(m *Machine) []Finding {
-	version, all := m.Facts().Modules.Version, m.Packages()
-	if version == "" || m.fabric() == "" || m.fabric() == drivers.FabricRack || !m.ownDriver() {
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(all.packages)) {
-		if !strings.HasPrefix(name, "nvidia-fabricmanager") && name != "nvidia-fabric-manager" || strings.Contains(name, "dev") {
-			continue
-		}
-		p := all.packages[name]
-		v := driverVersion().FindStringSubmatch(p.Version)
-		if v == nil || !p.Installed() || v[1] == version {
-			continue
-		}
-		command := fmt.Sprintf(all.commands().exact, name, version)
-		return []Finding{{Object: name, What: fmt.Sprintf("%s is %s, and the module nvidia that is loaded is %s", name, v[1], version), Command: command}}
-	}
-	return nil
-}
-
-func noInfiniband(m *Machine) []Finding {
-	k, ok := m.running()
-	if !ok || !m.loaded() || m.fabric() != drivers.FabricNVLink5 || len(k.Infiniband) == len(facts.InfinibandModules()) {
-		return nil
-	}
-	if u, known := m.Unit(drivers.FabricManagerUnit); !known || u.Enabled != "enabled" {
-		return nil // a virtual machine without the switches: another one manages them
-	}
-	f := Finding{What: fmt.Sprintf("kernel %s has not all of %s", k.Kernel, strings.Join(facts.InfinibandModules(), " and ")), Command: "modprobe -a mlx5_ib ib_umad"}
-	if m.Facts().OS.ID == "ubuntu" {
-		f.Command = "apt-get install linux-modules-extra-" + k.Kernel + " && " + f.Command
-	}
-	return []Finding{f}
-}
-
-func noFabricManager(m *Machine) []Finding {
-	kind := m.fabric()
-	if !m.loaded() || !m.ownDriver() || kind == "" || kind == drivers.FabricRack {
-		return nil
-	}
-	u, ok := m.Unit(drivers.FabricManagerUnit)
-	if !ok || u.Active == "active" || u.Active == "activating" || kind == drivers.FabricNVLink5 && u.Enabled != "enabled" {
-		return nil
-	}
-	if u.Load == "not-found" {
-		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: planDriver()}}
-	}
-	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
-}
-
-// nothingToManage finds a fabric manager on a machine without switches: it ends at once. Images for
-// many kinds of machines have it so.
-// Sources: https://github.com/NVIDIA/gpu-operator/issues/610;
-// https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/.
-func nothingToManage(m *Machine) []Finding {
-	u, ok := m.Unit(drivers.FabricManagerUnit)
-	if !ok || !m.loaded() || m.fabric() != "" || u.Enabled != "enabled" || u.Active != "failed" {
-		return nil
-	}
-	return []Finding{{What: drivers.FabricManagerUnit + " has failed, and no switch that it could manage is on the PCI bus: sudo systemctl disable " + drivers.FabricManagerUnit, Note: true}}
-}
-
-// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine
-// that has just booted.
-func notRegistered(m *Machine) []Finding {
-	u, ok := m.Unit(drivers.FabricManagerUnit)
-	return ofGPUs(func(g host.GPU) string {
-		switch {
-		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "" && g.Fabric.Faults == "":
-			return ""
-		case g.Fabric.Faults != "":
-			return "is registered with the fabric, and " + g.Fabric.Faults
-		case g.Fabric.State != "completed" && (!ok || u.Uptime < 10*time.Minute):
-			return ""
-		case g.Fabric.Status != "":
-			return "could not be registered with the fabric: " + g.Fabric.Status
-		}
-		return "is not registered with the fabric: " + g.Fabric.State
-	}, nil)(m)
 }

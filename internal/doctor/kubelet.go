@@ -44,7 +44,7 @@ func (m *Machine) idle(unit string, ending bool) []Finding {
 		return nil
 	case ending:
 		what := fmt.Sprintf("%s has ended, and systemd waits to start it again", unit)
-		if line := said(m.Log(), "oom-kill:"); strings.Contains(line, "/"+unit) { // dump_oom_summary in mm/oom_kill.c names the cgroup
+		if line := lastLineWith(m.Log(), "oom-kill:"); strings.Contains(line, "/"+unit) { // dump_oom_summary in mm/oom_kill.c names the cgroup
 			what += "; the kernel killed it, for its memory is used up"
 		}
 		if words := things.LastLines(m.ctx, m.View, unit); len(words) > 0 {

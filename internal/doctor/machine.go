@@ -17,9 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/packages"
-	"github.com/gpuadm/gpuadm/internal/packages/apt"
-	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -113,20 +110,6 @@ func (m *Machine) GPUs() []facts.PCI {
 	return slices.DeleteFunc(slices.Clone(m.Facts().GPUs), func(p facts.PCI) bool { return !p.Display() })
 }
 
-// Log has the kernel's lines of this boot, the oldest first, each without its time.
-func (m *Machine) Log() []string {
-	lines, _ := m.log.read(m, "kernel log", func() ([]string, error) {
-		out, err := m.View.Ask(m.ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--boot", "--output=cat")
-		if err != nil || len(out) == 0 { // journalctl(1): who may not read the system's journal gets an empty answer
-			if out, err = m.View.Ask(m.ctx, "dmesg"); err != nil {
-				return nil, errors.New("neither journalctl nor dmesg shows it: only root, or the group adm, may read it")
-			}
-		}
-		return strings.Split(string(out), "\n"), nil
-	})
-	return lines
-}
-
 // text reads a small file; "" where it is not there. ok is false where it cannot be read.
 func (m *Machine) text(name string) (text string, ok bool) {
 	data, err := m.View.ReadFile(name)
@@ -188,33 +171,6 @@ func (m *Machine) note() string {
 	return ""
 }
 
-// inventory is what the packager's database says.
-type inventory struct {
-	packager string // apt, dnf; "" for none that is known
-	audit    packages.Audit
-	packages map[string]packages.State
-}
-
-// Packages are the packages that are installed, as dpkg or rpm says.
-func (m *Machine) Packages() inventory {
-	all, _ := m.packages.read(m, "packages", func() (inventory, error) {
-		found := inventory{packager: facts.PackagerOf(m.View).Name}
-		p := packages.NewReading(apt.New(), dnf.New()).Named(found.packager)
-		if p == nil {
-			return found, nil
-		}
-		all, err := p.Installed(m.ctx, m.View)
-		if err != nil {
-			return found, err
-		}
-		if found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil }); err == nil {
-			found.packages = all // in the midst of a transaction they would be of two versions
-		}
-		return found, err
-	})
-	return all
-}
-
 // NVML are the GPUs that the driver answers for, by PCI address; ok is false where no driver
 // answers.
 func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
@@ -266,29 +222,6 @@ func (m *Machine) dkmsVersions() []string {
 		return nil
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return !strings.Contains(n, ".") || !m.has("/var/lib/dkms/nvidia/"+n+"/source") })
-}
-
-// sinceLoad are the kernel's lines since the module nvidia was last loaded: earlier ones are out of
-// date. "NVRM: loading NVIDIA UNIX x86_64 Kernel Module 580.95.05": kernel-open/nvidia/nv.c of
-// https://github.com/NVIDIA/open-gpu-kernel-modules.
-func (m *Machine) sinceLoad() []string {
-	lines := m.Log()
-	for i, line := range slices.Backward(lines) {
-		if strings.Contains(line, "NVRM: loading NVIDIA UNIX") {
-			return lines[i:]
-		}
-	}
-	return lines
-}
-
-// said returns the last of the lines that has one of the texts; "" if none has.
-func said(lines []string, texts ...string) string {
-	for _, line := range slices.Backward(lines) {
-		if slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(line, t) }) {
-			return strings.TrimSpace(line)
-		}
-	}
-	return ""
 }
 
 // daemons are the driver's own daemons that hold a GPU, the last to stop first.

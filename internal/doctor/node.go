@@ -4,162 +4,15 @@ package doctor
 
 import (
 	"cmp"
-	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
-
-// registration is the API server's view of this machine.
-type registration struct {
-	name string
-	node *kube.Node // nil where the cluster has none
-	pods []kube.Pod // on it
-	seen bool       // whether kubelet may list them
-
-	refused error // why the server or kubelet refuses the other
-	drips   error // the server's answer does not end
-}
-
-// runs says whether a kubelet runs that has joined, with credentials that may hold.
-func (m *Machine) runs() bool {
-	k := m.Facts().Kubelet
-	return k.Joined && k.Kubeconfig != "" && k.Active == "active" && (k.Expired.IsZero() || !k.Expired.Before(m.View.Now()) && !k.Begins.After(m.View.Now()))
-}
-
-// Registration is what the API server has of this machine. ok is false where kubelet does not run,
-// or where the server does not answer in time, or refuses.
-func (m *Machine) Registration() (registration, bool) {
-	r, ok := m.asked()
-	return r, ok && r.refused == nil && r.drips == nil
-}
-
-// asked asks the API server with kubelet's own identity.
-func (m *Machine) asked() (registration, bool) {
-	if !m.runs() {
-		return registration{}, false
-	}
-	k := m.Facts().Kubelet
-	return m.registered.read(m, "this machine's Node in the cluster", func() (registration, error) {
-		r, err := m.register(k)
-		switch {
-		case errors.Is(err, kube.Unauthorized), errors.Is(err, kube.Untrusted):
-			return registration{refused: err}, nil
-		case errors.Is(err, kube.Slow):
-			return registration{drips: err}, nil
-		}
-		return r, err
-	})
-}
-
-func (m *Machine) register(k facts.Kubelet) (registration, error) {
-	ctx, end := m.soon()
-	defer end()
-	r := registration{name: k.NodeName}
-	c, err := new(kube.Clients).Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
-	if err != nil {
-		return r, err
-	}
-	r.node, err = c.CachedNode(ctx, r.name)
-	if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
-		// The command line does not say how a cloud names the Node; the server knows it. Where it
-		// knows no such question (before Kubernetes 1.28), the name stays unproven, and the fault
-		// is not named.
-		is, whoErr := c.Whoami(ctx)
-		name, proven := strings.CutPrefix(is.Username, nodeUser)
-		if whoErr != nil || !proven {
-			return r, err
-		}
-		r.name = name
-		r.node, err = c.Node(ctx, name)
-	}
-	if errors.Is(err, kube.Missing) {
-		return registration{name: r.name}, nil
-	} else if err != nil {
-		return r, err
-	}
-	r.pods, err = c.Pods(ctx, r.name)
-	r.seen = err == nil
-	return r, nil
-}
-
-// soon bounds what waits for the API server: doctor answers within two seconds, also without a
-// network, and waits longer for a server that is reached, and for the program that gets kubelet's
-// credentials.
-func (m *Machine) soon() (context.Context, context.CancelFunc) {
-	return kube.Soon(m.ctx, time.Second, 5*time.Second)
-}
-
-// times is what the API server's clock says, and this machine's. By a certificate of the server's
-// that does not hold here and now, the distance is only known to be no smaller.
-type times struct {
-	server, here time.Time
-	least        bool
-}
-
-// clock asks the API server for its time. ok is false where it does not answer.
-func (m *Machine) clock() (t times, ok bool) {
-	k := m.Facts().Kubelet
-	if !k.Joined || k.Kubeconfig == "" {
-		return t, false
-	}
-	t, ok = m.times.read(m, "the clock, against the API server's", func() (t times, err error) {
-		ctx, end := m.soon()
-		defer end()
-		t.server, t.here, err = kube.Clock(ctx, m.View, k.Kubeconfig)
-		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired && bad.Cert != nil {
-			t = times{bad.Cert.NotAfter, m.View.Now(), true}
-			if t.here.Before(bad.Cert.NotBefore) {
-				t.server = bad.Cert.NotBefore
-			}
-			return t, nil
-		}
-		if m.runs() {
-			return t, nil // what keeps the server from answering is noted of the Node
-		}
-		return t, err
-	})
-	return t, ok && !t.server.IsZero()
-}
-
-// skew is how far the clock is ahead of the API server's; 0 where that is not known, or less than
-// what a certificate is dated back.
-// Sources: https://github.com/kubernetes/kubernetes/pull/119115 (5 minutes, for clocks that
-// differ); https://github.com/vmware/pinniped/pull/849 (as kube-controller-manager does for
-// kubelets).
-func (m *Machine) skew() time.Duration {
-	t, ok := m.clock()
-	if by := t.here.Sub(t.server).Round(time.Second); ok && by.Abs() > 5*time.Minute {
-		return by
-	}
-	return 0
-}
-
-// refusedByServer finds a kubelet and an API server one of which takes the other for a stranger.
-func refusedByServer(m *Machine) []Finding {
-	r, ok := m.asked()
-	if !ok || r.refused == nil {
-		return nil
-	}
-	k := m.Facts().Kubelet
-	return []Finding{{Object: k.Kubeconfig, What: "kubelet's credentials: " + r.refused.Error(), Command: "sudo journalctl -u " + k.Unit + " -n 20"}}
-}
-
-func drips(m *Machine) []Finding {
-	r, ok := m.asked()
-	if !ok || r.drips == nil {
-		return nil
-	}
-	return []Finding{{What: r.drips.Error(), Note: true}}
-}
 
 // otherName compares the name in kubelet's certificate with the Node that kubelet registers. A
 // cloud provider in kubelet (none since Kubernetes 1.31) names the Node.
@@ -178,10 +31,6 @@ func otherName(m *Machine) []Finding {
 		Command: "hostname; sudo kubectl --kubeconfig " + k.Kubeconfig + " auth whoami",
 	}}
 }
-
-// nodeUser begins the user that a kubelet is:
-// https://kubernetes.io/docs/reference/access-authn-authz/node/
-const nodeUser = "system:node:"
 
 func noNode(m *Machine) []Finding {
 	r, ok := m.Registration()

@@ -13,17 +13,41 @@ import (
 
 // commands are those of a packager, or of the system that it is part of, that findings name. %[1]s
 // is a package or a kernel, %[2]s a version.
-type commands struct{ repair, mixed, headers, exact, initrd string }
+type commands struct {
+	repair  string // reinstalls a package
+	mixed   string // shows why packages have different versions
+	headers string // installs a kernel's headers
+	exact   string // installs a version of a package
+	initrd  string // rebuilds the initial RAM disk
+}
 
 // commands are apt's where no packager is known.
 func (i inventory) commands() commands {
 	switch i.packager {
 	case "dnf":
-		return commands{"sudo dnf reinstall %[1]s", "dnf versionlock list; dnf check", "dnf install kernel-devel-%[1]s", "dnf install %[1]s-%[2]s", "dracut --force"}
+		return commands{
+			repair:  "sudo dnf reinstall %[1]s",
+			mixed:   "dnf versionlock list; dnf check",
+			headers: "dnf install kernel-devel-%[1]s",
+			exact:   "dnf install %[1]s-%[2]s",
+			initrd:  "dracut --force",
+		}
 	case "zypper": // kernel-default-devel is of one version and flavour: "zypper install" takes NAME=VERSION, zypper(8)
-		return commands{"sudo zypper install --force %[1]s", "zypper locks; zypper verify --dry-run", "zypper install kernel-default-devel", "zypper install %[1]s=%[2]s", "dracut --force"}
+		return commands{
+			repair:  "sudo zypper install --force %[1]s",
+			mixed:   "zypper locks; zypper verify --dry-run",
+			headers: "zypper install kernel-default-devel",
+			exact:   "zypper install %[1]s=%[2]s",
+			initrd:  "dracut --force",
+		}
 	}
-	return commands{"", "apt-mark showhold && apt-get --simulate --fix-broken install", "apt-get install linux-headers-%[1]s", "apt-get install %[1]s=%[2]s\\*", "update-initramfs -u"}
+
+	return commands{
+		mixed:   "apt-mark showhold && apt-get --simulate --fix-broken install",
+		headers: "apt-get install linux-headers-%[1]s",
+		exact:   "apt-get install %[1]s=%[2]s\\*",
+		initrd:  "update-initramfs -u",
+	}
 }
 
 // command is what finishes an installation: dpkg --configure -a, as the check says, or rpm's way.
@@ -56,7 +80,11 @@ func brokenPackages(m *Machine, driver bool) (found []Finding) {
 		if strings.HasPrefix(state, "triggers-") || strings.Contains(name, "nvidia") != driver {
 			continue
 		}
-		found = append(found, Finding{Object: name, What: fmt.Sprintf("%s %s is %s", name, all.packages[name].Version, state), Command: all.command(name)})
+		found = append(found, Finding{
+			Object:  name,
+			What:    fmt.Sprintf("%s %s is %s", name, all.packages[name].Version, state),
+			Command: all.command(name),
+		})
 	}
 	return found
 }

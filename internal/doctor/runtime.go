@@ -109,7 +109,7 @@ func noProgram(m *Machine) (list []Finding) {
 		if !isNvidia(program) || !path.IsAbs(program) || m.has(program) {
 			continue
 		}
-		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, decides(e, program), program)
+		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, decidingFile(e, program), program)
 		f := Finding{Object: name, What: what, Command: "ls -l " + program}
 		if name == c.Default {
 			f.What, f.Part = what+", and it is the default", "default"
@@ -143,9 +143,9 @@ func otherCgroups(m *Machine) (list []Finding) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Cgroups)) {
 		if is := c.Cgroups[name]; is != driver && (name == c.Default || name == "nvidia") {
-			file, want := decides(e, "SystemdCgroup"), driver == "systemd"
+			file, want := decidingFile(e, "SystemdCgroup"), driver == "systemd"
 			f := Finding{Object: name, What: fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, file, is, driver)}
-			if decides(e, fmt.Sprintf("SystemdCgroup = %t", !want)) == file {
+			if decidingFile(e, fmt.Sprintf("SystemdCgroup = %t", !want)) == file {
 				f.Command = fmt.Sprintf("sudo sed -i 's/SystemdCgroup = %t/SystemdCgroup = %t/' %s && %s", !want, want, file, trouble.Command("repair RUN-002"))
 			}
 			list = append(list, f)

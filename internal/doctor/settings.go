@@ -85,23 +85,39 @@ func emptyRoot(m *Machine) []Finding {
 // finds no driver, and waits or ends, which each of its versions words in another way.
 func otherDefault(m *Machine) []Finding {
 	e, c, ok := m.engine()
-	if _, answers := m.NVML(); !ok || !answers || e.Name == "docker" || isNvidia(c.Programs[c.Default]) || m.has(facts.PluginSockets+"/nvidia-gpu.sock") ||
-		!slices.ContainsFunc(slices.Collect(maps.Values(c.Programs)), isNvidia) {
+	if !ok || e.Name == "docker" {
 		return nil
 	}
+	_, answers := m.NVML()
+	registered := m.has(facts.PluginSockets + "/nvidia-gpu.sock")
+	if !answers || registered || isNvidia(c.Programs[c.Default]) {
+		return nil
+	}
+	programs := slices.Collect(maps.Values(c.Programs))
+	if !slices.ContainsFunc(programs, isNvidia) {
+		return nil
+	}
+
 	pods, _ := engine.Sandboxes(m.ctx, m.View, e)
 	for _, pod := range slices.Sorted(maps.Keys(pods)) {
-		if strings.Contains(pod, "nvidia") && strings.Contains(pod, "device-plugin") && !isNvidia(c.Programs[pods[pod]]) {
-			file := decides(e, "default_runtime")
-			return []Finding{{Object: file, What: fmt.Sprintf("the pod %s runs with the handler %s and has not registered with kubelet; the default handler in %s is %s", pod, cmp.Or(pods[pod], c.Default, "runc"), file, cmp.Or(c.Default, "runc"))}}
+		isPlugin := strings.Contains(pod, "nvidia") && strings.Contains(pod, "device-plugin")
+		if !isPlugin || isNvidia(c.Programs[pods[pod]]) {
+			continue
 		}
+		file := decidingFile(e, "default_runtime")
+		defaultHandler := cmp.Or(c.Default, "runc")
+		handler := cmp.Or(pods[pod], defaultHandler)
+		return []Finding{{
+			Object: file,
+			What:   fmt.Sprintf("the pod %s runs with the handler %s and has not registered with kubelet; the default handler in %s is %s", pod, handler, file, defaultHandler),
+		}}
 	}
 	return nil
 }
 
-// decides is the file that has the last word on a key: a drop-in wins over the file that imports
-// it.
-func decides(e facts.Engine, key string) string {
+// decidingFile returns the file whose value of a key counts: a drop-in wins over the file that
+// imports it.
+func decidingFile(e facts.Engine, key string) string {
 	for _, f := range slices.Backward(e.Files) {
 		if strings.Contains(string(f.Data), key) {
 			return f.Path
@@ -110,8 +126,8 @@ func decides(e facts.Engine, key string) string {
 	return e.Config
 }
 
-// deaf finds an engine that runs, and does not answer CRI or says that it is not ready.
-func deaf(m *Machine) []Finding {
+// engineNotServing finds an engine that runs, and does not answer CRI or says that it is not ready.
+func engineNotServing(m *Machine) []Finding {
 	e, _, ok := m.engine()
 	if !ok || e.Name == "docker" || e.Unit == "" || !m.Facts().Kubelet.Joined {
 		return nil
@@ -119,7 +135,8 @@ func deaf(m *Machine) []Finding {
 	if u, known := m.Unit(e.Unit); !known || u.Active != "active" || u.Uptime-u.Since < time.Minute {
 		return nil
 	}
-	said, _, err := engine.Status(m.ctx, m.View, e)
+
+	conditions, _, err := engine.Status(m.ctx, m.View, e)
 	switch {
 	case errors.As(err, &host.Later{}):
 		return nil
@@ -127,12 +144,17 @@ func deaf(m *Machine) []Finding {
 		m.cannotRead("the answer of "+e.Name, err)
 		return nil
 	case err != nil:
-		said = map[string]string{"RuntimeReady": err.Error()}
+		conditions = map[string]string{"RuntimeReady": err.Error()}
 	}
-	if said["RuntimeReady"] == "" {
+	if conditions["RuntimeReady"] == "" {
 		return nil
 	}
-	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s runs, and does not serve pods: %s", e.Unit, said["RuntimeReady"]), Command: "sudo journalctl -u " + e.Unit + " -n 50"}}
+
+	return []Finding{{
+		Object:  e.Unit,
+		What:    fmt.Sprintf("%s runs, and does not serve pods: %s", e.Unit, conditions["RuntimeReady"]),
+		Command: "sudo journalctl -u " + e.Unit + " -n 50",
+	}}
 }
 
 // noNetwork knows the endings that an engine reads: loadFromConfDir in
@@ -145,14 +167,25 @@ func noNetwork(m *Machine) []Finding {
 	if !ok || e.Name == "docker" || !k.Joined || m.stopped(k) || m.generates() || m.Facts().Booting {
 		return nil
 	}
-	if text, _ := m.text(e.Config); strings.Contains(text, "conf_dir") && !strings.Contains(text, folder) || strings.Contains(text, "network_dir") {
+	text, _ := m.text(e.Config)
+	otherFolder := strings.Contains(text, "conf_dir") && !strings.Contains(text, folder)
+	if otherFolder || strings.Contains(text, "network_dir") {
 		return nil
 	}
-	names, err := m.View.ReadDir(folder)
-	if said, _, _ := engine.Status(m.ctx, m.View, e); said["NetworkReady"] != "" {
-		return []Finding{{Object: folder, What: fmt.Sprintf("%s says of the pods' network: %s", e.Name, said["NetworkReady"])}}
+
+	conditions, _, _ := engine.Status(m.ctx, m.View, e)
+	if conditions["NetworkReady"] != "" {
+		return []Finding{{
+			Object: folder,
+			What:   fmt.Sprintf("%s says of the pods' network: %s", e.Name, conditions["NetworkReady"]),
+		}}
 	}
-	if err != nil || slices.ContainsFunc(names, func(n string) bool { return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(n)) }) {
+
+	isConfig := func(name string) bool {
+		return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
+	}
+	names, err := m.View.ReadDir(folder)
+	if err != nil || slices.ContainsFunc(names, isConfig) {
 		return nil
 	}
 	return []Finding{{Object: folder, What: folder + " has no network configuration"}}

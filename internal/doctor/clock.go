@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/kube"
+)
+
+// times is what the API server's clock says, and this machine's. By a certificate of the server's
+// that does not hold here and now, the distance is only known to be no smaller.
+type times struct {
+	server, here time.Time
+	least        bool
+}
+
+// clock asks the API server for its time. ok is false where it does not answer.
+func (m *Machine) clock() (t times, ok bool) {
+	k := m.Facts().Kubelet
+	if !k.Joined || k.Kubeconfig == "" {
+		return t, false
+	}
+	t, ok = m.times.read(m, "the clock, against the API server's", func() (t times, err error) {
+		ctx, end := m.soon()
+		defer end()
+		t.server, t.here, err = kube.Clock(ctx, m.View, k.Kubeconfig)
+		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired && bad.Cert != nil {
+			t = times{bad.Cert.NotAfter, m.View.Now(), true}
+			if t.here.Before(bad.Cert.NotBefore) {
+				t.server = bad.Cert.NotBefore
+			}
+			return t, nil
+		}
+		if m.runs() {
+			return t, nil // what keeps the server from answering is noted of the Node
+		}
+		return t, err
+	})
+	return t, ok && !t.server.IsZero()
+}
+
+// skew is how far the clock is ahead of the API server's; 0 where that is not known, or less than
+// what a certificate is dated back.
+// Sources: https://github.com/kubernetes/kubernetes/pull/119115 (5 minutes, for clocks that
+// differ); https://github.com/vmware/pinniped/pull/849 (as kube-controller-manager does for
+// kubelets).
+func (m *Machine) skew() time.Duration {
+	t, ok := m.clock()
+	if by := t.here.Sub(t.server).Round(time.Second); ok && by.Abs() > 5*time.Minute {
+		return by
+	}
+	return 0
+}
+
+// skewed says what the API server's clock shows of this one's, and what that does to kubelet's
+// certificate.
+func (m *Machine) skewed(by time.Duration, way string) []Finding {
+	t, _ := m.clock()
+	what := fmt.Sprintf("the clock is %v %s the API server's", by, way)
+	if t.least {
+		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %v %s the server's, unless its certificate was not renewed", by, way)
+	} else if k := m.Facts().Kubelet; !k.Expired.IsZero() && k.Begins.Before(t.server) && k.Expired.After(t.server) && (k.Begins.After(t.here) || k.Expired.Before(t.here)) {
+		what += ", and by it kubelet's certificate, which is good, is not valid"
+	}
+	return []Finding{{What: what}}
+}
+
+func clockAhead(m *Machine) []Finding {
+	if by := m.skew(); by > 0 {
+		return m.skewed(by, "ahead of")
+	}
+	return nil
+}
+
+// clockBehind asks the API server, or else compares the clock with what has been there before: a
+// certificate's beginning, and files that programs of this machine write.
+func clockBehind(m *Machine) []Finding {
+	now := m.View.Now()
+	if by := m.skew(); by < 0 {
+		return m.skewed(-by, "behind")
+	}
+	if k := m.Facts().Kubelet; k.Begins.After(now.Add(time.Minute)) {
+		if _, known := m.clock(); !known {
+			return []Finding{{What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime))}}
+		}
+	}
+	for _, name := range []string{
+		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
+		"/var/lib/kubelet/pki/kubelet-client-current.pem",
+	} {
+		if i, err := m.View.Stat(name); err == nil && i.Ctime.After(now.Add(24*time.Hour)) {
+			day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+			return []Finding{{What: fmt.Sprintf("the clock says %s, and %s was changed %s", day(now), name, day(i.Ctime))}}
+		}
+	}
+	return nil
+}
+
+func clockNotSynchronised(m *Machine) []Finding {
+	u, ok := m.Unit("systemd-journald.service")
+	if !ok || u.Uptime < 15*time.Minute {
+		return nil
+	}
+	out, err := m.View.Ask(m.ctx, "timedatectl", "show", "--property=NTP", "--property=NTPSynchronized")
+	if err != nil {
+		m.cannotRead("clock synchronisation", err)
+		return nil
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if !slices.Contains(lines, "NTP=yes") || !slices.Contains(lines, "NTPSynchronized=no") {
+		return nil
+	}
+	return []Finding{{What: "a time daemon is switched on, and the kernel's clock was not synchronised since the boot"}}
+}

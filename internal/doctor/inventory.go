@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/apt"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
+)
+
+// inventory is what the packager's database says.
+type inventory struct {
+	packager string // apt, dnf; "" for none that is known
+	audit    packages.Audit
+	packages map[string]packages.State
+}
+
+// Packages are the packages that are installed, as dpkg or rpm says.
+func (m *Machine) Packages() inventory {
+	all, _ := m.packages.read(m, "packages", func() (inventory, error) {
+		found := inventory{packager: facts.PackagerOf(m.View).Name}
+		p := packages.NewReading(apt.New(), dnf.New()).Named(found.packager)
+		if p == nil {
+			return found, nil
+		}
+		all, err := p.Installed(m.ctx, m.View)
+		if err != nil {
+			return found, err
+		}
+		if found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil }); err == nil {
+			found.packages = all // in the midst of a transaction they would be of two versions
+		}
+		return found, err
+	})
+	return all
+}
