@@ -19,15 +19,18 @@ static void dump_instances(struct gpu *g) {
 	for (u32 id = 0; id < 64; id++) {
 		struct gi *gi = gi_at(g, id);
 		if (!gi) continue;
-		printf("%s{\"id\":%u,\"profile\":%u,\"name\":\"%s\",\"start\":%u,\"size\":%u,\"compute\":[", comma, id, m->gi[gi->profile].id,
-			m->gi[gi->profile].name, gi->start, gi->size);
+		const struct gi_model *profile = &m->gi[gi->profile];
+		printf("%s{\"id\":%u,\"profile\":%u,\"name\":\"%s\"", comma, id, profile->id, profile->name);
+		printf(",\"start\":%u,\"size\":%u,\"compute\":[", gi->start, gi->size);
+
 		comma = "";
 		for (int i = 0; i < MAX_CIS; i++) {
 			struct ci *ci = &gi->ci[i];
 			char uuid[48];
 			if (!ci->used) continue;
 			mig_uuid(g, id, ci->id, uuid);
-			printf("%s{\"id\":%u,\"profile\":%u,\"start\":%u,\"size\":%u,\"uuid\":\"%s\"}", comma, ci->id, m->ci[ci->profile].id, ci->start, ci->size, uuid);
+			printf("%s{\"id\":%u,\"profile\":%u", comma, ci->id, m->ci[ci->profile].id);
+			printf(",\"start\":%u,\"size\":%u,\"uuid\":\"%s\"}", ci->start, ci->size, uuid);
 			comma = ",";
 		}
 		printf("]}");
@@ -39,12 +42,17 @@ static void dump_instances(struct gpu *g) {
 static void dump_gpu(struct gpu *g, u32 i) {
 	const struct model *m = model_of(g);
 	const char *name;
-	printf("%s{\"model\":\"%s\",\"index\":%u,\"address\":\"0000:%02x:00.0\",\"uuid\":\"%s\",\"serial\":\"%s\",\"mig\":%s,\"mode\":%u,\"pending\":%u", i ? "," : "",
-		m->key, i, g->bus, g->uuid, g->serial, m->gis ? "true" : "false", g->mode, g->pending);
+	printf("%s{\"model\":\"%s\",\"index\":%u", i ? "," : "", m->key, i);
+	printf(",\"address\":\"0000:%02x:00.0\",\"uuid\":\"%s\",\"serial\":\"%s\"", g->bus, g->uuid, g->serial);
+	printf(",\"mig\":%s,\"mode\":%u,\"pending\":%u", m->gis ? "true" : "false", g->mode, g->pending);
+
 	printf(",\"settings\":{");
 	u64 value = setting(&g->set, 0, &name);
-	for (u32 n = 0; name; value = setting(&g->set, ++n, &name)) printf("%s\"%s\":%llu", n ? "," : "", name, value);
+	for (u32 n = 0; name; value = setting(&g->set, ++n, &name)) {
+		printf("%s\"%s\":%llu", n ? "," : "", name, value);
+	}
 	printf("}");
+
 	dump_instances(g);
 	printf("}");
 }
@@ -66,9 +74,13 @@ static void dump_log(const struct state *s) {
 
 void dump(struct state *s) {
 	const char *comma = "";
-	printf("{\"driver\":\"%s\",\"nvml\":\"%s\",\"cuda\":%u,\"init\":\"%s\",\"boots\":%u,\"latency_ms\":%u,\"mutations\":%llu,\"attaches\":%u,\"gpus\":[", s->driver, s->nvml, s->cuda,
-		code_name(s->init_code), s->boots, s->latency_ms, s->mutations, s->attaches);
+	printf("{\"driver\":\"%s\",\"nvml\":\"%s\",\"cuda\":%u", s->driver, s->nvml, s->cuda);
+	printf(",\"init\":\"%s\",\"boots\":%u,\"latency_ms\":%u", code_name(s->init_code), s->boots, s->latency_ms);
+	printf(",\"mutations\":%llu,\"attaches\":%u", s->mutations, s->attaches);
+
+	printf(",\"gpus\":[");
 	for (u32 i = 0; i < s->gpus; i++) dump_gpu(&s->gpu[i], i);
+
 	printf("],\"clients\":[");
 	for (int i = 0; i < MAX_CLIENTS; i++) {
 		const struct client *c = &s->client[i];
@@ -80,6 +92,7 @@ void dump(struct state *s) {
 		printf("}");
 		comma = ",";
 	}
+
 	printf("],\"rules\":[");
 	comma = "";
 	for (int i = 0; i < MAX_RULES; i++) {
@@ -88,6 +101,7 @@ void dump(struct state *s) {
 		printf("%s{\"call\":\"%s\",\"nth\":%u,\"seen\":%u}", comma, call_name(r->call), r->nth, r->seen);
 		comma = ",";
 	}
+
 	printf("],\"counts\":{");
 	comma = "";
 	for (u32 i = 0; i < CALLS; i++) {
@@ -96,6 +110,7 @@ void dump(struct state *s) {
 		comma = ",";
 	}
 	printf("}");
+
 	dump_log(s);
 	printf("}\n");
 }

@@ -33,8 +33,8 @@ int ci_profile_by_id(const struct model *m, u32 gi_profile, u32 id) {
 	return -1;
 }
 
-// The driver numbers the nodes of a binary tree over the memory: 0 all of it, 1 and 2 the halves, and so on. The id is a
-// pure function of the place (swizzId in the open kernel modules).
+// The driver numbers the nodes of a binary tree over the memory: 0 all of it, 1 and 2 the halves,
+// and so on. The id is a pure function of the place (swizzId in the open kernel modules).
 u32 gi_id(const struct model *m, u32 start, u32 size) {
 	u32 first = 0;
 	for (u32 span = m->memory_slices; span > size; span /= 2) first = 2 * first + 1;
@@ -66,14 +66,14 @@ static u32 number(const struct state *s, const struct gpu *g) { return (u32)(g -
 
 static u32 mask(u32 start, u32 size) { return ((1u << size) - 1) << start; }
 
-// has_me: of the media engines that +me gives (JPEG, OFA) there is one set (MIG user guide).
+// has_me: a GPU has one set of the media engines that +me gives (JPEG, OFA): MIG user guide.
 static int has_me(const struct gi_model *p) {
 	size_t n = strlen(p->name);
 	return n > 3 && strcmp(p->name + n - 3, "+me") == 0;
 }
 
-// gi_room: memory slices in use, or everything if the profile may not join what is there: its number is reached, or
-// media engines are taken.
+// gi_room: memory slices in use, or everything if the GPU cannot have another instance of the
+// profile: it has as many as it may, or media engines are taken.
 static u32 gi_room(const struct gpu *g, u32 profile) {
 	const struct model *m = model_of(g);
 	const struct gi_model *want = &m->gi[profile];
@@ -87,24 +87,34 @@ static u32 gi_room(const struct gpu *g, u32 profile) {
 		shared += m->gi[gi->profile].media == 1;
 		me += has_me(&m->gi[gi->profile]);
 	}
-	if (same >= want->max || (me && has_me(want)) || (want->media && whole) || (want->media == 2 && shared)) return ~0u;
+
+	int media_taken = (want->media && whole) || (want->media == 2 && shared);
+	if (same >= want->max || (me && has_me(want)) || media_taken) return ~0u;
+
 	return taken;
 }
 
 u32 gi_capacity(struct gpu *g, u32 profile) {
 	const struct gi_model *want = &model_of(g)->gi[profile];
-	u32 taken = gi_room(g, profile), n = 0, same = 0;
+	u32 taken = gi_room(g, profile);
+	u32 same = 0;
 	for (int i = 0; i < MAX_GIS; i++) same += g->gi[i].used && g->gi[i].profile == profile;
-	for (u32 start = 0; start < 32; start++) // left to right packs the most: places of a profile are of one size
-		for (u32 p = 0; p < want->places; p++)
-			if (want->start[p] == start && !(taken & mask(start, want->size))) {
-				taken |= mask(start, want->size);
-				n++;
-			}
-	return n < want->max - same ? n : want->max - same;
+	u32 left = want->max - same;
+
+	// Left to right packs the most: places of a profile are of one size.
+	u32 n = 0;
+	for (u32 start = 0; start < 32; start++) {
+		for (u32 p = 0; p < want->places; p++) {
+			if (want->start[p] != start || taken & mask(start, want->size)) continue;
+			taken |= mask(start, want->size);
+			n++;
+		}
+	}
+
+	return n < left ? n : left;
 }
 
-// choose finds the place: the one asked for, or the first free one in the driver's own order.
+// choose finds the given place, or the first free one in the driver's own order.
 static enum code choose(const u32 *starts, u32 places, u32 size, u32 taken, const struct a_place *at, u32 *start) {
 	enum code code = at ? INVALID_ARGUMENT : INSUFFICIENT_RESOURCES;
 	for (u32 p = 0; p < places; p++) {
@@ -121,13 +131,21 @@ enum code gi_create(struct state *s, struct gpu *g, u32 profile, const struct a_
 	const struct model *m = model_of(g);
 	const struct gi_model *want = &m->gi[profile];
 	if (!g->mode) return NOT_SUPPORTED;
+
 	u32 start = 0;
 	enum code code = choose(want->start, want->places, want->size, gi_room(g, profile), at, &start);
 	if (code != OK) return code;
+
 	for (int i = 0; i < MAX_GIS; i++) {
 		struct gi *gi = &g->gi[i];
 		if (gi->used) continue;
-		*gi = (struct gi){.serial = ++s->serial, .id = gi_id(m, start, want->size), .profile = profile, .start = start, .size = want->size};
+		*gi = (struct gi){
+			.serial = ++s->serial,
+			.id = gi_id(m, start, want->size),
+			.profile = profile,
+			.start = start,
+			.size = want->size,
+		};
 		gi->used = 1;
 		*made = gi;
 		return OK;
@@ -165,24 +183,33 @@ u32 ci_max(const struct model *m, const struct gi *gi, u32 profile) {
 
 u32 ci_capacity(struct gpu *g, struct gi *gi, u32 profile) {
 	const struct model *m = model_of(g);
-	u32 starts[8], places = ci_places(m, gi, profile, starts), taken = ci_taken(gi), n = 0;
-	for (u32 p = 0; p < places; p++)
-		if (!(taken & mask(starts[p], m->ci[profile].slices))) {
-			taken |= mask(starts[p], m->ci[profile].slices);
-			n++;
-		}
+	u32 starts[8];
+	u32 places = ci_places(m, gi, profile, starts);
+	u32 taken = ci_taken(gi);
+	u32 n = 0;
+	for (u32 p = 0; p < places; p++) {
+		u32 here = mask(starts[p], m->ci[profile].slices);
+		if (taken & here) continue;
+		taken |= here;
+		n++;
+	}
+
 	return n;
 }
 
 enum code ci_create(struct state *s, struct gpu *g, struct gi *gi, u32 profile, const struct a_place *at, struct ci **made) {
 	const struct model *m = model_of(g);
-	u32 starts[8], places = ci_places(m, gi, profile, starts), start = 0;
-	enum code code = choose(starts, places, m->ci[profile].slices, ci_taken(gi), at, &start);
+	u32 starts[8];
+	u32 places = ci_places(m, gi, profile, starts);
+	u32 size = m->ci[profile].slices;
+	u32 start = 0;
+	enum code code = choose(starts, places, size, ci_taken(gi), at, &start);
 	if (code != OK) return code;
+
 	for (u32 id = 0; id < MAX_CIS; id++) { // the lowest free id
 		struct ci *ci = &gi->ci[id];
 		if (ci->used) continue;
-		*ci = (struct ci){.serial = ++s->serial, .id = id, .profile = profile, .start = start, .size = m->ci[profile].slices};
+		*ci = (struct ci){.serial = ++s->serial, .id = id, .profile = profile, .start = start, .size = size};
 		ci->used = 1;
 		*made = ci;
 		return OK;
@@ -200,12 +227,14 @@ static void drop_instances(struct gpu *g) {
 	for (int i = 0; i < MAX_GIS; i++) g->gi[i].used = 0;
 }
 
-// mode_set: on Ampere the new mode is pending until a reset. nvmlDeviceSetMigMode resets an idle GPU itself (self_reset), but not one
-// that is passed through to a virtual machine: nvml.h. Hopper and later switch at once, when no process uses the GPU.
+// mode_set: on Ampere the new mode is pending until a reset. nvmlDeviceSetMigMode resets an idle GPU
+// itself (self_reset), but not one that is passed through to a virtual machine: nvml.h. Hopper and
+// later switch at once, when no process uses the GPU.
 enum code mode_set(struct state *s, struct gpu *g, u32 mode, u32 *activation) {
 	u32 busy = clients(s, number(s, g), NOWHERE, NOWHERE);
 	*activation = OK;
 	if (mode == g->mode && mode == g->pending) return OK;
+
 	if (!model_of(g)->needs_reset) {
 		for (int i = 0; i < MAX_GIS; i++) busy += g->gi[i].used;
 		if (busy)
@@ -214,8 +243,10 @@ enum code mode_set(struct state *s, struct gpu *g, u32 mode, u32 *activation) {
 			g->mode = g->pending = mode;
 		return OK;
 	}
+
 	g->pending = mode;
 	if (mode == g->mode) return OK;
+
 	*activation = busy ? IN_USE : RESET_REQUIRED;
 	if (!busy && g->set.self_reset) {
 		drop_instances(g);
@@ -225,7 +256,7 @@ enum code mode_set(struct state *s, struct gpu *g, u32 mode, u32 *activation) {
 	return OK;
 }
 
-// renew is what a reset and a reboot have in common.
+// renew is what both a reset and a reboot do.
 static void renew(struct gpu *g) {
 	drop_instances(g);
 	g->set.remap_pending = g->set.retired_pending = 0;
@@ -242,8 +273,9 @@ enum code gpu_resettable(const struct state *s, const struct gpu *g) {
 	return OK;
 }
 
-// gpu_reset: on Hopper and later the mode lives as long as the driver is loaded, so a reset keeps it. reset_void: on some virtual
-// machines a reset says that it went well and the mode stays (cse_main.sh in github.com/Azure/AgentBaker, and its pull 2508).
+// gpu_reset: on Hopper and later the mode lives as long as the driver is loaded, so a reset keeps
+// it. reset_void: on some virtual machines a reset reports success and the mode stays (cse_main.sh
+// in github.com/Azure/AgentBaker, and its pull 2508).
 void gpu_reset(struct gpu *g) {
 	if (g->set.reset_void) return;
 	renew(g);
@@ -269,11 +301,12 @@ void raise_event(struct state *s, u32 gpu, u64 type, u64 data, u32 gi) {
 
 // mig_uuid: like the driver's, a pure function of the GPU and the ids.
 void mig_uuid(const struct gpu *g, u32 gi, u32 ci, char out[48]) {
-	u64 a = 1469598103934665603ull, b;
+	u64 a = 1469598103934665603ull;
 	for (const char *c = g->uuid; *c; c++) a = (a ^ (unsigned char)*c) * 1099511628211ull;
 	a = (a ^ gi) * 1099511628211ull;
 	a = (a ^ (ci + 17)) * 1099511628211ull;
-	b = (a ^ a >> 29) * 0xbf58476d1ce4e5b9ull;
+	u64 b = (a ^ a >> 29) * 0xbf58476d1ce4e5b9ull;
+
 	snprintf(out, 48, "MIG-%08x-%04x-5%03x-%04x-%012llx", (u32)(a >> 32), (u32)(a >> 16) & 0xffff, (u32)a & 0xfff,
 		((u32)(b >> 48) & 0x3fff) | 0x8000, b & 0xffffffffffffull);
 }

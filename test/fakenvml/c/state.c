@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The state file: mapped, and locked by open file description so that a killed process leaves no lock behind.
+// The state file: mapped, and locked by open file description so that a killed process leaves no
+// lock.
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -25,12 +26,14 @@ const char *state_path(void) {
 struct state *state_open(const char *path) {
 	int opened = open(path, O_RDWR | O_CLOEXEC);
 	if (opened < 0) return NULL;
+
 	struct stat st;
 	if (fstat(opened, &st) != 0 || st.st_size != (off_t)sizeof(struct state)) {
 		close(opened);
 		errno = EINVAL;
 		return NULL;
 	}
+
 	struct state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, opened, 0);
 	if (s == MAP_FAILED) {
 		close(opened);
@@ -42,36 +45,42 @@ struct state *state_open(const char *path) {
 		errno = EPROTO;
 		return NULL;
 	}
+
 	if (fd >= 0) close(fd);
 	fd = opened;
 	return s;
 }
 
 int state_create(const char *path, const struct state *fresh) {
-	char beside[4096];
-	if (snprintf(beside, sizeof beside, "%s.new.%d", path, (int)getpid()) >= (int)sizeof beside) {
+	char temporary[4096];
+	int length = snprintf(temporary, sizeof temporary, "%s.new.%d", path, (int)getpid());
+	if (length >= (int)sizeof temporary) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
-	int out = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+	int out = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (out < 0) return -1;
-	fchmod(out, 0666); // the real driver's nodes are open to everybody too
+	fchmod(out, 0666); // each user may open the real driver's nodes, too
+
 	const char *at = (const char *)fresh;
 	size_t left = sizeof *fresh;
 	while (left > 0) {
 		ssize_t wrote = write(out, at, left);
 		if (wrote < 0) {
 			close(out);
-			unlink(beside);
+			unlink(temporary);
 			return -1;
 		}
 		at += wrote;
 		left -= (size_t)wrote;
 	}
-	if (close(out) != 0 || rename(beside, path) != 0) {
-		unlink(beside);
+
+	if (close(out) != 0 || rename(temporary, path) != 0) {
+		unlink(temporary);
 		return -1;
 	}
+
 	return 0;
 }
 

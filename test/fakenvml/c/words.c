@@ -61,7 +61,10 @@ int code_by_name(const char *name) {
 #define NAME_CALL(name) #name,
 static const char *const CALL_NAMES[] = {EACH_CALL(NAME_CALL)};
 
-const char *call_name(u32 call) { return call < CALLS ? CALL_NAMES[call] : call == SMI_RESET ? "nvidia-smi --gpu-reset" : "any change"; }
+const char *call_name(u32 call) {
+	if (call < CALLS) return CALL_NAMES[call];
+	return call == SMI_RESET ? "nvidia-smi --gpu-reset" : "any change";
+}
 
 int call_by_name(const char *name) {
 	for (int i = 0; i < CALLS; i++)
@@ -71,11 +74,22 @@ int call_by_name(const char *name) {
 
 #define SETTING(name) {#name, offsetof(struct settings, name), sizeof(((struct settings *)0)->name)}
 static const struct { const char *name; size_t at, size; } SETTINGS[] = {
-	SETTING(lost), SETTING(lost_late), SETTING(reset_refused), SETTING(reset_void), SETTING(self_reset), SETTING(persistence),
-	SETTING(ecc), SETTING(ecc_pending), SETTING(ecc_corrected), SETTING(ecc_uncorrected), SETTING(ecc_corrected_ever), SETTING(ecc_uncorrected_ever),
-	SETTING(remap_corrected), SETTING(remap_uncorrected), SETTING(remap_pending), SETTING(remap_failed), SETTING(retired_pending),
-	SETTING(fabric_state), SETTING(fabric_status), SETTING(clique), SETTING(links_down), SETTING(link_errors),
-	SETTING(repair_channel), SETTING(repair_tpc), SETTING(xid_count), SETTING(clock_reasons), SETTING(licence), SETTING(recovery),
+	SETTING(lost), SETTING(lost_late),
+	SETTING(reset_refused), SETTING(reset_void), SETTING(self_reset),
+	SETTING(persistence),
+
+	SETTING(ecc), SETTING(ecc_pending),
+	SETTING(ecc_corrected), SETTING(ecc_uncorrected),
+	SETTING(ecc_corrected_ever), SETTING(ecc_uncorrected_ever),
+
+	SETTING(remap_corrected), SETTING(remap_uncorrected),
+	SETTING(remap_pending), SETTING(remap_failed), SETTING(retired_pending),
+
+	SETTING(fabric_state), SETTING(fabric_status), SETTING(clique),
+	SETTING(links_down), SETTING(link_errors),
+
+	SETTING(repair_channel), SETTING(repair_tpc),
+	SETTING(xid_count), SETTING(clock_reasons), SETTING(licence), SETTING(recovery),
 };
 enum { SETTING_COUNT = sizeof SETTINGS / sizeof *SETTINGS };
 
