@@ -97,7 +97,7 @@ func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, a
 	return explain(err, held)
 }
 
-// inUse reports whether the driver refused a step since a process uses the GPU.
+// inUse reports whether the driver refused a step because a process uses the GPU.
 func inUse(err error) bool {
 	var refused *host.GPUError
 	return errors.As(err, &refused) && refused.Code == "IN_USE"

@@ -65,7 +65,7 @@ func parseName(s string) (name, error) {
 	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
 }
 
-// splitName parses a profile's name, with its attributes sorted, or says why it is none.
+// splitName parses a profile's name, and sorts its attributes; why is not "" if it is no name.
 func splitName(s string) (n name, why string) {
 	m := namePattern().FindStringSubmatch(s)
 	if m == nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // Majors returns the names of NVIDIA's character devices by their major numbers. All names begin
-// so: nvidia or nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch,
+// with nvidia: nvidia or nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch,
 // nvidia-nvlink, nvidia-caps, nvidia-caps-imex-channels. Sources: kernel-open in
 // https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in /proc/devices:
 // modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
@@ -53,7 +53,7 @@ const CapabilitiesFolder = "/proc/driver/nvidia/capabilities"
 const capsDriver = "nvidia-caps"
 
 // Capabilities are the minor numbers of the devices that give access to a GPU instance and to
-// compute instances in it; none if the driver does not list them. Source: as of capsDriver, and
+// compute instances in it; none if the driver does not list them. Source: that of capsDriver, and
 // /proc/driver/nvidia/capabilities in https://github.com/NVIDIA/nvidia-container-toolkit
 // (internal/nvcaps).
 func Capabilities(v host.View, gpuMinor, instance int, compute []int) []int {
