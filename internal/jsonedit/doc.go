@@ -193,8 +193,8 @@ func (d *Doc) Line(path ...string) int {
 	return lineAt(d.text, n.start)
 }
 
-// same reports whether two texts mean the same value. Numbers are compared by their text: no digit may
-// be lost.
+// same reports whether two texts mean the same value. Numbers are compared by their text: no digit
+// may be lost.
 func same(a, b []byte) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

@@ -57,17 +57,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 	if err != nil {
 		return err
 	}
-	keep := map[string]bool{}
-	for _, c := range needed {
-		if c.Kind != packageKind {
-			continue
-		}
-		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
-			if state.Version != "" {
-				keep[packager.Stored(h, c.Name, state.Version)] = true
-			}
-		}
-	}
+	keep := storedFor(h, packager, needed)
 	files = slices.DeleteFunc(files, func(file string) bool { return keep[file] })
 	if len(files) == 0 {
 		return nil
@@ -91,4 +81,20 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 		}
 	}
 	return nil
+}
+
+// storedFor returns the files in Store with the versions before and after changes, as a set.
+func storedFor(v host.View, p Packager, changes []converge.Change) map[string]bool {
+	files := map[string]bool{}
+	for _, c := range changes {
+		if c.Kind != packageKind {
+			continue
+		}
+		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
+			if state.Version != "" {
+				files[p.Stored(v, c.Name, state.Version)] = true
+			}
+		}
+	}
+	return files
 }

@@ -26,8 +26,8 @@ type rpmPackage struct{ name, evr, arch string }
 // one dnf matches any.
 func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
 
-// several reports whether the package can be installed in several versions at a time: a kernel and its
-// parts. Wants name such packages with version and architecture, which dnf accepts too:
+// several reports whether the package can be installed in several versions at a time: a kernel and
+// its parts. Wants name such packages with version and architecture, which dnf accepts too:
 // kernel-devel-5.14.0-427.el9.x86_64.
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
 

@@ -12,7 +12,7 @@ import (
 // What follows is what NVIDIA's driver does to one GPU. A code that is not "" is NVML's name of the
 // refusal.
 
-// waitsForReset says whether MIG mode changes at a reset only, and outlives the driver: Ampere.
+// waitsForReset reports whether MIG mode changes at a reset only, and outlives the driver: Ampere.
 // Later GPUs switch at once and forget the mode when the driver goes:
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func waitsForReset(g *host.GPU) bool { return g.Arch == "ampere" }
@@ -121,7 +121,7 @@ func nameOf(g *host.GPU, profile int) string {
 	return ""
 }
 
-// mediaFit says whether two profiles leave each other their media engines. One with all of them
+// mediaFit reports whether two profiles leave each other their media engines. One with all of them
 // leaves none to others (assumed: RTX PRO 6000 has four of each, as many as +me.all takes); of
 // those that +me gives there is one set.
 func mediaFit(a, b string) bool {

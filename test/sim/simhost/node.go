@@ -202,7 +202,7 @@ func (n *Node) Meddle(at int, do func(root files.Folder)) {
 	n.meddler = do
 }
 
-// Meddled says whether what Meddle was given has been done.
+// Meddled reports whether what Meddle was given has been done.
 func (n *Node) Meddled() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -237,7 +237,7 @@ func (n *Node) Revive() {
 	n.cutAt = -1
 }
 
-// Off says whether the power is cut.
+// Off reports whether the power is cut.
 func (n *Node) Off() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
