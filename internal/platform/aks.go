@@ -2,16 +2,26 @@
 
 package platform
 
-// aks is a machine of a pool. Source of all that names no other:
+// aks is a machine of a pool. Where a comment names no other source, it is
 // https://github.com/Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts.
 var aks = Platform{
-	Name: "aks", Title: "AKS", Cloud: "azure",
+	Name:  "aks",
+	Title: "AKS",
+	Cloud: "azure",
 	// azure.json alone is no sign: Cluster API's machines on Azure have it, too.
-	Signs: Signs{Every: []string{"/opt/azure/containers"}, One: []string{
-		"/opt/azure/containers/provision.sh", "/opt/azure/containers/provision_start.sh", aksDone, "/etc/kubernetes/azure.json", "aks-node-controller.service",
-	}},
+	Signs: Signs{
+		Every: []string{"/opt/azure/containers"},
+		One: []string{
+			"/opt/azure/containers/provision.sh", "/opt/azure/containers/provision_start.sh", aksDone,
+			"/etc/kubernetes/azure.json",
+			"aks-node-controller.service",
+		},
+	},
 	Join: Join{
-		Method: "aks", By: "AKS", Done: aksDone, Log: "/var/log/azure/cluster-provision.log",
+		Method: "aks",
+		By:     "AKS",
+		Done:   aksDone,
+		Log:    "/var/log/azure/cluster-provision.log",
 		Looked: "/opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service",
 		Try:    "add a GPU node pool: az aks nodepool add --gpu-driver none",
 		Begin:  "AKS writes kubelet's and containerd's files",
@@ -25,16 +35,22 @@ var aks = Platform{
 	// cse_config.sh: ensureContainerd. The name: pkg/agent/baker.go and
 	// aks-node-controller/parser/templates/containerd.toml.gtpl; images for GB200 have "nvidia".
 	Engine: Engine{Writer: "aks", How: After, Handler: "nvidia-container-runtime"},
-	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by
-	// path at its end; where that was incomplete the marker stays. ubuntu/cse_install_ubuntu.sh:
+	// AKS's Ubuntu images have a driver. AKS's provisioning uses it, or at its end removes it by
+	// path; if the removal was incomplete, the marker stays. ubuntu/cse_install_ubuntu.sh:
 	// cleanUpPrebakedGPUDriver; Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin).
 	Driver: Driver{
-		Title: "AKS", Files: []string{"/opt/azure/aks-gpu/dkms-marker"}, Unpackaged: true, Installer: "/usr/bin/lib64",
-		TakeOver: "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
+		Title:      "AKS",
+		Files:      []string{"/opt/azure/aks-gpu/dkms-marker"},
+		Unpackaged: true,
+		Installer:  "/usr/bin/lib64",
+		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
 	},
-	MIG: MIG{"GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
+	MIG: MIG{Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
 	// cse_config.sh: configureManagedGPUExperience.
-	Plugin: Plugin{[]string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"}, "make one without --enable-managed-gpu"},
+	Plugin: Plugin{
+		Units: []string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"},
+		Ends:  "make one without --enable-managed-gpu",
+	},
 	// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority
 	// marks spot nodes.
 	Labels: []string{"kubernetes.azure.com/", "node.kubernetes.azure.com/"},
@@ -44,13 +60,21 @@ var aks = Platform{
 	Limit: "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there",
 }
 
-// aksDone is there once AKS's scripts have ended, well or not: cse_start.sh and cse_main.sh. From
-// then on they do nothing at later boots either.
+// aksDone is a file that exists once AKS's scripts have ended, in success or failure: cse_start.sh
+// and cse_main.sh. They do nothing at later boots.
 const aksDone = "/opt/azure/containers/provision.complete"
 
 // aksFlex is a machine outside Azure, whose kubelet runs in a container:
 // https://github.com/Azure/AKSFlexNode.
 var aksFlex = Platform{
-	Name: "aks-flex", Title: "AKS Flex Node", Signs: Signs{Every: []string{"/etc/aks-flex-node"}},
-	Join: Join{Method: "aks", Unseen: true, Notes: []string{"AKS Flex Node joins this machine (%s) and writes the files of its kubelet; the driver is ours"}},
+	Name:  "aks-flex",
+	Title: "AKS Flex Node",
+	Signs: Signs{Every: []string{"/etc/aks-flex-node"}},
+	Join: Join{
+		Method: "aks",
+		Unseen: true,
+		Notes: []string{
+			"AKS Flex Node joins this machine (%s) and writes the files of its kubelet; the driver is ours",
+		},
+	},
 }

@@ -8,19 +8,45 @@ var (
 	// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and
 	// the engine's files from templates.
 	eks = Platform{
-		Name: "eks", Title: "EKS", Cloud: "aws", Signs: Signs{Every: []string{"/usr/bin/nodeadm"}, One: []string{"nodeadm-run.service", "nodeadm-config.service"}},
-		Join: Join{Method: "eks", By: "nodeadm"}, Engine: Engine{Writer: "nodeadm", How: Boot},
+		Name:  "eks",
+		Title: "EKS",
+		Cloud: "aws",
+		Signs: Signs{
+			Every: []string{"/usr/bin/nodeadm"},
+			One:   []string{"nodeadm-run.service", "nodeadm-config.service"},
+		},
+		Join:   Join{Method: "eks", By: "nodeadm"},
+		Engine: Engine{Writer: "nodeadm", How: Boot},
 	}
 	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a
 	// machine outside EC2.
-	eksHybrid = Platform{Name: "eks-hybrid", Title: "EKS Hybrid Nodes", Signs: Signs{Every: []string{"/opt/nodeadm/tracker"}}, Join: Join{Method: "eks", By: "nodeadm"}}
+	eksHybrid = Platform{
+		Name:  "eks-hybrid",
+		Title: "EKS Hybrid Nodes",
+		Signs: Signs{Every: []string{"/opt/nodeadm/tracker"}},
+		Join:  Join{Method: "eks", By: "nodeadm"},
+	}
 	// Canonical's images: bootstrap.sh sets up the snap kubelet-eks. Sources:
 	// canonical/ubuntu-cloud-docs issues 290 and 317; eksctl-io/eksctl,
 	// pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh.
 	eksUbuntu = Platform{
-		Name: "eks-ubuntu", Title: "EKS with Ubuntu", Cloud: "aws", Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh"}, OS: "ubuntu"},
-		Join: Join{Method: "eks", By: "EKS's bootstrap.sh", Notes: []string{"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: gpuadm leaves kubelet's arguments to it"}},
+		Name:  "eks-ubuntu",
+		Title: "EKS with Ubuntu",
+		Cloud: "aws",
+		Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh"}, OS: "ubuntu"},
+		Join: Join{
+			Method: "eks",
+			By:     "EKS's bootstrap.sh",
+			Notes: []string{
+				"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: gpuadm leaves kubelet's arguments to it",
+			},
+		},
 	}
 	// The images before nodeadm, with Amazon Linux 2.
-	eksAL2 = Platform{Name: "eks-al2", Title: "EKS with Amazon Linux 2", Cloud: "aws", Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh"}}}
+	eksAL2 = Platform{
+		Name:  "eks-al2",
+		Title: "EKS with Amazon Linux 2",
+		Cloud: "aws",
+		Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh"}},
+	}
 )

@@ -4,10 +4,20 @@ package platform
 
 // Not yet moved here: cloud/gke, migOwner's label, Container-Optimized OS.
 //
-// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which
-// GKE's own scripts come from.
+// Source: https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: GKE's own scripts
+// come from its configure-helper.sh.
 var gke = Platform{
-	Name: "gke", Title: "GKE", Cloud: "gce",
-	Signs: Signs{Every: []string{"/home/kubernetes"}, One: []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
-	Join:  Join{Method: "gke", By: "GKE"}, Engine: Engine{Writer: "gke", How: NoNeed},
+	Name:  "gke",
+	Title: "GKE",
+	Cloud: "gce",
+	Signs: Signs{
+		Every: []string{"/home/kubernetes"},
+		One: []string{
+			"kube-node-installation.service",
+			"kube-node-configuration.service",
+			"/home/kubernetes/kube-env",
+		},
+	},
+	Join:   Join{Method: "gke", By: "GKE"},
+	Engine: Engine{Writer: "gke", How: NoNeed},
 }

@@ -5,14 +5,25 @@ package platform
 // oke is a machine of an OKE cluster, of a pool or self-managed. Sources:
 // oracle-terraform-modules/terraform-oci-oke, modules/workers (what cloud-init writes and calls);
 // oracle-quickstart/oci-hpc-oke, terraform/cloud-init/ubuntu.sh (oci-oke-node-all, oke bootstrap);
-// on who has which part https://docs.nvidia.com/aicr/v1.3.0/integrator-guide/oke-gpu-setup.md; the
-// label: run-ai/docs pull 1292.
+// for which tool installs what,
+// https://docs.nvidia.com/aicr/v1.3.0/integrator-guide/oke-gpu-setup.md; for the label, run-ai/docs
+// pull 1292.
 var oke = Platform{
-	Name: "oke", Title: "OKE", Cloud: "oci",
-	Signs: Signs{Every: []string{"/etc/oke"}, One: []string{"/etc/oke/oke-install.sh", "/etc/oke/oke-apiserver", "/etc/oke/oke.conf", "oke-init.service", "oke.service"}},
+	Name:  "oke",
+	Title: "OKE",
+	Cloud: "oci",
+	Signs: Signs{
+		Every: []string{"/etc/oke"},
+		One: []string{
+			"/etc/oke/oke-install.sh", "/etc/oke/oke-apiserver", "/etc/oke/oke.conf",
+			"oke-init.service", "oke.service",
+		},
+	},
 	Join: Join{
-		Method: "oke", By: "OKE's scripts", Looked: "/etc/oke with OKE's scripts",
-		Try: "add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap",
+		Method: "oke",
+		By:     "OKE's scripts",
+		Looked: "/etc/oke with OKE's scripts",
+		Try:    "add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap",
 		Notes: []string{
 			"OKE's scripts join this machine (%s): kubelet's arguments go through --kubelet-extra-args of its cloud-init",
 			"OKE's add-on NvidiaGpuPlugin offers the GPUs: remove it, or label the pool oci.oraclecloud.com/disable-gpu-device-plugin=true, before another plugin comes",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package platform has what gpuadm knows of what makes a machine a node: a cloud's image, a
-// Kubernetes distribution, a sealed system. Each is one value in a file of its own; no other
-// package names one. A platform is data: what gpuadm does about it is chosen by the kinds below.
+// Package platform has what gpuadm knows about the systems that make a machine a node: a cloud's
+// image, a Kubernetes distribution, a sealed system. Each is one value, in a file named after its
+// owner; no other package names one. A platform is data: it chooses what gpuadm does by the types
+// below.
 package platform
 
 import (
@@ -12,24 +13,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Platform is one way in which a machine becomes a node. What it does not say is the machine's own.
+// Platform is one way in which a machine becomes a node. An empty field means that the platform
+// leaves the matter to the machine's operator.
 type Platform struct {
 	Name  string // in facts and answers: aks
 	Title string // in sentences: AKS
-	Cloud string // the only cloud where it can be: aws, azure, gce; "" = any, or none
+	Cloud string // the only cloud that has it: aws, azure, gce, oci; "" = any, or none
 	Signs
 	Join   Join
 	Engine Engine
 	Driver Driver
 	MIG    MIG
 	Plugin Plugin
-	Labels []string // domains and keys of labels and taints that are its to set
-	Snap   *Snap    // where a snap has its daemons
+	Labels []string // domains and keys of labels and taints that only the platform sets
+	Snap   *Snap    // the snap that has its daemons
 	Limit  string   // what gpuadm cannot do there, for plan and for its page
 }
 
-// Signs are how a platform is recognised: all of Every, one of One, and the system's name. Names
-// without a slash are units.
+// Signs identify a platform: all of Every, one of One, and the system's name. A name is a file, or
+// a unit if it has no slash.
 type Signs struct {
 	Every, One []string
 	OS         string // ID in os-release; "" = any
@@ -39,23 +41,23 @@ type Signs struct {
 type Join struct {
 	Method string   // of [join] in node.toml; "" = none of its own
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
-	Unseen bool     // its kubelet runs out of sight, in a container
-	Done   string   // the file that is there once its scripts have ended, well or not; until then nothing is touched
+	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
+	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing
 	Log    string   // of those scripts
-	Looked string   // where a machine without the signs was looked at
-	Try    string   // how a machine gets into it
+	Looked string   // the signs that gpuadm looked for, for a machine that has none
+	Try    string   // how to add a machine to the platform
 	Begin  string   // what it writes, for the check before the first change
-	AtBoot []string // what to do instead of a driver at boot, where its scripts wait for gpuadm then
+	AtBoot []string // what to do if its scripts wait at boot for gpuadm, which then cannot set up a driver
 	Notes  []string // %s is the sign
-	Taints string   // %s are the taints; where it takes them
+	Taints string   // how to give it the taints, which are %s
 }
 
-// How is what the stage runtime does about an engine's configuration that another program writes.
+// How says what stage runtime does with an engine's configuration that another program writes.
 type How string
 
 const (
 	Edits  How = ""       // the file is edited, and the daemon restarted
-	Entry  How = "entry"  // an entry of the owner's must run a program that is there
+	Entry  How = "entry"  // an entry of the owner must run a program that exists
 	NoNeed How = "none"   // pods get the GPUs without a handler
 	After  How = "after"  // once the owner's scripts have ended, the file is edited
 	Boot   How = "boot"   // the owner writes it after gpuadm in a boot
@@ -67,36 +69,40 @@ const (
 type Engine struct {
 	Writer  string // its name in facts; "" = no program
 	How     How
-	Handler string // its own handler, where it has one and calls it otherwise than nvidia
+	Handler string // its own handler, if it has one with another name than nvidia
 }
 
-// Driver says by which signs the driver is the platform's.
+// Driver has the signs of a driver that the platform brings.
 type Driver struct {
 	Title      string // "the EKS image"; "" = the platform brings none
 	Files      []string
-	Unpackaged bool   // a driver of no package is its doing
-	Installer  string // the folder by which its use of NVIDIA's installer is known
-	TakeOver   string // how an operator gets to manage it
+	Unpackaged bool   // a driver that no package installed is the platform's
+	Installer  string // the folder into which it has NVIDIA's installer write
+	TakeOver   string // how an operator makes gpuadm manage the driver
 }
 
-// MIG says what of its own units partitions the GPUs.
+// MIG says how the platform's partitioning of GPUs is ended.
 type MIG struct{ Ends string }
 
-// Plugin is a unit by which it offers GPUs to kubelet.
+// Plugin names the units with which the platform offers GPUs to kubelet.
 type Plugin struct {
 	Units []string
-	Ends  string
+	Ends  string // how that is ended
 }
 
-// Snap is where a snap has the arguments of its daemons, and their units.
-type Snap struct{ Args, Engine, Kubelet string }
+// Snap says where a snap has the arguments of its daemons, and names their units.
+type Snap struct {
+	Args    string // the folder of the arguments
+	Engine  string // the unit of the container engine
+	Kubelet string // the unit of kubelet
+}
 
-// All lists the narrower ones first.
+// All lists all platforms, the narrower ones first: Detect takes the first that matches.
 func All() []Platform {
 	return []Platform{eks, eksHybrid, eksUbuntu, eksAL2, aksFlex, aks, gke, oke, microK8s, k8sSnap}
 }
 
-// Of is the platform of a name; one without a name where there is none.
+// Of returns the platform with a name, the zero Platform if there is none.
 func Of(name string) Platform {
 	for _, p := range All() {
 		if p.Name == name && name != "" {
@@ -106,22 +112,21 @@ func Of(name string) Platform {
 	return Platform{}
 }
 
-// ByMethod is the first platform whose machines join by a method of [join].
+// ByMethod returns the first platform whose machines join by a method of [join].
 func ByMethod(method string) Platform {
-	i := slices.IndexFunc(All(), func(p Platform) bool { return p.Join.Method == method && p.Join.Looked != "" })
-	if i < 0 {
-		return Platform{}
+	for _, p := range All() {
+		if p.Join.Method == method && p.Join.Looked != "" {
+			return p
+		}
 	}
-	return All()[i]
+	return Platform{}
 }
 
-// Writes says whether a program of a name joins machines, and so writes kubelet's and the engine's
-// files at each boot.
-func Writes(name string) bool {
-	return name != "" && slices.ContainsFunc(All(), func(p Platform) bool { return p.Engine.Writer == name && p.Join.By != "" })
-}
+// Writes reports whether the program with this name joins machines, and so writes kubelet's and the
+// engine's files at each boot.
+func Writes(name string) bool { return WriterOf(name).Join.By != "" }
 
-// WriterOf is the platform whose program of a name writes the engine's configuration.
+// WriterOf returns the platform whose program with this name writes the engine's configuration.
 func WriterOf(name string) Platform {
 	for _, p := range All() {
 		if p.Engine.Writer == name && name != "" {
@@ -131,8 +136,9 @@ func WriterOf(name string) Platform {
 	return Platform{}
 }
 
-// Done are the files that are there once a platform's scripts have ended.
-func Done() (files []string) {
+// Done returns the files that platforms' scripts write at their end.
+func Done() []string {
+	var files []string
 	for _, p := range All() {
 		if p.Join.Done != "" {
 			files = append(files, p.Join.Done)
@@ -141,7 +147,7 @@ func Done() (files []string) {
 	return files
 }
 
-// Detect finds the platform by its files.
+// Detect finds the platform by its files, and says which signs it found.
 func Detect(v host.View) (p Platform, why string) {
 	for _, p := range All() {
 		if why := p.sign(v); why != "" {
@@ -151,14 +157,16 @@ func Detect(v host.View) (p Platform, why string) {
 	return Platform{}, ""
 }
 
-// sign names the signs that were found, "" if a required one is missing.
+// sign names the signs that it found, "" if a required one is missing.
 func (s Signs) sign(v host.View) string {
 	if s.OS != "" && s.OS != systemID(v) {
 		return ""
 	}
-	if len(s.Every) == 0 || slices.ContainsFunc(s.Every, func(name string) bool { return !has(v, name) }) {
+	isMissing := func(name string) bool { return !has(v, name) }
+	if len(s.Every) == 0 || slices.ContainsFunc(s.Every, isMissing) {
 		return ""
 	}
+
 	if len(s.One) == 0 {
 		return strings.Join(s.Every, " and ")
 	}
@@ -174,17 +182,25 @@ func (s Signs) sign(v host.View) string {
 	return ""
 }
 
-// has says whether a file is there, or a unit's file in one of systemd's folders. If it cannot be
-// read, the answer is no.
+// has reports whether a file exists, or a unit's file in one of systemd's folders. If gpuadm cannot
+// read it, the answer is no.
 func has(v host.View, name string) bool {
-	dirs := []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/"}
-	if strings.HasPrefix(name, "/") {
-		dirs = []string{""}
+	folders := []string{
+		"/etc/systemd/system/", "/run/systemd/system/",
+		"/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/",
 	}
-	return slices.ContainsFunc(dirs, func(dir string) bool { _, err := v.Stat(dir + name); return err == nil })
+	if strings.HasPrefix(name, "/") {
+		folders = []string{""}
+	}
+	for _, folder := range folders {
+		if _, err := v.Stat(folder + name); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
-// systemID is ID in os-release, "" if it cannot be read. Source: os-release(5).
+// systemID returns ID in os-release, "" if it cannot be read. Source: os-release(5).
 func systemID(v host.View) string {
 	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		data, err := v.ReadFile(name)

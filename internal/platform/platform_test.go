@@ -52,7 +52,7 @@ func TestRegister(t *testing.T) {
 		}
 		seen[p.Name] = true
 		if p.Join.Done != "" && (p.Join.Log == "" || len(p.Join.AtBoot) == 0) || p.Engine.How == After && p.Join.Done == "" || p.Driver.Title != "" && p.Driver.TakeOver == "" {
-			t.Errorf("%s says a thing by halves", p.Name)
+			t.Errorf("%s lacks a field that another of its fields requires", p.Name)
 		}
 		if cmp.Or(p.Join.By, p.Join.Method) != "" && len(p.Join.Notes) == 0 && p.Name != "eks" && p.Name != "eks-hybrid" && p.Name != "gke" {
 			t.Errorf("%s has no notes", p.Name)

@@ -7,6 +7,22 @@ package platform
 // https://github.com/canonical/microk8s; src/k8s/pkg/k8sd/setup/containerd.go of
 // https://github.com/canonical/k8s-snap.
 var (
-	microK8s = Platform{Name: "microk8s", Title: "MicroK8s", Snap: &Snap{"/var/snap/microk8s/current/args", "snap.microk8s.daemon-containerd.service", "snap.microk8s.daemon-kubelite.service"}}
-	k8sSnap  = Platform{Name: "k8s", Title: "Canonical Kubernetes", Snap: &Snap{"/var/snap/k8s/common/args", "snap.k8s.containerd.service", "snap.k8s.kubelet.service"}}
+	microK8s = Platform{
+		Name:  "microk8s",
+		Title: "MicroK8s",
+		Snap: &Snap{
+			Args:    "/var/snap/microk8s/current/args",
+			Engine:  "snap.microk8s.daemon-containerd.service",
+			Kubelet: "snap.microk8s.daemon-kubelite.service",
+		},
+	}
+	k8sSnap = Platform{
+		Name:  "k8s",
+		Title: "Canonical Kubernetes",
+		Snap: &Snap{
+			Args:    "/var/snap/k8s/common/args",
+			Engine:  "snap.k8s.containerd.service",
+			Kubelet: "snap.k8s.kubelet.service",
+		},
+	}
 )
