@@ -21,51 +21,60 @@ import (
 
 // leftTo leaves the join to the platform's own scripts.
 func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
-	switch p := platform.Of(f.Cloud.Managed); {
+	p := platform.Of(f.Cloud.Managed)
+	switch {
 	case p.Join.Method != method:
-		p = platform.ByMethod(method)
-		return nil, &trouble.Error{
-			What:    "cannot join " + p.Title + ": this machine is in none of its node pools",
-			Because: []string{"looked for " + p.Join.Looked}, Try: []string{p.Join.Try},
-		}
+		return nil, notOn(platform.ByMethod(method))
 	case p.Join.Done != "":
-		return []converge.Want{ended(p, f.Booting)}, nil
+		return []converge.Want{scriptsEnded(p, f.Booting)}, nil
 	}
 	return nil, nil
 }
 
-// beginAfter are the checks before the first change, where the platform's scripts write what gpuadm
+// notOn says that the machine is none of the platform's.
+func notOn(p platform.Platform) error {
+	return &trouble.Error{
+		What:    "cannot join " + p.Title + ": this machine is in none of its node pools",
+		Because: []string{"looked for " + p.Join.Looked},
+		Try:     []string{p.Join.Try},
+	}
+}
+
+// scriptChecks are the checks before the first change on a platform whose scripts write what gpuadm
 // reads, or remove what it installs.
-func beginAfter(s spec.Spec, f facts.Facts) []converge.Want {
-	switch p := platform.Of(f.Cloud.Managed); {
+func scriptChecks(s spec.Spec, f facts.Facts) []converge.Want {
+	p := platform.Of(f.Cloud.Managed)
+	switch {
 	case p.Join.Done == "":
 		return nil
 	case f.Booting && s.Has("driver"):
 		return []converge.Want{noDriverAtBoot(p)}
-	default:
-		return []converge.Want{ended(p, f.Booting)}
 	}
+	return []converge.Want{scriptsEnded(p, f.Booting)}
 }
 
 // noDriverAtBoot refuses a deadlock at boot: gpuadm would wait for scripts that wait for kubelet,
 // which waits for gpuadm.
 func noDriverAtBoot(p platform.Platform) converge.Want {
-	return things.Check(p.Title+"'s own scripts before the driver", func(_ context.Context, v host.View) (string, error) {
+	look := func(_ context.Context, v host.View) (string, error) {
 		if _, err := v.Stat(p.Join.Done); err == nil || !host.NotExist(err) {
 			return "", err
 		}
 		return "", &trouble.Error{
 			What:    "cannot touch the driver before " + p.Title + "'s own scripts have ended, and at a boot they wait for kubelet, which waits for gpuadm",
-			Because: []string{p.Join.Done + " is not there"}, Try: p.Join.AtBoot,
+			Because: []string{p.Join.Done + " is not there"},
+			Try:     p.Join.AtBoot,
 		}
-	}, "they remove a driver of their image by its paths")
+	}
+	return things.Check(p.Title+"'s own scripts before the driver", look, "they remove a driver of their image by its paths")
 }
 
-// ended wants the platform's scripts to have ended: facts that gpuadm reads before that will
+// scriptsEnded wants the platform's scripts to have ended: facts that gpuadm reads before that will
 // change. But if kubelet waits for gpuadm at boot, the scripts wait too, since they start kubelet.
-func ended(p platform.Platform, booting bool) converge.Want {
-	return things.Check(p.Title+"'s own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
-		switch _, err := v.Stat(p.Join.Done); {
+func scriptsEnded(p platform.Platform, booting bool) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		_, err := v.Stat(p.Join.Done)
+		switch {
 		case err == nil:
 			return "", nil
 		case !host.NotExist(err):
@@ -79,16 +88,20 @@ func ended(p platform.Platform, booting bool) converge.Want {
 			For: p.Title + "'s own scripts to have set this machine up (" + p.Join.Done + " is not there)",
 			Try: []string{"tail " + p.Join.Log},
 		}
-	}, cmp.Or(p.Join.Begin, p.Title+" writes kubelet's files"))
+	}
+	why := cmp.Or(p.Join.Begin, p.Title+" writes kubelet's files")
+	return things.Check(p.Title+"'s own scripts have set this machine up", look, why)
 }
 
 // leftNotes say what the platform's own tools do and what gpuadm does.
-func leftNotes(s spec.Spec, f facts.Facts) (notes []string) {
+func leftNotes(s spec.Spec, f facts.Facts) []string {
+	var notes []string
 	p := platform.Of(f.Cloud.Managed)
 	for _, note := range p.Join.Notes {
 		notes = append(notes, strings.ReplaceAll(note, "%s", f.Cloud.ManagedWhy))
 	}
-	if _, taints, err := node.Registration(s, f); p.Join.Taints != "" && err == nil && len(taints) > 0 {
+	_, taints, err := node.Registration(s, f)
+	if p.Join.Taints != "" && err == nil && len(taints) > 0 {
 		notes = append(notes, fmt.Sprintf(p.Join.Taints, kubelet.TaintTexts(taints)))
 	}
 	return notes

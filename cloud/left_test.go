@@ -23,7 +23,7 @@ import (
 func TestAKSWaits(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
 	must.OK(t, n.Remove(platform.Of("aks").Join.Done))
-	w := ended(platform.Of("aks"), false)
+	w := scriptsEnded(platform.Of("aks"), false)
 	_, err := w.Look(t.Context(), n.View())
 	check.That(t, trouble.Passes(err), "%v", err)
 }
@@ -64,7 +64,7 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 			n = joins.Recorded(t, "aks-ubuntu2204", nil)
 			joins.Must(t, n.Remove(platform.Of("aks").Join.Done))
 		}
-		wants := beginAfter(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
+		wants := scriptChecks(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
 		_, err := wants[0].Look(t.Context(), n.View())
 		check.That(t, len(wants) == 1 && c.want(err), "%+v: %v", c, err)
 	}

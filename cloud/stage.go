@@ -22,12 +22,12 @@ import (
 
 // Join makes the machine a node of its cluster, or leaves that to the cloud's own tool. It shares
 // the session, which reads the Node object, with the other stages of a run.
-func Join(se *node.Session) converge.Stage {
+func Join(session *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "join",
 		About: "joins the cluster",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			return joinWants(se, s, f)
+			return joinWants(session, s, f)
 		},
 		Needs: joinNeeds,
 		Notes: joinNotes,
@@ -40,7 +40,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if refused := sealed(f); refused != nil {
 		return refused
 	}
-	return append(beginAfter(s, f), gke.Begin(s, f)...)
+	return append(scriptChecks(s, f), gke.Begin(s, f)...)
 }
 
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.
@@ -54,38 +54,52 @@ func joinNeeds(s spec.Spec) facts.Needs {
 // Joined waits until the node is ready in the cluster. It is a stage of its own: a node that
 // becomes ready late, perhaps for lack of a network plugin, has joined nevertheless, and gpuadm
 // does not roll the join back.
-func Joined(se *node.Session) converge.Stage {
+func Joined(session *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "joined",
 		About: "waits until the cluster has the node",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			switch by := method.Joiner(f); {
-			case s.Join.Method == "none", platform.Of(f.Cloud.Managed).Join.Unseen:
+			if s.Join.Method == "none" || platform.Of(f.Cloud.Managed).Join.Unseen {
 				return nil, nil
-			case by != "" && !method.EKSOwn(s, f) && !f.Kubelet.Joined:
-				return []converge.Want{notJoinedYet(by, f)}, nil
-			case method.EKSOwn(s, f) && !f.Kubelet.Joined: // the stage before this reports what it waits for
-				return []converge.Want{eks.Deferred("the cluster has the node", host.Later{Until: node.UntilJoined}, "kubelet registers the node")}, nil
 			}
-			name := method.NodeName(s, f)
-			if !method.EKSOwn(s, f) { // a cloud may give the node another name
-				name = cmp.Or(f.Kubelet.NodeName, name)
-			}
-			w := node.WaitReady(se, s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig))
-			w.Section = "join"
-			return []converge.Want{w}, nil
+			return []converge.Want{joinedWant(session, s, f)}, nil
 		},
 	}
+}
+
+// joinedWant waits until kubelet has joined the cluster, and then until the node is ready.
+func joinedWant(session *node.Session, s spec.Spec, f facts.Facts) converge.Want {
+	joiner := method.Joiner(f)
+	isOwn := method.EKSOwn(s, f)
+	switch {
+	case joiner != "" && !isOwn && !f.Kubelet.Joined:
+		return notJoinedYet(joiner, f)
+	case isOwn && !f.Kubelet.Joined: // the stage before this reports what it waits for
+		later := host.Later{Until: node.UntilJoined}
+		return eks.Deferred("the cluster has the node", later, "kubelet registers the node")
+	}
+
+	name := method.NodeName(s, f)
+	if !isOwn { // a cloud may give the node another name
+		name = cmp.Or(f.Kubelet.NodeName, name)
+	}
+	kubeconfig := cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig)
+	w := node.WaitReady(session, s, f, name, kubeconfig)
+	w.Section = "join"
+	return w
 }
 
 // notJoinedYet waits for a cloud's own scripts, which may take an hour, or wait for this run: so
 // this run does not wait for them.
 func notJoinedYet(by string, f facts.Facts) converge.Want {
-	return things.Check(by+" has joined this machine", func(_ context.Context, v host.View) (string, error) {
+	look := func(_ context.Context, v host.View) (string, error) {
 		if f.Booting || !v.Live() {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
-		try := []string{"journalctl -u kubelet, which says what it waits for", trouble.Command("apply") + ", once it has joined"}
+		try := []string{
+			"journalctl -u kubelet, which says what it waits for",
+			trouble.Command("apply") + ", once it has joined",
+		}
 		switch f.Cloud.Managed {
 		case "eks": // if the first fails, for example without the metadata service, the second never starts kubelet
 			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"
@@ -93,15 +107,16 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 			try = append([]string{eks.HybridInit + ", if it has not run yet: everything before the join has converged"}, try...)
 		}
 		return "", trouble.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
-	}, "kubelet registers the node")
+	}
+	return things.Check(by+" has joined this machine", look, "kubelet registers the node")
 }
 
-func joinWants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch by := method.Of(s, f); by {
 	case "none":
 		return nil, nil
 	case "eks":
-		return eks.Wants(se, s, f)
+		return eks.Wants(session, s, f)
 	case "gke":
 		return gke.Wants(s, f)
 	case "":

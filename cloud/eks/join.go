@@ -27,7 +27,7 @@ import (
 // Wants joins a machine in EC2 to its EKS cluster. If EKS's own tools are on the machine, they join
 // it, and gpuadm configures the labels and taints that the node registers with; else gpuadm sets up
 // kubelet itself.
-func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
 		return nodeadm(s, f)
@@ -53,7 +53,7 @@ func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	if err != nil {
 		return nil, err
 	}
-	return n.wants(se, s, f)
+	return n.wants(session, s, f)
 }
 
 // Deferred is a want that waits for an event.
@@ -122,7 +122,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 }
 
 // wants returns all files of the join, in the order of their use.
-func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(f)}
 	own, err := node.OwnKubelet(k, s, f)
 	if err != nil {
@@ -146,7 +146,7 @@ func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converg
 	)
 	wants = node.Unique(append(append(wants, ecr(f)...), own...))
 	if !f.Kubelet.Joined {
-		wants = append(wants, node.WaitRegistered(se, s, f, n.name, kubelet.Kubeconfig))
+		wants = append(wants, node.WaitRegistered(session, s, f, n.name, kubelet.Kubeconfig))
 	}
 	return wants, nil
 }
