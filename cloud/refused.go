@@ -39,44 +39,57 @@ func AllSealed() []Sealed {
 		// read-only root, GPU drivers and plugin); aws/agent-toolkit-for-aws, eks-auto-mode.md;
 		// kubernetes-sigs/aws-ebs-csi-driver, charts (the label).
 		{
-			"EKS Auto Mode", autoMode,
-			"AWS brings the driver and the device plugin, the root is read-only, and AWS allows no changes",
-			"EKS Auto Mode's own GPU support, or a managed node group or a NodePool of your own Karpenter with an AL2023 image",
+			Name: "EKS Auto Mode",
+			Sign: autoMode,
+			Why:  "AWS brings the driver and the device plugin, the root is read-only, and AWS allows no changes",
+			Use:  "EKS Auto Mode's own GPU support, or a managed node group or a NodePool of your own Karpenter with an AL2023 image",
 		},
 		// Sources: bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity, /etc made at each
 		// boot, SELinux, no shell); bottlerocket-os/bottlerocket-core-kit at a10182f9,
 		// packages/release/release.spec; for the settings
 		// https://bottlerocket.dev/en/os/1.54.x/api/settings/kubelet-device-plugins.
 		{
-			"Bottlerocket", system("bottlerocket"),
-			"its root is sealed, its files are made of its API's settings, and its NVIDIA variants bring driver, toolkit and device plugin",
-			"an NVIDIA variant of Bottlerocket with settings.kubelet-device-plugins.nvidia for partitions and sharing, or an AL2023 image",
+			Name: "Bottlerocket",
+			Sign: system("bottlerocket"),
+			Why:  "its root is sealed, its files are made of its API's settings, and its NVIDIA variants bring driver, toolkit and device plugin",
+			Use:  "an NVIDIA variant of Bottlerocket with settings.kubelet-device-plugins.nvidia for partitions and sharing, or an AL2023 image",
 		},
 		// Sources: awslabs/amazon-eks-ami, issue 2545 (no images since November 2025);
 		// eksctl-io/eksctl, pull 8714 (the system ended in June 2026).
 		{
-			"EKS with Amazon Linux 2", func(f facts.Facts) string { return map[string]string{"eks-al2": f.Cloud.ManagedWhy}[f.Cloud.Managed] },
-			"AWS has ended these images and the system, and no newer driver is made for it",
-			"an AL2023 image",
+			Name: "EKS with Amazon Linux 2",
+			Sign: amazonLinux2,
+			Why:  "AWS has ended these images and the system, and no newer driver is made for it",
+			Use:  "an AL2023 image",
 		},
 		// Sources for the name: GoogleContainerTools/kpt-config-sync ("only Autopilot clusters have
 		// nodes with the prefix gk3-");
 		// https://docs.cloud.google.com/kubernetes-engine/docs/concepts/autopilot-security for the
 		// rest.
 		{
-			"GKE Autopilot", autopilot,
-			"Google brings the driver and the device plugin, and Autopilot rejects pods that change the machine, unless they are allowlisted",
-			"GKE Autopilot's own GPU support, or an Ubuntu node pool of a Standard cluster",
+			Name: "GKE Autopilot",
+			Sign: autopilot,
+			Why:  "Google brings the driver and the device plugin, and Autopilot rejects pods that change the machine, unless they are allowlisted",
+			Use:  "GKE Autopilot's own GPU support, or an Ubuntu node pool of a Standard cluster",
 		},
 		// Sources: siderolabs/talos at ad8823176, Dockerfile and internal/app/machined (its own
 		// init); https://talos.dev/latest/ talos-guides/configuration/system-extensions (read-only
 		// root); siderolabs/extensions at 26822f5, nvidia-gpu.
 		{
-			"Talos", system("talos"),
-			"it has no systemd, its root is sealed, and its extensions bring driver, toolkit and CDI",
-			"Talos's extensions nvidia-open-gpu-kernel-modules and nvidia-container-toolkit, and NVIDIA's device plugin",
+			Name: "Talos",
+			Sign: system("talos"),
+			Why:  "it has no systemd, its root is sealed, and its extensions bring driver, toolkit and CDI",
+			Use:  "Talos's extensions nvidia-open-gpu-kernel-modules and nvidia-container-toolkit, and NVIDIA's device plugin",
 		},
 	}
+}
+
+// amazonLinux2 returns the sign of EKS's images before nodeadm.
+func amazonLinux2(f facts.Facts) string {
+	if f.Cloud.Managed != "eks-al2" {
+		return ""
+	}
+	return f.Cloud.ManagedWhy
 }
 
 func autoMode(f facts.Facts) string {
@@ -96,13 +109,16 @@ func autopilot(f facts.Facts) string {
 
 // sealed refuses a machine that gpuadm cannot prepare.
 func sealed(f facts.Facts) []converge.Want {
-	for _, s := range AllSealed() {
-		if sign := s.Sign(f); sign != "" {
-			refuse := func(context.Context, host.View) (string, error) {
-				return "cannot prepare a node of " + s.Name + ": " + s.Why + "\nthe sign: " + sign, nil
-			}
-			return []converge.Want{things.Check("gpuadm can prepare a node of "+s.Name, refuse, sign, "use "+s.Use)}
+	for _, kind := range AllSealed() {
+		sign := kind.Sign(f)
+		if sign == "" {
+			continue
 		}
+		refuse := func(context.Context, host.View) (string, error) {
+			return "cannot prepare a node of " + kind.Name + ": " + kind.Why + "\nthe sign: " + sign, nil
+		}
+		check := things.Check("gpuadm can prepare a node of "+kind.Name, refuse, sign, "use "+kind.Use)
+		return []converge.Want{check}
 	}
 	return nil
 }

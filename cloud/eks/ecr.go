@@ -20,9 +20,13 @@ import (
 // nodeadm/internal/kubelet/image-credential-provider.go.
 func registries() []string {
 	return []string{
-		"*.dkr.ecr.*.amazonaws.com", "*.dkr-ecr.*.on.aws", "*.dkr.ecr.*.amazonaws.com.cn", "*.dkr-ecr.*.on.amazonwebservices.com.cn",
-		"*.dkr.ecr-fips.*.amazonaws.com", "*.dkr-ecr-fips.*.on.aws", "*.dkr.ecr.*.c2s.ic.gov", "*.dkr.ecr.*.sc2s.sgov.gov",
-		"*.dkr.ecr.*.cloud.adc-e.uk", "*.dkr.ecr.*.csp.hci.ic.gov", "*.dkr.ecr.*.amazonaws.eu", "public.ecr.aws", "ecr-public.aws.com",
+		"*.dkr.ecr.*.amazonaws.com", "*.dkr-ecr.*.on.aws",
+		"*.dkr.ecr.*.amazonaws.com.cn", "*.dkr-ecr.*.on.amazonwebservices.com.cn",
+		"*.dkr.ecr-fips.*.amazonaws.com", "*.dkr-ecr-fips.*.on.aws",
+		"*.dkr.ecr.*.c2s.ic.gov", "*.dkr.ecr.*.sc2s.sgov.gov",
+		"*.dkr.ecr.*.cloud.adc-e.uk", "*.dkr.ecr.*.csp.hci.ic.gov",
+		"*.dkr.ecr.*.amazonaws.eu",
+		"public.ecr.aws", "ecr-public.aws.com",
 	}
 }
 
@@ -52,20 +56,31 @@ func ecr(f facts.Facts) []converge.Want {
 	if !f.Cloud.ECRPlugin {
 		return nil
 	}
-	wants := things.Folders(path.Dir(method.ECRConfig), "holds kubelet's plugin for ECR")
-	return append(wants, things.Edited(things.NewFile(method.ECRConfig, nil), func(found []byte) ([]byte, error) {
+	edit := func(found []byte) ([]byte, error) {
 		if found != nil {
 			return found, nil
 		}
-		text, err := json.MarshalIndent(map[string]any{
-			"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
-			"providers": []any{map[string]any{
-				"name": path.Base(instance.ECRPlugin), "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-				"defaultCacheDuration": "12h0m0s", "matchImages": registries(), // ECR's tokens are good for 12 hours
-			}},
-		}, "", "  ")
-		return append(text, '\n'), err
-	}, "images of ECR are pulled as the machine's role"))
+		return ecrConfig()
+	}
+	file := things.NewFile(method.ECRConfig, nil)
+	wants := things.Folders(path.Dir(method.ECRConfig), "holds kubelet's plugin for ECR")
+	return append(wants, things.Edited(file, edit, "images of ECR are pulled as the machine's role"))
+}
+
+// ecrConfig returns the configuration of kubelet's plugin for ECR.
+func ecrConfig() ([]byte, error) {
+	provider := map[string]any{
+		"name":                 path.Base(instance.ECRPlugin),
+		"apiVersion":           "credentialprovider.kubelet.k8s.io/v1",
+		"defaultCacheDuration": "12h0m0s", // ECR's tokens are valid for 12 hours
+		"matchImages":          registries(),
+	}
+	text, err := json.MarshalIndent(map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1",
+		"kind":       "CredentialProviderConfig",
+		"providers":  []any{provider},
+	}, "", "  ")
+	return append(text, '\n'), err
 }
 
 // ecrFlags returns kubelet's flags for the plugin.
@@ -73,5 +88,8 @@ func ecrFlags(f facts.Facts) []string {
 	if f.Files[method.ECRConfig] == nil && !f.Cloud.ECRPlugin {
 		return nil
 	}
-	return []string{"--image-credential-provider-config=" + method.ECRConfig, "--image-credential-provider-bin-dir=" + path.Dir(method.ECRConfig)}
+	return []string{
+		"--image-credential-provider-config=" + method.ECRConfig,
+		"--image-credential-provider-bin-dir=" + path.Dir(method.ECRConfig),
+	}
 }

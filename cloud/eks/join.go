@@ -79,18 +79,32 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {
-		return nil, &trouble.Error{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{trouble.Command("facts") + ", which says who was asked"}}
+		return nil, &trouble.Error{
+			What: "cannot join EKS: no service says which machine and which cluster this is",
+			Try:  []string{trouble.Command("facts") + ", which says who was asked"},
+		}
 	}
-	n := &ownNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
+
+	n := &ownNode{
+		cluster: *f.Cluster,
+		machine: *f.Instance,
+		region:  cmp.Or(s.Join.Region, f.Instance.Region),
+	}
 	c := &n.cluster
-	c.Name, c.Server = cmp.Or(s.Join.Cluster, c.Name), cmp.Or(s.Join.Server, c.Server)
+	c.Name = cmp.Or(s.Join.Cluster, c.Name)
+	c.Server = cmp.Or(s.Join.Server, c.Server)
 	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
 	if file := s.Join.CAFile; file != "" {
-		if c.CA = f.Files[file]; c.CA == nil {
-			return nil, &trouble.Error{What: fmt.Sprintf("cannot read %s: it is not there", file), Try: []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"}}
+		c.CA = f.Files[file]
+		if c.CA == nil {
+			return nil, &trouble.Error{
+				What: fmt.Sprintf("cannot read %s: it is not there", file),
+				Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"},
+			}
 		}
 	}
 	n.name = cmp.Or(s.Join.NodeName, c.PrivateDNS)
+
 	services, err := netip.ParsePrefix(c.ServiceCIDR)
 	switch {
 	case c.Server == "" || c.CA == nil || err != nil:
@@ -99,11 +113,15 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
 		}
 	case n.machine.ID == "" || n.machine.Zone == "":
-		return nil, &trouble.Error{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{trouble.Command("facts")}}
+		return nil, &trouble.Error{
+			What: "cannot join EKS: EC2 does not tell the machine's id and zone",
+			Try:  []string{trouble.Command("facts")},
+		}
 	}
 	if err := needsECR(f); err != nil {
 		return nil, err
 	}
+
 	c.DNS = instance.ClusterDNS(services)
 	if len(s.Join.ClusterDNS) > 0 {
 		c.DNS = s.Join.ClusterDNS
@@ -112,6 +130,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	if services.Addr().Is6() {
 		n.ip = n.machine.IPv6
 	}
+
 	if n.ip == "" {
 		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
@@ -132,6 +151,7 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 	if err != nil {
 		return nil, fmt.Errorf("internal error: %w", err)
 	}
+
 	var wants []converge.Want
 	if !f.Kubelet.Joined {
 		wants = append(wants, n.accepted(method.Via(s)))
@@ -144,7 +164,9 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 		n.login(),
 		things.Exact(method.EKSKept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
 	)
-	wants = node.Unique(append(append(wants, ecr(f)...), own...))
+	wants = append(wants, ecr(f)...)
+	wants = append(wants, own...)
+	wants = node.Unique(wants)
 	if !f.Kubelet.Joined {
 		wants = append(wants, node.WaitRegistered(session, s, f, n.name, kubelet.Kubeconfig))
 	}
@@ -155,7 +177,8 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 func Notes(s spec.Spec, f facts.Facts) []string {
 	labels, taints, err := node.Registration(s, f)
 	flags := kubeletFlagsSay(labels, taints)
-	switch managed := f.Cloud.Managed; {
+	managed := f.Cloud.Managed
+	switch {
 	case managed == "":
 		return podsNote(s, f)
 	case err != nil:

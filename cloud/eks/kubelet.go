@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"go.yaml.in/yaml/v3"
 
@@ -41,10 +40,16 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 		"providerID":          "aws:///" + n.machine.Zone + "/" + n.machine.ID,
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
-		"evictionHard":        map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
+		"evictionHard": map[string]any{
+			"memory.available":  "100Mi",
+			"nodefs.available":  "10%",
+			"nodefs.inodesFree": "5%",
+		},
 		"tlsCipherSuites": []string{
-			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
-			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+			"TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+			"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
 			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
 		},
 	}
@@ -74,18 +79,23 @@ func (n *ownNode) kubeconfig() []byte {
 	named := func(kind, name string, value map[string]any) []any {
 		return []any{map[string]any{"name": name, kind: value}}
 	}
+	cluster := map[string]any{
+		"server":                n.cluster.Server,
+		"certificate-authority": kubelet.ClusterCA,
+	}
+	exec := map[string]any{
+		"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
+		"command":         plugin,
+		"args":            []string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region},
+		"interactiveMode": "Never",
+	}
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": "node",
-		"clusters":        named("cluster", "cluster", map[string]any{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
-		"users": named("user", "node", map[string]any{"exec": map[string]any{
-			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
-			"command":         plugin,
-			"args":            []string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region},
-			"interactiveMode": "Never",
-		}}),
-		"contexts": named("context", "node", map[string]any{"cluster": "cluster", "user": "node"}),
+		"clusters":        named("cluster", "cluster", cluster),
+		"users":           named("user", "node", map[string]any{"exec": exec}),
+		"contexts":        named("context", "node", map[string]any{"cluster": "cluster", "user": "node"}),
 	})
 	if err != nil {
 		return nil // maps of strings can be written
@@ -106,23 +116,25 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 				Try:  []string{trouble.Command("apply --install")},
 			}
 		}
+
 		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
 		if err != nil {
 			return "", err
 		}
-		c, err := kube.WithToken(v, n.cluster.Server, n.cluster.CA, token, via)
+		client, err := kube.WithToken(v, n.cluster.Server, n.cluster.CA, token, via)
 		if err != nil {
 			return "", err
 		}
-		is, err := c.Whoami(ctx)
-		return "", n.refused(is, err)
+		user, err := client.Whoami(ctx)
+		return "", n.refused(user, err)
 	}
 	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
 // refused says why the cluster does not accept the machine as this node; nil if it does.
-func (n *ownNode) refused(who kube.User, err error) error {
-	switch is := "system:node:" + n.name; {
+func (n *ownNode) refused(user kube.User, err error) error {
+	kubeletUser := "system:node:" + n.name
+	switch {
 	case errors.Is(err, kube.Unauthorized):
 		return &trouble.Error{
 			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
@@ -137,9 +149,10 @@ func (n *ownNode) refused(who kube.User, err error) error {
 		return nil // the cluster offers no such review; kubelet will report a refusal
 	case err != nil:
 		return err
-	case who.Username != is || !slices.Contains(who.Groups, "system:nodes"):
+	case user.Username != kubeletUser || !slices.Contains(user.Groups, "system:nodes"):
+		const text = "cannot join EKS: the cluster takes this machine for %q, and its kubelet would be %s"
 		return &trouble.Error{
-			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(trouble.OneLine(who.Username)), is),
+			What:    fmt.Sprintf(text, trouble.OneLine(user.Username), kubeletUser),
 			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
 			Try: []string{
 				"give the role an access entry of type EC2_LINUX, in place of another type",

@@ -32,11 +32,12 @@ func EKSOwn(s spec.Spec, f facts.Facts) bool {
 // EKSOthers says whether another tool has already made the machine a node: then that tool owns
 // kubelet's files.
 func EKSOthers(f facts.Facts) bool {
-	if k := f.Kubelet; k.Joined && k.Kubeconfig != "" && k.Kubeconfig != kubelet.Kubeconfig { // k3s and many others have their own places
-		return true
+	k := f.Kubelet
+	if k.Joined && k.Kubeconfig != "" && k.Kubeconfig != kubelet.Kubeconfig {
+		return true // k3s and many others have their own places
 	}
-	there, ok := f.Files[kubelet.Kubeconfig]
-	return ok && !bytes.HasPrefix(there, []byte(kubelet.Written)) && !SetUpByGpuadm(f)
+	found, ok := f.Files[kubelet.Kubeconfig]
+	return ok && !bytes.HasPrefix(found, []byte(kubelet.Written)) && !SetUpByGpuadm(f)
 }
 
 // EKSRef returns the cluster about which facts are needed; nil if the machine does not join EKS, or
@@ -46,8 +47,12 @@ func EKSRef(s spec.Spec) *instance.ClusterRef {
 		return nil
 	}
 	return &instance.ClusterRef{
-		Name: s.Join.Cluster, Region: s.Join.Region, Via: Via(s), Kept: EKSKept, NodeName: s.Join.NodeName,
-		Stated: s.Join.Server != "" && s.Join.CAFile != "" && s.Join.ServiceCIDR != "",
+		Name:     s.Join.Cluster,
+		Region:   s.Join.Region,
+		Via:      Via(s),
+		Kept:     EKSKept,
+		NodeName: s.Join.NodeName,
+		Stated:   s.Join.Server != "" && s.Join.CAFile != "" && s.Join.ServiceCIDR != "",
 	}
 }
 

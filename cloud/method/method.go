@@ -41,7 +41,9 @@ func Joiner(f facts.Facts) string {
 // SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever
 // [join] says now: without that section gpuadm releases its files and leaves them.
 func SetUpByGpuadm(f facts.Facts) bool {
-	return slices.ContainsFunc(OwnUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
+	return slices.ContainsFunc(OwnUnits(), func(name string) bool {
+		return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written))
+	})
 }
 
 // OwnUnits returns the possible unit files of a kubelet that gpuadm has set up; it has one of them.
@@ -53,7 +55,12 @@ func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil
 	}
-	names = []string{"/proc/swaps", "/etc/resolv.conf", kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn, NodeadmResolved, NodeadmDropIn, NodeadmUnit, ECRConfig}
+	names = []string{
+		"/proc/swaps", "/etc/resolv.conf",
+		kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn,
+		NodeadmResolved, NodeadmDropIn, NodeadmUnit,
+		ECRConfig,
+	}
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)
