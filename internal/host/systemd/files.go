@@ -121,13 +121,26 @@ func (u unitFiles) list(name string) (unitFile, error) {
 
 	found.Load = "loaded"
 	found.link = file
+	names := []string{name}
 	if real, err := u.Resolve(file); err == nil {
 		found.Files = append(found.Files, real)
+		if of := path.Base(real); of != name && u.holds(path.Dir(real)) {
+			names = append(names, of)
+		}
 	}
-	dropins, err := u.dropins(name)
+	dropins, err := u.dropins(names...)
 	found.Files = append(found.Files, dropins...)
 
 	return found, err
+}
+
+// holds reports whether a folder is one of the unit folders: a link to a file in one is an alias, a
+// link to another file is not. systemd.unit(5).
+func (u unitFiles) holds(folder string) bool {
+	return slices.ContainsFunc(u.folders, func(f listedFolder) bool {
+		real, err := u.Resolve(f.path)
+		return f.path == folder || err == nil && real == folder
+	})
 }
 
 // find looks for a unit's own file. It does not look for instances of templates: gpuadm deals with
@@ -176,10 +189,15 @@ func notThere(err error) bool {
 }
 
 // dropins lists the drop-ins of a unit in the order in which systemd reads them: by their own name.
-// If several have one name, the one in the more special folder counts. systemd.unit(5).
-func (u unitFiles) dropins(name string) ([]string, error) {
+// If several have one name, the one in the more special folder counts. An alias has those of the
+// unit that it names, too. systemd.unit(5).
+func (u unitFiles) dropins(names ...string) ([]string, error) {
+	var folders []string
+	for _, name := range names {
+		folders = append(folders, dropinFolders(name)...)
+	}
 	found := map[string]string{} // the path, by the drop-in's own name
-	for _, name := range dropinFolders(name) {
+	for _, name := range folders {
 		for _, folder := range u.folders {
 			if !folder.mayHave(name) {
 				continue
