@@ -23,10 +23,10 @@ import (
 var unitPath = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"}
 
 const (
-	etc    = "etc/systemd/system/"
-	run    = "run/systemd/system/"
-	local  = "usr/local/lib/systemd/system/"
-	vendor = "usr/lib/systemd/system/"
+	inEtc    = "etc/systemd/system/"
+	inRun    = "run/systemd/system/"
+	inLocal  = "usr/local/lib/systemd/system/"
+	inVendor = "usr/lib/systemd/system/"
 )
 
 const (
@@ -49,47 +49,47 @@ func TestUnitLikeSystemd(t *testing.T) {
 		unit  string
 		files map[string]string
 	}{
-		{"plain", "a.service", map[string]string{vendor + "a.service": service}},
-		{"missing", "b.service", map[string]string{vendor + "a.service": service}},
-		{"a drop-in of a missing unit", "b.service", map[string]string{etc + "b.service.d/x.conf": dropin}},
-		{"the operator's over the vendor's", "a.service", map[string]string{vendor + "a.service": service, local + "a.service": service, etc + "a.service": service}},
-		{"for this boot over the vendor's", "a.service", map[string]string{vendor + "a.service": service, run + "a.service": service}},
+		{"plain", "a.service", map[string]string{inVendor + "a.service": service}},
+		{"missing", "b.service", map[string]string{inVendor + "a.service": service}},
+		{"a drop-in of a missing unit", "b.service", map[string]string{inEtc + "b.service.d/x.conf": dropin}},
+		{"the operator's over the vendor's", "a.service", map[string]string{inVendor + "a.service": service, inLocal + "a.service": service, inEtc + "a.service": service}},
+		{"for this boot over the vendor's", "a.service", map[string]string{inVendor + "a.service": service, inRun + "a.service": service}},
 
 		{"drop-ins by name", "a.service", map[string]string{
-			vendor + "a.service":          service,
-			vendor + "a.service.d/2.conf": dropin, etc + "a.service.d/3.conf": dropin, run + "a.service.d/1.conf": dropin,
+			inVendor + "a.service":          service,
+			inVendor + "a.service.d/2.conf": dropin, inEtc + "a.service.d/3.conf": dropin, inRun + "a.service.d/1.conf": dropin,
 		}},
 		{"drop-ins of one name", "a.service", map[string]string{
-			vendor + "a.service":          service,
-			vendor + "a.service.d/x.conf": dropin, run + "a.service.d/x.conf": dropin, local + "a.service.d/y.conf": dropin,
+			inVendor + "a.service":          service,
+			inVendor + "a.service.d/x.conf": dropin, inRun + "a.service.d/x.conf": dropin, inLocal + "a.service.d/y.conf": dropin,
 		}},
-		{"another ending", "a.service", map[string]string{vendor + "a.service": service, etc + "a.service.d/x.txt": dropin}},
+		{"another ending", "a.service", map[string]string{inVendor + "a.service": service, inEtc + "a.service.d/x.txt": dropin}},
 		{"a masked drop-in", "a.service", map[string]string{
-			vendor + "a.service": service, vendor + "a.service.d/x.conf": dropin, etc + "a.service.d/x.conf": link + "/dev/null",
+			inVendor + "a.service": service, inVendor + "a.service.d/x.conf": dropin, inEtc + "a.service.d/x.conf": link + "/dev/null",
 		}},
 		{"an empty drop-in", "a.service", map[string]string{
-			vendor + "a.service": service, vendor + "a.service.d/x.conf": dropin, etc + "a.service.d/x.conf": "",
+			inVendor + "a.service": service, inVendor + "a.service.d/x.conf": dropin, inEtc + "a.service.d/x.conf": "",
 		}},
 		{"of all services", "a.service", map[string]string{
-			vendor + "a.service": service, vendor + "service.d/x.conf": dropin, etc + "a.service.d/y.conf": dropin, etc + "service.d/z.conf": dropin,
+			inVendor + "a.service": service, inVendor + "service.d/x.conf": dropin, inEtc + "a.service.d/y.conf": dropin, inEtc + "service.d/z.conf": dropin,
 		}},
 		{"one name for all services and for one", "a.service", map[string]string{
-			vendor + "a.service": service, etc + "service.d/x.conf": dropin, vendor + "a.service.d/x.conf": dropin,
+			inVendor + "a.service": service, inEtc + "service.d/x.conf": dropin, inVendor + "a.service.d/x.conf": dropin,
 		}},
 		{"of a prefix", "a-b-c.service", map[string]string{
-			vendor + "a-b-c.service": service, etc + "a-.service.d/3.conf": dropin, etc + "a-b-.service.d/2.conf": dropin, etc + "a-b-c.service.d/1.conf": dropin,
+			inVendor + "a-b-c.service": service, inEtc + "a-.service.d/3.conf": dropin, inEtc + "a-b-.service.d/2.conf": dropin, inEtc + "a-b-c.service.d/1.conf": dropin,
 		}},
 
-		{"masked", "a.service", map[string]string{vendor + "a.service": service, etc + "a.service": link + "/dev/null"}},
-		{"masked for this boot", "a.service", map[string]string{vendor + "a.service": service, run + "a.service": link + "/dev/null"}},
-		{"an empty file", "a.service", map[string]string{vendor + "a.service": service, etc + "a.service": ""}},
-		{"a mask that does not count", "a.service", map[string]string{etc + "a.service": service, run + "a.service": link + "/dev/null"}},
+		{"masked", "a.service", map[string]string{inVendor + "a.service": service, inEtc + "a.service": link + "/dev/null"}},
+		{"masked for this boot", "a.service", map[string]string{inVendor + "a.service": service, inRun + "a.service": link + "/dev/null"}},
+		{"an empty file", "a.service", map[string]string{inVendor + "a.service": service, inEtc + "a.service": ""}},
+		{"a mask that does not count", "a.service", map[string]string{inEtc + "a.service": service, inRun + "a.service": link + "/dev/null"}},
 		{"an alias", "b.service", map[string]string{
-			vendor + "a.service": service, etc + "b.service": link + "../../../usr/lib/systemd/system/a.service",
-			etc + "a.service.d/x.conf": dropin,
+			inVendor + "a.service": service, inEtc + "b.service": link + "../../../usr/lib/systemd/system/a.service",
+			inEtc + "a.service.d/x.conf": dropin,
 		}},
-		{"a link to a file elsewhere", "a.service", map[string]string{"opt/a.service": service, etc + "a.service": link + "../../../opt/a.service"}},
-		{"a link to nothing", "a.service", map[string]string{etc + "a.service": link + "../../../opt/a.service"}},
+		{"a link to a file elsewhere", "a.service", map[string]string{"opt/a.service": service, inEtc + "a.service": link + "../../../opt/a.service"}},
+		{"a link to nothing", "a.service", map[string]string{inEtc + "a.service": link + "../../../opt/a.service"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
