@@ -23,13 +23,18 @@ func Texts(name string, before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
 	}
-	if len(before) > maxDiff || len(after) > maxDiff || !utf8.Valid(before) || !utf8.Valid(after) {
+	if !isShown(before) || !isShown(after) {
 		return fmt.Sprintf("(%d bytes become %d)\n", len(before), len(after))
 	}
+
 	d := diff.Diff("before", mask.File(name, before), "after", mask.File(name, after))
 	if d == nil {
 		return "(a masked value changes)\n"
 	}
+
 	_, hunks, _ := strings.Cut(string(d), "\n+++ after\n")
 	return hunks
 }
+
+// isShown says whether a diff shows a file's content: a text, and not a large one.
+func isShown(data []byte) bool { return len(data) <= maxDiff && utf8.Valid(data) }

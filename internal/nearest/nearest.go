@@ -4,6 +4,7 @@
 package nearest
 
 import (
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -12,11 +13,17 @@ import (
 // Distance is how many letters must be put in, taken out, replaced or swapped with their neighbour
 // to turn a into b.
 func Distance(a, b string) int {
-	x, y := []rune(a), []rune(b)
-	before, last := []int(nil), make([]int, len(y)+1)
+	x := []rune(a)
+	y := []rune(b)
+
+	// A row has the distances of the first letters of x to each beginning of y: last is the row of
+	// one letter less, before that of two less.
+	var before []int
+	last := make([]int, len(y)+1)
 	for j := range last {
 		last[j] = j
 	}
+
 	for i := range x {
 		row := make([]int, len(y)+1)
 		row[0] = i + 1
@@ -26,28 +33,35 @@ func Distance(a, b string) int {
 				cost = 0
 			}
 			row[j+1] = min(row[j]+1, last[j+1]+1, last[j]+cost)
-			if i > 0 && j > 0 && x[i] == y[j-1] && x[i-1] == y[j] {
+
+			isSwapped := i > 0 && j > 0 && x[i] == y[j-1] && x[i-1] == y[j]
+			if isSwapped {
 				row[j+1] = min(row[j+1], before[j-1]+1)
 			}
 		}
-		before, last = last, row
+		before = last
+		last = row
 	}
 	return last[len(y)]
 }
 
-// Of is the candidate most like name, or "" where none is like it enough to be meant. The first of
-// equals wins.
+// Of is the candidate most like name; "" if no candidate is like it enough to be meant. The first
+// of equals wins.
 func Of(name string, candidates []string) string {
-	const longest = 64 // no key is that long, and distances of long names cost
+	const longest = 64 // letters: no key is that long, and distances of long names cost time
 	if utf8.RuneCountInString(name) > longest {
 		return ""
 	}
-	best, found := -1, ""
+
+	found := ""
+	best := math.MaxInt
 	flat := Flatten(name)
 	for _, c := range candidates {
-		d := Distance(flat, Flatten(c))
-		if limit := max(1, min(len(flat), len(c))/3); d <= limit && (best < 0 || d < best) {
-			best, found = d, c
+		distance := Distance(flat, Flatten(c))
+		limit := max(1, min(len(flat), len(c))/3)
+		if distance <= limit && distance < best {
+			best = distance
+			found = c
 		}
 	}
 	return found

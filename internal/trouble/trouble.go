@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trouble has the error for what an operator can act on, which says what, because, undone
-// and try, and the command lines in such texts. It imports nothing of gpuadm, so that every package
-// can return one.
+// Package trouble has the error that an operator can act on: it says what is wrong and why, what
+// was undone, and what to try. It also has the command lines in such texts. It imports no package
+// of gpuadm, so that every package can return such an error.
 package trouble
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
 // Error is an error that an operator can act on.
 type Error struct {
-	What    string   `json:"what"`              // cannot <verb> <object>: <cause>; of a fault in a file, what is wrong
+	What    string   `json:"what"`              // cannot <verb> <object>: <cause>; or what is wrong in a file
 	Because []string `json:"because,omitempty"` // why, in more words
 	Undone  []string `json:"-"`                 // what was rolled back
 	Try     []string `json:"try,omitempty"`     // what to type or change next
-	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later without any change
+	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later
 	Err     error    `json:"-"`                 // the cause, for errors.Is and errors.As
 	At      Position `json:"-"`                 // of a fault in a file
-}
-
-// Count is a number of things: "1 GPU", "8 GPUs".
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // Position is a place in a file.
@@ -64,15 +55,20 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unquoted are the same places without a word of the files, for those that are public by their
-// names.
+// Unquoted are the same faults, without a word of the files that are not public.
 func (f Faults) Unquoted(public func(file string) bool) Faults {
 	all := make(Faults, len(f))
 	for i, one := range f {
-		if all[i] = one; !public(one.At.File) {
-			at := one.At
-			at.Text = ""
-			all[i] = &Error{What: "this line is wrong; gpuadm shows nothing of it to a user who may be unable to read the file", At: at}
+		all[i] = one
+		if public(one.At.File) {
+			continue
+		}
+
+		at := one.At
+		at.Text = ""
+		all[i] = &Error{
+			What: "this line is wrong; gpuadm shows nothing of it to a user who may be unable to read the file",
+			At:   at,
 		}
 	}
 	return all
@@ -103,11 +99,12 @@ func (Wait) Waits() bool { return true }
 // that says so of itself, like an API server that does not answer. The first that says either way
 // decides; an Error that is not Passing leaves it to its cause.
 func Passes(err error) bool {
-	passes, _ := says(err)
+	passes, _ := passing(err)
 	return passes
 }
 
-func says(err error) (passes, known bool) {
+// passing says whether an error passes; known: the error says either.
+func passing(err error) (passes, known bool) {
 	switch e := err.(type) {
 	case nil:
 		return false, false
@@ -115,74 +112,18 @@ func says(err error) (passes, known bool) {
 		if e.Passing {
 			return true, true
 		}
-		return says(e.Err)
+		return passing(e.Err)
 	case interface{ Waits() bool }:
 		return e.Waits(), true
 	case interface{ Unwrap() error }:
-		return says(e.Unwrap())
+		return passing(e.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, inner := range e.Unwrap() {
-			if passes, known := says(inner); known {
+			passes, known := passing(inner)
+			if known {
 				return passes, true
 			}
 		}
 	}
 	return false, false
-}
-
-// mark is on both sides of a command in a text. It is INVISIBLE SEPARATOR, which no person writes,
-// and which shows nothing where a text is read as it is.
-const mark = "\u2063"
-
-// Command is a command line of gpuadm in a text for operators: "apply mig". Only where the text is
-// printed is it known how this operator types it: with sudo or --root, with -f, over ssh. There
-// Commands replaces it.
-func Command(words string) string { return mark + Plain(words) + mark }
-
-// Commands replaces each Command of a text by what typed makes of its words.
-func Commands(text string, typed func(words string) string) string {
-	before, rest, found := strings.Cut(text, mark)
-	if !found {
-		return text
-	}
-	words, after, closed := strings.Cut(rest, mark)
-	if !closed {
-		return text
-	}
-	return before + typed(strings.TrimPrefix(words, Plain(""))) + Commands(after, typed)
-}
-
-// Plain is a Command's line where nothing is known of who types it.
-func Plain(words string) string { return "gpuadm " + words }
-
-// Few keeps the first lines of a list, each once, and counts the others: a user may have started
-// thousands of processes.
-func Few(all []string, most int) []string {
-	seen := make(map[string]bool, len(all))
-	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {
-		repeated := seen[line]
-		seen[line] = true
-		return repeated
-	})
-	if more := len(all) - most; more > 0 {
-		return append(all[:most:most], fmt.Sprintf("and %d more", more))
-	}
-	return all
-}
-
-// Or is "a, b or c".
-func Or(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
-}
-
-// OneLine makes a text of others fit into a message.
-func OneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return text
 }
