@@ -22,9 +22,14 @@ import (
 )
 
 type applyFlags struct {
-	dryRun, unattended, boot, install, reboot bool
-	skip, allow                               []string
-	deadline                                  time.Duration
+	dryRun     bool
+	unattended bool
+	boot       bool
+	install    bool
+	reboot     bool
+	skip       []string
+	allow      []string
+	deadline   time.Duration
 }
 
 // breaks lists the words of --allow and of allow in [disruption]; --allow also accepts all.
@@ -66,7 +71,8 @@ func newApply(c *common) *cobra.Command {
 func (c *common) runApply(ctx context.Context, args []string, a applyFlags) error {
 	if err := allowable(a.allow); err != nil {
 		return err
-	} else if a.deadline < 0 {
+	}
+	if a.deadline < 0 {
 		return usage{fmt.Errorf("cannot use --deadline %v: it takes a time such as 10m, or 0 for never", a.deadline)}
 	}
 	if a.reboot {
@@ -74,6 +80,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 			return err
 		}
 	}
+
 	e, h, err := c.engine(ctx, args, a.skip)
 	if err != nil {
 		return err
@@ -87,16 +94,19 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		agent.InstallFirst(e)
 	}
 	if a.dryRun {
-		c.shown, c.planVerb = args, "apply --dry-run"
+		c.shown = args
+		c.planVerb = "apply --dry-run"
 		return c.planWith(ctx, e, h, false)
 	}
+
 	if err := c.mayTouch("apply"); err != nil {
 		return err
 	}
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	e.Allow, e.Unattended = a.allow, a.unattended || a.boot
+	e.Allow = a.allow
+	e.Unattended = a.unattended || a.boot
 	if a.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.deadline)
@@ -107,11 +117,14 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 			return err
 		}
 	}
-	do := c.apply
+
 	if a.boot {
-		do = c.boot
+		err = c.boot(ctx, e, h)
+	} else {
+		err = c.apply(ctx, e, h)
 	}
-	if err = do(ctx, e, h); err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.DeadlineExceeded) {
+	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if isOver && errors.Is(err, context.DeadlineExceeded) {
 		return overdue{err}
 	}
 	return err
@@ -135,10 +148,14 @@ func (c *common) mayReboot(ctx context.Context) error {
 	if err != nil || ch == nil {
 		return err
 	}
+
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
-		Because: []string{fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch), "nothing was touched"},
-		Try:     []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
+		What: fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
+		Because: []string{
+			fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch),
+			"nothing was touched",
+		},
+		Try: []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
 	}
 }
 
@@ -157,8 +174,9 @@ func reboot(ctx context.Context, h host.Host) error {
 
 // allowable refuses unknown words of --allow.
 func allowable(words []string) error {
+	known := strings.Split(allowed, ", ")
 	for _, what := range words {
-		if !slices.Contains(strings.Split(allowed, ", "), what) {
+		if !slices.Contains(known, what) {
 			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, allowed)}
 		}
 	}
@@ -171,19 +189,28 @@ func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
 	}
-	return &trouble.Error{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{c.again()}}
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot %s on this machine: only root may", verb),
+		Try:  []string{c.again()},
+	}
 }
 
 // addInstall adds the stage that installs this very binary.
 func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	spec := path.Join(specHome, "node.toml")
 	if _, err := h.Stat(spec); err != nil {
-		return &trouble.Error{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"the boot unit applies " + spec}, Try: []string{"write the spec to that file, and leave out -f"}, Err: err}
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot install the boot unit: %v", err),
+			Because: []string{"the boot unit applies " + spec},
+			Try:     []string{"write the spec to that file, and leave out -f"},
+			Err:     err,
+		}
 	}
 	binary, err := c.self()
 	if err != nil {
 		return err
 	}
+
 	e.Stages = agent.AddInstall(e.Stages, stages.Install(binary))
 	c.chosen = append(c.chosen, "--install")
 	return nil
@@ -192,120 +219,142 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 // apply runs an apply and prints its result. Then it ends gpuadm's own cordon, unless the run will
 // continue: after a reboot, or after a signal that has stopped it.
 func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (err error) {
-	var res converge.Result
+	var result converge.Result
 	defer func() {
-		if res.Reboot == "" && !(errors.Is(err, converge.ErrStopped) && res.Run != "") {
+		wasStopped := errors.Is(err, converge.ErrStopped) && result.Run != ""
+		if result.Reboot == "" && !wasStopped {
 			err = cmp.Or(err, c.run.Uncordon(ctx, &e.Spec))
 		}
 	}()
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
-		c.ran(res)
+		c.ran(result)
 		return err
 	}
+
 	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
 	defer done()
-	e.Tell, e.Stop = voice.tell, stop
+	e.Tell = voice.tell
+	e.Stop = stop
 	began := h.Now()
-	res, err = c.run.Apply(ctx)
+	result, err = c.run.Apply(ctx)
 	voice.close()
-	c.ran(res)
-	if err != nil && !(trouble.Passes(err) && waitsFor(res, host.InNewProcess)) {
+	c.ran(result)
+
+	continues := trouble.Passes(err) && waitsFor(result, host.InNewProcess)
+	if err != nil && !continues {
 		return err
 	}
-	select {
-	case <-stop:
-		c.run.Reboots = false // an operator who stops a run does not want the reboot either
-	default:
+	if isClosed(stop) { // an operator who stops a run does not want the reboot either
+		c.run.Reboots = false
 	}
 	if c.output != "json" {
-		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
-		if waitsFor(res, host.AfterReboot) && !c.run.Reboots {
-			c.answer(fmt.Sprintf("A reboot is needed: %s.", res.Reboot))
-		}
-		c.atFirstBoot(ctx, h, res.Deferred)
-		if c.rootDir != "/" && !c.root {
-			c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
-		}
+		c.applyAnswer(ctx, h, result, h.Now().Sub(began).Seconds())
 	}
 	switch {
-	case res.Held != "" && !c.booting: // a held boot has succeeded: the gate opens
+	case result.Held != "" && !c.booting: // a held boot has succeeded: the gate opens
 		return exit(exitPending)
-	case res.Reboot == "":
-		return c.inNewProcess(ctx, res, stop)
+	case result.Reboot == "":
+		return c.inNewProcess(ctx, result, stop)
 	case c.run.Reboots:
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
 }
 
+// applyAnswer prints the result of an apply.
+func (c *common) applyAnswer(ctx context.Context, h host.Host, result converge.Result, seconds float64) {
+	c.answer(c.applied(result, seconds))
+	if waitsFor(result, host.AfterReboot) && !c.run.Reboots {
+		c.answer(fmt.Sprintf("A reboot is needed: %s.", result.Reboot))
+	}
+	c.atFirstBoot(ctx, h, result.Deferred)
+	if c.rootDir != "/" && !c.root {
+		c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
+	}
+}
+
+// isClosed says whether a channel without values is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // inNewProcess continues in a new process if gpuadm has replaced the driver's library, which the
 // loader does not load twice.
-func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
-	if c.restartSelf == nil || !waitsFor(res, host.InNewProcess) {
+func (c *common) inNewProcess(ctx context.Context, result converge.Result, stop <-chan struct{}) error {
+	if c.restartSelf == nil || !waitsFor(result, host.InNewProcess) || isClosed(stop) {
 		return nil
 	}
-	select {
-	case <-stop:
-		return nil
-	default:
-	}
+
 	end, bounded := ctx.Deadline()
 	if !bounded {
 		return c.restartSelf()
 	}
-	// The time that is left; 0 would mean no deadline.
-	return c.restartSelf("--deadline=" + max(time.Until(end), time.Millisecond).String())
+	left := max(time.Until(end), time.Millisecond) // 0 would mean no deadline
+	return c.restartSelf("--deadline=" + left.String())
 }
 
 // waitsFor says whether a change is deferred until an event.
-func waitsFor(res converge.Result, event host.When) bool {
-	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == event })
+func waitsFor(result converge.Result, event host.When) bool {
+	return slices.ContainsFunc(result.Deferred, func(ch converge.Change) bool { return ch.When == event })
 }
 
 // applied returns an apply's last sentence.
-func (c *common) applied(res converge.Result, seconds float64) string {
+func (c *common) applied(result converge.Result, seconds float64) string {
 	switch {
-	case len(res.Undone) > 0:
+	case len(result.Undone) > 0:
 		return fmt.Sprintf("%s undone: this finishes the undo that was cut short. Held since the undo of run %s. To continue: %s",
-			trouble.Count(len(res.Undone), "change"), res.Held, c.typed("apply"))
-	case res.Held != "":
-		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
-	case res.Newer != "":
-		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", res.Newer, version())
-	case res.Reboot != "" && c.run.Reboots:
-		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
-	case res.Reboot != "" && !waitsFor(res, host.AfterReboot):
-		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
-	case res.Run == "" && len(res.Deferred) > 0:
-		return fmt.Sprintf("Nothing to do now; %s.", deferred(res.Deferred))
-	case res.Run == "":
+			trouble.Count(len(result.Undone), "change"), result.Held, c.typed("apply"))
+	case result.Held != "":
+		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", result.Held, c.typed("apply"))
+	case result.Newer != "":
+		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", result.Newer, version())
+	case result.Reboot != "" && c.run.Reboots:
+		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", result.Reboot)
+	case result.Reboot != "" && !waitsFor(result, host.AfterReboot):
+		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", result.Reboot, c.typed("apply"))
+	case result.Run == "" && len(result.Deferred) > 0:
+		return fmt.Sprintf("Nothing to do now; %s.", deferred(result.Deferred))
+	case result.Run == "":
 		return "Nothing to do."
 	}
-	s := fmt.Sprintf("%s made in %.1f s, run %s", trouble.Count(len(res.Made), "change"), seconds, res.Run)
-	if services := paused(res.Made); len(services) > 0 {
+
+	made := trouble.Count(len(result.Made), "change")
+	s := fmt.Sprintf("%s made in %.1f s, run %s", made, seconds, result.Run)
+	services := paused(result.Made)
+	if len(services) > 0 {
 		s += "; paused and resumed " + strings.Join(services, ", ")
 	}
-	if len(res.Deferred) > 0 {
-		s += "; " + deferred(res.Deferred)
+	if len(result.Deferred) > 0 {
+		s += "; " + deferred(result.Deferred)
 	}
-	if !res.Restores {
+	if !result.Restores {
 		return s + ". It left nothing to undo."
 	}
-	return s + ". To undo: " + c.typed("undo --to "+res.Run)
+	return s + ". To undo: " + c.typed("undo --to "+result.Run)
 }
 
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
 // make them.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
-	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Follows && ch.When == host.AtFirstBoot }) {
+	isStep := func(ch converge.Change) bool { return !ch.Follows && ch.When == host.AtFirstBoot }
+	if c.rootDir == "/" || !slices.ContainsFunc(postponed, isStep) {
 		return
 	}
 	// In a folder the unit's links alone say whether it is enabled.
-	if u, err := h.Unit(ctx, stages.BootUnit); err != nil && !errors.As(err, new(host.Later)) || u.Enabled == "enabled" {
+	unit, err := h.Unit(ctx, stages.BootUnit)
+	unknown := err != nil && !errors.As(err, new(host.Later))
+	if unknown || unit.Enabled == "enabled" {
 		return
 	}
-	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
+
+	install := strings.Replace(c.typed("install"), "install", "apply --install", 1)
+	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, install))
 }
 
 // stopping prints an answer to a signal: the current change may take minutes.
@@ -314,43 +363,4 @@ func (c *common) stopping() {
 		printf(c.stderr, "\n") // after ^C
 	}
 	printf(c.stderr, "Stopping as soon as this change is done.\n")
-}
-
-// undo runs an undo and prints its result.
-func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
-	voice, ctx := c.voice(ctx)
-	stop, done := onSignal(c.stopping)
-	defer done()
-	e.Tell, e.Stop = voice.tell, stop
-	res, err := c.run.Undo(ctx, to, leave)
-	voice.close()
-	c.ran(res)
-	if err != nil {
-		return err
-	}
-	if len(res.Damaged) > 0 { // the run's last warning has named them
-		err = exit(exitCannot)
-	} else if res.Reboot != "" {
-		err = exit(exitReboot)
-	}
-	if c.output == "json" {
-		return err
-	}
-	if res.Run == "" {
-		printf(c.stdout, "%s\n", nothingToUndo(to))
-		return err
-	}
-	s := trouble.Count(len(res.Made), "change") + " undone"
-	if len(res.Left) > 0 {
-		s += fmt.Sprintf(", %d left", len(res.Left))
-	}
-	if _, err := machineSpec(h); errors.Is(err, errNoSpec) { // undo does not know which file an operator gave to apply
-		printf(c.stdout, "%s. Unattended applies are held until an operator applies a spec.\n", s)
-	} else {
-		printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
-	}
-	if res.Reboot != "" {
-		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
-	}
-	return err
 }

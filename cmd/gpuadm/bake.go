@@ -19,13 +19,16 @@ import (
 )
 
 type bakeFlags struct {
-	kernel               string
-	gpus                 []string
-	seal, hostKeys, plan bool
-
-	moduleKey, moduleCert string
-	secureBoot, chosen    bool     // chosen: the command line says which
-	typed                 []string // the flags, for printed commands
+	kernel     string
+	gpus       []string
+	seal       bool
+	hostKeys   bool
+	plan       bool
+	moduleKey  string
+	moduleCert string
+	secureBoot bool
+	chosen     bool     // the command line says whether the machines have Secure Boot
+	typed      []string // the flags, for printed commands
 }
 
 func newBake(c *common) *cobra.Command {
@@ -36,17 +39,7 @@ func newBake(c *common) *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b.chosen = cmd.Flags().Changed("secure-boot")
-			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-				switch value := strings.Trim(f.Value.String(), "[]"); {
-				case !f.Changed || f.Name == "dry-run":
-				case value == "true":
-					b.typed = append(b.typed, "--"+f.Name)
-				case value == "false":
-					b.typed = append(b.typed, "--"+f.Name+"=false")
-				default:
-					b.typed = append(b.typed, "--"+f.Name, value)
-				}
-			})
+			b.typed = typedFlags(cmd)
 			return c.bake(cmd.Context(), b)
 		},
 	}
@@ -63,6 +56,25 @@ func newBake(c *common) *cobra.Command {
 	return cmd
 }
 
+// typedFlags are the flags of bake's command line, but for --dry-run.
+func typedFlags(cmd *cobra.Command) (words []string) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || f.Name == "dry-run" {
+			return
+		}
+		value := strings.Trim(f.Value.String(), "[]")
+		switch value {
+		case "true":
+			words = append(words, "--"+f.Name)
+		case "false":
+			words = append(words, "--"+f.Name+"=false")
+		default:
+			words = append(words, "--"+f.Name, value)
+		}
+	})
+	return words
+}
+
 // bake makes an image, or prints the plan.
 func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if b.hostKeys && !b.seal {
@@ -77,18 +89,22 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	if !c.root {
-		return &trouble.Error{What: "cannot bake: only root can run programs in an image", Try: []string{c.again()}}
+		return &trouble.Error{
+			What: "cannot bake: only root can run programs in an image",
+			Try:  []string{c.again()},
+		}
 	}
 	trust, err := c.forSecureBoot(b, key)
 	if err != nil {
 		return err
 	}
+
 	done := func() {}
 	defer func() { done() }()
-	c.open = func(root string) (h host.Host, err error) {
-		h, done, err = c.image(root, key)
-		if err != nil {
-			done = func() {}
+	c.open = func(root string) (host.Host, error) {
+		h, release, err := c.image(root, key)
+		if err == nil {
+			done = release
 		}
 		return h, err
 	}
@@ -96,27 +112,21 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err != nil {
 		return err
 	}
-	is, err := facts.Gather(ctx, h, facts.Needs{})
+	f, err := facts.Gather(ctx, h, facts.Needs{})
 	if err != nil {
 		return err
 	}
-	credentials := stages.OtherKubelet(h)
-	if is.Kubelet.Joined {
-		credentials = is.Kubelet.Kubeconfig
+	if err := refuseJoined(h, f); err != nil {
+		return err
 	}
-	if credentials != "" {
-		return &trouble.Error{
-			What:    "cannot bake: this machine has joined a cluster",
-			Because: []string{"each copy would have its credentials: " + credentials, "pods may run here, and bake asks nothing before it changes the driver"},
-			Try:     []string{"to converge a node: " + trouble.Command("apply"), "bake a machine that never joined, or the root folder of an image (--root)"},
-		}
-	}
-	kernel, err := imageKernel(is.Kernel.Installed, b.kernel, e.Spec.Has("driver"))
+	kernel, err := imageKernel(f.Kernel.Installed, b.kernel, e.Spec.Has("driver"))
 	if err != nil {
 		return err
 	}
+
 	e.Assume = func(f *facts.Facts) {
-		f.GPUs, f.Image = gpus, trust
+		f.GPUs = gpus
+		f.Image = trust
 		if kernel != "" {
 			f.Kernel.Installed = []string{kernel}
 		}
@@ -124,7 +134,9 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
-	c.bakes, c.chosen, c.planVerb = true, b.typed, "bake --dry-run"
+	c.bakes = true
+	c.chosen = b.typed
+	c.planVerb = "bake --dry-run"
 	if b.seal {
 		if err := c.keyOutside(h, b, key); err != nil {
 			return err
@@ -133,13 +145,38 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
+
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	if err := c.bakeNow(ctx, e, h); err != nil || !b.seal {
+	err = c.bakeNow(ctx, e, h)
+	if err != nil || !b.seal {
 		return err
 	}
 	return c.seal(ctx, e, h, b.hostKeys)
+}
+
+// refuseJoined refuses a machine that has joined a cluster.
+func refuseJoined(h host.View, f facts.Facts) error {
+	credentials := stages.OtherKubelet(h)
+	if f.Kubelet.Joined {
+		credentials = f.Kubelet.Kubeconfig
+	}
+	if credentials == "" {
+		return nil
+	}
+
+	return &trouble.Error{
+		What: "cannot bake: this machine has joined a cluster",
+		Because: []string{
+			"each copy would have its credentials: " + credentials,
+			"pods may run here, and bake asks nothing before it changes the driver",
+		},
+		Try: []string{
+			"to converge a node: " + trouble.Command("apply"),
+			"bake a machine that never joined, or the root folder of an image (--root)",
+		},
+	}
 }
 
 // named returns the GPUs of --gpu. nil means unknown GPUs, for the choice of a driver.
@@ -176,20 +213,23 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
 	defer done()
-	e.Tell, e.Stop = voice.tell, stop
+	e.Tell = voice.tell
+	e.Stop = stop
 	began := h.Now()
-	res, err := e.Apply(ctx, h)
+	result, err := e.Apply(ctx, h)
 	voice.close()
-	c.ran(res)
+	c.ran(result)
 	if err != nil || c.output == "json" {
 		return err
 	}
+
 	text := "Nothing to do."
-	if res.Run != "" {
-		text = fmt.Sprintf("%s made in %.1f s.", trouble.Count(len(res.Made), "change"), h.Now().Sub(began).Seconds())
+	if result.Run != "" {
+		seconds := h.Now().Sub(began).Seconds()
+		text = fmt.Sprintf("%s made in %.1f s.", trouble.Count(len(result.Made), "change"), seconds)
 	}
 	c.answer(text)
-	for _, line := range firstBoot(res.Deferred) {
+	for _, line := range firstBoot(result.Deferred) {
 		c.answer(line)
 	}
 	return nil
@@ -214,15 +254,15 @@ func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, host
 		return err
 	}
 	removed, err := stages.Seal(ctx, h, e.Spec, s, version(), hostKeys)
-	if err != nil {
+	if err != nil || c.output == "json" {
 		return err
 	}
-	if c.output != "json" {
-		c.answer(fmt.Sprintf("Sealed: %s removed, what was baked is in %s.", trouble.Count(len(removed), "file"), stages.ManifestFile))
-		if c.verbose {
-			for _, name := range removed {
-				c.answer("  - " + name)
-			}
+
+	count := trouble.Count(len(removed), "file")
+	c.answer(fmt.Sprintf("Sealed: %s removed, what was baked is in %s.", count, stages.ManifestFile))
+	if c.verbose {
+		for _, name := range removed {
+			c.answer("  - " + name)
 		}
 	}
 	return nil

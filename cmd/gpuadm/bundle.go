@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +21,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 const (
@@ -62,28 +59,43 @@ func (c *common) bundle(ctx context.Context, file string) error {
 		_, err := c.stdout.Write(packed)
 		return err
 	}
+
 	if file == "" {
 		file = "gpuadm-bundle-" + h.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
 	}
-	if file, err = filepath.Abs(file); err != nil {
-		return err
-	}
-	out, err := c.open("/")
+	file, err = filepath.Abs(file)
 	if err != nil {
 		return err
 	}
-	entry := host.Entry{Data: packed, Attr: host.Attr{Mode: 0o600, UID: os.Geteuid(), GID: os.Getegid()}}
-	err = out.Replace(file, &entry, func(found *host.Entry) bool { return found == nil })
-	if errors.As(err, new(host.Changed)) {
-		return &trouble.Error{What: fmt.Sprintf("cannot write %s: the file exists", file), Try: []string{"name another file with -o, or remove it"}}
-	} else if err != nil {
+	if err := c.writeBundle(file, packed); err != nil {
 		return err
 	}
-	printf(c.stdout, "%s: %s, %d kB. Secrets are masked where gpuadm knows their form: read it before you send it.\n", file, trouble.Count(len(b.packed), "part"), len(packed)>>10)
+
+	parts := trouble.Count(len(b.packed), "part")
+	printf(c.stdout, "%s: %s, %d kB. Secrets are masked where gpuadm knows their form: read it before you send it.\n", file, parts, len(packed)>>10)
 	for _, m := range b.missing {
 		printf(c.stdout, "  not in it  %s: %s\n", m.name, m.why)
 	}
 	return nil
+}
+
+// writeBundle writes a bundle, and writes over no file.
+func (c *common) writeBundle(file string, packed []byte) error {
+	h, err := c.open("/")
+	if err != nil {
+		return err
+	}
+
+	attr := host.Attr{Mode: 0o600, UID: os.Geteuid(), GID: os.Getegid()}
+	isAbsent := func(found *host.Entry) bool { return found == nil }
+	err = h.Replace(file, &host.Entry{Data: packed, Attr: attr}, isAbsent)
+	if errors.As(err, new(host.Changed)) {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot write %s: the file exists", file),
+			Try:  []string{"name another file with -o, or remove it"},
+		}
+	}
+	return err
 }
 
 // A bundle collects its parts. It lists a part that fails with its error, and collects the others.
@@ -103,10 +115,14 @@ type bundlePart struct {
 
 type missingPart struct{ name, why string }
 
+// A partReader reads one part of a bundle.
+type partReader func(context.Context) ([]byte, error)
+
 // add reads a part within partPatience.
-func (b *bundle) add(ctx context.Context, name, about string, read func(context.Context) ([]byte, error)) {
+func (b *bundle) add(ctx context.Context, name, about string, read partReader) {
 	ctx, end := context.WithTimeoutCause(ctx, partPatience, fmt.Errorf("no answer within %v", partPatience))
 	defer end()
+
 	data, err := read(ctx)
 	switch {
 	case err == nil && len(data) == 0:
@@ -114,24 +130,28 @@ func (b *bundle) add(ctx context.Context, name, about string, read func(context.
 	case err == nil && b.bytes+len(data) > bundleMost:
 		err = fmt.Errorf("it has %d MiB, and the bundle would have more than %d", len(data)>>20, bundleMost>>20)
 	}
-	if errors.As(err, new(host.Later)) && !b.h.Live() { // a folder may be the disk of a machine that has booted often
+	// A folder may be the disk of a machine that has booted often.
+	if errors.As(err, new(host.Later)) && !b.h.Live() {
 		err = errors.New("the machine does not run: only its files can be read")
 	}
 	if err != nil {
-		b.missing = append(b.missing, missingPart{name, printable(mask.Message(strings.ReplaceAll(err.Error(), "\n", "; ")))})
+		why := mask.Message(strings.ReplaceAll(err.Error(), "\n", "; "))
+		b.missing = append(b.missing, missingPart{name, printable(why)})
 		return
 	}
+
 	b.bytes += len(data)
 	b.packed = append(b.packed, bundlePart{name, about, data})
 }
 
 // text adds a program's output as a part, masked; of a long output it keeps the end.
-func (b *bundle) text(ctx context.Context, name, about string, read func(context.Context) ([]byte, error)) {
+func (b *bundle) text(ctx context.Context, name, about string, read partReader) {
 	b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
 		data, err := read(ctx)
 		if len(data) > partMost {
 			data = data[len(data)-partMost:]
-			data = append([]byte("(the beginning is left out)\n"), data[bytes.IndexByte(data, '\n')+1:]...)
+			wholeLines := data[bytes.IndexByte(data, '\n')+1:]
+			data = append([]byte("(the beginning is left out)\n"), wholeLines...)
 		}
 		return []byte(mask.Message(string(mask.Text(data)))), err
 	})
@@ -142,11 +162,19 @@ func (b *bundle) pack(ctx context.Context) ([]byte, error) {
 	b.answers(ctx)
 	b.add(ctx, "facts.txtar", "the machine as gpuadm read it, for a test; see docs/bundle.md", b.recording)
 	b.logs(ctx)
+
 	var out bytes.Buffer
 	gz := gzip.NewWriter(&out)
 	archive := tar.NewWriter(gz)
-	for _, p := range append([]bundlePart{{name: "index.txt", data: []byte(b.index())}}, b.packed...) {
-		head := tar.Header{Name: bundleFolder + p.name, Mode: 0o600, Size: int64(len(p.data)), ModTime: b.h.Now(), Format: tar.FormatPAX}
+	index := bundlePart{name: "index.txt", data: []byte(b.index())}
+	for _, p := range append([]bundlePart{index}, b.packed...) {
+		head := tar.Header{
+			Name:    bundleFolder + p.name,
+			Mode:    0o600,
+			Size:    int64(len(p.data)),
+			ModTime: b.h.Now(),
+			Format:  tar.FormatPAX,
+		}
 		if err := archive.WriteHeader(&head); err != nil {
 			return nil, err
 		}
@@ -176,23 +204,6 @@ func (b *bundle) index() string {
 	return t.String()
 }
 
-// bundledLines is how many lines of the journal a bundle has of each unit.
-const bundledLines = "2000"
-
-// services are those of which the bundle has the state and the journal: gpuadm's own, those that
-// the facts, plan, status and doctor have asked for on this machine, and the last of cloud-init's,
-// which runs user data.
-func (b *bundle) services() []string {
-	all := append(b.seen.Services(), "cloud-final.service")
-	for _, file := range stages.Units() {
-		if path.Ext(file) == ".service" {
-			all = append(all, path.Base(file))
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // recording gathers all facts, and returns the files and answers from which they, and the parts
 // before, were read.
 func (b *bundle) recording(ctx context.Context) ([]byte, error) {
@@ -204,133 +215,44 @@ func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 
 // answers adds gpuadm's own reports.
 func (b *bundle) answers(ctx context.Context) {
-	answer := func(name, about string, of func(context.Context) (any, error)) {
-		b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
-			var text bytes.Buffer
-			v, err := of(ctx)
-			if errors.Is(err, errNoSpec) {
-				err = errors.New("there is no plan without a spec: this machine has no node.toml, and -f names none")
-			}
-			if err == nil {
-				err = printJSON(&text, v) // without secrets
-			}
-			return text.Bytes(), err
-		})
-	}
-	answer("doctor.json", "what gpuadm doctor finds", func(ctx context.Context) (any, error) {
+	b.answer(ctx, "doctor.json", "what gpuadm doctor finds", func(ctx context.Context) (any, error) {
 		if !b.h.Live() {
 			return nil, errors.New("the machine does not run")
 		}
 		return b.c.examine(ctx, b.h, b.seen)
 	})
-	answer("plan.json", "what gpuadm apply would change", func(ctx context.Context) (any, error) {
+	b.answer(ctx, "plan.json", "what gpuadm apply would change", func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engine(ctx, nil, nil)
 		if err != nil {
 			return nil, err
 		}
 		return e.Plan(ctx, b.seen)
 	})
-	answer("status.json", "the runs with their changes, what gpuadm has made, and what was changed since", func(ctx context.Context) (any, error) {
+
+	const about = "the runs with their changes, what gpuadm has made, and what was changed since"
+	b.answer(ctx, "status.json", about, func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engineOfFiles(ctx, nil)
 		if err != nil {
-			e, _ = b.c.newEngine(b.h) // plan.json says what is wrong with the spec, and the runs count most then
+			// plan.json says what is wrong with the spec, and the runs count most then.
+			e, _ = b.c.newEngine(b.h)
 		}
 		return e.Status(ctx, b.seen)
 	})
 }
 
-// logs adds the machine's logs, units, packages and versions.
-func (b *bundle) logs(ctx context.Context) {
-	ask := func(argv ...string) func(context.Context) ([]byte, error) {
-		return func(ctx context.Context) ([]byte, error) { return b.h.Ask(ctx, argv...) }
-	}
-	var there []string
-	b.text(ctx, "units.txt", "units: loaded, enabled, running since when", func(ctx context.Context) ([]byte, error) {
-		var rows []string
-		var problem error
-		for _, name := range b.services() {
-			u, err := b.h.Unit(ctx, name)
-			if err != nil && problem == nil {
-				problem = err
-				if errors.As(err, new(host.Later)) {
-					problem = errors.New("systemd does not run here")
-				}
-			}
-			if err != nil || u.Load == "not-found" {
-				continue
-			}
-			there = append(there, name)
-			since := ""
-			if !u.Started.IsZero() {
-				since = "since " + u.Started.UTC().Format(time.RFC3339)
-			}
-			rows = append(rows, fmt.Sprintf("%-30s %-10s %-10s %-10s %s %s", name, u.Load, u.Enabled, u.Active, since, strings.Join(u.Files, " ")))
+// answer adds a value as JSON, without secrets.
+func (b *bundle) answer(ctx context.Context, name, about string, of func(context.Context) (any, error)) {
+	b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
+		v, err := of(ctx)
+		if errors.Is(err, errNoSpec) {
+			return nil, errors.New("there is no plan without a spec: this machine has no node.toml, and -f names none")
 		}
-		if len(rows) > 0 {
-			problem = nil
-		}
-		return []byte(strings.Join(rows, "\n") + "\n"), problem
-	})
-	// journalctl(1): --boot alone is the current boot, --dmesg the kernel's lines.
-	b.text(ctx, "journal/gpuadm.txt", "gpuadm's own lines of this boot, runs by hand too", ask("journalctl", "--boot", "--no-pager", "--output=short-iso", "--lines="+bundledLines, "SYSLOG_IDENTIFIER=gpuadm"))
-	for _, unit := range there {
-		b.text(ctx, "journal/"+unit+".txt", "the unit's lines of this boot", ask("journalctl", "--boot", "--no-pager", "--output=short-iso", "--lines="+bundledLines, "--unit="+unit))
-	}
-	b.text(ctx, "kernel.txt", "the kernel's lines of this boot about GPUs, modules and PCI", func(ctx context.Context) ([]byte, error) {
-		said, err := b.h.Ask(ctx, "journalctl", "--boot", "--dmesg", "--no-pager", "--output=short-iso")
 		if err != nil {
-			if said, err = b.h.Ask(ctx, "dmesg", "--ctime"); err != nil {
-				return nil, err
-			}
+			return nil, err
 		}
-		return linesWith(said, "nvrm", "nvidia", "nouveau", "nova", "xid", "aer:", "pcieport", "lockdown", "module verification", "vfio", "oom-kill"), nil
-	})
-	b.text(ctx, "packages.txt", "packages of the driver, the toolkit, engines, kubelet and kernels", func(ctx context.Context) ([]byte, error) {
-		said, err := b.h.Ask(ctx, "dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package} ${Architecture} ${Version}\n")
-		if err != nil {
-			if said, err = b.h.Ask(ctx, "rpm", "-qa"); err != nil {
-				return nil, err
-			}
-		}
-		return linesWith(said, "nvidia", "cuda", "containerd", "docker", "cri-", "kube", "runc", "crun", "dkms", "linux-image", "linux-headers", "kernel", "datacenter-gpu"), nil
-	})
-	b.text(ctx, "versions.txt", "gpuadm, kernel, engine, kubelet, toolkit, driver", b.versions)
-}
 
-// versions asks all programs for their versions. A missing program is no fault.
-func (b *bundle) versions(ctx context.Context) ([]byte, error) {
-	said := []string{"gpuadm " + version()}
-	for _, name := range []string{"/proc/version", "/proc/driver/nvidia/version"} {
-		if data, err := b.h.ReadFile(name); err == nil {
-			said = append(said, strings.TrimSpace(string(data)))
-		}
-	}
-	for _, argv := range [][]string{
-		{"containerd", "--version"},
-		{"crio", "--version"},
-		{"docker", "--version"},
-		{"runc", "--version"},
-		{"kubelet", "--version"},
-		{"nvidia-container-runtime", "--version"},
-		{"nvidia-ctk", "--version"},
-		{"nvidia-smi", "--query-gpu=index,name,driver_version", "--format=csv,noheader"},
-		{"systemctl", "--version"},
-	} {
-		if out, err := b.h.Ask(ctx, argv...); err == nil {
-			said = append(said, strings.Join(argv, " ")+": "+strings.TrimSpace(string(out)))
-		}
-	}
-	return []byte(strings.Join(said, "\n") + "\n"), nil
-}
-
-// linesWith keeps the lines that have one of the words.
-func linesWith(text []byte, words ...string) []byte {
-	var kept []byte
-	for line := range bytes.Lines(text) {
-		low := strings.ToLower(string(line))
-		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(low, w) }) {
-			kept = append(kept, line...)
-		}
-	}
-	return kept
+		var text bytes.Buffer
+		err = printJSON(&text, v)
+		return text.Bytes(), err
+	})
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,33 +15,38 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
+
+	"golang.org/x/term"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // env is a command's access to the system; tests replace it.
 type env struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	getenv         func(string) string
-	args           []string // the command line, without the program
-	root           bool     // whether it may change the live machine
-	ended          *ending  // the result of the command's run
-	open           func(root string) (host.Host, error)
-	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opens an image for bake
-	read           func(name string) ([]byte, error)                                              // a file named on the command line
-	told           func(line string)                                                              // called for each printed command line of gpuadm; may be nil
-	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
-	public         func(name string) bool                                                         // whether the calling user can read that file; nil: yes
-	confined       func() []string                                                                // what keeps root from what root may do; may be nil
-	restartSelf    func(more ...string) error                                                     // replaces this process, once, by a new process with more flags; may be nil
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+	args   []string // the command line, without the program
+	root   bool     // whether it may change the live machine
+	ended  *ending  // the result of the command's run
+
+	// open opens a machine; image opens an image for bake.
+	open  func(root string) (host.Host, error)
+	image func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error)
+
+	// read reads a file named on the command line. stat has its owner and mode; may be nil. public
+	// says whether the calling user can read it; nil: yes.
+	read   func(name string) ([]byte, error)
+	stat   func(name string) (fs.FileInfo, error)
+	public func(name string) bool
+
+	told        func(line string)          // called for each printed command line of gpuadm; may be nil
+	confined    func() []string            // what keeps root from what root may do; may be nil
+	restartSelf func(more ...string) error // replaces this process, once, by a new one with more flags; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.
@@ -71,16 +75,18 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	if err != nil {
 		return spec.Spec{}, err
 	}
-	var trusted []string
+
+	var own []string
 	if len(files) == 0 {
 		for _, f := range all {
-			trusted = append(trusted, f.Name)
+			own = append(own, f.Name)
 		}
-		trusted = append(trusted, path.Join(specHome, "node.d"))
+		own = append(own, path.Join(specHome, "node.d"))
 	}
-	if err := trust(v, trusted...); err != nil {
+	if err := trust(v, own...); err != nil {
 		return spec.Spec{}, err
 	}
+
 	s, err := spec.Parse(all...)
 	if err != nil {
 		return s, e.unquoted(v, files, err)
@@ -123,20 +129,26 @@ func (e env) unquoted(v host.View, named []string, err error) error {
 // user. A pipe such as a shell's <(…) is the user's; a device is not.
 func readable(name string) bool {
 	by := asker(os.Getenv)
-	if by == "" {
+	if by == "" || owns(by, name) {
 		return true
 	}
-	if i, err := os.Stat(name); err == nil {
-		if owner, ok := i.Sys().(*syscall.Stat_t); ok && strconv.Itoa(int(owner.Uid)) == by {
-			return true
-		}
-	}
-	at, err := filepath.Abs(name)
+
+	absolute, err := filepath.Abs(name)
 	if err != nil {
 		return false
 	}
 	v, err := local.Open("/")
-	return err == nil && host.Public(v, at)
+	return err == nil && host.Public(v, absolute)
+}
+
+// owns says whether a user, by its number, owns a file.
+func owns(user, name string) bool {
+	info, err := os.Stat(name)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && strconv.Itoa(int(stat.Uid)) == user
 }
 
 // specFiles returns the files named with -f, or the machine's own.
@@ -144,19 +156,34 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 	if len(files) == 0 {
 		return machineSpec(v)
 	}
+
 	var all []spec.File
 	for _, name := range files {
 		data, err := e.file(name)
-		if errors.Is(err, syscall.EISDIR) {
-			return nil, usage{&trouble.Error{What: "cannot read " + name + ": it is a folder", Try: []string{"name the files in it, each with -f"}}}
-		} else if strings.HasPrefix(name, "~") && errors.Is(err, fs.ErrNotExist) {
-			return nil, usage{&trouble.Error{What: "cannot read " + name + ": only a shell knows ~", Try: []string{"write the whole path"}}}
-		} else if err != nil {
-			return nil, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
+		if err != nil {
+			return nil, usage{cannotRead(name, err)}
 		}
 		all = append(all, spec.File{Name: name, Data: data})
 	}
 	return all, nil
+}
+
+// cannotRead says why a file that -f names cannot be read.
+func cannotRead(name string, err error) error {
+	isHome := strings.HasPrefix(name, "~") && errors.Is(err, fs.ErrNotExist)
+	switch {
+	case errors.Is(err, syscall.EISDIR):
+		return &trouble.Error{
+			What: "cannot read " + name + ": it is a folder",
+			Try:  []string{"name the files in it, each with -f"},
+		}
+	case isHome:
+		return &trouble.Error{
+			What: "cannot read " + name + ": only a shell knows ~",
+			Try:  []string{"write the whole path"},
+		}
+	}
+	return fmt.Errorf("cannot read %s: %w", name, cause(err))
 }
 
 func (e env) file(name string) ([]byte, error) {
@@ -196,6 +223,7 @@ func (e env) self() ([]byte, error) {
 // errNoSpec says that the machine has no spec.
 var errNoSpec = errors.New("file not found")
 
+// machineSpec returns the machine's own spec: node.toml, and the files of node.d.
 func machineSpec(v host.View) ([]spec.File, error) {
 	main := path.Join(specHome, "node.toml")
 	data, err := v.ReadFile(main)
@@ -205,11 +233,14 @@ func machineSpec(v host.View) ([]spec.File, error) {
 			where = " in " + v.Root()
 		}
 		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+trouble.Command("init")+") or name another with -f", main, where, errNoSpec)}
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, err
 	}
+
 	all := []spec.File{{Name: main, Data: data}}
-	names, err := v.ReadDir(path.Join(specHome, "node.d"))
+	folder := path.Join(specHome, "node.d")
+	names, err := v.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -217,8 +248,9 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if !strings.HasSuffix(n, ".toml") || strings.HasPrefix(n, ".") {
 			continue
 		}
-		name := path.Join(specHome, "node.d", n)
-		if data, err = v.ReadFile(name); err != nil {
+		name := path.Join(folder, n)
+		data, err := v.ReadFile(name)
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, spec.File{Name: name, Data: data})
@@ -233,47 +265,4 @@ func cause(err error) error {
 		return pe.Err
 	}
 	return err
-}
-
-func newToken(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "print a credential for kubelet (kubelet runs this)",
-	}
-	group(cmd)
-	var cluster, region string
-	eks := &cobra.Command{
-		Use:   "eks",
-		Short: "print a token of the machine's role for an EKS cluster",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open(c.rootDir)
-			if err != nil {
-				return err
-			}
-			token, expires, err := instance.Token(cmd.Context(), h, cluster, region)
-			if err != nil {
-				return err
-			}
-			return c.credential(token, expires)
-		},
-	}
-	eks.Flags().StringVar(&cluster, "cluster", "", "`NAME` of the cluster")
-	eks.Flags().StringVar(&region, "region", "", "its `REGION`; empty: the machine's own")
-	cmd.AddCommand(eks)
-	return cmd
-}
-
-// credential prints a token in the format of client-go's exec plugins, in the API version that
-// client-go asks for.
-// Source: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
-func (c *common) credential(token string, expires time.Time) error {
-	var asked struct{ APIVersion string }
-	if err := json.Unmarshal([]byte(c.getenv("KUBERNETES_EXEC_INFO")), &asked); err != nil || asked.APIVersion == "" {
-		asked.APIVersion = "client.authentication.k8s.io/v1"
-	}
-	return json.NewEncoder(c.stdout).Encode(map[string]any{
-		"kind": "ExecCredential", "apiVersion": asked.APIVersion, "spec": map[string]any{},
-		"status": map[string]any{"token": token, "expirationTimestamp": expires.UTC().Format(time.RFC3339)},
-	})
 }

@@ -30,13 +30,16 @@ func printf(w io.Writer, format string, values ...any) {
 		case verbatim:
 			values[i] = string(v)
 		case whole:
-			values[i], columns = said(w, string(v)), 0
+			values[i] = safe(w, string(v))
+			columns = 0
 		case int, int64, float64:
 		default:
-			values[i] = said(w, fmt.Sprint(v))
+			values[i] = safe(w, fmt.Sprint(v))
 		}
 	}
-	fmt.Fprint(w, strings.ReplaceAll(fold(fmt.Sprintf(format, values...), columns), glue, " "))
+
+	text := fold(fmt.Sprintf(format, values...), columns)
+	fmt.Fprint(w, strings.ReplaceAll(text, glue, " "))
 }
 
 // screen is a stream that an operator reads, with its width, and the command line that the operator
@@ -52,7 +55,11 @@ func (c *common) screen(w io.Writer) io.Writer {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
 	}
-	return screen{w, func(words string) string { return c.command(words) }, func() int { return c.width(w) }}
+	return screen{
+		Writer:  w,
+		typed:   func(words string) string { return c.command(words) },
+		columns: func() int { return c.width(w) },
+	}
 }
 
 // file returns the open file behind a stream.
@@ -64,8 +71,8 @@ func file(w io.Writer) (*os.File, bool) {
 	return f, ok
 }
 
-// said returns a text as it is printed: escaped, and with commands as the reader of w types them.
-func said(w io.Writer, text string) string { return printable(commandsOf(w, text)) }
+// safe returns a text as it is printed: escaped, and with commands as the reader of w types them.
+func safe(w io.Writer, text string) string { return printable(commandsOf(w, text)) }
 
 func commandsOf(w io.Writer, text string) string {
 	if s, ok := w.(screen); ok {
@@ -90,16 +97,17 @@ const glue = "\u00a0"
 // Secrets are masked first.
 func printable(s string) string {
 	s = mask.Message(s)
-	if strings.IndexFunc(s, escaped) < 0 && utf8.ValidString(s) {
+	if strings.IndexFunc(s, isEscaped) < 0 && utf8.ValidString(s) {
 		return s
 	}
+
 	var b strings.Builder
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)
 		switch {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case escaped(r):
+		case isEscaped(r):
 			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		default:
 			b.WriteString(s[:size])
@@ -109,7 +117,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-func escaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
+func isEscaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
 
 // width returns the columns of a terminal; 0 if w is no terminal, which means no wrapping.
 func (e env) width(w io.Writer) int {
@@ -130,41 +138,51 @@ func fold(text string, width int) string {
 	if width <= 0 {
 		return text
 	}
+
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		if columns(line) > width {
-			lines[i] = folded(line, hang(line, width/2), width)
+			lines[i] = foldLine(line, textColumn(line, width/2), width)
 		}
 	}
 	return strings.Join(lines, "\n")
 }
 
-func folded(line string, indent, width int) string {
+// foldLine breaks one line; indent is the column of its text.
+func foldLine(line string, indent, width int) string {
 	var b strings.Builder
-	n, gap := 0, ""
+	column := 0
+	gap := ""
 	for i, word := range strings.Split(line, " ") {
-		long := columns(word)
 		if i > 0 {
 			gap += " "
 		}
 		if word == "" {
 			continue
 		}
-		if n > indent && n+len(gap)+long > width {
-			gap, n = "\n"+strings.Repeat(" ", indent), -1
+
+		size := columns(word)
+		isFull := column > indent && column+len(gap)+size > width
+		if isFull {
+			gap = "\n" + strings.Repeat(" ", indent)
+			column = -1 // the newline takes no column
 		}
 		b.WriteString(gap + word)
-		n, gap = n+len(gap)+long, ""
+		column += len(gap) + size
+		gap = ""
 	}
 	return b.String()
 }
 
-// hang is the column below which a line's text goes on: of the last column before most that begins
-// after two blanks, past its sign.
-func hang(line string, most int) (at int) {
+// textColumn is the column below which a line's text continues: the last one before most that
+// begins after two blanks, past its sign.
+func textColumn(line string, most int) (at int) {
 	runes := []rune(colours().ReplaceAllString(line, ""))
+	isBlank := func(i int) bool { return i >= 0 && runes[i] == ' ' }
 	for i := range runes[:min(len(runes), most)] {
-		if runes[i] != ' ' && (i == 0 || i > 1 && runes[i-1] == ' ' && (runes[i-2] == ' ' || at > 0 && i == at+2)) {
+		afterSign := at > 0 && i == at+2
+		begins := i == 0 || isBlank(i-1) && (isBlank(i-2) || afterSign)
+		if !isBlank(i) && begins {
 			at = i
 		}
 	}

@@ -5,20 +5,21 @@ package main
 import (
 	"fmt"
 	"io"
-	"path/filepath"
-	"time"
 
-	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/agent"
-	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // engineHandler is the handler's name if neither node.toml nor the engine's configuration names
 // one.
 const engineHandler = "nvidia"
+
+// A manifestOf makes an object for the cluster of the spec, and the comment above it; nil: the spec
+// asks for none.
+type manifestOf func(spec.Spec) (comment string, object map[string]any, err error)
 
 func newManifest(c *common) *cobra.Command {
 	cmd := &cobra.Command{
@@ -32,11 +33,9 @@ func newManifest(c *common) *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(*cobra.Command, []string) error { return c.manifest(runtimeClass) },
 	})
+
 	namespace := ""
-	configuration := func(s spec.Spec) (string, map[string]any, error) {
-		m, err := node.PluginManifest(s, namespace)
-		return fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", node.PluginConfigLabel, node.PluginEntry(s.Sharing)), m, err
-	}
+	configuration := func(s spec.Spec) (string, map[string]any, error) { return pluginConfig(s, namespace) }
 	plugin := &cobra.Command{
 		Use:   "device-plugin",
 		Short: "print the device plugin's configuration as a ConfigMap",
@@ -45,28 +44,33 @@ func newManifest(c *common) *cobra.Command {
 	}
 	plugin.Flags().StringVar(&namespace, "namespace", "nvidia-device-plugin", "`NAME` of the namespace in which the plugin runs")
 	cmd.AddCommand(plugin)
+
+	hasHandler := func(s spec.Spec) bool { return s.Runtime.Inject != "cdi" }
+	hasSharing := func(s spec.Spec) bool { return s.Has("sharing") }
 	unknown := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknown(cmd, args)
 		}
-		return c.manifest(func(s spec.Spec) (string, map[string]any, error) {
-			if s.Runtime.Inject == "cdi" { // there is no handler to name
-				return "", nil, nil
-			}
-			return runtimeClass(s)
-		}, func(s spec.Spec) (string, map[string]any, error) {
-			if !s.Has("sharing") {
-				return "", nil, nil
-			}
-			return configuration(s)
-		})
+		return c.manifest(
+			manifestOf(runtimeClass).onlyIf(hasHandler),
+			manifestOf(configuration).onlyIf(hasSharing))
 	}
 	return cmd
 }
 
+// onlyIf makes no object where the spec does not need it.
+func (of manifestOf) onlyIf(needed func(spec.Spec) bool) manifestOf {
+	return func(s spec.Spec) (string, map[string]any, error) {
+		if !needed(s) {
+			return "", nil, nil
+		}
+		return of(s)
+	}
+}
+
 // runtimeClass is the RuntimeClass of the spec's handler.
-func runtimeClass(s spec.Spec) (string, map[string]any, error) {
+func runtimeClass(s spec.Spec) (comment string, object map[string]any, err error) {
 	name := s.Runtime.Handler
 	if name == "" || name == "auto" {
 		name = engineHandler
@@ -74,21 +78,33 @@ func runtimeClass(s spec.Spec) (string, map[string]any, error) {
 	return "", node.RuntimeClassManifest(name), nil
 }
 
+// pluginConfig is the device plugin's configuration as a ConfigMap.
+func pluginConfig(s spec.Spec, namespace string) (comment string, object map[string]any, err error) {
+	entry := node.PluginEntry(s.Sharing)
+	comment = fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", node.PluginConfigLabel, entry)
+	object, err = node.PluginManifest(s, namespace)
+	return comment, object, err
+}
+
 // manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment,
 // or as JSON. What is nil is left out.
-func (c *common) manifest(all ...func(spec.Spec) (comment string, object map[string]any, err error)) error {
+func (c *common) manifest(all ...manifestOf) error {
 	_, s, err := c.machine()
 	if err != nil {
 		return err
 	}
+
 	between := ""
 	for _, of := range all {
 		comment, object, err := of(s)
-		if err == nil && object == nil {
+		switch {
+		case err != nil:
+			return err
+		case object == nil:
 			continue
-		} else if err == nil && c.output == "json" {
+		case c.output == "json":
 			err = printJSON(c.stdout, object)
-		} else if err == nil {
+		default:
 			text, _ := yaml.Marshal(object) // it is of texts and numbers
 			_, err = io.WriteString(c.stdout, between+comment+string(text))
 		}
@@ -98,51 +114,4 @@ func (c *common) manifest(all ...func(spec.Spec) (comment string, object map[str
 		between = "---\n"
 	}
 	return nil
-}
-
-func newDaemonSet(c *common) *cobra.Command {
-	var root string
-	p := agent.Pod{
-		Own:     func() (host.Host, error) { return c.open("/") },
-		Read:    c.read,
-		Getenv:  c.getenv,
-		Program: c.self,
-		Specs:   podSpecs,
-		Follows: c.podFollows,
-		Say:     c.say,
-		Print:   func(output []byte) { _, _ = c.stdout.Write(output) },
-	}
-	p.Machine = func() (host.Host, error) { return c.open(root) }
-	cmd := &cobra.Command{
-		Use:   "daemonset",
-		Short: "from a pod, keep its machine converged",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			stop, done := onSignal(func() {})
-			defer done()
-			status, err := p.Run(cmd.Context(), stop)
-			if err == nil && status != 0 {
-				err = exit(status)
-			}
-			return err
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&root, "host", "/host", "`DIR` at which the machine's / is mounted")
-	f.DurationVar(&p.Every, "every", 10*time.Minute, "time between two applies, up to a fifth more or less")
-	f.BoolVar(&p.WithoutPolicy, "without-policy", false, "use the ServiceAccount also where no policy limits it")
-	f.BoolVar(&p.Once, "once", false, "end after one apply that does not wait for anything")
-	return cmd
-}
-
-// podSpecs returns the specs of the ConfigMap.
-func podSpecs() []string {
-	names, _ := filepath.Glob(specHome + "/*.toml") // the pattern is well-formed
-	return names
-}
-
-// podFollows says whether the spec that the pod's apply will read has follow_label.
-func (c *common) podFollows(machine host.View) bool {
-	s, err := c.spec(machine, podSpecs())
-	return err == nil && s.MIG.FollowLabel
 }

@@ -58,16 +58,26 @@ func newMIGFit(c *common) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if n := mig.Needs(entries); len(models) > 0 && n > len(models) {
-			return &trouble.Error{
-				What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", n-1, len(models)),
-				Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(strings.Repeat("--gpu "+models[0]+" ", min(n, 16)))},
-			}
+		if err := enoughModels(models, mig.Needs(entries)); err != nil {
+			return err
 		}
 		return c.migFit(entries, gpus, len(models) > 0)
 	})
 	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
 	return cmd
+}
+
+// enoughModels refuses a layout that needs more GPUs than --gpu names.
+func enoughModels(models []string, needs int) error {
+	if len(models) == 0 || needs <= len(models) {
+		return nil
+	}
+
+	all := strings.Repeat("--gpu "+models[0]+" ", min(needs, 16))
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", needs-1, len(models)),
+		Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(all)},
+	}
 }
 
 func newMIGProfiles(c *common) *cobra.Command {
@@ -116,60 +126,89 @@ func newMIGGenerate(c *common) *cobra.Command {
 
 // migGPUs returns this machine's GPUs, or GPUs without partitions of the models asked for.
 func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, error) {
-	var gpus []host.GPU
-	for i, name := range models {
-		m, err := mig.Find(name)
-		if err != nil {
-			return nil, err
-		}
-		g := m.GPU()
-		g.Index = i
-		gpus = append(gpus, g)
-	}
 	if len(models) > 0 {
-		return gpus, nil
+		return unpartitioned(models)
 	}
 	h, err := c.open(c.rootDir)
 	if err != nil {
 		return nil, err
 	}
+
 	d, err := h.Driver(ctx)
-	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
-		return nil, &trouble.Error{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that this machine does not have"}, Err: err}
-	} else if errors.Is(err, host.FirstBoot) {
-		return nil, &trouble.Error{What: "cannot ask the GPUs of a machine that does not run", Try: []string{"leave out --root to ask this machine's, or write --gpu MODEL to plan for a GPU of that model"}, Err: err}
+	var noDriver *host.NoDriver
+	switch {
+	case errors.As(err, &noDriver):
+		return nil, &trouble.Error{
+			What: err.Error(),
+			Try:  []string{noDriver.Try, "--gpu MODEL plans for a GPU that this machine does not have"},
+			Err:  err,
+		}
+	case errors.Is(err, host.FirstBoot):
+		return nil, &trouble.Error{
+			What: "cannot ask the GPUs of a machine that does not run",
+			Try:  []string{"leave out --root to ask this machine's, or write --gpu MODEL to plan for a GPU of that model"},
+			Err:  err,
+		}
 	}
 	return d.GPUs, err
+}
+
+// unpartitioned are GPUs of some models, without partitions.
+func unpartitioned(models []string) (gpus []host.GPU, err error) {
+	for i, name := range models {
+		m, err := mig.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		gpu := m.GPU()
+		gpu.Index = i
+		gpus = append(gpus, gpu)
+	}
+	return gpus, nil
 }
 
 // migEntries returns the spec's entries, or one layout of a file in mig-parted's format. Such a
 // file is the caller's, not in the folder of --root.
 func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
-		data, err := c.read(c.files[0])
-		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", c.files[0], errors.Unwrap(err))
-		}
-		return mig.Asked(spec.MIG{File: c.files[0], Layout: layout}, data, c.public != nil && !c.public(c.files[0]))
+		return c.partedEntries(c.files[0], layout)
 	}
 	h, s, err := c.machine()
 	if err != nil {
 		return nil, err
 	}
+
 	want := s.MIG
 	if layout != "" {
-		want.Layout, want.GPU = layout, nil
+		want.Layout = layout
+		want.GPU = nil
 	}
 	if !want.Asked() || want.Layout != "" && want.File == "" {
-		return nil, &trouble.Error{What: "cannot fit a layout: the spec asks for none", Try: []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"}}
+		return nil, &trouble.Error{
+			What: "cannot fit a layout: the spec asks for none",
+			Try:  []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"},
+		}
 	}
 	var data []byte
 	if want.File != "" {
-		if data, err = h.ReadFile(want.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		data, err = h.ReadFile(want.File)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
-	return mig.Asked(want, data, asker(c.getenv) != "" && !host.Public(h, want.File))
+	isSecret := asker(c.getenv) != "" && !host.Public(h, want.File)
+	return mig.Asked(want, data, isSecret)
+}
+
+// partedEntries returns one layout of a file in mig-parted's format.
+func (c *common) partedEntries(file, layout string) ([]mig.Entry, error) {
+	data, err := c.read(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", file, errors.Unwrap(err))
+	}
+
+	isSecret := c.public != nil && !c.public(file)
+	return mig.Asked(spec.MIG{File: file, Layout: layout}, data, isSecret)
 }
 
 // migFits, migModels and migGPUs are what mig fit, profiles and export print with -o json.
@@ -209,6 +248,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 	if err != nil {
 		return err
 	}
+
 	changes := false
 	list := []fitted{}
 	for _, a := range all {
@@ -226,24 +266,34 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 	return err
 }
 
+// fitOn says how a layout fits on its GPU.
 func fitOn(a mig.Assigned) (fitted, error) {
-	f := fitted{GPU: a.GPU.Index, Address: a.GPU.Address, Model: a.GPU.Name, Layout: a.Entry.Layout.String()}
-	m, err := mig.Of(a.GPU)
+	f := fitted{
+		GPU:     a.GPU.Index,
+		Address: a.GPU.Address,
+		Model:   a.GPU.Name,
+		Layout:  a.Entry.Layout.String(),
+	}
+	model, err := mig.Of(a.GPU)
 	if err != nil {
 		return f, err
 	}
-	f.Places = m.Places
+	f.Places = model.Places
 	now := mig.StateOf(a.GPU)
-	fit, err := m.Fit(now, a.Entry.Layout)
+	fit, err := model.Fit(now, a.Entry.Layout)
 	if err != nil {
 		return f, err
 	}
-	steps, err := m.Steps(now, fit.Target)
+	steps, err := model.Steps(now, fit.Target)
 	if err != nil {
 		return f, err
 	}
-	f.Now, f.Then = now.String(), fit.Target.String()
-	f.Keeps, f.Destroys, f.Creates = fit.Keeps, fit.Destroys, fit.Creates
+
+	f.Now = now.String()
+	f.Then = fit.Target.String()
+	f.Keeps = fit.Keeps
+	f.Destroys = fit.Destroys
+	f.Creates = fit.Creates
 	for _, p := range fit.Disturbs {
 		f.Disturbs = append(f.Disturbs, p.String())
 	}
@@ -255,40 +305,48 @@ func fitOn(a mig.Assigned) (fitted, error) {
 
 func (c *common) migFitText(list []fitted) {
 	for i, f := range list {
-		offline := f.Address == "" // a GPU of --gpu has no address
 		if i > 0 {
 			printf(c.stdout, "\n")
 		}
-		switch {
-		case offline:
-			printf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
-		case f.Now == f.Then:
-			printf(c.stdout, "GPU %d, %s: already has %s\n", f.GPU, f.Model, f.Layout)
-		default:
-			printf(c.stdout, "GPU %d, %s: %s fits; keeps %d, destroys %d, creates %d instances\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
+		c.fittedText(f)
+	}
+}
+
+// fittedText prints how a layout fits on one GPU. A GPU of --gpu has no address.
+func (c *common) fittedText(f fitted) {
+	w := c.stdout
+	offline := f.Address == ""
+	switch {
+	case offline:
+		printf(w, "%s: %s fits\n", f.Model, f.Layout)
+	case f.Now == f.Then:
+		printf(w, "GPU %d, %s: already has %s\n", f.GPU, f.Model, f.Layout)
+	default:
+		printf(w, "GPU %d, %s: %s fits; keeps %d, destroys %d, creates %d instances\n",
+			f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
+	}
+
+	printf(w, "       %s\n", f.Then)
+	if f.Places == "fractions" {
+		printf(w, "       which memory slices these are, the driver says\n")
+	}
+	if !offline {
+		for _, s := range f.Steps {
+			printf(w, "       %s\n", s)
 		}
-		printf(c.stdout, "       %s\n", f.Then)
-		if f.Places == "fractions" {
-			printf(c.stdout, "       which memory slices these are, the driver says\n")
-		}
-		if !offline {
-			for _, s := range f.Steps {
-				printf(c.stdout, "       %s\n", s)
-			}
-		}
-		if len(f.Disturbs) > 0 {
-			printf(c.stdout, "       destroys instances in use: %s\n", strings.Join(f.Disturbs, ", "))
-		}
+	}
+	if len(f.Disturbs) > 0 {
+		printf(w, "       destroys instances in use: %s\n", strings.Join(f.Disturbs, ", "))
 	}
 }
 
 func (c *common) migProfiles(gpus []host.GPU) error {
 	var models []mig.Model
-	for _, g := range gpus {
-		if !g.MIG {
+	for _, gpu := range gpus {
+		if !gpu.MIG {
 			continue
 		}
-		m, err := mig.Of(g)
+		m, err := mig.Of(gpu)
 		if err != nil {
 			return err
 		}
@@ -297,8 +355,12 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		}
 	}
 	if len(models) == 0 {
-		return &trouble.Error{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
+		return &trouble.Error{
+			What: "cannot list profiles: none of the GPUs has MIG",
+			Try:  []string{"--gpu MODEL lists those of a GPU that this machine does not have"},
+		}
 	}
+
 	return show(c, migModels{1, models}, func(all migModels) {
 		for i, m := range all.Models {
 			if i > 0 {

@@ -4,32 +4,26 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
 type mirrorFlags struct {
-	system        string
-	kernels, gpus []string
-	dir           string
-	keep          bool
-
+	system    string
+	kernels   []string
+	gpus      []string
+	dir       string
+	keep      bool
 	modules   []string
 	moduleKey bakeFlags
 }
@@ -59,14 +53,10 @@ func newMirror(c *common) *cobra.Command {
 
 // mirror writes a mirror, and prints how nodes use it.
 func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
-	m.kernels = append(slices.DeleteFunc(m.kernels, func(kernel string) bool { return slices.Contains(m.modules, kernel) }), m.modules...)
-	switch {
-	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
-		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
-	case c.rootDir != "/":
-		return usage{&trouble.Error{What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
-	case !c.root:
-		return &trouble.Error{What: "cannot write a mirror: only root can run the packager for it", Try: []string{c.again()}}
+	builds := func(kernel string) bool { return slices.Contains(m.modules, kernel) }
+	m.kernels = append(slices.DeleteFunc(m.kernels, builds), m.modules...)
+	if err := c.mayMirror(m); err != nil {
+		return err
 	}
 	gpus, err := named(m.gpus)
 	if err != nil {
@@ -80,13 +70,14 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if err != nil {
 		return err
 	}
-	is, err := facts.Gather(ctx, h, facts.Needs{})
+	f, err := facts.Gather(ctx, h, facts.Needs{})
 	if err != nil {
 		return err
 	}
-	if err := isFor(is.OS, m.system); err != nil {
+	if err := isFor(f.OS, m.system); err != nil {
 		return err
 	}
+
 	unlock, err := h.Lock()
 	if err != nil {
 		return err
@@ -96,155 +87,128 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if err != nil {
 		return err
 	}
-	sign, err := c.signing(m.moduleKey)
+	shared, err := c.sharedModules(m)
 	if err != nil {
 		return err
 	}
-	shared := stages.Shared{Kernels: m.modules}
-	switch {
-	case (sign != nil) != (len(m.modules) > 0):
-		return usage{&trouble.Error{What: "cannot build modules: --modules, --module-key and --module-cert go together, since DKMS would sign with a key that no node knows", Try: []string{
-			`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`,
-		}}}
-	case sign != nil:
-		shared.Signer, _ = facts.Certificate(sign.Certificate)
-		for name, at := range map[string]*string{m.moduleKey.moduleKey: &shared.Key, m.moduleKey.moduleCert: &shared.Certificate} {
-			if *at, err = filepath.Abs(name); err != nil {
-				return err
-			}
-		}
-	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // else compilers would go on
+
+	// Else compilers would continue after a signal.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: dir + ".key", Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
-		if !c.quiet {
-			printf(c.stderr, "Fetching %s, %d MB …\n", trouble.Count(files, "file"), size/1e6)
-		}
-	}, Note: func(text string) { printf(c.stderr, "Note: %s.\n", text) }}
-	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
-		OS: is.OS, Arch: is.Arch, Day: is.Day, GPUs: gpus, Kernel: facts.Kernel{Installed: m.kernels},
+	mirror := stages.Mirror{
+		For:    m.system,
+		Models: m.gpus,
+		Dir:    dir,
+		Key:    dir + ".key",
+		Binary: binary,
+		Shared: shared,
+		Keep:   m.keep,
+		Say:    c.fetching,
+		Note:   func(text string) { printf(c.stderr, "Note: %s.\n", text) },
+	}
+	lock, changed, err := mirror.Make(ctx, h, s, facts.Facts{
+		OS:     f.OS,
+		Arch:   f.Arch,
+		Day:    f.Day,
+		GPUs:   gpus,
+		Kernel: facts.Kernel{Installed: m.kernels},
 	})
 	if ctx.Err() != nil {
-		return &trouble.Error{What: "cannot write the mirror: it was interrupted", Because: []string{"the old folder, if there was one, is as it was"}, Try: []string{c.again() + ", which continues"}}
-	} else if err != nil {
+		return &trouble.Error{
+			What:    "cannot write the mirror: it was interrupted",
+			Because: []string{"the old folder, if there was one, is as it was"},
+			Try:     []string{c.again() + ", which continues"},
+		}
+	}
+	if err != nil {
 		return err
+	}
+
+	if !changed {
+		c.answer("Nothing to do.")
 	}
 	size := int64(0)
 	for _, f := range lock.Files {
 		size += f.Size
 	}
-	if !changed {
-		c.answer("Nothing to do.")
-	}
-	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, trouble.Count(len(lock.Files), "file"), size/1e6, lock.For, strings.Join(lock.Kernels, ", ")))
+	files := trouble.Count(len(lock.Files), "file")
+	kernels := strings.Join(lock.Kernels, ", ")
+	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, files, size/1e6, lock.For, kernels))
 	c.answer("Signed by " + lock.Key + "; the secret key is in " + dir + ".key.")
 	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
 	return nil
+}
+
+// mayMirror refuses a command line or a user that cannot write a mirror.
+func (c *common) mayMirror(m mirrorFlags) error {
+	switch {
+	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
+		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
+	case c.rootDir != "/":
+		return usage{&trouble.Error{
+			What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in",
+			Try:  []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"},
+		}}
+	case !c.root:
+		return &trouble.Error{
+			What: "cannot write a mirror: only root can run the packager for it",
+			Try:  []string{c.again()},
+		}
+	}
+	return nil
+}
+
+// sharedModules says which modules to build, and with which key to sign them.
+func (c *common) sharedModules(m mirrorFlags) (shared stages.Shared, err error) {
+	key, err := c.signing(m.moduleKey)
+	if err != nil {
+		return shared, err
+	}
+	signs := key != nil
+	builds := len(m.modules) > 0
+	if signs != builds {
+		return shared, usage{&trouble.Error{
+			What: "cannot build modules: --modules, --module-key and --module-cert go together, since DKMS would sign with a key that no node knows",
+			Try:  []string{`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`},
+		}}
+	}
+	if !builds {
+		return shared, nil
+	}
+
+	shared.Kernels = m.modules
+	shared.Signer, _ = facts.Certificate(key.Certificate)
+	shared.Key, err = filepath.Abs(m.moduleKey.moduleKey)
+	if err != nil {
+		return shared, err
+	}
+	shared.Certificate, err = filepath.Abs(m.moduleKey.moduleCert)
+	return shared, err
+}
+
+// fetching prints how many files are about to be fetched.
+func (c *common) fetching(files int, size int64) {
+	if !c.quiet {
+		printf(c.stderr, "Fetching %s, %d MB …\n", trouble.Count(files, "file"), size/1e6)
+	}
 }
 
 // isFor refuses another system than this machine's, since the system's own packager must resolve
 // the packages.
 func isFor(is facts.OS, asked string) error {
 	id, version, _ := strings.Cut(asked, "-")
-	if is.ID == id && (is.Version == version || strings.HasPrefix(is.Version, version+".")) {
+	sameVersion := is.Version == version || strings.HasPrefix(is.Version, version+".")
+	if is.ID == id && sameVersion {
 		return nil
 	}
+
 	try := "run it on a machine or in a container of " + asked + ": there dnf install createrepo_c, then ./gpuadm mirror …"
 	if (facts.OS{ID: id}).Packager().Name == "apt" {
-		try = fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))
+		image := strings.Replace(asked, "-", ":", 1)
+		try = fmt.Sprintf("run it in a container of %s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, image)
 	}
 	return usage{&trouble.Error{
-		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own packager resolves its packages", asked, is.ID, is.Version), Try: []string{try},
+		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own packager resolves its packages", asked, is.ID, is.Version),
+		Try:  []string{try},
 	}}
-}
-
-// elsewhere is a machine that the command line describes.
-type elsewhere struct {
-	os, arch string
-	gpus     []string
-}
-
-func (m *elsewhere) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&m.os, "os", "", "for the operating system `ID`: ubuntu-24.04, rocky-9")
-	cmd.Flags().StringVar(&m.arch, "arch", "", "for a machine of this `ARCH`: amd64 or arm64; by default that of the GPUs, else amd64")
-	cmd.Flags().StringSliceVar(&m.gpus, "gpu", nil, "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
-	cmd.RegisterFlagCompletionFunc("os", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return drivers.Load().Systems(), cobra.ShellCompDirectiveNoFileComp
-	})
-	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
-	cmd.RegisterFlagCompletionFunc("arch", cobra.FixedCompletions([]string{"amd64", "arm64"}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// gpuModels completes the models of GPUs that have MIG.
-func gpuModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var names []string
-	for _, m := range mig.Models() {
-		names = append(names, m.Name+"\t"+m.Title)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// facts returns the facts of such a machine; a model that is given once counts as n GPUs.
-func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
-	arm := slices.ContainsFunc(m.gpus, func(name string) bool { p, _, err := modelOf(name); return err == nil && facts.OnArm(p.Model) })
-	if m.arch == "" {
-		m.arch = map[bool]string{true: "arm64", false: "amd64"}[arm]
-	}
-	f := facts.Facts{Arch: m.arch, Day: day}
-	if m.arch != "amd64" && m.arch != "arm64" {
-		return f, nil, usage{fmt.Errorf("cannot use --arch %q: it takes amd64 or arm64", m.arch)}
-	} else if arm && m.arch != "arm64" {
-		return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot use --arch %s with --gpu %s: this GPU is on one board with an Arm processor", m.arch, strings.Join(m.gpus, ", ")), Try: []string{"--arch arm64"}}}
-	}
-	if m.os != "" {
-		c := drivers.Load()
-		if known, like := c.Knows(m.os); !known {
-			if meant := nearest.Of(strings.Replace(m.os, "al2", "amzn-2", 1), like); meant != "" && len(like) == len(c.Systems()) { // AL2023 is AWS' own short name
-				like = []string{meant}
-			}
-			return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", m.os), Try: []string{"write one of " + strings.Join(like, ", ")}}}
-		}
-		f.OS.ID, f.OS.Version, _ = strings.Cut(m.os, "-")
-		f.OS.Name = m.os
-	}
-	names := m.gpus
-	if len(names) == 1 {
-		names = slices.Repeat(names, max(1, n))
-	}
-	var gpus []host.GPU
-	for i, name := range names {
-		p, g, err := modelOf(name)
-		if err != nil {
-			return f, nil, usage{err}
-		}
-		p.Address = fmt.Sprintf("0000:%02x:00.0", i+1)
-		g.Index, g.Address = i, p.Address
-		f.GPUs, gpus = append(f.GPUs, p), append(gpus, g)
-	}
-	return f, gpus, nil
-}
-
-// modelOf returns a model as the PCI bus shows it, and as NVML shows it before any change.
-func modelOf(name string) (facts.PCI, host.GPU, error) {
-	m, err := mig.Find(name)
-	if err == nil {
-		g := m.GPU()
-		g.Name = m.Name
-		return facts.PCI{Vendor: "10de", Device: strings.ToLower(g.Device[2:6]), Class: "030200", Model: m.Name}, g, nil
-	}
-	p, known := facts.Named(name)
-	if known {
-		return p, host.GPU{Name: p.Model, Device: "0x" + strings.ToUpper(p.Device) + "10DE"}, nil
-	}
-	plain := strings.ToLower(strings.ReplaceAll(name, " ", "-"))
-	like := slices.DeleteFunc(facts.Models(), func(model string) bool { return !strings.HasPrefix(strings.ToLower(model), plain+"-") })
-	if f := new(trouble.Error); errors.As(err, &f) && f.Err == nil { // Find knows those with MIG
-		f.What, f.Try = fmt.Sprintf("cannot find GPU %q: this release knows none of this name or PCI device id", name), []string{"leave --gpu and --os out on the machine itself, whose PCI bus names the GPU"}
-		if near := nearest.Of(name, facts.Models()); len(like) > 0 {
-			f.Try = []string{"write one of " + strings.Join(like, ", ")}
-		} else if near != "" {
-			f.Try = []string{"did you mean " + strconv.Quote(near) + "?"}
-		}
-	}
-	return p, host.GPU{}, err
 }

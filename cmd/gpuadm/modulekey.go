@@ -8,18 +8,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/agent"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 // signing reads the key and the certificate for modules; nil if the flags name none.
@@ -100,24 +95,15 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) erro
 	if key == nil {
 		return nil
 	}
-	real := func(name string) string {
-		if led, err := filepath.EvalSymlinks(name); err == nil {
-			name = led
-		}
-		abs, err := filepath.Abs(name)
-		if err != nil {
-			return name
-		}
-		return abs
-	}
-	in, err := filepath.Rel(real(c.rootDir), real(b.moduleKey))
-	if err != nil || strings.HasPrefix(in, "..") {
+	inside, err := filepath.Rel(realPath(c.rootDir), realPath(b.moduleKey))
+	if err != nil || strings.HasPrefix(inside, "..") {
 		return nil
 	}
-	data, err := h.ReadFile("/" + in)
+	data, err := h.ReadFile("/" + inside)
 	if err != nil || !bytes.Equal(data, key.Private) {
 		return nil // /run and /dev are no part of the image
 	}
+
 	return &trouble.Error{
 		What:    "cannot seal the image: the private key " + b.moduleKey + " lies in it",
 		Because: []string{"each machine of the image would have it, and could sign what it likes"},
@@ -125,43 +111,15 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) erro
 	}
 }
 
-// trustInstalled refuses to continue if another user could have written the boot units, or the
-// binary that they run as root. If the install stage will write these files, only their folders
-// count.
-func trustInstalled(h host.View, e *converge.Engine) error {
-	names, reinstall := stages.Installed(h), []string{"or install them again with a gpuadm that you trust: apply --install"}
-	if agent.Installs(e) {
-		names = append(stages.Units(), stages.Binary)
-		for i := range names {
-			names[i] = path.Dir(names[i])
-		}
-		reinstall = nil
+// realPath is the absolute path of a file, free of links; the name itself where that is not known.
+func realPath(name string) string {
+	target, err := filepath.EvalSymlinks(name)
+	if err == nil {
+		name = target
 	}
-	if err := h.Trusted(names...); err != nil {
-		t := faults.Untrusted(h.Root(), err)
-		t.Try = append(t.Try, reinstall...)
-		return t
+	absolute, err := filepath.Abs(name)
+	if err != nil {
+		return name
 	}
-	return nil
-}
-
-// trust refuses files of the machine that users other than root could change.
-func trust(h host.View, names ...string) error {
-	if err := h.Trusted(names...); err != nil {
-		return faults.Untrusted(h.Root(), err)
-	}
-	return nil
-}
-
-// warnOfWriters names the -f files that every user can change. gpuadm uses them: the operator chose
-// them.
-func (c *common) warnOfWriters() {
-	for _, name := range c.files {
-		if c.stat == nil || c.quiet || name == "-" {
-			continue
-		}
-		if i, err := c.stat(name); err == nil && i.Mode().IsRegular() && i.Mode()&0o002 != 0 {
-			printf(c.stderr, "gpuadm: warning: every user can write to %s, and so decides what gpuadm does here\n", name)
-		}
-	}
+	return absolute
 }

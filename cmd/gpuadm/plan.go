@@ -8,13 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/spf13/cobra"
 )
 
 func newPlan(c *common) *cobra.Command {
@@ -44,6 +45,7 @@ func (c *common) plan(ctx context.Context, only []string, exitCode bool) error {
 	return c.planWith(ctx, e, h, exitCode)
 }
 
+// planWith prints the plan of an engine.
 func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, exitCode bool) error {
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
@@ -52,6 +54,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if err != nil {
 		return err
 	}
+
 	p.Notes = append(p.Notes, c.followNote(e.Spec)...)
 	if err := show(c, p, c.planText); err != nil {
 		return err
@@ -68,7 +71,9 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 // noGPU prints one line if the machine has no NVIDIA GPU: in a mixed pool a DaemonSet also runs on
 // such nodes. With gpu_count in [driver], or if the node had GPUs before, that is an error, which
 // preflight reports. answer makes the verb's JSON from an empty plan.
-func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, answer func(converge.Plan) any) (bool, error) {
+func (c *common) noGPU(
+	ctx context.Context, e *converge.Engine, h host.View, answer func(converge.Plan) any,
+) (none bool, err error) {
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
@@ -80,30 +85,37 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 	if err != nil || node.MissingGPUs(h, e.Spec, f) != "" {
 		return false, err
 	}
-	const none = "no NVIDIA GPU on the PCI bus: nothing to do here"
-	if c.output == "json" {
-		p := converge.Plan{Format: converge.PlanFormat, Notes: []string{none}, Stages: []converge.StagePlan{}, Changes: []converge.Change{}}
-		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
-		return true, printJSON(c.stdout, answer(p))
+
+	const noGPU = "no NVIDIA GPU on the PCI bus: nothing to do here"
+	if c.output != "json" {
+		c.answer("N" + noGPU[1:] + ".")
+		return true, nil
 	}
-	c.answer("N" + none[1:] + ".")
-	return true, nil
+	return true, printJSON(c.stdout, answer(converge.Plan{
+		Format:  converge.PlanFormat,
+		Host:    converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f},
+		Stages:  []converge.StagePlan{},
+		Changes: []converge.Change{},
+		Notes:   []string{noGPU},
+	}))
 }
 
 func justPlan(p converge.Plan) any { return p }
 
 // followNote names the source of the layout.
 func (c *common) followNote(s spec.Spec) []string {
-	switch f := c.run.Label; {
-	case !s.MIG.FollowLabel:
+	if !s.MIG.FollowLabel {
 		return nil
-	case f.Layout == "":
-		return []string{"no label " + node.MIGConfig + " has named a layout yet: gpuadm leaves the partitions"}
-	case !f.Asked:
-		return []string{fmt.Sprintf("the layout is %s, as the label %s said last: the API server does not answer now", f.Layout, node.MIGConfig)}
-	default:
-		return []string{fmt.Sprintf("the layout is %s, by the node's label %s", f.Layout, node.MIGConfig)}
 	}
+
+	followed := c.run.Label
+	switch {
+	case followed.Layout == "":
+		return []string{"no label " + node.MIGConfig + " has named a layout yet: gpuadm leaves the partitions"}
+	case !followed.Asked:
+		return []string{fmt.Sprintf("the layout is %s, as the label %s said last: the API server does not answer now", followed.Layout, node.MIGConfig)}
+	}
+	return []string{fmt.Sprintf("the layout is %s, by the node's label %s", followed.Layout, node.MIGConfig)}
 }
 
 // reportDrift reports the pending changes in one line, here and to the cluster.
@@ -122,7 +134,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 	})
 }
 
-// drift returns that line.
+// drift says in one line which changes are pending.
 func drift(changes []converge.Change) string {
 	var names []string
 	for _, ch := range changes {
@@ -130,5 +142,8 @@ func drift(changes []converge.Change) string {
 			names = append(names, ch.String())
 		}
 	}
-	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", trouble.Count(len(names), "change"), strings.Join(trouble.Few(names, 6), ", "))
+
+	count := trouble.Count(len(names), "change")
+	few := strings.Join(trouble.Few(names, 6), ", ")
+	return fmt.Sprintf("%s pending: %s. %s shows why.", count, few, trouble.Command("plan"))
 }

@@ -20,50 +20,61 @@ func (c *common) planText(p converge.Plan) {
 	if !c.quiet {
 		printf(w, "%s   spec"+glue+"%s\n\n", p.Host.Summary, p.Host.Spec)
 	}
-	var quiet []string
-	flush := func() {
-		if len(quiet) > 0 && !c.quiet {
-			printf(w, "  %s =\n", strings.Join(quiet, ", "))
-		}
-		quiet = nil
-	}
-	short := false // some stage is shown in one line
-	for _, st := range p.Stages {
-		if st.Changes == 0 {
-			if st.Converged > 0 || c.verbose {
-				quiet = append(quiet, st.Name)
-			}
-			continue
-		}
-		flush()
-		changes := of(p.Changes, st.Name)
-		if c.detailed(st.Name) {
-			name := st.Name
-			for _, ch := range joined(changes) {
-				c.changeText(w, name, ch)
-				name = ""
-			}
-		} else {
-			short = true
-			c.stageLine(w, st.Name, changes)
-		}
-	}
-	flush()
-	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
+	short := c.planStages(p)
+	printedStages := len(p.Stages) > 0 && !c.quiet && p.Converged > 0
+	if len(p.Changes) > 0 || printedStages {
 		printf(w, "\n")
 	}
+
 	c.remarks(p)
 	if c.refusals(p, short) {
 		printf(w, "\n")
 	}
 	printf(w, "%s\n", planEnd(p))
-	now := p.Now() - len(p.Cannot())
-	if now > 0 && len(p.Cannot()) == 0 {
+	cannot := len(p.Cannot())
+	if cannot == 0 && p.Now() > 0 {
 		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
 	}
 	if short {
 		printf(w, "Details: %s\n", c.typed(cmp.Or(c.planVerb, "plan")+" -v"))
 	}
+}
+
+// planStages prints the stages of a plan, several that are converged in one line. short says that
+// it shows a stage's changes in one line.
+func (c *common) planStages(p converge.Plan) (short bool) {
+	w := c.stdout
+	var converged []string
+	flush := func() {
+		if len(converged) > 0 && !c.quiet {
+			printf(w, "  %s =\n", strings.Join(converged, ", "))
+		}
+		converged = nil
+	}
+
+	for _, st := range p.Stages {
+		if st.Changes == 0 {
+			if st.Converged > 0 || c.verbose {
+				converged = append(converged, st.Name)
+			}
+			continue
+		}
+
+		flush()
+		changes := of(p.Changes, st.Name)
+		if !c.detailed(st.Name) {
+			short = true
+			c.stageLine(w, st.Name, changes)
+			continue
+		}
+		name := st.Name
+		for _, ch := range joined(changes) {
+			c.changeText(w, name, ch)
+			name = ""
+		}
+	}
+	flush()
+	return short
 }
 
 // detailed says whether a stage's changes are shown one by one: with -v, or if the operator names
@@ -76,26 +87,30 @@ func (c *common) detailed(stage string) bool {
 // then those that are deferred.
 func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change) {
 	refused, ready, later := sorted(changes)
-	first, text := refused, ""
+	var first []converge.Change
+	var text string
 	switch {
 	case len(refused) > 0:
+		first = refused
 		text = several(refused)
 		if n := len(changes) - len(refused); n > 0 {
 			text += fmt.Sprintf(", and %s more", trouble.Count(n, "change"))
 		}
 	case len(ready) > 0:
-		first, text = ready, several(ready)
+		first = ready
+		text = several(ready)
 		if len(later) > 0 {
 			text += "; " + deferred(later)
 		}
 	default:
-		first, text = later, deferred(later)
+		first = later
+		text = deferred(later)
 	}
+
 	mark := sign(first[0])
-	for _, ch := range first {
-		if sign(ch) != mark { // of several kinds
-			mark = "~"
-		}
+	ofOtherKind := func(ch converge.Change) bool { return sign(ch) != mark }
+	if slices.ContainsFunc(first, ofOtherKind) {
+		mark = "~"
 	}
 	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
@@ -135,11 +150,13 @@ func joined(changes []converge.Change) (list []converge.Change) {
 	at := map[string]int{}
 	for _, ch := range changes {
 		reason := fmt.Sprint(ch.Cannot, ch.Because, ch.Try)
-		if i, seen := at[reason]; seen && ch.Cannot != "" {
+		i, seen := at[reason]
+		if seen && ch.Cannot != "" {
 			list[i].Name += ", " + ch.String()
 			continue
 		}
-		at[reason], list = len(list), append(list, ch)
+		at[reason] = len(list)
+		list = append(list, ch)
 	}
 	return list
 }
@@ -161,6 +178,7 @@ func planEnd(p converge.Plan) string {
 	case now == 0:
 		return fmt.Sprintf("Nothing to do now; %s.", deferred(p.Changes))
 	}
+
 	stages := map[string]bool{}
 	for _, ch := range p.Changes {
 		if ch.Deferred == "" {
@@ -176,9 +194,9 @@ func planEnd(p converge.Plan) string {
 
 // deferred says which changes are deferred, and until when.
 func deferred(changes []converge.Change) string {
-	var out []string
-	order, by := grouped(changes, func(ch converge.Change) string { return ch.Deferred })
-	for _, event := range order {
+	var sentences []string
+	events, by := grouped(changes, func(ch converge.Change) string { return ch.Deferred })
+	for _, event := range events {
 		if event == "" {
 			continue
 		}
@@ -186,13 +204,15 @@ func deferred(changes []converge.Change) string {
 		if len(by[event]) > 1 {
 			verb = " are "
 		}
-		out = append(out, several(by[event])+verb+until(event))
+		sentences = append(sentences, several(by[event])+verb+until(event))
 	}
-	return strings.Join(out, "; ")
+	return strings.Join(sentences, "; ")
 }
 
 // grouped groups changes by key; order lists the keys as they first appear.
-func grouped(changes []converge.Change, key func(converge.Change) string) (order []string, by map[string][]converge.Change) {
+func grouped(
+	changes []converge.Change, key func(converge.Change) string,
+) (order []string, by map[string][]converge.Change) {
 	by = map[string][]converge.Change{}
 	for _, ch := range changes {
 		k := key(ch)
@@ -207,9 +227,13 @@ func grouped(changes []converge.Change, key func(converge.Change) string) (order
 // ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this
 // node".
 func ofNode(changes []converge.Change) string {
-	nouns, _ := grouped(changes, func(ch converge.Change) string { noun, _, _ := strings.Cut(ch.Name, " "); return noun + "s" })
+	nouns, _ := grouped(changes, func(ch converge.Change) string { return firstWord(ch.Name) + "s" })
 	last := len(nouns) - 1
-	return fmt.Sprintf("%d %s of this node", len(changes), strings.TrimPrefix(strings.Join(nouns[:last], ", ")+" and "+nouns[last], " and "))
+	list := nouns[last]
+	if last > 0 {
+		list = strings.Join(nouns[:last], ", ") + " and " + list
+	}
+	return fmt.Sprintf("%d %s of this node", len(changes), list)
 }
 
 // several names up to three changes of a kind, and counts more than three.
@@ -217,16 +241,16 @@ func several(changes []converge.Change) string {
 	var names []string
 	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
 	for _, kind := range kinds {
-		if len(by[kind]) > 3 {
-			if kind == "node" {
-				names = append(names, ofNode(by[kind]))
-			} else {
-				names = append(names, trouble.Count(len(by[kind]), kind))
+		all := by[kind]
+		switch {
+		case len(all) > 3 && kind == "node":
+			names = append(names, ofNode(all))
+		case len(all) > 3:
+			names = append(names, trouble.Count(len(all), kind))
+		default:
+			for _, ch := range all {
+				names = append(names, strings.Replace(ch.String(), " ", glue, 1))
 			}
-			continue
-		}
-		for _, ch := range by[kind] {
-			names = append(names, strings.Replace(ch.String(), " ", glue, 1))
 		}
 	}
 	return strings.Join(names, ", ")
@@ -234,7 +258,7 @@ func several(changes []converge.Change) string {
 
 // interrupts says what the changes interrupt.
 func interrupts(changes []converge.Change) string {
-	var out []string
+	var text strings.Builder
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
 		{"restart-kubelet", " Restarts kubelet too: its unit requires the engine's."},
@@ -244,28 +268,36 @@ func interrupts(changes []converge.Change) string {
 		{"reset-gpu", " Resets a GPU."},
 		{"reboot", " Reboots."},
 	} {
-		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Deferred == "" && slices.Contains(ch.Breaks, b.what) }) {
-			out = append(out, b.text)
+		if len(breaking(changes, b.what)) > 0 {
+			text.WriteString(b.text)
 		}
 	}
-	if held := heldByOthers(changes); len(held) > 0 {
-		out = append(out, " Changes what another tool holds: "+several(held)+".")
+
+	held := heldByOthers(changes)
+	if len(held) > 0 {
+		text.WriteString(" Changes what another tool holds: " + several(held) + ".")
 	}
-	if services := paused(changes); len(services) > 0 {
-		out = append(out, " Pauses and resumes "+strings.Join(services, ", ")+".")
+	services := paused(changes)
+	if len(services) > 0 {
+		text.WriteString(" Pauses and resumes " + strings.Join(services, ", ") + ".")
 	}
-	return strings.Join(out, "")
+	return text.String()
+}
+
+// breaking are the changes that are made now and have a break.
+func breaking(changes []converge.Change, what string) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
+		return ch.Deferred != "" || !slices.Contains(ch.Breaks, what)
+	})
 }
 
 // heldByOthers are the changes that gpuadm does not make unless an operator allows them.
 func heldByOthers(changes []converge.Change) []converge.Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
-		return ch.Deferred != "" || !slices.Contains(ch.Breaks, "change-held")
-	})
+	return breaking(changes, "change-held")
 }
 
-// allowing is what a command needs to make changes to what another tool holds: "" where there are
-// none.
+// allowing is what a command needs to make changes to what another tool holds; "" if no change
+// needs it.
 func allowing(changes []converge.Change) string {
 	if len(heldByOthers(changes)) == 0 {
 		return ""

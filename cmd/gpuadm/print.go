@@ -3,7 +3,8 @@
 package main
 
 // Output:
-//   - stdout has the answer, stderr the progress and the errors. A script can pipe the first and drop the second.
+//   - stdout has the answer, stderr the progress and the errors. A script can pipe the first and
+//     drop the second.
 //   - Text is rendered from the same structs that -o json prints, so the two cannot differ.
 //   - A sign has the meaning; colour only highlights it.
 //   - The last sentence says what is interrupted and what to type next.
@@ -25,7 +26,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // show prints an answer: with -o json as one JSON object on one line, else as text made from the
@@ -45,15 +45,8 @@ func printJSON(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte {
-		var text string
-		if json.Unmarshal(quoted, &text) == nil {
-			if said := mask.Message(commandsOf(w, text)); said != text {
-				quoted, _ = encoded(said) // a text can always be encoded
-			}
-		}
-		return bytes.TrimSuffix(quoted, []byte("\n"))
-	})
+
+	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte { return safeString(w, quoted) })
 	var out []byte
 	for _, r := range string(all) {
 		switch {
@@ -72,16 +65,31 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
+// safeString masks the secrets of a JSON string, and has commands as the reader of w types them.
+func safeString(w io.Writer, quoted []byte) []byte {
+	var text string
+	if json.Unmarshal(quoted, &text) != nil {
+		return quoted
+	}
+	safe := mask.Message(commandsOf(w, text))
+	if safe == text {
+		return quoted
+	}
+
+	quoted, _ = encoded(safe) // a text can always be encoded
+	return bytes.TrimSuffix(quoted, []byte("\n"))
+}
+
 // rows prints lines with a label before the first.
-func rows(w io.Writer, indent, width int, word string, lines ...string) {
-	what := word
+func rows(w io.Writer, indent, width int, label string, lines ...string) {
+	mayBeTyped := label == "try" || label == "type"
 	for _, line := range lines {
 		var text any = line
-		if what == "try" || what == "type" {
+		if mayBeTyped {
 			text = toType(line)
 		}
-		printf(w, "%*s%-*s %s\n", indent, "", width, word, text)
-		word = ""
+		printf(w, "%*s%-*s %s\n", indent, "", width, label, text)
+		label = ""
 	}
 }
 
@@ -158,11 +166,13 @@ func short(s converge.State) string {
 
 // attributes returns the changes of mode and owner, which the diff does not show.
 func attributes(ch converge.Change) string {
-	b, a := things.FileAttributes(ch.Before), things.FileAttributes(ch.After)
-	if ch.Diff == "" || b == "" || a == "" || a == b {
+	before := things.FileAttributes(ch.Before)
+	after := things.FileAttributes(ch.After)
+	known := before != "" && after != ""
+	if ch.Diff == "" || !known || before == after {
 		return ""
 	}
-	return b + " → " + a
+	return before + " → " + after
 }
 
 // changeLine prints a change on one line, and below it why it cannot be made.
@@ -197,36 +207,41 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	if ch.Cannot != "" || ch.Deferred != "" {
 		return
 	}
-	if s := attributes(ch); s != "" {
-		printf(w, "%15s%s\n", "", s)
+
+	const below = "%15s%s\n"
+	attributes := attributes(ch)
+	if attributes != "" {
+		printf(w, below, "", attributes)
 	}
 	if ch.Why != "" {
-		printf(w, "%15s%s\n", "", ch.Why)
+		printf(w, below, "", ch.Why)
 	}
 	if ch.Lost != "" {
-		printf(w, "%15sundo will refuse it: %s\n", "", ch.Lost)
+		printf(w, below, "", "undo will refuse it: "+ch.Lost)
 	}
-	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
-		if l == "" {
+
+	for line := range strings.SplitSeq(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
+		if line == "" {
 			continue
 		}
 		var mark verbatim
-		if l[0] == '+' || l[0] == '-' {
-			mark, l = c.colour(w, l[:1]), l[1:]
+		if line[0] == '+' || line[0] == '-' {
+			mark = c.colour(w, line[:1])
+			line = line[1:]
 		}
-		printf(w, "%15s%s%s\n", "", mark, whole(strings.TrimRight(l, " \r")))
+		printf(w, "%15s%s%s\n", "", mark, whole(strings.TrimRight(line, " \r")))
 	}
 }
 
 // typed returns the command line of a verb for the same machine, spec and stages.
 func (c *common) typed(verb string) string {
-	if verb == "apply" && c.bakes {
+	switch {
+	case verb == "apply" && c.bakes:
 		verb = "bake"
-	}
-	if verb == "apply" && c.repairs {
+	case verb == "apply" && c.repairs:
 		verb = "repair"
 	}
-	if name, _, _ := strings.Cut(verb, " "); name == "undo" {
+	if firstWord(verb) == "undo" {
 		return c.command(verb)
 	}
 	return c.command(verb, c.chosen...)
@@ -235,22 +250,30 @@ func (c *common) typed(verb string) string {
 // command returns a command line for the same machine and spec. The verb is already shell text;
 // command quotes the other words.
 func (c *common) command(verb string, more ...string) string {
-	if name, _, _ := strings.Cut(verb, " "); !slices.Contains([]string{"undo", "facts", "init", "bundle"}, name) { // they read no spec
+	readsNoSpec := slices.Contains([]string{"undo", "facts", "init", "bundle"}, firstWord(verb))
+	if !readsNoSpec {
 		for _, f := range slices.Backward(c.files) {
 			more = append([]string{"-f", f}, more...)
 		}
 	}
 	line := "sudo gpuadm " + verb
 	if c.rootDir != "/" {
-		line, more = "gpuadm "+verb, append([]string{"--root", c.rootDir}, more...)
+		line = "gpuadm " + verb
+		more = append([]string{"--root", c.rootDir}, more...)
 	}
 	for _, w := range more {
 		line += " " + host.ShellWord(w)
 	}
+
 	if c.told != nil {
 		c.told(line)
 	}
 	return strings.ReplaceAll(line, " ", glue)
+}
+
+func firstWord(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	return word
 }
 
 // again returns the current command line, for root.
@@ -262,40 +285,7 @@ func (e env) again() string {
 	return strings.Join(words, glue)
 }
 
-// runsOf names the runs that an undo reverts, oldest first.
-func runsOf(ids []string) string {
-	if len(ids) == 1 {
-		return "run " + ids[0]
-	}
-	return fmt.Sprintf("%d runs since %s", len(ids), ids[0])
-}
-
-func nothingToUndo(to string) string {
-	if to == "" || to == "all" {
-		return "Nothing to undo."
-	}
-	return "Nothing to undo: run " + to + " left nothing to restore."
-}
-
 // stays prints a change that an undo does not revert, and why.
 func stays(w io.Writer, stage string, ch converge.Change, word, why string) {
 	printf(w, "  %-10s = %s   %s: %s\n", stage, ch, word, why)
-}
-
-// undoPlanText prints what an undo would do.
-func (c *common) undoPlanText(p converge.UndoPlan, u undoFlags) {
-	for _, ch := range p.Changes {
-		c.changeText(c.stdout, ch.Stage, ch)
-	}
-	for _, ch := range p.Kept {
-		stays(c.stdout, ch.Stage, ch, "stays", ch.Keeps)
-	}
-	for _, ch := range p.Left {
-		stays(c.stdout, ch.Stage, ch, "left", ch.Cannot)
-	}
-	if len(p.Changes) == 0 {
-		printf(c.stdout, "%s\n", nothingToUndo(u.to))
-		return
-	}
-	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s%s\n", trouble.Count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)), allowing(p.Changes))
 }

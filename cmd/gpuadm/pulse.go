@@ -15,15 +15,18 @@ import (
 // apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)". It does so at once when the
 // program begins another phase.
 type pulse struct {
-	mu          sync.Mutex
-	every       time.Duration     // between two lines
-	stage       string            // of the changes
-	making      []converge.Change // that are made or waited for
-	since, told time.Time
-	usual       time.Duration                          // that such a change took; 0 if none is known
-	done, says  string                                 // of the program: commands.Follow
-	show        func(stage, change, took, says string) // called with mu held
-	over        chan struct{}
+	every time.Duration                          // between two lines
+	show  func(stage, change, took, says string) // called with mu held
+	over  chan struct{}
+
+	mu     sync.Mutex
+	stage  string            // of the changes
+	making []converge.Change // that are made or waited for
+	since  time.Time         // when the changes began
+	told   time.Time         // when the last line was shown
+	usual  time.Duration     // that such a change took; 0 if none is known
+	done   string            // how much the program has done: commands.Follow
+	says   string            // the program's last line
 }
 
 func newPulse(every time.Duration, show func(stage, change, took, says string)) *pulse {
@@ -45,42 +48,55 @@ func newPulse(every time.Duration, show func(stage, change, took, says string)) 
 
 // saw receives an event of the run. The caller holds mu.
 func (p *pulse) saw(e converge.Event) {
-	switch {
-	case e.What == converge.Waiting && len(p.making) > 0:
-		p.done, p.says = "", e.Text
+	if e.What == converge.Waiting && len(p.making) > 0 {
+		p.done = ""
+		p.says = e.Text
 		return
-	case e.What != converge.Making || p.stage != e.Stage:
-		p.making, p.done, p.says, p.usual = nil, "", "", 0
 	}
-	if e.What == converge.Making {
-		if len(p.making) == 0 {
-			p.stage, p.since, p.told = e.Stage, e.Time, e.Time
-		}
-		p.making = append(p.making, *e.Change)
-		p.usual = max(p.usual, (time.Duration(e.Usual) * time.Millisecond).Round(time.Second))
+	if e.What != converge.Making || p.stage != e.Stage {
+		p.making = nil
+		p.usual = 0
+		p.done = ""
+		p.says = ""
 	}
+	if e.What != converge.Making {
+		return
+	}
+
+	if len(p.making) == 0 {
+		p.stage = e.Stage
+		p.since = e.Time
+		p.told = e.Time
+	}
+	p.making = append(p.making, *e.Change)
+	usual := time.Duration(e.Usual) * time.Millisecond
+	p.usual = max(p.usual, usual.Round(time.Second))
 }
 
 // change names what is made: up to three things, or how many.
 func (p *pulse) change() string { return strings.ReplaceAll(several(p.making), glue, " ") }
 
-// follow receives a line that a program prints, and how much it has done.
+// follow receives a line that a program prints, and how much it has done. The first line of another
+// phase is shown at once.
 func (p *pulse) follow(done, line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before, _, _ := strings.Cut(p.done, " ")
-	if phase, _, _ := strings.Cut(done, " "); phase != "" && phase != before {
+	phase := firstWord(done)
+	if phase != "" && phase != firstWord(p.done) {
 		p.told = p.told.Add(-p.every)
 	}
-	p.done, p.says = done, line
+	p.done = done
+	p.says = line
 }
 
+// beat shows the change, if the last line is old enough.
 func (p *pulse) beat(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.making) == 0 || now.Sub(p.told) < p.every {
 		return
 	}
+
 	p.told = now
 	took := now.Sub(p.since).Round(time.Second).String()
 	if p.usual > 0 {
@@ -94,8 +110,9 @@ func (p *pulse) beat(now time.Time) {
 
 // clip cuts a text to a terminal's width: a live line that wraps cannot be erased.
 func clip(text string, width int) string {
-	if r := []rune(text); width > 1 && len(r) >= width {
-		return strings.TrimRight(string(r[:width-2]), " ") + "…"
+	runes := []rune(text)
+	if width <= 1 || len(runes) < width {
+		return text
 	}
-	return text
+	return strings.TrimRight(string(runes[:width-2]), " ") + "…"
 }

@@ -257,7 +257,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	check("mig-export", out)
 	var all bytes.Buffer
 	c := &common{env: env{stdout: &all}}
-	a := sshAnswers{common: c, said: map[string][]json.RawMessage{"a": {rawJSON(`{"format":1}`), rawJSON("words")}}}
+	a := sshAnswers{common: c, answers: map[string][]json.RawMessage{"a": {rawJSON(`{"format":1}`), rawJSON("words")}}}
 	c.output = "json"
 	a.ended(remote.Result{Host: "a"})
 	a.ended(remote.Result{Host: "b", Err: errors.New("no way"), Because: []string{"x"}})

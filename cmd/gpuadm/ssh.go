@@ -32,10 +32,14 @@ func newSSH(c *common) *cobra.Command {
 
 // ssh runs the words after -- on the hosts before it.
 func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
-	hosts, line := args[:max(0, cmd.ArgsLenAtDash())], args[max(0, cmd.ArgsLenAtDash()):]
-	wrong := func(host string) bool { return host == "" || host[0] == '-' || strings.ContainsAny(host, " \t") }
+	dash := max(0, cmd.ArgsLenAtDash())
+	hosts := args[:dash]
+	line := args[dash:]
+	isWrong := func(host string) bool {
+		return host == "" || host[0] == '-' || strings.ContainsAny(host, " \t")
+	}
 	switch {
-	case len(hosts) == 0 || len(line) == 0 || slices.ContainsFunc(hosts, wrong):
+	case len(hosts) == 0 || len(line) == 0 || slices.ContainsFunc(hosts, isWrong):
 		return usage{errors.New("cannot run this: name the machines as ssh takes them, then -- and what to run: gpuadm ssh root@gpu-01 -- status")}
 	case len(c.files) > 0 || c.rootDir != "/" || parallel < 1:
 		return usage{errors.New("cannot use -f or --root before the --, to which they belong behind it, or a --parallel below 1")}
@@ -44,10 +48,23 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	if err != nil {
 		return err
 	}
-	a := sshAnswers{common: c, many: len(hosts) > 1, said: map[string][]json.RawMessage{}, worst: len(sshExits) - 1}
-	fleet := remote.Fleet{Parallel: parallel, Request: request, Program: c.program, Tell: a.tell, Ended: a.ended}
+
+	a := sshAnswers{
+		common:  c,
+		many:    len(hosts) > 1,
+		answers: map[string][]json.RawMessage{},
+		worst:   len(sshExits) - 1,
+	}
+	fleet := remote.Fleet{
+		Parallel: parallel,
+		Request:  request,
+		Program:  c.program,
+		Tell:     a.tell,
+		Ended:    a.ended,
+	}
 	fleet.Run(cmd.Context(), slices.Compact(slices.Sorted(slices.Values(hosts))))
-	if code := sshExits[a.worst]; code != 0 {
+	code := sshExits[a.worst]
+	if code != 0 {
 		return exit(code)
 	}
 	return nil
@@ -55,21 +72,27 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 
 // request checks a command line before any machine runs it, and reads its files.
 func (c *common) request(args []string) (r remote.Request, err error) {
-	other := newRoot(c.env)
-	sub, rest, err := other.Find(args)
+	root := newRoot(c.env)
+	verb, rest, err := root.Find(args)
 	if err == nil {
-		err = sub.ParseFlags(rest)
-	}
-	if err == nil && (sub == other || sub.Name() == "ssh" || sub.Name() == "daemonset") {
-		err = fmt.Errorf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there; gpuadm --help lists them", strings.Join(args, " "))
+		err = verb.ParseFlags(rest)
 	}
 	if err != nil {
 		return r, usage{err}
 	}
-	names, _ := sub.Flags().GetStringArray("file") // all verbs have it
-	r = remote.Request{Args: args, Files: map[string][]byte{}, Outlives: sub.Name() == "apply" || sub.Name() == "undo"}
+	if verb == root || verb.Name() == "ssh" || verb.Name() == "daemonset" {
+		return r, usage{fmt.Errorf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there; gpuadm --help lists them", strings.Join(args, " "))}
+	}
+
+	r = remote.Request{
+		Args:     args,
+		Files:    map[string][]byte{},
+		Outlives: verb.Name() == "apply" || verb.Name() == "undo",
+	}
+	names, _ := verb.Flags().GetStringArray("file") // all verbs have it
 	for _, name := range names {
-		if r.Files[name], err = c.file(name); err != nil {
+		r.Files[name], err = c.file(name)
+		if err != nil {
 			return r, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
 		}
 	}
@@ -82,7 +105,8 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 // program returns gpuadm for a machine, by its uname -m. The packages install the programs for all
 // processors in /usr/lib/gpuadm.
 func (c *common) program(machine string) (data []byte, digest string, err error) {
-	arch := map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine]
+	goNames := map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
+	arch := goNames[machine]
 	if arch == runtime.GOARCH {
 		data, err = c.self()
 	} else {
@@ -100,10 +124,10 @@ var sshExits = []int{exitCannot, exitUsage, exitReboot, exitAgain, exitPending, 
 // sshAnswers prints the machines' answers.
 type sshAnswers struct {
 	*common
-	many  bool
-	mu    sync.Mutex // several machines answer at a time
-	worst int        // in sshExits
-	said  map[string][]json.RawMessage
+	many    bool
+	mu      sync.Mutex                   // several machines answer at a time
+	worst   int                          // in sshExits
+	answers map[string][]json.RawMessage // by machine
 }
 
 // tell prints a line of a machine. A line of standard output belongs to the answer, which with -o
@@ -112,20 +136,23 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !progress && a.output == "json" {
-		a.said[host] = append(a.said[host], rawJSON(text))
+		a.answers[host] = append(a.answers[host], rawJSON(text))
 		if !tooDeep(text) {
 			return
 		}
-		text, progress = fmt.Sprintf("gpuadm: its answer is JSON more than %d levels deep, and is printed as text", mostDeep), true
+		text = fmt.Sprintf("gpuadm: its answer is JSON more than %d levels deep, and is printed as text", mostDeep)
+		progress = true
 	}
-	to, before := a.stdout, ""
+
+	w := a.stdout
 	if progress {
-		to = a.stderr
+		w = a.stderr
 	}
+	before := ""
 	if a.many {
 		before = host + ": "
 	}
-	printf(to, "%s%s\n", before, text)
+	printf(w, "%s%s\n", before, text)
 }
 
 const mostDeep = 100 // levels of a machine's JSON
@@ -140,17 +167,23 @@ func rawJSON(line string) json.RawMessage {
 	return json.RawMessage(line)
 }
 
+// tooDeep says whether a line is JSON of more than mostDeep levels.
 func tooDeep(line string) bool {
 	depth := 0
 	d := json.NewDecoder(strings.NewReader(line))
-	for t, err := d.Token(); err == nil && depth <= mostDeep; t, err = d.Token() {
-		if mark, ok := t.(json.Delim); ok && (mark == '{' || mark == '[') {
+	for depth <= mostDeep {
+		token, err := d.Token()
+		if err != nil {
+			return false
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
 			depth++
-		} else if ok {
+		case json.Delim('}'), json.Delim(']'):
 			depth--
 		}
 	}
-	return depth > mostDeep
+	return true
 }
 
 // sshMachine is what `ssh -o json` prints for each machine.
@@ -163,54 +196,86 @@ type sshMachine struct {
 	Answers []json.RawMessage `json:"answers,omitempty"` // what the verb printed
 }
 
+// ended prints the end of a machine's run.
 func (a *sshAnswers) ended(r remote.Result) {
 	m := sshMachine{Format: converge.PlanFormat, Host: r.Host, Exit: r.Exit}
 	switch {
 	case r.Goes:
-		m.Exit, m.Error = exitAgain, r.Err.Error()+"; the run goes on there, and gpuadm status will say how it went"
+		m.Exit = exitAgain
+		m.Error = r.Err.Error() + "; the run goes on there, and gpuadm status will say how it went"
 	case r.Err != nil:
-		m.Exit, m.Error, m.Because = exitCannot, r.Err.Error(), r.Because
+		m.Exit = exitCannot
+		m.Error = r.Err.Error()
+		m.Because = r.Because
 	case !slices.Contains(sshExits, r.Exit): // such as a signal's
 		m.Exit = exitCannot
 	}
-	if a.output != "json" && m.Error != "" {
-		about := map[bool]string{false: r.Host + ": "}[a.many] // of many, each line begins with its machine
-		a.tell(r.Host, "gpuadm: "+about+m.Error, true)
-		for _, b := range m.Because {
-			a.tell(r.Host, "  because  "+b, true)
-		}
-	} else if a.output != "json" && a.many && m.Exit != 0 {
-		a.tell(r.Host, fmt.Sprintf("gpuadm: exit code %d", m.Exit), true)
+	if a.output != "json" {
+		a.endText(m)
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.worst = min(a.worst, slices.Index(sshExits, m.Exit))
-	if m.Answers = a.said[r.Host]; a.output == "json" {
+	m.Answers = a.answers[r.Host]
+	if a.output == "json" {
 		_ = printJSON(a.stdout, m) // these values can always be encoded
+	}
+}
+
+// endText prints why a machine has no usable answer, or its exit code. Of many machines, each line
+// begins with its machine.
+func (a *sshAnswers) endText(m sshMachine) {
+	switch {
+	case m.Error != "":
+		about := m.Host + ": "
+		if a.many {
+			about = ""
+		}
+		a.tell(m.Host, "gpuadm: "+about+m.Error, true)
+		for _, b := range m.Because {
+			a.tell(m.Host, "  because  "+b, true)
+		}
+	case a.many && m.Exit != 0:
+		a.tell(m.Host, fmt.Sprintf("gpuadm: exit code %d", m.Exit), true)
 	}
 }
 
 // newServeSSH makes the verb that gpuadm ssh runs on the other machine.
 func newServeSSH(c *common) *cobra.Command {
 	return &cobra.Command{
-		Use: "serve-ssh", Short: "answer gpuadm ssh, which runs this on the other machine", Hidden: true, DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, more []string) error { // more has the flags of a process that continues the run
+		Use:                "serve-ssh",
+		Short:              "answer gpuadm ssh, which runs this on the other machine",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		// more has the flags of a process that continues the run.
+		RunE: func(cmd *cobra.Command, more []string) error {
 			r, err := remote.Serve(c.stdin, c.stdout)
 			if err != nil {
 				return err
 			}
-			e := c.env
-			e.stdin, e.stat, e.public = bytes.NewReader(r.Files["-"]), nil, nil // the operator's own machine has checked the files' owners
-			e.read = func(name string) ([]byte, error) {
-				if data, carried := r.Files[name]; carried {
-					return data, nil
-				}
-				return c.read(name)
-			}
-			if code := run(cmd.Context(), e, append(r.Args, more...)); code != 0 {
+			code := run(cmd.Context(), c.remoteEnv(r), append(r.Args, more...))
+			if code != 0 {
 				return exit(code)
 			}
 			return nil
 		},
 	}
+}
+
+// remoteEnv is the environment of a request from another machine. The operator's own machine has
+// checked the owners of the files that it sends.
+func (c *common) remoteEnv(r remote.Request) env {
+	e := c.env
+	e.stdin = bytes.NewReader(r.Files["-"])
+	e.stat = nil
+	e.public = nil
+	e.read = func(name string) ([]byte, error) {
+		data, carried := r.Files[name]
+		if carried {
+			return data, nil
+		}
+		return c.read(name)
+	}
+	return e
 }

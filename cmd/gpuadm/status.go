@@ -22,63 +22,83 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
+type statusFlags struct {
+	since string
+	diff  bool
+}
+
 func newStatus(c *common) *cobra.Command {
-	var since string
-	var diff bool
+	var flags statusFlags
 	cmd := &cobra.Command{
 		Use:               "status [STAGE…]",
 		Short:             "show what is converged, what is not, since when",
 		ValidArgsFunction: stageNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ready := func(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
-				return c.engine(ctx, only, nil)
-			}
-			if diff {
-				ready = c.engineOfFiles
-			}
-			e, h, err := ready(cmd.Context(), args)
-			if err != nil {
-				return c.withoutSpec(cmd.Context(), err)
-			}
-			nothing := func(p converge.Plan) any {
-				return converge.Status{Plan: p, Runs: []converge.Run{}, Made: []converge.Mark{}}
-			}
-			if none, err := c.noGPU(cmd.Context(), e, h, nothing); err != nil || none && !diff {
-				return err
-			}
-			s, err := e.Status(cmd.Context(), view.Within(h))
-			if err != nil {
-				return err
-			}
-			if held, err := node.KeepsPodsOff(cmd.Context(), h, e.Spec); err != nil {
-				return err
-			} else if held != "" {
-				s.Notes = append(s.Notes, held)
-			}
-			s.InProgress = s.Unfinished != "" && agent.AtWork(h)
-			var from time.Time
-			if since != "" {
-				if from, err = sinceWhen(since, s.Runs, h.Now()); err != nil {
-					return err
-				}
-				s.Runs = slices.DeleteFunc(s.Runs, func(r converge.Run) bool { return r.Time.Before(from) })
-				s.Made = slices.DeleteFunc(s.Made, func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil })
-			}
-			err = show(c, s, func(s converge.Status) { c.statusText(s, from, diff) })
-			switch {
-			case err != nil:
-				return err
-			case len(s.Cannot()) > 0:
-				return exit(exitCannot)
-			case s.Now() > 0, diff && slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil }):
-				return exit(exitPending)
-			}
-			return nil
-		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.status(cmd.Context(), args, flags) },
 	}
-	cmd.Flags().StringVar(&since, "since", "", "list the changes of all runs since `TIME` (2026-11-20, \"2026-11-20 06:00\", 36h) or since a run")
-	cmd.Flags().BoolVar(&diff, "diff", false, "show what was changed outside gpuadm, line by line")
+	cmd.Flags().StringVar(&flags.since, "since", "", "list the changes of all runs since `TIME` (2026-11-20, \"2026-11-20 06:00\", 36h) or since a run")
+	cmd.Flags().BoolVar(&flags.diff, "diff", false, "show what was changed outside gpuadm, line by line")
 	return cmd
+}
+
+// status prints what is converged, and what is not.
+func (c *common) status(ctx context.Context, only []string, flags statusFlags) error {
+	ready := c.engineOf
+	if flags.diff {
+		ready = c.engineOfFiles
+	}
+	e, h, err := ready(ctx, only)
+	if err != nil {
+		return c.withoutSpec(ctx, err)
+	}
+	nothing := func(p converge.Plan) any {
+		return converge.Status{Plan: p, Runs: []converge.Run{}, Made: []converge.Mark{}}
+	}
+	none, err := c.noGPU(ctx, e, h, nothing)
+	if err != nil || none && !flags.diff {
+		return err
+	}
+
+	s, err := e.Status(ctx, view.Within(h))
+	if err != nil {
+		return err
+	}
+	held, err := node.KeepsPodsOff(ctx, h, e.Spec)
+	if err != nil {
+		return err
+	}
+	if held != "" {
+		s.Notes = append(s.Notes, held)
+	}
+	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
+
+	var from time.Time
+	if flags.since != "" {
+		from, err = sinceWhen(flags.since, s.Runs, h.Now())
+		if err != nil {
+			return err
+		}
+		isOldRun := func(r converge.Run) bool { return r.Time.Before(from) }
+		isOldMark := func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil }
+		s.Runs = slices.DeleteFunc(s.Runs, isOldRun)
+		s.Made = slices.DeleteFunc(s.Made, isOldMark)
+	}
+	err = show(c, s, func(s converge.Status) { c.statusText(s, from, flags.diff) })
+	if err != nil {
+		return err
+	}
+
+	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
+	switch {
+	case len(s.Cannot()) > 0:
+		return exit(exitCannot)
+	case s.Now() > 0, flags.diff && hasDrift:
+		return exit(exitPending)
+	}
+	return nil
+}
+
+func (c *common) engineOf(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
+	return c.engine(ctx, only, nil)
 }
 
 // engineOfFiles is engine for status --diff, which needs no spec, since it compares with the
@@ -88,7 +108,9 @@ func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.En
 	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
 		return e, h, err
 	}
-	if h, err = c.open(c.rootDir); err != nil {
+
+	h, err = c.open(c.rootDir)
+	if err != nil {
 		return nil, nil, err
 	}
 	e, _ = c.newEngine(h)
@@ -103,11 +125,13 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 		}
 	}
 	for _, form := range []string{time.RFC3339, time.DateTime, day, time.DateOnly} {
-		if at, err := time.ParseInLocation(form, text, now.Location()); err == nil {
+		at, err := time.ParseInLocation(form, text, now.Location())
+		if err == nil {
 			return at, nil
 		}
 	}
-	if ago, err := time.ParseDuration(text); err == nil {
+	ago, err := time.ParseDuration(text)
+	if err == nil {
 		return now.Add(-ago.Abs()), nil
 	}
 	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is no run that "+trouble.Command("status")+" lists, and no time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
@@ -121,9 +145,11 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec"+glue+"%s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
-		if changes := of(s.Changes, st.Name); len(changes) > 0 {
+		changes := of(s.Changes, st.Name)
+		switch {
+		case len(changes) > 0:
 			c.stageLine(w, st.Name, changes)
-		} else if st.Converged > 0 {
+		case st.Converged > 0:
 			printf(w, "  %-10s = converged%s\n", st.Name, since(s, st.Name))
 		}
 	}
@@ -132,24 +158,8 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	}
 	c.refusals(s.Plan, true)
 	c.notAsLeft(s, diff)
-	if n := len(s.Runs); n > 0 {
-		printf(w, "\nruns\n")
-		first := max(0, n-5)
-		if !from.IsZero() {
-			first = 0
-		}
-		for _, r := range s.Runs[first:] {
-			printf(w, "  %-20s %s, %s\n", r.ID, trouble.Count(len(r.Makes), "change"), outcome(r))
-			if c.verbose && len(r.Took) > 0 {
-				printf(w, "    took  %s\n", r.Took)
-			}
-			for _, ch := range r.Makes {
-				if !from.IsZero() {
-					printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)
-				}
-			}
-		}
-	}
+
+	c.runsText(s.Runs, from)
 	if s.Torn > 0 {
 		printf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
 	}
@@ -157,12 +167,39 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 		printf(w, "\nThe journal: %s\n", s.Damage)
 	}
 	printf(w, "\n")
+
 	c.remarks(s.Plan)
 	if s.InProgress {
 		printf(w, "Run %s is in progress.\n", s.Unfinished)
 		return
 	}
 	printf(w, "%s\n", c.statusEnd(s))
+}
+
+// runsText prints the last five runs; with from, all runs and their changes.
+func (c *common) runsText(runs []converge.Run, from time.Time) {
+	if len(runs) == 0 {
+		return
+	}
+	w := c.stdout
+	withChanges := !from.IsZero()
+	if !withChanges {
+		runs = runs[max(0, len(runs)-5):]
+	}
+
+	printf(w, "\nruns\n")
+	for _, r := range runs {
+		printf(w, "  %-20s %s, %s\n", r.ID, trouble.Count(len(r.Makes), "change"), outcome(r))
+		if c.verbose && len(r.Took) > 0 {
+			printf(w, "    took  %s\n", r.Took)
+		}
+		if !withChanges {
+			continue
+		}
+		for _, ch := range r.Makes {
+			printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)
+		}
+	}
 }
 
 // remarks prints what changes wait for, and the notes.
@@ -190,33 +227,41 @@ func waitingText(w io.Writer, changes []converge.Change) {
 
 // notAsLeft prints gpuadm's things that are released, or that have changed since.
 func (c *common) notAsLeft(s converge.Status, diff bool) {
-	released, from := map[string]int{}, map[string]string{}
-	unseen := map[string][]string{}
+	w := c.stdout
+	unseen := map[string][]string{} // by reason
+	released := map[string]int{}    // by stage
+	firstRun := map[string]string{} // that made a released thing, by stage
 	for _, m := range s.Made {
+		name := m.Kind + " " + m.Name
 		if m.Unseen != "" {
-			unseen[m.Unseen] = append(unseen[m.Unseen], m.Kind+" "+m.Name)
+			unseen[m.Unseen] = append(unseen[m.Unseen], name)
 		}
 		if diff && m.Drift != nil {
-			printf(c.stdout, "\n")
-			c.changeText(c.stdout, m.Stage, *m.Drift)
+			printf(w, "\n")
+			c.changeText(w, m.Stage, *m.Drift)
 		}
-		switch name := m.Kind + " " + m.Name; {
+
+		switch {
 		case m.Released:
-			if released[m.Stage]++; from[m.Stage] == "" || m.Run < from[m.Stage] {
-				from[m.Stage] = m.Run
+			released[m.Stage]++
+			if firstRun[m.Stage] == "" || m.Run < firstRun[m.Stage] {
+				firstRun[m.Stage] = m.Run
 			}
 		case m.Changed:
-			printf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
+			printf(w, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
 		case m.Reverted:
-			printf(c.stdout, "\n%s has the state from before gpuadm changed it on %s.\n", name, m.Since.Format(day))
+			printf(w, "\n%s has the state from before gpuadm changed it on %s.\n", name, m.Since.Format(day))
 		}
 	}
+
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
-		names := trouble.Few(unseen[why], 3)
-		printf(c.stdout, "\nCannot read the state of %s: %s.\n", strings.Join(names, ", "), why)
+		names := strings.Join(trouble.Few(unseen[why], 3), ", ")
+		printf(w, "\nCannot read the state of %s: %s.\n", names, why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(released)) {
-		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, trouble.Count(released[stage], "thing"), c.typed("undo --to "+from[stage]))
+		count := trouble.Count(released[stage], "thing")
+		undo := c.typed("undo --to " + firstRun[stage])
+		printf(w, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count, undo)
 	}
 }
 
@@ -244,8 +289,10 @@ func outcome(r converge.Run) string {
 	return r.Result
 }
 
+// statusEnd is the last sentence of a status.
 func (c *common) statusEnd(s converge.Status) string {
-	cannot := s.Cannot()
+	hasConverged := func(st converge.StagePlan) bool { return st.Converged > 0 }
+	pending := trouble.Count(s.Now(), "change")
 	switch {
 	case len(s.Stages) == 0:
 		return "This machine has no node.toml, so there is no plan of what apply would change."
@@ -255,13 +302,13 @@ func (c *common) statusEnd(s converge.Status) string {
 		return fmt.Sprintf("Run %s, a repair, was cut short. To continue: %s", s.Unfinished, c.typed("repair "+s.Repairing))
 	case s.Unfinished != "":
 		return fmt.Sprintf("Run %s was cut short. To continue: %s", s.Unfinished, c.typed("apply"))
-	case len(cannot) > 0:
+	case len(s.Cannot()) > 0:
 		return "Cannot converge: see ! above."
 	case s.Held != "" && s.Now() > 0:
-		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, trouble.Count(s.Now(), "change"), c.typed("apply"))
+		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, pending, c.typed("apply"))
 	case s.Now() > 0:
-		return fmt.Sprintf("%s pending. To see them: %s", trouble.Count(s.Now(), "change"), c.typed("plan"))
-	case slices.ContainsFunc(s.Stages, func(st converge.StagePlan) bool { return st.Converged > 0 }):
+		return fmt.Sprintf("%s pending. To see them: %s", pending, c.typed("plan"))
+	case slices.ContainsFunc(s.Stages, hasConverged):
 		return "Converged."
 	}
 	return "Nothing to do: the spec has no section with a stage."

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"strings"
@@ -38,8 +39,10 @@ func describe(cmd *cobra.Command) {
 	if err != nil {
 		return // the short text is enough
 	}
+
 	text, examples, _ := strings.Cut("\n"+string(data), "\nExamples:\n")
-	cmd.Long, cmd.Example = strings.Trim(text, "\n"), strings.TrimRight(examples, "\n")
+	cmd.Long = strings.Trim(text, "\n")
+	cmd.Example = strings.TrimRight(examples, "\n")
 	switch name {
 	case "spec":
 		cmd.Long += "\n" + keysHelp()
@@ -58,21 +61,22 @@ func keysHelp() string {
 	for _, k := range spec.Keys() {
 		if k.Section != section {
 			section = k.Section
-			if section != "" {
-				fmt.Fprintf(&b, "\n%-32s # %s\n", "["+section+"]", spec.About(section))
-			} else {
-				b.WriteString("\n")
-			}
+			b.WriteString(sectionHelp(section))
 		}
-		def := k.Default
-		if def == "" {
-			def = "…"
-		}
+
+		value := cmp.Or(k.Default, "…")
 		doc := k.Doc
 		if len(k.Allowed) > 0 {
 			doc += " (" + strings.Join(k.Allowed, ", ") + ")"
 		}
-		fmt.Fprintf(&b, "  %-30s # %s\n", k.Name+" = "+def, doc)
+		fmt.Fprintf(&b, "  %-30s # %s\n", k.Name+" = "+value, doc)
 	}
 	return b.String()
+}
+
+func sectionHelp(section string) string {
+	if section == "" {
+		return "\n"
+	}
+	return fmt.Sprintf("\n%-32s # %s\n", "["+section+"]", spec.About(section))
 }

@@ -31,18 +31,22 @@ type voice interface {
 // the programs that make changes.
 func (c *common) voice(ctx context.Context) (voice, context.Context) {
 	const plain = 15 * time.Second // between two lines of a long change
+	const live = time.Second
 	switch {
 	case c.output == "json":
 		return jsonVoice{c.stdout}, ctx
 	case c.toJournal():
 		v := newLogVoice(c)
-		v.pulse = newPulse(plain, func(stage, change, took, says string) {
-			v.log.Info(strings.TrimRight(fmt.Sprintf("%s: %s   %s   %s", stage, change, took, says), " "))
-		})
+		v.pulse = newPulse(plain, v.progress)
 		return v, commands.Follow(ctx, v.pulse.follow)
 	}
+
 	v := &textVoice{common: c, live: c.tty(c.stderr)}
-	v.pulse = newPulse(map[bool]time.Duration{true: time.Second, false: plain}[v.live], v.goesOn)
+	every := plain
+	if v.live {
+		every = live
+	}
+	v.pulse = newPulse(every, v.progress)
 	return v, commands.Follow(ctx, v.pulse.follow)
 }
 
@@ -56,8 +60,9 @@ func (v jsonVoice) close()                {}
 type textVoice struct {
 	*common
 	*pulse
-	live, shown bool
-	deferred    []converge.Event // not printed yet: those that wait for the same event share a line
+	live     bool
+	shown    bool             // the live line is on the screen
+	deferred []converge.Event // not printed yet: those that wait for the same event share a line
 }
 
 func (v *textVoice) tell(e converge.Event) {
@@ -65,29 +70,35 @@ func (v *textVoice) tell(e converge.Event) {
 	defer v.mu.Unlock()
 	v.saw(e)
 	v.wipe()
-	if n := len(v.deferred); n > 0 && (e.What != converge.Deferred || e.Stage != v.deferred[n-1].Stage) {
+
+	isDeferred := e.What == converge.Deferred
+	n := len(v.deferred)
+	if n > 0 && (!isDeferred || e.Stage != v.deferred[n-1].Stage) {
 		v.flush()
 	}
-	if e.What == converge.Deferred {
+	if isDeferred {
 		v.deferred = append(v.deferred, e)
 		return
 	}
-	if v.live && (e.What == converge.Making || e.What == converge.Waiting) {
-		v.goesOn(e.Stage, cmp.Or(v.change(), e.Text), "", "")
+	isProgress := e.What == converge.Making || e.What == converge.Waiting
+	if v.live && isProgress {
+		v.progress(e.Stage, cmp.Or(v.change(), e.Text), "", "")
 		return
 	}
 	v.line(v.stderr, e)
 }
 
-// goesOn shows the current change: on a terminal in the live line, of which the times are never
-// cut, else in a line of its own.
-func (v *textVoice) goesOn(stage, change, took, says string) {
+// progress shows the current change: on a terminal in the live line, whose times are never cut,
+// else in a line of its own.
+func (v *textVoice) progress(stage, change, took, says string) {
 	if v.quiet {
 		return
 	}
+
+	const before = 23 // columns: the stage, the blanks around the times, and a cut last word
 	width := v.width(v.stderr)
-	if v.live && took != "" { // 23 columns for what is before the change, the blanks around the times and a cut last word
-		change = clip(change, width-23-len(took))
+	if v.live && took != "" {
+		change = clip(change, width-before-len(took))
 	}
 	line := strings.TrimRight(fmt.Sprintf("  %-10s … %s   %s   %s", stage, change, took, says), " ")
 	if !v.live {
@@ -139,54 +150,69 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	if c.quiet {
 		return
 	}
+
+	const row = "  %-10s %s %s\n"
 	switch e.What {
 	case converge.Began:
-		if len(e.Undoes) > 0 {
-			verb := "Undoing"
-			if e.Text != "" {
-				verb = "Continuing the undo of"
-			}
-			printf(w, "%s %s: %s.\n", verb, runsOf(e.Undoes), trouble.Count(e.Count, "change"))
-		} else if e.Text != "" {
-			printf(w, "Continuing run %s.\n", e.Run)
+		text := began(e)
+		if text != "" {
+			printf(w, "%s\n", text)
 		}
 	case converge.AllConverged:
 		if c.verbose {
 			printf(w, "  %-10s =\n", e.Stage)
 		}
 	case converge.Waiting:
-		printf(w, "  %-10s … %s\n", e.Stage, e.Text)
+		printf(w, row, e.Stage, "…", e.Text)
 	case converge.Made, converge.Deferred:
-		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), summary(e))
+		printf(w, row, e.Stage, c.colour(w, sign(*e.Change)), summary(e))
 	case converge.Undone, converge.RolledBack:
 		text := e.Change.String() + "   " + string(e.What)
 		if e.Change.Follows {
 			text = summary(e)
 		}
-		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
+		printf(w, row, e.Stage, c.colour(w, sign(*e.Change)), text)
 	case converge.Kept:
 		stays(w, e.Stage, *e.Change, "stays", e.Text)
 	case converge.Left:
 		stays(w, e.Stage, *e.Change, "left", e.Text)
 	case converge.Failed:
-		printf(w, "  %-10s ! failed\n", e.Stage)
+		printf(w, row, e.Stage, "!", "failed")
 	case converge.Remains, converge.Unkept, converge.Healed:
-		printf(w, "  %-10s ! %s\n", e.Stage, e.Text)
+		printf(w, row, e.Stage, "!", e.Text)
 	}
+}
+
+// began says which run continues, or what an undo reverts; "" for a new apply.
+func began(e converge.Event) string {
+	undoes := len(e.Undoes) > 0
+	continues := e.Text != ""
+	count := trouble.Count(e.Count, "change")
+	switch {
+	case undoes && continues:
+		return fmt.Sprintf("Continuing the undo of %s: %s.", runsOf(e.Undoes), count)
+	case undoes:
+		return fmt.Sprintf("Undoing %s: %s.", runsOf(e.Undoes), count)
+	case continues:
+		return fmt.Sprintf("Continuing run %s.", e.Run)
+	}
+	return ""
 }
 
 // summary returns a change in one line: its name, and its states or the event to which it is
 // deferred.
 func summary(e converge.Event) string {
+	name := e.Change.String()
+	isLong := len(e.Change.After) > 40
 	switch {
 	case e.Change.Deferred != "":
-		return e.Change.String() + "   " + until(e.Change.Deferred)
-	case e.Change.Diff == "" && len(e.Change.After) > 40 && e.Change.Why != "":
-		return e.Change.String() + "   " + e.Change.Why
-	case e.Change.Diff != "" || len(e.Change.After) > 40:
-		return e.Change.String()
+		return name + "   " + until(e.Change.Deferred)
+	case e.Change.Diff == "" && isLong && e.Change.Why != "":
+		return name + "   " + e.Change.Why
+	case e.Change.Diff != "" || isLong:
+		return name
 	}
-	return e.Change.String() + "   " + states(*e.Change)
+	return name + "   " + states(*e.Change)
 }
 
 // runEvent is the journal's MESSAGE_ID of all events of gpuadm, for journalctl MESSAGE_ID=….
@@ -204,18 +230,23 @@ type logVoice struct {
 const waitingEvery = time.Minute
 
 func newLogVoice(c *common) logVoice {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	hook := journalHook{}
+	hook := journalHook{typed: func(text string) string { return commandsOf(c.stderr, text) }}
 	if c.booting {
 		hook.unit = stages.BootUnit
 	}
-	hook.typed = func(text string) string { return commandsOf(c.stderr, text) }
+
+	log := logrus.New()
+	log.SetOutput(io.Discard)
 	log.AddHook(hook)
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
 	}
 	return logVoice{log: log, waited: map[string]time.Time{}}
+}
+
+// progress logs the current change.
+func (v logVoice) progress(stage, change, took, says string) {
+	v.log.Info(strings.TrimRight(fmt.Sprintf("%s: %s   %s   %s", stage, change, took, says), " "))
 }
 
 func (v logVoice) tell(e converge.Event) {
@@ -224,18 +255,10 @@ func (v logVoice) tell(e converge.Event) {
 		defer v.mu.Unlock()
 		v.saw(e)
 	}
-	if e.What == converge.Waiting {
-		if e.Time.Sub(v.waited[e.Stage]) < waitingEvery {
-			return
-		}
-		v.waited[e.Stage] = e.Time
+	if v.repeats(e) {
+		return
 	}
-	if e.What == converge.Deferred && e.Change.Waits != "" {
-		if _, said := v.waited[e.Change.Waits]; said {
-			return
-		}
-		v.waited[e.Change.Waits] = e.Time
-	}
+
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
 	if e.Change != nil {
@@ -248,6 +271,7 @@ func (v logVoice) tell(e converge.Event) {
 	if len(e.Took) > 0 {
 		text += ": " + e.Took.String()
 	}
+
 	entry := v.log.WithFields(fields)
 	switch e.What {
 	case converge.Failed:
@@ -259,6 +283,25 @@ func (v logVoice) tell(e converge.Event) {
 	default:
 		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))
 	}
+}
+
+// repeats says whether an event reports a wait that was logged already: of a stage a short time
+// ago, of a change at any time.
+func (v logVoice) repeats(e converge.Event) bool {
+	switch {
+	case e.What == converge.Waiting:
+		if e.Time.Sub(v.waited[e.Stage]) < waitingEvery {
+			return true
+		}
+		v.waited[e.Stage] = e.Time
+	case e.What == converge.Deferred && e.Change.Waits != "":
+		_, logged := v.waited[e.Change.Waits]
+		if logged {
+			return true
+		}
+		v.waited[e.Change.Waits] = e.Time
+	}
+	return false
 }
 
 func (v logVoice) close() { close(v.over) }
@@ -285,27 +328,36 @@ type journalHook struct {
 func (journalHook) Levels() []logrus.Level { return logrus.AllLevels }
 
 func (h journalHook) Fire(e *logrus.Entry) error {
-	priority := map[logrus.Level]journal.Priority{
-		logrus.DebugLevel: journal.PriDebug,
-		logrus.InfoLevel:  journal.PriInfo,
-		logrus.WarnLevel:  journal.PriWarning,
-		logrus.ErrorLevel: journal.PriErr,
-	}[e.Level]
 	e.Message = h.typed(e.Message)
-	message, vars := entry(e)
-	vars["MESSAGE_ID"], vars["SYSLOG_IDENTIFIER"] = runEvent, "gpuadm"
+	message, fields := entry(e)
+	fields["MESSAGE_ID"] = runEvent
+	fields["SYSLOG_IDENTIFIER"] = "gpuadm"
 	if h.unit != "" {
-		vars["OBJECT_SYSTEMD_UNIT"] = h.unit
+		fields["OBJECT_SYSTEMD_UNIT"] = h.unit
 	}
-	return journal.Send(message, priority, vars)
+	return journal.Send(message, priorityOf(e.Level), fields)
+}
+
+// priorityOf is a level as the journal has it.
+func priorityOf(level logrus.Level) journal.Priority {
+	switch level {
+	case logrus.DebugLevel:
+		return journal.PriDebug
+	case logrus.InfoLevel:
+		return journal.PriInfo
+	case logrus.WarnLevel:
+		return journal.PriWarning
+	}
+	return journal.PriErr
 }
 
 // entry returns an entry's message and fields, escaped like text.
 func entry(e *logrus.Entry) (message string, fields map[string]string) {
 	fields = map[string]string{}
-	for k, v := range e.Data {
-		if s := printable(fmt.Sprint(v)); s != "" {
-			fields[k] = strings.ReplaceAll(s, glue, " ")
+	for name, value := range e.Data {
+		text := printable(fmt.Sprint(value))
+		if text != "" {
+			fields[name] = strings.ReplaceAll(text, glue, " ")
 		}
 	}
 	return strings.ReplaceAll(printable(e.Message), glue, " "), fields

@@ -61,20 +61,12 @@ func (d *dpkg) find(name string) *entry {
 	return d.list[i]
 }
 
-// installed is the version that is installed, "" for none. Like apt it counts a package that is only
-// unpacked, or whose scripts did not end: debListParser::ParseStatus in apt-pkg/deb/deblistparser.cc.
+// installed is the version that is installed, "" for none.
 func (d *dpkg) installed(name string) string {
-	e := d.find(name)
-	if e == nil || strings.HasSuffix(e.status, " config-files") || strings.HasSuffix(e.status, " not-installed") {
-		return ""
+	if e := d.find(name); e != nil && strings.HasSuffix(e.status, " installed") {
+		return e.version
 	}
-	return e.version
-}
-
-// held says whether apt is told to leave a package as it is.
-func (d *dpkg) held(name string) bool {
-	e := d.find(name)
-	return e != nil && strings.HasPrefix(e.status, "hold ")
+	return ""
 }
 
 func (d *dpkg) set(name, version, state string) {
@@ -203,7 +195,7 @@ func (d *dpkg) unpack(p *pkg) error {
 		return err
 	}
 	held := "install"
-	if d.held(p.Name) {
+	if e := d.find(p.Name); e != nil && strings.HasPrefix(e.status, "hold ") {
 		held = "hold"
 	}
 	d.set(p.Name, p.Version, held+" ok installed")

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+func newGate(c *common) *cobra.Command {
+	wait := false
+	cmd := &cobra.Command{
+		Use:   "gate",
+		Short: "say whether kubelet may start",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait {
+				return c.waitForGate(cmd.Context())
+			}
+			return c.gate(cmd.Context())
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until kubelet may start")
+	return cmd
+}
+
+// waitForGate waits until kubelet may start, and prints each reason once.
+func (c *common) waitForGate(ctx context.Context) error {
+	printed := ""
+	for {
+		err := c.gate(ctx)
+		if err == nil {
+			return nil
+		}
+		why := err.Error()
+		if why != printed {
+			printf(c.stderr, "gpuadm: waiting: %s\n", why)
+			printed = why
+		}
+
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(agent.WaitPause):
+		}
+	}
+}
+
+// gate returns an error that says why kubelet may not start; nil if it may.
+func (c *common) gate(ctx context.Context) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	if agent.BootSucceeded(ctx, h) {
+		return nil
+	}
+	_, err = h.Lstat(path.Join(specHome, "node.toml"))
+	if errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
+		return nil // this machine has no spec
+	}
+
+	e, h, err := c.engine(ctx, nil, nil)
+	if err != nil {
+		return err
+	}
+	if err := trustInstalled(h, e); err != nil {
+		return err
+	}
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
+		return err
+	}
+
+	shut, err := c.run.Gate(ctx)
+	if err != nil || shut == nil {
+		return err
+	}
+	t := closed(shut)
+	if c.toJournal() {
+		return gateLine(t)
+	}
+	return t
+}
+
+// closed returns the error for a closed gate.
+func closed(s *agent.Closed) *trouble.Error {
+	const thenStarts = "; systemd then starts kubelet"
+	pending := trouble.Count(s.Now()+len(s.Alone), "change") + " pending"
+	t := &trouble.Error{
+		What: "cannot let kubelet start: " + pending,
+		Try:  []string{trouble.Command("apply") + thenStarts},
+	}
+	for _, ch := range s.Alone {
+		t.Because = append(t.Because, ch.Waits)
+	}
+
+	cannot := s.Cannot()
+	switch {
+	case s.Cut && s.Undoing:
+		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
+		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + thenStarts}
+	case len(cannot) > 0:
+		t.What = "cannot let kubelet start: the node cannot converge"
+		t.Try = nil
+		for _, ch := range joined(cannot) {
+			t.Because = append(t.Because, ch.Cannot)
+			t.Try = append(t.Try, ch.Try...)
+		}
+		t.Try = append(t.Try, "then "+trouble.Command("apply")+thenStarts)
+	case s.Cut:
+		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
+	}
+	if s.Damage != "" {
+		t.Because = append(t.Because, s.Damage)
+	}
+	return t
+}
+
+// gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few
+// seconds, and more lines would fill the journal.
+func gateLine(t *trouble.Error) error {
+	line := t.What
+	if len(t.Because) > 0 {
+		line += ": " + t.Because[0]
+	}
+	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it"}
+}
