@@ -47,7 +47,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := refuse(plan); err != nil {
+	if err := refuse(plan.Cannot()); err != nil {
 		return Result{Stage: plan.Cannot()[0].Stage}, err
 	}
 	if err := r.consent(ctx, plan.Changes); err != nil {

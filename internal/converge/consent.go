@@ -24,7 +24,7 @@ var errKept = fmt.Errorf("%w, and stay so", ErrInUse)
 func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
 	p, err := e.Plan(ctx, v)
 	if err == nil {
-		err = refuse(p)
+		err = refuse(p.Cannot())
 	}
 	if err == nil {
 		err = e.consent(ctx, v, p.Changes)
@@ -71,6 +71,13 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 		}
 	}
 	return nil
+}
+
+// allows says whether the operator or the spec allows a break, or a downgrade of gpuadm.
+func (e *Engine) allows(what string) bool {
+	return slices.Contains(e.Spec.Disruption.Allow, what) ||
+		slices.Contains(e.Allow, what) ||
+		slices.Contains(e.Allow, "all")
 }
 
 // forbidden returns the breaks of the changes that were not allowed, in their order. Pods live on

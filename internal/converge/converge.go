@@ -7,22 +7,21 @@
 // resume and drift are derived from these four words, here, once, for all stages. The engine knows
 // no kind of thing by name.
 //
-// Read the files in this order:
+// Read the files in this order; almost all calls go down:
 //
 //   - the words: converge.go, kinds.go, engine.go
 //   - what an operator asks for: apply.go, undo.go, status.go
-//   - a run at work: run.go, rollback.go, make.go, reboot.go
-//   - what a run refuses: consent.go, downgrade.go, obstacles.go
-//   - how steps are planned: plan.go, whole.go, wants.go, followers.go, look.go, resolve.go,
+//   - a run at work: rollback.go, make.go, reboot.go, run.go
+//   - what a run refuses: downgrade.go, consent.go, obstacles.go
+//   - how steps are planned: plan.go, whole.go, wants.go, look.go, followers.go, resolve.go,
 //     step.go, takeout.go
-//   - what the journal knows: runs.go, owned.go, times.go, compact.go, journal.go, blobs.go
+//   - what the journal knows: blobs.go, compact.go, runs.go, owned.go, times.go, journal.go
 //   - what is reported: reason.go, event.go
 package converge
 
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -123,14 +122,6 @@ type Change struct {
 // section is the spec's section that asked for the change.
 func (c Change) section() string { return cmp.Or(c.Section, c.Stage) }
 
-// changes returns the changes of some steps.
-func changes(steps []step) (list []Change) {
-	for _, s := range steps {
-		list = append(list, s.Change)
-	}
-	return list
-}
-
 // A Ref names a Thing, and is what builds it again.
 type Ref struct {
 	Kind  string   `json:"kind"`
@@ -152,24 +143,4 @@ func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")}
 // other reads.
 func (r Ref) covers(other Ref) bool {
 	return r.Kind == other.Kind && r.Name == other.Name && subset(other.Reads, r.Reads)
-}
-
-// subset says whether all words of a are in b.
-func subset(a, b []string) bool {
-	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
-}
-
-// overlap says whether a and b share a word.
-func overlap(a, b []string) bool {
-	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
-}
-
-// appendUnique adds lines, each of them once.
-func appendUnique(all []string, lines ...string) []string {
-	for _, line := range lines {
-		if !slices.Contains(all, line) {
-			all = append(all, line)
-		}
-	}
-	return all
 }

@@ -5,7 +5,6 @@ package converge
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -40,48 +39,6 @@ type Engine struct {
 
 	cache     facts.Cache // versions read from binaries: the most expensive facts
 	validated sync.Map    // changes that a Validator has verified: it is asked once a run
-}
-
-// allows says whether the operator or the spec allows a break, or a downgrade of gpuadm.
-func (e *Engine) allows(what string) bool {
-	return slices.Contains(e.Spec.Disruption.Allow, what) ||
-		slices.Contains(e.Allow, what) ||
-		slices.Contains(e.Allow, "all")
-}
-
-// Facts gathers what the stages need to know of the machine. It caches what a run cannot change.
-func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
-	stages := e.Stages
-	if slices.ContainsFunc(stages, func(st Stage) bool { return st.Whole }) {
-		stages = slices.Concat(e.Before, stages)
-	}
-
-	var needs facts.Needs
-	for _, st := range stages {
-		if st.Needs != nil {
-			needs = needs.And(st.Needs(e.Spec))
-		}
-	}
-
-	f, err := e.cache.Gather(ctx, v, needs)
-	if err == nil && e.Assume != nil {
-		e.Assume(&f)
-	}
-	return f, err
-}
-
-// GPUs are the GPUs that Facts has; Facts and GPUs share one reading of the bus.
-func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
-
-// order is the place of a stage in the sequence; -1 if it is not in it.
-func (e *Engine) order(stage string) int {
-	return slices.IndexFunc(e.Stages, func(st Stage) bool { return st.Name == stage })
-}
-
-func (e *Engine) tell(ev Event) {
-	if e.Tell != nil {
-		e.Tell(ev)
-	}
 }
 
 // ErrStopped reports that a run was asked to stop between two changes. The next run continues it.

@@ -10,8 +10,8 @@ import (
 
 // A kind of things implements those of the interfaces in this file that apply to it.
 
-// A Stored thing's State names bytes by their SHA-256. The engine keeps the bytes in a folder of the
-// journal's and shows them as a diff.
+// A Stored thing's State names bytes by their SHA-256. The engine keeps the bytes in a folder next
+// to the journal, and shows them as a diff.
 type Stored interface {
 	Thing
 	// Bytes returns what a state names, from memory or from the blobs; nil for "".

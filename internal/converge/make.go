@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -179,15 +178,6 @@ func cannotMake(due []step, err error) error {
 	return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
 }
 
-// names lists the things of some changes, the first three by name: a Batch may have dozens.
-func names(all []Change) string {
-	var list []string
-	for _, c := range all {
-		list = append(list, c.String())
-	}
-	return strings.Join(trouble.Few(list, 3), ", ")
-}
-
 // verify looks at a thing after its change. A state that takes effect after a reboot cannot be seen
 // yet.
 func (r *run) verify(ctx context.Context, s step, reboot host.Reboot) error {
@@ -219,9 +209,9 @@ func (r *run) leaveToOthers(due []step, why string) error {
 }
 
 // recordFound journals the state in which a failed make, or one that takes effect after a reboot,
-// has left a thing: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so bytes
-// that are neither Before nor After are another process's. The next undo reverts what could not be
-// rolled back.
+// has left a thing: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so
+// bytes that are neither Before nor After are another process's. The next undo reverts what could
+// not be rolled back.
 func (r *run) recordFound(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.host)

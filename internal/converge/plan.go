@@ -73,6 +73,30 @@ type machine struct {
 	owned []owned // gpuadm's changes that are on the machine
 }
 
+// Facts gathers what the stages need to know of the machine. It caches what a run cannot change.
+func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
+	stages := e.Stages
+	if slices.ContainsFunc(stages, func(st Stage) bool { return st.Whole }) {
+		stages = slices.Concat(e.Before, stages)
+	}
+
+	var needs facts.Needs
+	for _, st := range stages {
+		if st.Needs != nil {
+			needs = needs.And(st.Needs(e.Spec))
+		}
+	}
+
+	f, err := e.cache.Gather(ctx, v, needs)
+	if err == nil && e.Assume != nil {
+		e.Assume(&f)
+	}
+	return f, err
+}
+
+// GPUs are the GPUs that Facts has; Facts and GPUs share one reading of the bus.
+func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
+
 // planToPrint is a plan with the diffs and Host.
 func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
 	p, err := e.plan(ctx, m, func(s step) Change { return s.withDiff(m.view) })
@@ -128,9 +152,4 @@ func (p *Plan) add(stage string, steps []step, show func(step) Change) {
 
 	p.Converged += counts.Converged
 	p.Stages = append(p.Stages, counts)
-}
-
-// planStage returns the steps of one stage, looked at.
-func (e *Engine) planStage(ctx context.Context, m machine, st Stage) ([]step, error) {
-	return e.lookAll(ctx, m.view, e.stepsOf(m, st), m.owned)
 }

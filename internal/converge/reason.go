@@ -100,9 +100,9 @@ func reasons(all []Change) (joined *trouble.Error) {
 	return joined
 }
 
-// refuse returns an error that names the changes that cannot be made; nil if all can.
-func refuse(p Plan) error {
-	t := reasons(p.Cannot())
+// refuse returns an error that names the changes that cannot be made; nil if it gets none.
+func refuse(cannot []Change) error {
+	t := reasons(cannot)
 	if t == nil {
 		return nil
 	}

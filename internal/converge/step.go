@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -76,6 +77,23 @@ func groups(steps []step) iter.Seq[[]step] {
 	}
 }
 
+// changes returns the changes of some steps.
+func changes(steps []step) (list []Change) {
+	for _, s := range steps {
+		list = append(list, s.Change)
+	}
+	return list
+}
+
+// names lists the things of some changes, the first three by name: a Batch may have dozens.
+func names(all []Change) string {
+	var list []string
+	for _, c := range all {
+		list = append(list, c.String())
+	}
+	return strings.Join(trouble.Few(list, 3), ", ")
+}
+
 // withDiff returns the change with its diff.
 func (s step) withDiff(v host.View) Change {
 	c := s.Change
@@ -113,6 +131,47 @@ func (s *step) look(ctx context.Context, v host.View) {
 		s.After = ""
 	case s.unseen:
 		s.Cannot = fmt.Sprintf("cannot read the state of %s: %s", s, s.Cannot)
+	}
+}
+
+// askDisruptor asks what the change interrupts, and what an operator has to allow.
+func (s *step) askDisruptor(ctx context.Context, v host.View) {
+	s.askGuarded()
+	disruptor, ok := s.want.Thing.(Disruptor)
+	if !ok || !s.now() {
+		return
+	}
+
+	s.Breaks = nil
+	s.Clients = nil
+	if s.Before == s.After {
+		return
+	}
+	var err error
+	s.Breaks, s.Clients, err = disruptor.Breaks(ctx, v, s.Before, s.After)
+	if err != nil {
+		s.Reason = cannot(err)
+	}
+}
+
+// askGuarded asks a Guarded thing what an operator has to allow.
+func (s *step) askGuarded() {
+	guarded, ok := s.want.Thing.(Guarded)
+	if !ok {
+		return
+	}
+
+	s.Breaks = nil
+	s.Clients = nil
+	for _, left := range s.left {
+		what, who := guarded.Guards(s.Before, left, s.After)
+		if what == "" || s.Before == s.After {
+			s.Breaks = nil
+			s.Clients = nil
+			return
+		}
+		s.Breaks = []string{what}
+		s.Clients = map[string][]string{what: {who}}
 	}
 }
 

@@ -10,6 +10,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
+// planStage returns the steps of one stage, looked at.
+func (e *Engine) planStage(ctx context.Context, m machine, st Stage) ([]step, error) {
+	return e.lookAll(ctx, m.view, e.stepsOf(m, st), m.owned)
+}
+
 // stepsOf returns a step for each want of a stage, and for each thing that gpuadm made and that its
 // section no longer asks for. A section that is gone from the spec is released: what was made for
 // it stays.
@@ -38,6 +43,11 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 		steps[i].noteFollowers(steps, verifiers)
 	}
 	return steps
+}
+
+// order is the place of a stage in the sequence; -1 if it is not in it.
+func (e *Engine) order(stage string) int {
+	return slices.IndexFunc(e.Stages, func(st Stage) bool { return st.Name == stage })
 }
 
 // wantedStep is the step that brings a thing to its desired state.
