@@ -14,8 +14,8 @@ import (
 )
 
 // engines finds the container engines. What a Kubernetes distribution brings with it comes first,
-// since its kubelet uses that; then containerd, CRI-O and Docker. Those of which there is no more
-// than a config file come last.
+// since its kubelet uses that; then containerd, CRI-O and Docker. Engines with only a config file
+// come last.
 func (g *gathering) engines(ctx context.Context, os OS) []Engine {
 	var found []Engine
 	g.distributions = g.findDistributions(ctx)

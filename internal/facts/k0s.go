@@ -27,8 +27,12 @@ func (g *gathering) k0s(ctx context.Context, units ...string) *distribution {
 	data := cmp.Or(option(argv, "data-dir"), "/var/lib/k0s")
 	extra := append([]string{"kubelet"}, Words(option(argv, "kubelet-extra-args"))...)
 	k := Kubelet{
-		Unit: s.name, Active: s.active, Binary: g.first(data + "/bin/kubelet"), ConfigOwner: "k0s", Config: "/run/k0s/kubelet/config.yaml",
-		Dir: cmp.Or(option(extra, "root-dir"), data+"/kubelet"),
+		Unit:        s.name,
+		Active:      s.active,
+		Binary:      g.first(data + "/bin/kubelet"),
+		ConfigOwner: "k0s",
+		Config:      "/run/k0s/kubelet/config.yaml",
+		Dir:         cmp.Or(option(extra, "root-dir"), data+"/kubelet"),
 	}
 	k.merge(File{k.Config, g.read(k.Config)})
 	k.NodeName = nodeName(cmp.Or(option(extra, "hostname-override"), k.credentials(g, data+"/kubelet.conf")), g.hostname())
@@ -41,7 +45,11 @@ func (g *gathering) k0s(ctx context.Context, units ...string) *distribution {
 		return d
 	}
 	e := &Engine{
-		Name: "containerd", Binary: g.first(data + "/bin/containerd"), Config: "/etc/k0s/containerd.toml", Socket: "/run/k0s/containerd.sock", Unit: s.name,
+		Name:   "containerd",
+		Binary: g.first(data + "/bin/containerd"),
+		Config: "/etc/k0s/containerd.toml",
+		Socket: "/run/k0s/containerd.sock",
+		Unit:   s.name,
 	}
 	g.engineVersion(ctx, e)
 	e.Files, _ = g.containerdFiles(e.Config, Globs(e.Version))

@@ -54,7 +54,7 @@ func (c *ModuleCache) once(v host.View, key moduleKey, read func() (ModuleFile, 
 	return m, err
 }
 
-// Equal has comparisons of facts pass over what is remembered.
+// Equal is always true: a comparison of facts leaves out what is remembered.
 func (c *ModuleCache) Equal(*ModuleCache) bool { return true }
 
 type moduleKey struct {
@@ -63,8 +63,8 @@ type moduleKey struct {
 	Ctime time.Time `json:"ctime"` // UTC
 }
 
-// costly says that a record is read faster than the file: not so of a module that is not packed, of
-// which a few pages are read.
+// costly reports whether the record is faster to read than the file: true for compressed modules
+// and for programs. Of a module that is not compressed, a few pages are read.
 func (k moduleKey) costly() bool { return path.Ext(k.Path) != ".ko" }
 
 // moduleRecord is where an apply keeps what packed modules and programs say, until the next boot.

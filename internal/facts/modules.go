@@ -106,7 +106,11 @@ func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModul
 	k.Extra = g.exists("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums") // goes when the package is removed; its list may stay
 	k.Headers = g.exists(dir + "/build/Makefile")
 	k.Compiler = g.compiler(dir, kernel)
-	for _, sub := range []string{"updates", "updates/dkms", SharedFolder, "extra", "extra/nvidia", "weak-updates", "kernel/drivers/video", "kernel/drivers/video/nvidia"} {
+	for _, sub := range []string{
+		"updates", "updates/dkms", SharedFolder,
+		"extra", "extra/nvidia", "weak-updates",
+		"kernel/drivers/video", "kernel/drivers/video/nvidia",
+	} {
 		for _, name := range g.list(path.Join(dir, sub)) {
 			name = path.Join(dir, sub, name)
 			if role(name) != "" && !slices.Contains(k.Files, name) {
@@ -125,7 +129,8 @@ func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModul
 		}
 		k.Nvidia = &m
 		for _, fw := range m.Firmware {
-			if g.first("/lib/firmware/"+fw, "/lib/firmware/updates/"+fw, "/lib/firmware/"+fw+".zst", "/lib/firmware/"+fw+".xz") == "" {
+			there := g.first("/lib/firmware/"+fw, "/lib/firmware/updates/"+fw, "/lib/firmware/"+fw+".zst", "/lib/firmware/"+fw+".xz")
+			if there == "" {
 				k.Missing = append(k.Missing, fw)
 			}
 		}

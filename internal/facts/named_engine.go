@@ -17,11 +17,14 @@ type NamedEngine struct{ Name, Config, Binary, Unit string }
 // file or runs the program, what a unit starts so, or the engine whose options are not known, or
 // whose data folder is not.
 func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []Engine {
-	if s.Config == "" || slices.ContainsFunc(found, func(e Engine) bool {
-		return bare(e) == 0 && e.Config == s.Config && e.Binary != "" && e.Wrapper == "" && (s.Unit == "" || s.Unit == e.Unit)
-	}) {
+	isNamed := func(e Engine) bool {
+		reads := e.Config == s.Config && (s.Unit == "" || s.Unit == e.Unit)
+		return reads && bare(e) == 0 && e.Binary != "" && e.Wrapper == ""
+	}
+	if s.Config == "" || slices.ContainsFunc(found, isNamed) {
 		return found
 	}
+
 	at, err := g.v.Resolve(s.Binary)
 	if err != nil {
 		at = s.Binary
@@ -37,29 +40,42 @@ func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []
 	if e == nil {
 		e = g.startedBy(ctx, reads)
 	}
-	if i := slices.IndexFunc(found, func(e Engine) bool { return e.Config == s.Config || e.Wrapper != "" || isRancher(e, s.Config) }); e == nil && i >= 0 {
-		e = &found[i]
+	if e == nil {
+		e = mayRead(found, s.Config)
 	}
 	if e == nil {
 		return found
 	}
-	stated := *e
+
+	engine := *e
 	switch {
 	case slices.Contains(known(), s.Name):
-		stated.Name = s.Name
+		engine.Name = s.Name
 	case !slices.Contains(known(), e.Name):
-		stated.Name = "containerd"
+		engine.Name = "containerd"
 	}
-	stated.Config, stated.Binary = s.Config, cmp.Or(e.Binary, s.Binary)
-	g.started(ctx, &stated, e.Args)
-	stated.Wrapper = ""
+	engine.Config = s.Config
+	engine.Binary = cmp.Or(e.Binary, s.Binary)
+	g.started(ctx, &engine, e.Args)
+	engine.Wrapper = ""
 	if isRancher(*e, s.Config) {
-		stated.Socket = e.Socket
-	} else if stated.Unit != "" {
-		stated.Owner, stated.Why = "", ""
+		engine.Socket = e.Socket
+	} else if engine.Unit != "" {
+		engine.Owner, engine.Why = "", ""
 	}
-	stated.Texts = g.texts
-	return append([]Engine{stated}, found...)
+	engine.Texts = g.texts
+	return append([]Engine{engine}, found...)
+}
+
+// mayRead returns the first engine that reads a config file, or whose options or data folder are not
+// known; nil if there is none.
+func mayRead(found []Engine, config string) *Engine {
+	for i, e := range found {
+		if e.Config == config || e.Wrapper != "" || isRancher(e, config) {
+			return &found[i]
+		}
+	}
+	return nil
 }
 
 // isRancher says whether a file is what an engine of K3s or RKE2 would read in another data folder.

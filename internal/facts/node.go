@@ -17,12 +17,17 @@ const ourUnit = "gpuadm.service"
 
 // node fills in what tells this machine and this boot from others.
 func (g *gathering) node(ctx context.Context, f *Facts) {
-	f.Hostname, f.MachineID = g.hostname(), g.machineID()
+	f.Hostname = g.hostname()
+	f.MachineID = g.machineID()
 	if !f.Live {
 		return
 	}
-	f.BootID, f.Booting = g.attr("/proc/sys/kernel/random/boot_id"), g.active(ctx, ourUnit) == "activating"
-	f.Cgroup, f.CPUs, f.Memory = g.cgroup(), countList(g.attr("/sys/devices/system/cpu/online")), memory(g.attr("/proc/meminfo"))
+
+	f.BootID = g.attr("/proc/sys/kernel/random/boot_id")
+	f.Booting = g.active(ctx, ourUnit) == "activating"
+	f.Cgroup = g.cgroup()
+	f.CPUs = countList(g.attr("/sys/devices/system/cpu/online"))
+	f.Memory = memory(g.attr("/proc/meminfo"))
 }
 
 // hostname is the running machine's name, or the one it will have. Source: hostname(5).

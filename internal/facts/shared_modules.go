@@ -80,7 +80,10 @@ func (g *gathering) shared(f Facts, list string) []SharedModules {
 // Fedora (symvers.gz, symvers.xz).
 func KernelSymbols(v host.View, kernel string) (string, error) {
 	dir := "/lib/modules/" + kernel
-	for _, name := range []string{dir + "/build/Module.symvers", dir + "/symvers.gz", dir + "/symvers.xz", dir + "/symvers.zst"} {
+	for _, name := range []string{
+		dir + "/build/Module.symvers",
+		dir + "/symvers.gz", dir + "/symvers.xz", dir + "/symvers.zst",
+	} {
 		info, err := v.Stat(name)
 		if err != nil || info.Size > maxModule {
 			continue

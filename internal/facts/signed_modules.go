@@ -20,16 +20,17 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 		return nil
 	}
 	targets := f.Kernel.Targets(f.Live)
-	lacks := slices.ContainsFunc(targets, func(kernel string) bool {
+	lacksSigned := func(kernel string) bool {
 		if f.Modules == nil {
 			return true
 		}
 		k, _ := f.Modules.Of(kernel)
 		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || k.Nvidia.Shared()
-	})
-	if !lacks {
+	}
+	if !slices.ContainsFunc(targets, lacksSigned) {
 		return nil
 	}
+
 	// apt lists the names that sources have, without dpkg's list of installed packages, and writes
 	// no cache. Reading apt's lists is the slow part, so it is done once for all names.
 	out, err := g.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
@@ -37,6 +38,7 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 	if err != nil || len(out) == 0 {
 		return nil // no lists, or not of the component that has them: then it is unknown
 	}
+
 	found := []string{}
 	for line := range strings.Lines(string(out)) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -24,13 +24,19 @@ func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *di
 	}
 	args, kubeletUnit := at.Args, at.Kubelet
 	program := g.first("/snap/"+name+"/current", "/var/lib/snapd/snap/"+name+"/current")
-	variables := []string{"${SNAP}", program, "${SNAP_DATA}", "/var/snap/" + name + "/current", "${SNAP_COMMON}", "/var/snap/" + name + "/common"}
+	variables := []string{
+		"${SNAP}", program,
+		"${SNAP_DATA}", "/var/snap/" + name + "/current",
+		"${SNAP_COMMON}", "/var/snap/" + name + "/common",
+	}
 	given := func(daemon string) []string {
 		return append([]string{daemon}, Words(strings.NewReplacer(variables...).Replace(string(g.read(args+"/"+daemon))))...)
 	}
 	argv := given("containerd")
 	e := &Engine{
-		Name: "containerd", Binary: g.first(program + "/bin/containerd"), Unit: s.name,
+		Name:   "containerd",
+		Binary: g.first(program + "/bin/containerd"),
+		Unit:   s.name,
 		Config: cmp.Or(g.first(args+"/containerd-template.toml"), option(argv, "config", "c"), containerdDefault),
 	}
 	g.engineVersion(ctx, e)
@@ -38,7 +44,13 @@ func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *di
 	e.Expands = append(variables, "${RUNTIME}", "runc", "${RUNTIME_TYPE}", "io.containerd.runc.v2", "${SNAPSHOTTER}", "overlayfs")
 	e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	flags := given("kubelet")
-	k := Kubelet{Binary: g.first(program+"/kubelet", program+"/bin/kubelet"), Unit: kubeletUnit, ConfigOwner: name, Dir: option(flags, "root-dir"), Files: []File{{Path: args + "/kubelet"}}}
+	k := Kubelet{
+		Binary:      g.first(program+"/kubelet", program+"/bin/kubelet"),
+		Unit:        kubeletUnit,
+		ConfigOwner: name,
+		Dir:         option(flags, "root-dir"),
+		Files:       []File{{Path: args + "/kubelet"}},
+	}
 	if runs != nil {
 		k.Active = runs.active
 	}

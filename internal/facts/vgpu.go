@@ -59,7 +59,8 @@ func vgpu(config []byte) *VGPU {
 	}
 	v := &VGPU{}
 	if len(records) >= 22 && records[0] == 0 {
-		v.Version, v.Branch = strings.Trim(string(records[2:12]), "\x00"), strings.Trim(string(records[12:22]), "\x00")
+		v.Version = strings.Trim(string(records[2:12]), "\x00")
+		v.Branch = strings.Trim(string(records[12:22]), "\x00")
 	}
 	return v
 }
