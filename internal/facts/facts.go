@@ -33,7 +33,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Facts is what a machine is. A Spec says what it should become.
+// Facts is what a machine is, beside what we want of it.
 type Facts struct {
 	Live  bool   `json:"live"`            // gathered from the running machine, not from a root folder
 	Baked bool   `json:"baked,omitempty"` // a root folder in which the machine's own programs run
@@ -43,53 +43,52 @@ type Facts struct {
 	OS     OS     `json:"os"`
 	Arch   string `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
 	Kernel Kernel `json:"kernel"`
-	GPUs   []PCI  `json:"gpus"`           // every PCI function of vendor 10de, also NVSwitches and audio; nil if there is no PCI bus to read
-	RDMA   bool   `json:"rdma,omitempty"` // a PCIe network card that reads and writes GPUs' memory: ConnectX, BlueField, EFA
+	GPUs   []PCI  `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where there is no PCI bus to read
+	RDMA   bool   `json:"rdma,omitempty"` // a network card behind PCIe that reads and writes GPUs' memory: ConnectX, BlueField, EFA
 
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
-	// Programs are the NVIDIA runtimes that exist and can be run: absolute paths, or names as a
-	// handler names them.
+	// Programs are the NVIDIA runtimes that are there and can be run: absolute paths, or names as a
+	// handler states them.
 	Programs []string `json:"programs,omitempty"`
 
-	Cloud instance.Cloud `json:"cloud,omitzero"` // from the firmware and files; the network is not asked
+	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked
 
 	Hostname  string `json:"hostname,omitempty"`
 	MachineID string `json:"machineID,omitempty"`
-	BootID    string `json:"bootID,omitempty"`  // differs after each boot; "" in a root folder
-	Booting   bool   `json:"booting,omitempty"` // gpuadm.service is running: units ordered after it, such as kubelet, cannot start now
+	BootID    string `json:"bootID,omitempty"`  // another one after each boot; "" in a root folder
+	Booting   bool   `json:"booting,omitempty"` // gpuadm.service is at work: what is ordered after it, kubelet, cannot be started now
 	Cgroup    int    `json:"cgroup,omitempty"`  // the version of cgroups: 1, 2; 0 if unknown
 	CPUs      int    `json:"cpus,omitempty"`    // online ones; 0 if unknown
 	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
 
 	// The facts below cost more to find out. Needs asks for them.
-
-	// Signed names the packages of signed modules that are available for target kernels. It is nil
-	// if they were not asked for, or if the package lists know none for any kernel.
+	// Signed names the packages of signed modules that are available for target kernels; nil where
+	// they were not asked for, or where the package lists know of none for any kernel.
 	Signed []string        `json:"signed,omitempty"`
 	Shared []SharedModules `json:"-"` // for target kernels, from the list that Needs names; nil if there is no such list
 
 	Modules     *Modules     `json:"modules,omitempty"`
-	Driver      *host.Driver `json:"driver,omitempty"`      // as the loaded driver says; nil if none answers
+	Driver      *host.Driver `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string       `json:"noDriver,omitempty"`    // why none answers
 	NVMLSays    string       `json:"-"`                     // NVML's name of that: host.NoDriver.Code
-	DriverOwner *Owner       `json:"driverOwner,omitempty"` // who else manages the driver; nil if no other owner is found
+	DriverOwner *Owner       `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
 	MIGOwner    *Owner       `json:"migOwner,omitempty"`    // who else partitions the GPUs
-	DynamicMIG  string       `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions as pods ask for them
-	GFD         string       `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
-	Machine     string       `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
-	VGPU        *VGPU        `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one
+	DynamicMIG  string       `json:"dynamicMIG,omitempty"`  // the sign by which the DRA driver is seen to make partitions as pods ask for them
+	GFD         string       `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
+	Machine     string       `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
+	VGPU        *VGPU        `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
 
 	Files   map[string][]byte `json:"-"` // those asked for that exist
 	Private map[string]bool   `json:"-"` // those of Files that not every user can read: no error quotes them
 
-	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, if it was asked and answers
-	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why it does not answer
+	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, where it was asked and answers
+	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why none answers
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
 	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it could not be found out
 
-	// DriverAgain: a driver would answer a new process. This process has loaded the library of a
+	// DriverAgain: a driver would answer a new process; this process has loaded the library of a
 	// driver that was replaced since.
 	DriverAgain bool `json:"driverAgain,omitempty"`
 }
