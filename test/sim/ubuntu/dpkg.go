@@ -61,12 +61,20 @@ func (d *dpkg) find(name string) *entry {
 	return d.list[i]
 }
 
-// installed is the version that is installed, "" for none.
+// installed is the version that is installed, "" for none. Like apt it counts a package that is only
+// unpacked, or whose scripts did not end: debListParser::ParseStatus in apt-pkg/deb/deblistparser.cc.
 func (d *dpkg) installed(name string) string {
-	if e := d.find(name); e != nil && strings.HasSuffix(e.status, " installed") {
-		return e.version
+	e := d.find(name)
+	if e == nil || strings.HasSuffix(e.status, " config-files") || strings.HasSuffix(e.status, " not-installed") {
+		return ""
 	}
-	return ""
+	return e.version
+}
+
+// held says whether apt is told to leave a package as it is.
+func (d *dpkg) held(name string) bool {
+	e := d.find(name)
+	return e != nil && strings.HasPrefix(e.status, "hold ")
 }
 
 func (d *dpkg) set(name, version, state string) {
@@ -195,7 +203,7 @@ func (d *dpkg) unpack(p *pkg) error {
 		return err
 	}
 	held := "install"
-	if e := d.find(p.Name); e != nil && strings.HasPrefix(e.status, "hold ") {
+	if d.held(p.Name) {
 		held = "hold"
 	}
 	d.set(p.Name, p.Version, held+" ok installed")

@@ -67,7 +67,9 @@ func aptGet(m *machine, args []string) error {
 		if is := d.installed(name); is != "" && compare(p.Version, is) < 0 && !slices.Contains(flags, "--allow-downgrades") {
 			return m.fail("Packages were downgraded and -y was used without --allow-downgrades.")
 		}
-		if e := d.find(name); e != nil && strings.HasPrefix(e.status, "hold ") && !slices.Contains(flags, "--allow-change-held-packages") {
+	}
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(s.install)), slices.Collect(maps.Keys(s.remove))) {
+		if d.held(name) && !slices.Contains(flags, "--allow-change-held-packages") {
 			return m.fail("Held packages were changed and -y was used without --allow-change-held-packages.")
 		}
 	}
@@ -113,6 +115,9 @@ func (s *solution) ask(args []string) error {
 			s.asked[p.Name], s.install[p.Name] = true, p
 		case strings.HasSuffix(a, "-"):
 			name = strings.TrimSuffix(a, "-")
+			if s.d.find(name) == nil && len(s.c.offers(name)) == 0 {
+				return s.m.fail("Unable to locate package %s", name)
+			}
 			if s.asked[name] = true; s.d.installed(name) != "" {
 				s.remove[name] = true
 			}
