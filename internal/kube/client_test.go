@@ -178,7 +178,7 @@ func TestPatchStatus(t *testing.T) {
 		"spec": Patch{"taints": nil},
 	})
 	must.OK(t, err)
-	check.That(t, len(node.Status.Conditions) == 2 && node.Status.Conditions[1].Type == "GPUReady" && node.Labels["b"] == "c" && len(node.Spec.Taints) == 1, "got %+v", node)
+	check.That(t, len(node.Status.Conditions) == 2 && node.Status.Conditions[0].Type == "GPUReady" && node.Labels["b"] == "c" && len(node.Spec.Taints) == 1, "got %+v", node)
 	check.List(t, sim.Requests(), []string{"PATCH /api/v1/nodes/gpu-1/status"}, "got")
 	sim.DeleteNode("gpu-1")
 	_, err = c.PatchStatus(t.Context(), "gpu-1", nil)

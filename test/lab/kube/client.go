@@ -86,9 +86,29 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Do sends a request and returns the answer's object; kind is the body's media type, "" for JSON.
 // An answer that is not an object, such as that of /readyz, is an Object with its text as "text".
 func (c *Client) Do(ctx context.Context, method, path, kind string, body []byte) (Object, error) {
+	status, text, err := c.Send(ctx, method, path, kind, body)
+	if err != nil {
+		return nil, err
+	}
+	var o Object
+	if json.Unmarshal(text, &o) != nil {
+		o = Object{"text": string(text)}
+	}
+	if status >= 300 {
+		message, _ := o["message"].(string)
+		if message == "" {
+			message = string(text)
+		}
+		return nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, &Refused{status, message})
+	}
+	return o, nil
+}
+
+// Send sends a request, as Do does, and returns the answer's status and body, also of a refusal.
+func (c *Client) Send(ctx context.Context, method, path, kind string, body []byte) (status int, text []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, "https://"+address+":"+port+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask for %s: %w", path, err)
+		return 0, nil, fmt.Errorf("cannot ask for %s: %w", path, err)
 	}
 	if kind == "" {
 		kind = "application/json"
@@ -99,25 +119,14 @@ func (c *Client) Do(ctx context.Context, method, path, kind string, body []byte)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, err)
+		return 0, nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	text, err = io.ReadAll(response.Body)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the answer for %s: %w", path, err)
+		return 0, nil, fmt.Errorf("cannot read the answer for %s: %w", path, err)
 	}
-	var o Object
-	if json.Unmarshal(text, &o) != nil {
-		o = Object{"text": string(text)}
-	}
-	if response.StatusCode >= 300 {
-		message, _ := o["message"].(string)
-		if message == "" {
-			message = string(text)
-		}
-		return nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, &Refused{response.StatusCode, message})
-	}
-	return o, nil
+	return response.StatusCode, text, nil
 }
 
 // Get gets the object at a path, such as /api/v1/nodes/NAME.

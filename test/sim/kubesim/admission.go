@@ -78,12 +78,18 @@ func invalid(n Object) string {
 
 	taints, _ := below(n, "spec")["taints"].([]any)
 	seen := map[string]bool{}
-	for _, taint := range taints {
+	for i, taint := range taints {
 		o, _ := taint.(Object)
 		key, effect := o["key"], o["effect"]
 		id := fmt.Sprint(key, ":", effect)
-		if key == nil || effect == nil || seen[id] {
-			return "spec.taints"
+		field := fmt.Sprintf("metadata.taints[%d]", i) // not spec.taints: ValidateNode in pkg/apis/core/validation/validation.go
+		switch {
+		case key == nil:
+			return field + ".key"
+		case effect == nil:
+			return field + ".effect"
+		case seen[id]:
+			return field
 		}
 		seen[id] = true
 	}

@@ -121,5 +121,9 @@ func (u User) may(verb, what, name string) bool {
 func forbidden(u User, verb, what, name, group string) answer {
 	const form = "%s %q is forbidden: User %q cannot %s resource %q in API group %q at the cluster scope"
 	resource := strings.TrimSuffix(what, "/status")
-	return failure(403, "Forbidden", fmt.Sprintf(form, resource, name, u.Name, verb, what, group), nil)
+	message := fmt.Sprintf(form, resource, name, u.Name, verb, what, group)
+	if own, isNode := strings.CutPrefix(u.Name, "system:node:"); isNode && verb+" "+what == "get nodes" {
+		message += fmt.Sprintf(": node '%s' cannot read '%s', only its own Node object", own, name)
+	}
+	return failure(403, "Forbidden", message, nil)
 }

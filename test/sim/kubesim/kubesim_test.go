@@ -48,7 +48,7 @@ func TestPatches(t *testing.T) {
 		{"kubelet's label", "node", "gpu-1", strategic, `{"metadata":{"labels":{"node.kubernetes.io/x":"y"}}}`, 200, ""},
 		{"label away", "node", "gpu-1", strategic, `{"metadata":{"labels":{"a":null}}}`, 200, ""},
 		{"no value", "admin", "gpu-1", strategic, `{"metadata":{"labels":{"x":"a b"}}}`, 422, "is invalid: metadata.labels"},
-		{"taint twice", "admin", "gpu-1", strategic, `{"spec":{"taints":[{"key":"k","effect":"NoSchedule"},{"key":"k","effect":"NoSchedule"}]}}`, 422, "spec.taints"},
+		{"taint twice", "admin", "gpu-1", strategic, `{"spec":{"taints":[{"key":"k","effect":"NoSchedule"},{"key":"k","effect":"NoSchedule"}]}}`, 422, "metadata.taints[1]"},
 		{"taint away", "admin", "gpu-1", strategic, `{"spec":{"taints":[]}}`, 200, ""},
 		{"old version", "admin", "gpu-1", strategic, `{"metadata":{"resourceVersion":"1"}}`, 409, "has been modified"},
 		{"taints by node", "node", "gpu-1", strategic, `{"spec":{"taints":null}}`, 403, `node "gpu-1" is not allowed to modify taints`},
@@ -101,7 +101,7 @@ func TestStatus(t *testing.T) {
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
 	n := s.Node("gpu-1")
 	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["spec"].(kubesim.Object)["unschedulable"], n["status"]})
-	want := `[{"x":"y"},null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`
+	want := `[{"x":"y"},null,{"conditions":[{"reason":"R","status":"True","type":"X"},{"status":"True","type":"Ready"}]}]`
 	check.That(t, err == nil && string(got) == want, "got %s, want %s", got, want)
 	before := version(s)
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{}`)

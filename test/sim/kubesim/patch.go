@@ -2,7 +2,10 @@
 
 package kubesim
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // apply patches an object by a strategic merge patch: gpuadm sends no other.
 func apply(n Object, form string, body []byte) (Object, *answer) {
@@ -35,24 +38,27 @@ func merge(into, with Object) {
 				continue
 			}
 			list, _ := into[key].([]any)
-			for _, element := range value {
-				list = mergeByType(list, element)
-			}
-			into[key] = list
+			into[key] = mergeByType(list, value)
 		default:
 			into[key] = value
 		}
 	}
 }
 
-func mergeByType(list []any, element any) []any {
-	with, _ := element.(Object)
-	for _, old := range list {
-		o, ok := old.(Object)
-		if ok && o["type"] == with["type"] {
-			merge(o, with)
-			return list
+// mergeByType merges elements into those of their type. New ones come first.
+func mergeByType(list, elements []any) []any {
+	var made []any
+	for _, element := range elements {
+		with, _ := element.(Object)
+		i := slices.IndexFunc(list, func(old any) bool {
+			o, is := old.(Object)
+			return is && o["type"] == with["type"]
+		})
+		if i >= 0 {
+			merge(list[i].(Object), with)
+		} else {
+			made = append(made, element)
 		}
 	}
-	return append(list, element)
+	return append(made, list...)
 }

@@ -100,7 +100,8 @@ func overBudget(budget string) answer {
 
 func (s *Server) event(u User, namespace string, body []byte) answer {
 	if !u.may("create", "events", "") {
-		return forbidden(u, "create", "events", "", "")
+		const form = "events is forbidden: User %q cannot create resource \"events\" in API group \"\" in the namespace %q"
+		return failure(403, "Forbidden", fmt.Sprintf(form, u.Name, namespace), nil)
 	}
 	var event Object
 	if err := json.Unmarshal(body, &event); err != nil {
@@ -110,7 +111,7 @@ func (s *Server) event(u User, namespace string, body []byte) answer {
 	name, _ := below(event, "metadata")["name"].(string)
 	about, _ := event["involvedObject"].(Object)
 	switch {
-	case about["namespace"] == nil && namespace != "default":
+	case about["namespace"] == nil && namespace != "default", about["namespace"] != nil && about["namespace"] != namespace:
 		// legacyValidateEvent in pkg/apis/core/validation/events.go
 		const field = "involvedObject.namespace"
 		message := "Event is invalid: " + field + ": does not match event.namespace"
