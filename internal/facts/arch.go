@@ -17,26 +17,34 @@ func (g *gathering) arch() string {
 	if to, err := g.v.Readlink("/lib"); err == nil && path.Clean("/"+to) == "/usr/lib" {
 		usr = "/usr" // on most machines, and a path without links is found faster
 	}
+
 	var byLoader []string
-	for _, loader := range [...][2]string{
+	for _, loader := range [...]struct{ path, arch string }{
 		{"/lib64/ld-linux-x86-64.so.2", "amd64"},
 		{"/lib/ld-linux-aarch64.so.1", "arm64"},
 		{"/lib/ld-musl-x86_64.so.1", "amd64"},
 		{"/lib/ld-musl-aarch64.so.1", "arm64"},
 	} {
-		if g.exists(usr + loader[0]) {
-			byLoader = append(byLoader, loader[1])
+		if g.exists(usr + loader.path) {
+			byLoader = append(byLoader, loader.arch)
 		}
 	}
 	if len(byLoader) == 1 {
 		return byLoader[0]
 	}
+
 	// dpkg itself is always of the native architecture; dnf writes the base one down only where it
 	// is not the kernel's.
 	if g.exists("/var/lib/dpkg/status") {
-		if a := g.dpkgEntry("dpkg")["Architecture"]; a != "" {
-			return a
+		if arch := g.dpkgEntry("dpkg")["Architecture"]; arch != "" {
+			return arch
 		}
 	}
-	return map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[strings.TrimSpace(string(g.read("/etc/dnf/vars/basearch")))]
+	switch strings.TrimSpace(string(g.read("/etc/dnf/vars/basearch"))) {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return ""
 }

@@ -17,6 +17,7 @@ func Assignments(s string) [][2]string {
 		if s == "" {
 			break
 		}
+
 		end := strings.IndexByte(s, '\n')
 		if end < 0 {
 			end = len(s)
@@ -26,6 +27,7 @@ func Assignments(s string) [][2]string {
 			s = s[end:]
 			continue
 		}
+
 		key := strings.TrimSpace(s[:eq])
 		var value string
 		value, s = firstValue(s[eq+1:])
@@ -41,29 +43,42 @@ func Assignments(s string) [][2]string {
 // swallows a line's end, and blanks at the end do not count.
 func firstValue(s string) (value, rest string) {
 	var b strings.Builder
-	kept, quote, begins := 0, byte(0), true
+	kept := 0        // bytes of b up to the last one that is not a blank at the end
+	quote := byte(0) // the open quote; 0 = none
+	begins := true   // only blanks and quotes were read so far
+
 	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
+		c := s[i]
+		blank := c == ' ' || c == '\t'
+		switch {
 		case quote == 0 && c == '\n':
 			return b.String()[:kept], s[i:]
+
 		case quote != '\'' && c == '\\' && i+1 < len(s):
-			if i++; s[i] != '\n' {
-				if quote != 0 && strings.IndexByte("\"\\`$", s[i]) < 0 {
-					b.WriteByte('\\')
-				}
-				b.WriteByte(s[i])
-				kept = b.Len()
-			}
 			begins = false
+			i++
+			if s[i] == '\n' {
+				continue
+			}
+			if quote != 0 && strings.IndexByte("\"\\`$", s[i]) < 0 {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(s[i])
+			kept = b.Len()
+
 		case quote != 0 && c == quote:
-			quote, begins = 0, true
+			quote = 0
+			begins = true
+
 		case quote == 0 && begins && (c == '\'' || c == '"'):
 			quote = c
-		case quote == 0 && begins && (c == ' ' || c == '\t'):
+
+		case quote == 0 && begins && blank:
+
 		default:
 			b.WriteByte(c)
 			begins = false
-			if quote != 0 || c != ' ' && c != '\t' && c != '\r' {
+			if quote != 0 || !blank && c != '\r' {
 				kept = b.Len()
 			}
 		}

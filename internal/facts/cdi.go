@@ -13,17 +13,18 @@ import (
 // library that it was built with; "" where its build information does not say. Source:
 // validVersions in specs-go/version.go of https://github.com/cncf-tags/container-device-interface.
 func (f Facts) ReadsCDI(v host.View) string {
-	i := slices.IndexFunc(f.Engines, f.Kubelet.Uses)
 	if len(f.Engines) == 0 {
 		return ""
 	}
-	info, err := buildinfo.Read(host.Part{View: v, Name: f.Engines[max(i, 0)].Binary})
+	i := max(slices.IndexFunc(f.Engines, f.Kubelet.Uses), 0)
+
+	info, err := buildinfo.Read(host.Part{View: v, Name: f.Engines[i].Binary})
 	if err != nil {
 		return ""
 	}
-	for _, m := range info.Deps {
-		if m.Path == "tags.cncf.io/container-device-interface/specs-go" {
-			return upstream(m.Version)
+	for _, module := range info.Deps {
+		if module.Path == "tags.cncf.io/container-device-interface/specs-go" {
+			return upstream(module.Version)
 		}
 	}
 	return ""

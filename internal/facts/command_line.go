@@ -16,33 +16,41 @@ import (
 func Words(line string) []string {
 	var out []string
 	var b strings.Builder
-	var quote byte
-	in := false
+	var quote byte  // the open quote; 0 = none
+	inWord := false // a word has begun, which may be empty: ""
+
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
 		case c == '\\' && i+1 < len(line):
-			in = true
+			inWord = true
 			i += unescape(&b, line[i:])
+
 		case quote != 0 && c == quote:
 			quote = 0
+
 		case quote == 0 && (c == '\'' || c == '"'):
-			quote, in = c, true
-		case quote == 0 && (c == ' ' || c == '\t' || c == '\n' || c == '\r'):
-			if in {
+			quote = c
+			inWord = true
+
+		case quote == 0 && strings.IndexByte(" \t\n\r", c) >= 0:
+			if inWord {
 				out = append(out, b.String())
 				b.Reset()
-				in = false
+				inWord = false
 			}
+
 		case c == '%' && i+1 < len(line) && line[i+1] == '%':
-			in = true
+			inWord = true
 			b.WriteByte('%')
 			i++
+
 		default:
-			in = true
+			inWord = true
 			b.WriteByte(c)
 		}
 	}
-	if in {
+
+	if inWord {
 		out = append(out, b.String())
 	}
 	return out
@@ -82,15 +90,16 @@ func option(argv []string, names ...string) string {
 func Options(argv []string, names ...string) []string {
 	var values []string
 	for i := 1; i < len(argv); i++ {
-		a, ok := strings.CutPrefix(argv[i], "-")
-		if !ok {
+		given, isOption := strings.CutPrefix(argv[i], "-")
+		if !isOption {
 			continue
 		}
-		a = strings.TrimPrefix(a, "-")
+		given = strings.TrimPrefix(given, "-")
+
 		for _, name := range names {
-			if rest, ok := strings.CutPrefix(a, name+"="); ok {
-				values = append(values, rest)
-			} else if a == name && i+1 < len(argv) {
+			if value, ok := strings.CutPrefix(given, name+"="); ok {
+				values = append(values, value)
+			} else if given == name && i+1 < len(argv) {
 				i++
 				values = append(values, argv[i])
 				break
@@ -119,30 +128,32 @@ func traced(line string, environment func() map[string]string) (args, from []str
 	if len(args) == 0 {
 		return nil, nil
 	}
-	expand, named := true, false
-	for args[0] != "" && strings.IndexByte("@-:+!|", args[0][0]) >= 0 {
-		expand = expand && args[0][0] != ':'
-		named = named || args[0][0] == '@'
-		args[0] = args[0][1:]
-	}
-	if named && len(args) > 1 {
+
+	program := strings.TrimLeft(args[0], "@-:+!|")
+	prefixes := args[0][:len(args[0])-len(program)]
+	args[0] = program
+	if strings.Contains(prefixes, "@") && len(args) > 1 {
 		args = slices.Delete(args, 1, 2) // what the process shall be called
 	}
-	if !expand || strings.IndexByte(line, '$') < 0 {
-		return args, make([]string, len(args))
+	if strings.Contains(prefixes, ":") || strings.IndexByte(line, '$') < 0 {
+		return args, make([]string, len(args)) // nothing to replace
 	}
+
 	env := environment()
-	var out []string
-	for _, a := range args {
-		if alone().MatchString(a) { // split at blanks into none or more arguments
-			for _, w := range Words(env[a[1:]]) {
-				out, from = append(out, w), append(from, a[1:])
-			}
+	var replaced []string
+	for _, arg := range args {
+		if !alone().MatchString(arg) {
+			replaced = append(replaced, replaceBraced(arg, env))
+			from = append(from, "")
 			continue
 		}
-		out, from = append(out, replaceBraced(a, env)), append(from, "")
+		variable := arg[1:]
+		for _, word := range Words(env[variable]) { // split at blanks into none or more arguments
+			replaced = append(replaced, word)
+			from = append(from, variable)
+		}
 	}
-	return out, from
+	return replaced, from
 }
 
 // The forms of a variable: $FOO as a whole argument, and ${FOO} anywhere.

@@ -21,19 +21,22 @@ const (
 func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
 	e := &Engine{Name: "containerd"}
 	argv := g.start(ctx, e, []string{containerdUnit}, []string{
-		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd", "/opt/bin/containerd",
-		"/opt/containerd/bin/containerd", "/home/containerd/usr/local/bin/containerd", // the last on GKE of old
+		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd",
+		"/opt/bin/containerd", "/opt/containerd/bin/containerd",
+		"/home/containerd/usr/local/bin/containerd", // on GKE of old
 	})
-	made := containerdDefault
+
+	usual := containerdDefault
 	if os.ID == "talos" {
-		made = containerdTalos
+		usual = containerdTalos
 	}
-	e.Config = cmp.Or(option(argv, "config", "c"), made)
+	e.Config = cmp.Or(option(argv, "config", "c"), usual)
 	if bare(*e) == 1 && !g.exists(e.Config) {
 		return nil
 	}
+
 	g.started(ctx, e, argv)
-	if e.Config == made { // what the owners write; a unit of the machine's own may name another file
+	if e.Config == usual { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = g.owner(os)
 	}
 	return e
@@ -45,10 +48,11 @@ func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
 // Flatcar and plain distributions rewrite nothing; eks-hybrid does so only when its administrator
 // calls it.
 func (g *gathering) owner(os OS) (owner, why string) {
-	why = g.cloud.ManagedWhy
-	if by := platform.Of(g.cloud.Managed).Engine.Writer; by != "" {
-		return by, why
+	platformOwner := platform.Of(g.cloud.Managed).Engine.Writer
+	if platformOwner != "" {
+		return platformOwner, g.cloud.ManagedWhy
 	}
+
 	switch os.ID {
 	case "bottlerocket", "cos", "talos":
 		// /etc is made at each boot, from settings or from the image.

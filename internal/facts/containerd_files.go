@@ -17,10 +17,18 @@ import (
 // services/server/config/config.go of containerd v1.6.28, v1.6.29, v1.7.15 and v1.7.16;
 // https://github.com/containerd/containerd/pull/9834.
 func Globs(version string) string {
-	for minor, fixed := range map[string]string{"1.6": "1.6.29", "1.7": "1.7.16"} {
-		if strings.HasPrefix(version, minor+".") && newer(version, fixed) < 0 {
-			return "/"
-		}
+	fixed := ""
+	switch {
+	case strings.HasPrefix(version, "1.6."):
+		fixed = "1.6.29"
+	case strings.HasPrefix(version, "1.7."):
+		fixed = "1.7.16"
+	default:
+		return ""
+	}
+
+	if newer(version, fixed) < 0 {
+		return "/"
 	}
 	return ""
 }
@@ -32,15 +40,16 @@ func Globs(version string) string {
 // cmd/containerd/server/config/config.go of https://github.com/containerd/containerd.
 func Absolute(file string, imports []string, globs string) []string {
 	out := make([]string, len(imports))
-	for i, p := range imports {
-		switch p = path.Clean(p); {
-		case path.IsAbs(p):
-		case globs != "" && strings.Contains(p, "*"):
-			p = path.Join(globs, p)
+	for i, name := range imports {
+		name = path.Clean(name)
+		switch {
+		case path.IsAbs(name):
+			out[i] = name
+		case globs != "" && strings.Contains(name, "*"):
+			out[i] = path.Join(globs, name)
 		default:
-			p = path.Join(path.Dir(file), p)
+			out[i] = path.Join(path.Dir(file), name)
 		}
-		out[i] = p
 	}
 	return out
 }
@@ -56,31 +65,35 @@ type containerdConfig struct {
 // containerd takes.
 func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 	ok = true
-	table := func(v any) map[string]any {
-		t, is := v.(map[string]any)
-		ok = ok && (is || v == nil)
+	table := func(value any) map[string]any {
+		t, is := value.(map[string]any)
+		ok = ok && (is || value == nil)
 		return t
 	}
-	text := func(v any) string {
-		s, is := v.(string)
-		ok = ok && (is || v == nil)
+	text := func(value any) string {
+		s, is := value.(string)
+		ok = ok && (is || value == nil)
 		return s
 	}
 	at := func(t map[string]any, name string) any {
-		_, v := toml.Field(t, name)
-		return v
+		_, value := toml.Field(t, name)
+		return value
 	}
+
 	switch list := at(tree, "imports").(type) {
 	case nil:
 	case []any:
-		for _, v := range list {
-			c.imports = append(c.imports, text(v))
+		for _, one := range list {
+			c.imports = append(c.imports, text(one))
 		}
 	default:
 		return c, false
 	}
-	server := table(at(table(at(tree, "plugins")), "io.containerd.server.v1.grpc")) // where config version 4 keeps it
-	c.address = cmp.Or(text(at(server, "address")), text(at(table(at(tree, "grpc")), "address")))
+
+	// Config version 4 keeps the address with the plugins, earlier versions in [grpc].
+	server := table(at(table(at(tree, "plugins")), "io.containerd.server.v1.grpc"))
+	grpc := table(at(tree, "grpc"))
+	c.address = cmp.Or(text(at(server, "address")), text(at(grpc, "address")))
 	return c, ok
 }
 
@@ -107,6 +120,7 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 			continue
 		}
 		seen[name] = true
+
 		f := File{Path: name, Data: g.config(name)}
 		files = append(files, f)
 		if len(files) == maxFiles {
@@ -116,17 +130,19 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 		if f.Data == nil {
 			continue
 		}
+
 		tree, err := g.texts.Values(f.Data)
-		c, ok := readContainerd(tree)
+		config, ok := readContainerd(tree)
 		if err != nil || !ok {
 			continue
 		}
-		address = cmp.Or(c.address, address)
-		for _, p := range Absolute(name, c.imports, globs) {
-			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
-				pending = append(pending, g.glob(p)...)
+		address = cmp.Or(config.address, address)
+
+		for _, imported := range Absolute(name, config.imports, globs) {
+			if strings.Contains(imported, "*") { // containerd takes ? and [ alone literally
+				pending = append(pending, g.glob(imported)...)
 			} else {
-				pending = append(pending, p)
+				pending = append(pending, imported)
 			}
 		}
 	}

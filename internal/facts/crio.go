@@ -10,29 +10,37 @@ import (
 
 func (g *gathering) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
-	argv := g.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
+	argv := g.start(ctx, e, []string{"crio.service"}, []string{
+		"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio",
+	})
 	g.started(ctx, e, argv)
-	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {
+
+	noFiles := e.Files[0].Data == nil && len(e.Files) == 1
+	if bare(*e) == 1 && noFiles {
 		return nil
 	}
+
 	if g.exists("/etc/machine-config-daemon") {
 		// OpenShift's operator renders the node's files and reverts what others changed.
-		e.Owner, e.Why = "machine-config-operator", "/etc/machine-config-daemon"
+		e.Owner = "machine-config-operator"
+		e.Why = "/etc/machine-config-daemon"
 	}
 	return e
 }
 
+// crioSocket is the socket that CRI-O's files name; the last file wins. "" if none names one.
 func crioSocket(files []File) (socket string) {
 	for _, f := range files {
-		var c struct {
+		var config struct {
 			Crio struct {
 				API struct {
 					Listen string `toml:"listen"`
 				} `toml:"api"`
 			} `toml:"crio"`
 		}
-		if toml.Unmarshal(f.Data, &c) == nil && c.Crio.API.Listen != "" {
-			socket = c.Crio.API.Listen
+		err := toml.Unmarshal(f.Data, &config)
+		if err == nil && config.Crio.API.Listen != "" {
+			socket = config.Crio.API.Listen
 		}
 	}
 	return socket

@@ -12,15 +12,16 @@ import (
 // "FILES".
 func (g *gathering) dpkgVersion(file string, packages ...string) string {
 	line := []byte("\n" + file + "\n")
-	for _, p := range packages {
+	for _, name := range packages {
 		// Each of these lists a file's path in a line of its own, beginning with "/.".
-		list := g.read("/var/lib/dpkg/info/" + p + ".list")
-		if list == nil || !bytes.Contains(list, line) && !bytes.HasPrefix(list, line[1:]) {
+		list := g.read("/var/lib/dpkg/info/" + name + ".list")
+		if !bytes.Contains(list, line) && !bytes.HasPrefix(list, line[1:]) {
 			continue
 		}
 		// Unpacked and half-configured packages have their files in place, too.
-		if e := g.dpkgEntry(p); e["Version"] != "" && !strings.HasSuffix(e["Status"], " config-files") {
-			return e["Version"]
+		entry := g.dpkgEntry(name)
+		if entry["Version"] != "" && !strings.HasSuffix(entry["Status"], " config-files") {
+			return entry["Version"]
 		}
 	}
 	return ""
@@ -30,18 +31,22 @@ func (g *gathering) dpkgVersion(file string, packages ...string) string {
 func (g *gathering) dpkgEntry(name string) map[string]string {
 	status := g.read("/var/lib/dpkg/status")
 	first := []byte("Package: " + name + "\n")
-	at := 0
+	start := 0
 	if !bytes.HasPrefix(status, first) {
-		if at = bytes.Index(status, append([]byte("\n"), first...)) + 1; at == 0 {
+		before := bytes.Index(status, append([]byte("\n"), first...))
+		if before < 0 {
 			return nil
 		}
+		start = before + 1
 	}
-	paragraph, _, _ := bytes.Cut(status[at:], []byte("\n\n"))
-	e := map[string]string{}
+
+	paragraph, _, _ := bytes.Cut(status[start:], []byte("\n\n"))
+	entry := map[string]string{}
 	for line := range strings.SplitSeq(string(paragraph), "\n") {
-		if key, value, ok := strings.Cut(line, ": "); ok && !strings.HasPrefix(line, " ") {
-			e[key] = strings.TrimSpace(value)
+		key, value, ok := strings.Cut(line, ": ")
+		if ok && !strings.HasPrefix(line, " ") {
+			entry[key] = strings.TrimSpace(value)
 		}
 	}
-	return e
+	return entry
 }

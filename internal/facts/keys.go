@@ -21,7 +21,9 @@ type Key struct {
 
 // Same says whether two Keys name the same key.
 func (k Key) Same(o Key) bool {
-	return k.Issuer != "" && k.Issuer == o.Issuer && k.Serial == o.Serial || k.ID != "" && k.ID == o.ID
+	sameCertificate := k.Issuer != "" && k.Issuer == o.Issuer && k.Serial == o.Serial
+	sameID := k.ID != "" && k.ID == o.ID
+	return sameCertificate || sameID
 }
 
 // Certificate names the key that an X.509 certificate is about.
@@ -30,7 +32,12 @@ func Certificate(der []byte) (Key, bool) {
 	if err != nil || c.SerialNumber == nil {
 		return Key{}, false
 	}
-	return Key{Name: commonName(c.Subject), Issuer: digest(c.RawIssuer), Serial: c.SerialNumber.Text(16), ID: hex.EncodeToString(c.SubjectKeyId)}, true
+	return Key{
+		Name:   commonName(c.Subject),
+		Issuer: digest(c.RawIssuer),
+		Serial: c.SerialNumber.Text(16),
+		ID:     hex.EncodeToString(c.SubjectKeyId),
+	}, true
 }
 
 func commonName(n pkix.Name) string {
@@ -54,18 +61,24 @@ func efiKeys(data []byte) (keys []Key) {
 		x509  = "\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72" // EFI_CERT_X509_GUID
 	)
 	for len(data) >= head {
-		list, header, each := bin.LittleEndian.Uint32(data[16:]), bin.LittleEndian.Uint32(data[20:]), bin.LittleEndian.Uint32(data[24:])
-		if list < head || uint64(list) > uint64(len(data)) || uint64(header)+head > uint64(list) || each <= owner {
+		size := uint64(bin.LittleEndian.Uint32(data[16:]))
+		header := uint64(bin.LittleEndian.Uint32(data[20:]))
+		each := uint64(bin.LittleEndian.Uint32(data[24:]))
+		if size < head+header || size > uint64(len(data)) || each <= owner {
 			return keys
 		}
-		if string(data[:16]) == x509 {
-			for sigs := data[head+header : list]; uint64(len(sigs)) >= uint64(each); sigs = sigs[each:] {
-				if k, ok := Certificate(sigs[owner:each]); ok {
-					keys = append(keys, k)
-				}
-			}
+
+		signatures := data[head+header : size]
+		if string(data[:16]) != x509 {
+			signatures = nil
 		}
-		data = data[list:]
+		for uint64(len(signatures)) >= each {
+			if key, ok := Certificate(signatures[owner:each]); ok {
+				keys = append(keys, key)
+			}
+			signatures = signatures[each:]
+		}
+		data = data[size:]
 	}
 	return keys
 }

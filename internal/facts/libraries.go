@@ -17,15 +17,25 @@ type Library struct {
 // libraries finds which version of the user libraries programs load: the file that the library's
 // link leads to.
 func (g *gathering) libraries(arch string) (found []Library) {
-	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
+	multiarch := "/usr/lib/" // Debian's and Ubuntu's
+	switch arch {
+	case "amd64":
+		multiarch += "x86_64-linux-gnu"
+	case "arm64":
+		multiarch += "aarch64-linux-gnu"
+	}
+
 	for _, lib := range []string{"libnvidia-ml.so", "libcuda.so"} {
-		for _, dir := range []string{"/usr/lib/" + triplet, "/usr/lib64", "/usr/lib", "/usr/lib/" + triplet + "/nvidia/current"} {
+		for _, dir := range []string{multiarch, "/usr/lib64", "/usr/lib", multiarch + "/nvidia/current"} {
 			file, err := g.v.Resolve(path.Join(dir, lib+".1"))
-			version, ok := strings.CutPrefix(path.Base(file), lib+".")
-			if err != nil || !ok || !strings.Contains(version, ".") || !g.exists(file) {
+			if err != nil {
 				continue
 			}
-			found = append(found, Library{lib, version, file})
+			version, ok := strings.CutPrefix(path.Base(file), lib+".")
+			if !ok || !strings.Contains(version, ".") || !g.exists(file) {
+				continue
+			}
+			found = append(found, Library{Name: lib, Version: version, Path: file})
 			break
 		}
 	}

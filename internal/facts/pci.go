@@ -18,15 +18,22 @@ func (g *gathering) pci() []PCI {
 	if err != nil {
 		g.fail("list", pci.Bus, err)
 	}
-	for _, p := range all {
-		// 15b3 is Mellanox, as NVIDIA's network cards say; EFA's functions are Amazon's efa0 to
-		// efa3, beside its plain ec20: pci.ids, and EFA_DEV in drivers/infiniband/hw/efa/efa_main.c
-		// of the kernel's tree.
-		g.rdma = g.rdma || strings.HasPrefix(p.Class, "02") && (p.Vendor == "15b3" || p.Vendor == "1d0f" && strings.HasPrefix(p.Device, "efa"))
-		if p.Vendor == pci.Nvidia {
-			p.Model = model(p.Device, p.Subsystem)
-			found = append(found, p)
+	for _, function := range all {
+		g.rdma = g.rdma || readsGPUMemory(function)
+		if function.Vendor == pci.Nvidia {
+			function.Model = model(function.Device, function.Subsystem)
+			found = append(found, function)
 		}
 	}
 	return found
+}
+
+// readsGPUMemory says whether a function is a network card that reads and writes GPUs' memory.
+//
+// 15b3 is Mellanox, the vendor of NVIDIA's network cards. Amazon's EFA has the devices efa0 to
+// efa3, and Amazon's other network cards ec20. Sources: pci.ids; EFA_DEV in
+// drivers/infiniband/hw/efa/efa_main.c of the kernel's tree.
+func readsGPUMemory(function PCI) bool {
+	isEFA := function.Vendor == "1d0f" && strings.HasPrefix(function.Device, "efa")
+	return strings.HasPrefix(function.Class, "02") && (function.Vendor == "15b3" || isEFA)
 }
