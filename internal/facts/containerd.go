@@ -20,7 +20,7 @@ const (
 
 func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
 	e := &Engine{Name: "containerd"}
-	argv := g.start(ctx, e, []string{containerdUnit}, []string{
+	argv := g.unitAndBinary(ctx, e, []string{containerdUnit}, []string{
 		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd",
 		"/opt/bin/containerd", "/opt/containerd/bin/containerd",
 		"/home/containerd/usr/local/bin/containerd", // on GKE of old
@@ -31,11 +31,11 @@ func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
 		usual = containerdTalos
 	}
 	e.Config = cmp.Or(option(argv, "config", "c"), usual)
-	if bare(*e) == 1 && !g.exists(e.Config) {
+	if e.onlyConfig() && !g.exists(e.Config) {
 		return nil
 	}
 
-	g.started(ctx, e, argv)
+	g.filesAndSocket(ctx, e, argv)
 	if e.Config == usual { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = g.owner(os)
 	}

@@ -10,13 +10,13 @@ import (
 
 func (g *gathering) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
-	argv := g.start(ctx, e, []string{"crio.service"}, []string{
+	argv := g.unitAndBinary(ctx, e, []string{"crio.service"}, []string{
 		"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio",
 	})
-	g.started(ctx, e, argv)
+	g.filesAndSocket(ctx, e, argv)
 
 	noFiles := e.Files[0].Data == nil && len(e.Files) == 1
-	if bare(*e) == 1 && noFiles {
+	if e.onlyConfig() && noFiles {
 		return nil
 	}
 

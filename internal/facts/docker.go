@@ -10,13 +10,13 @@ import (
 
 func (g *gathering) docker(ctx context.Context) *Engine {
 	e := &Engine{Name: "docker"}
-	argv := g.start(ctx, e, []string{"docker.service"}, []string{
+	argv := g.unitAndBinary(ctx, e, []string{"docker.service"}, []string{
 		"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd",
 	})
 	e.CRI = g.criDockerd(ctx)
-	g.started(ctx, e, argv)
+	g.filesAndSocket(ctx, e, argv)
 
-	if bare(*e) == 1 && e.Files[0].Data == nil {
+	if e.onlyConfig() && e.Files[0].Data == nil {
 		return nil
 	}
 	return e

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -47,40 +46,64 @@ func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !g.v.Live() {
 		return g.eksImage() // what is in /run is this boot's
 	}
-	// The driver container mounts its root for others to find, holds its process's file while it
-	// runs, and says by another one that it is ready. The operator's validator has files beside it,
-	// also where the driver is the machine's own.
-	// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in
-	// https://github.com/NVIDIA/gpu-operator.
-	const container = "/run/nvidia/driver"
-	if _, err := g.v.Stat(container); !missing(err) { // a node with pods has hundreds of mounts, for the kernel to print
-		for line := range strings.Lines(g.attr("/proc/self/mounts")) {
-			if f := strings.Fields(line); len(f) > 1 && f[1] == container {
-				return &Owner{Name: GPUOperator, Why: container + " is mounted, by its driver container"}
-			}
-		}
+	if sign := g.driverContainer(); sign != "" {
+		return &Owner{Name: GPUOperator, Why: sign}
 	}
-	if sign := g.first("/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"); sign != "" {
-		return &Owner{Name: GPUOperator, Why: "its driver container has written " + sign}
+
+	byPlatform := platform.Of(g.cloud.Managed).Driver
+	if file := g.first(byPlatform.Files...); file != "" {
+		return &Owner{Name: byPlatform.Title, Why: file + " is there"}
 	}
-	if by := platform.Of(g.cloud.Managed).Driver; g.first(by.Files...) != "" {
-		return &Owner{Name: by.Title, Why: g.first(by.Files...) + " is there"}
-	}
+
 	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages
 	// come with the image.
-	if booted := "/run/ostree-booted"; g.exists(booted) {
+	const booted = "/run/ostree-booted"
+	if g.exists(booted) {
 		return &Owner{Name: OSTree, Why: booted + " is there"}
 	}
+
 	if image := g.eksImage(); image != nil {
 		return image
 	}
 	return g.unpackaged(ctx, m)
 }
 
-// packagers are those whose packages of the driver are of no source in drivers/catalog, by how the
-// names begin, and what the owner is called: "" is another one, or AKS. Google's images of Rocky
-// Linux have CIQ's, of which Secure Boot takes the modules; AKS installs Microsoft's on Azure
-// Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and
+// driverContainer returns the sign of the GPU Operator's driver container; "" if there is none.
+//
+// The container mounts its root for others to find, keeps a file with its process's number while
+// it runs, and writes another file once the driver is ready. The operator's validator writes
+// further files there, also where the driver is the machine's own.
+// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in
+// https://github.com/NVIDIA/gpu-operator.
+func (g *gathering) driverContainer() string {
+	const root = "/run/nvidia/driver"
+	// On a node with pods the kernel has hundreds of mounts to print, so the folder is checked first.
+	mounts := ""
+	if _, err := g.v.Stat(root); !missing(err) {
+		mounts = g.attr("/proc/self/mounts")
+	}
+	for line := range strings.Lines(mounts) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && fields[1] == root {
+			return root + " is mounted, by its driver container"
+		}
+	}
+
+	sign := g.first("/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready")
+	if sign != "" {
+		return "its driver container has written " + sign
+	}
+	return ""
+}
+
+// A driverPackager is a supplier of driver packages: how their names begin, and what the owner is
+// called.
+type driverPackager struct{ prefix, owner string }
+
+// packagers are the suppliers whose packages of the driver are of no source in drivers/catalog. An
+// owner "" is either AKS or an owner of which nothing more is known. Google's images of Rocky Linux
+// have CIQ's packages, whose modules load under Secure Boot; AKS installs Microsoft's packages on
+// Azure Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and
 // package_installed_test.go of https://github.com/GoogleCloudPlatform/cloud-image-tests,
 // test_suites/packagevalidation; DISTROS.md of
 // https://github.com/NVIDIA/yum-packaging-precompiled-kmod (cuda-open-hwe) and azurelinux in
@@ -89,8 +112,13 @@ func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 // https://github.com/elrepo/packages, with nvidia-driver.spec of
 // https://github.com/negativo17/nvidia-driver, which conflicts with both. Evidence of 2026-11; out
 // of date where dnf refuses to install a driver beside another's files.
-func packagers() [][2]string {
-	return [][2]string{{"nvidia-dc-", CIQDriver}, {"cuda-", ""}, {"xorg-x11-drv-nvidia", ""}, {"nvidia-x11-drv", ""}}
+func packagers() []driverPackager {
+	return []driverPackager{
+		{"nvidia-dc-", CIQDriver},
+		{"cuda-", ""},
+		{"xorg-x11-drv-nvidia", ""},
+		{"nvidia-x11-drv", ""},
+	}
 }
 
 // unpackaged finds a driver that is loaded and belongs to no package of a source that gpuadm knows:
@@ -99,34 +127,56 @@ func packagers() [][2]string {
 // too, with its libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh
 // (GPU_DEST=/usr/bin), and drivers/runfile.go.
 func (g *gathering) unpackaged(ctx context.Context, m Modules) *Owner {
-	const lists, installer = "/var/lib/dpkg/info", "/var/lib/nvidia/log"
+	const installerLog = "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(g.v)
-	by := platform.Of(g.cloud.Managed).Driver
-	if version == "" || (by.Installer == "" || !g.exists(by.Installer)) && g.exists(installer) {
+	if version == "" {
 		return nil
 	}
-	names := g.list(lists)
-	for _, name := range names {
-		if strings.Contains(name, "nvidia") && strings.HasSuffix(name, ".list") && bytes.Contains(g.read(lists+"/"+name), []byte("/libnvidia-ml.so.")) {
-			return nil
-		}
+	byPlatform := platform.Of(g.cloud.Managed).Driver
+	ranInstaller := byPlatform.Installer != "" && g.exists(byPlatform.Installer)
+	if !ranInstaller && g.exists(installerLog) {
+		return nil
 	}
+
 	rpm := noPackage
-	if len(names) == 0 {
+	lists := g.list(dpkgLists)
+	if g.listsDriver(lists) {
+		return nil
+	}
+	if len(lists) == 0 {
 		rpm = g.rpmOf(ctx, m)
 	}
+
 	owner := &Owner{Name: OtherOwner, Why: "driver " + version + " is loaded, and no package has its files"}
-	if by.Unpackaged {
-		owner.Name = by.Title
+	if byPlatform.Unpackaged {
+		owner.Name = byPlatform.Title
 	}
-	packager := slices.IndexFunc(packagers(), func(p [2]string) bool { return strings.HasPrefix(rpm, p[0]) })
-	switch {
-	case packager >= 0:
-		owner.Name, owner.Why = cmp.Or(packagers()[packager][1], owner.Name), rpm+" is installed"
-	case rpm != noPackage:
-		return nil
+	if rpm == noPackage {
+		return owner
 	}
-	return owner
+	for _, packager := range packagers() {
+		if strings.HasPrefix(rpm, packager.prefix) {
+			owner.Name = cmp.Or(packager.owner, owner.Name)
+			owner.Why = rpm + " is installed"
+			return owner
+		}
+	}
+	return nil
+}
+
+const dpkgLists = "/var/lib/dpkg/info"
+
+// listsDriver says whether one of dpkg's lists of files has the driver's library.
+func (g *gathering) listsDriver(lists []string) bool {
+	for _, name := range lists {
+		if !strings.Contains(name, "nvidia") || !strings.HasSuffix(name, ".list") {
+			continue
+		}
+		if bytes.Contains(g.read(dpkgLists+"/"+name), []byte("/libnvidia-ml.so.")) {
+			return true
+		}
+	}
+	return false
 }
 
 const noPackage = "of no package"

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -17,36 +16,34 @@ import (
 // since its kubelet uses that; then containerd, CRI-O and Docker. Engines with only a config file
 // come last.
 func (g *gathering) engines(ctx context.Context, os OS) []Engine {
-	var found []Engine
 	g.distributions = g.findDistributions(ctx)
+	var all []*Engine
 	for _, d := range g.distributions {
-		if d.engine != nil {
-			found = append(found, *d.engine)
+		all = append(all, d.engine)
+	}
+	all = append(all, g.containerd(ctx, os), g.crio(ctx), g.docker(ctx))
+
+	var installed, onlyConfig []Engine
+	for _, e := range all {
+		if e == nil {
+			continue
+		}
+		e.Texts = g.texts
+		if e.onlyConfig() {
+			onlyConfig = append(onlyConfig, *e)
+		} else {
+			installed = append(installed, *e)
 		}
 	}
-	for _, e := range [...]*Engine{g.containerd(ctx, os), g.crio(ctx), g.docker(ctx)} {
-		if e != nil {
-			found = append(found, *e)
-		}
-	}
-	slices.SortStableFunc(found, func(a, b Engine) int { return bare(a) - bare(b) })
-	for i := range found {
-		found[i].Texts = g.texts
-	}
-	return found
+	return append(installed, onlyConfig...)
 }
 
-// bare is 1 for an engine known from its config file alone.
-func bare(e Engine) int {
-	if e.Binary == "" && e.Unit == "" {
-		return 1
-	}
-	return 0
-}
+// onlyConfig says that nothing but a config file of the engine was found.
+func (e *Engine) onlyConfig() bool { return e.Binary == "" && e.Unit == "" }
 
-// start fills in an engine's unit and binary and returns the engine's command line: the binary is
-// what the unit starts, or the first of the usual places.
-func (g *gathering) start(ctx context.Context, e *Engine, units, places []string) []string {
+// unitAndBinary fills in an engine's unit and binary and returns the engine's command line: the
+// binary is what the unit starts, or the first of the usual places.
+func (g *gathering) unitAndBinary(ctx context.Context, e *Engine, units, places []string) []string {
 	s := g.service(ctx, units...)
 	argv := g.argv(s)
 	if s != nil {
@@ -55,31 +52,39 @@ func (g *gathering) start(ctx context.Context, e *Engine, units, places []string
 			e.Started = append(e.Started, f.Path)
 		}
 	}
-	name := path.Base(places[0])
-	i := -1
-	for n, word := range argv {
-		info, err := g.v.Stat(word)
-		if path.Base(word) == name && (n == 0 || path.IsAbs(word) && err == nil && info.Mode.IsRegular()) {
-			i = n
-			break
-		}
-	}
+
+	i := g.programAt(argv, path.Base(places[0]))
 	switch {
 	case i >= 0:
 		argv = argv[i:] // what comes before it starts it: nice, env, taskset
 		if path.IsAbs(argv[0]) {
 			e.Binary = g.first(argv[0])
-			return e.known(argv)
+			return e.knownArgs(argv)
 		}
 	case len(argv) > 0:
-		e.Wrapper, argv = argv[0], nil // its options are not the engine's
+		e.Wrapper = argv[0]
+		argv = nil // its options are not the engine's
 	}
 	e.Binary = g.first(places...)
-	return e.known(argv)
+	return e.knownArgs(argv)
 }
 
-// known is an engine's command line; nil where a relative name in it hides what the engine reads.
-func (e *Engine) known(argv []string) []string {
+// programAt is the index of the program in a unit's command line; -1 if another program starts it.
+func (g *gathering) programAt(argv []string, name string) int {
+	for i, word := range argv {
+		if path.Base(word) != name {
+			continue
+		}
+		if i == 0 || path.IsAbs(word) && g.isFile(word) {
+			return i
+		}
+	}
+	return -1
+}
+
+// knownArgs is an engine's command line; nil where a relative name in it hides what the engine
+// reads.
+func (e *Engine) knownArgs(argv []string) []string {
 	name := option(argv, "config", "c", "config-dir", "d", "config-file")
 	if name == "" || path.IsAbs(name) {
 		return argv
@@ -92,11 +97,15 @@ func (g *gathering) engineVersion(ctx context.Context, e *Engine) {
 	if e.Binary == "" {
 		return
 	}
+
 	p := program{ask: true}
 	switch e.Name {
 	case "containerd":
 		p.module = "github.com/containerd/containerd"
-		p.packages = []string{"containerd", "containerd.io", "moby-containerd", "containerd2", "containerd-stable", "containerd-app"}
+		p.packages = []string{
+			"containerd", "containerd.io", "moby-containerd",
+			"containerd2", "containerd-stable", "containerd-app",
+		}
 	case "crio":
 		p.module = "github.com/cri-o/cri-o"
 		p.packages = []string{"cri-o"}
@@ -114,37 +123,69 @@ const (
 	dockerDefault = "/etc/docker/daemon.json"
 )
 
-// started fills in what an engine reads and where it listens, by its command line.
-func (g *gathering) started(ctx context.Context, e *Engine, argv []string) {
+// defaultConfig is the config file that an engine reads if its command line names none.
+func defaultConfig(engine string) string {
+	switch engine {
+	case "containerd":
+		return containerdDefault
+	case "crio":
+		return crioDefault
+	case "docker":
+		return dockerDefault
+	}
+	return ""
+}
+
+// filesAndSocket fills in what an engine reads and where it listens, by its command line.
+func (g *gathering) filesAndSocket(ctx context.Context, e *Engine, argv []string) {
 	g.engineVersion(ctx, e)
-	argv = e.known(argv)
+	argv = e.knownArgs(argv)
 	switch e.Name {
 	case "containerd":
-		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), containerdDefault)
-		e.Files, e.Socket = g.containerdFiles(e.Config, Globs(e.Version))
-		e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
+		g.containerdReads(e, argv)
 	case "crio":
-		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), crioDefault)
-		e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
-		e.Files = []File{{Path: e.Config, Data: g.config(e.Config)}} // it may be missing
-		for _, f := range g.walk(e.Folder, 0) {                      // of the folder and its folders: UpdateFromPath in CRI-O's pkg/config/config.go
-			e.Files = append(e.Files, File{Path: f, Data: g.config(f)})
-		}
-		e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
+		g.crioReads(e, argv)
 	case "docker":
-		e.Args, e.Config = argv, cmp.Or(e.Config, option(argv, "config-file"), dockerDefault)
-		e.Files = []File{{Path: e.Config, Data: g.read(e.Config)}}
-		var c struct {
-			Hosts []string `json:"hosts"`
-		}
-		_ = json.Unmarshal(e.Files[0].Data, &c) // a broken file names no socket
-		for _, h := range append(c.Hosts, Options(argv, "host", "H")...) {
-			if s, ok := strings.CutPrefix(h, "unix://"); ok && e.Socket == "" {
-				e.Socket = s
-			}
-		}
-		e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
+		g.dockerReads(e, argv)
 	}
+}
+
+func (g *gathering) containerdReads(e *Engine, argv []string) {
+	e.Config = cmp.Or(e.Config, option(argv, "config", "c"), containerdDefault)
+	files, socket := g.containerdFiles(e.Config, Globs(e.Version))
+	e.Files = files
+	e.Socket = cmp.Or(option(argv, "address", "a"), socket, "/run/containerd/containerd.sock")
+}
+
+func (g *gathering) crioReads(e *Engine, argv []string) {
+	e.Config = cmp.Or(e.Config, option(argv, "config", "c"), crioDefault)
+	e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
+	e.Files = []File{{Path: e.Config, Data: g.config(e.Config)}} // it may be missing
+
+	// Of the folder and its folders: UpdateFromPath in CRI-O's pkg/config/config.go.
+	for _, name := range g.walk(e.Folder, 0) {
+		e.Files = append(e.Files, File{Path: name, Data: g.config(name)})
+	}
+	e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
+}
+
+func (g *gathering) dockerReads(e *Engine, argv []string) {
+	e.Args = argv
+	e.Config = cmp.Or(e.Config, option(argv, "config-file"), dockerDefault)
+	data := g.read(e.Config)
+	e.Files = []File{{Path: e.Config, Data: data}}
+
+	var config struct {
+		Hosts []string `json:"hosts"`
+	}
+	_ = json.Unmarshal(data, &config) // a broken file names no socket
+	for _, host := range append(config.Hosts, Options(argv, "host", "H")...) {
+		socket, isUnix := strings.CutPrefix(host, "unix://")
+		if isUnix {
+			e.Socket = cmp.Or(e.Socket, socket)
+		}
+	}
+	e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
 }
 
 // Engine is one container engine found on the machine.
@@ -178,11 +219,12 @@ type File struct {
 
 // engineName is an engine's name by its program's.
 func engineName(program string) string {
-	if name := path.Base(program); name != "dockerd" {
-		return name
+	name := path.Base(program)
+	if name == "dockerd" {
+		return "docker"
 	}
-	return "docker"
+	return name
 }
 
-// known are the engines that gpuadm configures.
-func known() []string { return []string{"containerd", "crio", "docker"} }
+// engineNames are the engines that gpuadm configures.
+func engineNames() []string { return []string{"containerd", "crio", "docker"} }

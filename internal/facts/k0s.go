@@ -19,12 +19,48 @@ func (g *gathering) k0s(ctx context.Context, units ...string) *distribution {
 		return nil
 	}
 	argv := g.argv(s)
-	if slices.Contains(argv, "controller") && !slices.ContainsFunc(argv, func(a string) bool {
-		return a == "--enable-worker" || a == "--enable-worker=true" || a == "--single" || a == "--single=true"
-	}) {
+	if slices.Contains(argv, "controller") && !runsWorker(argv) {
 		return nil
 	}
+
 	data := cmp.Or(option(argv, "data-dir"), "/var/lib/k0s")
+	d := &distribution{kubelet: g.k0sKubelet(s, argv, data)}
+	if remote, ok := strings.CutPrefix(option(argv, "cri-socket"), "remote:"); ok {
+		d.kubelet.Endpoint = remote
+		return d
+	}
+
+	e := &Engine{
+		Name:   "containerd",
+		Binary: g.first(data + "/bin/containerd"),
+		Config: "/etc/k0s/containerd.toml",
+		Socket: "/run/k0s/containerd.sock",
+		Unit:   s.name,
+	}
+	g.engineVersion(ctx, e)
+	e.Files, _ = g.containerdFiles(e.Config, Globs(e.Version))
+	config := e.Files[0].Data
+	if config == nil || slices.Contains(strings.Split(string(config), "\n"), "# k0s_managed=true") {
+		e.Owner = "k0s"
+		e.Why = s.name
+		e.Folder = "/etc/k0s/containerd.d"
+	}
+
+	d.engine = e
+	d.kubelet.Endpoint = "unix://" + e.Socket
+	return d
+}
+
+// runsWorker says whether a controller of k0s runs pods, too.
+func runsWorker(argv []string) bool {
+	return slices.ContainsFunc(argv, func(arg string) bool {
+		flag := strings.TrimSuffix(arg, "=true")
+		return flag == "--enable-worker" || flag == "--single"
+	})
+}
+
+// k0sKubelet is the kubelet that k0s starts, by the command line of k0s.
+func (g *gathering) k0sKubelet(s *service, argv []string, data string) Kubelet {
 	extra := append([]string{"kubelet"}, Words(option(argv, "kubelet-extra-args"))...)
 	k := Kubelet{
 		Unit:        s.name,
@@ -35,27 +71,12 @@ func (g *gathering) k0s(ctx context.Context, units ...string) *distribution {
 		Dir:         cmp.Or(option(extra, "root-dir"), data+"/kubelet"),
 	}
 	k.merge(File{k.Config, g.read(k.Config)})
-	k.NodeName = nodeName(cmp.Or(option(extra, "hostname-override"), k.credentials(g, data+"/kubelet.conf")), g.hostname())
-	k.Labels, k.Taints = labels(Options(argv, "labels")), taints(option(argv, "taints"))
+
+	certified := k.credentials(g, data+"/kubelet.conf")
+	k.NodeName = nodeName(cmp.Or(option(extra, "hostname-override"), certified), g.hostname())
+	k.Labels = labels(Options(argv, "labels"))
+	k.Taints = taints(option(argv, "taints"))
 	k.LabelsAt = Place{Why: "k0s takes labels and taints from its own command line: k0s install worker --labels … --taints …"}
 	k.TaintsAt = k.LabelsAt
-	d := &distribution{kubelet: k}
-	if remote, is := strings.CutPrefix(option(argv, "cri-socket"), "remote:"); is {
-		d.kubelet.Endpoint = remote
-		return d
-	}
-	e := &Engine{
-		Name:   "containerd",
-		Binary: g.first(data + "/bin/containerd"),
-		Config: "/etc/k0s/containerd.toml",
-		Socket: "/run/k0s/containerd.sock",
-		Unit:   s.name,
-	}
-	g.engineVersion(ctx, e)
-	e.Files, _ = g.containerdFiles(e.Config, Globs(e.Version))
-	if e.Files[0].Data == nil || slices.Contains(strings.Split(string(e.Files[0].Data), "\n"), "# k0s_managed=true") {
-		e.Owner, e.Why, e.Folder = "k0s", s.name, "/etc/k0s/containerd.d"
-	}
-	d.engine, d.kubelet.Endpoint = e, "unix://"+e.Socket
-	return d
+	return k
 }

@@ -37,10 +37,10 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	if e == nil {
 		e = g.startedBy(ctx, func(argv []string, _ string) bool {
 			e := &Engine{Name: engineName(argv[0])}
-			if !slices.Contains(known(), e.Name) {
+			if !slices.Contains(engineNames(), e.Name) {
 				return false
 			}
-			g.started(ctx, e, argv)
+			g.filesAndSocket(ctx, e, argv)
 			return k.Uses(*e)
 		})
 	}
@@ -110,7 +110,7 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 	}
 	e := &Engine{Name: engineName(argv[0]), Unit: unit, Args: argv}
 	e.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
-	g.started(ctx, e, argv)
+	g.filesAndSocket(ctx, e, argv)
 	e.Socket, e.Texts = cmp.Or(socket, e.Socket), g.texts
 	if u, err := g.v.Unit(ctx, unit); unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
 		e.Owner, e.Why = cmp.Or(unit, "another program"), "process "+pid

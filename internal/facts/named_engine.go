@@ -17,28 +17,28 @@ type NamedEngine struct{ Name, Config, Binary, Unit string }
 // file or runs the program, what a unit starts so, or the engine whose options are not known, or
 // whose data folder is not.
 func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []Engine {
-	isNamed := func(e Engine) bool {
-		reads := e.Config == s.Config && (s.Unit == "" || s.Unit == e.Unit)
-		return reads && bare(e) == 0 && e.Binary != "" && e.Wrapper == ""
-	}
-	if s.Config == "" || slices.ContainsFunc(found, isNamed) {
+	if s.Config == "" || slices.ContainsFunc(found, s.is) {
 		return found
 	}
 
-	at, err := g.v.Resolve(s.Binary)
+	binary, err := g.v.Resolve(s.Binary)
 	if err != nil {
-		at = s.Binary
+		binary = s.Binary
 	}
-	reads := func(argv []string, exe string) bool {
-		if len(argv) == 0 || s.Binary != "" && exe == at {
-			return len(argv) > 0
+	isNamed := func(argv []string, exe string) bool {
+		if len(argv) == 0 {
+			return false
 		}
-		usual := map[string]string{"containerd": containerdDefault, "crio": crioDefault, "docker": dockerDefault}[engineName(argv[0])]
-		return usual != "" && cmp.Or(option(argv, "config", "c", "config-file"), usual) == s.Config
+		if binary != "" && exe == binary {
+			return true
+		}
+		usual := defaultConfig(engineName(argv[0]))
+		config := cmp.Or(option(argv, "config", "c", "config-file"), usual)
+		return usual != "" && config == s.Config
 	}
-	e := g.running(ctx, s.Unit, reads)
+	e := g.running(ctx, s.Unit, isNamed)
 	if e == nil {
-		e = g.startedBy(ctx, reads)
+		e = g.startedBy(ctx, isNamed)
 	}
 	if e == nil {
 		e = mayRead(found, s.Config)
@@ -49,22 +49,30 @@ func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []
 
 	engine := *e
 	switch {
-	case slices.Contains(known(), s.Name):
+	case slices.Contains(engineNames(), s.Name):
 		engine.Name = s.Name
-	case !slices.Contains(known(), e.Name):
+	case !slices.Contains(engineNames(), e.Name):
 		engine.Name = "containerd"
 	}
 	engine.Config = s.Config
 	engine.Binary = cmp.Or(e.Binary, s.Binary)
-	g.started(ctx, &engine, e.Args)
+	g.filesAndSocket(ctx, &engine, e.Args)
 	engine.Wrapper = ""
+
 	if isRancher(*e, s.Config) {
 		engine.Socket = e.Socket
 	} else if engine.Unit != "" {
-		engine.Owner, engine.Why = "", ""
+		engine.Owner = ""
+		engine.Why = ""
 	}
 	engine.Texts = g.texts
 	return append([]Engine{engine}, found...)
+}
+
+// is says whether an engine that was found is the named one, and nothing more is to be found out.
+func (s NamedEngine) is(e Engine) bool {
+	named := e.Config == s.Config && (s.Unit == "" || s.Unit == e.Unit)
+	return named && e.Binary != "" && e.Wrapper == ""
 }
 
 // mayRead returns the first engine that reads a config file, or whose options or data folder are not
@@ -80,18 +88,23 @@ func mayRead(found []Engine, config string) *Engine {
 
 // isRancher says whether a file is what an engine of K3s or RKE2 would read in another data folder.
 func isRancher(e Engine, config string) bool {
-	return (e.Owner == "k3s" || e.Owner == "rke2") && strings.HasSuffix(config, "/agent/etc/containerd/config.toml")
+	owned := e.Owner == "k3s" || e.Owner == "rke2"
+	return owned && strings.HasSuffix(config, "/agent/etc/containerd/config.toml")
 }
 
 // running is the engine that a process is.
-func (g *gathering) running(ctx context.Context, unit string, reads func(argv []string, exe string) bool) *Engine {
+func (g *gathering) running(ctx context.Context, unit string, isNamed func(argv []string, exe string) bool) *Engine {
 	if !g.v.Live() {
 		return nil
 	}
+
 	for _, pid := range g.pids() {
-		argv, in := g.commandOf(pid)
+		argv, runsIn := g.commandOf(pid)
 		exe, _ := g.v.Readlink("/proc/" + pid + "/exe")
-		if (unit == "" || unit == in) && reads(argv, exe) && g.roots(pid) && !g.inPod(pid) {
+		if unit != "" && unit != runsIn || !isNamed(argv, exe) {
+			continue
+		}
+		if g.roots(pid) && !g.inPod(pid) {
 			return g.engineOf(ctx, pid, "")
 		}
 	}
@@ -99,18 +112,28 @@ func (g *gathering) running(ctx context.Context, unit string, reads func(argv []
 }
 
 // startedBy is the engine that a unit starts, of whatever name.
-func (g *gathering) startedBy(ctx context.Context, reads func(argv []string, exe string) bool) *Engine {
-	for _, name := range append(slices.Concat(g.unitNames()...), g.list("/usr/lib/systemd/system")...) {
-		if !strings.HasSuffix(name, ".service") || strings.HasSuffix(name, "@.service") { // a template is no unit
+func (g *gathering) startedBy(ctx context.Context, isNamed func(argv []string, exe string) bool) *Engine {
+	units := append(slices.Concat(g.unitNames()...), g.list("/usr/lib/systemd/system")...)
+	for _, name := range units {
+		isTemplate := strings.HasSuffix(name, "@.service")
+		if !strings.HasSuffix(name, ".service") || isTemplate {
 			continue
 		}
+
 		s := g.service(ctx, name)
-		if argv := g.argv(s); len(argv) > 0 && reads(argv, argv[0]) {
-			e := &Engine{Name: engineName(argv[0]), Binary: g.first(argv[0]), Unit: s.name, Args: argv}
-			g.started(ctx, e, argv)
-			e.Texts = g.texts
-			return e
+		argv := g.argv(s)
+		if len(argv) == 0 || !isNamed(argv, argv[0]) {
+			continue
 		}
+		e := &Engine{
+			Name:   engineName(argv[0]),
+			Binary: g.first(argv[0]),
+			Unit:   s.name,
+			Args:   argv,
+		}
+		g.filesAndSocket(ctx, e, argv)
+		e.Texts = g.texts
+		return e
 	}
 	return nil
 }

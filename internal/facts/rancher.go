@@ -51,20 +51,25 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 	if s == nil && !g.exists(home+"/agent") {
 		return nil
 	}
+
 	r := g.rancherStart(name, home, s)
 	d := &distribution{kubelet: g.rancherKubelet(r)}
 	if s != nil {
-		d.kubelet.Unit, d.kubelet.Active = s.name, s.active
+		d.kubelet.Unit = s.name
+		d.kubelet.Active = s.active
 	}
-	docker := name == "k3s" && (slices.Contains(r.argv, "--docker") || r.lastValue("docker") == "true")
-	switch endpoint := r.lastValue("container-runtime-endpoint"); {
-	case docker:
+
+	docker := slices.Contains(r.argv, "--docker") || r.lastValue("docker") == "true"
+	endpoint := r.lastValue("container-runtime-endpoint")
+	switch {
+	case name == "k3s" && docker:
 		d.kubelet.Endpoint = "unix://" + k3sDocker
 		return d
 	case endpoint != "":
 		d.kubelet.Endpoint = endpoint
 		return d
 	}
+
 	bin := r.data + "/data/current/bin/"
 	if name == "rke2" {
 		bin = r.data + "/bin/"
@@ -79,9 +84,12 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 		Why:    cmp.Or(r.unit, home+"/agent"),
 	}
 	g.engineVersion(ctx, e)
-	e.Files, e.Socket = g.containerdFiles(e.Config, Globs(e.Version))
-	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
-	d.engine, d.kubelet.Endpoint = e, cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
+	files, socket := g.containerdFiles(e.Config, Globs(e.Version))
+	e.Files = files
+	e.Socket = cmp.Or(socket, "/run/k3s/containerd/containerd.sock")
+
+	d.engine = e
+	d.kubelet.Endpoint = cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
 	return d
 }
 
@@ -93,35 +101,51 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 	r := rancherStart{name: name, argv: g.argv(s), settings: map[string][]string{}}
 	env := map[string]string{}
 	if s != nil {
-		r.unit, env = s.name, g.environment(s)
+		r.unit = s.name
+		env = g.environment(s)
 	}
+
 	variable := strings.ToUpper(name)
-	r.config = cmp.Or(env[variable+"_CONFIG_FILE"], option(r.argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")
+	r.config = cmp.Or(
+		env[variable+"_CONFIG_FILE"],
+		option(r.argv, "config", "c"),
+		"/etc/rancher/"+name+"/config.yaml",
+	)
 	if path.IsAbs(r.config) { // it may be an address
-		r.files = []File{{r.config, g.read(r.config)}}
-		for _, n := range g.folder(r.config + ".d") {
-			if ext := path.Ext(n); ext == ".yaml" || ext == ".yml" {
-				p := path.Join(r.config+".d", n)
-				r.files = append(r.files, File{p, g.read(p)})
-			}
-			if len(r.files) > maxFiles {
-				g.fail("read", r.config+".d", errTooManyFiles)
-				break
-			}
-		}
+		r.files = g.rancherFiles(r.config)
 	}
 	for _, f := range r.files {
 		r.add(f.Data)
 	}
+
 	r.data = cmp.Or(env[variable+"_DATA_DIR"], r.lastValue("data-dir", "d"), home)
 	return r
 }
 
+// rancherFiles are the config file and those in the folder that belongs to it.
+func (g *gathering) rancherFiles(config string) []File {
+	files := []File{{config, g.read(config)}}
+	dir := config + ".d"
+	for _, name := range g.folder(dir) {
+		if ending := path.Ext(name); ending == ".yaml" || ending == ".yml" {
+			file := path.Join(dir, name)
+			files = append(files, File{file, g.read(file)})
+		}
+		if len(files) > maxFiles {
+			g.fail("read", dir, errTooManyFiles)
+			break
+		}
+	}
+	return files
+}
+
+// add takes over the settings of one more file.
 func (r rancherStart) add(data []byte) {
 	var doc map[string]yaml.Node
 	if len(data) > maxParsed || yaml.Unmarshal(data, &doc) != nil {
 		return
 	}
+
 	for key, node := range doc {
 		var list []string
 		if node.Decode(&list) != nil {
@@ -131,11 +155,12 @@ func (r rancherStart) add(data []byte) {
 			}
 			list = []string{one}
 		}
-		if name, more := strings.CutSuffix(key, "+"); more {
-			r.settings[name] = append(r.settings[name], list...)
-		} else {
-			r.settings[key] = list
+
+		name, adds := strings.CutSuffix(key, "+")
+		if adds {
+			list = append(r.settings[name], list...)
 		}
+		r.settings[name] = list
 	}
 }
 
@@ -145,38 +170,49 @@ func (r rancherStart) add(data []byte) {
 func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
 	k := Kubelet{ConfigOwner: r.name, Files: r.files}
 	g.mergeDir(&k, r.data+"/agent/etc/kubelet.conf.d")
-	node := k.credentials(g, r.data+"/agent/kubelet.kubeconfig")
+
+	certified := k.credentials(g, r.data+"/agent/kubelet.kubeconfig")
 	if !g.exists(k.Kubeconfig) {
 		k.Kubeconfig = "" // only the data folder's own is known
 	}
-	k.NodeName = nodeName(cmp.Or(r.lastValue("node-name"), node), g.hostname())
-	kubelet := []string{"kubelet"}
+	k.NodeName = nodeName(cmp.Or(r.lastValue("node-name"), certified), g.hostname())
+
+	argv := []string{"kubelet"}
 	for _, arg := range r.values("kubelet-arg") {
-		kubelet = append(kubelet, "--"+strings.TrimLeft(arg, "-"))
+		argv = append(argv, "--"+strings.TrimLeft(arg, "-"))
 	}
-	k.Dir = cmp.Or(option(kubelet, "root-dir"), k.Dir)
-	k.Labels = labels(append(r.values("node-label"), Options(kubelet, "node-labels")...))
+	k.Dir = cmp.Or(option(argv, "root-dir"), k.Dir)
+	k.Labels = labels(append(r.values("node-label"), Options(argv, "node-labels")...))
+
 	k.Taints = taints(strings.Join(r.values("node-taint"), ","))
-	stated := Options(kubelet, "register-with-taints")
-	for _, list := range stated { // it comes after K3s's own, and wins
+	taintArgs := Options(argv, "register-with-taints")
+	for _, list := range taintArgs { // it comes after K3s's own, and wins
 		k.Taints = taints(list)
 	}
-	dir := r.config + ".d"
-	k.LabelsAt = Place{How: "drop-in", File: dir, Key: "node-label+"}
-	k.TaintsAt = Place{How: "drop-in", File: dir, Key: "node-taint+"}
-	switch {
-	case !path.IsAbs(r.config):
-		k.LabelsAt = Place{Why: r.unit + " reads its settings from " + r.config}
-		k.TaintsAt = k.LabelsAt
-		return k
-	case len(Options(r.argv, "node-label")) > 0:
-		k.LabelsAt = Place{Why: r.unit + " has --node-label on its command line, which its files cannot add to"}
-	}
-	switch {
-	case len(stated) > 0:
-		k.TaintsAt = Place{Why: r.name + " has register-with-taints in its kubelet-arg, which wins over node-taint"}
-	case len(Options(r.argv, "node-taint")) > 0:
-		k.TaintsAt = Place{Why: r.unit + " has --node-taint on its command line, which its files cannot add to"}
-	}
+
+	k.LabelsAt, k.TaintsAt = r.places(taintArgs)
 	return k
+}
+
+// places says where gpuadm adds labels and taints: in a file of its own in the config file's folder.
+func (r rancherStart) places(taintArgs []string) (labels, taints Place) {
+	if !path.IsAbs(r.config) {
+		none := Place{Why: r.unit + " reads its settings from " + r.config}
+		return none, none
+	}
+
+	dir := r.config + ".d"
+	labels = Place{How: "drop-in", File: dir, Key: "node-label+"}
+	if len(Options(r.argv, "node-label")) > 0 {
+		labels = Place{Why: r.unit + " has --node-label on its command line, which its files cannot add to"}
+	}
+
+	taints = Place{How: "drop-in", File: dir, Key: "node-taint+"}
+	switch {
+	case len(taintArgs) > 0:
+		taints = Place{Why: r.name + " has register-with-taints in its kubelet-arg, which wins over node-taint"}
+	case len(Options(r.argv, "node-taint")) > 0:
+		taints = Place{Why: r.unit + " has --node-taint on its command line, which its files cannot add to"}
+	}
+	return labels, taints
 }
