@@ -18,13 +18,14 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 // Catalog has the facts about NVIDIA's GPUs and drivers. It does not change after it is loaded.
 type Catalog struct {
 	Architectures []Architecture  `toml:"architectures"`
 	Ranges        []rangeRow      `toml:"ranges"`
-	GPUs          []gpuRow        `toml:"gpus"`
+	GPUs          []gputable.GPU  `toml:"-"` // of internal/gputable, without NVSwitches
 	Exceptions    []exceptionRow  `toml:"exceptions"`
 	Branches      []branchRow     `toml:"branches"`
 	Rules         []ruleRow       `toml:"rules"`
@@ -89,6 +90,12 @@ func readCatalog() (Catalog, error) {
 			return Catalog{}, err
 		}
 	}
+
+	for _, gpu := range gputable.All() {
+		if !gpu.Switch() {
+			catalog.GPUs = append(catalog.GPUs, gpu)
+		}
+	}
 	return catalog, nil
 }
 
@@ -100,8 +107,12 @@ func (c Catalog) Arch(pciID string) (Architecture, bool) {
 		return Architecture{}, false
 	}
 
+	name := row.Architecture
+	if gpu := c.gpu(plainID(pciID)); gpu != nil {
+		name = gpu.Arch
+	}
 	for _, a := range c.Architectures {
-		if a.Name == row.Architecture {
+		if a.Name == name {
 			return a, !strings.HasPrefix(a.Name, "unknown-")
 		}
 	}
@@ -110,13 +121,19 @@ func (c Catalog) Arch(pciID string) (Architecture, bool) {
 
 // coherent says whether the GPU with a device id shares one memory with the CPU.
 func (c Catalog) coherent(pciID string) bool {
+	if gpu := c.gpu(plainID(pciID)); gpu != nil {
+		return gpu.Coherent
+	}
 	row := c.rangeOf(pciID)
 	return row != nil && row.Coherent
 }
 
+// plainID returns a device id as the tables write it: 2330 of 0x2330.
+func plainID(pciID string) string { return strings.TrimPrefix(strings.ToLower(pciID), "0x") }
+
 // rangeOf returns the row whose range has a device id, nil if the text is not a device id.
 func (c Catalog) rangeOf(pciID string) *rangeRow {
-	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
+	id, err := strconv.ParseUint(plainID(pciID), 16, 16)
 	if err != nil {
 		return nil
 	}
@@ -199,9 +216,9 @@ func (c Catalog) rule(name string) int {
 }
 
 // gpu returns the row of a device id, nil if it has none.
-func (c Catalog) gpu(id string) *gpuRow {
+func (c Catalog) gpu(id string) *gputable.GPU {
 	for i, row := range c.GPUs {
-		if slices.Contains(row.IDs, id) {
+		if row.ID == id {
 			return &c.GPUs[i]
 		}
 	}

@@ -13,14 +13,6 @@ type rangeRow struct {
 	Origin
 }
 
-type gpuRow struct {
-	IDs    []string `toml:"ids"`
-	Name   string   `toml:"name"`
-	Min    string   `toml:"min"`
-	Fabric string   `toml:"fabric"` // hgx, nvlink5, rack
-	Origin
-}
-
 type exceptionRow struct {
 	Instances  []string          `toml:"instances"`
 	Clouds     []string          `toml:"clouds"`

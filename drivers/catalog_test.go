@@ -99,7 +99,7 @@ func TestCatalogOrigins(t *testing.T) {
 		all["ranges"] = append(all["ranges"], r.Origin)
 	}
 	for _, r := range c.GPUs {
-		all["gpus"] = append(all["gpus"], r.Origin)
+		all["gpus"] = append(all["gpus"], Origin{Where: r.Source.Origin, Checked: r.Source.Checked, Confidence: r.Source.Confidence, Date: r.Source.Date})
 	}
 	for _, r := range c.Exceptions {
 		all["exceptions"] = append(all["exceptions"], r.Origin)
@@ -169,12 +169,12 @@ func TestRanges(t *testing.T) {
 	check.That(t, next == 0x10000, "the ranges end at %x", next)
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
-		for _, id := range g.IDs {
-			a, ok := c.Arch(id)
-			check.That(t, !seen[id] && ok && id == strings.ToLower(id), "%s (%s) is there twice, or in no known range", id, g.Name)
-			if seen[id] = true; g.Min != "" && g.Confidence != "low" && a.First > 0 && below(g.Min, strconv.Itoa(a.First)) {
-				t.Errorf("%s works with %s, before its architecture does", id, g.Min)
-			}
+		a, ok := c.Arch(g.ID)
+		check.That(t, !seen[g.ID] && ok && g.ID == strings.ToLower(g.ID), "%s (%s) is there twice, or of no known architecture", g.ID, g.Product)
+		check.Equal(t, g.Arch, c.rangeOf(g.ID).Architecture, "%s: the row and the range", g.ID)
+		seen[g.ID] = true
+		if g.Min != "" && g.Source.Confidence != "low" && a.First > 0 && below(g.Min, strconv.Itoa(a.First)) {
+			t.Errorf("%s works with %s, before its architecture does", g.ID, g.Min)
 		}
 	}
 }

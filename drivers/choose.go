@@ -171,7 +171,7 @@ func (p *plan) warnOfGPUs() {
 			p.warn("%s is newer than this release knows: open kernel modules are taken, and it may need a newer driver", l)
 		case !l.known:
 			p.warn("%s is not known to this release, and older than Turing by its id: proprietary kernel modules are taken", l)
-		case l.row.Confidence == "low" && l.row.Min != "" && below(p.asked(), l.row.Min):
+		case l.row.Source.Confidence == "low" && l.row.Min != "" && below(p.asked(), l.row.Min):
 			p.warn("%s may need driver %s or newer; that is not verified", l, l.row.Min)
 		}
 	}

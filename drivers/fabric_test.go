@@ -42,11 +42,9 @@ func TestFabricOf(t *testing.T) {
 		check.Equal(t, FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}), x.want, "%v:", x.gpus)
 	}
 	for _, row := range c.GPUs {
-		for _, id := range row.IDs {
-			got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{function(id, "030200")}})
-			want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]
-			check.That(t, got == want, "%s (%s): %q, want %q", id, row.Name, got, want)
-		}
+		got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{function(row.ID, "030200")}})
+		want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]
+		check.That(t, got == want, "%s (%s): %q, want %q", row.ID, row.Product, got, want)
 	}
 }
 

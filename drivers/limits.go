@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 // limit says which drivers one GPU works with.
@@ -17,7 +18,7 @@ type limit struct {
 	gpu   hardware.Device
 	arch  Architecture
 	known bool // the catalog knows the architecture
-	row   gpuRow
+	row   gputable.GPU
 }
 
 // limits returns the limit of each GPU, ordered by address, so that errors always name the same
@@ -41,7 +42,7 @@ func (c Catalog) limits(m hardware.Machine) []limit {
 
 // String names the GPU as errors do: GPU 0000:17:00.0 (B200, blackwell).
 func (l limit) String() string {
-	name := cmp.Or(l.gpu.Model, l.row.Name, "device "+l.gpu.ID)
+	name := cmp.Or(l.gpu.Model, l.row.Product, "device "+l.gpu.ID)
 	if l.arch.Name != "" && l.known {
 		name += ", " + l.arch.Name
 	}
@@ -55,7 +56,7 @@ func (l limit) min() string {
 		first = strconv.Itoa(l.arch.First)
 	}
 
-	if l.row.Confidence == "low" || hardware.Compare(l.row.Min, first) < 0 {
+	if l.row.Source.Confidence == "low" || hardware.Compare(l.row.Min, first) < 0 {
 		return first
 	}
 	return l.row.Min

@@ -87,7 +87,7 @@ func (r random) of(list ...string) string { return list[r.IntN(len(list))] }
 
 func (r random) device(c Catalog, at int) hardware.Device {
 	g := c.GPUs[r.IntN(len(c.GPUs))]
-	id := g.IDs[r.IntN(len(g.IDs))]
+	id := g.ID
 	if r.IntN(4) == 0 {
 		id = fmt.Sprintf("%04x", r.IntN(0x10000))
 	}

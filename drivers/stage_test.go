@@ -134,7 +134,7 @@ func TestAdvice(t *testing.T) {
 	systems := [][3]string{{"ubuntu", "22.04", "amd64"}, {"ubuntu", "26.04", "amd64"}, {"debian", "12", "amd64"}, {"debian", "13", "arm64"}, {"rocky", "9.6", "amd64"}, {"azurelinux", "3.0", "amd64"}, {"amzn", "2023", "arm64"}}
 	var gpus [][]string
 	for _, g := range c.GPUs {
-		gpus = append(gpus, g.IDs[:1], []string{g.IDs[0], r.device(c, 0).ID})
+		gpus = append(gpus, []string{g.ID}, []string{g.ID, r.device(c, 0).ID})
 	}
 	gpus = append(gpus, []string{"102d"}, []string{"1f82"}, []string{"20b2", "0680:1af1"})
 	var versions []string

@@ -3,36 +3,38 @@
 package facts
 
 import (
-	_ "embed"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 // model returns the name of a known device, "" for others. Names say what tells them apart for a
 // user: the product, its form where there are several, the memory.
 func model(device, subsystem string) string {
-	for _, key := range [...]string{device + " " + subsystem, device + " *"} {
-		if _, after, ok := strings.Cut(models, "\n"+key+" "); ok {
-			name, _, _ := strings.Cut(after, "\n")
-			return name
-		}
+	known := gputable.Of(device)
+	if known == nil {
+		return ""
 	}
-	return ""
+	return known.NameOf(subsystem)
 }
-
-// models is the table of data-centre GPUs and of the NVSwitches a host sees: device id, subsystem
-// or *, name.
-//
-//go:embed models.txt
-var models string
 
 // gpuModels are the GPUs of known models, as the PCI bus would show them.
 func gpuModels() (list []PCI) {
-	for row := range strings.Lines(models) {
-		words := strings.SplitN(strings.TrimSpace(row), " ", 3)
-		if words[0] != "#" && !strings.HasPrefix(words[2], "NVSwitch") {
-			list = append(list, PCI{Vendor: "10de", Device: words[0], Class: "030200", Model: words[2]})
+	for _, known := range gputable.All() {
+		if known.Switch() {
+			continue
+		}
+
+		var names []string
+		for _, board := range known.Boards {
+			names = append(names, board.Name)
+		}
+		if known.Name != "" {
+			names = append(names, known.Name)
+		}
+		for _, name := range names {
+			list = append(list, PCI{Vendor: "10de", Device: known.ID, Class: "030200", Model: name})
 		}
 	}
 	return list
@@ -62,6 +64,11 @@ func Models() (names []string) {
 
 // OnArm says whether GPUs of a model are on one board with an Arm processor of NVIDIA's: GH200,
 // GB200, GB300, GB10.
-// Sources: https://docs.nvidia.com/dccpu/grace-perf-tuning-guide/ and
-// https://docs.nvidia.com/dgx/dgx-spark/hardware.html.
-func OnArm(model string) bool { return regexp.MustCompile(`^G[BH]\d`).MatchString(model) }
+func OnArm(model string) bool {
+	for _, known := range gputable.All() {
+		if known.Arm && strings.HasPrefix(model, known.Product) {
+			return true
+		}
+	}
+	return false
+}
