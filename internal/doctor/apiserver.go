@@ -14,10 +14,10 @@ import (
 
 // registration is the API server's view of this machine.
 type registration struct {
-	name string
-	node *kube.Node // nil where the cluster has none
-	pods []kube.Pod // on it
-	seen bool       // whether kubelet may list them
+	name      string
+	node      *kube.Node // nil where the cluster has none
+	pods      []kube.Pod // on it
+	listsPods bool       // whether kubelet may list them
 
 	refused error // why the server or kubelet refuses the other
 	stalls  error // the server's answer does not end
@@ -81,7 +81,7 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 		return r, err
 	}
 	r.pods, err = c.Pods(ctx, r.name)
-	r.seen = err == nil
+	r.listsPods = err == nil
 	return r, nil
 }
 

@@ -14,54 +14,87 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// noDeviceFile asks only on machines that have such files at all: where no program has opened a GPU
-// yet there are none.
+// noDeviceFile checks only machines that have device files of the driver: before a program opens a
+// GPU there are none.
 func noDeviceFile(m *Machine) (found []Finding) {
 	names, err := m.View.ReadDir("/dev")
-	if err != nil || !m.loaded() || !m.ownDriver() || !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "nvidia") }) {
+	if err != nil || !m.loaded() || !m.ownDriver() {
 		return nil
 	}
-	wanted := map[string]string{"/dev/nvidiactl": "nvidia-modprobe -c 255"} // minor 255 is the control device: nvidia-modprobe(1)
-	gpus, _ := m.NVML()
-	for _, g := range gpus {
-		if g.Minor >= 0 && g.Lost == "" {
-			wanted[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = fmt.Sprintf("nvidia-modprobe -c %d", g.Minor)
-		}
+	isNvidia := func(name string) bool { return strings.HasPrefix(name, "nvidia") }
+	if !slices.ContainsFunc(names, isNvidia) {
+		return nil
 	}
-	asks, majors := m.access(), m.majors()
-	if asks != nil && asks.mode&6 != 6 {
-		found = append(found, Finding{Object: driverParams, Note: true, What: "only root and the group of the device files may open a GPU, as the module's options ask: pods of other users cannot (" + asks.String() + ")"})
+
+	asked := m.askedAccess()
+	if asked != nil && asked.mode&6 != 6 {
+		found = append(found, Finding{
+			Object: driverParams,
+			What:   "only root and the group of the device files may open a GPU, as the module's options ask: pods of other users cannot (" + asked.String() + ")",
+			Note:   true,
+		})
 	}
-	for name, command := range wanted {
-		i, err := m.View.Stat(name)
-		minor := strings.TrimPrefix(command, "nvidia-modprobe -c ")
-		switch {
-		case err != nil:
-			found = append(found, Finding{Object: name, What: name + " is not there", Command: command})
-		case i.Mode&fs.ModeCharDevice == 0:
-			found = append(found, Finding{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + command})
-		case i.Device != host.Device{} && len(majors) > 0 && (!slices.Contains(majors, i.Device.Major) || minor != fmt.Sprint(i.Device.Minor)):
-			found = append(found, Finding{
-				Object: name, What: fmt.Sprintf("%s has the number %d:%d, and the driver's device is %d:%s", name, i.Device.Major, i.Device.Minor, majors[0], minor),
-				Command: "sudo rm " + name + " && sudo " + command,
-			})
-		case asks != nil && accessOf(i) != *asks:
-			found = append(found, Finding{
-				Object: name, What: fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(i), asks),
-				Command: fmt.Sprintf("sudo chown %d:%d %s && sudo chmod %04o %s", asks.uid, asks.gid, name, asks.mode, name),
-			})
-		}
+
+	majors := m.majors()
+	for name, minor := range m.deviceFiles() {
+		found = append(found, m.checkDeviceFile(name, minor, majors, asked)...)
 	}
 	return found
 }
 
-// majors are the major numbers of the GPUs' devices, and of the control device: nvidia-frontend
-// before 550.40. Sources: nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules;
+// deviceFiles returns the minor numbers of the driver's device files, by path.
+func (m *Machine) deviceFiles() map[string]int {
+	files := map[string]int{"/dev/nvidiactl": 255} // the control device: nvidia-modprobe(1)
+	gpus, _ := m.NVML()
+	for _, gpu := range gpus {
+		if gpu.Minor >= 0 && gpu.Lost == "" {
+			files[fmt.Sprintf("/dev/nvidia%d", gpu.Minor)] = gpu.Minor
+		}
+	}
+	return files
+}
+
+// checkDeviceFile returns the first fault of a device file. It leaves out what is not known: the
+// major numbers, and the access that the module asks for.
+func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked *access) []Finding {
+	create := fmt.Sprintf("nvidia-modprobe -c %d", minor)
+	file, err := m.View.Stat(name)
+	if err != nil {
+		return []Finding{{Object: name, What: name + " is not there", Command: create}}
+	}
+	if file.Mode&fs.ModeCharDevice == 0 {
+		return []Finding{{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + create}}
+	}
+
+	numbersKnown := file.Device != host.Device{} && len(majors) > 0
+	isDriver := slices.Contains(majors, file.Device.Major) && int64(file.Device.Minor) == int64(minor)
+	switch {
+	case numbersKnown && !isDriver:
+		number := fmt.Sprintf("%d:%d", file.Device.Major, file.Device.Minor)
+		return []Finding{{
+			Object:  name,
+			What:    fmt.Sprintf("%s has the number %s, and the driver's device is %d:%d", name, number, majors[0], minor),
+			Command: "sudo rm " + name + " && sudo " + create,
+		}}
+	case asked != nil && accessOf(file) != *asked:
+		return []Finding{{
+			Object:  name,
+			What:    fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(file), asked),
+			Command: fmt.Sprintf("sudo chown %d:%d %s && sudo chmod %04o %s", asked.uid, asked.gid, name, asked.mode, name),
+		}}
+	}
+	return nil
+}
+
+// majors returns the major numbers of the devices of the GPUs and of the control device. The driver
+// calls it nvidia-frontend before 550.40. Sources: nv.c of
+// https://github.com/NVIDIA/open-gpu-kernel-modules;
 // https://github.com/NVIDIA/nvidia-container-toolkit/issues/324.
 func (m *Machine) majors() (numbers []uint32) {
+	driverNames := []string{"nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset"}
 	all, _ := devices.Majors(m.View) // what cannot be read says nothing
 	for number, name := range all {
-		if slices.Contains([]string{"nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset"}, name) {
+		if slices.Contains(driverNames, name) {
 			numbers = append(numbers, number)
 		}
 	}
@@ -78,45 +111,57 @@ func (a access) String() string {
 	return fmt.Sprintf("mode %04o and owner %d:%d", uint32(a.mode), a.uid, a.gid)
 }
 
-func accessOf(i host.Info) access { return access{i.Mode.Perm(), i.UID, i.GID} }
+func accessOf(file host.Info) access {
+	return access{mode: file.Mode.Perm(), uid: file.UID, gid: file.GID}
+}
 
-// driverParams has the options of the module nvidia that is loaded: NVreg_DeviceFileMode and
-// others, in decimal digits.
+// driverParams lists the options of the loaded module nvidia: NVreg_DeviceFileMode and others, in
+// decimal digits.
 const driverParams = "/proc/driver/nvidia/params"
 
-// access is what the module asks for, nil where an operator makes the files or the module does not
-// say.
-// Sources: nv-procfs.c and nv-reg.h in https://github.com/NVIDIA/open-gpu-kernel-modules;
-// nvidia-modprobe-utils.c in https://github.com/NVIDIA/nvidia-modprobe.
-func (m *Machine) access() *access {
+// askedAccess returns the access that the module asks for; nil where an operator makes the files,
+// or the module does not say. Sources: nv-procfs.c and nv-reg.h in
+// https://github.com/NVIDIA/open-gpu-kernel-modules; nvidia-modprobe-utils.c in
+// https://github.com/NVIDIA/nvidia-modprobe.
+func (m *Machine) askedAccess() *access {
 	text, _ := m.text(driverParams)
-	is := map[string]int{}
+	params := map[string]int{}
 	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(line, ":")
+		name, value, _ := strings.Cut(line, ":")
 		if n, err := strconv.Atoi(strings.TrimSpace(value)); err == nil {
-			is[key] = n
+			params[name] = n
 		}
 	}
-	if is["ModifyDeviceFiles"] != 1 || is["DeviceFileMode"] == 0 {
+	if params["ModifyDeviceFiles"] != 1 || params["DeviceFileMode"] == 0 {
 		return nil
 	}
-	return &access{fs.FileMode(is["DeviceFileMode"]), is["DeviceFileUID"], is["DeviceFileGID"]}
+
+	return &access{
+		mode: fs.FileMode(params["DeviceFileMode"]),
+		uid:  params["DeviceFileUID"],
+		gid:  params["DeviceFileGID"],
+	}
 }
 
 func noUVMFile(m *Machine) []Finding {
-	if !m.ownDriver() || !m.has("/sys/module/nvidia_uvm") || !m.has("/dev/nvidiactl") || m.has("/dev/nvidia-uvm") {
+	const file = "/dev/nvidia-uvm"
+	if !m.ownDriver() || !m.has("/sys/module/nvidia_uvm") {
 		return nil
 	}
-	return []Finding{{What: "the module nvidia-uvm is loaded, and /dev/nvidia-uvm is not there"}}
+	if !m.has("/dev/nvidiactl") || m.has(file) {
+		return nil
+	}
+	return []Finding{{What: "the module nvidia-uvm is loaded, and " + file + " is not there"}}
 }
 
 func noUVM(m *Machine) []Finding {
-	k, ok := m.running()
-	if !ok || !m.loaded() || !m.ownDriver() || k.Nvidia == nil || m.has("/sys/module/nvidia_uvm") {
+	kernel, ok := m.running()
+	if !ok || kernel.Nvidia == nil || !m.loaded() || !m.ownDriver() || m.has("/sys/module/nvidia_uvm") {
 		return nil
 	}
-	if slices.ContainsFunc(k.Files, func(f string) bool { return strings.Contains(path.Base(f), "-uvm.ko") }) {
+	isUVM := func(file string) bool { return strings.Contains(path.Base(file), "-uvm.ko") }
+	if slices.ContainsFunc(kernel.Files, isUVM) {
 		return nil
 	}
-	return []Finding{{What: "kernel " + k.Kernel + " has " + k.Nvidia.Path + ", and no nvidia-uvm"}}
+	return []Finding{{What: "kernel " + kernel.Kernel + " has " + kernel.Nvidia.Path + ", and no nvidia-uvm"}}
 }

@@ -252,7 +252,7 @@ func (m *Machine) drainFirst(causes []Cause) {
 				c.Commands = slices.Concat([]string{"sudo systemctl stop " + unit}, c.Commands, []string{"sudo systemctl start " + unit})
 			}
 			// A drain leaves the pods of DaemonSets, and the device plugin holds the GPUs, too. It
-			// tolerates no NoExecute: see repelling.
+			// tolerates no NoExecute: see repellingTaints.
 			if space, pod, there := strings.Cut(r.pluginPod(), "/"); there && m.ownDriver() {
 				taint := "kubectl taint node " + name + " gpu-reset"
 				gone := "kubectl -n " + space + " wait --for=delete pod/" + pod + " --timeout=2m"

@@ -14,180 +14,253 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// otherName compares the name in kubelet's certificate with the Node that kubelet registers. A
+// gpuResource is the resource under which a device plugin offers whole GPUs.
+const gpuResource = "nvidia.com/gpu"
+
+// otherNodeName compares the name in kubelet's certificate with the Node that kubelet registers. A
 // cloud provider in kubelet (none since Kubernetes 1.31) names the Node.
-func otherName(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	provider := facts.Options(append([]string{"kubelet"}, k.Args...), "cloud-provider")
-	if !k.Joined || k.Identity == "" || k.NodeName == "" || k.Identity == nodeUser+k.NodeName || len(provider) > 0 && provider[0] != "external" && provider[0] != "" {
+func otherNodeName(m *Machine) []Finding {
+	kubelet := m.Facts().Kubelet
+	if !kubelet.Joined || kubelet.Identity == "" || kubelet.NodeName == "" {
 		return nil
 	}
-	r, ok := m.Registration()
-	if ok && r.node != nil && slices.ContainsFunc(r.node.Status.Conditions, func(c kube.Condition) bool { return c.Type == "Ready" && c.Status == "True" }) {
+	if kubelet.Identity == nodeUser+kubelet.NodeName || providerNamesNode(kubelet) {
+		return nil
+	}
+
+	isReady := func(c kube.Condition) bool { return c.Type == "Ready" && c.Status == "True" }
+	registered, ok := m.Registration()
+	if ok && registered.node != nil && slices.ContainsFunc(registered.node.Status.Conditions, isReady) {
 		return nil // kubelet was started with the name of the certificate
 	}
 	return []Finding{{
-		Object: k.Kubeconfig, What: fmt.Sprintf("the certificate of %s is of %s, and kubelet registers the Node %s", k.Kubeconfig, k.Identity, k.NodeName),
-		Command: "hostname; sudo kubectl --kubeconfig " + k.Kubeconfig + " auth whoami",
+		Object:  kubelet.Kubeconfig,
+		What:    fmt.Sprintf("the certificate of %s is of %s, and kubelet registers the Node %s", kubelet.Kubeconfig, kubelet.Identity, kubelet.NodeName),
+		Command: "hostname; sudo kubectl --kubeconfig " + kubelet.Kubeconfig + " auth whoami",
 	}}
 }
 
+func providerNamesNode(kubelet facts.Kubelet) bool {
+	command := append([]string{"kubelet"}, kubelet.Args...)
+	provider := facts.Options(command, "cloud-provider")
+	return len(provider) > 0 && provider[0] != "external" && provider[0] != ""
+}
+
 func noNode(m *Machine) []Finding {
-	r, ok := m.Registration()
-	if !ok || r.node != nil {
+	registered, ok := m.Registration()
+	if !ok || registered.node != nil {
 		return nil
 	}
+	selector := "involvedObject.kind=Node,involvedObject.name=" + registered.name
 	return []Finding{{
-		Object: r.name, What: fmt.Sprintf("kubelet runs, and the cluster has no Node %s", r.name),
-		Command: "kubectl get events -A --field-selector involvedObject.kind=Node,involvedObject.name=" + r.name,
+		Object:  registered.name,
+		What:    fmt.Sprintf("kubelet runs, and the cluster has no Node %s", registered.name),
+		Command: "kubectl get events -A --field-selector " + selector,
 	}}
 }
 
 func cordoned(m *Machine) []Finding {
-	r, ok := m.Registration()
-	if !ok || r.node == nil || !r.node.Spec.Unschedulable {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil || !registered.node.Spec.Unschedulable {
 		return nil
 	}
+	name := registered.name
 	return []Finding{{
-		Object: r.name, Note: true,
-		What: fmt.Sprintf("the Node %s is cordoned and takes no new pods; once its maintenance is over: kubectl uncordon %s", r.name, r.name),
+		Object: name,
+		What:   fmt.Sprintf("the Node %s is cordoned and takes no new pods; once its maintenance is over: kubectl uncordon %s", name, name),
+		Note:   true,
 	}}
 }
 
-// repelling are the taints that can keep a device plugin's pods away. Each DaemonSet tolerates
-// those of the Node's conditions, and NVIDIA's and Google's DaemonSets tolerate nvidia.com/gpu.
+// repellingTaints returns the taints that can keep a device plugin's pods away. Each DaemonSet
+// tolerates those of the Node's conditions, and NVIDIA's and Google's DaemonSets tolerate
+// nvidia.com/gpu.
 // Sources: kubernetes, pkg/controller/daemon/util/daemonset_util.go
 // (AddOrUpdateDaemonPodTolerations) and
 // https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations;
 // deployments/static/nvidia-device-plugin.yml of https://github.com/NVIDIA/k8s-device-plugin, and
 // cmd/nvidia_gpu/device-plugin.yaml of
 // https://github.com/GoogleCloudPlatform/container-engine-accelerators.
-func repelling(n *kube.Node) (list []string) {
-	for _, t := range n.Spec.Taints {
-		if t.Effect != "PreferNoSchedule" && !strings.HasPrefix(t.Key, "node.kubernetes.io/") && (t.Key != "nvidia.com/gpu" || t.Effect != "NoSchedule") {
-			list = append(list, t.String())
+func repellingTaints(node *kube.Node) (taints []string) {
+	for _, taint := range node.Spec.Taints {
+		ofConditions := strings.HasPrefix(taint.Key, "node.kubernetes.io/")
+		ofGPUs := taint.Key == gpuResource && taint.Effect == "NoSchedule"
+		if ofConditions || ofGPUs || taint.Effect == "PreferNoSchedule" {
+			continue
+		}
+		taints = append(taints, taint.String())
+	}
+	return taints
+}
+
+// pluginPod returns the first pod on this machine with the name of a device plugin or a DRA driver,
+// as NAMESPACE/NAME; "" if there is none.
+func (r registration) pluginPod() string {
+	for _, pod := range r.pods {
+		if strings.Contains(pod.Name, "device-plugin") || strings.Contains(pod.Name, "dra-driver") {
+			return pod.Namespace + "/" + pod.Name
 		}
 	}
-	return list
+	return ""
 }
 
-// pluginPod is the pod on this machine that looks like one that offers GPUs; "" if there is none.
-func (r registration) pluginPod() string {
-	i := slices.IndexFunc(r.pods, func(p kube.Pod) bool {
-		return strings.Contains(p.Name, "device-plugin") || strings.Contains(p.Name, "dra-driver")
-	})
-	if i < 0 {
-		return ""
-	}
-	return r.pods[i].Namespace + "/" + r.pods[i].Name
-}
-
-// logs shows what the device plugin says.
+// logs returns the command that shows what the device plugin says.
 func (r registration) logs() string {
 	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
 	return "kubectl -n " + namespace + " logs " + pod
 }
 
-// whole are the GPUs that a device plugin offers as such.
-func (m *Machine) whole() (n int) {
-	for _, g := range m.answering() {
-		if !g.Mode && !g.Pending {
-			n++
+// wholeGPUs counts the GPUs that a device plugin offers whole.
+func (m *Machine) wholeGPUs() (count int) {
+	for _, gpu := range m.answering() {
+		if !gpu.Mode && !gpu.Pending {
+			count++
 		}
 	}
-	return n
+	return count
 }
 
-// repelled reads the taints: a DaemonSet creates no pod for a Node that it does not tolerate, so
-// there is no pod to read.
-func repelled(m *Machine) []Finding {
-	r, ok := m.Registration()
-	if !ok || r.node == nil || !r.seen || len(m.answering()) == 0 || len(m.plugins()) > 0 || r.pluginPod() != "" {
+// taintRepelsPlugin reads the taints, since there is no pod to read: a DaemonSet creates none for a
+// Node whose taints it does not tolerate.
+func taintRepelsPlugin(m *Machine) []Finding {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil || !registered.listsPods {
 		return nil
 	}
-	taints := repelling(r.node)
+	if len(m.answering()) == 0 || len(m.plugins()) > 0 || registered.pluginPod() != "" {
+		return nil
+	}
+
+	taints := repellingTaints(registered.node)
 	if len(taints) == 0 {
 		return nil
 	}
 	return []Finding{{
-		Object: r.name, What: fmt.Sprintf("the Node %s has the taint %s, and no pod of a device plugin", r.name, strings.Join(taints, ", ")),
-		Command: "kubectl get daemonsets -A -o wide; kubectl describe node " + r.name,
+		Object:  registered.name,
+		What:    fmt.Sprintf("the Node %s has the taint %s, and no pod of a device plugin", registered.name, strings.Join(taints, ", ")),
+		Command: "kubectl get daemonsets -A -o wide; kubectl describe node " + registered.name,
 	}}
 }
 
-// offers are the devices that the cluster can give to pods, by resource: as the Node says it, or
-// else kubelet, which leaves out what its plugin calls unhealthy. AllocatableResourcesResponse has
-// devices (1) with resource_name (1) and device_ids (2): kubernetes,
-// staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto;
-// https://github.com/kubernetes/enhancements (KEP 2403).
-func (m *Machine) offers(r registration) (all map[string]int64, known bool) {
-	all = map[string]int64{}
-	if r.node != nil {
-		for name, n := range r.node.Status.Allocatable {
-			all[name] = n.Count()
-		}
-		return all, true
+// offers counts the devices that the cluster can give to pods, by resource. The Node says it, or
+// else kubelet, which leaves out what its plugin calls unhealthy.
+func (m *Machine) offers(registered registration) (counts map[string]int64, known bool) {
+	if registered.node == nil {
+		return m.kubeletOffers()
 	}
-	answer, err := m.View.Call(m.ctx, path.Join(m.Facts().Kubelet.Folder(), "pod-resources", "kubelet.sock"), "/v1.PodResourcesLister/GetAllocatableResources", nil)
+
+	counts = map[string]int64{}
+	for resource, quantity := range registered.node.Status.Allocatable {
+		counts[resource] = quantity.Count()
+	}
+	return counts, true
+}
+
+// kubeletOffers asks kubelet. AllocatableResourcesResponse has devices (1) with resource_name (1)
+// and device_ids (2): kubernetes, staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto;
+// https://github.com/kubernetes/enhancements (KEP 2403).
+func (m *Machine) kubeletOffers() (counts map[string]int64, known bool) {
+	const (
+		devicesField      = 1
+		resourceNameField = 1
+		deviceIDsField    = 2
+	)
+	socket := path.Join(m.Facts().Kubelet.Folder(), "pod-resources", "kubelet.sock")
+	answer, err := m.View.Call(m.ctx, socket, "/v1.PodResourcesLister/GetAllocatableResources", nil)
 	if err != nil {
 		return nil, false
 	}
-	err = host.ProtoFields(answer, func(n int, devices []byte) error {
-		name := ""
-		return host.ProtoFields(devices, func(of int, value []byte) error {
+
+	counts = map[string]int64{}
+	err = host.ProtoFields(answer, func(field int, devices []byte) error {
+		resource := ""
+		return host.ProtoFields(devices, func(inner int, value []byte) error {
 			switch {
-			case n == 1 && of == 1:
-				name = string(value)
-			case n == 1 && of == 2:
-				all[name]++
+			case field != devicesField:
+			case inner == resourceNameField:
+				resource = string(value)
+			case inner == deviceIDsField:
+				counts[resource]++
 			}
 			return nil
 		})
 	})
-	return all, err == nil
+	return counts, err == nil
 }
 
-// offersFewer leaves alone what a plugin's configuration can rename or multiply: partitions and
-// shares have other names.
+// offersFewer skips a Node with partitions or shares: a plugin's configuration can rename and
+// multiply them.
 func offersFewer(m *Machine) []Finding {
-	r, _ := m.Registration()
-	offers, known := m.offers(r)
+	registered, _ := m.Registration()
+	offers, known := m.offers(registered)
 	if !known || len(m.plugins()) == 0 {
 		return nil
 	}
-	for name, n := range offers {
-		if strings.HasPrefix(name, "nvidia.com/") && name != "nvidia.com/gpu" && n > 0 {
+	for resource, count := range offers {
+		if strings.HasPrefix(resource, "nvidia.com/") && resource != gpuResource && count > 0 {
 			return nil
 		}
 	}
-	offered, has := offers["nvidia.com/gpu"], int64(m.whole())
-	if offered >= has || offered > 0 && (r.node == nil || offered >= r.node.Status.Capacity["nvidia.com/gpu"].Count()) {
-		return nil // allocatable are the healthy ones of those that the plugin names: others are withheld on purpose
+
+	offered := offers[gpuResource]
+	has := int64(m.wholeGPUs())
+	if offered >= has || offered > 0 && registered.allHealthy(offered) {
+		return nil // the plugin withholds the others on purpose
 	}
-	name, why := cmp.Or(r.name, m.Facts().Kubelet.NodeName), ""
-	if socket := facts.PluginSockets + "/nvidia-gpu.sock"; offered == 0 && !m.has(socket) {
+
+	why := ""
+	socket := facts.PluginSockets + "/nvidia-gpu.sock"
+	if offered == 0 && !m.has(socket) {
 		why = ", which has not made " + socket
 	}
+	name := cmp.Or(registered.name, m.Facts().Kubelet.NodeName)
+	logs := registered.logs()
 	return []Finding{{
-		Object: name, What: fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs%s", name, offered, has, why),
-		Command: r.logs() + "; " + strings.Replace(r.logs(), " logs ", " delete pod ", 1),
+		Object:  name,
+		What:    fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs%s", name, offered, has, why),
+		Command: logs + "; " + strings.Replace(logs, " logs ", " delete pod ", 1),
 	}}
 }
 
-// unready are the conditions by which the cluster keeps pods away: kubelet's own, and those of
-// node-problem-detector (config/kernel-monitor.json of
-// https://github.com/kubernetes/node-problem-detector).
-func unready(m *Machine) (found []Finding) {
-	r, ok := m.Registration()
-	if !ok || r.node == nil {
+// allHealthy reports whether the Node offers all GPUs that the plugin names: allocatable are the
+// healthy ones, and the capacity counts all. It is true where the Node is not known.
+func (r registration) allHealthy(offered int64) bool {
+	return r.node == nil || offered >= r.node.Status.Capacity[gpuResource].Count()
+}
+
+// badConditions finds the conditions for which the cluster keeps pods away.
+func badConditions(m *Machine) (found []Finding) {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil {
 		return nil
 	}
-	for _, c := range r.node.Status.Conditions {
-		bad := slices.Contains([]string{"DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable", "KernelDeadlock", "ReadonlyFilesystem"}, c.Type) && c.Status == "True"
-		if bad || c.Type == "Ready" && c.Status != "True" {
-			what := fmt.Sprintf("the Node %s has the condition %s=%s", r.name, c.Type, c.Status)
-			found = append(found, Finding{Object: c.Type, What: strings.TrimSuffix(what+": "+cmp.Or(c.Message, c.Reason), ": "), Command: "kubectl describe node " + r.name})
+
+	for _, condition := range registered.node.Status.Conditions {
+		if !isBad(condition) {
+			continue
 		}
+		what := fmt.Sprintf("the Node %s has the condition %s=%s", registered.name, condition.Type, condition.Status)
+		if why := cmp.Or(condition.Message, condition.Reason); why != "" {
+			what += ": " + why
+		}
+		found = append(found, Finding{
+			Object:  condition.Type,
+			What:    what,
+			Command: "kubectl describe node " + registered.name,
+		})
 	}
 	return found
+}
+
+// isBad knows kubelet's own conditions, and those of node-problem-detector
+// (config/kernel-monitor.json of https://github.com/kubernetes/node-problem-detector).
+func isBad(condition kube.Condition) bool {
+	switch condition.Type {
+	case "Ready":
+		return condition.Status != "True"
+	case "DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable",
+		"KernelDeadlock", "ReadonlyFilesystem":
+		return condition.Status == "True"
+	}
+	return false
 }

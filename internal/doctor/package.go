@@ -71,13 +71,17 @@ func interrupted(m *Machine) []Finding {
 	return []Finding{{What: what, Command: all.command(names...)}}
 }
 
-// brokenPackages leaves out those whose triggers wait: the next run of dpkg handles them,
+func isDriverPackage(name string) bool { return strings.Contains(name, "nvidia") }
+
+func isOtherPackage(name string) bool { return !isDriverPackage(name) }
+
+// brokenPackages leaves out packages whose triggers wait: the next run of dpkg handles them,
 // dpkg-trigger(1).
-func brokenPackages(m *Machine, driver bool) (found []Finding) {
+func brokenPackages(m *Machine, concerns func(name string) bool) (found []Finding) {
 	all := m.Packages()
 	for _, name := range slices.Sorted(maps.Keys(all.audit.Broken)) {
 		state := all.audit.Broken[name]
-		if strings.HasPrefix(state, "triggers-") || strings.Contains(name, "nvidia") != driver {
+		if strings.HasPrefix(state, "triggers-") || !concerns(name) {
 			continue
 		}
 		found = append(found, Finding{
@@ -109,32 +113,36 @@ func isLockstep(name string) bool {
 // 3:580.95.05-1.el9.
 var driverVersion = pattern.Of(`^(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)(?:[-~+.]|$)`)
 
+// mixedVersions finds parts of the driver that are installed in different versions.
 func mixedVersions(m *Machine) []Finding {
-	of := map[string][]string{}
+	namesOf := map[string][]string{}
 	held := map[string]bool{}
 	for name, p := range m.Packages().packages {
-		v := driverVersion().FindStringSubmatch(p.Version)
-		if v == nil || !p.Installed() || !isLockstep(name) {
+		version := driverVersion().FindStringSubmatch(p.Version)
+		if version == nil || !p.Installed() || !isLockstep(name) {
 			continue
 		}
-		of[v[1]] = append(of[v[1]], name)
+		namesOf[version[1]] = append(namesOf[version[1]], name)
 		held[name] = p.Held
 	}
-	if len(of) < 2 {
+	if len(namesOf) < 2 {
 		return nil
 	}
-	var words []string
-	for _, version := range slices.Sorted(maps.Keys(of)) {
-		slices.Sort(of[version])
-		name := of[version][0]
-		word := version + " of " + name
-		if n := len(of[version]) - 1; n > 0 {
-			word += fmt.Sprintf(" and %d more", n)
+
+	var installed []string
+	for _, version := range slices.Sorted(maps.Keys(namesOf)) {
+		names := slices.Sorted(slices.Values(namesOf[version]))
+		text := version + " of " + names[0]
+		if more := len(names) - 1; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
 		}
-		if slices.ContainsFunc(of[version], func(n string) bool { return held[n] }) {
-			word += " (held)"
+		if slices.ContainsFunc(names, func(name string) bool { return held[name] }) {
+			text += " (held)"
 		}
-		words = append(words, word)
+		installed = append(installed, text)
 	}
-	return []Finding{{What: "installed are " + strings.Join(words, ", "), Command: m.Packages().commands().mixed}}
+	return []Finding{{
+		What:    "installed are " + strings.Join(installed, ", "),
+		Command: m.Packages().commands().mixed,
+	}}
 }

@@ -164,7 +164,7 @@ func noNetwork(m *Machine) []Finding {
 	const folder = "/etc/cni/net.d"
 	k := m.Facts().Kubelet
 	e, _, ok := m.engine()
-	if !ok || e.Name == "docker" || !k.Joined || m.stopped(k) || m.generates() || m.Facts().Booting {
+	if !ok || e.Name == "docker" || !k.Joined || m.isDown(k) || m.generates() || m.Facts().Booting {
 		return nil
 	}
 	text, _ := m.text(e.Config)

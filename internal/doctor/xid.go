@@ -17,119 +17,171 @@ import (
 // xidCode is the code of the check of all Xids.
 const xidCode = "GPU-011"
 
-// seenXids are the errors in the log, by the GPU's address, with how often each is there, and what
-// the driver last asked for.
+// seenXids counts the errors in the log by the GPU's address, and returns what the driver last
+// asked for.
 func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[string]string) {
-	seen, asked = map[string]map[faults.Xid]int{}, map[string]string{}
+	seen = map[string]map[faults.Xid]int{}
+	asked = map[string]string{}
 	for _, line := range m.sinceLoad() {
-		address, x, ok := faults.ReadXid(line)
-		switch {
-		case !ok:
+		address, xid, ok := faults.ReadXid(line)
+		if !ok {
 			continue
-		case x.Number == faults.RecoveryXid: // GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
-			_, to, _ := strings.Cut(x.Means, ") to 0x")
-			to, _, _ = strings.Cut(to, " ")
-			if action, err := strconv.ParseUint(to, 16, 32); err == nil {
-				asked[address] = host.Recovery(action)
+		}
+		if xid.Number == faults.RecoveryXid {
+			if action, ok := recoveryAction(xid.Means); ok {
+				asked[address] = action
 			}
 			continue
-		case seen[address] == nil:
+		}
+
+		if seen[address] == nil {
 			seen[address] = map[faults.Xid]int{}
 		}
-		seen[address][x]++
+		seen[address][xid]++
 	}
 	return seen, asked
 }
 
-// xids finds the Xids of each GPU, one finding for each part: the root cause, which names the
-// others. It leaves out what is over.
+// recoveryAction reads the new action in "GPU recovery action changed from 0x0 (None) to 0x2 (Node
+// Reboot Required)".
+func recoveryAction(message string) (action string, ok bool) {
+	_, number, _ := strings.Cut(message, ") to 0x")
+	number, _, _ = strings.Cut(number, " ")
+	n, err := strconv.ParseUint(number, 16, 32)
+	if err != nil {
+		return "", false
+	}
+	return host.Recovery(n), true
+}
+
+// xids returns one finding for each part of each GPU that reported errors: the root cause, which
+// names the others. It leaves out errors that are over.
 func xids(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	seen, asked := m.seenXids()
-	for address, of := range seen {
-		g, answers := gpus[address]
-		at := map[faults.Part]int{}
-		for _, x := range slices.SortedFunc(maps.Keys(of), func(a, b faults.Xid) int { return cmp.Compare(a.Rank, b.Rank) }) {
-			over, unsure := answers && over(x, g), ""
-			if over && g.Recovery != "" && !x.Note() || over && g.Recovery == "" && clean(x, g) {
-				continue
+	for address, counts := range seen {
+		gpu, answers := gpus[address]
+		findingOf := map[faults.Part]int{}
+		for _, xid := range byRank(counts) {
+			unsure := ""
+			if answers && works(gpu) && !xid.Note() {
+				if gpu.Recovery != "" || noTrace(xid, gpu) {
+					continue
+				}
+				xid.Of = faults.OfUnknown
+				unsure = ": the GPU answers, and this driver does not say whether it was reset since"
 			}
-			if over && !x.Note() {
-				x.Of, unsure = faults.OfUnknown, ": the GPU answers, and this driver does not say whether it was reset since"
+
+			what := xid.Name()
+			if count := counts[xid]; count > 1 {
+				what += fmt.Sprintf(", %d times", count)
 			}
-			what := x.Name()
-			if n := of[x]; n > 1 {
-				what += fmt.Sprintf(", %d times", n)
-			}
-			if i, more := at[x.Of]; more {
+			if i, more := findingOf[xid.Of]; more {
 				found[i].What += "; " + what
 				continue
 			}
-			at[x.Of] = len(found)
+			findingOf[xid.Of] = len(found)
 			found = append(found, Finding{
-				Object: address, Part: string(x.Of), What: "GPU " + address + " reported " + what + unsure, Fix: x.Action(),
-				Command: x.Command(address), Note: x.Note(),
+				Object:  address,
+				What:    "GPU " + address + " reported " + what + unsure,
+				Part:    string(xid.Of),
+				Fix:     xid.Action(),
+				Command: xid.Command(address),
+				Note:    xid.Note(),
 			})
 		}
 	}
-	for address, g := range gpus {
-		if g.Lost == "" { // no line of the log says that a reset has ended what the driver asked for
-			asked[address] = g.Recovery
+
+	for address, gpu := range gpus {
+		if gpu.Lost == "" { // no line of the log says that a reset has ended what the driver asked for
+			asked[address] = gpu.Recovery
 		}
 	}
-	for address, what := range asked {
-		found = append(found, recovery(address, what)...)
+	for address, action := range asked {
+		found = append(found, recovery(address, action)...)
 	}
 	return found
 }
 
-// over says whether a GPU that answers works again, as far as the driver says.
-func over(x faults.Xid, g host.GPU) bool {
-	return g.Lost == "" && !x.Note() && (g.Recovery == "" || faults.Recovery(g.Recovery).Note())
+// byRank sorts errors: the root cause comes first.
+func byRank(counts map[faults.Xid]int) []faults.Xid {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b faults.Xid) int {
+		return cmp.Compare(a.Rank, b.Rank)
+	})
 }
 
-// clean says whether a GPU of a driver that does not say what it asks for shows no sign of the
-// error any more.
-func clean(x faults.Xid, g host.GPU) bool {
-	rows := !g.RemapWaits && !g.RemapFails
-	return x.Of == faults.OfBus || (x.Number == 63 || x.Number == 64) && rows || x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && rows
+// works reports whether a GPU that answers works again, as far as the driver says.
+func works(gpu host.GPU) bool {
+	return gpu.Lost == "" && (gpu.Recovery == "" || faults.Recovery(gpu.Recovery).Note())
 }
 
-// recovery is what the driver asks for, in NVML's words. Some ask for no reset.
-func recovery(address, asked string) []Finding {
-	x := faults.Recovery(asked)
-	if asked == "" || x.Remedy == "nothing" {
+// noTrace reports whether a GPU shows no sign of an error any more. It is for drivers that do not
+// say what they ask for.
+func noTrace(xid faults.Xid, gpu host.GPU) bool {
+	if xid.Of == faults.OfBus {
+		return true
+	}
+	if gpu.RemapWaits || gpu.RemapFails {
+		return false
+	}
+
+	isRemapping := xid.Number == 63 || xid.Number == 64
+	noMemoryErrors := gpu.ECC == "on" && gpu.Uncorrected == 0
+	return isRemapping || xid.Of == faults.OfMemory && noMemoryErrors
+}
+
+// recovery finds what the driver asks for, in NVML's words. Some GPUs need no reset.
+func recovery(address, action string) []Finding {
+	xid := faults.Recovery(action)
+	if action == "" || xid.Remedy == "nothing" {
 		return nil
 	}
-	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + x.Means, Fix: x.Action(), Command: x.Command(address)}}
+	return []Finding{{
+		Object:  address,
+		What:    "of GPU " + address + " the driver asks for: " + xid.Means,
+		Part:    "recovery",
+		Fix:     xid.Action(),
+		Command: xid.Command(address),
+	}}
 }
 
-// sxids finds the errors of each NVSwitch, one finding a switch. Where all GPUs answer, want
-// nothing, and no link is down, they are over.
+// sxids finds the errors of each NVSwitch, one finding a switch. They are over, and only a note,
+// where all GPUs answer, want nothing, and have no link down.
 func sxids(m *Machine) (found []Finding) {
-	gpus, answers := m.NVML()
-	for _, g := range gpus {
-		answers = answers && g.Lost == "" && g.Recovery == "none" && len(m.down(g)) == 0 && g.Fabric.Faults == ""
+	gpus, over := m.NVML()
+	for _, gpu := range gpus {
+		answers := gpu.Lost == "" && gpu.Recovery == "none"
+		connected := len(m.faultyLinks(gpu)) == 0 && gpu.Fabric.Faults == ""
+		over = over && answers && connected
 	}
-	at := map[string]int{}
+
+	findingOf := map[string]int{}
 	for _, line := range m.sinceLoad() {
-		address, x, ok := faults.ReadSXid(line)
-		i, more := at[address]
-		if !ok || more && strings.Contains(found[i].What, x.Name()) {
+		address, sxid, ok := faults.ReadSXid(line)
+		if !ok {
 			continue
 		}
-		if !more {
+		i, more := findingOf[address]
+		switch {
+		case !more:
 			i = len(found)
-			at[address] = i
-			found = append(found, Finding{Object: address, What: "NVSwitch " + address + " reported ", Note: true})
+			findingOf[address] = i
+			found = append(found, Finding{
+				Object: address,
+				What:   "NVSwitch " + address + " reported " + sxid.Name(),
+				Note:   true,
+			})
+		case strings.Contains(found[i].What, sxid.Name()):
+			continue
+		default:
+			found[i].What += "; " + sxid.Name()
 		}
-		f := &found[i]
-		if !strings.HasSuffix(f.What, " reported ") {
-			f.What += "; "
-		}
-		f.What += x.Name()
-		if !x.Note() && !answers && f.Note {
-			f.Note, f.Fix, f.Command = false, x.Action(), x.Command(address)
+
+		finding := &found[i]
+		if !over && !sxid.Note() && finding.Note {
+			finding.Note = false
+			finding.Fix = sxid.Action()
+			finding.Command = sxid.Command(address)
 		}
 	}
 	return found
