@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks
-// read the machine, a graph says which finding explains which, and what no other finding explains
-// is a root cause. Nothing is changed. Over the network only the API server is asked, with
-// kubelet's own identity, and doctor does not wait for it.
+// Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec. Checks
+// read the machine, and a graph says which finding explains which: a finding that no other one
+// explains is a root cause. Doctor changes nothing. Over the network it asks only the API server,
+// with kubelet's own identity, and does not wait long for an answer.
 package doctor
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Check is one question to the machine: a row of the table of faults, which docs/doctor.md lists
-// too, and what finds the fault.
+// Check is a row of the table of faults, which docs/doctor.md lists too, and the function that finds
+// the fault.
 type Check struct {
 	faults.Check
 
-	// Find returns one finding for each object that has the fault. What it cannot read it leaves
-	// out: Machine notes that.
+	// Find returns one finding for each object that has the fault. It skips what it cannot read,
+	// and the Machine notes that.
 	Find func(*Machine) []Finding
 }
 
@@ -34,77 +34,95 @@ type Check struct {
 type Finding struct {
 	Object  string // a PCI address, a package, a file, a unit; "" is the machine itself
 	What    string // one sentence with the values found
-	Part    string // what of the object it is about, where an Edge must know
-	Fix     string // in the place of the check's
-	Command string // in the place of the check's, where it names the object
-	Note    bool   // the fault is not the machine's: alone it is a note, and no cause
+	Part    string // the part of the object that is faulty, where an Edge must know
+	Fix     string // replaces the check's
+	Command string // replaces the check's
+	Note    bool   // the fault is not the machine's: it is reported as a note, not as a cause
 }
 
 // Checks lists all checks, in the order in which a report names root causes.
 func Checks() (all []Check) {
 	find := finders()
-	for _, c := range faults.Checks() {
-		all = append(all, Check{c, find[c.Code]})
+	for _, check := range faults.Checks() {
+		all = append(all, Check{check, find[check.Code]})
 	}
 	return all
 }
 
-// patience is how long a check may take, all of which run side by side: a file on a server that is
-// gone never answers. It is longer than what a driver, a command and a daemon have.
+// patience is how long all checks together may take, since a file on a server that is gone never
+// answers. It is longer than the time limits of a driver, a command and a daemon.
 const patience = 20 * time.Second
 
-// Examine asks the machine all questions at the same time, and sorts the answers. The spec says
-// what partitions are wanted.
+// Examine runs all checks at the same time, and sorts the findings. The spec says which partitions
+// are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
 	return examineUntil(ctx, v, s, time.After(patience))
 }
 
-func examineUntil(ctx context.Context, v host.View, s spec.Spec, over <-chan time.Time) Report {
+func examineUntil(ctx context.Context, v host.View, s spec.Spec, timeout <-chan time.Time) Report {
 	m := &Machine{ctx: ctx, View: v, spec: s}
+	factsKnown := make(chan struct{})
+	go func() {
+		m.Facts()
+		close(factsKnown)
+	}()
+
 	checks := Checks()
-	found, waits := make([][]Finding, len(checks)), map[string]bool{}
+	faults, complete := m.runChecks(checks, timeout)
+
+	report := Report{Format: Format, Checks: len(checks)}
+	report.Causes, report.Notes = causes(faults, Edges())
+	if complete {
+		<-factsKnown
+		m.drainFirst(report.Causes)
+	}
+
+	select {
+	case <-factsKnown:
+		report.Host = m.Facts().String()
+		if note := m.note(); note != "" {
+			report.Notes = append(report.Notes, Found{What: note})
+		}
+	default: // a file or a program that the facts need does not answer
+	}
+	report.Unread = m.notRead()
+	return report
+}
+
+// runChecks returns the faults in the order of the checks. complete is false if a check has not
+// ended at the timeout; the Machine then notes which.
+func (m *Machine) runChecks(checks []Check, timeout <-chan time.Time) (faults []fault, complete bool) {
 	type answer struct {
-		of    int
+		check int
 		found []Finding
 	}
 	answers := make(chan answer, len(checks))
-	for i, c := range checks {
-		waits[c.Code] = true
-		go func() { answers <- answer{i, c.Find(m)} }()
+	waiting := map[string]bool{}
+	for i, check := range checks {
+		waiting[check.Code] = true
+		go func() { answers <- answer{check: i, found: check.Find(m)} }()
 	}
-	known := make(chan struct{})
-	go func() { m.Facts(); close(known) }()
-	r := Report{Format: Format, Checks: len(checks)}
-	for len(waits) > 0 && over != nil {
+
+	found := make([][]Finding, len(checks))
+	complete = true
+	for complete && len(waiting) > 0 {
 		select {
 		case a := <-answers:
-			found[a.of] = a.found
-			delete(waits, checks[a.of].Code)
-		case <-over:
-			over = nil
-			m.cannotRead(strings.Join(slices.Sorted(maps.Keys(waits)), ", "), fmt.Errorf("no answer within %v", patience))
+			found[a.check] = a.found
+			delete(waiting, checks[a.check].Code)
+		case <-timeout:
+			complete = false
+			codes := slices.Sorted(maps.Keys(waiting))
+			m.cannotRead(strings.Join(codes, ", "), fmt.Errorf("no answer within %v", patience))
 		}
 	}
-	var hits []fault
-	for i, c := range checks {
-		slices.SortStableFunc(found[i], func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) })
-		for _, f := range found[i] {
-			hits = append(hits, fault{c, f})
+
+	byObject := func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) }
+	for i, check := range checks {
+		slices.SortStableFunc(found[i], byObject)
+		for _, finding := range found[i] {
+			faults = append(faults, fault{check, finding})
 		}
 	}
-	r.Causes, r.Notes = causes(hits, Edges())
-	if over != nil {
-		<-known
-		m.drainFirst(r.Causes)
-	}
-	select {
-	case <-known:
-		r.Host = m.Facts().String()
-		if note := m.note(); note != "" {
-			r.Notes = append(r.Notes, Found{What: note})
-		}
-	default:
-	}
-	r.Unread = m.notRead()
-	return r
+	return faults, complete
 }

@@ -4,6 +4,9 @@ package doctor
 
 import (
 	"fmt"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
@@ -100,4 +103,117 @@ func oldCgroups(m *Machine) []Finding {
 		Object: k.Unit,
 		What:   fmt.Sprintf("kubelet %s does not start with cgroups of version 1, and its configuration does not say failCgroupV1: false", k.Version),
 	}}
+}
+
+// pluginNames returns the names of the processes of NVIDIA's and of Google's device plugin. The
+// kernel cuts them after 15 letters.
+// Sources: deployments/container/Dockerfile of https://github.com/NVIDIA/k8s-device-plugin
+// (nvidia-device-plugin); cmd/nvidia_gpu/device-plugin.yaml of
+// https://github.com/GoogleCloudPlatform/container-engine-accelerators (nvidia-gpu-device-plugin);
+// proc_pid_comm(5).
+func pluginNames() []string { return []string{"nvidia-device-p", "nvidia-gpu-devi"} }
+
+// ofOtherKubelet reports whether a process belongs to a kubelet in a container, such as kind's or
+// k3d's. The process of a pod is in the machine's namespace of process ids, or in one below it; a
+// pod of a kubelet in a container is one level deeper.
+// Sources: proc_pid_status(5), NSpid; https://docs.kernel.org/filesystems/proc.html (NSpid).
+func (m *Machine) ofOtherKubelet(pid string) bool {
+	status, err := m.View.ReadFile(path.Join("/proc", pid, "status"))
+	if err != nil {
+		return false // it has ended
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return len(strings.Fields(ids)) > 2
+		}
+	}
+	return false
+}
+
+// plugins lists the processes of device plugins that serve the machine's kubelet.
+func (m *Machine) plugins() (processes []string) {
+	entries, err := m.View.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, pid := range entries {
+		if _, err := strconv.Atoi(pid); err != nil {
+			continue
+		}
+		comm, err := m.View.ReadFile(path.Join("/proc", pid, "comm"))
+		if err != nil {
+			continue // it has ended
+		}
+
+		name := strings.TrimSpace(string(comm))
+		if slices.Contains(pluginNames(), name) && !m.ofOtherKubelet(pid) {
+			processes = append(processes, fmt.Sprintf("process %s (%s)", pid, name))
+		}
+	}
+	return processes
+}
+
+func twoPlugins(m *Machine) []Finding {
+	processes := m.plugins()
+	if len(processes) < 2 {
+		return nil
+	}
+	return []Finding{{What: strings.Join(processes, " and ") + " run side by side"}}
+}
+
+// deadPlugin finds a plugin that was killed: by the socket that it left, or by what the Node says.
+func deadPlugin(m *Machine) []Finding {
+	if len(m.plugins()) > 0 {
+		return nil
+	}
+	if socket := m.deadSocket(); socket != "" {
+		selector := "spec.nodeName=" + m.Facts().Kubelet.NodeName
+		return []Finding{{
+			Object:  socket,
+			What:    fmt.Sprintf("%s is there, and no device plugin answers or runs", socket),
+			Command: "kubectl get pods -A -o wide --field-selector " + selector,
+		}}
+	}
+
+	registered, ok := m.Registration()
+	if !ok || m.wholeGPUs() == 0 || !registered.offeredGPUs() {
+		return nil
+	}
+	pod := registered.pluginPod()
+	if pod == "" {
+		return nil
+	}
+	return []Finding{{
+		Object:  pod,
+		What:    fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", registered.name, pod),
+		Command: registered.logs(),
+	}}
+}
+
+// deadSocket returns a socket of NVIDIA's plugin on which no process answers; "" if there is none.
+// Kubelet removes such sockets only when it starts itself.
+// Source: pluginapi.DevicePluginPath and its manager in kubernetes, pkg/kubelet/cm/devicemanager.
+func (m *Machine) deadSocket() string {
+	names, _ := m.View.ReadDir(facts.PluginSockets)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
+			continue
+		}
+		socket := path.Join(facts.PluginSockets, name)
+		_, err := m.View.Call(m.ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil)
+		if err != nil {
+			return socket
+		}
+	}
+	return ""
+}
+
+// offeredGPUs reports whether the Node has offered GPUs once and offers none now: its capacity still
+// has the resource, with the count 0.
+func (r registration) offeredGPUs() bool {
+	if r.node == nil || len(r.node.Status.Allocatable) == 0 {
+		return false
+	}
+	count, had := r.node.Status.Capacity[gpuResource]
+	return had && count.Count() == 0
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -13,16 +14,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Machine is what was read of the machine. Each domain is read once, when the first check asks for
-// it; checks run side by side.
+// Machine holds what the checks have read of the machine. Each domain is read once, when the first
+// check asks for it; checks run at the same time.
 type Machine struct {
 	ctx  context.Context // of the one examination that the Machine is for
 	View host.View
@@ -49,8 +48,8 @@ type domain[T any] struct {
 	ok    bool
 }
 
-// read reads a domain when the first check asks for it. ok is false where it cannot be read, which
-// is noted under its name.
+// read reads a domain when the first check asks for it. ok is false if it cannot be read; the
+// Machine then notes the name and why.
 func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value T, ok bool) {
 	d.mu.Lock()
 	first := d.known == nil
@@ -64,6 +63,7 @@ func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value
 		return d.value, d.ok
 	}
 	defer close(d.known)
+
 	var err error
 	d.value, err = read()
 	d.ok = err == nil
@@ -79,21 +79,26 @@ func (m *Machine) cannotRead(what string, err error) {
 	if errors.Is(err, fs.ErrPermission) {
 		why = "only root may read it"
 	}
+	unread := Unread{What: what, Why: why}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if u := (Unread{what, why}); !slices.Contains(m.unread, u) {
-		m.unread = append(m.unread, u)
+	if !slices.Contains(m.unread, unread) {
+		m.unread = append(m.unread, unread)
 	}
 }
 
 func (m *Machine) notRead() []Unread {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
+
+	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int {
+		return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why))
+	})
 }
 
-// Facts are what machine this is, with its modules and what its driver says. What of them could not
-// be read is empty.
+// Facts describes the machine, with its modules and what its driver says. What could not be read is
+// empty.
 func (m *Machine) Facts() facts.Facts {
 	f, _ := m.facts.read(m, "facts", func() (facts.Facts, error) {
 		f, err := facts.Gather(m.ctx, m.View, facts.Everything)
@@ -107,10 +112,11 @@ func (m *Machine) Facts() facts.Facts {
 
 // GPUs are the functions on the PCI bus that are GPUs.
 func (m *Machine) GPUs() []facts.PCI {
-	return slices.DeleteFunc(slices.Clone(m.Facts().GPUs), func(p facts.PCI) bool { return !p.Display() })
+	isOther := func(device facts.PCI) bool { return !device.Display() }
+	return slices.DeleteFunc(slices.Clone(m.Facts().GPUs), isOther)
 }
 
-// text reads a small file; "" where it is not there. ok is false where it cannot be read.
+// text reads a small file; "" if it does not exist. ok is false if it cannot be read.
 func (m *Machine) text(name string) (text string, ok bool) {
 	data, err := m.View.ReadFile(name)
 	switch {
@@ -123,7 +129,7 @@ func (m *Machine) text(name string) (text string, ok bool) {
 	return "", false
 }
 
-// has says whether something is there under a name, links followed.
+// has reports whether a name exists; links are followed.
 func (m *Machine) has(name string) bool {
 	_, err := m.View.Stat(name)
 	return err == nil
@@ -134,134 +140,100 @@ func (m *Machine) has(name string) bool {
 // 2.2 seconds at a load of 20. NRestarts: org.freedesktop.systemd1(5).
 const settled = 5 * time.Second
 
-// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs.
-// A daemon that systemd has restarted is watched until it ends again or has settled.
+// Unit describes a unit; ok is false where no systemd answers, and for an engine without a unit. A
+// daemon that systemd has restarted is watched until it ends again or has settled.
 func (m *Machine) Unit(name string) (host.Unit, bool) {
 	if name == "" {
 		return host.Unit{}, false
 	}
-	d, _ := m.units.LoadOrStore(name, new(domain[host.Unit]))
-	return d.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
-		u, err := m.View.Unit(m.ctx, name)
-		for n := u.Ended; err == nil && n > 0 && u.Uptime-u.Since < settled && host.Pause(m.ctx, settled/50) == nil; {
-			if u, err = m.View.Unit(m.ctx, name); u.Ended > n { // it has ended since the first look, and runs again
-				u.Active, u.Sub, u.PID = "activating", "auto-restart", 0
-				return u, nil
-			}
-		}
-		return u, err
+	unit, _ := m.units.LoadOrStore(name, new(domain[host.Unit]))
+	return unit.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
+		return m.settledUnit(name)
 	})
 }
 
-// note records something that is no fault, and that an operator should know.
-func (m *Machine) note() string {
-	f := m.Facts()
-	switch {
-	case len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil || f.Modules.Version != "" || len(f.Modules.Libraries) > 0:
-	case slices.ContainsFunc(f.Modules.Kernels, func(k facts.KernelModules) bool { return k.Nvidia != nil }):
-	case slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool { return p.Driver != "" }):
-	case !m.spec.Has("driver"):
-		return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes one that does"
-	default:
-		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
+func (m *Machine) settledUnit(name string) (host.Unit, error) {
+	unit, err := m.View.Unit(m.ctx, name)
+	if err != nil || unit.Ended == 0 {
+		return unit, err
 	}
-	if c, asked, err := drivers.New().Choose(m.spec, f); err == nil && asked && f.Modules != nil && len(f.Modules.Libraries) > 0 {
-		return drivers.NextKernel(c.Version, *f.Modules, c)
+
+	restarts := unit.Ended
+	for unit.Uptime-unit.Since < settled && host.Pause(m.ctx, settled/50) == nil {
+		unit, err = m.View.Unit(m.ctx, name)
+		if unit.Ended > restarts { // it has ended since the first look, and runs again
+			unit.Active = "activating"
+			unit.Sub = "auto-restart"
+			unit.PID = 0
+			return unit, nil
+		}
+		if err != nil {
+			break
+		}
 	}
-	return ""
+	return unit, err
 }
 
-// NVML are the GPUs that the driver answers for, by PCI address; ok is false where no driver
-// answers.
-func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
-	d := m.Facts().Driver
-	if d == nil {
-		return nil, false
+// hasNoProcess reports whether a unit is loaded and has no process.
+func (m *Machine) hasNoProcess(unit string) bool {
+	if unit == "" {
+		return false
 	}
-	gpus = map[string]host.GPU{}
-	for _, g := range d.GPUs {
-		gpus[g.Address] = g
-	}
-	return gpus, true
+	u, ok := m.Unit(unit)
+	isActive := u.Active == "active" || u.Active == "reloading"
+	return ok && u.Load == "loaded" && u.PID == 0 && !isActive
 }
 
-// ownDriver says whether the driver is the machine's, not a container's.
-func (m *Machine) ownDriver() bool {
-	o := m.Facts().DriverOwner
-	return o == nil || o.Name != facts.GPUOperator
+// waitsForRestart reports whether systemd waits to restart a unit that has ended: a start by hand
+// would end too.
+// Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c
+// (auto-restart, auto-restart-queued).
+func waitsForRestart(u host.Unit) bool {
+	return u.Active == "activating" && strings.HasPrefix(u.Sub, "auto-restart")
 }
 
-// driverInstalled says whether the machine has parts of a driver of its own, and a GPU for it.
-func (m *Machine) driverInstalled() bool {
-	mod := m.Facts().Modules
-	return m.ownDriver() && len(m.GPUs()) > 0 && mod != nil && (len(mod.Libraries) > 0 || len(m.dkmsVersions()) > 0 ||
-		slices.ContainsFunc(mod.Kernels, func(k facts.KernelModules) bool { return len(k.Files) > 0 }))
-}
-
-// loaded says whether any sign shows that the module nvidia is loaded.
-func (m *Machine) loaded() bool {
-	f := m.Facts()
-	return f.Driver != nil || f.Modules != nil && f.Modules.Version != "" ||
-		slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool { return p.Driver == "nvidia" })
-}
-
-// running is what the running kernel has of NVIDIA's modules.
-func (m *Machine) running() (facts.KernelModules, bool) {
-	f := m.Facts()
-	if f.Modules == nil {
-		return facts.KernelModules{}, false
-	}
-	return f.Modules.Of(f.Kernel.Running)
-}
-
-// dkmsVersions are the versions of NVIDIA's modules that DKMS is to build: the folders of
-// /var/lib/dkms/nvidia, dkms(8).
-func (m *Machine) dkmsVersions() []string {
-	names, err := m.View.ReadDir("/var/lib/dkms/nvidia")
-	if err != nil {
+// crashLoop describes a unit without a process that systemd restarts again and again.
+func (m *Machine) crashLoop(unit string) []Finding {
+	u, _ := m.Unit(unit)
+	if !waitsForRestart(u) {
 		return nil
 	}
-	return slices.DeleteFunc(names, func(n string) bool { return !strings.Contains(n, ".") || !m.has("/var/lib/dkms/nvidia/"+n+"/source") })
+
+	what := fmt.Sprintf("%s has ended, and systemd waits to start it again", unit)
+	killed := lastLineWith(m.Log(), "oom-kill:")
+	if strings.Contains(killed, "/"+unit) { // dump_oom_summary in mm/oom_kill.c names the cgroup
+		what += "; the kernel killed it, for its memory is used up"
+	}
+	if words := things.LastLines(m.ctx, m.View, unit); len(words) > 0 {
+		what += "; its last words: " + strings.Join(words, " / ")
+	}
+	return []Finding{{
+		Object:  unit,
+		What:    what,
+		Command: "sudo journalctl -u " + strings.TrimSuffix(unit, ".service") + " -n 50",
+	}}
 }
 
-// daemons are the driver's own daemons that hold a GPU, the last to stop first.
-func (m *Machine) daemons() (units []string) {
-	holders, _ := devices.Holders(m.ctx, m.View)
-	for _, unit := range slices.Backward(devices.Daemons()) {
-		if slices.ContainsFunc(holders, func(h devices.Holder) bool { return h.Unit == unit }) {
-			units = append(units, unit)
-		}
+// stoppedUnit describes a unit without a process that systemd does not restart.
+func (m *Machine) stoppedUnit(unit string) []Finding {
+	u, _ := m.Unit(unit)
+	if waitsForRestart(u) {
+		return nil
 	}
-	return units
+	return []Finding{{Object: unit, What: fmt.Sprintf("%s is %s", unit, u.Active)}}
 }
 
-// drainFirst puts the drain of the Node before commands that end what runs on a GPU.
-func (m *Machine) drainFirst(causes []Cause) {
-	k, r := m.Facts().Kubelet, registration{}
-	if k.Joined {
-		r, _ = m.Registration()
+// outdated reports whether a daemon started before one of its files was changed. It skips files
+// that do not exist: only the folder's time could show a removal, and each other file of that
+// folder changes it too.
+func (m *Machine) outdated(unit string, files []string) bool {
+	isMissing := func(name string) bool { return !m.has(name) }
+	existing := slices.DeleteFunc(slices.Clone(files), isMissing)
+	state, err := things.NewRestart(unit, existing, nil).Look(m.ctx, m.View)
+	if err != nil || things.DaemonState(state) != things.Outdated {
+		return false
 	}
-	name := cmp.Or(r.name, k.NodeName)
-	for i, c := range causes {
-		resets := slices.ContainsFunc(c.Commands, func(command string) bool { return strings.Contains(command, "--gpu-reset") })
-		interrupts := resets || slices.ContainsFunc(c.Commands, func(command string) bool {
-			return strings.HasSuffix(command, "reboot") || strings.Contains(command, "poweroff")
-		})
-		if resets { // the driver's own daemons hold the GPUs: nvidia-smi(1), --gpu-reset
-			for _, unit := range m.daemons() {
-				c.Commands = slices.Concat([]string{"sudo systemctl stop " + unit}, c.Commands, []string{"sudo systemctl start " + unit})
-			}
-			// A drain leaves the pods of DaemonSets, and the device plugin holds the GPUs, too. It
-			// tolerates no NoExecute: see repellingTaints.
-			if space, pod, there := strings.Cut(r.pluginPod(), "/"); there && m.ownDriver() {
-				taint := "kubectl taint node " + name + " gpu-reset"
-				gone := "kubectl -n " + space + " wait --for=delete pod/" + pod + " --timeout=2m"
-				c.Commands = slices.Concat([]string{taint + "=:NoExecute", gone}, c.Commands, []string{taint + "-"})
-			}
-			causes[i].Commands = c.Commands
-		}
-		if k.Joined && interrupts {
-			causes[i].Commands = append([]string{"kubectl drain " + name + " --ignore-daemonsets --delete-emptydir-data"}, c.Commands...)
-		}
-	}
+
+	rewritten, err := things.Rewritten(m.ctx, m.View, unit, existing)
+	return err == nil && rewritten
 }

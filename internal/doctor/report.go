@@ -3,7 +3,11 @@
 package doctor
 
 import (
-	_ "embed"
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/devices"
 )
 
 // Format is the version of the report's form.
@@ -44,4 +48,65 @@ type Found struct {
 type Unread struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
+}
+
+// drainFirst puts the drain of the Node before commands that end what runs on a GPU.
+func (m *Machine) drainFirst(causes []Cause) {
+	kubelet := m.Facts().Kubelet
+	registered := registration{}
+	if kubelet.Joined {
+		registered, _ = m.Registration()
+	}
+	node := cmp.Or(registered.name, kubelet.NodeName)
+
+	for i := range causes {
+		cause := &causes[i]
+		resets := slices.ContainsFunc(cause.Commands, isReset)
+		reboots := slices.ContainsFunc(cause.Commands, isReboot)
+		if resets {
+			cause.Commands = m.releaseGPUs(cause.Commands, node, registered.pluginPod())
+		}
+		if kubelet.Joined && (resets || reboots) {
+			drain := "kubectl drain " + node + " --ignore-daemonsets --delete-emptydir-data"
+			cause.Commands = append([]string{drain}, cause.Commands...)
+		}
+	}
+}
+
+func isReset(command string) bool { return strings.Contains(command, "--gpu-reset") }
+
+func isReboot(command string) bool {
+	return strings.HasSuffix(command, "reboot") || strings.Contains(command, "poweroff")
+}
+
+// releaseGPUs stops what holds the GPUs around commands that reset them: the driver's own daemons,
+// nvidia-smi(1), --gpu-reset, and the device plugin.
+func (m *Machine) releaseGPUs(commands []string, node, pluginPod string) []string {
+	for _, unit := range m.daemons() {
+		stop := []string{"sudo systemctl stop " + unit}
+		start := []string{"sudo systemctl start " + unit}
+		commands = slices.Concat(stop, commands, start)
+	}
+
+	// A drain leaves the pods of DaemonSets. The device plugin is one, and tolerates no NoExecute:
+	// see repellingTaints.
+	if pluginPod != "" && m.ownDriver() {
+		namespace, pod, _ := strings.Cut(pluginPod, "/")
+		taint := "kubectl taint node " + node + " gpu-reset"
+		wait := "kubectl -n " + namespace + " wait --for=delete pod/" + pod + " --timeout=2m"
+		commands = slices.Concat([]string{taint + "=:NoExecute", wait}, commands, []string{taint + "-"})
+	}
+	return commands
+}
+
+// daemons returns the driver's own daemons that hold a GPU, the last to stop first.
+func (m *Machine) daemons() (units []string) {
+	holders, _ := devices.Holders(m.ctx, m.View)
+	for _, unit := range slices.Backward(devices.Daemons()) {
+		isUnit := func(holder devices.Holder) bool { return holder.Unit == unit }
+		if slices.ContainsFunc(holders, isUnit) {
+			units = append(units, unit)
+		}
+	}
+	return units
 }

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// note returns a sentence that an operator should know though it is no fault: that no driver is
+// installed, or that one waits for another kernel.
+func (m *Machine) note() string {
+	f := m.Facts()
+	if m.awaitsDriver(f) {
+		if !m.spec.Has("driver") {
+			return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes one that does"
+		}
+		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
+	}
+
+	if f.Modules == nil || len(f.Modules.Libraries) == 0 {
+		return ""
+	}
+	choice, asked, err := drivers.New().Choose(m.spec, f)
+	if err != nil || !asked {
+		return ""
+	}
+	return drivers.NextKernel(choice.Version, *f.Modules, choice)
+}
+
+// awaitsDriver reports whether the machine has GPUs that no kernel driver holds, and nothing of
+// NVIDIA's driver.
+func (m *Machine) awaitsDriver(f facts.Facts) bool {
+	if len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil {
+		return false
+	}
+	if f.Modules.Version != "" || len(f.Modules.Libraries) > 0 {
+		return false
+	}
+
+	hasModule := func(kernel facts.KernelModules) bool { return kernel.Nvidia != nil }
+	isHeld := func(device facts.PCI) bool { return device.Driver != "" }
+	return !slices.ContainsFunc(f.Modules.Kernels, hasModule) && !slices.ContainsFunc(m.GPUs(), isHeld)
+}
+
+// NVML returns the GPUs that the driver answers for, by PCI address; ok is false where no driver
+// answers.
+func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
+	driver := m.Facts().Driver
+	if driver == nil {
+		return nil, false
+	}
+	gpus = map[string]host.GPU{}
+	for _, gpu := range driver.GPUs {
+		gpus[gpu.Address] = gpu
+	}
+	return gpus, true
+}
+
+// ownDriver reports whether the driver is the machine's, not a container's.
+func (m *Machine) ownDriver() bool {
+	owner := m.Facts().DriverOwner
+	return owner == nil || owner.Name != facts.GPUOperator
+}
+
+// driverInstalled reports whether the machine has a GPU, and parts of a driver of its own.
+func (m *Machine) driverInstalled() bool {
+	modules := m.Facts().Modules
+	if !m.ownDriver() || len(m.GPUs()) == 0 || modules == nil {
+		return false
+	}
+
+	hasFiles := func(kernel facts.KernelModules) bool { return len(kernel.Files) > 0 }
+	return len(modules.Libraries) > 0 || len(m.dkmsVersions()) > 0 ||
+		slices.ContainsFunc(modules.Kernels, hasFiles)
+}
+
+// loaded reports whether any sign shows that the module nvidia is loaded.
+func (m *Machine) loaded() bool {
+	f := m.Facts()
+	if f.Driver != nil || f.Modules != nil && f.Modules.Version != "" {
+		return true
+	}
+	isBound := func(device facts.PCI) bool { return device.Driver == "nvidia" }
+	return slices.ContainsFunc(m.GPUs(), isBound)
+}
+
+// running returns NVIDIA's modules of the running kernel.
+func (m *Machine) running() (kernel facts.KernelModules, installed bool) {
+	f := m.Facts()
+	if f.Modules == nil {
+		return facts.KernelModules{}, false
+	}
+	return f.Modules.Of(f.Kernel.Running)
+}
+
+// dkmsVersions returns the versions of NVIDIA's modules that DKMS is to build: the folders of
+// /var/lib/dkms/nvidia, dkms(8).
+func (m *Machine) dkmsVersions() []string {
+	const folder = "/var/lib/dkms/nvidia/"
+	names, err := m.View.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		return !strings.Contains(name, ".") || !m.has(folder+name+"/source")
+	})
+}
