@@ -205,8 +205,8 @@ func (d *Drain) deadlinePassed(problem string, remaining []string) error {
 // evict tries to evict each pod once, and returns those that are still here and why. A pod of the
 // same name with another UID is another pod.
 func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (remaining []string, err error) {
-	ctx = kube.Within(ctx, 0)
-	present, err := d.client.Pods(ctx, d.node)
+	client := d.client.Within(0) // the next round is the next try
+	present, err := client.Pods(ctx, d.node)
 	if err != nil && !trouble.Passes(err) {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (remaini
 			continue
 		}
 
-		refused := d.client.Evict(ctx, p)
+		refused := client.Evict(ctx, p)
 		switch {
 		case refused == nil:
 			remaining = append(remaining, "pod "+name+" is ending")

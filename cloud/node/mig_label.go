@@ -89,7 +89,7 @@ func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error)
 		return followed, nil
 	}
 
-	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.identity)
+	n, err := m.session.lookWithin(ctx, v, m.identity, migAnswers)
 	if err != nil {
 		m.session.forget() // the other stages wait longer for an answer
 		return followed, nil

@@ -45,7 +45,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, id identity, edits []p
 
 	for try := range patchTries {
 		if n == nil {
-			n, err = s.fetch(ctx, h, id)
+			n, err = s.fetch(ctx, h, id, kube.Patience)
 		}
 		if err != nil {
 			return err

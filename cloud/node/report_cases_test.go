@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -50,7 +49,7 @@ func TestReportDrift(t *testing.T) {
 	before := a.shown()
 	f := a.facts
 	f.Live, f.BootID = true, a.BootID()
-	err := ReportDrift(kube.Within(a.ctx, 0), new(Session), a, a.engine().Spec, f, "1 change pending: file /etc/x abcdef.0123456789abcdef")
+	err := ReportDrift(a.ctx, impatient(), a, a.engine().Spec, f, "1 change pending: file /etc/x abcdef.0123456789abcdef")
 	want := "Warning Drift 1 change pending: file /etc/x (masked) gpuadm\n"
 	check.That(t, err == nil && a.told() == want, "%v: %s", err, a.told())
 	check.That(t, a.shown() == before, "the Node was changed:\n%s", a.shown())
@@ -116,7 +115,8 @@ func TestUndoOfSilentCluster(t *testing.T) {
 		a.apply()
 		a.Advance(time.Minute)
 		a.sim.Fail(fault)
-		_, err := a.engine().Undo(kube.Within(a.ctx, 0), a, "", nil)
+		a.shared.clients.OneTry = true
+		_, err := a.engine().Undo(a.ctx, a, "", nil)
 		tr := (*trouble.Error)(nil)
 		check.That(t, trouble.Passes(err) && errors.As(err, &tr) && len(tr.Try) > 0, "%s: %+v", name, err)
 		a.sim.Heal()

@@ -19,11 +19,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
+// impatient returns a session whose clients do not retry requests.
+func impatient() *Session {
+	return &Session{clients: kube.Clients{OneTry: true}}
+}
+
 func (a *apiNode) report(o Outcome) error {
 	a.t.Helper()
 	f := a.facts
 	f.Live, f.BootID = true, a.BootID()
-	return Report(kube.Within(a.ctx, 0), new(Session), a, a.engine().Spec, f, o)
+	return Report(a.ctx, impatient(), a, a.engine().Spec, f, o)
 }
 
 // told are the Events, one a line.
@@ -151,8 +156,8 @@ func TestWaitsEnd(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	asked := 0
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503, Do: func(*kubesim.Server) { asked++ }})
-	r := registered{nodeAsk: nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
-	err := r.wait(kube.Within(a.ctx, 0), a, registerPatience, nil)
+	r := registered{nodeAsk: nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: impatient(), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
+	err := r.wait(a.ctx, a, registerPatience, nil)
 	check.That(t, trouble.Passes(err) && asked <= 8, "asked %d times: %v", asked, err)
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -21,7 +20,7 @@ import (
 // for each.
 func TestAPIDownOnce(t *testing.T) {
 	a := apiFixture(t, apiSpec)
-	a.ctx = kube.Within(a.ctx, 0)
+	a.shared.clients.OneTry = true
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503})
 	must.Get(a.engine().Plan(a.ctx, a))(t)
 	got := a.sim.Requests()

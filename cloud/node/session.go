@@ -42,6 +42,13 @@ const answerServes = 5 * time.Second
 
 // look returns the Node, from the cluster or from an answer of a moment ago.
 func (s *Session) look(ctx context.Context, v host.View, id identity) (*kube.Node, error) {
+	return s.lookWithin(ctx, v, id, kube.Patience)
+}
+
+// lookWithin is look that asks the cluster for at most patience.
+func (s *Session) lookWithin(
+	ctx context.Context, v host.View, id identity, patience time.Duration,
+) (*kube.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -51,10 +58,10 @@ func (s *Session) look(ctx context.Context, v host.View, id identity) (*kube.Nod
 	}
 
 	if s.err != nil { // do not wait again for a server that did not answer a moment ago
-		ctx = kube.Within(ctx, 0)
+		patience = 0
 	}
 	s.node, s.err = nil, nil
-	n, err := s.fetch(ctx, v, id)
+	n, err := s.fetch(ctx, v, id, patience)
 	if err != nil && ctx.Err() != nil { // the end of the run says nothing about the cluster
 		return nil, err
 	}
@@ -122,12 +129,15 @@ func (s *Session) cachedNode(ctx context.Context, v host.View, id identity) (*ku
 	return client.CachedNode(ctx, id.node)
 }
 
-// fetch asks the cluster; the session is locked.
-func (s *Session) fetch(ctx context.Context, v host.View, id identity) (*kube.Node, error) {
+// fetch asks the cluster for at most patience; the session is locked.
+func (s *Session) fetch(
+	ctx context.Context, v host.View, id identity, patience time.Duration,
+) (*kube.Node, error) {
 	client, err := s.reader(v, id)
 	if err != nil {
 		return nil, err
 	}
+	client = client.Within(patience)
 
 	n, err := client.Node(ctx, s.nodeName(id))
 	unknownName := errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -250,7 +249,7 @@ func TestAPIFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := apiFixture(t, apiSpec)
-			a.ctx = kube.Within(a.ctx, 0)
+			a.shared.clients.OneTry = true
 			a.sim.Fail(c.fault)
 			_, err := a.engine().Apply(a.ctx, a)
 			if name == "two conflicts" {

@@ -62,6 +62,7 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	if err != nil {
 		return r, err
 	}
+	c = c.Within(0) // one try
 	r.node, err = c.CachedNode(ctx, r.name)
 	if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
 		// The command line does not say how a cloud names the Node; the server knows it. Where it

@@ -41,7 +41,7 @@ func TestEvict(t *testing.T) {
 			if tt.set != nil {
 				tt.set(sim)
 			}
-			err := c.Evict(Within(t.Context(), 0), pod("a"))
+			err := c.Within(0).Evict(t.Context(), pod("a"))
 			check.That(t, tt.fails || err == nil, "%v", err)
 			if tt.fails {
 				wants(t, err, tt.why, tt.words)

@@ -47,6 +47,8 @@ type Client struct {
 	sleep  func(context.Context, time.Duration) error
 	jitter func() float64 // from 0 to 1
 	limit  time.Duration  // for one try
+
+	patience time.Duration // for all tries of one request together
 }
 
 // WithToken returns a client for reading, with a bearer token in memory: for a test before a join.
@@ -112,7 +114,7 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	s.login.from, s.login.server, s.login.roots = s.from, s.server, s.roots
 	return &Client{
 		server: s.server, trusts: trusts, login: s.login, base: base, http: &http.Client{Transport: through, CheckRedirect: stay},
-		now: v.Now, clock: time.Now, sleep: host.Pause, jitter: rand.Float64, limit: oneTry,
+		now: v.Now, clock: time.Now, sleep: host.Pause, jitter: rand.Float64, limit: oneTry, patience: Patience,
 	}, nil
 }
 
@@ -199,6 +201,8 @@ func small(v host.View, name string) ([]byte, error) {
 // handshake for each client, not for each request, and an exec plugin runs once. The zero Clients
 // is ready for use.
 type Clients struct {
+	OneTry bool // no request is retried: for tests with a server that never answers
+
 	mu   sync.Mutex
 	made map[string]kept
 }
@@ -220,6 +224,15 @@ func (c *Clients) Do(h host.Host, from From) (*Client, error) {
 }
 
 func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, error) {
+	client, err := c.keptClient(verb, v, w, from)
+	if err == nil && c.OneTry {
+		client = client.Within(0)
+	}
+	return client, err
+}
+
+// keptClient returns the kept client if its settings are unchanged, else a new one, and keeps that.
+func (c *Clients) keptClient(verb string, v host.View, w web, from From) (*Client, error) {
 	v = view.Machine(v) // a client is kept, and reads its credentials again for each request
 	s, err := settingOf(v, from)
 	if err != nil {

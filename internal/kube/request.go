@@ -17,8 +17,10 @@ import (
 	"time"
 )
 
+// Patience is how long all tries of one request take together at most, unless Within shortens it.
+const Patience = 30 * time.Second
+
 const (
-	patience = 30 * time.Second // for all tries of one request together
 	oneTry   = 12 * time.Second // for one try: the next may reach another server that answers
 	firstNap = 250 * time.Millisecond
 	longNap  = 8 * time.Second
@@ -39,21 +41,24 @@ type call struct {
 	into any // the target of its JSON
 }
 
-type patienceKey struct{}
-
-// Within limits the time for all tries of one request, for callers to which half a minute is too
-// long; with 0 there is one try.
-func Within(ctx context.Context, d time.Duration) context.Context {
-	return context.WithValue(ctx, patienceKey{}, d)
+// Within returns a copy of the client that stops retrying a request after d, for callers to which
+// half a minute is too long. With 0 there is one try. It never extends the time.
+func (c *Client) Within(d time.Duration) *Client {
+	hurried := *c
+	hurried.patience = min(c.patience, d)
+	return &hurried
 }
 
-// Soon gives requests one try each, and all of them together a limit; a server that cannot be
-// connected to in the time reach ends them.
+// Soon limits the time of all requests that use the context. It ends them earlier if a server
+// cannot be connected to within the time reach. It does not limit retries: Client.Within does.
 func Soon(ctx context.Context, reach, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, end := context.WithTimeoutCause(Within(ctx, 0), limit, fmt.Errorf("no answer within %v", limit))
-	ctx, cut := context.WithCancelCause(ctx)
-	unreached := time.AfterFunc(2*limit, func() { cut(fmt.Errorf("no connection within %v", reach)) })
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	ctx, end := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	ctx, cancel := context.WithCancelCause(ctx)
+	unreached := time.AfterFunc(2*limit, func() {
+		cancel(fmt.Errorf("no connection within %v", reach))
+	})
+
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { unreached.Reset(reach) },
 		GotConn: func(httptrace.GotConnInfo) { unreached.Stop() },
 		ConnectDone: func(_, _ string, err error) {
@@ -61,7 +66,11 @@ func Soon(ctx context.Context, reach, limit time.Duration) (context.Context, con
 				unreached.Stop() // the handshake has the time of an answer
 			}
 		},
-	}), func() { unreached.Stop(); end() }
+	})
+	return ctx, func() {
+		unreached.Stop()
+		end()
+	}
 }
 
 // do makes a request, and retries it if the server is busy or the connection broke. It does not
@@ -72,14 +81,10 @@ func (c *Client) do(ctx context.Context, r call) error {
 	if err != nil {
 		return c.fail(r, &fault{why: Refused, cause: err}, 0)
 	}
-	limit, bounded := ctx.Value(patienceKey{}).(time.Duration)
-	if !bounded {
-		limit = patience
-	}
 	began, asked := c.clock(), false
 	for try := 0; ; try++ {
 		one := c.limit
-		if left := limit - c.clock().Sub(began); try > 0 { // the last try gets the remaining time
+		if left := c.patience - c.clock().Sub(began); try > 0 { // the last try gets the remaining time
 			one = min(one, left)
 		}
 		e := c.try(ctx, r, body, one)
@@ -95,7 +100,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 			return c.fail(r, e, 0)
 		}
 		nap := c.nap(try, e.after)
-		if c.clock().Sub(began)+nap > limit {
+		if c.clock().Sub(began)+nap > c.patience {
 			return c.fail(r, e, try+1)
 		}
 		if c.sleep(ctx, nap) != nil {

@@ -62,7 +62,7 @@ func TestTries(t *testing.T) {
 			check.That(t, len(got) == tt.asked, "asked %d times, want %d", len(got), tt.asked)
 			check.That(t, tt.naps == nil || slices.Equal(s.took, tt.naps) || len(s.took)+len(tt.naps) <= 0, "slept %v, want %v", s.took, tt.naps)
 			total := s.at.Sub(time.Unix(1e9, 0))
-			check.That(t, total <= patience, "took %v in all", total)
+			check.That(t, total <= Patience, "took %v in all", total)
 		})
 	}
 }
@@ -71,7 +71,7 @@ func TestTries(t *testing.T) {
 func TestWithin(t *testing.T) {
 	c, sim, _ := fixture(t)
 	sim.Fail(kubesim.Fault{Status: 500, Times: -1})
-	_, err := c.Node(Within(t.Context(), 0), "gpu-1")
+	_, err := c.Within(0).Node(t.Context(), "gpu-1")
 	check.That(t, wants(t, err, Busy).Passing && len(sim.Requests()) == 1, "it was tried again")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the deadline of this stage"))
@@ -106,7 +106,7 @@ func TestSilentServer(t *testing.T) {
 	_, err := c.Node(t.Context(), "gpu-1")
 	wants(t, err, Unreachable, "after 3 tries")
 	total := s.at.Sub(time.Unix(1e9, 0))
-	check.That(t, total <= patience+time.Second && total >= 2*oneTry, "took %v in all", total)
+	check.That(t, total <= Patience+time.Second && total >= 2*oneTry, "took %v in all", total)
 }
 
 // silent is a server that lets each try wait to its end, which comes at once.
@@ -132,7 +132,7 @@ func TestServerIsSlow(t *testing.T) {
 		got := sim.Requests()
 		check.That(t, len(got) == asked, "asked %d times, want %d", len(got), asked)
 		total := s.at.Sub(time.Unix(1e9, 0))
-		check.That(t, total >= 10*time.Second && total <= patience, "took %v in all", total)
+		check.That(t, total >= 10*time.Second && total <= Patience, "took %v in all", total)
 	}
 }
 
