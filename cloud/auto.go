@@ -7,8 +7,7 @@ package cloud
 
 import (
 	"fmt"
-	"maps"
-	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/eks"
@@ -16,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -26,13 +26,23 @@ func untold(f facts.Facts) error {
 	if f.Cloud.Name != "" {
 		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
 	}
+
+	var signs, methods []string
+	for _, p := range platform.Joining() {
+		signs = append(signs, p.Every[0]+" ("+p.Title+")")
+		methods = append(methods, strconv.Quote(p.Join.Method))
+	}
+	last := len(methods) - 1
 	return &trouble.Error{
 		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
-			"looked for: nodeadm (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware",
+			"looked for: " + strings.Join(signs, ", ") + ", EC2's firmware",
 		},
-		Try: []string{`write method = "eks", "aks" or "gke" in [join]`, "or leave [join] out where another tool joins the machine: " + trouble.Command("apply --install") + ", then kubeadm join"},
+		Try: []string{
+			"write method = " + strings.Join(methods[:last], ", ") + " or " + methods[last] + " in [join]",
+			"or leave [join] out where another tool joins the machine: " + trouble.Command("apply --install") + ", then kubeadm join",
+		},
 	}
 }
 
@@ -47,13 +57,31 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	default:
 		notes = leftNotes(s, f)
 	}
-	own := map[string]bool{
-		"ca_file": s.Join.CAFile != "", "cluster": s.Join.Cluster != "", "cluster_dns": len(s.Join.ClusterDNS) > 0,
-		"region": s.Join.Region != "", "server": s.Join.Server != "", "service_cidr": s.Join.ServiceCIDR != "",
-	}
-	maps.DeleteFunc(own, func(_ string, set bool) bool { return !set })
-	if by := method.Joiner(f); by != "" && len(notes) > 0 && len(own) > 0 {
-		notes = append(notes, "without effect here: "+strings.Join(slices.Sorted(maps.Keys(own)), ", ")+" in [join]: "+by+" joins this machine by its own settings")
+
+	by := method.Joiner(f)
+	own := ownKeys(s.Join)
+	if by != "" && len(notes) > 0 && len(own) > 0 {
+		notes = append(notes, "without effect here: "+strings.Join(own, ", ")+" in [join]: "+by+" joins this machine by its own settings")
 	}
 	return notes
+}
+
+// ownKeys are the keys that a spec sets for gpuadm's own way to join.
+func ownKeys(j spec.Join) (names []string) {
+	for _, key := range []struct {
+		name  string
+		isSet bool
+	}{
+		{"ca_file", j.CAFile != ""},
+		{"cluster", j.Cluster != ""},
+		{"cluster_dns", len(j.ClusterDNS) > 0},
+		{"region", j.Region != ""},
+		{"server", j.Server != ""},
+		{"service_cidr", j.ServiceCIDR != ""},
+	} {
+		if key.isSet {
+			names = append(names, key.name)
+		}
+	}
+	return names
 }

@@ -24,7 +24,7 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 	p := platform.Of(f.Cloud.Managed)
 	switch {
 	case p.Join.Method != method:
-		return nil, notOn(platform.ByMethod(method))
+		return nil, notOn(platform.Of(method))
 	case p.Join.Done != "":
 		return []converge.Want{scriptsEnded(p, f.Booting)}, nil
 	}

@@ -24,8 +24,6 @@ func ownerOf(key string) (owner string) {
 	switch key {
 	case "node.kubernetes.io/exclude-from-external-load-balancers", "node.kubernetes.io/exclude-disruption":
 		return "" // for operators to set
-	case "kubernetes.azure.com/accelerator":
-		return "" // AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too
 	}
 
 	owns := func(pattern string) bool {
@@ -33,7 +31,10 @@ func ownerOf(key string) (owner string) {
 		return key == pattern || isDomain && strings.HasPrefix(key, pattern)
 	}
 	for _, p := range platform.All() {
-		if slices.ContainsFunc(p.Labels, owns) {
+		switch {
+		case slices.Contains(p.Free, key):
+			return ""
+		case slices.ContainsFunc(p.Labels, owns):
 			return p.Title
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -29,7 +30,7 @@ import (
 const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
 
 // clouds are the values of --cloud.
-var clouds = []string{"eks", "aks", "gke", "none"}
+var clouds = append(platform.Methods(), "none")
 
 func newInit(c *common) *cobra.Command {
 	var m elsewhere

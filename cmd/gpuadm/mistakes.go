@@ -74,7 +74,7 @@ var specKeys = map[string]string{
 	"label":   "labels in [node]",
 	"taint":   "taints in [node]",
 	"drain":   `policy = "drain" in [disruption]`,
-	"join":    "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",
+	"join":    "[join], on a cloud's own Kubernetes; elsewhere kubeadm join follows an apply",
 }
 
 // flags maps flags that a verb does not have to what does the same.

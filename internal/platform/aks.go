@@ -20,6 +20,7 @@ var aks = Platform{
 	Join: Join{
 		Method: "aks",
 		By:     "AKS",
+		Gate:   true,
 		Done:   aksDone,
 		Log:    "/var/log/azure/cluster-provision.log",
 		Looked: "/opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service",
@@ -54,6 +55,8 @@ var aks = Platform{
 	// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority
 	// marks spot nodes.
 	Labels: []string{"kubernetes.azure.com/", "node.kubernetes.azure.com/"},
+	// AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too.
+	Free: []string{"kubernetes.azure.com/accelerator"},
 	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at
 	// fb060abe6, articles/aks/ deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442,
 	// and pull 5798 (2026-05-29).

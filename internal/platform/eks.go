@@ -15,8 +15,11 @@ var (
 			Every: []string{"/usr/bin/nodeadm"},
 			One:   []string{"nodeadm-run.service", "nodeadm-config.service"},
 		},
-		Join:   Join{Method: "eks", By: "nodeadm"},
+		Join:   Join{Method: "eks", By: "nodeadm", Gate: true},
 		Engine: Engine{Writer: "nodeadm", How: Boot},
+		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html;
+		// eks.amazonaws.com/capacityType marks spot nodes.
+		Labels: []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
 	}
 	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a
 	// machine outside EC2.

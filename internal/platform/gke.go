@@ -20,4 +20,10 @@ var gke = Platform{
 	},
 	Join:   Join{Method: "gke", By: "GKE"},
 	Engine: Engine{Writer: "gke", How: NoNeed},
+	// https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms and .../node-taints:
+	// gke-spot, gke-provisioning, gke-accelerator.
+	Labels: []string{
+		"cloud.google.com/", "cloud.google.com.node-restriction.kubernetes.io/",
+		"iam.gke.io/", "node.gke.io/",
+	},
 }

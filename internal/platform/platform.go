@@ -26,6 +26,7 @@ type Platform struct {
 	MIG    MIG
 	Plugin Plugin
 	Labels []string // domains and keys of labels and taints that only the platform sets
+	Free   []string // keys in those domains that an operator may set
 	Snap   *Snap    // the snap that has its daemons
 	Limit  string   // what gpuadm cannot do there, for plan and for its page
 }
@@ -39,8 +40,9 @@ type Signs struct {
 
 // Join says who makes the machine a node.
 type Join struct {
-	Method string   // of [join] in node.toml; "" = none of its own
+	Method string   // of [join] in node.toml, the name of a platform; "" = none of its own
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
+	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
 	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
 	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing
 	Log    string   // of those scripts
@@ -112,14 +114,29 @@ func Of(name string) Platform {
 	return Platform{}
 }
 
-// ByMethod returns the first platform whose machines join by a method of [join].
-func ByMethod(method string) Platform {
-	for _, p := range All() {
-		if p.Join.Method == method && p.Join.Looked != "" {
-			return p
+// Joining lists the platforms that give their name to a method of [join]. Another platform may have
+// the same method: EKS with Ubuntu has EKS's.
+func Joining() []Platform {
+	hasOther := func(p Platform) bool { return p.Join.Method != p.Name || p.Name == "" }
+	return slices.DeleteFunc(All(), hasOther)
+}
+
+// Methods lists the methods of [join] that name a platform.
+func Methods() (methods []string) {
+	for _, p := range Joining() {
+		methods = append(methods, p.Join.Method)
+	}
+	return methods
+}
+
+// Gated lists the methods of [join] with which kubelet can be held back.
+func Gated() (methods []string) {
+	for _, p := range Joining() {
+		if p.Join.Gate {
+			methods = append(methods, p.Join.Method)
 		}
 	}
-	return Platform{}
+	return methods
 }
 
 // Writes reports whether the program with this name joins machines, and so writes kubelet's and the

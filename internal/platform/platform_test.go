@@ -4,9 +4,11 @@ package platform
 
 import (
 	"cmp"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,6 +44,25 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestChart: the clouds of the chart are platforms that join nodes, or onprem.
+func TestChart(t *testing.T) {
+	data, err := os.ReadFile("../../images/chart/values.schema.json")
+	var schema struct {
+		Properties struct{ Cloud struct{ Enum []string } }
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &schema)
+	}
+	if err != nil || len(schema.Properties.Cloud.Enum) == 0 {
+		t.Fatalf("%+v, %v", schema, err)
+	}
+	for _, cloud := range schema.Properties.Cloud.Enum {
+		if cloud != "onprem" && !slices.Contains(Methods(), cloud) {
+			t.Errorf("the chart has a cloud %s, and internal/platform has none with this name", cloud)
+		}
+	}
+}
+
 // TestRegister: each platform has a name of its own, a title and a sign; what waits for scripts
 // says for which, and where their log is.
 func TestRegister(t *testing.T) {
@@ -53,6 +74,9 @@ func TestRegister(t *testing.T) {
 		seen[p.Name] = true
 		if p.Join.Done != "" && (p.Join.Log == "" || len(p.Join.AtBoot) == 0) || p.Engine.How == After && p.Join.Done == "" || p.Driver.Title != "" && p.Driver.TakeOver == "" {
 			t.Errorf("%s lacks a field that another of its fields requires", p.Name)
+		}
+		if method := p.Join.Method; method != "" && !slices.Contains(Methods(), method) {
+			t.Errorf("%s joins by %s, which is no platform's name", p.Name, method)
 		}
 		if cmp.Or(p.Join.By, p.Join.Method) != "" && len(p.Join.Notes) == 0 && p.Name != "eks" && p.Name != "eks-hybrid" && p.Name != "gke" {
 			t.Errorf("%s has no notes", p.Name)

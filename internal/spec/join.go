@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -102,7 +103,7 @@ func (d *decoder) join(j Join) {
 		{"ca_file", j.CAFile != "", []string{"eks", "auto", "none"}, scripts},
 		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"eks", "auto", "none"}, scripts},
 		{"node_name", j.NodeName != "", []string{"eks", "auto", "none"}, scripts},
-		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
+		{"gate", j.Gate == "open", append(platform.Gated(), "auto"), "only where a cloud's scripts start kubelet it is held back"},
 	} {
 		key := "join." + k.name
 		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {

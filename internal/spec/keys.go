@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -137,6 +138,8 @@ var table = sync.OnceValue(func() []row {
 		"profile": checkProfile, "proxy": checkProxy, "region": checkRegion, "repoURL": checkRepoURL, "server": checkServer,
 		"startupTaint": checkStartupTaint, "toolkitVersion": checkToolkitVersion,
 	}
+	platforms := strings.Join(platform.Methods(), "|")
+
 	var rows []row
 	section := ""
 	for line := range strings.Lines(keysTable) {
@@ -147,7 +150,7 @@ var table = sync.OnceValue(func() []row {
 		case line[0] != '#':
 			r := row{Key{Section: section, Name: cells[0], Type: cells[1], Default: cells[2], File: cells[3] == "path", Doc: cells[4]}, checks[cells[3]], fields(section + "." + cells[0])}
 			if strings.Contains(cells[3], "|") {
-				r.Allowed = strings.Split(cells[3], "|")
+				r.Allowed = strings.Split(strings.Replace(cells[3], "PLATFORMS", platforms, 1), "|")
 			}
 			rows = append(rows, r)
 		}

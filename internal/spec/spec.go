@@ -198,7 +198,7 @@ func (t Taint) String() string {
 
 // Join is [join]: how the node joins its cluster.
 type Join struct {
-	Method        string   // none, auto, eks, gke, aks
+	Method        string   // none, auto, or a platform of internal/platform: eks
 	Cluster       string   // the cluster's name, for EKS; "" = as the machine's user data says
 	Region        string   // the cluster's region, for EKS; "" = the machine's own
 	Server        string   // https URL of the API server, for EKS; "" = as EKS says
