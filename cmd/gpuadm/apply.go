@@ -231,7 +231,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		return err
 	}
 
-	voice, ctx := c.voice(ctx)
+	voice := c.voice()
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell = voice.tell

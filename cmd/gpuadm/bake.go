@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -101,8 +102,8 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 
 	done := func() {}
 	defer func() { done() }()
-	c.open = func(root string) (host.Host, error) {
-		h, release, err := c.image(root, key)
+	c.open = func(root string, follow commands.Follow) (host.Host, error) {
+		h, release, err := c.image(root, key, follow)
 		if err == nil {
 			done = release
 		}
@@ -210,7 +211,7 @@ func imageKernel(has []string, asked string, needed bool) (string, error) {
 
 // bakeNow converges the image, and prints what is deferred until first boot.
 func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) error {
-	voice, ctx := c.voice(ctx)
+	voice := c.voice()
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell = voice.tell

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -76,8 +77,8 @@ func (b bakery) run(args ...string) (code int, said io.Reader) {
 	code = run(context.Background(), env{
 		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
 		read: func(string) ([]byte, error) { return []byte("the binary\n"), nil },
-		open: func(string) (host.Host, error) { b.image.Image(); return b.image, nil },
-		image: func(string, *local.ModuleKey) (host.Host, func(), error) {
+		open: func(string, commands.Follow) (host.Host, error) { b.image.Image(); return b.image, nil },
+		image: func(string, *local.ModuleKey, commands.Follow) (host.Host, func(), error) {
 			b.image.Bake()
 			return b.image, func() {}, nil
 		},

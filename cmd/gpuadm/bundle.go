@@ -46,7 +46,7 @@ func newBundle(c *common) *cobra.Command {
 }
 
 func (c *common) bundle(ctx context.Context, file string) error {
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 
 // writeBundle writes a bundle, and writes over no file.
 func (c *common) writeBundle(file string, packed []byte) error {
-	h, err := c.open("/")
+	h, err := c.open("/", nil)
 	if err != nil {
 		return err
 	}

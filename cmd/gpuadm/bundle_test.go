@@ -187,7 +187,7 @@ func factLines(t *testing.T, n *simhost.Node) []string {
 func TestBundleWithoutSystemd(t *testing.T) {
 	var out bytes.Buffer
 	e := envOn(nil, &out)
-	e.open = local.Open
+	e.open = local.OpenFollowed
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
 	check.That(t, strings.Contains(out.String(), "units.txt: systemd does not run here\n"), "units.txt has another reason:\n%s", out.String())
 	text := out.String()

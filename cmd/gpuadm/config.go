@@ -23,7 +23,7 @@ func newConfig(c *common) *cobra.Command {
 		Short: "show the merged spec, and the file that each value comes from",
 		RunE: func(_ *cobra.Command, files []string) error {
 			c.files = append(c.files, files...)
-			h, err := c.open(c.rootDir)
+			h, err := c.open(c.rootDir, nil)
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ import (
 func newDaemonSet(c *common) *cobra.Command {
 	var root string
 	p := agent.Pod{
-		Own:     func() (host.Host, error) { return c.open("/") },
+		Own:     func() (host.Host, error) { return c.open("/", nil) },
 		Read:    c.read,
 		Getenv:  c.getenv,
 		Program: c.self,
@@ -24,7 +24,7 @@ func newDaemonSet(c *common) *cobra.Command {
 		Say:     c.say,
 		Print:   func(output []byte) { _, _ = c.stdout.Write(output) },
 	}
-	p.Machine = func() (host.Host, error) { return c.open(root) }
+	p.Machine = func() (host.Host, error) { return c.open(root, nil) }
 	cmd := &cobra.Command{
 		Use:   "daemonset",
 		Short: "from a pod, keep its machine converged",

@@ -29,7 +29,7 @@ func newDoctor(c *common) *cobra.Command {
 }
 
 func (c *common) doctor(ctx context.Context) error {
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}

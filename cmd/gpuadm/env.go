@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -34,9 +35,10 @@ type env struct {
 	root   bool     // whether it may change the live machine
 	ended  *ending  // the result of the command's run
 
-	// open opens a machine; image opens an image for bake.
-	open  func(root string) (host.Host, error)
-	image func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error)
+	// open opens a machine; image opens an image for bake. follow receives what programs print that
+	// make changes; may be nil.
+	open  func(root string, follow commands.Follow) (host.Host, error)
+	image func(root string, sign *local.ModuleKey, follow commands.Follow) (h host.Host, done func(), err error)
 
 	// read reads a file named on the command line. stat has its owner and mode; may be nil. public
 	// says whether the calling user can read it; nil: yes.
@@ -96,7 +98,7 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 
 // machine opens the machine, and reads the files named with -f, or its own.
 func (c *common) machine() (h host.Host, s spec.Spec, err error) {
-	if h, err = c.open(c.rootDir); err == nil {
+	if h, err = c.open(c.rootDir, nil); err == nil {
 		s, err = c.spec(h, c.files)
 	}
 	return h, s, err

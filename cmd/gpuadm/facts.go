@@ -23,7 +23,7 @@ func newFacts(c *common) *cobra.Command {
 		Short: "show what machine this is",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open(c.rootDir)
+			h, err := c.open(c.rootDir, nil)
 			if err != nil {
 				return err
 			}
@@ -76,7 +76,7 @@ func (c *common) factsText(f facts.Facts) {
 // withoutSpec shows the facts of a machine without a spec, whose state an operator asks for; it
 // returns err.
 func (c *common) withoutSpec(ctx context.Context, err error) error {
-	h, openErr := c.open(c.rootDir)
+	h, openErr := c.open(c.rootDir, nil)
 	if openErr != nil || c.output == "json" || !errors.Is(err, errNoSpec) {
 		return err
 	}

@@ -57,7 +57,7 @@ func (c *common) waitForGate(ctx context.Context) error {
 
 // gate returns an error that says why kubelet may not start; nil if it may.
 func (c *common) gate(ctx context.Context) error {
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}

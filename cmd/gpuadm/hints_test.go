@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/pages"
@@ -60,7 +61,7 @@ func (r told) line(line string) string {
 	var out bytes.Buffer
 	e := r.env
 	e.stdin, e.stdout, e.stderr, e.told, e.root = strings.NewReader(""), &out, &out, nil, true
-	e.open = func(string) (host.Host, error) { return c, nil }
+	e.open = func(string, commands.Follow) (host.Host, error) { return c, nil }
 	cmd, err := typed(e, words[1:])
 	if err != nil {
 		return "it does not parse: " + err.Error()
@@ -92,7 +93,7 @@ func (r told) others() string {
 	var out bytes.Buffer
 	e := r.env
 	e.stdin, e.stdout, e.stderr, e.told = strings.NewReader(""), &out, &out, nil
-	e.open = func(string) (host.Host, error) { return c, nil }
+	e.open = func(string, commands.Follow) (host.Host, error) { return c, nil }
 	run(context.Background(), e, append(slices.Clone(r.args), "-o", "json"))
 	for line := range strings.Lines(out.String()) {
 		var value any

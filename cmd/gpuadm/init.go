@@ -62,7 +62,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	case !slices.Contains(clouds, cloud):
 		return usage{fmt.Errorf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
 	}
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 
 // initHere writes a spec for this machine.
 func (c *common) initHere(ctx context.Context, only bool) error {
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}

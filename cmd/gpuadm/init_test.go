@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -39,7 +40,7 @@ func onHostWith(t *testing.T, n *simhost.Node, stdin string, args ...string) (co
 
 // envOn is for root on a machine, without variables; all that is printed goes to w.
 func envOn(h host.Host, w io.Writer) env {
-	open := func(string) (host.Host, error) { return h, nil }
+	open := func(string, commands.Follow) (host.Host, error) { return h, nil }
 	return env{stdin: strings.NewReader(""), stdout: w, stderr: w, getenv: func(string) string { return "" }, root: true, open: open, read: os.ReadFile}
 }
 

@@ -39,7 +39,7 @@ func system() env {
 		stderr:   os.Stderr,
 		getenv:   os.Getenv,
 		root:     os.Geteuid() == 0,
-		open:     local.Open,
+		open:     local.OpenFollowed,
 		image:    local.Image,
 		read:     readFile,
 		stat:     os.Stat,

@@ -195,7 +195,7 @@ func TestEnvironment(t *testing.T) {
 		return err
 	})
 	must.OK(t, err)
-	delete(named, "GPUADM_TEST")    // of a test of commands.WithEnv
+	delete(named, "GPUADM_TEST")    // of a test of AskWith
 	delete(named, "GPUADM_VERSION") // of a test that it is not read
 	for v, where := range named {
 		check.That(t, slices.Contains(documented, v) || slices.Contains(of, v), "%s is in %s and on neither page", v, where)

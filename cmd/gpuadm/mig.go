@@ -129,7 +129,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	if len(models) > 0 {
 		return unpartitioned(models)
 	}
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return nil, err
 	}

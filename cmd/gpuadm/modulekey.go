@@ -74,7 +74,7 @@ func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust,
 	}
 	on := b.secureBoot
 	if !b.chosen && c.rootDir == "/" {
-		h, err := c.open("/")
+		h, err := c.open("/", nil)
 		if err != nil {
 			return nil, err
 		}

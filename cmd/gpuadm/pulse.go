@@ -13,24 +13,33 @@ import (
 // A pulse reports, during a long change or one of many things, what it is, how much of it is done,
 // its duration so far and that of an earlier run, and the last line of the program that makes it:
 // apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)". It does so at once when the
-// program begins another phase.
+// program begins another phase. It is there before the machine is opened, which hands it to the
+// programs; a voice begins it.
 type pulse struct {
-	every time.Duration                          // between two lines
-	show  func(stage, change, took, says string) // called with mu held
-	over  chan struct{}
+	over chan struct{}
 
 	mu     sync.Mutex
-	stage  string            // of the changes
-	making []converge.Change // that are made or waited for
-	since  time.Time         // when the changes began
-	told   time.Time         // when the last line was shown
-	usual  time.Duration     // that such a change took; 0 if none is known
-	done   string            // how much the program has done: commands.Follow
-	says   string            // the program's last line
+	every  time.Duration                          // between two lines
+	show   func(stage, change, took, says string) // called with mu held
+	stage  string                                 // of the changes
+	making []converge.Change                      // that are made or waited for
+	since  time.Time                              // when the changes began
+	told   time.Time                              // when the last line was shown
+	usual  time.Duration                          // that such a change took; 0 if none is known
+	done   string                                 // how much the program has done: commands.Follow
+	says   string                                 // the program's last line
 }
 
-func newPulse(every time.Duration, show func(stage, change, took, says string)) *pulse {
-	p := &pulse{every: every, show: show, over: make(chan struct{})}
+// begin shows a line after each time of every, until over is closed.
+func (p *pulse) begin(every time.Duration, show func(stage, change, took, says string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.every = every
+	p.show = show
+	p.making = nil
+	over := make(chan struct{})
+	p.over = over
+
 	go func() {
 		clock := time.NewTicker(time.Second)
 		defer clock.Stop()
@@ -38,12 +47,11 @@ func newPulse(every time.Duration, show func(stage, change, took, says string)) 
 			select {
 			case now := <-clock.C:
 				p.beat(now)
-			case <-p.over:
+			case <-over:
 				return
 			}
 		}
 	}()
-	return p
 }
 
 // saw receives an event of the run. The caller holds mu.

@@ -54,9 +54,8 @@ func long(v *textVoice) {
 func TestPulse(t *testing.T) {
 	var piped strings.Builder
 	on := func(w io.Writer) *textVoice {
-		c := &common{env: env{stdout: w, stderr: w, getenv: func(string) string { return "" }}}
-		v, _ := c.voice(t.Context())
-		return v.(*textVoice)
+		c := &common{pulse: new(pulse), env: env{stdout: w, stderr: w, getenv: func(string) string { return "" }}}
+		return c.voice().(*textVoice)
 	}
 	long(on(&piped))
 	const name = "package linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k"

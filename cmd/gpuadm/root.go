@@ -37,6 +37,7 @@ type common struct {
 	noColor bool
 
 	run     *agent.Run // the engine, and its reports to the cluster
+	pulse   *pulse     // of the voice: shows the programs at work
 	booting bool       // the boot unit has started gpuadm
 	bakes   bool       // the verb is bake
 	repairs bool       // the apply is a repair, and chosen is its code
@@ -51,7 +52,7 @@ var inOrder = sync.OnceFunc(func() { cobra.EnableCommandSorting = false })
 
 // newRoot returns the root command with all verbs.
 func newRoot(e env) *cobra.Command {
-	c := &common{env: e}
+	c := &common{env: e, pulse: new(pulse)}
 	c.stdout = c.screen(e.stdout)
 	c.stderr = c.screen(e.stderr)
 	root := &cobra.Command{
@@ -213,7 +214,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, c.follower())
 	if err != nil {
 		return nil, nil, err
 	}

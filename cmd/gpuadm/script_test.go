@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -107,7 +108,7 @@ func command(ts *testscript.TestScript, args []string) int {
 		stderr: ts.Stderr(),
 		getenv: ts.Getenv,
 		root:   ts.Getenv("USER") != "nobody",
-		open:   local.Open,
+		open:   local.OpenFollowed,
 		read: func(name string) ([]byte, error) {
 			if self, err := os.Executable(); err == nil && name == self {
 				return []byte("the binary\n"), nil // not the test's own, of many megabytes
@@ -118,15 +119,18 @@ func command(ts *testscript.TestScript, args []string) int {
 	}
 	n := at(ts).node
 	if n != nil {
-		e.open = func(root string) (host.Host, error) {
+		e.open = func(root string, _ commands.Follow) (host.Host, error) {
 			if root == "/" {
 				return n, nil
 			}
 			return local.Open(ts.MkAbs(root))
 		}
-		e.image = func(string, *local.ModuleKey) (host.Host, func(), error) { n.Bake(); return n, func() {}, nil }
+		e.image = func(string, *local.ModuleKey, commands.Follow) (host.Host, func(), error) {
+			n.Bake()
+			return n, func() {}, nil
+		}
 	} else {
-		e.open = func(root string) (host.Host, error) { return local.Open(ts.MkAbs(root)) }
+		e.open = func(root string, _ commands.Follow) (host.Host, error) { return local.Open(ts.MkAbs(root)) }
 	}
 	if n == nil || n.Off() || len(args) == 0 {
 		return run(context.Background(), e, args)
@@ -241,7 +245,7 @@ func golden(t *testing.T, name string, args ...string) {
 		args = []string{name}
 	}
 	var out strings.Builder
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: local.Open, read: os.ReadFile}
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: local.OpenFollowed, read: os.ReadFile}
 	code := run(context.Background(), e, args)
 	must.That(t, code == 0, "gpuadm %s: exit code %d\n%s", args, code, &out)
 	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")

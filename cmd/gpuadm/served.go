@@ -52,7 +52,7 @@ func (c *common) children() []*cobra.Command {
 
 // sayDriver asks the driver, which may hang.
 func (c *common) sayDriver(cmd *cobra.Command, _ []string) error {
-	h, err := c.open("/")
+	h, err := c.open("/", nil)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func newToken(c *common) *cobra.Command {
 		Short: "print a token of the machine's role for an EKS cluster",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open(c.rootDir)
+			h, err := c.open(c.rootDir, nil)
 			if err != nil {
 				return err
 			}

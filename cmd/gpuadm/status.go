@@ -109,7 +109,7 @@ func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.En
 		return e, h, err
 	}
 
-	h, err = c.open(c.rootDir)
+	h, err = c.open(c.rootDir, nil)
 	if err != nil {
 		return nil, nil, err
 	}

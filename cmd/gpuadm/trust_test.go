@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -67,7 +68,7 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 				var said strings.Builder
 				e := env{
 					stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: sudo, root: true,
-					open:   func(string) (host.Host, error) { return n, nil },
+					open:   func(string, commands.Follow) (host.Host, error) { return n, nil },
 					read:   func(string) ([]byte, error) { return []byte(secret), nil },
 					public: func(string) bool { return false },
 				}
@@ -172,7 +173,7 @@ func TestReadOnlyEtc(t *testing.T) {
 			must.OK(t, syscall.Mount("", at, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 		}
 		var out, bad strings.Builder
-		e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, open: local.Open, read: os.ReadFile}
+		e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, open: local.OpenFollowed, read: os.ReadFile}
 		code := run(t.Context(), e, []string{"plan", "--root", root})
 		check.That(t, code == 0 && strings.Contains(out.String(), "/etc is on a read-only file system") == readOnly, "read-only %t: exit %d: %s%s", readOnly, code, &out, &bad)
 	}
@@ -182,7 +183,7 @@ func TestReadOnlyEtc(t *testing.T) {
 func TestRecordOnATerminal(t *testing.T) {
 	screen, close := atTerminal(t, 0)
 	h := machine(t)
-	e := env{stdin: strings.NewReader(""), stdout: screen, stderr: io.Discard, getenv: func(string) string { return "" }, open: func(string) (host.Host, error) { return h, nil }, read: os.ReadFile}
+	e := env{stdin: strings.NewReader(""), stdout: screen, stderr: io.Discard, getenv: func(string) string { return "" }, open: func(string, commands.Follow) (host.Host, error) { return h, nil }, read: os.ReadFile}
 	code := run(t.Context(), e, []string{"facts", "--record"})
 	seen := close()
 	check.That(t, code == 0 && strings.Contains(seen, `\x1b`) && !strings.ContainsAny(seen, "\x1b\u202e"), "exit %d: %q", code, seen)

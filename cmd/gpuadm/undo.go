@@ -59,7 +59,7 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 	if err := allowable(u.allow); err != nil {
 		return err
 	}
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, c.follower())
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (c *common) whichRun(
 func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	const inOrder = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	names := []string{"all\teverything that gpuadm ever did here"}
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return names, inOrder
 	}
@@ -165,7 +165,7 @@ func (c *common) leavable(h host.View, leave []string) error {
 
 // undo runs an undo and prints its result.
 func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
-	voice, ctx := c.voice(ctx)
+	voice := c.voice()
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell = voice.tell

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -42,7 +43,7 @@ func TestUndoAsks(t *testing.T) {
 		must.OK(t, n.WriteFile(specHome+"/node.toml", []byte("format = 1\n[runtime]\n"), host.Attr{Mode: 0o644}))
 		first := tree(n)
 		var out strings.Builder
-		e := env{stdin: terminal, stdout: &out, stderr: terminal, getenv: os.Getenv, root: true, open: func(string) (host.Host, error) { return n, nil }}
+		e := env{stdin: terminal, stdout: &out, stderr: terminal, getenv: os.Getenv, root: true, open: func(string, commands.Follow) (host.Host, error) { return n, nil }}
 		if code := run(t.Context(), e, []string{"apply", "-q"}); code != 0 {
 			t.Fatal(code, out.String())
 		}

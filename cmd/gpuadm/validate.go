@@ -52,7 +52,7 @@ func newValidate(c *common) *cobra.Command {
 
 // validate prints what it has checked. The error is trouble.Faults if the files have faults.
 func (c *common) validate(m elsewhere, layoutFile string) error {
-	h, err := c.open(c.rootDir)
+	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
 	}

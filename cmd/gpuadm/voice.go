@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -27,27 +26,36 @@ type voice interface {
 }
 
 // voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a
-// live line on a terminal; plain lines in a pipe. The returned context also passes it the output of
-// the programs that make changes.
-func (c *common) voice(ctx context.Context) (voice, context.Context) {
+// live line on a terminal; plain lines in a pipe.
+func (c *common) voice() voice {
 	const plain = 15 * time.Second // between two lines of a long change
 	const live = time.Second
 	switch {
 	case c.output == "json":
-		return jsonVoice{c.stdout}, ctx
+		return jsonVoice{c.stdout}
 	case c.toJournal():
 		v := newLogVoice(c)
-		v.pulse = newPulse(plain, v.progress)
-		return v, commands.Follow(ctx, v.pulse.follow)
+		v.pulse = c.pulse
+		v.begin(plain, v.progress)
+		return v
 	}
 
-	v := &textVoice{common: c, live: c.tty(c.stderr)}
+	v := &textVoice{common: c, pulse: c.pulse, live: c.tty(c.stderr)}
 	every := plain
 	if v.live {
 		every = live
 	}
-	v.pulse = newPulse(every, v.progress)
-	return v, commands.Follow(ctx, v.pulse.follow)
+	v.begin(every, v.progress)
+	return v
+}
+
+// follower returns what receives the output of the programs that make changes, for a voice that shows
+// it; nil for JSON, which has only events.
+func (c *common) follower() commands.Follow {
+	if c.output == "json" {
+		return nil
+	}
+	return c.pulse.follow
 }
 
 type jsonVoice struct{ to io.Writer }

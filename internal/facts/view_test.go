@@ -99,6 +99,10 @@ func (files) Ask(context.Context, ...string) ([]byte, error) {
 	return nil, host.FirstBoot
 }
 
+func (files) AskWith(context.Context, []string, ...string) ([]byte, error) {
+	return nil, host.FirstBoot
+}
+
 func (v files) Unit(_ context.Context, name string) (host.Unit, error) {
 	u := host.Unit{Load: "not-found"}
 	for _, dir := range []string{"/etc/systemd/system", "/usr/lib/systemd/system"} {

@@ -58,6 +58,9 @@ type View interface {
 	// Ask runs a command that only reads, and returns its standard output. Errors are
 	// *CommandError. In a root folder that is not baked no command can run: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
+	// AskWith is Ask with more environment variables, "NAME=VALUE", which replace the common ones:
+	// what a kubeconfig gives its exec plugin may be a secret, and every user can read an argv.
+	AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error)
 	// AskAbout asks about files that are not on the machine: it writes them into a private folder and
 	// removes that afterwards. Scratch in argv and in the files is replaced by the folder's name.
 	// Names in files are relative to it.

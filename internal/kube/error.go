@@ -16,7 +16,6 @@ import (
 	"unicode"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -175,7 +174,7 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	got, err := l.signed(ctx)
 	if got == nil || err != nil {
 		var out []byte
-		if out, err = l.view.Ask(commands.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...); err == nil {
+		if out, err = l.view.AskWith(ctx, append([]string{l.execInfo()}, l.exec.env...), l.exec.argv...); err == nil {
 			got, err = l.exec.read(out)
 		}
 	}

@@ -3,7 +3,6 @@
 package commands
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -45,19 +44,4 @@ func (r Runner) lookPath(name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
-}
-
-type variables struct{}
-
-// WithEnv gives the commands that run under a context more environment variables, "NAME=VALUE", which
-// replace the common ones: what a kubeconfig gives its exec plugin may be a secret, and every user
-// can read an argv.
-func WithEnv(ctx context.Context, env ...string) context.Context {
-	return context.WithValue(ctx, variables{}, env)
-}
-
-// envOf returns what WithEnv gave.
-func envOf(ctx context.Context) []string {
-	env, _ := ctx.Value(variables{}).([]string)
-	return env
 }

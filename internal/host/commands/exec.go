@@ -45,6 +45,8 @@ type Runner struct {
 	// Root is the programs' root folder, in which they run without the caller's terminal; "" for this
 	// process's own.
 	Root string
+	// Follow receives what the commands of Do print; may be nil.
+	Follow Follow
 }
 
 func New() Runner {
@@ -66,6 +68,12 @@ func modeOf(name string) (fs.FileMode, error) {
 
 // Ask runs a command that only reads. It stops a command that prints too much.
 func (r Runner) Ask(ctx context.Context, argv []string) ([]byte, error) {
+	return r.AskWith(ctx, nil, argv)
+}
+
+// AskWith is Ask with more environment variables, "NAME=VALUE", which replace the common ones.
+func (r Runner) AskWith(ctx context.Context, env, argv []string) ([]byte, error) {
+	r.Env = slices.Concat(r.Env, env)
 	ctx, stop := context.WithTimeoutCause(ctx, askLimit, host.OverLimit{Limit: askLimit})
 	defer stop()
 	return r.run(ctx, argv, nil, true)
@@ -104,7 +112,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 	cmd := exec.Cmd{
 		Path:   binary,
 		Args:   argv,
-		Env:    slices.Concat(Environment(), r.Env, envOf(ctx)),
+		Env:    slices.Concat(Environment(), r.Env),
 		Dir:    "/",
 		Stdout: &stdout,
 		Stderr: &stderr,
@@ -119,8 +127,8 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 	}
 
 	var p progress
-	if follow := followerOf(ctx); follow != nil && !ask {
-		p.follow = follow
+	if r.Follow != nil && !ask {
+		p.follow = r.Follow
 		cmd.Stdout = io.MultiWriter(&stdout, &lineWriter{line: p.line})
 	}
 	closeSelf, err := r.withSelf(&cmd)

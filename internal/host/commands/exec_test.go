@@ -185,14 +185,15 @@ func TestInherits(t *testing.T) {
 // much is done, and no secret.
 func TestFollow(t *testing.T) {
 	var heard []string
-	ctx := Follow(t.Context(), func(done, line string) { heard = append(heard, strings.Trim(done+"|"+line, "|")) })
-	out, err := New().Do(ctx, []string{"printf", `one\n10%%\r20%%\r\n\npassword=hunter22hunter22\nno end`}, nil)
+	r := New()
+	r.Follow = func(done, line string) { heard = append(heard, strings.Trim(done+"|"+line, "|")) }
+	out, err := r.Do(t.Context(), []string{"printf", `one\n10%%\r20%%\r\n\npassword=hunter22hunter22\nno end`}, nil)
 	check.That(t, err == nil && strings.HasSuffix(string(out), "no end"), "%q %v", out, err)
 	check.List(t, heard, []string{"one", "10%", "20%", "password=(masked)"}, "heard")
-	out, err = New().Ask(ctx, []string{"printf", `asked\n%s`, "fd " + host.StatusFd})
+	out, err = r.Ask(t.Context(), []string{"printf", `asked\n%s`, "fd " + host.StatusFd})
 	check.That(t, err == nil && len(heard) == 4 && string(out) == "asked\nfd -1", "of a question: %q %q %v", out, heard, err)
 	heard = nil
-	_, err = New().Do(ctx, []string{"printf", `(3/12): a.rpm    1.2 MB/s | 3.4 MB     00:02    \n  Upgrading        : a-1-1.x86_64       2/18 \nBuilding for 5/6 of 7/8\n`}, nil) // as dnf prints them
+	_, err = r.Do(t.Context(), []string{"printf", `(3/12): a.rpm    1.2 MB/s | 3.4 MB     00:02    \n  Upgrading        : a-1-1.x86_64       2/18 \nBuilding for 5/6 of 7/8\n`}, nil) // as dnf prints them
 	check.OK(t, err)
 	check.List(t, heard, []string{"download 3/12|(3/12): a.rpm    1.2 MB/s | 3.4 MB     00:02", "dnf 2/18|Upgrading        : a-1-1.x86_64       2/18", "dnf 2/18|Building for 5/6 of 7/8"}, "of dnf")
 }

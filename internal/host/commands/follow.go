@@ -3,7 +3,6 @@
 package commands
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -18,24 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-type follower struct{}
-
-// Follow returns a context in which follow is called with each line that a command of Do prints on
-// its standard output, when the command prints it, with secrets masked. done says how much of all
-// its work the command has done: "dpkg 57%", "dnf 3/12"; "" if the command has not said that.
-func Follow(ctx context.Context, follow func(done, line string)) context.Context {
-	return context.WithValue(ctx, follower{}, follow)
-}
-
-// followerOf returns the function that Follow was given, nil if there is none.
-func followerOf(ctx context.Context) func(done, line string) {
-	follow, _ := ctx.Value(follower{}).(func(done, line string))
-	return follow
-}
+// Follow is called with each line that a command of Do prints on its standard output, when the
+// command prints it, with secrets masked. done says how much of all its work the command has done:
+// "dpkg 57%", "dnf 3/12"; "" if the command has not said that.
+type Follow func(done, line string)
 
 // progress reads a command's standard output, and the status lines of apt.
 type progress struct {
-	follow func(done, line string)
+	follow Follow
 	mu     sync.Mutex
 	done   string
 }

@@ -15,7 +15,7 @@ func LiveWithNVML(library string, of *files.Files) host.Host {
 	if err != nil {
 		panic(err)
 	}
-	l := newLive(disk)
+	l := newLive(disk, nil)
 	if of == nil {
 		of = l.Files
 	}

@@ -38,12 +38,12 @@ type ModuleKey struct {
 }
 
 // Image opens an image to bake it. If root is "/", this machine is a build machine that becomes an
-// image. sign may be nil. The caller closes the image at the end.
+// image. sign and follow may be nil. The caller closes the image at the end.
 //
 // Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no
 // process is left (sandbox). For the time of the bake, empty files may be added to the image: see
 // placeholder.
-func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
+func Image(root string, sign *ModuleKey, follow commands.Follow) (h host.Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, nil, host.Failed("open", root, err)
@@ -67,6 +67,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 
 	f := newFolder(abs, named, disk)
 	i := &image{folder: f, sandbox: s, runner: commands.New(), sign: sign}
+	i.runner.Follow = follow
 	i.runner.Root = "/" // of the thread
 	i.runner.Start = func(cmd *exec.Cmd) error {
 		return s.in(cmd.Start)
@@ -95,6 +96,10 @@ func (i *image) ReadFile(name string) ([]byte, error) {
 
 func (i *image) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.runner.Ask(ctx, argv)
+}
+
+func (i *image) AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error) {
+	return i.runner.AskWith(ctx, env, argv)
 }
 
 // AskAbout is View's. The scratch folder lies in the image's /run, which is in memory and goes with

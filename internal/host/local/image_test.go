@@ -50,7 +50,7 @@ func bind(t *testing.T, source, target string) {
 
 func openImage(t *testing.T, root string) host.Host {
 	t.Helper()
-	h, done, err := Image(root, nil)
+	h, done, err := Image(root, nil, nil)
 	must.OK(t, err)
 	t.Cleanup(done)
 	return h
@@ -102,7 +102,7 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 // with the bake.
 func TestImageIsNotTheBuilder(t *testing.T) {
 	root := imageRoot(t)
-	h, done, err := Image(root, nil)
+	h, done, err := Image(root, nil, nil)
 	must.OK(t, err)
 	ended := false
 	defer func() {
@@ -152,7 +152,7 @@ func TestImageAskAbout(t *testing.T) {
 // settings, in the bake or after it.
 func TestImageModuleKey(t *testing.T) {
 	root := imageRoot(t)
-	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")})
+	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")}, nil)
 	must.OK(t, err)
 	t.Cleanup(done)
 	unlock := must.Get(h.Lock())(t)
@@ -254,7 +254,7 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount")
 	}
-	_, _, err := Image(t.TempDir(), nil)
+	_, _, err := Image(t.TempDir(), nil, nil)
 	check.That(t, err != nil && strings.Contains(err.Error(), "/proc"), "%v", err)
 }
 

@@ -23,7 +23,11 @@ import (
 
 // Open opens the machine with its files at root: "/" is the running machine, any other folder an
 // image, of which only files can be read and written.
-func Open(root string) (host.Host, error) {
+func Open(root string) (host.Host, error) { return OpenFollowed(root, nil) }
+
+// OpenFollowed is Open, and follow receives what the programs print that change the machine; may be
+// nil.
+func OpenFollowed(root string, follow commands.Follow) (host.Host, error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, host.Failed("open", root, err)
@@ -34,7 +38,7 @@ func Open(root string) (host.Host, error) {
 		return nil, host.Failed("open root folder", root, err)
 	}
 	if abs == "/" {
-		return newLive(disk), nil
+		return newLive(disk, follow), nil
 	}
 	return newFolder(abs, disk, disk), nil
 }
@@ -66,6 +70,10 @@ func (f *folder) Now() time.Time { return time.Now() }
 
 func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, host.FirstBoot }
 func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, host.FirstBoot }
+
+func (f *folder) AskWith(context.Context, []string, ...string) ([]byte, error) {
+	return nil, host.FirstBoot
+}
 
 func (f *folder) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
 	return nil, host.FirstBoot
@@ -130,13 +138,15 @@ type live struct {
 	cuda   *nvml.CUDA
 }
 
-func newLive(disk files.RealDisk) *live {
+func newLive(disk files.RealDisk, follow commands.Follow) *live {
 	files := files.NewLive(disk)
+	runner := commands.New()
+	runner.Follow = follow
 	return &live{
 		Files:  files,
 		Client: web.NewClient(files),
 		NVML:   nvml.New(files),
-		runner: commands.New(),
+		runner: runner,
 		units:  systemd.New(files),
 		cuda:   nvml.NewCUDA(files),
 	}
@@ -149,6 +159,10 @@ func (l *live) Now() time.Time { return time.Now() }
 
 func (l *live) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return l.runner.Ask(ctx, argv)
+}
+
+func (l *live) AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error) {
+	return l.runner.AskWith(ctx, env, argv)
 }
 
 func (l *live) Do(ctx context.Context, argv ...string) ([]byte, error) {

@@ -113,7 +113,12 @@ func (r *Recorder) Resolve(name string) (string, error) {
 
 // Ask is View's.
 func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
-	stdout, err := r.View.Ask(ctx, argv...)
+	return r.AskWith(ctx, nil, argv...)
+}
+
+// AskWith is View's. The variables are not noted: they may be secrets.
+func (r *Recorder) AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error) {
+	stdout, err := r.View.AskWith(ctx, env, argv...)
 	if !errors.As(err, new(host.Later)) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

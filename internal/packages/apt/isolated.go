@@ -32,6 +32,10 @@ func (i isolated) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.Host.Ask(ctx, i.argv(argv)...)
 }
 
+func (i isolated) AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error) {
+	return i.Host.AskWith(ctx, env, i.argv(argv)...)
+}
+
 func (i isolated) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	return i.Host.Do(ctx, i.argv(argv)...)
 }

@@ -80,8 +80,10 @@ type machine struct {
 	dir  string
 	self string // this test's binary
 	hook string // what apt runs as gpuadm; "" is this test
-	repo *repo
-	apt  apt
+	// follow hears what the commands print; may be nil
+	follow commands.Follow
+	repo   *repo
+	apt    apt
 
 	fetched int // files, by the last mirror
 
@@ -113,6 +115,7 @@ func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	m.mu.Unlock()
 	r := commands.New()
 	r.Self = m.hook
+	r.Follow = m.follow
 	r.Start = func(cmd *exec.Cmd) error {
 		inside := m.command(cmd.Args...)
 		cmd.Path, cmd.Args, cmd.Env, cmd.SysProcAttr = inside.Path, inside.Args, inside.Env, inside.SysProcAttr

@@ -14,7 +14,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -450,12 +449,12 @@ func TestDoneOfAll(t *testing.T) {
 	m := newMachine(t)
 	m.offers("580.1-1")
 	var done, lines []string
-	ctx := commands.Follow(t.Context(), func(d, line string) { done, lines = append(done, d), append(lines, d+": "+line) })
+	m.follow = func(d, line string) { done, lines = append(done, d), append(lines, d+": "+line) }
 	var changes []converge.Change
 	for _, name := range append(members, "dkms-like") {
 		changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: map[bool]converge.State{true: "1.0-1", false: "580.1-1"}[name == "dkms-like"]})
 	}
-	must.OK(t, m.apt.Transact(ctx, m, changes))
+	must.OK(t, m.apt.Transact(t.Context(), m, changes))
 	done = slices.Compact(slices.DeleteFunc(done, func(d string) bool { return d == "" }))
 	shares := map[string][]int{}
 	for _, d := range done {

@@ -49,6 +49,11 @@ func (n *Node) Ask(ctx context.Context, argv ...string) (out []byte, err error) 
 	return out, err
 }
 
+// AskWith is host.View's. Programs and recorded commands know no environment.
+func (n *Node) AskWith(ctx context.Context, _ []string, argv ...string) ([]byte, error) {
+	return n.Ask(ctx, argv...)
+}
+
 // Do is host.Host's: one touch.
 func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
 	if !n.Runs() {
