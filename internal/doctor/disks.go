@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -12,22 +11,36 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// rooms are the folders that must take files, and how many bytes they need: below that a package or
-// a socket's folder is not written.
-func rooms() map[string]uint64 {
-	return map[string]uint64{"/run": 1 << 20, "/boot": 16 << 20}
+// bytesNeeded returns how many bytes a folder must have left: with less, a package or a socket's
+// folder cannot be written.
+func bytesNeeded(folder string) uint64 {
+	switch folder {
+	case "/run":
+		return 1 << 20
+	case "/boot":
+		return 16 << 20
+	}
+	return 64 << 20
 }
 
-// sealed says whether a folder lies on a file system that is mounted read-only: what an image
-// sealed is full by design, and what the kernel made read-only has a check of its own.
-func (m *Machine) sealed(name string) bool {
-	at, sealed := "", false
-	for _, f := range m.mounts("/proc/self/mounts") {
-		if len(f[1]) >= len(at) && (f[1] == name || f[1] == "/") {
-			at, sealed = f[1], slices.Contains(strings.Split(f[3], ","), "ro")
+// onReadOnly reports whether a folder is on a file system that is mounted read-only. The file system
+// of an image is full by design, and one that the kernel made read-only has a check of its own.
+func (m *Machine) onReadOnly(folder string) bool {
+	mountPoint := ""
+	readOnly := false
+	for _, fields := range m.mounts("/proc/self/mounts") {
+		holds := fields[1] == folder || fields[1] == "/"
+		if holds && len(fields[1]) >= len(mountPoint) {
+			mountPoint = fields[1]
+			readOnly = isReadOnly(fields)
 		}
 	}
-	return sealed
+	return readOnly
+}
+
+func isReadOnly(fields []string) bool {
+	options := strings.Split(fields[3], ",")
+	return slices.Contains(options, "ro")
 }
 
 // mounts are the fields of each line of a table of mounts: fstab(5).
@@ -41,57 +54,90 @@ func (m *Machine) mounts(table string) (all [][]string) {
 	return all
 }
 
-// eachRoom asks for the room of each file system once: two folders with the same room are on one.
-func (m *Machine) eachRoom(lacks func(name string, r host.Room) (is bool, left string)) (found []Finding) {
+// lackingRoom returns one finding for each file system that lacks room: two folders with the same
+// room are on one. lacks also says what is left.
+func (m *Machine) lackingRoom(lacks func(folder string, room host.Room) (yes bool, left string)) (found []Finding) {
 	var seen []host.Room
-	names := []string{"/", "/run", "/var", "/boot", "/var/log/pods"}
-	if k := m.Facts().Kubelet; k.Unit != "" {
-		names = append(names, k.Folder())
-	}
-	if e, _, ok := m.engine(); ok { // their defaults: containerd's root, containers-storage.conf(5), dockerd's data-root
-		names = append(names, map[string]string{"containerd": "/var/lib/containerd", "crio": "/var/lib/containers", "docker": "/var/lib/docker"}[e.Name])
-	}
-	for _, name := range names {
-		if m.sealed(name) {
+	for _, folder := range m.growingFolders() {
+		if m.onReadOnly(folder) {
 			continue
 		}
-		r, err := m.View.Room(name)
+		room, err := m.View.Room(folder)
 		if err != nil {
-			m.cannotRead("room on "+name, err)
+			m.cannotRead("room on "+folder, err)
 			continue
 		}
-		if is, left := lacks(name, r); is && !slices.Contains(seen, r) {
-			found = append(found, Finding{Object: name, What: name + " has " + left + " left"})
+
+		yes, left := lacks(folder, room)
+		if yes && !slices.Contains(seen, room) {
+			found = append(found, Finding{Object: folder, What: folder + " has " + left + " left"})
 		}
-		seen = append(seen, r)
+		seen = append(seen, room)
 	}
 	return found
 }
 
+// growingFolders returns the folders that must take files. Those of the engines are their defaults:
+// containerd's root, containers-storage.conf(5), dockerd's data-root.
+func (m *Machine) growingFolders() []string {
+	folders := []string{"/", "/run", "/var", "/boot", "/var/log/pods"}
+	if kubelet := m.Facts().Kubelet; kubelet.Unit != "" {
+		folders = append(folders, kubelet.Folder())
+	}
+
+	engine, _, ok := m.engine()
+	if !ok {
+		return folders
+	}
+	switch engine.Name {
+	case "containerd":
+		return append(folders, "/var/lib/containerd")
+	case "crio":
+		return append(folders, "/var/lib/containers")
+	case "docker":
+		return append(folders, "/var/lib/docker")
+	}
+	return folders
+}
+
 func fullDisks(m *Machine) []Finding {
-	return m.eachRoom(func(name string, r host.Room) (bool, string) {
-		return r.Bytes < cmp.Or(rooms()[name], 64<<20), fmt.Sprintf("%d MiB", r.Bytes>>20)
+	return m.lackingRoom(func(folder string, room host.Room) (bool, string) {
+		return room.Bytes < bytesNeeded(folder), fmt.Sprintf("%d MiB", room.Bytes>>20)
 	})
 }
 
 func noInodes(m *Machine) []Finding {
-	return m.eachRoom(func(_ string, r host.Room) (bool, string) { return r.Files < 64, fmt.Sprintf("%d inodes", r.Files) })
+	return m.lackingRoom(func(_ string, room host.Room) (bool, string) {
+		return room.Files < 64, fmt.Sprintf("%d inodes", room.Files)
+	})
 }
 
-// readOnly compares what is mounted with what fstab(5) asks for. XFS does not become read-only, it
-// shuts down, which only the log says.
+// readOnly compares the mounts with fstab(5). XFS does not become read-only, it shuts down, which
+// only the log says.
 func readOnly(m *Machine) (found []Finding) {
 	writable := map[string]bool{}
-	for _, f := range m.mounts("/etc/fstab") {
-		writable[path.Clean(f[1])] = !slices.Contains(strings.Split(f[3], ","), "ro")
+	for _, fields := range m.mounts("/etc/fstab") {
+		writable[path.Clean(fields[1])] = !isReadOnly(fields)
 	}
-	for _, f := range m.mounts("/proc/self/mounts") {
-		if slices.Contains(strings.Split(f[3], ","), "ro") && writable[path.Clean(f[1])] {
-			found = append(found, Finding{Object: f[1], What: fmt.Sprintf("%s (%s on %s) is mounted read-only, and fstab wants it writable", f[1], f[2], f[0])})
+	for _, fields := range m.mounts("/proc/self/mounts") {
+		device, folder, kind := fields[0], fields[1], fields[2]
+		if isReadOnly(fields) && writable[path.Clean(folder)] {
+			found = append(found, Finding{
+				Object: folder,
+				What:   fmt.Sprintf("%s (%s on %s) is mounted read-only, and fstab wants it writable", folder, kind, device),
+			})
 		}
 	}
-	if line := lastLineWith(m.Log(), "): Filesystem has been shut down", "): Shutting down filesystem", "Please unmount the filesystem and rectify"); line != "" && len(found) == 0 {
-		found = append(found, Finding{What: "the kernel shut a file system down: " + line})
+	if len(found) > 0 {
+		return found
 	}
-	return found
+
+	shutdown := lastLineWith(m.Log(),
+		"): Filesystem has been shut down",
+		"): Shutting down filesystem",
+		"Please unmount the filesystem and rectify")
+	if shutdown == "" {
+		return nil
+	}
+	return []Finding{{What: "the kernel shut a file system down: " + shutdown}}
 }

@@ -24,11 +24,15 @@ import (
 // planDriver shows what apply would change of the driver: it is two stages'.
 func planDriver() string { return trouble.Command("plan packages modules") }
 
-// lacksModule says whether the running kernel has no file of the module nvidia, though parts of a
+// lacksModule reports whether the running kernel has no file of the module nvidia, though parts of a
 // driver are installed.
 func lacksModule(m *Machine) bool {
-	k, _ := m.running() // it has no folder in /lib/modules where its package was removed
-	return m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
+	if !m.driverInstalled() || m.loaded() {
+		return false
+	}
+	kernel, _ := m.running() // it has no folder in /lib/modules where its package was removed
+	hasModule := kernel.Nvidia != nil || kernel.Problem != ""
+	return !hasModule && len(kernel.Files) == 0 && len(kernel.Unlisted) == 0
 }
 
 func noHeaders(m *Machine) []Finding {
@@ -66,21 +70,25 @@ func noModule(m *Machine) []Finding {
 	if !lacksModule(m) {
 		return nil
 	}
-	running := m.Facts().Kernel.Running
-	what, command := "kernel "+running+" has no module nvidia", "dkms autoinstall && modprobe nvidia"
-	for _, k := range m.Facts().Modules.Kernels {
-		if k.Nvidia != nil {
-			what += "; kernel " + k.Kernel + " has " + k.Nvidia.Version
+	finding := Finding{
+		What:    "kernel " + m.Facts().Kernel.Running + " has no module nvidia",
+		Command: "dkms autoinstall && modprobe nvidia",
+	}
+	if len(m.dkmsVersions()) == 0 {
+		finding.Command = planDriver()
+	}
+	if _, installed := m.running(); !installed {
+		finding.What = "kernel " + m.Facts().Kernel.Running + " runs, and is not installed: it has no folder in /lib/modules"
+		finding.Command = "reboot"
+	}
+
+	for _, kernel := range m.Facts().Modules.Kernels {
+		if kernel.Nvidia != nil {
+			finding.What += "; kernel " + kernel.Kernel + " has " + kernel.Nvidia.Version
 			break
 		}
 	}
-	if len(m.dkmsVersions()) == 0 {
-		command = planDriver()
-	}
-	if _, installed := m.running(); !installed {
-		what, command = strings.Replace(what, " has no module nvidia", " runs, and is not installed: it has no folder in /lib/modules", 1), "reboot"
-	}
-	return []Finding{{What: what, Command: command}}
+	return []Finding{finding}
 }
 
 func unlisted(m *Machine) []Finding {
@@ -110,10 +118,13 @@ func nouveau(m *Machine) (found []Finding) {
 	if !m.driverInstalled() {
 		return nil // without NVIDIA's driver nouveau may hold it
 	}
+
+	blacklist := `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf`
 	for _, address := range m.Facts().Modules.Nouveau {
 		found = append(found, Finding{
-			Object: address, What: "GPU " + address + " is bound to nouveau",
-			Command: `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf && ` + m.Packages().commands().initrd + " && reboot",
+			Object:  address,
+			What:    "GPU " + address + " is bound to nouveau",
+			Command: blacklist + " && " + m.Packages().commands().initrd + " && reboot",
 		})
 	}
 	return found
@@ -125,28 +136,33 @@ func nouveau(m *Machine) (found []Finding) {
 var refusal = pattern.Of(`(?i)loading of (?:unsigned module|module with \w+ \w+) is rejected|Lockdown: .*unsigned module loading is restricted`)
 
 func refusedSignature(m *Machine) []Finding {
-	k, ok := notLoadable(m)
-	if !ok || k.Nvidia == nil {
+	kernel, ok := notLoadable(m)
+	if !ok || kernel.Nvidia == nil {
 		return nil
 	}
-	t, signer := m.Facts().Modules.Trust, k.Nvidia.Signer
-	inLog := slices.ContainsFunc(m.Log(), refusal().MatchString)
-	known := len(t.Enrolled)+len(t.Kernels) > 0 // else none could be read
-	if !inLog && (!t.Demands() || signer != nil && (!known || t.Trusts(signer))) {
+
+	trust := m.Facts().Modules.Trust
+	signer := kernel.Nvidia.Signer
+	keysKnown := len(trust.Enrolled)+len(trust.Kernels) > 0 // else none could be read
+	mayBeTrusted := signer != nil && (!keysKnown || trust.Trusts(signer))
+	isRefused := slices.ContainsFunc(m.Log(), refusal().MatchString)
+	if !isRefused && (!trust.Demands() || mayBeTrusted) {
 		return nil
 	}
-	what := k.Nvidia.Path + " is not signed"
+
+	what := kernel.Nvidia.Path + " is not signed"
 	if signer != nil {
-		what = k.Nvidia.Path + " is signed by " + signer.Name + ", which is not enrolled"
+		what = kernel.Nvidia.Path + " is signed by " + signer.Name + ", which is not enrolled"
 	}
-	f := Finding{What: what + "; Secure Boot is " + t.SecureBoot}
-	if t.BuildCert != "" && t.Build != nil {
-		f.Command = "mokutil --import " + t.BuildCert
-		if t.Waiting {
-			f.What, f.Command = f.What+"; the key waits to be confirmed at the console", "reboot"
+	finding := Finding{What: what + "; Secure Boot is " + trust.SecureBoot}
+	if trust.BuildCert != "" && trust.Build != nil {
+		finding.Command = "mokutil --import " + trust.BuildCert
+		if trust.Waiting {
+			finding.What += "; the key waits to be confirmed at the console"
+			finding.Command = "reboot"
 		}
 	}
-	return []Finding{f}
+	return []Finding{finding}
 }
 
 func notLoaded(m *Machine) []Finding {
@@ -250,13 +266,22 @@ func mismatch(m *Machine) []Finding {
 func (m *Machine) upgraded() string {
 	text, _ := m.text("/var/log/dpkg.log")
 	for _, line := range slices.Backward(strings.Split(text, "\n")) {
-		f := strings.Fields(line)
-		if len(f) == 6 && f[2] == "upgrade" && (strings.HasPrefix(f[3], "libnvidia-compute") || strings.HasPrefix(f[3], "libcuda1") || strings.HasPrefix(f[3], "libnvidia-ml1")) {
-			name, _, _ := strings.Cut(f[3], ":")
-			return "dpkg upgraded " + name + " to " + f[5] + " at " + f[0] + " " + f[1]
+		fields := strings.Fields(line)
+		if len(fields) != 6 || fields[2] != "upgrade" || !isLibrary(fields[3]) {
+			continue
 		}
+		name, _, _ := strings.Cut(fields[3], ":")
+		day, hour, version := fields[0], fields[1], fields[5]
+		return "dpkg upgraded " + name + " to " + version + " at " + day + " " + hour
 	}
 	return ""
+}
+
+// isLibrary reports whether a package has libraries of the driver.
+func isLibrary(name string) bool {
+	return slices.ContainsFunc([]string{"libnvidia-compute", "libcuda1", "libnvidia-ml1"}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
 }
 
 // hidden says that the library was not found where that is no fault: systems that come with their

@@ -75,38 +75,54 @@ func (f fault) explains(o fault, edges []Edge) bool {
 	})
 }
 
-// causes picks the faults that no other one explains, and puts below each of them all that it
-// explains, directly or not. A fault with two roots is below both. Root causes of one check with
-// one fix are one Cause; those that are no fault of the machine are notes.
+// causes returns the faults that no other one explains, each with all that it explains, directly or
+// not. A fault with two root causes is listed at both. Root causes of one check with one fix are
+// one Cause; faults that are not the machine's are notes.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 	list = []Cause{}
-	for i, f := range faults {
-		if slices.ContainsFunc(faults, func(o fault) bool { return o.explains(f, edges) }) {
+	for i, root := range faults {
+		explainsRoot := func(other fault) bool { return other.explains(root, edges) }
+		if slices.ContainsFunc(faults, explainsRoot) {
 			continue
 		}
-		if f.Note {
-			notes = append(notes, f.found())
+		if root.Note {
+			notes = append(notes, root.found())
 			continue
 		}
-		fix := cmp.Or(f.Fix, f.check.Fix)
-		at := slices.IndexFunc(list, func(c Cause) bool { return c.Code == f.check.Code && c.Fix == fix })
+
+		fix := cmp.Or(root.Fix, root.check.Fix)
+		isSame := func(c Cause) bool { return c.Code == root.check.Code && c.Fix == fix }
+		at := slices.IndexFunc(list, isSame)
 		if at < 0 {
 			at = len(list)
-			ch := f.check
-			list = append(list, Cause{Code: ch.Code, Title: ch.Title, Meaning: ch.Meaning, Fix: fix, Interrupts: ch.Interrupts, NoRepair: ch.NoRepair, Sources: ch.Sources})
+			list = append(list, newCause(root.check, fix))
 		}
-		c := &list[at]
-		c.Found = append(c.Found, f.found())
-		if command := cmp.Or(f.Command, f.check.Command); command != "" && !slices.Contains(c.Commands, command) {
-			c.Commands = append(c.Commands, command)
+
+		cause := &list[at]
+		cause.Found = append(cause.Found, root.found())
+		command := cmp.Or(root.Command, root.check.Command)
+		if command != "" && !slices.Contains(cause.Commands, command) {
+			cause.Commands = append(cause.Commands, command)
 		}
-		for _, o := range explained(i, faults, edges) {
-			if o := o.found(); !slices.Contains(c.Explains, o) {
-				c.Explains = append(c.Explains, o)
+		for _, other := range explained(i, faults, edges) {
+			if found := other.found(); !slices.Contains(cause.Explains, found) {
+				cause.Explains = append(cause.Explains, found)
 			}
 		}
 	}
 	return list, notes
+}
+
+func newCause(check Check, fix string) Cause {
+	return Cause{
+		Code:       check.Code,
+		Title:      check.Title,
+		Meaning:    check.Meaning,
+		Fix:        fix,
+		Interrupts: check.Interrupts,
+		NoRepair:   check.NoRepair,
+		Sources:    check.Sources,
+	}
 }
 
 // explained returns what a fault explains, directly or by another one.

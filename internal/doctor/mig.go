@@ -62,7 +62,8 @@ func noPartition(m *Machine) (list []Finding) {
 	for _, g := range m.answering() {
 		if g.Mode && len(g.Instances) == 0 {
 			list = append(list, Finding{
-				Object: g.Address, What: fmt.Sprintf("GPU %d (%s) is in MIG mode and has no instance", g.Index, g.Address),
+				Object:  g.Address,
+				What:    fmt.Sprintf("GPU %d (%s) is in MIG mode and has no instance", g.Index, g.Address),
 				Command: fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", g.Address),
 			})
 		}
