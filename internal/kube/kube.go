@@ -31,7 +31,8 @@ func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list
 // (resourceVersion="0").
 func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
-	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: url.Values{"resourceVersion": {"0"}}}, name)
+	fromCache := url.Values{"resourceVersion": {"0"}}
+	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: fromCache}, name)
 }
 
 // Patch is a strategic merge patch: a field that it sets to nil is removed, conditions are merged
@@ -46,7 +47,9 @@ func (c *Client) PatchNode(ctx context.Context, name string, p Patch) (*Node, er
 }
 
 func (c *Client) patch(ctx context.Context, r call, name string, p Patch) (*Node, error) {
-	r.method, r.form, r.send = http.MethodPatch, "application/strategic-merge-patch+json", p
+	r.method = http.MethodPatch
+	r.form = "application/strategic-merge-patch+json"
+	r.send = p
 	return c.node(ctx, r, name)
 }
 
@@ -54,7 +57,9 @@ func (c *Client) patch(ctx context.Context, r call, name string, p Patch) (*Node
 // like the change itself.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
-	_, err := c.patch(ctx, call{verb: "try to label", query: url.Values{"dryRun": {"All"}}}, name, Patch{"metadata": Patch{"labels": Patch{key: value}}})
+	dryRun := call{verb: "try to label", query: url.Values{"dryRun": {"All"}}}
+	label := Patch{"metadata": Patch{"labels": Patch{key: value}}}
+	_, err := c.patch(ctx, dryRun, name, label)
 	return err
 }
 
@@ -68,13 +73,18 @@ func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, 
 
 // node makes a call about a Node.
 func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
-	r.what, r.path = "node "+name, "/api/v1/nodes/"+name
-	r.right = "get and patch nodes and nodes/status" // all rights that gpuadm needs: the server names only one missing right at a time
+	r.what = "node " + name
+	r.path = "/api/v1/nodes/" + name
+	r.names = []string{name}
 	if r.sub != "" {
-		r.what, r.path = "the "+r.sub+" of node "+name, r.path+"/"+r.sub
+		r.what = "the " + r.sub + " of node " + name
+		r.path += "/" + r.sub
 	}
+	// All rights that gpuadm needs: the server names only one missing right at a time.
+	r.right = "get and patch nodes and nodes/status"
+
 	node := &Node{}
-	r.names, r.into = []string{name}, node
+	r.into = node
 	if err := c.do(ctx, r); err != nil {
 		return nil, err
 	}
@@ -90,19 +100,38 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	if len(ev.Message) > maxNote {
 		ev.Message = strings.ToValidUTF8(ev.Message[:maxNote-3], "") + "..."
 	}
-	now := c.now()
-	ev.APIVersion, ev.Kind, ev.Namespace, ev.Count = "v1", "Event", "default", 1
-	ev.InvolvedObject = Reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node} // kubectl describe node looks for this UID
+
+	ev.APIVersion = "v1"
+	ev.Kind = "Event"
+	ev.Namespace = "default"
 	ev.Source.Component = agent
-	ev.FirstTimestamp, ev.LastTimestamp = now.UTC().Truncate(time.Second), now.UTC().Truncate(time.Second)
+	ev.InvolvedObject = Reference{
+		APIVersion: "v1",
+		Kind:       "Node",
+		Name:       node,
+		UID:        node, // kubectl describe node looks for this UID
+	}
+
+	now := c.now()
+	ev.Count = 1
+	ev.FirstTimestamp = now.UTC().Truncate(time.Second)
+	ev.LastTimestamp = ev.FirstTimestamp
+
 	// The client chooses the name, so that a retry after a lost answer does not create a second
 	// Event. Clocks may stop or go back, so the name includes a hash of the text.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(ev.Reason + " " + ev.Message))
 	ev.Name = fmt.Sprintf("%s.%x%08x", node, now.UnixNano(), hash.Sum32())
+
 	return c.do(ctx, call{
-		verb: "create", what: "an event about node " + node, right: "create events", method: http.MethodPost, path: "/api/v1/namespaces/default/events",
-		names: []string{node}, send: ev, again: true,
+		verb:   "create",
+		what:   "an event about node " + node,
+		right:  "create events",
+		method: http.MethodPost,
+		path:   "/api/v1/namespaces/default/events",
+		names:  []string{node},
+		send:   ev,
+		again:  true,
 	})
 }
 
@@ -146,10 +175,17 @@ func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here ti
 // Whoami returns the client's identity as the server sees it. A server before Kubernetes 1.28 lacks
 // that API (Missing): KEP 3325.
 func (c *Client) Whoami(ctx context.Context) (User, error) {
-	var review struct{ Status struct{ UserInfo User } }
+	const group = "authentication.k8s.io/v1"
+	var review struct {
+		Status struct{ UserInfo User }
+	}
 	err := c.do(ctx, call{
-		verb: "ask", what: "who we are", method: http.MethodPost, path: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-		send: map[string]string{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}, into: &review,
+		verb:   "ask",
+		what:   "who we are",
+		method: http.MethodPost,
+		path:   "/apis/" + group + "/selfsubjectreviews",
+		send:   map[string]string{"apiVersion": group, "kind": "SelfSubjectReview"},
+		into:   &review,
 	})
 	return review.Status.UserInfo, err
 }
@@ -158,7 +194,13 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 // cache has an index by node.
 func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 	var list struct{ Items []Pod }
-	err := c.do(ctx, ofNode(call{what: "the pods of node " + node, right: "list pods", path: "/api/v1/pods", into: &list}, node))
+	pods := call{
+		what:  "the pods of node " + node,
+		right: "list pods",
+		path:  "/api/v1/pods",
+		into:  &list,
+	}
+	err := c.do(ctx, ofNode(pods, node))
 	return list.Items, err
 }
 
@@ -169,13 +211,23 @@ func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 // pkg/registry/core/pod/storage/eviction.go.
 func (c *Client) Evict(ctx context.Context, p Pod) error {
 	var made struct{ Status, Message string }
-	r := call{
-		verb: "evict", what: "pod " + p.Namespace + "/" + p.Name, right: "create pods/eviction", method: http.MethodPost, into: &made,
-		names: []string{p.Namespace, p.Name}, path: "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name + "/eviction",
-		send: map[string]any{
-			"apiVersion": "policy/v1", "kind": "Eviction", "metadata": Meta{Name: p.Name, Namespace: p.Namespace},
-			"deleteOptions": map[string]any{"preconditions": map[string]string{"uid": p.UID}},
+	eviction := map[string]any{
+		"apiVersion": "policy/v1",
+		"kind":       "Eviction",
+		"metadata":   Meta{Name: p.Name, Namespace: p.Namespace},
+		"deleteOptions": map[string]any{
+			"preconditions": map[string]string{"uid": p.UID},
 		},
+	}
+	r := call{
+		verb:   "evict",
+		what:   "pod " + p.Namespace + "/" + p.Name,
+		right:  "create pods/eviction",
+		method: http.MethodPost,
+		path:   "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name + "/eviction",
+		names:  []string{p.Namespace, p.Name},
+		send:   eviction,
+		into:   &made,
 	}
 	if err := c.do(ctx, r); err != nil || made.Status != "Failure" {
 		return err
@@ -185,15 +237,26 @@ func (c *Client) Evict(ctx context.Context, p Pod) error {
 
 // ofNode returns a call that lists a node's objects from the server's cache.
 func ofNode(r call, node string) call {
-	r.verb, r.method, r.names = "list", http.MethodGet, []string{node}
-	r.query = url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}}
+	r.verb = "list"
+	r.method = http.MethodGet
+	r.names = []string{node}
+	r.query = url.Values{
+		"fieldSelector":   {"spec.nodeName=" + node},
+		"resourceVersion": {"0"},
+	}
 	return r
 }
 
 // Version is the server's version, such as "v1.35.4".
 func (c *Client) Version(ctx context.Context) (string, error) {
 	var is struct{ GitVersion string }
-	err := c.do(ctx, call{verb: "ask", what: "the server's version", method: http.MethodGet, path: "/version", into: &is})
+	err := c.do(ctx, call{
+		verb:   "ask",
+		what:   "the server's version",
+		method: http.MethodGet,
+		path:   "/version",
+		into:   &is,
+	})
 	return is.GitVersion, err
 }
 
@@ -215,36 +278,52 @@ type slice struct {
 // is in Kubernetes 1.34 and newer; NVIDIA's driver needs 1.34.2.
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
 	var list struct{ Items []slice }
-	r := call{what: "the ResourceSlices of node " + node, right: "list resourceslices.resource.k8s.io", into: &list, path: "/apis/resource.k8s.io/v1/resourceslices"}
-	if err := c.do(ctx, ofNode(r, node)); errors.Is(err, Missing) {
+	r := call{
+		what:  "the ResourceSlices of node " + node,
+		right: "list resourceslices.resource.k8s.io",
+		path:  "/apis/resource.k8s.io/v1/resourceslices",
+		into:  &list,
+	}
+	err = c.do(ctx, ofNode(r, node))
+	switch {
+	case errors.Is(err, Missing):
 		return nil, nil
-	} else if err != nil {
+	case err != nil:
 		return nil, err
 	}
-	return count(list.Items), nil
+	return countDevices(list.Items), nil
 }
 
-// count counts the devices of complete pools: pools with all slices of the newest generation.
-func count(slices []slice) map[string]int {
+// countDevices counts the devices of complete pools: pools with all slices of the newest generation.
+func countDevices(slices []slice) map[string]int {
 	type key struct{ driver, pool string }
-	type pool struct{ generation, slices, of, devices int64 }
-	pools, devices := map[key]*pool{}, map[string]int{}
+	type pool struct {
+		generation int64
+		slices     int64 // found
+		expected   int64 // slices of a complete pool
+		devices    int64
+	}
+
+	pools := map[key]*pool{}
 	for _, s := range slices {
-		k, at := key{s.Spec.Driver, s.Spec.Pool.Name}, s.Spec.Pool
-		p := pools[k]
-		if p == nil || at.Generation > p.generation {
-			p = &pool{generation: at.Generation, of: at.ResourceSliceCount}
-			pools[k] = p
+		id := key{s.Spec.Driver, s.Spec.Pool.Name}
+		published := s.Spec.Pool
+		p := pools[id]
+		if p == nil || published.Generation > p.generation {
+			p = &pool{generation: published.Generation, expected: published.ResourceSliceCount}
+			pools[id] = p
 		}
-		if at.Generation == p.generation {
+		if published.Generation == p.generation {
 			p.slices++
 			p.devices += int64(len(s.Spec.Devices))
 		}
 	}
-	for k, p := range pools {
-		devices[k.driver] += 0
-		if p.slices == p.of {
-			devices[k.driver] += int(p.devices)
+
+	devices := map[string]int{}
+	for id, p := range pools {
+		devices[id.driver] += 0
+		if p.slices == p.expected {
+			devices[id.driver] += int(p.devices)
 		}
 	}
 	return devices

@@ -41,6 +41,9 @@ type login struct {
 	last string      // the token last sent, to keep it out of messages
 }
 
+// described says in words what was sent.
+func (l *login) described() string { return cmp.Or(l.about, "no credentials") }
+
 // show returns the bearer token for one request, "" for none. It fails for credentials that cannot
 // work: to an expired certificate the server would only answer "unauthorized".
 func (l *login) show(ctx context.Context) (token string, err *fault) {
@@ -149,7 +152,7 @@ func (l *login) valid(cert *x509.Certificate, what string) *fault {
 	switch {
 	case now.Before(cert.NotBefore):
 		return &fault{
-			why: Expired, waits: true, because: []string{clock}, try: []string{"timedatectl   # is the clock right?"},
+			why: Expired, waits: true, because: []string{clock}, try: []string{checkClock},
 			cause: fmt.Errorf("%s holds only from %s on", what, cert.NotBefore.UTC().Format(form)),
 		}
 	case !now.After(cert.NotAfter):
