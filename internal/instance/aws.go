@@ -86,7 +86,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	case err != nil:
 		return keys, err
 	case keys.AccessKeyID == "" || keys.SecretAccessKey == "":
-		return keys, strange("the role's keys")
+		return keys, malformedAnswer("the role's keys")
 	}
 	return keys, nil
 }
@@ -125,7 +125,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 		if is != nil && is.Endpoint == nil { // while it is CREATING
 			return &trouble.Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Passing: true}
 		}
-		return a.strange("eks:DescribeCluster")
+		return a.malformedAnswer("eks:DescribeCluster")
 	}
 	cidr := is.Network.IPv4
 	if is.Network.Family == "ipv6" {
@@ -134,7 +134,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	prefix, err := netip.ParsePrefix(cidr)
 	ca := authority(is.Authority.Data)
 	if err != nil || ca == nil || !server(*is.Endpoint) || is.Name != c.Name {
-		return a.strange("eks:DescribeCluster")
+		return a.malformedAnswer("eks:DescribeCluster")
 	}
 	c.Server, c.CA, c.ServiceCIDR, c.DNS = *is.Endpoint, ca, prefix.String(), ClusterDNS(prefix)
 	c.Version, c.From = orNone(is.Version), "DescribeCluster"
@@ -166,7 +166,7 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 				return nil
 			}
 			if name != "" {
-				return a.strange("ec2:DescribeInstances")
+				return a.malformedAnswer("ec2:DescribeInstances")
 			}
 		}
 		if host.Pause(ctx, pause) != nil {

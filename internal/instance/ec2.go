@@ -54,11 +54,11 @@ func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	}
 	switch {
 	case !ec2ID().MatchString(doc.InstanceID):
-		return nil, strange("instanceId")
+		return nil, malformedAnswer("instanceId")
 	case !plain(doc.InstanceType):
-		return nil, strange("instanceType")
+		return nil, malformedAnswer("instanceType")
 	case !plain(doc.Region):
-		return nil, strange("region")
+		return nil, malformedAnswer("region")
 	}
 	return &Instance{
 		ID: doc.InstanceID, Type: doc.InstanceType, Region: doc.Region, Zone: orNone(doc.AvailabilityZone),
@@ -185,8 +185,8 @@ func (a *awsAPI) endpointName(service string) string {
 	return "com.amazonaws." + a.region + "." + service
 }
 
-// strange returns the error for an answer of AWS without a required field.
-func (a *awsAPI) strange(call string) *trouble.Error {
+// malformedAnswer returns the error for an answer of AWS without a required field.
+func (a *awsAPI) malformedAnswer(call string) *trouble.Error {
 	return &trouble.Error{
 		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
 		Because: []string{"a proxy may have answered in AWS's place"},
@@ -240,12 +240,12 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 	case f.status == 0:
 		return a.unreached(call, err)
 	case f.tooLong:
-		return a.strange(call)
+		return a.malformedAnswer(call)
 	case f.status >= 500:
 		e.What, e.Passing = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
 		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
 	default:
-		return a.strange(call)
+		return a.malformedAnswer(call)
 	}
 	return e
 }

@@ -16,18 +16,30 @@ import (
 // serviceAt is the address of EC2's metadata service.
 const serviceAt = "169.254.169.254"
 
-// strange returns the error for an answer that is not in the service's format.
-func strange(what string) *trouble.Error {
+// Commands that show why requests do not reach the metadata service.
+const (
+	showRoute    = "ip route get " + serviceAt + "    shows where requests go"
+	showFirewall = "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"
+	showTakers   = "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"
+)
+
+// malformedAnswer returns the error for an answer that is not in the service's format.
+func malformedAnswer(what string) *trouble.Error {
+	const otherServer = "another server than EC2's metadata service answers at " + serviceAt
 	return &trouble.Error{
 		What:    "cannot read EC2's metadata: " + what + " is not of the form that the service gives",
-		Because: []string{"another server than EC2's metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
-		Try:     []string{"ip route get " + serviceAt + "    shows where requests go", "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
+		Because: []string{otherServer + ", or the answer was changed on the way"},
+		Try:     []string{showRoute, showTakers},
 	}
 }
 
-// unreached returns the error for a service that does not answer, or that fails.
-func unreached(f outcome) *trouble.Error {
-	e := &trouble.Error{Passing: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
+// serviceFailure returns the error for a service that does not answer, or that fails.
+func serviceFailure(f outcome) *trouble.Error {
+	e := &trouble.Error{
+		Passing: true,
+		Try:     []string{showRoute, showFirewall},
+	}
+
 	switch {
 	case f.status == http.StatusTooManyRequests:
 		e.What = "cannot ask EC2's metadata service: it is asked too often (status 429)"
@@ -37,18 +49,20 @@ func unreached(f outcome) *trouble.Error {
 		e.What = fmt.Sprintf("cannot ask EC2's metadata service: it fails (status %d)", f.status)
 		e.Try = []string{"wait: gpuadm retried for " + patience.String()}
 	case f.connected:
-		e.What = "cannot ask EC2's metadata service: " + serviceAt + " takes the connection, and does not answer in time or in full"
+		e.What = "cannot ask EC2's metadata service: " + serviceAt +
+			" takes the connection, and does not answer in time or in full"
 		e.Because = []string{"gpuadm retried for " + patience.String()}
 	default:
 		e.What = fmt.Sprintf("cannot reach EC2's metadata service at %s in %s", serviceAt, patience)
 		e.Because = []string{"there is no route to it yet, or a firewall or network policy forbids it"}
 	}
+
 	return e
 }
 
 // tooLong returns the error for an answer that does not end.
 func tooLong() *trouble.Error {
-	e := strange("an answer of more than 256 KiB")
+	e := malformedAnswer("an answer of more than 256 KiB")
 	e.Err = errTooLong
 	return e
 }
@@ -58,50 +72,78 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause // the caller has stopped
 	}
+
 	f := e.outcome()
-	id := e.name()
-	problem := &trouble.Error{}
-	switch token := f.method == http.MethodPut; {
-	case f.tooLong:
+	if f.tooLong {
 		return tooLong()
-	case token && f.connected && f.status == 0:
-		problem = &trouble.Error{
-			What: "cannot ask EC2's metadata service: it does not answer the request for a token, though the connection is open",
+	}
+	if f.status == http.StatusNotFound && f.method != http.MethodPut && f.path != identityPath {
+		return &trouble.Error{
+			What: "cannot find " + clean(f.path, 100) + " in EC2's metadata: status 404",
+			Err:  errMissing,
+		}
+	}
+
+	problem := e.refusal(f)
+	switch {
+	case problem != nil:
+	case !retryable(f, err):
+		problem = malformedAnswer(clean(f.path, 100))
+	default:
+		problem = serviceFailure(f)
+	}
+	problem.Err = err
+	return problem
+}
+
+// refusal explains a refused request, by its status; nil if the service did not refuse it.
+func (e *imdsDoor) refusal(f outcome) *trouble.Error {
+	const cannotAsk = "cannot ask EC2's metadata service: "
+	modifyOptions := "aws ec2 modify-instance-metadata-options --instance-id " + e.name()
+
+	noTokenAnswer := f.method == http.MethodPut && f.connected && f.status == 0
+	if noTokenAnswer {
+		return &trouble.Error{
+			What: cannotAsk + "it does not answer the request for a token, though the connection is open",
 			Because: []string{
 				"the answer may go as many hops as the instance's hop limit says, mostly 1: none is left on the way into a container's network",
 			},
 			Try: []string{
 				"run in the host's network: hostNetwork: true",
-				"aws ec2 modify-instance-metadata-options --instance-id " + id + " --http-put-response-hop-limit 2",
+				modifyOptions + " --http-put-response-hop-limit 2",
 			},
 		}
-	case f.status == http.StatusForbidden:
-		problem = &trouble.Error{
-			What:    "cannot ask EC2's metadata service: it is turned off for this instance (status 403)",
-			Because: []string{"the same is answered to requests that come through a proxy; gpuadm sends none through one"},
-			Try:     []string{"aws ec2 modify-instance-metadata-options --instance-id " + id + " --http-endpoint enabled"},
-		}
-	case f.status == http.StatusUnauthorized:
-		problem = &trouble.Error{
-			What:    "cannot ask EC2's metadata service: it does not take the token that it gave (status 401)",
-			Because: []string{"something on the way changes requests, or answers in the service's place"},
-			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
-		}
-	case f.status == http.StatusNotFound && !token && f.path != identityPath:
-		return &trouble.Error{What: "cannot find " + clean(f.path, 100) + " in EC2's metadata: status 404", Err: errMissing}
-	case f.status == http.StatusNotFound, f.status == http.StatusMethodNotAllowed, f.status == http.StatusBadRequest:
-		problem = &trouble.Error{
-			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
-			Because: []string{"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL"},
-			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: leave [join] out, and have another tool join it"},
-		}
-	case !retryable(f, err):
-		problem = strange(clean(f.path, 100))
-	default:
-		problem = unreached(f)
 	}
-	problem.Err = err
-	return problem
+
+	switch f.status {
+	case http.StatusForbidden:
+		return &trouble.Error{
+			What: cannotAsk + "it is turned off for this instance (status 403)",
+			Because: []string{
+				"the same is answered to requests that come through a proxy; gpuadm sends none through one",
+			},
+			Try: []string{modifyOptions + " --http-endpoint enabled"},
+		}
+	case http.StatusUnauthorized:
+		return &trouble.Error{
+			What:    cannotAsk + "it does not take the token that it gave (status 401)",
+			Because: []string{"something on the way changes requests, or answers in the service's place"},
+			Try:     []string{showTakers},
+		}
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest:
+		const unknownVersion = cannotAsk + "what answers does not know its version 2 (status %d)"
+		return &trouble.Error{
+			What: fmt.Sprintf(unknownVersion, f.status),
+			Because: []string{
+				"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL",
+			},
+			Try: []string{
+				"iptables-save | grep " + serviceAt + "    shows who answers in its place",
+				"where the machine is not in EC2: leave [join] out, and have another tool join it",
+			},
+		}
+	}
+	return nil
 }
 
 // identityPath is the path of the instance identity document.
@@ -115,25 +157,31 @@ func (e *imdsDoor) name() string {
 	return e.id
 }
 
-// clean makes a foreign text fit for output: one line without control characters, at most most
-// bytes long.
-func clean(s string, most int) string {
-	s = strings.TrimSpace(strings.Map(func(r rune) rune {
-		switch {
-		case r == utf8.RuneError, unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r): // control characters, and those that turn the writing's direction
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, " ")))
-	if len(s) <= most {
+// clean makes a foreign text fit for output: one line without control characters, of at most limit
+// bytes.
+func clean(s string, limit int) string {
+	valid := strings.ToValidUTF8(s, " ")
+	s = strings.TrimSpace(strings.Map(printable, valid))
+	if len(s) <= limit {
 		return s
 	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
+
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
 	}
-	return s[:most]
+	return s[:limit]
+}
+
+// printable returns a rune for output; -1, which strings.Map drops, for a control character or one
+// that turns the direction of writing.
+func printable(r rune) rune {
+	switch {
+	case r == utf8.RuneError, unicode.IsSpace(r):
+		return ' '
+	case !unicode.IsPrint(r):
+		return -1
+	}
+	return r
 }
 
 // plain says whether s looks like a cloud's name: printable ASCII without blanks, quotes and
@@ -142,8 +190,11 @@ func plain(s string) bool {
 	if s == "" || len(s) > 256 {
 		return false
 	}
+
 	for i := range len(s) {
-		if c := s[i]; c <= ' ' || c > '~' || strings.IndexByte("\"'`\\<>{}$|;&", c) >= 0 {
+		c := s[i]
+		visible := c > ' ' && c <= '~'
+		if !visible || strings.IndexByte("\"'`\\<>{}$|;&", c) >= 0 {
 			return false
 		}
 	}
@@ -153,14 +204,18 @@ func plain(s string) bool {
 // keep returns the entries of a table that are fit for output, at most a hundred.
 func keep(table map[string]string) map[string]string {
 	var kept map[string]string
-	for k, v := range table {
-		if !plain(k) || len(kept) == 100 || len(v) > 512 || clean(v, 512) != v {
+	for key, value := range table {
+		if len(kept) == 100 {
+			break
+		}
+		if !plain(key) || clean(value, 512) != value {
 			continue
 		}
+
 		if kept == nil {
 			kept = map[string]string{}
 		}
-		kept[k] = v
+		kept[key] = value
 	}
 	return kept
 }
