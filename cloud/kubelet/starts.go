@@ -33,40 +33,90 @@ type Refusal struct {
 // Refusals lists what kubelet would refuse at its next start, by the files and the state that it
 // reads then. A running kubelet is not affected.
 func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
-	what, now := "", v.Now()
-	if !k.Expired.IsZero() && !k.Expired.After(now) {
+	list = append(list, refusedCertificate(v, k)...)
+	list = append(list, refusedSwap(v, k)...)
+	list = append(list, refusedPolicy(v, k, "cpu_manager_state", cpuPolicy(), "none")...)
+	list = append(list, refusedPolicy(v, k, "memory_manager_state", memoryPolicy(), "None")...)
+	return append(list, refusedFiles(v, k)...)
+}
+
+// refusedCertificate finds a client certificate that has expired, or is not valid yet.
+func refusedCertificate(v host.View, k facts.Kubelet) []Refusal {
+	var what string
+	now := v.Now()
+	switch {
+	case !k.Expired.IsZero() && !k.Expired.After(now):
 		what = fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.Format(time.DateTime))
-	} else if k.Begins.After(now) {
-		what = fmt.Sprintf("the certificate of %s is valid from %s on, and the clock says %s", k.Kubeconfig, k.Begins.Format(time.DateTime), now.UTC().Format(time.DateTime))
+	case k.Begins.After(now):
+		begins := k.Begins.Format(time.DateTime)
+		clock := now.UTC().Format(time.DateTime)
+		what = fmt.Sprintf("the certificate of %s is valid from %s on, and the clock says %s", k.Kubeconfig, begins, clock)
+	default:
+		return nil
 	}
-	if what != "" {
-		list = append(list, Refusal{Code: "KUB-005", Object: k.Kubeconfig, What: what})
+	return []Refusal{{Code: "KUB-005", Object: k.Kubeconfig, What: what}}
+}
+
+// refusedSwap finds swap that is on, which kubelet refuses unless failSwapOn is false.
+func refusedSwap(v host.View, k facts.Kubelet) []Refusal {
+	table, _ := v.ReadFile("/proc/swaps") // its first line is a heading
+	lines := strings.Split(string(table), "\n")
+	inUse := len(lines) > 1 && lines[1] != ""
+	if !inUse || lastOf(k, failSwapOn()) == "false" {
+		return nil
 	}
-	swaps, _ := v.ReadFile("/proc/swaps")
-	if lines := strings.Split(string(swaps), "\n"); len(lines) > 1 && lines[1] != "" && lastOf(k, failSwapOn()) != "false" {
-		name := strings.Fields(lines[1])[0]
-		list = append(list, Refusal{"KUB-006", name, name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false", faults.Of("KUB-006").Command})
+
+	name := strings.Fields(lines[1])[0]
+	return []Refusal{{
+		Code:   "KUB-006",
+		Object: name,
+		What:   name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false",
+		Fix:    faults.Of("KUB-006").Command,
+	}}
+}
+
+// refusedPolicy finds a state file of another policy than the configured one, which the key finds.
+func refusedPolicy(v host.View, k facts.Kubelet, file string, key *regexp.Regexp, preset string) []Refusal {
+	name := path.Join(k.Folder(), file)
+	data, _ := v.ReadFile(name)
+	state := policyName().FindSubmatch(data)
+	want := cmp.Or(lastOf(k, key), preset)
+	if state == nil || string(state[1]) == want {
+		return nil
 	}
-	for _, p := range []struct {
-		file string
-		key  func() *regexp.Regexp
-		none string
-	}{{"cpu_manager_state", cpuPolicy, "none"}, {"memory_manager_state", memoryPolicy, "None"}} {
-		name := path.Join(k.Folder(), p.file)
-		data, _ := v.ReadFile(name)
-		want := cmp.Or(lastOf(k, p.key()), p.none)
-		if state := policyName().FindSubmatch(data); state != nil && string(state[1]) != want {
-			what := fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, name, state[1])
-			list = append(list, Refusal{"KUB-012", name, what, "sudo rm " + name + " && sudo systemctl restart " + k.Unit})
-		}
-	}
+
+	return []Refusal{{
+		Code:   "KUB-012",
+		Object: name,
+		What:   fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, name, state[1]),
+		Fix:    "sudo rm " + name + " && sudo systemctl restart " + k.Unit,
+	}}
+}
+
+// refusedFiles finds configuration files that do not exist or cannot be parsed.
+func refusedFiles(v host.View, k facts.Kubelet) (list []Refusal) {
 	for _, f := range k.Files {
-		if k.Joined && f.Data == nil && f.Path == k.Config && slices.Contains(k.Args, "--config="+k.Config) && host.NotExist(stat(v, f.Path)) {
-			list = append(list, Refusal{"KUB-015", f.Path, f.Path + ", which kubelet's command line names, is not there", "ls -l " + path.Dir(f.Path)})
+		isConfig := f.Path == k.Config
+		needed := k.Joined && isConfig && slices.Contains(k.Args, "--config="+k.Config)
+		if needed && f.Data == nil && host.NotExist(stat(v, f.Path)) {
+			list = append(list, Refusal{
+				Code:   "KUB-015",
+				Object: f.Path,
+				What:   f.Path + ", which kubelet's command line names, is not there",
+				Fix:    "ls -l " + path.Dir(f.Path),
+			})
 		}
+
 		var settings map[string]any
-		if err := yaml.Unmarshal(f.Data, &settings); err != nil && (f.Path == k.Config || path.Ext(f.Path) == ".conf") {
-			list = append(list, Refusal{"KUB-015", f.Path, f.Path + " is no YAML: " + strings.Join(strings.Fields(err.Error()), " "), "sudo less " + f.Path})
+		err := yaml.Unmarshal(f.Data, &settings)
+		if err != nil && (isConfig || path.Ext(f.Path) == ".conf") {
+			cause := strings.Join(strings.Fields(err.Error()), " ")
+			list = append(list, Refusal{
+				Code:   "KUB-015",
+				Object: f.Path,
+				What:   f.Path + " is no YAML: " + cause,
+				Fix:    "sudo less " + f.Path,
+			})
 		}
 	}
 	return list
@@ -115,14 +165,24 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 func starts(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		if list := Refusals(v, k); len(list) > 0 {
-			return &trouble.Error{What: "cannot restart kubelet, which would not start again: " + list[0].What, Try: []string{trouble.Command("doctor") + "    names the fix"}}
+			return &trouble.Error{
+				What: "cannot restart kubelet, which would not start again: " + list[0].What,
+				Try:  []string{trouble.Command("doctor") + "    names the fix"},
+			}
 		}
 		if k.Binary == "" || len(k.Args) == 0 {
 			return nil
 		}
-		said := (*host.CommandError)(nil)
-		if _, err := v.Ask(ctx, slices.Concat([]string{k.Binary}, k.Args, []string{"--version"})...); errors.As(err, &said) && said.Code > 0 {
-			return &trouble.Error{What: fmt.Sprintf("cannot restart kubelet, which rejects its command line: %v", err), Try: []string{"systemctl cat " + k.Unit}, Err: err}
+
+		command := slices.Concat([]string{k.Binary}, k.Args, []string{"--version"})
+		_, err := v.Ask(ctx, command...)
+		var failed *host.CommandError
+		if errors.As(err, &failed) && failed.Code > 0 {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot restart kubelet, which rejects its command line: %v", err),
+				Try:  []string{"systemctl cat " + k.Unit},
+				Err:  err,
+			}
 		}
 		return nil
 	}
