@@ -175,35 +175,50 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 
 // Notes say what EKS's own tools do, where they are on the machine.
 func Notes(s spec.Spec, f facts.Facts) []string {
-	labels, taints, err := node.Registration(s, f)
-	flags := kubeletFlagsSay(labels, taints)
-	managed := f.Cloud.Managed
-	switch {
-	case managed == "":
+	if f.Cloud.Managed == "" {
 		return podsNote(s, f)
-	case err != nil:
+	}
+	labels, taints, err := node.Registration(s, f)
+	if err != nil {
 		return nil
-	case managed == "eks-hybrid":
-		notes := []string{"nodeadm of EKS Hybrid Nodes joins this machine (" + f.Cloud.ManagedWhy + "): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"}
-		if flags != "" {
-			notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
-		}
-		return notes
 	}
-	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + method.NodeadmDropIn}
+	if f.Cloud.Managed == "eks-hybrid" {
+		return hybridNotes(f, kubeletFlagsSay(labels, taints))
+	}
+
+	const joins = "nodeadm joins this machine (%s) and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by %s"
+	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, method.NodeadmDropIn)}
 	if f.Files[node.BootUnit] == nil {
-		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "+trouble.Command("apply --install"))
+		const notHeld = "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "
+		notes = append(notes, notHeld+trouble.Command("apply --install"))
 	}
-	if f.Kubelet.Joined && !bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind)) {
+	written := bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind))
+	if f.Kubelet.Joined && !written {
 		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
+	}
+	return notes
+}
+
+// hybridNotes say what nodeadm for hybrid nodes does, and which kubelet flags it must be given.
+func hybridNotes(f facts.Facts, flags string) []string {
+	const joins = "nodeadm of EKS Hybrid Nodes joins this machine (%s): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"
+	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy)}
+	if flags != "" {
+		notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
 	}
 	return notes
 }
 
 // podsNote warns if the number of pods is a guess.
 func podsNote(s spec.Spec, f facts.Facts) []string {
-	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
+	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil {
 		return nil
 	}
-	return []string{fmt.Sprintf("kubelet takes %d pods at most, since no source says how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many", maxPods(*f.Cluster), f.Instance.Type)}
+	stated := bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods"))
+	if stated || f.Cluster.ENIs > 0 {
+		return nil
+	}
+
+	const text = "kubelet takes %d pods at most, since no source says how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many"
+	return []string{fmt.Sprintf(text, maxPods(*f.Cluster), f.Instance.Type)}
 }

@@ -28,13 +28,19 @@ func (n *ownNode) login() converge.Want {
 const FormLogin = "login"
 
 // NewLogin builds the thing again, for undo.
-func NewLogin(name string) converge.Thing { return login{things.NewFile(name, nil).Formed(FormLogin)} }
+func NewLogin(name string) converge.Thing {
+	return login{things.NewFile(name, nil).Formed(FormLogin)}
+}
 
 // Breaks refuses to remove kubelet's credentials while pods run here.
-func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
-	if before == "" || after != "" {
+func (l login) Breaks(
+	ctx context.Context, v host.View, before, after converge.State,
+) (breaks []string, clients map[string][]string, err error) {
+	removes := before != "" && after == ""
+	if !removes {
 		return nil, nil, nil
 	}
+
 	text, err := l.Bytes(v, before)
 	if err != nil || !callsProgram(text) {
 		return nil, nil, err

@@ -49,13 +49,13 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if unit := f.Files[method.NodeadmUnit]; text != nil && unit != nil && !bytes.Contains(unit, []byte(nodeadmReadsFolder)) {
-		return nil, &trouble.Error{
-			What:    fmt.Sprintf("cannot have nodeadm register the node with %s: this image's %s does not read %s", node.RegistersWith(labels, taints), method.NodeadmRun, path.Dir(method.NodeadmDropIn)),
-			Because: []string{"EKS's images before v20251023 do not have " + nodeadmReadsFolder + " in its ExecStart"},
-			Try:     []string{"use an image v20251023 or newer", "or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]"},
-		}
+
+	unit := f.Files[method.NodeadmUnit]
+	readsFolder := unit == nil || bytes.Contains(unit, []byte(nodeadmReadsFolder))
+	if text != nil && !readsFolder {
+		return nil, nodeadmTooOld(labels, taints)
 	}
+
 	var wants []converge.Want
 	if text != nil {
 		wants = append(wants, things.Folders(path.Dir(method.NodeadmDropIn), "holds nodeadm's settings")...)
@@ -66,11 +66,27 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		wants = append(wants, things.Folders(path.Dir(drop), "holds what "+method.NodeadmRun+" waits for")...)
 		wants = append(wants,
 			things.Exact(drop, []byte(text), 0o644, "it starts kubelet, and not before the GPUs are ready"),
-			things.UnitFilesRead("systemd starts units as it has read them", method.NodeadmRun))
+			things.UnitFilesRead("systemd starts units as it has read them", method.NodeadmRun),
+		)
 	}
 	return wants, nil
 }
 
+// nodeadmTooOld is the error for an image whose nodeadm does not read gpuadm's file.
+func nodeadmTooOld(labels map[string]string, taints []spec.Taint) error {
+	const text = "cannot have nodeadm register the node with %s: this image's %s does not read %s"
+	folder := path.Dir(method.NodeadmDropIn)
+	return &trouble.Error{
+		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), method.NodeadmRun, folder),
+		Because: []string{"EKS's images before v20251023 do not have " + nodeadmReadsFolder + " in its ExecStart"},
+		Try: []string{
+			"use an image v20251023 or newer",
+			"or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]",
+		},
+	}
+}
+
+// nodeadmWhy says for the plan why gpuadm writes its file for nodeadm.
 func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) string {
 	why := "nodeadm has the node register with " + node.RegistersWith(labels, taints)
 	if len(labels)+len(taints) == 0 {
@@ -91,11 +107,12 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 // Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in
 // awslabs/amazon-eks-ami.
 func nodeadmUnit(s spec.Spec) (name, text string) {
+	name = node.GateOf(method.NodeadmRun)
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
-		return node.GateOf(method.NodeadmRun), text + "Wants=gpuadm.service\n"
+		return name, text + "Wants=gpuadm.service\n"
 	}
-	return node.GateOf(method.NodeadmRun), text + "\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
+	return name, text + "\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
 }
 
 // fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
@@ -108,14 +125,17 @@ const fromNode = "node.toml"
 func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint) (all []spec.Taint, theirs int) {
 	marked := nodeadmMarked(ours)
 	for _, t := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
-		at := spec.Taint(t)
-		if t.Key != "" && !slices.Contains(marked, at) && !slices.Contains(all, at) {
-			all = append(all, at)
+		taint := spec.Taint(t)
+		known := slices.Contains(marked, taint) || slices.Contains(all, taint)
+		if taint.Key != "" && !known {
+			all = append(all, taint)
 		}
 	}
 	theirs = len(all)
+
 	for _, t := range taints {
-		if !slices.ContainsFunc(all, func(o spec.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
+		sameTaint := func(other spec.Taint) bool { return other.Key == t.Key && other.Effect == t.Effect }
+		if !slices.ContainsFunc(all, sameTaint) {
 			all = append(all, t)
 		}
 	}
@@ -136,6 +156,7 @@ func nodeadmMarked(ours []byte) (marked []spec.Taint) {
 	if yaml.Unmarshal(ours, &doc) != nil {
 		return nil
 	}
+
 	for _, node := range doc.Spec.Kubelet.Config.RegisterWithTaints {
 		var t struct{ Key, Value, Effect string }
 		comment := node.LineComment
@@ -150,36 +171,52 @@ func nodeadmMarked(ours []byte) (marked []spec.Taint) {
 }
 
 // nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
-func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec) ([]byte, error) {
-	if name := s.Runtime.Handler; s.Has("runtime") && s.Runtime.Owner != "gpuadm" && !slices.Contains([]string{"", "auto", "nvidia"}, name) {
+func nodeadmText(
+	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec,
+) ([]byte, error) {
+	handler := s.Runtime.Handler
+	writesHandler := s.Has("runtime") && s.Runtime.Owner != "gpuadm"
+	if writesHandler && !slices.Contains([]string{"", "auto", "nvidia"}, handler) {
+		const text = "cannot give containerd the handler %s: nodeadm writes its configuration at each boot, with the handler nvidia"
 		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot give containerd the handler %s: nodeadm writes its configuration at each boot, with the handler nvidia", name),
-			Try:  []string{"write handler = \"nvidia\" in [runtime]", "or add another handler in spec.containerd.config of the user data"},
+			What: fmt.Sprintf(text, handler),
+			Try: []string{
+				"write handler = \"nvidia\" in [runtime]",
+				"or add another handler in spec.containerd.config of the user data",
+			},
 		}
 	}
+
 	all, theirs := nodeadmTaints(f.Files[method.NodeadmDropIn], resolved, taints)
-	if len(labels) == 0 && len(all) == theirs {
+	addsTaints := len(all) > theirs
+	if len(labels) == 0 && !addsTaints {
 		return nil, nil
 	}
+
 	var b strings.Builder
 	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, method.NodeadmAPI, method.NodeadmKind)
 	if len(labels) > 0 {
-		b.WriteString("    flags:\n    - " + quotedYAML("--node-labels="+strings.Join(kubelet.Pairs(labels), ",")) + "\n")
+		flag := "--node-labels=" + strings.Join(kubelet.Pairs(labels), ",")
+		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
 	}
-	if len(all) > theirs {
-		b.WriteString("    config:\n      registerWithTaints: # a list in place of the user data's, so that is repeated\n")
-	}
-	for i, t := range all {
-		if len(all) == theirs {
-			break
-		}
-		from := "the user data"
-		if i >= theirs {
-			from = fromNode
-		}
-		fmt.Fprintf(&b, "      - {key: %s, value: %s, effect: %s} # %s\n", quotedYAML(t.Key), quotedYAML(t.Value), quotedYAML(t.Effect), from)
+	if addsTaints {
+		writeTaints(&b, all, theirs)
 	}
 	return []byte(b.String()), nil
+}
+
+// writeTaints writes a list of taints, of which the first come from the user data.
+func writeTaints(b *strings.Builder, all []spec.Taint, theirs int) {
+	b.WriteString("    config:\n")
+	b.WriteString("      registerWithTaints: # a list in place of the user data's, so that is repeated\n")
+	for i, t := range all {
+		source := "the user data"
+		if i >= theirs {
+			source = fromNode
+		}
+		fmt.Fprintf(b, "      - {key: %s, value: %s, effect: %s} # %s\n",
+			quotedYAML(t.Key), quotedYAML(t.Value), quotedYAML(t.Effect), source)
+	}
 }
 
 // quotedYAML quotes a text as in JSON, which YAML reads as well.
