@@ -43,8 +43,12 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 		a.region = i.Region
 	}
 	if !isRegion(a.region) {
-		return nil, &trouble.Error{What: "cannot ask AWS about the cluster: its region is not known", Try: []string{"[join] region = \"us-east-1\""}}
+		return nil, &trouble.Error{
+			What: "cannot ask AWS about the cluster: its region is not known",
+			Try:  []string{"[join] region = \"us-east-1\""},
+		}
 	}
+
 	m, err := openIMDS(v, i.ID)
 	if err != nil {
 		return nil, err
@@ -93,7 +97,10 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 
 // retryer makes six tries within about 15 seconds, with jittered exponential backoff.
 func retryer() aws.Retryer {
-	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
+	return retry.NewStandard(func(o *retry.StandardOptions) {
+		o.MaxAttempts = 6
+		o.MaxBackoff = 10 * time.Second
+	})
 }
 
 // describeCluster asks EKS. Source:
@@ -120,13 +127,19 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	if wrong := wrongClock(a.outcome().clockOff, "AWS's"); wrong != nil {
 		return wrong
 	}
+
 	is := reply.Cluster
-	if is == nil || is.Authority == nil || is.Network == nil || is.Endpoint == nil {
-		if is != nil && is.Endpoint == nil { // while it is CREATING
-			return &trouble.Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Passing: true}
+	if is != nil && is.Endpoint == nil { // while it is CREATING
+		return &trouble.Error{
+			What:    "cannot join cluster " + c.Name + ": it is still being made",
+			Try:     []string{"aws eks wait cluster-active --name " + c.Name},
+			Passing: true,
 		}
+	}
+	if is == nil || is.Authority == nil || is.Network == nil {
 		return a.malformedAnswer("eks:DescribeCluster")
 	}
+
 	cidr := is.Network.IPv4
 	if is.Network.Family == "ipv6" {
 		cidr = is.Network.IPv6
@@ -136,8 +149,13 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	if err != nil || ca == nil || !server(*is.Endpoint) || is.Name != c.Name {
 		return a.malformedAnswer("eks:DescribeCluster")
 	}
-	c.Server, c.CA, c.ServiceCIDR, c.DNS = *is.Endpoint, ca, prefix.String(), ClusterDNS(prefix)
-	c.Version, c.From = orNone(is.Version), "DescribeCluster"
+
+	c.Server = *is.Endpoint
+	c.CA = ca
+	c.ServiceCIDR = prefix.String()
+	c.DNS = ClusterDNS(prefix)
+	c.Version = orNone(is.Version)
+	c.From = "DescribeCluster"
 	return nil
 }
 
@@ -195,16 +213,23 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 			} `xml:"networkInfo>networkCards>item"`
 		} `xml:"instanceTypeSet>item"`
 	}
-	if err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &reply); err != nil || len(reply.Types) == 0 {
+	err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &reply)
+	if err != nil || len(reply.Types) == 0 {
 		return
 	}
+
 	kind := reply.Types[0]
 	for _, card := range kind.Cards {
-		if card.Index == kind.Card && card.Most > 0 && card.Most < 1000 && kind.Addresses > 0 && kind.Addresses < 1000 {
-			c.ENIs, c.IPv4PerENI = card.Most, kind.Addresses
+		isDefault := card.Index == kind.Card
+		if isDefault && plausible(card.Most) && plausible(kind.Addresses) {
+			c.ENIs = card.Most
+			c.IPv4PerENI = kind.Addresses
 		}
 	}
 }
+
+// plausible says whether a number of interfaces or addresses can be one.
+func plausible(n int) bool { return n > 0 && n < 1000 }
 
 // call is a request to one of AWS's APIs, and the reader of its answer.
 //
@@ -212,20 +237,29 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 // compile, and EKS's builds tables at each start of a process. So gpuadm uses only the SDK's
 // signer, retryer and error readers.
 type call struct {
-	service, method, path, body, kind string
-	decode                            func(io.Reader) error
-	refusal                           func(*http.Response) (code, message string, err error)
+	service string // such as "eks"
+	method  string
+	path    string
+	body    string
+	kind    string // the body's Content-Type
+
+	decode  func(io.Reader) error
+	refusal func(*http.Response) (code, message string, err error)
 }
 
 // askEKS gets a path of EKS's API and decodes the answer. Source: the deserializers of
 // aws-sdk-go-v2's service/eks.
 func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 	return a.ask(ctx, call{
-		service: "eks", method: http.MethodGet, path: path, kind: "application/json",
-		decode: func(body io.Reader) error { return json.NewDecoder(body).Decode(into) },
+		service: "eks",
+		method:  http.MethodGet,
+		path:    path,
+		kind:    "application/json",
+		decode:  func(body io.Reader) error { return json.NewDecoder(body).Decode(into) },
 		refusal: func(answer *http.Response) (code, message string, err error) {
 			code, message, err = restjson.GetErrorInfo(json.NewDecoder(answer.Body))
-			return cmp.Or(restjson.SanitizeErrorCode(answer.Header.Get("X-Amzn-ErrorType")), code), message, err
+			inHeader := restjson.SanitizeErrorCode(answer.Header.Get("X-Amzn-ErrorType"))
+			return cmp.Or(inHeader, code), message, err
 		},
 	})
 }
@@ -238,8 +272,12 @@ func (a *awsAPI) askEC2API(ctx context.Context, action string, params url.Values
 	params.Set("Action", action)
 	params.Set("Version", "2016-11-15")
 	return a.ask(ctx, call{
-		service: "ec2", method: http.MethodPost, path: "/", body: params.Encode(), kind: "application/x-www-form-urlencoded",
-		decode: func(body io.Reader) error { return xml.NewDecoder(body).Decode(into) },
+		service: "ec2",
+		method:  http.MethodPost,
+		path:    "/",
+		body:    params.Encode(),
+		kind:    "application/x-www-form-urlencoded",
+		decode:  func(body io.Reader) error { return xml.NewDecoder(body).Decode(into) },
 		refusal: func(answer *http.Response) (code, message string, err error) {
 			reply, err := ec2query.GetErrorResponseComponents(answer.Body)
 			return reply.Code, reply.Message, err
@@ -255,11 +293,8 @@ func (a *awsAPI) ask(ctx context.Context, c call) error {
 		if err == nil || nth == retryer.MaxAttempts() || !retryer.IsErrorRetryable(err) {
 			return err
 		}
-		pause, err2 := retryer.RetryDelay(nth, err)
-		if err2 != nil {
-			return err
-		}
-		if host.Pause(ctx, pause) != nil {
+		pause, noDelay := retryer.RetryDelay(nth, err)
+		if noDelay != nil || host.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -273,20 +308,25 @@ func (a *awsAPI) askOnce(ctx context.Context, c call) error {
 	}
 	r.Header.Set("Content-Type", c.kind)
 	hash := sha256.Sum256([]byte(c.body))
-	if err := v4.NewSigner().SignHTTP(ctx, a.keys, r, hex.EncodeToString(hash[:]), c.service, a.region, a.now()); err != nil {
+	signer := v4.NewSigner()
+	err = signer.SignHTTP(ctx, a.keys, r, hex.EncodeToString(hash[:]), c.service, a.region, a.now())
+	if err != nil {
 		return err
 	}
+
 	answer, err := a.client().Do(r)
 	if err != nil {
 		return &smithyhttp.RequestSendError{Err: err}
 	}
 	defer answer.Body.Close()
+
 	if answer.StatusCode == http.StatusOK {
 		if err := c.decode(answer.Body); err != nil {
 			return &smithy.DeserializationError{Err: err}
 		}
 		return nil
 	}
+
 	code, message, err := c.refusal(answer)
 	if err == nil {
 		err = &smithy.GenericAPIError{Code: code, Message: message}
