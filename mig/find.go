@@ -68,7 +68,7 @@ func Find(name string) (Model, error) {
 // refuseUnlisted refuses GPUs that have MIG, and whose profiles are not public.
 func refuseUnlisted(name string, asked []string) error {
 	for _, u := range read().Unlisted {
-		has := func(device string) bool { return sameDevice("0x"+device+"10DE", name) }
+		has := func(device string) bool { return sameDevice(device, name) }
 		if nameFits(asked, u.Words) || slices.ContainsFunc(u.Devices, has) {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot plan for %s without its driver: %s", u.Name, u.Why),

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/gputable"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -58,8 +59,9 @@ type table struct {
 
 	// Unlisted are GPUs whose profiles are not public.
 	Unlisted []struct {
-		Name, Why      string
-		Words, Devices []string
+		Name, Why string
+		Words     []string
+		Devices   []string `json:"-"`
 	}
 }
 
@@ -76,8 +78,8 @@ type grid struct {
 type gpuRow struct {
 	Name, Title   string
 	Words         []string
-	Devices       []string
-	Arch          string
+	Devices       []string `json:"-"` // as Model has them; of internal/gputable, as Arch is
+	Arch          string   `json:"-"`
 	Gigabytes     int
 	Grid          string
 	Sizes         map[string]int     // gigabytes in the profile's name, by memory slices
@@ -97,8 +99,28 @@ var read = sync.OnceValue(func() table {
 		panic("internal error: mig/profiles/gpus.json: " + err.Error()) // embedded, and every test reads it
 	}
 
+	for i := range t.GPUs {
+		row := &t.GPUs[i]
+		row.Devices, row.Arch = devicesOf(row.Name)
+	}
+	for i := range t.Unlisted {
+		row := &t.Unlisted[i]
+		row.Devices, _ = devicesOf(row.Name)
+	}
+
 	return t
 })
+
+// devicesOf returns the PCI device ids and the architecture of the GPUs with a MIG table.
+func devicesOf(name string) (devices []string, arch string) {
+	for _, g := range gputable.All() {
+		if g.MIG == name {
+			devices = append(devices, g.Device())
+			arch = g.NVMLArch()
+		}
+	}
+	return devices, arch
+}
 
 // Models are all GPUs whose profiles are known without a driver, by generation.
 func Models() []Model {
@@ -121,9 +143,7 @@ func (t table) model(row gpuRow) Model {
 		Compute: grid.Compute,
 		Places:  row.Places,
 		words:   row.Words,
-	}
-	for _, device := range row.Devices {
-		m.Devices = append(m.Devices, "0x"+device+"10DE")
+		Devices: slices.Clone(row.Devices),
 	}
 
 	for i, r := range grid.Rows {
@@ -163,7 +183,7 @@ func (t table) compute(slices int) []host.ComputeProfile {
 func (t table) byDevice(device string) (Model, bool) {
 	for _, row := range t.GPUs {
 		for _, d := range row.Devices {
-			if strings.EqualFold("0x"+d+"10DE", device) {
+			if strings.EqualFold(d, device) {
 				return t.model(row), true
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/gputable"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -162,6 +163,19 @@ func TestTable(t *testing.T) {
 	}
 	for _, g := range read().GPUs {
 		check.That(t, len(g.Sources) > 0 && g.Names != "", "%s: its source is missing: %+v", g.Name, g)
+	}
+
+	tables := map[string]bool{}
+	for _, g := range read().GPUs {
+		check.That(t, len(g.Devices) > 0, "no GPU of gpus.tsv has the MIG table %s", g.Name)
+		tables[g.Name] = true
+	}
+	for _, u := range read().Unlisted {
+		check.That(t, len(u.Devices) > 0, "no GPU of gpus.tsv has the reason %s", u.Name)
+		tables[u.Name] = true
+	}
+	for _, g := range gputable.All() {
+		check.That(t, g.MIG == "" || tables[g.MIG], "%s names the MIG table %s, which is not there", g.ID, g.MIG)
 	}
 }
 
