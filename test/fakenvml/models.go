@@ -5,8 +5,11 @@ package fakenvml
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 //go:embed models.txt
@@ -22,11 +25,15 @@ type Model struct {
 	MemoryMB int
 	Profiles []Profile
 
+	device  string // PCI ids as NVML writes them: 0x233010DE
+	board   string // the subsystem's
+	arch    int    // NVML's number
+	compute string // CUDA compute capability: 9.0
+
 	fields map[string][]string
 	ci     []computeProfile
 }
 
-// Profile is a GPU instance profile.
 // Profile is a GPU instance profile.
 type Profile struct {
 	ID       int // the driver's
@@ -66,8 +73,11 @@ func Models() ([]Model, error) {
 			continue
 		}
 		if words[0] == "gpu" {
-			name := strings.Join(words[2:], " ")
-			models = append(models, Model{Key: words[1], Name: name, fields: map[string][]string{}})
+			m, err := modelOf(words[1], words[2])
+			if err != nil {
+				return nil, fmt.Errorf("cannot read models.txt: line %d: %w", i+1, err)
+			}
+			models = append(models, m)
 			continue
 		}
 
@@ -82,6 +92,38 @@ func Models() ([]Model, error) {
 
 	return models, nil
 }
+
+// modelOf is a model by its PCI device id, as a board of it was recorded.
+func modelOf(key, id string) (Model, error) {
+	g := gputable.Of(id)
+	if g == nil || g.Recorded.Name == "" {
+		return Model{}, fmt.Errorf("no board of %s is recorded in internal/gputable/gpus.tsv", id)
+	}
+
+	memory, err := strconv.Atoi(g.Recorded.MiB)
+	if err != nil {
+		return Model{}, err
+	}
+	arch := slices.Index(architectures, g.NVMLArch())
+	if arch < 0 {
+		return Model{}, fmt.Errorf("%s has the architecture %q, which the fake driver does not know", id, g.Arch)
+	}
+
+	_, board, _ := strings.Cut(g.Recorded.Subsystem, ":")
+	return Model{
+		Key:      key,
+		Name:     g.Recorded.Name,
+		MemoryMB: memory,
+		device:   g.Device(),
+		board:    "0x" + strings.ToUpper(board) + "10DE",
+		arch:     arch,
+		compute:  g.Recorded.Capability,
+		fields:   map[string][]string{},
+	}, nil
+}
+
+// architectures are those of NVML by their numbers, NVML_DEVICE_ARCH_TURING and later: nvml.h.
+var architectures = []string{6: "turing", 7: "ampere", 8: "ada-lovelace", 9: "hopper", 10: "blackwell"}
 
 // add reads a line about the model.
 func (m *Model) add(key string, words []string) error {
@@ -134,9 +176,6 @@ func (m *Model) add(key string, words []string) error {
 	case "use":
 		return m.useSeven(words[1] == "7+")
 
-	case "memory":
-		m.MemoryMB = number(0)
-		fallthrough
 	default:
 		m.fields[key] = words
 	}
@@ -229,6 +268,9 @@ func table(models []Model) string {
 	return b.String()
 }
 
+// classDisplay is the PCI class of a 3D controller.
+const classDisplay = "0x030200"
+
 // render writes a struct model: state.h has the order of its fields.
 func (m *Model) render(b *strings.Builder) {
 	has := strings.Join(m.fields["has"], " ")
@@ -236,12 +278,12 @@ func (m *Model) render(b *strings.Builder) {
 	chip := m.fields["chip"]
 	memory := m.fields["memory"]
 	links := m.fields["links"]
-	major, minor, _ := strings.Cut(chip[1], ".")
+	major, minor, _ := strings.Cut(m.compute, ".")
 
 	fmt.Fprintf(b, "{%q, %q, %q, ", m.Key, m.Name, m.fields["vbios"][0])
-	fmt.Fprintf(b, "%s, ", strings.Join(m.fields["pci"][:3], ", "))
-	fmt.Fprintf(b, "%s, %s, %s, %s, %s, ", chip[0], major, minor, chip[2], chip[3])
-	fmt.Fprintf(b, "%s, %s, %s, %s, ", memory[0], memory[1], links[0], links[1])
+	fmt.Fprintf(b, "%s, %s, %s, ", m.device, m.board, classDisplay)
+	fmt.Fprintf(b, "%d, %s, %s, %s, %s, ", m.arch, major, minor, chip[0], chip[1])
+	fmt.Fprintf(b, "%d, %s, %s, %s, ", m.MemoryMB, memory[0], links[0], links[1])
 	fmt.Fprintf(b, "%d, %d, %d, ", flag("ecc"), flag("remap"), flag("fabric"))
 	fmt.Fprintf(b, "%d, %d, %d, ", m.Compute, m.Slices, bit(m.Resets))
 	fmt.Fprintf(b, "%d, %d,\n{", len(m.Profiles), len(m.ci))

@@ -46,9 +46,9 @@ func TestOneTable(t *testing.T) {
 			continue
 		}
 		all := mig.Models()
-		i := slices.IndexFunc(all, func(k mig.Model) bool { return slices.Contains(k.Devices, m.fields["pci"][0]) })
+		i := slices.IndexFunc(all, func(k mig.Model) bool { return slices.Contains(k.Devices, m.device) })
 		if i < 0 {
-			t.Errorf("gpuadm has no table for %s, %s", m.Key, m.fields["pci"][0])
+			t.Errorf("gpuadm has no table for %s, %s", m.Key, m.device)
 			continue
 		}
 		known := all[i]
@@ -104,7 +104,7 @@ func TestAsRecorded(t *testing.T) {
 	all := models(t)
 	fake := all[slices.IndexFunc(all, func(m Model) bool { return m.Key == "H100-80" })]
 	check.Equal(t, fake.Name, real.GPU[0].Name, "name")
-	check.Equal(t, fmt.Sprint(fake.fields["pci"][:2]), fmt.Sprint([]string{real.GPU[0].Device, real.GPU[0].Sub}), "device and subsystem")
+	check.Equal(t, fmt.Sprint([]string{fake.device, fake.board}), fmt.Sprint([]string{real.GPU[0].Device, real.GPU[0].Sub}), "device and subsystem")
 	check.Equal(t, len(fake.Profiles), len(real.GPU[0].Profiles), "profiles")
 	for _, is := range real.GPU[0].Profiles {
 		p := fake.Profiles[slices.IndexFunc(fake.Profiles, func(p Profile) bool { return p.ID == is.ID })]

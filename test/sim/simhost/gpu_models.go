@@ -4,7 +4,10 @@ package simhost
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/gputable"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -17,11 +20,11 @@ const mib = 1 << 20
 func model(name string) (host.GPU, bool) {
 	switch name {
 	case "T4":
-		return board("Tesla T4", "turing", "7.5", 15360, "0x1EB810DE", "0x12A210DE"), true
+		return board("1eb8"), true
 	case "L40S":
-		return board("NVIDIA L40S", "ada-lovelace", "8.9", 46068, "0x26B910DE", "0x185110DE"), true
+		return board("26b9"), true
 	case "A30":
-		return parted(board("NVIDIA A30", "ampere", "8.0", 24576, "0x20B710DE", "0x153210DE"), []host.Profile{
+		return parted(board("20b7"), []host.Profile{
 			profile(14, 0, "1g.6gb", 1, 4, 5952, 1, 0, 1, 2, 3),
 			profile(21, 7, "1g.6gb+me", 1, 1, 5952, 1, 0, 1, 2, 3),
 			profile(5, 1, "2g.12gb", 2, 2, 11968, 2, 0, 2),
@@ -29,38 +32,46 @@ func model(name string) (host.GPU, bool) {
 			profile(0, 3, "4g.24gb", 4, 1, 24064, 4, 0),
 		}), true
 	case "A100-40":
-		return parted(board("NVIDIA A100-SXM4-40GB", "ampere", "8.0", 40960, "0x20B010DE", "0x144E10DE"),
+		return parted(board("20b0"),
 			sevenths([4]string{"5", "10", "20", "40"}, [4]uint64{4864, 9856, 19968, 40192})), true
 	case "A100-80":
-		return parted(board("NVIDIA A100-SXM4-80GB", "ampere", "8.0", 81920, "0x20B210DE", "0x146310DE"),
+		return parted(board("20b2"),
 			sevenths([4]string{"10", "20", "40", "80"}, [4]uint64{9856, 19968, 40192, 80384})), true
 	case "H100-80":
-		return parted(board("NVIDIA H100 80GB HBM3", "hopper", "9.0", 81559, "0x233010DE", "0x16C110DE"),
+		return parted(board("2330"),
 			sevenths([4]string{"10", "20", "40", "80"}, [4]uint64{9984, 20096, 40448, 81152})), true
 	case "H200":
-		return parted(board("NVIDIA H200", "hopper", "9.0", 143771, "0x233510DE", "0x18BE10DE"),
+		return parted(board("2335"),
 			sevenths([4]string{"18", "35", "71", "141"}, [4]uint64{16384, 33024, 71168, 143104})), true
 	case "B200":
-		return parted(board("NVIDIA B200", "blackwell", "10.0", 183359, "0x290110DE", "0x199910DE"),
+		return parted(board("2901"),
 			sevenths([4]string{"23", "45", "90", "180"}, [4]uint64{20992, 45312, 91136, 182528})), true
 	case "RTX-PRO-6000":
-		const name = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
-		return parted(board(name, "blackwell", "12.0", 97887, "0x2BB510DE", "0x204E10DE"), twelfths()), true
+		return parted(board("2bb5"), twelfths()), true
 	}
 	return host.GPU{}, false
 }
 
-func board(name, arch, compute string, memory uint64, device, sub string) host.GPU {
+// board is a GPU by its PCI device id, as internal/gputable has recorded one.
+func board(id string) host.GPU {
+	known := gputable.Of(id)
+	recorded := known.Recorded
+	memory, err := strconv.ParseUint(recorded.MiB, 10, 64)
+	if err != nil {
+		panic("internal error: no board of " + id + " is recorded: " + err.Error()) // a case of model
+	}
+
+	_, sub, _ := strings.Cut(recorded.Subsystem, ":")
 	g := host.GPU{
-		Name:    name,
-		Arch:    arch,
-		Compute: compute,
+		Name:    recorded.Name,
+		Arch:    known.NVMLArch(),
+		Compute: recorded.Capability,
 		Memory:  memory * mib,
-		Device:  device,
-		Sub:     sub,
+		Device:  known.Device(),
+		Sub:     "0x" + strings.ToUpper(sub) + "10DE",
 		ECC:     "on",
 	}
-	if arch == "hopper" || compute == "10.0" {
+	if g.Arch == "hopper" || g.Compute == "10.0" {
 		g.Fabric.State = "completed"
 	}
 	return g
