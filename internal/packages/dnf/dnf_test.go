@@ -111,10 +111,20 @@ func TestStream(t *testing.T) {
 	}
 	_, err := w.To("590-open")
 	check.That(t, err != nil && strings.Contains(wordsOf(err), "dnf module reset nvidia-driver"), "another stream: %v", err)
-	_, err = w.To(off)
-	check.That(t, err != nil && strings.Contains(wordsOf(err), "the module was disabled outside gpuadm"), "a disabled module: %v", err)
 	to, err := w.To("")
 	check.That(t, to == "580-open" && err == nil, "none: %q, %v", to, err)
+}
+
+// TestDisabledModule: what dnf module disable has written counts as a choice of the administrator.
+func TestDisabledModule(t *testing.T) {
+	const disabled = "[nvidia-driver]\nname=nvidia-driver\nstream=\nprofiles=\nstate=disabled\n"
+	h := simulated(t, stream(driverModule).file(), disabled)
+	want := Stream("580-open", "")
+
+	found, err := want.Look(t.Context(), h)
+	must.That(t, err == nil && found == off, "found %q, %v", found, err)
+	_, err = want.To(found)
+	check.That(t, err != nil && strings.Contains(wordsOf(err), "the module was disabled outside gpuadm"), "%v", err)
 }
 
 // FuzzModuleStream gives a file of dnf's about a module, and one about repositories.
