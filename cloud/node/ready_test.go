@@ -163,12 +163,13 @@ func TestGuard(t *testing.T) {
 	check.That(t, len(seen) >= 2 && strings.HasPrefix(seen[1], "true False "+newBootReason), "behind the guard the Node was: %q", seen)
 	must.That(t, a.mark() != first, "the simulated boots have one mark")
 	a.converged(a.mark())
-	got := a.sim.Requests()
-	check.That(t, len(got) == 5 && got[0][:3] == "GET", "requests after a reboot: %v", got)
+	const node, status = "PATCH /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1/status"
+	// The taint comes before the condition that explains it, and goes after it.
+	check.List(t, a.sim.Requests(), []string{"GET /api/v1/nodes/gpu-1", node, status, status, node}, "requests after a reboot:")
 	a.Advance(time.Minute)
 	res := a.apply()
 	check.That(t, res.Run == "", "apply again did %v", res.Made)
-	got = a.sim.Requests()
+	got := a.sim.Requests()
 	check.That(t, len(got) == 1, "requests of a converged node: %v", got)
 }
 
