@@ -168,6 +168,26 @@ func TestFailure(t *testing.T) {
 	t.Logf("%d failures", runs)
 }
 
+// TestFailureLeavesOthers: where one GPU fails, no step is made on a GPU whose turn has not come.
+func TestFailureLeavesOthers(t *testing.T) {
+	m := model(t, "A100-40")
+	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 3g.20gb@0 2g.10gb@4")
+	steps := must.Get(m.Steps(from, to))(t)
+	first, second := newSim(m, from), newSim(m, from)
+	second.gpu.Address = "0000:18:00.0"
+	first.fail = func(call int) fault {
+		if call == len(steps) {
+			return early
+		}
+		return none
+	}
+
+	err := (Runner{Device: duo{first, second}}).Run(t.Context(), Plan{first.gpu.Address, steps}, Plan{second.gpu.Address, steps})
+	var f *Failure
+	must.That(t, errors.As(err, &f) && restored(f), "%v", err)
+	check.List(t, second.log, nil, "steps on the second GPU:")
+}
+
 // restored says whether all GPUs are in their former state.
 func restored(f *Failure) bool {
 	return !slices.ContainsFunc(append(f.Others, f.RolledBack), func(t RolledBack) bool { return !t.Restored() })

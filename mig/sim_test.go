@@ -248,3 +248,42 @@ func state(t testing.TB, text string) State {
 	s := must.Get(ParseState(text))(t)
 	return s
 }
+
+// A duo is two GPUs.
+type duo [2]*sim
+
+// at is the GPU with this address.
+func (d duo) at(gpu string) *sim {
+	return d[slices.IndexFunc(d[:], func(x *sim) bool { return x.gpu.Address == gpu })]
+}
+
+func (d duo) Driver(ctx context.Context) (host.Driver, error) {
+	all, err := d[0].Driver(ctx)
+	other, errOther := d[1].Driver(ctx)
+	all.GPUs = append(all.GPUs, other.GPUs...)
+	return all, errors.Join(err, errOther)
+}
+
+func (d duo) SetMIGMode(ctx context.Context, gpu string, on bool) error {
+	return d.at(gpu).SetMIGMode(ctx, gpu, on)
+}
+
+func (d duo) ResetGPUs(ctx context.Context, gpus ...string) error {
+	return d.at(gpus[0]).ResetGPUs(ctx, gpus...)
+}
+
+func (d duo) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (int, error) {
+	return d.at(gpu).CreateInstance(ctx, gpu, profile, at)
+}
+
+func (d duo) DestroyInstance(ctx context.Context, gpu string, id int) error {
+	return d.at(gpu).DestroyInstance(ctx, gpu, id)
+}
+
+func (d duo) CreateCompute(ctx context.Context, gpu string, instance, profile int, at host.Span) (int, error) {
+	return d.at(gpu).CreateCompute(ctx, gpu, instance, profile, at)
+}
+
+func (d duo) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
+	return d.at(gpu).DestroyCompute(ctx, gpu, instance, id)
+}
