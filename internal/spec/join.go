@@ -86,7 +86,7 @@ func checkNodeName(v string) (string, *trouble.Error) {
 // do not have. The keys for EKS are allowed with method none, for a machine of a pool that stays
 // out of the cluster.
 func (d *decoder) join(j Join) {
-	if !d.ok("join.method") {
+	if !d.passed("join.method") {
 		return
 	}
 	const scripts = "the cloud's own scripts join the node"
@@ -106,9 +106,9 @@ func (d *decoder) join(j Join) {
 		{"gate", j.Gate == "open", append(platform.Gated(), "auto"), "only where a cloud's scripts start kubelet it is held back"},
 	} {
 		key := "join." + k.name
-		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {
+		if !k.set || slices.Contains(k.with, j.Method) || !d.passed(key) {
 			continue
 		}
-		d.blame(key, "take it out, or write as the method "+choice(k.with), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
+		d.refuse(key, "take it out, or write as the method "+choice(k.with), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
 	}
 }

@@ -19,46 +19,34 @@ import (
 // finding and its place.
 func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	data := b.src.data
+	if fault := otherFormat(data, start); fault != nil {
+		return start, fault
+	}
+
 	line := span{start, b.src.lineSpan(b.src.lineOf(start)).end}
 	opened := b.valueStart(start)
-	byteAt := func(at int) byte { return append(data[at:len(data):len(data)], 0)[0] }
+	isHeader := byteAt(data, start) == '['
 	fix := `write key = value, with text in "quotes"`
-	const ours = "a spec is TOML, with key = value below a [section]; gpuadm help spec lists them"
-	for _, other := range []struct{ begins, has, is, fix string }{
-		{"<<<<<<<", "", "the mark of a merge conflict", "keep one of the two sides, and take the marks out"},
-		{"{", "", "this is JSON", ours},
-		{"", "mig-configs:", "this is YAML, of mig-parted", `name this file in node.toml: file = "…" in [mig]`},
-		{"", "apiVersion:", "this is a manifest of Kubernetes, in YAML", ours},
-	} {
-		if bytes.HasPrefix(data[start:], []byte(other.begins)) && bytes.Contains(data, []byte(other.has)) {
-			return start, wrong(other.fix, "%s", other.is)
-		}
-	}
-	switch header := byteAt(start) == '['; {
-	case header:
+	switch {
+	case isHeader:
 		fix = "write the section's name in brackets, on a line of its own: [driver]"
-	case at >= len(data)-1 && regexp.MustCompile("incomplete|terminated|end of input").MatchString(message):
-		switch byteAt(opened) {
-		case '[':
-			return opened, wrong("write the missing bracket", "invalid TOML: the list that begins here is not closed")
-		case '{':
-			return opened, wrong("write the missing bracket", "invalid TOML: the table that begins here is not closed")
-		case '"', '\'':
-			return opened, wrong("write the missing quote", "invalid TOML: the text that begins here is not closed")
-		}
-		return opened, wrong(`write one, text in "quotes"`, "invalid TOML: the value is missing")
+	case at >= len(data)-1 && matches("incomplete|terminated|end of input", message):
+		return opened, unclosed(byteAt(data, opened))
 	case at <= line.end:
-		if at, f := b.bareText(line); f != nil {
-			return at, f
+		if at, fault := b.bareText(line); fault != nil {
+			return at, fault
 		}
-		if bytes.HasPrefix(data[at:], []byte("\u00a0")) {
+		noEquals := strings.HasPrefix(message, "expected '='")
+		switch {
+		case bytes.HasPrefix(data[at:], []byte("\u00a0")):
 			fix = "write a plain space: there is a NO-BREAK SPACE"
-		} else if strings.HasPrefix(message, "expected '='") && byteAt(at) == ':' {
+		case noEquals && byteAt(data, at) == ':':
 			fix = "write = in place of the colon"
-		} else if strings.HasPrefix(message, "expected '='") && byteAt(at) == '/' {
+		case noEquals && byteAt(data, at) == '/':
 			fix = "put the whole name in quotes: \"example.com/pool\" = \"gpu\""
 		}
 	}
+
 	bracket := "put a comma between the elements, or write the missing bracket"
 	if first := b.src.lineOf(opened); first != b.src.lineOf(at) {
 		bracket = "put a comma between the elements, or close the bracket opened on line " + strconv.Itoa(first+1)
@@ -73,12 +61,48 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		{`unexpected character U\+00(0A|0D|23)`, "the value is missing", `write one, text in "quotes"`},
 		{"unexpected character", "text needs quotes", fix},
 	} {
-		if regexp.MustCompile(known.words).MatchString(message) {
-			message, fix = known.says, known.fix
-			break
+		if matches(known.words, message) {
+			return at, wrong(known.fix, "invalid TOML: %s", known.says)
 		}
 	}
 	return at, wrong(fix, "invalid TOML: %s", message)
+}
+
+// byteAt returns the byte at an offset; 0 at the end.
+func byteAt(data []byte, at int) byte {
+	if at >= len(data) {
+		return 0
+	}
+	return data[at]
+}
+
+// otherFormat recognises a file that is not TOML; nil if it may be TOML.
+func otherFormat(data []byte, start int) *trouble.Error {
+	const specIs = "a spec is TOML, with key = value below a [section]; gpuadm help spec lists them"
+	for _, other := range []struct{ begins, has, is, fix string }{
+		{"<<<<<<<", "", "the mark of a merge conflict", "keep one of the two sides, and take the marks out"},
+		{"{", "", "this is JSON", specIs},
+		{"", "mig-configs:", "this is YAML, of mig-parted", `name this file in node.toml: file = "…" in [mig]`},
+		{"", "apiVersion:", "this is a manifest of Kubernetes, in YAML", specIs},
+	} {
+		if bytes.HasPrefix(data[start:], []byte(other.begins)) && bytes.Contains(data, []byte(other.has)) {
+			return wrong(other.fix, "%s", other.is)
+		}
+	}
+	return nil
+}
+
+// unclosed says what is missing at the end of the file, after a value that begins with this byte.
+func unclosed(begins byte) *trouble.Error {
+	switch begins {
+	case '[':
+		return wrong("write the missing bracket", "invalid TOML: the list that begins here is not closed")
+	case '{':
+		return wrong("write the missing bracket", "invalid TOML: the table that begins here is not closed")
+	case '"', '\'':
+		return wrong("write the missing quote", "invalid TOML: the text that begins here is not closed")
+	}
+	return wrong(`write one, text in "quotes"`, "invalid TOML: the value is missing")
 }
 
 // bareText recognises a value that lacks its quotes: engine = containerd, version = 580.95.05, cdi

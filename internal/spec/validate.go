@@ -86,41 +86,51 @@ func checkPath(v string) (string, *trouble.Error) {
 // checkURL never quotes the URL, which may contain a password.
 func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	fix := "write it as " + example
-	begins := make([]string, len(schemes))
-	for i, scheme := range schemes {
-		begins[i] = scheme + "://"
-	}
-	scheme, _, found := strings.Cut(v, "://")
-	scheme = strings.ToLower(scheme)
-	switch {
-	case found && slices.Contains(schemes, scheme):
-	case found && len(scheme) <= 16 && matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme):
-		return nil, wrong(fix, "the URL must begin with %s, not with %s://", trouble.Or(begins), scheme)
-	default:
-		return nil, wrong(fix, "a URL begins with %s", trouble.Or(begins))
+	if fault := checkScheme(v, fix, schemes); fault != nil {
+		return nil, fault
 	}
 	u, err := url.Parse(v)
 	if err != nil || strings.ContainsAny(v, " \"<>\\^`{|}") {
 		return nil, wrong(fix, "this is no URL")
 	}
+
+	isFile := u.Scheme == "file"
 	switch {
 	case u.User != nil:
 		return nil, wrong("take it out: this file can be read by all", "a URL must not contain a user name or password")
 	case u.Fragment != "" || strings.HasSuffix(v, "#"):
 		return nil, wrong("take out what begins with #", "a fragment makes no sense here")
-	case u.Scheme == "file":
-		if u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/" {
-			return nil, wrong("write it with three slashes: file:///srv/mirror", "the URL has no absolute path of a folder")
-		}
-	case u.Hostname() == "":
+	case isFile && (u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/"):
+		return nil, wrong("write it with three slashes: file:///srv/mirror", "the URL has no absolute path of a folder")
+	case !isFile && u.Hostname() == "":
 		return nil, wrong(fix, "the URL has no host")
 	}
+
 	if port := u.Port(); port != "" {
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		n, err := strconv.Atoi(port)
+		if err != nil || n < 1 || n > 65535 {
 			return nil, wrong(fix, "the URL's port is not from 1 to 65535")
 		}
 	}
 	return u, nil
+}
+
+// checkScheme quotes a scheme only if it looks like one: it may be a password.
+func checkScheme(v, fix string, schemes []string) *trouble.Error {
+	scheme, _, found := strings.Cut(v, "://")
+	scheme = strings.ToLower(scheme)
+	if found && slices.Contains(schemes, scheme) {
+		return nil
+	}
+
+	begins := make([]string, len(schemes))
+	for i, allowed := range schemes {
+		begins[i] = allowed + "://"
+	}
+	if found && len(scheme) <= 16 && matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme) {
+		return wrong(fix, "the URL must begin with %s, not with %s://", trouble.Or(begins), scheme)
+	}
+	return wrong(fix, "a URL begins with %s", trouble.Or(begins))
 }
 
 // checkBase accepts a URL to which gpuadm adds paths.

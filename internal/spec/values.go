@@ -64,20 +64,7 @@ func suggestion(r row, v *value) string {
 	key := r.Name + " = "
 	switch r.Type {
 	case TypeString:
-		if len(r.Allowed) > 0 {
-			on := map[string]string{"true": "on", "false": "off"}[word]
-			if slices.Contains(r.Allowed, on) {
-				return key + strconv.Quote(on)
-			}
-			return choice(r.Allowed)
-		}
-		if _, f := r.check(word); f == nil {
-			return key + show(word) // the source text: 580.10 as a number would come back as 580.1
-		}
-		if r.Default != `""` {
-			return key + cmp.Or(r.Default, `"…"`)
-		}
-		return key + `"…"`
+		return suggestedString(r, word)
 	case TypeBool:
 		switch strings.ToLower(word) {
 		case "true", "yes", "on", "1":
@@ -87,19 +74,13 @@ func suggestion(r row, v *value) string {
 		}
 		return key + "true or " + key + "false"
 	case TypeInt:
-		if n, ok := parseInt(strings.TrimSuffix(strings.TrimSpace(word), ".0")); ok && n >= 0 {
+		whole := strings.TrimSuffix(strings.TrimSpace(word), ".0")
+		if n, ok := parseInt(whole); ok && n >= 0 {
 			return key + strconv.Itoa(n)
 		}
 		return "a whole number, such as 2"
 	case TypeStrings:
-		if word == "" {
-			return key + `["…"]`
-		}
-		words := strings.Split(clip(word), ",")
-		for i := range words {
-			words[i] = strconv.Quote(strings.TrimSpace(words[i]))
-		}
-		return key + "[" + strings.Join(words, ", ") + "]"
+		return key + suggestedList(word)
 	case TypeLabels:
 		return key + `{ "example.com/name" = "value" }`
 	case TypeParameters:
@@ -112,6 +93,38 @@ func suggestion(r row, v *value) string {
 		}
 	}
 	return key + `"all" or ` + key + "[0, 1]"
+}
+
+func suggestedString(r row, word string) string {
+	key := r.Name + " = "
+	if len(r.Allowed) > 0 {
+		switch {
+		case word == "true" && slices.Contains(r.Allowed, "on"):
+			return key + `"on"`
+		case word == "false" && slices.Contains(r.Allowed, "off"):
+			return key + `"off"`
+		}
+		return choice(r.Allowed)
+	}
+
+	if _, fault := r.check(word); fault == nil {
+		return key + show(word) // the source text: 580.10 as a number would come back as 580.1
+	}
+	if r.Default == "" || r.Default == `""` {
+		return key + `"…"`
+	}
+	return key + r.Default
+}
+
+func suggestedList(word string) string {
+	if word == "" {
+		return `["…"]`
+	}
+	words := strings.Split(clip(word), ",")
+	for i := range words {
+		words[i] = strconv.Quote(strings.TrimSpace(words[i]))
+	}
+	return "[" + strings.Join(words, ", ") + "]"
 }
 
 // text returns the canonical form of a string.
@@ -192,67 +205,97 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 // entry merges one label or parameter into a table. A parameter with an empty value, and a label's
 // key with "-" after it as in kubectl, remove an entry: for a label an empty value is valid, as in
 // node-role.kubernetes.io/NAME.
-func (d *decoder) entry(r row, m *value, to map[string]string) {
-	if m.kind == tableKind {
-		fix := "write " + suggestion(r, &value{})
-		if m.dots && r.Type == TypeParameters {
-			fix = "write the name alone, without the module: NVreg_Name"
-		} else if m.dots {
-			fix = "put the whole name in quotes: a dot without quotes begins a table"
-		}
-		d.src.addf(m.key, fix, "%s in %s is a table", show(m.name), r.Name)
+func (d *decoder) entry(r row, member *value, to map[string]string) {
+	if member.kind == tableKind {
+		d.refuseTable(r, member)
 		return
 	}
-	d.places[r.Section+"."+r.Name+"."+m.name] = place{src: d.src, at: m.key}
-	text, check := m.text, checkParameter
-	if r.Type == TypeLabels {
-		check = checkLabel
-		if m.kind != stringKind {
-			fix := "write the value as text"
-			if m.kind != listKind && !secretKey(m.name) {
-				fix = "put the value in quotes: " + show(text)
-			}
-			d.src.addf(m.at, fix, "the value of a label must be a string, not %s", m.kind)
-			return
-		}
-	} else {
-		switch m.kind {
-		case stringKind:
-		case boolKind:
-			text = map[string]string{"true": "1", "false": "0"}[text]
-		case intKind:
-			n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 0, 64)
-			if err != nil {
-				d.src.addf(m.at, "put the value in quotes", "%s is too large", show(m.name))
-				return
-			}
-			text = strconv.FormatInt(n, 10)
-		default:
-			d.src.addf(m.at, "put the value in quotes", "the value of a parameter must be a string, an integer or a boolean, not %s", m.kind)
+	d.places[r.Section+"."+r.Name+"."+member.name] = place{src: d.src, at: member.key}
+
+	isLabel := r.Type == TypeLabels
+	readText, check := d.parameterText, checkParameter
+	if isLabel {
+		readText, check = d.labelText, checkLabel
+	}
+	text, ok := readText(member)
+	if !ok {
+		return
+	}
+
+	name := member.name
+	removes := isLabel && strings.HasSuffix(name, "-")
+	if removes {
+		name = strings.TrimSuffix(name, "-")
+		if text != "" {
+			d.src.addf(member.at,
+				"write "+show(member.name)+` = ""`,
+				"%s removes a label, and has a value", show(member.name))
 			return
 		}
 	}
-	name, removes := strings.CutSuffix(m.name, "-")
-	removes = removes && r.Type == TypeLabels
-	if !removes {
-		name = m.name
-	} else if text != "" {
-		d.src.addf(m.at, "write "+show(m.name)+` = ""`, "%s removes a label, and has a value", show(m.name))
-		return
-	}
-	if ofValue, f := check(name, text); f != nil {
-		at := m.key
+
+	if ofValue, fault := check(name, text); fault != nil {
+		at := member.key
 		if ofValue {
-			at = m.at
+			at = member.at
 		}
-		d.src.add(at, f)
+		d.src.add(at, fault)
 		return
 	}
-	if text == "" && (removes || r.Type == TypeParameters) {
+	if text == "" && (removes || !isLabel) {
 		delete(to, name)
 		return
 	}
-	to[m.name] = text
+	to[name] = text
+}
+
+// refuseTable notes a table in the place of a label's or parameter's value: mostly a name with a dot
+// and without quotes.
+func (d *decoder) refuseTable(r row, member *value) {
+	fix := "write " + suggestion(r, &value{})
+	switch {
+	case member.dots && r.Type == TypeParameters:
+		fix = "write the name alone, without the module: NVreg_Name"
+	case member.dots:
+		fix = "put the whole name in quotes: a dot without quotes begins a table"
+	}
+	d.src.addf(member.key, fix, "%s in %s is a table", show(member.name), r.Name)
+}
+
+func (d *decoder) labelText(member *value) (text string, ok bool) {
+	if member.kind == stringKind {
+		return member.text, true
+	}
+
+	fix := "write the value as text"
+	if member.kind != listKind && !secretKey(member.name) {
+		fix = "put the value in quotes: " + show(member.text)
+	}
+	d.src.addf(member.at, fix, "the value of a label must be a string, not %s", member.kind)
+	return "", false
+}
+
+func (d *decoder) parameterText(member *value) (text string, ok bool) {
+	switch member.kind {
+	case stringKind:
+		return member.text, true
+	case boolKind:
+		if member.text == "true" {
+			return "1", true
+		}
+		return "0", true
+	case intKind:
+		n, err := strconv.ParseInt(strings.ReplaceAll(member.text, "_", ""), 0, 64)
+		if err != nil {
+			d.src.addf(member.at, "put the value in quotes", "%s is too large", show(member.name))
+			return "", false
+		}
+		return strconv.FormatInt(n, 10), true
+	}
+	d.src.addf(member.at,
+		"put the value in quotes",
+		"the value of a parameter must be a string, an integer or a boolean, not %s", member.kind)
+	return "", false
 }
 
 func (d *decoder) counts(r row, v *value, to map[string]int) {
