@@ -23,10 +23,13 @@ type registration struct {
 	stalls  error // the server's answer does not end
 }
 
-// runs says whether a kubelet runs that has joined, with credentials that may hold.
+// runs reports whether a kubelet that has joined runs, with credentials that may be valid.
 func (m *Machine) runs() bool {
 	k := m.Facts().Kubelet
-	return k.Joined && k.Kubeconfig != "" && k.Active == "active" && (k.Expired.IsZero() || !k.Expired.Before(m.View.Now()) && !k.Begins.After(m.View.Now()))
+	if !k.Joined || k.Kubeconfig == "" || k.Active != "active" {
+		return false
+	}
+	return k.Expired.IsZero() || !isOutside(k, m.View.Now())
 }
 
 // Registration is what the API server has of this machine. ok is false where kubelet does not run,
@@ -100,7 +103,11 @@ func refusedByServer(m *Machine) []Finding {
 		return nil
 	}
 	k := m.Facts().Kubelet
-	return []Finding{{Object: k.Kubeconfig, What: "kubelet's credentials: " + r.refused.Error(), Command: "sudo journalctl -u " + k.Unit + " -n 20"}}
+	return []Finding{{
+		Object:  k.Kubeconfig,
+		What:    "kubelet's credentials: " + r.refused.Error(),
+		Command: "sudo journalctl -u " + k.Unit + " -n 20",
+	}}
 }
 
 func apiServerStalls(m *Machine) []Finding {

@@ -63,13 +63,24 @@ func (m *Machine) skew() time.Duration {
 // certificate.
 func (m *Machine) skewed(by time.Duration, way string) []Finding {
 	t, _ := m.clock()
+	kubelet := m.Facts().Kubelet
 	what := fmt.Sprintf("the clock is %v %s the API server's", by, way)
 	if t.least {
 		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %v %s the server's, unless its certificate was not renewed", by, way)
-	} else if k := m.Facts().Kubelet; !k.Expired.IsZero() && k.Begins.Before(t.server) && k.Expired.After(t.server) && (k.Begins.After(t.here) || k.Expired.Before(t.here)) {
+	} else if holdsAt(kubelet, t.server) && isOutside(kubelet, t.here) {
 		what += ", and by it kubelet's certificate, which is good, is not valid"
 	}
 	return []Finding{{What: what}}
+}
+
+// holdsAt reports whether kubelet has a certificate that is valid at a time.
+func holdsAt(kubelet facts.Kubelet, at time.Time) bool {
+	return !kubelet.Expired.IsZero() && kubelet.Begins.Before(at) && kubelet.Expired.After(at)
+}
+
+// isOutside reports whether kubelet's certificate is not valid yet at a time, or no longer.
+func isOutside(kubelet facts.Kubelet, at time.Time) bool {
+	return kubelet.Begins.After(at) || kubelet.Expired.Before(at)
 }
 
 func clockAhead(m *Machine) []Finding {

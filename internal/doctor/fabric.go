@@ -27,19 +27,27 @@ func otherFabricManager(m *Machine) []Finding {
 	if version == "" || m.fabric() == "" || m.fabric() == drivers.FabricRack || !m.ownDriver() {
 		return nil
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(all.packages)) {
-		if !strings.HasPrefix(name, "nvidia-fabricmanager") && name != "nvidia-fabric-manager" || strings.Contains(name, "dev") {
+		manager := all.packages[name]
+		found := driverVersion().FindStringSubmatch(manager.Version)
+		if !isFabricManager(name) || !manager.Installed() || found == nil || found[1] == version {
 			continue
 		}
-		p := all.packages[name]
-		v := driverVersion().FindStringSubmatch(p.Version)
-		if v == nil || !p.Installed() || v[1] == version {
-			continue
-		}
-		command := fmt.Sprintf(all.commands().exact, name, version)
-		return []Finding{{Object: name, What: fmt.Sprintf("%s is %s, and the module nvidia that is loaded is %s", name, v[1], version), Command: command}}
+		return []Finding{{
+			Object:  name,
+			What:    fmt.Sprintf("%s is %s, and the module nvidia that is loaded is %s", name, found[1], version),
+			Command: fmt.Sprintf(all.commands().exact, name, version),
+		}}
 	}
 	return nil
+}
+
+func isFabricManager(name string) bool {
+	if strings.Contains(name, "dev") {
+		return false
+	}
+	return strings.HasPrefix(name, "nvidia-fabricmanager") || name == "nvidia-fabric-manager"
 }
 
 func noInfiniband(m *Machine) []Finding {
@@ -50,11 +58,16 @@ func noInfiniband(m *Machine) []Finding {
 	if u, known := m.Unit(drivers.FabricManagerUnit); !known || u.Enabled != "enabled" {
 		return nil // a virtual machine without the switches: another one manages them
 	}
-	f := Finding{What: fmt.Sprintf("kernel %s has not all of %s", k.Kernel, strings.Join(facts.InfinibandModules(), " and ")), Command: "modprobe -a mlx5_ib ib_umad"}
+
+	command := "modprobe -a mlx5_ib ib_umad"
 	if m.Facts().OS.ID == "ubuntu" {
-		f.Command = "apt-get install linux-modules-extra-" + k.Kernel + " && " + f.Command
+		command = "apt-get install linux-modules-extra-" + k.Kernel + " && " + command
 	}
-	return []Finding{f}
+	modules := strings.Join(facts.InfinibandModules(), " and ")
+	return []Finding{{
+		What:    fmt.Sprintf("kernel %s has not all of %s", k.Kernel, modules),
+		Command: command,
+	}}
 }
 
 func noFabricManager(m *Machine) []Finding {
@@ -67,7 +80,10 @@ func noFabricManager(m *Machine) []Finding {
 		return nil
 	}
 	if u.Load == "not-found" {
-		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: planDriver()}}
+		return []Finding{{
+			What:    "the machine has NVSwitches, and no fabric manager is installed",
+			Command: planDriver(),
+		}}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }
@@ -81,24 +97,35 @@ func nothingToManage(m *Machine) []Finding {
 	if !ok || !m.loaded() || m.fabric() != "" || u.Enabled != "enabled" || u.Active != "failed" {
 		return nil
 	}
-	return []Finding{{What: drivers.FabricManagerUnit + " has failed, and no switch that it could manage is on the PCI bus: sudo systemctl disable " + drivers.FabricManagerUnit, Note: true}}
+	return []Finding{{
+		What: drivers.FabricManagerUnit + " has failed, and no switch that it could manage is on the PCI bus: sudo systemctl disable " + drivers.FabricManagerUnit,
+		Note: true,
+	}}
 }
 
 // notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine
 // that has just booted.
 func notRegistered(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
-	return ofGPUs(func(g host.GPU) string {
-		switch {
-		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "" && g.Fabric.Faults == "":
+	mayStillRegister := !ok || u.Uptime < 10*time.Minute
+
+	describe := func(gpu host.GPU) string {
+		fabric := gpu.Fabric
+		if gpu.Lost != "" || gpu.Mode || fabric.State == "" {
 			return ""
-		case g.Fabric.Faults != "":
-			return "is registered with the fabric, and " + g.Fabric.Faults
-		case g.Fabric.State != "completed" && (!ok || u.Uptime < 10*time.Minute):
-			return ""
-		case g.Fabric.Status != "":
-			return "could not be registered with the fabric: " + g.Fabric.Status
 		}
-		return "is not registered with the fabric: " + g.Fabric.State
-	}, nil)(m)
+		completed := fabric.State == "completed"
+		switch {
+		case fabric.Faults != "":
+			return "is registered with the fabric, and " + fabric.Faults
+		case !completed && mayStillRegister:
+			return ""
+		case fabric.Status != "":
+			return "could not be registered with the fabric: " + fabric.Status
+		case completed:
+			return ""
+		}
+		return "is not registered with the fabric: " + fabric.State
+	}
+	return ofGPUs(describe, nil)(m)
 }

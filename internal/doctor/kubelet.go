@@ -90,7 +90,7 @@ func refused(code string) func(*Machine) []Finding {
 // onlyClockIsWrong reports whether kubelet's certificate is valid by the API server's clock.
 func (m *Machine) onlyClockIsWrong(k facts.Kubelet) bool {
 	clocks, ok := m.clock()
-	return ok && !clocks.least && k.Begins.Before(clocks.server) && k.Expired.After(clocks.server)
+	return ok && !clocks.least && holdsAt(k, clocks.server)
 }
 
 // oldCgroups finds a kubelet that does not start because of this machine's cgroups: from 1.35 on.

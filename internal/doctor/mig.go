@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
+// answering returns the GPUs that the driver lists, and that answer.
 func (m *Machine) answering() (list []host.GPU) {
 	d := m.Facts().Driver
 	if d == nil {
@@ -48,9 +49,15 @@ func otherPartitions(m *Machine) (list []Finding) {
 		if err != nil {
 			continue // GPU-003 names a GPU that does not answer
 		}
-		if want, err := w.To(found); err == nil && want != found {
-			list = append(list, Finding{Object: w.Ref().Name, What: fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", w.Ref().Name, found, want)})
+		want, err := w.To(found)
+		if err != nil || want == found {
+			continue
 		}
+		name := w.Ref().Name
+		list = append(list, Finding{
+			Object: name,
+			What:   fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", name, found, want),
+		})
 	}
 	return list
 }
@@ -72,16 +79,23 @@ func noPartition(m *Machine) (list []Finding) {
 }
 
 func waitsForReset(m *Machine) (list []Finding) {
-	modes := map[bool]string{true: "on", false: "off"}
 	for _, g := range m.answering() {
 		if g.Mode == g.Pending {
 			continue
 		}
-		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, modes[g.Mode], modes[g.Pending])
+		now, after := "off", "on"
+		if g.Mode {
+			now, after = "on", "off"
+		}
+		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, now, after)
 		if holders, err := devices.Clients(m.ctx, m.View); err == nil && len(holders) > 0 {
 			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
 		}
-		list = append(list, Finding{Object: g.Address, What: what, Command: resetCommand(g.Address)})
+		list = append(list, Finding{
+			Object:  g.Address,
+			What:    what,
+			Command: resetCommand(g.Address),
+		})
 	}
 	return list
 }
