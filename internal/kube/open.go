@@ -113,8 +113,18 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	}
 	s.login.from, s.login.server, s.login.roots = s.from, s.server, s.roots
 	return &Client{
-		server: s.server, trusts: trusts, login: s.login, base: base, http: &http.Client{Transport: through, CheckRedirect: stay},
-		now: v.Now, clock: time.Now, sleep: host.Pause, jitter: rand.Float64, limit: oneTry, patience: Patience,
+		server: s.server,
+		trusts: trusts,
+		login:  s.login,
+		base:   base,
+		http:   &http.Client{Transport: through, CheckRedirect: stay},
+
+		now:      v.Now,
+		clock:    time.Now,
+		sleep:    host.Pause,
+		jitter:   rand.Float64,
+		limit:    oneTry,
+		patience: Patience,
 	}, nil
 }
 

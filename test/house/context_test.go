@@ -26,7 +26,6 @@ var lifetimes = map[string]string{
 
 // toReplace lists those that are no lifetimes, and what takes their place.
 var toReplace = map[string]string{
-	"internal/kube/request.go":    "the patience: a field of the client",
 	"internal/devices/clients.go": "pods that count as gone: clients as data, which Interrupts filters",
 }
 
