@@ -68,7 +68,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"unit-files":                    named(things.NewUnitFiles),
 		"paused":                        named(things.NewPaused),
 		"daemon":                        by(func(r converge.Ref) converge.Thing { return containerd.NewSupervised(r.Name, r.Reads, "") }),
-		"restart":                       by(func(r converge.Ref) converge.Thing { return things.NewRestart(r.Name, r.Reads, runtime.Ready) }),
+		"restart":                       reading(restartOf),
 		"restart " + kubelet.FormUnit:   reading(kubelet.NewRestart),
 		"restart " + docker.FormUnit:    reading(docker.NewRestart),
 		"restart " + drivers.FormIMEX:   by(func(r converge.Ref) converge.Thing { return drivers.NewIMEX(r.Reads) }),
@@ -92,6 +92,15 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"registered":                    named(node.NewRegistered),
 		"joined":                        named(node.NewJoined),
 	}
+}
+
+// restartOf builds the restart of an engine or of another daemon again. Where the engine runs in
+// kubelet's unit, the restart is kubelet's.
+func restartOf(unit string, reads []string) converge.Thing {
+	if kubelet.IsUnit(unit) {
+		return kubelet.NewRestart(unit, reads)
+	}
+	return things.NewRestart(unit, reads, runtime.Ready)
 }
 
 // thingOf builds a thing again from its line in the journal, for undo.

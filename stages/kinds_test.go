@@ -6,12 +6,15 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestToolkitConfigHasForm: undo finds out how to take gpuadm's keys out of the toolkit's file.
@@ -27,6 +30,17 @@ func TestToolkitConfigHasForm(t *testing.T) {
 		check.That(t, err == nil && w.Ref().Form == engine.FormTOML, "form %q: %v", w.Ref().Form, err)
 	}
 	check.That(t, seen, "the stage does not edit the file")
+}
+
+// TestEnginesRestartOfKubeletsUnit: K3s and RKE2 run kubelet and engine in one unit. Undo also judges
+// the restart that the engine's stage has made as kubelet's: after a failure for good it starts nothing.
+func TestEnginesRestartOfKubeletsUnit(t *testing.T) {
+	for unit, want := range map[string]converge.State{"k3s.service": "inactive", "k3s-gpus.service": "inactive", "rke2-agent.service": "inactive", "containerd.service": "failed"} {
+		n := must.Get(simhost.New([]byte("-- sim.toml --\n[[unit]]\nname = \"" + unit + "\"\nenabled = \"enabled\"\nactive = \"failed\"\n")))(t)
+		thing := must.Get(thingOf(kinds(nil, nil), things.NewRestart(unit, []string{"/usr/bin/nvidia-container-runtime"}, nil).Ref()))(t)
+		found, err := thing.Look(t.Context(), n)
+		check.That(t, err == nil && found == want, "%s is %q, want %q: %v", unit, found, want, err)
+	}
 }
 
 // TestSectionsOfPackages: what [driver] names is [driver]'s whatever its name, and of the

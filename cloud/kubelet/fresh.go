@@ -4,6 +4,8 @@ package kubelet
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -45,6 +47,12 @@ func (f freshUnit) Ref() converge.Ref {
 	r := f.Follower.Ref()
 	r.Form = FormUnit
 	return r
+}
+
+// IsUnit says whether kubelet runs in this unit, alone or together with its engine: undo builds
+// each of the unit's restarts with NewRestart. K3s's installer can name its unit k3s-NAME.service.
+func IsUnit(name string) bool {
+	return slices.Contains(facts.KubeletUnits(), name) || strings.HasPrefix(name, "k3s-")
 }
 
 // NewRestart builds kubelet's thing of kind restart, for undo.
