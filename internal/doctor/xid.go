@@ -63,6 +63,7 @@ func xids(m *Machine) (found []Finding) {
 		gpu, answers := gpus[address]
 		findingOf := map[faults.Part]int{}
 		for _, xid := range byRank(counts) {
+			count := counts[xid]
 			unsure := ""
 			if answers && works(gpu) && !xid.Note() {
 				if gpu.Recovery != "" || noTrace(xid, gpu) {
@@ -73,7 +74,7 @@ func xids(m *Machine) (found []Finding) {
 			}
 
 			what := xid.Name()
-			if count := counts[xid]; count > 1 {
+			if count > 1 {
 				what += fmt.Sprintf(", %d times", count)
 			}
 			if i, more := findingOf[xid.Of]; more {

@@ -34,6 +34,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 		{"two GPUs, one fix", "reset", []string{at + "62, words", other + "158, words"}, []string{"Xid 62, halt of an internal microcontroller + GPU 0000:9a:00.0 reported Xid 158, GPU fatal timeout | drain"}, ""},
 		{"was reset", "none", []string{at + "119, words", at + "48, words", at + asks}, nil, ""}, // https://github.com/NVIDIA/NVSentinel/pull/1240
 		{"a driver that does not say", "", []string{at + "119, words", at + asks}, nil, "Xid 119, GSP RPC timeout: the GPU answers, and this driver does not say"},
+		{"a driver that does not say, twice", "", []string{at + "119, words", at + "119, words"}, nil, "Xid 119, GSP RPC timeout, 2 times: the GPU answers"},
 		{"its counters are clean", "", []string{at + "48, words"}, nil, ""},
 		{"a recovery alone", "reboot", nil, []string{"the driver asks for: Reboot Node | drain"}, ""},
 		{"no reset is asked for", "drain-p2p", []string{at + "74, words"}, []string{"the driver asks for: Drain P2P | end the programs"}, ""},

@@ -3,7 +3,6 @@
 package house
 
 import (
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"io"
@@ -63,21 +62,6 @@ func ourPackages(t *testing.T) []pkg {
 			t.Fatal(err)
 		}
 		all = append(all, p)
-	}
-}
-
-// TestRooms: a folder holds at most 24 files of the product, so that a newcomer reads its list at a
-// glance; cmd has one for each verb, and the engine, the facts, the packages and the node one for
-// each subject, which the opening of the package lists in the order to read them.
-func TestRooms(t *testing.T) {
-	most := map[string]int{
-		"cmd/gpuadm": 40, "internal/converge": 30, "internal/packages": 28, "internal/facts": 54,
-		"cloud/node": 42,
-	}
-	for _, p := range ourPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module)
-		n := cmp.Or(most[name], 24)
-		check.That(t, len(p.GoFiles) <= n || strings.HasPrefix(name, "test/"), "%s has %d files, more than %d: give some of them a folder", name, len(p.GoFiles), n)
 	}
 }
 
