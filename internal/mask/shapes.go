@@ -63,16 +63,37 @@ func isToken(word string) bool {
 		more   int // bytes that follow at least
 	}{
 		// GitHub, GitLab
-		{"ghp_", 20}, {"gho_", 20}, {"ghu_", 20}, {"ghs_", 20}, {"ghr_", 20}, {"github_pat_", 20},
-		{"glpat-", 16}, {"glrt-", 16},
+		{"ghp_", 20},
+		{"gho_", 20},
+		{"ghu_", 20},
+		{"ghs_", 20},
+		{"ghr_", 20},
+		{"github_pat_", 20},
+		{"glpat-", 16},
+		{"glrt-", 16},
 		// Slack
-		{"xoxb-", 10}, {"xoxp-", 10}, {"xoxa-", 10}, {"xoxs-", 10}, {"xapp-", 10},
+		{"xoxb-", 10},
+		{"xoxp-", 10},
+		{"xoxa-", 10},
+		{"xoxs-", 10},
+		{"xapp-", 10},
 		// NVIDIA NGC, Hugging Face, npm, PyPI, Docker, Stripe
-		{"nvapi-", 16}, {"hf_", 20}, {"npm_", 20}, {"pypi-", 16}, {"dckr_pat_", 16}, {"sk_live_", 16},
+		{"nvapi-", 16},
+		{"hf_", 20},
+		{"npm_", 20},
+		{"pypi-", 16},
+		{"dckr_pat_", 16},
+		{"sk_live_", 16},
 		// Google, Vault, EKS
-		{"AIza", 30}, {"ya29.", 16}, {"GOCSPX-", 16}, {"hvs.", 16}, {"hvb.", 16}, {"k8s-aws-v1.", 8},
+		{"AIza", 30},
+		{"ya29.", 16},
+		{"GOCSPX-", 16},
+		{"hvs.", 16},
+		{"hvb.", 16},
+		{"k8s-aws-v1.", 8},
 		// Tailscale, age
-		{"tskey-", 10}, {"AGE-SECRET-KEY-1", 16},
+		{"tskey-", 10},
+		{"AGE-SECRET-KEY-1", 16},
 	} {
 		rest, ok := strings.CutPrefix(word, known.prefix)
 		if ok && len(rest) >= known.more {
