@@ -32,9 +32,11 @@ func Builds(v host.View) ([]Build, error) {
 		}
 		for _, version := range g.list(path.Join(dkmsTree, name)) {
 			dir := path.Join(dkmsTree, name, version)
-			if info, err := g.v.Lstat(dir); err != nil || !info.Mode.IsDir() {
+			info, err := g.v.Lstat(dir)
+			if err != nil || !info.Mode.IsDir() {
 				continue // kernel-KERNEL-ARCH, which says what is installed
 			}
+
 			built := g.builtFor(name, version)
 			if len(built) == 0 && g.linked(dir+"/source") {
 				built = []Build{{Name: name, Version: version, State: "added"}}
@@ -53,12 +55,14 @@ func (g *gathering) builtFor(name, version string) (found []Build) {
 			continue
 		}
 		for _, arch := range g.list(path.Join(dir, kernel)) {
-			if !g.exists(path.Join(dir, kernel, arch, "module")) {
+			built := path.Join(dir, kernel, arch)
+			if !g.exists(built + "/module") {
 				continue
 			}
+
 			b := Build{Name: name, Version: version, Kernel: kernel, Arch: arch, State: "built"}
-			to, err := g.v.Readlink(path.Join(dkmsTree, name, "kernel-"+kernel+"-"+arch))
-			if err == nil && (to == path.Join(version, kernel, arch) || to == path.Join(dir, kernel, arch)) {
+			installed, err := g.v.Readlink(path.Join(dkmsTree, name, "kernel-"+kernel+"-"+arch))
+			if err == nil && (installed == path.Join(version, kernel, arch) || installed == built) {
 				b.State = "installed"
 			}
 			found = append(found, b)

@@ -17,9 +17,13 @@ func (g *gathering) gfd() string {
 	if !g.v.Live() {
 		return ""
 	}
-	const file, logs = "/etc/kubernetes/node-feature-discovery/features.d/gfd", "/var/log/containers"
-	if g.exists(file) {
-		return file
+
+	const (
+		features = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+		logs     = "/var/log/containers"
+	)
+	if g.exists(features) {
+		return features
 	}
 	for _, name := range g.list(logs) {
 		if strings.Contains(name, "gpu-feature-discovery") {

@@ -71,6 +71,6 @@ func (g *gathering) kernel() Kernel {
 // before its release, and a number before letters means a later build: 5.14.0-503.11.1.el9 is newer
 // than 5.14.0-503.el9.
 func newer(a, b string) int {
-	one := strings.NewReplacer("-rc", "~rc", "-", ".") // without a release of rpm's, which is compared apart
-	return rpmversion.NewVersion(one.Replace(a)).Compare(rpmversion.NewVersion(one.Replace(b)))
+	plain := strings.NewReplacer("-rc", "~rc", "-", ".") // without a release of rpm's, which is compared apart
+	return rpmversion.NewVersion(plain.Replace(a)).Compare(rpmversion.NewVersion(plain.Replace(b)))
 }

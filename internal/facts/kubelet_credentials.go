@@ -26,37 +26,43 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 		k.Joined = there
 		return ""
 	}
-	u := kube.CredentialsIn(data)
-	at := func(name string) string {
+
+	user := kube.CredentialsIn(data)
+	absolute := func(name string) string {
 		if path.IsAbs(name) {
 			return name
 		}
 		return path.Join(path.Dir(kubeconfig), name) // kubeconfigs name files from their own folder
 	}
-	cert, _ := base64.StdEncoding.DecodeString(u.Cert)
-	hidden := false
-	if u.Cert == "" && u.CertFile != "" {
-		cert, there = g.peek(at(u.CertFile))
-		hidden = there && cert == nil
+
+	certificate, _ := base64.StdEncoding.DecodeString(user.Cert)
+	unreadable := false
+	if user.Cert == "" && user.CertFile != "" {
+		certificate, there = g.peek(absolute(user.CertFile))
+		unreadable = there && certificate == nil
 	}
-	if c := clientCertificate(cert); c != nil {
-		k.Begins, k.Expired, k.Identity = c.NotBefore.UTC(), c.NotAfter.UTC(), c.Subject.CommonName
-		if name, ok := strings.CutPrefix(k.Identity, "system:node:"); ok {
+	if c := clientCertificate(certificate); c != nil {
+		k.Begins = c.NotBefore.UTC()
+		k.Expired = c.NotAfter.UTC()
+		k.Identity = c.Subject.CommonName
+		if name, isNode := strings.CutPrefix(k.Identity, "system:node:"); isNode {
 			node = name
 		}
 	}
+
 	switch {
-	case u.Token != "":
+	case user.Token != "":
 		k.Joined = true
-	case u.TokenFile != "":
-		k.Joined = g.exists(at(u.TokenFile))
-	case u.Exec != nil && u.Exec.Command != "":
-		if strings.Contains(u.Exec.Command, "/") {
-			u.Exec.Command = at(u.Exec.Command)
+	case user.TokenFile != "":
+		k.Joined = g.exists(absolute(user.TokenFile))
+	case user.Exec != nil && user.Exec.Command != "":
+		command := user.Exec.Command
+		if strings.Contains(command, "/") {
+			command = absolute(command)
 		}
-		k.Joined = Runs(g.v, u.Exec.Command, "/opt/bin")
-	case hidden || !k.Expired.IsZero():
-		k.Joined = u.Key != "" || u.KeyFile != "" && g.exists(at(u.KeyFile))
+		k.Joined = Runs(g.v, command, "/opt/bin")
+	case unreadable || !k.Expired.IsZero():
+		k.Joined = user.Key != "" || user.KeyFile != "" && g.exists(absolute(user.KeyFile))
 	}
 	return node
 }
@@ -64,30 +70,32 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 // peek returns a file's bytes, nil if they cannot be read, and whether the file is there.
 func (g *gathering) peek(name string) (data []byte, there bool) {
 	data, err := g.v.ReadFile(name)
-	switch {
-	case err == nil && len(data) > maxParsed:
-		return []byte{}, true
-	case err == nil && data == nil:
+	if err != nil {
+		return data, !missing(err)
+	}
+	if data == nil || len(data) > maxParsed {
 		return []byte{}, true
 	}
-	return data, err == nil || !missing(err)
+	return data, true
 }
 
 // clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if
 // there is none.
 func clientCertificate(data []byte) *x509.Certificate {
 	for len(data) <= maxParsed {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
+		block, rest := pem.Decode(data)
+		if block == nil {
 			return nil
 		}
-		if block.Type == "CERTIFICATE" {
-			c, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil
-			}
-			return c
+		data = rest
+		if block.Type != "CERTIFICATE" {
+			continue
 		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil
+		}
+		return c
 	}
 	return nil
 }

@@ -17,10 +17,11 @@ import (
 // a link to its socket, and its unit may have any name.
 func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	k := &f.Kubelet
-	uses := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
-	if uses() {
+	known := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
+	if known() {
 		return
 	}
+
 	name := socketPath(k.Endpoint)
 	if at, err := g.v.Resolve(name); err == nil {
 		k.Endpoint = "unix://" + at
@@ -30,18 +31,19 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 		}
 		k.Endpoint = "unix://" + to
 	}
-	if uses() {
+	if known() {
 		return
 	}
+
 	e := g.listener(ctx, k.Endpoint)
 	if e == nil {
 		e = g.startedBy(ctx, func(argv []string, _ string) bool {
-			e := &Engine{Name: engineName(argv[0])}
-			if !slices.Contains(engineNames(), e.Name) {
+			candidate := &Engine{Name: engineName(argv[0])}
+			if !slices.Contains(engineNames(), candidate.Name) {
 				return false
 			}
-			g.filesAndSocket(ctx, e, argv)
-			return k.Uses(*e)
+			g.filesAndSocket(ctx, candidate, argv)
+			return k.Uses(*candidate)
 		})
 	}
 	if e != nil {
@@ -57,23 +59,39 @@ func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
 	if !g.v.Live() {
 		return nil
 	}
-	var links []string
+	var sockets []string // as the links in /proc/PID/fd name them
 	for _, s := range listening(g.v) {
 		if socketPath(s.name) == socketPath(endpoint) {
-			links = append(links, "socket:["+s.inode+"]")
+			sockets = append(sockets, "socket:["+s.inode+"]")
 		}
 	}
+	if sockets == nil {
+		return nil
+	}
+
 	for _, pid := range g.pids() {
-		fds := "/proc/" + pid + "/fd"
-		names, _ := g.v.ReadDir(fds) // it may have ended, or be another user's
-		if pid != "1" && links != nil && slices.ContainsFunc(names, func(fd string) bool {
-			to, err := g.v.Readlink(fds + "/" + fd)
-			return err == nil && slices.Contains(links, to)
-		}) && g.roots(pid) && !g.inPod(pid) {
+		const systemd = "1"
+		if pid == systemd || !g.holds(pid, sockets) {
+			continue
+		}
+		if g.roots(pid) && !g.inPod(pid) {
 			return g.engineOf(ctx, pid, socketPath(endpoint))
 		}
 	}
 	return nil
+}
+
+// holds says whether a process has one of the sockets among its descriptors.
+func (g *gathering) holds(pid string, sockets []string) bool {
+	dir := "/proc/" + pid + "/fd"
+	descriptors, _ := g.v.ReadDir(dir) // it may have ended, or be another user's
+	for _, descriptor := range descriptors {
+		to, err := g.v.Readlink(dir + "/" + descriptor)
+		if err == nil && slices.Contains(sockets, to) {
+			return true
+		}
+	}
+	return false
 }
 
 // A socket is a Unix socket on which a process listens: its inode, and the name that the process
@@ -82,11 +100,17 @@ type socket struct{ inode, name string }
 
 // listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
 func listening(v host.View) (found []socket) {
-	const listens, number = "00010000", 6 // __SO_ACCEPTCON; the column of the inode
+	const (
+		accepts = "00010000" // __SO_ACCEPTCON
+		flags   = 3          // the columns
+		inode   = 6
+		name    = 7
+	)
 	all, _ := v.ReadFile("/proc/net/unix")
 	for line := range strings.Lines(string(all)) {
-		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens {
-			found = append(found, socket{f[number], f[number+1]})
+		columns := strings.Fields(line)
+		if len(columns) == name+1 && columns[flags] == accepts {
+			found = append(found, socket{columns[inode], columns[name]})
 		}
 	}
 	return found
@@ -108,12 +132,17 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 	if len(argv) == 0 {
 		return nil
 	}
+
 	e := &Engine{Name: engineName(argv[0]), Unit: unit, Args: argv}
 	e.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
 	g.filesAndSocket(ctx, e, argv)
-	e.Socket, e.Texts = cmp.Or(socket, e.Socket), g.texts
-	if u, err := g.v.Unit(ctx, unit); unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
-		e.Owner, e.Why = cmp.Or(unit, "another program"), "process "+pid
+	e.Socket = cmp.Or(socket, e.Socket)
+	e.Texts = g.texts
+
+	u, err := g.v.Unit(ctx, unit)
+	if unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
+		e.Owner = cmp.Or(unit, "another program")
+		e.Why = "process " + pid
 	}
 	return e
 }

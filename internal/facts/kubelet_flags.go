@@ -4,7 +4,6 @@ package facts
 
 import (
 	"path"
-	"slices"
 	"strings"
 )
 
@@ -13,31 +12,44 @@ import (
 func (k *Kubelet) flags(c kubeletCommand) {
 	k.Labels = labels(Options(c.argv, "node-labels", "node_labels"))
 	k.LabelsAt = c.flagPlace()
-	var theirs []string
+
+	var othersArgs []string // without those of the variable that is gpuadm's place
 	for i, arg := range c.argv {
 		if k.LabelsAt.Var == "" || c.from[i] != k.LabelsAt.Var {
-			theirs = append(theirs, arg)
+			othersArgs = append(othersArgs, arg)
 		}
 	}
+
 	// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of
 	// Kubernetes.
 	if lists := taintFlags(c.argv); len(lists) > 0 {
 		k.Taints = taints(lists[len(lists)-1])
 	}
-	others, stated := k.TaintsAt.Others, taintFlags(theirs)
-	if len(stated) > 0 {
-		others = taints(stated[len(stated)-1])
+	others := k.TaintsAt.Others
+	othersLists := taintFlags(othersArgs)
+	if len(othersLists) > 0 {
+		others = taints(othersLists[len(othersLists)-1])
 	}
+
 	k.TaintsAt = k.LabelsAt
 	if dir := option(c.argv, "config-dir"); k.LabelsAt.How == "" && dir != "" {
 		k.TaintsAt = Place{How: "drop-in", File: path.Clean(dir), Key: taintsKey}
 	}
-	switch {
-	case k.TaintsAt.How == "drop-in" && len(stated) > 0, k.TaintsAt.How == "env" && c.taintsAfter(k.TaintsAt.Var):
-		k.TaintsAt = Place{Why: c.name + " states --register-with-taints, which wins over what could be added"}
-	case k.TaintsAt.How != "":
-		k.TaintsAt.Others = others
+
+	overridden := false
+	switch k.TaintsAt.How {
+	case "":
+		return
+	case "drop-in":
+		overridden = len(othersLists) > 0
+	case "env":
+		overridden = c.taintsAfter(k.TaintsAt.Var)
 	}
+	if overridden {
+		k.TaintsAt = Place{Why: c.name + " states --register-with-taints, which wins over what could be added"}
+		return
+	}
+	k.TaintsAt.Others = others
 }
 
 func taintFlags(argv []string) []string {
@@ -66,6 +78,7 @@ func (c kubeletCommand) flagPlace() Place {
 	case len(c.argv) == 0:
 		return Place{Why: c.name + " does not start kubelet itself"}
 	}
+
 	for _, word := range Words(c.start[0]) {
 		name := strings.TrimPrefix(word, "$")
 		if !alone().MatchString(word) || !strings.HasSuffix(name, "EXTRA_ARGS") {
@@ -76,10 +89,8 @@ func (c kubeletCommand) flagPlace() Place {
 			return Place{Why: c.name + " sets " + name + " itself, and a file would hide that; " +
 				"move it to /etc/default/kubelet (Debian) or /etc/sysconfig/kubelet (RPM)"}
 		}
-		for _, f := range c.environ.files {
-			if file == "" && slices.Contains([]string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"}, f.Path) {
-				file = f.Path
-			}
+		if file == "" {
+			file = c.defaultsFile()
 		}
 		if file != "" {
 			return Place{How: "env", File: file, Var: name}
@@ -88,14 +99,27 @@ func (c kubeletCommand) flagPlace() Place {
 	return Place{Why: c.name + " takes no KUBELET_EXTRA_ARGS from /etc/default/kubelet or /etc/sysconfig/kubelet"}
 }
 
+// defaultsFile is the first of the unit's environment files that packages keep for administrators;
+// "" if it has none.
+func (c kubeletCommand) defaultsFile() string {
+	for _, file := range c.environ.files {
+		switch file.Path {
+		case "/etc/default/kubelet", "/etc/sysconfig/kubelet":
+			return file.Path
+		}
+	}
+	return ""
+}
+
 // labels reads the values of --node-labels, which add up; the last value of a label counts.
 // Source: ConfigurationMap in k8s.io/component-base/cli/flag.
 func labels(values []string) map[string]string {
 	var all map[string]string
 	for _, list := range values {
-		for one := range strings.SplitSeq(list, ",") {
-			key, value, _ := strings.Cut(one, "=")
-			if key = strings.TrimSpace(key); key == "" {
+		for label := range strings.SplitSeq(list, ",") {
+			key, value, _ := strings.Cut(label, "=")
+			key = strings.TrimSpace(key)
+			if key == "" {
 				continue
 			}
 			if all == nil {

@@ -31,7 +31,9 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	if err != nil {
 		return ModuleFile{}, err
 	}
-	return c.once(v, moduleKey{name, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) { return ReadModule(v, name) })
+
+	key := moduleKey{name, info.Size, info.Ctime.UTC()}
+	return c.once(v, key, func() (ModuleFile, error) { return ReadModule(v, name) })
 }
 
 // once reads what is not known of a file of this size and ctime.
@@ -41,12 +43,14 @@ func (c *ModuleCache) once(v host.View, key moduleKey, read func() (ModuleFile, 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if key.costly() {
 		c.recall(v)
 	}
 	if m, ok := c.seen[key]; ok {
 		return m, nil
 	}
+
 	m, err := read()
 	if err == nil {
 		c.keep(key, m)
@@ -88,7 +92,9 @@ func (c *ModuleCache) recall(v host.View) {
 		return
 	}
 	c.recalled = true
-	if info, err := v.Stat(moduleRecord); err != nil || info.Size > maxRecord || v.Trusted(moduleRecord) != nil {
+
+	info, err := v.Stat(moduleRecord)
+	if err != nil || info.Size > maxRecord || v.Trusted(moduleRecord) != nil {
 		return
 	}
 	text, err := v.ReadFile(moduleRecord)
@@ -96,6 +102,7 @@ func (c *ModuleCache) recall(v host.View) {
 	if err != nil || json.Unmarshal(text, &all) != nil {
 		return
 	}
+
 	for _, m := range all {
 		if m.Says.Path == m.Path {
 			c.keep(m.moduleKey, m.Says)
@@ -113,8 +120,9 @@ func (c *ModuleCache) keep(key moduleKey, m ModuleFile) {
 	c.news = c.news || key.costly()
 }
 
-// Keep records what packed modules and programs say, if it was not known. Where it cannot, they are
-// asked again the next time. One of a file that has changed since is left out.
+// Keep records what packed modules and programs say, unless the record has it already. A file that
+// has changed since is left out. Where Keep cannot write the record, the next run reads the files
+// again.
 func (c *Cache) Keep(h host.Host) {
 	m := c.modules
 	if m == nil || !h.Live() {
@@ -126,14 +134,23 @@ func (c *Cache) Keep(h host.Host) {
 		return
 	}
 	m.news = false
+
 	all := []recorded{}
 	for key, says := range m.seen {
-		if info, err := h.Stat(key.Path); key.costly() && err == nil && info.Size == key.Size && info.Ctime.Equal(key.Ctime) {
+		if key.costly() && key.current(h) {
 			all = append(all, recorded{key, says})
 		}
 	}
 	slices.SortFunc(all, func(a, b recorded) int { return strings.Compare(a.Path, b.Path) })
-	if text, err := json.Marshal(all); err == nil && len(text) < maxRecord {
+
+	text, err := json.Marshal(all)
+	if err == nil && len(text) < maxRecord {
 		_ = h.WriteFile(moduleRecord, append(text, '\n'), host.Attr{Mode: 0o644})
 	}
+}
+
+// current says whether the file has not changed since.
+func (k moduleKey) current(v host.View) bool {
+	info, err := v.Stat(k.Path)
+	return err == nil && info.Size == k.Size && info.Ctime.Equal(k.Ctime)
 }

@@ -65,25 +65,34 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 	if info.Size > maxModule {
 		return ModuleFile{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
 	}
-	r := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
+
+	file := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
 	var m ModuleFile
-	plain, err := unpacked(r, path.Ext(name)) // by the file name's ending, as kmod does
+	plain, err := unpacked(file, path.Ext(name)) // by the file name's ending, as kmod does
 	if err == nil {
 		m, err = parseModule(plain, plain.Size())
 	}
-	if errors.Is(err, xz.ErrMemlimit) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+	m.Path = name
+	switch {
+	case err == nil:
+		return m, nil
+	case overMemory(err):
 		err = fmt.Errorf("its unpacker asks for more than %d MiB", maxWindow>>20)
 	}
-	if m.Path = name; err != nil {
-		return m, fmt.Errorf("cannot read module %s: %w", name, err)
-	}
-	return m, nil
+	return m, fmt.Errorf("cannot read module %s: %w", name, err)
+}
+
+// overMemory says whether an unpacker has refused a file that needs more memory than it may take.
+func overMemory(err error) bool {
+	return errors.Is(err, xz.ErrMemlimit) ||
+		errors.Is(err, zstd.ErrDecoderSizeExceeded) ||
+		errors.Is(err, zstd.ErrWindowSizeExceeded)
 }
 
 // unpacked is what a file contains, by its ending.
-func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
+func unpacked(file *io.SectionReader, ending string) (*io.SectionReader, error) {
 	var plain io.Reader
-	packed := bufio.NewReaderSize(r, 64<<10) // unpackers read single bytes, and each would be a read of the file
+	packed := bufio.NewReaderSize(file, 64<<10) // unpackers read single bytes, and each would be a read of the file
 	switch ending {
 	case ".gz":
 		z, err := gzip.NewReader(packed)
@@ -91,13 +100,19 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 			return nil, err
 		}
 		plain = z
+
 	case ".zst":
-		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxModule), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(packed,
+			zstd.WithDecoderConcurrency(1),
+			zstd.WithDecoderMaxMemory(maxModule),
+			zstd.WithDecoderMaxWindow(maxWindow),
+		)
 		if err != nil {
 			return nil, err
 		}
 		defer z.Close()
 		plain = z
+
 	case ".xz":
 		// A port of the kernel's own unpacker. Whichever block asks for a larger dictionary is
 		// refused, and one buffer is kept for all.
@@ -106,10 +121,12 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 			return nil, err
 		}
 		plain = z
+
 	default:
-		return r, nil
+		return file, nil
 	}
-	most := min(maxModule, maxRatio*r.Size()+maxModinfo)
+
+	most := min(maxModule, maxRatio*file.Size()+maxModinfo)
 	data, err := io.ReadAll(io.LimitReader(plain, most+1))
 	if err != nil {
 		return nil, err
@@ -123,21 +140,22 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 // parseModule reads a module's .modinfo section and the signature behind its end.
 func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
 	var m ModuleFile
-	f, err := elf.NewFile(io.NewSectionReader(r, 0, size))
+	file, err := elf.NewFile(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return m, err
 	}
-	s := f.Section(".modinfo")
-	if s == nil || s.Type != elf.SHT_PROGBITS || s.Flags&elf.SHF_COMPRESSED != 0 {
+	section := file.Section(".modinfo")
+	if section == nil || section.Type != elf.SHT_PROGBITS || section.Flags&elf.SHF_COMPRESSED != 0 {
 		return m, errors.New("it has no .modinfo section")
 	}
-	if s.Size > maxModinfo {
-		return m, fmt.Errorf("its .modinfo section has %d bytes", s.Size)
+	if section.Size > maxModinfo {
+		return m, fmt.Errorf("its .modinfo section has %d bytes", section.Size)
 	}
-	data := make([]byte, s.Size)
-	if _, err := io.ReadFull(io.NewSectionReader(s, 0, int64(s.Size)), data); err != nil {
+	data := make([]byte, section.Size)
+	if _, err := io.ReadFull(io.NewSectionReader(section, 0, int64(section.Size)), data); err != nil {
 		return m, err
 	}
+
 	for entry := range strings.SplitSeq(string(data), "\x00") {
 		key, value, _ := strings.Cut(entry, "=")
 		switch key {

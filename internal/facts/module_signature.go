@@ -23,29 +23,32 @@ const (
 // Source: include/linux/module_signature.h, scripts/sign-file.c in the kernel's tree.
 func signer(r io.ReaderAt, size int64) (*Key, error) {
 	tail := make([]byte, trailer+len(signed))
-	if size < int64(len(tail)) {
+	before := size - int64(len(tail)) // bytes before the tail
+	if before < 0 {
 		return nil, nil
 	}
-	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+	if _, err := r.ReadAt(tail, before); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if string(tail[trailer:]) != signed {
 		return nil, nil
 	}
+
 	const pkcs7 = 2
-	n := int64(bin.BigEndian.Uint32(tail[8:12]))
-	if tail[2] != pkcs7 || n > maxSignature || n > size-int64(len(tail)) {
+	length := int64(bin.BigEndian.Uint32(tail[8:12]))
+	if tail[2] != pkcs7 || length > maxSignature || length > before {
 		return nil, errors.New("its signature is of no known kind")
 	}
-	der := make([]byte, n)
-	if _, err := r.ReadAt(der, size-int64(len(tail))-n); err != nil && !errors.Is(err, io.EOF) {
+	der := make([]byte, length)
+	if _, err := r.ReadAt(der, before-length); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	k, err := parseSignature(der)
+
+	key, err := parseSignature(der)
 	if err != nil {
 		return nil, err
 	}
-	return &k, nil
+	return &key, nil
 }
 
 var errSignature = errors.New("its signature cannot be read")
@@ -77,6 +80,7 @@ func parseSignature(der []byte) (Key, error) {
 	if who.Class == asn1.ClassContextSpecific && who.Tag == 0 {
 		return Key{ID: hex.EncodeToString(who.Bytes)}, nil
 	}
+
 	var names struct {
 		Issuer asn1.RawValue
 		Serial *big.Int
@@ -88,7 +92,12 @@ func parseSignature(der []byte) (Key, error) {
 	if _, err := asn1.Unmarshal(names.Issuer.FullBytes, &rdn); err != nil {
 		return Key{}, errSignature
 	}
+
 	var name pkix.Name
 	name.FillFromRDNSequence(&rdn)
-	return Key{Name: commonName(name), Issuer: digest(names.Issuer.FullBytes), Serial: names.Serial.Text(16)}, nil
+	return Key{
+		Name:   commonName(name),
+		Issuer: digest(names.Issuer.FullBytes),
+		Serial: names.Serial.Text(16),
+	}, nil
 }

@@ -71,13 +71,13 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *Modu
 	if g.v.Live() {
 		m.Version, _ = LoadedDriver(g.v)
 	}
-	for _, g := range gpus {
-		if g.Display() && g.Driver == "nouveau" {
-			m.Nouveau = append(m.Nouveau, g.Address)
+	for _, gpu := range gpus {
+		if gpu.Display() && gpu.Driver == "nouveau" {
+			m.Nouveau = append(m.Nouveau, gpu.Address)
 		}
 	}
-	for _, k := range kernels.Installed {
-		m.Kernels = append(m.Kernels, g.kernelModules(k, cache))
+	for _, kernel := range kernels.Installed {
+		m.Kernels = append(m.Kernels, g.kernelModules(kernel, cache))
 	}
 	return m
 }
@@ -88,55 +88,65 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *Modu
 func LoadedDriver(v host.View) (version, flavour string) {
 	g := &gathering{v: v}
 	version = g.attr("/sys/module/nvidia/version")
-	switch said := g.attr("/proc/driver/nvidia/version"); {
-	case version == "" || said == "":
-	case strings.Contains(said, "Open Kernel Module"):
-		flavour = "open"
-	default:
-		flavour = "proprietary"
+	banner := g.attr("/proc/driver/nvidia/version")
+	switch {
+	case version == "" || banner == "":
+		return version, ""
+	case strings.Contains(banner, "Open Kernel Module"):
+		return version, "open"
 	}
-	return version, flavour
+	return version, "proprietary"
 }
 
 // kernelModules reads one kernel's modules.
 func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModules {
 	dir := "/lib/modules/" + kernel
 	dep := g.read(dir + "/modules.dep")
-	k := KernelModules{Kernel: kernel, Files: listedIn(dir, dep), Infiniband: g.infiniband(dir, dep)}
-	k.Extra = g.exists("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums") // goes when the package is removed; its list may stay
-	k.Headers = g.exists(dir + "/build/Makefile")
-	k.Compiler = g.compiler(dir, kernel)
-	for _, sub := range []string{
+	k := KernelModules{
+		Kernel:     kernel,
+		Files:      listedIn(dir, dep),
+		Infiniband: g.infiniband(dir, dep),
+		Headers:    g.exists(dir + "/build/Makefile"),
+		Compiler:   g.compiler(dir, kernel),
+	}
+	// Unlike the package's list of files, this one goes when the package is removed.
+	k.Extra = g.exists("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums")
+	k.Unlisted = g.unlisted(dir, k.Files)
+
+	i := slices.IndexFunc(k.Files, func(name string) bool { return role(name) == "nvidia" })
+	if i < 0 {
+		return k
+	}
+	m, err := cache.Read(g.v, k.Files[i])
+	if err != nil {
+		k.Problem = err.Error()
+		return k
+	}
+	k.Nvidia = &m
+	for _, name := range m.Firmware {
+		const folder = "/lib/firmware/"
+		if g.first(folder+name, folder+"updates/"+name, folder+name+".zst", folder+name+".xz") == "" {
+			k.Missing = append(k.Missing, name)
+		}
+	}
+	return k
+}
+
+// unlisted finds the modules on disk that modules.dep does not list.
+func (g *gathering) unlisted(dir string, listed []string) (found []string) {
+	for _, folder := range []string{
 		"updates", "updates/dkms", SharedFolder,
 		"extra", "extra/nvidia", "weak-updates",
 		"kernel/drivers/video", "kernel/drivers/video/nvidia",
 	} {
-		for _, name := range g.list(path.Join(dir, sub)) {
-			name = path.Join(dir, sub, name)
-			if role(name) != "" && !slices.Contains(k.Files, name) {
-				k.Unlisted = append(k.Unlisted, name)
+		for _, name := range g.list(path.Join(dir, folder)) {
+			file := path.Join(dir, folder, name)
+			if role(file) != "" && !slices.Contains(listed, file) {
+				found = append(found, file)
 			}
 		}
 	}
-	for _, name := range k.Files {
-		if role(name) != "nvidia" {
-			continue
-		}
-		m, err := cache.Read(g.v, name)
-		if err != nil {
-			k.Problem = err.Error()
-			break
-		}
-		k.Nvidia = &m
-		for _, fw := range m.Firmware {
-			there := g.first("/lib/firmware/"+fw, "/lib/firmware/updates/"+fw, "/lib/firmware/"+fw+".zst", "/lib/firmware/"+fw+".xz")
-			if there == "" {
-				k.Missing = append(k.Missing, fw)
-			}
-		}
-		break
-	}
-	return k
+	return found
 }
 
 // compiler returns what a kernel was built with, from its own configuration: the running kernel's
@@ -152,9 +162,10 @@ func (g *gathering) compiler(dir, kernel string) string {
 
 // CompilerIn is the compiler that a kernel's configuration names; "" where it names none.
 func CompilerIn(config string) string {
-	_, after, ok := strings.Cut(config, "\nCONFIG_CC_VERSION_TEXT=\"")
-	if text, _, ends := strings.Cut(after, "\"\n"); ok && ends {
-		return text
+	_, after, _ := strings.Cut(config, "\nCONFIG_CC_VERSION_TEXT=\"")
+	text, _, complete := strings.Cut(after, "\"\n")
+	if !complete {
+		return ""
 	}
-	return ""
+	return text
 }

@@ -55,18 +55,20 @@ func InfinibandModules() []string { return []string{"mlx5_ib", "ib_umad"} }
 // HasInfiniband returns which of InfinibandModules a kernel has, on disk as depmod(8) knows them or
 // built in.
 func HasInfiniband(v host.View, kernel string) ([]string, error) {
-	g, dir := &gathering{v: v}, "/lib/modules/"+kernel
+	g := &gathering{v: v}
+	dir := "/lib/modules/" + kernel
 	return g.infiniband(dir, g.read(dir+"/modules.dep")), g.err
 }
 
-func (g *gathering) infiniband(dir string, dep []byte) (has []string) {
+func (g *gathering) infiniband(dir string, dep []byte) (found []string) {
 	builtin := g.read(dir + "/modules.builtin")
 	for _, name := range InfinibandModules() {
-		if file := []byte("/" + name + ".ko"); bytes.Contains(dep, file) || bytes.Contains(builtin, file) {
-			has = append(has, name)
+		file := []byte("/" + name + ".ko")
+		if bytes.Contains(dep, file) || bytes.Contains(builtin, file) {
+			found = append(found, name)
 		}
 	}
-	return has
+	return found
 }
 
 // listed returns the files of the family in modules.dep, by their absolute paths.

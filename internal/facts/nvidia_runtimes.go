@@ -33,44 +33,57 @@ func (g *gathering) programs(engines []Engine) []string {
 		}
 	}
 	slices.Sort(names)
-	var there []string
+
+	var found []string
 	for _, name := range slices.Compact(names) {
 		if strings.HasPrefix(path.Base(name), "nvidia") && Runs(g.v, name) {
-			there = append(there, name)
+			found = append(found, name)
 		}
 	}
-	return there
+	return found
 }
 
 // programsIn returns what handlers run: options.BinaryName in containerd's configuration,
 // runtime_engine in its oldest form, runtime_path in CRI-O's. An entry lies seven tables deep.
-func programsIn(v any, depth int) (names []string) {
-	t, ok := v.(map[string]any)
+func programsIn(value any, depth int) (names []string) {
+	table, ok := value.(map[string]any)
 	if !ok || depth > 8 {
 		return nil
 	}
-	for key, v := range t {
-		if text, ok := v.(string); ok && slices.ContainsFunc([]string{"BinaryName", "runtime_engine", "runtime_path"}, func(k string) bool { return strings.EqualFold(k, key) }) {
+	for key, value := range table {
+		if text, isText := value.(string); isText && namesProgram(key) {
 			names = append(names, text)
 		}
-		names = append(names, programsIn(v, depth+1)...)
+		names = append(names, programsIn(value, depth+1)...)
 	}
 	return names
+}
+
+// namesProgram says whether a key of an engine's configuration names what a handler runs.
+func namesProgram(key string) bool {
+	return strings.EqualFold(key, "BinaryName") ||
+		strings.EqualFold(key, "runtime_engine") ||
+		strings.EqualFold(key, "runtime_path")
 }
 
 // Runs says whether a program can be started. A name without a folder is looked up in more folders,
 // and then along the PATH that systemd gives its services:
 // https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24PATH
 func Runs(v host.View, name string, more ...string) bool {
-	places := []string{name}
+	files := []string{name}
 	if !path.IsAbs(name) {
-		places = nil
-		for _, dir := range append(more, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin") {
-			places = append(places, path.Join(dir, name))
+		files = nil
+		folders := append(more, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+		for _, dir := range folders {
+			files = append(files, path.Join(dir, name))
 		}
 	}
-	return slices.ContainsFunc(places, func(p string) bool {
-		i, err := v.Stat(p)
-		return err == nil && i.Mode.IsRegular() && i.Mode&0o111 != 0
-	})
+
+	for _, file := range files {
+		info, err := v.Stat(file)
+		if err == nil && info.Mode.IsRegular() && info.Mode&0o111 != 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -19,29 +19,32 @@ type OS struct {
 // os reads os-release: /etc/os-release, or the vendor's in /usr/lib where that is missing.
 // Source: https://www.freedesktop.org/software/systemd/man/latest/os-release.html
 func (g *gathering) os() OS {
-	b := g.read("/etc/os-release")
-	if b == nil {
-		b = g.read("/usr/lib/os-release")
+	data := g.read("/etc/os-release")
+	if data == nil {
+		data = g.read("/usr/lib/os-release")
 	}
-	if b == nil {
+	if data == nil {
 		return OS{}
 	}
+
+	// "non-printable characters should not be used", says the man page: a value with some is no
+	// vendor's.
+	unprintable := func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }
 	o := OS{ID: "linux"} // "If not set, a default of ID=linux may be used", says the man page
-	for _, kv := range Assignments(string(b)) {
-		// "non-printable characters should not be used", says the man page: what has some is no
-		// vendor's value.
-		if strings.ContainsFunc(kv[1], func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
+	for _, setting := range Assignments(string(data)) {
+		value := setting[1]
+		if strings.ContainsFunc(value, unprintable) {
 			continue
 		}
-		switch kv[0] {
+		switch setting[0] {
 		case "ID":
-			o.ID = kv[1]
+			o.ID = value
 		case "VERSION_ID":
-			o.Version = kv[1]
+			o.Version = value
 		case "ID_LIKE":
-			o.Like = strings.Fields(kv[1])
+			o.Like = strings.Fields(value)
 		case "PRETTY_NAME":
-			o.Name = kv[1]
+			o.Name = value
 		}
 	}
 	return o

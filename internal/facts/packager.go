@@ -50,10 +50,13 @@ func (o OS) Packager() Packager {
 // PackagerOf is what installs packages on a machine: its system's own packager, if that one's
 // database has packages, else the one of the database that has. "" where there is none.
 func PackagerOf(v host.View) Packager {
-	of := DatabaseOf(v)
+	database := DatabaseOf(v)
 	own := (&gathering{v: v}).os().Packager()
 	for _, p := range append([]Packager{own}, systems[:]...) {
-		if of != "" && p.Database == of && (p.Name == own.Name || !p.Foreign) {
+		if database == "" || p.Database != database {
+			continue
+		}
+		if p.Name == own.Name || !p.Foreign {
 			return p
 		}
 	}
@@ -63,7 +66,10 @@ func PackagerOf(v host.View) Packager {
 // DatabaseOf is the database that has packages, dpkg or rpm, "" if none has. Either tool may be
 // installed on the other's system; then its database is empty.
 func DatabaseOf(v host.View) string {
-	filled := func(name string) bool { i, err := v.Stat(name); return err == nil && i.Size > 0 }
+	filled := func(name string) bool {
+		info, err := v.Stat(name)
+		return err == nil && info.Size > 0
+	}
 	switch {
 	case filled(DpkgStatus):
 		return "dpkg"

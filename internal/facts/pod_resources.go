@@ -23,11 +23,12 @@ const PodResources = "/pod-resources/kubelet.sock"
 // container has, is none of kubelet's: its answers would hide pods, or make them up.
 func KubeletFolder(v host.View) (folder string) {
 	for _, s := range listening(v) {
-		at, is := strings.CutSuffix(path.Dir(s.name), "/pod-resources")
-		if !is || !path.IsAbs(s.name) {
+		dir := path.Dir(s.name)
+		at, isKubelets := strings.CutSuffix(dir, "/pod-resources")
+		if !isKubelets || !path.IsAbs(s.name) {
 			continue // anyone binds an abstract name, @…
 		}
-		if _, err := v.Stat(at + PodResources); err == nil && v.Trusted(path.Dir(s.name)) == nil {
+		if _, err := v.Stat(at + PodResources); err == nil && v.Trusted(dir) == nil {
 			folder = at
 		}
 	}

@@ -3,7 +3,6 @@
 package facts
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -17,7 +16,14 @@ func (g *gathering) processes(comm string) []string {
 			g.comms[comm] = append(g.comms[comm], pid)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(g.comms[comm]), func(pid string) bool { return !g.roots(pid) })
+
+	var ofRoot []string
+	for _, pid := range g.comms[comm] {
+		if g.roots(pid) {
+			ofRoot = append(ofRoot, pid)
+		}
+	}
+	return ofRoot
 }
 
 // roots says whether root started a process: any user can give a process the name and the arguments

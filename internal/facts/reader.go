@@ -50,17 +50,20 @@ func missing(err error) bool {
 
 // read returns a file's bytes, nil if there is no such file.
 func (g *gathering) read(name string) []byte {
-	b, err := g.v.ReadFile(name)
+	data, err := g.v.ReadFile(name)
 	switch {
-	case err == nil && b == nil:
+	case err == nil && data == nil:
 		return []byte{} // an empty file is there all the same
 	case err == nil:
-		return b
+		return data
 	case missing(err):
-	default:
-		if i, no := g.v.Stat(name); no != nil || i.Mode&fs.ModeDevice == 0 { // /dev/null has no content: so a unit is masked
-			g.fail("read", name, err)
-		}
+		return nil
+	}
+
+	// /dev/null has no content: it masks a unit.
+	info, statErr := g.v.Stat(name)
+	if statErr != nil || info.Mode&fs.ModeDevice == 0 {
+		g.fail("read", name, err)
 	}
 	return nil
 }
@@ -86,7 +89,7 @@ func (g *gathering) attr(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// has says whether name leads to something.
+// exists says whether name leads to something.
 func (g *gathering) exists(name string) bool {
 	_, err := g.v.Stat(name)
 	if err != nil && !missing(err) {
@@ -105,7 +108,7 @@ func (g *gathering) first(names ...string) string {
 	return ""
 }
 
-// names returns the names in a folder, sorted; nil if there is no such folder.
+// list returns the names in a folder, sorted; nil if there is no such folder.
 func (g *gathering) list(dir string) []string {
 	names, err := g.v.ReadDir(dir)
 	if err != nil && !missing(err) {

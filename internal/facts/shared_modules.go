@@ -55,23 +55,34 @@ func (g *gathering) shared(f Facts, list string) []SharedModules {
 	if err := json.Unmarshal(data, &lock); err != nil {
 		return found // the check of the mirror says so, where something is to be installed from it
 	}
+
+	kernels := append(f.Kernel.Targets(f.Live), f.Kernel.Fallback())
 	for _, file := range slices.Sorted(maps.Keys(lock.Modules)) {
 		m := lock.Modules[file]
-		if !slices.Contains(append(f.Kernel.Targets(f.Live), f.Kernel.Fallback()), m.Kernel) {
+		if !slices.Contains(kernels, m.Kernel) {
 			continue
 		}
-		if k, _ := f.Modules.Of(m.Kernel); k.Nvidia == nil || k.Nvidia.Version != m.Version {
-			// Where nothing says what the kernel has, it compares the CRCs when it loads the
-			// modules.
-			if is, err := KernelSymbols(g.v, m.Kernel); err != nil {
-				m.Problem = err.Error()
-			} else if is != "" && is != m.Headers {
-				m.Problem = "they were built for another build of the kernel: the CRCs of its symbols have the digest " + m.Headers + " there and " + is + " here"
-			}
+		k, _ := f.Modules.Of(m.Kernel)
+		if k.Nvidia == nil || k.Nvidia.Version != m.Version {
+			m.Problem = m.otherBuild(g.v)
 		}
 		found = append(found, m)
 	}
 	return found
+}
+
+// otherBuild says why this machine's kernel would not load the modules; "" if it would, or if
+// nothing tells: then the kernel compares the CRCs when it loads them.
+func (m SharedModules) otherBuild(v host.View) string {
+	symbols, err := KernelSymbols(v, m.Kernel)
+	switch {
+	case err != nil:
+		return err.Error()
+	case symbols == "" || symbols == m.Headers:
+		return ""
+	}
+	return "they were built for another build of the kernel: the CRCs of its symbols have the digest " +
+		m.Headers + " there and " + symbols + " here"
 }
 
 // KernelSymbols is the SHA-256 of a kernel's list of symbols with their CRCs, which its headers
@@ -88,10 +99,12 @@ func KernelSymbols(v host.View, kernel string) (string, error) {
 		if err != nil || info.Size > maxModule {
 			continue
 		}
-		r, err := unpacked(io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size), path.Ext(name))
+
+		file := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
+		plain, err := unpacked(file, path.Ext(name))
 		sum := sha256.New()
 		if err == nil {
-			_, err = io.Copy(sum, r)
+			_, err = io.Copy(sum, plain)
 		}
 		if err != nil {
 			return "", fmt.Errorf("cannot read %s: %w", name, err)

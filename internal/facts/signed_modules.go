@@ -33,7 +33,10 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 
 	// apt lists the names that sources have, without dpkg's list of installed packages, and writes
 	// no cache. Reading apt's lists is the slow part, so it is done once for all names.
-	out, err := g.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
+	out, err := g.v.Ask(ctx, "apt-cache",
+		"-o", "Dir::Cache::pkgcache=",
+		"-o", "Dir::Cache::srcpkgcache=",
+		"-o", "Dir::State::status=/dev/null",
 		"search", "--names-only", "^"+signedModules)
 	if err != nil || len(out) == 0 {
 		return nil // no lists, or not of the component that has them: then it is unknown
@@ -42,7 +45,8 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 	found := []string{}
 	for line := range strings.Lines(string(out)) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if slices.ContainsFunc(targets, func(kernel string) bool { return strings.HasSuffix(name, "-"+kernel) }) {
+		forKernel := func(kernel string) bool { return strings.HasSuffix(name, "-"+kernel) }
+		if slices.ContainsFunc(targets, forKernel) {
 			found = append(found, name)
 		}
 	}

@@ -47,8 +47,11 @@ func (t Trust) Trusts(k *Key) bool {
 	if slices.ContainsFunc(t.Enrolled, k.Same) {
 		return true
 	}
-	if slices.ContainsFunc(t.Enrolled, func(o Key) bool { return o.Name == k.Name }) && k.Name == dkmsKeyName {
-		return false // each machine's own key has this name: another's is enrolled, and this one is not
+
+	// Each machine's own key has this name: another's is enrolled, and this one is not.
+	sameName := func(enrolled Key) bool { return enrolled.Name == k.Name }
+	if k.Name == dkmsKeyName && slices.ContainsFunc(t.Enrolled, sameName) {
+		return false
 	}
 	return k.Name != "" && slices.Contains(t.Kernels, k.Name)
 }
@@ -90,11 +93,14 @@ func (g *gathering) demands() Trust {
 // secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did
 // not boot by EFI has none.
 func (g *gathering) secureBoot() string {
-	b, err := g.v.ReadFile(secureBoot)
+	data, err := g.v.ReadFile(secureBoot)
 	switch {
-	case err == nil && len(b) > 4 && b[4] == 1:
-		return "on"
-	case err == nil && len(b) > 4, missing(err) && !g.exists("/sys/firmware/efi"):
+	case err == nil && len(data) > 4:
+		if data[4] == 1 {
+			return "on"
+		}
+		return "off"
+	case missing(err) && !g.exists("/sys/firmware/efi"):
 		return "off"
 	}
 	return "unknown"
@@ -117,9 +123,12 @@ func (g *gathering) secureBoot() string {
 // https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
 func (g *gathering) takesDB() bool {
 	o := g.os()
-	return slices.ContainsFunc([]string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"}, func(id string) bool {
-		return o.ID == id || slices.Contains(o.Like, id)
-	})
+	for _, id := range []string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"} {
+		if o.ID == id || slices.Contains(o.Like, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // enrolled reads the certificates the boot chain hands to the kernel. shim mirrors its own and its
@@ -127,64 +136,82 @@ func (g *gathering) takesDB() bool {
 // Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the
 // kernel's tree.
 func (g *gathering) enrolled() (keys []Key) {
+	const db = "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
-	names, _ := g.v.ReadDir(efivars)
-	for _, n := range names {
-		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" && g.takesDB() {
-			files = append(files, path.Join(efivars, n))
+	variables, _ := g.v.ReadDir(efivars)
+	for _, name := range variables {
+		if strings.HasPrefix(name, "MokListRT") || name == db && g.takesDB() {
+			files = append(files, path.Join(efivars, name))
 		}
 	}
+
 	for _, name := range files {
-		data, err := g.v.ReadFile(name)
-		if err == nil && strings.HasPrefix(name, efivars) {
-			data = data[min(4, len(data)):]
+		data, _ := g.v.ReadFile(name)
+		if strings.HasPrefix(name, efivars) {
+			data = content(data)
 		}
-		for _, k := range efiKeys(data) {
-			if !slices.Contains(keys, k) {
-				keys = append(keys, k)
+		for _, key := range efiKeys(data) {
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
 			}
 		}
 	}
 	return keys
 }
 
+// content is what an EFI variable holds, without the four bytes of attributes in front.
+func content(variable []byte) []byte { return variable[min(4, len(variable)):] }
+
 // buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or
 // its own.
 // Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and
 // https://github.com/dell/dkms.
 func (g *gathering) buildKey(t *Trust) {
-	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
-	if g.exists("/var/lib/shim-signed/mok/MOK.der") || g.os().ID == "ubuntu" && !g.exists(public) {
-		private, public = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"
-	}
-	files := []string{"/etc/dkms/framework.conf"}
-	for _, n := range g.list("/etc/dkms/framework.conf.d") {
-		if strings.HasSuffix(n, ".conf") {
-			files = append(files, "/etc/dkms/framework.conf.d/"+n)
-		}
-	}
-	for _, name := range files {
-		for _, kv := range Assignments(string(g.read(name))) {
-			switch kv[0] {
-			case "mok_signing_key":
-				private = kv[1]
-			case "mok_certificate":
-				public = kv[1]
-			}
-		}
-	}
+	private, public := g.buildKeyFiles()
 	if !path.IsAbs(public) {
 		return
 	}
+
 	t.BuildCert = public
-	if k, ok := Certificate(g.read(public)); ok {
-		t.Build = &k
-		data, _ := g.v.ReadFile(mokNew) // readable by root; without it nothing waits
-		t.Waiting = slices.ContainsFunc(efiKeys(data[min(4, len(data)):]), k.Same)
+	if key, ok := Certificate(g.read(public)); ok {
+		t.Build = &key
+		requests, _ := g.v.ReadFile(mokNew) // readable by root; without it nothing waits
+		t.Waiting = slices.ContainsFunc(efiKeys(content(requests)), key.Same)
 	}
 	if path.IsAbs(private) && g.exists(private) {
 		t.BuildKey = private
 	}
+}
+
+// buildKeyFiles names the files of DKMS's key, as its settings have them.
+func (g *gathering) buildKeyFiles() (private, public string) {
+	const (
+		dkms   = "/var/lib/dkms/mok"
+		ubuntu = "/var/lib/shim-signed/mok/MOK"
+		conf   = "/etc/dkms/framework.conf"
+	)
+	private, public = dkms+".key", dkms+".pub"
+	if g.exists(ubuntu+".der") || g.os().ID == "ubuntu" && !g.exists(public) {
+		private, public = ubuntu+".priv", ubuntu+".der"
+	}
+
+	files := []string{conf}
+	for _, name := range g.list(conf + ".d") {
+		if strings.HasSuffix(name, ".conf") {
+			files = append(files, conf+".d/"+name)
+		}
+	}
+	for _, name := range files {
+		for _, setting := range Assignments(string(g.read(name))) {
+			switch setting[0] {
+			case "mok_signing_key":
+				private = setting[1]
+			case "mok_certificate":
+				public = setting[1]
+			}
+		}
+	}
+	return private, public
 }
 
 // chosen returns the word in brackets: "none [integrity] confidentiality".
@@ -203,9 +230,11 @@ func chosen(words string) string {
 func keyNames(list string) (names []string) {
 	for line := range strings.Lines(list) {
 		subject := certified(line)
-		for _, n := range []string{subject, subject[strings.LastIndex(subject, ": ")+1:]} {
-			if n = strings.TrimSpace(n); n != "" && !slices.Contains(names, n) {
-				names = append(names, n)
+		commonName := subject[strings.LastIndex(subject, ": ")+1:]
+		for _, name := range []string{subject, commonName} {
+			name = strings.TrimSpace(name)
+			if name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
@@ -215,13 +244,18 @@ func keyNames(list string) (names []string) {
 // certified is the subject of the certificate in a line of /proc/keys; "" if it has none.
 func certified(line string) string {
 	_, text, _ := strings.Cut(line, " asymmetri ")
-	for end := strings.LastIndex(text, ": X509"); end >= 0; end = strings.LastIndex(text, ": X509") {
+	for {
+		end := strings.LastIndex(text, ": X509")
+		if end < 0 {
+			return ""
+		}
 		text = text[:end]
-		if at := strings.LastIndex(text, ": "); at >= 0 && pattern.Only(text[at+2:], pattern.Digits+"abcdef") {
-			return text[:at]
+
+		id := strings.LastIndex(text, ": ")
+		if id >= 0 && pattern.Only(text[id+2:], pattern.Digits+"abcdef") {
+			return text[:id]
 		}
 	}
-	return ""
 }
 
 // ReadTrust finds out which signers' modules the kernel loads.
@@ -234,7 +268,8 @@ func ReadTrust(v host.View) (Trust, error) {
 // modules, it says no more than that.
 func ReadTrustDemanded(v host.View) (Trust, error) {
 	g := &gathering{v: v}
-	if t := g.demands(); g.err != nil || !t.Demands() {
+	t := g.demands()
+	if g.err != nil || !t.Demands() {
 		return t, g.err
 	}
 	return g.trust(), g.err

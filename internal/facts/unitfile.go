@@ -31,18 +31,20 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 		if !g.unitThere(name) {
 			continue
 		}
-		u, err := g.v.Unit(ctx, name)
+		unit, err := g.v.Unit(ctx, name)
 		var later host.Later
 		if err != nil && !errors.As(err, &later) {
 			g.fail("ask systemd about", name, err)
 		}
-		if u.Load == "masked" || len(u.Files) == 0 {
+		if unit.Load == "masked" || len(unit.Files) == 0 {
 			continue
 		}
-		s := &service{name: name, active: u.Active}
-		for _, f := range u.Files {
-			s.files = append(s.files, File{f, g.read(f)})
-			s.add(string(s.files[len(s.files)-1].Data))
+
+		s := &service{name: name, active: unit.Active}
+		for _, file := range unit.Files {
+			data := g.read(file)
+			s.files = append(s.files, File{file, data})
+			s.add(string(data))
 		}
 		return s
 	}
@@ -53,17 +55,21 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 // folders are listed once, but for the distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (g *gathering) unitThere(name string) bool {
-	there := func(names []string) bool {
-		_, found := slices.BinarySearch(names, name)
-		return found
+	for _, names := range g.unitNames() {
+		if _, found := slices.BinarySearch(names, name); found {
+			return true
+		}
 	}
-	return slices.ContainsFunc(g.unitNames(), there) || g.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
+	return g.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
 }
 
 // unitNames are the names in systemd's folders, but for the distribution's.
 func (g *gathering) unitNames() [][]string {
 	if g.units == nil {
-		for _, folder := range []string{"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator", "/usr/local/lib/systemd/system"} {
+		for _, folder := range []string{
+			"/etc/systemd/system", "/run/systemd/system",
+			"/run/systemd/generator", "/usr/local/lib/systemd/system",
+		} {
 			g.units = append(g.units, g.list(folder))
 		}
 	}
@@ -76,15 +82,15 @@ func (g *gathering) serviceOf(ctx context.Context, program string, units ...stri
 	if s := g.service(ctx, units...); s != nil {
 		return s
 	}
-	for _, names := range g.unitNames() {
-		for _, name := range names {
-			if !strings.HasPrefix(name, program+"-") || !strings.HasSuffix(name, ".service") {
-				continue
-			}
-			s := g.service(ctx, name)
-			if argv := g.argv(s); len(argv) > 0 && path.Base(argv[0]) == program {
-				return s
-			}
+
+	for _, name := range slices.Concat(g.unitNames()...) {
+		if !strings.HasPrefix(name, program+"-") || !strings.HasSuffix(name, ".service") {
+			continue
+		}
+		s := g.service(ctx, name)
+		argv := g.argv(s)
+		if len(argv) > 0 && path.Base(argv[0]) == program {
+			return s
 		}
 	}
 	return nil
@@ -104,7 +110,9 @@ func (s *service) add(text string) {
 		if !ok || list == nil {
 			continue
 		}
-		if value = strings.TrimSpace(value); value == "" {
+
+		value = strings.TrimSpace(value)
+		if value == "" {
 			*list = nil
 		} else {
 			*list = append(*list, value)
@@ -131,23 +139,26 @@ func (s *service) list(section, key string) *[]string {
 	return nil
 }
 
-// logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes
-// a blank and the next line goes on, comments between them left out.
+// logicalLines returns the lines that are neither empty nor comments. A backslash at the end
+// becomes a blank, and the next line continues the line; comments between them are left out.
 func logicalLines(text string) (out []string) {
-	var open strings.Builder
+	var joined strings.Builder
 	end := func() {
-		if line := strings.TrimSpace(open.String()); line != "" {
+		if line := strings.TrimSpace(joined.String()); line != "" {
 			out = append(out, line)
 		}
-		open.Reset()
+		joined.Reset()
 	}
+
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
 			continue
 		}
-		head, more := strings.CutSuffix(line, `\`)
-		if open.WriteString(head); more {
-			open.WriteByte(' ')
+		head, continues := strings.CutSuffix(line, `\`)
+		joined.WriteString(head)
+		if continues {
+			joined.WriteByte(' ')
 		} else {
 			end()
 		}
@@ -183,22 +194,25 @@ func (g *gathering) environ(s *service) environ {
 	e := environ{values: map[string]string{}, from: map[string]string{}}
 	for _, line := range s.env {
 		for _, word := range Words(line) {
-			if k, v, ok := strings.Cut(word, "="); ok {
-				e.values[k], e.from[k] = v, ""
+			if name, value, ok := strings.Cut(word, "="); ok {
+				e.values[name] = value
+				e.from[name] = ""
 			}
 		}
 	}
+
 	for _, name := range s.envFiles {
 		name = s.specifiers(strings.TrimPrefix(name, "-"))
-		there := g.glob(name)
-		if there == nil && !strings.ContainsAny(name, `*?[\`) {
+		matches := g.glob(name)
+		if matches == nil && !strings.ContainsAny(name, `*?[\`) {
 			e.files = append(e.files, File{Path: name})
 		}
-		for _, file := range there {
+		for _, file := range matches {
 			data := g.read(file)
 			e.files = append(e.files, File{file, data})
-			for _, kv := range Assignments(string(data)) {
-				e.values[kv[0]], e.from[kv[0]] = kv[1], file
+			for _, variable := range Assignments(string(data)) {
+				e.values[variable[0]] = variable[1]
+				e.from[variable[0]] = file
 			}
 		}
 	}

@@ -37,7 +37,8 @@ func (g *gathering) version(ctx context.Context, path string, p program) string 
 			return cmp.Or(g.binaryVersion(path, p.module), packaged), context.Cause(ctx)
 		}
 		out, err := g.v.Ask(ctx, path, "--version")
-		if version := versionIn(string(out)); err == nil && version != "" {
+		version := versionIn(string(out))
+		if err == nil && version != "" {
 			return version, nil
 		}
 		return cmp.Or(g.binaryVersion(path, p.module), packaged), errNotSaid // it may say it the next time
@@ -58,19 +59,15 @@ func (g *gathering) binaryVersion(path, module string) string {
 
 // builtVersion finds a program's version in its build information, "" if that does not tell.
 func builtVersion(info *buildinfo.BuildInfo, module string) string {
-	for _, s := range info.Settings {
-		if s.Key != "-ldflags" { // left out by builds with -trimpath
+	for _, setting := range info.Settings {
+		if setting.Key != "-ldflags" { // left out by builds with -trimpath
 			continue
 		}
-		for _, word := range Words(s.Value) {
-			name, value, _ := strings.Cut(strings.TrimPrefix(word, "-X="), "=")
-			if strings.HasSuffix(name, "/version.Version") || strings.HasSuffix(name, "/version.gitVersion") {
-				if v := upstream(value); v != "" {
-					return v
-				}
-			}
+		if version := linkedVersion(setting.Value); version != "" {
+			return version
 		}
 	}
+
 	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 		if m.Path != module && !strings.HasPrefix(m.Path, module+"/v") {
 			continue
@@ -78,8 +75,23 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		if v := upstream(m.Version); v != "" && !pseudoVersion().MatchString(m.Version) {
-			return v
+		version := upstream(m.Version)
+		if version != "" && !pseudoVersion().MatchString(m.Version) {
+			return version
+		}
+	}
+	return ""
+}
+
+// linkedVersion is the version that the Go linker was given; "" if its flags have none.
+func linkedVersion(ldflags string) string {
+	for _, word := range Words(ldflags) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(word, "-X="), "=")
+		if !strings.HasSuffix(name, "/version.Version") && !strings.HasSuffix(name, "/version.gitVersion") {
+			continue
+		}
+		if version := upstream(value); version != "" {
+			return version
 		}
 	}
 	return ""
@@ -108,11 +120,14 @@ func versionIn(out string) string {
 // and ~ds marks and suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything
 // else comes back as "".
 func upstream(version string) string {
-	is := released().FindStringSubmatch(version)
-	if is == nil || is[2] == "" {
-		return strings.Join(is[min(1, len(is)):min(2, len(is))], "")
+	match := released().FindStringSubmatch(version)
+	switch {
+	case match == nil:
+		return ""
+	case match[2] == "":
+		return match[1]
 	}
-	return is[1] + "-" + is[2] + "." + is[3]
+	return match[1] + "-" + match[2] + "." + match[3]
 }
 
 var released = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
