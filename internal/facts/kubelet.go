@@ -17,47 +17,42 @@ import (
 func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	s := g.service(ctx, "kubelet.service")
 	if s == nil && len(g.distributions) > 0 {
-		i := slices.IndexFunc(g.distributions, func(d distribution) bool { return d.kubelet.Active == "active" })
-		return g.distributions[max(i, 0)].kubelet
+		active := func(d distribution) bool { return d.kubelet.Active == "active" }
+		i := max(slices.IndexFunc(g.distributions, active), 0)
+		return g.distributions[i].kubelet
 	}
-	k := Kubelet{Binary: g.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
-	c := kubeletCommand{service: s}
+
+	k := Kubelet{Binary: g.first(
+		"/usr/bin/kubelet", "/usr/local/bin/kubelet",
+		"/opt/bin/kubelet", "/home/kubernetes/bin/kubelet",
+	)}
+	var c kubeletCommand
 	if s != nil {
-		k.Unit, k.Active = s.name, s.active
-		for _, line := range s.requires {
-			k.Requires = append(k.Requires, strings.Fields(line)...)
+		c = g.kubeletCommand(s)
+		k.Unit = s.name
+		k.Active = s.active
+		for _, units := range s.requires {
+			k.Requires = append(k.Requires, strings.Fields(units)...)
 		}
-		c.environ = g.environ(s)
-		if len(s.start) > 0 {
-			c.argv, c.from = traced(s.start[0], func() map[string]string { return c.values })
-		}
-		i := slices.IndexFunc(c.argv, func(word string) bool { return path.Base(word) == "kubelet" })
-		if i > 0 && !(path.IsAbs(c.argv[i]) && g.exists(c.argv[i])) {
-			i = -1
-		}
-		if i < 0 {
-			c.argv, c.from = nil, nil // a wrapper's, which names no kubelet
-		} else if c.argv, c.from = c.argv[i:], c.from[i:]; path.IsAbs(c.argv[0]) && g.exists(c.argv[0]) {
+		if len(c.argv) > 0 && path.IsAbs(c.argv[0]) && g.exists(c.argv[0]) {
 			k.Binary = c.argv[0]
 		}
 	}
+
 	argv := c.argv
 	if len(argv) == 0 && g.v.Live() {
-		for _, pid := range slices.DeleteFunc(g.processes("kubelet"), g.inPod) { // started by a wrapper, or of a distribution that is not known
-			var unit string
-			argv, unit = g.commandOf(pid)
-			k.Unit, k.Active = cmp.Or(k.Unit, unit), "active"
-			k.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
-			break // of two, this machine's: another runs in a container, and was started later
-		}
+		argv = g.runningKubelet(&k)
 	}
 	if s == nil {
-		c.argv, c.from = argv, make([]string, len(argv))
+		c.argv = argv
+		c.from = make([]string, len(argv))
 		if k.Binary == "" {
 			return k
 		}
 	}
-	k.Args, k.Dir = argv[min(1, len(argv)):], option(argv, "root-dir")
+
+	k.Args = argv[min(1, len(argv)):]
+	k.Dir = option(argv, "root-dir")
 	k.Files = c.environ.files
 	k.ConfigOwner = configOwner(c, engines)
 	g.kubeletConfig(&k, argv)
@@ -66,9 +61,50 @@ func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	k.flags(c)
 	if k.Binary != "" {
 		// It is not run to tell its version: that takes longer than all else here.
-		k.Version = g.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"})
+		k.Version = g.version(ctx, k.Binary, program{
+			packages: []string{"kubelet"},
+			module:   "k8s.io/kubernetes",
+		})
 	}
 	return k
+}
+
+// kubeletCommand reads the command line of kubelet's unit, which may start kubelet through another
+// program.
+func (g *gathering) kubeletCommand(s *service) kubeletCommand {
+	c := kubeletCommand{service: s, environ: g.environ(s)}
+	if len(s.start) == 0 {
+		return c
+	}
+	argv, from := traced(s.start[0], func() map[string]string { return c.values })
+	i := slices.IndexFunc(argv, func(word string) bool { return path.Base(word) == "kubelet" })
+	switch {
+	case i < 0:
+		return c // a wrapper's, which names no kubelet
+	case i > 0 && !(path.IsAbs(argv[i]) && g.exists(argv[i])):
+		return c
+	}
+
+	c.argv = argv[i:]
+	c.from = from[i:]
+	return c
+}
+
+// runningKubelet fills in a kubelet that a wrapper has started, or a distribution that gpuadm does
+// not know, and returns its command line; nil if none runs. Of two kubelets the first is this
+// machine's: another one runs in a container and was started later.
+func (g *gathering) runningKubelet(k *Kubelet) []string {
+	for _, pid := range g.processes("kubelet") {
+		if g.inPod(pid) {
+			continue
+		}
+		argv, unit := g.commandOf(pid)
+		k.Unit = cmp.Or(k.Unit, unit)
+		k.Active = "active"
+		k.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
+		return argv
+	}
+	return nil
 }
 
 // kubeletCommand is kubelet's command line and where each of its arguments comes from.

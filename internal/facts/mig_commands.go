@@ -13,41 +13,74 @@ import (
 // findMIGCall says what a unit or a script calls that cuts GPUs, itself or in a script that its
 // command lines name; and for a unit which others it starts.
 func (g *gathering) findMIGCall(file, text string, depth int) (calls string, starts []string) {
-	unit := strings.HasPrefix(file, "/etc/systemd/system/")
+	isUnit := strings.HasPrefix(file, "/etc/systemd/system/")
 	for _, line := range logicalLines(text) {
 		command := splitShell(line)
-		if key, value, _ := strings.Cut(command, "="); unit && slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key) {
-			starts = append(starts, strings.Fields(value)...)
-			continue
-		} else if unit {
+		if isUnit {
+			key, value, _ := strings.Cut(command, "=")
+			if startsUnits(key) {
+				starts = append(starts, strings.Fields(value)...)
+			}
 			if !strings.HasPrefix(key, "Exec") {
 				continue
 			}
 			command = strings.TrimLeft(value, "-@:+!")
 		}
-		if calls = migCommand(command); calls != "" {
+
+		if calls := migCommand(command); calls != "" {
 			return calls, nil
 		}
-		for _, word := range strings.Fields(command) {
-			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
-			for i, script := range []string{word, path.Join(path.Dir(file), beside)} {
-				if !ok || !path.IsAbs(script) || i == 1 && word[0] == '/' && !strings.Contains(line, "$") || depth == maxDepth || script == file {
-					continue
-				}
-				if info, err := g.v.Stat(script); err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
-					continue
-				}
-				if text := g.attr(script); strings.HasPrefix(text, "#!") {
-					if found, _ := g.findMIGCall(script, text, depth+1); strings.Contains(found, ", in ") {
-						return found, nil
-					} else if found != "" {
-						return found + ", in " + script, nil
-					}
-				}
+		for _, script := range scriptsIn(command, line, path.Dir(file)) {
+			if script == file || depth == maxDepth {
+				continue
+			}
+			if calls := g.findMIGCallIn(script, depth+1); calls != "" {
+				return calls, nil
 			}
 		}
 	}
 	return "", starts
+}
+
+// startsUnits says whether a setting of a unit names units that start with it.
+func startsUnits(key string) bool {
+	return slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key)
+}
+
+// scriptsIn are the files that a command line may call. A name below a variable or a relative
+// folder is looked up in the caller's folder: "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh.
+func scriptsIn(command, line, folder string) (scripts []string) {
+	for _, word := range strings.Fields(command) {
+		_, name, hasSlash := strings.Cut(word, "/")
+		if !hasSlash {
+			continue
+		}
+		if path.IsAbs(word) {
+			scripts = append(scripts, word)
+		}
+		if !path.IsAbs(word) || strings.Contains(line, "$") {
+			scripts = append(scripts, path.Join(folder, name))
+		}
+	}
+	return scripts
+}
+
+// findMIGCallIn is findMIGCall for a script that another file calls; it adds the script's name.
+func (g *gathering) findMIGCallIn(script string, depth int) string {
+	info, err := g.v.Stat(script)
+	if err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
+		return ""
+	}
+	text := g.attr(script)
+	if !strings.HasPrefix(text, "#!") {
+		return ""
+	}
+
+	calls, _ := g.findMIGCall(script, text, depth)
+	if calls == "" || strings.Contains(calls, ", in ") {
+		return calls
+	}
+	return calls + ", in " + script
 }
 
 // splitShell returns a line with blanks in the place of what separates words in a shell, and in a
@@ -63,7 +96,8 @@ func splitShell(line string) string {
 
 // migCommand names the program by which a command line cuts GPUs; "" if it cuts none.
 func migCommand(line string) string {
-	switch found := partitions().FindString(splitShell(line)); {
+	found := partitions().FindString(splitShell(line))
+	switch {
 	case strings.HasPrefix(found, "nvidia-mig-parted"):
 		return "nvidia-mig-parted"
 	case found != "":

@@ -18,117 +18,194 @@ const (
 	gkeConfig     = "/etc/nvidia/gpu_config.json"
 )
 
-// migOwner says who else partitions the GPUs and would undo what gpuadm does. NVIDIA's GPU Operator
-// runs nvidia-mig-manager in a pod, and its packages as a unit; both follow the node's label
-// nvidia.com/mig.config. The link to a container's log is there also while its pod does not run.
-// Sources: https://github.com/NVIDIA/mig-parted, deployments; kubernetes,
-// pkg/kubelet/kuberuntime/legacy.go.
+// migOwner says who else partitions the GPUs and would undo what gpuadm does.
 func (g *gathering) migOwner(k Kubelet) *Owner {
-	const comm, logs = "nvidia-mig-mana", "/var/log/containers"
-	manager := func(why string) *Owner {
-		return &Owner{"nvidia-mig-manager", why, "set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again"}
-	}
 	if g.v.Live() {
-		if pids := g.processes(comm); len(pids) > 0 {
-			return manager("process " + pids[0])
+		if sign := g.migManager(); sign != "" {
+			return managerOwner(sign)
 		}
-		for _, name := range g.list(logs) {
-			if strings.HasPrefix(name, "nvidia-mig-manager") {
-				return manager(logs + "/" + name)
-			}
+		if owner := g.partitioningPod(); owner != nil {
+			return owner
 		}
 	}
-	if g.v.Live() {
-		for _, pid := range slices.Concat(g.processes("sh"), g.processes("bash"), g.processes("dash"), g.processes("python3")) {
-			argv, _ := g.commandOf(pid)
-			if is := migCommand(strings.Join(argv, " ")); is != "" && g.inPod(pid) {
-				return &Owner{"a pod", "its process " + pid + " calls " + is, "delete what makes it: kubectl get pods -A -o wide lists the pods of this node"}
-			}
-		}
+	if sign := g.gkePartitioned(k); sign != "" {
+		return &Owner{"GKE", sign, "GPUs of a pool are cut as it was made: make one without gpu-partition-size"}
 	}
-	const pool = "GPUs of a pool are cut as it was made: make one without "
-	why := ""
-	if size := k.Labels[gkePartitions]; size != "" {
-		why = "kubelet's label " + gkePartitions + "=" + size
-	} else if strings.Contains(g.attr(gkeConfig), `"GPUPartitionSize"`) {
-		why = gkeConfig + " has a GPUPartitionSize"
-	}
-	if why != "" {
-		return &Owner{"GKE", why, pool + "gpu-partition-size"}
-	}
-	name, at, calls := g.partitioner()
+
+	found := g.partitioner()
 	switch {
-	case name == "":
+	case found.name == "":
 		return nil
-	case name == "nvidia-mig-manager.service":
-		return manager(name)
-	case at != "":
-		return &Owner{at, "it calls " + calls + " at each boot", "remove that from " + at}
+	case found.name == migManagerUnit:
+		return managerOwner(found.name)
+	case found.file != "":
+		return &Owner{found.file, "it calls " + found.calls + " at each boot", "remove that from " + found.file}
 	}
+
+	enabled := "enabled and calls " + found.calls
 	if p := platform.Of(g.cloud.Managed); p.MIG.Ends != "" {
-		return &Owner{p.Title, name + " is enabled and calls " + calls, p.MIG.Ends}
+		return &Owner{p.Title, found.name + " is " + enabled, p.MIG.Ends}
 	}
-	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
+	return &Owner{found.name, "it is " + enabled, "systemctl disable --now " + found.name}
 }
 
-// bootScripts are files whose commands run at each boot without a unit of their own: cron(8),
-// systemd-rc-local-generator(8), udev(7), static pods
-// (https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/), and those of cloud-init
-// (https://docs.cloud-init.io/en/latest/reference/modules.html: bootcmd, scripts-per-boot).
-const bootScripts = "/etc/crontab /etc/cron.d/* /var/spool/cron/crontabs/* /var/spool/cron/* /etc/rc.local /etc/rc.d/rc.local " +
-	"/etc/udev/rules.d/*.rules /etc/kubernetes/manifests/*.yaml /etc/cloud/cloud.cfg.d/*.cfg /var/lib/cloud/scripts/per-boot/*"
-
-// firstBoot are files of cloud-init that also have commands for the first boot of an instance alone
-// (runcmd), and firstBootOver is there once those have run:
-// https://docs.cloud-init.io/en/latest/explanation/boot.html.
+// NVIDIA's GPU Operator runs nvidia-mig-manager in a pod, and its packages run it as a unit; both
+// follow the node's label nvidia.com/mig.config. Source: https://github.com/NVIDIA/mig-parted,
+// deployments.
 const (
-	firstBoot     = "/var/lib/cloud/instance/cloud-config.txt /var/lib/cloud/instance/scripts/* /var/lib/cloud/scripts/per-instance/* /var/lib/cloud/scripts/per-once/*"
-	firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
+	migManager     = "nvidia-mig-manager"
+	migManagerUnit = migManager + ".service"
 )
 
-// partitioner finds what cuts GPUs at a boot, itself or by a script, and what it calls: an enabled
-// unit, a unit that one starts, or a file at that is no unit. AKS's mig-partition.service does it
-// by both: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/mig-partition.service and
-// mig-partition.sh.
-func (g *gathering) partitioner() (name, at, calls string) {
+func managerOwner(sign string) *Owner {
+	return &Owner{
+		Name: migManager,
+		Why:  sign,
+		Ends: "set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again",
+	}
+}
+
+// migManager returns the sign of nvidia-mig-manager; "" if there is none. The link to a container's
+// log exists also while its pod does not run. Source: kubernetes,
+// pkg/kubelet/kuberuntime/legacy.go.
+func (g *gathering) migManager() string {
+	if pids := g.processes("nvidia-mig-mana"); len(pids) > 0 {
+		return "process " + pids[0]
+	}
+	const logs = "/var/log/containers"
+	for _, name := range g.list(logs) {
+		if strings.HasPrefix(name, migManager) {
+			return logs + "/" + name
+		}
+	}
+	return ""
+}
+
+// partitioningPod finds a pod whose shell or Python partitions the GPUs just now.
+func (g *gathering) partitioningPod() *Owner {
+	var pids []string
+	for _, interpreter := range []string{"sh", "bash", "dash", "python3"} {
+		pids = append(pids, g.processes(interpreter)...)
+	}
+	for _, pid := range pids {
+		argv, _ := g.commandOf(pid)
+		calls := migCommand(strings.Join(argv, " "))
+		if calls != "" && g.inPod(pid) {
+			return &Owner{
+				Name: "a pod",
+				Why:  "its process " + pid + " calls " + calls,
+				Ends: "delete what makes it: kubectl get pods -A -o wide lists the pods of this node",
+			}
+		}
+	}
+	return nil
+}
+
+// gkePartitioned returns the sign that GKE's partition_gpu cuts the GPUs; "" if there is none.
+func (g *gathering) gkePartitioned(k Kubelet) string {
+	size := k.Labels[gkePartitions]
+	switch {
+	case size != "":
+		return "kubelet's label " + gkePartitions + "=" + size
+	case strings.Contains(g.attr(gkeConfig), `"GPUPartitionSize"`):
+		return gkeConfig + " has a GPUPartitionSize"
+	}
+	return ""
+}
+
+// bootScripts are patterns of files whose commands run at each boot without a unit of their own.
+// Sources: cron(8); systemd-rc-local-generator(8); udev(7);
+// https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/;
+// https://docs.cloud-init.io/en/latest/reference/modules.html (bootcmd, scripts-per-boot).
+func bootScripts() []string {
+	return []string{
+		"/etc/crontab", "/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*",
+		"/etc/rc.local", "/etc/rc.d/rc.local",
+		"/etc/udev/rules.d/*.rules",
+		"/etc/kubernetes/manifests/*.yaml",
+		"/etc/cloud/cloud.cfg.d/*.cfg", "/var/lib/cloud/scripts/per-boot/*",
+	}
+}
+
+// firstBootScripts are patterns of cloud-init's files that also have commands for the first boot of
+// an instance alone (runcmd). The file firstBootOver exists once those have run. Source:
+// https://docs.cloud-init.io/en/latest/explanation/boot.html.
+func firstBootScripts() []string {
+	return []string{
+		"/var/lib/cloud/instance/cloud-config.txt", "/var/lib/cloud/instance/scripts/*",
+		"/var/lib/cloud/scripts/per-instance/*", "/var/lib/cloud/scripts/per-once/*",
+	}
+}
+
+const firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
+
+// A partitioner cuts GPUs at a boot: an enabled unit, a unit that one starts, or another file with
+// commands.
+type partitioner struct {
+	name  string // of the unit, or the file; "" = none was found
+	file  string // the file that makes the call, where that is no unit of its own
+	calls string // the program that it calls, and in which script
+}
+
+// partitioner finds what cuts GPUs at a boot, itself or by a script.
+func (g *gathering) partitioner() partitioner {
+	found := g.partitioningUnit()
+	if found.name == "" {
+		found = g.partitioningFile()
+	}
+	return found
+}
+
+// partitioningUnit finds the unit that cuts GPUs. AKS's mig-partition.service does it itself and by
+// a script: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/mig-partition.service
+// and mig-partition.sh.
+func (g *gathering) partitioningUnit() partitioner {
 	const etc = "/etc/systemd/system/"
 	units := append(g.glob(etc+"*.wants/*"), g.glob(etc+"*.requires/*")...)
-	for seen := 0; seen < len(units); seen++ {
-		name := path.Base(units[seen])
-		if name == "nvidia-mig-manager.service" {
-			return name, "", "nvidia-mig-parted"
+	for i := 0; i < len(units); i++ { // units grows
+		name := path.Base(units[i])
+		if name == migManagerUnit {
+			return partitioner{name: name, calls: "nvidia-mig-parted"}
 		}
+
 		// The unit of the same name is what a timer, path or socket starts: systemd.timer(5),
 		// systemd.path(5), systemd.socket(5).
 		starts := []string{strings.TrimSuffix(name, path.Ext(name)) + ".service"}
-		for _, file := range append(g.glob(etc+name+".d/*.conf"), units[seen]) {
+		for _, file := range append(g.glob(etc+name+".d/*.conf"), units[i]) {
 			calls, others := g.findMIGCall(file, g.attr(file), 0)
 			switch {
-			case calls != "" && file != units[seen] && platform.Of(g.cloud.Managed).MIG.Ends == "":
-				return name, file, calls
-			case calls != "":
-				return name, "", calls
+			case calls == "":
+				starts = append(starts, others...)
+			case file == units[i] || platform.Of(g.cloud.Managed).MIG.Ends != "":
+				return partitioner{name: name, calls: calls}
+			default:
+				return partitioner{name: name, file: file, calls: calls}
 			}
-			starts = append(starts, others...)
 		}
 		for _, unit := range starts {
-			if g.exists(etc+unit) && !slices.ContainsFunc(units, func(u string) bool { return path.Base(u) == unit }) {
+			known := func(file string) bool { return path.Base(file) == unit }
+			if g.exists(etc+unit) && !slices.ContainsFunc(units, known) {
 				units = append(units, etc+unit)
 			}
 		}
 	}
-	globs := strings.Fields(bootScripts)
+	return partitioner{}
+}
+
+// partitioningFile finds a file that is no unit and whose commands cut GPUs.
+func (g *gathering) partitioningFile() partitioner {
+	globs := bootScripts()
 	if !g.exists(firstBootOver) {
-		globs = append(globs, strings.Fields(firstBoot)...)
+		globs = append(globs, firstBootScripts()...)
 	}
 	for _, glob := range globs {
 		for _, file := range g.glob(glob) {
 			if calls, _ := g.findMIGCall(file, g.attr(file), 0); calls != "" {
-				return file, file, calls
+				return partitioner{name: file, file: file, calls: calls}
 			}
 		}
 	}
-	return "", "", ""
+	return partitioner{}
 }
 
 // dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its
@@ -140,9 +217,10 @@ func (g *gathering) dynamicMIG() string {
 		return ""
 	}
 	for _, pid := range g.processes("gpu-kubelet-plu") { // gpu-kubelet-plugin
-		for _, variable := range strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00") {
-			gates, is := strings.CutPrefix(variable, "FEATURE_GATES=")
-			if is && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
+		environment := g.attr("/proc/" + pid + "/environ")
+		for variable := range strings.SplitSeq(environment, "\x00") {
+			gates, ok := strings.CutPrefix(variable, "FEATURE_GATES=")
+			if ok && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
 				return "process " + pid
 			}
 		}
