@@ -25,7 +25,8 @@ type cloudAnswers struct {
 // askCloud finds out what a node of an EKS cluster must know: from what was kept, else once a run
 // from the cloud.
 func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.ClusterRef) {
-	selfManaged := f.Cloud.Name == "aws" && f.Cloud.Managed == "" // else no cluster of EKS, or its scripts know which
+	// EKS's own scripts know the cluster of a node that they manage.
+	selfManaged := f.Cloud.Name == "aws" && f.Cloud.Managed == ""
 	if ref == nil || !selfManaged || !f.Live {
 		return
 	}
@@ -63,10 +64,10 @@ func (g *gathering) unanswered(verb, object string, err error) *trouble.Error {
 	var later host.Later
 	switch {
 	case err == nil || errors.As(err, &later):
+		return nil
 	case errors.As(err, &refused):
 		return refused
-	default:
-		g.fail(verb, object, err)
 	}
+	g.fail(verb, object, err)
 	return nil
 }

@@ -51,15 +51,17 @@ func (g *gathering) kernel() Kernel {
 	if g.v.Live() {
 		k.Running = g.attr("/proc/sys/kernel/osrelease")
 	}
+
 	// On merged systems both are one folder.
 	dir := g.first("/lib/modules", "/usr/lib/modules")
 	if dir == "" {
 		return k
 	}
 	for _, name := range g.list(dir) {
-		// A removed kernel often leaves its folder with a DKMS module in it: no modules.dep, no
+		// A removed kernel often leaves its folder with a DKMS module in it, without modules.dep and
 		// kernel/.
-		if g.exists(dir+"/"+name+"/modules.dep") || g.exists(dir+"/"+name+"/kernel") {
+		folder := dir + "/" + name
+		if g.exists(folder+"/modules.dep") || g.exists(folder+"/kernel") {
 			k.Installed = append(k.Installed, name)
 		}
 	}
@@ -71,6 +73,6 @@ func (g *gathering) kernel() Kernel {
 // before its release, and a number before letters means a later build: 5.14.0-503.11.1.el9 is newer
 // than 5.14.0-503.el9.
 func newer(a, b string) int {
-	plain := strings.NewReplacer("-rc", "~rc", "-", ".") // without a release of rpm's, which is compared apart
+	plain := strings.NewReplacer("-rc", "~rc", "-", ".") // rpm compares what follows a "-" apart
 	return rpmversion.NewVersion(plain.Replace(a)).Compare(rpmversion.NewVersion(plain.Replace(b)))
 }

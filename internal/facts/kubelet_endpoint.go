@@ -23,13 +23,15 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	}
 
 	name := socketPath(k.Endpoint)
-	if at, err := g.v.Resolve(name); err == nil {
-		k.Endpoint = "unix://" + at
-	} else if to, err := g.v.Readlink(name); err == nil { // the engine is not running, as in an image, and has made no socket
-		if !path.IsAbs(to) {
-			to = path.Join(path.Dir(name), to)
+	at, err := g.v.Resolve(name)
+	if err != nil { // the engine is not running, as in an image, and has made no socket
+		at, err = g.v.Readlink(name)
+		if !path.IsAbs(at) {
+			at = path.Join(path.Dir(name), at)
 		}
-		k.Endpoint = "unix://" + to
+	}
+	if err == nil {
+		k.Endpoint = "unix://" + at
 	}
 	if known() {
 		return

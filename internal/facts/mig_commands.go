@@ -106,8 +106,10 @@ func migCommand(line string) string {
 	return ""
 }
 
-// partitions is a call that cuts GPUs. A list of what is there ("nvidia-smi mig -lgi") cuts none.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
+// partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none.
+var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b` +
+	`|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)` +
+	`|nvidia-mig-parted\b.*\s(apply|restore)\b`)
 
 // The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
 // largest that is read.

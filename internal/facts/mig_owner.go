@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig what
-// that reads. Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
+// gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig is the
+// file that partition_gpu reads. Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
 // GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
 const (
 	gkePartitions = "cloud.google.com/gke-gpu-partition-size"
@@ -161,6 +161,7 @@ func (g *gathering) partitioner() partitioner {
 // and mig-partition.sh.
 func (g *gathering) partitioningUnit() partitioner {
 	const etc = "/etc/systemd/system/"
+	platformEnds := platform.Of(g.cloud.Managed).MIG.Ends != ""
 	units := append(g.glob(etc+"*.wants/*"), g.glob(etc+"*.requires/*")...)
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
@@ -176,7 +177,7 @@ func (g *gathering) partitioningUnit() partitioner {
 			switch {
 			case calls == "":
 				starts = append(starts, others...)
-			case file == units[i] || platform.Of(g.cloud.Managed).MIG.Ends != "":
+			case file == units[i] || platformEnds:
 				return partitioner{name: name, calls: calls}
 			default:
 				return partitioner{name: name, file: file, calls: calls}
@@ -208,8 +209,8 @@ func (g *gathering) partitioningFile() partitioner {
 	return partitioner{}
 }
 
-// dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its
-// plugin runs with the gate DynamicMIG, which its chart hands over in the environment. Sources:
+// dynamicMIG returns the sign that NVIDIA's DRA driver makes partitions as pods ask for them; "" if
+// it does not. Its plugin runs with the gate DynamicMIG, which its chart sets in the environment. Sources:
 // kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
 // deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
 func (g *gathering) dynamicMIG() string {

@@ -91,8 +91,9 @@ func overMemory(err error) bool {
 
 // unpacked is what a file contains, by its ending.
 func unpacked(file *io.SectionReader, ending string) (*io.SectionReader, error) {
+	// Unpackers read single bytes, and each would be a read of the file.
+	packed := bufio.NewReaderSize(file, 64<<10)
 	var plain io.Reader
-	packed := bufio.NewReaderSize(file, 64<<10) // unpackers read single bytes, and each would be a read of the file
 	switch ending {
 	case ".gz":
 		z, err := gzip.NewReader(packed)

@@ -14,18 +14,20 @@ import (
 // role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name
 // them nvidia.ko.xz, nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
 func role(file string) string {
-	is := family().FindStringSubmatch(path.Base(file))
-	if is == nil {
+	match := family().FindStringSubmatch(path.Base(file))
+	if match == nil {
 		return ""
 	}
-	return "nvidia" + is[1]
+	return "nvidia" + match[1]
 }
 
-var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
+var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?` +
+	`(-uvm|-modeset|-drm|-peermem|-fs)?` +
+	`\.ko(?:\.xz|\.zst|\.gz)?$`)
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
-// there is none. What depmod(8) has chosen among several lies in modules.dep: its search order is
-// depmod.d(5)'s.
+// there is none. modules.dep has the one that depmod(8) has chosen among several: depmod.d(5) has
+// the order of the search.
 func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
 
 // ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
@@ -76,6 +78,7 @@ func (g *gathering) listed(dir string) (names []string) {
 	return listedIn(dir, g.read(dir+"/modules.dep"))
 }
 
+// listedIn is listed for the content of modules.dep.
 func listedIn(dir string, dep []byte) (names []string) {
 	for line := range bytes.Lines(dep) {
 		if !bytes.Contains(line, []byte("nvidia")) { // all but a few of thousands

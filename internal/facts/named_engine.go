@@ -13,9 +13,9 @@ import (
 // may be empty.
 type NamedEngine struct{ Name, Config, Binary, Unit string }
 
-// named has the engine that a spec names among those that were found: a process that reads the
-// file or runs the program, what a unit starts so, or the engine whose options are not known, or
-// whose data folder is not.
+// named adds the engine that the spec names to those that were found: a process that reads the
+// file or runs the program, else a unit that starts such a process, else an engine whose options or
+// data folder are not known.
 func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []Engine {
 	if s.Config == "" || slices.ContainsFunc(found, s.is) {
 		return found
@@ -92,8 +92,11 @@ func isRancher(e Engine, config string) bool {
 	return owned && strings.HasSuffix(config, "/agent/etc/containerd/config.toml")
 }
 
+// matchEngine says whether a command line and the program that it runs are the engine looked for.
+type matchEngine func(argv []string, exe string) bool
+
 // running is the engine that a process is.
-func (g *gathering) running(ctx context.Context, unit string, isNamed func(argv []string, exe string) bool) *Engine {
+func (g *gathering) running(ctx context.Context, unit string, match matchEngine) *Engine {
 	if !g.v.Live() {
 		return nil
 	}
@@ -101,7 +104,7 @@ func (g *gathering) running(ctx context.Context, unit string, isNamed func(argv 
 	for _, pid := range g.pids() {
 		argv, runsIn := g.commandOf(pid)
 		exe, _ := g.v.Readlink("/proc/" + pid + "/exe")
-		if unit != "" && unit != runsIn || !isNamed(argv, exe) {
+		if unit != "" && unit != runsIn || !match(argv, exe) {
 			continue
 		}
 		if g.roots(pid) && !g.inPod(pid) {
@@ -112,7 +115,7 @@ func (g *gathering) running(ctx context.Context, unit string, isNamed func(argv 
 }
 
 // startedBy is the engine that a unit starts, of whatever name.
-func (g *gathering) startedBy(ctx context.Context, isNamed func(argv []string, exe string) bool) *Engine {
+func (g *gathering) startedBy(ctx context.Context, match matchEngine) *Engine {
 	units := append(slices.Concat(g.unitNames()...), g.list("/usr/lib/systemd/system")...)
 	for _, name := range units {
 		isTemplate := strings.HasSuffix(name, "@.service")
@@ -122,7 +125,7 @@ func (g *gathering) startedBy(ctx context.Context, isNamed func(argv []string, e
 
 		s := g.service(ctx, name)
 		argv := g.argv(s)
-		if len(argv) == 0 || !isNamed(argv, argv[0]) {
+		if len(argv) == 0 || !match(argv, argv[0]) {
 			continue
 		}
 		e := &Engine{

@@ -62,8 +62,8 @@ func (g *gathering) cgroup() int {
 	if _, err := g.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return 2
 	}
-	for _, name := range [...]string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"} {
-		if _, err := g.v.Stat(name); err == nil {
+	for _, hierarchy := range [...]string{"memory", "systemd", "unified"} {
+		if _, err := g.v.Stat("/sys/fs/cgroup/" + hierarchy); err == nil {
 			return 1
 		}
 	}
@@ -74,16 +74,16 @@ func (g *gathering) cgroup() int {
 func countList(list string) int {
 	n := 0
 	for part := range strings.SplitSeq(list, ",") {
-		first, last, found := strings.Cut(part, "-")
-		if !found {
-			last = first
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
 		}
-		a, err1 := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || b < a {
+		first, err1 := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		if err1 != nil || err2 != nil || last < first {
 			return 0
 		}
-		n += int(b-a) + 1
+		n += int(last-first) + 1
 	}
 	return n
 }

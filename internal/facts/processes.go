@@ -30,8 +30,9 @@ func (g *gathering) processes(comm string) []string {
 // of another program, and root would use what those name. The first number is the real user's: a
 // set-user-ID program has its caller's arguments. Source: proc_pid_status(5), Uid.
 func (g *gathering) roots(pid string) bool {
-	_, ids, stated := strings.Cut(g.attr("/proc/"+pid+"/status"), "\nUid:\t") // not there: it has ended, and has no arguments
-	return !stated || strings.HasPrefix(ids, "0\t")
+	_, ids, found := strings.Cut(g.attr("/proc/"+pid+"/status"), "\nUid:\t")
+	ended := !found // it has no arguments any more
+	return ended || strings.HasPrefix(ids, "0\t")
 }
 
 // inPod says whether a process is a pod's, which may be root's too.
@@ -39,6 +40,7 @@ func (g *gathering) inPod(pid string) bool {
 	return strings.Contains(g.attr("/proc/"+pid+"/cgroup"), "kubepods")
 }
 
+// pids are the numbers of all processes.
 func (g *gathering) pids() (all []string) {
 	for _, name := range g.list("/proc") {
 		if name[0] >= '1' && name[0] <= '9' {
@@ -52,9 +54,11 @@ func (g *gathering) pids() (all []string) {
 // proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in
 // src/basic/cgroup-util.c of https://github.com/systemd/systemd.
 func (g *gathering) commandOf(pid string) (argv []string, unit string) {
-	if line := strings.TrimRight(g.attr("/proc/"+pid+"/cmdline"), "\x00"); line != "" {
+	line := strings.TrimRight(g.attr("/proc/"+pid+"/cmdline"), "\x00")
+	if line != "" {
 		argv = strings.Split(line, "\x00")
 	}
+
 	for line := range strings.Lines(g.attr("/proc/" + pid + "/cgroup")) {
 		for part := range strings.SplitSeq(strings.TrimSpace(line), "/") {
 			if strings.HasSuffix(part, ".service") && unit == "" {

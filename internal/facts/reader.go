@@ -156,6 +156,7 @@ func (g *gathering) glob(pattern string) []string {
 		}
 		return nil
 	}
+
 	dir, last := path.Split(pattern)
 	if dir == "" {
 		return nil
@@ -164,6 +165,7 @@ func (g *gathering) glob(pattern string) []string {
 	if strings.ContainsAny(dir, `*?[\`) {
 		dirs = g.glob(path.Clean(dir))
 	}
+
 	var out []string
 	for _, d := range dirs {
 		for _, name := range g.folder(d) {

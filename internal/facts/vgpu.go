@@ -40,23 +40,27 @@ func vgpu(config []byte) *VGPU {
 	if len(config) < 256 || config[6]&0x10 == 0 { // status: has capabilities
 		return nil
 	}
+
+	const vendors = 9
 	at := int(config[0x34])
 	for range 64 { // there is no room for more, and a chain may loop
 		if at == 0 || at+5 > len(config) {
 			return nil
 		}
-		if config[at] == 9 {
+		if config[at] == vendors {
 			break
 		}
 		at = int(config[at+1])
 	}
-	if config[at] != 9 || config[at+3] != 'V' || config[at+4] != 'F' {
+	if config[at] != vendors || config[at+3] != 'V' || config[at+4] != 'F' {
 		return nil
 	}
+
 	records := config[at+5 : max(at+5, min(len(config), at+int(config[at+2])))]
 	for len(records) >= 2 && records[0] != 0 && records[1] >= 2 && int(records[1]) <= len(records) {
 		records = records[records[1]:]
 	}
+
 	v := &VGPU{}
 	if len(records) >= 22 && records[0] == 0 {
 		v.Version = strings.Trim(string(records[2:12]), "\x00")
