@@ -107,9 +107,7 @@ func migCommand(line string) string {
 }
 
 // partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b` +
-	`|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)` +
-	`|nvidia-mig-parted\b.*\s(apply|restore)\b`)
+var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
 
 // The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
 // largest that is read.

@@ -21,9 +21,7 @@ func role(file string) string {
 	return "nvidia" + match[1]
 }
 
-var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?` +
-	`(-uvm|-modeset|-drm|-peermem|-fs)?` +
-	`\.ko(?:\.xz|\.zst|\.gz)?$`)
+var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
 // there is none. modules.dep has the one that depmod(8) has chosen among several: depmod.d(5) has
