@@ -96,9 +96,10 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	return s, trust(v, s.Files()...)
 }
 
-// machine opens the machine, and reads the files named with -f, or its own.
-func (c *common) machine() (h host.Host, s spec.Spec, err error) {
-	if h, err = c.open(c.rootDir, nil); err == nil {
+// machine opens the machine, and reads the files named with -f, or its own. follow hears what the
+// machine's programs print.
+func (c *common) machine(follow commands.Follow) (h host.Host, s spec.Spec, err error) {
+	if h, err = c.open(c.rootDir, follow); err == nil {
 		s, err = c.spec(h, c.files)
 	}
 	return h, s, err

@@ -89,7 +89,7 @@ func pluginConfig(s spec.Spec, namespace string) (comment string, object map[str
 // manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment,
 // or as JSON. What is nil is left out.
 func (c *common) manifest(all ...manifestOf) error {
-	_, s, err := c.machine()
+	_, s, err := c.machine(nil)
 	if err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
 		return c.partedEntries(c.files[0], layout)
 	}
-	h, s, err := c.machine()
+	h, s, err := c.machine(nil)
 	if err != nil {
 		return nil, err
 	}

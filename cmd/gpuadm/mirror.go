@@ -66,7 +66,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if err != nil {
 		return err
 	}
-	h, s, err := c.machine()
+	h, s, err := c.machine(nil)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func newOwners(c *common) *cobra.Command {
 		Short: "show who owns each part of this node",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, s, err := c.machine()
+			h, s, err := c.machine(nil)
 			if errors.Is(err, errNoSpec) { // operators ask for the owners before they write a spec
 				s, err = spec.Defaults(), nil
 			}

@@ -113,7 +113,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	}
 	repair := all[i]
 
-	h, s, err := c.machine()
+	h, s, err := c.machine(c.follower())
 	if errors.Is(err, errNoSpec) {
 		s, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
 	}
