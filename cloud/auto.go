@@ -49,13 +49,13 @@ func untold(f facts.Facts) error {
 // joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that
 // are for gpuadm's own way.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
-	switch method.Of(s, f) {
+	switch by := method.Of(s, f); by {
 	case "eks":
 		notes = eks.Notes(s, f)
 	case "gke":
 		notes = gke.Notes(f)
 	default:
-		notes = leftNotes(s, f)
+		notes = leftNotes(by, s, f)
 	}
 
 	by := method.Joiner(f)

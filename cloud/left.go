@@ -93,10 +93,14 @@ func scriptsEnded(p platform.Platform, booting bool) converge.Want {
 	return things.Check(p.Title+"'s own scripts have set this machine up", look, why)
 }
 
-// leftNotes say what the platform's own tools do and what gpuadm does.
-func leftNotes(s spec.Spec, f facts.Facts) []string {
-	var notes []string
+// leftNotes say what the platform's own tools do and what gpuadm does, if the node joins by them.
+func leftNotes(method string, s spec.Spec, f facts.Facts) []string {
 	p := platform.Of(f.Cloud.Managed)
+	if p.Join.Method != method {
+		return nil
+	}
+
+	var notes []string
 	for _, note := range p.Join.Notes {
 		notes = append(notes, strings.ReplaceAll(note, "%s", f.Cloud.ManagedWhy))
 	}
