@@ -37,6 +37,9 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.every = every
 	p.show = show
 	p.making = nil
+	p.usual = 0
+	p.done = ""
+	p.says = ""
 	over := make(chan struct{})
 	p.over = over
 
