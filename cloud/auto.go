@@ -49,10 +49,12 @@ func untold(f facts.Facts) error {
 // joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that
 // are for gpuadm's own way.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
-	switch by := method.Of(s, f); by {
-	case "eks":
+	switch by := method.Of(s, f); {
+	case joinsItself(by, f):
+		notes = leftNotes(by, s, f)
+	case by == "eks":
 		notes = eks.Notes(s, f)
-	case "gke":
+	case by == "gke":
 		notes = gke.Notes(f)
 	default:
 		notes = leftNotes(by, s, f)

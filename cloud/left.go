@@ -19,6 +19,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
+// joinsItself reports whether the machine's platform joins it by a method, and leaves gpuadm no part
+// in that. A second kubelet beside the platform's would break the node.
+func joinsItself(method string, f facts.Facts) bool {
+	join := platform.Of(f.Cloud.Managed).Join
+	return join.Left && join.Method == method
+}
+
 // leftTo leaves the join to the platform's own scripts.
 func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 	p := platform.Of(f.Cloud.Managed)

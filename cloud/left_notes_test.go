@@ -23,6 +23,8 @@ func TestNotesOfOtherMethods(t *testing.T) {
 		{"none", "aks", false},
 		{"none", "oke", false},
 		{"aks", "oke", false},
+		{"auto", "eks-ubuntu", true},
+		{"eks", "eks-ubuntu", true},
 	} {
 		s := spec.Defaults()
 		s.Sections = []string{"join"}
@@ -31,6 +33,24 @@ func TestNotesOfOtherMethods(t *testing.T) {
 		f.Cloud.Managed = tt.managed
 		if notes := joinNotes(nil, s, f); (len(notes) > 0) != tt.notes {
 			t.Errorf("method %s on %s: notes %q", tt.method, tt.managed, notes)
+		}
+	}
+}
+
+// On Canonical's image for EKS bootstrap.sh starts the kubelet of a snap: gpuadm sets up none.
+func TestNoSecondKubeletOnUbuntu(t *testing.T) {
+	for _, method := range []string{"auto", "eks"} {
+		s := spec.Defaults()
+		s.Sections = []string{"join"}
+		s.Join.Method = method
+		var f facts.Facts
+		f.Live = true
+		f.Cloud.Name = "aws"
+		f.Cloud.Managed = "eks-ubuntu"
+
+		wants, err := joinWants(nil, s, f)
+		if err != nil || len(wants) > 0 {
+			t.Errorf("method %s: %d wants, %v", method, len(wants), err)
 		}
 	}
 }

@@ -112,14 +112,16 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 }
 
 func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch by := method.Of(s, f); by {
-	case "none":
+	switch by := method.Of(s, f); {
+	case by == "none":
 		return nil, nil
-	case "eks":
+	case joinsItself(by, f):
+		return leftTo(by, f)
+	case by == "eks":
 		return eks.Wants(session, s, f)
-	case "gke":
+	case by == "gke":
 		return gke.Wants(s, f)
-	case "":
+	case by == "":
 		return nil, untold(f)
 	default:
 		return leftTo(by, f)

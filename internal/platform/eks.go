@@ -40,6 +40,7 @@ var (
 		Join: Join{
 			Method: "eks",
 			By:     "EKS's bootstrap.sh",
+			Left:   true,
 			Notes: []string{
 				"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: gpuadm leaves kubelet's arguments to it",
 			},
