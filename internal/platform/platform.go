@@ -43,7 +43,7 @@ type Join struct {
 	Method string   // of [join] in node.toml, the name of a platform; "" = none of its own
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
 	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
-	Left   bool     // gpuadm leaves the join and kubelet's files to By, also where it has its own way to join by Method
+	Left   bool     // By joins and owns kubelet's files, also where gpuadm has its own way
 	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
 	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing
 	Log    string   // of those scripts
