@@ -125,7 +125,7 @@ func TestLabSSH(t *testing.T) {
 	o := newOffice(t, 3)
 	all := []string{"n1", "r2", "n3"}
 	for _, n := range o.nodes {
-		n.Must("systemd-run", "--unit=watch-argv", "sh", "-c", "while sleep 0.1; do grep -aohe plante[d] -e serve-ss[h] /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; done >/run/watched")
+		n.Must("systemd-run", "--unit=watch-argv", "--property=TimeoutStopSec=5s", "sh", "-c", "while sleep 0.1; do grep -aohe plante[d] -e serve-ss[h] /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; done >/run/watched")
 	}
 	r := o.ssh(0, append(all, "--", "facts", "-o", "json")...)
 	wants(t, r, "n1: {", "r2: {", "n3: {")
