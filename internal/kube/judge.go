@@ -21,23 +21,23 @@ import (
 )
 
 // judge says why a try failed.
-func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault {
-	if t.status == 0 {
+func (c *Client) judge(ctx context.Context, r call, a answer, err error) *fault {
+	if a.status == 0 {
 		return c.judgeLine(ctx, err)
 	}
 
-	message, causes := words(t.body)
+	message, causes := words(a.body)
 	e := &fault{
 		why:    Refused,
-		status: t.status,
-		cause:  worded{fmt.Sprintf("the API server says %d: %s", t.status, message), nil},
+		status: a.status,
+		cause:  worded{fmt.Sprintf("the API server says %d: %s", a.status, message), nil},
 		denial: causes,
-		after:  retryAfter(t.header),
+		after:  retryAfter(a.header),
 	}
 
-	switch t.status {
+	switch a.status {
 	case http.StatusUnauthorized:
-		c.unauthorized(e, t)
+		c.unauthorized(e, a)
 	case http.StatusForbidden:
 		c.forbidden(e, r, message)
 	case http.StatusNotFound:
@@ -52,12 +52,12 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault 
 		}
 	}
 
-	if t.status >= 500 && t.status != http.StatusNotImplemented {
+	if a.status >= 500 && a.status != http.StatusNotImplemented {
 		e.why = Busy
 		e.retry = true
 	}
-	if t.status >= 300 && t.status < 400 {
-		e.cause = fmt.Errorf("%s redirects (%d), which no API server does", c.server, t.status)
+	if a.status >= 300 && a.status < 400 {
+		e.cause = fmt.Errorf("%s redirects (%d), which no API server does", c.server, a.status)
 	}
 	if e.why == Busy && e.after > 0 {
 		e.because = append(e.because, fmt.Sprintf("The server asks to come back in %v.", e.after.Round(time.Second)))
@@ -89,7 +89,7 @@ func words(body []byte) (message string, causes []string) {
 }
 
 // unauthorized completes the fault of an answer 401.
-func (c *Client) unauthorized(e *fault, t answer) {
+func (c *Client) unauthorized(e *fault, a answer) {
 	e.why = Unauthorized
 	sent := c.login.described()
 	e.cause = worded{"the API server rejects the credentials (401): it got " + sent, e.cause}
@@ -98,8 +98,8 @@ func (c *Client) unauthorized(e *fault, t answer) {
 		e.because = append(e.because, "The certificate is of "+user+".")
 	}
 
-	ahead := c.now().Sub(t.date)
-	if !t.date.IsZero() && ahead.Abs() > time.Minute {
+	ahead := c.now().Sub(a.date)
+	if !a.date.IsZero() && ahead.Abs() > time.Minute {
 		side := "behind"
 		if ahead > 0 {
 			side = "ahead of"

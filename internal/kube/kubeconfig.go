@@ -17,9 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// kubeconfig has the fields that gpuadm reads:
-// https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ gpuadm does not use clientcmd's
-// loader, whose errors quote the file's content.
+// kubeconfig has the fields that gpuadm reads. gpuadm does not use clientcmd's loader, whose errors
+// quote the file's content.
+// Source: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 type kubeconfig struct {
 	Current  string         `yaml:"current-context"`
 	Contexts []contextEntry `yaml:"contexts"`
@@ -46,12 +46,12 @@ type userEntry struct {
 }
 
 type cluster struct {
-	Server  string `yaml:"server"`
-	CAFile  string `yaml:"certificate-authority"`
-	CA      string `yaml:"certificate-authority-data"`
-	Blind   bool   `yaml:"insecure-skip-tls-verify"`
-	TLSName string `yaml:"tls-server-name"`
-	Proxy   string `yaml:"proxy-url"`
+	Server     string `yaml:"server"`
+	CAFile     string `yaml:"certificate-authority"`
+	CA         string `yaml:"certificate-authority-data"`
+	SkipVerify bool   `yaml:"insecure-skip-tls-verify"`
+	TLSName    string `yaml:"tls-server-name"`
+	Proxy      string `yaml:"proxy-url"`
 }
 
 // Credentials are what a kubeconfig says of a user.
@@ -82,43 +82,65 @@ type execSetting struct {
 	Mode        string `yaml:"interactiveMode"`
 }
 
-// ofKubeconfig reads a kubeconfig on the machine.
-func ofKubeconfig(v host.View, name string, judged bool) (setting, error) {
-	s, f := setting{}, &fault{why: Broken}
-	text, err := small(v, name)
-	switch {
-	case name == "":
-		f.cause = errors.New("none is named")
-		return s, f.to("use", "a kubeconfig")
-	case errors.Is(err, fs.ErrNotExist):
-		f.why, err = Missing, errors.New("not found (yet): kubelet or the tool that joins the machine writes it")
-	case errors.Is(err, fs.ErrPermission):
-		f.try = []string{"run gpuadm as root"}
-	case err == nil:
-		if s, err = parse(text, path.Dir(name)); err == nil && judged {
-			err = v.Trusted(s.files()...)
-		}
+// kubeconfigSettings reads a kubeconfig on the machine.
+func kubeconfigSettings(v host.View, name string, judged bool) (settings, error) {
+	if name == "" {
+		f := fault{why: Broken, cause: errors.New("none is named")}
+		return settings{}, f.to("use", "a kubeconfig")
+	}
+
+	text, err := readSmall(v, name)
+	if err != nil {
+		return settings{}, kubeconfigFault(err).to("use", "kubeconfig "+name)
+	}
+
+	s, err := parse(text, path.Dir(name))
+	if err == nil && judged {
+		err = v.Trusted(s.files()...)
 	}
 	if err == nil && s.roots == nil && s.caFile != "" {
-		if s.roots, err = small(v, s.caFile); err == nil && len(s.roots) == 0 {
-			err = fmt.Errorf("%s is empty", s.caFile)
-		}
+		s.roots, err = readRoots(v, s.caFile)
 	}
 	if err != nil {
-		f.cause = err
-		return setting{}, f.to("use", "kubeconfig "+name)
+		f := fault{why: Broken, cause: err}
+		return settings{}, f.to("use", "kubeconfig "+name)
 	}
-	s.from, s.login.view = "kubeconfig "+name, v
+
+	s.from = "kubeconfig " + name
+	s.login.view = v
 	s.login.about = cmp.Or(s.login.about, "no credentials: kubeconfig "+name+" has none for its current-context")
 	return s, nil
 }
 
+// kubeconfigFault returns the fault for a kubeconfig that cannot be read.
+func kubeconfigFault(err error) *fault {
+	f := &fault{why: Broken, cause: err}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.why = Missing
+		f.cause = errors.New("not found (yet): kubelet or the tool that joins the machine writes it")
+	case errors.Is(err, fs.ErrPermission):
+		f.try = []string{"run gpuadm as root"}
+	}
+	return f
+}
+
+// readRoots reads the file with the certificate authorities.
+func readRoots(v host.View, name string) ([]byte, error) {
+	roots, err := readSmall(v, name)
+	if err == nil && len(roots) == 0 {
+		err = fmt.Errorf("%s is empty", name)
+	}
+	return roots, err
+}
+
 // files returns the files that a kubeconfig names, an exec plugin's program included.
-func (s setting) files() (names []string) {
+func (s settings) files() (names []string) {
 	all := []string{s.caFile, s.login.certFile, s.login.keyFile, s.login.tokenFile}
 	if s.login.exec != nil {
 		all = append(all, s.login.exec.argv[0])
 	}
+
 	for _, name := range all {
 		if path.IsAbs(name) {
 			names = append(names, name)
@@ -129,32 +151,36 @@ func (s setting) files() (names []string) {
 
 // parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. It is
 // pure. Its errors quote names, and no other values.
-func parse(text []byte, folder string) (s setting, err error) {
-	var k kubeconfig
+func parse(text []byte, folder string) (settings, error) {
 	if len(text) > maxSmall {
-		return s, fmt.Errorf("it is larger than %d MiB", maxSmall>>20)
+		return settings{}, fmt.Errorf("it is larger than %d MiB", maxSmall>>20)
 	}
+
+	var k kubeconfig
 	switch err := yaml.Unmarshal(text, &k); {
 	case errors.As(err, new(*yaml.TypeError)):
-		return s, errors.New("it does not have the form of a kubeconfig" + whichLine)
+		return settings{}, errors.New("it does not have the form of a kubeconfig" + whichLine)
 	case err != nil:
-		return s, errors.New("it is no YAML" + whichLine)
+		return settings{}, errors.New("it is no YAML" + whichLine)
 	}
-	cl, u, err := k.current()
+
+	cluster, user, err := k.current()
 	if err != nil {
-		return s, err
+		return settings{}, err
 	}
-	at := func(name string) string {
+	resolve := func(name string) string {
 		if name == "" || path.IsAbs(name) {
 			return name
 		}
 		return path.Join(folder, name)
 	}
-	if s, err = cl.setting(); err != nil {
+
+	s, err := cluster.settings()
+	if err != nil {
 		return s, err
 	}
-	s.caFile = at(cl.CAFile)
-	s.login, err = u.login(at)
+	s.caFile = resolve(cluster.CAFile)
+	s.login, err = user.login(resolve)
 	return s, err
 }
 
@@ -165,81 +191,90 @@ func CredentialsIn(text []byte) Credentials {
 	if yaml.Unmarshal(text, &k) != nil {
 		return Credentials{}
 	}
-	_, u, _ := k.current()
-	return u
+	_, user, _ := k.current() // a kubeconfig without the cluster still has the user
+	return user
 }
 
 // whichLine replaces the sentence of the YAML library, which may repeat a secret.
 const whichLine = "; kubectl config view --kubeconfig says where"
 
-// current finds the cluster and the user of the current context.
-func (k kubeconfig) current() (cl cluster, u Credentials, err error) {
+// current finds the cluster and the user of the current context. It returns the user also if only
+// the cluster is missing.
+func (k kubeconfig) current() (cluster cluster, user Credentials, err error) {
 	if k.Current == "" {
-		return cl, u, errors.New("it has no current-context")
+		return cluster, user, errors.New("it has no current-context")
 	}
+
+	context := slices.IndexFunc(k.Contexts, func(c contextEntry) bool { return c.Name == k.Current })
+	if context < 0 {
+		const unknown = "its current-context %q is not among its contexts: %s"
+		return cluster, user, fmt.Errorf(unknown, clean(k.Current, 60), k.contextNames())
+	}
+	names := k.Contexts[context].Context
+	lacks := func(kind, name string) error {
+		const lacking = "its context %q names %s %q, which it does not have"
+		return fmt.Errorf(lacking, clean(k.Current, 60), kind, clean(name, 60))
+	}
+
+	userAt := slices.IndexFunc(k.Users, func(u userEntry) bool { return u.Name == names.User })
+	if userAt >= 0 {
+		user = k.Users[userAt].User
+	}
+	clusterAt := slices.IndexFunc(k.Clusters, func(c clusterEntry) bool { return c.Name == names.Cluster })
+	if clusterAt < 0 {
+		return cluster, user, lacks("cluster", names.Cluster)
+	}
+	cluster = k.Clusters[clusterAt].Cluster
+	if userAt < 0 && names.User != "" {
+		return cluster, user, lacks("user", names.User)
+	}
+	return cluster, user, nil
+}
+
+// contextNames says which contexts there are.
+func (k kubeconfig) contextNames() string {
+	if len(k.Contexts) == 0 {
+		return "it has none"
+	}
+
 	var names []string
 	for _, c := range k.Contexts {
 		names = append(names, clean(c.Name, 60))
 	}
-	i := slices.IndexFunc(k.Contexts, func(c contextEntry) bool { return c.Name == k.Current })
-	if i < 0 {
-		there := "it has none"
-		if names != nil {
-			there = "there are " + clean(strings.Join(names, ", "), 200)
-		}
-		return cl, u, fmt.Errorf("its current-context %q is not among its contexts: %s", clean(k.Current, 60), there)
-	}
-	pair := k.Contexts[i].Context
-	lacks := func(kind, name string) error {
-		return fmt.Errorf("its context %q names %s %q, which it does not have", clean(k.Current, 60), kind, clean(name, 60))
-	}
-	of := slices.IndexFunc(k.Users, func(c userEntry) bool { return c.Name == pair.User })
-	if of >= 0 {
-		u = k.Users[of].User
-	}
-	if i = slices.IndexFunc(k.Clusters, func(c clusterEntry) bool { return c.Name == pair.Cluster }); i < 0 {
-		return cl, u, lacks("cluster", pair.Cluster)
-	}
-	if cl = k.Clusters[i].Cluster; of < 0 && pair.User != "" {
-		return cl, u, lacks("user", pair.User)
-	}
-	return cl, u, nil
+	return "there are " + clean(strings.Join(names, ", "), 200)
 }
 
-// unpacked decodes a key's base64; nil for "".
-func unpacked(key, text string) ([]byte, error) {
+// decodeBase64 decodes a key's value; nil for "".
+func decodeBase64(key, text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
 	}
-	data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+	withoutSpace := strings.Join(strings.Fields(text), "")
+	data, err := base64.StdEncoding.DecodeString(withoutSpace)
 	if err != nil {
 		return nil, errors.New("its " + key + " is not base64")
 	}
 	return data, nil
 }
 
-// setting returns the settings of a cluster.
-func (cl cluster) setting() (s setting, err error) {
+// settings returns the settings of a cluster.
+func (c cluster) settings() (s settings, err error) {
 	switch {
-	case cl.Blind:
+	case c.SkipVerify:
 		return s, errors.New("it has insecure-skip-tls-verify, so any host could answer in the API server's place: give it certificate-authority instead")
-	case cl.TLSName != "":
+	case c.TLSName != "":
 		return s, errors.New("it has tls-server-name, which is not supported")
 	}
-	s.server = cl.Server
-	if s.roots, err = unpacked("certificate-authority-data", cl.CA); err != nil {
-		return s, err
-	}
-	if cl.Proxy != "" {
-		s.via.HTTP, s.via.HTTPS = cl.Proxy, cl.Proxy
-	}
-	return s, nil
+
+	s.server = c.Server
+	s.via.HTTP = c.Proxy
+	s.via.HTTPS = c.Proxy
+	s.roots, err = decodeBase64("certificate-authority-data", c.CA)
+	return s, err
 }
 
-// login returns the credentials of a user. at resolves names of files.
-func (u Credentials) login(at func(string) string) (*login, error) {
-	l := &login{}
-	var err error
+// login returns the credentials of a user. resolve makes names of files absolute.
+func (u Credentials) login(resolve func(string) string) (*login, error) {
 	switch {
 	case u.Username != "" || u.Password != "":
 		return nil, errors.New("it has a user name and a password, which Kubernetes has not accepted since 1.19")
@@ -248,35 +283,30 @@ func (u Credentials) login(at func(string) string) (*login, error) {
 	case u.As != "":
 		return nil, errors.New("it impersonates another user (as), which is not supported")
 	}
-	if l.certPEM, err = unpacked("client-certificate-data", u.Cert); err != nil {
+
+	l := &login{}
+	if err := u.setCertificate(l, resolve); err != nil {
 		return nil, err
 	}
-	if l.keyPEM, err = unpacked("client-key-data", u.Key); err != nil {
-		return nil, err
-	}
-	if l.certFile = at(u.CertFile); u.Cert != "" {
-		l.certFile = "client-certificate-data"
-	}
-	if u.Key == "" {
-		l.keyFile = at(u.KeyFile)
-	}
-	if hasCert, hasKey := l.certFile != "", l.keyPEM != nil || l.keyFile != ""; hasCert != hasKey {
-		return nil, errors.New("it has only one of client-certificate and client-key")
-	}
-	l.tokenFile = at(u.TokenFile)
+
+	l.tokenFile = resolve(u.TokenFile)
 	if l.tokenFile == "" { // a file wins, as in client-go, since it is rotated
 		l.token = u.Token
 	}
+
 	if u.Exec != nil {
-		if l.exec, err = u.Exec.plugin(at); err != nil {
+		exec, err := u.Exec.plugin(resolve)
+		if err != nil {
 			return nil, err
 		}
+		l.exec = exec
 	}
+
 	switch {
-	case l.certPEM == nil && l.certFile != "":
-		l.about = "the client certificate " + l.certFile
 	case l.certPEM != nil:
 		l.about = "the client certificate in the kubeconfig"
+	case l.certFile != "":
+		l.about = "the client certificate " + l.certFile
 	case l.tokenFile != "":
 		l.about = "the token in " + l.tokenFile
 	case l.token != "":
@@ -285,4 +315,32 @@ func (u Credentials) login(at func(string) string) (*login, error) {
 		l.about = "what " + l.exec.argv[0] + " gives"
 	}
 	return l, nil
+}
+
+// setCertificate sets a login's client certificate and key. What the kubeconfig contains wins over
+// the files that it names, as in client-go.
+func (u Credentials) setCertificate(l *login, resolve func(string) string) (err error) {
+	l.certPEM, err = decodeBase64("client-certificate-data", u.Cert)
+	if err != nil {
+		return err
+	}
+	l.keyPEM, err = decodeBase64("client-key-data", u.Key)
+	if err != nil {
+		return err
+	}
+
+	l.certFile = resolve(u.CertFile)
+	if u.Cert != "" {
+		l.certFile = "client-certificate-data"
+	}
+	if u.Key == "" {
+		l.keyFile = resolve(u.KeyFile)
+	}
+
+	hasCert := l.certFile != ""
+	hasKey := l.keyPEM != nil || l.keyFile != ""
+	if hasCert != hasKey {
+		return errors.New("it has only one of client-certificate and client-key")
+	}
+	return nil
 }

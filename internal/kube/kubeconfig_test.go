@@ -244,7 +244,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(withUser(`{client-certificate-data: "", client-key-data: "x"}`))
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ReplaceAll(text, "s3cret", planted)
-		var s setting
+		var s settings
 		var err error
 		alloc.Most(t, 2000, len(text), func() { s, err = parse([]byte(text), "/etc") })
 		if err != nil {
@@ -274,7 +274,7 @@ func TestKubeconfigNamesFilesOfOthers(t *testing.T) {
 		for _, judged := range []bool{false, true} {
 			for uid, refused := range map[int]bool{0: false, 7: judged} {
 				must.OK(t, n.SetAttr(file, host.Attr{Mode: 0o755, UID: uid}))
-				_, err := settingOf(n, From{Kubeconfig: "/etc/k", Judged: judged})
+				_, err := settingsFrom(n, From{Kubeconfig: "/etc/k", Judged: judged})
 				got := err != nil && strings.Contains(err.Error(), "user 7 owns "+file)
 				check.That(t, got == refused, "%s of user %d, judged %v: %v", file, uid, judged, err)
 			}

@@ -38,8 +38,7 @@ const execGroup = "client.authentication.k8s.io/"
 
 // plugin checks a kubeconfig's settings of a plugin. A command with a slash is relative to the
 // kubeconfig.
-func (s execSetting) plugin(at func(string) string) (*plugin, error) {
-	p := &plugin{version: s.APIVersion, hint: clean(s.InstallHint, 300), cluster: s.ClusterInfo}
+func (s execSetting) plugin(resolve func(string) string) (*plugin, error) {
 	switch {
 	case s.Command == "":
 		return nil, errors.New("its exec names no command")
@@ -51,9 +50,14 @@ func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 	}
 
 	if strings.Contains(s.Command, "/") {
-		s.Command = at(s.Command)
+		s.Command = resolve(s.Command)
 	}
-	p.argv = append([]string{s.Command}, s.Args...)
+	p := &plugin{
+		version: s.APIVersion,
+		argv:    append([]string{s.Command}, s.Args...),
+		hint:    clean(s.InstallHint, 300),
+		cluster: s.ClusterInfo,
+	}
 	for _, e := range s.Env {
 		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") || strings.Contains(e.Value, "\x00") {
 			return nil, errors.New("its exec has an env entry that cannot be one")
@@ -68,7 +72,9 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	l.mu.Lock()
 	got := l.got
 	l.mu.Unlock()
-	if got != nil && (got.expires.IsZero() || l.view.Now().Add(10*time.Second).Before(got.expires)) {
+
+	soon := l.view.Now().Add(10 * time.Second)
+	if got != nil && (got.expires.IsZero() || soon.Before(got.expires)) {
 		return got, nil
 	}
 
@@ -77,19 +83,25 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 		got, err = l.runPlugin(ctx)
 	}
 	if err != nil {
-		e := &fault{why: Unauthorized, cause: fmt.Errorf("no credentials: %w", err)}
-		if errors.Is(err, fs.ErrNotExist) && l.exec.hint != "" {
-			e.try = []string{l.exec.hint}
-		} else if !errors.As(err, new(host.Later)) {
-			e.try = []string{"run the exec command of " + cmp.Or(l.from, "the kubeconfig") + " by hand"}
-		}
-		return nil, e
+		return nil, l.noCredentials(err)
 	}
 
 	l.mu.Lock()
 	l.got = got
 	l.mu.Unlock()
 	return got, nil
+}
+
+// noCredentials returns the fault for a plugin that gives no credentials.
+func (l *login) noCredentials(err error) *fault {
+	e := &fault{why: Unauthorized, cause: fmt.Errorf("no credentials: %w", err)}
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && l.exec.hint != "":
+		e.try = []string{l.exec.hint}
+	case !errors.As(err, new(host.Later)):
+		e.try = []string{"run the exec command of " + cmp.Or(l.from, "the kubeconfig") + " by hand"}
+	}
+	return e
 }
 
 // runPlugin runs the plugin and reads its answer.
@@ -146,6 +158,7 @@ func (p *plugin) eks() (cluster, region string) {
 func (l *login) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	had := l.got != nil
 	l.got = nil
 	return had
@@ -156,9 +169,17 @@ func (l *login) forget() bool {
 func (l *login) execInfo() string {
 	spec := map[string]any{"interactive": false}
 	if l.exec.cluster {
-		spec["cluster"] = map[string]any{"server": l.server, "certificate-authority-data": l.roots}
+		spec["cluster"] = map[string]any{
+			"server":                     l.server,
+			"certificate-authority-data": l.roots,
+		}
 	}
-	info, err := json.Marshal(map[string]any{"apiVersion": l.exec.version, "kind": "ExecCredential", "spec": spec})
+
+	info, err := json.Marshal(map[string]any{
+		"apiVersion": l.exec.version,
+		"kind":       "ExecCredential",
+		"spec":       spec,
+	})
 	if err != nil {
 		return "KUBERNETES_EXEC_INFO="
 	}
@@ -168,24 +189,26 @@ func (l *login) execInfo() string {
 // read reads a plugin's answer. Its errors quote nothing of it.
 func (p *plugin) read(out []byte) (*credential, error) {
 	var answer struct {
-		APIVersion, Kind string
-		Status           struct {
+		APIVersion string
+		Kind       string
+		Status     struct {
 			Token               string
 			ExpirationTimestamp *time.Time
 		}
 	}
-	s := &answer.Status
-	switch err := json.Unmarshal(out, &answer); {
+	err := json.Unmarshal(out, &answer)
+	switch {
 	case err != nil || answer.Kind != "ExecCredential":
 		return nil, fmt.Errorf("%s answered, but not with an ExecCredential", p.argv[0])
 	case answer.APIVersion != p.version:
 		return nil, fmt.Errorf("%s answered with another version than %s", p.argv[0], p.version)
-	case s.Token == "": // a plugin may give a certificate in its place; those of the clouds give tokens
+	case answer.Status.Token == "": // a plugin may give a certificate in its place; those of the clouds give tokens
 		return nil, fmt.Errorf("%s answered without a token", p.argv[0])
 	}
-	got := &credential{token: s.Token}
-	if s.ExpirationTimestamp != nil {
-		got.expires = *s.ExpirationTimestamp
+
+	got := &credential{token: answer.Status.Token}
+	if expires := answer.Status.ExpirationTimestamp; expires != nil {
+		got.expires = *expires
 	}
 	return got, nil
 }

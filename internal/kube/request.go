@@ -28,17 +28,19 @@ const (
 
 // call is one request and the target of its answer.
 type call struct {
-	verb, what string // for errors: get, "node x"
-	right      string // that the request needs by RBAC, for errors: "list pods"
-	method     string
-	path, sub  string
-	query      url.Values
-	names      []string // of objects, in the path
-	form       string   // of the body; "" is application/json
-	send       any      // sent as JSON
-	again      bool     // "already exists" on a retry means that the first try succeeded
+	verb  string // for errors: "get"
+	what  string // for errors: "node x"
+	right string // that the request needs by RBAC, for errors: "list pods"
 
-	into any // the target of its JSON
+	method string
+	path   string
+	sub    string // the subresource of a Node: "status"
+	query  url.Values
+	names  []string // of objects, in the path
+	form   string   // of the body; "" is application/json
+	send   any      // sent as JSON
+	into   any      // the target of the answer's JSON
+	again  bool     // "already exists" on a retry means that the first try succeeded
 }
 
 // Within returns a copy of the client that stops retrying a request after d, for callers to which
@@ -81,24 +83,28 @@ func (c *Client) do(ctx context.Context, r call) error {
 	if err != nil {
 		return c.fail(r, &fault{why: Refused, cause: err}, 0)
 	}
-	began, asked := c.clock(), false
+
+	began := c.clock()
+	renewed := false // the credentials
 	for try := 0; ; try++ {
-		one := c.limit
-		if left := c.patience - c.clock().Sub(began); try > 0 { // the last try gets the remaining time
-			one = min(one, left)
+		limit := c.limit
+		if try > 0 { // the last try gets the remaining time
+			limit = min(limit, c.patience-c.clock().Sub(began))
 		}
-		e := c.try(ctx, r, body, one)
+
+		e := c.try(ctx, r, body, limit)
 		switch {
 		case e == nil:
 			return nil
 		case e.status == http.StatusConflict && r.again && try > 0:
 			return nil
-		case e.status == http.StatusUnauthorized && !asked && c.login.forget():
-			asked = true // the plugin's credentials may have expired early: ask it once more
+		case e.status == http.StatusUnauthorized && !renewed && c.login.forget():
+			renewed = true // the plugin's credentials may have expired early: ask it once more
 			continue
 		case !e.retry || ctx.Err() != nil:
 			return c.fail(r, e, 0)
 		}
+
 		nap := c.nap(try, e.after)
 		if c.clock().Sub(began)+nap > c.patience {
 			return c.fail(r, e, try+1)
@@ -111,20 +117,31 @@ func (c *Client) do(ctx context.Context, r call) error {
 
 // body returns the body of a call. It refuses names that no object can have: no other text may get
 // into URLs.
-func (r call) body() (text []byte, err error) {
+func (r call) body() ([]byte, error) {
 	for _, name := range r.names {
-		ok := name != "" && len(name) <= 253 && !strings.Contains(name, "..") && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
-		if !ok {
+		if !validName(name) {
 			return nil, fmt.Errorf("%.80q is no name of an object", name)
 		}
 	}
+
 	if r.send == nil {
 		return nil, nil
 	}
-	if text, err = json.Marshal(r.send); err != nil {
+	text, err := json.Marshal(r.send)
+	if err != nil {
 		return nil, fmt.Errorf("internal error: %w", err)
 	}
 	return text, nil
+}
+
+// validName says whether an object may have the name.
+// Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+func validName(name string) bool {
+	const characters = "abcdefghijklmnopqrstuvwxyz0123456789-."
+	if name == "" || len(name) > 253 {
+		return false
+	}
+	return !strings.Contains(name, "..") && strings.Trim(name, characters) == ""
 }
 
 // nap returns the pause after a try: as long as the server asks, else a growing time; with jitter,
@@ -142,17 +159,24 @@ func (c *Client) nap(try int, after time.Duration) time.Duration {
 func (c *Client) try(ctx context.Context, r call, body []byte, limit time.Duration) *fault {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errSilent)
 	defer stop()
-	token, bad := c.login.show(ctx)
+
+	token, bad := c.login.bearer(ctx)
 	if bad != nil {
 		return bad
 	}
-	t, err := c.send(ctx, r, body, token)
-	if err != nil || t.status >= 300 {
-		return c.judge(ctx, r, t, err)
+	a, err := c.send(ctx, r, body, token)
+	if err != nil || a.status >= 300 {
+		return c.judge(ctx, r, a, err)
 	}
-	if r.into != nil {
-		if err := json.Unmarshal(t.body, r.into); err != nil {
-			return &fault{why: Refused, status: t.status, cause: fmt.Errorf("the answer cannot be read: %w", err)}
+
+	if r.into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(a.body, r.into); err != nil {
+		return &fault{
+			why:    Refused,
+			status: a.status,
+			cause:  fmt.Errorf("the answer cannot be read: %w", err),
 		}
 	}
 	return nil
@@ -167,39 +191,45 @@ type answer struct {
 }
 
 // send makes one request and reads the whole answer, up to maxAnswer.
-func (c *Client) send(ctx context.Context, r call, sent []byte, token string) (a answer, err error) {
+func (c *Client) send(ctx context.Context, r call, body []byte, token string) (answer, error) {
 	at := c.base.JoinPath(r.path)
 	at.RawQuery = r.query.Encode()
-	q, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(sent))
+	request, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(body))
 	if err != nil {
-		return a, err
+		return answer{}, err
 	}
-	q.Header.Set("Accept", "application/json")
-	q.Header.Set("User-Agent", agent)
-	if sent != nil {
-		q.Header.Set("Content-Type", cmp.Or(r.form, "application/json"))
+	request.Header.Set("Accept", "application/json")
+	request.Header.Set("User-Agent", agent)
+	if body != nil {
+		request.Header.Set("Content-Type", cmp.Or(r.form, "application/json"))
 	}
 	if token != "" {
-		q.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := c.http.Do(q)
+
+	response, err := c.http.Do(request)
 	if err != nil {
-		return a, err
+		return answer{}, err
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	defer response.Body.Close()
+
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
-	case err != nil && ctx.Err() != nil: // the server drips
-		err = fmt.Errorf("%w: %w", Slow, err)
-	case err == nil && len(body) > maxAnswer:
-		err = errLarge
+	case err != nil && ctx.Err() != nil: // the server has begun its answer, and not ended it
+		return answer{}, fmt.Errorf("%w: %w", Slow, err)
+	case err != nil:
+		return answer{}, err
+	case len(text) > maxAnswer:
+		return answer{}, errLarge
 	}
-	if err != nil {
-		return a, err
-	}
-	a = answer{status: resp.StatusCode, header: resp.Header, body: body}
-	a.date, _ = http.ParseTime(resp.Header.Get("Date"))
-	return a, nil
+
+	date, _ := http.ParseTime(response.Header.Get("Date"))
+	return answer{
+		status: response.StatusCode,
+		header: response.Header,
+		date:   date,
+		body:   text,
+	}, nil
 }
 
 // maxAnswer is the largest size of an answer in bytes: the 250 pods of a node take far less.

@@ -219,7 +219,7 @@ func TestDeadConnection(t *testing.T) {
 	h, err := local.Open("/")
 	must.OK(t, err)
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	c := must.Get(start(h, h.DoWeb, setting{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
+	c := must.Get(newClient(h, h.DoWeb, settings{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
 	pings := c.http.Transport.(*http.Transport).HTTP2
 	must.That(t, pings.SendPingTimeout != 0 && pings.PingTimeout != 0 && pings.SendPingTimeout+pings.PingTimeout < oneTry,
 		"a request of %v asks its connection after %v, for %v", oneTry, pings.SendPingTimeout, pings.PingTimeout)

@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,16 +141,6 @@ type Pod struct {
 	Status struct {
 		Phase string `json:"phase,omitempty"`
 	} `json:"status"`
-}
-
-// Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at
-// once, not a static pod, and not a pod that has ended. Sources: kubernetes,
-// staging/src/k8s.io/kubectl/pkg/drain/filters.go;
-// https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/.
-func (p Pod) Drained() bool {
-	_, mirror := p.Annotations["kubernetes.io/config.mirror"]
-	ofDaemonSet := slices.ContainsFunc(p.OwnerReferences, func(o Owner) bool { return o.Controller && o.Kind == "DaemonSet" })
-	return !mirror && !ofDaemonSet && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed"
 }
 
 // refusal is a Status, which the API server returns instead of an object.
