@@ -31,18 +31,15 @@ import (
 
 // awsAPI calls AWS's APIs with the instance's role.
 type awsAPI struct {
-	*door
+	*transport
 	region string
 	keys   aws.Credentials
 }
 
 // openAWS prepares the calls.
 func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*awsAPI, error) {
-	a := &awsAPI{region: want.Region}
-	if a.region == "" {
-		a.region = i.Region
-	}
-	if !isRegion(a.region) {
+	region := cmp.Or(want.Region, i.Region)
+	if !isRegion(region) {
 		return nil, &trouble.Error{
 			What: "cannot ask AWS about the cluster: its region is not known",
 			Try:  []string{"[join] region = \"us-east-1\""},
@@ -53,21 +50,26 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 	if err != nil {
 		return nil, err
 	}
-	if a.keys, err = m.role(ctx); err != nil {
+	keys, err := m.role(ctx)
+	if err != nil {
 		return nil, err
 	}
-	a.door, err = open(v, host.Web{Queries: true, Via: want.Via}, apiMost)
-	return a, err
+	t, err := newTransport(v, host.Web{Queries: true, Via: want.Via}, maxAPI)
+	if err != nil {
+		return nil, err
+	}
+	return &awsAPI{transport: t, region: region, keys: keys}, nil
 }
 
 // role gets the keys of the instance's role. gpuadm uses them only for signatures.
-func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
+func (m *imdsClient) role(ctx context.Context) (aws.Credentials, error) {
+	provider := ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m.api })
 	var keys aws.Credentials
-	from := ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m.api })
 	err := m.try(ctx, func(ctx context.Context) (err error) {
-		keys, err = from.Retrieve(ctx)
+		keys, err = provider.Retrieve(ctx)
 		return err
 	})
+
 	var api smithy.APIError
 	switch {
 	case errors.Is(err, errMissing):
@@ -103,8 +105,8 @@ func retryer() aws.Retryer {
 	})
 }
 
-// describeCluster asks EKS. Source:
-// https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
+// describeCluster asks EKS.
+// Source: https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
 func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	var reply struct {
 		Cluster *struct {
@@ -128,33 +130,33 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 		return wrong
 	}
 
-	is := reply.Cluster
-	if is != nil && is.Endpoint == nil { // while it is CREATING
+	cluster := reply.Cluster
+	if cluster != nil && cluster.Endpoint == nil { // while it is CREATING
 		return &trouble.Error{
 			What:    "cannot join cluster " + c.Name + ": it is still being made",
 			Try:     []string{"aws eks wait cluster-active --name " + c.Name},
 			Passing: true,
 		}
 	}
-	if is == nil || is.Authority == nil || is.Network == nil {
+	if cluster == nil || cluster.Authority == nil || cluster.Network == nil {
 		return a.malformedAnswer("eks:DescribeCluster")
 	}
 
-	cidr := is.Network.IPv4
-	if is.Network.Family == "ipv6" {
-		cidr = is.Network.IPv6
+	cidr := cluster.Network.IPv4
+	if cluster.Network.Family == "ipv6" {
+		cidr = cluster.Network.IPv6
 	}
 	prefix, err := netip.ParsePrefix(cidr)
-	ca := authority(is.Authority.Data)
-	if err != nil || ca == nil || !server(*is.Endpoint) || is.Name != c.Name {
+	ca := authority(cluster.Authority.Data)
+	if err != nil || ca == nil || !server(*cluster.Endpoint) || cluster.Name != c.Name {
 		return a.malformedAnswer("eks:DescribeCluster")
 	}
 
-	c.Server = *is.Endpoint
+	c.Server = *cluster.Endpoint
 	c.CA = ca
 	c.ServiceCIDR = prefix.String()
 	c.DNS = ClusterDNS(prefix)
-	c.Version = orNone(is.Version)
+	c.Version = plainOrNone(cluster.Version)
 	c.From = "DescribeCluster"
 	return nil
 }
@@ -163,30 +165,18 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 // is named by its id. IMDS's local-hostname differs from it if DHCP sets another domain.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/1263
 func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) error {
-	own := *a
-	own.region = i.Region // the instance's region, wherever the cluster is
 	for pause := time.Second; ; pause = min(2*pause, 8*time.Second) {
-		var names struct {
-			Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
-		}
-		err := own.askEC2API(ctx, "DescribeInstances", url.Values{"InstanceId.1": {i.ID}}, &names)
-		var reply smithy.APIError
+		name, err := a.privateDNS(ctx, i)
 		switch {
-		case errors.As(err, &reply) && reply.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 is eventually consistent
 		case err != nil:
-			return a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
-		case wrongClock(a.outcome().clockOff, "AWS's") != nil:
-			return wrongClock(a.outcome().clockOff, "AWS's")
-		case len(names.Private) > 0:
-			name := names.Private[0]
-			if plain(name) {
-				c.PrivateDNS = name
-				return nil
-			}
-			if name != "" {
-				return a.malformedAnswer("ec2:DescribeInstances")
-			}
+			return err
+		case plain(name):
+			c.PrivateDNS = name
+			return nil
+		case name != "":
+			return a.malformedAnswer("ec2:DescribeInstances")
 		}
+
 		if host.Pause(ctx, pause) != nil {
 			return &trouble.Error{
 				What:    "cannot find out the node's name: EC2 tells no private DNS name of " + i.ID,
@@ -198,11 +188,42 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 	}
 }
 
+// privateDNS asks EC2 once for the private DNS name; "" if EC2 does not know it yet.
+func (a *awsAPI) privateDNS(ctx context.Context, i *Instance) (string, error) {
+	var names struct {
+		Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
+	}
+	params := url.Values{"InstanceId.1": {i.ID}}
+	err := a.inRegionOf(i).askEC2API(ctx, "DescribeInstances", params, &names)
+
+	var refusal smithy.APIError
+	notYet := errors.As(err, &refusal) && refusal.ErrorCode() == "InvalidInstanceID.NotFound" // EC2 is eventually consistent
+	if notYet {
+		return "", nil
+	}
+	if err != nil {
+		return "", a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
+	}
+	if wrong := wrongClock(a.outcome().clockOff, "AWS's"); wrong != nil {
+		return "", wrong
+	}
+
+	if len(names.Private) == 0 {
+		return "", nil
+	}
+	return names.Private[0], nil
+}
+
+// inRegionOf returns the API of the instance's region, wherever the cluster is.
+func (a *awsAPI) inRegionOf(i *Instance) *awsAPI {
+	api := *a
+	api.region = i.Region
+	return &api
+}
+
 // describeType asks EC2 how many addresses the type can have, for the number of pods. Without an
 // answer the number of pods has a default.
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
-	own := *a
-	own.region = i.Region
 	var reply struct {
 		Types []struct {
 			Addresses int `xml:"networkInfo>ipv4AddressesPerInterface"`
@@ -213,7 +234,8 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 			} `xml:"networkInfo>networkCards>item"`
 		} `xml:"instanceTypeSet>item"`
 	}
-	err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &reply)
+	params := url.Values{"InstanceType.1": {i.Type}}
+	err := a.inRegionOf(i).askEC2API(ctx, "DescribeInstanceTypes", params, &reply)
 	if err != nil || len(reply.Types) == 0 {
 		return
 	}

@@ -14,6 +14,20 @@ import (
 // AWS.
 const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
+// Cloud is the machine's cloud and the tool that set it up as a node, as far as its files show.
+type Cloud struct {
+	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
+	Why  string `json:"why,omitempty"`  // the sign seen
+	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2
+	// (bootstrap.sh: refused), gke, aks, aks-flex; "" for none.
+	Managed    string `json:"managed,omitempty"`
+	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
+	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
+	ECRPlugin  bool   `json:"ecrPlugin,omitempty"`  // kubelet's plugin that logs in to ECR is installed
+	InstanceID string `json:"instanceID,omitempty"` // if the firmware has it
+	Type       string `json:"type,omitempty"`       // of the instance, if the firmware has it: g5.xlarge
+}
+
 // Detect determines, from the firmware and from files, the machine's cloud and the scripts that
 // make it a node. It reads a dozen small files and never uses the network. In a root folder only
 // files count: an image has no firmware.
@@ -23,21 +37,35 @@ func Detect(v host.View) Cloud {
 		c.Name, c.Why = firmware(v)
 	}
 	if c.Name == "aws" {
-		if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) { // Nitro's alone, as is the type; Xen shows "HVM domU"
-			c.InstanceID = id
-		}
-		name := attr(v, "/sys/class/dmi/id/product_name")
-		if family, size, ok := strings.Cut(name, "."); ok && plain(family) && plain(size) && name == strings.ToLower(name) {
-			c.Type = name // g5.xlarge, p4d.24xlarge
-		}
+		c.InstanceID, c.Type = nitroNames(v)
 	}
-	c.Nodeadm, c.ECRPlugin = has(v, "/usr/bin/nodeadm"), has(v, ECRPlugin)
-	by, why := platform.Detect(v)
-	c.Managed, c.ManagedWhy = by.Name, why
-	if c.Name == "" && by.Cloud != "" {
-		c.Name, c.Why = by.Cloud, why
+	c.Nodeadm = exists(v, "/usr/bin/nodeadm")
+	c.ECRPlugin = exists(v, ECRPlugin)
+
+	managed, why := platform.Detect(v)
+	c.Managed = managed.Name
+	c.ManagedWhy = why
+	if c.Name == "" && managed.Cloud != "" {
+		c.Name = managed.Cloud
+		c.Why = why
 	}
 	return c
+}
+
+// nitroNames returns the instance's id and its type. Only Nitro's firmware has them: Xen's shows
+// "HVM domU" as the product.
+func nitroNames(v host.View) (id, instanceType string) {
+	tag := attr(v, "/sys/class/dmi/id/board_asset_tag")
+	if ec2ID().MatchString(tag) {
+		id = tag
+	}
+
+	product := attr(v, "/sys/class/dmi/id/product_name") // g5.xlarge, p4d.24xlarge
+	family, size, hasDot := strings.Cut(product, ".")
+	if hasDot && plain(family) && plain(size) && product == strings.ToLower(product) {
+		instanceType = product
+	}
+	return id, instanceType
 }
 
 // firmware names the cloud by the DMI strings of its hypervisor.
@@ -61,17 +89,24 @@ func firmware(v host.View) (cloud, why string) {
 		{"azure", "/sys/class/dmi/id/chassis_asset_tag", exactly("7783-7084-3265-9085-8269-3286-77")},
 		{"oci", "/sys/class/dmi/id/chassis_asset_tag", exactly("OracleCloud.com")},
 	} {
-		if text := attr(v, sign.file); sign.is(text) {
+		text := attr(v, sign.file)
+		if sign.is(text) {
 			return sign.cloud, sign.file + " says " + text
 		}
 	}
-	if uuid := attr(v, "/sys/class/dmi/id/product_uuid"); xenUUID(uuid) && attr(v, "/sys/class/dmi/id/sys_vendor") == "Xen" {
+
+	uuid := attr(v, "/sys/class/dmi/id/product_uuid")
+	vendor := attr(v, "/sys/class/dmi/id/sys_vendor")
+	if xenUUID(uuid) && vendor == "Xen" {
 		return "aws", "/sys/class/dmi/id/product_uuid begins with ec2, and sys_vendor says Xen"
 	}
 	return "", ""
 }
 
-func exactly(s string) func(string) bool { return func(text string) bool { return text == s } }
+func exactly(s string) func(string) bool {
+	return func(text string) bool { return text == s }
+}
+
 func ending(s string) func(string) bool {
 	return func(text string) bool { return strings.HasSuffix(text, s) }
 }
@@ -85,22 +120,26 @@ func beginning(s string) func(string) bool {
 // sign.
 func xenUUID(text string) bool {
 	s := strings.ToLower(text)
-	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")
+	if len(s) != 36 {
+		return false
+	}
+	swapped := s[4:8] == "2aec"
+	return swapped || strings.HasPrefix(s, "ec2")
 }
 
 func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }
 
-// has says whether name exists. If it cannot be read, the answer is no.
-func has(v host.View, name string) bool {
+// exists says whether a file exists. If it cannot be read, the answer is no.
+func exists(v host.View, name string) bool {
 	_, err := v.Stat(name)
 	return err == nil
 }
 
 // attr returns the line in a file of /sys, "" if it cannot be read.
 func attr(v host.View, name string) string {
-	b, err := v.ReadFile(name)
+	line, err := v.ReadFile(name)
 	if err != nil {
 		return ""
 	}
-	return clean(string(b), 256)
+	return clean(string(line), 256)
 }

@@ -52,7 +52,7 @@ func FuzzUserData(f *testing.F) {
 	f.Add([]byte("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: [*b,*b,*b]\n"))
 	f.Add(manyParts(f, 50, bytes.Repeat([]byte("- a\n"), 200_000)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		alloc.Beside(t, 400*userDataMost, 1000, len(data), func() { fit(t, nodeConfig(data)) })
+		alloc.Beside(t, 400*maxUserData, 1000, len(data), func() { fit(t, nodeConfig(data)) })
 	})
 }
 

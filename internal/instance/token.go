@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -29,34 +28,57 @@ const tokenLife = 14 * time.Minute
 // Source:
 // https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster
 func Token(ctx context.Context, v host.View, cluster, region string) (token string, expires time.Time, err error) {
-	if !clusterName(cluster) {
-		return "", time.Time{}, &trouble.Error{What: "cannot make a token: a name of a cluster is needed", Try: []string{"[join] cluster = \"NAME\""}}
-	}
-	m, err := openIMDS(v, "")
+	url, now, err := tokenRequest(ctx, v, cluster, region)
 	if err != nil {
 		return "", time.Time{}, err
 	}
+	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
+}
+
+// tokenRequest returns the presigned request, and the time of its signature.
+func tokenRequest(ctx context.Context, v host.View, cluster, region string) (url string, now time.Time, err error) {
+	if !clusterName(cluster) {
+		return "", now, &trouble.Error{
+			What: "cannot make a token: a name of a cluster is needed",
+			Try:  []string{"[join] cluster = \"NAME\""},
+		}
+	}
+
+	m, err := openIMDS(v, "")
+	if err != nil {
+		return "", now, err
+	}
 	if region == "" {
-		if region, err = m.text(ctx, "placement/region"); err != nil {
-			return "", time.Time{}, err
+		region, err = m.text(ctx, "placement/region")
+		if err != nil {
+			return "", now, err
 		}
 	}
 	if !isRegion(region) {
-		return "", time.Time{}, &trouble.Error{What: "cannot make a token: the region is not known", Try: []string{"[join] region = \"us-east-1\""}}
+		return "", now, &trouble.Error{
+			What: "cannot make a token: the region is not known",
+			Try:  []string{"[join] region = \"us-east-1\""},
+		}
 	}
+
 	keys, err := m.role(ctx)
 	if err != nil {
-		return "", time.Time{}, err
+		return "", now, err
 	}
 	if wrong := wrongClock(m.outcome().clockOff, "EC2's metadata service"); wrong != nil {
-		return "", time.Time{}, wrong
+		return "", now, wrong
 	}
-	now := v.Now()
-	url, err := presigned(ctx, keys, cluster, region, now)
+
+	now = v.Now()
+	url, err = presigned(ctx, keys, cluster, region, now)
 	if err != nil {
-		return "", time.Time{}, &trouble.Error{What: "cannot make a token: the request to STS cannot be signed", Try: []string{"[join] region: it is " + region}, Err: err}
+		return "", now, &trouble.Error{
+			What: "cannot make a token: the request to STS cannot be signed",
+			Try:  []string{"[join] region: it is " + region},
+			Err:  err,
+		}
 	}
-	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
+	return url, now, nil
 }
 
 // presigned signs the request GetCallerIdentity to STS with the SDK's signer and the machine's
@@ -66,36 +88,16 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 // aws-iam-authenticator's pkg/token: the header x-k8s-aws-id is signed too; API servers check the
 // date, and require 60 for X-Amz-Expires.
 func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://sts."+region+"."+awsDomain(region)+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
+	const query = "/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60"
+	at := "https://sts." + region + "." + awsDomain(region) + query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return "", err
 	}
-	r.Header.Set("x-k8s-aws-id", cluster)
-	nothing := sha256.Sum256(nil)
-	url, _, err := v4.NewSigner().PresignHTTP(ctx, keys, r, hex.EncodeToString(nothing[:]), "sts", region, now)
+	request.Header.Set("x-k8s-aws-id", cluster)
+
+	noBody := sha256.Sum256(nil)
+	signer := v4.NewSigner()
+	url, _, err := signer.PresignHTTP(ctx, keys, request, hex.EncodeToString(noBody[:]), "sts", region, now)
 	return url, err
-}
-
-// isRegion says whether a name can be a region's name.
-func isRegion(name string) bool { return plain(name) && !strings.ContainsAny(name, " ./:@?#%") }
-
-// awsDomain returns the DNS suffix of a region's AWS partition. A region that is not known yet
-// counts as in the first partition.
-// Sources: internal/endpoints/awsrulesfn/partitions.json of https://github.com/aws/aws-sdk-go-v2,
-// and botocore/data/partitions.json of https://github.com/boto/botocore; TestDomainIsTheSDKs
-// compares.
-func awsDomain(region string) string {
-	for _, partition := range [...]struct{ regions, domain string }{
-		{"cn-", "amazonaws.com.cn"},
-		{"eusc-", "amazonaws.eu"},
-		{"us-iso-", "c2s.ic.gov"},
-		{"us-isob-", "sc2s.sgov.gov"},
-		{"eu-isoe-", "cloud.adc-e.uk"},
-		{"us-isof-", "csp.hci.ic.gov"},
-	} {
-		if strings.HasPrefix(region, partition.regions) {
-			return partition.domain
-		}
-	}
-	return "amazonaws.com"
 }

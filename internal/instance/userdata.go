@@ -18,9 +18,23 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// userDataMost limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16
+// maxUserData limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16
 // KiB packed. nodeadm could not read larger user data.
-const userDataMost = 1 << 20
+const maxUserData = 1 << 20
+
+// nodeConfigDocument has the facts about a cluster in nodeadm's NodeConfig.
+type nodeConfigDocument struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Spec       struct {
+		Cluster struct {
+			Name        string
+			Server      string `yaml:"apiServerEndpoint"`
+			CA          string `yaml:"certificateAuthority"`
+			ServiceCIDR string `yaml:"cidr"`
+		}
+	}
+}
 
 // nodeConfig reads the cluster from user data as nodeadm accepts it: NodeConfig documents of
 // node.eks.aws, alone or as parts of a MIME message, packed by gzip and base64 or not; later
@@ -30,64 +44,73 @@ const userDataMost = 1 << 20
 func nodeConfig(data []byte) *Cluster {
 	var c Cluster
 	found := false
-	for _, doc := range documents(unpack(data)) {
-		var reply struct {
-			APIVersion string `yaml:"apiVersion"`
-			Kind       string
-			Spec       struct {
-				Cluster struct {
-					Name        string
-					Server      string `yaml:"apiServerEndpoint"`
-					CA          string `yaml:"certificateAuthority"`
-					ServiceCIDR string `yaml:"cidr"`
-				}
-			}
-		}
-		if yaml.Unmarshal(doc, &reply) != nil || reply.Kind != "NodeConfig" || !strings.HasPrefix(reply.APIVersion, "node.eks.aws/") {
-			continue
-		}
-		of := reply.Spec.Cluster
-		if clusterName(of.Name) {
-			c.Name, found = of.Name, true
-		}
-		if server(of.Server) {
-			c.Server, found = of.Server, true
-		}
-		if ca := authority(of.CA); ca != nil {
-			c.CA, found = ca, true
-		}
-		if cidr, err := netip.ParsePrefix(of.ServiceCIDR); err == nil {
-			c.ServiceCIDR, c.DNS, found = cidr.String(), ClusterDNS(cidr), true
+	for _, text := range documents(unpack(data)) {
+		var doc nodeConfigDocument
+		err := yaml.Unmarshal(text, &doc)
+		ofNodeadm := doc.Kind == "NodeConfig" && strings.HasPrefix(doc.APIVersion, "node.eks.aws/")
+		if err == nil && ofNodeadm && c.merge(doc) {
+			found = true
 		}
 	}
 	if !found {
 		return nil
 	}
+
 	c.From = "user data"
 	return &c
+}
+
+// merge takes over the valid facts of a document, and says whether it has any.
+func (c *Cluster) merge(doc nodeConfigDocument) (found bool) {
+	stated := doc.Spec.Cluster
+	if clusterName(stated.Name) {
+		c.Name = stated.Name
+		found = true
+	}
+	if server(stated.Server) {
+		c.Server = stated.Server
+		found = true
+	}
+	if ca := authority(stated.CA); ca != nil {
+		c.CA = ca
+		found = true
+	}
+	if services, err := netip.ParsePrefix(stated.ServiceCIDR); err == nil {
+		c.ServiceCIDR = services.String()
+		c.DNS = ClusterDNS(services)
+		found = true
+	}
+	return found
 }
 
 // unpack decodes base64 and gzip, in either order.
 func unpack(data []byte) []byte {
 	for range 3 {
-		switch {
-		case bytes.HasPrefix(data, []byte{0x1f, 0x8b}):
-			z, err := gzip.NewReader(bytes.NewReader(data))
-			if err != nil {
-				return nil
-			}
-			if data, err = io.ReadAll(io.LimitReader(z, userDataMost+1)); err != nil || len(data) > userDataMost {
-				return nil
-			}
-		default:
-			plain, err := base64.StdEncoding.DecodeString(string(bytes.Join(bytes.Fields(data), nil)))
-			if err != nil || len(plain) == 0 {
-				return data
-			}
-			data = plain
+		if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+			data = gunzip(data)
+			continue
 		}
+		withoutSpace := bytes.Join(bytes.Fields(data), nil)
+		plain, err := base64.StdEncoding.DecodeString(string(withoutSpace))
+		if err != nil || len(plain) == 0 {
+			return data
+		}
+		data = plain
 	}
 	return data
+}
+
+// gunzip unpacks data; nil if that fails or is too large.
+func gunzip(data []byte) []byte {
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil
+	}
+	plain, err := io.ReadAll(io.LimitReader(z, maxUserData+1))
+	if err != nil || len(plain) > maxUserData {
+		return nil
+	}
+	return plain
 }
 
 // documents returns the parts that may be a NodeConfig.
@@ -100,21 +123,26 @@ func documents(data []byte) (list [][]byte) {
 	if err != nil || !strings.HasPrefix(kind, "multipart/") {
 		return [][]byte{data}
 	}
-	parts, all := multipart.NewReader(m.Body, params["boundary"]), 0
+
+	parts := multipart.NewReader(m.Body, params["boundary"])
+	size := 0
 	for range 100 {
 		part, err := parts.NextPart()
 		if err != nil {
 			return list
 		}
-		if kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type")); kind != "application/node.eks.aws" {
+		kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
+		if kind != "application/node.eks.aws" {
 			continue
 		}
-		body, err := io.ReadAll(io.LimitReader(part, userDataMost))
+		body, err := io.ReadAll(io.LimitReader(part, maxUserData))
 		if err != nil {
 			continue
 		}
+
 		doc := unpack(body)
-		if all += len(doc); all > userDataMost {
+		size += len(doc)
+		if size > maxUserData {
 			return nil
 		}
 		list = append(list, doc)
@@ -140,7 +168,11 @@ func certificate(data []byte) bool {
 // server says whether s can be an API server's address.
 func server(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && plain(s) && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
+	if err != nil || !plain(s) {
+		return false
+	}
+	onlyHost := u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
+	return u.Scheme == "https" && u.Host != "" && onlyHost
 }
 
 // clusterName says whether s is a valid name for EKS:
@@ -152,7 +184,8 @@ func clusterName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		letter := c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		if !letter && (i == 0 || c != '-' && c != '_') {
+		separator := i > 0 && (c == '-' || c == '_')
+		if !letter && !separator {
 			return false
 		}
 	}
@@ -167,6 +200,7 @@ func ClusterDNS(cidr netip.Prefix) []string {
 	for range 10 {
 		ip = ip.Next()
 	}
+
 	if !ip.IsValid() {
 		return nil
 	}

@@ -3,12 +3,10 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -68,12 +66,12 @@ func tooLong() *trouble.Error {
 }
 
 // explain says why EC2's metadata service refused, and how to fix it.
-func (e *imdsDoor) explain(ctx context.Context, err error) error {
+func (m *imdsClient) explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause // the caller has stopped
 	}
 
-	f := e.outcome()
+	f := m.outcome()
 	if f.tooLong {
 		return tooLong()
 	}
@@ -84,7 +82,7 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 		}
 	}
 
-	problem := e.refusal(f)
+	problem := m.refusal(f)
 	switch {
 	case problem != nil:
 	case !retryable(f, err):
@@ -97,9 +95,9 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 }
 
 // refusal explains a refused request, by its status; nil if the service did not refuse it.
-func (e *imdsDoor) refusal(f outcome) *trouble.Error {
+func (m *imdsClient) refusal(f outcome) *trouble.Error {
 	const cannotAsk = "cannot ask EC2's metadata service: "
-	modifyOptions := "aws ec2 modify-instance-metadata-options --instance-id " + e.name()
+	modifyOptions := "aws ec2 modify-instance-metadata-options --instance-id " + m.name()
 
 	noTokenAnswer := f.method == http.MethodPut && f.connected && f.status == 0
 	if noTokenAnswer {
@@ -150,72 +148,6 @@ func (e *imdsDoor) refusal(f outcome) *trouble.Error {
 const identityPath = "/latest/dynamic/instance-identity/document"
 
 // name returns the instance's id for commands to type.
-func (e *imdsDoor) name() string {
-	if e.id == "" {
-		return "ID"
-	}
-	return e.id
-}
-
-// clean makes a foreign text fit for output: one line without control characters, of at most limit
-// bytes.
-func clean(s string, limit int) string {
-	valid := strings.ToValidUTF8(s, " ")
-	s = strings.TrimSpace(strings.Map(printable, valid))
-	if len(s) <= limit {
-		return s
-	}
-
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
-}
-
-// printable returns a rune for output; -1, which strings.Map drops, for a control character or one
-// that turns the direction of writing.
-func printable(r rune) rune {
-	switch {
-	case r == utf8.RuneError, unicode.IsSpace(r):
-		return ' '
-	case !unicode.IsPrint(r):
-		return -1
-	}
-	return r
-}
-
-// plain says whether s looks like a cloud's name: printable ASCII without blanks, quotes and
-// brackets, not too long.
-func plain(s string) bool {
-	if s == "" || len(s) > 256 {
-		return false
-	}
-
-	for i := range len(s) {
-		c := s[i]
-		visible := c > ' ' && c <= '~'
-		if !visible || strings.IndexByte("\"'`\\<>{}$|;&", c) >= 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// keep returns the entries of a table that are fit for output, at most a hundred.
-func keep(table map[string]string) map[string]string {
-	var kept map[string]string
-	for key, value := range table {
-		if len(kept) == 100 {
-			break
-		}
-		if !plain(key) || clean(value, 512) != value {
-			continue
-		}
-
-		if kept == nil {
-			kept = map[string]string{}
-		}
-		kept[key] = value
-	}
-	return kept
+func (m *imdsClient) name() string {
+	return cmp.Or(m.id, "ID")
 }

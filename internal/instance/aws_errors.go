@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/aws/smithy-go"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// explain says why AWS refused, and how to fix it. It includes AWS's message in one short line,
+// which names roles and resources, never keys.
+func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
+	var cause *trouble.Error
+	if errors.As(context.Cause(ctx), &cause) { // the time is over: the last answer says more, if there was one
+		if f := a.outcome(); f.status == 0 {
+			return a.unreached(call, err)
+		}
+	}
+
+	var refusal smithy.APIError
+	var code, message string
+	if errors.As(err, &refusal) {
+		code = refusal.ErrorCode()
+		message = clean(refusal.ErrorMessage(), 300)
+	}
+	f := a.outcome()
+	if wrong := wrongClock(f.clockOff, "AWS's"); wrong != nil && f.status >= 400 {
+		wrong.Err = err
+		return wrong
+	}
+
+	e := &trouble.Error{
+		What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region),
+		Err:  err,
+	}
+	if message != "" {
+		e.Because = []string{"AWS says: " + message}
+	}
+
+	switch {
+	case f.status == http.StatusTooManyRequests, throttled(code):
+		e.What += "AWS limits the request rate"
+		e.Passing = true
+		e.Because = append(e.Because, "all machines of the account share one limit")
+		e.Try = []string{
+			"wait, and run apply again",
+			"[join] server, ca_file and service_cidr: then EKS is not asked at all",
+			"the same in the user data's NodeConfig",
+		}
+		if strings.HasPrefix(call, "ec2:") {
+			e.Try = []string{"wait, and run apply again", "[join] node_name: then EC2 is not asked for it"}
+		}
+	case f.status == http.StatusNotFound, code == "ResourceNotFoundException":
+		e.What += "not found"
+		e.Try = []string{
+			"aws eks list-clusters --region " + a.region,
+			"[join] cluster and region: the region is " + a.region + " where none is stated, since the machine is there",
+		}
+	case denied(code):
+		e.What += "the instance's role lacks the permission"
+		e.Try = []string{
+			"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does",
+			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
+		}
+	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
+		e.What += "the keys of the instance's role have expired"
+		e.Passing = true
+		e.Try = []string{
+			"timedatectl    shows whether the clock is right",
+			"wait: EC2 hands out new keys before the old ones end",
+		}
+	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
+		e.What += "AWS rejects the role's signature"
+		e.Try = []string{
+			"timedatectl    shows whether the clock is right",
+			"aws iam get-role --role-name ROLE: a role that was deleted and created again does not accept the old keys",
+		}
+	case f.status == 0:
+		return a.unreached(call, err)
+	case f.tooLong:
+		return a.malformedAnswer(call)
+	case f.status >= 500:
+		e.What += fmt.Sprintf("AWS fails (status %d)", f.status)
+		e.Passing = true
+		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
+	default:
+		return a.malformedAnswer(call)
+	}
+	return e
+}
+
+// throttled recognises the throttling errors of EKS and EC2.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+func throttled(code string) bool {
+	switch code {
+	case "ThrottlingException", "Throttling", "TooManyRequestsException",
+		"RequestLimitExceeded", "RequestThrottled", "RequestThrottledException":
+		return true
+	}
+	return false
+}
+
+func denied(code string) bool {
+	return code == "AccessDeniedException" || code == "AccessDenied" || code == "UnauthorizedOperation"
+}
+
+// unreached returns the error for an API of AWS that does not answer.
+func (a *awsAPI) unreached(call string, err error) *trouble.Error {
+	f := a.outcome()
+	const createEndpoint = "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name "
+	e := &trouble.Error{
+		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
+		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
+		Try: []string{
+			"[proxy] https = \"http://PROXY:PORT\"",
+			createEndpoint + a.endpointName(call[:3]),
+			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
+		},
+		Passing: true,
+		Err:     err,
+	}
+
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) || strings.Contains(err.Error(), "no such host") {
+		e.What = fmt.Sprintf("cannot ask %s in %s: the name %s is not known", call, a.region, f.host)
+		e.Because = []string{"there is no such region, or the machine's DNS does not answer yet"}
+		e.Try = append([]string{
+			"[join] region = \"…\", if " + a.region + " is not where the cluster is",
+			"getent hosts " + f.host,
+		}, e.Try...)
+	}
+
+	return e
+}
+
+// malformedAnswer returns the error for an answer of AWS without a required field.
+func (a *awsAPI) malformedAnswer(call string) *trouble.Error {
+	return &trouble.Error{
+		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
+		Because: []string{"a proxy may have answered in AWS's place"},
+		Try:     []string{"[proxy] no_proxy = [\"" + awsDomain(a.region) + "\"], where the VPC has endpoints of its own"},
+	}
+}
+
+// endpointName returns the service name of a VPC endpoint. Outside the first partitions each
+// service has its own prefix.
+// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html,
+// and its page of China.
+func (a *awsAPI) endpointName(service string) string {
+	if awsDomain(a.region) != "amazonaws.com" {
+		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
+	}
+	return "com.amazonaws." + a.region + "." + service
+}
