@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"bytes"
 	"cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -57,6 +58,19 @@ func editable(s spec.Spec, f facts.Facts, e facts.Engine, handler string) bool {
 	p := platform.WriterOf(e.Owner)
 	done := p.Engine.How == platform.After && f.Files[p.Join.Done] != nil
 	return done && handler != p.Engine.Handler
+}
+
+// FileOwner is the program that writes one of the files that engines read, a drop-in for example,
+// and how gpuadm knows it; "" where no sign names one.
+func FileOwner(f facts.Facts, name string) (owner, why string) {
+	for _, e := range f.Engines {
+		for _, file := range e.Files {
+			if file.Path == name && bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
+				return facts.GPUOperator, name + " names " + facts.RuntimeOfOperator
+			}
+		}
+	}
+	return "", ""
 }
 
 // NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device

@@ -3,7 +3,6 @@
 package stages
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"slices"
@@ -203,9 +202,8 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 		claims = append(claims, Claim{h.Owner, h.Why, []Ends{{"node.toml", leave}}})
 	}
 	for _, file := range h.Engine.Files {
-		if bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
-			by := file.Path + " names " + facts.RuntimeOfOperator
-			claims = append(claims, Claim{facts.GPUOperator, by, operatorEnds("toolkit")})
+		if owner, why := runtime.FileOwner(f, file.Path); owner != "" {
+			claims = append(claims, Claim{owner, why, operatorEnds("toolkit")})
 			break
 		}
 	}

@@ -131,12 +131,33 @@ func (r Repair) Stage() converge.Stage {
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			wants, err := r.wants(f)
 			for i := range wants {
+				if err := mayEdit(f, wants[i].Ref()); err != nil {
+					return nil, err
+				}
 				wants[i].AsFound = true
 				wants[i].Section = ""
 			}
 			return wants, err
 		},
 	}
+}
+
+// mayEdit refuses the edit of a file that another program writes: that program would write it again.
+func mayEdit(f facts.Facts, r converge.Ref) error {
+	owner, why := runtime.FileOwner(f, r.Name)
+	if r.Kind != "file" || owner == "" {
+		return nil
+	}
+
+	t := &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: %s writes it", r.Name, owner),
+		Because: []string{why},
+		Try:     []string{"have " + owner + " write it again: its toolkit's pod does so when it starts"},
+	}
+	for _, end := range operatorEnds("toolkit") {
+		t.Try = append(t.Try, fmt.Sprintf("or end its claim (%s): %s", end.Where, end.Setting))
+	}
+	return t
 }
 
 // only wants the same of every machine.

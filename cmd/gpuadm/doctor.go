@@ -11,10 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -45,17 +49,12 @@ func (c *common) doctor(ctx context.Context) error {
 		return nil
 	}
 
-	report, err := c.examine(ctx, h, view.Within(h))
+	v := view.Within(h)
+	report, err := c.examine(ctx, h, v)
 	if err != nil {
 		return err
 	}
-	repairs := stages.Repairs()
-	for i := range report.Causes {
-		cause := &report.Causes[i]
-		if slices.ContainsFunc(repairs, func(r stages.Repair) bool { return r.Code == cause.Code }) {
-			cause.Commands = []string{c.typed("repair " + cause.Code)}
-		}
-	}
+	c.offerRepairs(ctx, v, report.Causes)
 
 	err = show(c, report, c.doctorText)
 	if err == nil && len(report.Causes) > 0 {
@@ -78,6 +77,50 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: why})
 	}
 	return r, nil
+}
+
+// offerRepairs names for each root cause the repair that fixes it, in place of other commands. A
+// repair that would refuse is not named, but why: each is planned, which touches nothing.
+func (c *common) offerRepairs(ctx context.Context, v host.View, causes []doctor.Cause) {
+	s, err := c.spec(v, c.files)
+	if err != nil {
+		s = spec.Spec{} // the report says why it cannot be read
+	}
+
+	for i := range causes {
+		cause := &causes[i]
+		r, found := repairOf(cause.Code)
+		if !found {
+			continue
+		}
+		if r.Section != "" && s.Has(r.Section) {
+			cause.NoRepair = "node.toml has [" + r.Section + "], so apply is the fix"
+			cause.Commands = []string{c.command("apply")}
+			continue
+		}
+
+		cause.NoRepair = refusal(ctx, v, s, r)
+		if cause.NoRepair == "" {
+			cause.Commands = []string{c.typed("repair " + cause.Code)}
+		}
+	}
+}
+
+// refusal says why a repair would do nothing on this machine; "" if it would.
+func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) string {
+	e := &converge.Engine{Version: version(), Clients: devices.Clients}
+	_, e.ThingOf = stages.Run(new(node.Session))
+	repairing(e, s, r)
+	p, err := e.Plan(ctx, v)
+	switch {
+	case err != nil:
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	case len(p.Cannot()) > 0:
+		return p.Cannot()[0].Cannot
+	case p.Now() == 0:
+		return "gpuadm finds nothing here that it could change about it"
+	}
+	return ""
 }
 
 // doctorText prints a report: the root causes first, each with the command to type.

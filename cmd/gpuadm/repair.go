@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -57,16 +58,66 @@ func (c *common) runRepair(ctx context.Context, code string, a applyFlags) error
 	if err != nil {
 		return err
 	}
+	if !a.dryRun {
+		if err := c.mayTouch("repair " + e.Repair); err != nil {
+			return err
+		}
+	}
+	if err := c.provenFault(ctx, h, code); err != nil {
+		return err
+	}
+
 	if a.dryRun {
 		c.planVerb = "repair --dry-run"
 		return c.planWith(ctx, e, h, false)
 	}
-
-	if err := c.mayTouch("repair " + e.Repair); err != nil {
-		return err
-	}
 	e.Allow = a.allow
 	return c.apply(ctx, e, h)
+}
+
+// provenFault refuses the repair of a fault that doctor does not find now, and of one that another
+// fault brings along. A repair that was cut short goes on: it may have ended what doctor would find.
+func (c *common) provenFault(ctx context.Context, h host.Host, code string) error {
+	if !h.Live() {
+		return usage{fmt.Errorf("cannot repair %s in the files of another machine: doctor cannot find it there", code)}
+	}
+	if converge.ReadJournal(h).Repairing() == code {
+		return nil
+	}
+	report, err := c.examine(ctx, h, view.Within(h))
+	if err != nil {
+		return err
+	}
+
+	for _, cause := range report.Causes {
+		if cause.Code == code {
+			return nil
+		}
+	}
+	for _, cause := range report.Causes {
+		if slices.ContainsFunc(cause.Explains, func(f doctor.Found) bool { return f.Code == code }) {
+			return &trouble.Error{
+				What:    fmt.Sprintf("cannot repair %s: %s brings it along", code, cause.Code),
+				Because: []string{cause.Code + ", " + cause.Title + ": " + cause.Found[0].What},
+				Try:     []string{c.command("doctor") + "    names the fix of " + cause.Code},
+			}
+		}
+	}
+	return c.notFound(code, report)
+}
+
+// notFound says that doctor does not find a fault. Where doctor could not read all of the machine,
+// the fault may be there: the same command may succeed later.
+func (c *common) notFound(code string, report doctor.Report) error {
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot repair %s: %s is not found on this machine", code, code),
+		Try:  []string{c.command("doctor") + "    names what is wrong"},
+	}
+	for _, u := range report.Unread {
+		t.Passing = true
+		t.Because = append(t.Because, "not checked: "+u.What+": "+u.Why)
+	}
+	return t
 }
 
 // repairList is what `repair -o json` prints.
@@ -103,15 +154,23 @@ func noRepair(code string) error {
 	}
 }
 
-// repair prepares the repair of one fault. The spec decides whether apply is the fix, and what
-// gpuadm may interrupt; a machine needs no spec for a repair.
-func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
+// repairOf is the repair of a fault.
+func repairOf(code string) (stages.Repair, bool) {
 	all := stages.Repairs()
 	i := slices.IndexFunc(all, func(r stages.Repair) bool { return r.Code == code })
 	if i < 0 {
+		return stages.Repair{}, false
+	}
+	return all[i], true
+}
+
+// repair prepares the repair of one fault. The spec decides whether apply is the fix, and what
+// gpuadm may interrupt; a machine needs no spec for a repair.
+func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
+	r, found := repairOf(code)
+	if !found {
 		return nil, nil, usage{noRepair(code)}
 	}
-	repair := all[i]
 
 	h, s, err := c.machine(c.follower())
 	if errors.Is(err, errNoSpec) {
@@ -120,9 +179,9 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if repair.Section != "" && s.Has(repair.Section) {
+	if r.Section != "" && s.Has(r.Section) {
 		return nil, nil, usage{&trouble.Error{
-			What: fmt.Sprintf("cannot repair %s beside node.toml: it has [%s], so apply is the fix", code, repair.Section),
+			What: fmt.Sprintf("cannot repair %s beside node.toml: it has [%s], so apply is the fix", code, r.Section),
 			Try:  []string{c.typed("apply")},
 		}}
 	}
@@ -130,8 +189,13 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	c.repairs = true
 	c.chosen = []string{code}
 	e, _ := c.newEngine(h)
-	e.Stages = []converge.Stage{repair.Stage()}
-	e.Spec = s
-	e.Repair = code
+	repairing(e, s, r)
 	return e, h, nil
+}
+
+// repairing has an engine repair one fault.
+func repairing(e *converge.Engine, s spec.Spec, r stages.Repair) {
+	e.Stages = []converge.Stage{r.Stage()}
+	e.Spec = s
+	e.Repair = r.Code
 }

@@ -42,6 +42,7 @@ type benchKey struct{}
 // Beside testscript's own words:
 //
 //	host NAME            take a recorded machine from test/hosts; its spec is the script's node.toml, if there is one
+//	incident NAME        take the machine of a report, from test/incident/reports
 //	gpuadm ARGS…         run it on that machine; in a script without one, on the real one: use --root
 //	exits N ARGS…        run it and want exit code N
 //	put FILE PATH        another program writes the script's FILE to the machine's PATH
@@ -62,7 +63,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"host":    cmdHost,
+			"host": cmdHost,
+			"incident": func(ts *testscript.TestScript, _ bool, args []string) {
+				at(ts).take(reported(t, args[0]))
+			},
 			"gpuadm":  func(ts *testscript.TestScript, neg bool, args []string) { want(ts, neg, command(ts, args)) },
 			"exits":   cmdExits,
 			"put":     cmdPut,
@@ -95,7 +99,14 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 1 { // toolkit: what a default handler runs
 		ts.Check(b.node.WriteFile("/usr/bin/nvidia-container-runtime", nil, host.Attr{Mode: 0o755}))
 	}
-	b.first, b.touches = tree(b.node), b.node.Touches()
+	b.take(b.node)
+}
+
+// take begins with a machine as it is now.
+func (b *benchNode) take(n *simhost.Node) {
+	b.node = n
+	b.first = tree(n)
+	b.touches = n.Touches()
 }
 
 func tree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }

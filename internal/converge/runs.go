@@ -104,6 +104,12 @@ func (j Journal) unfinished() (Run, bool) {
 	return runs[len(runs)-1], true
 }
 
+// Repairing is the code of the fault that a repair was to fix which was cut short; "" if none was.
+func (j Journal) Repairing() string {
+	cut, _ := j.unfinished()
+	return cut.Repair
+}
+
 // settled says that nothing of the run is left to undo: another run undid it, it rolled itself
 // back, or it undid others.
 func (r Run) settled() bool {

@@ -40,8 +40,9 @@ func oldKubelet(m *Machine) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Object: k.Unit,
-		What:   fmt.Sprintf("%s started before its configuration was changed last", k.Unit),
+		Object:  k.Unit,
+		What:    fmt.Sprintf("%s started before its configuration was changed last", k.Unit),
+		Command: "systemctl status " + k.Unit,
 	}}
 }
 

@@ -220,7 +220,11 @@ func (m *Machine) stoppedUnit(unit string) []Finding {
 	if waitsForRestart(u) {
 		return nil
 	}
-	return []Finding{{Object: unit, What: fmt.Sprintf("%s is %s", unit, u.Active)}}
+	return []Finding{{
+		Object:  unit,
+		What:    fmt.Sprintf("%s is %s", unit, u.Active),
+		Command: "systemctl status " + unit,
+	}}
 }
 
 // outdated reports whether a daemon started before one of its files was changed. It skips files

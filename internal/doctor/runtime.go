@@ -55,8 +55,9 @@ func noHandler(m *Machine) []Finding {
 		}
 	}
 	return []Finding{{
-		Object: found.Config,
-		What:   fmt.Sprintf("%s is installed, and no handler in %s runs it", programs[0], found.Config),
+		Object:  found.Config,
+		What:    fmt.Sprintf("%s is installed, and no handler in %s runs it", programs[0], found.Config),
+		Command: engine.Shows(found),
 	}}
 }
 
@@ -89,8 +90,9 @@ func oldConfiguration(m *Machine) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Object: unit,
-		What:   fmt.Sprintf("%s started before its configuration was changed last", unit),
+		Object:  unit,
+		What:    fmt.Sprintf("%s started before its configuration was changed last", unit),
+		Command: "systemctl status " + unit,
 	}}
 }
 
@@ -208,7 +210,11 @@ func oldSpec(m *Machine) []Finding {
 	if err != nil || problem == "" {
 		return nil
 	}
-	return []Finding{{Object: cdi.Output(m.View), What: problem}}
+	return []Finding{{
+		Object:  cdi.Output(m.View),
+		What:    problem,
+		Command: "systemctl status " + cdi.Unit,
+	}}
 }
 
 // otherSpecFaults finds specs with a fault that other tools than gpuadm have written.

@@ -505,6 +505,9 @@ func serves(t *testing.T, n *simhost.Node, tested, refused *int) {
 	commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
 	for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}).Causes {
 		commands = append(commands, cause.Commands...)
+		if slices.ContainsFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == cause.Code }) {
+			commands = append(commands, "gpuadm repair "+cause.Code)
+		}
 	}
 	for _, command := range commands {
 		before := n.Units()
