@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -40,70 +39,88 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
 		base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
 	}
-	var last table
+	base = merge(base, k.Config)
+
+	var users table
 	if name := s.Join.KubeletConfig; name != "" {
-		var err error
-		if last, err = readKubeletConfig(name, f.Files[name]); err != nil {
+		read, err := readKubeletConfig(name, f.Files[name])
+		if err != nil {
 			return nil, err
 		}
+		users = read
 	}
-	return withTaints(merge(base, k.Config), last, k.Taints), nil
+	return withTaints(base, users, k.Taints), nil
 }
 
 // withTaints puts the user's keys over the others, and adds the taints to both: a later list
 // replaces an earlier one, and a lost taint would let pods in too early.
-func withTaints(base, last table, taints []spec.Taint) table {
-	for _, over := range []table{nil, last} {
+func withTaints(base, users table, taints []spec.Taint) table {
+	for _, over := range []table{nil, users} {
 		base = merge(base, over)
-		if list := taintList(taints, listOf(base["registerWithTaints"])); len(list) > 0 {
-			base["registerWithTaints"] = list
+		list := taintList(taints, listOf(base[confTaints]))
+		if len(list) > 0 {
+			base[confTaints] = list
 		}
 	}
 	return base
 }
 
+// maxKubeletConfig is the largest size in bytes of the user's file.
+const maxKubeletConfig = 1 << 20
+
 // readKubeletConfig reads the user's file, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
-	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
 	if path.Clean(name) == ConfigFile {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name),
+			Try:  []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"},
+		}
+	}
+
+	refuse := func(what string) error {
+		const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
+		return &trouble.Error{What: what, Try: []string{fix}}
 	}
 	if data == nil {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot read %s: not found", name), Try: []string{fix}}
+		return nil, refuse(fmt.Sprintf("cannot read %s: not found", name))
 	}
-	var t table
-	if len(data) > 1<<20 {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
+	if len(data) > maxKubeletConfig {
+		return nil, refuse(fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name))
 	}
-	if err := yaml.Unmarshal(data, &t); err != nil {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, strings.Join(strings.Fields(err.Error()), " ")), Try: []string{fix}}
+
+	var config table
+	if err := yaml.Unmarshal(data, &config); err != nil {
+		cause := strings.Join(strings.Fields(err.Error()), " ")
+		return nil, refuse(fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, cause))
 	}
-	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
+	kind, stated := config["kind"]
+	if stated && kind != "KubeletConfiguration" {
+		return nil, refuse(fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind))
 	}
-	return t, nil
+	return config, nil
 }
 
 // merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all
 // else replaces.
 func merge(onto, patch table) table {
-	out := maps.Clone(onto)
-	if out == nil {
-		out = table{}
+	merged := maps.Clone(onto)
+	if merged == nil {
+		merged = table{}
 	}
+
 	for key, value := range patch {
-		inner, is := value.(table)
+		inner, isTable := value.(table)
 		switch {
 		case value == nil:
-			delete(out, key)
-		case is:
-			below, _ := out[key].(table)
-			out[key] = merge(below, inner)
+			delete(merged, key)
+		case isTable:
+			below, _ := merged[key].(table)
+			merged[key] = merge(below, inner)
 		default:
-			out[key] = value
+			merged[key] = value
 		}
 	}
-	return out
+	return merged
 }
 
 // taintList adds taints to a list of a KubeletConfiguration; a taint in the list with the same key
@@ -111,16 +128,19 @@ func merge(onto, patch table) table {
 func taintList(taints []spec.Taint, list []any) []any {
 	list = slices.Clone(list)
 	for _, t := range taints {
-		if !slices.ContainsFunc(list, func(at any) bool {
-			is, _ := at.(table)
-			return is["key"] == t.Key && is["effect"] == t.Effect
-		}) {
-			one := table{"key": t.Key, "effect": t.Effect}
-			if t.Value != "" {
-				one["value"] = t.Value
-			}
-			list = append(list, one)
+		same := func(item any) bool {
+			present, _ := item.(table)
+			return present["key"] == t.Key && present["effect"] == t.Effect
 		}
+		if slices.ContainsFunc(list, same) {
+			continue
+		}
+
+		taint := table{"key": t.Key, "effect": t.Effect}
+		if t.Value != "" {
+			taint["value"] = t.Value
+		}
+		list = append(list, taint)
 	}
 	return list
 }
@@ -139,55 +159,15 @@ func Reserved(f facts.Facts, pods int) table {
 	if f.CPUs == 0 || f.Memory == 0 {
 		return nil
 	}
+
 	cores := func(from, to int) int { return max(0, min(f.CPUs, to)-from) }
-	hundredths := 6000*cores(0, 1) + 1000*cores(1, 2) + 500*cores(2, 4) + 250*cores(4, f.CPUs) // of a millicore
-	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
-}
-
-// cgroupDriver returns the cgroup driver in the engine's configuration. Kubelet must use the same;
-// kubelets from 1.34 on ask the engine itself:
-// https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers.
-func cgroupDriver(e facts.Engine) string {
-	if e.Name == "crio" {
-		for _, f := range e.Files {
-			var c struct {
-				Crio struct {
-					Runtime struct {
-						Manager string `toml:"cgroup_manager"`
-					}
-				}
-			}
-			if toml.Unmarshal(f.Data, &c) == nil && c.Crio.Runtime.Manager == "cgroupfs" {
-				return "cgroupfs"
-			}
-		}
-		return "systemd" // CRI-O's default
+	hundredths := 6000*cores(0, 1) + // of a millicore
+		1000*cores(1, 2) +
+		500*cores(2, 4) +
+		250*cores(4, f.CPUs)
+	return table{
+		"cpu":               fmt.Sprintf("%dm", hundredths/100),
+		"memory":            fmt.Sprintf("%dMi", 11*pods+255),
+		"ephemeral-storage": "1Gi",
 	}
-	driver := "cgroupfs" // containerd's default
-	for _, f := range e.Files {
-		var t table
-		if toml.Unmarshal(f.Data, &t) != nil {
-			continue
-		}
-		// The first name is that of format 2 and before, the second that of format 3: containerd,
-		// docs/cri/config.md.
-		for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-			switch at(t, "plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup") {
-			case true:
-				driver = "systemd"
-			case false:
-				driver = "cgroupfs"
-			}
-		}
-	}
-	return driver
-}
-
-// at returns a value in nested tables, nil if there is none.
-func at(t any, keys ...string) any {
-	for _, key := range keys {
-		is, _ := t.(table)
-		t = is[key]
-	}
-	return t
 }

@@ -20,23 +20,27 @@ import (
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string
-	judge             things.PrecheckFunc
+	validate          things.PrecheckFunc
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.
 func Fresh(k facts.Kubelet, files []string, why string) converge.Want {
 	w := things.Restart(k.Unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
-	w.Thing = freshUnit{things.NewRestart(k.Unit, files, nil), k.Unit, starts(k)}
+	w.Thing = freshUnit{
+		Follower: things.NewRestart(k.Unit, files, nil),
+		unit:     k.Unit,
+		validate: starts(k),
+	}
 	return w
 }
 
 // Validate says why kubelet would not start again.
 func (f freshUnit) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
-	if f.judge == nil {
+	if f.validate == nil {
 		return nil
 	}
-	return f.judge(ctx, v)
+	return f.validate(ctx, v)
 }
 
 // FormUnit is the form of kubelet's thing of kind restart, for the journal.
@@ -57,26 +61,27 @@ func IsUnit(name string) bool {
 
 // NewRestart builds kubelet's thing of kind restart, for undo.
 func NewRestart(unit string, files []string) converge.Thing {
-	return freshUnit{things.NewRestart(unit, files, nil), unit, nil}
+	return freshUnit{Follower: things.NewRestart(unit, files, nil), unit: unit}
 }
 
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Follower.Look(ctx, v)
-	if err != nil || state != "failed" && state != "inactive" && state != "" {
+	stopped := state == "failed" || state == "inactive" || state == ""
+	if err != nil || !stopped {
 		return state, err
 	}
-	u, err := v.Unit(ctx, f.unit)
+	unit, err := v.Unit(ctx, f.unit)
 	if err != nil {
 		return "", err
 	}
-	if state != "failed" {
-		if u.Enabled != "enabled" { // undo of a join has stopped it, and must not start it again
-			return "", host.Later{Until: "its start"}
-		}
-		return state, nil
-	}
-	if u.Active == "activating" { // between two starts
+
+	switch {
+	case state == "failed" && unit.Active == "activating": // between two starts
 		return things.UpToDate, nil
+	case state == "failed":
+		return "inactive", nil // systemd gave up; its next start reads the files
+	case unit.Enabled != "enabled": // undo of a join has stopped it, and must not start it again
+		return "", host.Later{Until: "its start"}
 	}
-	return "inactive", nil // systemd gave up; its next start reads the files
+	return state, nil
 }

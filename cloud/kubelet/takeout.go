@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+)
+
+// TakeOut reverts, word by word, gpuadm's edit of a variable (before → after) in found, which was
+// changed outside gpuadm since: it removes each word that gpuadm added, and restores each that
+// gpuadm replaced. A missing word counts as removed. A label or taint of gpuadm's in a word of
+// another process stays, and left names it.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
+	}
+
+	variable, removed, added := changedWords(before, after)
+	if variable == "" {
+		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so it cannot tell its parts from others")
+	}
+
+	rest = found
+	for _, word := range added {
+		rest = withoutWord(rest, variable, word)
+	}
+	left = leftParts(before, rest, variable, added)
+
+	for _, word := range removed {
+		if slices.Contains(wordsOf(rest, variable), word) {
+			continue
+		}
+		restored, err := withWord(rest, variable, word)
+		if err != nil || bytes.Equal(rest, found) {
+			left = append(left, word+" is not back, gpuadm had removed it")
+			continue
+		}
+		rest = restored
+	}
+
+	if wordsOf(before, variable) == nil {
+		rest = withoutLine(rest, variable)
+	}
+	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil // the file did not exist
+	}
+	return rest, left, nil
+}
+
+// changedWords returns the variable whose words gpuadm's edit changed, the removed words and the
+// added ones; "" if the edit changed anything else.
+func changedWords(before, after []byte) (variable string, removed, added []string) {
+	variable = changedVariable(before, after)
+	if variable == "" {
+		return "", nil, nil
+	}
+
+	wordsBefore := wordsOf(before, variable)
+	wordsAfter := wordsOf(after, variable)
+	removed = without(wordsBefore, wordsAfter)
+	added = without(wordsAfter, wordsBefore)
+	for _, word := range slices.Concat(removed, added) {
+		ofLabels := strings.HasPrefix(word, "--"+labelFlag+"=")
+		ofTaints := strings.HasPrefix(word, "--"+taintFlag+"=")
+		if !ofLabels && !ofTaints {
+			return "", nil, nil
+		}
+	}
+	return variable, removed, added
+}
+
+// changedVariable returns the one variable that an edit changed; "" if it changed anything else.
+func changedVariable(before, after []byte) string {
+	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
+		variable := pair[0]
+		words := wordsOf(after, variable)
+		if !slices.Equal(wordsOf(before, variable), words) && sameButFor(before, after, variable, words) {
+			return variable
+		}
+	}
+	return ""
+}
+
+// without returns the words of list that other does not have.
+func without(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(word string) bool {
+		return slices.Contains(other, word)
+	})
+}
+
+// leftParts names the labels and taints of gpuadm's words that the variable still sets after
+// TakeOut, and did not set before the edit.
+func leftParts(before, rest []byte, variable string, added []string) (left []string) {
+	const text = "--%s in %s states %s, in a word that gpuadm did not write"
+	wordsBefore := wordsOf(before, variable)
+	wordsNow := wordsOf(rest, variable)
+	for _, word := range added {
+		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		ours := strings.Split(list, ",")
+		partsBefore := flagParts(wordsBefore, flag)
+		for _, part := range flagParts(wordsNow, flag) {
+			if slices.Contains(ours, part) && !slices.Contains(partsBefore, part) {
+				left = append(left, fmt.Sprintf(text, flag, variable, part))
+			}
+		}
+	}
+	return left
+}
