@@ -5,7 +5,6 @@
 package eks
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -34,9 +33,11 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 	case "eks-hybrid":
 		return hybrid(s, f)
 	}
+
 	switch {
 	case !f.Live:
-		return []converge.Want{Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")}, nil
+		cluster := Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")
+		return []converge.Want{cluster}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &trouble.Error{
 			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
@@ -49,6 +50,7 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 	case method.EKSOthers(f):
 		return nil, nil
 	}
+
 	n, err := newOwnNode(s, f)
 	if err != nil {
 		return nil, err
@@ -58,9 +60,8 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 
 // Deferred is a want that waits for an event.
 func Deferred(what string, later host.Later, why string) converge.Want {
-	return things.Check(what, func(context.Context, host.View) (string, error) {
-		return "", later
-	}, why)
+	look := func(context.Context, host.View) (string, error) { return "", later }
+	return things.Check(what, look, why)
 }
 
 // ownNode has the settings of a kubelet that joins EKS.
@@ -72,10 +73,11 @@ type ownNode struct {
 	ip      string // of the address family of the cluster's services
 }
 
+// newOwnNode collects the settings from node.toml and from what EC2 and EKS report.
 func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
-	for _, e := range []*trouble.Error{f.NoInstance, f.NoCluster} {
-		if e != nil {
-			return nil, e
+	for _, unanswered := range []*trouble.Error{f.NoInstance, f.NoCluster} {
+		if unanswered != nil {
+			return nil, unanswered
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {
@@ -85,64 +87,90 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 		}
 	}
 
+	cluster, err := clusterOf(s, f)
+	if err != nil {
+		return nil, err
+	}
 	n := &ownNode{
-		cluster: *f.Cluster,
+		cluster: cluster,
 		machine: *f.Instance,
 		region:  cmp.Or(s.Join.Region, f.Instance.Region),
+		name:    cmp.Or(s.Join.NodeName, cluster.PrivateDNS),
 	}
-	c := &n.cluster
-	c.Name = cmp.Or(s.Join.Cluster, c.Name)
-	c.Server = cmp.Or(s.Join.Server, c.Server)
-	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
-	if file := s.Join.CAFile; file != "" {
-		c.CA = f.Files[file]
-		if c.CA == nil {
-			return nil, &trouble.Error{
-				What: fmt.Sprintf("cannot read %s: it is not there", file),
-				Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"},
-			}
-		}
-	}
-	n.name = cmp.Or(s.Join.NodeName, c.PrivateDNS)
-
-	services, err := netip.ParsePrefix(c.ServiceCIDR)
-	switch {
-	case c.Server == "" || c.CA == nil || err != nil:
-		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", c.Name),
-			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
-		}
-	case n.machine.ID == "" || n.machine.Zone == "":
-		return nil, &trouble.Error{
-			What: "cannot join EKS: EC2 does not tell the machine's id and zone",
-			Try:  []string{trouble.Command("facts")},
-		}
+	services, err := n.checkKnown()
+	if err != nil {
+		return nil, err
 	}
 	if err := needsECR(f); err != nil {
 		return nil, err
 	}
 
-	c.DNS = instance.ClusterDNS(services)
+	n.cluster.DNS = instance.ClusterDNS(services)
 	if len(s.Join.ClusterDNS) > 0 {
-		c.DNS = s.Join.ClusterDNS
+		n.cluster.DNS = s.Join.ClusterDNS
 	}
+
 	n.ip = n.machine.PrivateIP
 	if services.Addr().Is6() {
 		n.ip = n.machine.IPv6
 	}
-
 	if n.ip == "" {
+		const text = "cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine"
 		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
+			What: fmt.Sprintf(text, services),
 			Try:  []string{"give the machine's subnet addresses of that family, and start it again"},
 		}
 	}
 	return n, method.NameFits(n.name, s)
 }
 
+// clusterOf returns the cluster as node.toml and EKS describe it; values of node.toml win.
+func clusterOf(s spec.Spec, f facts.Facts) (instance.Cluster, error) {
+	c := *f.Cluster
+	c.Name = cmp.Or(s.Join.Cluster, c.Name)
+	c.Server = cmp.Or(s.Join.Server, c.Server)
+	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
+	file := s.Join.CAFile
+	if file == "" {
+		return c, nil
+	}
+
+	c.CA = f.Files[file]
+	if c.CA == nil {
+		return c, &trouble.Error{
+			What: fmt.Sprintf("cannot read %s: it is not there", file),
+			Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"},
+		}
+	}
+	return c, nil
+}
+
+// checkKnown returns the network of the cluster's services. It fails if a value is missing without
+// which kubelet cannot join.
+func (n *ownNode) checkKnown() (services netip.Prefix, err error) {
+	services, err = netip.ParsePrefix(n.cluster.ServiceCIDR)
+	switch {
+	case n.cluster.Server == "" || n.cluster.CA == nil || err != nil:
+		return services, &trouble.Error{
+			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", n.cluster.Name),
+			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
+		}
+	case n.machine.ID == "" || n.machine.Zone == "":
+		return services, &trouble.Error{
+			What: "cannot join EKS: EC2 does not tell the machine's id and zone",
+			Try:  []string{trouble.Command("facts")},
+		}
+	}
+	return services, nil
+}
+
 // wants returns all files of the join, in the order of their use.
 func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(f)}
+	k := kubelet.Own{
+		Config: n.config(f),
+		Flags:  n.flags(f),
+		Env:    kubelet.ProxyEnv(s),
+	}
 	own, err := node.OwnKubelet(k, s, f)
 	if err != nil {
 		return nil, err
@@ -171,54 +199,4 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 		wants = append(wants, node.WaitRegistered(session, s, f, n.name, kubelet.Kubeconfig))
 	}
 	return wants, nil
-}
-
-// Notes say what EKS's own tools do, where they are on the machine.
-func Notes(s spec.Spec, f facts.Facts) []string {
-	if f.Cloud.Managed == "" {
-		return podsNote(s, f)
-	}
-	labels, taints, err := node.Registration(s, f)
-	if err != nil {
-		return nil
-	}
-	if f.Cloud.Managed == "eks-hybrid" {
-		return hybridNotes(f, kubeletFlagsSay(labels, taints))
-	}
-
-	const joins = "nodeadm joins this machine (%s) and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by %s"
-	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, method.NodeadmDropIn)}
-	if f.Files[node.BootUnit] == nil {
-		const notHeld = "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "
-		notes = append(notes, notHeld+trouble.Command("apply --install"))
-	}
-	written := bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind))
-	if f.Kubelet.Joined && !written {
-		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
-	}
-	return notes
-}
-
-// hybridNotes say what nodeadm for hybrid nodes does, and which kubelet flags it must be given.
-func hybridNotes(f facts.Facts, flags string) []string {
-	const joins = "nodeadm of EKS Hybrid Nodes joins this machine (%s): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"
-	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy)}
-	if flags != "" {
-		notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
-	}
-	return notes
-}
-
-// podsNote warns if the number of pods is a guess.
-func podsNote(s spec.Spec, f facts.Facts) []string {
-	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil {
-		return nil
-	}
-	stated := bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods"))
-	if stated || f.Cluster.ENIs > 0 {
-		return nil
-	}
-
-	const text = "kubelet takes %d pods at most, since no source says how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many"
-	return []string{fmt.Sprintf(text, maxPods(*f.Cluster), f.Instance.Type)}
 }

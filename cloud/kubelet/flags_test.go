@@ -128,7 +128,7 @@ func TestRandomFlags(t *testing.T) {
 		stated := flagParts(facts.Words(value), flag)
 		was, _ := variableOf(before, extra)
 		for _, p := range slices.Concat(parts, others, flagParts(facts.Words(was), flag)) {
-			is := slices.ContainsFunc(stated, func(o string) bool { return partKey(o) == flagKey(p) })
+			is := slices.ContainsFunc(stated, func(o string) bool { return partKey(o) == partKey(p) })
 			if slices.Contains(parts, p) && string(after) != string(before) {
 				is = slices.Contains(stated, p)
 			}

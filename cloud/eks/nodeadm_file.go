@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package eks
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
+func nodeadmText(
+	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec,
+) ([]byte, error) {
+	handler := s.Runtime.Handler
+	writesHandler := s.Has("runtime") && s.Runtime.Owner != "gpuadm"
+	if writesHandler && !slices.Contains([]string{"", "auto", "nvidia"}, handler) {
+		const text = "cannot give containerd the handler %s: nodeadm writes its configuration at each boot, with the handler nvidia"
+		return nil, &trouble.Error{
+			What: fmt.Sprintf(text, handler),
+			Try: []string{
+				"write handler = \"nvidia\" in [runtime]",
+				"or add another handler in spec.containerd.config of the user data",
+			},
+		}
+	}
+
+	all, theirs := nodeadmTaints(f.Files[method.NodeadmDropIn], resolved, taints)
+	addsTaints := len(all) > theirs
+	if len(labels) == 0 && !addsTaints {
+		return nil, nil
+	}
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, method.NodeadmAPI, method.NodeadmKind)
+	if len(labels) > 0 {
+		flag := "--node-labels=" + strings.Join(kubelet.Pairs(labels), ",")
+		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
+	}
+	if addsTaints {
+		writeTaints(&b, all, theirs)
+	}
+	return []byte(b.String()), nil
+}
+
+// writeTaints writes a list of taints, of which the first come from the user data.
+func writeTaints(b *strings.Builder, all []spec.Taint, theirs int) {
+	b.WriteString("    config:\n")
+	b.WriteString("      registerWithTaints: # a list in place of the user data's, so that is repeated\n")
+	for i, t := range all {
+		source := "the user data"
+		if i >= theirs {
+			source = fromNode
+		}
+		fmt.Fprintf(b, "      - {key: %s, value: %s, effect: %s} # %s\n",
+			quotedYAML(t.Key), quotedYAML(t.Value), quotedYAML(t.Effect), source)
+	}
+}
+
+// quotedYAML quotes a text as in JSON, which YAML reads as well.
+func quotedYAML(text string) string {
+	out, err := json.Marshal(text)
+	if err != nil {
+		return `""` // a string can be written
+	}
+	return string(out)
+}
+
+// fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
+const fromNode = "node.toml"
+
+// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists and does
+// not merge them, so the result includes the user data's taints: without Karpenter's
+// karpenter.sh/unregistered, pods would start before Karpenter knows the node.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
+func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint) (all []spec.Taint, theirs int) {
+	marked := nodeadmMarked(ours)
+	for _, t := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+		taint := spec.Taint(t)
+		known := slices.Contains(marked, taint) || slices.Contains(all, taint)
+		if taint.Key != "" && !known {
+			all = append(all, taint)
+		}
+	}
+	theirs = len(all)
+
+	for _, t := range taints {
+		sameTaint := func(other spec.Taint) bool { return other.Key == t.Key && other.Effect == t.Effect }
+		if !slices.ContainsFunc(all, sameTaint) {
+			all = append(all, t)
+		}
+	}
+	return all, theirs
+}
+
+// nodeadmMarked returns the taints in gpuadm's file that come from node.toml.
+func nodeadmMarked(ours []byte) (marked []spec.Taint) {
+	var doc struct {
+		Spec struct {
+			Kubelet struct {
+				Config struct {
+					RegisterWithTaints []yaml.Node `yaml:"registerWithTaints"`
+				}
+			}
+		}
+	}
+	if yaml.Unmarshal(ours, &doc) != nil {
+		return nil
+	}
+
+	for _, node := range doc.Spec.Kubelet.Config.RegisterWithTaints {
+		var t struct{ Key, Value, Effect string }
+		comment := node.LineComment
+		for _, c := range node.Content {
+			comment += c.LineComment
+		}
+		if strings.Contains(comment, fromNode) && node.Decode(&t) == nil {
+			marked = append(marked, spec.Taint(t))
+		}
+	}
+	return marked
+}
