@@ -19,8 +19,9 @@ FUZZMINIMIZE ?= 1s
 OLDLIBC   := $(BIN)/oldlibc
 # Go programs that run here, while GOARCH and CC name another architecture.
 HOSTGO    := env -u GOARCH -u CC CGO_ENABLED=0 $(GO)
-# What the image is made for. On Debian: gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
-ARCHES    ?= amd64 arm64
+# What image, packages and dist are made for: this machine. A release says ARCHES="amd64 arm64", which needs on
+# Debian gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+ARCHES    ?= $(shell $(GO) env GOHOSTARCH)
 VERSION   ?= devel
 # The image's name, which the release's chart and manifests have: a registry and a path.
 IMAGE     ?= gpuadm
@@ -79,7 +80,7 @@ sbom: build ## write bin/gpuadm.cdx.json, the modules that are linked in, in Cyc
 	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
 	done
 
-image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64) of the program and the C library of this Debian's apt, and print its digests
+image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (this machine's; ARCHES="amd64 arm64" for both) of the program and the C library of this Debian's apt, and print its digests
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
 	  if [ $$arch = $$native ]; then at=$(BIN); $(MAKE) --no-print-directory sbom; \
 	  else \
@@ -115,7 +116,7 @@ repository: ## write bin/repository: repositories for apt and dnf of the package
 	@sh images/packages/repository.sh $(PACKAGES) $(BIN)/repository
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo: seconds, 90 from empty caches
-	@echo "make demo: compiles gpuadm with its simulated node (90 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100."
+	@echo "make demo: compiles gpuadm with its simulated node (90 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100: driver, toolkit, MIG, containerd."
 	$(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
 	cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 

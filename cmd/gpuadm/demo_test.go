@@ -15,9 +15,10 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
 )
 
-// demoNode is the simulated machine: Ubuntu 24.04 with 8 × H100 and a kubeadm containerd.
+// demoNode is the simulated machine: Ubuntu 24.04 with 8 × H100, a kubeadm containerd and no driver.
 //
 //go:embed demo.txtar
 var demoNode []byte
@@ -33,9 +34,10 @@ func TestDemo(t *testing.T) {
 		w = os.Stdout
 	}
 	n := must.Get(simhost.New(demoNode))(t)
+	ubuntu.Install(n)
 	e := envOn(n, w)
 	fmt.Fprintf(w, "\nnode# cat /etc/gpuadm/node.toml\n%s", must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
-	for _, line := range []string{"plan", "plan runtime", "apply", "apply", "status", "undo", "status"} {
+	for _, line := range []string{"plan", "plan runtime", "apply", "apply", "status", "undo --allow lose-partitions", "status"} {
 		fmt.Fprintf(w, "\nnode# gpuadm %s\n", line)
 		code := run(context.Background(), e, strings.Fields(line))
 		must.That(t, code == 0 || code == exitPending, "exit code %d", code)

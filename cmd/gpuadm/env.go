@@ -27,13 +27,14 @@ import (
 
 // env is a command's access to the system; tests replace it.
 type env struct {
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	getenv func(string) string
-	args   []string // the command line, without the program
-	root   bool     // whether it may change the live machine
-	ended  *ending  // the result of the command's run
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	getenv  func(string) string
+	args    []string // the command line, without the program
+	typedAs string   // the word by which an operator runs this program, for printed commands; "" is gpuadm
+	root    bool     // whether it may change the live machine
+	ended   *ending  // the result of the command's run
 
 	// open opens a machine; image opens an image for bake. follow receives what programs print that
 	// make changes; may be nil.

@@ -38,6 +38,7 @@ func system() env {
 		stdout:   os.Stdout,
 		stderr:   os.Stderr,
 		getenv:   os.Getenv,
+		typedAs:  ownSelf(),
 		root:     os.Geteuid() == 0,
 		open:     local.OpenFollowed,
 		image:    local.Image,

@@ -12,6 +12,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -256,9 +257,9 @@ func (c *common) command(verb string, more ...string) string {
 			more = append([]string{"-f", f}, more...)
 		}
 	}
-	line := "sudo gpuadm " + verb
+	line := "sudo " + c.typedName() + " " + verb
 	if c.rootDir != "/" {
-		line = "gpuadm " + verb
+		line = c.typedName() + " " + verb
 		more = append([]string{"--root", c.rootDir}, more...)
 	}
 	for _, w := range more {
@@ -271,6 +272,9 @@ func (c *common) command(verb string, more ...string) string {
 	return strings.ReplaceAll(line, " ", glue)
 }
 
+// typedName returns the word by which an operator runs this program.
+func (e env) typedName() string { return host.ShellWord(cmp.Or(e.typedAs, "gpuadm")) }
+
 func firstWord(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	return word
@@ -278,7 +282,7 @@ func firstWord(text string) string {
 
 // again returns the current command line, for root.
 func (e env) again() string {
-	words := []string{"sudo", "gpuadm"}
+	words := []string{"sudo", e.typedName()}
 	for _, w := range e.args {
 		words = append(words, host.ShellWord(w))
 	}

@@ -270,6 +270,7 @@ func (c *common) remoteEnv(r remote.Request) env {
 	e.stdin = bytes.NewReader(r.Files["-"])
 	e.stat = nil
 	e.public = nil
+	e.typedAs = "" // the program that gpuadm ssh brings is gone when the operator reads its path
 	e.read = func(name string) ([]byte, error) {
 		data, carried := r.Files[name]
 		if carried {

@@ -46,7 +46,7 @@ func TestDriverPlans(t *testing.T) {
 
 // A refusal in which several stages agree is said once.
 func TestRefusalIsSaidOnce(t *testing.T) {
-	m := recordedAs(t, "demo")
+	m := recordedAs(t, "kubeadm-8xh100")
 	n := m.boot(t)
 	_, err := engine(t, "[driver]\nversion = \"123.45.67\"\n").Apply(context.Background(), n)
 	told := (*trouble.Error)(nil)

@@ -48,8 +48,8 @@ func machines(t testing.TB) []machine {
 func archives(t testing.TB) []machine {
 	t.Helper()
 	names, err := filepath.Glob("../hosts/*.txtar")
-	names = append(names, "../../cmd/gpuadm/demo.txtar")
-	must.That(t, err == nil && len(names) >= 1, "cannot find the recorded machines: %d, %v", len(names), err)
+	names = append(names, "kubeadm-8xh100.txtar")
+	must.That(t, err == nil && len(names) >= 2, "cannot find the recorded machines: %d, %v", len(names), err)
 	var all []machine
 	for _, name := range names {
 		data := must.Get(os.ReadFile(name))(t)

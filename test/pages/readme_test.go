@@ -20,9 +20,9 @@ import (
 // cell is a line of the lab's matrix: distribution, source, branch, GPU, how far the lab goes.
 var cell = regexp.MustCompile(`(?m)^(\S+) +(\S+) +(\d+) .*? (installed|planned): `)
 
-// TestSupportMatrix: README's table has what the lab's matrix has, no more and no less.
+// TestSupportMatrix: the table of docs/support.md has what the lab's matrix has, no more and no less.
 func TestSupportMatrix(t *testing.T) {
-	matrix, readme := read(t, "../lab/testdata/matrix.txt"), read(t, "../../README.md")
+	matrix, page := read(t, "../lab/testdata/matrix.txt"), read(t, "../../docs/support.md")
 	far := map[[3]string]bool{} // whether it is installed
 	for _, m := range cell.FindAllStringSubmatch(matrix, -1) {
 		k := [3]string{m[1], m[2], m[3]}
@@ -60,16 +60,16 @@ func TestSupportMatrix(t *testing.T) {
 			return strings.Join(list, " ")
 		}
 		row := fmt.Sprintf("| %s | %s | %s | %s |\n", d.name, branches("nvidia"), branches("distro"), d.on)
-		check.That(t, strings.Contains(readme, row), "README.md has no row\n%s", row)
+		check.That(t, strings.Contains(page, row), "docs/support.md has no row\n%s", row)
 	}
-	check.That(t, len(far) == 0, "README.md leaves out %v", far)
+	check.That(t, len(far) == 0, "docs/support.md leaves out %v", far)
 }
 
-// TestClaims: each promise of README names tests that there are, and the node.toml of its first
-// screen is the one that is planned in test/script/readme.txtar.
+// TestClaims: each promise of docs/support.md names tests that there are, and the node.toml of
+// README is the one that is planned in test/script/readme.txtar.
 func TestClaims(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "../../README.md"), "\n## What it promises, and the test that holds it\n")
-	table, _, _ = strings.Cut(table, "\n\n**")
+	_, table, _ := strings.Cut(read(t, "../../docs/support.md"), "\n## What it promises, and the test that holds it\n")
+	table, _, _ = strings.Cut(table, "\n\n## ")
 	var tests strings.Builder
 	must.OK(t, filepath.WalkDir("../..", func(name string, _ fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(name, "_test.go") {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
+)
+
+// TestSelf: a printed command names the program so that sudo finds it.
+func TestSelf(t *testing.T) {
+	const rhel = "Defaults    env_reset\n# Defaults secure_path = /opt\nDefaults    secure_path = /sbin:/bin:/usr/sbin:/usr/bin\n"
+	const debian = `Defaults	secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"` + "\n"
+
+	for _, c := range []struct{ argv0, sudoers, want string }{
+		{"/usr/bin/gpuadm", rhel, "gpuadm"},
+		{"/usr/bin/gpuadm", "", "gpuadm"},
+		{"/usr/local/sbin/gpuadm", debian, "gpuadm"},
+		{"/usr/local/sbin/gpuadm", "", "gpuadm"},
+		{"/usr/local/sbin/gpuadm", rhel, "/usr/local/sbin/gpuadm"},
+		{"./gpuadm", debian, "./gpuadm"},
+		{"bin/gpuadm", rhel, "bin/gpuadm"},
+		{"/usr/bin/gpuadm-1.2", rhel, "/usr/bin/gpuadm-1.2"},
+	} {
+		check.Equal(t, self(c.argv0, c.sudoers), c.want, "%s: ", c.argv0)
+	}
+
+	folder := t.TempDir()
+	must.OK(t, os.WriteFile(filepath.Join(folder, "gpuadm"), []byte("#!/bin/sh\n"), 0o755))
+	t.Setenv("PATH", folder)
+	check.Equal(t, self("gpuadm", rhel), filepath.Join(folder, "gpuadm"), "found by PATH, where sudo does not look: ")
+}
+
+// TestSelfIsPrinted: each command that a plan prints names the program that runs.
+func TestSelfIsPrinted(t *testing.T) {
+	n := must.Get(simhost.New(demoNode))(t)
+	ubuntu.Install(n)
+	var out bytes.Buffer
+	e := envOn(n, &out)
+	e.typedAs = "./gpu adm"
+	code := run(t.Context(), e, []string{"plan"})
+	must.That(t, code == 0, "%d: %s", code, &out)
+	check.Has(t, out.String(), "To apply: sudo './gpu adm' apply\n", "")
+	check.That(t, !strings.Contains(out.String(), "gpuadm apply"), "%s", &out)
+}
