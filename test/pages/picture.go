@@ -208,7 +208,8 @@ func thin(all []frame, length float64) (kept []frame) {
 func animate(frames []frame, length float64) string {
 	var b strings.Builder
 	width, height := columns*charWidth+2*margin, rows*lineHeight+2*margin
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" xml:space="preserve" role="img" aria-label="gpuadm apply in a terminal">`+"\n", width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" xml:space="preserve"`, width, height)
+	b.WriteString(` role="img" aria-label="gpuadm apply in a terminal">` + "\n")
 	b.WriteString("<style>\n" +
 		"text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #cdd9e5; white-space: pre }\n" +
 		"g { visibility: hidden; animation: " + seconds(length) + "s step-end infinite }\n")
@@ -220,11 +221,12 @@ func animate(frames []frame, length float64) string {
 		if i+1 < len(frames) {
 			to = 100 * frames[i+1].at / length
 		}
-		fmt.Fprintf(&b, "@keyframes f%d { 0%% { visibility: hidden } %s%% { visibility: visible } %s%% { visibility: hidden } }\n",
-			i, seconds(from), seconds(to))
+		fmt.Fprintf(&b, "@keyframes f%d { 0%% { visibility: hidden } ", i)
+		fmt.Fprintf(&b, "%s%% { visibility: visible } %s%% { visibility: hidden } }\n", seconds(from), seconds(to))
 		fmt.Fprintf(&b, "#f%d { animation-name: f%d }\n", i, i)
 	}
-	fmt.Fprintf(&b, "@media (prefers-reduced-motion: reduce) { g { animation: none } #f%d { visibility: visible } }\n", len(frames)-1)
+	b.WriteString("@media (prefers-reduced-motion: reduce) { g { animation: none } ")
+	fmt.Fprintf(&b, "#f%d { visibility: visible } }\n", len(frames)-1)
 	b.WriteString("</style>\n")
 
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="8" fill="#1c2128"/>`+"\n", width, height)

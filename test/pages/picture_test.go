@@ -21,7 +21,8 @@ func TestPicture(t *testing.T) {
 	if *update {
 		must.OK(t, os.WriteFile(name, []byte(picture), 0o644))
 	}
-	check.That(t, read(t, name) == picture, "%s is not what docs/install.cast shows: go test ./test/pages -run TestPicture -update", name)
+	check.That(t, read(t, name) == picture,
+		"%s is not what docs/install.cast shows: go test ./test/pages -run TestPicture -update", name)
 }
 
 // TestScreen: a line is written again after a carriage return, a wide one wraps, and the last rows
