@@ -37,7 +37,11 @@ func TestDemo(t *testing.T) {
 	ubuntu.Install(n)
 	e := envOn(n, w)
 	fmt.Fprintf(w, "\nnode# cat /etc/gpuadm/node.toml\n%s", must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
-	for _, line := range []string{"plan", "plan runtime", "apply", "apply", "status", "undo --allow lose-partitions", "status"} {
+	lines := []string{
+		"plan", "plan runtime", "apply", "apply", "status",
+		"undo --allow lose-partitions", "status",
+	}
+	for _, line := range lines {
 		fmt.Fprintf(w, "\nnode# gpuadm %s\n", line)
 		code := run(context.Background(), e, strings.Fields(line))
 		must.That(t, code == 0 || code == exitPending, "exit code %d", code)

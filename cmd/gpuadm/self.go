@@ -4,7 +4,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,21 +12,17 @@ import (
 )
 
 // self returns the word by which an operator can run this program again with sudo: "gpuadm" where
-// sudo finds it by that name, else a path. argv0 is the word by which it was run, and sudoers the
-// text of /etc/sudoers, "" if it cannot be read.
+// sudo finds it by that name, else a path. argv0 is the word by which it was run, file is the
+// program's own, and sudoers the text of /etc/sudoers, "" if it cannot be read.
 //
 // RHEL's sudo has no /usr/local/sbin in its secure_path, and there apply --install puts its copy.
 // Sources: secure_path in https://www.sudo.ws/docs/man/sudoers.man/, and /etc/sudoers of RHEL 9 and
 // its rebuilds: "Defaults secure_path = /sbin:/bin:/usr/sbin:/usr/bin".
-func self(argv0, sudoers string) string {
+func self(argv0, file, sudoers string) string {
 	const name = "gpuadm"
 	at := argv0
 	if !strings.Contains(argv0, "/") {
-		found, err := exec.LookPath(argv0)
-		if err != nil {
-			return name
-		}
-		at = found
+		at = file
 	}
 
 	isTypedName := filepath.Base(at) == name
@@ -51,5 +46,9 @@ func sudoPath(sudoers string) []string {
 // ownSelf is self for this process.
 func ownSelf() string {
 	sudoers, _ := os.ReadFile("/etc/sudoers") // only root reads it
-	return self(os.Args[0], string(sudoers))
+	file, err := os.Executable()
+	if err != nil {
+		return "gpuadm"
+	}
+	return self(os.Args[0], file, string(sudoers))
 }
