@@ -2,16 +2,13 @@
 
 package facts
 
-import (
-	"strings"
-)
+import "strings"
 
 // Assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=:
 // comments from # or ; at a line's start, 'single' and "double" quotes, backslashes, and values
-// that go on in the next line after a backslash. Nothing is expanded. Source: systemd's
-// src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
-func Assignments(s string) [][2]string {
-	var out [][2]string
+// that go on in the next line after a backslash. Nothing is expanded.
+// Source: systemd's src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
+func Assignments(s string) (pairs [][2]string) {
 	for s != "" {
 		s = strings.TrimLeft(s, " \t\r\n")
 		if s == "" {
@@ -32,56 +29,89 @@ func Assignments(s string) [][2]string {
 		var value string
 		value, s = firstValue(s[eq+1:])
 		if key != "" {
-			out = append(out, [2]string{key, value})
+			pairs = append(pairs, [2]string{key, value})
 		}
 	}
-	return out
+	return pairs
 }
 
-// firstValue reads one value and returns it with what follows. Quotes count only where the value
-// begins, or behind other quotes. Outside of them a backslash takes the next byte literally and
-// swallows a line's end, and blanks at the end do not count.
+// firstValue reads one value and returns it with what follows, from the line's end on.
 func firstValue(s string) (value, rest string) {
-	var b strings.Builder
-	kept := 0        // bytes of b up to the last one that is not a blank at the end
-	quote := byte(0) // the open quote; 0 = none
-	begins := true   // only blanks and quotes were read so far
-
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		blank := c == ' ' || c == '\t'
-		switch {
-		case quote == 0 && c == '\n':
-			return b.String()[:kept], s[i:]
-
-		case quote != '\'' && c == '\\' && i+1 < len(s):
-			begins = false
-			i++
-			if s[i] == '\n' {
-				continue
-			}
-			if quote != 0 && strings.IndexByte("\"\\`$", s[i]) < 0 {
-				b.WriteByte('\\')
-			}
-			b.WriteByte(s[i])
-			kept = b.Len()
-
-		case quote != 0 && c == quote:
-			quote = 0
-			begins = true
-
-		case quote == 0 && begins && (c == '\'' || c == '"'):
-			quote = c
-
-		case quote == 0 && begins && blank:
-
-		default:
-			b.WriteByte(c)
-			begins = false
-			if quote != 0 || !blank && c != '\r' {
-				kept = b.Len()
-			}
+	r := valueReader{begins: true}
+	for r.at < len(s) {
+		c := s[r.at]
+		if c == '\n' && r.quote == 0 {
+			break
 		}
+
+		hasNext := r.at+1 < len(s)
+		switch {
+		case c == '\\' && hasNext && r.quote != '\'':
+			r.escaped(s[r.at+1])
+			r.at++
+		case r.quote != 0:
+			r.quoted(c)
+		default:
+			r.plain(c)
+		}
+		r.at++
 	}
-	return b.String()[:kept], ""
+	return r.value.String()[:r.kept], s[r.at:]
+}
+
+// valueReader reads the bytes of one value.
+type valueReader struct {
+	at     int
+	value  strings.Builder
+	kept   int  // bytes of value up to the last one that is not a blank at the end
+	quote  byte // the open quote; 0 = none
+	begins bool // only blanks and quotes were read so far
+}
+
+// escaped reads the byte behind a backslash, which it takes literally. A line's end means that the
+// value goes on in the next line. In double quotes the backslash stays, unless the byte is special
+// there.
+func (r *valueReader) escaped(c byte) {
+	r.begins = false
+	if c == '\n' {
+		return
+	}
+
+	special := strings.IndexByte("\"\\`$", c) >= 0
+	if r.quote != 0 && !special {
+		r.value.WriteByte('\\')
+	}
+	r.value.WriteByte(c)
+	r.kept = r.value.Len()
+}
+
+// quoted reads a byte within quotes. Other quotes may open directly behind them.
+func (r *valueReader) quoted(c byte) {
+	if c == r.quote {
+		r.quote = 0
+		r.begins = true
+		return
+	}
+	r.value.WriteByte(c)
+	r.begins = false
+	r.kept = r.value.Len()
+}
+
+// plain reads a byte outside of quotes. Quotes count only where the value begins, and blanks count
+// neither there nor at the end.
+func (r *valueReader) plain(c byte) {
+	blank := c == ' ' || c == '\t'
+	if r.begins && blank {
+		return
+	}
+	if r.begins && (c == '\'' || c == '"') {
+		r.quote = c
+		return
+	}
+
+	r.value.WriteByte(c)
+	r.begins = false
+	if !blank && c != '\r' {
+		r.kept = r.value.Len()
+	}
 }

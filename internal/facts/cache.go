@@ -23,18 +23,18 @@ type Cache struct {
 	rdma bool  // found with gpus
 }
 
-// GPUs returns the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as
-// they were found here.
+// GPUs returns the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them over.
 func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	g := c.begin(v)
 	all := g.pci()
 	if g.err == nil {
-		c.gpus, c.rdma = all, g.rdma
+		c.gpus = all
+		c.rdma = g.rdma
 	}
 	return all, g.err
 }
 
-// Changes says that the machine is changed: what GPUs found need not hold any more.
+// Changes says that the machine is changed: the next Gather looks for GPUs again.
 func (c *Cache) Changes() { c.gpus = nil }
 
 // begin starts a gathering. It reads each file once, so that all facts come from the same bytes.
@@ -42,7 +42,11 @@ func (c *Cache) begin(v host.View) *gathering {
 	machine := view.Machine(v)
 	same := c.view != nil && reflect.ValueOf(machine).Comparable() && c.view == machine
 	if !same { // another machine, or a view that cannot be compared
-		*c = Cache{view: machine, texts: new(toml.Texts), modules: new(ModuleCache)}
+		*c = Cache{
+			view:    machine,
+			modules: new(ModuleCache),
+			texts:   new(toml.Texts),
+		}
 	}
 	return &gathering{v: view.Gathering(v), cache: c, texts: c.texts}
 }

@@ -46,7 +46,7 @@ func FuzzParsers(f *testing.F) {
 			t.Errorf("the version of version %q is %q", v, upstream(v))
 		}
 		versionIn(a)
-		document([]byte(a)).text(b)
+		parseSettings([]byte(a)).text(b)
 		new(Kubelet).merge(File{Data: []byte(a)})
 		if newer(a, b) != 0 && (newer(a, b) > 0) == (newer(b, a) > 0) {
 			t.Errorf("%q and %q are each newer or older than the other", a, b)

@@ -59,23 +59,23 @@ func Engines(ctx context.Context, v host.View, named NamedEngine) ([]Engine, err
 	return found, g.err
 }
 
-// bus fills in what the PCI bus has. What Cache.GPUs has found is used once.
+// bus fills in the GPUs on the PCI bus. What Cache.GPUs has found is used once.
 func (g *gathering) bus(f *Facts) {
-	c := g.cache
-	f.GPUs, f.RDMA = c.gpus, c.rdma
-	c.gpus = nil
+	f.GPUs = g.cache.gpus
+	f.RDMA = g.cache.rdma
+	g.cache.gpus = nil
 	if f.GPUs == nil {
 		f.GPUs = g.pci()
 		f.RDMA = g.rdma
 	}
 }
 
-// needed finds out what was asked for on top of the facts that cost little.
+// needed finds out the costly facts that were asked for.
 func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 	if needs.Modules {
-		m := g.modules(f.Kernel, f.GPUs, f.Arch, g.cache.modules)
-		f.Modules = &m
-		f.DriverOwner = g.driverOwner(ctx, m)
+		modules := g.modules(f.Kernel, f.GPUs, f.Arch, g.cache.modules)
+		f.Modules = &modules
+		f.DriverOwner = g.driverOwner(ctx, modules)
 	}
 	if needs.Modules || needs.Driver {
 		f.VGPU = g.vgpu(f.GPUs)
@@ -100,16 +100,16 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 
 // askDriver asks the loaded driver, or notes why none answers.
 func (g *gathering) askDriver(ctx context.Context, f *Facts) {
-	d, err := g.v.Driver(ctx)
-	var none *host.NoDriver
+	driver, err := g.v.Driver(ctx)
+	var noDriver *host.NoDriver
 	var later host.Later
 	switch {
 	case err == nil:
-		f.Driver = &d
-	case errors.As(err, &none):
-		f.NoDriver = none.Why
-		f.NVMLSays = none.Code
-		f.DriverAgain = none.Again
+		f.Driver = &driver
+	case errors.As(err, &noDriver):
+		f.NoDriver = noDriver.Why
+		f.NVMLSays = noDriver.Code
+		f.DriverAgain = noDriver.Again
 	case errors.As(err, &later):
 		f.NoDriver = err.Error()
 	default:
@@ -166,8 +166,9 @@ func (g *gathering) mirrorLists(name string, data []byte) (files []string) {
 	if path.Ext(name) != ".repo" {
 		return nil
 	}
-	for _, m := range mirrorList().FindAllSubmatch(data, -1) {
-		if file := string(m[1]); g.isFile(file) {
+	for _, match := range mirrorList().FindAllSubmatch(data, -1) {
+		file := string(match[1])
+		if g.isFile(file) {
 			files = append(files, file)
 		}
 	}
@@ -176,6 +177,6 @@ func (g *gathering) mirrorLists(name string, data []byte) (files []string) {
 
 // isFile says whether name leads to a regular file.
 func (g *gathering) isFile(name string) bool {
-	i, err := g.v.Stat(name)
-	return err == nil && i.Mode.IsRegular()
+	info, err := g.v.Stat(name)
+	return err == nil && info.Mode.IsRegular()
 }

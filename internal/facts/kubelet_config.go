@@ -12,93 +12,105 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real
-// ones have a few thousand.
+// maxParsed is the size in bytes above which a config file counts as broken. Real files have a few
+// thousand.
 const maxParsed = 1 << 20
 
 // kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder
 // that --config-dir names.
 func (g *gathering) kubeletConfig(k *Kubelet, argv []string) {
-	k.Config = option(argv, "config")
-	if k.Config == "" {
+	named := option(argv, "config")
+	k.Config = named
+	if named == "" {
 		k.Config = g.first("/var/lib/kubelet/config.yaml") // kubeadm's place
 	}
 	if k.Config != "" {
 		k.merge(File{k.Config, g.read(k.Config)})
 	}
-	if len(argv) > 0 && option(argv, "config") == "" {
-		k.Taints, k.TaintsAt.Others = nil, nil // kubelet reads only the files that its command line names
+	if len(argv) > 0 && named == "" { // kubelet reads only the files that its command line names
+		k.Taints = nil
+		k.TaintsAt.Others = nil
 	}
 	if dir := option(argv, "config-dir"); dir != "" {
-		g.mergeDir(k, dir)
+		g.mergeDropIns(k, dir)
 	}
+
 	// Flags win over files:
 	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
 	k.CgroupDriver = cmp.Or(option(argv, "cgroup-driver"), k.CgroupDriver)
 	k.Endpoint = cmp.Or(option(argv, "container-runtime-endpoint"), k.Endpoint)
 }
 
-// mergeDir reads the drop-ins of a folder in the order of their names, those that end in .conf.
-func (g *gathering) mergeDir(k *Kubelet, dir string) {
-	for _, f := range g.walk(dir, 0) {
-		if strings.HasSuffix(f, ".conf") {
-			k.merge(File{f, g.read(f)})
+// mergeDropIns merges the files of a folder whose names end in .conf, in the order of the names.
+func (g *gathering) mergeDropIns(k *Kubelet, dir string) {
+	for _, file := range g.walk(dir, 0) {
+		if strings.HasSuffix(file, ".conf") {
+			k.merge(File{file, g.read(file)})
 		}
 	}
 }
 
-// merge takes what a KubeletConfiguration says over what was known before, as a merge patch (RFC
-// 7396): lists are replaced, null takes them away. Source: mergeKubeletConfigurations in
-// cmd/kubelet/app/server.go of Kubernetes.
+// merge merges a KubeletConfiguration over what was known before, as a merge patch (RFC 7396):
+// lists are replaced, and null removes them.
+// Source: mergeKubeletConfigurations in cmd/kubelet/app/server.go of Kubernetes.
 func (k *Kubelet) merge(f File) {
 	k.Files = append(k.Files, f)
-	settings := document(f.Data)
+	settings := parseSettings(f.Data)
 	k.CgroupDriver = cmp.Or(settings.text("cgroupDriver"), k.CgroupDriver)
 	k.Endpoint = cmp.Or(settings.text("containerRuntimeEndpoint"), k.Endpoint)
-	if list, stated := settings[taintsKey]; stated {
-		k.configTaints(f.Path, list)
+
+	value, set := settings[taintsKey]
+	if !set {
+		return
+	}
+	k.Taints = taintsOf(value)
+	if path.Base(f.Path) != OwnConf {
+		k.TaintsAt.Others = k.Taints
 	}
 }
 
 // taintsKey is where a KubeletConfiguration has the taints that the node registers with.
 const taintsKey = "registerWithTaints"
 
-// configTaints notes the taints that a config file names. It leaves out those that kubelet would
-// refuse.
-func (k *Kubelet) configTaints(file string, said any) {
-	list, _ := said.([]any)
-	k.Taints = nil
-	for _, one := range list {
-		taint, _ := one.(map[string]any)
-		if t := settings(taint); t.text("key") != "" {
-			k.Taints = append(k.Taints, Taint{t.text("key"), t.text("value"), t.text("effect")})
+// taintsOf reads the list of taints in a config file. It leaves out those without a key, which
+// kubelet would refuse.
+func taintsOf(value any) (taints []Taint) {
+	list, _ := value.([]any)
+	for _, item := range list {
+		table, _ := item.(map[string]any)
+		taint := settings(table)
+		key := taint.text("key")
+		if key != "" {
+			taints = append(taints, Taint{key, taint.text("value"), taint.text("effect")})
 		}
 	}
-	if path.Base(file) != OwnConf {
-		k.TaintsAt.Others = k.Taints
-	}
+	return taints
 }
 
-// settings are what a config file says at its outermost level.
+// settings are the outermost keys of a config file.
 type settings map[string]any
 
-// text is the value of a key, "" where that is no text.
+// text returns the value of a key; "" if it is not a text.
 func (s settings) text(key string) string {
 	text, _ := s[key].(string)
 	return text
 }
 
-// document reads a config file in JSON or YAML; a broken one says nothing, since kubelet refuses
-// it.
-func document(data []byte) settings {
+// parseSettings reads a config file in JSON or YAML. It returns nil for a broken file, since kubelet
+// refuses it.
+func parseSettings(data []byte) settings {
 	data = bytes.TrimSpace(data)
-	var s map[string]any // YAML gives tables within the type of this one
+	if len(data) > maxParsed {
+		return nil
+	}
+
 	parse := yaml.Unmarshal
 	if bytes.HasPrefix(data, []byte("{")) {
 		parse = json.Unmarshal
 	}
-	if len(data) > maxParsed || parse(data, &s) != nil {
+	var parsed map[string]any // with the type settings, YAML would give inner tables that type, too
+	if parse(data, &parsed) != nil {
 		return nil
 	}
-	return s
+	return parsed
 }

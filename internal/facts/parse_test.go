@@ -190,7 +190,7 @@ func TestDocument(t *testing.T) {
 	for key, want := range map[string]string{
 		"cgroupDriver": "systemd", "endpoint": "unix:///run/x.sock", "empty": "", "note": "", "missing": "", "x": "",
 	} {
-		check.Equal(t, document([]byte(yaml)).text(key), want, "%s: got", key)
+		check.Equal(t, parseSettings([]byte(yaml)).text(key), want, "%s: got", key)
 	}
 }
 

@@ -169,7 +169,7 @@ func (r rancherStart) add(data []byte) {
 // pkg/agent/config/config.go of https://github.com/k3s-io/k3s
 func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
 	k := Kubelet{ConfigOwner: r.name, Files: r.files}
-	g.mergeDir(&k, r.data+"/agent/etc/kubelet.conf.d")
+	g.mergeDropIns(&k, r.data+"/agent/etc/kubelet.conf.d")
 
 	certified := k.credentials(g, r.data+"/agent/kubelet.kubeconfig")
 	if !g.exists(k.Kubeconfig) {

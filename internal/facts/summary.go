@@ -3,43 +3,50 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // String says what machine this is in one line, leaving out what is unknown:
 // ubuntu 24.04 · kernel 6.8.0-1021-aws · 8 × H100 80GB · containerd 1.7.24
 func (f Facts) String() string {
-	var parts []string
-	if os := strings.TrimSpace(f.OS.ID + " " + f.OS.Version); os != "" {
-		parts = append(parts, os)
+	os := strings.TrimSpace(f.OS.ID + " " + f.OS.Version)
+	gpus := countGPUs(f.GPUs)
+	if gpus == "" && f.Live {
+		gpus = "no NVIDIA GPU"
 	}
 
-	switch {
-	case f.Kernel.Running != "":
-		parts = append(parts, "kernel "+f.Kernel.Running)
-	case len(f.Kernel.Installed) > 0 && !f.Live:
-		parts = append(parts, "kernel "+f.Kernel.Installed[0])
-	}
-
-	if gpus := countGPUs(f.GPUs); gpus != "" {
-		parts = append(parts, gpus)
-	} else if f.Live {
-		parts = append(parts, "no NVIDIA GPU")
-	}
-
+	parts := []string{os, f.Kernel.summary(f.Live), gpus}
 	for _, e := range f.Engines {
-		engine := e.Name
-		if e.Version != "" {
-			engine += " " + e.Version
-		}
-		if e.Owner != "" {
-			engine += " (" + e.Owner + ")"
-		}
-		parts = append(parts, engine)
+		parts = append(parts, e.summary())
 	}
+	known := slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+	return strings.Join(known, " · ")
+}
 
-	return strings.Join(parts, " · ")
+// summary names the running kernel, or a kernel of an image; "" if none is known.
+func (k Kernel) summary(live bool) string {
+	switch {
+	case k.Running != "":
+		return "kernel " + k.Running
+	case len(k.Installed) > 0 && !live:
+		return "kernel " + k.Installed[0]
+	}
+	return ""
+}
+
+// summary names an engine with its version and its owner, as far as they are known.
+func (e Engine) summary() string {
+	text := e.Name
+	if e.Version != "" {
+		text += " " + e.Version
+	}
+	if e.Owner != "" {
+		text += " (" + e.Owner + ")"
+	}
+	return text
 }
 
 // countGPUs counts the GPUs of each model, in the order in which the models first appear on the
@@ -47,14 +54,11 @@ func (f Facts) String() string {
 func countGPUs(all []PCI) string {
 	var order []string
 	count := map[string]int{}
-	for _, p := range all {
-		if !p.Display() {
+	for _, gpu := range all {
+		if !gpu.Display() {
 			continue
 		}
-		name := p.Model
-		if name == "" {
-			name = "NVIDIA GPU " + p.Device
-		}
+		name := cmp.Or(gpu.Model, "NVIDIA GPU "+gpu.Device)
 		if count[name] == 0 {
 			order = append(order, name)
 		}
