@@ -14,7 +14,8 @@ func (g *gathering) arch() string {
 	// Hosts set up for building or running foreign programs have more than one of them, and then
 	// none of them decides.
 	usr := ""
-	if to, err := g.v.Readlink("/lib"); err == nil && path.Clean("/"+to) == "/usr/lib" {
+	lib, err := g.v.Readlink("/lib")
+	if err == nil && path.Clean("/"+lib) == "/usr/lib" {
 		usr = "/usr" // on most machines, and a path without links is found faster
 	}
 

@@ -22,8 +22,8 @@ type cloudAnswers struct {
 	ref        instance.ClusterRef // the cluster that was asked about
 }
 
-// askCloud finds out what a node of an EKS cluster must know: from what was kept, else once a run
-// from the cloud.
+// askCloud finds out what a node of an EKS cluster must know: from the file that a join kept, else
+// once a run from the cloud.
 func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.ClusterRef) {
 	// EKS's own scripts know the cluster of a node that they manage.
 	selfManaged := f.Cloud.Name == "aws" && f.Cloud.Managed == ""
@@ -41,7 +41,8 @@ func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.Cluste
 		a.instance, err = instance.Ask(ctx, g.v, f.Cloud)
 		a.noInstance = g.unanswered("ask", "EC2's metadata service", err)
 	}
-	f.Instance, f.NoInstance = a.instance, a.noInstance
+	f.Instance = a.instance
+	f.NoInstance = a.noInstance
 	if f.Instance == nil {
 		return
 	}
@@ -54,7 +55,8 @@ func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.Cluste
 		a.cluster = cluster
 		a.noCluster = g.unanswered("ask for", "the cluster", err)
 	}
-	f.Cluster, f.NoCluster = a.cluster, a.noCluster
+	f.Cluster = a.cluster
+	f.NoCluster = a.noCluster
 }
 
 // unanswered separates a cloud that does not answer, which is a fact, from an error on this

@@ -72,7 +72,7 @@ func FuzzParsers(f *testing.F) {
 // fuzzKubelet gives the texts to a kubelet's files: wherever they lie, there must be a place for
 // changes or a reason why not.
 func fuzzKubelet(t *testing.T, a, b string) {
-	clientCertificate([]byte(a))
+	firstCertificate([]byte(a))
 	if n := countList(a); n < 0 {
 		t.Errorf("%q are %d CPUs", a, n)
 	}

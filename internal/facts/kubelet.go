@@ -29,26 +29,18 @@ func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	var c kubeletCommand
 	if s != nil {
 		c = g.kubeletCommand(s)
-		k.Unit = s.name
-		k.Active = s.active
-		for _, units := range s.requires {
-			k.Requires = append(k.Requires, strings.Fields(units)...)
-		}
-		if len(c.argv) > 0 && path.IsAbs(c.argv[0]) && g.exists(c.argv[0]) {
-			k.Binary = c.argv[0]
-		}
+		g.unitOf(&k, c)
 	}
-
 	argv := c.argv
 	if len(argv) == 0 && g.v.Live() {
 		argv = g.runningKubelet(&k)
 	}
+	if s == nil && k.Binary == "" {
+		return k
+	}
 	if s == nil {
 		c.argv = argv
 		c.from = make([]string, len(argv))
-		if k.Binary == "" {
-			return k
-		}
 	}
 
 	k.Args = argv[min(1, len(argv)):]
@@ -67,6 +59,18 @@ func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 		})
 	}
 	return k
+}
+
+// unitOf fills in what kubelet's unit says.
+func (g *gathering) unitOf(k *Kubelet, c kubeletCommand) {
+	k.Unit = c.name
+	k.Active = c.active
+	for _, units := range c.requires {
+		k.Requires = append(k.Requires, strings.Fields(units)...)
+	}
+	if len(c.argv) > 0 && path.IsAbs(c.argv[0]) && g.exists(c.argv[0]) {
+		k.Binary = c.argv[0]
+	}
 }
 
 // kubeletCommand reads the command line of kubelet's unit, which may start kubelet through another

@@ -12,18 +12,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// credentials says whether the kubeconfig, and the files that it names as kubelet's credentials,
-// are there, and until when they are valid. gpuadm keeps none of their bytes: a key may be among
-// them. A file that is there and that gpuadm, without root, cannot read counts as valid: to join a
-// second time would be worse. It returns the node's name where a certificate has it.
+// credentials finds out whether the machine has joined: the kubeconfig, and the files that it names
+// as kubelet's credentials, exist. It also finds out until when they are valid. gpuadm keeps none of
+// their bytes: a key may be among them. A file that exists and that gpuadm, without root, cannot
+// read counts as valid: to join a second time would be worse. It returns the node's name if a
+// certificate has it.
 func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 	k.Kubeconfig = kubeconfig
 	if kubeconfig == "" {
 		return ""
 	}
-	data, there := g.peek(kubeconfig)
+	data, exists := g.peek(kubeconfig)
 	if data == nil {
-		k.Joined = there
+		k.Joined = exists
 		return ""
 	}
 
@@ -35,21 +36,12 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 		return path.Join(path.Dir(kubeconfig), name) // kubeconfigs name files from their own folder
 	}
 
-	certificate, _ := base64.StdEncoding.DecodeString(user.Cert)
-	unreadable := false
-	if user.Cert == "" && user.CertFile != "" {
-		certificate, there = g.peek(absolute(user.CertFile))
-		unreadable = there && certificate == nil
+	certificate, unreadable := g.clientCertificate(user, absolute)
+	if certificate != nil {
+		k.Begins = certificate.NotBefore.UTC()
+		k.Expired = certificate.NotAfter.UTC()
+		k.Identity = certificate.Subject.CommonName
 	}
-	if c := clientCertificate(certificate); c != nil {
-		k.Begins = c.NotBefore.UTC()
-		k.Expired = c.NotAfter.UTC()
-		k.Identity = c.Subject.CommonName
-		if name, isNode := strings.CutPrefix(k.Identity, "system:node:"); isNode {
-			node = name
-		}
-	}
-
 	switch {
 	case user.Token != "":
 		k.Joined = true
@@ -61,14 +53,33 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 			command = absolute(command)
 		}
 		k.Joined = Runs(g.v, command, "/opt/bin")
-	case unreadable || !k.Expired.IsZero():
+	case unreadable || certificate != nil:
 		k.Joined = user.Key != "" || user.KeyFile != "" && g.exists(absolute(user.KeyFile))
 	}
-	return node
+
+	name, isNode := strings.CutPrefix(k.Identity, "system:node:")
+	if !isNode {
+		return ""
+	}
+	return name
 }
 
-// peek returns a file's bytes, nil if they cannot be read, and whether the file is there.
-func (g *gathering) peek(name string) (data []byte, there bool) {
+// clientCertificate returns the certificate of a user, which is in the kubeconfig or in a file; nil
+// if there is none, or if gpuadm cannot read the file.
+func (g *gathering) clientCertificate(
+	user kube.Credentials, absolute func(string) string,
+) (certificate *x509.Certificate, unreadable bool) {
+	if user.Cert != "" || user.CertFile == "" {
+		text, _ := base64.StdEncoding.DecodeString(user.Cert)
+		return firstCertificate(text), false
+	}
+
+	text, exists := g.peek(absolute(user.CertFile))
+	return firstCertificate(text), exists && text == nil
+}
+
+// peek returns a file's bytes, nil if they cannot be read, and whether the file exists.
+func (g *gathering) peek(name string) (data []byte, exists bool) {
 	data, err := g.v.ReadFile(name)
 	if err != nil {
 		return data, !missing(err)
@@ -79,9 +90,9 @@ func (g *gathering) peek(name string) (data []byte, there bool) {
 	return data, true
 }
 
-// clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if
+// firstCertificate returns the first certificate in a PEM text, which is the client's own; nil if
 // there is none.
-func clientCertificate(data []byte) *x509.Certificate {
+func firstCertificate(data []byte) *x509.Certificate {
 	for len(data) <= maxParsed {
 		block, rest := pem.Decode(data)
 		if block == nil {
@@ -91,11 +102,11 @@ func clientCertificate(data []byte) *x509.Certificate {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		c, err := x509.ParseCertificate(block.Bytes)
+		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil
 		}
-		return c
+		return certificate
 	}
 	return nil
 }

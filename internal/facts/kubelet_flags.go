@@ -13,26 +13,20 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	k.Labels = labels(Options(c.argv, "node-labels", "node_labels"))
 	k.LabelsAt = c.flagPlace()
 
-	var othersArgs []string // without those of the variable that is gpuadm's place
-	for i, arg := range c.argv {
-		if k.LabelsAt.Var == "" || c.from[i] != k.LabelsAt.Var {
-			othersArgs = append(othersArgs, arg)
-		}
-	}
-
 	// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of
 	// Kubernetes.
 	if lists := taintFlags(c.argv); len(lists) > 0 {
 		k.Taints = taints(lists[len(lists)-1])
 	}
 	others := k.TaintsAt.Others
-	othersLists := taintFlags(othersArgs)
-	if len(othersLists) > 0 {
-		others = taints(othersLists[len(othersLists)-1])
+	otherLists := taintFlags(c.argvWithout(k.LabelsAt.Var))
+	if len(otherLists) > 0 {
+		others = taints(otherLists[len(otherLists)-1])
 	}
 
 	k.TaintsAt = k.LabelsAt
-	if dir := option(c.argv, "config-dir"); k.LabelsAt.How == "" && dir != "" {
+	dir := option(c.argv, "config-dir")
+	if k.TaintsAt.How == "" && dir != "" {
 		k.TaintsAt = Place{How: "drop-in", File: path.Clean(dir), Key: taintsKey}
 	}
 
@@ -41,7 +35,7 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	case "":
 		return
 	case "drop-in":
-		overridden = len(othersLists) > 0
+		overridden = len(otherLists) > 0
 	case "env":
 		overridden = c.taintsAfter(k.TaintsAt.Var)
 	}
@@ -52,12 +46,22 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	k.TaintsAt.Others = others
 }
 
+// argvWithout returns the command line without the arguments from a variable.
+func (c kubeletCommand) argvWithout(variable string) (argv []string) {
+	for i, arg := range c.argv {
+		if variable == "" || c.from[i] != variable {
+			argv = append(argv, arg)
+		}
+	}
+	return argv
+}
+
 func taintFlags(argv []string) []string {
 	return Options(argv, "register-with-taints", "register_with_taints")
 }
 
-// taintsAfter says whether the command line states taints after this variable: then they win over
-// those in it.
+// taintsAfter says whether the command line has taints after this variable: then they win over those
+// in the variable.
 func (c kubeletCommand) taintsAfter(name string) bool {
 	_, tail, _ := strings.Cut(c.start[0], "$"+name)
 	after, _ := traced("kubelet "+tail, func() map[string]string { return c.values })
@@ -99,8 +103,8 @@ func (c kubeletCommand) flagPlace() Place {
 	return Place{Why: c.name + " takes no KUBELET_EXTRA_ARGS from /etc/default/kubelet or /etc/sysconfig/kubelet"}
 }
 
-// defaultsFile is the first of the unit's environment files that packages keep for administrators;
-// "" if it has none.
+// defaultsFile returns the first of the unit's environment files that packages keep for
+// administrators; "" if it has none.
 func (c kubeletCommand) defaultsFile() string {
 	for _, file := range c.environ.files {
 		switch file.Path {
@@ -135,8 +139,8 @@ func labels(values []string) map[string]string {
 // between.
 func taints(list string) []Taint {
 	var all []Taint
-	for one := range strings.SplitSeq(list, ",") {
-		front, effect, _ := strings.Cut(one, ":")
+	for taint := range strings.SplitSeq(list, ",") {
+		front, effect, _ := strings.Cut(taint, ":")
 		key, value, _ := strings.Cut(front, "=")
 		if key != "" {
 			all = append(all, Taint{key, value, effect})

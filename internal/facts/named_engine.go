@@ -9,9 +9,14 @@ import (
 	"strings"
 )
 
-// A NamedEngine is the engine that the spec names, through the file that it reads. All but Config
-// may be empty.
-type NamedEngine struct{ Name, Config, Binary, Unit string }
+// A NamedEngine is the engine that the spec names, through the file that it reads. All fields but
+// Config may be empty.
+type NamedEngine struct {
+	Name   string // containerd, crio, docker
+	Config string // its config file
+	Binary string
+	Unit   string
+}
 
 // named adds the engine that the spec names to those that were found: a process that reads the
 // file or runs the program, else a unit that starts such a process, else an engine whose options or
@@ -21,11 +26,28 @@ func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []
 		return found
 	}
 
+	match := g.matcher(s)
+	e := g.running(ctx, s.Unit, match)
+	if e == nil {
+		e = g.startedBy(ctx, match)
+	}
+	if e == nil {
+		e = mayRead(found, s.Config)
+	}
+	if e == nil {
+		return found
+	}
+	return append([]Engine{g.asNamed(ctx, *e, s)}, found...)
+}
+
+// matcher returns the function that recognises the named engine by its program or its config file.
+func (g *gathering) matcher(s NamedEngine) matchEngine {
 	binary, err := g.v.Resolve(s.Binary)
 	if err != nil {
 		binary = s.Binary
 	}
-	isNamed := func(argv []string, exe string) bool {
+
+	return func(argv []string, exe string) bool {
 		if len(argv) == 0 {
 			return false
 		}
@@ -36,40 +58,36 @@ func (g *gathering) named(ctx context.Context, s NamedEngine, found []Engine) []
 		config := cmp.Or(option(argv, "config", "c", "config-file"), usual)
 		return usual != "" && config == s.Config
 	}
-	e := g.running(ctx, s.Unit, isNamed)
-	if e == nil {
-		e = g.startedBy(ctx, isNamed)
-	}
-	if e == nil {
-		e = mayRead(found, s.Config)
-	}
-	if e == nil {
-		return found
-	}
-
-	engine := *e
-	switch {
-	case slices.Contains(engineNames(), s.Name):
-		engine.Name = s.Name
-	case !slices.Contains(engineNames(), e.Name):
-		engine.Name = "containerd"
-	}
-	engine.Config = s.Config
-	engine.Binary = cmp.Or(e.Binary, s.Binary)
-	g.filesAndSocket(ctx, &engine, e.Args)
-	engine.Wrapper = ""
-
-	if isRancher(*e, s.Config) {
-		engine.Socket = e.Socket
-	} else if engine.Unit != "" {
-		engine.Owner = ""
-		engine.Why = ""
-	}
-	engine.Texts = g.texts
-	return append([]Engine{engine}, found...)
 }
 
-// is says whether an engine that was found is the named one, and nothing more is to be found out.
+// asNamed returns an engine with what the spec says of it.
+func (g *gathering) asNamed(ctx context.Context, e Engine, s NamedEngine) Engine {
+	rancher := isRancher(e, s.Config)
+	socket := e.Socket
+
+	switch {
+	case slices.Contains(engineNames(), s.Name):
+		e.Name = s.Name
+	case !slices.Contains(engineNames(), e.Name):
+		e.Name = "containerd"
+	}
+	e.Config = s.Config
+	e.Binary = cmp.Or(e.Binary, s.Binary)
+	g.filesAndSocket(ctx, &e, e.Args)
+	e.Wrapper = ""
+	e.Texts = g.texts
+
+	switch {
+	case rancher:
+		e.Socket = socket
+	case e.Unit != "":
+		e.Owner = ""
+		e.Why = ""
+	}
+	return e
+}
+
+// is says whether an engine that was found is the named one, with all that can be found out.
 func (s NamedEngine) is(e Engine) bool {
 	named := e.Config == s.Config && (s.Unit == "" || s.Unit == e.Unit)
 	return named && e.Binary != "" && e.Wrapper == ""
@@ -104,7 +122,8 @@ func (g *gathering) running(ctx context.Context, unit string, match matchEngine)
 	for _, pid := range g.pids() {
 		argv, runsIn := g.commandOf(pid)
 		exe, _ := g.v.Readlink("/proc/" + pid + "/exe")
-		if unit != "" && unit != runsIn || !match(argv, exe) {
+		otherUnit := unit != "" && unit != runsIn
+		if otherUnit || !match(argv, exe) {
 			continue
 		}
 		if g.roots(pid) && !g.inPod(pid) {

@@ -13,20 +13,15 @@ import (
 // Source: https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
 const signedModules = "linux-modules-nvidia-"
 
-// signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a
-// converged machine does not ask.
+// signed asks apt which of them it knows, if a target kernel has no module of the branch yet: a
+// converged machine does not ask. nil if it is unknown.
 func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string {
-	if !g.v.Runs() || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
+	isUbuntu := f.OS.ID == "ubuntu" || slices.Contains(f.OS.Like, "ubuntu")
+	if !g.v.Runs() || !isUbuntu {
 		return nil
 	}
 	targets := f.Kernel.Targets(f.Live)
-	lacksSigned := func(kernel string) bool {
-		if f.Modules == nil {
-			return true
-		}
-		k, _ := f.Modules.Of(kernel)
-		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || k.Nvidia.Shared()
-	}
+	lacksSigned := func(kernel string) bool { return f.Modules == nil || !f.Modules.hasSigned(kernel, branch) }
 	if !slices.ContainsFunc(targets, lacksSigned) {
 		return nil
 	}
@@ -39,7 +34,7 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 		"-o", "Dir::State::status=/dev/null",
 		"search", "--names-only", "^"+signedModules)
 	if err != nil || len(out) == 0 {
-		return nil // no lists, or not of the component that has them: then it is unknown
+		return nil // there are no lists, or the component with these packages is not enabled
 	}
 
 	found := []string{}
@@ -52,4 +47,10 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+// hasSigned says whether a kernel has a module of the branch from the distribution's archive.
+func (m Modules) hasSigned(kernel, branch string) bool {
+	k, _ := m.Of(kernel)
+	return k.Nvidia != nil && strings.HasPrefix(k.Nvidia.Version, branch+".") && !k.Nvidia.Shared()
 }

@@ -190,9 +190,11 @@ func (g *gathering) buildKeyFiles() (private, public string) {
 		ubuntu = "/var/lib/shim-signed/mok/MOK"
 		conf   = "/etc/dkms/framework.conf"
 	)
-	private, public = dkms+".key", dkms+".pub"
+	private = dkms + ".key"
+	public = dkms + ".pub"
 	if g.exists(ubuntu+".der") || g.os().ID == "ubuntu" && !g.exists(public) {
-		private, public = ubuntu+".priv", ubuntu+".der"
+		private = ubuntu + ".priv"
+		public = ubuntu + ".der"
 	}
 
 	files := []string{conf}
