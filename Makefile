@@ -5,7 +5,8 @@ BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT := $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
-CRANE     := $(GO) run github.com/google/go-containerregistry/cmd/crane@v0.22.1
+CRANEPKG  := github.com/google/go-containerregistry/cmd/crane@v0.22.1
+CRANE     := $(GO) run $(CRANEPKG)
 VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # The database of govulncheck.
 GOVULNDB  ?= https://vuln.go.dev
@@ -42,7 +43,7 @@ RINGS     := $(GO) run ./test/rings
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,8 +113,11 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, ma
 push: ## push bin/gpuadm-image.tar as IMAGE:VERSION, and print its digest
 	@sh images/packages/push.sh $(IMAGE) $(VERSION) $(BIN)/gpuadm-image.tar $(CRANE)
 
-repository: ## write bin/repository: repositories for apt and dnf of the packages in the folder PACKAGES, signed by REPOSITORY_KEY
+repository: ## write bin/repository: repositories for apt and dnf of the packages in the folder PACKAGES, signed by REPOSITORY_KEY, for a server at REPOSITORY_URL
 	@sh images/packages/repository.sh $(PACKAGES) $(BIN)/repository
+
+release-dry: ## rehearse the release VERSION on this machine: dist, a registry, signatures, repositories, notes: 2 minutes
+	@GO="$(GO)" sh images/packages/release-dry.sh $(VERSION) $(CRANEPKG)
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo: seconds, 90 from empty caches
 	@echo "make demo: compiles gpuadm with its simulated node (90 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100: driver, toolkit, MIG, containerd."

@@ -5,7 +5,8 @@
 # shows the folder. It needs apt-ftparchive, createrepo_c and gpg.
 set -eu
 packages=$1 out=$2
-: "${REPOSITORY_URL:?}"
+: "${REPOSITORY_URL:?is the URL at which a server shows the folder, such as https://packages.example/gpuadm}"
+: "${REPOSITORY_KEY:?is the key that signs the repositories, as gpg --armor --export-secret-keys prints it}"
 export GNUPGHOME
 GNUPGHOME=$(mktemp -d)
 trap 'gpgconf --kill all; rm -rf "$GNUPGHOME"' EXIT
