@@ -32,13 +32,14 @@ func Parse(files ...File) (Spec, error) {
 // Read is Parse. It also returns the place of each key, for faults that only the machine shows: a
 // driver that fits no GPU.
 func Read(files ...File) (Spec, Places, error) {
-	rows := table()
-	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
 	if len(files) == 0 {
 		none := newSource(File{})
 		none.addf(0, "write /etc/gpuadm/node.toml, beginning with format = 1", "no file is given")
 		return Spec{}, Places{}, none.finish()
 	}
+
+	rows := table()
+	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
 	var sources []*source
 	whole := true // every file is TOML in a known format
 	for i, f := range files {
@@ -48,17 +49,23 @@ func Read(files ...File) (Spec, Places, error) {
 			sources = append(sources, src)
 			break
 		}
+
 		src := newSource(f)
 		sources = append(sources, src)
 		root := src.read(rows)
-		whole = root != nil && d.file(src, root, i == 0) && whole
-		if root != nil && len(src.errors) == 0 {
+		if root == nil {
+			whole = false
+			continue
+		}
+		whole = d.file(src, root, i == 0) && whole
+		if len(src.errors) == 0 {
 			src.judge()
 		}
 	}
 	if whole {
 		d.cross()
 	}
+
 	var all trouble.Faults
 	for _, src := range sources {
 		all = append(all, src.finish()...)
@@ -78,65 +85,81 @@ type Places struct {
 // Error returns a fault at the first of the keys, such as "driver.version" or "mig.gpu", that a
 // file states; else in the first file.
 func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
-	src, at := p.first, 0
+	at := place{src: p.first}
 	for _, key := range slices.Backward(keys) {
-		if of := p.of[key]; of.src != nil {
-			src, at = of.src, of.at
+		if stated := p.of[key]; stated.src != nil {
+			at = stated
 		}
 	}
-	src.errors, src.full = nil, false
-	src.addf(at, fix, "%s", message)
-	return src.finish()[0]
+
+	at.src.errors = nil
+	at.src.full = false
+	at.src.addf(at.at, fix, "%s", message)
+	return at.src.finish()[0]
 }
 
 // read checks the bytes and parses them. If they are no TOML, it returns nil and notes the error.
 func (s *source) read(rows []row) *value {
+	const fix = "split it, or take out what is not a spec"
 	if len(s.data) > maxSize {
-		s.addf(0, "split it, or take out what is not a spec", "the file has %d bytes; at most %d are read", len(s.data), maxSize)
-		s.data, s.lines = nil, []int{0} // parse nothing, not even the line to show
+		s.addf(0, fix, "the file has %d bytes; at most %d are read", len(s.data), maxSize)
+		s.data = nil // parse nothing, not even the line to show
+		s.lines = []int{0}
 		return nil
 	}
-	if n := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n[")); n > maxKeys {
-		s.addf(0, "split it, or take out what is not a spec", "the file has %d keys and tables; at most %d are read", n, maxKeys)
+	keys := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n["))
+	if keys > maxKeys {
+		s.addf(0, fix, "the file has %d keys and tables; at most %d are read", keys, maxKeys)
 		return nil
 	}
-	for i := 0; i < len(s.data); {
-		r, size := utf8.DecodeRune(s.data[i:])
-		switch {
-		case r == 0:
-			s.addf(i, "take it out; save the file as plain text", "a NUL byte")
-		case r == utf8.RuneError && size == 1:
-			s.addf(i, "save the file as UTF-8", "the byte 0x%02x is not UTF-8", s.data[i])
-		default:
-			i += size
-			continue
-		}
-		if bytes.HasPrefix(s.data, []byte("\xff\xfe")) || bytes.HasPrefix(s.data, []byte("\xfe\xff")) {
-			s.errors = nil
-			s.addf(0, "save the file as UTF-8", "the file is UTF-16, not UTF-8")
-		}
+	if !s.checkText() {
 		s.secrets = brokenSecrets(s.data, 0)
 		return nil
 	}
 	return s.tree(rows)
 }
 
+// checkText notes the first byte that is no text in UTF-8, and says whether there is none.
+func (s *source) checkText() bool {
+	isUTF16 := bytes.HasPrefix(s.data, []byte("\xff\xfe")) || bytes.HasPrefix(s.data, []byte("\xfe\xff"))
+	if isUTF16 {
+		s.addf(0, "save the file as UTF-8", "the file is UTF-16, not UTF-8")
+		return false
+	}
+
+	for i := 0; i < len(s.data); {
+		r, size := utf8.DecodeRune(s.data[i:])
+		switch {
+		case r == 0:
+			s.addf(i, "take it out; save the file as plain text", "a NUL byte")
+			return false
+		case r == utf8.RuneError && size == 1:
+			s.addf(i, "save the file as UTF-8", "the byte 0x%02x is not UTF-8", s.data[i])
+			return false
+		}
+		i += size
+	}
+	return true
+}
+
 // result returns the Spec with its lists in canonical order.
 func (d *decoder) result() Spec {
 	s := d.spec
-	sections := s.Sections[:0:0]
+	isStated := func(section string) bool { return slices.Contains(d.spec.Sections, section) }
+	s.Sections = nil
 	for _, name := range sectionNames(d.rows) {
-		if slices.Contains(s.Sections, name) {
-			sections = append(sections, name)
+		if isStated(name) {
+			s.Sections = append(s.Sections, name)
 		}
 	}
-	s.Sections = sections
+
 	if len(s.Node.Taints) == 0 {
 		s.Node.Taints = nil // an empty list after removals equals no list
 	}
 	slices.SortFunc(s.Node.Taints, func(a, b Taint) int {
 		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
 	})
+
 	for i := range s.MIG.GPU {
 		gpu := &s.MIG.GPU[i]
 		slices.SortFunc(gpu.Placements, func(a, b Placement) int {
@@ -145,6 +168,7 @@ func (d *decoder) result() Spec {
 		slices.Sort(gpu.Match)
 		gpu.Match = slices.Compact(gpu.Match)
 	}
+
 	slices.Sort(s.Disruption.Allow)
 	s.Disruption.Allow = slices.Compact(s.Disruption.Allow)
 	return s

@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"bytes"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,10 +23,14 @@ const mask = "***"
 // secretKey says whether a key is named like the key of a secret.
 func secretKey(name string) bool {
 	if name == "driver.grid.token_file" {
-		return false // the path of a secret is none; a secret in its place is masked by its shape
+		return false // a path is no secret; a secret in its place is masked by its shape
 	}
 	flat := nearest.Flatten(name)
-	words := []string{"token", "password", "passwd", "passphrase", "secret", "credential", "privatekey", "apikey", "bearer"}
+	words := []string{
+		"token", "bearer", "secret", "credential",
+		"password", "passwd", "passphrase",
+		"privatekey", "apikey",
+	}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(flat, word) })
 }
 
@@ -41,14 +46,19 @@ const (
 // TOML. Each span ends at the end of the line.
 func lexicalSecrets(data []byte, line span) []span {
 	var found []span
-	shown := data[line.start:min(line.end, line.start+(maxText+64)*utf8.UTFMax)]
+	shownEnd := min(line.end, line.start+(maxText+64)*utf8.UTFMax)
+	shown := data[line.start:shownEnd]
 	for _, at := range regexp.MustCompile(assignment).FindAllSubmatchIndex(shown, -1) {
-		if secretKey(string(shown[at[2]:at[3]])) && line.start+at[1] < line.end {
-			found = append(found, span{line.start + at[1], line.end})
+		name := string(shown[at[2]:at[3]])
+		valueAt := line.start + at[1]
+		if secretKey(name) && valueAt < line.end {
+			found = append(found, span{valueAt, line.end})
 			break
 		}
 	}
-	if at := regexp.MustCompile(secretShape).FindIndex(data[line.start:line.end]); at != nil {
+
+	at := regexp.MustCompile(secretShape).FindIndex(data[line.start:line.end])
+	if at != nil {
 		found = append(found, span{line.start + at[0], line.end})
 	}
 	return found
@@ -57,11 +67,11 @@ func lexicalSecrets(data []byte, line span) []span {
 // brokenSecrets finds where secrets may begin in an expression that is not TOML. gpuadm shows
 // nothing after that: without a grammar the end of a secret is unknown.
 func brokenSecrets(data []byte, from int) []span {
-	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
-		if secretKey(string(data[from+at[0] : from+at[1]])) {
-			for from += at[1]; from < len(data) && strings.IndexByte(" \t=:\"'", data[from]) >= 0; from++ {
-			}
-			return []span{{from, len(data)}}
+	text := data[from:]
+	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(text, -1) {
+		if secretKey(string(text[at[0]:at[1]])) {
+			value := bytes.TrimLeft(text[at[1]:], " \t=:\"'")
+			return []span{{len(data) - len(value), len(data)}}
 		}
 	}
 	return nil

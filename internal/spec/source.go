@@ -35,11 +35,11 @@ type source struct {
 }
 
 func newSource(f File) *source {
-	s := &source{name: f.Name, data: bytes.TrimPrefix(f.Data, []byte("\ufeff"))}
-	if s.name == "" {
-		s.name = "node.toml"
+	s := &source{
+		name:  cmp.Or(f.Name, "node.toml"),
+		data:  bytes.TrimPrefix(f.Data, []byte("\ufeff")),
+		lines: []int{0},
 	}
-	s.lines = []int{0}
 	for i, c := range s.data {
 		if c == '\n' {
 			s.lines = append(s.lines, i+1)
@@ -50,12 +50,13 @@ func newSource(f File) *source {
 
 // add notes a fault at an offset.
 func (s *source) add(offset int, f *trouble.Error) {
-	if s.full = len(s.errors) == maxFindings; s.full {
+	s.full = len(s.errors) == maxFindings
+	if s.full {
 		return
 	}
-	// finish adds the line's text, once all secrets are known.
+
 	line, column := s.position(offset)
-	f.At = trouble.Position{File: s.name, Line: line, Column: column}
+	f.At = trouble.Position{File: s.name, Line: line, Column: column} // finish adds the text of the line
 	s.errors = append(s.errors, f)
 }
 
@@ -70,17 +71,17 @@ func (s *source) finish() trouble.Faults {
 	if len(s.errors) == 0 {
 		return nil
 	}
-	slices.SortFunc(s.errors, func(a, b *trouble.Error) int {
-		return cmp.Or(cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column), strings.Compare(a.What, b.What))
-	})
-	last := 0
+	slices.SortFunc(s.errors, byPlace)
+
+	line := 0 // of the fault before
 	for _, e := range s.errors {
-		if e.At.Line != last {
+		if e.At.Line != line {
 			s.secrets = append(s.secrets, lexicalSecrets(s.data, s.lineSpan(e.At.Line-1))...)
 		}
-		last = e.At.Line
+		line = e.At.Line
 	}
 	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+
 	if s.full {
 		more := wrong("fix those above first", "too many problems; the rest is not shown")
 		more.At = s.errors[len(s.errors)-1].At
@@ -93,7 +94,16 @@ func (s *source) finish() trouble.Faults {
 	return s.errors
 }
 
-// lineOf is the number of the line of an offset, from 0.
+// byPlace orders faults by line, column and message.
+func byPlace(a, b *trouble.Error) int {
+	return cmp.Or(
+		cmp.Compare(a.At.Line, b.At.Line),
+		cmp.Compare(a.At.Column, b.At.Column),
+		strings.Compare(a.What, b.What),
+	)
+}
+
+// lineOf returns the number of the line of an offset, from 0.
 func (s *source) lineOf(offset int) int {
 	i, found := slices.BinarySearch(s.lines, offset)
 	if !found {
@@ -126,22 +136,10 @@ func (s *source) lineSpan(i int) span {
 // shortened. It cuts the line at the first secret instead of masking the secret: if the quotes are
 // wrong, the rest of the line may belong to it.
 func (s *source) text(line int) string {
-	at := s.lineSpan(line - 1)
-	raw, hidden := s.data[at.start:at.end], false
-	for _, secret := range s.secrets {
-		if secret.start >= at.end {
-			break
-		}
-		if secret.end <= at.start {
-			continue
-		}
-		raw, hidden = s.data[at.start:max(at.start, secret.start)], true
-		break
-	}
+	raw, hidden := s.withoutSecrets(s.lineSpan(line - 1))
 	var b strings.Builder
-	n := 0
-	for len(raw) > 0 {
-		if n == maxText {
+	for shown := 0; len(raw) > 0; shown++ {
+		if shown == maxText {
 			b.WriteRune('…')
 			return b.String()
 		}
@@ -151,10 +149,20 @@ func (s *source) text(line int) string {
 		}
 		b.WriteRune(r)
 		raw = raw[size:]
-		n++
 	}
+
 	if hidden {
 		b.WriteString(mask)
 	}
 	return b.String()
+}
+
+// withoutSecrets returns a line up to its first secret, and says whether it has one.
+func (s *source) withoutSecrets(line span) (text []byte, hidden bool) {
+	for _, secret := range s.secrets {
+		if secret.start < line.end && secret.end > line.start {
+			return s.data[line.start:max(line.start, secret.start)], true
+		}
+	}
+	return s.data[line.start:line.end], false
 }

@@ -19,44 +19,72 @@ type Stated struct {
 }
 
 // Stated lists the keys that the files of a valid spec state, in the order of Keys.
-func (p Places) Stated(s Spec) []Stated {
-	var all []Stated
-	add := func(place, key string, value any) {
-		if at := p.of[place]; at.src != nil {
-			all = append(all, Stated{key, value, at.src.name, at.src.lineOf(at.at) + 1})
-		}
-	}
+func (p Places) Stated(s Spec) (all []Stated) {
 	for _, r := range table() {
 		if r.Section == "" || strings.HasPrefix(r.Section, "mig.gpu") {
 			continue
 		}
-		name, value := r.Section+"."+r.Name, reflect.ValueOf(r.ref(&s)).Elem().Interface()
-		of, entries := value.(map[string]string)
-		for _, key := range slices.Sorted(maps.Keys(of)) {
-			add(name+"."+key, name+"."+show(key), of[key])
-		}
-		if taints, ok := value.([]Taint); ok {
-			list := make([]string, len(taints))
-			for i, t := range taints {
-				list[i] = t.String()
+
+		name := r.Section + "." + r.Name
+		switch value := reflect.ValueOf(r.ref(&s)).Elem().Interface().(type) {
+		case map[string]string:
+			for _, key := range slices.Sorted(maps.Keys(value)) {
+				all = p.add(all, name+"."+key, name+"."+show(key), value[key])
 			}
-			value = list
-		}
-		if !entries {
-			add(name, name, value)
+		case []Taint:
+			all = p.add(all, name, name, taintTexts(value))
+		default:
+			all = p.add(all, name, name, value)
 		}
 	}
-	for i, g := range s.MIG.GPU {
-		entry := func(name string, stated bool, value any) {
-			if stated {
-				add("mig.gpu", fmt.Sprintf("mig.gpu[%d].%s", i, name), value)
-			}
+
+	for i, gpu := range s.MIG.GPU {
+		prefix := fmt.Sprintf("mig.gpu[%d].", i)
+		for _, key := range gpu.stated() {
+			all = p.add(all, "mig.gpu", prefix+key.Key, key.Value)
 		}
-		entry("match", len(g.Match) > 0, g.Match)
-		entry("devices", !g.Devices.All, g.Devices.Index)
-		entry("enabled", !g.Enabled, g.Enabled)
-		entry("layout", len(g.Layout) > 0, g.Layout)
-		entry("placements", len(g.Placements) > 0, g.Placements)
 	}
 	return all
+}
+
+// add adds a key and its value, if a file states something at the place.
+func (p Places) add(all []Stated, place, key string, value any) []Stated {
+	at := p.of[place]
+	if at.src == nil {
+		return all
+	}
+	return append(all, Stated{
+		Key:   key,
+		Value: value,
+		File:  at.src.name,
+		Line:  at.src.lineOf(at.at) + 1,
+	})
+}
+
+func taintTexts(taints []Taint) []string {
+	texts := make([]string, len(taints))
+	for i, t := range taints {
+		texts[i] = t.String()
+	}
+	return texts
+}
+
+// stated returns the keys of one [[mig.gpu]] that differ from their defaults.
+func (g MIGGPU) stated() (keys []Stated) {
+	if len(g.Match) > 0 {
+		keys = append(keys, Stated{Key: "match", Value: g.Match})
+	}
+	if !g.Devices.All {
+		keys = append(keys, Stated{Key: "devices", Value: g.Devices.Index})
+	}
+	if !g.Enabled {
+		keys = append(keys, Stated{Key: "enabled", Value: g.Enabled})
+	}
+	if len(g.Layout) > 0 {
+		keys = append(keys, Stated{Key: "layout", Value: g.Layout})
+	}
+	if len(g.Placements) > 0 {
+		keys = append(keys, Stated{Key: "placements", Value: g.Placements})
+	}
+	return keys
 }

@@ -67,7 +67,7 @@ type builder struct {
 	rows   []row // of the table
 	src    *source
 	header []part // the header that the parser has passed
-	secret bool   // its name is that of a secret
+	secret bool   // the header is named like a secret
 	end    int    // of the last expression
 }
 
@@ -76,58 +76,78 @@ func (s *source) tree(rows []row) *value {
 	b := &builder{rows: rows, src: s}
 	root := &value{kind: tableKind}
 	table := root
+
 	var p unstable.Parser
 	p.Reset(s.data)
 	for p.NextExpression() {
-		if e := p.Expression(); e.Kind == unstable.KeyValue {
+		e := p.Expression()
+		if e.Kind == unstable.KeyValue {
 			b.add(table, e, b.secret)
 			b.end = int(e.Raw.Offset + e.Raw.Length)
 		} else {
 			table = b.open(root, e)
 		}
 	}
-	if err := p.Error(); err != nil {
-		at := len(s.data)
-		if parse := (*unstable.ParserError)(nil); errors.As(err, &parse) && cap(parse.Highlight) > 0 {
-			at = int(p.Range(parse.Highlight).Offset)
-		}
-		b.broken(at, err.Error())
-		return nil
+
+	err := p.Error()
+	if err == nil {
+		return root
 	}
-	return root
+	at := len(s.data)
+	var parse *unstable.ParserError
+	if errors.As(err, &parse) && cap(parse.Highlight) > 0 {
+		at = int(p.Range(parse.Highlight).Offset)
+	}
+	b.broken(at, err.Error())
+	return nil
 }
 
 // judge notes go-toml's error for a file whose tree has no fault.
 func (s *source) judge() {
 	err := toml.Unmarshal(s.data, new(map[string]any))
-	if e := (*toml.DecodeError)(nil); errors.As(err, &e) {
-		line, column := e.Position() // in bytes
-		s.addf(s.lines[line-1]+column-1, "keep one of the two", "invalid TOML: %s", strings.TrimPrefix(e.Error(), "toml: "))
+	var decode *toml.DecodeError
+	if !errors.As(err, &decode) {
+		return
 	}
+	line, column := decode.Position() // in bytes
+	at := s.lines[line-1] + column - 1
+	s.addf(at, "keep one of the two", "invalid TOML: %s", strings.TrimPrefix(decode.Error(), "toml: "))
 }
 
 // open returns the table that a [header] or [[header]] begins.
 func (b *builder) open(root *value, e *unstable.Node) *value {
 	parts := b.parts(e)
 	last := parts[len(parts)-1]
-	b.end, b.header = last.at.end, parts
+	b.header = parts
+	b.end = last.at.end
 	b.secret = b.hide(parts, last.at.end, last.at.end)
-	list := e.Kind == unstable.ArrayTable
+
+	isList := e.Kind == unstable.ArrayTable
 	table := b.into(root, parts, false)
-	if table.dots || table.header && !(list && table.kind == listKind) || list && len(table.members) > 0 {
-		b.twice(parts, table, false)
-		if list || table.kind == listKind {
-			table = &value{kind: tableKind}
+	if table.taken(isList) {
+		b.twiceHeader(parts, table)
+		if isList || table.kind == listKind {
+			return &value{kind: tableKind}
 		}
 		return table
 	}
-	table.header, table.key = true, last.at.start
-	if !list {
+
+	table.header = true
+	table.key = last.at.start
+	if !isList {
 		return table
 	}
 	table.kind = listKind
-	table.items = append(table.items, &value{kind: tableKind, key: table.key, at: table.key})
-	return table.items[len(table.items)-1]
+	item := &value{kind: tableKind, key: table.key, at: table.key}
+	table.items = append(table.items, item)
+	return item
+}
+
+// taken says whether a header cannot begin this table: dotted keys have made it, it has a header
+// already, or it is no list and has keys.
+func (v *value) taken(asList bool) bool {
+	anotherItem := asList && v.kind == listKind
+	return v.dots || v.header && !anotherItem || asList && len(v.members) > 0
 }
 
 // into returns the table at the end of a dotted key; it makes missing tables, and within the key
@@ -137,12 +157,17 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 		if len(v.items) > 0 {
 			v = v.items[len(v.items)-1]
 		}
+
 		next := v.find(p.name)
-		switch {
-		case next == nil:
+		if next == nil {
 			next = v.put(&value{kind: tableKind, dots: dots, name: p.name, key: p.at.start, at: p.at.start})
-		case next.closed:
-			b.twice(parts[:i+1], next, dots)
+		}
+		if next.closed {
+			if dots {
+				b.twiceKey(parts[:i+1], next)
+			} else {
+				b.twiceHeader(parts[:i+1], next)
+			}
 			return &value{kind: tableKind}
 		}
 		v = next
@@ -150,9 +175,25 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 	return v
 }
 
-// twice notes a duplicate key or header. The part after a secret's name may be the secret, as in
-// token.hunter2 = 1.
-func (b *builder) twice(parts []part, old *value, key bool) {
+// twiceKey notes a duplicate key.
+func (b *builder) twiceKey(parts []part, old *value) {
+	line, _ := b.src.position(old.key)
+	const text = "key %q is given twice; first on line %d"
+	b.src.addf(parts[len(parts)-1].at.start, "keep one of the two", text, shownName(parts), line)
+}
+
+// twiceHeader notes a duplicate header.
+func (b *builder) twiceHeader(parts []part, old *value) {
+	name := shownName(parts)
+	line, _ := b.src.position(old.key)
+	b.src.addf(parts[len(parts)-1].at.start,
+		"put its keys under one ["+name+"]",
+		"[%s] is %s already; first on line %d", name, old.kind, line)
+}
+
+// shownName returns a dotted name for a message. The part after a secret's name may be the secret,
+// as in token.hunter2 = 1.
+func shownName(parts []part) string {
 	var names []string
 	for _, p := range parts {
 		names = append(names, p.name)
@@ -160,14 +201,7 @@ func (b *builder) twice(parts []part, old *value, key bool) {
 			break
 		}
 	}
-	name := clip(strings.Join(names, "."))
-	line, _ := b.src.position(old.key)
-	at := parts[len(parts)-1].at.start
-	if key {
-		b.src.addf(at, "keep one of the two", "key %q is given twice; first on line %d", name, line)
-	} else {
-		b.src.addf(at, "put its keys under one ["+name+"]", "[%s] is %s already; first on line %d", name, old.kind, line)
-	}
+	return clip(strings.Join(names, "."))
 }
 
 func (b *builder) parts(e *unstable.Node) []part {
@@ -175,7 +209,8 @@ func (b *builder) parts(e *unstable.Node) []part {
 	for it := e.Key(); it.Next(); {
 		n := it.Node()
 		start := int(n.Raw.Offset)
-		parts = append(parts, part{string(n.Data), span{start, start + int(n.Raw.Length)}})
+		end := start + int(n.Raw.Length)
+		parts = append(parts, part{string(n.Data), span{start, end}})
 	}
 	return parts
 }
@@ -186,16 +221,19 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 	last := parts[len(parts)-1]
 	at := b.valueStart(last.at.end)
 	end := int(e.Raw.Offset + e.Raw.Length)
-	if b.hide(parts, at, end) {
+	switch {
+	case b.hide(parts, at, end):
 		secret = true
-	} else if secret {
-		b.src.secrets = append(b.src.secrets, span{parts[0].at.start, end})
+	case secret:
+		b.hideSpan(parts[0].at.start, end)
 	}
+
 	v := b.value(e.Value(), at, secret)
-	v.name, v.key = last.name, last.at.start
+	v.name = last.name
+	v.key = last.at.start
 	t = b.into(t, parts[:len(parts)-1], true)
 	if old := t.find(v.name); old != nil {
-		b.twice(parts, old, true)
+		b.twiceKey(parts, old)
 		return
 	}
 	t.put(v)
@@ -204,20 +242,22 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 // hide reports whether a key is named like a secret. gpuadm then hides the text after that name up
 // to an offset or, if the name is the key's last part, the text from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
-	for i, p := range parts {
-		if !secretKey(p.name) {
-			continue
-		}
-		from := value
-		if i+1 < len(parts) {
-			from = p.at.end
-		}
-		if from < end {
-			b.src.secrets = append(b.src.secrets, span{from, end})
-		}
-		return true
+	i := slices.IndexFunc(parts, func(p part) bool { return secretKey(p.name) })
+	if i < 0 {
+		return false
 	}
-	return false
+	from := value
+	if i+1 < len(parts) {
+		from = parts[i].at.end
+	}
+	if from < end {
+		b.hideSpan(from, end)
+	}
+	return true
+}
+
+func (b *builder) hideSpan(start, end int) {
+	b.src.secrets = append(b.src.secrets, span{start, end})
 }
 
 // valueStart returns the offset of the value whose key ends at an offset. go-toml gives lists no
@@ -235,6 +275,7 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 		at = int(n.Raw.Offset)
 	}
 	v := &value{key: at, at: at, text: string(n.Data), closed: true}
+
 	switch n.Kind {
 	case unstable.InlineTable:
 		v.kind = tableKind
@@ -262,20 +303,24 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 
 // broken notes why the parser stopped at an offset, and which text must not be shown.
 func (b *builder) broken(at int, message string) {
-	data, before := b.src.data, `^`
+	data := b.src.data
+	before := `^`
 	if b.end > 0 { // a comment may follow the last expression, and the brackets of a header
 		before += `.*`
 	}
-	start := b.end + len(regexp.MustCompile(before+`(?:\s|#.*)*`).Find(data[b.end:]))
+	passed := regexp.MustCompile(before + `(?:\s|#.*)*`).Find(data[b.end:])
+	start := b.end + len(passed)
+
 	// An unclosed quote makes keys of text: a secret with several lines may continue here.
-	spread := func(s span) bool { return bytes.IndexByte(data[s.start:s.end], '\n') >= 0 }
-	if b.secret || slices.ContainsFunc(b.src.secrets, spread) {
-		b.src.secrets = append(b.src.secrets, span{start, len(data)})
+	hasLines := func(s span) bool { return bytes.IndexByte(data[s.start:s.end], '\n') >= 0 }
+	if b.secret || slices.ContainsFunc(b.src.secrets, hasLines) {
+		b.hideSpan(start, len(data))
 	}
 	b.src.secrets = append(b.src.secrets, brokenSecrets(data, start)...)
-	at, f := b.syntax(start, at, message)
+
+	at, fault := b.syntax(start, at, message)
 	if len(b.src.secrets) > 0 { // the parser shows the character at which it stopped
-		f.What = regexp.MustCompile(`:? U\+.*`).ReplaceAllString(f.What, "")
+		fault.What = regexp.MustCompile(`:? U\+.*`).ReplaceAllString(fault.What, "")
 	}
-	b.src.add(at, f)
+	b.src.add(at, fault)
 }
