@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/eks"
-	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -54,8 +53,6 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 		notes = leftNotes(by, s, f)
 	case by == "eks":
 		notes = eks.Notes(s, f)
-	case by == "gke":
-		notes = gke.Notes(f)
 	default:
 		notes = leftNotes(by, s, f)
 	}

@@ -41,9 +41,9 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 // notOn says that the machine is none of the platform's.
 func notOn(p platform.Platform) error {
 	return &trouble.Error{
-		What:    "cannot join " + p.Title + ": this machine is in none of its node pools",
-		Because: []string{"looked for " + p.Join.Looked},
-		Try:     []string{p.Join.Try},
+		What:    "cannot join " + p.Title + ": " + cmp.Or(p.Join.Closed, "this machine is in none of its node pools"),
+		Because: p.Join.Looked,
+		Try:     p.Join.Try,
 	}
 }
 
@@ -107,8 +107,12 @@ func leftNotes(method string, s spec.Spec, f facts.Facts) []string {
 		return nil
 	}
 
+	texts := p.Join.Notes
+	if p.Join.Sealed != nil && isSealed(f) {
+		texts = p.Join.Sealed
+	}
 	var notes []string
-	for _, note := range p.Join.Notes {
+	for _, note := range texts {
 		notes = append(notes, strings.ReplaceAll(note, "%s", f.Cloud.ManagedWhy))
 	}
 	_, taints, err := node.Registration(s, f)

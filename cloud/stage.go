@@ -7,7 +7,6 @@ import (
 	"context"
 
 	"github.com/gpuadm/gpuadm/cloud/eks"
-	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -40,7 +39,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if refused := sealed(f); refused != nil {
 		return refused
 	}
-	return append(scriptChecks(s, f), gke.Begin(s, f)...)
+	return append(scriptChecks(s, f), pluginChecks(s, f)...)
 }
 
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.
@@ -119,8 +118,6 @@ func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Wa
 		return leftTo(by, f)
 	case by == "eks":
 		return eks.Wants(session, s, f)
-	case by == "gke":
-		return gke.Wants(s, f)
 	case by == "":
 		return nil, untold(f)
 	default:

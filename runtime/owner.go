@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // HandlerOf is the handler of the engine that kubelet uses, and which other program writes it.
@@ -45,19 +46,11 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 
 // editable says whether gpuadm writes the handler into a configuration that has an owner.
 func editable(s spec.Spec, f facts.Facts, e facts.Engine, handler string) bool {
-	switch e.Owner {
-	case "k3s", "rke2":
+	how := engine.HowOf(s.Runtime, e)
+	if how == platform.After && handler == platform.EngineOf(e.Owner).Handler {
 		return false
-	case "k0s":
-		return true
 	}
-	if s.Runtime.Owner == "gpuadm" {
-		return true
-	}
-
-	p := platform.WriterOf(e.Owner)
-	done := p.Engine.How == platform.After && f.Files[p.Join.Done] != nil
-	return done && handler != p.Engine.Handler
+	return how == platform.Folder || engine.MayEdit(s.Runtime, f, e)
 }
 
 // FileOwner is the program that writes one of the files that engines read, a drop-in for example,

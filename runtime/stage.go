@@ -128,7 +128,7 @@ func missingToolkit(v host.View, s spec.Spec, f facts.Facts, e facts.Engine) []s
 	}
 
 	program := path.Base(engine.Binary)
-	if e.Owner == "k3s" || e.Owner == "rke2" {
+	if engine.HowOf(s.Runtime, e) == platform.Render {
 		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and %s restarts %s then",
 			program, e.Owner, handler, trouble.Command("apply"), e.Unit)}
 	}

@@ -276,8 +276,8 @@ func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
 	}
 	if plugin != "" {
 		ends := operatorEnds("plugin")
-		if f.Cloud.Managed == "gke" {
-			ends = []Ends{{"GKE", "label the pool gke-no-default-nvidia-gpu-device-plugin=true"}}
+		if p := platform.Of(f.Cloud.Managed); p.Plugin.Off != "" {
+			ends = []Ends{{p.Title, "label the pool " + p.Plugin.Off + "=true"}}
 		}
 		claims = append(claims, Claim{ownerPlugin, plugin + " answers", ends})
 	}

@@ -36,6 +36,8 @@ func ownerOf(key string) (owner string) {
 			return ""
 		case slices.ContainsFunc(p.Labels, owns):
 			return p.Title
+		case p.Karpenter != "" && owns(p.Karpenter):
+			return "Karpenter"
 		}
 	}
 	for row := range strings.Lines(ownerRows) {

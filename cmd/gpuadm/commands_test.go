@@ -25,7 +25,7 @@ var generic = []string{
 	// who has written a file
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror_lock.go", "stages/mirror.go", "stages/mirrorkey.go",
 	"cloud/eks/nodeadm.go", "cmd/gpuadm/draft.go", // what a file says
-	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
+	"internal/platform/gke.go", "cloud/node/policy_probe.go", // what a pod runs
 	"cmd/gpuadm/ssh.go",       // an example of what to type
 	"cmd/gpuadm/mirror.go",    // what is typed in a container
 	"cloud/node/condition.go", // what an operator did

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
 )
@@ -153,8 +154,8 @@ func (d *draft) runtime() {
 	}
 
 	d.say("# The container engine runs containers with the NVIDIA runtime.", "[runtime]")
-	if d.cloud == "gke" {
-		d.say("# GKE writes the engine's configuration at each boot: the device plugin names CDI devices, and that file stays.",
+	if p := platform.Of(d.cloud); p.Engine.How == platform.NoNeed {
+		d.say("# "+p.Title+" writes the engine's configuration at each boot: the device plugin names CDI devices, and that file stays.",
 			`inject = "cdi"`)
 	} else {
 		d.say("# Containers get GPUs without a RuntimeClass:", "#set_as_default = true")

@@ -18,8 +18,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host/local"
 
-	"github.com/gpuadm/gpuadm/cloud"
-	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -45,7 +43,7 @@ func TestSealed(t *testing.T) {
 		{"EKS with Amazon Linux 2", "ubuntu24-h100", al2 + bootstrap, "eks"},
 		{"", "ubuntu24-h100", bootstrap, ""},
 		{"", "aks-ubuntu2204", "", platform.Of("aks").Limit},
-		{"", "gke-cos", "", gke.OnCOS},
+		{"", "gke-cos", "", platform.SystemOf("cos").Limit},
 		{"", "operator-26.3", "", ""},
 		{"", "operator-26.7", "", ""},
 	} {
@@ -64,7 +62,7 @@ func TestSealed(t *testing.T) {
 				return
 			}
 			var why, use string
-			for _, s := range cloud.AllSealed() {
+			for _, s := range platform.AllSealed() {
 				if s.Name == c.name {
 					why, use = s.Why, s.Use
 				}
@@ -82,7 +80,7 @@ func TestSealed(t *testing.T) {
 		})
 	}
 	onPage(t, "aks", "AKS Automatic | "+platform.Of("aks").Limit)
-	onPage(t, "gke", "Container-Optimized OS | "+gke.OnCOS)
+	onPage(t, "gke", "Container-Optimized OS | "+platform.SystemOf("cos").Limit)
 }
 
 func applied(t *testing.T, n *simhost.Node) string {

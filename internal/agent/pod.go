@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 const (
@@ -25,11 +26,8 @@ const (
 	podHome = "/run/gpuadm" // on the machine: a reboot empties it
 	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
 	podProgram = converge.Home + "/daemonset"
-	// Container-Optimized OS mounts /var noexec, except a few folders such as this:
-	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
-	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
-	podRetry      = 20 * time.Second // after an apply that waits for something, or that failed
-	podPolls      = 24 * time.Second // between two looks at the node's label, with a jitter of a fifth: 30 s at most
+	podRetry   = 20 * time.Second // after an apply that waits for something, or that failed
+	podPolls   = 24 * time.Second // between two looks at the node's label, with a jitter of a fifth: 30 s at most
 )
 
 // Exit codes of apply that the pod, which runs apply as a program, distinguishes. cmd returns them.
@@ -207,8 +205,8 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 // the command to run there.
 func (p *Pod) copyFiles(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
-	if isCOS(machine) {
-		program = podProgramCOS
+	if folder := platform.SystemOn(machine).Programs; folder != "" {
+		program = folder + "/gpuadm-daemonset"
 	}
 	if err := machine.Trusted(path.Dir(program), converge.Home, podHome); err != nil {
 		return nil, faults.Untrusted("/", err) // the machine's administrator knows no /host
@@ -238,13 +236,6 @@ func (p *Pod) copyFiles(ctx context.Context, machine host.Host) (argv []string, 
 		argv = append(argv, "-f", target)
 	}
 	return argv, p.lend(ctx, machine)
-}
-
-// isCOS says whether the machine runs Container-Optimized OS.
-func isCOS(v host.View) bool {
-	release, err := v.ReadFile("/etc/os-release")
-	lines := append([]byte("\n"), release...)
-	return err == nil && bytes.Contains(lines, []byte("\nID=cos\n"))
 }
 
 // makeFolders makes the folders that do not exist. Only root may read the token in podHome; in that

@@ -12,10 +12,6 @@ import (
 const (
 	containerdUnit    = "containerd.service"
 	containerdDefault = "/etc/containerd/config.toml"
-	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this.
-	// Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
-	// (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
-	containerdTalos = "/etc/cri/containerd.toml"
 )
 
 func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
@@ -26,10 +22,7 @@ func (g *gathering) containerd(ctx context.Context, os OS) *Engine {
 		"/home/containerd/usr/local/bin/containerd", // on GKE of old
 	})
 
-	usual := containerdDefault
-	if os.ID == "talos" {
-		usual = containerdTalos
-	}
+	usual := cmp.Or(platform.SystemOf(os.ID).Config, containerdDefault)
 	e.Config = cmp.Or(option(argv, "config", "c"), usual)
 	if e.onlyConfig() && !g.exists(e.Config) {
 		return nil
@@ -53,10 +46,9 @@ func (g *gathering) owner(os OS) (owner, why string) {
 		return platformOwner, g.cloud.ManagedWhy
 	}
 
-	switch os.ID {
-	case "bottlerocket", "cos", "talos":
-		// /etc is made at each boot, from settings or from the image.
-		return os.ID, "ID=" + os.ID + " in os-release"
+	systemOwner := platform.SystemOf(os.ID).Engine.Writer
+	if systemOwner != "" {
+		return systemOwner, "ID=" + os.ID + " in os-release"
 	}
 	return "", ""
 }

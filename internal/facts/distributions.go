@@ -4,7 +4,8 @@ package facts
 
 import (
 	"context"
-	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // A distribution is a Kubernetes distribution that starts kubelet and the container engine itself.
@@ -16,16 +17,15 @@ type distribution struct {
 // KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and
 // installers give them.
 func KubeletUnits() []string {
-	units := slices.Concat([]string{"kubelet.service"}, k3sUnits(), rke2Units(), k0sUnits())
+	units := []string{"kubelet.service"}
+	for _, p := range platform.All() {
+		units = append(units, p.Units...)
+	}
 	for _, p := range snaps() {
 		units = append(units, p.Snap.Kubelet)
 	}
 	return units
 }
-
-func k3sUnits() []string  { return []string{"k3s.service", "k3s-agent.service"} }
-func rke2Units() []string { return []string{"rke2-agent.service", "rke2-server.service"} }
-func k0sUnits() []string  { return []string{"k0sworker.service", "k0scontroller.service"} }
 
 // findDistributions finds those on this machine. Where each keeps its files was read in its own
 // code and in a second source, in November 2026: k0sproject/k0s pkg/component/worker and
@@ -35,9 +35,9 @@ func k0sUnits() []string  { return []string{"k0sworker.service", "k0scontroller.
 // processes of its kubelet and engine (kubelet_endpoint.go).
 func (g *gathering) findDistributions(ctx context.Context) (found []distribution) {
 	all := []*distribution{
-		g.rancher(ctx, "k3s", k3sUnits()...),
-		g.rancher(ctx, "rke2", rke2Units()...),
-		g.k0s(ctx, k0sUnits()...),
+		g.rancher(ctx, "k3s", platform.Of("k3s").Units...),
+		g.rancher(ctx, "rke2", platform.Of("rke2").Units...),
+		g.k0s(ctx, platform.Of("k0s").Units...),
 	}
 	for _, p := range snaps() {
 		all = append(all, g.snap(ctx, p.Name, *p.Snap))

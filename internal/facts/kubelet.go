@@ -22,10 +22,8 @@ func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 		return g.distributions[i].kubelet
 	}
 
-	k := Kubelet{Binary: g.first(
-		"/usr/bin/kubelet", "/usr/local/bin/kubelet",
-		"/opt/bin/kubelet", "/home/kubernetes/bin/kubelet",
-	)}
+	places := []string{"/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet"}
+	k := Kubelet{Binary: g.first(append(places, platform.Kubelets()...)...)}
 	var c kubeletCommand
 	if s != nil {
 		c = g.kubeletCommand(s)

@@ -5,17 +5,10 @@ package facts
 import (
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/platform"
-)
-
-// gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig is the
-// file that partition_gpu reads. Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
-// GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
-const (
-	gkePartitions = "cloud.google.com/gke-gpu-partition-size"
-	gkeConfig     = "/etc/nvidia/gpu_config.json"
 )
 
 // migOwner says who else partitions the GPUs and would undo what gpuadm does.
@@ -28,8 +21,10 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 			return owner
 		}
 	}
-	if sign := g.gkePartitioned(k); sign != "" {
-		return &Owner{"GKE", sign, "GPUs of a pool are cut as it was made: make one without gpu-partition-size"}
+	for _, p := range platform.All() {
+		if sign := g.poolPartitioned(p.MIG, k); sign != "" {
+			return &Owner{p.Title, sign, p.MIG.Ends}
+		}
 	}
 
 	found := g.partitioner()
@@ -43,7 +38,7 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 	}
 
 	enabled := "enabled and calls " + found.calls
-	if p := platform.Of(g.cloud.Managed); p.MIG.Ends != "" {
+	if p := platform.Of(g.cloud.Managed); p.MIG.Unit {
 		return &Owner{p.Title, found.name + " is " + enabled, p.MIG.Ends}
 	}
 	return &Owner{found.name, "it is " + enabled, "systemctl disable --now " + found.name}
@@ -101,14 +96,17 @@ func (g *gathering) partitioningPod() *Owner {
 	return nil
 }
 
-// gkePartitioned returns the sign that GKE's partition_gpu cuts the GPUs; "" if there is none.
-func (g *gathering) gkePartitioned(k Kubelet) string {
-	size := k.Labels[gkePartitions]
+// poolPartitioned returns the sign that a platform cuts the GPUs of the node's pool; "" if there is
+// none.
+func (g *gathering) poolPartitioned(m platform.MIG, k Kubelet) string {
+	size := k.Labels[m.Label]
 	switch {
+	case m.Label == "":
+		return ""
 	case size != "":
-		return "kubelet's label " + gkePartitions + "=" + size
-	case strings.Contains(g.attr(gkeConfig), `"GPUPartitionSize"`):
-		return gkeConfig + " has a GPUPartitionSize"
+		return "kubelet's label " + m.Label + "=" + size
+	case strings.Contains(g.attr(m.File), strconv.Quote(m.Key)):
+		return m.File + " has a " + m.Key
 	}
 	return ""
 }
@@ -161,7 +159,7 @@ func (g *gathering) partitioner() partitioner {
 // and mig-partition.sh.
 func (g *gathering) partitioningUnit() partitioner {
 	const etc = "/etc/systemd/system/"
-	platformEnds := platform.Of(g.cloud.Managed).MIG.Ends != ""
+	isPlatforms := platform.Of(g.cloud.Managed).MIG.Unit
 	units := append(g.glob(etc+"*.wants/*"), g.glob(etc+"*.requires/*")...)
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
@@ -177,7 +175,7 @@ func (g *gathering) partitioningUnit() partitioner {
 			switch {
 			case calls == "":
 				starts = append(starts, others...)
-			case file == units[i] || platformEnds:
+			case file == units[i] || isPlatforms:
 				return partitioner{name: name, calls: calls}
 			default:
 				return partitioner{name: name, file: file, calls: calls}

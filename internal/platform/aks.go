@@ -23,8 +23,8 @@ var aks = Platform{
 		Gate:   true,
 		Done:   aksDone,
 		Log:    "/var/log/azure/cluster-provision.log",
-		Looked: "/opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service",
-		Try:    "add a GPU node pool: az aks nodepool add --gpu-driver none",
+		Looked: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
+		Try:    []string{"add a GPU node pool: az aks nodepool add --gpu-driver none"},
 		Begin:  "AKS writes kubelet's and containerd's files",
 		AtBoot: []string{"on AKS run gpuadm as a DaemonSet", "or drop [driver] from the node.toml of the image"},
 		Notes: []string{
@@ -46,7 +46,7 @@ var aks = Platform{
 		Installer:  "/usr/bin/lib64",
 		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
 	},
-	MIG: MIG{Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
+	MIG: MIG{Unit: true, Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
 	// cse_config.sh: configureManagedGPUExperience.
 	Plugin: Plugin{
 		Units: []string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"},
@@ -56,7 +56,8 @@ var aks = Platform{
 	// marks spot nodes.
 	Labels: []string{"kubernetes.azure.com/", "node.kubernetes.azure.com/"},
 	// AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too.
-	Free: []string{"kubernetes.azure.com/accelerator"},
+	Free:      []string{"kubernetes.azure.com/accelerator"},
+	Karpenter: "karpenter.azure.com/",
 	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at
 	// fb060abe6, articles/aks/ deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442,
 	// and pull 5798 (2026-05-29).

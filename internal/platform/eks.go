@@ -19,7 +19,8 @@ var (
 		Engine: Engine{Writer: "nodeadm", How: Boot},
 		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html;
 		// eks.amazonaws.com/capacityType marks spot nodes.
-		Labels: []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
+		Labels:    []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
+		Karpenter: "karpenter.k8s.aws/",
 	}
 	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a
 	// machine outside EC2.
@@ -52,5 +53,24 @@ var (
 		Title: "EKS with Amazon Linux 2",
 		Cloud: "aws",
 		Signs: Signs{Every: []string{"/etc/eks/bootstrap.sh"}},
+	}
+	// Sources: awslabs/amazon-eks-ami, issue 2545 (no images since November 2025);
+	// eksctl-io/eksctl, pull 8714 (the system ended in June 2026).
+	eksAL2Node = Sealed{
+		Name:     "EKS with Amazon Linux 2",
+		Platform: "eks-al2",
+		Why:      "AWS has ended these images and the system, and no newer driver is made for it",
+		Use:      "an AL2023 image",
+	}
+	// If the label is not on kubelet's command line, the node is one of Bottlerocket's. Sources:
+	// https://docs.aws.amazon.com/eks/latest/userguide/automode.html (label, no access, read-only
+	// root, GPU drivers and plugin); aws/agent-toolkit-for-aws, eks-auto-mode.md;
+	// kubernetes-sigs/aws-ebs-csi-driver, charts (the label).
+	eksAuto = Sealed{
+		Name:  "EKS Auto Mode",
+		Label: "eks.amazonaws.com/compute-type",
+		Value: "auto",
+		Why:   "AWS brings the driver and the device plugin, the root is read-only, and AWS allows no changes",
+		Use:   "EKS Auto Mode's own GPU support, or a managed node group or a NodePool of your own Karpenter with an AL2023 image",
 	}
 )

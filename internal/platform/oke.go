@@ -22,8 +22,8 @@ var oke = Platform{
 	Join: Join{
 		Method: "oke",
 		By:     "OKE's scripts",
-		Looked: "/etc/oke with OKE's scripts",
-		Try:    "add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap",
+		Looked: []string{"looked for /etc/oke with OKE's scripts"},
+		Try:    []string{"add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap"},
 		Notes: []string{
 			"OKE's scripts join this machine (%s): kubelet's arguments go through --kubelet-extra-args of its cloud-init",
 			"OKE's add-on NvidiaGpuPlugin offers the GPUs: remove it, or label the pool oci.oraclecloud.com/disable-gpu-device-plugin=true, before another plugin comes",

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package platform has what gpuadm knows about the systems that make a machine a node: a cloud's
-// image, a Kubernetes distribution, a sealed system. Each is one value, in a file named after its
-// owner; no other package names one. A platform is data: it chooses what gpuadm does by the types
-// below.
+// image, a Kubernetes distribution (Platform), a sealed operating system (System), a kind of node
+// that its owner provides as a whole (Sealed). Each is one value, in a file named after its owner;
+// no other package names one. A platform is data: it chooses what gpuadm does by the types below.
 package platform
 
 import (
@@ -27,8 +27,11 @@ type Platform struct {
 	Plugin Plugin
 	Labels []string // domains and keys of labels and taints that only the platform sets
 	Free   []string // keys in those domains that an operator may set
-	Snap   *Snap    // the snap that has its daemons
-	Limit  string   // what gpuadm cannot do there, for plan and for its page
+	// Karpenter is the domain of Karpenter's own labels on the platform.
+	Karpenter string
+	Units     []string // what its kubelet is a part of, where it starts kubelet and the engine itself
+	Snap      *Snap    // the snap that has its daemons
+	Limit     string   // what gpuadm cannot do there, for plan and for its page
 }
 
 // Signs identify a platform: all of Every, one of One, and the system's name. A name is a file, or
@@ -47,12 +50,16 @@ type Join struct {
 	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
 	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing
 	Log    string   // of those scripts
-	Looked string   // the signs that gpuadm looked for, for a machine that has none
-	Try    string   // how to add a machine to the platform
+	Closed string   // why another machine cannot join; "" = it is in none of the platform's node pools
+	Looked []string // what shows that: the signs that gpuadm looked for
+	Try    []string // how to add a machine to the platform
 	Begin  string   // what it writes, for the check before the first change
 	AtBoot []string // what to do if its scripts wait at boot for gpuadm, which then cannot set up a driver
 	Notes  []string // %s is the sign
+	Sealed []string // the notes on a sealed system; nil = Notes
 	Taints string   // how to give it the taints, which are %s
+	// Kubelet is where the platform keeps kubelet's program, if that is a place of its own.
+	Kubelet string
 }
 
 // How says what stage runtime does with an engine's configuration that another program writes.
@@ -72,6 +79,8 @@ const (
 type Engine struct {
 	Writer  string // its name in facts; "" = no program
 	How     How
+	Fixed   bool   // node.toml cannot make the file gpuadm's
+	Again   string // the program that makes the file again at each boot, so that gpuadm must not own it
 	Handler string // its own handler, if it has one with another name than nvidia
 }
 
@@ -84,13 +93,25 @@ type Driver struct {
 	TakeOver   string // how an operator makes gpuadm manage the driver
 }
 
-// MIG says how the platform's partitioning of GPUs is ended.
-type MIG struct{ Ends string }
+// MIG says how the platform partitions GPUs.
+type MIG struct {
+	Unit  bool   // an enabled unit does it
+	Label string // kubelet's label of nodes whose GPUs it partitions
+	File  string // the file that its partitioner reads
+	Key   string // what that file has then
+	Ends  string // how that is ended
+}
 
-// Plugin names the units with which the platform offers GPUs to kubelet.
+// Plugin says how the platform offers GPUs to kubelet.
 type Plugin struct {
 	Units []string
 	Ends  string // how that is ended
+
+	// Off is kubelet's label that keeps the platform's plugin off a node; Driver says which driver
+	// the plugin finds, and OffTry how a pool has the label.
+	Off    string
+	Driver string
+	OffTry []string
 }
 
 // Snap says where a snap has the arguments of its daemons, and names their units.
@@ -102,7 +123,10 @@ type Snap struct {
 
 // All lists all platforms, the narrower ones first: Detect takes the first that matches.
 func All() []Platform {
-	return []Platform{eks, eksHybrid, eksUbuntu, eksAL2, aksFlex, aks, gke, oke, microK8s, k8sSnap}
+	return []Platform{
+		eks, eksHybrid, eksUbuntu, eksAL2, aksFlex, aks, gke, oke,
+		microK8s, k8sSnap, k3s, rke2, k0s,
+	}
 }
 
 // Of returns the platform with a name, the zero Platform if there is none.
@@ -152,6 +176,31 @@ func WriterOf(name string) Platform {
 		}
 	}
 	return Platform{}
+}
+
+// EngineOf says who writes an engine's configuration, by the writer's name in facts. A writer whom
+// no platform and no system names is another program, and has entries of its own.
+func EngineOf(writer string) Engine {
+	if writer == "" {
+		return Engine{How: Edits}
+	}
+	if e := WriterOf(writer).Engine; e.Writer != "" {
+		return e
+	}
+	if e := SystemOf(writer).Engine; e.Writer != "" {
+		return e
+	}
+	return Engine{Writer: writer, How: Entry}
+}
+
+// Kubelets are the places where platforms keep kubelet's program.
+func Kubelets() (places []string) {
+	for _, p := range All() {
+		if p.Join.Kubelet != "" {
+			places = append(places, p.Join.Kubelet)
+		}
+	}
+	return places
 }
 
 // Done returns the files that platforms' scripts write at their end.
@@ -216,21 +265,4 @@ func has(v host.View, name string) bool {
 		}
 	}
 	return false
-}
-
-// systemID returns ID in os-release, "" if it cannot be read. Source: os-release(5).
-func systemID(v host.View) string {
-	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
-		data, err := v.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
-			if id, ok := strings.CutPrefix(strings.TrimSpace(line), "ID="); ok {
-				return strings.Trim(id, `"'`)
-			}
-		}
-		return ""
-	}
-	return ""
 }

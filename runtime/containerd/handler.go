@@ -35,7 +35,7 @@ func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 		h.Binary = facts.RuntimeOfOperator
 	}
 	if h.Name == "auto" {
-		h.Name = ownerOf(s, e).handler(e, f.Programs)
+		h.Name = strategyOf(s, e).handler(e, f.Programs)
 	}
 	return h
 }
@@ -65,14 +65,13 @@ func handlerFromFile(e facts.Engine, programs []string) string {
 
 // handlerOfPlatform is the platform's own handler, if its file has the entry and its program is
 // installed. Which handler is the default does not matter: it may be gpuadm's, or another one.
-func handlerOfPlatform(p platform.Platform) func(facts.Engine, []string) string {
-	return func(e facts.Engine, programs []string) string {
-		c, err := readEngine(e)
-		if err == nil && slices.Contains(programs, programOf(c.entry(p.Engine.Handler))) {
-			return p.Engine.Handler
-		}
-		return "nvidia"
+func handlerOfPlatform(e facts.Engine, programs []string) string {
+	own := platform.EngineOf(e.Owner).Handler
+	c, err := readEngine(e)
+	if err == nil && slices.Contains(programs, programOf(c.entry(own))) {
+		return own
 	}
+	return "nvidia"
 }
 
 // programOf is the program that an entry runs, "" if it does not say.

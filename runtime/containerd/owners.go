@@ -11,71 +11,34 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// wantsFunc returns the wants for a handler.
-type wantsFunc = func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
-
-// An owner is a program or a cloud that writes containerd's configuration.
-type owner struct {
+// A strategy is how gpuadm has a handler in a configuration.
+type strategy struct {
 	// handler says which handler "auto" is, by the programs that are installed; "" = none is
 	// needed.
 	handler func(e facts.Engine, programs []string) string
-	wants   wantsFunc
+	wants   func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
 }
 
-// owners has what the runtime stage wants for each owner of a configuration, by the owner's name in
-// facts. Nothing else in this package depends on the owner.
-func owners() map[string]owner {
-	edited := owner{handlerNvidia, wantsEdit}        // the file is edited, and the daemon restarted
-	rancher := owner{handlerNvidia, wantsRancher}    // their unit writes the handler; else a drop-in has it
-	k0s := owner{handlerNvidia, wantsK0s}            // a file in its folder of additions has the handler
-	google := owner{handlerNone, wantsNothing}       // the device plugin mounts the driver's files
-	nodeadm := owner{handlerFromFile, wantsNodeadm}  // nodeadm writes the file after gpuadm in a boot
-	verified := owner{handlerFromFile, wantsChecked} // a handler must run an installed program
-
-	return map[string]owner{
-		"":             edited,
-		"k3s":          rancher,
-		"rke2":         rancher,
-		"k0s":          k0s,
-		"gke":          google,
-		"cos":          google,
-		"nodeadm":      nodeadm,
-		"bottlerocket": verified,
-		"talos":        verified,
-		"other":        verified, // the spec says so
+// strategies has a strategy for each way in which the configurations of internal/platform are
+// written.
+func strategies() map[platform.How]strategy {
+	return map[platform.How]strategy{
+		platform.Edits:  {handlerNvidia, wantsEdit},
+		platform.Entry:  {handlerFromFile, wantsChecked},
+		platform.NoNeed: {handlerNone, wantsNothing},
+		platform.After:  {handlerOfPlatform, wantsAfter},
+		platform.Boot:   {handlerFromFile, wantsBoot},
+		platform.Render: {handlerNvidia, wantsRancher},
+		platform.Folder: {handlerNvidia, wantsK0s},
 	}
 }
 
-// ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for
-// the file that K3s and RKE2 generate at each start, and that of k0s.
-func ownerOf(s spec.Spec, e facts.Engine) owner {
-	all := owners()
-	switch e.Owner {
-	case "k3s", "rke2", "k0s":
-		return all[e.Owner]
-	}
-
-	switch s.Runtime.Owner {
-	case "gpuadm":
-		if e.Owner == "gke" {
-			return owner{handlerNone, refuseGKE}
-		}
-		return all[""]
-	case "other":
-		return all["other"]
-	}
-
-	if p := platform.WriterOf(e.Owner); p.Engine.How == platform.After {
-		return owner{handlerOfPlatform(p), wantsAfter(p)}
-	}
-	if known, found := all[e.Owner]; found {
-		return known
-	}
-	return all["other"]
+// strategyOf is the strategy for an engine's configuration.
+func strategyOf(s spec.Spec, e facts.Engine) strategy {
+	return strategies()[engine.HowOf(s.Runtime, e)]
 }
 
 // wantsNothing leaves the configuration alone, unless the spec names a handler.
@@ -99,37 +62,24 @@ func wantsChecked(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) 
 
 // wantsAfter edits the file in place once the platform's scripts have ended: they write it once,
 // and not again. The platform's own handler stays as it is.
-func wantsAfter(p platform.Platform) wantsFunc {
-	return func(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
-		if f.Files[p.Join.Done] == nil {
-			return wantsChecked(s, f, e, h)
-		}
-		h.Owned = h.Name == p.Engine.Handler
-		return wantsEdit(s, f, e, h)
+func wantsAfter(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	if !engine.MayEdit(s.Runtime, f, e) {
+		return wantsChecked(s, f, e, h)
 	}
+	h.Owned = h.Name == platform.EngineOf(e.Owner).Handler
+	return wantsEdit(s, f, e, h)
 }
 
-// refuseGKE refuses to own a file that configure-helper makes again at each boot: an edit would be
-// gone then.
-// Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh;
-// https://github.com/cilium/cilium/pull/18486.
-func refuseGKE(_ spec.Spec, _ facts.Facts, e facts.Engine, _ engine.Handler) ([]converge.Want, error) {
-	return nil, &trouble.Error{
-		What: "cannot own " + e.Config + ": GKE's configure-helper writes it again at each boot",
-		Try:  []string{`drop owner = "gpuadm" from [runtime], and let a device plugin with CDI give GPUs to pods`},
-	}
-}
-
-// wantsNodeadm verifies a file that nodeadm writes. In a boot nodeadm runs after gpuadm and waits
-// for it, so gpuadm does not wait for a handler that is missing here. Stage join tells nodeadm to
+// wantsBoot verifies a file that its owner writes after gpuadm in a boot: the owner waits for
+// gpuadm, so gpuadm does not wait for a handler that is missing here. Stage join tells the owner to
 // write it, and stage ready asks the engine whether it has the handler, before pods come.
-func wantsNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+func wantsBoot(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	lack := missing(e, h)
 	want := engine.Verify(e, h, lack)
-	joins := s.Join.Method == "eks" || s.Join.Method == "auto"
+	joins := s.Join.Method == platform.WriterOf(e.Owner).Join.Method || s.Join.Method == "auto"
 	if joins && lack != "" {
-		want.Thing = things.Check(e.Config+" is nodeadm's", noProblem, "").Thing
-		want.Why = "nodeadm writes it when it runs next, and the handler into it"
+		want.Thing = things.Check(e.Config+" is "+e.Owner+"'s", noProblem, "").Thing
+		want.Why = e.Owner + " writes it when it runs next, and the handler into it"
 	}
 	return []converge.Want{want}, nil
 }

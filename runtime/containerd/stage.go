@@ -23,7 +23,10 @@ import (
 // Wants is what the runtime stage wants of containerd, by the owner of its configuration
 // (owners.go).
 func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
-	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
+	if err := engine.CheckOwner(s.Runtime, e); err != nil {
+		return nil, err
+	}
+	return strategyOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
 }
 
 // wantsEdit chooses the file for the handler, one of the tree or a drop-in, and wants the handler

@@ -25,7 +25,10 @@ import (
 // https://github.com/cri-o/cri-o at v1.23.0.
 func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := engine.PlainHandler(s.Runtime)
-	if engine.OthersWrite(s.Runtime, e) {
+	if err := engine.CheckOwner(s.Runtime, e); err != nil {
+		return nil, err
+	}
+	if !engine.MayEdit(s.Runtime, f, e) {
 		return []converge.Want{engine.Verify(e, h, missing(e, h))}, nil
 	}
 	c, err := readFiles(e.Files, e.Version)

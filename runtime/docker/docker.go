@@ -182,7 +182,10 @@ func missing(e facts.Engine, h engine.Handler) string {
 // Wants edits daemon.json, and wants Docker to run with it.
 func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := engine.PlainHandler(s.Runtime)
-	if engine.OthersWrite(s.Runtime, e) {
+	if err := engine.CheckOwner(s.Runtime, e); err != nil {
+		return nil, err
+	}
+	if !engine.MayEdit(s.Runtime, f, e) {
 		return []converge.Want{engine.Verify(e, h, missing(e, h))}, nil
 	}
 

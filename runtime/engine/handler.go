@@ -64,43 +64,6 @@ func PlainHandler(r spec.Runtime) Handler {
 	return Handler{Name: name, Binary: Binary, Default: r.SetAsDefault, CDI: r.CDI}
 }
 
-// OthersWrite says whether others write the engine's configuration, so that gpuadm verifies it and
-// does not edit.
-func OthersWrite(r spec.Runtime, e facts.Engine) bool {
-	switch r.Owner {
-	case "other":
-		return true
-	case "gpuadm":
-		return false
-	}
-	return e.Owner != ""
-}
-
-// Verify wants the handler in a configuration that another owner writes, and edits nothing. missing
-// says what the configuration lacks, "" if nothing.
-func Verify(e facts.Engine, h Handler, missing string) converge.Want {
-	owner := e.Owner
-	if owner == "" {
-		owner = "another program" // the spec says so
-	}
-	because := ""
-	if e.Why != "" {
-		because = " (" + e.Why + ")"
-	}
-
-	look := func(context.Context, host.View) (string, error) {
-		if missing == "" {
-			return "", nil
-		}
-		return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, missing, owner), nil
-	}
-	want := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look,
-		fmt.Sprintf("%s writes %s%s, so gpuadm verifies and does not edit", owner, e.Config, because),
-		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
-	want.Releases = true
-	return want
-}
-
 // DefaultRuns wants the program of a default handler to work: without it no new container of any
 // kind starts. made says that this apply makes the entry: then, and at boot, DefaultRuns runs the
 // program too. If the packages that bring the program are not installed yet, it returns the handler

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+// cos is Container-Optimized OS, in and outside of GKE.
+var cos = System{
+	ID: "cos",
+	// /etc is made at each boot, from the image.
+	Engine: Engine{Writer: "cos", How: NoNeed},
+	// /var is mounted noexec, except a few folders such as this:
+	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
+	Programs: "/var/lib/google",
+	Limit:    "Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer",
+}
