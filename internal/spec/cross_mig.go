@@ -81,12 +81,15 @@ func (d *decoder) mps(s Spec) {
 	if s.Sharing.MPS == 0 || s.Sharing.TimeSlicing > 0 {
 		return
 	}
-	if !d.passed("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
+	sharingPassed := d.passed("sharing.mps", "sharing.time_slicing", "sharing.strategy")
+	if !sharingPassed || !d.passed("mig.layout", "mig.file", "mig.gpu") {
 		return
 	}
 
 	if s.MIG.mayPartition() || s.Sharing.Strategy == "mixed" {
-		d.refuse("sharing.mps", "take mps out, or MIG", "the device plugin does not share GPUs with MIG by MPS")
+		d.refuse("sharing.mps",
+			"take mps out, or MIG",
+			"the device plugin does not share GPUs with MIG by MPS")
 	}
 }
 

@@ -18,10 +18,13 @@ type place struct {
 
 // A decoder reads trees into a Spec by the rows of the table, and notes faults.
 type decoder struct {
-	rows   []row
-	spec   Spec
-	src    *source          // the file at hand
-	places map[string]place // by "driver.version", "node.labels.example.com/a": the place of the value that counts
+	rows []row
+	spec Spec
+	src  *source // the file at hand
+
+	// places has the place of the value that counts, by "driver.version",
+	// "node.labels.example.com/a".
+	places map[string]place
 }
 
 // file reads one file into the spec. It reports whether this gpuadm knows the file's format.

@@ -11,22 +11,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// checkCluster checks the name, which is part of signed requests. Source: CreateCluster in Amazon
-// EKS's API reference.
+// checkCluster checks the name, which is part of signed requests.
+// Source: CreateCluster in Amazon EKS's API reference.
 func checkCluster(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`, v) {
 		return v, nil
 	}
-	return v, wrong(`write the name alone, at most 100 letters, digits, - and _, the first a letter or digit: "my-cluster"`, "%s is no name of a cluster", show(v))
+	const fix = `write the name alone, at most 100 letters, digits, - and _, the first a letter or digit: "my-cluster"`
+	return v, wrong(fix, "%s is no name of a cluster", show(v))
 }
 
 // checkRegion checks the form only, since AWS adds regions. The name becomes part of a host name.
 func checkRegion(v string) (string, *trouble.Error) {
 	parts := strings.Split(v, "-")
-	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
+	endsInNumber := strings.Trim(parts[len(parts)-1], "0123456789") == ""
+	if domainLabel(v) && len(parts) >= 3 && endsInNumber {
 		return v, nil
 	}
-	return v, wrong(`write it as "eu-west-1", in lower case and without the letter of a zone`, "%s is no region", show(v))
+	const fix = `write it as "eu-west-1", in lower case and without the letter of a zone`
+	return v, wrong(fix, "%s is no region", show(v))
 }
 
 // checkNetwork accepts a network as kube-apiserver's --service-cluster-ip-range does: no bits after
@@ -38,7 +41,8 @@ func checkNetwork(v string) (string, *trouble.Error) {
 	case err != nil || p.Addr().Is4In6():
 		return v, wrong(fix, "%s is no network", show(v))
 	case p != p.Masked():
-		return v, wrong("did you mean "+show(p.Masked().String())+"?", "%s has an address in the place of the network's", show(v))
+		meant := "did you mean " + show(p.Masked().String()) + "?"
+		return v, wrong(meant, "%s has an address in the place of the network's", show(v))
 	case p.Addr().BitLen()-p.Bits() < 4: // the cluster's DNS is the tenth address
 		return v, wrong(fix, "%s has too few addresses for the services of a cluster", show(v))
 	}
@@ -49,11 +53,13 @@ func checkNetwork(v string) (string, *trouble.Error) {
 // Source: the feature gate IMEXDaemonsWithDNSNames in
 // https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
 func checkPeer(v string) (string, *trouble.Error) {
-	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
+	isLetter := func(c rune) bool { return c >= 'a' && c <= 'z' }
+	if domain(v) && strings.ContainsFunc(v, isLetter) {
 		return v, nil
 	}
 	if _, err := netip.ParseAddr(v); err != nil {
-		return v, wrong(`write it as "10.0.0.11" or "gpu-1.example"`, "%s is neither an IP address nor a name in DNS", show(v))
+		const fix = `write it as "10.0.0.11" or "gpu-1.example"`
+		return v, wrong(fix, "%s is neither an IP address nor a name in DNS", show(v))
 	}
 	return checkAddress(v)
 }
@@ -69,46 +75,69 @@ func checkAddress(v string) (string, *trouble.Error) {
 // checkNodeName allows 63 characters: ValidateNodeName in pkg/apis/core/validation of Kubernetes
 // allows 253, but the name is also the value of kubelet's label kubernetes.io/hostname.
 func checkNodeName(v string) (string, *trouble.Error) {
-	switch low := strings.ToLower(v); {
+	lower := strings.ToLower(v)
+	withDashes := strings.ReplaceAll(lower, "_", "-")
+	switch {
 	case len(v) > 63:
-		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 63 as a label's value, which it becomes too", len(v))
+		const text = "the name has %d characters; Kubernetes takes 63 as a label's value, which it becomes too"
+		return v, wrong("write a shorter name", text, len(v))
 	case domain(v):
 		return v, nil
-	case domain(low):
-		return v, wrong("did you mean "+show(low)+"?", "the name of a node is in lower case")
-	case domain(strings.ReplaceAll(low, "_", "-")):
-		return v, wrong("did you mean "+show(strings.ReplaceAll(low, "_", "-"))+"?", "the name of a node has no _")
+	case domain(lower):
+		return v, wrong("did you mean "+show(lower)+"?", "the name of a node is in lower case")
+	case domain(withDashes):
+		return v, wrong("did you mean "+show(withDashes)+"?", "the name of a node has no _")
 	}
-	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
+	const fix = `write lower-case letters, digits, - and dots: "gpu-1.example"`
+	return v, wrong(fix, "%s is no name for a node", show(v))
+}
+
+// joinKey is a key of [join] that only some methods read.
+type joinKey struct {
+	name    string
+	set     bool
+	methods []string // that read the key
+	why     string   // the others do not
+}
+
+func joinKeys(j Join) []joinKey {
+	const (
+		byName    = "only EKS is asked for a cluster by its name"
+		tellsDNS  = "only on EKS gpuadm tells kubelet where the cluster's DNS is"
+		scripts   = "the cloud's own scripts join the node"
+		holdsBack = "only where a cloud's scripts start kubelet it is held back"
+	)
+	// The keys for EKS are allowed with method none, for a machine of a pool that stays out of the
+	// cluster.
+	eks := []string{"eks", "auto"}
+	eksOrNone := []string{"eks", "auto", "none"}
+	gated := append(platform.Gated(), "auto")
+	return []joinKey{
+		{"cluster", j.Cluster != "", eks, byName},
+		{"region", j.Region != "", eks, byName},
+		{"service_cidr", j.ServiceCIDR != "", eks, tellsDNS},
+		{"server", j.Server != "", eksOrNone, scripts},
+		{"ca_file", j.CAFile != "", eksOrNone, scripts},
+		{"cluster_dns", len(j.ClusterDNS) > 0, eksOrNone, scripts},
+		{"node_name", j.NodeName != "", eksOrNone, scripts},
+		{"gate", j.Gate == "open", gated, holdsBack},
+	}
 }
 
 // join notes keys of [join] that the method does not read: their author expects an effect that they
-// do not have. The keys for EKS are allowed with method none, for a machine of a pool that stays
-// out of the cluster.
+// do not have.
 func (d *decoder) join(j Join) {
 	if !d.passed("join.method") {
 		return
 	}
-	const scripts = "the cloud's own scripts join the node"
-	for _, k := range []struct {
-		name string
-		set  bool
-		with []string // the methods that read the key
-		why  string
-	}{
-		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
-		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
-		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "only on EKS gpuadm tells kubelet where the cluster's DNS is"},
-		{"server", j.Server != "", []string{"eks", "auto", "none"}, scripts},
-		{"ca_file", j.CAFile != "", []string{"eks", "auto", "none"}, scripts},
-		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"eks", "auto", "none"}, scripts},
-		{"node_name", j.NodeName != "", []string{"eks", "auto", "none"}, scripts},
-		{"gate", j.Gate == "open", append(platform.Gated(), "auto"), "only where a cloud's scripts start kubelet it is held back"},
-	} {
+
+	for _, k := range joinKeys(j) {
 		key := "join." + k.name
-		if !k.set || slices.Contains(k.with, j.Method) || !d.passed(key) {
+		if !k.set || slices.Contains(k.methods, j.Method) || !d.passed(key) {
 			continue
 		}
-		d.refuse(key, "take it out, or write as the method "+choice(k.with), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
+		d.refuse(key,
+			"take it out, or write as the method "+choice(k.methods),
+			"%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
 	}
 }

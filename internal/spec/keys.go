@@ -30,7 +30,7 @@ const (
 
 // Key is one key of node.toml.
 type Key struct {
-	Section string   // "driver", "driver.repo"; "" for the top of the file. "mig.gpu" and below are arrays of tables
+	Section string   // "driver", "driver.repo"; "" for the top of the file; "mig.gpu" is an array of tables
 	Name    string   // "version"
 	Type    string   // one of the Type constants
 	Default string   // as written in TOML; "" where the key must be given
@@ -62,13 +62,13 @@ func (s Spec) Files() (names []string) {
 		if !r.File {
 			continue
 		}
-		switch is := r.ref(&s).(type) {
+		switch value := r.ref(&s).(type) {
 		case *string:
-			if *is != "" {
-				names = append(names, *is)
+			if *value != "" {
+				names = append(names, *value)
 			}
 		case *[]string:
-			names = append(names, *is...)
+			names = append(names, *value...)
 		}
 	}
 	return names
@@ -77,8 +77,8 @@ func (s Spec) Files() (names []string) {
 // A row is a key, the check of its value, and the value's place in a Spec.
 type row struct {
 	Key
-	check func(string) (string, *trouble.Error) // for a string that is not the default; returns its canonical form
-	at    []int                                 // the numbers of the fields that lead to it
+	check checkFunc // for a string that is not the default
+	at    []int     // the numbers of the fields that lead to it
 }
 
 // ref returns a pointer to the key's field, of arrays of tables in the last one.
@@ -101,8 +101,10 @@ func fields(key string) (at []int) {
 			t = t.Elem()
 		}
 		for i := range t.NumField() {
-			if f := t.Field(i); strings.EqualFold(f.Name, part) {
-				t, at = f.Type, append(at, i)
+			field := t.Field(i)
+			if strings.EqualFold(field.Name, part) {
+				t = field.Type
+				at = append(at, i)
 				break
 			}
 		}
@@ -131,32 +133,78 @@ var keysTable string
 
 // table returns all keys, which it reads once.
 var table = sync.OnceValue(func() []row {
-	checks := map[string]func(string) (string, *trouble.Error){
-		"address": checkAddress, "cluster": checkCluster, "digest": checkDigest, "driverVersion": checkDriverVersion, "duration": checkDuration,
-		"fileURL": checkFileURL, "fingerprint": checkFingerprint, "handler": checkHandler, "name": checkName, "network": checkNetwork,
-		"noProxy": checkNoProxy, "nodeName": checkNodeName, "package": checkPackage, "path": checkPath, "peer": checkPeer,
-		"profile": checkProfile, "proxy": checkProxy, "region": checkRegion, "repoURL": checkRepoURL, "server": checkServer,
-		"startupTaint": checkStartupTaint, "toolkitVersion": checkToolkitVersion,
-	}
-	platforms := strings.Join(platform.Methods(), "|")
-
 	var rows []row
 	section := ""
+	byName := checks()
 	for line := range strings.Lines(keysTable) {
 		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		switch {
 		case line[0] == '[':
 			section = strings.Trim(cells[0], "[]")
 		case line[0] != '#':
-			r := row{Key{Section: section, Name: cells[0], Type: cells[1], Default: cells[2], File: cells[3] == "path", Doc: cells[4]}, checks[cells[3]], fields(section + "." + cells[0])}
-			if strings.Contains(cells[3], "|") {
-				r.Allowed = strings.Split(strings.Replace(cells[3], "PLATFORMS", platforms, 1), "|")
-			}
-			rows = append(rows, r)
+			rows = append(rows, newRow(section, cells, byName))
 		}
 	}
 	return rows
 })
+
+// checkFunc checks a string, and returns its canonical form.
+type checkFunc = func(string) (string, *trouble.Error)
+
+// newRow reads the cells of a line: name, type, default, values and doc. The values are the allowed
+// ones, or the name of a check.
+func newRow(section string, cells []string, checks map[string]checkFunc) row {
+	name, values := cells[0], cells[3]
+	r := row{
+		Key: Key{
+			Section: section,
+			Name:    name,
+			Type:    cells[1],
+			Default: cells[2],
+			File:    values == "path",
+			Doc:     cells[4],
+		},
+		check: checks[values],
+		at:    fields(section + "." + name),
+	}
+	if strings.Contains(values, "|") {
+		platforms := strings.Join(platform.Methods(), "|")
+		r.Allowed = strings.Split(strings.Replace(values, "PLATFORMS", platforms, 1), "|")
+	}
+	return r
+}
+
+// checks returns the checks by their names in the table.
+func checks() map[string]checkFunc {
+	return map[string]checkFunc{
+		"driverVersion":  checkDriverVersion,
+		"toolkitVersion": checkToolkitVersion,
+		"package":        checkPackage,
+		"profile":        checkProfile,
+		"handler":        checkHandler,
+
+		"path":        checkPath,
+		"repoURL":     checkRepoURL,
+		"fileURL":     checkFileURL,
+		"digest":      checkDigest,
+		"fingerprint": checkFingerprint,
+
+		"server":  checkServer,
+		"proxy":   checkProxy,
+		"noProxy": checkNoProxy,
+		"address": checkAddress,
+		"network": checkNetwork,
+		"peer":    checkPeer,
+
+		"cluster":      checkCluster,
+		"region":       checkRegion,
+		"nodeName":     checkNodeName,
+		"startupTaint": checkStartupTaint,
+
+		"duration": checkDuration,
+		"name":     checkName,
+	}
+}
 
 // wrong returns a fault of a value, without a place, and its fix.
 func wrong(fix, format string, args ...any) *trouble.Error {
@@ -176,8 +224,8 @@ func clip(text string) string {
 	return string([]rune(text)[:most]) + "…"
 }
 
-// a returns a type with its article.
-func a(kind string) string {
+// withArticle returns a type with its article.
+func withArticle(kind string) string {
 	switch kind {
 	case TypeInt:
 		return "an " + kind

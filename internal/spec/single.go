@@ -57,7 +57,7 @@ func (o Offers) differs(first Offers) *trouble.Error {
 		return notSingle(
 			"all devices on the node must be configured with the same migEnabled value",
 			"%s has MIG, %s has not", with, without)
-	case o.MIG && o.Model != first.Model: // the plugin compares what partitions have, as their number of multiprocessors
+	case o.MIG && o.Model != first.Model: // the plugin compares attributes of partitions, such as multiprocessors
 		return notSingle(severalTypes, "%s is %s, %s is %s", first.GPU, first.Model, o.GPU, o.Model)
 	case o.MIG && len(o.Kinds) == 0:
 		return notSingle(
@@ -83,7 +83,10 @@ func notSingle(pluginSays, format string, args ...any) *trouble.Error {
 	return &trouble.Error{
 		What:    takesOne + fmt.Sprintf(format, args...),
 		Because: []string{"the device plugin offers no GPU at all then: " + pluginSays},
-		Try:     []string{`write strategy = "mixed" in [sharing]`, "give every GPU the same kind of partition"},
+		Try: []string{
+			`write strategy = "mixed" in [sharing]`,
+			"give every GPU the same kind of partition",
+		},
 	}
 }
 

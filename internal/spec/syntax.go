@@ -47,10 +47,11 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		}
 	}
 
-	bracket := "put a comma between the elements, or write the missing bracket"
+	bracket := "write the missing bracket"
 	if first := b.src.lineOf(opened); first != b.src.lineOf(at) {
-		bracket = "put a comma between the elements, or close the bracket opened on line " + strconv.Itoa(first+1)
+		bracket = "close the bracket opened on line " + strconv.Itoa(first+1)
 	}
+	bracket = "put a comma between the elements, or " + bracket
 	for _, known := range []struct{ words, says, fix string }{
 		{"cannot have new lines", "the text is not closed on its line", "close the quotes on the same line"},
 		{"escape", message, `write \\ for a backslash, or put the text in 'single quotes'`},
@@ -109,20 +110,33 @@ func unclosed(begins byte) *trouble.Error {
 // = True.
 func (b *builder) bareText(line span) (int, *trouble.Error) {
 	text := b.src.data[line.start:line.end]
-	m := regexp.MustCompile(`^([\w.-]+)[ \t]*=[ \t]*([^\s"'\[{#=][^"'#=]*?)[ \t\r]*(?:#.*)?$`).FindSubmatchIndex(text)
-	if m == nil || len(b.src.secrets) > 0 && b.src.secrets[len(b.src.secrets)-1].end > line.start {
+	const bare = `^([\w.-]+)[ \t]*=[ \t]*([^\s"'\[{#=][^"'#=]*?)[ \t\r]*(?:#.*)?$`
+	m := regexp.MustCompile(bare).FindSubmatchIndex(text)
+	if m == nil || b.src.hidesAfter(line.start) {
 		return 0, nil
 	}
-	key, raw := string(text[m[2]:m[3]]), string(text[m[4]:m[5]])
+
+	key := string(text[m[2]:m[3]])
+	raw := string(text[m[4]:m[5]])
 	at := line.start + m[4]
-	if r := b.row(key); r != nil && (r.Type == TypeBool || r.Type == TypeInt) {
-		return at, wrong("write "+suggestion(*r, &value{text: raw}), "invalid TOML: %s is no %s", show(raw), r.Type)
+	r := b.row(key)
+	if r != nil && (r.Type == TypeBool || r.Type == TypeInt) {
+		fix := "write " + suggestion(*r, &value{text: raw})
+		return at, wrong(fix, "invalid TOML: %s is no %s", show(raw), r.Type)
 	}
+
 	says := "text needs quotes"
 	if plain := strings.Trim(raw, "“”„‟‘’‚«»"); plain != raw {
-		raw, says = plain, "text needs straight quotes"
+		raw = plain
+		says = "text needs straight quotes"
 	}
 	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: %s", says)
+}
+
+// hidesAfter says whether the last secret found so far ends after an offset.
+func (s *source) hidesAfter(offset int) bool {
+	last := len(s.secrets) - 1
+	return last >= 0 && s.secrets[last].end > offset
 }
 
 // row returns the row of a key under the current header, nil if there is none.

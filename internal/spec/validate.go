@@ -41,17 +41,21 @@ func checkDriverVersion(v string) (string, *trouble.Error) {
 	if numbers(v, 3, 4, 3) {
 		return v, nil
 	}
+
+	const hasVersion = `^\D{0,16}([1-9][0-9]{2,3}(?:\.[0-9]{1,3}){0,2})(?:\D|$)`
 	fix := `write a version such as "580.95.05", or a branch such as "580"`
-	if m := regexp.MustCompile(`^\D{0,16}([1-9][0-9]{2,3}(?:\.[0-9]{1,3}){0,2})(?:\D|$)`).FindStringSubmatch(v); m != nil {
+	if m := regexp.MustCompile(hasVersion).FindStringSubmatch(v); m != nil {
 		fix = "did you mean " + strconv.Quote(m[1]) + "?"
 	}
 	return v, wrong(fix, "%s is no driver version and no branch", show(v))
 }
 
 func checkToolkitVersion(v string) (string, *trouble.Error) {
-	if numbers(v, 1, 4, 4) || matches(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`, v) {
+	const withSuffix = `^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`
+	if numbers(v, 1, 4, 4) || matches(withSuffix, v) {
 		return v, nil
 	}
+
 	fix := `write a version such as "1.18.0", or a branch such as "1.18"`
 	if m := regexp.MustCompile(`^[vV=~^ ]+([0-9]+(?:\.[0-9]+){0,2})$`).FindStringSubmatch(v); m != nil {
 		fix = "did you mean " + show(m[1]) + "?"
@@ -61,7 +65,8 @@ func checkToolkitVersion(v string) (string, *trouble.Error) {
 
 // checkDuration accepts a duration of time.ParseDuration above zero.
 func checkDuration(v string) (string, *trouble.Error) {
-	if d, err := time.ParseDuration(v); err != nil || d <= 0 {
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
 		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is no duration", show(v))
 	}
 	return v, nil
@@ -76,7 +81,8 @@ func checkPath(v string) (string, *trouble.Error) {
 	case strings.Contains(v, "$"):
 		return v, wrong("write the whole path", "%s: variables are not replaced", show(v))
 	case !path.IsAbs(v):
-		return v, wrong("write the whole path: "+clip(path.Join("/etc/gpuadm", v)), "%s is not an absolute path", show(v))
+		whole := clip(path.Join("/etc/gpuadm", v))
+		return v, wrong("write the whole path: "+whole, "%s is not an absolute path", show(v))
 	case path.Clean(v) == "/" || strings.HasSuffix(v, "/"):
 		return v, wrong("write the path of a file", "%s is a folder", show(v))
 	}
@@ -97,11 +103,13 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	isFile := u.Scheme == "file"
 	switch {
 	case u.User != nil:
-		return nil, wrong("take it out: this file can be read by all", "a URL must not contain a user name or password")
+		const fix = "take it out: this file can be read by all"
+		return nil, wrong(fix, "a URL must not contain a user name or password")
 	case u.Fragment != "" || strings.HasSuffix(v, "#"):
 		return nil, wrong("take out what begins with #", "a fragment makes no sense here")
 	case isFile && (u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/"):
-		return nil, wrong("write it with three slashes: file:///srv/mirror", "the URL has no absolute path of a folder")
+		const fix = "write it with three slashes: file:///srv/mirror"
+		return nil, wrong(fix, "the URL has no absolute path of a folder")
 	case !isFile && u.Hostname() == "":
 		return nil, wrong(fix, "the URL has no host")
 	}
@@ -199,16 +207,19 @@ func checkNoProxy(v string) (string, *trouble.Error) {
 	case strings.Contains(v, "://"):
 		return v, wrong("write only the host", "a host, domain or network is no URL")
 	case !matches(`^[A-Za-z0-9.:*/_\[\]-]+$`, v):
-		return v, wrong("write it as \"10.0.0.0/8\", \".cluster.local\" or \"host.example\"", "%s is no host, domain or network", show(v))
+		const fix = `write it as "10.0.0.0/8", ".cluster.local" or "host.example"`
+		return v, wrong(fix, "%s is no host, domain or network", show(v))
 	}
 	return v, nil
 }
 
 func checkFingerprint(v string) (string, *trouble.Error) {
-	if digest, is := strings.CutPrefix(v, "sha256:"); is {
-		digest, found := checkDigest(digest)
-		return "sha256:" + digest, found
+	digest, ofFile := strings.CutPrefix(v, "sha256:")
+	if ofFile {
+		digest, fault := checkDigest(digest)
+		return "sha256:" + digest, fault
 	}
+
 	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
 	const fix = "copy it from the output of gpg --show-keys FILE, after asking the mirror's owner for the right one"
 	switch {
@@ -225,7 +236,8 @@ func checkHandler(v string) (string, *trouble.Error) {
 	if domainLabel(v) {
 		return v, nil
 	}
-	return v, wrong(`write lower-case letters, digits and "-", at most 63: "nvidia"`, "%s is no name for a runtime handler", show(v))
+	const fix = `write lower-case letters, digits and "-", at most 63: "nvidia"`
+	return v, wrong(fix, "%s is no name for a runtime handler", show(v))
 }
 
 func checkName(v string) (string, *trouble.Error) {
@@ -250,26 +262,32 @@ func checkProfile(v string) (string, *trouble.Error) {
 	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
 		return v, nil
 	}
+
 	fix := `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`
-	if low := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(v)), "mig "); low != v && low != "" {
-		if _, f := checkProfile(low); f == nil {
-			fix = "did you mean " + show(low) + "?"
+	lower := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(v)), "mig ")
+	if lower != v && lower != "" {
+		if _, fault := checkProfile(lower); fault == nil {
+			fix = "did you mean " + show(lower) + "?"
 		}
 	}
 	return v, wrong(fix, "%s is no MIG profile", show(v))
 }
 
-// checkParameter says whether the fault is in the value, and returns it. gpuadm writes the
-// parameter into a line of modprobe.d, so its text may end neither that line nor its quotes.
-func checkParameter(name, value string) (bool, *trouble.Error) {
+// checkParameter returns the fault of a parameter, and says whether it is in the value. gpuadm
+// writes the parameter into a line of modprobe.d, so its text may end neither that line nor its
+// quotes.
+func checkParameter(name, value string) (ofValue bool, fault *trouble.Error) {
 	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {
 	case strings.ContainsAny(name, "-."):
-		return false, wrong("write the name alone, without the module: NVreg_Name", "%s is no parameter of the module nvidia", show(name))
+		const fix = "write the name alone, without the module: NVreg_Name"
+		return false, wrong(fix, "%s is no parameter of the module nvidia", show(name))
 	case len(name) > 128 || !matches(`^[A-Za-z_][A-Za-z0-9_]*$`, name):
-		return false, wrong("write it as modinfo -p nvidia does", "%s is no name of a module parameter", show(name))
+		const fix = "write it as modinfo -p nvidia does"
+		return false, wrong(fix, "%s is no name of a module parameter", show(name))
 	case strings.ContainsFunc(value, unsafe) || len(value) > 1024:
-		return true, wrong(`leave out quotes, backslashes and what is not ASCII`, "modprobe cannot read the value of %s", show(name))
+		const fix = "leave out quotes, backslashes and what is not ASCII"
+		return true, wrong(fix, "modprobe cannot read the value of %s", show(name))
 	}
 	return false, nil
 }
