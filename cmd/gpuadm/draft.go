@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -22,6 +23,7 @@ type draft struct {
 	gpus   []host.GPU
 	cloud  string            // one of clouds; "" for none
 	engine bool              // a container engine is or will be installed
+	schema string            // the address of node.toml's schema; "" is schemaHome's
 	left   map[string]string // left-out sections, with the reasons
 	text   strings.Builder
 }
@@ -31,7 +33,7 @@ func (d *draft) say(lines ...string) { d.text.WriteString(strings.Join(lines, "\
 // spec is the text of the draft.
 func (d *draft) spec() (string, error) {
 	d.text.Reset()
-	d.say("#:schema "+schemaHome+"node.json", "")
+	d.say("#:schema "+cmp.Or(d.schema, schemaHome+"node.json"), "")
 	d.say("# The desired state of this node: "+d.facts.String(),
 		"# gpuadm help spec lists all keys. A section that is not here changes nothing.",
 		"format = 1", "")

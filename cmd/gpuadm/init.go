@@ -29,6 +29,10 @@ import (
 // https://tombi-toml.github.io/tombi/docs/comment-directive/schema-document-directive.
 const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
 
+// installedSchema is the schema that gpuadm's package installs: that of the release that reads the
+// file, also without a network.
+const installedSchema = "/usr/share/gpuadm/schema/node.json"
+
 // clouds are the values of --cloud.
 var clouds = append(platform.Methods(), "none")
 
@@ -91,6 +95,9 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 		return err
 	}
 	d := draftOf(f)
+	if _, err := h.Stat(installedSchema); err == nil {
+		d.schema = "file://" + installedSchema
+	}
 	text, err := c.planned(ctx, &d)
 	if err != nil {
 		return err

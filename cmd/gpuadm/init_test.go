@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
 )
 
 // onHost runs gpuadm on a recorded machine.
@@ -140,5 +142,22 @@ func TestInitElsewhere(t *testing.T) {
 			code, out := onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", system)
 			check.That(t, code == 0, "%s, %s: exit code %d\n%s\n%s", system, gpu, code, out, text)
 		}
+	}
+}
+
+// TestInitSchema: where gpuadm's package has installed its schema, editors read that one, also
+// without a network.
+func TestInitSchema(t *testing.T) {
+	for _, c := range []struct{ schema, want string }{
+		{"", "#:schema " + schemaHome + "node.json\n"},
+		{"-- usr/share/gpuadm/schema/node.json --\n{}\n", "#:schema file:///usr/share/gpuadm/schema/node.json\n"},
+	} {
+		n := must.Get(simhost.New(slices.Concat(demoNode, []byte(c.schema))))(t)
+		must.OK(t, n.Remove("/etc/gpuadm/node.toml"))
+		ubuntu.Install(n)
+		var out bytes.Buffer
+		code := run(t.Context(), envOn(n, &out), []string{"init", "--print"})
+		must.That(t, code == 0, "%d: %s", code, &out)
+		check.That(t, strings.HasPrefix(out.String(), c.want), "it begins %.80q, want %q", out.String(), c.want)
 	}
 }

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rehearses a release on this machine, with a registry and a key that live as long as it runs: sh release-dry.sh VERSION CRANE…
 # It makes and pushes what .github/workflows/release.yml does, and verifies and installs it as docs/install.md tells a user to. What only
-# the forge can do is left out: the signature without a key, the attestations, the release's page. Needs apt-utils, createrepo-c, gpg.
+# the forge can do is left out: the signature without a key, the attestations, the release's page. Needs apt-utils, createrepo-c, gpg, lintian,
+# rpm, rpmlint.
 set -eu
 version=$1
 shift
-for needed in apt-ftparchive:apt-utils createrepo_c:createrepo-c gpg:gpg gpgconf:gpgconf; do
+for needed in apt-ftparchive:apt-utils createrepo_c:createrepo-c gpg:gpg gpgconf:gpgconf lintian:lintian rpmlint:rpmlint rpm:rpm; do
   command -v "${needed%%:*}" >/dev/null || { echo "release-dry: ${needed%%:*} is missing; install ${needed#*:}" >&2; exit 1; }
 done
 step() { printf '\n== %s\n' "$*"; }
@@ -33,6 +34,10 @@ echo "$image"
 
 step "make dist"
 make --no-print-directory dist VERSION="$version" IMAGE="$image"
+
+step "the packages' form"
+lintian --fail-on error bin/dist/*.deb
+rpmlint --config images/packages/rpmlint.toml bin/dist/*.rpm
 
 step "push, and pull by the digest that the chart names"
 sh images/packages/push.sh "$image" "$version" bin/gpuadm-image.tar "$at/crane" >"$at/pushed"

@@ -35,6 +35,8 @@ const (
 	programName = "/usr/bin/gpuadm"
 	unitDir     = "/usr/lib/systemd/system/"
 	docDir      = "/usr/share/doc/gpuadm/"
+	schemaDir   = "/usr/share/gpuadm/schema/" // cmd/gpuadm writes it into node.toml
+	overrides   = "/usr/share/lintian/overrides/gpuadm"
 	example     = "/etc/gpuadm/node.toml.example"
 )
 
@@ -96,9 +98,11 @@ func (o options) files(p program, scratchFiles []file) ([]file, error) {
 	at := func(name string) string { return filepath.Join(o.root, name) }
 	list := append([]file{
 		{programName, p.name, 0o755, files.TypeFile},
-		{docDir + "copyright", p.name + ".copyright", 0o644, files.TypeFile},
-		{docDir + "CHANGELOG.md", at("CHANGELOG.md"), 0o644, files.TypeFile},
-		{docDir + "gpuadm.cdx.json", p.name + ".cdx.json", 0o644, files.TypeFile},
+		{docDir + "copyright", p.name + ".copyright", 0o644, files.TypeRPMDoc},
+		{docDir + "CHANGELOG.md", at("CHANGELOG.md"), 0o644, files.TypeRPMDoc},
+		{docDir + "doctor.md", at("docs/doctor.md"), 0o644, files.TypeRPMDoc},
+		{docDir + "gpuadm.cdx.json", p.name + ".cdx.json", 0o644, files.TypeRPMDoc},
+		{overrides, at("images/packages/lintian-overrides"), 0o644, files.TypeFile},
 	}, scratchFiles...)
 
 	units, err := o.units(filepath.Dir(scratchFiles[0].from))
@@ -107,13 +111,53 @@ func (o options) files(p program, scratchFiles []file) ([]file, error) {
 	}
 	list = append(list, units...)
 
-	pages, err := filepath.Glob(at("docs/man/*.[1-8]"))
-	for _, page := range pages {
-		section := path.Ext(page)[1:]
-		name := "/usr/share/man/man" + section + "/" + filepath.Base(page)
-		list = append(list, file{name, page, 0o644, files.TypeFile})
+	schemas, err := filepath.Glob(at("docs/schema/*.json"))
+	if err == nil && len(schemas) == 0 {
+		err = errors.New("cannot find the schemas: docs/schema has none")
+	}
+	for _, schema := range schemas {
+		list = append(list, file{schemaDir + filepath.Base(schema), schema, 0o644, files.TypeFile})
+	}
+	if err != nil {
+		return nil, err
 	}
 
+	pages, err := o.manPages(filepath.Dir(scratchFiles[0].from))
+	return append(list, pages...), err
+}
+
+// manPages are the manual pages, compressed as both distributions want them.
+// Sources: Debian policy 12.1; rpmlint's manpage-not-compressed.
+func (o options) manPages(scratch string) ([]file, error) {
+	pages, err := filepath.Glob(filepath.Join(o.root, "docs/man/*.[1-8]"))
+	if err == nil && len(pages) == 0 {
+		err = errors.New("cannot find the manual pages: docs/man has none")
+	}
+
+	var list []file
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read a manual page: %w", err)
+		}
+		var out bytes.Buffer
+		zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+		if err != nil {
+			return nil, err
+		}
+		_, err = zip.Write(text)
+		if err = errors.Join(err, zip.Close()); err != nil {
+			return nil, fmt.Errorf("cannot compress a manual page: %w", err)
+		}
+
+		name := filepath.Base(page) + ".gz"
+		zipped := filepath.Join(scratch, name)
+		if err := os.WriteFile(zipped, out.Bytes(), 0o644); err != nil {
+			return nil, fmt.Errorf("cannot write a manual page: %w", err)
+		}
+		section := path.Ext(page)[1:]
+		list = append(list, file{"/usr/share/man/man" + section + "/" + name, zipped, 0o644, files.TypeRPMDoc})
+	}
 	return list, err
 }
 

@@ -14,6 +14,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
 	"github.com/goreleaser/nfpm/v2/rpm"
 )
 
@@ -34,6 +36,8 @@ type options struct {
 	root, formats string
 	time          time.Time
 }
+
+const maintainer = "The gpuadm authors <gpuadm@users.noreply.github.com>"
 
 // program is gpuadm for one architecture.
 type program struct {
@@ -146,12 +150,13 @@ func (o options) info(p program) *nfpm.Info {
 		Section:    "admin",
 		Priority:   "optional",
 		License:    "Apache-2.0",
-		Maintainer: "The gpuadm authors <gpuadm@users.noreply.github.com>",
+		Maintainer: maintainer,
 		Vendor:     "The gpuadm authors",
 		Homepage:   "https://github.com/gpuadm/gpuadm",
 		Description: "Turns a machine with NVIDIA GPUs into a Kubernetes node.\n" +
-			"It installs the driver, configures the container engine, makes MIG partitions and joins the node,\n" +
-			"as /etc/gpuadm/node.toml says, and verifies it before kubelet starts at every boot.",
+			"It installs the driver, configures the container engine, makes MIG\n" +
+			"partitions and joins the node, as /etc/gpuadm/node.toml says, and verifies\n" +
+			"it before kubelet starts at every boot.",
 
 		MTime:           o.time,
 		DisableGlobbing: true,
@@ -163,6 +168,7 @@ func (o options) info(p program) *nfpm.Info {
 			},
 			RPM: nfpm.RPM{
 				BuildHost: "localhost",
+				Group:     "System Environment/Base",
 				Summary:   "Turns a machine with NVIDIA GPUs into a Kubernetes node",
 			},
 		},
@@ -181,6 +187,7 @@ func (o options) pack(form string, p program, list []file) error {
 	switch form {
 	case "deb":
 		packager = deb.Default
+		info.License = "" // a deb has it in copyright, and dpkg knows no such field
 		info.Depends = []string{"libc6 (>= 2.28)"}
 	case "rpm":
 		packager = rpm.DefaultRPM
@@ -189,7 +196,17 @@ func (o options) pack(form string, p program, list []file) error {
 		return fmt.Errorf("the form is not known: want deb, rpm or tar.gz")
 	}
 
+	changelog, err := o.changelog()
+	if err != nil {
+		return err
+	}
+	defer os.Remove(changelog)
+	info.Changelog = changelog
+
 	for _, f := range list {
+		if form == "deb" && f.kind == files.TypeRPMDoc {
+			f.kind = files.TypeFile // nfpm leaves an rpm's documentation out of a deb
+		}
 		info.Contents = append(info.Contents, f.content(o.time))
 	}
 	if err := nfpm.PrepareForPackager(nfpm.WithDefaults(info), form); err != nil {
@@ -205,6 +222,23 @@ func (o options) pack(form string, p program, list []file) error {
 	}
 
 	return out.Close()
+}
+
+// changelog writes the package's own list of changes: what changes from release to release is in
+// CHANGELOG.md. Source of the form: https://github.com/goreleaser/chglog.
+func (o options) changelog() (name string, err error) {
+	f, err := os.CreateTemp("", "changelog-*.yaml")
+	if err != nil {
+		return "", fmt.Errorf("cannot write the list of changes: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "- semver: %q\n"+
+		"  date: %q\n"+
+		"  packager: %q\n"+
+		"  deb: {urgency: medium, distributions: [unstable]}\n"+
+		"  changes:\n"+
+		"    - note: %q\n",
+		o.version+"-1", o.time.Format(time.RFC3339), maintainer, "New release: see "+docDir+"CHANGELOG.md.")
+	return f.Name(), errors.Join(err, f.Close())
 }
 
 // sum writes the checksums of all files in the folder.

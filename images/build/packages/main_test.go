@@ -149,7 +149,10 @@ func TestContents(t *testing.T) {
 			t.Errorf("the unit %s is %q", name, text)
 		}
 	}
-	for _, name := range []string{docDir + "copyright", docDir + "CHANGELOG.md", docDir + "gpuadm.cdx.json", "/usr/share/zsh/site-functions/_gpuadm"} {
+	for _, name := range []string{
+		docDir + "copyright", docDir + "CHANGELOG.md", docDir + "changelog.Debian.gz", docDir + "doctor.md", docDir + "gpuadm.cdx.json",
+		schemaDir + "node.json", "/usr/share/man/man8/gpuadm.8.gz", "/usr/share/zsh/site-functions/_gpuadm",
+	} {
 		if data[name] == "" {
 			t.Errorf("no %s", name)
 		}
