@@ -30,6 +30,12 @@ const (
 	gateFile  = gateDir + "/50-gpuadm.conf"
 )
 
+// KubeletUnit is the unit that the gate holds back.
+const KubeletUnit = "kubelet.service"
+
+// OwnServices returns the units that converge this machine or look at it, the first to start first.
+func OwnServices() []string { return []string{BootUnit, ReadyUnit, driftUnit} }
+
 // Units returns the unit files of the install stage.
 func Units() []string {
 	return []string{
@@ -109,5 +115,5 @@ func installWants(binary []byte) []converge.Want {
 		wants = append(wants, things.UnlessMasked(w))
 	}
 	return append(wants, things.UnitFilesRead("systemd must read the changed unit files",
-		BootUnit, ReadyUnit, specPath, specUnit, driftTime, driftUnit, "kubelet.service"))
+		BootUnit, ReadyUnit, specPath, specUnit, driftTime, driftUnit, KubeletUnit))
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
@@ -69,7 +70,8 @@ func identityOfMachine(ctx context.Context, v host.View) (identity, error) {
 // specHome is the folder of a machine's spec.
 const specHome = "/etc/gpuadm"
 
-// machineSpec reads the spec on the machine; an unreadable one counts as empty.
+// machineSpec reads the spec on the machine. If it cannot be used, the spec counts that was applied
+// last, else an empty one.
 func machineSpec(v host.View) spec.Spec {
 	names := []string{path.Join(specHome, "node.toml")}
 	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
@@ -88,7 +90,8 @@ func machineSpec(v host.View) spec.Spec {
 
 	s, err := spec.Parse(files...)
 	if err != nil {
-		return spec.Spec{}
+		last, _ := converge.ReadLastSpec(v)
+		return last.Spec
 	}
 	return s
 }

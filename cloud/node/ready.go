@@ -241,7 +241,7 @@ func (r readyStage) summary() string {
 	if partitions > 0 {
 		text += ", " + trouble.Count(partitions, "MIG partition")
 	}
-	return text + bootMark(r.facts.BootID)
+	return text + r.session.remark() + bootMark(r.facts.BootID)
 }
 
 // model names a GPU's model as the bus does, or else as the driver does.

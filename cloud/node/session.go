@@ -33,6 +33,18 @@ type Session struct {
 	identityAt time.Time // when it was determined
 
 	clients kube.Clients
+
+	// Remark is what the condition's message says beside the GPUs: that gpuadm could not use
+	// node.toml. Empty: nothing.
+	Remark string
+}
+
+// remark is the Remark; a nil session has none.
+func (s *Session) remark() string {
+	if s == nil || s.Remark == "" {
+		return ""
+	}
+	return "; " + s.Remark
 }
 
 // answerServes is how long an answer is reused, for plan, look and change together. If another

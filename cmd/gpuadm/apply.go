@@ -81,7 +81,14 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		}
 	}
 
-	e, h, err := c.engine(ctx, args, a.skip)
+	read := c.engine
+	if a.boot {
+		read = c.engineAtBoot
+	}
+	e, h, err := read(ctx, args, a.skip)
+	if err != nil && a.boot {
+		return c.bootWithoutSpec(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -251,6 +258,9 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	if c.output != "json" {
 		c.applyAnswer(ctx, h, result, h.Now().Sub(began).Seconds())
 	}
+	if e.Own && result.Held+result.Newer+result.Reboot == "" {
+		c.clearFailed(ctx)
+	}
 	switch {
 	case result.Held != "" && !c.booting: // a held boot has succeeded: the gate opens
 		return exit(exitPending)
@@ -260,6 +270,18 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
+}
+
+// clearFailed has systemd forget failures that the apply has ended, and names their units. The
+// apply has ended well also if that fails.
+func (c *common) clearFailed(ctx context.Context) {
+	cleared, err := c.run.ClearFailed(ctx)
+	if err != nil {
+		c.say(agent.Event{What: agent.Warning, Err: err})
+	}
+	if len(cleared) > 0 && c.output != "json" {
+		c.answer("No longer failed: " + strings.Join(cleared, ", ") + ".")
+	}
 }
 
 // applyAnswer prints the result of an apply.

@@ -136,6 +136,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	c.bakes = true
+	e.Own = false // what is deferred until first boot has not ended well
 	c.chosen = b.typed
 	c.planVerb = "bake --dry-run"
 	if b.seal {
@@ -217,6 +218,9 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	e.Tell = voice.tell
 	e.Stop = stop
 	began := h.Now()
+	if err := converge.ForgetSpec(h); err != nil { // of a machine of which the image is a copy
+		return err
+	}
 	result, err := e.Apply(ctx, h)
 	voice.close()
 	c.ran(result)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -18,6 +17,7 @@ import (
 // boot is apply for the boot unit.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.booting = true
+	c.warnOfSpec("this boot goes")
 	var code error // of an apply that has succeeded
 	err := c.run.Boot(ctx, func(ctx context.Context) error {
 		err := c.apply(ctx, e, h)
@@ -51,8 +51,7 @@ func (c *common) say(e agent.Event) {
 	}
 }
 
-// gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the
-// last lines of a process to its unit.
+// gaveUp logs why a boot's apply has failed.
 func (c *common) gaveUp(g *agent.GaveUp) error {
 	f := failureOf(g.Err)
 	f.advise(c.env, g.Err)
@@ -61,16 +60,12 @@ func (c *common) gaveUp(g *agent.GaveUp) error {
 		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
 	}
 	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", agent.Tries, held))
+	if c.broken != nil {
+		f.Because = append(f.Because, c.broken.trouble("this boot went").Error())
+	}
 	if !c.toJournal() {
 		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: g.Err}
 	}
-
-	var text strings.Builder
-	c.stderr = &text
-	f.print(c.env)
-	v := newLogVoice(c)
-	for line := range strings.SplitSeq(strings.TrimSpace(text.String()), "\n") {
-		v.log.Error(line)
-	}
+	c.loudly(f)
 	return exit(exitCannot)
 }

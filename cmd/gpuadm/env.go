@@ -232,6 +232,9 @@ func machineSpec(v host.View) ([]spec.File, error) {
 	main := path.Join(specHome, "node.toml")
 	data, err := v.ReadFile(main)
 	if errors.Is(err, fs.ErrNotExist) {
+		if target, linkErr := v.Readlink(main); linkErr == nil {
+			return nil, fmt.Errorf("cannot read %s: it is a link to %s, which is not there", main, target)
+		}
 		where := ""
 		if v.Root() != "/" {
 			where = " in " + v.Root()

@@ -69,7 +69,10 @@ func (c *common) gate(ctx context.Context) error {
 		return nil // this machine has no spec
 	}
 
-	e, h, err := c.engine(ctx, nil, nil)
+	e, h, err := c.engineAtBoot(ctx, nil, nil)
+	if none := new(noSpecAtBoot); errors.As(err, &none) {
+		return usage{c.shut(none.trouble("cannot let kubelet start"))}
+	}
 	if err != nil {
 		return err
 	}
@@ -81,10 +84,23 @@ func (c *common) gate(ctx context.Context) error {
 	}
 
 	shut, err := c.run.Gate(ctx)
+	if err == nil && shut == nil {
+		c.warnOfSpec("the gate goes")
+	}
 	if err != nil || shut == nil {
 		return err
 	}
 	t := closed(shut)
+	if c.broken != nil {
+		spec := c.broken.trouble("the gate goes")
+		t.Because = append(t.Because, spec.What+", so "+spec.Because[0])
+		t.Try = append(fixSpec(c.broken.why), t.Try...)
+	}
+	return c.shut(t)
+}
+
+// shut returns the error for a closed gate in the form for its reader.
+func (c *common) shut(t *trouble.Error) error {
 	if c.toJournal() {
 		return gateLine(t)
 	}

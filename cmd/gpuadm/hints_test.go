@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
@@ -69,6 +71,9 @@ func (r told) line(line string) string {
 	if slices.Contains(notTyped, cmd.Name()) || cmd.Flags().Changed("root") || c.Off() {
 		return ""
 	}
+	if r.code != exitUsage {
+		mendSpec(c, e)
+	}
 	was := tree(c)
 	code := run(context.Background(), e, words[1:])
 	dry, _ := cmd.Flags().GetBool("dry-run")
@@ -82,6 +87,25 @@ func (r told) line(line string) string {
 		return "it does not end in the machine from before the run:\n" + out.String()
 	}
 	return ""
+}
+
+// mendSpec does what comes before the commands that are printed where a boot goes by the spec that
+// was applied last: "fix the file, then".
+func mendSpec(c *simhost.Node, e env) {
+	text := []byte("format = 1\n")
+	if last, err := converge.ReadLastSpec(c); err == nil {
+		text = last.TOML()
+	}
+	if _, err := e.spec(c, nil); err == nil || errors.Is(err, errNoSpec) {
+		return
+	}
+	anyFile := func(*host.Entry) bool { return true }
+	names, _ := c.ReadDir("/etc/gpuadm/node.d")
+	for _, name := range names {
+		_ = c.Replace("/etc/gpuadm/node.d/"+name, nil, anyFile)
+	}
+	fixed := &host.Entry{Data: text, Attr: host.Attr{Mode: 0o644}}
+	_ = c.Replace("/etc/gpuadm/node.toml", fixed, anyFile)
 }
 
 // others judges what the run advises of other programs, as -o json has it.

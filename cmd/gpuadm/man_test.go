@@ -110,7 +110,7 @@ func TestManPages(t *testing.T) {
 	verbs.prose(topic["environment"])
 	verbs.section("FILES")
 	verbs.item("/etc/gpuadm/node.toml, /etc/gpuadm/node.d/*.toml", "the desired state of the node: gpuadm-node.toml(5)")
-	verbs.item("/var/lib/gpuadm", "the journal, and what undo needs")
+	verbs.item("/var/lib/gpuadm", "the journal, what undo needs, and the spec that was applied last")
 	verbs.section("SEE ALSO")
 	verbs.WriteString(".BR gpuadm\\-node.toml (5)\n")
 	held(t, "gpuadm.8", verbs.String())

@@ -120,12 +120,16 @@ func (c *common) followNote(s spec.Spec) []string {
 
 // reportDrift reports the pending changes in one line, here and to the cluster.
 func (c *common) reportDrift(ctx context.Context) error {
-	e, h, err := c.engine(ctx, nil, nil)
+	e, h, err := c.engineAtBoot(ctx, nil, nil)
 	if err != nil {
-		return err
+		return c.reportNoSpec(err)
 	}
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
+	}
+	if c.broken != nil {
+		c.reportSpec(ctx)
+		return c.broken.why
 	}
 	return c.run.Drift(ctx, func(pending []converge.Change) string {
 		text := drift(pending)

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -41,6 +42,7 @@ type common struct {
 	booting bool       // the boot unit has started gpuadm
 	bakes   bool       // the verb is bake
 	repairs bool       // the apply is a repair, and chosen is its code
+	broken  *unusable  // the machine's own spec, and what this process goes by instead; nil: it is used
 
 	shown    []string // stages whose details a plan shows
 	planVerb string   // the verb that shows a plan, if it is not plan
@@ -210,6 +212,14 @@ func variable(flag string) string {
 
 // engine opens the machine, reads the spec and chooses the stages.
 func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
+	read := func(h host.Host) (spec.Spec, error) { return c.spec(h, c.files) }
+	return c.engineBy(ctx, only, skip, read)
+}
+
+// engineBy is engine with a reader of the spec.
+func (c *common) engineBy(
+	ctx context.Context, only, skip []string, read func(host.Host) (spec.Spec, error),
+) (*converge.Engine, host.Host, error) {
 	c.chosen = slices.Clone(only)
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
@@ -225,7 +235,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	}
 
 	c.warnOfWriters()
-	s, err := c.spec(h, c.files)
+	s, err := read(h)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -236,6 +246,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	e.Stages = sequence
 	e.Before = all
 	e.Spec = s
+	e.Own = len(c.files)+len(only)+len(skip) == 0 && c.broken == nil
 	e.Brief = c.quiet && c.output != "json"
 	return e, h, nil
 }

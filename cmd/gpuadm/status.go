@@ -47,6 +47,9 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		ready = c.engineOfFiles
 	}
 	e, h, err := ready(ctx, only)
+	if none := new(noSpecAtBoot); errors.As(err, &none) {
+		return none.own
+	}
 	if err != nil {
 		return c.withoutSpec(ctx, err)
 	}
@@ -69,6 +72,9 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	if held != "" {
 		s.Notes = append(s.Notes, held)
 	}
+	if c.broken != nil {
+		s.Instead = c.broken.instead()
+	}
 	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
 
 	var from time.Time
@@ -86,6 +92,9 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	if err != nil {
 		return err
 	}
+	if c.broken != nil {
+		return c.broken.why
+	}
 
 	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
 	switch {
@@ -98,13 +107,13 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 }
 
 func (c *common) engineOf(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
-	return c.engine(ctx, only, nil)
+	return c.engineAtBoot(ctx, only, nil)
 }
 
 // engineOfFiles is engine for status --diff, which needs no spec, since it compares with the
 // journal.
 func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
-	e, h, err := c.engine(ctx, only, nil)
+	e, h, err := c.engineAtBoot(ctx, only, nil)
 	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
 		return e, h, err
 	}
@@ -144,6 +153,9 @@ const day = "2006-01-02 15:04"
 func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec"+glue+"%s\n\n", s.Host.Summary, s.Host.Spec)
+	if s.Instead != "" {
+		printf(w, "node.toml cannot be used. This is the state by %s.\n\n", s.Instead)
+	}
 	for _, st := range s.Stages {
 		changes := of(s.Changes, st.Name)
 		switch {
@@ -306,6 +318,8 @@ func (c *common) statusEnd(s converge.Status) string {
 		return "Cannot converge: see ! above."
 	case s.Held != "" && s.Now() > 0:
 		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, pending, c.typed("apply"))
+	case s.Instead != "":
+		return fmt.Sprintf("%s pending by that spec. node.toml cannot be used: fix it, then: %s", pending, c.typed("apply"))
 	case s.Now() > 0:
 		return fmt.Sprintf("%s pending. To see them: %s", pending, c.typed("plan"))
 	case slices.ContainsFunc(s.Stages, hasConverged):

@@ -152,9 +152,25 @@ func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) err
 		return nil
 	}
 
-	err = node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text)
+	r.unreported(node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text))
+	return nil
+}
+
+// ReportSpec reports to the cluster that the machine's own spec cannot be used.
+func (r *Run) ReportSpec(ctx context.Context, text string) {
+	if !r.Host.Live() || !node.ReportsToCluster(r.Engine.Spec) {
+		return
+	}
+	f, err := r.Engine.Facts(ctx, r.Host)
+	if err == nil {
+		err = node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, f, text)
+	}
+	r.unreported(err)
+}
+
+// unreported warns if a report of drift has failed.
+func (r *Run) unreported(err error) {
 	if err != nil {
 		r.Say(Event{What: Warning, Err: fmt.Errorf("cannot report to the cluster: %w", err)})
 	}
-	return nil
 }

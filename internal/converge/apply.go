@@ -19,12 +19,19 @@ import (
 // no hold, and a later apply leaves what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	result, err := e.apply(ctx, h)
-	afterReboot := slices.IndexFunc(result.Deferred, func(c Change) bool { return c.When == host.AfterReboot })
+	afterReboot := slices.IndexFunc(result.Deferred, isAfterReboot)
 	if result.Reboot == "" && afterReboot >= 0 {
 		result.Reboot = result.Deferred[afterReboot].Why
 		e.tell(Event{Time: h.Now(), What: Reboots, Text: result.Reboot})
 	}
 	return result, e.untilIdle(err)
+}
+
+func isAfterReboot(c Change) bool { return c.When == host.AfterReboot }
+
+// waitsForReboot says whether the apply has changes that a reboot completes.
+func (r Result) waitsForReboot() bool {
+	return r.Reboot != "" || slices.ContainsFunc(r.Deferred, isAfterReboot)
 }
 
 func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
@@ -54,6 +61,15 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		return Result{}, err
 	}
 	e.cache.Keep(h)
+	result, err := r.makeAll(ctx, plan)
+	if err == nil {
+		r.keepSpec(result)
+	}
+	return result, err
+}
+
+// makeAll makes what a plan has to make.
+func (r *run) makeAll(ctx context.Context, plan Plan) (Result, error) {
 	if plan.Now() == 0 {
 		return r.nothingToMake(plan)
 	}

@@ -17,6 +17,7 @@ type Engine struct {
 	Stages  []Stage // the whole sequence, or the part asked for
 	Before  []Stage // the whole sequence, where Stages is a part of it; nil: Stages
 	Spec    spec.Spec
+	Own     bool   // Spec is the machine's own, and Stages are all: an apply that ends well keeps it
 	Version string // of gpuadm, for the journal
 	Repair  string // the code of the fault that this apply repairs; "": it applies the spec
 

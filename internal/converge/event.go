@@ -40,7 +40,7 @@ const (
 	Remains      What = "remains"     // gpuadm could not remove a file that no undo needs any more; Text says why
 	Healed       What = "healed"      // a power cut had torn the journal's last line; Text says which
 	Damaged      What = "damaged"     // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
-	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, and continues; Text says which, and why
+	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, or the applied spec, and continues; Text says which, and why
 	Held         What = "held"        // nothing is done: an undo holds
 	Newer        What = "newer"       // nothing is done: a newer gpuadm changed the machine last; Text is its version
 	Reboots      What = "reboot"      // the machine must reboot before the run continues

@@ -16,16 +16,17 @@ import (
 // A Status says what is converged and what is not, and since when.
 type Status struct {
 	Plan
-	Runs       []Run  `json:"runs"`                  // the runs that changed something, oldest first
-	Made       []Mark `json:"made"`                  // what gpuadm has made on the machine
-	Held       string `json:"held,omitempty"`        // the run whose undo holds unattended applies
-	Unfinished string `json:"unfinished,omitempty"`  // the run that a crash, a reboot or a signal cut short
-	InProgress bool   `json:"in_progress,omitempty"` // or that is still at work
-	Undoing    bool   `json:"undoing,omitempty"`     // and it was an undo
-	Repairing  string `json:"repairing,omitempty"`   // and it was a repair: the code of the fault
-	Torn       int    `json:"torn,omitempty"`        // the journal's last line, where a power cut has torn it
-	Damaged    []int  `json:"damaged,omitempty"`     // the journal's lines that cannot be read otherwise
-	Damage     string `json:"damage,omitempty"`      // what of the journal cannot be read, and what to do about it
+	Instead    string `json:"instead_of_node_toml,omitempty"` // the spec of the plan, if node.toml cannot be used: that which was applied last
+	Runs       []Run  `json:"runs"`                           // the runs that changed something, oldest first
+	Made       []Mark `json:"made"`                           // what gpuadm has made on the machine
+	Held       string `json:"held,omitempty"`                 // the run whose undo holds unattended applies
+	Unfinished string `json:"unfinished,omitempty"`           // the run that a crash, a reboot or a signal cut short
+	InProgress bool   `json:"in_progress,omitempty"`          // or that is still at work
+	Undoing    bool   `json:"undoing,omitempty"`              // and it was an undo
+	Repairing  string `json:"repairing,omitempty"`            // and it was a repair: the code of the fault
+	Torn       int    `json:"torn,omitempty"`                 // the journal's last line, where a power cut has torn it
+	Damaged    []int  `json:"damaged,omitempty"`              // the journal's lines that cannot be read otherwise
+	Damage     string `json:"damage,omitempty"`               // what of the journal cannot be read, and what to do about it
 }
 
 // Mark is one thing that gpuadm has made, and whether it is still as gpuadm left it.

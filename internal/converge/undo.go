@@ -104,6 +104,7 @@ func (r *run) endUndo(ctx context.Context, undone []string) (Result, error) {
 		if err := r.write(hold); err != nil {
 			return r.result, unclosed(err)
 		}
+		r.forgetSpec()
 	}
 
 	result, err := r.end(nil)

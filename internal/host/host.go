@@ -230,6 +230,9 @@ type Unit struct {
 	Since   time.Duration // the same on the monotonic clock, from boot
 	Uptime  time.Duration // the monotonic clock now, to compare Since with
 	Files   []string      // unit file and drop-ins, in the order systemd reads them
+	// Refused is the ExecStartPre= command that kept the unit's main process from starting, if the
+	// unit has failed or waits to be started again; nil if none did.
+	Refused []string
 	// Outdated says that unit files changed since systemd read them: a restart by hand would not
 	// see the change. SetUnit has them read.
 	Outdated bool
@@ -238,7 +241,7 @@ type Unit struct {
 // UnitChange says what to do with a unit. Empty fields change nothing.
 type UnitChange struct {
 	File string // "enable", "disable", "mask", "unmask"; "read": systemd reads its unit files again
-	Job  string // "start", "stop", "restart", "reload"
+	Job  string // "start", "stop", "restart", "reload"; "reset-failed": systemd forgets that the unit has failed
 }
 
 // Later reports that something cannot be read or made yet, and when it can: "first boot", or "once

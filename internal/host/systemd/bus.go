@@ -152,9 +152,8 @@ func (b *bus) reload(ctx context.Context) error {
 	return b.call(func(conn *dbus.Conn) error { return conn.ReloadContext(ctx) })
 }
 
-func (b *bus) resetFailed(ctx context.Context, name string) {
-	// Its only error is that the unit is not loaded, which the job will say better.
-	_ = b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
+func (b *bus) resetFailed(ctx context.Context, name string) error {
+	return b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
 }
 
 // link changes a unit's links, for good, and returns which; then systemd reads all unit files
@@ -265,7 +264,12 @@ func (b *bus) short(ctx context.Context, name string) (properties, error) {
 		"Unit.FragmentPath", "Unit.DropInPaths",
 		"Unit.ActiveEnterTimestamp", "Unit.ActiveEnterTimestampMonotonic",
 	}
-	if path.Ext(name) == ".service" {
+	isService := path.Ext(name) == ".service"
+	failed := p["ActiveState"] == "failed" || p["ActiveState"] == "activating"
+	if isService && failed {
+		more = append(more, "Service.ExecStartPre")
+	}
+	if isService {
 		more = append(more,
 			"Service.MainPID", "Service.NRestarts",
 			"Service.ExecMainStartTimestamp", "Service.ExecMainStartTimestampMonotonic",

@@ -131,6 +131,7 @@ func (p properties) unit() host.Unit {
 		u.Files = append(u.Files, file)
 	}
 	u.Files = append(u.Files, get[[]string](p, "DropInPaths")...)
+	u.Refused = refused(get[[][]any](p, "ExecStartPre"))
 	if u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
 		// A unit without a main process (a socket, a oneshot that remains) counts from when it did
 		// what it does.
@@ -144,6 +145,25 @@ func (p properties) unit() host.Unit {
 	}
 
 	return u
+}
+
+// refused returns the first of a unit's commands that has ended with an error. Of each systemd says
+// its path, argv, whether its failure is ignored, four times, the process, and the code and the
+// status with which it ended: org.freedesktop.systemd1(5), ExecStartPre; and
+// bus_exec_context_exec_command in systemd's src/core/dbus-execute.c, a(sasbttttuii).
+func refused(commands [][]any) []string {
+	for _, command := range commands {
+		if len(command) != 10 {
+			continue
+		}
+		argv, _ := command[1].([]string)
+		ignored, _ := command[2].(bool)
+		status, _ := command[9].(int32)
+		if status != 0 && !ignored {
+			return argv
+		}
+	}
+	return nil
 }
 
 func (s *Manager) Set(ctx context.Context, name string, to host.UnitChange) error {
@@ -211,6 +231,9 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, late)
 	defer stop()
 
+	if job == "reset-failed" {
+		return s.bus.resetFailed(ctx, name)
+	}
 	before, err := s.look(ctx, name)
 	if err != nil {
 		return err
@@ -223,7 +246,7 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	if job == "start" || job == "restart" {
 		// Else a unit that failed often, or that a run restarted often, does not start though its
 		// cause is fixed: StartLimitBurst in systemd.unit(5).
-		s.bus.resetFailed(ctx, name)
+		_ = s.bus.resetFailed(ctx, name) // if the unit is not loaded, the job will say so better
 	}
 	result, err := s.bus.job(ctx, name, job)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {

@@ -177,6 +177,10 @@ func (n *Node) job(name, job string) error {
 		_, d.loaded = d.read(n)
 	case "stop":
 		d.stop(n)
+	case "reset-failed":
+		if d.active == "failed" {
+			d.active = "inactive"
+		}
 	default:
 		return errors.New("no such job")
 	}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// TestRemark: the condition of a node whose node.toml cannot be used is true, and its message says by
+// which spec. The next apply that uses node.toml takes the remark out.
+func TestRemark(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.shared.Remark = "node.toml cannot be used, so this is by the last applied spec"
+	a.apply()
+	const ready = "True GPUsReady 2 × H100 80GB, driver 580.95.05"
+	check.Equal(t, a.condition(), ready+"; "+a.shared.Remark+", boot "+a.mark(), "the condition")
+
+	a.shared.Remark = ""
+	a.shared.forget()
+	a.apply()
+	check.Equal(t, a.condition(), ready+", boot "+a.mark(), "after the fix: the condition")
+}
+
+// TestSpecOfUndo: an undo asks the cluster by the spec that was applied last if node.toml cannot be
+// used.
+func TestSpecOfUndo(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	e := a.engine()
+	e.Own = true
+	must.Get(e.Apply(t.Context(), a))(t)
+	must.That(t, machineSpec(a).Node.Kubeconfig == apiAccount, "no spec is kept")
+
+	must.OK(t, a.WriteFile(specHome+"/node.toml", []byte("[[["), host.Attr{Mode: 0o644}))
+	check.Equal(t, machineSpec(a).Node.Kubeconfig, apiAccount, "the account")
+	must.OK(t, converge.ForgetSpec(a))
+	check.Equal(t, machineSpec(a).Node.Kubeconfig, "", "without a last applied spec: the account")
+}

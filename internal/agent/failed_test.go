@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// failing is a machine whose units systemd describes like this.
+type failing struct {
+	*simhost.Node
+	units map[string]host.Unit
+	jobs  []string
+}
+
+func (f *failing) Unit(_ context.Context, name string) (host.Unit, error) { return f.units[name], nil }
+
+func (f *failing) SetUnit(_ context.Context, name string, to host.UnitChange) error {
+	f.jobs = append(f.jobs, to.Job+" "+name)
+	return nil
+}
+
+// TestClearFailed: a failed unit of gpuadm's is forgotten, a kubelet that failed at gpuadm's gate is
+// started, and all other units stay as they are: one that runs, a kubelet that fails for another
+// reason, and one that systemd starts again anyway.
+func TestClearFailed(t *testing.T) {
+	failedAt := func(argv ...string) host.Unit { return host.Unit{Active: "failed", Refused: argv} }
+	for name, c := range map[string]struct {
+		unit string
+		is   host.Unit
+		want string
+	}{
+		"nothing failed":         {stages.BootUnit, host.Unit{Active: "active"}, ""},
+		"the boot unit":          {stages.BootUnit, host.Unit{Active: "failed"}, "reset-failed gpuadm.service"},
+		"kubelet at the gate":    {stages.KubeletUnit, failedAt(stages.Binary, "gate"), "start kubelet.service"},
+		"a package's gate":       {stages.KubeletUnit, failedAt("/usr/bin/gpuadm", "gate"), "start kubelet.service"},
+		"kubelet itself":         {stages.KubeletUnit, failedAt(), ""},
+		"another ExecStartPre":   {stages.KubeletUnit, failedAt("/bin/false"), ""},
+		"kubelet comes anyway":   {stages.KubeletUnit, host.Unit{Active: "activating", Refused: []string{"g", "gate"}}, ""},
+		"an operator stopped it": {stages.KubeletUnit, host.Unit{Active: "inactive"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := must.Get(simhost.New([]byte("-- etc/hostname --\nnode\n")))(t)
+			f := &failing{Node: n, units: map[string]host.Unit{c.unit: c.is}}
+			cleared, err := (&Run{Host: f}).ClearFailed(t.Context())
+			must.OK(t, err)
+			check.Equal(t, strings.Join(f.jobs, ", "), c.want, "done")
+			check.Equal(t, len(cleared), len(f.jobs), "units named")
+		})
+	}
+}
