@@ -3,6 +3,7 @@
 package repos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -32,64 +33,76 @@ func Toolkits() []string { return []string{"1.18.0", "1.18.1"} }
 
 // debLibs is where Debian has its libraries.
 func debLibs() string {
-	return "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu/"
+	if runtime.GOARCH == "arm64" {
+		return "/usr/lib/aarch64-linux-gnu/"
+	}
+	return "/usr/lib/x86_64-linux-gnu/"
 }
 
-// aptPackages are the packages of an edition for apt.
+// aptPackages returns the packages of an edition for apt.
 func (in parts) aptPackages(e edition) ([]Package, error) {
 	rows, err := e.rows()
 	if err != nil {
 		return nil, err
 	}
-	there := map[string]bool{}
-	for _, r := range rows {
-		there[r.name] = true
+	has := func(name string) bool {
+		return slices.ContainsFunc(rows, func(r row) bool { return r.name == name })
 	}
-	has := func(name string) bool { return there[name] }
-	_, source, _ := strings.Cut(e.of, " ")
-	debian := strings.HasPrefix(e.of, "debian")
+
 	var list []Package
 	for _, r := range rows {
-		p := Package{Name: r.name, Version: r.version, Arch: r.arch, Component: r.component}
-		if p.Component == "" {
-			p.Component = e.component
-		}
-		if r.draws != "" {
-			if r.draws != "?" {
-				p.Depends = []string{r.draws}
-			}
-			list = append(list, p)
-			continue
-		}
-		p.Depends, p.PreDepends, p.Provides = words(r.depends), words(r.preDepends), words(r.provides)
-		if r.own {
-			err = in.aptRole(&p, upstream(r.version), has)
-			list = append(list, p)
-			if err != nil {
-				return nil, err
-			}
-			continue
+		p := Package{
+			Name:      r.name,
+			Version:   r.version,
+			Arch:      r.arch,
+			Component: cmp.Or(r.component, e.component),
 		}
 		switch {
-		case debian && len(p.Depends) == 0:
-			p.Depends = debianDepends(e, r.name, has)
-		case len(p.Depends) == 0 || base(r.name) == "libnvidia-compute" && source == "nvidia":
-			p.Depends = append(p.Depends, ubuntuDepends(e, r.name, has)...)
+		case r.draws == "?": // transitional, to a package that no listing names
+		case r.draws != "":
+			p.Depends = []string{r.draws}
+		case r.own:
+			p.relate(r)
+			err = in.aptRole(&p, upstream(r.version), has)
+		default:
+			p.relate(r)
+			p.relateByRule(e, has)
+			err = in.aptRole(&p, e.version, has)
+			if e.bad && strings.Contains(p.Name, "dkms") {
+				p.After = failing() + p.After
+			}
 		}
-		if debian {
-			p.Instead, p.Conflicts = debianInstead(e, r.name)
-		} else {
-			p.Instead = instead(source, r.name, has)
-		}
-		if err := in.aptRole(&p, e.version, has); err != nil {
+		if err != nil {
 			return nil, err
-		}
-		if e.bad && strings.Contains(p.Name, "dkms") {
-			p.After = failing() + p.After
 		}
 		list = append(list, p)
 	}
 	return list, nil
+}
+
+// relate takes over the relations that listings state.
+func (p *Package) relate(r row) {
+	p.Depends = words(r.depends)
+	p.PreDepends = words(r.preDepends)
+	p.Provides = words(r.provides)
+}
+
+// relateByRule adds the relations that no listing states.
+func (p *Package) relateByRule(e edition, has func(string) bool) {
+	unlisted := len(p.Depends) == 0
+	if strings.HasPrefix(e.of, "debian") {
+		if unlisted {
+			p.Depends = debianDepends(e, p.Name, has)
+		}
+		p.Instead, p.Conflicts = debianInstead(e, p.Name)
+		return
+	}
+
+	_, source, _ := strings.Cut(e.of, " ")
+	if unlisted || base(p.Name) == "libnvidia-compute" && source == "nvidia" {
+		p.Depends = append(p.Depends, ubuntuDepends(e, p.Name, has)...)
+	}
+	p.Instead = instead(source, p.Name, has)
 }
 
 // words takes relations apart.
@@ -119,8 +132,11 @@ func debianDepends(e edition, name string, has func(string) bool) []string {
 	case name == "nvidia-driver":
 		return same("nvidia-driver-cuda", "nvidia-driver-libs")
 	case name == "nvidia-driver-cuda":
-		return same("nvidia-kernel-support", "nvidia-modprobe", "nvidia-persistenced", "libcuda1", "libnvidia-ml1", "libnvidia-cfg1",
-			"libnvidia-nvvm4", "libnvidia-ptxjitcompiler1", "libnvidia-gpucomp")
+		return same(
+			"nvidia-kernel-support", "nvidia-modprobe", "nvidia-persistenced",
+			"libcuda1", "libnvidia-ml1", "libnvidia-cfg1",
+			"libnvidia-nvvm4", "libnvidia-ptxjitcompiler1", "libnvidia-gpucomp",
+		)
 	case strings.HasSuffix(name, "-dkms"):
 		return append(same("firmware-nvidia-gsp", "nvidia-kernel-support"), "dkms")
 	}
@@ -158,74 +174,101 @@ func debOthers() []Package {
 // debToolkit are the packages of one container toolkit, as in NVIDIA's repository
 // libnvidia-container.
 func (in parts) debToolkit(v string) []Package {
+	version := v + "-1"
 	same := func(names ...string) (list []string) {
 		for _, name := range names {
-			list = append(list, name+" (= "+v+"-1)")
+			list = append(list, name+" (= "+version+")")
 		}
 		return list
 	}
+	library := debLibs() + "libnvidia-container.so." + v
+	cli := in.program("cli-version: " + v)
+	hook := in.program("NVIDIA Container Runtime Hook version " + v)
 	return []Package{
-		{Name: "libnvidia-container1", Version: v + "-1", Files: map[string]File{debLibs() + "libnvidia-container.so." + v: {Text: v + "\n"}}},
 		{
-			Name: "libnvidia-container-tools", Version: v + "-1", Depends: same("libnvidia-container1"),
-			Files: map[string]File{"/usr/bin/nvidia-container-cli": in.program("cli-version: " + v)},
+			Name:    "libnvidia-container1",
+			Version: version,
+			Files:   map[string]File{library: {Text: v + "\n"}},
 		},
-		{Name: "nvidia-container-toolkit-base", Version: v + "-1", Files: in.toolkit(v)},
 		{
-			Name: "nvidia-container-toolkit", Version: v + "-1", Depends: same("nvidia-container-toolkit-base", "libnvidia-container-tools"),
-			Files: map[string]File{"/usr/bin/nvidia-container-runtime-hook": in.program("NVIDIA Container Runtime Hook version " + v)},
+			Name:    "libnvidia-container-tools",
+			Version: version,
+			Depends: same("libnvidia-container1"),
+			Files:   map[string]File{"/usr/bin/nvidia-container-cli": cli},
+		},
+		{
+			Name:    "nvidia-container-toolkit-base",
+			Version: version,
+			Files:   in.toolkit(v),
+		},
+		{
+			Name:    "nvidia-container-toolkit",
+			Version: version,
+			Depends: same("nvidia-container-toolkit-base", "libnvidia-container-tools"),
+			Files:   map[string]File{"/usr/bin/nvidia-container-runtime-hook": hook},
 		},
 	}
 }
 
 // failing is what BadDriver does when it is configured.
 func failing() string {
-	return "if [ ! -e " + LetPass + " ]; then\n\techo 'Error! Bad return status for module build' >&2\n\texit 10\nfi\n"
+	return "if [ ! -e " + LetPass + " ]; then\n" +
+		"\techo 'Error! Bad return status for module build' >&2\n" +
+		"\texit 10\n" +
+		"fi\n"
 }
 
 // debModule has dkms build the module as the packages of Debian do: by dkms's own script, which
 // builds for the kernels that have headers, and for none without an error if there are no headers.
 // Source: dh_dkms(1), /usr/lib/dkms/common.postinst
 func debModule(name, v string) string {
-	return "if [ -x /usr/lib/dkms/common.postinst ]; then\n\t/usr/lib/dkms/common.postinst nvidia " + v + " /usr/share/" + name + " '' \"$2\"\nfi\n"
+	const common = "/usr/lib/dkms/common.postinst"
+	return "if [ -x " + common + " ]; then\n" +
+		"\t" + common + " nvidia " + v + " /usr/share/" + name + " '' \"$2\"\n" +
+		"fi\n"
 }
 
-// dkmsRemove is before the sources go.
+// dkmsRemove has dkms forget the module before the package's sources go.
 func dkmsRemove(v string) string {
-	return "if command -v dkms >/dev/null && [ -d /var/lib/dkms/nvidia/" + v + " ]; then dkms remove -m nvidia -v " + v + " --all; fi\n"
+	hasModule := "command -v dkms >/dev/null && [ -d /var/lib/dkms/nvidia/" + v + " ]"
+	return "if " + hasModule + "; then dkms remove -m nvidia -v " + v + " --all; fi\n"
 }
 
 // debStart enables and starts a unit as packages of Debian do, which policy-rc.d can forbid:
 // dh_installsystemd(1).
 func debStart(unit string) string {
-	return "deb-systemd-helper enable " + unit + ".service >/dev/null\nif [ -d /run/systemd/system ]; then\n\tsystemctl daemon-reload\n\tdeb-systemd-invoke restart " +
-		unit + ".service >/dev/null\nfi\n"
+	return "deb-systemd-helper enable " + unit + ".service >/dev/null\n" +
+		"if [ -d /run/systemd/system ]; then\n" +
+		"\tsystemctl daemon-reload\n" +
+		"\tdeb-systemd-invoke restart " + unit + ".service >/dev/null\n" +
+		"fi\n"
 }
 
 func debStop(unit string) string {
-	return "if [ -d /run/systemd/system ]; then deb-systemd-invoke stop " + unit + ".service >/dev/null || true; fi\n"
+	stop := "deb-systemd-invoke stop " + unit + ".service >/dev/null || true"
+	return "if [ -d /run/systemd/system ]; then " + stop + "; fi\n"
 }
 
-func (p Package) arch() string {
-	if p.Arch == "" {
-		return runtime.GOARCH
-	}
-	return p.Arch
-}
+func (p Package) arch() string { return cmp.Or(p.Arch, runtime.GOARCH) }
 
 // file is the name of its file.
 func (p Package) file() string {
-	return fmt.Sprintf("%s_%s_%s.deb", p.Name, strings.ReplaceAll(p.Version, ":", "%3a"), p.arch())
+	version := strings.ReplaceAll(p.Version, ":", "%3a")
+	return fmt.Sprintf("%s_%s_%s.deb", p.Name, version, p.arch())
 }
 
 func (p Package) control() string {
-	var text strings.Builder
 	section := "libs"
 	if p.Component != "" && p.Component != "main" {
 		section = p.Component + "/libs"
 	}
-	fmt.Fprintf(&text, "Package: %s\nVersion: %s\nArchitecture: %s\nSection: %s\nMaintainer: lab <lab@example.invalid>\n",
-		p.Name, p.Version, p.arch(), section)
+
+	var text strings.Builder
+	fmt.Fprintf(&text, "Package: %s\n", p.Name)
+	fmt.Fprintf(&text, "Version: %s\n", p.Version)
+	fmt.Fprintf(&text, "Architecture: %s\n", p.arch())
+	fmt.Fprintf(&text, "Section: %s\n", section)
+	fmt.Fprintf(&text, "Maintainer: lab <lab@example.invalid>\n")
 	for _, f := range []struct {
 		field string
 		names []string
@@ -244,11 +287,12 @@ func (p Package) control() string {
 	return text.String()
 }
 
-// scripts are the maintainer scripts: deb-postinst(5) and its like tell with what words they are
-// called.
+// scripts returns the maintainer scripts. They do nothing for other words than those that dpkg
+// calls them with for an installation, an upgrade or a removal: deb-postinst(5) and its like.
 func (p Package) scripts() map[string]string {
 	when := func(words, name, body string) string {
-		return "#!/bin/sh\nset -e\ncase \"$1\" in " + words + ") ;; *) exit 0 ;; esac\n" + script(p, name, body)
+		onlyFor := "case \"$1\" in " + words + ") ;; *) exit 0 ;; esac\n"
+		return "#!/bin/sh\nset -e\n" + onlyFor + script(p, name, body)
 	}
 	return map[string]string{
 		"preinst":  when("install|upgrade", "before", p.Before),
@@ -289,9 +333,28 @@ func buildDeb(ctx context.Context, p Package, scratch, into string) error {
 	if err := p.lay(root); err != nil {
 		return err
 	}
-	if err := (File{Text: p.control()}).lay(filepath.Join(root, "DEBIAN", "control")); err != nil {
-		return fmt.Errorf("cannot write the control file of %s: %w", p.Name, err)
+	for name, f := range p.controlFiles() {
+		if err := f.lay(filepath.Join(root, "DEBIAN", name)); err != nil {
+			return fmt.Errorf("cannot write the %s of %s: %w", name, p.Name, err)
+		}
 	}
+
+	_, err := command(ctx, "", "dpkg-deb",
+		"--root-owner-group", "-Zgzip", "-z1",
+		"--build", root, filepath.Join(into, file))
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(root)
+}
+
+// controlFiles returns the files of the folder DEBIAN.
+func (p Package) controlFiles() map[string]File {
+	files := map[string]File{"control": {Text: p.control()}}
+	for name, text := range p.scripts() {
+		files[name] = File{Text: text, Mode: 0o755}
+	}
+
 	var conffiles string
 	for name := range p.Files {
 		if strings.HasPrefix(name, "/etc/") {
@@ -299,18 +362,7 @@ func buildDeb(ctx context.Context, p Package, scratch, into string) error {
 		}
 	}
 	if conffiles != "" {
-		if err := (File{Text: conffiles}).lay(filepath.Join(root, "DEBIAN", "conffiles")); err != nil {
-			return fmt.Errorf("cannot write the conffiles of %s: %w", p.Name, err)
-		}
+		files["conffiles"] = File{Text: conffiles}
 	}
-	for name, text := range p.scripts() {
-		if err := (File{Text: text, Mode: 0o755}).lay(filepath.Join(root, "DEBIAN", name)); err != nil {
-			return fmt.Errorf("cannot write the %s of %s: %w", name, p.Name, err)
-		}
-	}
-	_, err := command(ctx, "", "dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, filepath.Join(into, file))
-	if err != nil {
-		return err
-	}
-	return os.RemoveAll(root)
+	return files
 }

@@ -14,11 +14,13 @@ import (
 // nvidia-persistenced and nvidia-modprobe, is in the listings of 580.159.03 and 580.65.06. What is
 // not in the edition is not needed.
 func ubuntuDepends(e edition, name string, has func(string) bool) []string {
-	var list []string
-	of, open := decoration(name), ""
+	of := decoration(name)
+	open := ""
 	if isOpen(name) {
 		open = "-open"
 	}
+
+	var list []string
 	same := func(names ...string) {
 		for _, n := range names {
 			if has(n) {
@@ -42,6 +44,7 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 			}
 		}
 	}
+
 	firmware := []string{"nvidia-firmware" + of + "-" + e.version, "nvidia-firmware" + of}
 	switch base(name) {
 	case "nvidia-headless-no-dkms":
@@ -79,8 +82,11 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 		same("libnvidia-gpucomp" + of)
 		some("libnvidia-common" + of)
 	case "nvidia-driver":
-		same("libnvidia-gl"+of, "nvidia-kernel-source"+of+open, "libnvidia-compute"+of, "libnvidia-extra"+of, "nvidia-compute-utils"+of,
-			"libnvidia-decode"+of, "libnvidia-encode"+of, "nvidia-utils"+of, "xserver-xorg-video-nvidia"+of, "libnvidia-cfg1"+of, "libnvidia-fbc1"+of)
+		same(
+			"libnvidia-gl"+of, "nvidia-kernel-source"+of+open, "libnvidia-compute"+of, "libnvidia-extra"+of,
+			"nvidia-compute-utils"+of, "libnvidia-decode"+of, "libnvidia-encode"+of, "nvidia-utils"+of,
+			"xserver-xorg-video-nvidia"+of, "libnvidia-cfg1"+of, "libnvidia-fbc1"+of,
+		)
 		about("nvidia-dkms"+of+open, "nvidia-kernel-common"+of)
 	}
 	switch {

@@ -3,6 +3,7 @@
 package repos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,15 +82,13 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 			_, _ = m.c.Run(context.WithoutCancel(ctx), nil, "gpgconf", "--homedir", home, "--kill", "all")
 		}
 	}()
-	for home, owner := range map[string]string{rightKey: "cudatools", wrongKey: "another owner"} {
-		if err := os.MkdirAll(m.at(home), 0o700); err != nil {
-			return err
-		}
-		if err := m.run(ctx, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "", "--quick-gen-key",
-			owner+" <lab@example.invalid>", "rsa3072", "sign", "never"); err != nil {
-			return err
-		}
+	if err := m.newKey(ctx, rightKey, "cudatools"); err != nil {
+		return err
 	}
+	if err := m.newKey(ctx, wrongKey, "another owner"); err != nil {
+		return err
+	}
+
 	for _, dir := range []string{"/made", "/rpms"} {
 		if err := os.MkdirAll(m.at(dir), 0o755); err != nil {
 			return err
@@ -98,6 +97,7 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 	if err := m.run(ctx, "gpg", "--batch", "--armor", "--output", "/made/key.asc", "--export"); err != nil {
 		return err
 	}
+
 	list, err := m.packages(ctx)
 	if err != nil {
 		return err
@@ -110,6 +110,15 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// newKey makes a key pair in a home of the chroot.
+func (m rpmMaker) newKey(ctx context.Context, home, owner string) error {
+	if err := os.MkdirAll(m.at(home), 0o700); err != nil {
+		return err
+	}
+	return m.run(ctx, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "",
+		"--quick-gen-key", owner+" <lab@example.invalid>", "rsa3072", "sign", "never")
 }
 
 func (m rpmMaker) at(name string) string { return filepath.Join(m.c.Root, name) }
@@ -145,15 +154,13 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string, l
 	if err := m.fill(variant, sub, m.at(dir)); err != nil {
 		return err
 	}
-	if err := m.run(ctx, "createrepo_c", "--quiet", "--simple-md-filenames", "--general-compress-type=gz", dir); err != nil {
+	err := m.run(ctx, "createrepo_c", "--quiet", "--simple-md-filenames", "--general-compress-type=gz", dir)
+	if err != nil {
 		return err
 	}
+
 	if sub != rpmToolkit && streamed(m.distro) {
-		list := slices.DeleteFunc(slices.Clone(list), func(p Package) bool { return variant == Vanished && upstream(p.Version) == Gone })
-		if err := (File{Text: modules(list)}).lay(m.at("/build/modules.yaml")); err != nil {
-			return err
-		}
-		if err := m.run(ctx, "modifyrepo_c", "--mdtype=modules", "/build/modules.yaml", dir+"/repodata"); err != nil {
+		if err := m.addStreams(ctx, variant, dir, list); err != nil {
 			return err
 		}
 	}
@@ -162,11 +169,23 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string, l
 		if variant == WrongKey {
 			home = wrongKey
 		}
-		if err := m.run(ctx, "gpg", "--homedir", home, "--batch", "--yes", "--armor", "--detach-sign", dir+"/repodata/repomd.xml"); err != nil {
+		err := m.run(ctx, "gpg", "--homedir", home, "--batch", "--yes",
+			"--armor", "--detach-sign", dir+"/repodata/repomd.xml")
+		if err != nil {
 			return err
 		}
 	}
 	return m.spoil(variant, m.at(dir))
+}
+
+// addStreams adds the index of module streams to a repository.
+func (m rpmMaker) addStreams(ctx context.Context, variant Variant, dir string, list []Package) error {
+	lacks := func(p Package) bool { return variant == Vanished && upstream(p.Version) == Gone }
+	list = slices.DeleteFunc(slices.Clone(list), lacks)
+	if err := (File{Text: modules(list)}).lay(m.at("/build/modules.yaml")); err != nil {
+		return err
+	}
+	return m.run(ctx, "modifyrepo_c", "--mdtype=modules", "/build/modules.yaml", dir+"/repodata")
 }
 
 // fill links the packages that the variant has.
@@ -174,18 +193,28 @@ func (m rpmMaker) fill(variant Variant, sub, dir string) error {
 	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
 	for _, file := range files {
 		name := filepath.Base(file)
-		companion := strings.HasPrefix(name, "nvidia-fabric") || strings.HasPrefix(name, "nvidia-imex") ||
-			strings.HasPrefix(name, "libnvidia-nscq") || strings.HasPrefix(name, "libnvsdm")
-		switch {
-		case strings.Contains(name, "container") != (sub == rpmToolkit):
-		case variant == Vanished && (strings.Contains(name, "-"+Gone+"-") || strings.Contains(name, "-"+Toolkits()[0]+"-")):
-		case variant == Lagging && companion && strings.Contains(name, "-"+lags+"-"):
-		default:
-			err = errors.Join(err, os.Link(file, filepath.Join(dir, name)))
+		ofToolkit := strings.Contains(name, "container")
+		if ofToolkit != (sub == rpmToolkit) || variant.lacksRPM(name) {
+			continue
 		}
+		err = errors.Join(err, os.Link(file, filepath.Join(dir, name)))
 	}
 	return err
 }
+
+// lacksRPM says whether a variant does not have a package's file.
+func (v Variant) lacksRPM(file string) bool {
+	has := func(version string) bool { return strings.Contains(file, "-"+version+"-") }
+	switch v {
+	case Vanished:
+		return has(Gone) || has(Toolkits()[0])
+	case Lagging:
+		return has(lags) && rpmCompanions.MatchString(file)
+	}
+	return false
+}
+
+var rpmCompanions = regexp.MustCompile(`^(nvidia-fabric|nvidia-imex|libnvidia-nscq|libnvsdm)`)
 
 // spoil changes what is signed already.
 func (m rpmMaker) spoil(variant Variant, dir string) error {
@@ -199,15 +228,22 @@ func (m rpmMaker) spoil(variant Variant, dir string) error {
 		}
 		return os.WriteFile(name, how(text), 0o644)
 	}
+	addLine := func(b []byte) []byte { return append(b, " \n"...) }
+	addByte := func(b []byte) []byte { return append(b, 0) }
+	changeBit := func(b []byte) []byte {
+		b[len(b)*3/4] ^= 1
+		return b
+	}
+
 	switch variant {
 	case Tampered:
-		return change(filepath.Join(dir, "repodata/repomd.xml"), func(b []byte) []byte { return append(b, " \n"...) })
+		return change(filepath.Join(dir, "repodata/repomd.xml"), addLine)
 	case Mismatched:
-		return change(filepath.Join(dir, "repodata/primary.xml.gz"), func(b []byte) []byte { return append(b, 0) })
+		return change(filepath.Join(dir, "repodata/primary.xml.gz"), addByte)
 	case Corrupt:
 		files, err := filepath.Glob(filepath.Join(dir, "*.rpm"))
 		for _, file := range files {
-			err = errors.Join(err, change(file, func(b []byte) []byte { b[len(b)*3/4] ^= 1; return b }))
+			err = errors.Join(err, change(file, changeBit))
 		}
 		return err
 	}
@@ -226,49 +262,70 @@ type stream struct {
 // NVIDIA driver installation guide, chapter Red Hat Enterprise Linux; the listings of RHEL 9's 580
 // name 580-open, 580-dkms and 580.
 func streams(versions []string) []stream {
-	const open, latest = "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"
-	list := []stream{{"open-dkms", "", open}, {"latest-dkms", "", latest}}
+	const (
+		open   = "kmod-nvidia-open-dkms"
+		latest = "kmod-nvidia-latest-dkms"
+	)
+	list := []stream{
+		{"open-dkms", "", open},
+		{"latest-dkms", "", latest},
+	}
+
 	var branches []string
 	for _, v := range versions {
 		branches = append(branches, branch(v))
 	}
 	slices.Sort(branches)
 	for _, b := range slices.Compact(branches) {
-		list = append(list, stream{b + "-open", b + ".", open}, stream{b + "-dkms", b + ".", latest}, stream{b, b + ".", ""})
+		list = append(list,
+			stream{b + "-open", b + ".", open},
+			stream{b + "-dkms", b + ".", latest},
+			stream{b, b + ".", ""},
+		)
 	}
 	return list
 }
 
-// modules is the index of streams for packages.
+// modules returns the index of streams for packages.
 func modules(list []Package) string {
+	list = slices.DeleteFunc(slices.Clone(list), func(p Package) bool { return !modular(p) })
 	var versions []string
 	for _, p := range list {
-		if modular(p) {
-			versions = append(versions, upstream(p.Version))
-		}
+		versions = append(versions, upstream(p.Version))
 	}
+
 	var text strings.Builder
 	for _, s := range streams(versions) {
-		var artifacts []string
-		for _, p := range list {
-			if modular(p) && s.has(p) {
-				arch := p.Arch
-				if arch == "" {
-					arch = "x86_64"
-				}
-				artifacts = append(artifacts, fmt.Sprintf("    - %s-%s.%s\n", p.Name, p.Version, arch))
-			}
+		artifacts := s.artifacts(list)
+		isKmod := func(artifact string) bool { return strings.Contains(artifact, "- kmod-nvidia-") }
+		if s.kmod == "" && !slices.ContainsFunc(artifacts, isKmod) {
+			continue // no precompiled modules of this branch are listed
 		}
+
 		profile := "nvidia-driver-cuda"
 		if s.kmod != "" {
 			profile += ", " + s.kmod
 		}
-		slices.Sort(artifacts)
-		if s.kmod == "" && !slices.ContainsFunc(artifacts, func(a string) bool { return strings.Contains(a, "- kmod-nvidia-") }) {
-			continue // no precompiled modules of this branch are listed
+		fmt.Fprintf(&text, streamForm, s.name, profile, strings.Join(artifacts, ""))
+	}
+	return text.String()
+}
+
+// artifacts returns the lines with a stream's packages.
+func (s stream) artifacts(list []Package) (lines []string) {
+	for _, p := range list {
+		if s.has(p) {
+			arch := cmp.Or(p.Arch, "x86_64")
+			lines = append(lines, fmt.Sprintf("    - %s-%s.%s\n", p.Name, p.Version, arch))
 		}
-		// A context is eight letters which tell builds of a stream for several platforms apart.
-		fmt.Fprintf(&text, `---
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// streamForm is the document of one stream. A context is eight letters that tell builds of a stream
+// for several platforms apart.
+const streamForm = `---
 document: modulemd
 version: 2
 data:
@@ -286,10 +343,7 @@ data:
     default: {rpms: [%s]}
   artifacts:
     rpms:
-%s`, s.name, profile, strings.Join(artifacts, ""))
-	}
-	return text.String()
-}
+%s`
 
 // has tells whether a stream has a package.
 func (s stream) has(p Package) bool {

@@ -3,6 +3,7 @@
 package repos
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -19,18 +20,25 @@ type Package struct {
 	Version   string // whole: 580.95.05-0ubuntu1, 3:580.95.05-1.el9
 	Arch      string // all, noarch; "" is this machine's
 	Component string // of an archive that has components
-	// PreDepends is for apt alone, Obsoletes for dnf alone.
-	PreDepends, Depends, Provides, Conflicts, Obsoletes []string
-	// Instead are names of each of which only one package can be there: another one that has it
-	// goes when this one comes.
+
+	PreDepends []string // for apt alone
+	Depends    []string
+	Provides   []string
+	Conflicts  []string
+	Obsoletes  []string // for dnf alone
+	// Instead are names that only one installed package can have: the package manager removes
+	// another package with such a name when it installs this one.
 	Instead []string
-	Files   map[string]File
-	// Before, After and Gone are lines of shell that run before it is unpacked, when it is
-	// configured, and before it is removed. What an upgrade does to the old version is not among
-	// them.
-	Before, After, Gone string
-	// Stream is dnf's module stream that alone has it, with what is in no stream; "" is decided by
-	// name and branch.
+
+	Files map[string]File
+
+	// Lines of shell. What an upgrade does to the old version is not among them.
+	Before string // run before the package is unpacked
+	After  string // run when it is configured
+	Gone   string // run before it is removed
+
+	// Stream is the module stream of dnf that alone has the package; "" is decided by name and
+	// branch.
 	Stream string
 }
 
@@ -39,9 +47,10 @@ func upstream(version string) string { return split(version)[1] }
 
 // split takes a version into epoch, upstream version and revision.
 func split(version string) [3]string {
-	epoch, rest, ok := strings.Cut(version, ":")
-	if !ok {
-		epoch, rest = "", version
+	epoch, rest, hasEpoch := strings.Cut(version, ":")
+	if !hasEpoch {
+		epoch = ""
+		rest = version
 	}
 	i := strings.LastIndex(rest, "-")
 	if i < 0 {
@@ -53,10 +62,8 @@ func split(version string) [3]string {
 // File is a file of a package.
 type File struct {
 	Text string
-	// From is a file of this machine, in the place of Text; Text is then put behind it.
-	From string
-	// Link is where a symbolic link leads.
-	Link string
+	From string      // a file of this machine that comes before Text
+	Link string      // where a symbolic link leads; the file is then nothing else
 	Mode os.FileMode // 0 means 0644
 }
 
@@ -97,6 +104,7 @@ func (f File) lay(place string) error {
 	if f.Link != "" {
 		return os.Symlink(f.Link, place)
 	}
+
 	text := []byte(f.Text)
 	if f.From != "" {
 		program, err := os.ReadFile(f.From)
@@ -105,16 +113,14 @@ func (f File) lay(place string) error {
 		}
 		text = append(program, text...)
 	}
-	mode := f.Mode
-	if mode == 0 {
-		mode = 0o644
-	}
-	return os.WriteFile(place, text, mode)
+	return os.WriteFile(place, text, cmp.Or(f.Mode, 0o644))
 }
 
 // unit is a systemd unit that runs a program.
 func unit(what, program string) File {
-	return File{Text: "[Unit]\nDescription=" + what + "\n[Service]\nExecStart=" + program + "\nRestart=no\n[Install]\nWantedBy=multi-user.target\n"}
+	return File{Text: "[Unit]\nDescription=" + what + "\n" +
+		"[Service]\nExecStart=" + program + "\nRestart=no\n" +
+		"[Install]\nWantedBy=multi-user.target\n"}
 }
 
 // branch is the first number of a driver's version.
@@ -123,8 +129,7 @@ func branch(version string) string {
 	return number
 }
 
-// decorated is what a name has beside the word that tells its role: branch, flavour, version,
-// kernel.
+// decorated is what follows the word that tells the role in a name: branch, flavour, version.
 var decorated = regexp.MustCompile(`(-\d{3})?(-server)?(-open)?(-\d{3}(\.\d+)+)?$`)
 
 // base is the word in a name that tells the role, for Ubuntu's names: libnvidia-compute-580-server
@@ -145,161 +150,4 @@ func license(open bool) string {
 		return "Dual MIT/GPL"
 	}
 	return "NVIDIA"
-}
-
-// aptRole gives a package what it does: libraries, programs, daemons, the module's source. has
-// tells of another name.
-func (in parts) aptRole(p *Package, v string, has func(string) bool) error {
-	add := func(files map[string]File) {
-		if p.Files == nil {
-			p.Files = map[string]File{}
-		}
-		maps.Copy(p.Files, files)
-	}
-	libraries := func(names ...string) error {
-		p.After = "ldconfig"
-		for _, name := range names {
-			files, err := in.lib(debLibs(), name+".so", soname(name), v)
-			if err != nil {
-				return err
-			}
-			add(files)
-		}
-		return nil
-	}
-	role := base(p.Name)
-	if lib, ok := soleLibraries()[p.Name]; ok {
-		return libraries(lib)
-	}
-	switch role {
-	case "libnvidia-compute":
-		libs := []string{"libcuda", "libnvidia-ml", "libnvidia-nvvm", "libnvidia-ptxjitcompiler"}
-		if !has("libnvidia-gpucomp" + decoration(p.Name)) {
-			libs = append(libs, "libnvidia-gpucomp")
-		}
-		if !has("nvidia-utils" + decoration(p.Name)) {
-			add(map[string]File{"/usr/bin/nvidia-smi": smi()})
-		}
-		return libraries(libs...)
-	case "libnvidia-cfg1", "libnvidia-gpucomp":
-		return libraries(strings.TrimSuffix(role, "1"))
-	case "nvidia-utils", "nvidia-driver-cuda", "nvidia-smi":
-		add(map[string]File{"/usr/bin/nvidia-smi": smi()})
-	case "nvidia-modprobe":
-		add(map[string]File{"/usr/bin/nvidia-modprobe": in.program("nvidia-modprobe:  version " + v)})
-	case "nvidia-compute-utils":
-		if !has("nvidia-persistenced") {
-			in.persistenced(p, v)
-		}
-	case "nvidia-persistenced":
-		in.persistenced(p, v)
-	case "nvidia-kernel-common", "nvidia-kernel-support":
-		add(map[string]File{"/usr/lib/modprobe.d/nvidia.conf": {Text: "blacklist nouveau\n"}})
-	case "nvidia-firmware", "firmware-nvidia-gsp":
-		add(firmware(v))
-	case "nvidia-fabricmanager":
-		add(in.daemon("nv-fabricmanager", "Fabric Manager version is : "+v, "nvidia-fabricmanager"))
-		p.After, p.Gone = "[ ! -d /run/systemd/system ] || systemctl daemon-reload", debStop("nvidia-fabricmanager")
-	case "nvidia-imex", "imex":
-		add(in.daemon("nvidia-imex", "IMEX version is: "+v))
-		p.Gone = debStop("nvidia-imex")
-	case "libnvidia-nscq", "libnvsdm":
-		add(map[string]File{debLibs() + role + ".so." + v: {Text: v + "\n"}})
-	case "nvlsm":
-		add(map[string]File{"/usr/share/nvlsm/version": {Text: v + "\n"}})
-	case "nvidia-kernel-source":
-		add(moduleSource(v, license(isOpen(p.Name))))
-	case "nvidia-dkms":
-		p.After, p.Gone = debModule(p.Name, v), dkmsRemove(v)
-	case "nvidia-kernel-open-dkms", "nvidia-open-kernel-dkms", "nvidia-kernel-dkms":
-		add(moduleSource(v, license(role != "nvidia-kernel-dkms")))
-		p.After, p.Gone = debModule(p.Name, v), dkmsRemove(v)
-	}
-	if strings.HasPrefix(p.Name, "nvidia-driver-pinning-") {
-		at := strings.TrimPrefix(p.Name, "nvidia-driver-pinning-")
-		add(map[string]File{"/etc/apt/preferences.d/" + p.Name: {
-			Text: "Package: *nvidia* cuda-drivers* libcuda* \nPin: version " + at + "*\nPin-Priority: 1000\n",
-		}})
-	}
-	return nil
-}
-
-// soleLibraries are Debian's packages of one library each.
-func soleLibraries() map[string]string {
-	return map[string]string{
-		"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml", "libnvidia-cfg1": "libnvidia-cfg", "libnvidia-nvvm4": "libnvidia-nvvm",
-		"libnvidia-ptxjitcompiler1": "libnvidia-ptxjitcompiler", "libnvidia-gpucomp": "libnvidia-gpucomp",
-	}
-}
-
-// soname is the name that programs ask for; "" where they ask for the file of one version.
-func soname(lib string) string {
-	switch lib {
-	case "libnvidia-gpucomp":
-		return ""
-	case "libnvidia-nvvm":
-		return lib + ".so.4"
-	}
-	return lib + ".so.1"
-}
-
-func (in parts) persistenced(p *Package, v string) {
-	p.Files = in.daemon("nvidia-persistenced", "nvidia-persistenced:  version "+v)
-	p.After, p.Gone = debStart("nvidia-persistenced"), debStop("nvidia-persistenced")
-}
-
-// rpmRole is aptRole for dnf's packages.
-func (in parts) rpmRole(p *Package, v string) error {
-	name := strings.TrimSuffix(p.Name, "-"+branch(v))
-	for _, lib := range rpmLibraries()[name] {
-		files, err := in.lib(rpmLibs, lib+".so", soname(lib), v)
-		if err != nil {
-			return err
-		}
-		if p.Files == nil {
-			p.Files = map[string]File{}
-		}
-		maps.Copy(p.Files, files)
-		p.After = "ldconfig"
-	}
-	switch {
-	case name == "nvidia-driver-cuda":
-		p.Files = map[string]File{"/usr/bin/nvidia-smi": smi()}
-	case name == "nvidia-modprobe":
-		p.Files = map[string]File{"/usr/bin/nvidia-modprobe": in.program("nvidia-modprobe:  version " + v)}
-	case name == "nvidia-persistenced":
-		p.Files = in.daemon(name, name+":  version "+v)
-		p.After, p.Gone = rpmStart(name), rpmStop(name)
-	case name == "nvidia-kmod-common":
-		p.Files = firmware(v)
-		p.Files["/usr/lib/modprobe.d/nvidia.conf"] = File{Text: "blacklist nouveau\n"}
-	case name == "nvidia-fabricmanager", name == "nvidia-fabric-manager":
-		p.Files = in.daemon("nv-fabricmanager", "Fabric Manager version is : "+v, "nvidia-fabricmanager")
-		p.After, p.Gone = rpmStart("nvidia-fabricmanager"), rpmStop("nvidia-fabricmanager")
-	case name == "nvidia-imex":
-		p.Files = in.daemon(name, "IMEX version is: "+v)
-		p.After, p.Gone = rpmStart(name), rpmStop(name)
-	case name == "libnvidia-nscq", name == "libnvsdm":
-		p.Files = map[string]File{rpmLibs + name + ".so." + v: {Text: v + "\n"}}
-	case name == "nvlsm":
-		p.Files = map[string]File{"/usr/share/nvlsm/version": {Text: v + "\n"}}
-	case slices.Contains([]string{"kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"}, name):
-		p.Files = moduleSource(v, license(name == "kmod-nvidia-open-dkms"))
-		p.After, p.Gone = rpmModule(v), dkmsRemove(v)
-	}
-	return nil
-}
-
-// rpmLibraries are the libraries in NVIDIA's RPM packages: nvidia-driver.spec of
-// negativo17/nvidia-driver on GitHub at 535.54.03, 570.133.07, 580.95.05 and 610.43.02, by the
-// author of NVIDIA's.
-func rpmLibraries() map[string][]string {
-	return map[string][]string{
-		"nvidia-driver-cuda-libs": {"libcuda"},
-		"nvidia-driver-NVML":      {"libnvidia-ml"},
-		"libnvidia-ml":            {"libnvidia-ml"},
-		"libnvidia-cfg":           {"libnvidia-cfg"},
-		"libnvidia-gpucomp":       {"libnvidia-gpucomp"},
-		"nvidia-driver-common":    {"libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"},
-	}
 }

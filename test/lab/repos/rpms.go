@@ -34,17 +34,24 @@ func rpmEditions(distro string) []edition {
 		dnf      = "rhel8 nvidia 515.48.07"     // how kernel modules and nvidia-kmod-common hang together
 		both     = "amzn2023 nvidia 580"        // both kernel modules
 	)
-	tag := map[string]string{"rhel8": ".el8", "rhel9": ".el9", "rhel10": ".el10", "amzn2023": ".amzn2023", "azl3": ".azl3"}[distro]
+	tag := rpmTag(distro)
 	at := func(version, companion string, names ...string) edition {
 		return edition{
-			of: distro + " nvidia", version: version, epoch: "3:", revision: "-1" + tag, companion: companion,
-			names: append(names, both), relations: []string{dnf}, bad: distro == "rhel9" && version == BadDriver,
+			of:        distro + " nvidia",
+			version:   version,
+			epoch:     "3:",
+			revision:  "-1" + tag,
+			companion: companion,
+			names:     append(names, both),
+			relations: []string{dnf},
+			bad:       distro == "rhel9" && version == BadDriver,
 		}
 	}
+	of580 := func(version string) edition { return at(version, "-1", names580, fabric) }
+
 	e535 := at("535.54.03", "-1", names535)
 	e570 := at("570.172.08", "-1", names570, before)
 	e570.without = []string{"cuda-drivers-570"}
-	of580 := func(v string) edition { return at(v, "-1", names580, fabric) }
 	e590 := at("590.48.01", "-1", names595, fabric)
 	e595 := at("595.71.05", "-1"+tag, names595, fabric)
 	e610 := at("610.43.02", "-1"+tag, names610, names580, fabric)
@@ -57,39 +64,61 @@ func rpmEditions(distro string) []edition {
 		return []edition{e570, of580("580.95.05"), e595}
 	}
 	return []edition{
-		at("535.183.01", "-1", names535), e570, of580("580.65.06"), of580("580.95.05"), of580(BadDriver), of580("580.178.04"), e590, e595, e610,
+		at("535.183.01", "-1", names535),
+		e570,
+		of580("580.65.06"), of580("580.95.05"), of580(BadDriver), of580("580.178.04"),
+		e590, e595, e610,
 	}
 }
 
-// rpmPackages are the packages of an edition for dnf.
+// rpmTag is the end of a distribution's releases.
+func rpmTag(distro string) string {
+	version, isRHEL := strings.CutPrefix(distro, "rhel")
+	if isRHEL {
+		return ".el" + version
+	}
+	return "." + distro
+}
+
+// rpmPackages returns the packages of an edition for dnf.
 func (in parts) rpmPackages(e edition) ([]Package, error) {
 	rows, err := e.rows()
 	if err != nil {
 		return nil, err
 	}
-	rows = append(rows, row{name: "nvidia-open", version: e.whole("nvidia-open")}, row{name: "cuda-drivers", version: e.whole("cuda-drivers")})
-	there := map[string]bool{}
-	for _, r := range rows {
-		there[r.name] = true
+	for _, meta := range []string{"nvidia-open", "cuda-drivers"} {
+		rows = append(rows, row{name: meta, version: e.whole(meta)})
 	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(rows, func(r row) bool { return r.name == name })
+	}
+
 	var list []Package
 	for _, r := range rows {
-		p := Package{Name: r.name, Version: r.version, Arch: r.arch}
 		if r.own {
-			list = append(list, Package{Name: r.name, Version: r.version, Provides: []string{r.name + "(x86-64) = " + upstream(r.version)}})
+			list = append(list, Package{
+				Name:     r.name,
+				Version:  r.version,
+				Provides: []string{r.name + "(x86-64) = " + upstream(r.version)},
+			})
 			continue
 		}
-		p.Depends, p.Provides = words(r.depends), words(r.provides)
-		p.Depends = append(p.Depends, rpmDepends(e, r.name, func(name string) bool { return there[name] })...)
+
+		p := Package{Name: r.name, Version: r.version, Arch: r.arch}
+		p.Depends = append(words(r.depends), rpmDepends(e, r.name, has)...)
+		p.Provides = words(r.provides)
 		p.Conflicts, p.Obsoletes, p.Instead = rpmInstead(e, r.name)
-		if r.name == "nvidia-driver-common" { // so says the spec file
+		if r.name == "nvidia-driver-common" { // the spec file says so
 			for _, name := range []string{"libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"} {
 				p.Provides = append(p.Provides, name+" = "+e.whole(name))
 			}
 		}
-		if strings.HasPrefix(r.name, "kmod-nvidia-"+e.version) {
-			p.Provides, p.Stream = []string{"nvidia-kmod = " + e.epoch + e.version}, e.branch()
+		isPrecompiled := strings.HasPrefix(r.name, "kmod-nvidia-"+e.version)
+		if isPrecompiled {
+			p.Provides = []string{"nvidia-kmod = " + e.epoch + e.version}
+			p.Stream = e.branch()
 		}
+
 		if err := in.rpmRole(&p, e.version); err != nil {
 			return nil, err
 		}
@@ -247,19 +276,25 @@ func (in parts) rpmGroups(distro string) ([][]Package, error) {
 // rpmModule has dkms build the module as NVIDIA's spec file does: for the running kernel, and
 // whatever comes of it.
 func rpmModule(v string) string {
-	return "if command -v dkms >/dev/null; then\n\tdkms add -m nvidia -v " + v + " -q || :\n\tdkms build -m nvidia -v " + v +
-		" -q || :\n\tdkms install -m nvidia -v " + v + " -q --force || :\nfi\n"
+	return "if command -v dkms >/dev/null; then\n" +
+		"\tdkms add -m nvidia -v " + v + " -q || :\n" +
+		"\tdkms build -m nvidia -v " + v + " -q || :\n" +
+		"\tdkms install -m nvidia -v " + v + " -q --force || :\n" +
+		"fi\n"
 }
 
 // rpmStart is what RPM packages do for a unit: nothing but an upgrade restarts it, and a preset,
 // which RHEL has none of for NVIDIA's, would enable it. Source: systemd's macros.systemd
 func rpmStart(unit string) string {
-	return "if [ -d /run/systemd/system ]; then\n\tsystemctl daemon-reload || :\n\tif [ \"$1\" -ge 2 ]; then systemctl try-restart " +
-		unit + ".service || :; fi\nfi\n"
+	return "if [ -d /run/systemd/system ]; then\n" +
+		"\tsystemctl daemon-reload || :\n" +
+		"\tif [ \"$1\" -ge 2 ]; then systemctl try-restart " + unit + ".service || :; fi\n" +
+		"fi\n"
 }
 
 func rpmStop(unit string) string {
-	return "if [ \"$1\" -eq 0 ] && [ -d /run/systemd/system ]; then systemctl disable --now " + unit + ".service >/dev/null 2>&1 || :; fi\n"
+	disable := "systemctl disable --now " + unit + ".service >/dev/null 2>&1 || :"
+	return "if [ \"$1\" -eq 0 ] && [ -d /run/systemd/system ]; then " + disable + "; fi\n"
 }
 
 // Release is what NVIDIA's RPM packages have behind the driver's version; those of the toolkit and
@@ -273,39 +308,54 @@ const (
 // RPMVersion is a driver's version as its packages for RHEL write it.
 func RPMVersion(version string) string { return rpmEpoch + ":" + version + "-" + rpmRelease }
 
-// section is all that a spec file says of one package.
+// section returns the part of a spec file about one package.
 func (p Package) section() string {
 	var text strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
-	say("%%package -n %s\nSummary: is NVIDIA's %[1]s in tests\nAutoReqProv: no", p.Name)
+	line := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
+
+	line("%%package -n %s", p.Name)
+	line("Summary: is NVIDIA's %s in tests", p.Name)
+	line("AutoReqProv: no")
 	if epoch := split(p.Version)[0]; epoch != "" {
-		say("Epoch: %s", epoch)
+		line("Epoch: %s", epoch)
 	}
 	if p.Arch == "noarch" {
-		say("BuildArch: noarch")
+		line("BuildArch: noarch")
 	}
 	for _, f := range []struct {
 		field string
 		names []string
-	}{{"Requires", p.Depends}, {"Provides", p.Provides}, {"Conflicts", p.Conflicts}, {"Obsoletes", p.Obsoletes}} {
+	}{
+		{"Requires", p.Depends},
+		{"Provides", p.Provides},
+		{"Conflicts", p.Conflicts},
+		{"Obsoletes", p.Obsoletes},
+	} {
 		for _, name := range f.names {
-			say("%s: %s", f.field, name)
+			line("%s: %s", f.field, name)
 		}
 	}
 	for _, name := range p.Instead {
-		say("Provides: %s\nConflicts: %[1]s", name)
+		line("Provides: %s", name)
+		line("Conflicts: %s", name)
 	}
-	say("%%description -n %s\nIs NVIDIA's in tests.", p.Name)
-	for _, s := range [][3]string{{"pre", "before", p.Before}, {"post", "after", p.After}, {"preun", "gone", p.Gone}} {
-		say("%%%s -n %s\n%s", s[0], p.Name, script(p, s[1], s[2]))
+
+	line("%%description -n %s\nIs NVIDIA's in tests.", p.Name)
+	for _, s := range []struct{ scriptlet, when, body string }{
+		{"pre", "before", p.Before},
+		{"post", "after", p.After},
+		{"preun", "gone", p.Gone},
+	} {
+		line("%%%s -n %s\n%s", s.scriptlet, p.Name, script(p, s.when, s.body))
 	}
-	say("%%files -n %s", p.Name)
+
+	line("%%files -n %s", p.Name)
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
 		if strings.HasPrefix(name, "/etc/") {
-			say("%%config(noreplace) %s", name)
-			continue
+			line("%%config(noreplace) %s", name)
+		} else {
+			line("%s", name)
 		}
-		say("%s", name)
 	}
 	return text.String()
 }
@@ -313,18 +363,26 @@ func (p Package) section() string {
 // buildRPMs builds packages of one version and release into the folder /rpms of a chroot.
 func buildRPMs(ctx context.Context, c lab.Chroot, list []Package) error {
 	first := list[0]
-	version := split(first.Version)
-	name, release := "lab-"+first.Name+"-"+version[1], version[2]
+	parts := split(first.Version)
+	version, release := parts[1], parts[2]
+	name := "lab-" + first.Name + "-" + version
 	tree := "/build/" + name
-	spec := "Name: " + name + "\nVersion: " + version[1] + "\nRelease: " + release + "\nSummary: makes the others\nLicense: Apache-2.0\n" +
-		// Unchanged: programs end in what they say.
-		"%global debug_package %{nil}\n%global __os_install_post %{nil}\n%description\nMakes the others.\n" +
-		"%install\nmkdir -p %{buildroot} && cp -a " + tree + "/. %{buildroot}/\n"
 	if err := os.MkdirAll(filepath.Join(c.Root, tree), 0o755); err != nil {
 		return fmt.Errorf("cannot make a folder for %s: %w", name, err)
 	}
+
+	spec := "Name: " + name + "\n" +
+		"Version: " + version + "\n" +
+		"Release: " + release + "\n" +
+		"Summary: makes the others\n" +
+		"License: Apache-2.0\n" +
+		// Unchanged: programs end in what they say.
+		"%global debug_package %{nil}\n" +
+		"%global __os_install_post %{nil}\n" +
+		"%description\nMakes the others.\n" +
+		"%install\nmkdir -p %{buildroot} && cp -a " + tree + "/. %{buildroot}/\n"
 	for _, p := range list {
-		// Packages that take each other's place have the same files.
+		// Packages that replace each other have the same files.
 		if err := p.lay(filepath.Join(c.Root, tree)); err != nil {
 			return err
 		}
@@ -333,8 +391,13 @@ func buildRPMs(ctx context.Context, c lab.Chroot, list []Package) error {
 	if err := (File{Text: spec}).lay(filepath.Join(c.Root, tree+".spec")); err != nil {
 		return fmt.Errorf("cannot write the spec file of %s: %w", name, err)
 	}
-	_, err := c.Run(ctx, nil, "rpmbuild", "--quiet", "-bb", "--define=_topdir /build/top-"+name, "--define=_rpmdir /rpms",
-		"--define=_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm", "--define=_build_id_links none",
-		"--define=_binary_payload w1.gzdio", tree+".spec")
+
+	_, err := c.Run(ctx, nil, "rpmbuild", "--quiet", "-bb",
+		"--define=_topdir /build/top-"+name,
+		"--define=_rpmdir /rpms",
+		"--define=_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
+		"--define=_build_id_links none",
+		"--define=_binary_payload w1.gzdio",
+		tree+".spec")
 	return err
 }
