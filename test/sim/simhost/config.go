@@ -4,6 +4,7 @@ package simhost
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -47,7 +48,7 @@ type command struct {
 	Stdout  string
 	Stderr  string
 	Exit    int
-	Looks   *bool             // false: it changes something, asking is a violation; true if not said, but for writes and removes
+	Looks   *bool             // false: it changes something; if not said, whether it writes and removes nothing
 	Writes  map[string]string // files it writes
 	Removes []string          // files it removes
 }
@@ -63,7 +64,8 @@ func (c *config) parse(data []byte) error {
 	d := toml.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	err := d.Decode(c)
-	if strict := (*toml.StrictMissingError)(nil); errors.As(err, &strict) {
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) {
 		return fmt.Errorf("%w:\n%s", err, strict.String())
 	}
 	return err
@@ -77,7 +79,8 @@ func (n *Node) configure(c config) error {
 	if !c.Now.IsZero() {
 		n.now = c.Now
 	}
-	if n.booted = c.Booted; n.booted.IsZero() {
+	n.booted = c.Booted
+	if n.booted.IsZero() {
 		n.booted = n.now.Add(-time.Hour)
 	}
 	if c.BootID != "" {
@@ -95,35 +98,42 @@ func (n *Node) configure(c config) error {
 func (n *Node) configureUnits(units []unit) error {
 	defer func(now time.Time) { n.now = now }(n.now)
 	n.now = n.booted.Add(-24 * time.Hour) // the files that units are given have always been there
+
 	for _, u := range units {
 		if u.Name == "" {
 			return errors.New("a [[unit]] without name")
 		}
-		d := &daemon{unit: u}
-		if u.Refuses != "" {
-			refuses, err := regexp.Compile(u.Refuses)
-			if err != nil {
-				return fmt.Errorf("unit %s: refuses: %w", u.Name, err)
-			}
-			d.refuses = refuses
-		}
-		n.units[u.Name] = d
-		if err := n.unitFile(u); err != nil {
+		if err := n.configureUnit(u); err != nil {
 			return fmt.Errorf("unit %s: %w", u.Name, err)
 		}
-		if u.Active == "active" && n.live {
-			if err := d.start(n, n.booted.Add(10*time.Second)); err != nil {
-				return fmt.Errorf("unit %s: %w", u.Name, err)
-			}
-			if !u.Started.IsZero() {
-				d.started = u.Started
-			}
-			if u.PID != 0 {
-				d.pid = u.PID
-			}
-		} else {
-			d.active = u.Active
-		}
 	}
+	return nil
+}
+
+func (n *Node) configureUnit(u unit) error {
+	d := &daemon{unit: u}
+	if u.Refuses != "" {
+		refuses, err := regexp.Compile(u.Refuses)
+		if err != nil {
+			return fmt.Errorf("refuses: %w", err)
+		}
+		d.refuses = refuses
+	}
+	n.units[u.Name] = d
+	if err := n.unitFile(u); err != nil {
+		return err
+	}
+
+	if u.Active != "active" || !n.live {
+		d.active = u.Active
+		return nil
+	}
+	if err := d.start(n, n.booted.Add(10*time.Second)); err != nil {
+		return err
+	}
+	if !u.Started.IsZero() {
+		d.started = u.Started
+	}
+	d.pid = cmp.Or(u.PID, d.pid)
 	return nil
 }

@@ -15,12 +15,15 @@ import (
 
 // driver is the simulated NVIDIA driver with its GPUs.
 type driver struct {
-	version, nvml, cuda string
-	module              string // a file without which no driver answers
-	none                *host.NoDriver
-	gpus                []*host.GPU
-	deaf                map[int]bool    // processes that do not end when they are asked to
-	passed              map[string]bool // GPUs that are passed through to a virtual machine, by address
+	version string
+	nvml    string
+	cuda    string
+	module  string         // a file without which no driver answers
+	none    *host.NoDriver // why no driver answers; nil if one may
+
+	gpus   []*host.GPU
+	passed map[string]bool // GPUs that are passed through to a virtual machine, by address
+	deaf   map[int]bool    // processes that do not end when they are asked to
 }
 
 // answers returns the driver's version, or why the driver does not answer; the node is locked.
@@ -145,16 +148,17 @@ func (n *Node) gpuTouch(ctx context.Context, gpu string, do func(*host.GPU) (cal
 		if _, err := n.answers(); err != nil {
 			return err
 		}
+
 		call, code := "nvmlDeviceGetHandleByPciBusId", "NOT_FOUND"
-		for _, g := range n.driver.gpus {
-			if g.Address != gpu {
-				continue
-			}
-			if code = "GPU_IS_LOST"; g.Lost == "" {
-				call, code = do(g)
-			}
-			break
+		g := n.gpuAt(gpu)
+		switch {
+		case g == nil:
+		case g.Lost != "":
+			code = "GPU_IS_LOST"
+		default:
+			call, code = do(g)
 		}
+
 		if code == "" {
 			return nil
 		}
@@ -163,6 +167,16 @@ func (n *Node) gpuTouch(ctx context.Context, gpu string, do func(*host.GPU) (cal
 		}
 		return &host.GPUError{Call: call, GPU: gpu, Code: code}
 	})
+}
+
+// gpuAt returns the GPU at an address; nil if there is none. The node is locked.
+func (n *Node) gpuAt(address string) *host.GPU {
+	for _, g := range n.driver.gpus {
+		if g.Address == address {
+			return g
+		}
+	}
+	return nil
 }
 
 // SetMIGMode is host.Host's.
@@ -174,7 +188,10 @@ func (n *Node) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 
 // SetPersistence is host.Host's.
 func (n *Node) SetPersistence(ctx context.Context, gpu string, on bool) error {
-	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { g.Persistent = on; return "", "" })
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (call, code string) {
+		g.Persistent = on
+		return "", ""
+	})
 }
 
 // CreateInstance is host.Host's.
@@ -232,19 +249,21 @@ func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
 		if err := ctx.Err(); err != nil {
 			return failed(argv, -1, "", err)
 		}
+
 		var all []*host.GPU
 		for _, address := range gpus {
-			i := slices.IndexFunc(n.driver.gpus, func(g *host.GPU) bool { return g.Address == address })
-			if i < 0 {
+			g := n.gpuAt(address)
+			if g == nil {
 				return failed(argv, 6, "Unable to find GPU "+address, errors.New("exit status 6"))
 			}
 			// Persistence mode holds a GPU as a process does:
 			// https://github.com/NVIDIA/NVSentinel/issues/1690.
-			if g := n.driver.gpus[i]; len(g.Clients) > 0 || g.Persistent {
+			if len(g.Clients) > 0 || g.Persistent {
 				n.violated = append(n.violated, "reset of GPU "+address+" while it is in use")
-				return failed(argv, 19, "GPU "+address+" is in use by another client", errors.New("exit status 19"))
+				says := "GPU " + address + " is in use by another client"
+				return failed(argv, 19, says, errors.New("exit status 19"))
 			}
-			all = append(all, n.driver.gpus[i])
+			all = append(all, g)
 		}
 		for _, g := range all {
 			reset(g)
@@ -291,17 +310,18 @@ func (n *Node) Deafen(pid int) {
 func (n *Node) Use(gpu string, of int, pids ...int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, g := range n.driver.gpus {
-		if g.Address != gpu {
-			continue
+	g := n.gpuAt(gpu)
+	if g == nil {
+		return
+	}
+
+	g.Clients = slices.Clone(pids)
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		in.Clients = nil
+		if in.ID == of {
+			in.Clients = slices.Clone(pids)
 		}
-		for i := range g.Instances {
-			g.Instances[i].Clients = nil
-			if g.Instances[i].ID == of {
-				g.Instances[i].Clients = slices.Clone(pids)
-			}
-		}
-		g.Clients = slices.Clone(pids)
 	}
 }
 
@@ -309,9 +329,7 @@ func (n *Node) Use(gpu string, of int, pids ...int) {
 func (n *Node) Lose(gpu, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, g := range n.driver.gpus {
-		if g.Address == gpu {
-			g.Lost = why
-		}
+	if g := n.gpuAt(gpu); g != nil {
+		g.Lost = why
 	}
 }

@@ -9,37 +9,47 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// What follows is what NVIDIA's driver does to one GPU. A code that is not "" is NVML's name of the
-// refusal.
+// This file does to one GPU what NVIDIA's driver does. A code is NVML's name of a refusal; "" if the
+// driver does not refuse.
 
 // waitsForReset reports whether MIG mode changes at a reset only, and outlives the driver: Ampere.
 // Later GPUs switch at once and forget the mode when the driver goes:
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func waitsForReset(g *host.GPU) bool { return g.Arch == "ampere" }
 
-// setMode resets an idle GPU of Ampere itself, unless it is passed through to a virtual machine:
-// nvml.h, nvmlDeviceSetMigMode.
+// setMode sets MIG mode: nvml.h, nvmlDeviceSetMigMode. passed says that the GPU is passed through to
+// a virtual machine.
 func setMode(g *host.GPU, on, passed bool) (code string) {
-	switch {
-	case !g.MIG:
+	if !g.MIG {
 		return "NOT_SUPPORTED"
-	case waitsForReset(g):
-		g.Pending = on // also where a process uses it
-		if on != g.Mode && len(g.Clients) > 0 {
-			return "IN_USE"
-		}
-		if on != g.Mode && !passed {
-			g.Mode = on
-			g.Instances = nil
-		}
-		return ""
-	case on == g.Mode:
-		return ""
-	case len(g.Clients)+len(g.Instances) > 0:
+	}
+	if waitsForReset(g) {
+		return setPendingMode(g, on, passed)
+	}
+
+	changes := on != g.Mode
+	if changes && len(g.Clients)+len(g.Instances) > 0 {
 		return "IN_USE"
 	}
-	g.Mode = on
-	g.Pending = on
+	if changes {
+		g.Mode = on
+		g.Pending = on
+	}
+	return ""
+}
+
+// setPendingMode sets the mode after the next reset. The driver resets an idle GPU at once, unless
+// it is passed through.
+func setPendingMode(g *host.GPU, on, passed bool) (code string) {
+	g.Pending = on // also if a process uses it
+	changes := on != g.Mode
+	if changes && len(g.Clients) > 0 {
+		return "IN_USE"
+	}
+	if changes && !passed {
+		g.Mode = on
+		g.Instances = nil
+	}
 	return ""
 }
 
@@ -85,45 +95,53 @@ func overlap(a, b host.Span) bool { return a.Start < b.Start+b.Size && b.Start <
 
 func createInstance(g *host.GPU, profile int, at host.Span) (id int, code string) {
 	switch {
-	case profile < 0 || at.Start < 0 || at.Size <= 0: // the door itself refuses
+	case profile < 0 || at.Start < 0 || at.Size <= 0: // NVML itself refuses
 		return 0, "INVALID_ARGUMENT"
 	case !g.Mode:
 		return 0, "NOT_SUPPORTED"
 	}
-	p := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == profile })
-	if p < 0 || !slices.Contains(g.Profiles[p].Places, at) {
+
+	wanted := profileOf(g, profile)
+	if wanted == nil || !slices.Contains(wanted.Places, at) {
 		return 0, "INVALID_ARGUMENT"
 	}
-	same := 0
-	for _, in := range g.Instances {
-		if in.Profile == profile {
-			same++
-		}
-		if overlap(in.At, at) || !mediaFit(nameOf(g, in.Profile), g.Profiles[p].Name) {
-			return 0, "INSUFFICIENT_RESOURCES"
-		}
-	}
-	if same >= g.Profiles[p].Max {
+	if !hasRoom(g, wanted, at) {
 		return 0, "INSUFFICIENT_RESOURCES"
 	}
+
 	made := host.Instance{ID: instanceID(g, at), Profile: profile, At: at}
 	g.Instances = append(g.Instances, made)
 	slices.SortFunc(g.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
 	return made.ID, ""
 }
 
-func nameOf(g *host.GPU, profile int) string {
-	for _, p := range g.Profiles {
-		if p.ID == profile {
-			return p.Name
+// profileOf returns the GPU's profile with this id; nil if it has none.
+func profileOf(g *host.GPU, id int) *host.Profile {
+	for i := range g.Profiles {
+		if g.Profiles[i].ID == id {
+			return &g.Profiles[i]
 		}
 	}
-	return ""
+	return nil
+}
+
+// hasRoom says whether the GPU's instances leave room for one more of a profile.
+func hasRoom(g *host.GPU, wanted *host.Profile, at host.Span) bool {
+	same := 0
+	for _, in := range g.Instances {
+		if in.Profile == wanted.ID {
+			same++
+		}
+		if overlap(in.At, at) || !mediaFit(profileOf(g, in.Profile).Name, wanted.Name) {
+			return false
+		}
+	}
+	return same < wanted.Max
 }
 
 // mediaFit reports whether two profiles leave each other their media engines. One with all of them
-// leaves none to others (assumed: RTX PRO 6000 has four of each, as many as +me.all takes); of
-// those that +me gives there is one set.
+// leaves none to others (assumed: RTX PRO 6000 has four of each, as many as +me.all takes). The
+// GPU has one set of the engines that +me gives.
 func mediaFit(a, b string) bool {
 	has := func(name, suffix string) bool { return strings.HasSuffix(name, suffix) }
 	if has(a, "+me.all") || has(b, "+me.all") {
@@ -137,7 +155,8 @@ func find(g *host.GPU, id int) (in *host.Instance, code string) {
 	if !g.Mode {
 		return nil, "NOT_SUPPORTED"
 	}
-	if in = instance(g, id); in == nil {
+	in = instance(g, id)
+	if in == nil {
 		return nil, "NOT_FOUND"
 	}
 	return in, ""
@@ -156,40 +175,53 @@ func destroyInstance(g *host.GPU, id int) (call, code string) {
 }
 
 func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (id int, code string) {
-	parent := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == in.Profile })
-	offered := g.Profiles[parent]
-	c := slices.IndexFunc(offered.Compute, func(c host.ComputeProfile) bool { return c.ID == profile })
+	parent := profileOf(g, in.Profile)
+	c := slices.IndexFunc(parent.Compute, func(c host.ComputeProfile) bool { return c.ID == profile })
 	if c < 0 {
 		return 0, "NOT_SUPPORTED"
 	}
-	size := offered.Compute[c].Slices
-	free := func(at host.Span) bool {
-		return !slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return overlap(c.At, at) })
-	}
-	starts := computeStarts(offered.Slices, size)
+
+	size := parent.Compute[c].Slices
+	starts := computeStarts(parent.Slices, size)
 	if at.Size > 0 {
 		if at.Size != size || !slices.Contains(starts, at.Start) {
 			return 0, "INVALID_ARGUMENT"
 		}
 		starts = []int{at.Start}
 	}
-	s := slices.IndexFunc(starts, func(start int) bool { return free(host.Span{Start: start, Size: size}) })
-	if s < 0 {
+	start, found := freeStart(in, starts, size)
+	if !found {
 		return 0, "INSUFFICIENT_RESOURCES"
 	}
+
 	for slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.ID == id }) {
 		id++
 	}
 	in.Compute = append(in.Compute, host.ComputeInstance{
-		ID: id, Profile: profile, At: host.Span{Start: starts[s], Size: size}, UUID: migUUID(g, in.ID, id),
-		Share: share(g, offered, size),
+		ID:      id,
+		Profile: profile,
+		At:      host.Span{Start: start, Size: size},
+		UUID:    migUUID(g, in.ID, id),
+		Share:   share(g, *parent, size),
 	})
 	slices.SortFunc(in.Compute, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
 	return id, ""
 }
 
-// computeStarts is where a compute instance of a size may start in a GPU instance of a number of
-// compute slices.
+// freeStart returns the first start at which no compute instance is in the way.
+func freeStart(in *host.Instance, starts []int, size int) (start int, found bool) {
+	for _, start := range starts {
+		at := host.Span{Start: start, Size: size}
+		taken := func(c host.ComputeInstance) bool { return overlap(c.At, at) }
+		if !slices.ContainsFunc(in.Compute, taken) {
+			return start, true
+		}
+	}
+	return 0, false
+}
+
+// computeStarts returns where a compute instance of a size may start in a GPU instance of a number
+// of compute slices.
 func computeStarts(slices, size int) []int {
 	var starts []int
 	for start := 0; start+size <= slices; start += alignment(size) {

@@ -44,7 +44,12 @@ func (l Loss) String() string {
 func (n *Node) Boot(loss Loss) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	(&cut{loss, rand.New(rand.NewPCG(uint64(loss), 0)), map[*inode]bool{}}).lose(n.root)
+	c := &cut{
+		loss:   loss,
+		random: rand.New(rand.NewPCG(uint64(loss), 0)),
+		seen:   map[*inode]bool{},
+	}
+	c.lose(n.root)
 	n.boot()
 }
 
@@ -121,6 +126,7 @@ func (c *cut) lose(i *inode) {
 		i.sync()
 		return
 	}
+
 	if c.loss != LoseNothing && c.loss != LoseData {
 		names := maps.Clone(i.syncedNames)
 		for _, change := range i.pending {

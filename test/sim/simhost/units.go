@@ -156,6 +156,7 @@ func (n *Node) job(name, job string) error {
 	if u.Load != "loaded" && !stopsMasked {
 		return fmt.Errorf("unit %s: %w", u.Load, fs.ErrNotExist)
 	}
+
 	d := n.units[name]
 	if d == nil {
 		d = &daemon{unit: unit{Name: name}}
@@ -194,8 +195,14 @@ func (d *daemon) start(n *Node, at time.Time) error {
 		d.run = run{active: "failed"}
 		return fmt.Errorf("the job ended as failed; journalctl -u %s says why", d.Name)
 	}
+
 	n.lastPID++
-	d.run = run{active: "active", pid: n.lastPID, started: at, loaded: digest}
+	d.run = run{
+		active:  "active",
+		pid:     n.lastPID,
+		started: at,
+		loaded:  digest,
+	}
 	for _, socket := range d.Makes {
 		i := &inode{attrs: attrs{mode: fs.ModeSocket | 0o660}, ctime: at}
 		i.sync()
@@ -229,6 +236,7 @@ func (d *daemon) read(n *Node) (content, digest string) {
 			}
 		}
 	}
+
 	var all strings.Builder
 	sum := sha256.New()
 	for _, file := range files {
@@ -254,8 +262,8 @@ func (n *Node) startEnabled() {
 	}
 }
 
-// Units is all units as text, one a line: name, enabled, active, and for those that run whether
-// what they have loaded is what their files say.
+// Units returns all units as text, one a line: name, enabled, active, and for those that run
+// whether they have loaded what their files say.
 func (n *Node) Units() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
