@@ -262,24 +262,15 @@ func (m Mirror) verifyBuilt(h host.View, modules *facts.SharedModules, files []s
 		if err != nil {
 			return err
 		}
-		isDriver := strings.HasPrefix(path.Base(name), "nvidia.")
+
+		asWanted := module.Kernel() == modules.Kernel && m.signed(module)
+		isDriver := strings.HasPrefix(path.Base(name), "nvidia.") // only this one has version and license
 		if isDriver {
 			modules.Vermagic = module.Vermagic
+			asWanted = asWanted && module.Version == modules.Version && module.Flavour() == modules.Flavour
 		}
-
-		isOther := isDriver && (module.Version != modules.Version || module.Flavour() != modules.Flavour)
-		isSigned := module.Signer != nil && module.Signer.Same(m.Shared.Signer)
-		if module.Kernel() == modules.Kernel && !isOther && isSigned {
-			continue
-		}
-		const what = "of driver %s, %s, for kernel %s, signed by %s"
-		want := fmt.Sprintf(what, modules.Version, modules.Flavour, modules.Kernel, m.Shared.Signer.Name)
-		signer := cmp.Or(module.Signer, &facts.Key{Name: "no key"}).Name
-		found := fmt.Sprintf(what, module.Version, module.Flavour(), module.Kernel(), signer)
-		return &trouble.Error{
-			What:    "cannot use module " + path.Base(name) + " that DKMS has built: it is not " + want,
-			Because: []string{"it is " + found},
-			Try:     []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
+		if !asWanted {
+			return m.otherModule(module, modules)
 		}
 	}
 
@@ -287,4 +278,22 @@ func (m Mirror) verifyBuilt(h host.View, modules *facts.SharedModules, files []s
 		return fmt.Errorf("cannot package what DKMS has built for kernel %s: the module nvidia is not there", modules.Kernel)
 	}
 	return nil
+}
+
+// signed says whether the mirror's key has signed a module.
+func (m Mirror) signed(module facts.ModuleFile) bool {
+	return module.Signer != nil && module.Signer.Same(m.Shared.Signer)
+}
+
+// otherModule returns the error for a module that is not what was to be built.
+func (m Mirror) otherModule(module facts.ModuleFile, wanted *facts.SharedModules) error {
+	const what = "of driver %s, %s, for kernel %s, signed by %s"
+	want := fmt.Sprintf(what, wanted.Version, wanted.Flavour, wanted.Kernel, m.Shared.Signer.Name)
+	signer := cmp.Or(module.Signer, &facts.Key{Name: "no key"}).Name
+	found := fmt.Sprintf(what, module.Version, module.Flavour(), module.Kernel(), signer)
+	return &trouble.Error{
+		What:    "cannot use module " + path.Base(module.Path) + " that DKMS has built: it is not " + want,
+		Because: []string{"it is " + found},
+		Try:     []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
+	}
 }

@@ -25,7 +25,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {
 		return nil, nil
 	}
-	return nil, kubelet.Starts(map[string]any{"failSwapOn": false}, s, f)
+	return nil, kubelet.CheckStart(map[string]any{"failSwapOn": false}, s, f)
 }
 
 // hybridNotes say what nodeadm for hybrid nodes does, and which kubelet flags it must be given.

@@ -113,7 +113,7 @@ func TestStartsOnCgroup1(t *testing.T) {
 		{"1.35.4", 2, nil, false},
 		{"1.35.4", 0, nil, false},
 	} {
-		err := Starts(c.config, spec.Spec{}, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
+		err := CheckStart(c.config, spec.Spec{}, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
 		check.That(t, (err != nil) == c.refused, "%+v: %v", c, err)
 	}
 }

@@ -30,7 +30,7 @@ func Fresh(k facts.Kubelet, files []string, why string) converge.Want {
 	w.Thing = freshUnit{
 		Follower: things.NewRestart(k.Unit, files, nil),
 		unit:     k.Unit,
-		validate: starts(k),
+		validate: canRestart(k),
 	}
 	return w
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Starts refuses a configuration with which kubelet would not start: it would exit repeatedly, with
-// the reason only in its log.
-func Starts(config table, s spec.Spec, f facts.Facts) error {
+// CheckStart refuses a configuration with which kubelet would not start: it would exit repeatedly,
+// with the reason only in its log.
+func CheckStart(config table, s spec.Spec, f facts.Facts) error {
 	file := cmp.Or(s.Join.KubeletConfig, "a file that kubelet_config in [join] names")
 	if f.Cgroup == 1 && refusesCgroup1(f.Kubelet.Version) && config["failCgroupV1"] != false {
 		return &trouble.Error{

@@ -62,7 +62,7 @@ func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Starts(config, s, f); err != nil {
+	if err := CheckStart(config, s, f); err != nil {
 		return nil, err
 	}
 	configText, err := yaml.Marshal(config)

@@ -20,13 +20,16 @@ import (
 // the toleration, and nothing on this node would show why: a DaemonSet makes no pod for a node
 // whose taints it does not tolerate.
 func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Node, offer string) error {
-	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	pod, known := r.pluginPod(ctx, v, n.Name)
 	if pod != "" {
-		see = "the pod " + pod + " runs here; its log says what it sees: kubectl -n " + strings.Replace(pod, "/", " logs ", 1)
+		log := "kubectl -n " + strings.Replace(pod, "/", " logs ", 1)
+		see := "the pod " + pod + " runs here; its log says what it sees: " + log
+		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
 	}
+
+	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repellingTaints(n)
-	if pod != "" || len(taints) == 0 {
+	if len(taints) == 0 {
 		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
 	}
 
@@ -75,9 +78,9 @@ func tolerations(taints []kube.Taint) string {
 	return strings.Join(texts, ", ")
 }
 
-// pluginPod names the pod on this node that is named like a device plugin or DRA driver, "" if
-// there is none; known is false if gpuadm may not list pods: kubelet may list those of its node,
-// the ServiceAccount none.
+// pluginPod returns the pod on this node that is named like a device plugin or DRA driver, "" if
+// there is none. known is false if gpuadm may not list pods: kubelet's identity may list those of its
+// node, the ServiceAccount none.
 func (r readyStage) pluginPod(ctx context.Context, v host.View, node string) (pod string, known bool) {
 	client, err := r.session.reader(v, r.identity)
 	if err != nil {
@@ -109,8 +112,9 @@ func pluginSocket(ctx context.Context, v host.View) string {
 		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
 			continue
 		}
+		const getOptions = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
 		socket := path.Join(facts.PluginSockets, name)
-		if _, err := v.Call(ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
+		if _, err := v.Call(ctx, socket, getOptions, nil); err == nil {
 			return socket
 		}
 	}

@@ -86,19 +86,29 @@ func (d *discovery) partition(name string, kind migDevice, count int) {
 // migDevices lists the partitions of a GPU: one for each compute instance.
 func migDevices(g host.GPU) (devices []migDevice, why string) {
 	for _, instance := range g.Instances {
-		i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == instance.Profile })
+		profile, hasProfile := profileOf(g, instance)
 		for _, compute := range instance.Compute {
-			if i < 0 || compute.Share == (host.Share{}) {
+			hasShare := compute.Share != host.Share{}
+			if !hasProfile || !hasShare {
 				return nil, fmt.Sprintf("the driver does not say what the partitions of GPU %s have", g.Address)
 			}
 			devices = append(devices, migDevice{
 				gpu:   g.Name,
-				name:  migName(g, g.Profiles[i], compute),
+				name:  migName(g, profile, compute),
 				share: compute.Share,
 			})
 		}
 	}
 	return devices, ""
+}
+
+// profileOf returns the profile of an instance; false if the driver does not name it.
+func profileOf(g host.GPU, instance host.Instance) (host.Profile, bool) {
+	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == instance.Profile })
+	if i < 0 {
+		return host.Profile{}, false
+	}
+	return g.Profiles[i], true
 }
 
 // migName returns the partition's profile as NVIDIA's library for Go composes it: from the

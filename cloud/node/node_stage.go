@@ -25,8 +25,11 @@ func Stage() converge.Stage {
 		About: "gives kubelet the labels and taints to register its node with",
 		Wants: nodeWants,
 		Needs: func(s spec.Spec) facts.Needs {
-			labels := s.Has("node") && s.Node.GPULabels
-			return StartupNeeds().And(facts.Needs{Driver: labels, Files: method.OwnUnits()})
+			setsGPULabels := s.Has("node") && s.Node.GPULabels
+			return StartupNeeds().And(facts.Needs{
+				Driver: setsGPULabels,
+				Files:  method.OwnUnits(),
+			})
 		},
 		Notes: nodeNotes,
 	}
@@ -83,9 +86,10 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if k.LabelsAt.How == "" {
 		labels = nil // they are set by the API later; a missing label lets no pod in too early
 	}
-	if why := kubelet.NoTaints(k); why != "" && len(taints) > 0 {
+	noPlace := kubelet.NoTaints(k)
+	if noPlace != "" && len(taints) > 0 {
 		if !k.Joined {
-			return nil, noPlaceFor(taints[0], why)
+			return nil, noPlaceFor(taints[0], noPlace)
 		}
 		taints = nil
 	}

@@ -41,7 +41,8 @@ func (s *Session) patch(ctx context.Context, h host.Host, id identity, edits []p
 	if s.name != id.node {
 		n = nil
 	}
-	s.node, s.err = nil, nil // until its state is known
+	s.node = nil // until its state is known
+	s.err = nil
 
 	for try := range patchTries {
 		if n == nil {
@@ -105,11 +106,16 @@ func (s *Session) patchOnce(
 	kubelet := cmp.Or(id.kubelet, account)
 	byKubelet := sender{session: s, identity: id, kubeconfig: kubelet}
 	byAccount := sender{session: s, identity: id, kubeconfig: account}
-	addsTaint, removesTaint := false, false
+	addsTaint := false
+	removesTaint := false
 	for _, e := range edits {
+		if e.stateOn(n) == e.after {
+			continue
+		}
+		isCondition := e.what == partCondition
+		kubeletMay := !e.needsAccount() && kubelet != account
 		switch {
-		case e.stateOn(n) == e.after:
-		case e.what == partCondition || !e.needsAccount() && kubelet != account:
+		case isCondition || kubeletMay:
 			byKubelet.edits = append(byKubelet.edits, e)
 		case account == "":
 			return n, e.noAccount()
@@ -161,8 +167,9 @@ func (s sender) send(ctx context.Context, h host.Host, n *kube.Node) (*kube.Node
 		return nil, err
 	}
 
+	isCondition := func(e partEdit) bool { return e.what == partCondition }
 	patch := client.PatchNode
-	if slices.ContainsFunc(s.edits, func(e partEdit) bool { return e.what == partCondition }) {
+	if slices.ContainsFunc(s.edits, isCondition) {
 		patch = client.PatchStatus
 	}
 	return patch(ctx, n.Name, nodePatch(n, s.edits, h.Now()))
@@ -185,11 +192,11 @@ func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 			conditions = []kube.Condition{e.condition(n, now)}
 		case partRecord:
 			annotations[e.key] = patchValue(e.after)
-			for _, gone := range e.dropped(n, edits) {
-				if gone.what == partLabel {
-					labels[gone.key] = nil
+			for _, dropped := range e.dropped(n, edits) {
+				if dropped.what == partLabel {
+					labels[dropped.key] = nil
 				} else {
-					taints = append(taints, gone)
+					taints = append(taints, dropped)
 				}
 			}
 		}

@@ -39,7 +39,7 @@ var clouds = append(platform.Methods(), "none")
 func newInit(c *common) *cobra.Command {
 	var m elsewhere
 	var cloud string
-	var only bool
+	var printOnly bool
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "write a commented node.toml to start from",
@@ -48,12 +48,12 @@ func newInit(c *common) *cobra.Command {
 			if len(m.gpus) > 0 || m.os != "" || cloud != "" {
 				return c.initElsewhere(m, cmp.Or(cloud, "none"))
 			}
-			return c.initHere(cmd.Context(), only)
+			return c.initHere(cmd.Context(), printOnly)
 		},
 	}
 	m.flags(cmd)
 	cmd.Flags().StringVar(&cloud, "cloud", "", "for a node in this `CLOUD`: "+strings.Join(clouds, ", "))
-	cmd.Flags().BoolVar(&only, "print", false, "print the spec in place of writing it")
+	cmd.Flags().BoolVar(&printOnly, "print", false, "print the spec in place of writing it")
 	cmd.RegisterFlagCompletionFunc("cloud", cobra.FixedCompletions(clouds, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -85,7 +85,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 }
 
 // initHere writes a spec for this machine.
-func (c *common) initHere(ctx context.Context, only bool) error {
+func (c *common) initHere(ctx context.Context, printOnly bool) error {
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	if err != nil {
 		return err
 	}
-	if only {
+	if printOnly {
 		_, err := io.WriteString(c.stdout, text)
 		return err
 	}
@@ -118,7 +118,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	return nil
 }
 
-// draftOf is the draft for a machine with these facts.
+// draftOf returns the draft for a machine with these facts.
 func draftOf(f facts.Facts) draft {
 	d := draft{facts: f, engine: len(f.Engines) > 0}
 	d.cloud, _, _ = strings.Cut(f.Cloud.Managed, "-") // eks-al2
@@ -134,7 +134,7 @@ func draftOf(f facts.Facts) draft {
 	return d
 }
 
-// writeNew writes the spec, and writes over no file.
+// writeNew writes the spec, and never replaces a file.
 func writeNew(h host.Host, name, text string) error {
 	err := h.Mkdir(specHome, host.Attr{Mode: 0o755})
 	if err != nil && !errors.Is(err, fs.ErrExist) {

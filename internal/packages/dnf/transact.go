@@ -51,15 +51,15 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		return a.remove(ctx, h, d, changes)
 	}
 
-	seen, all, unread := a.offersFor(ctx, h, changes)
-	offers := seen
+	visible, all, listErr := a.offersFor(ctx, h, changes)
+	offers := visible
 	switch {
-	case unread != nil && packages.InStore(h, a, changes): // dnf can read no list, and needs none
+	case listErr != nil && packages.InStore(h, a, changes): // dnf can read no list, and needs none
 		a = a.unfiltered()
 		a.more = append(a.more, "--disablerepo=*")
-	case unread != nil:
-		return unread
-	case a.needsHidden(h, changes, seen, all):
+	case listErr != nil:
+		return listErr
+	case a.needsHidden(h, changes, visible, all):
 		a = a.unfiltered()
 		offers = all
 	}
@@ -78,7 +78,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		return err
 	}
 	fetchErr := s.fetch(ctx, h, r.Replaced(), all)
-	if err := r.Unkept(ctx, h, cmp.Or(unread, fetchErr)); err != nil {
+	if err := r.Unkept(ctx, h, cmp.Or(listErr, fetchErr)); err != nil {
 		return err
 	}
 
@@ -99,24 +99,24 @@ func (a dnf) remove(ctx context.Context, h host.Host, d rpmDatabase, changes []c
 	return err
 }
 
-// offersFor returns what dnf sees of the packages that change, and what it would see without module
-// streams. It asks for the latter only if the former lack a version.
+// offersFor returns the offers that dnf sees of the packages that change, and those that it would
+// see without module streams. It asks for all only if a version is not among the visible ones.
 func (a dnf) offersFor(
 	ctx context.Context,
 	h host.Host,
 	changes []converge.Change,
-) (seen, all map[string][]packages.Offer, err error) {
+) (visible, all map[string][]packages.Offer, err error) {
 	due := packages.Due(changes)
 	names := slices.Collect(maps.Keys(packages.Named(due)))
-	seen, err = a.Offers(ctx, h, names)
+	visible, err = a.Offers(ctx, h, names)
 	lacksOne := func(c converge.Change) bool {
-		return lacks(seen, c.Name, c.Before) || lacks(seen, c.Name, c.After)
+		return lacks(visible, c.Name, c.Before) || lacks(visible, c.Name, c.After)
 	}
 	if err != nil || !slices.ContainsFunc(due, lacksOne) {
-		return seen, seen, err
+		return visible, visible, err
 	}
 	all, err = a.unfiltered().Offers(ctx, h, names)
-	return seen, all, err
+	return visible, all, err
 }
 
 // lacks reports whether a state has a version without an offer.
@@ -128,12 +128,16 @@ func lacks(offers map[string][]packages.Offer, name string, state converge.State
 
 // needsHidden reports whether a change needs a version that a stream hides: it belongs to a
 // rollback from another stream.
-func (a dnf) needsHidden(v host.View, changes []converge.Change, seen, all map[string][]packages.Offer) bool {
-	return slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
+func (a dnf) needsHidden(v host.View, changes []converge.Change, visible, all map[string][]packages.Offer) bool {
+	isHidden := func(c converge.Change) bool {
+		if !lacks(visible, c.Name, c.After) {
+			return false
+		}
 		version := packages.Parse(c.After).Version
 		_, offered := packages.Find(all[c.Name], version)
-		return lacks(seen, c.Name, c.After) && (offered || a.Stored(v, c.Name, version) != "")
-	})
+		return offered || a.Stored(v, c.Name, version) != ""
+	}
+	return slices.ContainsFunc(packages.Due(changes), isHidden)
 }
 
 // Keep fetches installed packages to Store.

@@ -155,14 +155,14 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	return value
 }
 
-// starts says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks for
-// what it refuses, and runs it with its command line and --version, since it parses the command
+// canRestart says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks
+// for what it refuses, and runs it with its command line and --version, since it parses the command
 // line before it prints its version.
 // Sources: NewKubeletCommand in cmd/kubelet/app/server.go of
 // https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
 // verflag.PrintAndExitIfRequested);
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
-func starts(k facts.Kubelet) things.PrecheckFunc {
+func canRestart(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		if list := Refusals(v, k); len(list) > 0 {
 			return &trouble.Error{
