@@ -50,7 +50,8 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	b := &bundle{c: c, h: h, seen: view.Record(view.Within(h))}
+	v := view.Within(h)
+	b := &bundle{c: c, host: h, h: v, seen: view.Record(v)}
 	packed, err := b.pack(ctx)
 	if err != nil {
 		return err
@@ -101,7 +102,8 @@ func (c *common) writeBundle(file string, packed []byte) error {
 // A bundle collects its parts. It lists a part that fails with its error, and collects the others.
 type bundle struct {
 	c       *common
-	h       host.Host
+	host    host.Host
+	h       host.View      // of host; nothing delays what asks it
 	seen    *view.Recorder // what plan, status, doctor and the facts read, for the recording
 	packed  []bundlePart
 	missing []missingPart
@@ -234,7 +236,7 @@ func (b *bundle) answers(ctx context.Context) {
 		e, _, err := b.c.engineOfFiles(ctx, nil)
 		if err != nil {
 			// plan.json says what is wrong with the spec, and the runs count most then.
-			e, _ = b.c.newEngine(b.h)
+			e, _ = b.c.newEngine(b.host)
 		}
 		s, err := e.Status(ctx, b.seen)
 		if b.c.broken != nil {

@@ -13,9 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 )
+
+// newestKernelLines is how many of the kernel's lines a bundle has of a journal that is too long.
+const newestKernelLines = "20000"
 
 // bundledLines is how many lines of the journal a bundle has of each unit.
 const bundledLines = "2000"
@@ -91,8 +95,14 @@ func (b *bundle) journal(filter ...string) partReader {
 // kernel reads the kernel's lines about GPUs.
 func (b *bundle) kernel(ctx context.Context) ([]byte, error) {
 	lines, err := b.journal("--dmesg")(ctx)
-	if err != nil {
+	switch {
+	case err != nil && len(lines) == 0:
 		lines, err = b.h.Ask(ctx, "dmesg", "--ctime")
+	case err != nil: // more than gpuadm reads at a time: the driver's errors, then the newest lines
+		lines, _ = b.journal("--dmesg", "--grep="+faults.InJournal)(ctx)
+		var newest []byte
+		newest, err = b.journal("--dmesg", "--lines="+newestKernelLines)(ctx)
+		lines = append(lines, newest...)
 	}
 	return linesWith(lines,
 		"nvrm", "nvidia", "nouveau", "nova", "xid",

@@ -65,7 +65,7 @@ func (c *common) doctor(ctx context.Context) error {
 
 // examine examines a machine, with its node.toml if it has one. It reports an unusable node.toml as
 // not checked.
-func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
+func (c *common) examine(ctx context.Context, h, v host.View) (doctor.Report, error) {
 	s, err := c.spec(h, c.files)
 	if err != nil && len(c.files) > 0 {
 		return doctor.Report{}, err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -83,7 +84,7 @@ func (c *common) gate(ctx context.Context) error {
 		return err
 	}
 
-	shut, err := c.run.Gate(ctx)
+	shut, err := c.run.Gate(ctx, view.Patiently(c.run.Host))
 	if err == nil && shut == nil {
 		c.warnOfSpec("the gate goes")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
@@ -134,7 +135,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 		return nil, err
 	}
 
-	d, err := h.Driver(ctx)
+	d, err := view.Within(h).Driver(ctx)
 	var noDriver *host.NoDriver
 	switch {
 	case errors.As(err, &noDriver):

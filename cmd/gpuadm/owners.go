@@ -33,11 +33,12 @@ func newOwners(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, err := facts.Gather(cmd.Context(), view.Within(h), stages.OwnersNeeds(s))
+			v := view.Within(h)
+			f, err := facts.Gather(cmd.Context(), v, stages.OwnersNeeds(s))
 			if err != nil {
 				return err
 			}
-			return show(c, ownerList{1, stages.Owners(cmd.Context(), h, s, f)}, c.ownersText)
+			return show(c, ownerList{1, stages.Owners(cmd.Context(), v, s, f)}, c.ownersText)
 		},
 	}
 }

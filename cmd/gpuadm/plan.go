@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -50,7 +51,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
-	p, err := e.Plan(ctx, h)
+	p, err := e.Plan(ctx, view.Patiently(h))
 	if err != nil {
 		return err
 	}

@@ -186,6 +186,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 		}}
 	}
 
+	h = view.Apart(h)
 	c.repairs = true
 	c.chosen = []string{code}
 	e, _ := c.newEngine(h)

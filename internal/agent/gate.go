@@ -21,8 +21,9 @@ type Closed struct {
 	Alone []converge.Change // the changes of GPUs that wait while the other GPUs are changed
 }
 
-// Gate says why kubelet may not start; nil if it may.
-func (r *Run) Gate(ctx context.Context) (*Closed, error) {
+// Gate says why kubelet may not start; nil if it may. It asks v, a view of the machine on which
+// nothing is waited for without a limit.
+func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	e := r.Engine
 	before := stages.BeforeKubelet()
 	if instance.Detect(r.Host).Managed == "eks" {
@@ -34,7 +35,7 @@ func (r *Run) Gate(ctx context.Context) (*Closed, error) {
 		return nil, nil // the node joins, and a taint keeps pods away
 	}
 
-	s, err := e.Pending(ctx, r.Host)
+	s, err := e.Pending(ctx, v)
 	if err != nil {
 		return nil, err
 	}

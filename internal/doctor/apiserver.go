@@ -89,11 +89,10 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	return r, nil
 }
 
-// soon bounds what waits for the API server: doctor answers within two seconds, also without a
-// network, and waits longer for a server that is reached, and for the program that gets kubelet's
-// credentials.
+// soon bounds what waits for the API server, and for the program that gets kubelet's credentials:
+// doctor answers within two seconds, also without a network.
 func (m *Machine) soon() (context.Context, context.CancelFunc) {
-	return kube.Soon(m.ctx, time.Second, 5*time.Second)
+	return kube.Soon(m.ctx, time.Second, 2*time.Second)
 }
 
 // refusedByServer finds a kubelet and an API server that do not trust each other's certificate.

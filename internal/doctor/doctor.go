@@ -113,7 +113,11 @@ func (m *Machine) runChecks(checks []Check, timeout <-chan time.Time) (faults []
 		case <-timeout:
 			complete = false
 			codes := slices.Sorted(maps.Keys(waiting))
-			m.cannotRead(strings.Join(codes, ", "), fmt.Errorf("no answer within %v", patience))
+			late := fmt.Errorf("no answer within %v", patience)
+			if of := m.waitsFor(); of != "" {
+				late = fmt.Errorf("%w: %s", late, of)
+			}
+			m.cannotRead(strings.Join(codes, ", "), late)
 		}
 	}
 

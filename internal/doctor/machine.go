@@ -35,8 +35,9 @@ type Machine struct {
 	times      domain[times]
 	units      sync.Map // of domain[host.Unit], by name
 
-	mu     sync.Mutex
-	unread []Unread
+	mu      sync.Mutex
+	unread  []Unread
+	reading []string // the names of the domains that are being read
 }
 
 // domain is one part of a machine.
@@ -64,6 +65,8 @@ func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value
 	}
 	defer close(d.known)
 
+	m.begins(name)
+	defer m.ends(name)
 	var err error
 	d.value, err = read()
 	d.ok = err == nil
@@ -71,6 +74,28 @@ func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value
 		m.cannotRead(name, err)
 	}
 	return d.value, d.ok
+}
+
+// begins notes that a domain is being read, and ends that it no longer is.
+func (m *Machine) begins(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reading = append(m.reading, name)
+}
+
+func (m *Machine) ends(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.reading, name); i >= 0 {
+		m.reading = slices.Delete(m.reading, i, i+1)
+	}
+}
+
+// waitsFor names the domains that are being read.
+func (m *Machine) waitsFor() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(m.reading))), ", ")
 }
 
 // cannotRead notes what could not be read, and why.

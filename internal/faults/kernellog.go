@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -59,9 +60,14 @@ func logged() []Fault {
 	}
 }
 
+// linesPatience is how long journalctl has for lines that only explain an error.
+const linesPatience = 2 * time.Second
+
 // KernelLines are the kernel's last three lines about NVIDIA's modules, after the meanings that
 // gpuadm knows.
 func KernelLines(ctx context.Context, v host.View) []string {
+	ctx, end := context.WithTimeout(ctx, linesPatience)
+	defer end()
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
 	if err != nil {
 		return nil

@@ -187,6 +187,15 @@ var (
 	linkFields = pattern.Of(`^(\w+) (Fatal|Nonfatal) XC\d i\d Link -?\d+ \(0x([0-9a-fA-F]+) 0x([0-9a-fA-F]+)`)
 )
 
+// InJournal is the pattern by which journalctl finds the driver's errors, and when it was loaded. It
+// has capitals: journalctl(1), --case-sensitive. Each line of the patterns above has one of the texts.
+const InJournal = `NVRM: Xid|SXid|fallen off the bus|NVRM: loading NVIDIA UNIX`
+
+var inJournal = pattern.Of(`NVRM: Xid|SXid|fallen off the bus|NVRM: loading NVIDIA UNIX`)
+
+// IsInJournal reports whether InJournal finds a line.
+func IsInJournal(line string) bool { return inJournal().MatchString(line) }
+
 // RecoveryXid reports which recovery the driver asks for.
 const RecoveryXid = 154
 

@@ -217,8 +217,13 @@ func (r restart) await(ctx context.Context, h host.Host) error {
 	}
 }
 
+// linesPatience is how long journalctl has for lines that only explain an error.
+const linesPatience = 2 * time.Second
+
 // LastLines are the last three lines of a unit's log; none if journalctl does not answer.
 func LastLines(ctx context.Context, v host.View, unit string) []string {
+	ctx, end := context.WithTimeout(ctx, linesPatience)
+	defer end()
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3", "--unit="+unit)
 	if err != nil || len(out) == 0 {
 		return nil

@@ -4,6 +4,7 @@ package toml
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 )
 
@@ -13,12 +14,15 @@ import (
 // shared, and no caller changes them. nil remembers nothing.
 type Texts struct {
 	mu   sync.Mutex
-	last []text // the newest last
+	last []*text // the newest last
 }
 
+// text is a text that was read, or that is being read.
 type text struct {
 	data []byte
+	read chan struct{} // closed when tree and err are known
 	tree map[string]any
+	err  error
 }
 
 // mostTexts is how many texts are remembered: a configuration that imports more files is parsed as
@@ -31,25 +35,47 @@ func (t *Texts) Values(data []byte) (map[string]any, error) {
 }
 
 // Once returns what read returned for a text without an error, and calls it if that is not
-// remembered.
+// remembered. Callers that ask for the same text at the same time share one call; others do not wait
+// for it: the call may ask a program.
 func (t *Texts) Once(data []byte, read func() (map[string]any, error)) (map[string]any, error) {
 	if t == nil {
 		return read()
 	}
+	known, isNew := t.entry(data)
+	if !isNew {
+		<-known.read
+		return known.tree, known.err
+	}
+
+	known.tree, known.err = read()
+	close(known.read)
+	if known.err != nil {
+		t.forget(known)
+	}
+	return known.tree, known.err
+}
+
+// entry is the entry of a text. Where it is new, the caller reads the text.
+func (t *Texts) entry(data []byte) (entry *text, isNew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	for _, known := range t.last {
 		if bytes.Equal(known.data, data) {
-			return known.tree, nil
+			return known, false
 		}
 	}
-	tree, err := read()
-	if err == nil {
-		tooMany := max(0, len(t.last)+1-mostTexts)
-		t.last = append(t.last[tooMany:], text{data, tree})
-	}
-	return tree, err
+	entry = &text{data: data, read: make(chan struct{})}
+	tooMany := max(0, len(t.last)+1-mostTexts)
+	t.last = append(t.last[tooMany:], entry)
+	return entry, true
+}
+
+// forget drops an entry, so that the next caller reads its text again.
+func (t *Texts) forget(entry *text) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = slices.DeleteFunc(t.last, func(other *text) bool { return other == entry })
 }
 
 // Equal has comparisons of facts pass over what is remembered.

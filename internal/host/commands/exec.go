@@ -23,6 +23,7 @@ import (
 const (
 	askLimit   = 30 * time.Second // for a command that only looks
 	killAfter  = 10 * time.Second // from SIGTERM to SIGKILL
+	askKill    = 1 * time.Second  // the same of a command that only looks: it has nothing to finish
 	maxOutput  = 16 << 20         // bytes of standard output
 	maxStderr  = 4 << 10          // bytes of standard error, the last ones
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -74,6 +75,7 @@ func (r Runner) Ask(ctx context.Context, argv []string) ([]byte, error) {
 // AskWith is Ask with more environment variables, "NAME=VALUE", which replace the common ones.
 func (r Runner) AskWith(ctx context.Context, env, argv []string) ([]byte, error) {
 	r.Env = slices.Concat(r.Env, env)
+	r.kill = min(r.kill, askKill)
 	ctx, stop := context.WithTimeoutCause(ctx, askLimit, host.OverLimit{Limit: askLimit})
 	defer stop()
 	return r.run(ctx, argv, nil, true)
@@ -143,6 +145,9 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 	defer closeStatus()
 
 	err = r.wait(ctx, &cmd)
+	if errors.Is(err, errUnkillable) { // it may still write
+		return fail(fmt.Errorf("%w, and it cannot be killed", context.Cause(ctx)))
+	}
 	if err == nil {
 		return stdout.buf.Bytes(), nil
 	}
@@ -161,6 +166,10 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 	return stdout.buf.Bytes(), failed
 }
 
+// errUnkillable is the end of the wait for a command that SIGKILL does not end: a call of a driver or
+// of a file system keeps it. Source: proc_pid_stat(5), state D.
+var errUnkillable = errors.New("it cannot be killed")
+
 // wait runs the command to its end, or to the context's: then it ends the whole group.
 func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 	// A daemon that the command started may hold the pipes open for ever: after the command has
@@ -170,19 +179,19 @@ func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 		return err
 	}
 
-	ended := make(chan struct{})
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		r.endGroup(cmd.Process.Pid)
 		select {
-		case <-ended:
-		case <-ctx.Done():
-			r.endGroup(cmd.Process.Pid)
+		case err = <-ended:
+		case <-time.After(r.kill):
+			return errUnkillable
 		}
-	}()
-	err := cmd.Wait()
-	close(ended)
-	<-watched
+	}
 
 	if errors.Is(err, exec.ErrWaitDelay) { // exited with 0, only a pipe was still open
 		err = nil

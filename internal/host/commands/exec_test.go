@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -196,4 +197,24 @@ func TestFollow(t *testing.T) {
 	_, err = r.Do(t.Context(), []string{"printf", `(3/12): a.rpm    1.2 MB/s | 3.4 MB     00:02    \n  Upgrading        : a-1-1.x86_64       2/18 \nBuilding for 5/6 of 7/8\n`}, nil) // as dnf prints them
 	check.OK(t, err)
 	check.List(t, heard, []string{"download 3/12|(3/12): a.rpm    1.2 MB/s | 3.4 MB     00:02", "dnf 2/18|Upgrading        : a-1-1.x86_64       2/18", "dnf 2/18|Building for 5/6 of 7/8"}, "of dnf")
+}
+
+// A command that SIGKILL does not end is left alone: nothing waits for it. Here gpuadm cannot end it
+// because the command is in no process group of its own.
+func TestUnkillable(t *testing.T) {
+	r := quick()
+	var pid int
+	r.Start = func(cmd *exec.Cmd) error {
+		cmd.SysProcAttr.Setpgid = false
+		err := cmd.Start()
+		pid = cmd.Process.Pid
+		return err
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, stop)
+	out, err := r.Ask(ctx, []string{"sh", "-c", "echo begun; exec sleep 600"})
+	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
+	isCancelled := errors.Is(err, context.Canceled)
+	check.That(t, isCancelled && strings.Contains(err.Error(), "cannot be killed"), "%v", err)
+	check.That(t, out == nil, "%q", out)
 }

@@ -229,11 +229,19 @@ func (l *live) AskWeb(w host.Web) (http.RoundTripper, error) {
 // DoWeb is Host's.
 func (l *live) DoWeb(w host.Web) (http.RoundTripper, error) { return l.Transport(w) }
 
+// callLimit is how long a daemon may take for an answer, whatever its caller allows.
+const callLimit = 10 * time.Second
+
 // Call is View's. A unary gRPC call is one HTTP/2 POST with a five-byte frame before the message
 // (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can
 // do over a socket: google.golang.org/grpc would add 4.5 MiB to the binary.
 func (l *live) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	ctx, end := context.WithTimeoutCause(ctx, callLimit, host.OverLimit{Limit: callLimit})
+	defer end()
 	answer, err := web.Call(ctx, socket, method, request)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, host.Failed("call", socket, err)
 	}

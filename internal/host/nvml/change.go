@@ -45,26 +45,26 @@ func (d *NVML) CreateInstance(
 	ctx context.Context, gpu string, profile int, at host.Span,
 ) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
+	made := make(chan int, 1)
 	err = d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {
 			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
 		}
 		kind := nvml.GpuInstanceProfileInfo{Id: uint32(profile)}
 		place := nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}
-		made, ret := device.CreateGpuInstanceWithPlacement(&kind, &place)
+		instance, ret := device.CreateGpuInstanceWithPlacement(&kind, &place)
 		if ret != nvml.SUCCESS {
 			return refusal(symbol, gpu, ret)
 		}
 
-		info, ret := made.GetInfo()
-		id = int(info.Id)
+		info, ret := instance.GetInfo()
 		if ret == nvml.SUCCESS {
-			s.seen.instances[gpu][id] = made
+			s.seen.instances[gpu][int(info.Id)] = instance
 		}
+		made <- int(info.Id)
 		return refusal("nvmlGpuInstanceGetInfo", gpu, ret)
 	})
-
-	return id, err
+	return ofMade(made, err)
 }
 
 func (d *NVML) DestroyInstance(ctx context.Context, gpu string, id int) error {
@@ -81,21 +81,32 @@ func (d *NVML) DestroyInstance(ctx context.Context, gpu string, id int) error {
 func (d *NVML) CreateCompute(
 	ctx context.Context, gpu string, instance, profile int, at host.Span,
 ) (id int, err error) {
+	made := make(chan int, 1)
 	err = d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
 		}
-		made, err := s.createCompute(parent, gpu, profile, at)
+		compute, err := s.createCompute(parent, gpu, profile, at)
 		if err != nil {
 			return err
 		}
 
-		info, ret := made.GetInfo()
-		id = int(info.Id)
+		info, ret := compute.GetInfo()
+		made <- int(info.Id)
 		return refusal("nvmlComputeInstanceGetInfo", gpu, ret)
 	})
-	return id, err
+	return ofMade(made, err)
+}
+
+// ofMade is the id of what a call has made; a call that was abandoned may still make it.
+func ofMade(made <-chan int, err error) (int, error) {
+	select {
+	case id := <-made:
+		return id, err
+	default:
+		return 0, err
+	}
 }
 
 // createCompute makes a compute instance, at a place if the driver takes one: R515 and newer.

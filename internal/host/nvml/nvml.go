@@ -10,7 +10,6 @@ import (
 	"path"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
@@ -24,7 +23,7 @@ type NVML struct {
 	libraries []string         // in the order of preference: a name for the loader, or paths
 	offers    map[string]offer // what each model of GPU offers, as the driver has said in this process
 	more      bool             // read what no plan asks for
-	one       sync.Mutex       // go-nvml keeps which symbols the library has in variables of its own
+	use                        // go-nvml keeps which symbols the library has in variables of its own
 }
 
 // offer is what the GPUs of a model can be partitioned into: it is the same for all of them and as
@@ -49,7 +48,7 @@ func New(files *files.Files, libraries ...string) *NVML {
 	if len(libraries) == 0 {
 		libraries = driverLibraries(nvmlName)
 	}
-	return &NVML{files: files, libraries: libraries, offers: map[string]offer{}}
+	return &NVML{files: files, libraries: libraries, offers: map[string]offer{}, use: newUse()}
 }
 
 // driverLibraries lists where a library of the driver may be: where the loader finds it, then below

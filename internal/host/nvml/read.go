@@ -19,7 +19,7 @@ import (
 // Driver is View's. It reads all GPUs in one session.
 func (d *NVML) Driver(ctx context.Context) (host.Driver, error) {
 	var found host.Driver
-	err := d.session(ctx, func(s nvmlSession) (err error) {
+	err := d.session(ctx, readLimit, func(s nvmlSession) (err error) {
 		found, err = s.readAll(ctx)
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -31,28 +32,45 @@ type seen struct {
 	named     map[string]host.GPU // what does not change about a GPU
 }
 
-// session opens NVML for one call, unless the context has an open session.
-func (d *NVML) session(ctx context.Context, do func(nvmlSession) error) error {
-	d.one.Lock()
-	defer d.one.Unlock()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-
+// session opens NVML for one call, unless the context has an open session. It waits no longer than
+// the limit.
+func (d *NVML) session(ctx context.Context, limit time.Duration, do func(nvmlSession) error) error {
 	keep := host.KeptOf(ctx)
-	if keep != nil && keep.Session != nil {
-		return do(*keep.Session.(*nvmlSession))
+	switch {
+	case keep == nil:
+		return d.call(ctx, limit, func() error { return d.once(do) })
+	case keep.Session != nil:
+		s := *keep.Session.(*nvmlSession)
+		return d.call(ctx, limit, func() error { return do(s) })
 	}
 
-	s, why := d.openFirst(keep != nil)
+	opened := make(chan nvmlSession, 1)
+	err := d.call(ctx, limit, func() error {
+		s, why := d.openFirst(true)
+		if why != nil {
+			return why
+		}
+		opened <- s
+		return do(s)
+	})
+	if d.hung.Load() {
+		return err // the session is the abandoned call's
+	}
+	select {
+	case s := <-opened:
+		keep.Session = &s
+	default:
+	}
+	return err
+}
+
+// once opens NVML for one call.
+func (d *NVML) once(do func(nvmlSession) error) error {
+	s, why := d.openFirst(false)
 	if why != nil {
 		return why
 	}
-	if keep == nil {
-		defer s.End()
-	} else {
-		keep.Session = &s
-	}
+	defer s.Shutdown()
 	return do(s)
 }
 
@@ -137,7 +155,14 @@ func (d *NVML) lacks(library, symbol string) *host.NoDriver {
 	}
 }
 
-func (s nvmlSession) End() { s.Shutdown() }
+// End ends a session that several calls have shared. Where the driver hangs, the end of this process
+// ends it.
+func (s nvmlSession) End() {
+	_ = s.driver.call(context.Background(), readLimit, func() error {
+		s.Shutdown()
+		return nil
+	})
+}
 
 // has reports whether the library has one of the symbols. A call of a symbol that it lacks ends the
 // process: go-nvml is linked with --unresolved-symbols=ignore-in-object-files, and the loader finds
@@ -166,7 +191,7 @@ func (s nvmlSession) gpu(address string) (nvml.Device, error) {
 
 // change opens NVML, finds a GPU and changes something about it.
 func (d *NVML) change(ctx context.Context, address string, do func(nvmlSession, nvml.Device) error) error {
-	return d.session(ctx, func(s nvmlSession) error {
+	return d.session(ctx, changeLimit, func(s nvmlSession) error {
 		device, err := s.gpu(address)
 		if err != nil {
 			return err

@@ -4,42 +4,69 @@ package view
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// How long a driver and a daemon have to answer a command that only reads. A driver that no
+// patience is how long each has to answer a command that only reads. A driver that no
 // nvidia-persistenced holds attaches its GPUs first, in 1 to 3 seconds for eight of them:
 // https://docs.nvidia.com/deploy/driver-persistence/overview.html.
-const (
-	driverPatience = 10 * time.Second
-	callPatience   = 2 * time.Second
-)
+type patience struct {
+	driver  time.Duration
+	call    time.Duration // of a daemon, by its socket
+	systemd time.Duration
+	program time.Duration
+	file    time.Duration // of a disk, or of a file system on a server
+}
 
-// within is a machine on which no driver and no daemon delays a command that only reads.
+// soon is for what an operator waits for; patiently is for what compares the machine with its spec.
+func soon() patience {
+	return patience{
+		driver:  10 * time.Second,
+		call:    2 * time.Second,
+		systemd: 2 * time.Second,
+		program: 5 * time.Second,
+		file:    5 * time.Second,
+	}
+}
+
+func patiently() patience {
+	return patience{
+		driver:  10 * time.Second,
+		call:    10 * time.Second,
+		systemd: 10 * time.Second,
+		program: 30 * time.Second,
+		file:    30 * time.Second,
+	}
+}
+
+// within is a machine on which nothing delays a command that only reads for long. What has not
+// answered once is not asked again.
 type within struct {
 	host.View
+	patience
 	once   sync.Once
 	driver host.Driver
 	err    error
+	silent sync.Map // the error of what did not answer, by its name: a program, systemd, a folder
 }
 
-// Within returns a View of the same machine that asks the driver once, in another process where it
-// can, and waits 10 seconds for it, and 2 for a daemon.
-func Within(v host.View) host.View { return &within{View: v} }
+// Within returns a View of the same machine on which nothing is waited for long. It asks the driver
+// once, in another process where it can.
+func Within(v host.View) host.View { return &within{View: v, patience: soon()} }
+
+// Patiently is Within with longer limits.
+func Patiently(v host.View) host.View { return &within{View: v, patience: patiently()} }
 
 // Driver is View's.
 func (w *within) Driver(ctx context.Context) (host.Driver, error) {
-	w.once.Do(func() {
-		if v, can := w.View.(driverWithin); can {
-			w.driver, w.err = v.DriverWithin(ctx, driverPatience)
-		} else {
-			w.driver, w.err = w.View.Driver(ctx)
-		}
-	})
+	w.once.Do(func() { w.driver, w.err = apart(ctx, w.View, w.patience.driver) })
 	return w.driver, w.err
 }
 
@@ -48,10 +75,214 @@ type driverWithin interface {
 	DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error)
 }
 
+// apart asks the driver in another process where it can.
+func apart(ctx context.Context, v host.View, limit time.Duration) (host.Driver, error) {
+	if v, can := v.(driverWithin); can {
+		return v.DriverWithin(ctx, limit)
+	}
+	return v.Driver(ctx)
+}
+
+// apartHost is a machine whose driver is asked in another process.
+type apartHost struct{ host.Host }
+
+// Apart returns the same machine. It asks the driver in another process each time, but for calls
+// that share a session: a call that hangs in this process would keep it from ending.
+func Apart(h host.Host) host.Host { return apartHost{h} }
+
+// Driver is View's.
+func (a apartHost) Driver(ctx context.Context) (host.Driver, error) {
+	if host.KeptOf(ctx) != nil {
+		return a.Host.Driver(ctx)
+	}
+	return apart(ctx, a.Host, soon().driver)
+}
+
 // Call is View's.
 func (w *within) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	late := fmt.Errorf("no answer within %v", callPatience)
-	ctx, end := context.WithTimeoutCause(ctx, callPatience, late)
+	late := fmt.Errorf("no answer within %v", w.call)
+	ctx, end := context.WithTimeoutCause(ctx, w.call, late)
 	defer end()
 	return w.View.Call(ctx, socket, method, request)
+}
+
+// Ask is View's.
+func (w *within) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return w.ask(ctx, argv, func(ctx context.Context) ([]byte, error) {
+		return w.View.Ask(ctx, argv...)
+	})
+}
+
+// AskWith is View's.
+func (w *within) AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error) {
+	return w.ask(ctx, argv, func(ctx context.Context) ([]byte, error) {
+		return w.View.AskWith(ctx, env, argv...)
+	})
+}
+
+// AskAbout is View's.
+func (w *within) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	return w.ask(ctx, argv, func(ctx context.Context) ([]byte, error) {
+		return w.View.AskAbout(ctx, files, argv...)
+	})
+}
+
+// ask asks a program.
+func (w *within) ask(
+	ctx context.Context, argv []string, run func(context.Context) ([]byte, error),
+) ([]byte, error) {
+	program := path.Base(argv[0])
+	if err := w.hasNotAnswered(program); err != nil {
+		return nil, err
+	}
+
+	late := host.OverLimit{Limit: w.program}
+	ctx, end := context.WithTimeoutCause(ctx, w.program, late)
+	defer end()
+	out, err := run(ctx)
+	isLate := errors.As(err, new(host.OverLimit)) || errors.Is(context.Cause(ctx), late)
+	if err != nil && len(out) == 0 && isLate {
+		err = &host.CommandError{Argv: argv, Code: -1, Cause: late}
+		w.silent.Store(program, err)
+	}
+	return out, err
+}
+
+// hasNotAnswered is the error of what did not answer before; nil if it did, or was not asked.
+func (w *within) hasNotAnswered(name string) error {
+	err, silent := w.silent.Load(name)
+	if !silent {
+		return nil
+	}
+	return err.(error)
+}
+
+// Unit is View's.
+func (w *within) Unit(ctx context.Context, name string) (host.Unit, error) {
+	const systemd = "systemd"
+	if err := w.hasNotAnswered(systemd); err != nil {
+		return host.Unit{}, err
+	}
+
+	late := fmt.Errorf("systemd has not answered within %v", w.systemd)
+	unit, err := replyOf(w.systemd, late, func() (host.Unit, error) {
+		return w.View.Unit(ctx, name)
+	})
+	if errors.Is(err, late) {
+		w.silent.Store(systemd, late)
+	}
+	return unit, err
+}
+
+// replyOf is a call's answer, or late where that takes longer than the limit: the call is abandoned.
+func replyOf[T any](limit time.Duration, late error, call func() (T, error)) (T, error) {
+	replies := make(chan reply[T], 1)
+	go func() {
+		value, err := call()
+		replies <- reply[T]{value, err}
+	}()
+
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case r := <-replies:
+		return r.value, r.err
+	case <-timer.C:
+		var none T
+		return none, late
+	}
+}
+
+// file reads something of a file. A file system that does not answer, since its server is gone, is
+// not asked again.
+func file[T any](w *within, name string, read func() (T, error)) (T, error) {
+	var none T
+	for folder := name; ; folder = path.Dir(folder) {
+		if err := w.hasNotAnswered(folder); err != nil {
+			return none, err
+		}
+		if folder == "/" || folder == "." {
+			break
+		}
+	}
+
+	late := errors.New("no answer")
+	value, err := replyOf(w.file, late, read)
+	if errors.Is(err, late) {
+		folder := w.fileSystem(name)
+		err = fmt.Errorf("the file system of %s has not answered within %v", folder, w.file)
+		w.silent.Store(folder, err)
+	}
+	return value, err
+}
+
+// fileSystem is the folder on which the file system of a name is mounted. In /proc a process that
+// hangs has files that hang, and the other files answer.
+func (w *within) fileSystem(name string) string {
+	parts := strings.Split(name, "/")
+	if len(parts) > 3 && parts[1] == "proc" {
+		return path.Join("/proc", parts[2])
+	}
+
+	found := "/"
+	mounts, _ := w.View.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || len(fields[1]) <= len(found) {
+			continue
+		}
+		if name == fields[1] || strings.HasPrefix(name, fields[1]+"/") {
+			found = fields[1]
+		}
+	}
+	return found
+}
+
+// ReadFile is View's.
+func (w *within) ReadFile(name string) ([]byte, error) {
+	return file(w, name, func() ([]byte, error) { return w.View.ReadFile(name) })
+}
+
+// ReadAt is View's. A call that was abandoned does not write to p.
+func (w *within) ReadAt(name string, p []byte, off int64) (int, error) {
+	own := make([]byte, len(p))
+	n, err := file(w, name, func() (int, error) { return w.View.ReadAt(name, own, off) })
+	copy(p, own[:n])
+	return n, err
+}
+
+// Stat is View's.
+func (w *within) Stat(name string) (host.Info, error) {
+	return file(w, name, func() (host.Info, error) { return w.View.Stat(name) })
+}
+
+// Lstat is View's.
+func (w *within) Lstat(name string) (host.Info, error) {
+	return file(w, name, func() (host.Info, error) { return w.View.Lstat(name) })
+}
+
+// Readlink is View's.
+func (w *within) Readlink(name string) (string, error) {
+	return file(w, name, func() (string, error) { return w.View.Readlink(name) })
+}
+
+// ReadDir is View's.
+func (w *within) ReadDir(name string) ([]string, error) {
+	return file(w, name, func() ([]string, error) { return w.View.ReadDir(name) })
+}
+
+// Resolve is View's.
+func (w *within) Resolve(name string) (string, error) {
+	return file(w, name, func() (string, error) { return w.View.Resolve(name) })
+}
+
+// Room is View's.
+func (w *within) Room(name string) (host.Room, error) {
+	return file(w, name, func() (host.Room, error) { return w.View.Room(name) })
+}
+
+// OpenDevices is View's.
+func (w *within) OpenDevices(pid int) ([]host.Device, error) {
+	name := fmt.Sprintf("/proc/%d/fd", pid)
+	return file(w, name, func() ([]host.Device, error) { return w.View.OpenDevices(pid) })
 }

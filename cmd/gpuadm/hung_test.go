@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/incident"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// hungHost is a machine on which one of these does not answer: the driver, a program, systemd, the
+// engine, or the API server. The limits are those of the running machine: internal/host.
+type hungHost struct {
+	*simhost.Node
+	what string
+	hung *atomic.Bool // the driver hangs: internal/host/nvml does not call it again
+}
+
+func hang(ctx context.Context, limit time.Duration) error {
+	ctx, end := context.WithTimeoutCause(ctx, limit, host.OverLimit{Limit: limit})
+	defer end()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (h hungHost) Driver(ctx context.Context) (host.Driver, error) {
+	const limit = 30 * time.Second
+	if h.what == "driver" {
+		if h.hung.Swap(true) {
+			return host.Driver{}, host.NoAnswer(limit)
+		}
+		if err := hang(ctx, limit); ctx.Err() != nil {
+			return host.Driver{}, err
+		}
+		return host.Driver{}, host.NoAnswer(limit)
+	}
+	return h.Node.Driver(ctx)
+}
+
+func (h hungHost) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
+	if h.what == "driver" {
+		if err := hang(ctx, limit); ctx.Err() != nil {
+			return host.Driver{}, err
+		}
+		return host.Driver{}, host.NoAnswer(limit)
+	}
+	return h.Node.Driver(ctx)
+}
+
+func (h hungHost) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	if h.what == filepath.Base(argv[0]) {
+		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: hang(ctx, 30*time.Second)}
+	}
+	return h.Node.Ask(ctx, argv...)
+}
+
+func (h hungHost) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	if h.what == filepath.Base(argv[0]) {
+		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: hang(ctx, 30*time.Second)}
+	}
+	return h.Node.AskAbout(ctx, files, argv...)
+}
+
+func (h hungHost) Unit(ctx context.Context, name string) (host.Unit, error) {
+	if h.what == "systemd" {
+		return host.Unit{}, &host.UnitError{Verb: "check", Unit: name, Cause: hang(ctx, 30*time.Second)}
+	}
+	return h.Node.Unit(ctx, name)
+}
+
+func (h hungHost) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	if h.what == "engine" {
+		return nil, hang(ctx, 10*time.Second)
+	}
+	return h.Node.Call(ctx, socket, method, request)
+}
+
+func (h hungHost) AskWeb(w host.Web) (http.RoundTripper, error) {
+	if h.what == "API server" {
+		return silentServer{}, nil
+	}
+	return h.Node.AskWeb(w)
+}
+
+func (h hungHost) DoWeb(w host.Web) (http.RoundTripper, error) { return h.AskWeb(w) }
+
+// silentServer takes a request, and does not answer.
+type silentServer struct{}
+
+func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, context.Cause(r.Context())
+}
+
+// Nothing waits without a limit: each verb ends, whatever does not answer, and what only looks ends
+// soon. The times are those of a clock that waits for nothing.
+func TestNothingHangsAVerb(t *testing.T) {
+	// A goroutine of the process that waits for signals must not begin in a test's bubble.
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGUSR2)
+	defer signal.Stop(c)
+
+	looking := []string{
+		"doctor", "doctor -o json", "status", "owners", "facts", "plan", "mig export", "bundle -o /bundle.tar.gz",
+		"repair RUN-002 --dry-run", "repair KUB-007 -y", "repair CDI-001 -y", "repair RUN-001 -y",
+		"gate",
+	}
+	changing := []string{"apply", "undo -y", "apply --boot"}
+	silent := []string{"driver", "journalctl", "timedatectl", "systemd", "containerd", "engine", "API server"}
+	for _, what := range silent {
+		for _, line := range append(looking, changing...) {
+			most := 25 * time.Second
+			if line == "status" || line == "plan" || line == "gate" {
+				most = 40 * time.Second
+			}
+			for _, changes := range changing {
+				if line == changes {
+					most = 8 * time.Minute // apply waits for an engine, and says so; boot tries again
+				}
+			}
+			t.Run(what+"/"+line, func(t *testing.T) { hung(t, what, line, most) })
+		}
+	}
+}
+
+// hung runs a command line while something hangs, and wants it to end in time.
+func hung(t *testing.T, what, line string, most time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		w := incident.Joined(t, true)
+		spec := "format = 1\n[runtime]\n"
+		if what != "API server" { // whose answer several goroutines await under one lock
+			spec += "[node]\nlabels = { a = \"b\" }\n"
+		}
+		w.Put("etc/gpuadm/node.toml", spec)
+		h := hungHost{w.Node(), what, new(atomic.Bool)}
+		var out bytes.Buffer
+		e := envOn(h.Node, &out)
+		e.open = func(string, commands.Follow) (host.Host, error) { return h, nil }
+		began := time.Now()
+		code := run(t.Context(), e, strings.Fields(line))
+		took := time.Since(began)
+		t.Logf("%-12s %-30s %8v exit %d", what, line, took, code)
+		check.That(t, took <= most, "%s hangs: %s took %v\n%s", what, line, took, &out)
+	})
+}
