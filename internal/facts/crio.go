@@ -28,7 +28,7 @@ func (g *gathering) crio(ctx context.Context) *Engine {
 	return e
 }
 
-// crioSocket is the socket that CRI-O's files name; the last file wins. "" if none names one.
+// crioSocket returns the socket that CRI-O's files name; the last file wins. "" if none names one.
 func crioSocket(files []File) (socket string) {
 	for _, f := range files {
 		var config struct {

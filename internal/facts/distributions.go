@@ -14,8 +14,8 @@ type distribution struct {
 	kubelet Kubelet
 }
 
-// KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and
-// installers give them.
+// KubeletUnits returns the names that packages and installers give to the units in which kubelet
+// runs.
 func KubeletUnits() []string {
 	units := []string{"kubelet.service"}
 	for _, p := range platform.All() {
@@ -27,7 +27,7 @@ func KubeletUnits() []string {
 	return units
 }
 
-// findDistributions finds those on this machine. Where each keeps its files was read in its own
+// findDistributions finds the distributions on this machine. Where each keeps its files was read in its own
 // code and in a second source, in November 2026: k0sproject/k0s pkg/component/worker and
 // docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and docs.rke2.io;
 // canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap

@@ -22,12 +22,12 @@ func (g *gathering) docker(ctx context.Context) *Engine {
 	return e
 }
 
-// k3sDocker is where K3s runs a cri-dockerd of its own: pkg/agent/config/config_linux.go of
+// k3sDocker is the socket of the cri-dockerd that K3s runs: pkg/agent/config/config_linux.go of
 // https://github.com/k3s-io/k3s.
 const k3sDocker = "/run/k3s/cri-dockerd/cri-dockerd.sock"
 
-// criDockerd is the socket by which kubelet reaches Docker: systemd listens there for cri-dockerd's
-// unit, or the program does itself.
+// criDockerd returns the socket through which kubelet reaches Docker: cri-dockerd listens on it, or
+// systemd does so for its unit.
 // Source: packaging/systemd of https://github.com/Mirantis/cri-dockerd
 func (g *gathering) criDockerd(ctx context.Context) string {
 	for _, d := range g.distributions {
@@ -41,9 +41,11 @@ func (g *gathering) criDockerd(ctx context.Context) string {
 	}
 
 	endpoint := option(g.argv(s), "container-runtime-endpoint")
-	if at := strings.TrimPrefix(endpoint, "unix://"); path.IsAbs(at) {
+	at := strings.TrimPrefix(endpoint, "unix://")
+	if path.IsAbs(at) {
 		return at
 	}
+
 	// With fd:// as its endpoint it takes the socket from systemd.
 	if socket := g.service(ctx, "cri-docker.socket"); socket != nil && len(socket.listen) > 0 {
 		at := strings.Replace(socket.listen[0], "%t", "/run", 1)

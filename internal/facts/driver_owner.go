@@ -22,14 +22,14 @@ const (
 	OtherOwner  = "another owner"  // nothing more is known of it
 )
 
-// eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver
-// at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which are laid over
+// eksLoaders returns the units that load the driver of EKS's accelerated images of Amazon Linux 2023
+// at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which they mount over
 // /usr. rpm names a proprietary package whichever modules are loaded.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and
 // pulls 2783, 2792 and 2819.
 func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
 
-// LoadsDriver names the unit that loads the driver of EKS's image just now; "" if none does.
+// LoadsDriver returns the unit that is loading the driver of EKS's image; "" if none is.
 func LoadsDriver(ctx context.Context, v host.View) string {
 	for _, name := range eksLoaders() {
 		if u, err := v.Unit(ctx, name); err == nil && u.Active == "activating" {
@@ -39,9 +39,9 @@ func LoadsDriver(ctx context.Context, v host.View) string {
 	return ""
 }
 
-// driverOwner says who else brings the driver, by signs on the machine. For distributions that
-// bring one os-release is the sign: owners in drivers/catalog/repositories.toml. What an operator
-// can do about an owner is in takeOver (drivers/owner.go).
+// driverOwner finds another owner of the driver, by signs on the machine. For distributions with a
+// driver of their own the sign is os-release: owners in drivers/catalog/repositories.toml. takeOver
+// (drivers/owner.go) says what an operator can do about an owner.
 func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !g.v.Live() {
 		return g.eksImage() // what is in /run is this boot's
@@ -100,8 +100,8 @@ func (g *gathering) driverContainer() string {
 // called.
 type driverPackager struct{ prefix, owner string }
 
-// packagers are the suppliers whose packages of the driver are of no source in drivers/catalog. An
-// owner "" is either AKS or an owner of which nothing more is known. Google's images of Rocky Linux
+// packagers returns the suppliers whose driver packages come from no source in drivers/catalog. An
+// owner "" is either AKS or an unknown one. Google's images of Rocky Linux
 // have CIQ's packages, whose modules load under Secure Boot; AKS installs Microsoft's packages on
 // Azure Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and
 // package_installed_test.go of https://github.com/GoogleCloudPlatform/cloud-image-tests,
@@ -181,9 +181,9 @@ func (g *gathering) listsDriver(lists []string) bool {
 
 const noPackage = "of no package"
 
-// rpmOf is the package that has the driver's library: rpm is asked once a boot, and of its own file
-// first, since a database that does not answer knows no package of that either. "" if rpm cannot be
-// asked. A library that lies in none of the folders in which packages have it is of no package.
+// rpmOf returns the package that has the driver's library. gpuadm asks rpm once a boot, and first
+// about rpm's own file: a broken database knows no package of that file either. "" if rpm cannot be
+// asked. A library that is in none of the folders of packages is of no package.
 // Source: rpm(8), "rpm -q --file" and EXIT STATUS.
 func (g *gathering) rpmOf(ctx context.Context, m Modules) string {
 	const rpm = "/usr/bin/rpm"

@@ -38,7 +38,7 @@ func (g *gathering) engines(ctx context.Context, os OS) []Engine {
 	return append(installed, onlyConfig...)
 }
 
-// onlyConfig says that nothing but a config file of the engine was found.
+// onlyConfig says whether only a config file of the engine was found.
 func (e *Engine) onlyConfig() bool { return e.Binary == "" && e.Unit == "" }
 
 // unitAndBinary fills in an engine's unit and binary and returns the engine's command line: the
@@ -69,7 +69,8 @@ func (g *gathering) unitAndBinary(ctx context.Context, e *Engine, units, places 
 	return e.knownArgs(argv)
 }
 
-// programAt is the index of the program in a unit's command line; -1 if another program starts it.
+// programAt returns the index of the program in a unit's command line; -1 if another program starts
+// it.
 func (g *gathering) programAt(argv []string, name string) int {
 	for i, word := range argv {
 		if path.Base(word) != name {
@@ -82,8 +83,8 @@ func (g *gathering) programAt(argv []string, name string) int {
 	return -1
 }
 
-// knownArgs is an engine's command line; nil where a relative name in it hides what the engine
-// reads.
+// knownArgs returns an engine's command line; nil if a relative name in it hides which file the
+// engine reads.
 func (e *Engine) knownArgs(argv []string) []string {
 	name := option(argv, "config", "c", "config-dir", "d", "config-file")
 	if name == "" || path.IsAbs(name) {
@@ -123,7 +124,7 @@ const (
 	dockerDefault = "/etc/docker/daemon.json"
 )
 
-// defaultConfig is the config file that an engine reads if its command line names none.
+// defaultConfig returns the config file that an engine reads if its command line names none.
 func defaultConfig(engine string) string {
 	switch engine {
 	case "containerd":
@@ -136,7 +137,7 @@ func defaultConfig(engine string) string {
 	return ""
 }
 
-// filesAndSocket fills in what an engine reads and where it listens, by its command line.
+// filesAndSocket fills in the files that an engine reads and its socket, by its command line.
 func (g *gathering) filesAndSocket(ctx context.Context, e *Engine, argv []string) {
 	g.engineVersion(ctx, e)
 	argv = e.knownArgs(argv)
@@ -217,7 +218,7 @@ type File struct {
 	Data []byte `json:"-"` // nil: not there
 }
 
-// engineName is an engine's name by its program's.
+// engineName returns an engine's name, by that of its program.
 func engineName(program string) string {
 	name := path.Base(program)
 	if name == "dockerd" {
@@ -226,5 +227,5 @@ func engineName(program string) string {
 	return name
 }
 
-// engineNames are the engines that gpuadm configures.
+// engineNames returns the engines that gpuadm configures.
 func engineNames() []string { return []string{"containerd", "crio", "docker"} }

@@ -33,7 +33,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Facts is what a machine is, beside what we want of it.
+// Facts says what a machine is, whatever the spec wants of it.
 type Facts struct {
 	Live  bool   `json:"live"`            // gathered from the running machine, not from a root folder
 	Baked bool   `json:"baked,omitempty"` // a root folder in which the machine's own programs run
@@ -49,8 +49,8 @@ type Facts struct {
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
-	// Programs are the NVIDIA runtimes that are there and can be run: absolute paths, or names as a
-	// handler states them.
+	// Programs are the NVIDIA runtimes that can be run: absolute paths, or names as a handler has
+	// them.
 	Programs []string `json:"programs,omitempty"`
 
 	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked

@@ -2,9 +2,7 @@
 
 package facts
 
-import (
-	"strings"
-)
+import "strings"
 
 // gfd returns the sign that GPU Feature Discovery labels this node; "" if there is none.
 //

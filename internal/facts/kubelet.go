@@ -117,7 +117,7 @@ type kubeletCommand struct {
 	from []string // the variable that each came from; "" = the unit's own text
 }
 
-// configOwner says who writes the files of a kubelet that has a unit of its own.
+// configOwner names the program that writes the files of a kubelet with a unit of its own.
 func configOwner(c kubeletCommand, engines []Engine) string {
 	for _, f := range c.environ.files {
 		switch f.Path {
@@ -135,12 +135,12 @@ func configOwner(c kubeletCommand, engines []Engine) string {
 	return ""
 }
 
-// nodeName is what kubelet calls its node: GetHostname in pkg/util/node of Kubernetes.
+// nodeName returns the name that kubelet gives its node: GetHostname in pkg/util/node of Kubernetes.
 func nodeName(override, hostname string) string {
 	return strings.ToLower(cmp.Or(strings.TrimSpace(override), hostname))
 }
 
-// Kubelet is what is known of the kubelet before and after it has joined.
+// Kubelet has the facts about the kubelet, before and after the machine has joined.
 type Kubelet struct {
 	Binary       string   `json:"binary,omitempty"`
 	Version      string   `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
@@ -168,16 +168,16 @@ type Kubelet struct {
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
 }
 
-// Folder is where it keeps its state: the sockets of DRA drivers, pods' folders; not device
-// plugins', which are always in PluginSockets.
+// Folder is where kubelet keeps its state: the sockets of DRA drivers and pods' folders. The sockets
+// of device plugins are always in PluginSockets.
 func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
 
-// PluginSockets is where device plugins listen, wherever kubelet keeps its state. Sources:
-// DevicePluginPath in k8s.io/kubelet, pkg/apis/deviceplugin/v1beta1/constants.go; kubernetes issues
-// 83226 and 120626; kubernetes/website pull 55430.
+// PluginSockets is where device plugins listen, wherever kubelet keeps its state.
+// Sources: DevicePluginPath in k8s.io/kubelet, pkg/apis/deviceplugin/v1beta1/constants.go;
+// kubernetes issues 83226 and 120626; kubernetes/website pull 55430.
 const PluginSockets = "/var/lib/kubelet/device-plugins"
 
-// Reads are the files that it reads at its start, each once.
+// Reads returns the files that kubelet reads when it starts, each once.
 func (k Kubelet) Reads() (names []string) {
 	for _, file := range k.Files {
 		if !slices.Contains(names, file.Path) {
@@ -198,9 +198,11 @@ type Taint struct {
 // other files keeps them.
 type Place struct {
 	// How is one of
-	//   - "env": the variable Var of the file File of KEY=VALUE lines holds an administrator's flags; the file need not exist
-	//   - "drop-in": gpuadm's file in the folder File, which need not exist: OwnConf, a KubeletConfiguration with the whole list
-	//     under Key, or OwnSettings, of K3s and RKE2, with the Key "node-label+" that adds to the list
+	//   - "env": the variable Var in the file File of KEY=VALUE lines has an administrator's flags; the
+	//     file need not exist
+	//   - "drop-in": gpuadm's file in the folder File, which need not exist: OwnConf, a
+	//     KubeletConfiguration with the whole list under Key, or OwnSettings, for K3s and RKE2, with
+	//     the Key "node-label+" that adds to the list
 	//   - "": there is no such place, and Why says why
 	How  string `json:"how,omitempty"`
 	File string `json:"file,omitempty"`
@@ -208,13 +210,13 @@ type Place struct {
 	Key  string `json:"key,omitempty"`
 	Why  string `json:"why,omitempty"`
 
-	// Others are the taints that kubelet would register with if neither Var nor OwnConf named any.
-	// A list replaces those before it, so what is written to the place must repeat them.
+	// Others are the taints that kubelet would register with if neither Var nor OwnConf had any. A
+	// later list replaces them, so gpuadm's list must repeat them.
 	Others []Taint `json:"-"`
 }
 
-// gpuadm's files beside an owner's: the daemons read both folders in the order of names, and the
-// last file wins.
+// gpuadm's files in an owner's folders. The daemons read a folder in the order of names, and the last
+// file wins.
 const (
 	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
 	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml

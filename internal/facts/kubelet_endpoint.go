@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// atEndpoint has the engine at kubelet's endpoint among those that were found: the endpoint may be
-// a link to its socket, and its unit may have any name.
+// atEndpoint adds the engine at kubelet's endpoint, if it was not found yet: the endpoint may be a
+// link to its socket, and its unit may have any name.
 func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	k := &f.Kubelet
 	known := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
@@ -53,10 +53,10 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	}
 }
 
-// listener finds the engine that listens on kubelet's socket, by the process that holds the
-// listening socket and is not systemd, which may have made it. What that process was started with
-// says which file it reads. nil where none is found; reading the descriptors of other users'
-// processes takes root. Source: proc(5), fd.
+// listener finds the engine that listens on kubelet's socket: the process that holds the listening
+// socket and is not systemd, which may have made it. The command line of that process says which
+// file it reads. nil if none is found; only root can read the descriptors of other users' processes.
+// Source: proc(5), fd.
 func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
 	if !g.v.Live() {
 		return nil
@@ -96,11 +96,13 @@ func (g *gathering) holds(pid string, sockets []string) bool {
 	return false
 }
 
-// A socket is a Unix socket on which a process listens: its inode, and the name that the process
-// bound, in whatever root folder.
-type socket struct{ inode, name string }
+// A socket is a Unix socket on which a process listens.
+type socket struct {
+	inode string
+	name  string // that the process bound, in its own root folder
+}
 
-// listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
+// listening returns all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
 func listening(v host.View) (found []socket) {
 	const (
 		accepts = "00010000" // __SO_ACCEPTCON
@@ -118,8 +120,8 @@ func listening(v host.View) (found []socket) {
 	return found
 }
 
-// socketPath is the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the old
-// name.
+// socketPath returns the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the
+// old name.
 func socketPath(endpoint string) string {
 	name := strings.TrimPrefix(endpoint, "unix://")
 	if rest, ok := strings.CutPrefix(name, "/var/run/"); ok {
@@ -128,7 +130,7 @@ func socketPath(endpoint string) string {
 	return name
 }
 
-// engineOf is the engine that a process is.
+// engineOf returns the engine that a process runs.
 func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 	argv, unit := g.commandOf(pid)
 	if len(argv) == 0 {

@@ -14,8 +14,8 @@ type Library struct {
 	Path    string `json:"path"`
 }
 
-// libraries finds which version of the user libraries programs load: the file that the library's
-// link leads to.
+// libraries finds the versions of the user libraries that programs load: those of the files to which
+// the libraries' links lead.
 func (g *gathering) libraries(arch string) (found []Library) {
 	multiarch := "/usr/lib/" // Debian's and Ubuntu's
 	switch arch {

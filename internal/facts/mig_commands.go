@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// findMIGCall says what a unit or a script calls that cuts GPUs, itself or in a script that its
-// command lines name; and for a unit which others it starts.
+// findMIGCall finds a program that cuts GPUs in a unit or a script, or in the scripts that their
+// command lines name. For a unit it also returns the units that it starts.
 func (g *gathering) findMIGCall(file, text string, depth int) (calls string, starts []string) {
 	isUnit := strings.HasPrefix(file, "/etc/systemd/system/")
 	for _, line := range logicalLines(text) {
@@ -47,7 +47,7 @@ func startsUnits(key string) bool {
 	return slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key)
 }
 
-// scriptsIn are the files that a command line may call. A name below a variable or a relative
+// scriptsIn returns the files that a command line may call. A name below a variable or a relative
 // folder is looked up in the caller's folder: "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh.
 func scriptsIn(command, line, folder string) (scripts []string) {
 	for _, word := range strings.Fields(command) {
@@ -83,8 +83,8 @@ func (g *gathering) findMIGCallIn(script string, depth int) string {
 	return calls + ", in " + script
 }
 
-// splitShell returns a line with blanks in the place of what separates words in a shell, and in a
-// list of YAML or Python.
+// splitShell returns a line with blanks in place of the characters that separate words in a shell,
+// and in a list of YAML or Python.
 func splitShell(line string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("\"',;&|()[]{}", r) {
@@ -94,7 +94,7 @@ func splitShell(line string) string {
 	}, line)
 }
 
-// migCommand names the program by which a command line cuts GPUs; "" if it cuts none.
+// migCommand returns the program with which a command line cuts GPUs; "" if it cuts none.
 func migCommand(line string) string {
 	found := partitions().FindString(splitShell(line))
 	switch {

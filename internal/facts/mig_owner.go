@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// migOwner says who else partitions the GPUs and would undo what gpuadm does.
+// migOwner finds another owner of the partitions, which would undo gpuadm's changes.
 func (g *gathering) migOwner(k Kubelet) *Owner {
 	if g.v.Live() {
 		if sign := g.migManager(); sign != "" {
@@ -208,8 +208,8 @@ func (g *gathering) partitioningFile() partitioner {
 }
 
 // dynamicMIG returns the sign that NVIDIA's DRA driver makes partitions as pods ask for them; "" if
-// it does not. Its plugin runs with the gate DynamicMIG, which its chart sets in the environment. Sources:
-// kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
+// it does not. Its plugin runs with the gate DynamicMIG, which its chart sets in the environment.
+// Sources: kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
 // deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
 func (g *gathering) dynamicMIG() string {
 	if !g.v.Live() {

@@ -14,14 +14,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
-// ModuleCache remembers what module files say, and what versions programs say that they have, as
-// long as their size and ctime stay: to unpack a module may take a second, and containerd --version
-// takes 40 ms of processor time. nil remembers nothing.
+// ModuleCache remembers the contents of module files and the versions of programs, while size and
+// ctime of the files stay: to unpack a module may take a second, and containerd --version takes 40 ms
+// of processor time. nil remembers nothing.
 type ModuleCache struct {
 	mu       sync.Mutex
 	seen     map[moduleKey]ModuleFile
 	recalled bool // moduleRecord was read
-	news     bool // it lacks something
+	news     bool // the record lacks something
 }
 
 // Read is ReadModule, which reads each file once.
@@ -36,7 +36,7 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	return c.once(v, key, func() (ModuleFile, error) { return ReadModule(v, name) })
 }
 
-// once reads what is not known of a file of this size and ctime.
+// once reads a file, unless it is known with this size and ctime.
 func (c *ModuleCache) once(v host.View, key moduleKey, read func() (ModuleFile, error)) (ModuleFile, error) {
 	if c == nil {
 		return read()
@@ -58,7 +58,7 @@ func (c *ModuleCache) once(v host.View, key moduleKey, read func() (ModuleFile, 
 	return m, err
 }
 
-// Equal is always true: a comparison of facts leaves out what is remembered.
+// Equal is always true: comparisons of facts ignore the cache.
 func (c *ModuleCache) Equal(*ModuleCache) bool { return true }
 
 type moduleKey struct {
@@ -71,22 +71,22 @@ type moduleKey struct {
 // and for programs. Of a module that is not compressed, a few pages are read.
 func (k moduleKey) costly() bool { return path.Ext(k.Path) != ".ko" }
 
-// moduleRecord is where an apply keeps what packed modules and programs say, until the next boot.
-// DKMS packs nvidia.ko as the distribution packs its own modules: 54 MB of zstd take 0.35 s to
-// unpack, and of xz 2.7 s, each time that gpuadm runs. Sources: docs/decisions/098.
+// moduleRecord is the file in which an apply keeps the cache of packed modules and programs, until
+// the next boot. DKMS packs nvidia.ko like the distribution packs its own modules: 54 MB of zstd take
+// 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Source: docs/decisions/098.
 const moduleRecord = "/run/gpuadm-modules.json"
 
 // maxRecord is more than the modules of a hundred kernels take, in bytes.
 const maxRecord = 1 << 20
 
-// recorded is a packed module's file, or a program's with its version, and what it says.
+// recorded is the file of a packed module or of a program, and what it says.
 type recorded struct {
 	moduleKey
 	Says ModuleFile `json:"says"`
 }
 
-// recall takes over what an apply of this boot has kept. A record that another user could have
-// written does not count.
+// recall reads the record of an apply of this boot. A record that another user could have written
+// does not count.
 func (c *ModuleCache) recall(v host.View) {
 	if c.recalled || !v.Live() {
 		return
@@ -120,9 +120,8 @@ func (c *ModuleCache) keep(key moduleKey, m ModuleFile) {
 	c.news = c.news || key.costly()
 }
 
-// Keep records what packed modules and programs say, unless the record has it already. A file that
-// has changed since is left out. Where Keep cannot write the record, the next run reads the files
-// again.
+// Keep writes the record, unless it has everything already. It leaves out a file that has changed
+// since. If Keep cannot write the record, the next run reads the files again.
 func (c *Cache) Keep(h host.Host) {
 	m := c.modules
 	if m == nil || !h.Live() {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// ModuleFile is a kernel module on disk, by its own words.
+// ModuleFile is a kernel module on disk, as it describes itself.
 type ModuleFile struct {
 	Path     string   `json:"path"`
 	Version  string   `json:"version,omitempty"`
@@ -52,8 +52,8 @@ func (m ModuleFile) Flavour() string {
 const (
 	maxModule  = 256 << 20 // bytes of a module, unpacked: the proprietary nvidia.ko has 100 MiB
 	maxModinfo = 1 << 20   // bytes of its .modinfo section
-	maxWindow  = 64 << 20  // bytes an unpacker may keep back: xz -9 asks for as many
-	maxRatio   = 64        // bytes that a packed byte may become: a module's become 3 to 8
+	maxWindow  = 64 << 20  // bytes of an unpacker's window: xz -9 asks for as many
+	maxRatio   = 64        // unpacked bytes for each packed byte: modules have 3 to 8
 )
 
 // ReadModule reads what a module says about itself. Of an uncompressed file it reads a few pages.
@@ -89,7 +89,7 @@ func overMemory(err error) bool {
 		errors.Is(err, zstd.ErrWindowSizeExceeded)
 }
 
-// unpacked is what a file contains, by its ending.
+// unpacked returns the contents of a file, which its ending says how to unpack.
 func unpacked(file *io.SectionReader, ending string) (*io.SectionReader, error) {
 	// Unpackers read single bytes, and each would be a read of the file.
 	packed := bufio.NewReaderSize(file, 64<<10)

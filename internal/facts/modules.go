@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on
-// disk, and who may sign them.
+// Modules has the facts about NVIDIA's kernel modules: the loaded ones, those on disk, and who may
+// sign them.
 type Modules struct {
 	Version   string          `json:"version,omitempty"`   // of the module nvidia that is loaded
 	Nouveau   []string        `json:"nouveau,omitempty"`   // PCI addresses of GPUs that nouveau holds
@@ -21,7 +21,7 @@ type Modules struct {
 	Cache     *ModuleCache    `json:"-"` // the modules' files, read
 }
 
-// KernelModules is what one installed kernel has.
+// KernelModules has the modules of one installed kernel.
 type KernelModules struct {
 	Kernel   string      `json:"kernel"`
 	Headers  bool        `json:"headers"`            // modules can be built for it
@@ -29,7 +29,7 @@ type KernelModules struct {
 	Nvidia   *ModuleFile `json:"nvidia,omitempty"`   // the module that modprobe would load
 	Files    []string    `json:"files,omitempty"`    // all of the family
 	Unlisted []string    `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
-	Missing  []string    `json:"missing,omitempty"`  // firmware the module asks for and that is not there
+	Missing  []string    `json:"missing,omitempty"`  // firmware that the module asks for and that does not exist
 	Problem  string      `json:"problem,omitempty"`  // why the module's file cannot be read
 
 	Infiniband []string `json:"infiniband,omitempty"` // which of mlx5_ib and ib_umad it has, as modules or built in
@@ -65,12 +65,17 @@ func (m Modules) Reload(running string) string {
 	return k.Nvidia.Version
 }
 
-// modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.
+// modules finds out about NVIDIA's kernel modules. It runs no program, and does not ask the driver.
 func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *ModuleCache) Modules {
-	m := Modules{Libraries: g.libraries(arch), Trust: g.trust(), Cache: cache}
+	m := Modules{
+		Libraries: g.libraries(arch),
+		Trust:     g.trust(),
+		Cache:     cache,
+	}
 	if g.v.Live() {
 		m.Version, _ = LoadedDriver(g.v)
 	}
+
 	for _, gpu := range gpus {
 		if gpu.Display() && gpu.Driver == "nouveau" {
 			m.Nouveau = append(m.Nouveau, gpu.Address)
@@ -82,9 +87,8 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *Modu
 	return m
 }
 
-// LoadedDriver returns version and flavour of the module nvidia that is loaded, "" if none is. The
-// driver says in its own file which of the two it is; before R515 there was the proprietary one
-// only.
+// LoadedDriver returns version and flavour of the loaded module nvidia, "" if it is not loaded. The
+// driver's own file names the flavour; before R515 only the proprietary one existed.
 func LoadedDriver(v host.View) (version, flavour string) {
 	g := &gathering{v: v}
 	version = g.attr("/sys/module/nvidia/version")
@@ -124,12 +128,22 @@ func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModul
 	}
 	k.Nvidia = &m
 	for _, name := range m.Firmware {
-		const folder = "/lib/firmware/"
-		if g.first(folder+name, folder+"updates/"+name, folder+name+".zst", folder+name+".xz") == "" {
+		if !g.hasFirmware(name) {
 			k.Missing = append(k.Missing, name)
 		}
 	}
 	return k
+}
+
+// hasFirmware says whether the kernel finds a file of firmware.
+// Source: Documentation/driver-api/firmware/fw_search_path.rst in the kernel's tree.
+func (g *gathering) hasFirmware(name string) bool {
+	const folder = "/lib/firmware/"
+	found := g.first(
+		folder+name, folder+"updates/"+name,
+		folder+name+".zst", folder+name+".xz",
+	)
+	return found != ""
 }
 
 // unlisted finds the modules on disk that modules.dep does not list.
@@ -149,8 +163,8 @@ func (g *gathering) unlisted(dir string, listed []string) (found []string) {
 	return found
 }
 
-// compiler returns what a kernel was built with, from its own configuration: the running kernel's
-// /proc/version is about another. Modules are to be built with the same compiler.
+// compiler returns the compiler of a kernel, from the kernel's own configuration: /proc/version is
+// about the running kernel. Modules must be built with the same compiler.
 func (g *gathering) compiler(dir, kernel string) string {
 	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
 		if text := CompilerIn(string(g.read(name))); text != "" {
@@ -160,7 +174,7 @@ func (g *gathering) compiler(dir, kernel string) string {
 	return ""
 }
 
-// CompilerIn is the compiler that a kernel's configuration names; "" where it names none.
+// CompilerIn returns the compiler that a kernel's configuration names; "" if it names none.
 func CompilerIn(config string) string {
 	_, after, _ := strings.Cut(config, "\nCONFIG_CC_VERSION_TEXT=\"")
 	text, _, complete := strings.Cut(after, "\"\n")

@@ -24,8 +24,8 @@ func role(file string) string {
 var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
-// there is none. modules.dep has the one that depmod(8) has chosen among several: depmod.d(5) has
-// the order of the search.
+// there is none. If there are several, modules.dep has the one that depmod(8) has chosen;
+// depmod.d(5) has the order of its search.
 func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
 
 // ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
@@ -46,9 +46,9 @@ func NvidiaModules(v host.View, kernel string) ([]string, error) {
 	return g.listed("/lib/modules/" + kernel), g.err
 }
 
-// InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's
-// InfiniBand half, and what programs send management datagrams through. Sources:
-// https://github.com/NVIDIA/gpu-operator/issues/2781;
+// InfinibandModules returns the modules that manage NVLink 5's switches: the InfiniBand half of the
+// network card's driver, and the one through which programs send management datagrams.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
 // https://github.com/spectrocloud/CanvOS/pull/700.
 func InfinibandModules() []string { return []string{"mlx5_ib", "ib_umad"} }
 

@@ -93,8 +93,8 @@ func (s NamedEngine) is(e Engine) bool {
 	return named && e.Binary != "" && e.Wrapper == ""
 }
 
-// mayRead returns the first engine that reads a config file, or whose options or data folder are not
-// known; nil if there is none.
+// mayRead returns the first engine that reads a config file, or whose options or data folder are
+// unknown; nil if there is none.
 func mayRead(found []Engine, config string) *Engine {
 	for i, e := range found {
 		if e.Config == config || e.Wrapper != "" || isRancher(e, config) {
@@ -113,7 +113,7 @@ func isRancher(e Engine, config string) bool {
 // matchEngine says whether a command line and the program that it runs are the engine looked for.
 type matchEngine func(argv []string, exe string) bool
 
-// running is the engine that a process is.
+// running returns the engine that a process runs.
 func (g *gathering) running(ctx context.Context, unit string, match matchEngine) *Engine {
 	if !g.v.Live() {
 		return nil
@@ -133,7 +133,7 @@ func (g *gathering) running(ctx context.Context, unit string, match matchEngine)
 	return nil
 }
 
-// startedBy is the engine that a unit starts, of whatever name.
+// startedBy returns the engine that a unit starts, whatever the unit's name is.
 func (g *gathering) startedBy(ctx context.Context, match matchEngine) *Engine {
 	units := append(slices.Concat(g.unitNames()...), g.list("/usr/lib/systemd/system")...)
 	for _, name := range units {

@@ -30,22 +30,25 @@ func (g *gathering) node(ctx context.Context, f *Facts) {
 	f.Memory = memory(g.attr("/proc/meminfo"))
 }
 
-// hostname is the running machine's name, or the one it will have. Source: hostname(5).
+// hostname returns the running machine's name, or the one that it will have. Source: hostname(5).
 func (g *gathering) hostname() string {
 	if g.v.Live() {
 		if name := g.attr("/proc/sys/kernel/hostname"); name != "" {
 			return name
 		}
 	}
+
 	for line := range strings.SplitSeq(g.attr("/etc/hostname"), "\n") {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+		line = strings.TrimSpace(line)
+		if line != "" && line[0] != '#' {
 			return line
 		}
 	}
 	return ""
 }
 
-// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot.
+// machineID returns 32 hex digits; "" if the machine has no id yet, like an image before its first
+// boot.
 // Source: machine-id(5).
 func (g *gathering) machineID() string {
 	id := g.attr("/etc/machine-id")
@@ -55,8 +58,7 @@ func (g *gathering) machineID() string {
 	return id
 }
 
-// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with
-// version 1.
+// cgroup returns the version of cgroups that kubelet uses: version 1 if both are mounted.
 // Source: IsCgroup2UnifiedMode in github.com/opencontainers/cgroups.
 func (g *gathering) cgroup() int {
 	if _, err := g.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
@@ -70,7 +72,7 @@ func (g *gathering) cgroup() int {
 	return 0
 }
 
-// countList counts what the kernel lists as 0-3,8,10-11; 0 if it makes no sense.
+// countList counts the numbers in a list of the kernel's, such as 0-3,8,10-11; 0 if it is invalid.
 func countList(list string) int {
 	n := 0
 	for part := range strings.SplitSeq(list, ",") {
@@ -88,14 +90,14 @@ func countList(list string) int {
 	return n
 }
 
-// memory reads the first line of /proc/meminfo, in bytes; 0 if it is not there.
+// memory reads the first line of /proc/meminfo, in bytes; 0 if that fails.
 func memory(meminfo string) uint64 {
 	var kb uint64
 	_, _ = fmt.Sscanf(meminfo, "MemTotal: %d kB", &kb)
 	return kb << 10
 }
 
-// active is a unit's ActiveState; "" if it is not there or no systemd runs.
+// active returns a unit's ActiveState; "" if it does not exist, or no systemd runs.
 func (g *gathering) active(ctx context.Context, name string) string {
 	if !g.unitThere(name) {
 		return ""
@@ -108,7 +110,7 @@ func (g *gathering) active(ctx context.Context, name string) string {
 	return u.Active
 }
 
-// machine is the firmware's name of the machine, "unknown" where it has none.
+// machine returns the firmware's name of the machine, "unknown" if it has none.
 func (g *gathering) machine() string {
 	name, err := g.v.ReadFile("/sys/class/dmi/id/product_name")
 	if err != nil {

@@ -17,7 +17,7 @@ type Packager struct {
 	Foreign  bool     // gpuadm does not install with it
 }
 
-// systems has those that share a database in the order in which they are tried.
+// systems has the packagers; of those with the same database gpuadm tries the first one first.
 var systems = [...]Packager{
 	{Name: "apt", Database: "dpkg", IDs: []string{"debian", "ubuntu"}},
 	{Name: "zypper", Database: "rpm", IDs: []string{"sles", "suse", "opensuse"}, Foreign: true},
@@ -35,7 +35,7 @@ func RpmFiles() (files []string) {
 	return files
 }
 
-// Packager is what installs packages by the system's name: its own, then those that it is like.
+// Packager returns the packager of a system: by its own name, then by the systems that it is like.
 func (o OS) Packager() Packager {
 	for _, id := range append([]string{o.ID}, o.Like...) {
 		for _, p := range systems {
@@ -47,8 +47,8 @@ func (o OS) Packager() Packager {
 	return Packager{}
 }
 
-// PackagerOf is what installs packages on a machine: its system's own packager, if that one's
-// database has packages, else the one of the database that has. "" where there is none.
+// PackagerOf returns the packager of a machine: its system's own one if its database has packages,
+// else the packager of the database that has packages. Its name is "" if there is none.
 func PackagerOf(v host.View) Packager {
 	database := DatabaseOf(v)
 	own := (&gathering{v: v}).os().Packager()
@@ -63,7 +63,7 @@ func PackagerOf(v host.View) Packager {
 	return Packager{}
 }
 
-// DatabaseOf is the database that has packages, dpkg or rpm, "" if none has. Either tool may be
+// DatabaseOf returns the database that has packages, dpkg or rpm; "" if none has. Either tool may be
 // installed on the other's system; then its database is empty.
 func DatabaseOf(v host.View) string {
 	filled := func(name string) bool {

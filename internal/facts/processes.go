@@ -2,9 +2,7 @@
 
 package facts
 
-import (
-	"strings"
-)
+import "strings"
 
 // processes returns the numbers of root's processes with a name. The kernel keeps 15 letters:
 // proc(5), comm.
@@ -35,12 +33,12 @@ func (g *gathering) roots(pid string) bool {
 	return ended || strings.HasPrefix(ids, "0\t")
 }
 
-// inPod says whether a process is a pod's, which may be root's too.
+// inPod says whether a process belongs to a pod, whose processes may be root's too.
 func (g *gathering) inPod(pid string) bool {
 	return strings.Contains(g.attr("/proc/"+pid+"/cgroup"), "kubepods")
 }
 
-// pids are the numbers of all processes.
+// pids returns the numbers of all processes.
 func (g *gathering) pids() (all []string) {
 	for _, name := range g.list("/proc") {
 		if name[0] >= '1' && name[0] <= '9' {
@@ -50,8 +48,8 @@ func (g *gathering) pids() (all []string) {
 	return all
 }
 
-// commandOf is a process's command line, and the unit that it runs in; "" outside of any. Sources:
-// proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in
+// commandOf returns a process's command line, and the unit that it runs in; "" if it runs in none.
+// Sources: proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in
 // src/basic/cgroup-util.c of https://github.com/systemd/systemd.
 func (g *gathering) commandOf(pid string) (argv []string, unit string) {
 	line := strings.TrimRight(g.attr("/proc/"+pid+"/cmdline"), "\x00")

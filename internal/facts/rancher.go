@@ -23,7 +23,7 @@ type rancherStart struct {
 	files    []File
 }
 
-// values are what a setting says: all values of a list. The command line wins over files:
+// values returns all values of a setting. The command line wins over files:
 // https://docs.k3s.io/installation/configuration.
 func (r rancherStart) values(names ...string) []string {
 	if given := Options(r.argv, names...); given != nil {
@@ -32,7 +32,7 @@ func (r rancherStart) values(names ...string) []string {
 	return r.settings[names[0]]
 }
 
-// lastValue is what a setting of one value says.
+// lastValue returns the value of a setting that has one value.
 func (r rancherStart) lastValue(names ...string) string {
 	all := r.values(names...)
 	if len(all) == 0 {
@@ -122,7 +122,7 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 	return r
 }
 
-// rancherFiles are the config file and those in the folder that belongs to it.
+// rancherFiles returns the config file and those in the folder that belongs to it.
 func (g *gathering) rancherFiles(config string) []File {
 	files := []File{{config, g.read(config)}}
 	dir := config + ".d"
@@ -194,7 +194,7 @@ func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
 	return k
 }
 
-// places says where gpuadm adds labels and taints: in a file of its own in the config file's folder.
+// places says where gpuadm adds labels and taints: in its own file in the config file's folder.
 func (r rancherStart) places(taintArgs []string) (labels, taints Place) {
 	if !path.IsAbs(r.config) {
 		none := Place{Why: r.unit + " reads its settings from " + r.config}

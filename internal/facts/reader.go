@@ -53,7 +53,7 @@ func (g *gathering) read(name string) []byte {
 	data, err := g.v.ReadFile(name)
 	switch {
 	case err == nil && data == nil:
-		return []byte{} // an empty file is there all the same
+		return []byte{} // an empty file exists all the same
 	case err == nil:
 		return data
 	case missing(err):
@@ -78,9 +78,9 @@ func (g *gathering) config(name string) []byte {
 	return data
 }
 
-// attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it
-// does not say it, for whatever reason: attributes come and go, and what only root may read is no
-// loss.
+// attr returns the line in a file of the kernel or systemd, in /proc, /sys or /run; "" if it cannot
+// be read, for whatever reason: attributes come and go, and gpuadm can do without one that only root
+// may read.
 func (g *gathering) attr(name string) string {
 	b, err := g.v.ReadFile(name)
 	if err != nil {
@@ -98,7 +98,7 @@ func (g *gathering) exists(name string) bool {
 	return err == nil
 }
 
-// first returns the first of the names that is there, "" if none.
+// first returns the first of the files that exists, "" if none does.
 func (g *gathering) first(names ...string) string {
 	for _, n := range names {
 		if g.exists(n) {
@@ -146,9 +146,8 @@ func (g *gathering) walk(dir string, depth int) []string {
 	return out
 }
 
-// glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern
-// that makes no sense matches nothing, and a name without magic characters matches itself where it
-// is there.
+// glob returns the paths that match, sorted folder by folder like filepath.Glob. An invalid pattern
+// matches nothing, and a name without magic characters matches itself if it exists.
 func (g *gathering) glob(pattern string) []string {
 	if !strings.ContainsAny(pattern, `*?[\`) {
 		if g.exists(pattern) {

@@ -31,18 +31,18 @@ type SharedModules struct {
 	Problem  string `json:"-"` // why this machine's kernel would not load them
 }
 
-// SharedFolder is where their package has modules, below the kernel's folder. depmod takes updates
-// before the kernel's own.
+// SharedFolder is where their package has modules, below the kernel's folder. depmod prefers the
+// folder updates to the kernel's own modules.
 const SharedFolder = "updates/gpuadm"
 
-// Shared says whether the module was built once, and is of their package.
+// Shared says whether the module is from the package of shared modules.
 func (m ModuleFile) Shared() bool { return strings.Contains(m.Path, "/"+SharedFolder+"/") }
 
-// SharedPackage is the name of their package.
+// SharedPackage returns the name of their package.
 func SharedPackage(flavour, kernel string) string { return "gpuadm-modules-" + flavour + "-" + kernel }
 
-// shared reads those for target kernels from the list of a mirror. A kernel that has them is not
-// compared again.
+// shared reads the modules for target kernels from the list of a mirror. A kernel that has them is
+// not compared again.
 func (g *gathering) shared(f Facts, list string) []SharedModules {
 	data := g.read(list)
 	if data == nil || f.Modules == nil {
@@ -71,8 +71,8 @@ func (g *gathering) shared(f Facts, list string) []SharedModules {
 	return found
 }
 
-// otherBuild says why this machine's kernel would not load the modules; "" if it would, or if
-// nothing tells: then the kernel compares the CRCs when it loads them.
+// otherBuild says why this machine's kernel would not load the modules; "" if it would, or if that
+// is unknown: then the kernel compares the CRCs when it loads them.
 func (m SharedModules) otherBuild(v host.View) string {
 	symbols, err := KernelSymbols(v, m.Kernel)
 	switch {
@@ -85,10 +85,10 @@ func (m SharedModules) otherBuild(v host.View) string {
 		m.Headers + " there and " + symbols + " here"
 }
 
-// KernelSymbols is the SHA-256 of a kernel's list of symbols with their CRCs, which its headers
-// have, and RHEL's and Fedora's kernels themselves; "" where neither is there. Sources:
-// Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9 and of
-// Fedora (symvers.gz, symvers.xz).
+// KernelSymbols returns the SHA-256 of a kernel's list of symbols with their CRCs. The kernel's
+// headers have that list, and so have RHEL's and Fedora's kernels; "" if neither has it.
+// Sources: Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9 and
+// of Fedora (symvers.gz, symvers.xz).
 func KernelSymbols(v host.View, kernel string) (string, error) {
 	dir := "/lib/modules/" + kernel
 	for _, name := range []string{

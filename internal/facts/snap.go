@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// snaps are the platforms that are one.
+// snaps returns the platforms that are snaps.
 func snaps() []platform.Platform {
 	return slices.DeleteFunc(platform.All(), func(p platform.Platform) bool { return p.Snap == nil })
 }

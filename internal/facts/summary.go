@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// String says what machine this is in one line, leaving out what is unknown:
+// String describes the machine in one line, without unknown parts:
 // ubuntu 24.04 · kernel 6.8.0-1021-aws · 8 × H100 80GB · containerd 1.7.24
 func (f Facts) String() string {
 	os := strings.TrimSpace(f.OS.ID + " " + f.OS.Version)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// Trust is which signers' modules the kernel loads.
+// Trust says whose signatures the kernel accepts on modules.
 type Trust struct {
 	SecureBoot string   `json:"secureBoot"`         // on, off, unknown
 	Lockdown   string   `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
@@ -38,8 +38,8 @@ func (t Trust) Demands() bool {
 	return t.SecureBoot == "on"
 }
 
-// Trusts says whether a module signed by a key loads. Exact where certificates can be read; of the
-// keys built into the kernel only names are known.
+// Trusts says whether the kernel loads a module that a key has signed. It is exact where gpuadm can
+// read certificates; of the keys built into the kernel it knows only the names.
 func (t Trust) Trusts(k *Key) bool {
 	if k == nil {
 		return false
@@ -90,8 +90,8 @@ func (g *gathering) demands() Trust {
 	return t
 }
 
-// secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did
-// not boot by EFI has none.
+// secureBoot reads the firmware's variable: four bytes of attributes, then 1 or 0. A machine that
+// did not boot by EFI has no such variable.
 func (g *gathering) secureBoot() string {
 	data, err := g.v.ReadFile(secureBoot)
 	switch {
@@ -116,7 +116,7 @@ func (g *gathering) secureBoot() string {
 // - Ubuntu: https://github.com/canonical/shim-review (README.md, patches of the kernel), and
 // https://docs.nvidia.com/igx/user-guide/latest/SW/security/kernel-module-verification.html, where
 // a vendor's key in db verifies modules
-// - Fedora, RHEL and what is built of them: Red Hat's page in docs/bake.md;
+// - Fedora, RHEL and their derivatives: Red Hat's page in docs/bake.md;
 // https://github.com/foxboron/sbctl/issues/52
 // - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by
 // robeholmes@gmail.com), who first offered it to mainline:
@@ -159,11 +159,11 @@ func (g *gathering) enrolled() (keys []Key) {
 	return keys
 }
 
-// content is what an EFI variable holds, without the four bytes of attributes in front.
+// content returns an EFI variable without the four bytes of attributes at its beginning.
 func content(variable []byte) []byte { return variable[min(4, len(variable)):] }
 
-// buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or
-// its own.
+// buildKey finds the key with which DKMS signs: that of its settings, Ubuntu's one key of the
+// machine, or DKMS's own.
 // Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and
 // https://github.com/dell/dkms.
 func (g *gathering) buildKey(t *Trust) {
@@ -243,7 +243,7 @@ func keyNames(list string) (names []string) {
 	return names
 }
 
-// certified is the subject of the certificate in a line of /proc/keys; "" if it has none.
+// certified returns the subject of the certificate in a line of /proc/keys; "" if it has none.
 func certified(line string) string {
 	_, text, _ := strings.Cut(line, " asymmetri ")
 	for {

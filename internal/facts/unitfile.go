@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// service is what a unit file and its drop-ins say of a daemon's command line.
+// service has the settings of a unit file and its drop-ins that concern a daemon's command line.
 type service struct {
 	name     string
 	active   string   // systemd's ActiveState; "" where none runs
@@ -51,8 +51,8 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 	return nil
 }
 
-// unitThere says whether one of systemd's folders holds the unit file: most are not there. The
-// folders are listed once, but for the distribution's, which has hundreds of files.
+// unitThere says whether one of systemd's folders has the unit file: most units do not exist. gpuadm
+// lists the folders once, except the distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (g *gathering) unitThere(name string) bool {
 	for _, names := range g.unitNames() {
@@ -63,7 +63,7 @@ func (g *gathering) unitThere(name string) bool {
 	return g.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
 }
 
-// unitNames are the names in systemd's folders, but for the distribution's.
+// unitNames returns the names in systemd's folders, except the distribution's.
 func (g *gathering) unitNames() [][]string {
 	if g.units == nil {
 		for _, folder := range []string{
@@ -120,8 +120,8 @@ func (s *service) add(text string) {
 	}
 }
 
-// list is where a setting's values go; nil for any other setting. A restart of what is required,
-// bound to or part of restarts the unit too:
+// list returns the list of a setting's values; nil for any other setting. systemd restarts the unit
+// together with the units that it requires, is bound to or is part of:
 // https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html#Requires=
 func (s *service) list(section, key string) *[]string {
 	switch section + key {
@@ -152,7 +152,8 @@ func logicalLines(text string) (out []string) {
 
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+		isComment := strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";")
+		if isComment {
 			continue
 		}
 		head, continues := strings.CutSuffix(line, `\`)
@@ -179,11 +180,11 @@ func (g *gathering) argv(s *service) []string {
 // environment returns the variables that the unit sets.
 func (g *gathering) environment(s *service) map[string]string { return g.environ(s).values }
 
-// environ is what a unit's command line may use.
+// environ has the variables that a unit's command line may use.
 type environ struct {
 	values map[string]string
 	from   map[string]string // the environment file that set the variable last; "" = the unit itself
-	files  []File            // environment files, there or not
+	files  []File            // environment files, which need not exist
 }
 
 // environ reads the variables that the unit sets: files win over Environment=, later ones over
@@ -219,8 +220,8 @@ func (g *gathering) environ(s *service) environ {
 	return e
 }
 
-// specifiers replaces those of a unit's name that are used in names of files: "Specifiers" in
-// systemd.unit(5).
+// specifiers replaces the specifiers of a unit's name, which names of files may have: "Specifiers"
+// in systemd.unit(5).
 func (s *service) specifiers(text string) string {
 	if !strings.Contains(text, "%") {
 		return text

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pci"
 )
 
-// VGPU is what a virtual GPU says of the driver on the hypervisor that cut it out of a real one.
+// VGPU is the driver on the hypervisor of a virtual GPU, as the virtual GPU reports it.
 type VGPU struct {
 	Version string `json:"version,omitempty"` // 550.90
 	Branch  string `json:"branch,omitempty"`  // r550_00
