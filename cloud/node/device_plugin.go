@@ -79,8 +79,8 @@ func tolerations(taints []kube.Taint) string {
 }
 
 // pluginPod returns the pod on this node that is named like a device plugin or DRA driver, "" if
-// there is none. known is false if gpuadm may not list pods: kubelet's identity may list those of its
-// node, the ServiceAccount none.
+// there is none. known is false if gpuadm may not list pods: kubelet's identity may list those of
+// its node, the ServiceAccount none.
 func (r readyStage) pluginPod(ctx context.Context, v host.View, node string) (pod string, known bool) {
 	client, err := r.session.reader(v, r.identity)
 	if err != nil {

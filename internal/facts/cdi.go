@@ -11,7 +11,8 @@ import (
 
 // ReadsCDI returns the newest version of the CDI specification that the pods' engine reads, by the
 // library that it was built with; "" if its build information does not name one.
-// Source: validVersions in specs-go/version.go of https://github.com/cncf-tags/container-device-interface.
+// Source: validVersions in specs-go/version.go of
+// https://github.com/cncf-tags/container-device-interface.
 func (f Facts) ReadsCDI(v host.View) string {
 	if len(f.Engines) == 0 {
 		return ""

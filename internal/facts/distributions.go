@@ -27,8 +27,8 @@ func KubeletUnits() []string {
 	return units
 }
 
-// findDistributions finds the distributions on this machine. Where each keeps its files was read in its own
-// code and in a second source, in November 2026: k0sproject/k0s pkg/component/worker and
+// findDistributions finds the distributions on this machine. Where each keeps its files was read in
+// its own code and in a second source, in November 2026: k0sproject/k0s pkg/component/worker and
 // docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and docs.rke2.io;
 // canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap
 // k8s/args and its docs. A distribution that is missing here is found on the running machine by the

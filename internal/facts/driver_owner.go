@@ -22,9 +22,9 @@ const (
 	OtherOwner  = "another owner"  // nothing more is known of it
 )
 
-// eksLoaders returns the units that load the driver of EKS's accelerated images of Amazon Linux 2023
-// at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which they mount over
-// /usr. rpm names a proprietary package whichever modules are loaded.
+// eksLoaders returns the units that load the driver of EKS's accelerated images of Amazon Linux
+// 2023 at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which they mount
+// over /usr. rpm names a proprietary package whichever modules are loaded.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and
 // pulls 2783, 2792 and 2819.
 func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
@@ -77,7 +77,8 @@ func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 // https://github.com/NVIDIA/gpu-operator.
 func (g *gathering) driverContainer() string {
 	const root = "/run/nvidia/driver"
-	// On a node with pods the kernel has hundreds of mounts to print, so the folder is checked first.
+	// On a node with pods the kernel has hundreds of mounts to print, so the folder is checked
+	// first.
 	mounts := ""
 	if _, err := g.v.Stat(root); !missing(err) {
 		mounts = g.attr("/proc/self/mounts")

@@ -58,8 +58,8 @@ func (g *gathering) kernel() Kernel {
 		return k
 	}
 	for _, name := range g.list(dir) {
-		// A removed kernel often leaves its folder with a DKMS module in it, without modules.dep and
-		// kernel/.
+		// A removed kernel often leaves its folder with a DKMS module in it, without modules.dep
+		// and kernel/.
 		folder := dir + "/" + name
 		if g.exists(folder+"/modules.dep") || g.exists(folder+"/kernel") {
 			k.Installed = append(k.Installed, name)

@@ -135,7 +135,8 @@ func configOwner(c kubeletCommand, engines []Engine) string {
 	return ""
 }
 
-// nodeName returns the name that kubelet gives its node: GetHostname in pkg/util/node of Kubernetes.
+// nodeName returns the name that kubelet gives its node: GetHostname in pkg/util/node of
+// Kubernetes.
 func nodeName(override, hostname string) string {
 	return strings.ToLower(cmp.Or(strings.TrimSpace(override), hostname))
 }
@@ -168,8 +169,8 @@ type Kubelet struct {
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
 }
 
-// Folder is where kubelet keeps its state: the sockets of DRA drivers and pods' folders. The sockets
-// of device plugins are always in PluginSockets.
+// Folder is where kubelet keeps its state: the sockets of DRA drivers and pods' folders. The
+// sockets of device plugins are always in PluginSockets.
 func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
 
 // PluginSockets is where device plugins listen, wherever kubelet keeps its state.
@@ -215,8 +216,8 @@ type Place struct {
 	Others []Taint `json:"-"`
 }
 
-// gpuadm's files in an owner's folders. The daemons read a folder in the order of names, and the last
-// file wins.
+// gpuadm's files in an owner's folders. The daemons read a folder in the order of names, and the
+// last file wins.
 const (
 	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
 	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml

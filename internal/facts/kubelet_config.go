@@ -96,8 +96,8 @@ func (s settings) text(key string) string {
 	return text
 }
 
-// parseSettings reads a config file in JSON or YAML. It returns nil for a broken file, since kubelet
-// refuses it.
+// parseSettings reads a config file in JSON or YAML. It returns nil for a broken file, since
+// kubelet refuses it.
 func parseSettings(data []byte) settings {
 	data = bytes.TrimSpace(data)
 	if len(data) > maxParsed {

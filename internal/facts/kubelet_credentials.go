@@ -13,8 +13,8 @@ import (
 )
 
 // credentials finds out whether the machine has joined: the kubeconfig, and the files that it names
-// as kubelet's credentials, exist. It also finds out until when they are valid. gpuadm keeps none of
-// their bytes: a key may be among them. A file that exists and that gpuadm, without root, cannot
+// as kubelet's credentials, exist. It also finds out until when they are valid. gpuadm keeps none
+// of their bytes: a key may be among them. A file that exists and that gpuadm, without root, cannot
 // read counts as valid: to join a second time would be worse. It returns the node's name if a
 // certificate has it.
 func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {

@@ -55,7 +55,8 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 
 // listener finds the engine that listens on kubelet's socket: the process that holds the listening
 // socket and is not systemd, which may have made it. The command line of that process says which
-// file it reads. nil if none is found; only root can read the descriptors of other users' processes.
+// file it reads. nil if none is found; only root can read the descriptors of other users'
+// processes.
 // Source: proc(5), fd.
 func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
 	if !g.v.Live() {

@@ -60,8 +60,8 @@ func taintFlags(argv []string) []string {
 	return Options(argv, "register-with-taints", "register_with_taints")
 }
 
-// taintsAfter says whether the command line has taints after this variable: then they win over those
-// in the variable.
+// taintsAfter says whether the command line has taints after this variable: then they win over
+// those in the variable.
 func (c kubeletCommand) taintsAfter(name string) bool {
 	_, tail, _ := strings.Cut(c.start[0], "$"+name)
 	after, _ := traced("kubelet "+tail, func() map[string]string { return c.values })

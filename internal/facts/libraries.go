@@ -14,8 +14,8 @@ type Library struct {
 	Path    string `json:"path"`
 }
 
-// libraries finds the versions of the user libraries that programs load: those of the files to which
-// the libraries' links lead.
+// libraries finds the versions of the user libraries that programs load: those of the files to
+// which the libraries' links lead.
 func (g *gathering) libraries(arch string) (found []Library) {
 	multiarch := "/usr/lib/" // Debian's and Ubuntu's
 	switch arch {

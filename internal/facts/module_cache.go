@@ -15,8 +15,8 @@ import (
 )
 
 // ModuleCache remembers the contents of module files and the versions of programs, while size and
-// ctime of the files stay: to unpack a module may take a second, and containerd --version takes 40 ms
-// of processor time. nil remembers nothing.
+// ctime of the files stay: to unpack a module may take a second, and containerd --version takes 40
+// ms of processor time. nil remembers nothing.
 type ModuleCache struct {
 	mu       sync.Mutex
 	seen     map[moduleKey]ModuleFile
@@ -72,8 +72,8 @@ type moduleKey struct {
 func (k moduleKey) costly() bool { return path.Ext(k.Path) != ".ko" }
 
 // moduleRecord is the file in which an apply keeps the cache of packed modules and programs, until
-// the next boot. DKMS packs nvidia.ko like the distribution packs its own modules: 54 MB of zstd take
-// 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Source: docs/decisions/098.
+// the next boot. DKMS packs nvidia.ko like the distribution packs its own modules: 54 MB of zstd
+// take 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Source: docs/decisions/098.
 const moduleRecord = "/run/gpuadm-modules.json"
 
 // maxRecord is more than the modules of a hundred kernels take, in bytes.

@@ -63,8 +63,8 @@ func PackagerOf(v host.View) Packager {
 	return Packager{}
 }
 
-// DatabaseOf returns the database that has packages, dpkg or rpm; "" if none has. Either tool may be
-// installed on the other's system; then its database is empty.
+// DatabaseOf returns the database that has packages, dpkg or rpm; "" if none has. Either tool may
+// be installed on the other's system; then its database is empty.
 func DatabaseOf(v host.View) string {
 	filled := func(name string) bool {
 		info, err := v.Stat(name)

@@ -49,8 +49,8 @@ func (g *gathering) pids() (all []string) {
 }
 
 // commandOf returns a process's command line, and the unit that it runs in; "" if it runs in none.
-// Sources: proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and cg_path_get_unit in
-// src/basic/cgroup-util.c of https://github.com/systemd/systemd.
+// Sources: proc(5); "Unit to cgroup" in https://systemd.io/CONTROL_GROUP_INTERFACE/, and
+// cg_path_get_unit in src/basic/cgroup-util.c of https://github.com/systemd/systemd.
 func (g *gathering) commandOf(pid string) (argv []string, unit string) {
 	line := strings.TrimRight(g.attr("/proc/"+pid+"/cmdline"), "\x00")
 	if line != "" {

@@ -87,8 +87,8 @@ func (m SharedModules) otherBuild(v host.View) string {
 
 // KernelSymbols returns the SHA-256 of a kernel's list of symbols with their CRCs. The kernel's
 // headers have that list, and so have RHEL's and Fedora's kernels; "" if neither has it.
-// Sources: Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9 and
-// of Fedora (symvers.gz, symvers.xz).
+// Sources: Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9
+// and of Fedora (symvers.gz, symvers.xz).
 func KernelSymbols(v host.View, kernel string) (string, error) {
 	dir := "/lib/modules/" + kernel
 	for _, name := range []string{

@@ -51,8 +51,8 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 	return nil
 }
 
-// unitThere says whether one of systemd's folders has the unit file: most units do not exist. gpuadm
-// lists the folders once, except the distribution's, which has hundreds of files.
+// unitThere says whether one of systemd's folders has the unit file: most units do not exist.
+// gpuadm lists the folders once, except the distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (g *gathering) unitThere(name string) bool {
 	for _, names := range g.unitNames() {

@@ -31,9 +31,9 @@ func (g *gathering) vgpu(gpus []PCI) *VGPU {
 	return nil
 }
 
-// vgpu reads PCI configuration space; nil if it is not a virtual GPU's. A virtual GPU has a vendor's
-// capability that begins with "VF" and holds records of a type and a length; type 0 is the host's
-// driver: ten bytes version, ten bytes branch.
+// vgpu reads PCI configuration space; nil if it is not a virtual GPU's. A virtual GPU has a
+// vendor's capability that begins with "VF" and holds records of a type and a length; type 0 is the
+// host's driver: ten bytes version, ten bytes branch.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, internal/vgpu.
 func vgpu(config []byte) *VGPU {
 	const (
@@ -56,8 +56,8 @@ func vgpu(config []byte) *VGPU {
 	}
 }
 
-// vendorCapability returns configuration space from its vendor's capability (id 9) on; nil if it has
-// none.
+// vendorCapability returns configuration space from its vendor's capability (id 9) on; nil if it
+// has none.
 // Source: PCI Local Bus Specification 3.0, 6.7.
 func vendorCapability(config []byte) []byte {
 	const (

@@ -198,9 +198,9 @@ func (m *imdsClient) try(ctx context.Context, ask func(context.Context) error) e
 	return nil
 }
 
-// untilAnswered calls ask until it succeeds, final says that a retry is useless, or patience ends. The
-// pauses grow to two seconds with jitter, so that a thousand machines that start together do not
-// ask together.
+// untilAnswered calls ask until it succeeds, final says that a retry is useless, or patience ends.
+// The pauses grow to two seconds with jitter, so that a thousand machines that start together do
+// not ask together.
 func untilAnswered(ctx context.Context, ask func(context.Context) error, final func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -44,8 +44,8 @@ type login struct {
 // described says in words what was sent.
 func (l *login) described() string { return cmp.Or(l.about, "no credentials") }
 
-// bearer returns the bearer token for one request, "" for none. It fails for credentials that cannot
-// work: to an expired certificate the server would only answer "unauthorized".
+// bearer returns the bearer token for one request, "" for none. It fails for credentials that
+// cannot work: to an expired certificate the server would only answer "unauthorized".
 func (l *login) bearer(ctx context.Context) (token string, bad *fault) {
 	token, bad = l.currentToken(ctx)
 	if bad != nil {
@@ -206,7 +206,8 @@ func (l *login) checkDates(cert *x509.Certificate) *fault {
 
 // explainKubeletRenewal adds to a fault why kubelet's certificate can expire, and how to get a new
 // one.
-// Source: https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
+// Source:
+// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
 func (l *login) explainKubeletRenewal(e *fault, node string) {
 	e.because = append(e.because, "kubelet renews its certificate while it runs; a machine that was off for long has to join again.")
 

@@ -41,7 +41,8 @@ func (c *Client) Slices(ctx context.Context, node string) (devices map[string]in
 	return countDevices(list.Items), nil
 }
 
-// countDevices counts the devices of complete pools: pools with all slices of the newest generation.
+// countDevices counts the devices of complete pools: pools with all slices of the newest
+// generation.
 func countDevices(slices []slice) map[string]int {
 	type key struct{ driver, pool string }
 	type pool struct {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// This file checks several keys together, over all files. It skips a key whose own check has failed.
+// This file checks several keys together, over all files. It skips a key whose own check has
+// failed.
 
 // passed reports whether the own check of each key has passed.
 func (d *decoder) passed(keys ...string) bool {

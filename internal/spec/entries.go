@@ -57,8 +57,8 @@ func (d *decoder) entry(r row, member *value, to map[string]string) {
 	to[name] = text
 }
 
-// refuseTable notes a table in the place of a label's or parameter's value: mostly a name with a dot
-// and without quotes.
+// refuseTable notes a table in the place of a label's or parameter's value: mostly a name with a
+// dot and without quotes.
 func (d *decoder) refuseTable(r row, member *value) {
 	fix := "write " + suggestion(r, &value{})
 	switch {

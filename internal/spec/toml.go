@@ -11,8 +11,8 @@ import (
 )
 
 // TOML writes a spec as one node.toml, which Parse reads as the same spec. It has the sections of
-// the spec, and the keys whose values are not the defaults: another version of gpuadm reads it as it
-// reads any node.toml. Comments of the files, which may hold anything, are not in it.
+// the spec, and the keys whose values are not the defaults: another version of gpuadm reads it as
+// it reads any node.toml. Comments of the files, which may hold anything, are not in it.
 func (s Spec) TOML() []byte {
 	if s.MIG.FollowLabel {
 		s.MIG.Layout = "" // the node's label names it, and no file can

@@ -14,9 +14,9 @@ import (
 // gpgKey is a key pair, in a home of gpg's own.
 type gpgKey struct{ home string }
 
-// newKey makes a key pair that does not expire: repositories stay in the cache for long. gpg's agent
-// listens on a socket in its home, which must have a short path: so it is in the temporary folder.
-// drop ends the agent and forgets the key.
+// newKey makes a key pair that does not expire: repositories stay in the cache for long. gpg's
+// agent listens on a socket in its home, which must have a short path: so it is in the temporary
+// folder. drop ends the agent and forgets the key.
 func newKey(ctx context.Context, owner string) (key gpgKey, drop func(), err error) {
 	home, err := os.MkdirTemp("", "gpuadm-key-")
 	if err != nil {
