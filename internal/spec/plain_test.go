@@ -17,10 +17,10 @@ func FuzzNumbers(f *testing.F) {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, v string) {
-		if is, want := numbers(v, 3, 4, 3), driver.MatchString(v); is != want {
+		if is, want := areNumbers(v, 3, 4, 3), driver.MatchString(v); is != want {
 			t.Errorf("a driver's version: %q is %v, not %v", v, is, want)
 		}
-		if is, want := numbers(v, 1, 4, 4), toolkit.MatchString(v); is != want {
+		if is, want := areNumbers(v, 1, 4, 4), toolkit.MatchString(v); is != want {
 			t.Errorf("a toolkit's version: %q is %v, not %v", v, is, want)
 		}
 	})
