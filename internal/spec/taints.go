@@ -58,16 +58,13 @@ func (d *decoder) taints(r row, v *value, to *[]Taint) {
 			d.src.addf(item.at, fix, "a taint must be a string, not %s", item.kind)
 			continue
 		}
-		name, removes := strings.CutSuffix(item.text, "-")
-		key, effect, hasEffect := strings.Cut(name, ":")
-		if removes && !strings.Contains(key, "=") {
-			if fault := checkRemoval(key, effect, hasEffect); fault != nil {
+
+		if removal, ok := parseRemoval(item.text); ok {
+			if fault := removal.check(); fault != nil {
 				d.src.add(item.at, fault)
 				continue
 			}
-			*to = slices.DeleteFunc(*to, func(t Taint) bool {
-				return t.Key == key && (!hasEffect || t.Effect == effect)
-			})
+			*to = slices.DeleteFunc(*to, removal.matches)
 			continue
 		}
 
@@ -88,15 +85,35 @@ func (d *decoder) taints(r row, v *value, to *[]Taint) {
 // same says whether two taints are the same one, perhaps with different values.
 func (t Taint) same(other Taint) bool { return t.Key == other.Key && t.Effect == other.Effect }
 
-// checkRemoval checks the name of taints to remove: "key", or "key:Effect".
-func checkRemoval(key, effect string, hasEffect bool) *trouble.Error {
-	if fault := checkLabelKey(key); fault != nil {
+// A taintRemoval removes the taints with a key, or the one with a key and an effect.
+type taintRemoval struct {
+	key       string
+	effect    string
+	hasEffect bool
+}
+
+// parseRemoval reads "key-" or "key:Effect-"; false if the text is no removal.
+func parseRemoval(text string) (taintRemoval, bool) {
+	name, removes := strings.CutSuffix(text, "-")
+	key, effect, hasEffect := strings.Cut(name, ":")
+	if !removes || strings.Contains(key, "=") {
+		return taintRemoval{}, false
+	}
+	return taintRemoval{key, effect, hasEffect}, true
+}
+
+func (r taintRemoval) check() *trouble.Error {
+	if fault := checkLabelKey(r.key); fault != nil {
 		return fault
 	}
-	if hasEffect && !slices.Contains(effects(), effect) {
-		return wrong("write "+choice(effects()), "no taint has the effect %s", show(effect))
+	if r.hasEffect && !slices.Contains(effects(), r.effect) {
+		return wrong("write "+choice(effects()), "no taint has the effect %s", show(r.effect))
 	}
 	return nil
+}
+
+func (r taintRemoval) matches(t Taint) bool {
+	return t.Key == r.key && (!r.hasEffect || t.Effect == r.effect)
 }
 
 func checkStartupTaint(v string) (string, *trouble.Error) {
