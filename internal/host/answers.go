@@ -103,16 +103,19 @@ type Untrusted struct {
 type Fault struct {
 	Why  string // "user 1000 owns", "its group can write to"
 	Name string
+	For  string // the first of the names in question that depends on it
 }
 
 func (u *Untrusted) Error() string {
-	first := slices.Concat(u.Owners, u.Modes)[0]
+	all := slices.Concat(u.Owners, u.Modes)
+	first := all[slices.IndexFunc(all, func(f Fault) bool { return f.For == u.Name })]
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
-// Fix says why each file is not trusted, and which commands change that. The machine's files are
-// below root.
+// Fix says why each file is not trusted, those that Name depends on first, and which commands change
+// that. The machine's files are below root.
 func (u *Untrusted) Fix(root string) (whys, commands []string) {
+	var others []string
 	for _, fix := range []struct {
 		command string
 		faults  []Fault
@@ -130,11 +133,16 @@ func (u *Untrusted) Fix(root string) (whys, commands []string) {
 			if fault.Name == u.Name {
 				name = "it"
 			}
-			whys = append(whys, fault.Why+" "+name)
+			why := fault.Why + " " + name
+			if fault.For == u.Name {
+				whys = append(whys, why)
+			} else {
+				others = append(others, why)
+			}
 		}
 		commands = append(commands, command)
 	}
-	return whys, commands
+	return append(whys, others...), commands
 }
 
 // Do replaces these in its arguments.

@@ -193,7 +193,7 @@ func (f *Files) Trusted(names ...string) error {
 	seen := map[string]host.Info{}
 	for _, name := range names {
 		for _, at := range f.trail(name, seen) {
-			judge(&u, at, seen[at])
+			judge(&u, name, at, seen[at])
 		}
 		if u.Name == "" && len(u.Owners)+len(u.Modes) > 0 {
 			u.Name = name
@@ -206,26 +206,27 @@ func (f *Files) Trusted(names ...string) error {
 	return &u
 }
 
-// judge adds what makes a file or a folder untrusted. Other kinds are not judged: ReadFile refuses
+// judge adds what makes a file or a folder untrusted, on the way to a name. Other kinds are not judged: ReadFile refuses
 // them, and to systemd they mask a unit, so /dev/null must stay as it is.
-func judge(u *host.Untrusted, name string, i host.Info) {
+func judge(u *host.Untrusted, on, name string, i host.Info) {
 	if !i.Mode.IsRegular() && !i.Mode.IsDir() {
 		return
 	}
 	if i.UID != 0 {
-		addOnce(&u.Owners, host.Fault{Why: fmt.Sprintf("user %d owns", i.UID), Name: name})
+		addOnce(&u.Owners, host.Fault{Why: fmt.Sprintf("user %d owns", i.UID), Name: name, For: on})
 	}
 	switch {
 	case i.Mode&0o002 != 0:
-		addOnce(&u.Modes, host.Fault{Why: "all users can write to", Name: name})
+		addOnce(&u.Modes, host.Fault{Why: "all users can write to", Name: name, For: on})
 	case i.Mode&0o020 != 0:
-		addOnce(&u.Modes, host.Fault{Why: "its group can write to", Name: name})
+		addOnce(&u.Modes, host.Fault{Why: "its group can write to", Name: name, For: on})
 	}
 }
 
 // addOnce adds a fault once: several names lead through the same folders.
 func addOnce(all *[]host.Fault, f host.Fault) {
-	if !slices.Contains(*all, f) {
+	same := func(other host.Fault) bool { return other.Why == f.Why && other.Name == f.Name }
+	if !slices.ContainsFunc(*all, same) {
 		*all = append(*all, f)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -28,7 +29,13 @@ func faults(t *testing.T, h host.View, names ...string) string {
 	} else if !errors.As(err, &u) {
 		t.Fatalf("not an *Untrusted: %v", err)
 	}
-	return fmt.Sprint(u.Name, u.Owners, u.Modes)
+	for i := range u.Owners {
+		u.Owners[i].For = ""
+	}
+	for i := range u.Modes {
+		u.Modes[i].For = ""
+	}
+	return strings.ReplaceAll(fmt.Sprint(u.Name, u.Owners, u.Modes), " }", "}")
 }
 
 // TestTrusted: who can write to a file, or to a folder on the way to it, can replace what is read
@@ -80,6 +87,34 @@ func TestTrusted(t *testing.T) {
 		must.OK(t, h.SetAttr("/", ownedBySelf(0o775)))
 		got, want = faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"
 		check.That(t, got == want, "below a root that others write to: %q, want %q", got, want)
+	})
+}
+
+// TestTwoUntrusted: the error names a file with its own fault, whatever the other one's is.
+func TestTwoUntrusted(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files to others")
+	}
+	both(t, func(t *testing.T, h host.Host) {
+		must.OK(t, h.WriteFile("/open", nil, ownedBySelf(0o666)))
+		must.OK(t, h.WriteFile("/theirs", nil, host.Attr{Mode: 0o644, UID: 7, GID: 7}))
+
+		for _, names := range [][]string{{"/open", "/theirs"}, {"/theirs", "/open"}} {
+			want := map[string]string{
+				"/open":   "all users can write to",
+				"/theirs": "user 7 owns",
+			}
+			first, second := names[0], names[1]
+
+			err := h.Trusted(names...)
+			check.Equal(t, err.Error(), "cannot trust "+first+": "+want[first]+" "+first, "%v:", names)
+
+			var u *host.Untrusted
+			must.That(t, errors.As(err, &u), "not an *Untrusted: %v", err)
+			whys, commands := u.Fix("/")
+			check.Equal(t, strings.Join(whys, "; "), want[first]+" it; "+want[second]+" "+second, "%v, with the root:", names)
+			check.Equal(t, len(commands), 2, "commands for %v", names)
+		}
 	})
 }
 
