@@ -5,6 +5,7 @@ package apt
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -51,7 +52,10 @@ func (a apt) Repositories(
 		return nil, nil
 	}
 
+	contents := a.Contents(repos, via)
+	conf := aptConf(via)
 	wants := things.Folders("/etc/apt/keyrings", "keys that are trusted for one repository each")
+	wants = append(wants, settingFolders(contents, conf)...)
 	for _, r := range repos {
 		if r.Signed == packages.SignedPackages {
 			return nil, &trouble.Error{
@@ -70,13 +74,31 @@ func (a apt) Repositories(
 			wants = append(wants, pins)
 		}
 	}
-	if conf := aptConf(via); conf != nil {
+	if conf != nil {
 		wants = append(wants, things.Exact(aptProxy, conf, 0o644, "how apt reaches the network"))
 	}
 
-	contents := a.Contents(repos, via)
 	files := slices.Sorted(maps.Keys(contents))
 	return append(wants, a.readable(repos, contents), packages.Lists(a, files)), nil
+}
+
+// settingFolders wants the folders of apt's settings that the files are in, below /etc/apt, which
+// the folder of the keys has wanted. An image that was stripped may lack them.
+func settingFolders(contents map[string][]byte, conf []byte) (wants []converge.Want) {
+	var folders []string
+	for name := range contents {
+		folders = append(folders, path.Dir(name))
+	}
+	if conf != nil {
+		folders = append(folders, path.Dir(aptProxy))
+	}
+
+	slices.Sort(folders)
+	for _, name := range slices.Compact(folders) {
+		own := things.Folders(name, "holds apt's settings")
+		wants = append(wants, own[len(own)-1])
+	}
+	return wants
 }
 
 func (apt) Contents(repos []packages.Repository, _ host.Via) map[string][]byte {
@@ -152,7 +174,8 @@ func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 	}
 	conf = append(conf, "};\n"...)
 	const hold = "/etc/apt/apt.conf.d/52gpuadm-hold"
-	wants := []converge.Want{things.Exact(hold, conf, 0o644, "automatic upgrades leave the driver alone")}
+	wants := things.Folders(path.Dir(hold), "holds apt's settings")
+	wants = append(wants, things.Exact(hold, conf, 0o644, "automatic upgrades leave the driver alone"))
 	if !needrestart {
 		return wants
 	}
@@ -163,6 +186,6 @@ func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 		noRestart = "$nrconf{override_rc}{qr(^(" + daemons + ")\\.service$)} = 0;\n"
 		why       = "no daemon is restarted in the middle of an installation"
 	)
-	wants = append(wants, things.Folders(folder, "holds needrestart's settings")...)
+	wants = append(wants, things.Folders(folder, "holds needrestart's settings")[1:]...) // both have /etc
 	return append(wants, things.Exact(folder+"/gpuadm.conf", []byte(packages.Header+noRestart), 0o644, why))
 }
