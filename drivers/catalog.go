@@ -31,6 +31,7 @@ type Catalog struct {
 	Rules         []ruleRow       `toml:"rules"`
 	CUDA          []cudaRow       `toml:"cuda"`
 	Unload        []unloadRow     `toml:"unload"` // see UnloadOrder
+	Parameters    []parameterRow  `toml:"parameters"`
 	Bad           []badRow        `toml:"bad"`
 	Keys          []keyRow        `toml:"keys"`
 	Repositories  []repositoryRow `toml:"repositories"`

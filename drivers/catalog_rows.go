@@ -72,6 +72,11 @@ type unloadRow struct {
 	Origin
 }
 
+type parameterRow struct {
+	Names []string `toml:"names"`
+	Origin
+}
+
 type badRow struct {
 	From       string   `toml:"from"`
 	Below      string   `toml:"below"`

@@ -116,6 +116,9 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Unload {
 		all["unload"] = append(all["unload"], r.Origin)
 	}
+	for _, r := range c.Parameters {
+		all["parameters"] = append(all["parameters"], r.Origin)
+	}
 	for _, r := range c.Bad {
 		all["bad"] = append(all["bad"], r.Origin)
 	}
@@ -140,7 +143,7 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Sets {
 		all["sets"] = append(all["sets"], r.Origin)
 	}
-	check.That(t, len(all) == 16, "%d tables have rows, not 16", len(all))
+	check.That(t, len(all) == 17, "%d tables have rows, not 17", len(all))
 	for table, rows := range all {
 		for i, o := range rows {
 			_, err := time.Parse(time.DateOnly, o.Date)

@@ -27,6 +27,8 @@ type ModuleFile struct {
 	License  string   `json:"license,omitempty"`
 	Firmware []string `json:"firmware,omitempty"` // files below /lib/firmware that it asks for
 	Signer   *Key     `json:"signer,omitempty"`   // nil: not signed
+
+	Parameters []string `json:"parameters,omitempty"` // that it takes
 }
 
 // Kernel is the kernel the module was built for.
@@ -168,6 +170,9 @@ func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
 			m.License = value
 		case "firmware":
 			m.Firmware = append(m.Firmware, value)
+		case "parm": // NAME:DESCRIPTION
+			name, _, _ := strings.Cut(value, ":")
+			m.Parameters = append(m.Parameters, name)
 		}
 	}
 	m.Signer, err = signer(r, size)

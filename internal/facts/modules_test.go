@@ -58,7 +58,8 @@ func object(signature []byte, modinfo ...string) []byte {
 
 func openModule(kernel string) []byte {
 	return object(nil, "license=Dual MIT/GPL", "version=580.95.05", "firmware=nvidia/580.95.05/gsp_ga10x.bin", "firmware=nvidia/580.95.05/gsp_tu10x.bin",
-		"vermagic="+kernel+" SMP preempt mod_unload modversions ")
+		"vermagic="+kernel+" SMP preempt mod_unload modversions ",
+		"parm=NVreg_EnableMSI:int", "parm=NvSwitchBlacklist:NvSwitchBlacklist=uuid[,uuid...] (charp)")
 }
 
 func packed(t *testing.T, ending string, data []byte) []byte {
@@ -94,7 +95,8 @@ func TestReadModule(t *testing.T) {
 		must.That(t, err == nil, "%v: %v", ending, err)
 		want := ModuleFile{
 			Path: name, Version: "580.95.05", License: "Dual MIT/GPL", Vermagic: "6.1.0-50-cloud-amd64 SMP preempt mod_unload modversions",
-			Firmware: []string{"nvidia/580.95.05/gsp_ga10x.bin", "nvidia/580.95.05/gsp_tu10x.bin"},
+			Firmware:   []string{"nvidia/580.95.05/gsp_ga10x.bin", "nvidia/580.95.05/gsp_tu10x.bin"},
+			Parameters: []string{"NVreg_EnableMSI", "NvSwitchBlacklist"},
 		}
 		check.None(t, cmp.Diff(want, m), "%s (-want +got)", name)
 		check.That(t, m.Kernel() == "6.1.0-50-cloud-amd64" && m.Flavour() == "open", "kernel %q, flavour %q", m.Kernel(), m.Flavour())
