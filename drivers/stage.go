@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Driver is the choice that the driver's stages share.
@@ -127,7 +128,23 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 
 	k, _ := c.KernelSide(s.Driver, f)
+	if f.Baked && len(k.Kernels) == 0 {
+		return nil, noKernelInImage()
+	}
 	return modules.Settings(k)
+}
+
+// noKernelInImage refuses to install the packages of a driver into an image in which nothing could
+// be built or verified: the modules would be the last thing to fail.
+func noKernelInImage() error {
+	return &trouble.Error{
+		What: "cannot install a driver into the image: no kernel is installed in it that the modules could be for",
+		Try: []string{
+			"install the kernel that the image boots, and its headers, then bake again",
+			"remove [driver] from node.toml if another program brings the driver",
+		},
+		Keys: []string{"driver.version"},
+	}
 }
 
 // Modules is the stage after the packages: modules of one version for every kernel, and the loaded

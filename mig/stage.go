@@ -46,10 +46,17 @@ func needs(s spec.Spec) facts.Needs {
 	return n
 }
 
+// wants are asked's. A refusal is at the place of what asks for the layout.
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.MIG.Asked() {
 		return nil, nil
 	}
+	list, err := asked(s, f)
+	return list, trouble.WithKeys(err, "mig.layout", "mig.gpu", "mig.file")
+}
+
+// asked are the wants of a spec that asks for partitions.
+func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.VGPU != nil {
 		// Sources: NVIDIA vGPU user guide, "Configuring a GPU for MIG-Backed vGPUs";
 		// NVIDIA/k8s-device-plugin, internal/vgpu.
@@ -127,29 +134,36 @@ func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot read %s: it is not there", m.File),
 			Try:  []string{"put a file in mig-parted's format there, or write [[mig.gpu]] tables in node.toml"},
+			Keys: []string{"mig.file"},
 		}
 	}
 
-	c, err := ParseParted(m.File, file)
-	var faults trouble.Faults
-	if errors.As(err, &faults) {
-		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File)}
-		for _, f := range faults.Unquoted(func(string) bool { return !private }) {
-			t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.At.Line, f.What))
-			t.Try = append(t.Try, f.Try...)
-		}
-		return nil, t
-	}
+	c, err := ReadLayouts(m.File, file, private)
 	if err != nil {
 		return nil, err
 	}
-
 	entries, err := c.Layout(m.Layout)
 	if err != nil && private {
-		err = fmt.Errorf("cannot find layout %q in %s", m.Layout, m.File)
+		err = &trouble.Error{What: fmt.Sprintf("cannot find layout %q in %s", m.Layout, m.File)}
 	}
 
-	return entries, err
+	return entries, trouble.WithKeys(err, "mig.layout", "mig.file")
+}
+
+// ReadLayouts is ParseParted with all faults in one error, which does not quote a private file.
+func ReadLayouts(name string, data []byte, private bool) (Config, error) {
+	c, err := ParseParted(name, data)
+	var faults trouble.Faults
+	if !errors.As(err, &faults) {
+		return c, err
+	}
+
+	t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", name), Keys: []string{"mig.file"}}
+	for _, f := range faults.Unquoted(func(string) bool { return !private }) {
+		t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.At.Line, f.What))
+		t.Try = append(t.Try, f.Try...)
+	}
+	return Config{}, t
 }
 
 // untouched wants nothing of the partitions, or waits. Earlier partitions cannot be read now, or

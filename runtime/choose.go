@@ -145,6 +145,7 @@ func readerOf(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 			`write engine_binary = "PROGRAM" into [runtime]: the absolute path of the program that reads it, which a unit starts`,
 			"or drop config: gpuadm edits what kubelet's engine reads",
 		},
+		Keys: []string{"runtime.config"},
 	}
 }
 

@@ -140,6 +140,7 @@ func clusterOf(s spec.Spec, f facts.Facts) (instance.Cluster, error) {
 		return c, &trouble.Error{
 			What: fmt.Sprintf("cannot read %s: it is not there", file),
 			Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"},
+			Keys: []string{"join.ca_file"},
 		}
 	}
 	return c, nil

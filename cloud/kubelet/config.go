@@ -45,7 +45,7 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 	if name := s.Join.KubeletConfig; name != "" {
 		read, err := readKubeletConfig(name, f.Files[name])
 		if err != nil {
-			return nil, err
+			return nil, trouble.WithKeys(err, "join.kubelet_config")
 		}
 		users = read
 	}

@@ -76,7 +76,7 @@ func machineSpec(v host.View) spec.Spec {
 	names := []string{path.Join(specHome, "node.toml")}
 	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
 	for _, name := range more {
-		if path.Ext(name) == ".toml" {
+		if spec.Reads(name) {
 			names = append(names, path.Join(specHome, "node.d", name))
 		}
 	}

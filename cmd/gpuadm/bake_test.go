@@ -41,7 +41,7 @@ func bakeSpecs(t *testing.T) map[string]string {
 		"driver":  "[driver]\nversion = \"580.95.05\"\n[driver.repo]\n" + repo + "[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\n" + repo + "[runtime]\n",
 	}
 	for name, text := range all {
-		all[name] = "\n-- usr/bin/nvidia-container-runtime mode=0755 --\n-- etc/apt/apt.conf.d/ --\n-- etc/apt/preferences.d/ --\n" +
+		all[name] = "\n-- usr/bin/nvidia-container-runtime mode=0755 --\n" +
 			"-- etc/gpuadm/key.asc --\n" + string(key) + "-- etc/gpuadm/node.toml --\nformat = 1\n" + text
 	}
 	return all

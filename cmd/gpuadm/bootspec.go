@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // unusable says that the machine's own spec cannot be used, and what gpuadm goes by instead.
@@ -26,15 +27,19 @@ type unusable struct {
 // engineAtBoot is engine for what must not fail because of a mistake in node.toml: the boot unit,
 // kubelet's gate, and what reports on them.
 func (c *common) engineAtBoot(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
-	return c.engineBy(ctx, only, skip, c.bootSpec)
+	e, h, err := c.engineBy(ctx, only, skip, c.bootSpec)
+	if err == nil {
+		e.Named = stages.NamedNow // a kubeconfig that is gone must not keep kubelet from starting
+	}
+	return e, h, err
 }
 
 // bootSpec reads the machine's own spec. If it cannot be used, the spec that was applied last
 // counts. A spec that was removed is an operator's decision: nothing stands in for it.
-func (c *common) bootSpec(h host.Host) (spec.Spec, error) {
-	s, why := c.spec(h, c.files)
+func (c *common) bootSpec(h host.Host) (spec.Spec, spec.Places, error) {
+	s, places, why := c.placedSpec(h, c.files)
 	if why == nil || len(c.files) > 0 || errors.Is(why, errNoSpec) {
-		return s, why
+		return s, places, why
 	}
 
 	last, err := converge.ReadLastSpec(h)
@@ -45,12 +50,12 @@ func (c *common) bootSpec(h host.Host) (spec.Spec, error) {
 	case err == nil:
 		c.broken = &unusable{why, last}
 		c.run.Node.Remark = "node.toml cannot be used, so this is by " + last.String()
-		return last.Spec, nil
+		return last.Spec, spec.Places{}, nil
 	case converge.ReadJournal(h).Held() != "": // nothing is applied, whatever the spec says
 		c.broken = &unusable{why: why}
-		return spec.Spec{}, nil
+		return spec.Spec{}, spec.Places{}, nil
 	}
-	return spec.Spec{}, &noSpecAtBoot{why, err}
+	return spec.Spec{}, spec.Places{}, &noSpecAtBoot{why, err}
 }
 
 // noSpecAtBoot is the error of a boot without a spec that it can use.

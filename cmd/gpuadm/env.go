@@ -74,9 +74,15 @@ const specHome = "/etc/gpuadm"
 
 // spec reads the files named with -f, or the machine's own.
 func (e env) spec(v host.View, files []string) (spec.Spec, error) {
+	s, _, err := e.placedSpec(v, files)
+	return s, err
+}
+
+// placedSpec is spec. It also returns where the files state each key.
+func (e env) placedSpec(v host.View, files []string) (spec.Spec, spec.Places, error) {
 	all, err := e.specFiles(v, files)
 	if err != nil {
-		return spec.Spec{}, err
+		return spec.Spec{}, spec.Places{}, err
 	}
 
 	var own []string
@@ -87,14 +93,14 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		own = append(own, path.Join(specHome, "node.d"))
 	}
 	if err := trust(v, own...); err != nil {
-		return spec.Spec{}, err
+		return spec.Spec{}, spec.Places{}, err
 	}
 
-	s, err := spec.Parse(all...)
+	s, places, err := spec.Read(all...)
 	if err != nil {
-		return s, e.unquoted(v, files, err)
+		return s, places, e.unquoted(v, files, err)
 	}
-	return s, trust(v, s.Files()...)
+	return s, places, trust(v, s.Files()...)
 }
 
 // machine opens the machine, and reads the files named with -f, or its own. follow hears what the
@@ -252,7 +258,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		return nil, err
 	}
 	for _, n := range names {
-		if !strings.HasSuffix(n, ".toml") || strings.HasPrefix(n, ".") {
+		if !spec.Reads(n) {
 			continue
 		}
 		name := path.Join(folder, n)
@@ -263,6 +269,37 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		all = append(all, spec.File{Name: name, Data: data})
 	}
 	return all, nil
+}
+
+// unread names what lies where an operator may expect gpuadm to read it, and that gpuadm does not
+// read: node.d/10-pool.conf, or 10-pool.toml beside node.toml.
+func (c *common) unread(v host.View) (notes []string) {
+	if len(c.files) > 0 {
+		return nil
+	}
+
+	folder := path.Join(specHome, "node.d")
+	names, _ := v.ReadDir(folder) // machineSpec has reported an error
+	for _, n := range names {
+		isHidden := strings.HasPrefix(n, ".")
+		isTOML := strings.HasSuffix(n, ".toml")
+		switch {
+		case spec.Reads(n), strings.HasPrefix(n, "README"):
+		case isHidden && isTOML:
+			notes = append(notes, path.Join(folder, n)+" is not read: its name begins with a dot")
+		case !isHidden:
+			notes = append(notes, path.Join(folder, n)+" is not read: gpuadm reads the files in node.d whose names end in .toml")
+		}
+	}
+
+	names, _ = v.ReadDir(specHome)
+	for _, n := range names {
+		isFolder := strings.HasPrefix(n, "node.") && strings.HasSuffix(n, ".d") && n != "node.d"
+		if spec.Reads(n) && n != "node.toml" || isFolder {
+			notes = append(notes, path.Join(specHome, n)+" is not read: gpuadm reads node.toml, then the files in "+folder)
+		}
+	}
+	return notes
 }
 
 // cause returns the cause of an error without the path, which the message before it has.

@@ -57,6 +57,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	}
 
 	p.Notes = append(p.Notes, c.followNote(e.Spec)...)
+	p.Notes = append(p.Notes, c.unread(h)...)
 	if err := show(c, p, c.planText); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ func (c *common) planText(p converge.Plan) {
 	}
 
 	c.remarks(p)
+	c.laterText(p.Later)
 	if c.refusals(p, short) {
 		printf(w, "\n")
 	}
@@ -38,6 +39,23 @@ func (c *common) planText(p converge.Plan) {
 	if short {
 		printf(w, "Details: %s\n", c.typed(cmp.Or(c.planVerb, "plan")+" -v"))
 	}
+}
+
+// laterText lists the values of the spec that only a later moment can judge.
+func (c *common) laterText(all []converge.Later) {
+	if len(all) == 0 || c.quiet {
+		return
+	}
+
+	printf(c.stdout, "Decided later:\n")
+	for _, l := range all {
+		place := ""
+		if l.At != "" {
+			place = " (" + l.At + ")"
+		}
+		printf(c.stdout, "  %s %s%s: %s\n", l.Key, l.Value, place, l.Until)
+	}
+	printf(c.stdout, "\n")
 }
 
 // planStages prints the stages of a plan, several that are converged in one line. short says that

@@ -212,13 +212,13 @@ func variable(flag string) string {
 
 // engine opens the machine, reads the spec and chooses the stages.
 func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
-	read := func(h host.Host) (spec.Spec, error) { return c.spec(h, c.files) }
+	read := func(h host.Host) (spec.Spec, spec.Places, error) { return c.placedSpec(h, c.files) }
 	return c.engineBy(ctx, only, skip, read)
 }
 
 // engineBy is engine with a reader of the spec.
 func (c *common) engineBy(
-	ctx context.Context, only, skip []string, read func(host.Host) (spec.Spec, error),
+	ctx context.Context, only, skip []string, read func(host.Host) (spec.Spec, spec.Places, error),
 ) (*converge.Engine, host.Host, error) {
 	c.chosen = slices.Clone(only)
 	for _, name := range skip {
@@ -235,7 +235,7 @@ func (c *common) engineBy(
 	}
 
 	c.warnOfWriters()
-	s, err := read(h)
+	s, places, err := read(h)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -247,6 +247,7 @@ func (c *common) engineBy(
 	e.Before = all
 	e.Spec = s
 	e.Own = len(c.files)+len(only)+len(skip) == 0 && c.broken == nil
+	e.Places = places
 	e.Brief = c.quiet && c.output != "json"
 	return e, h, nil
 }
@@ -260,6 +261,7 @@ func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 		ThingOf: thingOf,
 		Clients: devices.Clients,
 		Prune:   stages.Prune,
+		Named:   stages.Named,
 		Version: version(),
 	}
 	c.run = &agent.Run{Engine: e, Host: h, Node: session, Say: c.say}

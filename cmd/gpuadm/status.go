@@ -75,6 +75,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	if c.broken != nil {
 		s.Instead = c.broken.instead()
 	}
+	s.Notes = append(s.Notes, c.unread(h)...)
 	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
 
 	var from time.Time

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // validated lists what validate has checked of valid files, and what not.
@@ -40,9 +42,9 @@ func newValidate(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [FILE…]",
 		Short: "check a spec anywhere: on a laptop, in CI",
-		RunE: func(_ *cobra.Command, files []string) error {
+		RunE: func(cmd *cobra.Command, files []string) error {
 			c.files = append(c.files, files...)
-			return c.validate(m, layouts)
+			return c.validate(cmd.Context(), m, layouts)
 		},
 	}
 	m.flags(cmd)
@@ -51,7 +53,7 @@ func newValidate(c *common) *cobra.Command {
 }
 
 // validate prints what it has checked. The error is trouble.Faults if the files have faults.
-func (c *common) validate(m elsewhere, layoutFile string) error {
+func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) error {
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -96,6 +98,12 @@ func (c *common) validate(m elsewhere, layoutFile string) error {
 	}
 	if len(wrong) == 0 && v.Spec != "" {
 		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layoutFile, layouts, gpus)...)
+		inNamed, err := v.named(ctx, c, h, s, places)
+		if err != nil {
+			return err
+		}
+		wrong = append(wrong, inNamed...)
+		v.Warnings = append(v.Warnings, c.unread(h)...)
 	}
 	if len(wrong) > 0 {
 		return c.unquoted(h, append(slices.Clone(c.files), layoutFile), wrong)
@@ -199,6 +207,51 @@ func (v *validated) mig(
 		v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
 	}
 	return wrong
+}
+
+// named looks at what the spec names outside itself: at the machine's own for its own spec, and as
+// far as this machine can tell for another's.
+func (v *validated) named(
+	ctx context.Context, c *common, h host.View, s spec.Spec, places spec.Places,
+) (wrong trouble.Faults, err error) {
+	isOwn := len(c.files) == 0
+	f := facts.Facts{Live: h.Live()}
+	if isOwn {
+		f, err = facts.Gather(ctx, h, facts.Needs{Modules: len(s.Driver.Parameters) > 0})
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	for _, seen := range stages.NamedAll(ctx, h, s, f) {
+		keys := seen.Keys()
+		place := placeOf(places, keys)
+		var later host.Later
+		var refused *trouble.Error
+		judged := errors.As(seen.Err, &refused)
+		ofSpec := seen.Key == "driver.parameters" // the catalog judges these anywhere
+		switch {
+		case seen.Err == nil:
+		case errors.As(seen.Err, &later):
+			v.unchecked(fmt.Sprintf("%s%s %s: %s", place, seen.Key, seen.Value, later.Until))
+		case judged && (isOwn || ofSpec):
+			wrong = append(wrong, blame(places, seen.Err, append(slices.Clone(refused.Keys), keys...)...)...)
+		case seen.Key == "mig.file": // --mig-file names it here
+		default:
+			looks := trouble.Command("plan") + " on the machine looks at it"
+			v.unchecked(fmt.Sprintf("%s%s: %s; here: %v", place, seen.Key, looks, seen.Err))
+		}
+	}
+	return wrong, nil
+}
+
+// placeOf is where the spec states a key, as the beginning of a line: "n.toml:7: ".
+func placeOf(places spec.Places, keys []string) string {
+	at := places.At(keys...)
+	if at.Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d: ", at.File, at.Line)
 }
 
 func (c *common) validText(v validated) {

@@ -14,7 +14,7 @@
 //   - a run at work: rollback.go, make.go, reboot.go, run.go
 //   - what a run refuses: downgrade.go, consent.go, obstacles.go
 //   - how steps are planned: plan.go, whole.go, wants.go, look.go, followers.go, resolve.go,
-//     step.go, takeout.go
+//     step.go, takeout.go, named.go
 //   - what the journal knows: blobs.go, compact.go, runs.go, owned.go, times.go, journal.go
 //   - what is reported: reason.go, event.go
 package converge

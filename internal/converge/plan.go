@@ -22,8 +22,9 @@ type Plan struct {
 	Host      Host        `json:"host"`
 	Stages    []StagePlan `json:"stages"`
 	Changes   []Change    `json:"changes"`
-	Converged int         `json:"converged"` // wants that are converged
-	Deferred  int         `json:"deferred"`  // changes that wait for an event
+	Converged int         `json:"converged"`       // wants that are converged
+	Deferred  int         `json:"deferred"`        // changes that wait for an event
+	Later     []Later     `json:"later,omitempty"` // values of the spec that only a later moment can judge
 	Notes     []string    `json:"notes,omitempty"`
 }
 
@@ -108,6 +109,11 @@ func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
 // converged.
 func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (Plan, error) {
 	p := Plan{Format: PlanFormat, Changes: []Change{}}
+	showPlaced := func(s step) Change {
+		c := show(s)
+		c.Reason = e.placed(c.Reason)
+		return c
+	}
 	var blocking unconverged
 	for _, st := range e.Stages {
 		if e.stopped() {
@@ -126,8 +132,9 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (P
 		if st.Notes != nil {
 			p.Notes = append(p.Notes, st.Notes(m.view, e.Spec, m.facts)...)
 		}
-		p.add(st.Name, steps, show)
+		p.add(st.Name, steps, showPlaced)
 	}
+	e.lookAtNamed(ctx, m, &p)
 	return p, ctx.Err()
 }
 

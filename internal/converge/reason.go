@@ -20,6 +20,7 @@ type Reason struct {
 	Because  []string  `json:"because,omitempty"`  // more about Cannot
 	Try      []string  `json:"try,omitempty"`      // what to do about Cannot, or Waits
 	Code     error     `json:"-"`                  // the trouble.Code of Cannot, or Waits; nil: it has none
+	Keys     []string  `json:"-"`                  // the keys of the spec whose values are at fault
 }
 
 // now says that nothing keeps the change from being made.
@@ -56,7 +57,7 @@ func waitsFor(err error) Reason {
 // cannot is the Reason of a change that cannot be made, even where the error is one that passes.
 func cannot(err error) Reason {
 	t := troubleOf(err)
-	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try}
+	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try, Keys: t.Keys}
 
 	var code trouble.Code
 	if errors.As(err, &code) {
@@ -137,6 +138,7 @@ func troubleOf(err error) *trouble.Error {
 		t.Because = slices.Clone(inner.Because)
 		t.Undone = slices.Clone(inner.Undone)
 		t.Try = slices.Clone(inner.Try)
+		t.Keys = inner.Keys
 	}
 	return t
 }

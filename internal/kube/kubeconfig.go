@@ -134,6 +134,13 @@ func readRoots(v host.View, name string) ([]byte, error) {
 	return roots, err
 }
 
+// CheckKubeconfig says why a kubeconfig on the machine that an operator names cannot be used; nil if
+// it names a server. It asks no server.
+func CheckKubeconfig(v host.View, name string) error {
+	_, err := kubeconfigSettings(v, name, true)
+	return err
+}
+
 // files returns the files that a kubeconfig names, an exec plugin's program included.
 func (s settings) files() (names []string) {
 	all := []string{s.caFile, s.login.certFile, s.login.keyFile, s.login.tokenFile}

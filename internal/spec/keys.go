@@ -36,6 +36,7 @@ type Key struct {
 	Default string   // as written in TOML; "" where the key must be given
 	Allowed []string // the only values, where they are few
 	File    bool     // its value names files of the machine
+	Names   string   // what its value names outside the spec, such as "kubeconfig"; NamesNothing; "" of a value that is no text
 	Doc     string   // one line
 }
 
@@ -162,11 +163,12 @@ func newRow(section string, cells []string, checks map[string]checkFunc) row {
 			Type:    cells[1],
 			Default: cells[2],
 			File:    values == "path",
-			Doc:     cells[4],
+			Names:   cells[4],
+			Doc:     cells[5],
 		},
 		check: checks[values],
-		at:    fields(section + "." + name),
 	}
+	r.at = fields(r.Key.String())
 	if strings.Contains(values, "|") {
 		platforms := strings.Join(platform.Methods(), "|")
 		r.Allowed = strings.Split(strings.Replace(values, "PLATFORMS", platforms, 1), "|")

@@ -13,6 +13,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -119,22 +120,70 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return err
 	}
-	if k.pinned {
-		return k.replacePinned(ctx, h, data, to)
-	}
-	found, err := fingerprints(data)
+	published, err := k.judge(data, to)
 	if err != nil {
-		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
+		return err
 	}
-	if converge.State(strings.Join(found, " ")) != to {
-		return k.differs("its fingerprint is "+strings.Join(found, " and "), string(to))
+	if k.pinned {
+		return k.replace(ctx, h, published)
 	}
-	packets, _ := dearmor(data) // fingerprints has read it
+	packets, _ := dearmor(published) // judge has read it
 	if path.Ext(k.file) == ".asc" {
 		packets = armor(packets)
 	}
 
 	return k.replace(ctx, h, packets)
+}
+
+// CheckKey says why the data of a file are not the key that is trusted, which Key describes; nil if
+// they are. from names the file.
+func CheckKey(from string, data []byte, trusted string) error {
+	k := key{from: from, pinned: strings.HasPrefix(trusted, pin)}
+	_, err := k.judge(data, converge.State(trusted))
+	return err
+}
+
+// judge refuses the data of a file that are not the key that is trusted. It returns the key as its
+// owner has published it.
+func (k key) judge(data []byte, trusted converge.State) ([]byte, error) {
+	kept := data
+	if k.pinned {
+		kept = published(data, trusted)
+	}
+	if kept == nil {
+		if _, err := fingerprints(data); err != nil {
+			return nil, k.noKey(data, err)
+		}
+		return nil, k.differs("the digest of its file is "+digest(data), string(trusted))
+	}
+
+	found, err := fingerprints(kept)
+	if err != nil {
+		return nil, k.noKey(data, err)
+	}
+	if !k.pinned && converge.State(strings.Join(found, " ")) != trusted {
+		return nil, k.differs("its fingerprint is "+strings.Join(found, " and "), string(trusted))
+	}
+	return kept, nil
+}
+
+// noKey says what a file is that holds no key.
+func (k key) noKey(data []byte, err error) error {
+	why := err.Error()
+	what := content.Of(data)
+	if what != "" && what != "an OpenPGP key" {
+		why = "it is " + what + ", not an OpenPGP key"
+	}
+
+	try := "see what the address answers: curl -LO " + host.ShellWord(k.from)
+	if path.IsAbs(k.from) {
+		try = "put the repository's key there, as its owner publishes it"
+	}
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot use the key from %s: %s", k.from, why),
+		Try:  []string{try},
+		Err:  err,
+	}
 }
 
 func (k key) fetch(ctx context.Context, h host.Host) ([]byte, error) {
@@ -169,19 +218,6 @@ func fetchCause(err error) error {
 	}
 
 	return err
-}
-
-// replacePinned writes a key that is trusted by its file's digest.
-func (k key) replacePinned(ctx context.Context, h host.Host, data []byte, to converge.State) error {
-	kept := published(data, to)
-	if kept == nil {
-		return k.differs("the digest of its file is "+digest(data), string(to))
-	}
-	if _, err := fingerprints(kept); err != nil {
-		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
-	}
-
-	return k.replace(ctx, h, kept)
 }
 
 func (k key) differs(what, expected string) error {

@@ -6,6 +6,7 @@
 package trouble
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -18,7 +19,22 @@ type Error struct {
 	Try     []string `json:"try,omitempty"`     // what to type or change next
 	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later
 	Err     error    `json:"-"`                 // the cause, for errors.Is and errors.As
+	Keys    []string `json:"-"`                 // the keys of node.toml whose values are at fault: "driver.repo.key"
 	At      Position `json:"-"`                 // of a fault in a file
+}
+
+// WithKeys names the keys of the spec that are at fault, for an Error that names none.
+func WithKeys(err error, keys ...string) error {
+	var t *Error
+	if !errors.As(err, &t) || len(t.Keys) > 0 {
+		return err
+	}
+	if error(t) != err { // another error is around it, and keeps its words
+		return &Error{What: err.Error(), Because: t.Because, Try: t.Try, Err: err, Keys: keys}
+	}
+	named := *t
+	named.Keys = keys
+	return &named
 }
 
 // Position is a place in a file.

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -112,7 +112,8 @@ func TestTwoUntrusted(t *testing.T) {
 			var u *host.Untrusted
 			must.That(t, errors.As(err, &u), "not an *Untrusted: %v", err)
 			whys, commands := u.Fix("/")
-			check.Equal(t, strings.Join(whys, "; "), want[first]+" it; "+want[second]+" "+second, "%v, with the root:", names)
+			expected := want[first] + " it; " + want[second] + " " + second
+			check.Equal(t, strings.Join(whys, "; "), expected, "%v, reasons:", names)
 			check.Equal(t, len(commands), 2, "commands for %v", names)
 		}
 	})

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// Seen is what a look has found at a value of the spec that names something outside the spec, such
+// as a file, a repository or a parameter.
+type Seen struct {
+	Key   string // "driver.repo.key"
+	Value string
+	Stage string // of the first pending change that uses the value
+	Err   error  // why the value cannot be used; a host.Later: only that moment shows it
+}
+
+// Later is a value of the spec that only a later moment can judge.
+type Later struct {
+	Key   string `json:"key"` // "proxy.https"
+	Value string `json:"value"`
+	At    string `json:"at,omitempty"` // "/etc/gpuadm/node.toml:7"; "" if it is not known
+	Until string `json:"until"`        // "when apt reads the repository"
+}
+
+// lookAtNamed adds to a plan what the looks at the spec's values have found. A value that no
+// pending change uses is not looked at: a machine that is converged needs no key file any more.
+func (e *Engine) lookAtNamed(ctx context.Context, m machine, p *Plan) {
+	if e.Named == nil || len(p.Changes) == 0 {
+		return
+	}
+
+	known := refusedKeys(p.Changes)
+	for _, seen := range e.Named(ctx, m.view, e.Spec, m.facts, p.Changes) {
+		if slices.Contains(known, seen.Key) {
+			continue
+		}
+		var later host.Later
+		if errors.As(seen.Err, &later) {
+			at := e.Places.At(seen.Keys()...)
+			p.Later = append(p.Later, Later{
+				Key:   seen.Key,
+				Value: seen.Value,
+				At:    lineOf(at),
+				Until: later.Until,
+			})
+			continue
+		}
+		if seen.Err != nil {
+			p.refuse(e.refused(seen))
+		}
+	}
+}
+
+// refusedKeys are the keys of the spec for which a change is refused: a stage that looks at a value
+// says what is wrong with it.
+func refusedKeys(changes []Change) (keys []string) {
+	for _, c := range changes {
+		if c.Cannot != "" {
+			keys = append(keys, c.Keys...)
+		}
+	}
+	return keys
+}
+
+// Keys are the keys at whose place an operator finds the value: the entry of a table, else the key.
+func (s Seen) Keys() []string { return []string{s.Key + "." + s.Value, s.Key} }
+
+// refused is the change that stands in for a value that cannot be used.
+func (e *Engine) refused(s Seen) Change {
+	r := cannot(s.Err)
+	if !isJudged(s.Err) {
+		r.Cannot = fmt.Sprintf("cannot look at %s: %s", s.Value, r.Cannot)
+	}
+	r.Keys = s.Keys()
+	return Change{
+		Stage:  s.Stage,
+		Ref:    Ref{Kind: "check", Name: s.Key},
+		Reason: e.placed(r),
+	}
+}
+
+// isJudged says whether a look has judged the value. Otherwise it could not look.
+func isJudged(err error) bool {
+	var t *trouble.Error
+	return errors.As(err, &t)
+}
+
+// refuse adds a change that cannot be made.
+func (p *Plan) refuse(c Change) {
+	p.Changes = append(p.Changes, c)
+	i := slices.IndexFunc(p.Stages, func(st StagePlan) bool { return st.Name == c.Stage })
+	if i >= 0 {
+		p.Stages[i].Changes++
+	}
+}
+
+// placed adds to a refusal where the spec states the value at fault.
+func (e *Engine) placed(r Reason) Reason {
+	at := e.Places.At(r.Keys...)
+	if r.Cannot != "" && at.Line > 0 {
+		r.Cannot = (&trouble.Error{What: r.Cannot, At: at}).Error()
+	}
+	return r
+}
+
+func lineOf(at trouble.Position) string {
+	if at.Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", at.File, at.Line)
+}
