@@ -79,7 +79,21 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 		files = []string{e.Config, e.Folder}
 	}
 	restart := engine.Restart(f, e, files, Ready, why)
+	restart = things.Judged(restart, Verdict(engine.UnitOf(e), files))
 	return []converge.Want{things.Prechecked(restart, Loads(e))}, nil
+}
+
+// Verdict judges the engine that runs in a unit, and reads one of these files: see Judged in
+// internal/things.
+func Verdict(unit string, files []string) things.PrecheckFunc {
+	judge := func(ctx context.Context, v host.View, e facts.Engine) error {
+		return configurerOf(e).verdict(ctx, v, e)
+	}
+	config := ""
+	if len(files) > 0 {
+		config = files[0]
+	}
+	return engine.Fresh(config, unit, judge)
 }
 
 // Loads says why an engine would not serve pods after its next start.

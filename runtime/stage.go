@@ -48,15 +48,16 @@ type configurer struct {
 	wants      func(spec.Spec, facts.Facts, facts.Engine) ([]converge.Want, error)
 	configured func(facts.Engine) engine.Configured
 	loads      func(facts.Engine) things.PrecheckFunc
+	verdict    func(context.Context, host.View, facts.Engine) error
 	answers    func(context.Context, host.View, facts.Engine, engine.Handler) error
 }
 
 // configurers maps the names of engines to the packages that configure them.
 func configurers() map[string]configurer {
 	return map[string]configurer{
-		"containerd": {containerd.Wants, containerd.Configured, containerd.Loads, containerd.Answers},
-		"crio":       {crio.Wants, crio.Configured, crio.Loads, crio.Answers},
-		"docker":     {docker.Wants, docker.Configured, docker.Loads, docker.Answers},
+		"containerd": {containerd.Wants, containerd.Configured, containerd.Loads, containerd.Verdict, containerd.Answers},
+		"crio":       {crio.Wants, crio.Configured, crio.Loads, crio.Verdict, crio.Answers},
+		"docker":     {docker.Wants, docker.Configured, docker.Loads, docker.Verdict, docker.Answers},
 	}
 }
 

@@ -69,7 +69,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"paused":                        named(things.NewPaused),
 		"daemon":                        by(func(r converge.Ref) converge.Thing { return containerd.NewSupervised(r.Name, r.Reads, "") }),
 		"restart":                       reading(restartOf),
-		"restart " + kubelet.FormUnit:   reading(kubelet.NewRestart),
+		"restart " + kubelet.FormUnit:   reading(kubeletOf),
 		"restart " + docker.FormUnit:    reading(docker.NewRestart),
 		"restart " + drivers.FormIMEX:   by(func(r converge.Ref) converge.Thing { return drivers.NewIMEX(r.Reads) }),
 		"package":                       by(func(r converge.Ref) converge.Thing { return packages.New(r.Name, database) }),
@@ -98,9 +98,14 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 // kubelet's unit, the restart is kubelet's.
 func restartOf(unit string, reads []string) converge.Thing {
 	if kubelet.IsUnit(unit) {
-		return kubelet.NewRestart(unit, reads)
+		return kubeletOf(unit, reads)
 	}
-	return things.NewRestart(unit, reads, runtime.Ready)
+	return things.NewJudged(unit, reads, runtime.Ready, runtime.Verdict(unit, reads))
+}
+
+// kubeletOf builds the restart of kubelet again.
+func kubeletOf(unit string, reads []string) converge.Thing {
+	return kubelet.NewJudged(unit, reads, runtime.Verdict(unit, nil))
 }
 
 // thingOf builds a thing again from its line in the journal, for undo.

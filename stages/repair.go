@@ -196,7 +196,8 @@ func startEngine(f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []converge.Want{things.Running(e.Unit, "pods run on it")}, nil
+	running := things.Running(e.Unit, "pods run on it")
+	return []converge.Want{things.StartJudged(running, runtime.Verdict(e.Unit, []string{e.Config}))}, nil
 }
 
 func startKubelet(f facts.Facts) ([]converge.Want, error) {

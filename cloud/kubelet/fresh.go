@@ -60,8 +60,12 @@ func IsUnit(name string) bool {
 }
 
 // NewRestart builds kubelet's thing of kind restart, for undo.
-func NewRestart(unit string, files []string) converge.Thing {
-	return freshUnit{Follower: things.NewRestart(unit, files, nil), unit: unit}
+func NewRestart(unit string, files []string) converge.Thing { return NewJudged(unit, files, nil) }
+
+// NewJudged is NewRestart with a verdict: where the engine runs in kubelet's unit, it restarts with
+// kubelet.
+func NewJudged(unit string, files []string, verdict things.PrecheckFunc) converge.Thing {
+	return freshUnit{Follower: things.NewJudged(unit, files, nil, verdict), unit: unit}
 }
 
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {

@@ -89,3 +89,15 @@ type Disruptor interface {
 		ctx context.Context, v host.View, before, after State,
 	) (breaks []string, clients map[string][]string, err error)
 }
+
+// DoesNotStart is what Make returns where a daemon would not start again with its present files, or
+// where its program could not judge them. gpuadm has not touched the daemon.
+type DoesNotStart struct {
+	Runs bool  // the daemon runs, with what it loaded when it started
+	Down State // the state of this daemon when it should run and does not
+	Err  error
+}
+
+func (d DoesNotStart) Error() string { return d.Err.Error() }
+
+func (d DoesNotStart) Unwrap() error { return d.Err }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -96,6 +97,7 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 
 	var stays Stays
 	var reboot host.Reboot
+	var down DoesNotStart
 	switch {
 	case errors.As(err, &stays):
 		return r.leaveToOthers(due, stays.Why)
@@ -104,6 +106,8 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 		return r.askForReboot(due, err)
 	case errors.As(err, &reboot):
 		r.result.Reboot = reboot.Why
+	case errors.As(err, &down) && r.leavesDaemon(due[0], down):
+		return r.leaveToOthers(due, strings.Join(append([]string{err.Error()}, troubleOf(err).Because...), ": "))
 	case err != nil && r.reverting() && is[Supplier](due[0]):
 		// The changes that need it were made before it, or undo has named why not.
 		return r.leaveToOthers(due, err.Error())
@@ -133,6 +137,20 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 		}
 	}
 	return nil
+}
+
+// leavesDaemon says whether undo or a roll-back goes on past a daemon that would not start again. A
+// roll-back leaves one that runs. An undo leaves one that does not run now, or did not run before
+// the first of the runs: that is the state to which it returns. Any other undo fails: after it the
+// daemon would not survive its next start.
+func (r *run) leavesDaemon(s step, down DoesNotStart) bool {
+	switch r.doing {
+	case RolledBack:
+		return down.Runs
+	case Undone:
+		return !down.Runs || s.first == down.Down
+	}
+	return false
 }
 
 // announce journals what is about to be made, and says so. A roll-back needs no line of its own:

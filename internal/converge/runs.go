@@ -171,6 +171,19 @@ func (r Run) rollingBack() bool {
 	})
 }
 
+// firstState is the state of a thing before the first change of it in some runs; "" if they do not
+// have it.
+func firstState(runs []Run, of key) State {
+	for _, run := range runs {
+		for _, c := range run.Makes {
+			if c.key() == of {
+				return c.Before
+			}
+		}
+	}
+	return ""
+}
+
 // interrupted is what a Follower interrupted when one of the runs made it: its undo interrupts the
 // same.
 func interrupted(runs []Run, follower key) (breaks []string) {

@@ -23,6 +23,8 @@ type step struct {
 	left  []State  // the states in which gpuadm may have left the thing last; "" if it did not change it
 	base  State    // the found state without these changes: what To gets
 
+	first State // a Follower's state before the first of the runs that are undone
+
 	unseen   bool  // Look failed: err says why
 	err      error // why it cannot be made, or waits
 	strict   bool  // of an undo: it is an error if gpuadm's changes cannot be taken out

@@ -82,6 +82,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	r.doing = Undone
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
+	err = orLeave(err, p.steps, to, leave)
 
 	switch {
 	case trouble.Passes(err): // a roll-back would wait for the same: the run stays open, and the next undo continues it
@@ -94,6 +95,23 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.result, nil
 	}
 	return r.endUndo(ctx, p.Runs)
+}
+
+// orLeave adds the undo that does not restart a daemon which would not start again.
+func orLeave(err error, steps []step, to string, leave []string) error {
+	if !errors.As(err, new(DoesNotStart)) {
+		return err
+	}
+
+	leave = slices.Clone(leave)
+	for _, s := range steps {
+		if s.Follows && !slices.Contains(leave, s.String()) {
+			leave = append(leave, s.String())
+		}
+	}
+	t := troubleOf(err)
+	t.Try = append(t.Try, "or undo all but the restart: "+undoCommand(to, leave))
+	return t
 }
 
 // endUndo holds unattended applies, and closes the undo. Without its hold the run stays open: the
@@ -162,7 +180,9 @@ func (e *Engine) planUndo(
 		return p, err
 	}
 	for i := range p.steps {
-		p.noteRemains(&p.steps[i], scope.runs)
+		s := &p.steps[i]
+		s.first = firstState(scope.runs, s.key())
+		p.noteRemains(s, scope.runs)
 	}
 	return p, obstacles(p.steps, to, scope.leave)
 }
@@ -268,7 +288,7 @@ func halfUndone(id, earliest string, leave []string) error {
 func (p *UndoPlan) setAside(ctx context.Context, v host.View, s *step, leave []string) bool {
 	named := slices.Contains(leave, s.Name) || slices.Contains(leave, s.String())
 	switch {
-	case s.Follows:
+	case s.Follows && !named:
 		return false
 	case named:
 		if s.want.Thing != nil { // else of a kind that this gpuadm does not know

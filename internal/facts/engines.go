@@ -48,6 +48,7 @@ func (g *gathering) unitAndBinary(ctx context.Context, e *Engine, units, places 
 	argv := g.argv(s)
 	if s != nil {
 		e.Unit = s.name
+		e.Env = g.environ(s).pairs()
 		for _, f := range append(g.environ(s).files, s.files...) {
 			e.Started = append(e.Started, f.Path)
 		}
@@ -141,6 +142,7 @@ func defaultConfig(engine string) string {
 func (g *gathering) filesAndSocket(ctx context.Context, e *Engine, argv []string) {
 	g.engineVersion(ctx, e)
 	argv = e.knownArgs(argv)
+	e.Args = argv
 	switch e.Name {
 	case "containerd":
 		g.containerdReads(e, argv)
@@ -171,7 +173,6 @@ func (g *gathering) crioReads(e *Engine, argv []string) {
 }
 
 func (g *gathering) dockerReads(e *Engine, argv []string) {
-	e.Args = argv
 	e.Config = cmp.Or(e.Config, option(argv, "config-file"), dockerDefault)
 	data := g.read(e.Config)
 	e.Files = []File{{Path: e.Config, Data: data}}
@@ -205,6 +206,7 @@ type Engine struct {
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 
 	Args    []string `json:"-"` // its command line; nil where unknown
+	Env     []string `json:"-"` // the variables that its unit sets, "NAME=VALUE"
 	Started []string `json:"-"` // the files that it is from: environment files, then those of the unit, which win
 
 	Expands []string `json:"-"` // pairs for strings.NewReplacer: what MicroK8s puts in place of variables in the template that is Config

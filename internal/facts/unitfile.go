@@ -187,6 +187,15 @@ type environ struct {
 	files  []File            // environment files, which need not exist
 }
 
+// pairs are the variables as a process gets them, sorted.
+func (e environ) pairs() (all []string) {
+	for name, value := range e.values {
+		all = append(all, name+"="+value)
+	}
+	slices.Sort(all)
+	return all
+}
+
 // environ reads the variables that the unit sets: files win over Environment=, later ones over
 // earlier ones.
 // Source: EnvironmentFile= in

@@ -4,6 +4,7 @@ package things
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ type restart struct {
 	files    []string // what it reads in addition to its unit files; a folder means all files in it
 	ready    ReadyFunc
 	precheck PrecheckFunc
+	verdict  PrecheckFunc
 
 	// socket is that of a daemon that another program supervises and restarts: the socket is as old
 	// as the daemon's process.
@@ -74,9 +76,24 @@ func Prechecked(w converge.Want, by PrecheckFunc) converge.Want {
 	return w
 }
 
+// Judged adds a verdict: gpuadm asks it right before each restart, also in an undo and a roll-back,
+// and leaves a daemon alone that would not start again.
+func Judged(w converge.Want, by PrecheckFunc) converge.Want {
+	if r, ok := w.Thing.(restart); ok {
+		r.verdict = by
+		w.Thing = r
+	}
+	return w
+}
+
 // NewRestart builds the thing again. A kind that can ask its daemon more embeds it.
 func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower {
 	return restart{unit: unit, files: files, ready: ready}
+}
+
+// NewJudged is NewRestart with a verdict: see Judged.
+func NewJudged(unit string, files []string, ready ReadyFunc, verdict PrecheckFunc) converge.Follower {
+	return restart{unit: unit, files: files, ready: ready, verdict: verdict}
 }
 
 // NewSupervised is the restart of a daemon that has no unit: its supervisor starts it again when a
@@ -167,6 +184,10 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	if err != nil {
 		return err
 	}
+	if err := Verdict(ctx, h, u, r.unit, r.verdict); err != nil {
+		return err
+	}
+
 	// The times must show that the daemon started after its files changed.
 	last := lastChange(h, slices.Concat(r.files, u.Files))
 	wait := last.Add(2 * startMargin).Sub(h.Now())
@@ -188,6 +209,32 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	}
 
 	return nil
+}
+
+// Verdict says why a daemon must not be started now, as judge has it; nil without a judge.
+func Verdict(ctx context.Context, v host.View, u host.Unit, unit string, judge PrecheckFunc) error {
+	if judge == nil {
+		return nil
+	}
+	err := judge(ctx, v)
+	if err == nil {
+		return nil
+	}
+
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot start %s: %v", unit, err),
+		Err:  converge.DoesNotStart{Runs: u.PID != 0, Down: "failed", Err: err},
+	}
+	var explained *trouble.Error
+	if errors.As(err, &explained) {
+		t.What = explained.What
+		t.Because = slices.Clone(explained.Because)
+		t.Try = explained.Try
+	}
+	if u.PID != 0 {
+		t.Because = append(t.Because, unit+" runs on with what it has loaded")
+	}
+	return t
 }
 
 // startPatience is how long a supervisor has to start its daemon again. k0s waits three seconds for

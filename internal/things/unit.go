@@ -221,6 +221,39 @@ func (u unit) mask(ctx context.Context, h host.Host, enabledNow, job string) err
 	return nil
 }
 
+// judgedUnit is a unit with a verdict, which gpuadm asks before it starts the unit.
+type judgedUnit struct {
+	unit
+	verdict PrecheckFunc
+}
+
+// StartJudged has a want of Running ask a verdict before the start.
+func StartJudged(w converge.Want, by PrecheckFunc) converge.Want {
+	w.Thing = judgedUnit{unit: w.Thing.(unit), verdict: by}
+	return w
+}
+
+// Validate asks the verdict where the change starts the unit.
+func (j judgedUnit) Validate(ctx context.Context, v host.View, found, after converge.State) error {
+	_, was := UnitWords(found)
+	_, active := UnitWords(after)
+	if active != "active" || was == active {
+		return nil
+	}
+	return Verdict(ctx, v, host.Unit{}, string(j.unit), j.verdict)
+}
+
+func (j judgedUnit) Make(ctx context.Context, h host.Host, to converge.State) error {
+	found, err := j.Look(ctx, h)
+	if err == nil {
+		err = j.Validate(ctx, h, found, to)
+	}
+	if err != nil {
+		return err
+	}
+	return j.unit.Make(ctx, h, to)
+}
+
 // DriverLoads waits for a unit that loads the driver.
 func DriverLoads(unit string) trouble.Wait {
 	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}

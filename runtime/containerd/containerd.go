@@ -71,7 +71,8 @@ func (t Tree) data(name string) []byte {
 	return nil
 }
 
-// with puts data in place of what the tree holds for path, if it holds that file at all.
+// with puts data in place of what the tree holds for path, if it holds that file at all. An imported
+// file without data is not there, and no pattern matches it.
 func (t Tree) with(path string, data []byte) Tree {
 	if t.Root.Path == path {
 		t.Root.Data = data
@@ -79,10 +80,11 @@ func (t Tree) with(path string, data []byte) Tree {
 	}
 
 	t.Imports = slices.Clone(t.Imports)
-	for i := range t.Imports {
-		if t.Imports[i].Path == path {
-			t.Imports[i].Data = data
-		}
+	isFile := func(f File) bool { return f.Path == path }
+	if data == nil {
+		t.Imports = slices.DeleteFunc(t.Imports, isFile)
+	} else if i := slices.IndexFunc(t.Imports, isFile); i >= 0 {
+		t.Imports[i].Data = data
 	}
 	return t
 }

@@ -87,7 +87,7 @@ func validateMerged(ctx context.Context, v host.View, e facts.Engine, h engine.H
 	if err != nil {
 		return err
 	}
-	return Validate(ctx, v, e.Binary, t, h, target, found, merged)
+	return Validate(ctx, v, e, t, h, target, found, merged)
 }
 
 // k0sText is the text of gpuadm's file: the handler, and nothing else of the plugin.

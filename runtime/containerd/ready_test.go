@@ -194,7 +194,11 @@ func TestProveWithoutADaemon(t *testing.T) {
 	n, err := simhost.New([]byte("-- etc/containerd/config.toml --\nversion = 2\n"))
 	must.OK(t, err)
 	const name = "/etc/containerd/config.toml"
-	err = Validate(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
+	found := []byte("version = 2\n")
+	e := facts.Engine{Name: "containerd", Config: name}
+	tree := Tree{Root: File{Path: name, Data: found}}
+	h := engine.Handler{Name: "nvidia", Binary: engine.Binary}
+	err = Validate(t.Context(), without{n}, e, tree, h, name, found, []byte("version = 2\n#\n"))
 	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
 		t.Errorf("%+v", err)
@@ -222,7 +226,9 @@ func TestAskedOnce(t *testing.T) {
 		if want == 4 {
 			must.OK(t, a.WriteFile(program, []byte("2\n"), host.Attr{Mode: 0o755}))
 		}
-		_ = Validate(t.Context(), a, program, tree, engine.Handler{}, name, tree.Root.Data, []byte("version = 2\n#\n"))
+		e := facts.Engine{Name: "containerd", Binary: program, Config: name}
+		edited := []byte("version = 2\n#\n")
+		_ = Validate(t.Context(), a, e, tree, engine.Handler{}, name, tree.Root.Data, edited)
 		check.That(t, a.times == want, "asked %d times, want %d", a.times, want)
 	}
 }

@@ -5,6 +5,7 @@ package containerd
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -92,8 +93,8 @@ func TestVersion1(t *testing.T) {
 }
 
 // TestStart: what a daemon does not start with is refused with the file's name, and what it passes
-// over is said; both as measured with "containerd config dump" of 1.6.20, 1.7.24, 2.1.9, 2.3.4 and
-// 2.4.2.
+// over is said; as measured with "containerd config dump" of 1.6.20, 1.7.24, 2.1.9, 2.3.4 and
+// 2.4.2, and by starting them where an import is missing.
 func TestStart(t *testing.T) {
 	const v2, v3 = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n", "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gvisor]\n"
 	root := func(version, more string) string {
@@ -105,7 +106,7 @@ func TestStart(t *testing.T) {
 		{root("3", ""), "version = 4\n" + v3, "1.6 1.7 2.1 2.3", ""},
 		{root("2", v2), "version = 2\n" + v2, "", ""},
 		{root("2", v2+"runtime_type = 'x'\n"), "version = 2\n" + v2, "", "1.6 1.7"},
-		{root("2", ""), "", "1.6 1.7", "2.1 2.3 2.4"},
+		{root("2", ""), "", "1.6 1.7 2.1 2.3 2.4", ""},
 		{"version = 2\n[plugins.cri.containerd.runtimes.x]\n", "-", "1.6 1.7", ""},
 		{"version = 2\n[plugins.\"io.containerd.x\"]\n", "-", "1.6 1.7", ""},
 		{"version = 2\n[plugins .\t\"io.containerd.grpc.v1.cri\"]\n", "-", "1.6 1.7", ""},
@@ -127,6 +128,25 @@ func TestStart(t *testing.T) {
 		}
 		check.That(t, strings.Join(refused, " ") == x.refused && strings.Join(unread, " ") == x.unread,
 			"%q with %q: refused by %v, unread by %v", x.root, x.imported, refused, unread)
+	}
+}
+
+// TestLinkToNothing: a pattern matches a link that leads nowhere, and then no containerd starts.
+// gpuadm's own drop-in, which is not there yet, is no such link.
+func TestLinkToNothing(t *testing.T) {
+	text := "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n"
+	root := File{Path: etc + "/config.toml", Data: []byte(text)}
+	for _, d := range daemons() {
+		link := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/10-x.toml"}}}
+		_, err := Target(link, d, handlers()[0])
+		check.That(t, errors.Is(err, RefusedStart), "containerd %s: %v", d.Version, err)
+		check.Has(t, fmt.Sprint(err), "config.toml:2: it imports /etc/containerd/conf.d/10-x.toml, which is not there",
+			"containerd %s:", d.Version)
+
+		ours := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/" + dropIn, Data: []byte("version = 2\n")}}}
+		target := must.Get(Target(ours, d, handlers()[0]))(t)
+		_, err = Edit(ours, d, handlers()[0], target, nil)
+		check.That(t, target != etc+"/conf.d/"+dropIn || err == nil, "containerd %s: %v", d.Version, err)
 	}
 }
 

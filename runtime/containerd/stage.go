@@ -61,7 +61,7 @@ func editWants(
 
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	validate := func(ctx context.Context, v host.View, before, after []byte) error {
-		return Validate(ctx, v, e.Binary, tree, h, target, before, after)
+		return Validate(ctx, v, e, tree, h, target, before, after)
 	}
 	file := things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate)
 	restart := things.Prechecked(restarted(f, e, h, reads, target, edit), Loads(e))
@@ -83,7 +83,8 @@ func restarted(
 		}
 		return Answers(ctx, v, e, h)
 	}
-	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
+	want := engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
+	return things.Judged(want, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
 }
 
 // isEdited says whether a file exists and has its desired state.

@@ -37,6 +37,9 @@ func readTree(t Tree, d Daemon) (*criTree, error) {
 			return nil, err
 		}
 	}
+	if err := checkImports(reader, files, t); err != nil {
+		return nil, err
+	}
 
 	root := &files[0]
 	if root.empty {
@@ -182,9 +185,6 @@ func (c *criTree) defaultName() string {
 func (c *criTree) unread() []string {
 	var list []string
 	for _, f := range c.files {
-		if missing := f.missingImport(c.files); missing != "" {
-			list = append(list, fmt.Sprintf("%s imports %s, which is not there", f.path, missing))
-		}
 		if c.reader.merge == mergeThenMigrate && c.version >= 3 && f.version == 2 && f.plugin(criV2) != nil {
 			list = append(list, fmt.Sprintf("%s has [plugins.%q], which %s does not read beside an imported file of version %d", f.path, criV2, c.reader.daemon, c.version))
 		}
@@ -224,12 +224,21 @@ func (c *criTree) replaced() []string {
 	return list
 }
 
-// missingImport is a missing file that this one imports by its name; "" if none is missing.
-func (f configFile) missingImport(files []configFile) string {
+// missingImport is a file that this one imports, by its name or by a pattern, and that cannot be
+// opened; "" if all can.
+func (f configFile) missingImport(files []configFile, t Tree) string {
 	for _, name := range f.imports() {
 		exists := func(other configFile) bool { return other.path == name }
-		if !strings.Contains(name, "*") && !slices.ContainsFunc(files, exists) {
-			return name
+		if !strings.Contains(name, "*") {
+			if !slices.ContainsFunc(files, exists) {
+				return name
+			}
+			continue
+		}
+
+		leadsNowhere := func(other File) bool { return other.Data == nil && matches(name, other.Path) }
+		if i := slices.IndexFunc(t.Imports, leadsNowhere); i >= 0 {
+			return t.Imports[i].Path
 		}
 	}
 	return ""

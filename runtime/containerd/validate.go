@@ -22,21 +22,23 @@ import (
 // Validate asks the machine's own daemon for the configuration that it would have with the edited
 // file, and judges the answer. Its exit code is not enough: `config dump` exits with 0 even if the
 // default runtime is not configured, and then the CRI plugin does not load and the node is down.
+//
+// The daemon first reads the machine's own files: the copy has what gpuadm was able to read alone.
 func Validate(
-	ctx context.Context, v host.View, binary string, t Tree, h engine.Handler,
+	ctx context.Context, v host.View, e facts.Engine, t Tree, h engine.Handler,
 	target string, before, after []byte,
 ) error {
 	judge := engine.Judge[map[string]any]{
+		Own: ownOf(ctx, v, e, t),
 		Ask: func(data []byte) (map[string]any, error) {
 			tree := t.with(target, data)
 			if data != nil && tree.data(target) == nil {
 				tree.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: data})
 			}
-			return dump(ctx, v, binary, tree)
+			return dump(ctx, v, e.Binary, tree)
 		},
 		Compare: func(was, is map[string]any) error { return compareDumps(was, is, h) },
 	}
-	e := facts.Engine{Name: "containerd", Binary: binary, Config: t.Root.Path}
 	return judge.Edit(e, target, before, after)
 }
 
@@ -44,13 +46,11 @@ func Validate(
 // and then by the daemon's own program.
 func Loads(e facts.Engine) things.PrecheckFunc {
 	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
-		is, err := dump(ctx, v, e.Binary, treeOf(e))
-		if err != nil {
+		if err := Verdict(ctx, v, e); err != nil {
 			return err
 		}
-		_, cri := criOf(is)
-		if !loadsCRI(cri) {
-			return fmt.Errorf("its default runtime %q is not configured", defaultOf(cri))
+		if err := copyLoads(ctx, v, e); err != nil {
+			return err
 		}
 
 		configured := Configured(e)
@@ -64,6 +64,20 @@ func Loads(e facts.Engine) things.PrecheckFunc {
 		}
 		return nil
 	})
+}
+
+// copyLoads has the daemon judge a copy of the files, where its next start reads none of them as it
+// is.
+func copyLoads(ctx context.Context, v host.View, e facts.Engine) error {
+	t := treeOf(e)
+	if readsOwn(e, t) {
+		return nil
+	}
+	is, err := dump(ctx, v, e.Binary, t)
+	if err != nil {
+		return err
+	}
+	return checkPlugin(is, t)
 }
 
 // dump asks the daemon for the configuration that it would have with the files of a tree: once for
@@ -132,6 +146,9 @@ func compareDumps(was, is map[string]any, h engine.Handler) error {
 
 	if !loadsCRI(cri) {
 		return fmt.Errorf("the default runtime %q would not be configured", defaultOf(cri))
+	}
+	if err := checkRules(is, Tree{}); err != nil {
+		return err
 	}
 	if h.Default && defaultOf(cri) != h.Name {
 		return fmt.Errorf("the default runtime would be %q", defaultOf(cri))

@@ -66,6 +66,7 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error { return Ready(ctx, v, e) }
 	reads := []string{e.Config, e.Folder}
 	restart := engine.Restart(f, e, reads, ready, "CRI-O reads its configuration when it starts")
+	restart = things.Judged(restart, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
 	return append(wants,
 		things.Edited(file, edit, h.Why()),
 		things.Prechecked(restart, Loads(e)),

@@ -27,6 +27,7 @@ func validate(
 	}
 
 	judge := engine.Judge[[]byte]{
+		Own:     func() error { return askOwn(ctx, v, e) },
 		Ask:     func(data []byte) ([]byte, error) { return dump(ctx, v, e, withFile(e.Files, target, data)) },
 		Compare: func(was, is []byte) error { return compareDumps(was, is, h) },
 	}
@@ -35,10 +36,34 @@ func validate(
 
 // Loads has CRI-O validate its present files as its next start would read them.
 func Loads(e facts.Engine) things.PrecheckFunc {
-	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
-		_, err := dump(ctx, v, e, e.Files)
-		return err
-	})
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error { return askOwn(ctx, v, e) })
+}
+
+// Verdict says why CRI-O would not start with the machine's own files. gpuadm asks before each
+// restart.
+func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
+	if e.Binary == "" {
+		return nil
+	}
+	return engine.Rejected(e, askOwn(ctx, v, e))
+}
+
+// askOwn has CRI-O validate the machine's own files, with the options and variables of its unit:
+// CRI-O reads each of its options from a variable, too (CONTAINER_CONFIG_DIR, …). A missing file
+// that an option does not name is none. Source: internal/criocli/criocli.go of
+// https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3.
+func askOwn(ctx context.Context, v host.View, e facts.Engine) error {
+	options := e.Args[min(1, len(e.Args)):]
+	if len(facts.Options(e.Args, "config", "c", "config-dir", "d")) == 0 && !usualFiles(e) {
+		options = []string{"--config", e.Config, "--config-dir", e.Folder}
+	}
+	_, err := engine.AskOwn(ctx, v, e, append(slices.Clone(options), "config")...)
+	return err
+}
+
+// usualFiles says whether CRI-O reads what it reads where its options name nothing.
+func usualFiles(e facts.Engine) bool {
+	return e.Config == "/etc/crio/crio.conf" && e.Folder == "/etc/crio/crio.conf.d"
 }
 
 // dump asks CRI-O for the configuration that it would have with these files.

@@ -208,7 +208,7 @@ func TestDockerRestart(t *testing.T) {
 		"does not answer":     {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
-		f := restartThing{NewRestart("docker.service", []string{daemonJSON}).(restartThing).Follower, []byte(c.file), nil}
+		f := restartThing{NewRestart("docker.service", []string{daemonJSON}).(restartThing).Follower, []byte(c.file), nil, nil}
 		if state, err := f.Look(t.Context(), n); err != nil || state != c.state {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}

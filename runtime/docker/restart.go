@@ -29,19 +29,23 @@ type restartThing struct {
 	converge.Follower
 	edited   []byte // daemon.json as it will be; nil if that is not known, as in an undo
 	precheck things.PrecheckFunc
+	verdict  things.PrecheckFunc // before a restart or a reload
 }
 
 // Restart wants Docker to run with its configuration; edited is daemon.json as it will be, nil
 // where it is as it is.
 func Restart(e facts.Engine, edited []byte, why string) converge.Want {
-	want := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
-	want.Thing = restartThing{want.Thing.(converge.Follower), edited, Loads(e)}
+	unit := engine.UnitOf(e)
+	verdict := engine.Fresh(e.Config, unit, Verdict)
+	want := things.Judged(things.Restart(unit, []string{e.Config}, ready, why), verdict)
+	want.Thing = restartThing{want.Thing.(converge.Follower), edited, Loads(e), verdict}
 	return want
 }
 
 // NewRestart builds Docker's thing of kind restart again.
 func NewRestart(unit string, files []string) converge.Thing {
-	return restartThing{Follower: things.NewRestart(unit, files, ready)}
+	verdict := engine.Fresh(files[0], unit, Verdict)
+	return restartThing{Follower: things.NewJudged(unit, files, ready, verdict), verdict: verdict}
 }
 
 // FormUnit is the form of Docker's thing of kind restart, for the journal.
@@ -89,6 +93,10 @@ func (r restartThing) Make(ctx context.Context, h host.Host, to converge.State) 
 		return r.Follower.Make(ctx, h, to)
 	}
 
+	running := host.Unit{PID: 1} // it has just answered
+	if err := things.Verdict(ctx, h, running, r.unit(), r.verdict); err != nil {
+		return err
+	}
 	if err := h.SetUnit(ctx, r.unit(), host.UnitChange{Job: "reload"}); err != nil {
 		return err
 	}

@@ -83,15 +83,46 @@ func unitOptions(e facts.Engine) []string { return e.Args[min(1, len(e.Args)):] 
 
 // Loads has Docker validate its present daemon.json as its next start would read it.
 func Loads(e facts.Engine) things.PrecheckFunc {
-	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
-		return validate(ctx, v, e, e.Files[0].Data, unitOptions(e))
-	})
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error { return askOwn(ctx, v, e) })
+}
+
+// Verdict says why Docker would not start with the machine's own files. gpuadm asks before each
+// restart and each reload.
+func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
+	if e.Binary == "" {
+		return nil
+	}
+	return engine.Rejected(e, askOwn(ctx, v, e))
+}
+
+// askOwn has dockerd validate the machine's own daemon.json, with the options and the variables of
+// its unit. It does not need the file, unless an option names it.
+func askOwn(ctx context.Context, v host.View, e facts.Engine) error {
+	args := append(slices.Clone(unitOptions(e)), "--validate")
+	if len(facts.Options(e.Args, "config-file")) == 0 && e.Config != usualConfig {
+		args = append(args, "--config-file", e.Config)
+	}
+	_, err := engine.AskOwn(ctx, v, e, args...)
+	return unlessOld(err)
+}
+
+// usualConfig is what dockerd reads where its options name no file.
+const usualConfig = "/etc/docker/daemon.json"
+
+// unlessOld drops the refusal of a Docker before 23.0, which cannot validate: there gpuadm's own
+// parser has to do.
+func unlessOld(err error) error {
+	var command *host.CommandError
+	if errors.As(err, &command) && strings.Contains(command.Stderr, "unknown flag: --validate") {
+		return nil
+	}
+	return err
 }
 
 // validate has dockerd validate a daemon.json together with these options; nil where it cannot be
 // asked.
 func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, options []string) error {
-	if e.Binary == "" || data == nil || !isSince(e.Version, 23, 0) {
+	if e.Binary == "" || data == nil {
 		return nil
 	}
 
@@ -101,5 +132,5 @@ func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, opt
 	if errors.As(err, &host.Later{}) {
 		return nil
 	}
-	return err
+	return unlessOld(err)
 }

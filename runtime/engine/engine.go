@@ -39,15 +39,16 @@ func UnitOf(e facts.Engine) string {
 	return e.Unit
 }
 
-// Reading is the engine that reads a configuration file and runs in a unit; the zero Engine if
-// there is none.
+// Reading is the engine that reads a configuration file, "" for any, and runs in a unit; the zero
+// Engine if there is none.
 func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engine, error) {
 	all, err := facts.Engines(ctx, v, facts.NamedEngine{Config: config, Unit: unit})
 	if err != nil {
 		return facts.Engine{}, err
 	}
 	for _, e := range all {
-		if e.Config == config && UnitOf(e) == unit {
+		reads := config == "" || e.Config == config
+		if reads && UnitOf(e) == unit {
 			return e, nil
 		}
 	}

@@ -26,21 +26,16 @@ func Loads(
 		if err == nil || errors.As(err, &host.Later{}) {
 			return nil
 		}
-
-		if explained := (*trouble.Error)(nil); errors.As(err, &explained) {
-			return err
-		}
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot start %s with its present files: %v", UnitOf(e), err),
-			Try:  []string{Shows(e) + ", which says where"},
-			Err:  err,
-		}
+		return Rejected(e, err)
 	}
 }
 
 // Judge compares how an engine's program reads its files before and after an edit. T is the
 // configuration that the program prints.
 type Judge[T any] struct {
+	// Own has the program read the machine's own files. nil: no file of the machine is what the
+	// daemon reads, such as a template.
+	Own func() error
 	// Ask has the program print its configuration with these bytes in the edited file.
 	Ask func(data []byte) (T, error)
 	// Compare says why the second configuration is not the edited first one.
@@ -50,6 +45,13 @@ type Judge[T any] struct {
 // Edit has the engine's own program judge an edit of the file target. Where no program answers,
 // gpuadm's own reader has to do.
 func (j Judge[T]) Edit(e facts.Engine, target string, before, after []byte) error {
+	if j.Own != nil {
+		err := j.Own()
+		if err != nil && !errors.As(err, &host.Later{}) {
+			return rejectedBefore(e, target, err)
+		}
+	}
+
 	was, err := j.Ask(before)
 	if errors.As(err, &host.Later{}) {
 		return nil
@@ -87,9 +89,21 @@ func rejectedBefore(e facts.Engine, target string, err error) error {
 			Err:  err,
 		}
 	}
-	return &trouble.Error{
+	if errors.As(err, new(NotJudged)) {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: %v", target, err),
+			Try:  []string{Shows(e) + ", which has to end without an error"},
+			Err:  err,
+		}
+	}
+
+	t := &trouble.Error{
 		What: fmt.Sprintf("cannot edit %s: %s rejects its present configuration: %v", target, e.Name, err),
 		Try:  []string{Shows(e) + ", which says where"},
 		Err:  err,
 	}
+	if explained := (*trouble.Error)(nil); errors.As(err, &explained) {
+		t.Try = explained.Try
+	}
+	return t
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
@@ -26,6 +27,16 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	return j.View.AskAbout(ctx, files, append([]string{j.part.Path}, argv[1:]...)...)
 }
 
+// AskWith has no files of the machine to ask about: the trees of the tests lie in memory.
+func (judge) AskWith(context.Context, []string, ...string) ([]byte, error) {
+	return nil, host.Later{Until: "a real tree"}
+}
+
+// engineOf is the engine that reads a tree.
+func engineOf(t containerd.Tree) facts.Engine {
+	return facts.Engine{Name: "containerd", Binary: "containerd", Config: t.Root.Path}
+}
+
 // proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm
 // refuses is proven.
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
@@ -41,7 +52,7 @@ func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	if err != nil {
 		return nil
 	}
-	return containerd.Validate(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
+	return containerd.Validate(t.Context(), judge{live, p}, engineOf(tree), tree, h, target, in.files[target], out)
 }
 
 // TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it
@@ -89,7 +100,7 @@ func TestProofRefusesWhatKills(t *testing.T) {
 				before, after := strings.ReplaceAll(c.before, "NAME", cri), strings.ReplaceAll(c.after, "NAME", cri)
 				tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml", Data: []byte(before)}}
 				h := engine.Handler{Name: "nvidia", Binary: binary}
-				err := containerd.Validate(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
+				err := containerd.Validate(t.Context(), judge{live, p}, engineOf(tree), tree, h, tree.Root.Path, []byte(before), []byte(after))
 				if err == nil {
 					t.Error("accepted")
 				} else {

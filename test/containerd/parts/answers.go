@@ -43,11 +43,20 @@ func (p Part) question(root string, args ...string) string {
 		fmt.Fprintf(h, "%q\n", strings.ReplaceAll(a, root, etc))
 	}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
+		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(path)
 		name, _ := filepath.Rel(root, path)
+		if link, isLink := os.Readlink(path); isLink == nil {
+			fmt.Fprintf(h, "%q leads to %q\n", name, link)
+		}
+		if d.IsDir() && strings.HasSuffix(name, ".toml") { // a pattern of files matches it
+			fmt.Fprintf(h, "%q is a folder\n", name)
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
 		fmt.Fprintf(h, "%q %q\n", name, unroot(text, root))
 		return err
 	})

@@ -49,10 +49,25 @@ func (n *Node) Ask(ctx context.Context, argv ...string) (out []byte, err error) 
 	return out, err
 }
 
-// AskWith is host.View's. Programs and recorded commands know no environment.
+// AskWith is host.View's. Programs and recorded commands know no environment. What a test has not
+// installed, but the node's disk has, only a real machine could run.
 func (n *Node) AskWith(ctx context.Context, _ []string, argv ...string) ([]byte, error) {
-	return n.Ask(ctx, argv...)
+	out, err := n.Ask(ctx, argv...)
+	_, missing := n.raw.Stat(argv[0])
+	if errors.As(err, new(unknownProgram)) && missing == nil {
+		return nil, host.Later{Until: "a real machine"}
+	}
+	return out, err
 }
+
+// unknownProgram is a program that the simulated machine does not have.
+type unknownProgram struct{ argv []string }
+
+func (u unknownProgram) Error() string {
+	return fmt.Sprintf("the simulated machine does not know %q: %v", strings.Join(u.argv, " "), fs.ErrNotExist)
+}
+
+func (unknownProgram) Unwrap() error { return fs.ErrNotExist }
 
 // Do is host.Host's: one touch.
 func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
@@ -104,8 +119,7 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 			return []byte(toolkitVersion), nil
 		}
 	}
-	unknown := fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist)
-	return nil, failed(argv, -1, "", unknown)
+	return nil, failed(argv, -1, "", unknownProgram{argv})
 }
 
 // answers reports whether a [[command]] is about an argv.
