@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -187,22 +188,45 @@ func otherCgroups(m *Machine) (list []Finding) {
 			continue
 		}
 
-		file := decidingFile(found, "SystemdCgroup")
-		finding := Finding{
-			Object: name,
-			What:   fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, file, actual, driver),
-		}
 		want := driver == "systemd"
-		before := fmt.Sprintf("SystemdCgroup = %t", !want)
-		after := fmt.Sprintf("SystemdCgroup = %t", want)
-		if decidingFile(found, before) == file {
-			edit := fmt.Sprintf("sudo sed -i 's/%s/%s/' %s", before, after, file)
-			finding.Command = edit + " && " + trouble.Command("repair RUN-002")
+		file, command := stateCgroups(found, want)
+		finding := Finding{
+			Object:  name,
+			What:    fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, file, actual, driver),
+			Command: command,
+		}
+		if command == "" {
+			finding.What += fmt.Sprintf("; no line there says SystemdCgroup: write SystemdCgroup = %t into the options of %s", want, name)
 		}
 		list = append(list, finding)
 	}
 	return list
 }
+
+// stateCgroups is the file that decides what manages the cgroups of containers, and the command that
+// has it say so. There is no command where no line of the file states it: a line alone, and not a
+// comment.
+func stateCgroups(e facts.Engine, systemd bool) (file, command string) {
+	file = decidingFile(e, "SystemdCgroup")
+	for _, f := range e.Files {
+		line := statesCgroupfs
+		if !systemd {
+			line = statesSystemd
+		}
+		if f.Path != file || !line().Match(f.Data) {
+			continue
+		}
+		command = fmt.Sprintf(`sudo sed -i -E 's/^(\s*SystemdCgroup\s*=\s*)%t/\1%t/' %s && %s`,
+			!systemd, systemd, file, trouble.Command("repair RUN-002"))
+	}
+	return file, command
+}
+
+// The lines that state SystemdCgroup.
+var (
+	statesSystemd  = pattern.Of(`(?m)^[ \t]*SystemdCgroup[ \t]*=[ \t]*true`)
+	statesCgroupfs = pattern.Of(`(?m)^[ \t]*SystemdCgroup[ \t]*=[ \t]*false`)
+)
 
 func oldSpec(m *Machine) []Finding {
 	state, err := cdi.Spec().Look(m.ctx, m.View)

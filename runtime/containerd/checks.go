@@ -59,9 +59,14 @@ func checkImports(r criReader, files []configFile, t Tree) error {
 		}
 		return f.refuse(RefusedStart, []string{f.key("imports")},
 			fmt.Sprintf("it imports %s, which is not there, and %s does not start without it", name, r.daemon),
-			"write the file, or take it out of imports; where it is a link, ls -l "+name+" shows where it leads")
+			unopened(name))
 	}
 	return nil
+}
+
+// unopened is what to do about an imported file that cannot be opened.
+func unopened(name string) string {
+	return "write the file, or take it out of imports; where it is a link, ls -l " + name + " shows where it leads"
 }
 
 // shape has, by name, the types of the settings that gpuadm reads; "*" is any name. As in Go, a

@@ -5,6 +5,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -19,12 +20,14 @@ import (
 // asks the program that would start, and reads itself what the program does not tell: see
 // checkImports and plugin.go. gpuadm asks before each restart.
 func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
+	t := treeOf(e)
+	if err := checkOpens(t); err != nil {
+		return err
+	}
 	_, err := readEngine(e)
 	if errors.Is(err, RefusedStart) || errors.Is(err, RefusedDisabled) {
 		return err
 	}
-
-	t := treeOf(e)
 	if !readsOwn(e, t) {
 		return nil
 	}
@@ -33,6 +36,19 @@ func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
 		err = checkPlugin(is, t)
 	}
 	return engine.Rejected(e, err)
+}
+
+// checkOpens refuses a tree with a file that cannot be opened, whatever else is wrong in it: see
+// checkImports.
+func checkOpens(t Tree) error {
+	for _, f := range t.Imports {
+		if f.Data == nil {
+			return refuse(RefusedStart, t.Root.Path, 0,
+				fmt.Sprintf("it imports %s, which is not there, and containerd does not start without it", f.Path),
+				unopened(f.Path))
+		}
+	}
+	return nil
 }
 
 // readsOwn says whether the daemon's next start reads the file that gpuadm knows as its

@@ -80,7 +80,7 @@ func TestLabUndoToADeadEngine(t *testing.T) {
 	ended := func() bool { return n.MainPID(daemon) == 0 }
 	check.That(t, eventually(ended), "containerd runs")
 	r := n.gpuadm(0, "undo", "--yes")
-	check.Says(t, r.Stdout, "left", nowhere)
+	check.Says(t, r.Stdout+r.Stderr, "left", nowhere)
 	n.Must("rm", nowhere)
 	check.None(t, before.Diff(n.everything()), "not undone:")
 }

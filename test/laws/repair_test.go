@@ -451,7 +451,11 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 func rejected(t *testing.T, n *simhost.Node) {
 	const bad = "pause_threshold = \"many\""
 	n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(f *files.Files, argv []string) ([]byte, error) {
-		data, _ := f.ReadFile(path.Dir(argv[len(argv)-min(3, len(argv))]) + "/conf.d/60-logs.toml") // --config FILE config dump
+		folder := "/etc/containerd"
+		if i := slices.Index(argv, "--config"); i >= 0 { // else it reads the machine's own files
+			folder = path.Dir(argv[i+1])
+		}
+		data, _ := f.ReadFile(folder + "/conf.d/60-logs.toml")
 		if strings.Contains(string(data), bad) {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "containerd: toml: cannot decode TOML string into struct field of type float64"}
 		}
