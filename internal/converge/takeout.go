@@ -4,7 +4,6 @@ package converge
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -15,15 +14,16 @@ import (
 func takeOut(
 	v host.View, t Thing, found State, makes []Change,
 ) (rest State, left []string, err error) {
-	rest, left, err = without(v, t, found, makes)
+	all := newPast(v, t, makes)
+	rest, left, err = all.without(found, len(makes))
 	merger, merges := t.(Merger)
 	if err != nil || rest == "" || !merges {
 		return rest, left, err
 	}
 
-	for i, c := range makes[1:] {
-		_, leftBefore, err := without(v, t, c.Before, makes[:i+1])
-		if err != nil || len(leftBefore) == 0 {
+	for i := range makes[1:] {
+		later := all.bases[i+1]
+		if later.err != nil || len(later.left) == 0 {
 			continue
 		}
 		_, still, err := merger.TakeOut(v, rest, makes[i].Before, makes[i].After)
@@ -34,41 +34,80 @@ func takeOut(
 	return rest, left, nil
 }
 
-// without is a found state without gpuadm's changes. It does not name the parts that earlier runs
-// left. If found is the Before or After of one of the makes, without takes out the changes up to
+// A past is what gpuadm has done to one thing. It reads each change once, so the time grows with
+// their number: a machine may have had thousands of runs.
+type past struct {
+	view  host.View
+	thing Thing
+	makes []Change
+	bases []base        // for each of the makes: the state before it and all earlier ones
+	known map[State]int // the last of the makes that have this Before or After; of the makes with a base
+}
+
+// A base is a state without gpuadm's changes, and what of them another process had changed.
+type base struct {
+	state State
+	left  []string
+	err   error
+}
+
+func newPast(v host.View, t Thing, makes []Change) *past {
+	p := &past{view: v, thing: t, makes: makes, known: map[State]int{}}
+	for i, c := range makes {
+		b := base{state: c.Before}
+		if i > 0 {
+			b.state, b.left, b.err = p.without(c.Before, i)
+		}
+		p.bases = append(p.bases, b)
+		p.known[c.Before] = i
+		p.known[c.After] = i
+	}
+	return p
+}
+
+// without is a found state without the first n changes. It does not name the parts that earlier
+// runs left. If found is the Before or After of one of them, without takes out the changes up to
 // that one and needs no Merger. Any other state was changed outside gpuadm: a Merger takes gpuadm's
 // part out of it.
-func without(
-	v host.View, t Thing, found State, makes []Change,
-) (rest State, left []string, err error) {
-	for i, c := range slices.Backward(makes) {
-		if found == c.After || found == c.Before {
-			rest, err = beforeAll(v, t, makes[:i+1])
-			return rest, nil, err
-		}
-		if found == "" && i > 0 && makes[i-1].After != c.Before {
-			break // another process made it between these two changes, so it is missing for another reason than before them
-		}
+func (p *past) without(found State, n int) (rest State, left []string, err error) {
+	i, ok := p.made(found, n)
+	if ok {
+		return p.bases[i].state, nil, p.bases[i].err
 	}
 
-	last := makes[len(makes)-1]
-	merger, merges := t.(Merger)
+	last := p.makes[n-1]
+	merger, merges := p.thing.(Merger)
 	removedByOthers := merges || !last.Unsure // else a make that was cut short may have removed it
 	if found == "" && removedByOthers {
 		return "", nil, nil
 	}
 
-	base, err := beforeAll(v, t, makes)
+	before := p.bases[n-1]
 	switch {
-	case err != nil, found == "":
-		return base, nil, err
+	case before.err != nil, found == "":
+		return before.state, nil, before.err
 	case merges:
-		return merged(v, merger, found, base, last)
-	case base == last.After && !last.Unsure:
+		return merged(p.view, merger, found, before.state, last)
+	case before.state == last.After && !last.Unsure:
 		return found, nil, nil // it contains nothing of gpuadm's
 	}
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q",
-		t.Ref(), last.After, found)
+		p.thing.Ref(), last.After, found)
+}
+
+// made is the last of the first n changes that has found as its Before or After.
+func (p *past) made(found State, n int) (int, bool) {
+	i, ok := p.known[found]
+	if !ok || found != "" {
+		return i, ok
+	}
+
+	for after := n - 1; after > i; after-- {
+		if p.makes[after-1].After != p.makes[after].Before {
+			return 0, false // another process made it between these two changes, so it is missing for another reason than before them
+		}
+	}
+	return i, true
 }
 
 // merged has a Merger take the change from base to last.After out of found. If last may not have
@@ -92,16 +131,4 @@ func merged(
 		}
 	}
 	return rest, left, err
-}
-
-// beforeAll returns the state before all makes: the Before of the last one, without the changes of
-// the earlier ones.
-func beforeAll(v host.View, t Thing, makes []Change) (State, error) {
-	last := len(makes) - 1
-	if last == 0 {
-		return makes[0].Before, nil
-	}
-
-	base, _, err := without(v, t, makes[last].Before, makes[:last])
-	return base, err
 }
