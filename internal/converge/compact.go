@@ -13,46 +13,96 @@ const (
 	compactKeeps = 16  // so many of the newest runs keep their records
 )
 
+// joinedTool is the gpuadm version of the run that joins others.
+const joinedTool = "compacted"
+
 // compact rewrites a journal that has grown: it drops runs that have nothing left to undo, and
-// joins all but the newest into one run with the id of the oldest. It keeps the records of a run
-// that was cut short. A full disk does not stop the run.
+// joins all but the newest into one run with the id of the oldest. Undos that name a run which was
+// joined name that one then. compact keeps the records of an apply that was cut short, and leaves
+// the journal as it is while an undo is: the next run ends that undo. A full disk does not stop the
+// run.
 func (j *Journal) compact(h host.Host) {
 	if len(j.Records) <= compactAbove || j.Newer > 0 || j.Problem != "" {
 		return
 	}
+	runs := j.Runs()
+	cut, open := unfinished(runs)
+	if open && len(cut.Undoes) > 0 {
+		return
+	}
 
-	recent := j.recentRuns()
-	records := joinedRecords(j.Runs(), recent)
+	recent := recentRuns(runs)
+	old := oldRuns(runs, recent)
+	records := joinedRecords(old)
 	hold := j.holds()
 	for i, r := range j.Records {
 		if recent[r.Run] && r.What != "hold" || i == hold {
+			r.Undoes = renamed(r.Undoes, old)
 			records = append(records, r)
 		}
 	}
 	_ = j.rewrite(h, records)
 }
 
+// joins is the run that joins others; "" if no runs were joined.
+func (j *Journal) joins() string {
+	if len(j.Records) == 0 || j.Records[0].Tool != joinedTool {
+		return ""
+	}
+	return j.Records[0].Run
+}
+
 // recentRuns are the ids of the runs that keep their records.
-func (j *Journal) recentRuns() map[string]bool {
+func recentRuns(runs []Run) map[string]bool {
 	recent := map[string]bool{}
-	last, open := j.unfinished()
-	for _, run := range slices.Backward(j.Runs()) {
-		unfinished := open && run.ID == last.ID
-		if unfinished || !run.settled() && len(recent) < compactKeeps {
+	cut, open := unfinished(runs)
+	for _, run := range slices.Backward(runs) {
+		isOpen := open && run.ID == cut.ID
+		if isOpen || !run.settled() && len(recent) < compactKeeps {
 			recent[run.ID] = true
 		}
+	}
+
+	// An undo of joined runs alone, which was cut short, is joined with them.
+	for _, run := range runs {
+		if !recent[run.ID] {
+			continue
+		}
+		namesRecent := slices.ContainsFunc(run.Undoes, func(id string) bool { return recent[id] })
+		if len(run.Undoes) == 0 || namesRecent {
+			break
+		}
+		delete(recent, run.ID)
 	}
 	return recent
 }
 
-// joinedRecords joins the runs that are not recent and that could be undone into one run.
-func joinedRecords(runs []Run, recent map[string]bool) (records []Record) {
-	var old []Run
+// oldRuns are the runs that are not recent and that could be undone.
+func oldRuns(runs []Run, recent map[string]bool) (old []Run) {
 	for _, run := range runs {
 		if !recent[run.ID] && !run.settled() {
 			old = append(old, run)
 		}
 	}
+	return old
+}
+
+// renamed are the ids of runs, where those of old ones are the id of the run that joins them.
+func renamed(ids []string, old []Run) (names []string) {
+	isOld := idsOf(old)
+	for _, id := range ids {
+		if isOld[id] {
+			id = old[0].ID
+		}
+		if len(names) == 0 || names[len(names)-1] != id { // the old ones are next to each other
+			names = append(names, id)
+		}
+	}
+	return names
+}
+
+// joinedRecords joins old runs into one run.
+func joinedRecords(old []Run) (records []Record) {
 	if len(old) == 0 {
 		return nil
 	}
@@ -63,7 +113,7 @@ func joinedRecords(runs []Run, recent map[string]bool) (records []Record) {
 		r.Time = old[0].Time
 		records = append(records, r)
 	}
-	add(Record{What: "begin", Spec: old[0].Spec, Tool: "compacted"})
+	add(Record{What: "begin", Spec: old[0].Spec, Tool: joinedTool})
 	for _, o := range fold(old) {
 		for _, c := range joined(o.makes) {
 			add(Record{What: "make", Change: &c})

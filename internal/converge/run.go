@@ -88,7 +88,6 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		}
 	}
 
-	r.cut, r.open = r.journal.unfinished()
 	r.sweep()
 	if r.journal.Torn > 0 {
 		text := fmt.Sprintf("a power cut has torn line %d of %s; its change was not made", r.journal.Torn, journalFile)
@@ -96,6 +95,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		_ = r.journal.rewrite(h, r.journal.Records) // where the disk is full, the next run does it
 	}
 	r.journal.compact(h)
+	r.cut, r.open = r.journal.unfinished()
 	return r, end, nil
 }
 
@@ -375,7 +375,11 @@ func (r *run) recordMake(t Thing, c Change) error {
 // for its reboot is made again and again.
 func (r *run) hasRecorded(c Change) bool {
 	for _, rec := range slices.Backward(r.journal.Records) {
-		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
+		switch {
+		case rec.Run != r.id:
+		case rec.What == "begin":
+			return false
+		case rec.Change != nil && rec.Change.key() == c.key():
 			return rec.Change.Before == c.Before && rec.Change.After == c.After
 		}
 	}

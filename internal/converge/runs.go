@@ -26,6 +26,7 @@ type Run struct {
 func (j Journal) Runs() []Run {
 	var runs []Run
 	at := map[string]int{}
+	halfUndos := map[int]bool{}
 	for n, r := range j.Records {
 		i, known := at[r.Run]
 		if !known {
@@ -34,6 +35,9 @@ func (j Journal) Runs() []Run {
 			}
 			i = len(runs)
 			at[r.Run] = i
+			if len(r.Undoes) > 0 {
+				halfUndos[i] = true
+			}
 			runs = append(runs, Run{
 				ID:     r.Run,
 				Time:   r.Time,
@@ -49,7 +53,8 @@ func (j Journal) Runs() []Run {
 		}
 		runs[i].add(r)
 		if r.What == "end" && r.Result == "ok" {
-			settleUndone(runs, at, runs[i].Undoes)
+			delete(halfUndos, i)
+			settleUndone(runs, at, runs[i].Undoes, halfUndos)
 		}
 	}
 	return runs
@@ -73,8 +78,13 @@ func (r *Run) add(rec Record) {
 	}
 }
 
-// settleUndone marks runs as undone. What failed undos had left of these runs is undone with them.
-func settleUndone(runs []Run, at map[string]int, ids []string) {
+// settleUndone marks runs as undone. What failed undos had left of these runs is undone with them:
+// the parts of an undo that named other runs too, or all of it.
+func settleUndone(runs []Run, at map[string]int, ids []string, halfUndos map[int]bool) {
+	if len(ids) == 0 {
+		return
+	}
+
 	undone := map[key]bool{}
 	for _, id := range ids {
 		i, known := at[id]
@@ -87,21 +97,39 @@ func settleUndone(runs []Run, at map[string]int, ids []string) {
 		}
 	}
 
-	for i := range runs {
+	isLeft := func(id string) bool {
+		i, known := at[id]
+		return known && !runs[i].settled()
+	}
+	for i := range halfUndos {
 		run := &runs[i]
-		if run.Result != "ok" && overlap(run.Undoes, ids) {
+		switch {
+		case !overlap(run.Undoes, ids):
+		case !slices.ContainsFunc(run.Undoes, isLeft):
+			run.Makes = nil
+		default:
 			run.Makes = slices.DeleteFunc(run.Makes, func(c Change) bool { return undone[c.key()] })
 		}
 	}
 }
 
 // unfinished returns the last run if it has no end.
-func (j Journal) unfinished() (Run, bool) {
-	runs := j.Runs()
+func (j Journal) unfinished() (Run, bool) { return unfinished(j.Runs()) }
+
+func unfinished(runs []Run) (Run, bool) {
 	if len(runs) == 0 || runs[len(runs)-1].Result != "" {
 		return Run{}, false
 	}
 	return runs[len(runs)-1], true
+}
+
+// idsOf is the set of the runs' ids.
+func idsOf(runs []Run) map[string]bool {
+	ids := map[string]bool{}
+	for _, run := range runs {
+		ids[run.ID] = true
+	}
+	return ids
 }
 
 // Repairing is the code of the fault that a repair was to fix which was cut short; "" if none was.

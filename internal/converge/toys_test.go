@@ -28,7 +28,7 @@ type toybox struct {
 }
 
 // newToybox is a machine on which an operator has left some toys.
-func newToybox(t *testing.T, toys map[string]converge.State) *toybox {
+func newToybox(t testing.TB, toys map[string]converge.State) *toybox {
 	t.Helper()
 	node := must.Get(simhost.New([]byte("-- etc/hostname --\ntoybox\n")))(t)
 	return &toybox{Node: node, toys: maps.Clone(toys)}

@@ -207,16 +207,67 @@ func (j Journal) scope(to string, leave []string) (sc scope, err error) {
 	if open && to == "" {
 		sc.leave = append(slices.Clone(leave), last.Leave...)
 	}
-	for _, run := range j.Runs() {
-		halfUndo := len(run.Undoes) > 0 && run.Result != "ok"
+	runs := j.Runs()
+	chosen := map[string]bool{}
+	for _, id := range sc.ids {
+		chosen[id] = true
+	}
+	due := dueOf(runs)
+	for _, run := range runs {
+		reaches := run.reaches(due)
+		inside := func(id string) bool { return chosen[id] }
+		outside := func(id string) bool { return !chosen[id] }
 		switch {
-		case slices.Contains(sc.ids, run.ID), halfUndo && subset(run.Undoes, sc.ids):
+		case chosen[run.ID], run.halfUndo() && !slices.ContainsFunc(reaches, outside):
 			sc.runs = append(sc.runs, run)
-		case halfUndo && overlap(run.Undoes, sc.ids) && !run.settled():
-			return scope{}, halfUndone(sc.ids[0], run.Undoes[0], leave)
+		case run.halfUndo() && slices.ContainsFunc(reaches, inside) && !run.settled():
+			return scope{}, halfUndone(sc.ids[0], earliest(runs, due, reaches[0]), leave)
 		}
 	}
 	return sc, nil
+}
+
+// halfUndo says that the run is an undo that was cut short or failed.
+func (r Run) halfUndo() bool { return len(r.Undoes) > 0 && r.Result != "ok" }
+
+// dueOf are the ids of the runs that could be undone.
+func dueOf(runs []Run) map[string]bool {
+	due := map[string]bool{}
+	for _, run := range runs {
+		due[run.ID] = !run.settled()
+	}
+	return due
+}
+
+// reaches are the runs that an undo undoes and that are still to undo, oldest first.
+func (r Run) reaches(due map[string]bool) []string {
+	return slices.DeleteFunc(slices.Clone(r.Undoes), func(id string) bool { return !due[id] })
+}
+
+// earliest is the run to which an undo has to go back that includes the run named id: it includes
+// all that interrupted undos of its runs have reverted a part of.
+func earliest(runs []Run, due map[string]bool, id string) string {
+	at := map[string]int{}
+	for i, run := range runs {
+		at[run.ID] = i
+	}
+
+	for further := true; further; {
+		further = false
+		for _, run := range runs {
+			reaches := run.reaches(due)
+			if len(reaches) == 0 || !run.halfUndo() || run.settled() {
+				continue
+			}
+			first := reaches[0]
+			last := reaches[len(reaches)-1]
+			if at[first] < at[id] && at[last] >= at[id] {
+				id = first
+				further = true
+			}
+		}
+	}
+	return id
 }
 
 // runsToUndo returns the ids of the runs to undo, oldest first.
@@ -234,7 +285,7 @@ func (j Journal) runsToUndo(to string) ([]string, error) {
 			continue
 		}
 		if run.changed() {
-			ids = append([]string{run.ID}, ids...)
+			ids = append(ids, run.ID)
 			restores = restores || run.restores()
 		}
 
@@ -244,9 +295,11 @@ func (j Journal) runsToUndo(to string) ([]string, error) {
 			break
 		}
 	}
+	slices.Reverse(ids)
+
 	switch {
 	case !found:
-		return ids, noRun(to, ids)
+		return ids, j.noRun(to, ids)
 	case !restores:
 		return []string{}, nil // a restart, say, or lists that were read
 	}
@@ -255,7 +308,7 @@ func (j Journal) runsToUndo(to string) ([]string, error) {
 
 // noRun says that the journal has no such run to undo, and which it has; ids come oldest first.
 // Status lists them too, but needs a spec.
-func noRun(to string, ids []string) error {
+func (j Journal) noRun(to string, ids []string) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to)}
 	if len(ids) == 0 {
 		t.Because = []string{"no run is left to undo here"}
@@ -265,6 +318,9 @@ func noRun(to string, ids []string) error {
 	slices.Reverse(ids)
 	newest := strings.Join(trouble.Few(ids, 6), ", ")
 	t.Because = []string{"these runs can be undone, the newest first: " + newest}
+	if joins := j.joins(); joins != "" {
+		t.Because = append(t.Because, "the runs from "+joins+" on that are not named any more were joined with it, since the journal has grown: they can be undone together, with --to "+joins)
+	}
 	t.Try = []string{"--to takes a run or all; without it the last run that left something to restore is undone"}
 	return t
 }
