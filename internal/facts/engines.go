@@ -193,23 +193,38 @@ func (g *gathering) dockerReads(e *Engine, argv []string) {
 // Engine is one container engine found on the machine.
 type Engine struct {
 	Name    string `json:"name"`              // containerd, crio, docker
-	Version string `json:"version,omitempty"` // the project's own: 1.7.24, 2.0.0-rc.1; "" if it could not be found out
-	Binary  string `json:"binary"`            // /usr/bin/containerd; with Unit "" as well there is only a config file
-	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
-	CRI     string `json:"cri,omitempty"`     // Docker's: the socket of cri-dockerd, by which a kubelet uses it; "" without one
-	Unit    string `json:"unit,omitempty"`    // containerd.service
-	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
-	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not; of what k0s adds to the config that it makes
-	Wrapper string `json:"wrapper,omitempty"` // what hides the engine's options: the program by which the unit starts it, or a relative name
-	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
-	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
-	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
+	Version string `json:"version,omitempty"` // the project's own: 1.7.24, 2.0.0-rc.1; "" if unknown
 
-	Args    []string `json:"-"` // its command line; nil where unknown
-	Env     []string `json:"-"` // the variables that its unit sets, "NAME=VALUE"
-	Started []string `json:"-"` // the files that it is from: environment files, then those of the unit, which win
+	// Binary is /usr/bin/containerd. Binary and Unit are "" if only a config file exists.
+	Binary string `json:"binary"`
+	Socket string `json:"socket,omitempty"` // /run/containerd/containerd.sock
 
-	Expands []string `json:"-"` // pairs for strings.NewReplacer: what MicroK8s puts in place of variables in the template that is Config
+	// CRI is the socket of cri-dockerd, through which a kubelet uses Docker; "" without one.
+	CRI string `json:"cri,omitempty"`
+
+	Unit   string `json:"unit,omitempty"` // containerd.service
+	Config string `json:"config"`         // /etc/containerd/config.toml, which need not exist
+
+	// Folder has CRI-O's drop-ins, /etc/crio/crio.conf.d, or what k0s adds to the config that it
+	// makes. It need not exist.
+	Folder string `json:"folder,omitempty"`
+	// Wrapper hides the engine's options: the program with which the unit starts the engine, or a
+	// relative name.
+	Wrapper string `json:"wrapper,omitempty"`
+
+	// Owner rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" if there is no owner.
+	Owner string `json:"owner,omitempty"`
+	Why   string `json:"why,omitempty"`   // the sign by which the owner was recognised
+	Files []File `json:"files,omitempty"` // the config file and its imports, in the order of reading
+
+	Args []string `json:"-"` // the command line; nil if unknown
+	Env  []string `json:"-"` // the variables that the unit sets, "NAME=VALUE"
+	// Started are the files that decide how the engine starts: environment files, then those of the
+	// unit, which win.
+	Started []string `json:"-"`
+	// Expands has pairs for strings.NewReplacer: the values with which MicroK8s replaces variables
+	// in the template that is Config.
+	Expands []string `json:"-"`
 
 	Texts *toml.Texts `json:"-"` // the files, parsed
 }

@@ -35,16 +35,23 @@ import (
 
 // Facts says what a machine is, whatever the spec wants of it.
 type Facts struct {
-	Live  bool   `json:"live"`            // gathered from the running machine, not from a root folder
-	Baked bool   `json:"baked,omitempty"` // a root folder in which the machine's own programs run
-	Image *Trust `json:"-"`               // of the machines that an image is baked for, if they boot with Secure Boot; else nil
-	Day   string `json:"-"`               // 2026-11-22, UTC, by the clock of the gathering machine, which may be wrong
+	Live  bool `json:"live"`            // gathered from the running machine, not from a root folder
+	Baked bool `json:"baked,omitempty"` // a root folder in which the machine's own programs run
+
+	// Image is about the machines that an image is baked for, if they boot with Secure Boot.
+	Image *Trust `json:"-"`
+	// Day is 2026-11-22, UTC, by the clock of the gathering machine, which may be wrong.
+	Day string `json:"-"`
 
 	OS     OS     `json:"os"`
 	Arch   string `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
 	Kernel Kernel `json:"kernel"`
-	GPUs   []PCI  `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where there is no PCI bus to read
-	RDMA   bool   `json:"rdma,omitempty"` // a network card behind PCIe that reads and writes GPUs' memory: ConnectX, BlueField, EFA
+
+	// GPUs has all PCI functions of vendor 10de, NVSwitches and audio functions included; nil if
+	// there is no PCI bus to read.
+	GPUs []PCI `json:"gpus"`
+	// RDMA: a network card behind PCIe reads and writes GPUs' memory: ConnectX, BlueField, EFA.
+	RDMA bool `json:"rdma,omitempty"`
 
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
@@ -53,40 +60,48 @@ type Facts struct {
 	// them.
 	Programs []string `json:"programs,omitempty"`
 
-	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked
+	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: gpuadm does not ask the network
 
 	Hostname  string `json:"hostname,omitempty"`
 	MachineID string `json:"machineID,omitempty"`
-	BootID    string `json:"bootID,omitempty"`  // another one after each boot; "" in a root folder
-	Booting   bool   `json:"booting,omitempty"` // gpuadm.service is at work: what is ordered after it, kubelet, cannot be started now
-	Cgroup    int    `json:"cgroup,omitempty"`  // the version of cgroups: 1, 2; 0 if unknown
-	CPUs      int    `json:"cpus,omitempty"`    // online ones; 0 if unknown
-	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
+	BootID    string `json:"bootID,omitempty"` // changes with each boot; "" in a root folder
+
+	// Booting: gpuadm.service is starting, so a unit that is ordered after it, kubelet, cannot be
+	// started now.
+	Booting bool `json:"booting,omitempty"`
+
+	Cgroup int    `json:"cgroup,omitempty"` // the version of cgroups: 1, 2; 0 if unknown
+	CPUs   int    `json:"cpus,omitempty"`   // online ones; 0 if unknown
+	Memory uint64 `json:"memory,omitempty"` // bytes that the kernel manages; 0 if unknown
 
 	// The facts below cost more to find out. Needs asks for them.
-	// Signed names the packages of signed modules that are available for target kernels; nil where
-	// they were not asked for, or where the package lists know of none for any kernel.
-	Signed []string        `json:"signed,omitempty"`
-	Shared []SharedModules `json:"-"` // for target kernels, from the list that Needs names; nil if there is no such list
 
-	Modules     *Modules     `json:"modules,omitempty"`
-	Driver      *host.Driver `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
-	NoDriver    string       `json:"noDriver,omitempty"`    // why none answers
-	NVMLSays    string       `json:"-"`                     // NVML's name of that: host.NoDriver.Code
-	DriverOwner *Owner       `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
-	MIGOwner    *Owner       `json:"migOwner,omitempty"`    // who else partitions the GPUs
-	DynamicMIG  string       `json:"dynamicMIG,omitempty"`  // the sign by which the DRA driver is seen to make partitions as pods ask for them
-	GFD         string       `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
-	Machine     string       `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
-	VGPU        *VGPU        `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
+	// Signed names the packages of signed modules that are available for target kernels; nil if
+	// they were not asked for, or if the package lists have none for any kernel.
+	Signed []string `json:"signed,omitempty"`
+	// Shared has the modules for target kernels in the list that Needs names; nil if there is no
+	// such list.
+	Shared []SharedModules `json:"-"`
 
-	Files   map[string][]byte `json:"-"` // those asked for that exist
-	Private map[string]bool   `json:"-"` // those of Files that not every user can read: no error quotes them
+	Modules  *Modules     `json:"modules,omitempty"`
+	Driver   *host.Driver `json:"driver,omitempty"`   // as the loaded driver reports; nil if none answers
+	NoDriver string       `json:"noDriver,omitempty"` // why none answers
+	NVMLSays string       `json:"-"`                  // NVML's name of that: host.NoDriver.Code
 
-	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, where it was asked and answers
-	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why none answers
-	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
-	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it could not be found out
+	DriverOwner *Owner `json:"driverOwner,omitempty"` // another owner of the driver
+	MIGOwner    *Owner `json:"migOwner,omitempty"`    // another owner of the partitions
+	DynamicMIG  string `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions for pods
+	GFD         string `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
+	Machine     string `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
+	VGPU        *VGPU  `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one
+
+	Files   map[string][]byte `json:"-"` // those that were asked for and exist
+	Private map[string]bool   `json:"-"` // those that not every user can read: no error quotes them
+
+	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service reports
+	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why the service does not
+	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // of EKS: user data, a join's file, EKS's API
+	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it is unknown
 
 	// DriverAgain: a driver would answer a new process; this process has loaded the library of a
 	// driver that was replaced since.
@@ -97,13 +112,13 @@ type Facts struct {
 type Needs struct {
 	Modules bool        // kernel modules, loaded and on disk
 	Driver  bool        // what the loaded driver says about the GPUs
-	Files   []string    // contents of these files; a name that ends in a slash means all files of that folder
+	Files   []string    // contents of these files; a name with a slash at its end means all files of the folder
 	Engine  NamedEngine // the engine that the spec names
-	Signed  string      // a driver branch, 580: for which kernels without its modules signed ones are available
+	Signed  string      // a driver branch, 580: which signed modules are available for kernels without modules
 	Shared  string      // the file that lists the modules of a mirror: SharedModules
 
 	// Cluster asks for Facts.Cluster and Facts.Instance, unless EKS's own scripts make the machine
-	// a node. What was kept on this machine counts first: instance.Kept.
+	// a node. The file that a join has kept on this machine counts first: instance.Kept.
 	Cluster *instance.ClusterRef
 }
 

@@ -143,30 +143,42 @@ func nodeName(override, hostname string) string {
 
 // Kubelet has the facts about the kubelet, before and after the machine has joined.
 type Kubelet struct {
-	Binary       string   `json:"binary,omitempty"`
-	Version      string   `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
-	Unit         string   `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
-	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
-	Args         []string `json:"-"`                      // its command line, without the program
-	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
-	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
-	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2, k0s, microk8s, k8s; "" = no program
-	Dir          string   `json:"dir,omitempty"`          // its --root-dir, where stated; Folder has the default
-	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
-	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
+	Binary  string `json:"binary,omitempty"`
+	Version string `json:"version,omitempty"` // if it can be read; gpuadm does not run kubelet to ask
 
-	Kubeconfig string    `json:"kubeconfig,omitempty"` // as its command line states it
-	NodeName   string    `json:"nodeName,omitempty"`   // as its command line states it, else the host's name in lower case; a cloud may give another
-	Joined     bool      `json:"joined,omitempty"`     // the kubeconfig is there, and what it names as credentials too
-	Begins     time.Time `json:"-"`                    // from when on its client certificate is valid
-	Expired    time.Time `json:"expired,omitzero"`     // when its client certificate ends; zero if it has none
-	Identity   string    `json:"-"`                    // who its client certificate is of: system:node:NAME; "" if it has none
+	// Unit is kubelet.service, or the unit of K3s or RKE2, of which kubelet is a part.
+	Unit     string   `json:"unit,omitempty"`
+	Active   string   `json:"active,omitempty"`   // systemd's ActiveState of the unit; "" if no systemd runs
+	Args     []string `json:"-"`                  // the command line, without the program
+	Requires []string `json:"requires,omitempty"` // units whose restart restarts kubelet
 
-	Labels   map[string]string `json:"labels,omitempty"` // those it registers the node with, as its command line states them
-	Taints   []Taint           `json:"taints,omitempty"` // those it registers the node with
+	Config string `json:"config,omitempty"` // the KubeletConfiguration file
+	// ConfigOwner writes kubelet's files: kubeadm (only for the join), nodeadm, aks, gke, k3s,
+	// rke2, k0s, microk8s, k8s; "" if no program does.
+	ConfigOwner string `json:"configOwner,omitempty"`
+
+	Dir          string `json:"dir,omitempty"`          // --root-dir, if set; Folder has the default
+	CgroupDriver string `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
+	Endpoint     string `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, if set
+
+	Kubeconfig string `json:"kubeconfig,omitempty"` // on the command line
+	// NodeName is the name on the command line, else the host's name in lower case; a cloud may
+	// give the node another one.
+	NodeName string `json:"nodeName,omitempty"`
+
+	Joined   bool      `json:"joined,omitempty"` // the kubeconfig and the credentials that it names exist
+	Begins   time.Time `json:"-"`                // the client certificate is valid from then on
+	Expired  time.Time `json:"expired,omitzero"` // the client certificate's end; zero without one
+	Identity string    `json:"-"`                // of the client certificate: system:node:NAME; "" without one
+
+	Labels   map[string]string `json:"labels,omitempty"` // with which kubelet registers the node
+	Taints   []Taint           `json:"taints,omitempty"` // with which kubelet registers the node
 	LabelsAt Place             `json:"labelsAt,omitzero"`
 	TaintsAt Place             `json:"taintsAt,omitzero"`
-	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
+
+	// Files are the unit's environment files and kubelet's config files, which need not exist, in
+	// the order in which they are read.
+	Files []File `json:"files,omitempty"`
 }
 
 // Folder is where kubelet keeps its state: the sockets of DRA drivers and pods' folders. The
