@@ -136,10 +136,15 @@ func (r Request) names(installed map[string]State) (names []string) {
 
 // stateFor returns the state that an installed package of the family needs for a choice: the
 // version that the chosen source has, or removed. kept is true if the package can stay.
+//
+// A dependency whose version is in no source has come from another source than the chosen one, if
+// that one does not even have its name: NVIDIA's libnvidia-cfg1 beside Ubuntu's
+// libnvidia-cfg1-595-server, which has the same files and does not replace it.
 func (f *Family) stateFor(found State, chosen choice, offers []Offer) (to State, kept bool) {
 	if Own(found.Version) == chosen.own {
 		offer, known := Find(offers, found.Version)
-		if !known || chosen.has(offer) {
+		isForeign := found.Auto && chosen.site != "" && !slices.ContainsFunc(offers, chosen.has)
+		if known && chosen.has(offer) || !known && !isForeign {
 			return found, true
 		}
 	}

@@ -149,7 +149,7 @@ func TestLabUbuntuTransitional(t *testing.T) {
 }
 
 // TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, with files in the same places and no
-// Conflicts, and back by undo.
+// Conflicts, and back by undo; and from NVIDIA's to Ubuntu's.
 func TestLabUbuntuSources(t *testing.T) {
 	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
@@ -165,6 +165,16 @@ func TestLabUbuntuSources(t *testing.T) {
 	n.gpuadm(0, "undo")
 	now := n.driver()
 	check.That(t, maps.Equal(now, before), "undo brought %v, want %v", now, before)
+
+	n.gpuadm(0, "undo", "--to", "all")
+	n.once(n.of("595.71.05"))
+	n.once(ofDistro("595.71.05"))
+	n.installed("595.71.05")
+	for name, is := range n.driver() {
+		// Ubuntu has nvidia-modprobe by the same name: NVIDIA's stays, in the same version.
+		isNVIDIAs := strings.Contains(is, "-1ubuntu1") && name != "nvidia-modprobe"
+		check.That(t, !isNVIDIAs, "package %s %s is NVIDIA's", name, is)
+	}
 }
 
 // TestLabPairs is test/pairs with real apt: of each ordered pair A is applied, then B, B is undone,

@@ -41,6 +41,25 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainedOverwrite: of packages that dpkg cannot unpack the operator reads which file of
+// which package is in the way. The words are dpkg 1.21's, from a lab host.
+func TestExplainedOverwrite(t *testing.T) {
+	t.Parallel()
+	h := must.Get(local.Open(t.TempDir()))(t)
+	const said = "dpkg: error processing archive /tmp/apt-dpkg-install-edXzGp/0-libnvidia-cfg1-595-server.deb (--unpack):\n" +
+		" trying to overwrite '/usr/lib/libnvidia-cfg.so.1', which is also in package libnvidia-cfg1 595.71.05-1ubuntu1\n" +
+		"Errors were encountered while processing:\n" +
+		" /tmp/apt-dpkg-install-edXzGp/0-libnvidia-cfg1-595-server.deb\n" +
+		"E: Sub-process /usr/bin/dpkg returned an error code (1)"
+	err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said})
+	told := (*trouble.Error)(nil)
+	must.That(t, errors.As(err, &told), "%v", err)
+	check.List(t, told.Because, []string{
+		"0-libnvidia-cfg1-595-server.deb: trying to overwrite '/usr/lib/libnvidia-cfg.so.1', " +
+			"which is also in package libnvidia-cfg1 595.71.05-1ubuntu1",
+	}, "because:")
+}
+
 // A proxy that a file sets for us is a next step where nothing else is known; and what is said
 // already is not said again.
 func TestExplainedProxy(t *testing.T) {

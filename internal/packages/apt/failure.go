@@ -41,6 +41,9 @@ func explain(v host.View, out string, err error) error {
 	if known || dpkgFailed(v, t, out, failed.Stderr) {
 		return t
 	}
+	if words := archiveErrors(failed.Stderr); len(words) > 0 {
+		t.Because = packages.Short(words)
+	}
 	if len(t.Because) == 0 {
 		t.Because = packages.Tail(out, 6) // there apt names the packages that conflict
 	}
@@ -116,6 +119,23 @@ func compilerErrors(v host.View, version string) (errs []string) {
 		}
 	}
 	return errs
+}
+
+// archiveErrors returns what dpkg says of the packages that it could not unpack, such as "trying to
+// overwrite '/usr/bin/x', which is also in package y". dpkg leaves those as they were.
+// Source: print_error_perpackage in dpkg, src/common/force.c and lib/dpkg/ehandle.c.
+func archiveErrors(stderr string) (said []string) {
+	const archive = "dpkg: error processing archive "
+	lines := packages.Lines(stderr)
+	for i, line := range lines {
+		name, isError := strings.CutPrefix(line, archive)
+		if !isError || i+1 == len(lines) {
+			continue
+		}
+		name, _, _ = strings.Cut(name, " ")
+		said = append(said, path.Base(name)+": "+strings.TrimSpace(lines[i+1]))
+	}
+	return said
 }
 
 // scriptOutput returns what a package's script wrote, and dpkg's own words after it. Scripts write
