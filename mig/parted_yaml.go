@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -65,9 +66,41 @@ type devicesYAML struct {
 	line int
 }
 
+// refuseOther refuses a file of another kind as a whole: what is wrong with each of its keys would
+// not say that.
+func (p *partedParser) refuseOther(data []byte) bool {
+	what := content.Of(data)
+	fix := "mig-parted's own examples show the format: https://github.com/NVIDIA/mig-parted"
+	switch what {
+	case "", "empty", "YAML", "JSON", "a file in mig-parted's format":
+		return false
+	case "a Kubernetes ConfigMap":
+		fix = `save what is below config.yaml in it: kubectl get configmap NAME -o jsonpath='{.data.config\.yaml}'`
+	case "TOML":
+		fix = "write its [[mig.gpu]] tables in node.toml, which needs no file for them"
+	}
+	p.fault(1, fix, "this is %s, not a file in mig-parted's format", what)
+	return true
+}
+
+// tabbed is the first line that a tab begins; 0 if there is none.
+func tabbed(data []byte) int {
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		if bytes.HasPrefix(bytes.TrimLeft(line, " "), []byte("\t")) {
+			return n
+		}
+	}
+	return 0
+}
+
 // read parses the file's one document. It walks the nodes, which have line numbers: the library's
 // decoder has them only in sentences.
 func (p *partedParser) read(data []byte) (f fileYAML) {
+	if p.refuseOther(data) {
+		return f
+	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	err := d.Decode(&doc)
@@ -79,7 +112,12 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 		err = p.refuseSecond(d)
 	}
 	if err != nil {
-		p.fault(1, "", "the file is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		says := strings.TrimPrefix(err.Error(), "yaml: ")
+		if line := tabbed(data); line > 0 && strings.Contains(says, "cannot start any token") {
+			p.fault(line, "indent with spaces", "a tab begins the line, which YAML does not allow")
+			return f
+		}
+		p.fault(1, "", "the file is no YAML: %s", says)
 		return f
 	}
 

@@ -34,6 +34,13 @@ func secretKey(name string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(flat, word) })
 }
 
+// isPath says whether the text of a value, with its quotes, is a path: the path of a secret is none.
+// A secret in base64 may begin with a slash, so the path begins with a folder of the root.
+func isPath(text []byte) bool {
+	const file = `^\s*(?:"/(?:etc|home|mnt|opt|root|run|srv|usr|var)(?:/[\w.@+-]+)+"|'/(?:etc|home|mnt|opt|root|run|srv|usr|var)(?:/[\w.@+-]+)+')\s*$`
+	return regexp.MustCompile(file).Match(text) && !regexp.MustCompile(secretShape).Match(text)
+}
+
 const (
 	// A name and the separator before its value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
@@ -51,7 +58,7 @@ func lexicalSecrets(data []byte, line span) []span {
 	for _, at := range regexp.MustCompile(assignment).FindAllSubmatchIndex(shown, -1) {
 		name := string(shown[at[2]:at[3]])
 		valueAt := line.start + at[1]
-		if secretKey(name) && valueAt < line.end {
+		if secretKey(name) && valueAt < line.end && !isPath(data[valueAt:line.end]) {
 			found = append(found, span{valueAt, line.end})
 			break
 		}

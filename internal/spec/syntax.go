@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -84,11 +85,16 @@ func otherFormat(data []byte, start int) *trouble.Error {
 		{"<<<<<<<", "", "the mark of a merge conflict", "keep one of the two sides, and take the marks out"},
 		{"{", "", "this is JSON", specIs},
 		{"", "mig-configs:", "this is YAML, of mig-parted", `name this file in node.toml: file = "…" in [mig]`},
-		{"", "apiVersion:", "this is a manifest of Kubernetes, in YAML", specIs},
 	} {
 		if bytes.HasPrefix(data[start:], []byte(other.begins)) && bytes.Contains(data, []byte(other.has)) {
 			return wrong(other.fix, "%s", other.is)
 		}
+	}
+
+	switch what := content.Of(data); what {
+	case "", "empty", "TOML", "YAML": // the place of the first fault says more
+	default:
+		return wrong(specIs, "this is %s", what)
 	}
 	return nil
 }
@@ -122,6 +128,13 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 	r := b.row(key)
 	if r != nil && (r.Type == TypeBool || r.Type == TypeInt) {
 		fix := "write " + suggestion(*r, &value{text: raw})
+		_, _, comments := strings.Cut(raw, "//")
+		switch {
+		case comments:
+			fix = "a comment begins with #"
+		case r.String() == "format":
+			fix = "write format = " + strconv.Itoa(format)
+		}
 		return at, wrong(fix, "invalid TOML: %s is no %s", show(raw), r.Type)
 	}
 

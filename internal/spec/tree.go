@@ -249,6 +249,8 @@ func (b *builder) hide(parts []part, value, end int) bool {
 	from := value
 	if i+1 < len(parts) {
 		from = parts[i].at.end
+	} else if from < end && isPath(b.src.data[from:end]) {
+		return false
 	}
 	if from < end {
 		b.hideSpan(from, end)

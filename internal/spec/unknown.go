@@ -4,6 +4,7 @@ package spec
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
@@ -14,7 +15,8 @@ import (
 func (d *decoder) unknown(section string, m *value) {
 	names := d.namesIn(section)
 	near := nearest.Of(m.name, names)
-	if secretKey(m.name) && near == "" {
+	ofFile := m.kind == stringKind && isPath([]byte(strconv.Quote(m.text)))
+	if secretKey(m.name) && near == "" && !ofFile {
 		d.src.addf(m.key,
 			"take it out, and revoke it: this file can be read by all",
 			"this file must not contain a secret: %s", show(m.name))

@@ -35,12 +35,21 @@ func checkPath(v string) (string, *trouble.Error) {
 	case strings.Contains(v, "$"):
 		return v, wrong("write the whole path", "%s: variables are not replaced", show(v))
 	case !path.IsAbs(v):
-		whole := clip(path.Join("/etc/gpuadm", v))
-		return v, wrong("write the whole path: "+whole, "%s is not an absolute path", show(v))
+		return v, wrong(wholePath(v), "%s is not an absolute path", show(v))
 	case path.Clean(v) == "/" || strings.HasSuffix(v, "/"):
 		return v, wrong("write the path of a file", "%s is a folder", show(v))
 	}
 	return path.Clean(v), nil
+}
+
+// wholePath advises what to write in place of a relative path. Only one that begins with a folder of
+// the root says where it is: gpuadm does not know in which folder the operator was.
+func wholePath(v string) string {
+	const roots = `^(?:boot|etc|home|lib|lib64|media|mnt|opt|root|run|srv|tmp|usr|var)/`
+	if matches(roots, v) {
+		return "did you mean " + show("/"+v) + "?"
+	}
+	return "write the whole path, from / on"
 }
 
 func checkDigest(v string) (string, *trouble.Error) {
