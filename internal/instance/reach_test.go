@@ -55,14 +55,14 @@ func TestDomainIsTheSDKs(t *testing.T) {
 	}
 }
 
-// TestLive asks through a real machine's door, over a real network. The address comes in by the
+// TestLive asks through a real machine's transport, over a real network. The address comes in by the
 // SDK's own variable. A proxy that is set for the process is not gone through.
 func TestLive(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	t.Setenv("http_proxy", "http://192.0.2.1:1")
 	h, err := local.Open("/")
 	if err != nil {
-		t.Skip("no door to this machine: ", err)
+		t.Skip("cannot open this machine: ", err)
 	}
 	f := &cloudfake.Fake{Machine: ec2()}
 	s := httptest.NewServer(f.EC2())
