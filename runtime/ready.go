@@ -74,12 +74,11 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{docker.Restart(e, nil, why)}, nil
 	}
 
-	files := containerd.Reads(e)
+	restart := containerd.Reread(f, e, Ready, why)
 	if e.Name == "crio" {
-		files = []string{e.Config, e.Folder}
+		restart = engine.Restart(f, e, []string{e.Config, e.Folder}, Ready, why)
 	}
-	restart := engine.Restart(f, e, files, Ready, why)
-	restart = things.Judged(restart, Verdict(engine.UnitOf(e), files))
+	restart = things.Judged(restart, Verdict(engine.UnitOf(e), []string{e.Config}))
 	return []converge.Want{things.Prechecked(restart, Loads(e))}, nil
 }
 

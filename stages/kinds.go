@@ -68,6 +68,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"unit-files":                    named(things.NewUnitFiles),
 		"paused":                        named(things.NewPaused),
 		"daemon":                        by(func(r converge.Ref) converge.Thing { return containerd.NewSupervised(r.Name, r.Reads, "") }),
+		"daemon *":                      by(childOf),
 		"restart":                       reading(restartOf),
 		"restart " + kubelet.FormUnit:   reading(kubeletOf),
 		"restart " + docker.FormUnit:    reading(docker.NewRestart),
@@ -106,6 +107,11 @@ func restartOf(unit string, reads []string) converge.Thing {
 // kubeletOf builds the restart of kubelet again.
 func kubeletOf(unit string, reads []string) converge.Thing {
 	return kubelet.NewJudged(unit, reads, runtime.Verdict(unit, nil))
+}
+
+// childOf builds the restart of a daemon again that its unit's program starts.
+func childOf(r converge.Ref) converge.Thing {
+	return containerd.NewChild(r.Form, r.Name, r.Reads, runtime.Verdict(r.Form, nil))
 }
 
 // thingOf builds a thing again from its line in the journal, for undo.

@@ -73,7 +73,8 @@ func (m *Machine) needsHandler() bool {
 }
 
 func oldConfiguration(m *Machine) []Finding {
-	if m.generates() {
+	found, _, ok := m.engine()
+	if !ok || m.generates() {
 		return nil
 	}
 	wants, err := runtime.Reread(m.Facts())
@@ -87,7 +88,10 @@ func oldConfiguration(m *Machine) []Finding {
 		return nil
 	}
 	unit := restart.Ref().Name
-	if !m.outdated(unit, restart.Ref().Reads) {
+	switch {
+	case found.Child:
+		unit = engine.UnitOf(found) // the thing goes by the age of the daemon's socket
+	case !m.outdated(unit, restart.Ref().Reads):
 		return nil
 	}
 	return []Finding{{

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -23,23 +24,36 @@ func (g *gathering) engines(ctx context.Context, os OS) []Engine {
 	}
 	all = append(all, g.containerd(ctx, os), g.crio(ctx), g.docker(ctx))
 
-	var installed, onlyConfig []Engine
+	var found []Engine
 	for _, e := range all {
-		if e == nil {
-			continue
-		}
-		e.Texts = g.texts
-		if e.onlyConfig() {
-			onlyConfig = append(onlyConfig, *e)
-		} else {
-			installed = append(installed, *e)
+		if e != nil {
+			e.Texts = g.texts
+			found = append(found, *e)
 		}
 	}
-	return append(installed, onlyConfig...)
+	return withoutBare(found)
 }
 
 // onlyConfig says whether only a config file of the engine was found.
 func (e *Engine) onlyConfig() bool { return e.Binary == "" && e.Unit == "" }
+
+// withoutBare leaves out a config file of which no engine is known, where another engine of the name
+// is installed: that one may read it, or the file is left over. Else such engines come last.
+func withoutBare(all []Engine) []Engine {
+	var installed, bare []Engine
+	for _, e := range all {
+		if e.onlyConfig() {
+			bare = append(bare, e)
+		} else {
+			installed = append(installed, e)
+		}
+	}
+
+	isInstalled := func(e Engine) bool {
+		return slices.ContainsFunc(installed, func(other Engine) bool { return other.Name == e.Name })
+	}
+	return append(installed, slices.DeleteFunc(bare, isInstalled)...)
+}
 
 // unitAndBinary fills in an engine's unit and binary and returns the engine's command line: the
 // binary is what the unit starts, or the first of the usual places.
@@ -100,22 +114,32 @@ func (g *gathering) engineVersion(ctx context.Context, e *Engine) {
 		return
 	}
 
-	p := program{ask: true}
+	p := program{ask: true, module: engineModule(e.Name)}
 	switch e.Name {
 	case "containerd":
-		p.module = "github.com/containerd/containerd"
 		p.packages = []string{
 			"containerd", "containerd.io", "moby-containerd",
 			"containerd2", "containerd-stable", "containerd-app",
 		}
 	case "crio":
-		p.module = "github.com/cri-o/cri-o"
 		p.packages = []string{"cri-o"}
 	case "docker":
-		p.module = "github.com/docker/docker"
 		p.packages = []string{"docker-ce", "docker.io", "moby-engine"}
 	}
 	e.Version = g.version(ctx, e.Binary, p)
+}
+
+// engineModule is the Go module that an engine's program is built from; "" if none is known.
+func engineModule(name string) string {
+	switch name {
+	case "containerd":
+		return "github.com/containerd/containerd"
+	case "crio":
+		return "github.com/cri-o/cri-o"
+	case "docker":
+		return "github.com/docker/docker"
+	}
+	return ""
 }
 
 const (
@@ -216,6 +240,8 @@ type Engine struct {
 	Owner string `json:"owner,omitempty"`
 	Why   string `json:"why,omitempty"`   // the sign by which the owner was recognised
 	Files []File `json:"files,omitempty"` // the config file and its imports, in the order of reading
+
+	Child bool `json:"-"` // the unit's main process is another program, which starts the engine
 
 	Args []string `json:"-"` // the command line; nil if unknown
 	Env  []string `json:"-"` // the variables that the unit sets, "NAME=VALUE"

@@ -36,6 +36,7 @@ func (g *gathering) k0s(ctx context.Context, units ...string) *distribution {
 		Config: "/etc/k0s/containerd.toml",
 		Socket: "/run/k0s/containerd.sock",
 		Unit:   s.name,
+		Child:  true,
 	}
 	g.engineVersion(ctx, e)
 	e.Files, _ = g.containerdFiles(e.Config, Globs(e.Version))

@@ -5,24 +5,58 @@ package facts
 import (
 	"cmp"
 	"context"
+	"debug/buildinfo"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// atEndpoint adds the engine at kubelet's endpoint, if it was not found yet: the endpoint may be a
-// link to its socket, and its unit may have any name.
+// atEndpoint puts the engine at kubelet's endpoint first: the process that listens there, whatever
+// its unit's name. The endpoint may be a link to its socket.
 func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	k := &f.Kubelet
-	known := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
-	if known() {
+	if k.Endpoint == "" {
+		return
+	}
+	if !slices.ContainsFunc(f.Engines, k.Uses) {
+		k.Endpoint = g.resolvedEndpoint(k.Endpoint)
+	}
+
+	var claims []Engine // the engines whose settings name the endpoint
+	for _, e := range f.Engines {
+		if k.Uses(e) && !e.onlyConfig() {
+			claims = append(claims, e)
+		}
+	}
+	if len(claims) == 1 && g.servesAt(ctx, claims[0], k.Endpoint) {
 		return
 	}
 
-	name := socketPath(k.Endpoint)
+	e := g.listener(ctx, k.Endpoint)
+	switch {
+	case e != nil:
+		inUnit := func(claim Engine) bool { return claim.Unit == e.Unit }
+		if i := slices.IndexFunc(claims, inUnit); i >= 0 {
+			e = &claims[i] // its owner and its folder are known, too
+		}
+	case len(claims) == 0:
+		e = g.startedAt(ctx, *k)
+	}
+	if e == nil {
+		return
+	}
+	isSame := func(other Engine) bool { return other.Unit == e.Unit && k.Uses(other) }
+	others := slices.DeleteFunc(slices.Clone(f.Engines), isSame)
+	f.Engines = withoutBare(append([]Engine{*e}, others...))
+}
+
+// resolvedEndpoint follows an endpoint that is a link.
+func (g *gathering) resolvedEndpoint(endpoint string) string {
+	name := socketPath(endpoint)
 	at, err := g.v.Resolve(name)
 	if err != nil { // the engine is not running, as in an image, and has made no socket
 		at, err = g.v.Readlink(name)
@@ -30,27 +64,41 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 			at = path.Join(path.Dir(name), at)
 		}
 	}
-	if err == nil {
-		k.Endpoint = "unix://" + at
+	if err != nil {
+		return endpoint
 	}
-	if known() {
-		return
+	return "unix://" + at
+}
+
+// socketPatience is how long an engine may take to make its socket.
+const socketPatience = time.Minute
+
+// servesAt says whether an engine serves the endpoint that its settings name, as far as its unit and
+// the age of the socket show: one that is much younger than the unit's process may be another's.
+func (g *gathering) servesAt(ctx context.Context, e Engine, endpoint string) bool {
+	byShim := socketPath(endpoint) == socketPath(e.CRI) // cri-dockerd listens for Docker
+	if !g.v.Live() || byShim {
+		return true
 	}
 
-	e := g.listener(ctx, k.Endpoint)
-	if e == nil {
-		e = g.startedBy(ctx, func(argv []string, _ string) bool {
-			candidate := &Engine{Name: engineName(argv[0])}
-			if !slices.Contains(engineNames(), candidate.Name) {
-				return false
-			}
-			g.filesAndSocket(ctx, candidate, argv)
-			return k.Uses(*candidate)
-		})
+	unit, err := g.v.Unit(ctx, e.Unit)
+	if e.Unit == "" || err != nil || unit.Active != "active" {
+		return false
 	}
-	if e != nil {
-		f.Engines = append([]Engine{*e}, f.Engines...)
-	}
+	socket, err := g.v.Stat(socketPath(endpoint))
+	return err != nil || unit.Started.IsZero() || socket.Ctime.Sub(unit.Started) < socketPatience
+}
+
+// startedAt is the engine that some unit would start at kubelet's endpoint; nil if none does.
+func (g *gathering) startedAt(ctx context.Context, k Kubelet) *Engine {
+	return g.startedBy(ctx, func(argv []string, _ string) bool {
+		candidate := &Engine{Name: engineName(argv[0])}
+		if !slices.Contains(engineNames(), candidate.Name) {
+			return false
+		}
+		g.filesAndSocket(ctx, candidate, argv)
+		return k.Uses(*candidate)
+	})
 }
 
 // listener finds the engine that listens on kubelet's socket: the process that holds the listening
@@ -138,16 +186,41 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 		return nil
 	}
 
-	e := &Engine{Name: engineName(argv[0]), Unit: unit, Args: argv}
+	e := &Engine{Unit: unit, Args: argv}
 	e.Binary, _ = g.v.Readlink("/proc/" + pid + "/exe")
+	e.Name = g.nameOf(argv[0], e.Binary)
 	g.filesAndSocket(ctx, e, argv)
 	e.Socket = cmp.Or(socket, e.Socket)
 	e.Texts = g.texts
 
 	u, err := g.v.Unit(ctx, unit)
 	if unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
+		e.Child = true
 		e.Owner = cmp.Or(unit, "another program")
 		e.Why = "process " + pid
 	}
+	if e.Owner == "" && e.Name == "containerd" && e.Config == containerdDefault {
+		e.Owner, e.Why = g.owner(g.os())
+	}
 	return e
+}
+
+// nameOf is the name of the engine that a process is: by the name that it was started with, its
+// program's, or what the program was built from.
+func (g *gathering) nameOf(word, program string) string {
+	for _, name := range []string{engineName(word), engineName(program)} {
+		if slices.Contains(engineNames(), name) {
+			return name
+		}
+	}
+
+	info, err := buildinfo.Read(host.Part{View: g.v, Name: program})
+	if err == nil {
+		for _, name := range engineNames() {
+			if strings.HasPrefix(info.Path, engineModule(name)+"/") {
+				return name
+			}
+		}
+	}
+	return engineName(word)
 }

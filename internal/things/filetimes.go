@@ -25,7 +25,11 @@ func Rewritten(ctx context.Context, v host.View, unit string, files []string) (b
 	if err != nil {
 		return false, err
 	}
+	return rewrittenSince(v, u, slices.Concat(files, u.Files))
+}
 
+// rewrittenSince is Rewritten for a process that has started as a unit's.
+func rewrittenSince(v host.View, u host.Unit, files []string) (bool, error) {
 	rewritten := func(info host.Info, name string) bool {
 		if after(info.Mtime, v.Now(), u) {
 			return true
@@ -33,7 +37,7 @@ func Rewritten(ctx context.Context, v host.View, unit string, files []string) (b
 		folder, err := v.Stat(path.Dir(name))
 		return err == nil && after(info.Ctime, v.Now(), u) && after(folder.Mtime, v.Now(), u)
 	}
-	for _, name := range slices.Concat(files, u.Files) {
+	for _, name := range files {
 		late, err := anyInfo(v, name, rewritten)
 		if late || err != nil {
 			return late, err

@@ -27,7 +27,7 @@ type restart struct {
 	verdict  PrecheckFunc
 
 	// socket is that of a daemon that another program supervises and restarts: the socket is as old
-	// as the daemon's process.
+	// as the daemon's process. With a unit that unit is restarted, and the daemon with it.
 	socket string
 }
 
@@ -102,9 +102,15 @@ func NewSupervised(socket string, files []string, ready ReadyFunc) converge.Foll
 	return restart{files: files, ready: ready, socket: socket}
 }
 
+// NewChild is the restart of a daemon that is not its unit's main process: the unit's program
+// prepares files, and starts the daemon then. For the verdict see Judged.
+func NewChild(unit, socket string, files []string, ready ReadyFunc, verdict PrecheckFunc) converge.Follower {
+	return restart{unit: unit, files: files, ready: ready, verdict: verdict, socket: socket}
+}
+
 func (r restart) Ref() converge.Ref {
 	if r.socket != "" {
-		return converge.Ref{Kind: "daemon", Name: r.socket, Reads: r.files}
+		return converge.Ref{Kind: "daemon", Name: r.socket, Form: r.unit, Reads: r.files}
 	}
 	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
 }
@@ -132,7 +138,11 @@ func (r restart) Look(ctx context.Context, v host.View) (converge.State, error) 
 		if err != nil {
 			return "", err
 		}
-		return r.look(v, host.Unit{PID: 1, Started: info.Ctime})
+		late, err := rewrittenSince(v, host.Unit{Started: info.Ctime}, r.files)
+		if late {
+			return Outdated, err
+		}
+		return UpToDate, err
 	}
 
 	u, err := v.Unit(ctx, r.unit)
@@ -177,14 +187,20 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 		return nil
 	}
 	if r.socket != "" {
+		if r.unit != "" {
+			if _, err := r.judged(ctx, h); err != nil {
+				return err
+			}
+			err := h.SetUnit(ctx, r.unit, host.UnitChange{Job: "restart"})
+			if err != nil {
+				return err
+			}
+		}
 		return r.await(ctx, h)
 	}
 
-	u, err := h.Unit(ctx, r.unit)
+	u, err := r.judged(ctx, h)
 	if err != nil {
-		return err
-	}
-	if err := Verdict(ctx, h, u, r.unit, r.verdict); err != nil {
 		return err
 	}
 
@@ -209,6 +225,15 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	}
 
 	return nil
+}
+
+// judged is the unit, if its daemon would start again.
+func (r restart) judged(ctx context.Context, v host.View) (host.Unit, error) {
+	u, err := v.Unit(ctx, r.unit)
+	if err == nil {
+		err = Verdict(ctx, v, u, r.unit, r.verdict)
+	}
+	return u, err
 }
 
 // Verdict says why a daemon must not be started now, as judge has it; nil without a judge.
@@ -253,7 +278,7 @@ func (r restart) await(ctx context.Context, h host.Host) error {
 			return err
 		}
 		if state == UpToDate {
-			return r.ready(ctx, h, "", r.files)
+			return r.ready(ctx, h, r.unit, r.files)
 		}
 		if host.Pause(ctx, 100*time.Millisecond) != nil {
 			return &trouble.Error{

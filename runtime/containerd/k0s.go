@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -63,13 +64,27 @@ func wantsK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]c
 	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
 	wants = append(wants, things.Edited(file, edit, h.Why()))
 
-	daemon := NewSupervised(e.Socket, []string{target}, h.Name)
+	daemon := NewSupervised(e.Socket, k0sReads(e), h.Name)
 	return append(wants, converge.Want{
 		Thing:  daemon,
 		Why:    "k0s starts containerd again when a file in " + e.Folder + " changes",
 		Breaks: []string{"restart-runtime"},
 		To:     func(found converge.State) (converge.State, error) { return daemon.Current(found), nil },
 	}), nil
+}
+
+// k0sReads are gpuadm's file and the folder in which k0s looks for it.
+func k0sReads(e facts.Engine) []string { return []string{path.Join(e.Folder, dropIn), e.Folder} }
+
+// Reread wants containerd to have started after the last change of the files that stage runtime
+// compares with it.
+func Reread(f facts.Facts, e facts.Engine, ready things.ReadyFunc, why string) converge.Want {
+	reads := Reads(e)
+	if engine.HowOf(spec.Runtime{}, e) == platform.Folder {
+		reads = k0sReads(e)
+		ready = answersAt(e.Socket)
+	}
+	return engine.Restart(f, e, reads, ready, why)
 }
 
 // validateMerged has the daemon judge what k0s makes of an addition: k0s merges its tables into the
@@ -99,6 +114,18 @@ func k0sText(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) 
 	}
 	ops = append(ops, toml.Set(append(containerd, "runtimes", h.Name), entry))
 	return toml.Edit(nil, ops)
+}
+
+// NewChild is the restart of a containerd by the unit whose program starts it.
+func NewChild(unit, socket string, files []string, verdict things.PrecheckFunc) converge.Follower {
+	return things.NewChild(unit, socket, files, answersAt(socket), verdict)
+}
+
+// answersAt waits until a containerd answers at a socket.
+func answersAt(socket string) things.ReadyFunc {
+	return func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return Answers(ctx, v, facts.Engine{Socket: socket}, engine.Handler{})
+	}
 }
 
 // NewSupervised is a containerd that its supervisor restarts when its files change. containerd

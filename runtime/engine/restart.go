@@ -29,6 +29,9 @@ func Restart(
 ) converge.Want {
 	unit := UnitOf(e)
 	want := things.Restart(unit, files, ready, why)
+	if e.Child {
+		want.Thing = things.NewChild(unit, e.Socket, files, ready, nil)
+	}
 	if unit == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unit) {
 		want.Breaks = append(want.Breaks, "restart-kubelet")
 	}

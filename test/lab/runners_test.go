@@ -25,6 +25,7 @@ type runner struct {
 	command string // the daemon's configuration, as the daemon says it
 	says    string // in [runtime]
 	handler string // "" = nvidia
+	alone   bool   // no other containerd is installed, and only its file is left
 	fix     string // the command that gpuadm prints where the daemon was not started again
 }
 
@@ -42,6 +43,8 @@ var k0sProgram string
 var k3sProgram string
 
 const (
+	usualSocket = "/run/containerd/containerd.sock"
+
 	engineArgs = "--root=/var/lib/containerd/RUNNER --state=/run/RUNNER/containerd --address=/run/RUNNER/containerd.sock --config=FILE"
 )
 
@@ -51,7 +54,8 @@ var microk8sTemplate string
 // runners: k0s, as above; MicroK8s, after microk8s-resources/wrappers/run-containerd-with-args and
 // default-args of canonical/microk8s at 02c467bd; Canonical Kubernetes, after k8s/args and
 // src/k8s/pkg/k8sd/setup/containerd.go of canonical/k8s-snap at 017ffcec, with its
-// containerd-base-dir moved, as beside Docker's containerd (canonical/k8s-snap issue 1991).
+// containerd-base-dir moved, as beside Docker's containerd (canonical/k8s-snap issue 1991), and as it
+// is without that.
 func runners() []runner {
 	args := func(name, file string) string {
 		return strings.NewReplacer("RUNNER", name, "FILE", file).Replace(engineArgs)
@@ -102,6 +106,29 @@ func runners() []runner {
 			},
 			command: "/snap/k8s/current/bin/containerd --config /srv/k8s/etc/containerd/config.toml config dump",
 		},
+		{ // the same at the usual places
+			name: "k8s-alone", alone: true, socket: usualSocket, changed: "/etc/containerd/conf.d/99-gpuadm.toml", units: []string{"snap.k8s.containerd"}, restart: "snap.k8s.containerd",
+			files: map[string]string{
+				config:                                 "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
+				"/etc/containerd/conf.d/auths.toml":    "version = 3\n",
+				"/var/snap/k8s/common/args/containerd": "--config=" + config + "\n--address=" + usualSocket + "\n",
+				"/var/snap/k8s/common/args/kubelet":    "--root-dir=/var/lib/kubelet\n--container-runtime-endpoint=" + usualSocket + "\n",
+				"/etc/systemd/system/snap.k8s.containerd.service": snap("k8s", "containerd",
+					"/snap/k8s/current/bin/containerd --config="+config+" --address="+usualSocket),
+				"/etc/systemd/system/snap.k8s.kubelet.service": snap("k8s", "kubelet", "/bin/sleep infinity"),
+			},
+			command: "/snap/k8s/current/bin/containerd --config " + config + " config dump",
+		},
+		{ // a unit and a program of no name that gpuadm knows, at the usual places
+			name: "other-unit", alone: true, socket: usualSocket, changed: config, units: []string{"gpu-cri", "kubelet"}, restart: "gpu-cri",
+			files: map[string]string{
+				config:                                "version = 3\n",
+				"/usr/bin/kubelet":                    "#!/bin/sh\nexec sleep infinity\n",
+				"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix://" + usualSocket + "\n",
+				"/etc/systemd/system/gpu-cri.service": snap("gpu", "cri", "/opt/stated/gpu-engine --log-level info"),
+			},
+			command: "/opt/stated/gpu-engine --config " + config + " config dump",
+		},
 		{ // a program and a unit of no name that gpuadm knows, and no kubelet: the spec says it all
 			name: "stated", socket: "/run/stated/containerd.sock", changed: "/srv/stated/engine.toml", units: []string{"gpu-engine"}, restart: "gpu-engine",
 			says: "config = \"/srv/stated/engine.toml\"\nengine_binary = \"/opt/stated/gpu-engine\"\n",
@@ -114,9 +141,10 @@ func runners() []runner {
 	}
 }
 
-// TestLabRunners: beside an idle containerd of the machine's, the engine that kubelet uses gets the
+// TestLabRunners: beside an idle containerd of the machine's, or alone at the usual places, the engine that kubelet uses gets the
 // handler in the file that its owner reads, by one start of that daemon; a second apply does
-// nothing; undo restores every byte; the idle one is untouched all along.
+// nothing, and doctor finds no fault of the engine; undo restores every byte; the idle one is untouched
+// all along.
 func TestLabRunners(t *testing.T) {
 	t.Parallel()
 	for _, r := range runners() {
@@ -134,6 +162,10 @@ func TestLabRunners(t *testing.T) {
 					mode = 0o755
 				}
 				n.Put(name, text, mode)
+			}
+			if r.alone {
+				n.Must("systemctl", "disable", "--now", daemon)
+				n.Must("rm", "/usr/bin/containerd", "/usr/lib/systemd/system/"+daemon)
 			}
 			n.Put(specFile, "format = 1\n[runtime]\n"+r.says, 0o644)
 			n.Must("systemctl", "daemon-reload")
@@ -160,6 +192,8 @@ func TestLabRunners(t *testing.T) {
 			again := n.gpuadm(0, "apply")
 			check.That(t, again.Stdout == "Nothing to do.\n", "apply again: %s", again)
 			n.gpuadm(0, "status")
+			doctor := n.Exec("gpuadm", "doctor")
+			check.That(t, !strings.Contains(doctor.Stdout, "RUN-"), "doctor after a right apply: %s", doctor)
 			n.gpuadm(0, "undo", "--to", "all")
 			if !eventually(answers) || inDump() {
 				t.Errorf("after undo: answers %v, handler in the daemon's configuration %v", answers(), inDump())

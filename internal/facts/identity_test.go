@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+const (
+	usualConfig  = "/etc/containerd/config.toml"
+	usualSocket  = "/run/containerd/containerd.sock"
+	usualKubelet = "/usr/bin/kubelet --container-runtime-endpoint=unix://" + usualSocket
+)
+
+// live is a machine that runs: its links, the main processes of its units, and how long after those
+// the usual socket was made.
+type live struct {
+	files
+	links   map[string]string
+	mains   map[string]int
+	younger time.Duration
+}
+
+func (live) Live() bool { return true }
+
+func (v live) Readlink(name string) (string, error) {
+	if to, ok := v.links[name]; ok {
+		return to, nil
+	}
+	return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrNotExist}
+}
+
+func (v live) Unit(ctx context.Context, name string) (host.Unit, error) {
+	u, _ := v.files.Unit(ctx, name)
+	u.Active = "inactive"
+	if pid := v.mains[name]; pid != 0 {
+		u.Active = "active"
+		u.PID = pid
+		u.Started = time.Unix(1000, 0)
+	}
+	return u, nil
+}
+
+func (v live) Stat(name string) (host.Info, error) {
+	info, err := v.files.Stat(name)
+	if name == usualSocket {
+		info.Ctime = time.Unix(1001, 0).Add(v.younger)
+	}
+	return info, err
+}
+
+// process adds a process that listens at the usual socket, as /proc shows it: proc(5), and
+// unix_seq_show in net/unix/af_unix.c of Linux.
+func (v live) process(pid, unit, exe, argv string) {
+	v.files["/proc/net/unix"] = "Num       RefCount Protocol Flags    Type St Inode Path\n" +
+		"0000000000000000: 00000002 00000000 00010000 0001 01 4711 " + usualSocket + "\n"
+	v.files["/proc/"+pid+"/cmdline"] = argv
+	v.files["/proc/"+pid+"/cgroup"] = "0::/system.slice/" + unit + "\n"
+	v.files["/proc/"+pid+"/status"] = "Name:\tx\nUid:\t0\t0\t0\t0\n"
+	v.files["/proc/"+pid+"/fd/7"] = ""
+	v.links["/proc/"+pid+"/fd/7"] = "socket:[4711]"
+	v.links["/proc/"+pid+"/exe"] = exe
+}
+
+// TestOneIdentity: the engine at kubelet's socket is the process that listens there, whatever its
+// unit's name; a config file alone is none beside it.
+func TestOneIdentity(t *testing.T) {
+	const own = "/opt/x/containerd\x00--log-level\x00info\x00"
+	kubelet := files{
+		"/usr/lib/systemd/system/kubelet.service": service1(usualKubelet), "/usr/bin/kubelet": "x",
+		usualConfig: "version = 2\n", usualSocket: "", "/opt/x/containerd": "x",
+	}
+	snap := files{
+		"/etc/systemd/system/snap.k8s.containerd.service": service1("/usr/bin/snap run k8s.containerd"),
+		"/etc/systemd/system/snap.k8s.kubelet.service":    service1("/usr/bin/snap run k8s.kubelet"),
+		"/var/snap/k8s/common/args/containerd":            "--address=" + usualSocket + "\n--config=" + usualConfig + "\n",
+		"/var/snap/k8s/common/args/kubelet":               "--container-runtime-endpoint=" + usualSocket + "\n",
+		"/snap/k8s/current/bin/containerd":                "x",
+		usualConfig:                                       "version = 2\n",
+	}
+	other := files{"/etc/systemd/system/gpu-cri.service": service1("/opt/x/containerd")}
+	idle := files{"/usr/lib/systemd/system/containerd.service": service1("/usr/bin/containerd"), "/usr/bin/containerd": "x"}
+
+	for _, c := range []struct {
+		name         string
+		files        []files
+		listens      string // the unit of the process, if one listens
+		mains        map[string]int
+		younger      time.Duration
+		unit, binary string // of the one engine at kubelet's socket that comes first
+		engines      int
+	}{
+		{"Canonical Kubernetes alone", []files{snap}, "", nil, 0, "snap.k8s.containerd.service", "/snap/k8s/current/bin/containerd", 1},
+		{"another unit, stopped", []files{kubelet, other}, "", nil, 0, "gpu-cri.service", "/opt/x/containerd", 1},
+		{"another unit", []files{kubelet, other}, "gpu-cri.service", map[string]int{"gpu-cri.service": 7}, 0, "gpu-cri.service", "/opt/x/containerd", 1},
+		{"another unit, containerd's stopped", []files{kubelet, other, idle}, "gpu-cri.service", map[string]int{"gpu-cri.service": 7}, 0, "gpu-cri.service", "/opt/x/containerd", 2},
+		{"another unit took the socket", []files{kubelet, other, idle}, "gpu-cri.service", map[string]int{"gpu-cri.service": 7, "containerd.service": 8}, time.Hour, "gpu-cri.service", "/opt/x/containerd", 2},
+		{"containerd's own, restarted by its socket's owner", []files{kubelet, idle}, "containerd.service", map[string]int{"containerd.service": 7}, time.Hour, "containerd.service", "/usr/bin/containerd", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := live{files: files{}, links: map[string]string{}, mains: c.mains, younger: c.younger}
+			for _, more := range c.files {
+				for name, data := range more {
+					v.files[name] = data
+				}
+			}
+			if c.listens != "" {
+				v.process("7", c.listens, "/opt/x/containerd", own)
+			}
+			f := must.Get(Gather(t.Context(), v, Needs{}))(t)
+			must.That(t, len(f.Engines) == c.engines, "%d engines: %+v", len(f.Engines), f.Engines)
+			e := f.Engines[0]
+			check.That(t, f.Kubelet.Uses(e) && e.Config == usualConfig, "kubelet does not use %+v", e)
+			check.Equal(t, [...]string{e.Unit, e.Binary, e.Owner}, [...]string{c.unit, c.binary, ""}, "unit, program and owner")
+		})
+	}
+}
