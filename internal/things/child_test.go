@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"context"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// supervised is a machine with a daemon that a unit's program starts, a minute after the unit.
+type supervised struct {
+	host.Host
+	infos    map[string]host.Info
+	restarts []string
+}
+
+const (
+	childSocket = "/run/x/daemon.sock"
+	childFile   = "/etc/x.d/gpuadm.toml"
+)
+
+func (h *supervised) Now() time.Time { return time.Unix(9000, 0) }
+
+func (h *supervised) Stat(name string) (host.Info, error) {
+	info, ok := h.infos[name]
+	if !ok {
+		return info, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	}
+	return info, nil
+}
+
+func (h *supervised) SetUnit(_ context.Context, unit string, c host.UnitChange) error {
+	h.restarts = append(h.restarts, c.Job+" "+unit)
+	h.infos[childSocket] = host.Info{Ctime: time.Unix(8000, 0)}
+	return nil
+}
+
+// TestChild: a daemon that its unit's program starts is as old as its socket, and not as the unit.
+// A chmod of its file is no new content; and a restart of the unit makes it new.
+func TestChild(t *testing.T) {
+	at := func(changed, written int64) host.Info {
+		return host.Info{Ctime: time.Unix(changed, 0), Mtime: time.Unix(written, 0)}
+	}
+	for name, c := range map[string]struct {
+		file, folder host.Info
+		want         converge.State
+	}{
+		"written between the unit's start and the daemon's": {at(1030, 1030), at(1030, 1030), things.UpToDate},
+		"written since":               {at(2000, 2000), at(1030, 1030), things.Outdated},
+		"an old file, moved in since": {at(2000, 500), at(2000, 2000), things.Outdated},
+		"chmod since":                 {at(2000, 1030), at(1030, 1030), things.UpToDate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &supervised{infos: map[string]host.Info{
+				childSocket: at(1060, 1060), childFile: c.file, "/etc/x.d": c.folder,
+			}}
+			asked := ""
+			ready := func(_ context.Context, _ host.View, unit string, _ []string) error {
+				asked = unit
+				return nil
+			}
+			daemon := things.NewChild("x.service", childSocket, []string{childFile}, ready)
+			is := must.Get(daemon.Look(t.Context(), h))(t)
+			check.Equal(t, is, c.want, "state")
+
+			must.OK(t, daemon.Make(t.Context(), h, things.UpToDate))
+			isRestarted := len(h.restarts) == 1 && h.restarts[0] == "restart x.service"
+			check.That(t, isRestarted && asked == "x.service", "%q, and asked %q", h.restarts, asked)
+			is = must.Get(daemon.Look(t.Context(), h))(t)
+			check.Equal(t, is, things.UpToDate, "after the restart")
+		})
+	}
+}
