@@ -4,7 +4,9 @@ package things_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +39,10 @@ func (h *supervised) Stat(name string) (host.Info, error) {
 	return info, nil
 }
 
+func (*supervised) Unit(context.Context, string) (host.Unit, error) {
+	return host.Unit{Load: "loaded", Active: "active", PID: 7, Started: time.Unix(1000, 0)}, nil
+}
+
 func (h *supervised) SetUnit(_ context.Context, unit string, c host.UnitChange) error {
 	h.restarts = append(h.restarts, c.Job+" "+unit)
 	h.infos[childSocket] = host.Info{Ctime: time.Unix(8000, 0)}
@@ -67,7 +73,7 @@ func TestChild(t *testing.T) {
 				asked = unit
 				return nil
 			}
-			daemon := things.NewChild("x.service", childSocket, []string{childFile}, ready)
+			daemon := things.NewChild("x.service", childSocket, []string{childFile}, ready, nil)
 			is := must.Get(daemon.Look(t.Context(), h))(t)
 			check.Equal(t, is, c.want, "state")
 
@@ -78,4 +84,15 @@ func TestChild(t *testing.T) {
 			check.Equal(t, is, things.UpToDate, "after the restart")
 		})
 	}
+}
+
+// TestChildIsJudged: the unit is not restarted where its daemon would not start again.
+func TestChildIsJudged(t *testing.T) {
+	refused := errors.New("the daemon rejects its files")
+	verdict := func(context.Context, host.View) error { return refused }
+	h := &supervised{infos: map[string]host.Info{}}
+	daemon := things.NewChild("x.service", childSocket, []string{childFile}, nil, verdict)
+	err := daemon.Make(t.Context(), h, things.UpToDate)
+	check.That(t, err != nil && strings.Contains(err.Error(), refused.Error()), "%v", err)
+	check.That(t, h.restarts == nil, "restarted: %q", h.restarts)
 }
