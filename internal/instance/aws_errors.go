@@ -17,21 +17,13 @@ import (
 // explain says why AWS refused, and how to fix it. It includes AWS's message in one short line,
 // which names roles and resources, never keys.
 func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
+	last := a.outcome()
 	var cause *trouble.Error
-	if errors.As(context.Cause(ctx), &cause) { // the time is over: the last answer says more, if there was one
-		if f := a.outcome(); f.status == 0 {
-			return a.unreached(call, err)
-		}
+	timeIsOver := errors.As(context.Cause(ctx), &cause)
+	if timeIsOver && last.status == 0 {
+		return a.unreached(call, err)
 	}
-
-	var refusal smithy.APIError
-	var code, message string
-	if errors.As(err, &refusal) {
-		code = refusal.ErrorCode()
-		message = clean(refusal.ErrorMessage(), 300)
-	}
-	f := a.outcome()
-	if wrong := wrongClock(f.clockOff, "AWS's"); wrong != nil && f.status >= 400 {
+	if wrong := wrongClock(last.clockOff, "AWS's"); wrong != nil && last.status >= 400 {
 		wrong.Err = err
 		return wrong
 	}
@@ -40,12 +32,33 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 		What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region),
 		Err:  err,
 	}
-	if message != "" {
-		e.Because = []string{"AWS says: " + message}
+	var code string
+	var refusal smithy.APIError
+	if errors.As(err, &refusal) {
+		code = refusal.ErrorCode()
+		if message := clean(refusal.ErrorMessage(), 300); message != "" {
+			e.Because = []string{"AWS says: " + message}
+		}
 	}
 
 	switch {
-	case f.status == http.StatusTooManyRequests, throttled(code):
+	case a.explainRefusal(e, call, code, last.status):
+		return e
+	case last.status == 0:
+		return a.unreached(call, err)
+	case last.tooLong || last.status < 500:
+		return a.malformedAnswer(call)
+	}
+	e.What += fmt.Sprintf("AWS fails (status %d)", last.status)
+	e.Passing = true
+	e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
+	return e
+}
+
+// explainRefusal completes an error by AWS's code and status; false if they are not a refusal's.
+func (a *awsAPI) explainRefusal(e *trouble.Error, call, code string, status int) bool {
+	switch {
+	case status == http.StatusTooManyRequests, throttled(code):
 		e.What += "AWS limits the request rate"
 		e.Passing = true
 		e.Because = append(e.Because, "all machines of the account share one limit")
@@ -57,7 +70,7 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 		if strings.HasPrefix(call, "ec2:") {
 			e.Try = []string{"wait, and run apply again", "[join] node_name: then EC2 is not asked for it"}
 		}
-	case f.status == http.StatusNotFound, code == "ResourceNotFoundException":
+	case status == http.StatusNotFound, code == "ResourceNotFoundException":
 		e.What += "not found"
 		e.Try = []string{
 			"aws eks list-clusters --region " + a.region,
@@ -76,24 +89,16 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 			"timedatectl    shows whether the clock is right",
 			"wait: EC2 hands out new keys before the old ones end",
 		}
-	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		e.What += "AWS rejects the role's signature"
 		e.Try = []string{
 			"timedatectl    shows whether the clock is right",
 			"aws iam get-role --role-name ROLE: a role that was deleted and created again does not accept the old keys",
 		}
-	case f.status == 0:
-		return a.unreached(call, err)
-	case f.tooLong:
-		return a.malformedAnswer(call)
-	case f.status >= 500:
-		e.What += fmt.Sprintf("AWS fails (status %d)", f.status)
-		e.Passing = true
-		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
 	default:
-		return a.malformedAnswer(call)
+		return false
 	}
-	return e
+	return true
 }
 
 // throttled recognises the throttling errors of EKS and EC2.

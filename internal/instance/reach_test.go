@@ -55,8 +55,8 @@ func TestDomainIsTheSDKs(t *testing.T) {
 	}
 }
 
-// TestLive asks through a real machine's transport, over a real network. The address comes in by the
-// SDK's own variable. A proxy that is set for the process is not gone through.
+// TestLive asks through a real machine's transport, over a real network. The address comes in by
+// the SDK's own variable. A proxy that is set for the process is not gone through.
 func TestLive(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	t.Setenv("http_proxy", "http://192.0.2.1:1")
