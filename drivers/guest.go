@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // checkGuest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves,
@@ -19,7 +20,7 @@ import (
 // using vGPU".
 func (p *plan) checkGuest() error {
 	if err := p.checkLicence(); err != nil {
-		return err
+		return trouble.WithKeys(err, "driver.grid.token_file", "driver.grid.feature_type")
 	}
 	p.choice.Guest = p.spec.Grid != spec.Grid{}
 

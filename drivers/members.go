@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // chooseMembers names the packages of the driver.
@@ -235,10 +236,10 @@ func bareKernel(release string) string {
 func (p *plan) applySpecPackages() error {
 	for _, name := range p.spec.Without {
 		if !slices.Contains(p.names(), name) {
-			return refuse(
+			return trouble.WithKeys(refuse(
 				fmt.Sprintf("cannot leave out package %s: driver %s from %s does not ask for it", name, p.choice.Branch, p.repo),
 				"remove it from without in [driver]",
-				"the packages asked for: "+strings.Join(p.names(), ", "))
+				"the packages asked for: "+strings.Join(p.names(), ", ")), "driver.without")
 		}
 		p.choice.Members = slices.DeleteFunc(p.choice.Members, func(m Member) bool { return m.Name == name })
 		p.choice.Extras = slices.DeleteFunc(p.choice.Extras, func(extra string) bool { return extra == name })

@@ -64,7 +64,7 @@ func choiceFor(s spec.Driver, f facts.Facts) (Choice, error) {
 	if err == nil {
 		choice.addFabric(catalog, s, f)
 	}
-	return choice, err
+	return choice, trouble.WithKeys(err, "driver.version")
 }
 
 // Needs says which facts the driver's stages need.

@@ -111,9 +111,13 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	return show(c, v, c.validText)
 }
 
-// blame returns a refusal at the place of the first of these keys in the spec.
+// blame returns a refusal at the place of the first of its keys in the spec, else of these.
 func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	f := failureOf(err)
+	var refused *trouble.Error
+	if errors.As(err, &refused) {
+		keys = append(slices.Clone(refused.Keys), keys...)
+	}
 	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}
 }
 
@@ -235,7 +239,7 @@ func (v *validated) named(
 		case errors.As(seen.Err, &later):
 			v.unchecked(fmt.Sprintf("%s%s %s: %s", place, seen.Key, seen.Value, later.Until))
 		case judged && (isOwn || ofSpec):
-			wrong = append(wrong, blame(places, seen.Err, append(slices.Clone(refused.Keys), keys...)...)...)
+			wrong = append(wrong, blame(places, seen.Err, keys...)...)
 		case seen.Key == "mig.file": // --mig-file names it here
 		default:
 			looks := trouble.Command("plan") + " on the machine looks at it"
