@@ -27,11 +27,15 @@ const (
 	gateDir   = "/etc/systemd/system/kubelet.service.d"
 	wantsDir  = "/etc/systemd/system/multi-user.target.wants"
 	timersDir = "/etc/systemd/system/timers.target.wants"
-	gateFile  = gateDir + "/50-gpuadm.conf"
+	gateFile  = gateDir + "/" + GateDropIn
 )
 
-// KubeletUnit is the unit that the gate holds back.
-const KubeletUnit = "kubelet.service"
+const (
+	// KubeletUnit is the unit that the gate holds back.
+	KubeletUnit = "kubelet.service"
+	// GateDropIn is the drop-in of kubelet's unit that asks the gate.
+	GateDropIn = "50-gpuadm.conf"
+)
 
 // OwnServices returns the units that converge this machine or look at it, the first to start first.
 func OwnServices() []string { return []string{BootUnit, ReadyUnit, driftUnit} }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func (c *common) engineAtBoot(ctx context.Context, only, skip []string) (*conver
 
 // bootSpec reads the machine's own spec. If it cannot be used, the spec that was applied last
 // counts. A spec that was removed is an operator's decision: nothing stands in for it.
-func (c *common) bootSpec(h host.Host) (spec.Spec, spec.Places, error) {
+func (c *common) bootSpec(h host.View) (spec.Spec, spec.Places, error) {
 	s, places, why := c.placedSpec(h, c.files)
 	if why == nil || len(c.files) > 0 || errors.Is(why, errNoSpec) {
 		return s, places, why
@@ -49,7 +50,9 @@ func (c *common) bootSpec(h host.Host) (spec.Spec, spec.Places, error) {
 	switch {
 	case err == nil:
 		c.broken = &unusable{why, last}
-		c.run.Node.Remark = "node.toml cannot be used, so this is by " + last.String()
+		if c.run != nil { // doctor makes no run
+			c.run.Node.Remark = "node.toml cannot be used, so this is by " + last.String()
+		}
 		return last.Spec, spec.Places{}, nil
 	case converge.ReadJournal(h).Held() != "": // nothing is applied, whatever the spec says
 		c.broken = &unusable{why: why}
@@ -180,7 +183,8 @@ func (c *common) specRemoved(err error) (h host.Host, removed bool, _ error) {
 		return nil, false, openErr
 	}
 	_, readErr := converge.ReadLastSpec(h)
-	return h, !errors.Is(readErr, converge.ErrNoLastSpec), nil
+	unknown := errors.Is(readErr, converge.ErrNoLastSpec) || errors.Is(readErr, fs.ErrPermission)
+	return h, !unknown, nil
 }
 
 // removedSpec says that the machine's spec is gone.

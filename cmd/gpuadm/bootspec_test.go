@@ -208,3 +208,29 @@ func TestClearsFailedUnits(t *testing.T) {
 	}
 	check.Equal(t, ends(t, n, 0, "apply"), "Nothing to do.\n", "the apply after that says")
 }
+
+// TestDoctorKnowsTheSpec: doctor names a spec that cannot be used with its place, and what a boot
+// does in spite of it. Other users are told what only root may read, and no fault.
+func TestDoctorKnowsTheSpec(t *testing.T) {
+	n := appliedNode(t)
+	plantFile(t, n, machineSpecFile, "[[[")
+	out := ends(t, n, exitPending, "doctor")
+	check.Says(t, out, "! ADM-001  node.toml cannot be used", machineSpecFile+":1:3: ")
+	check.Has(t, out, "a boot goes by the last applied spec ", "the finding")
+	check.Has(t, out, "type        sudo gpuadm validate; sudo gpuadm apply", "the commands")
+	check.Has(t, out, "fix the file, which sudo gpuadm validate checks; then apply", "the fix")
+
+	must.OK(t, converge.ForgetSpec(n))
+	out = ends(t, n, exitPending, "doctor")
+	const notChecked = "Not checked: what node.toml asks for: "
+	check.Says(t, out, "there is no spec to go by instead", notChecked+machineSpecFile)
+
+	var all strings.Builder
+	closed := unreadable{n, map[string]error{machineSpecFile: syscall.EACCES}}
+	e := envOn(closed, &all)
+	e.root = false
+	code := run(t.Context(), e, []string{"doctor"})
+	isFault := code == exitPending && strings.Contains(all.String(), "ADM-001")
+	check.That(t, !isFault, "for another user a fault: %s", all.String())
+	check.Has(t, all.String(), notChecked+"only root may read it", "another user is told")
+}

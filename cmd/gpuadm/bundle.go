@@ -221,7 +221,7 @@ func (b *bundle) answers(ctx context.Context) {
 		if !b.h.Live() {
 			return nil, errors.New("the machine does not run")
 		}
-		return b.c.examine(ctx, b.h, b.seen)
+		return b.c.examine(ctx, b.host, b.seen)
 	})
 	b.answer(ctx, "plan.json", "what gpuadm apply would change", func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engine(ctx, nil, nil)

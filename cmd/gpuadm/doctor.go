@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/doctor"
@@ -63,26 +66,81 @@ func (c *common) doctor(ctx context.Context) error {
 	return err
 }
 
-// examine examines a machine, with its node.toml if it has one. It reports an unusable node.toml as
-// not checked.
-func (c *common) examine(ctx context.Context, h, v host.View) (doctor.Report, error) {
-	s, err := c.spec(h, c.files)
+// examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by the
+// spec that a boot would apply; without one it reports what node.toml asks for as not checked.
+func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
+	s, _, err := c.bootSpec(view.Within(h)) // a bundle does not record the kept spec
 	if err != nil && len(c.files) > 0 {
 		return doctor.Report{}, err
 	}
 
-	r := doctor.Examine(ctx, v, s)
-	if err != nil && !errors.Is(err, errNoSpec) {
-		why := strings.ReplaceAll(err.Error(), "\n", "; ")
-		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: why})
+	ownSpec, unread := c.ownSpec(err)
+	own := doctor.Own{
+		Version: version(),
+		Spec:    ownSpec,
+		Units:   stages.OwnServices(),
+		Kubelet: stages.KubeletUnit,
+		Gate:    stages.GateDropIn,
+	}
+	if c.root {
+		own.Shut = func(ctx context.Context) string { return c.whyShut(ctx, h) }
+	}
+	r := doctor.Examine(ctx, v, s, own)
+	if unread != "" {
+		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: unread})
 	}
 	return r, nil
+}
+
+// ownSpec says what is wrong with the machine's own spec, after bootSpec has ended with this error,
+// and why what it asks for is not known. A file that only root may read is no fault.
+func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
+	onlyRoot := func(err error) bool { return !c.root && errors.Is(err, fs.ErrPermission) }
+	var none *noSpecAtBoot
+	switch {
+	case errors.As(err, &none) && onlyRoot(none.own):
+		return s, "only root may read it"
+	case errors.As(err, &none):
+		s.Fault = firstFault(none.own)
+		s.Fix = strings.Join(append(fixSpec(none.own), "then apply"), "; ")
+		if onlyRoot(none.last) {
+			s.Instead = "a spec that only root may read"
+		}
+		unread = s.Fault
+	case c.broken != nil:
+		s.Fault = firstFault(c.broken.why)
+		s.Fix = strings.Join(append(fixSpec(c.broken.why), "then apply"), "; ")
+		s.Instead = c.broken.instead()
+	}
+	_, s.Removed, _ = c.specRemoved(err)
+	return s, unread
+}
+
+// whyShut says why the gate is closed; "" if it is open, or while a run is in progress, which most
+// often opens it.
+func (c *common) whyShut(ctx context.Context, h host.Host) string {
+	if agent.AtWork(h) {
+		return ""
+	}
+
+	asking := &common{env: c.env, rootDir: c.rootDir, output: "json", pulse: new(pulse)}
+	asking.stdout = io.Discard
+	asking.stderr = io.Discard
+	err := asking.closedGate(ctx)
+	var t *trouble.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &t):
+		return strings.Join(append([]string{t.What}, t.Because...), "; ")
+	}
+	return trouble.OneLine(err.Error())
 }
 
 // offerRepairs names for each root cause the repair that fixes it, in place of other commands. A
 // repair that would refuse is not named, but why: each is planned, which touches nothing.
 func (c *common) offerRepairs(ctx context.Context, v host.View, causes []doctor.Cause) {
-	s, err := c.spec(v, c.files)
+	s, _, err := c.bootSpec(v)
 	if err != nil {
 		s = spec.Spec{} // the report says why it cannot be read
 	}

@@ -47,6 +47,7 @@ type env struct {
 	stat   func(name string) (fs.FileInfo, error)
 	public func(name string) bool
 
+	unit        func() string              // the systemd service in which gpuadm runs; may be nil
 	told        func(line string)          // called for each printed command line of gpuadm; may be nil
 	confined    func() []string            // what keeps root from what root may do; may be nil
 	restartSelf func(more ...string) error // replaces this process, once, by a new one with more flags; may be nil

@@ -56,8 +56,22 @@ func (c *common) waitForGate(ctx context.Context) error {
 	}
 }
 
-// gate returns an error that says why kubelet may not start; nil if it may.
+// gate returns an error that says why kubelet may not start; nil if it may. Kubelet's Restart= runs
+// the gate every few seconds: in the journal the error is one line.
 func (c *common) gate(ctx context.Context) error {
+	err := c.closedGate(ctx)
+	var t *trouble.Error
+	switch {
+	case err == nil:
+		c.warnOfSpec("the gate goes")
+	case c.toJournal() && errors.As(err, &t):
+		return gateLine(t)
+	}
+	return err
+}
+
+// closedGate returns an error that says why kubelet may not start; nil if it may.
+func (c *common) closedGate(ctx context.Context) error {
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -72,7 +86,7 @@ func (c *common) gate(ctx context.Context) error {
 
 	e, h, err := c.engineAtBoot(ctx, nil, nil)
 	if none := new(noSpecAtBoot); errors.As(err, &none) {
-		return usage{c.shut(none.trouble("cannot let kubelet start"))}
+		return usage{none.trouble("cannot let kubelet start")}
 	}
 	if err != nil {
 		return err
@@ -85,9 +99,6 @@ func (c *common) gate(ctx context.Context) error {
 	}
 
 	shut, err := c.run.Gate(ctx, view.Patiently(c.run.Host))
-	if err == nil && shut == nil {
-		c.warnOfSpec("the gate goes")
-	}
 	if err != nil || shut == nil {
 		return err
 	}
@@ -96,14 +107,6 @@ func (c *common) gate(ctx context.Context) error {
 		spec := c.broken.trouble("the gate goes")
 		t.Because = append(t.Because, spec.What+", so "+spec.Because[0])
 		t.Try = append(fixSpec(c.broken.why), t.Try...)
-	}
-	return c.shut(t)
-}
-
-// shut returns the error for a closed gate in the form for its reader.
-func (c *common) shut(t *trouble.Error) error {
-	if c.toJournal() {
-		return gateLine(t)
 	}
 	return t
 }
@@ -142,8 +145,7 @@ func closed(s *agent.Closed) *trouble.Error {
 	return t
 }
 
-// gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few
-// seconds, and more lines would fill the journal.
+// gateLine says in one line why kubelet may not start.
 func gateLine(t *trouble.Error) error {
 	line := t.What
 	if len(t.Because) > 0 {

@@ -141,3 +141,16 @@ func TestHelpExit(t *testing.T) {
 		t.Errorf("help does not name it:\n%s", &out)
 	}
 }
+
+// TestUnitOfCgroup: journald is told the unit of a process that has ended before journald looks.
+func TestUnitOfCgroup(t *testing.T) {
+	for lines, want := range map[string]string{
+		"0::/system.slice/gpuadm-drift.service\n":                                   "gpuadm-drift.service",
+		"12:pids:/x\n1:name=systemd:/system.slice/gpuadm.service\n0::/\n":           "gpuadm.service",
+		"0::/user.slice/user-0.slice/session-3.scope\n":                             "",
+		"0::/kubepods.slice/cri-containerd-0123.scope\n":                            "",
+		"0::/system.slice/system-serial\\x2dgetty.slice/serial-getty@ttyS0.service": "serial-getty@ttyS0.service",
+	} {
+		check.Equal(t, unitOfCgroup(lines), want, "%q: the unit", lines)
+	}
+}

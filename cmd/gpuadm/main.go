@@ -45,6 +45,7 @@ func system() env {
 		read:     readFile,
 		stat:     os.Stat,
 		public:   readable,
+		unit:     ownUnit,
 		confined: commands.Confined,
 
 		restartSelf: commands.Reexec,

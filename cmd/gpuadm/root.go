@@ -212,13 +212,13 @@ func variable(flag string) string {
 
 // engine opens the machine, reads the spec and chooses the stages.
 func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
-	read := func(h host.Host) (spec.Spec, spec.Places, error) { return c.placedSpec(h, c.files) }
+	read := func(h host.View) (spec.Spec, spec.Places, error) { return c.placedSpec(h, c.files) }
 	return c.engineBy(ctx, only, skip, read)
 }
 
 // engineBy is engine with a reader of the spec.
 func (c *common) engineBy(
-	ctx context.Context, only, skip []string, read func(host.Host) (spec.Spec, spec.Places, error),
+	ctx context.Context, only, skip []string, read func(host.View) (spec.Spec, spec.Places, error),
 ) (*converge.Engine, host.Host, error) {
 	c.chosen = slices.Clone(only)
 	for _, name := range skip {

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -239,7 +241,10 @@ const waitingEvery = time.Minute
 
 func newLogVoice(c *common) logVoice {
 	hook := journalHook{typed: func(text string) string { return commandsOf(c.stderr, text) }}
-	if c.booting {
+	if c.unit != nil {
+		hook.unit = c.unit()
+	}
+	if hook.unit == "" && c.booting {
 		hook.unit = stages.BootUnit
 	}
 
@@ -369,6 +374,27 @@ func entry(e *logrus.Entry) (message string, fields map[string]string) {
 		}
 	}
 	return strings.ReplaceAll(printable(e.Message), glue, " "), fields
+}
+
+// ownUnit returns the systemd service in which this process runs; "" for none. Source: cgroups(7),
+// /proc/[pid]/cgroup, and systemd's src/basic/cgroup-util.c (cg_pid_get_unit): the service is the
+// last part of the path.
+func ownUnit() string {
+	data, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return ""
+	}
+	return unitOfCgroup(string(data))
+}
+
+func unitOfCgroup(lines string) (unit string) {
+	for line := range strings.Lines(lines) {
+		last := path.Base(strings.TrimSpace(line))
+		if path.Ext(last) == ".service" {
+			unit = last
+		}
+	}
+	return unit
 }
 
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to

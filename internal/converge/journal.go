@@ -299,8 +299,8 @@ func (j Journal) holds() int {
 	return -1
 }
 
-// damage says what of the journal cannot be read, and what to do about it; "" if all of it can.
-func (j Journal) damage(v host.View) string {
+// Damage says what of the journal cannot be read, and what to do about it; "" if all of it can.
+func (j Journal) Damage(v host.View) string {
 	file := path.Join(v.Root(), journalFile)
 	switch {
 	case j.Refused != nil:

@@ -78,11 +78,11 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	}
 
 	end := unlock
-	damage := r.journal.damage(h)
+	damage := r.journal.Damage(h)
 	if damage != "" {
 		end = func() {
 			// Compacting changes the numbers of the lines.
-			now := ReadJournal(h).damage(h)
+			now := ReadJournal(h).Damage(h)
 			r.event(Event{What: Damaged, Text: cmp.Or(now, damage)})
 			unlock()
 		}

@@ -55,7 +55,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (Status, error) {
 		Held:    j.Held(),
 		Torn:    j.Torn,
 		Damaged: j.Damaged,
-		Damage:  j.damage(v),
+		Damage:  j.Damage(v),
 	}
 	last, open := j.unfinished()
 	if open {

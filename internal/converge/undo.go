@@ -151,7 +151,7 @@ func (e *Engine) planUndo(
 		return p, j.Refused
 	}
 	if j.Newer > 0 || j.Problem != "" {
-		return p, &trouble.Error{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
+		return p, &trouble.Error{What: "cannot undo: " + j.Damage(v), Because: []string{nothingTouched}}
 	}
 
 	scope, err := j.scope(to, leave)

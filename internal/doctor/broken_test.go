@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
 )
@@ -44,7 +43,8 @@ func TestStuck(t *testing.T) {
 		<-stuck.asked
 		close(over)
 	}()
-	report := examineUntil(t.Context(), stuck, spec.Spec{}, over)
+	m := &Machine{ctx: t.Context(), View: stuck}
+	report := m.examineUntil(over)
 	late := fmt.Sprint(report.Unread) // on a slow machine more than the two
 	check.That(t, strings.Contains(late, "SYS-001, SYS-002"), "%v", late)
 	check.That(t, codes(report) == "GPU-010" || strings.Contains(late, "GPU-010"), "%v", report.Causes)

@@ -55,12 +55,12 @@ const patience = 20 * time.Second
 
 // Examine runs all checks at the same time, and sorts the findings. The spec says which partitions
 // are wanted.
-func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
-	return examineUntil(ctx, v, s, time.After(patience))
+func Examine(ctx context.Context, v host.View, s spec.Spec, own Own) Report {
+	m := &Machine{ctx: ctx, View: v, spec: s, own: own}
+	return m.examineUntil(time.After(patience))
 }
 
-func examineUntil(ctx context.Context, v host.View, s spec.Spec, timeout <-chan time.Time) Report {
-	m := &Machine{ctx: ctx, View: v, spec: s}
+func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 	factsKnown := make(chan struct{})
 	go func() {
 		m.Facts()

@@ -134,4 +134,4 @@ func TestGenerated(t *testing.T) {
 }
 
 // examine examines a machine without node.toml.
-func examine(t *testing.T, v host.View) Report { return Examine(t.Context(), v, spec.Spec{}) }
+func examine(t *testing.T, v host.View) Report { return Examine(t.Context(), v, spec.Spec{}, Own{}) }

@@ -77,7 +77,7 @@ func (f fault) explains(o fault, edges []Edge) bool {
 
 // causes returns the faults that no other one explains, each with all that it explains, directly or
 // not. A fault with two root causes is listed at both. Root causes of one check with one fix are
-// one Cause; faults that are not the machine's are notes.
+// one Cause. Faults that are not the machine's are notes, unless they explain one that is.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 	list = []Cause{}
 	for i, root := range faults {
@@ -85,7 +85,8 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 		if slices.ContainsFunc(faults, explainsRoot) {
 			continue
 		}
-		if root.Note {
+		below := explained(i, faults, edges)
+		if root.Note && len(below) == 0 {
 			notes = append(notes, root.found())
 			continue
 		}
@@ -104,7 +105,7 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 		if command != "" && !slices.Contains(cause.Commands, command) {
 			cause.Commands = append(cause.Commands, command)
 		}
-		for _, other := range explained(i, faults, edges) {
+		for _, other := range below {
 			if found := other.found(); !slices.Contains(cause.Explains, found) {
 				cause.Explains = append(cause.Explains, found)
 			}

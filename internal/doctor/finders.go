@@ -8,6 +8,12 @@ import "github.com/gpuadm/gpuadm/internal/host"
 // object that has the fault, and leaves out what cannot be read: Machine notes that.
 func finders() map[string]func(*Machine) []Finding {
 	return map[string]func(*Machine) []Finding{
+		"ADM-001": unusableSpec,
+		"ADM-002": failedUnits,
+		"ADM-003": closedGate,
+		"ADM-004": held,
+		"ADM-005": newerJournal,
+		"ADM-006": damagedJournal,
 		"SYS-001": fullDisks,
 		"SYS-002": noInodes,
 		"SYS-008": noInotifyInstance,

@@ -26,6 +26,7 @@ type Machine struct {
 	ctx  context.Context // of the one examination that the Machine is for
 	View host.View
 	spec spec.Spec // what node.toml asks for
+	own  Own
 
 	facts      domain[facts.Facts]
 	log        domain[[]string]

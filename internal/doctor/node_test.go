@@ -264,7 +264,7 @@ func TestPartitionsOfSpec(t *testing.T) {
 	} {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
 		n := incident.Working(t).Node()
-		report := Examine(t.Context(), n, s)
+		report := Examine(t.Context(), n, s, Own{})
 		check.That(t, codes(report) == want && n.Touches() == 0, "%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
 	}
 }
@@ -280,7 +280,7 @@ func TestNextKernel(t *testing.T) {
 	} {
 		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
-	report := Examine(t.Context(), n, s)
+	report := Examine(t.Context(), n, s, Own{})
 	check.That(t, codes(report) == "" && len(report.Notes) == 1 && strings.HasPrefix(report.Notes[0].What, "the next boot starts kernel 99.1-generic, without the GPUs"), "%v %v", report.Causes, report.Notes)
 }
 

@@ -412,7 +412,7 @@ func (b brokenMachine) boot(t *testing.T) *simhost.Node {
 
 // roots are the codes of the root causes.
 func roots(n *simhost.Node) (codes []string) {
-	for _, c := range doctor.Examine(context.Background(), n, spec.Spec{}).Causes {
+	for _, c := range doctor.Examine(context.Background(), n, spec.Spec{}, doctor.Own{}).Causes {
 		codes = append(codes, c.Code)
 	}
 	return codes
@@ -427,7 +427,8 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			n := b.boot(t)
 			if codes := roots(n); !slices.Equal(codes, []string{b.code}) {
-				t.Fatalf("root causes %v, want %s: %+v", codes, b.code, doctor.Examine(t.Context(), n, spec.Spec{}).Causes)
+				causes := doctor.Examine(t.Context(), n, spec.Spec{}, doctor.Own{}).Causes
+				t.Fatalf("root causes %v, want %s: %+v", codes, b.code, causes)
 			}
 			i := slices.IndexFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == b.code })
 			if i < 0 || b.then == unhealed {
@@ -507,7 +508,7 @@ func printedFixes(t *testing.T) {
 func serves(t *testing.T, n *simhost.Node, tested, refused *int) {
 	t.Helper()
 	commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
-	for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}).Causes {
+	for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}, doctor.Own{}).Causes {
 		commands = append(commands, cause.Commands...)
 		if slices.ContainsFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == cause.Code }) {
 			commands = append(commands, "gpuadm repair "+cause.Code)
