@@ -13,6 +13,9 @@ func (g *gathering) docker(ctx context.Context) *Engine {
 	argv := g.unitAndBinary(ctx, e, []string{"docker.service"}, []string{
 		"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd",
 	})
+	if e.onlyConfig() {
+		g.snapDocker(ctx, e)
+	}
 	e.CRI = g.criDockerd(ctx)
 	g.filesAndSocket(ctx, e, argv)
 
@@ -20,6 +23,21 @@ func (g *gathering) docker(ctx context.Context) *Engine {
 		return nil
 	}
 	return e
+}
+
+// snapDocker fills in the Docker of the snap. The snap writes NVIDIA's runtime into its own
+// daemon.json, and sees no program of the machine's. Sources: canonical/docker-snap, pulls 153 and
+// 161; docker-archive/nestybox.sysbox-ee, issue 23 (its daemon.json, and what it cannot see).
+func (g *gathering) snapDocker(ctx context.Context, e *Engine) {
+	s := g.service(ctx, "snap.docker.dockerd.service")
+	if s == nil {
+		return
+	}
+	e.Unit = s.name
+	e.Binary = g.first("/snap/docker/current/bin/dockerd", "/var/lib/snapd/snap/docker/current/bin/dockerd")
+	e.Config = "/var/snap/docker/current/config/daemon.json"
+	e.Owner = "the snap docker"
+	e.Why = s.name
 }
 
 // k3sDocker is the socket of the cri-dockerd that K3s runs: pkg/agent/config/config_linux.go of

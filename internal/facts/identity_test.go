@@ -122,3 +122,42 @@ func TestOneIdentity(t *testing.T) {
 		})
 	}
 }
+
+// TestDropInIsNoRancher: a folder below K3s's that holds nothing but gpuadm's drop-in is no K3s: its
+// containerd's rendered file can be another containerd's, which imports that folder.
+func TestDropInIsNoRancher(t *testing.T) {
+	const agent = "/var/lib/rancher/k3s/agent"
+	v := files{
+		"/usr/lib/systemd/system/containerd.service": service1("/usr/bin/containerd"), "/usr/bin/containerd": "x",
+		usualConfig: "version = 3\nimports = [\"" + agent + "/etc/containerd/config-v3.toml.d/*.toml\"]\n",
+	}
+	before := gather(t, v)
+	v[agent+"/etc/containerd/config-v3.toml.d/99-gpuadm.toml"] = "version = 3\n"
+	after := gather(t, v)
+	isSame := len(after.Engines) == 1 && after.Engines[0].Unit == before.Engines[0].Unit
+	check.That(t, isSame && after.Kubelet.Endpoint == "", "after gpuadm's file: %+v, kubelet %+v", after.Engines, after.Kubelet)
+
+	for _, made := range []string{
+		agent + "/etc/containerd/config.toml", agent + "/containerd/x", "/var/lib/rancher/k3s/data/current/bin/k3s",
+	} {
+		v := files{made: "x", agent + "/etc/containerd/config-v3.toml.d/99-gpuadm.toml": "version = 3\n"}
+		f := gather(t, v)
+		check.That(t, len(f.Engines) == 1 && f.Engines[0].Owner == "k3s", "K3s with %s: %+v", made, f.Engines)
+	}
+}
+
+// TestSnapDocker: Docker's snap is an engine, with the snap's own file.
+func TestSnapDocker(t *testing.T) {
+	f := gather(t, files{
+		"/etc/systemd/system/snap.docker.dockerd.service": service1("/usr/bin/snap run docker.dockerd"),
+		"/snap/docker/current/bin/dockerd":                "x",
+		"/var/snap/docker/current/config/daemon.json":     "{}",
+	})
+	must.That(t, len(f.Engines) == 1, "%d engines", len(f.Engines))
+	e := f.Engines[0]
+	got := [...]string{e.Name, e.Unit, e.Config, e.Owner, e.Wrapper, string(e.Files[0].Data)}
+	want := [...]string{
+		"docker", "snap.docker.dockerd.service", "/var/snap/docker/current/config/daemon.json", "the snap docker", "", "{}",
+	}
+	check.Equal(t, got, want, "the engine")
+}

@@ -48,7 +48,7 @@ func (r rancherStart) lastValue(names ...string) string {
 func (g *gathering) rancher(ctx context.Context, name string, units ...string) *distribution {
 	home := "/var/lib/rancher/" + name
 	s := g.serviceOf(ctx, name, units...)
-	if s == nil && !g.exists(home+"/agent") {
+	if s == nil && !g.hasRun(home) {
 		return nil
 	}
 
@@ -91,6 +91,20 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 	d.engine = e
 	d.kubelet.Endpoint = cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
 	return d
+}
+
+// hasRun says whether K3s or RKE2 has made its folder. gpuadm may have made a part of it: the folder
+// of drop-ins, which the file of another containerd can import.
+func (g *gathering) hasRun(home string) bool {
+	isOther := func(dir, known string) bool {
+		return slices.ContainsFunc(g.list(dir), func(name string) bool { return name != known })
+	}
+	agent := home + "/agent"
+	if !g.exists(agent) {
+		return false
+	}
+	return isOther(home, "agent") || isOther(agent, "etc") || isOther(agent+"/etc", "containerd") ||
+		g.exists(agent+"/etc/containerd/config.toml")
 }
 
 // rancherStart reads all places of settings. An environment variable wins for the data folder and
