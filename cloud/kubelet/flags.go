@@ -26,7 +26,8 @@ func TaintTexts(taints []spec.Taint) (list []string) {
 	return list
 }
 
-// flagParts returns the parts of a flag that kubelet would use.
+// flagParts returns the parts of a flag that kubelet would use: of two parts with the same key the
+// one in the later list.
 func flagParts(words []string, flag string) (parts []string) {
 	argv := append([]string{"kubelet"}, words...)
 	withUnderscores := strings.ReplaceAll(flag, "-", "_")
@@ -35,10 +36,20 @@ func flagParts(words []string, flag string) (parts []string) {
 		lists = lists[len(lists)-1:]
 	}
 
-	for _, list := range lists {
-		parts = union(parts, strings.Split(list, ","))
+	of := map[string]int{} // the last list with a part of this key
+	for i, list := range lists {
+		for part := range strings.SplitSeq(list, ",") {
+			of[partKey(part)] = i
+		}
 	}
-	return slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+	for i, list := range lists {
+		for part := range strings.SplitSeq(list, ",") {
+			if part != "" && of[partKey(part)] == i {
+				parts = append(parts, part)
+			}
+		}
+	}
+	return parts
 }
 
 // union returns a list with the parts of other added; of two parts with the same key, other's wins.

@@ -80,21 +80,48 @@ func changedWords(before, after []byte) (variable string, removed, added []strin
 
 // changedVariable returns the one variable that an edit changed; "" if it changed anything else.
 func changedVariable(before, after []byte) string {
-	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
-		variable := pair[0]
-		words := wordsOf(after, variable)
-		if !slices.Equal(wordsOf(before, variable), words) && sameButFor(before, after, variable, words) {
-			return variable
+	values := lastValues(before)
+	edited := lastValues(after)
+	var changed []string
+	for variable, value := range edited {
+		old, had := values[variable]
+		if !had || !slices.Equal(facts.Words(old), facts.Words(value)) {
+			changed = append(changed, variable)
 		}
 	}
-	return ""
+	for variable := range values {
+		if _, has := edited[variable]; !has {
+			changed = append(changed, variable)
+		}
+	}
+
+	if len(changed) != 1 || !sameButFor(before, after, changed[0], wordsOf(after, changed[0])) {
+		return ""
+	}
+	return changed[0]
+}
+
+// lastValues returns what a file sets each variable to.
+func lastValues(data []byte) map[string]string {
+	values := map[string]string{}
+	for _, pair := range facts.Assignments(string(data)) {
+		values[pair[0]] = pair[1]
+	}
+	return values
 }
 
 // without returns the words of list that other does not have.
 func without(list, other []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(word string) bool {
-		return slices.Contains(other, word)
-	})
+	isOther := setOf(other)
+	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return isOther[word] })
+}
+
+func setOf(words []string) map[string]bool {
+	set := make(map[string]bool, len(words))
+	for _, word := range words {
+		set[word] = true
+	}
+	return set
 }
 
 // leftParts names the labels and taints of gpuadm's words that the variable still sets after
@@ -105,10 +132,10 @@ func leftParts(before, rest []byte, variable string, added []string) (left []str
 	wordsNow := wordsOf(rest, variable)
 	for _, word := range added {
 		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
-		ours := strings.Split(list, ",")
-		partsBefore := flagParts(wordsBefore, flag)
+		ours := setOf(strings.Split(list, ","))
+		partsBefore := setOf(flagParts(wordsBefore, flag))
 		for _, part := range flagParts(wordsNow, flag) {
-			if slices.Contains(ours, part) && !slices.Contains(partsBefore, part) {
+			if ours[part] && !partsBefore[part] {
 				left = append(left, fmt.Sprintf(text, flag, variable, part))
 			}
 		}

@@ -99,7 +99,7 @@ func wordAdded(data []byte, variable, word string) (edits [][]byte) {
 }
 
 // withoutWord removes a word from a variable, with the blank before it or after it; it returns the
-// file unchanged if the variable has no such word.
+// file unchanged if the variable has no such word. Only the last assignment counts.
 func withoutWord(data []byte, variable, word string) []byte {
 	words := wordsOf(data, variable)
 	i := slices.Index(words, word)
@@ -108,9 +108,10 @@ func withoutWord(data []byte, variable, word string) []byte {
 	}
 	words = slices.Delete(words, i, i+1)
 
+	from, to := assignmentOf(data, variable)
 	for _, text := range []string{" " + word, word + " ", word} {
-		for at := 0; ; at++ {
-			next := bytes.Index(data[at:], []byte(text))
+		for at := from; ; at++ {
+			next := bytes.Index(data[at:to], []byte(text))
 			if next < 0 {
 				break
 			}
@@ -122,6 +123,18 @@ func withoutWord(data []byte, variable, word string) []byte {
 		}
 	}
 	return data
+}
+
+// assignmentOf returns the offsets of the last assignment of a variable that is set, which may be
+// more than one line.
+func assignmentOf(data []byte, variable string) (from, to int) {
+	for _, a := range facts.AssignmentsIn(string(data)) {
+		if a.Name == variable {
+			from = a.Start
+			to = a.End
+		}
+	}
+	return from, to
 }
 
 // withoutLine removes the line of a variable that has no words.

@@ -4,11 +4,26 @@ package facts
 
 import "strings"
 
-// Assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=:
+// An Assignment is a NAME=value of a text, and the offsets between which its lines are.
+type Assignment struct {
+	Name, Value string
+	Start, End  int
+}
+
+// Assignments returns the names and values that AssignmentsIn reads.
+func Assignments(s string) (pairs [][2]string) {
+	for _, a := range AssignmentsIn(s) {
+		pairs = append(pairs, [2]string{a.Name, a.Value})
+	}
+	return pairs
+}
+
+// AssignmentsIn reads NAME=value lines as systemd does in os-release and in EnvironmentFile=:
 // comments from # or ; at a line's start, 'single' and "double" quotes, backslashes, and values
 // that go on in the next line after a backslash. Nothing is expanded.
 // Source: systemd's src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
-func Assignments(s string) (pairs [][2]string) {
+func AssignmentsIn(text string) (all []Assignment) {
+	s := text
 	for s != "" {
 		s = strings.TrimLeft(s, " \t\r\n")
 		if s == "" {
@@ -25,14 +40,14 @@ func Assignments(s string) (pairs [][2]string) {
 			continue
 		}
 
-		key := strings.TrimSpace(s[:eq])
-		var value string
-		value, s = firstValue(s[eq+1:])
-		if key != "" {
-			pairs = append(pairs, [2]string{key, value})
+		a := Assignment{Name: strings.TrimSpace(s[:eq]), Start: len(text) - len(s)}
+		a.Value, s = firstValue(s[eq+1:])
+		a.End = len(text) - len(s)
+		if a.Name != "" {
+			all = append(all, a)
 		}
 	}
-	return pairs
+	return all
 }
 
 // firstValue reads one value and returns it with what follows, from the line's end on.
