@@ -214,17 +214,33 @@ func isEmptyTable(v any) bool {
 	return ok && len(t) == 0
 }
 
-// rest reverts the changes that are due, key by key.
+// rest reverts the changes that are due: line by line, exact to the byte, or key by key where another
+// process has changed the lines.
 func (u *TakingOut) rest() ([]byte, error) {
 	want, err := u.Want()
 	if err != nil {
 		return nil, err
 	}
+	if len(u.changes) > 0 {
+		rest, ok := u.byLines()
+		if ok && u.proven(rest, want) == nil && !u.leavesTables(rest) {
+			return rest, nil
+		}
+	}
+
 	isEmpty := func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }
 	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, isEmpty) {
 		return u.found, nil
 	}
 	return u.byKeys()
+}
+
+// leavesTables says whether a text has an empty table that gpuadm's edit brought.
+func (u *TakingOut) leavesTables(rest []byte) bool {
+	tree, err := u.texts.Values(rest)
+	return err != nil || slices.ContainsFunc(u.Made, func(path []string) bool {
+		return isEmptyTable(ValueAt(tree, path))
+	})
 }
 
 // proven says what is wrong with a text that shall parse to a tree.

@@ -39,6 +39,34 @@ func edited(t testing.TB, name string) (before, after []byte) {
 	return nil, nil
 }
 
+// TestTakeOutToTheByte: what undo leaves of a file that another process has edited too is the file
+// with that edit alone, also where the file has no line break at its end, and where the other one
+// has removed gpuadm's keys and left their headers.
+func TestTakeOutToTheByte(t *testing.T) {
+	const runc = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+	for name, before := range map[string]string{
+		"a last comment without a line break": "version = 2\n\n" + runc + "# end of file",
+		"a last key without a line break":     "version = 2\n\n" + strings.TrimSuffix(runc, "\n"),
+		"nothing but a version":               "version = 2\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree := Tree{Root: File{Path: "/etc/containerd/config.toml", Data: []byte(before)}}
+			after, err := Edit(tree, Daemon{"1.7.24"}, handlers()[1], tree.Root.Path, tree.Root.Data)
+			must.OK(t, err)
+
+			const note = "# by an operator\n"
+			rest, left, err := engine.TakeOut([]byte(before), after, []byte(note+string(after)))
+			must.That(t, err == nil && len(left) == 0, "%v, left %q", err, left)
+			check.Equal(t, string(rest), note+before, "beside a comment:")
+
+			headers := regexp.MustCompile(`(?m)^\s*(BinaryName|runtime_type|SystemdCgroup) = .*nvidia.*\n`).ReplaceAll(after, nil)
+			rest, left, err = engine.TakeOut([]byte(before), after, headers)
+			must.That(t, err == nil && len(left) == 0, "%v, left %q", err, left)
+			check.Equal(t, string(rest), before, "without one of gpuadm's keys:")
+		})
+	}
+}
+
 func TestTakeOut(t *testing.T) {
 	before, after := edited(t, kubeadm)
 	const pause = `"registry.k8s.io/pause:3.9"`

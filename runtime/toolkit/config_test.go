@@ -62,6 +62,20 @@ func TestEditToolkit(t *testing.T) {
 }
 
 // Only what [toolkit] says is wanted.
+// TestUndoBesideAComment: undo leaves an operator's comment above gpuadm's keys, and nothing of
+// gpuadm's beside it: not even an empty line.
+func TestUndoBesideAComment(t *testing.T) {
+	const before = "[nvidia-container-cli]\n#debug = \"x\"\n\n[nvidia-container-runtime]\nmode = \"auto\"\n"
+	after := must.Get(editConfig([]byte(before), keysOf(spec.Toolkit{})))(t)
+
+	for _, at := range []string{acceptEnvvar, acceptMounts, "[nvidia-container-cli]"} {
+		found := strings.Replace(string(after), at, "# by an operator\n"+at, 1)
+		rest, left, err := engine.TakeOut([]byte(before), after, []byte(found))
+		must.That(t, err == nil && len(left) == 0, "above %s: %v, left %q", at, err, left)
+		check.Equal(t, string(rest), "# by an operator\n"+before, "above %s:", at)
+	}
+}
+
 func TestConfigWants(t *testing.T) {
 	for text, wants := range map[string]int{
 		"":                                0,
