@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -174,6 +176,13 @@ func (f *ending) advise(e env, err error) {
 	noSocket := errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
 	denied := noSocket || errors.Is(err, fs.ErrPermission)
 
+	mount, mounted := mountOf(e, err)
+	if readOnly && mounted {
+		f.Because = append(f.Because, mount.Point+" is mounted read-only, for all processes of this machine")
+		f.Try = append(f.Try, mount.Remount()+", once you know why (dmesg shows disk errors)")
+		return
+	}
+
 	var confined []string
 	if e.root && (readOnly || denied) && e.confined != nil {
 		confined = e.confined()
@@ -194,6 +203,16 @@ func (f *ending) advise(e env, err error) {
 	case denied && !e.root:
 		f.Try = []string{"run it as root: " + e.again()}
 	}
+}
+
+// mountOf is the read-only mount of the file that an error names, if it is read-only for the whole
+// machine: then no limit of this process is the cause.
+func mountOf(e env, err error) (m commands.Mount, ok bool) {
+	var file *host.FileError
+	if e.readOnlyMount == nil || !errors.As(err, &file) {
+		return m, false
+	}
+	return e.readOnlyMount(cmp.Or(file.Leads, file.Path))
 }
 
 // print prints a failure as text: each error of the spec with a mark under its place, or the error

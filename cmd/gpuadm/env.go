@@ -51,6 +51,8 @@ type env struct {
 	told        func(line string)          // called for each printed command line of gpuadm; may be nil
 	confined    func() []string            // what keeps root from what root may do; may be nil
 	restartSelf func(more ...string) error // replaces this process, once, by a new one with more flags; may be nil
+	// readOnlyMount is the mount of a file that the machine has read-only; may be nil.
+	readOnlyMount func(name string) (commands.Mount, bool)
 }
 
 // tty says whether w is a terminal that can rewrite its last line.

@@ -48,6 +48,8 @@ func system() env {
 		unit:     ownUnit,
 		confined: commands.Confined,
 
+		readOnlyMount: commands.ReadOnlyMount,
+
 		restartSelf: commands.Reexec,
 	}
 }

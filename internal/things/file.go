@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A FileThing is a regular file, or a link, which is kept when its target is written.
@@ -145,6 +146,9 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 			return maskedFile, nil
 		}
 		target, err := v.Resolve(f.name)
+		if host.NotExist(err) {
+			return "", f.intoMissingFolder(s.via)
+		}
 		if err == nil {
 			info, err = v.Lstat(target)
 		}
@@ -165,6 +169,16 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	}
 
 	return f.stateWith(s.withAttr(info.Attr()), data), nil
+}
+
+// intoMissingFolder says that the file is a link into a folder that is not there: no program can write
+// the file then.
+func (f *FileThing) intoMissingFolder(via string) error {
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot use %s as a file: it is a link to %s, and the folder of that is not there", f.name, via),
+		Try:  []string{"make the folder, or remove the link: rm " + host.ShellWord(f.name)},
+		Err:  fs.ErrNotExist,
+	}
 }
 
 // Make writes the state's bytes with its owner and mode, or removes the file. It refuses where the

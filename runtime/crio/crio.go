@@ -29,6 +29,7 @@ const dropIn = "99-gpuadm.conf"
 // https://github.com/BurntSushi/toml, which makes each value of a map afresh.
 type config struct {
 	byDefault string
+	defaultIn string // the file that names the default; "" if none does
 	runtimes  map[string]map[string]any
 	from      map[string]string // the file that a runtime's entry is in; "" is CRI-O's own
 	builtin   string            // the runtime that CRI-O brings
@@ -110,6 +111,7 @@ func (c *config) read(f facts.File, version string) error {
 		return nil
 	}
 	c.byDefault = byDefault
+	c.defaultIn = f.Path
 	if byDefault != c.builtin && engine.IsBefore(version, 1, 26) {
 		// delete(c.Runtimes, defaultRuntime) at v1.23.0 to v1.25.0, even if this file has it.
 		c.forgets = f.Path
@@ -233,8 +235,9 @@ func (c config) verifyEffect(after config, h engine.Handler, target, version str
 
 	if h.Default && after.byDefault != h.Name {
 		return &trouble.Error{
-			What: fmt.Sprintf("cannot make %s CRI-O's default: a file that CRI-O reads after %s says %s", h.Name, target, after.byDefault),
-			Try:  []string{"take default_runtime out of that file: grep -rn default_runtime " + path.Dir(target)},
+			What: fmt.Sprintf("cannot make %s CRI-O's default: %s, which CRI-O reads after %s, says %s",
+				h.Name, after.defaultIn, target, after.byDefault),
+			Try: []string{"take default_runtime out of " + after.defaultIn},
 		}
 	}
 	return nil

@@ -104,7 +104,7 @@ func TestEditCRIO(t *testing.T) {
 		"inherits":                   {"1.33.6", nil, h, head + "runtime_path = \"" + engine.Binary + "\"\ninherit_default_runtime = true\n", head + "runtime_path = \"" + engine.Binary + "\"\n", ""},
 		"runc would go":              {"1.25.1", nil, byDefault, "", "", "would forget the runtime runc"},
 		"runc has gone before":       {"1.25.1", crioFiles("/etc/crio/crio.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_root = \"/run/crun\"\n"), byDefault, "", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n\n" + head + strings.ReplaceAll(plain, "RUNTIME", "crun"), ""},
-		"a later file":               {"1.33.6", crioFiles(crioFolder+"/zz.conf", "[crio.runtime]\ndefault_runtime = \"runc\"\n[crio.runtime.runtimes.runc]\n"), byDefault, "", "", "a file that CRI-O reads after"},
+		"a later file":               {"1.33.6", crioFiles(crioFolder+"/zz.conf", "[crio.runtime]\ndefault_runtime = \"runc\"\n[crio.runtime.runtimes.runc]\n"), byDefault, "", "", "default: " + crioFolder + "/zz.conf, which CRI-O reads after " + crioFolder},
 	} {
 		var found []byte
 		if c.found != "" {

@@ -88,6 +88,39 @@ func TestUnusableCDI(t *testing.T) {
 	check.List(t, cdi.ReadOtherSpecs(own, "1.0.0").Notes(own), nil, "the toolkit's own, for a newer engine:")
 }
 
+// A spec with device numbers, as the toolkit writes them from 1.19 on, has to have those of /dev:
+// in the toolkit's own spec and in another's.
+func TestDeviceNumbers(t *testing.T) {
+	const at = "var/run/cdi/nvidia.yaml"
+	archive := strings.Replace(cdiNode, "dev/nvidiactl", "dev/nvidia-uvm device=510:0 --\n-- dev/nvidiactl", 1)
+	must.That(t, archive != cdiNode, "the machine has no /dev/nvidiactl")
+	good := cdiSpec(t, must.Get(simhost.New([]byte(archive)))(t))
+	const control = "        - path: /dev/nvidiactl\n"
+
+	for numbers, says := range map[string]string{
+		"major: 510":                        "",
+		"major: 510\n          minor: 0":    "",
+		"major: 509":                        "/dev/nvidia-uvm as device 509:0, and the machine has it as 510:0",
+		"major: 510\n          minor: 1":    "/dev/nvidia-uvm as device 510:1, and the machine has it as 510:0",
+		"permissions: rw":                   "",
+		"hostPath: /dev/nvidia-uvm":         "",
+		"major: 0\n          minor: 7":      "",
+		"type: c\n          major: 510":     "",
+		"fileMode: 438\n          major: 1": "/dev/nvidia-uvm as device 1:0, and the machine has it as 510:0",
+	} {
+		node := control + "        - path: /dev/nvidia-uvm\n          " + numbers + "\n"
+		spec := strings.Replace(good, control, node, 1)
+		n := withSpec(t, archive, at, spec)
+		problem := cdi.Problem(must.Get(cdi.Spec().Look(t.Context(), n))(t))
+		check.That(t, (says == "") == (problem == "") && strings.Contains(problem, says),
+			"%q: %q, want %q", numbers, problem, says)
+
+		other := withSpec(t, archive, "etc/cdi/a.yaml", spec)
+		notes := strings.Join(cdi.ReadOtherSpecs(other, "").Notes(other), "\n")
+		check.That(t, strings.Contains(notes, says), "%q in another spec: %q, want %q", numbers, notes, says)
+	}
+}
+
 func withSpec(t *testing.T, archive, file, text string) *simhost.Node {
 	t.Helper()
 	n := must.Get(simhost.New([]byte(archive + "-- " + file + " --\n" + text)))(t)

@@ -234,6 +234,36 @@ func wrongFiles(s lib.Spec, v host.View, version string) (string, error) {
 		}
 	}
 
+	return wrongNumbers(all, v)
+}
+
+// wrongNumbers compares the device numbers of a spec with those of the nodes on the machine: an
+// engine makes a container's nodes by the spec's numbers where it has them, and the kernel gives
+// nvidia-uvm another major at a later boot. NVIDIA's toolkit writes numbers from 1.19 on.
+// Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1934,
+// https://github.com/NVIDIA/NemoClaw/issues/4733; fillInfo in pkg/cdi/container-edits_unix.go of
+// https://github.com/cncf-tags/container-device-interface, which fills in missing numbers alone.
+func wrongNumbers(all []specs.ContainerEdits, v host.View) (string, error) {
+	for _, edits := range all {
+		for _, n := range edits.DeviceNodes {
+			if n.Major == 0 {
+				continue
+			}
+			name := cmp.Or(n.HostPath, n.Path)
+			info, err := v.Stat(name)
+			if err != nil {
+				return "", err
+			}
+
+			has := info.Device
+			isDevice := has != host.Device{}
+			if isDevice && (int64(has.Major) != n.Major || int64(has.Minor) != n.Minor) {
+				return fmt.Sprintf("it has %s as device %d:%d, and the machine has it as %d:%d",
+					name, n.Major, n.Minor, has.Major, has.Minor), nil
+			}
+		}
+	}
+
 	return "", nil
 }
 
