@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -108,6 +109,8 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 		r.result.Reboot = reboot.Why
 	case errors.As(err, &down) && r.leavesDaemon(due[0], down):
 		return r.leaveToOthers(due, strings.Join(append([]string{err.Error()}, troubleOf(err).Because...), ": "))
+	case errors.As(err, &down) && r.doing == Undone:
+		return r.orLeave(due[0], err)
 	case err != nil && r.reverting() && is[Supplier](due[0]):
 		// The changes that need it were made before it, or undo has named why not.
 		return r.leaveToOthers(due, err.Error())
@@ -140,17 +143,37 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 }
 
 // leavesDaemon says whether undo or a roll-back goes on past a daemon that would not start again. A
-// roll-back leaves one that runs. An undo leaves one that does not run now, or did not run before
-// the first of the runs: that is the state to which it returns. Any other undo fails: after it the
-// daemon would not survive its next start.
+// roll-back leaves one that runs. An undo leaves one that it has not affected, one that does not run
+// now, and one that did not run before the first of the runs: that is the state to which it returns.
+// Any other undo fails: after it the daemon would not survive its next start.
 func (r *run) leavesDaemon(s step, down DoesNotStart) bool {
 	switch r.doing {
 	case RolledBack:
 		return down.Runs
 	case Undone:
-		return !down.Runs || s.first == down.Down
+		return !down.Runs || s.first == down.Down || !r.affects(s)
 	}
 	return false
+}
+
+// affects says whether a change that this run has made affects a Follower.
+func (r *run) affects(s step) bool {
+	t, ok := s.want.Thing.(Follower)
+	if !ok {
+		return false
+	}
+	return slices.ContainsFunc(r.result.Made, func(c Change) bool {
+		current := t.Current(s.Before)
+		return t.Affected(current, c) != current
+	})
+}
+
+// orLeave adds to the error of an undo that it may leave the daemon as it is, and revert all else.
+func (r *run) orLeave(s step, err error) error {
+	leave := append(slices.Clone(r.leave), s.String())
+	t := troubleOf(err)
+	t.Try = append(t.Try, "or undo all but the restart: "+undoCommand(r.undoTo, leave))
+	return t
 }
 
 // announce journals what is about to be made, and says so. A roll-back needs no line of its own:

@@ -50,7 +50,9 @@ type run struct {
 	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does
 	// not stop at a full disk.
 	doing  What
-	unmade []key // files that could not be written: each has its Before, so its Followers are not affected
+	undoTo string   // the arguments of an undo: up to which run,
+	leave  []string // and which things stay
+	unmade []key    // files that could not be written: each has its Before, so its Followers are not affected
 
 	// unsure: a write to the journal failed. Its line may be in the file or not, and its change may
 	// not have been made.

@@ -80,9 +80,10 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		r.reportLeft(c, c.Cannot)
 	}
 	r.doing = Undone
+	r.undoTo = to
+	r.leave = leave
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
-	err = orLeave(err, p.steps, to, leave)
 
 	switch {
 	case trouble.Passes(err): // a roll-back would wait for the same: the run stays open, and the next undo continues it
@@ -95,23 +96,6 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.result, nil
 	}
 	return r.endUndo(ctx, p.Runs)
-}
-
-// orLeave adds the undo that does not restart a daemon which would not start again.
-func orLeave(err error, steps []step, to string, leave []string) error {
-	if !errors.As(err, new(DoesNotStart)) {
-		return err
-	}
-
-	leave = slices.Clone(leave)
-	for _, s := range steps {
-		if s.Follows && !slices.Contains(leave, s.String()) {
-			leave = append(leave, s.String())
-		}
-	}
-	t := troubleOf(err)
-	t.Try = append(t.Try, "or undo all but the restart: "+undoCommand(to, leave))
-	return t
 }
 
 // endUndo holds unattended applies, and closes the undo. Without its hold the run stays open: the
