@@ -74,6 +74,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"CDI-001": oldSpec,
 		"CDI-002": otherSpecFaults,
 		"CDI-003": conflictingSpecs,
+		"CDI-004": unreadSpec,
 		"RUN-001": noHandler,
 		"RUN-002": oldConfiguration,
 		"RUN-003": unreadable,

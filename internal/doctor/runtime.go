@@ -245,9 +245,38 @@ func oldSpec(m *Machine) []Finding {
 	}}
 }
 
+// specFolders are the folders in which the engine looks for CDI specs; nil for the usual ones.
+func (m *Machine) specFolders() []string {
+	found, _, ok := m.engine()
+	if !ok {
+		return nil
+	}
+	return runtime.CDIFolders(found)
+}
+
+// unreadSpec finds the toolkit's spec where the engine does not look for it.
+func unreadSpec(m *Machine) []Finding {
+	folders := m.specFolders()
+	if folders == nil || runtime.LacksCDI(m.Facts()) != "" {
+		return nil
+	}
+	spec := cdi.Unread(m.View, folders)
+	if spec == "" {
+		return nil
+	}
+
+	found, _, _ := m.engine()
+	return []Finding{{
+		Object: spec,
+		What: fmt.Sprintf("%s looks for CDI specs in %s alone, as %s says, and the toolkit's service writes %s",
+			found.Name, strings.Join(folders, " and "), decidingFile(found, "cdi_spec_dirs"), spec),
+		Command: engine.Shows(found),
+	}}
+}
+
 // otherSpecFaults finds specs with a fault that other tools than gpuadm have written.
 func otherSpecFaults(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View)).Foreign(m.View) {
+	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
 		if spec.Conflicts || spec.Problem == "" {
 			continue
 		}
@@ -266,7 +295,7 @@ func otherSpecFaults(m *Machine) (found []Finding) {
 
 // conflictingSpecs finds specs of other tools for the devices of gpuadm's spec.
 func conflictingSpecs(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View)).Foreign(m.View) {
+	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
 		if !spec.Conflicts {
 			continue
 		}

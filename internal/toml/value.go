@@ -278,3 +278,22 @@ func String(t map[string]any, name string) string {
 	s, _ := v.(string)
 	return s
 }
+
+// Strings is a field that is an array of strings; nil if it is missing or something else.
+func Strings(t map[string]any, name string) []string {
+	_, v := Field(t, name)
+	list, isList := v.([]any)
+	if !isList {
+		return nil
+	}
+
+	all := []string{}
+	for _, element := range list {
+		text, isText := element.(string)
+		if !isText {
+			return nil
+		}
+		all = append(all, text)
+	}
+	return all
+}

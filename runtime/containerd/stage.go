@@ -197,3 +197,13 @@ func WithoutCDI(e facts.Engine) string {
 	}
 	return ""
 }
+
+// CDIFolders are the folders in which the CRI plugin looks for CDI specs, as the configuration
+// states them; nil where it states none.
+func CDIFolders(e facts.Engine) []string {
+	c, err := readEngine(e)
+	if err != nil {
+		return nil
+	}
+	return toml.Strings(c.cri, "cdi_spec_dirs")
+}

@@ -285,3 +285,19 @@ func missing(e facts.Engine, h engine.Handler) string {
 	}
 	return ""
 }
+
+// CDIFolders are the folders in which CRI-O looks for CDI specs: those of the last file that states
+// them; nil where none does.
+func CDIFolders(e facts.Engine) (folders []string) {
+	for _, f := range e.Files {
+		tree, err := toml.Values(f.Data)
+		if err != nil {
+			continue
+		}
+		stated := toml.Strings(toml.Sub(tree, "crio", "runtime"), "cdi_spec_dirs")
+		if stated != nil {
+			folders = stated
+		}
+	}
+	return folders
+}

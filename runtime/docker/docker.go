@@ -260,3 +260,15 @@ func Configured(e facts.Engine) engine.Configured {
 	_, err := jsonedit.Parse(e.Files[0].Data)
 	return engine.Configured{Unreadable: err}
 }
+
+// CDIFolders are the folders in which Docker looks for CDI specs: those of its options or of its
+// file, since it refuses both; nil where neither states them.
+func CDIFolders(e facts.Engine) []string {
+	var config struct {
+		Folders []string `json:"cdi-spec-dirs"`
+	}
+	if len(e.Files) > 0 {
+		_ = json.Unmarshal(e.Files[0].Data, &config) // a broken file states none
+	}
+	return append(facts.Options(e.Args, "cdi-spec-dir"), config.Folders...)
+}

@@ -371,6 +371,14 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			name: "spec of an old driver", code: "CDI-002", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733",
 			edits: []swap{{"", "-- etc/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\ncontainerEdits:\n  mounts:\n  - {hostPath: /usr/lib/libcuda.so.570.1.2, containerPath: /x}\n"}},
 		},
+		{
+			name: "the engine looks elsewhere", code: "CDI-004", on: d13,
+			like: "https://github.com/moby/moby/issues/47633",
+			edits: []swap{
+				{"  enable_cdi = true\n", "  enable_cdi = true\n  cdi_spec_dirs = [\"/etc/cdi\"]\n"},
+				{"", "-- var/run/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n"},
+			},
+		},
 		{name: "two writers of a spec", code: "CDI-003", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733", edits: []swap{{"", cdiSpec}}},
 		{name: "no partition", code: "MIG-001", on: mig3, like: "https://github.com/NVIDIA/gpu-operator/issues/132", edits: []swap{{"model = \"H100-80\"\n", "model = \"H100-80\"\nmode = true\npending = true\n"}}},
 		{name: "waits for a reset", code: "MIG-002", on: mig3, like: "https://github.com/NVIDIA/mig-parted/issues/9", edits: []swap{{"model = \"A100-40\"\n", "model = \"A100-40\"\npending = true\n"}}},

@@ -22,8 +22,12 @@ type OtherSpecs struct {
 }
 
 // ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one; and
-// the toolkit's own for its version. A missing folder has none.
-func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
+// the toolkit's own for its version. A missing folder has none; no folders are the usual ones.
+func ReadOtherSpecs(v host.View, engine string, folders ...string) OtherSpecs {
+	if len(folders) == 0 {
+		folders = lib.DefaultSpecDirs
+	}
+
 	all := OtherSpecs{
 		toolkit: Output(v),
 		list:    map[string]lib.Spec{},
@@ -34,7 +38,7 @@ func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 		toolkit = all.toolkit
 	}
 
-	for _, file := range specFiles(v, lib.DefaultSpecDirs) {
+	for _, file := range specFiles(v, folders) {
 		text, err := v.ReadFile(file)
 		if err != nil {
 			continue
@@ -89,6 +93,27 @@ func Offers(v host.View, kind string, folders []string) bool {
 	}
 
 	return false
+}
+
+// Unread is the toolkit's spec where it lies in none of the folders in which an engine looks; ""
+// where the engine finds it, or where there is none. Links are followed: /var/run is one.
+func Unread(v host.View, folders []string) string {
+	name := Output(v)
+	if _, err := v.Stat(name); err != nil {
+		return ""
+	}
+	lies, err := v.Resolve(path.Dir(name))
+	if err != nil {
+		return ""
+	}
+
+	for _, folder := range folders {
+		looks, err := v.Resolve(folder)
+		if err == nil && looks == lies {
+			return ""
+		}
+	}
+	return name
 }
 
 // Notes name the other specs that no engine uses, or that are for the toolkit's kind of devices,
