@@ -72,7 +72,7 @@ func refuseByTable(s spec.Spec, f facts.Facts) error {
 		}
 	}
 
-	return Offered(s.Sharing, fits, nil)
+	return Offered(s, fits, nil)
 }
 
 // byTable adds to an error of Fit that no driver has been asked.

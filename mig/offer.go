@@ -81,7 +81,7 @@ func listPlaces(p host.Profile) string {
 
 // Offered refuses partitions if the device plugin would offer none of them. gpus are all GPUs of
 // the machine: those without an entry keep their state.
-func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
+func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) error {
 	var offers []spec.Offers
 	for _, a := range all {
 		m, err := Of(a.GPU)
@@ -103,6 +103,24 @@ func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
 		return t
 	}
 	return nil
+}
+
+// Kinds are the kinds of partitions that entries make, as the device plugin names them: 1g.10gb,
+// 1c.3g.40gb.
+func Kinds(entries []Entry) []string {
+	var all []string
+	for _, e := range entries {
+		for _, w := range e.Layout.Wants {
+			n, _ := parseName(w.Profile)
+			compute := w.Compute
+			if compute == nil {
+				compute = []int{n.slices}
+			}
+			all = append(all, Part{Profile: w.Profile, Compute: compute}.kinds()...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // offersOf is what the device plugin offers of a GPU in this state.

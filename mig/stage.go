@@ -83,7 +83,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Offered(s.Sharing, all, f.Driver.GPUs); err != nil {
+	if err := Offered(s, all, f.Driver.GPUs); err != nil {
 		return nil, err
 	}
 

@@ -19,7 +19,7 @@ import (
 // this node's GPUs. The Node's status counts only after kubelet has reported in this boot: until
 // the device plugin has registered again the API server shows the old number.
 func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node) error {
-	if !r.spec.Node.WaitForAllocatable && !offersShared(r.spec, *r.facts.Driver, n) {
+	if !r.spec.Node.WaitForAllocatable && !comparesOffer(r.spec, *r.facts.Driver, n) {
 		return nil
 	}
 	if n.Status.NodeInfo.BootID != r.facts.BootID {
@@ -46,10 +46,13 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 	if len(missing) == 0 {
 		return nil
 	}
+	if others := offeredBeside(planned, n); len(others) > 0 {
+		return r.explainOtherNames(n, missing, others)
+	}
 	if offersSome {
 		return trouble.Wait{
 			For: "the node offers " + strings.Join(missing, ", "),
-			Try: []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)},
+			Try: append(r.configureTries(), "see what the log of the device plugin says of the others: "+podsOn(n.Name)),
 			Err: offersOther,
 		}
 	}
@@ -79,23 +82,65 @@ func (r readyStage) sliceDevices(ctx context.Context, v host.View, node string) 
 	return count, ok, err
 }
 
-// offersShared reports whether the node offers devices that [sharing] counts: then gpuadm compares
-// their number with [sharing], even if wait_for_allocatable is false. If the numbers differ, the
-// device plugin has another configuration.
-func offersShared(s spec.Spec, d host.Driver, n *kube.Node) bool {
-	if !s.Has("sharing") {
+// comparesOffer reports whether gpuadm compares what the node offers with what the spec asks for,
+// even if wait_for_allocatable is false: where the spec shares or partitions the GPUs, and the
+// device plugin offers some under any name. If they differ, the plugin has another configuration,
+// and no pod can ask for what gpuadm has made.
+func comparesOffer(s spec.Spec, d host.Driver, n *kube.Node) bool {
+	if !s.Has("sharing") && !s.Partitions() {
 		return false
 	}
-	planned, _, err := plannedResources(s, d)
-	if err != nil {
+	if _, _, err := plannedResources(s, d); err != nil {
 		return false
 	}
-	for name := range planned {
-		if n.Status.Allocatable[name].Count() > 0 {
-			return true
+	return len(offeredBeside(nil, n)) > 0
+}
+
+// offeredBeside returns what the node offers of GPUs and partitions under other names than the
+// planned ones: "2 nvidia.com/gpu". What the plugin no longer offers stays in the list, as 0.
+func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
+	for _, name := range slices.Sorted(maps.Keys(n.Status.Allocatable)) {
+		isGPU := name == wholeGPU || strings.HasPrefix(name, partitionResource(""))
+		_, isPlanned := planned[name]
+		count := n.Status.Allocatable[name].Count()
+		if isGPU && !isPlanned && count > 0 {
+			others = append(others, fmt.Sprintf("%d %s", count, name))
 		}
 	}
-	return false
+	return others
+}
+
+// explainOtherNames waits until the device plugin offers the GPUs by the names that the spec asks
+// for. Its MIG strategy decides them: its own default is none, which offers a GPU in MIG mode as a
+// whole, and the GPU Operator's is single.
+// Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("migStrategy"); mig.strategy in
+// the values of https://github.com/NVIDIA/gpu-operator, deployments/gpu-operator.
+func (r readyStage) explainOtherNames(n *kube.Node, missing, others []string) error {
+	const says = "the node offers %s, and %s: the device plugin's migStrategy is not %q"
+	return trouble.Wait{
+		For: fmt.Sprintf(says, strings.Join(missing, ", "), strings.Join(others, ", "), r.spec.Strategy()),
+		Try: append(r.configureTries(), "see what the plugin says: "+podsOn(n.Name)),
+		Err: offersOther,
+	}
+}
+
+// configureTries says how the device plugin gets the configuration that the spec asks for; nil
+// where its own default serves.
+func (r readyStage) configureTries() []string {
+	if !r.spec.Has("sharing") && !r.spec.Partitions() {
+		return nil
+	}
+
+	tries := []string{
+		"give the device plugin its configuration: " + trouble.Command("manifest device-plugin") +
+			" prints it, and the label that selects it",
+	}
+	if r.spec.Partitions() {
+		tries = append(tries,
+			"with the GPU Operator and without such a label: mig.strategy="+r.spec.Strategy()+" in its values",
+			"or write in [sharing] the strategy that the plugin has")
+	}
+	return tries
 }
 
 // plannedResources returns the number of each resource that the device plugin will offer for the
@@ -104,8 +149,8 @@ func offersShared(s spec.Spec, d host.Driver, n *kube.Node) bool {
 // partitions do not count; single offers them all under the GPUs' own name; mixed offers each kind
 // under its own name, and whole GPUs too.
 func plannedResources(s spec.Spec, d host.Driver) (planned map[string]int, devices int, err error) {
-	const gpu = "nvidia.com/gpu"
 	planned = map[string]int{}
+	strategy := s.Strategy()
 	var offers []spec.Offers
 	for _, g := range d.GPUs {
 		partitions, why := migDevices(g)
@@ -123,22 +168,22 @@ func plannedResources(s spec.Spec, d host.Driver) (planned map[string]int, devic
 			devices++
 		}
 		switch {
-		case s.Sharing.Strategy == "none", s.Sharing.Strategy == "", !g.Mode:
-			planned[gpu]++
-		case s.Sharing.Strategy == "single":
-			planned[gpu] += len(partitions)
+		case strategy == "none", !g.Mode:
+			planned[wholeGPU]++
+		case strategy == "single":
+			planned[wholeGPU] += len(partitions)
 		default:
 			for _, p := range partitions {
-				planned["nvidia.com/mig-"+p.name]++
+				planned[partitionResource(p.name)]++
 			}
 		}
 	}
 
-	if t := s.Sharing.Single(offers); t != nil {
+	if t := s.Single(offers); t != nil {
 		return nil, 0, t
 	}
-	if n, ok := planned[gpu]; ok { // partitions under names of their own are not shared
-		planned[gpu] = n * s.Sharing.Replicas()
+	for name := range planned {
+		planned[name] *= s.Sharing.Replicas()
 	}
 	return planned, devices, nil
 }

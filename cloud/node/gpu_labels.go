@@ -54,7 +54,7 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 		mps:      s.Sharing.MPS > 0,
 		driver:   *f.Driver,
 	}
-	if why = found.all(s.Sharing.Strategy, f); why != "" {
+	if why = found.all(s.Strategy(), f); why != "" {
 		return labels, why
 	}
 
@@ -179,9 +179,8 @@ func (d *discovery) gpus() {
 	}
 }
 
-// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and
-// partitions offered under the same name, are shared: the device plugin's config lists the shared
-// names.
+// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. All names are shared alike:
+// the device plugin's configuration lists each.
 func (d *discovery) offer(name string, count int, product ...string) {
 	for i := range product {
 		product[i] = sanitise(product[i])
@@ -189,7 +188,7 @@ func (d *discovery) offer(name string, count int, product ...string) {
 
 	replicas := 1
 	strategy := "none"
-	if d.replicas > 1 && name == "gpu" {
+	if d.replicas > 1 {
 		product = append(product, "SHARED")
 		replicas = d.replicas
 		strategy = "time-slicing"

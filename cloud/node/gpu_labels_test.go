@@ -67,6 +67,20 @@ func labelCases() []labelCase {
 	}
 }
 
+// resources are those that the device plugin's configuration shares.
+func (c labelCase) resources() []string {
+	names := []string{wholeGPU}
+	if c.strategy == "mixed" {
+		for _, partitions := range c.layout {
+			for _, p := range partitions {
+				names = append(names, partitionResource(p))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // node makes the machine in memory.
 func (c labelCase) node(t *testing.T) *simhost.Node {
 	t.Helper()

@@ -171,7 +171,10 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 	config := fmt.Sprintf("version: v1\nflags:\n  migStrategy: %s\n", c.strategy)
 	for how, replicas := range map[string]int{"timeSlicing": c.replicas, "mps": c.mps} {
 		if replicas > 0 {
-			config += fmt.Sprintf("sharing:\n  %s:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: %d\n", how, replicas)
+			config += fmt.Sprintf("sharing:\n  %s:\n    resources:\n", how)
+			for _, name := range c.resources() {
+				config += fmt.Sprintf("    - name: %s\n      replicas: %d\n", name, replicas)
+			}
 		}
 	}
 	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {

@@ -260,9 +260,6 @@ func (r readyStage) model(g host.GPU) string {
 // GPUs.
 func readyNotes(s spec.Spec, f facts.Facts) []string {
 	var notes []string
-	if s.Sharing.TimeSlicing > 0 && s.Sharing.Strategy == "mixed" {
-		notes = append(notes, `time_slicing with strategy = "mixed" shares GPUs without MIG alone: partitions have names of their own, and one pod each`)
-	}
 	if !ReportsToCluster(s) || f.Driver == nil {
 		return notes
 	}

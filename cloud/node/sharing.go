@@ -4,12 +4,12 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap for that node.
@@ -22,42 +22,83 @@ const (
 	PluginConfigs     = "nvidia-plugin-configs"
 )
 
-// PluginEntry names the entry for a spec's [sharing]: equal sections have the same entry.
-func PluginEntry(s spec.Sharing) string {
+// PluginEntry names the entry for a spec: specs that ask the plugin for the same have the same
+// entry.
+func PluginEntry(s spec.Spec) string {
 	var parts []string
-	if s.Strategy != "none" {
-		parts = append(parts, "mig-"+s.Strategy)
+	if strategy := s.Strategy(); strategy != "none" {
+		parts = append(parts, "mig-"+strategy)
 	}
 	switch {
-	case s.MPS > 0:
-		parts = append(parts, fmt.Sprintf("mps-%d", s.MPS))
-	case s.TimeSlicing > 0:
-		parts = append(parts, fmt.Sprintf("time-slicing-%d", s.TimeSlicing))
+	case s.Sharing.MPS > 0:
+		parts = append(parts, fmt.Sprintf("mps-%d", s.Sharing.MPS))
+	case s.Sharing.TimeSlicing > 0:
+		parts = append(parts, fmt.Sprintf("time-slicing-%d", s.Sharing.TimeSlicing))
 	}
 	if len(parts) == 0 {
-		return "unshared"
+		parts = []string{"unshared"}
+	}
+	if list := deviceList(s); list != "" {
+		parts = append(parts, list)
 	}
 	return strings.Join(parts, "-")
 }
 
-// PluginManifest is a ConfigMap with the device plugin's configuration for nodes of this spec.
-func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
-	if !s.Has("sharing") {
-		return nil, &trouble.Error{
-			What: "cannot print a configuration for the device plugin: node.toml has no [sharing]",
-			Try:  []string{"write [sharing] with strategy, time_slicing or mps; gpuadm help spec has its keys"},
-		}
+// A Pool has the spec of some nodes, and the kinds of partitions that they will have: 1g.10gb.
+type Pool struct {
+	Spec  spec.Spec
+	Kinds []string
+}
+
+// PluginManifest is a ConfigMap with the device plugin's configuration for the nodes of all pools:
+// kubectl apply of a ConfigMap with the entry of one pool would remove that of another.
+func PluginManifest(pools []Pool, namespace string) (map[string]any, error) {
+	specs := map[string]spec.Spec{}
+	kinds := map[string][]string{}
+	for _, p := range pools {
+		entry := PluginEntry(p.Spec)
+		specs[entry] = p.Spec
+		kinds[entry] = append(kinds[entry], p.Kinds...)
 	}
-	text, err := yaml.Marshal(newPluginConfig(s))
-	if err != nil {
-		return nil, fmt.Errorf("internal error: cannot write the device plugin's configuration: %w", err)
+
+	data := map[string]any{}
+	for entry, s := range specs {
+		slices.Sort(kinds[entry])
+		text, err := yaml.Marshal(newPluginConfig(s, slices.Compact(kinds[entry])))
+		if err != nil {
+			return nil, fmt.Errorf("internal error: cannot write the device plugin's configuration: %w", err)
+		}
+		data[entry] = string(text)
 	}
 	return map[string]any{
 		"apiVersion": "v1",
 		"kind":       "ConfigMap",
 		"metadata":   map[string]any{"name": PluginConfigs, "namespace": namespace},
-		"data":       map[string]any{PluginEntry(s.Sharing): string(text)},
+		"data":       data,
 	}, nil
+}
+
+// deviceList returns how the plugin hands GPUs to the runtime, "" for the plugin's default: an
+// environment variable, which gives no GPU to an unprivileged pod, or to a pod without a handler.
+func deviceList(s spec.Spec) string {
+	switch {
+	case s.Runtime.Inject == "cdi":
+		return "cdi-cri"
+	case !s.Toolkit.AcceptEnvvarUnprivileged:
+		return "volume-mounts"
+	}
+	return ""
+}
+
+// wholeGPU is the resource by which pods ask for a GPU, and with strategy single for a partition.
+const wholeGPU = "nvidia.com/gpu"
+
+// partitionResource is the resource by which pods ask for a partition with strategy mixed. A
+// resource's name may have no +.
+// Source: https://github.com/NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go; internal/rm of
+// https://github.com/NVIDIA/k8s-device-plugin.
+func partitionResource(kind string) string {
+	return "nvidia.com/mig-" + strings.ReplaceAll(kind, "+", ".")
 }
 
 // pluginConfig is the device plugin's configuration.
@@ -68,22 +109,27 @@ type pluginConfig struct {
 	Sharing map[string]any `yaml:",omitempty"`
 }
 
-func newPluginConfig(s spec.Spec) pluginConfig {
+func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
+	strategy := s.Strategy()
 	c := pluginConfig{
 		Version: "v1",
-		Flags:   map[string]any{"migStrategy": s.Sharing.Strategy},
+		Flags:   map[string]any{"migStrategy": strategy},
 	}
-	// The plugin's default, an environment variable, gives no GPU to an unprivileged pod, or to a
-	// pod without a handler.
-	switch {
-	case s.Runtime.Inject == "cdi":
-		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "cdi-cri"}
-	case !s.Toolkit.AcceptEnvvarUnprivileged:
-		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "volume-mounts"}
+	if list := deviceList(s); list != "" {
+		c.Flags["plugin"] = map[string]any{"deviceListStrategy": list}
 	}
 
-	gpu := map[string]any{"name": "nvidia.com/gpu", "replicas": s.Sharing.Replicas()}
-	shared := map[string]any{"resources": []any{gpu}}
+	names := []string{wholeGPU}
+	if strategy == "mixed" {
+		for _, kind := range kinds {
+			names = append(names, partitionResource(kind))
+		}
+	}
+	var resources []any
+	for _, name := range names {
+		resources = append(resources, map[string]any{"name": name, "replicas": s.Sharing.Replicas()})
+	}
+	shared := map[string]any{"resources": resources}
 	switch {
 	case s.Sharing.MPS > 0:
 		c.Sharing = map[string]any{"mps": shared}
@@ -91,6 +137,20 @@ func newPluginConfig(s spec.Spec) pluginConfig {
 		c.Sharing = map[string]any{"timeSlicing": shared}
 	}
 	return c
+}
+
+// NamespaceManifest is a Namespace; nil for one that each cluster has.
+// Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/ ("Initial
+// namespaces").
+func NamespaceManifest(name string) map[string]any {
+	if name == "default" || strings.HasPrefix(name, "kube-") {
+		return nil
+	}
+	return map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Namespace",
+		"metadata":   map[string]any{"name": name},
+	}
 }
 
 // RuntimeClassManifest is a RuntimeClass of the handler's name, for pods that name one.

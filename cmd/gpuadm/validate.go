@@ -199,7 +199,7 @@ func (v *validated) mig(
 	}
 
 	var wrong trouble.Faults
-	if err := mig.Offered(s.Sharing, all, gpus); err != nil {
+	if err := mig.Offered(s, all, gpus); err != nil {
 		wrong = blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
 	}
 	for _, a := range all {

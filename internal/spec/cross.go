@@ -50,6 +50,7 @@ func (d *decoder) cross() {
 	d.sharing(d.spec.Sharing)
 	d.inject(d.spec.Runtime)
 	d.labels(d.spec.Node)
+	d.startupTaint(d.spec.Node)
 	for _, r := range crossRules() {
 		r.check(d, d.spec)
 	}
@@ -169,4 +170,22 @@ func (d *decoder) labels(n Node) {
 			ownPrefix+"; or name in kubeconfig a ServiceAccount's that may set it; or take it out here, and once the node has joined: "+byHand,
 			"kubelet may not set the label %s on its own node (NodeRestriction)", show(key))
 	}
+}
+
+// startupTaint refuses one taint as both: gpuadm would remove the lasting one once the GPUs are
+// ready. Two taints with the same key and effect are the same taint.
+func (d *decoder) startupTaint(n Node) {
+	isTaint := n.StartupTaint != "auto" && n.StartupTaint != "none"
+	if !isTaint || !d.passed("node.startup_taint", "node.taints") {
+		return
+	}
+
+	startup, fault := parseTaint(n.StartupTaint)
+	isSame := func(t Taint) bool { return t.Key == startup.Key && t.Effect == startup.Effect }
+	if fault != nil || !slices.ContainsFunc(n.Taints, isSame) {
+		return
+	}
+	d.refuse("node.startup_taint",
+		`write another key, such as startup_taint = "example.com/gpu-starting:NoSchedule", or take one of the two out`,
+		"startup_taint %s is one of taints, too: gpuadm would remove it once the GPUs are ready", startup)
 }

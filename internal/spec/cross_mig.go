@@ -86,12 +86,56 @@ func (d *decoder) mps(s Spec) {
 		return
 	}
 
-	if s.MIG.mayPartition() || s.Sharing.Strategy == "mixed" {
+	if s.MIG.mayPartition() || s.Strategy() == "mixed" {
 		d.refuse("sharing.mps",
 			"take mps out, or MIG",
 			"the device plugin does not share GPUs with MIG by MPS")
 	}
 }
+
+// Strategy returns none, single or mixed: how the device plugin has to offer the GPUs.
+func (s Spec) Strategy() string {
+	stated := s.Sharing.Strategy
+	if stated == "auto" || stated == "" {
+		return s.MIG.strategy()
+	}
+	return stated
+}
+
+// strategy returns how the device plugin has to offer what the section makes, so that pods can ask
+// for it. With single, partitions have the GPUs' own name, which takes one kind on all GPUs; what a
+// file in mig-parted's form or a table for some of the GPUs makes may be of several kinds.
+// Source: https://github.com/NVIDIA/k8s-device-plugin, README ("migStrategy") and
+// internal/rm/device_map.go.
+func (m MIG) strategy() string {
+	if !m.mayPartition() {
+		return "none"
+	}
+
+	kind := ""
+	for _, gpu := range m.GPU {
+		kinds := gpu.kinds()
+		coversAll := gpu.Enabled && gpu.Devices.All && len(gpu.Match) == 0
+		if !coversAll || len(kinds) == 0 {
+			return "mixed"
+		}
+		for _, k := range kinds {
+			if kind == "" {
+				kind = k
+			}
+			if k != kind {
+				return "mixed"
+			}
+		}
+	}
+	if kind == "" {
+		return "mixed"
+	}
+	return "single"
+}
+
+// Partitions reports whether the spec asks for MIG partitions.
+func (s Spec) Partitions() bool { return s.MIG.mayPartition() }
 
 // mayPartition reports whether a layout or a table enables MIG.
 func (m MIG) mayPartition() bool {
@@ -122,7 +166,7 @@ func (d *decoder) single(s Spec) {
 				})
 			}
 		}
-		if fault := s.Sharing.Single(offers); fault != nil {
+		if fault := s.Single(offers); fault != nil {
 			what := strings.TrimPrefix(fault.What, "cannot offer the GPUs: ")
 			d.refuse("sharing.strategy", strings.Join(fault.Try, ", or "), "%s", what)
 			return

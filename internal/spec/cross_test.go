@@ -97,8 +97,42 @@ func TestSingle(t *testing.T) {
 		for i := range c.all {
 			c.all[i].GPU = fmt.Sprintf("GPU %d", i)
 		}
-		got := Sharing{Strategy: "single"}.Single(c.all)
+		got := Spec{Sharing: Sharing{Strategy: "single"}}.Single(c.all)
 		check.That(t, (got == nil) == (c.says == "") && (got == nil || strings.Contains(got.What, c.says)), "%v: %v; want %s", c.all, got, c.says)
-		check.That(t, Sharing{Strategy: "mixed"}.Single(c.all) == nil, "%v: strategy mixed", c.all)
+		check.That(t, Spec{Sharing: Sharing{Strategy: "mixed"}}.Single(c.all) == nil, "%v: strategy mixed", c.all)
+	}
+}
+
+// TestStrategy: how the device plugin has to offer what [mig] makes.
+func TestStrategy(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "none",
+		"[sharing]\nstrategy = \"mixed\"\n": "mixed",
+		"[[mig.gpu]]\nenabled = false\n":    "none",
+		"[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n":                "single",
+		"[mig]\n" + twoKinds:                                         "mixed",
+		"[mig]\n" + twoTables:                                        "mixed",
+		"[mig]\n" + someOff:                                          "mixed",
+		"[mig]\n" + twoModels:                                        "mixed",
+		"[[mig.gpu]]\nlayout = {}\n":                                 "mixed",
+		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g\" = 7 }\n":      "mixed",
+		"[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"all\"\n": "mixed",
+	} {
+		s, err := Parse(File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
+		check.That(t, err == nil && s.Strategy() == want, "%s: %q, %v; want %q", text, s.Strategy(), err, want)
+	}
+}
+
+// TestStartupTaintIsNoOther: the startup taint goes once the GPUs are ready.
+func TestStartupTaintIsNoOther(t *testing.T) {
+	const taints = "format = 1\n[node]\ntaints = [\"a.example/x=y:NoSchedule\"]\nstartup_taint = "
+	for startup, refused := range map[string]bool{
+		`"a.example/x:NoSchedule"`: true,
+		`"a.example/x:NoExecute"`:  false,
+		`"b.example/x:NoSchedule"`: false,
+		`"auto"`:                   false,
+	} {
+		faults := broken(taints + startup + "\n")
+		check.Equal(t, len(faults) == 1, refused, "%s: %v is refused: ", startup, faults)
 	}
 }

@@ -23,8 +23,8 @@ type Offers struct {
 // Sources: https://github.com/NVIDIA/k8s-device-plugin at 1b826acc, internal/rm/device_map.go
 // (buildDeviceMapFromConfigResources, assertAllMigDevicesAreValid);
 // https://github.com/NVIDIA/gpu-operator/issues/286.
-func (s Sharing) Single(all []Offers) *trouble.Error {
-	if s.Strategy != "single" {
+func (s Spec) Single(all []Offers) *trouble.Error {
+	if s.Strategy() != "single" {
 		return nil
 	}
 

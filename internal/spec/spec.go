@@ -161,10 +161,10 @@ type Placement struct {
 	Start   int // first memory slice, from 0
 }
 
-// Sharing is [sharing]: the device plugin's config file.
+// Sharing is [sharing]: the device plugin's configuration.
 type Sharing struct {
-	Strategy    string // none, single, mixed
-	TimeSlicing int    // replicas of each GPU: 0 (off), or 2 and more
+	Strategy    string // auto, none, single, mixed: Spec.Strategy decides auto
+	TimeSlicing int    // replicas of each GPU and each partition: 0 (off), or 2 and more
 	MPS         int    // the same, by CUDA MPS; one of the two is 0
 }
 
