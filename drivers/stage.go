@@ -158,8 +158,25 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			return d.moduleWants(database, s, f)
 		},
-		Notes: d.moduleNotes,
+		Notes:    d.moduleNotes,
+		Restores: modulesOnDisk,
 	}
+}
+
+// modulesOnDisk has for each kernel the driver's module that modprobe would load. After a roll-back of
+// packages DKMS builds the old one, and the package's script succeeds where the build fails.
+func modulesOnDisk(f facts.Facts) map[string]string {
+	if f.Modules == nil {
+		return nil
+	}
+
+	all := map[string]string{}
+	for _, k := range f.Modules.Kernels {
+		if k.Nvidia != nil {
+			all["kernel "+k.Kernel] = "module nvidia " + k.Nvidia.Version
+		}
+	}
+	return all
 }
 
 func (d Driver) moduleWants(

@@ -21,7 +21,10 @@ func withoutDriver(f facts.Facts) converge.Want {
 	case f.DriverAgain:
 		wait = host.NewProcess
 	case f.Live:
-		wait = host.Later{Until: "once the driver answers (" + f.NoDriver + ")"}
+		wait = host.Later{
+			Until:  "once the driver answers (" + f.NoDriver + ")",
+			Silent: "the driver does not answer: " + f.NoDriver,
+		}
 	}
 
 	return untouched("partitions of the GPUs", wait, "their driver reports their state")

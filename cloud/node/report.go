@@ -80,6 +80,10 @@ func sameFailure(apply, look error) bool {
 	if errors.As(look, &why) && errors.Is(apply, why) {
 		return true
 	}
+	var unknown *trouble.Unknown
+	if errors.As(apply, &unknown) {
+		apply = unknown.Err
+	}
 	return apply.Error() == look.Error()
 }
 

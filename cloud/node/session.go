@@ -162,7 +162,16 @@ func (s *Session) fetch(
 			n, err = client.Node(ctx, real)
 		}
 	}
-	return n, waitForRight(explainMissing(err, s.nodeName(id)))
+	return n, unseen(waitForRight(explainMissing(err, s.nodeName(id))))
+}
+
+// unseen says of a look without a right that the Node's state is unknown: the wait for the right does
+// not mean that gpuadm has looked.
+func unseen(err error) error {
+	if !errors.Is(err, rightLacking) {
+		return err
+	}
+	return &trouble.Unknown{Err: err}
 }
 
 // nodeName returns the name under which the server has the Node.

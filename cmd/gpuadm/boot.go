@@ -55,6 +55,10 @@ func (c *common) say(e agent.Event) {
 func (c *common) gaveUp(g *agent.GaveUp) error {
 	f := failureOf(g.Err)
 	f.advise(c.env, g.Err)
+	code := exit(exitCannot)
+	if trouble.IsUnknown(g.Err) {
+		code = exitAgain
+	}
 	held := "kubelet does not start until " + trouble.Command("apply") + " succeeds"
 	if g.Started {
 		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
@@ -67,5 +71,5 @@ func (c *common) gaveUp(g *agent.GaveUp) error {
 		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: g.Err}
 	}
 	c.loudly(f)
-	return exit(exitCannot)
+	return code
 }

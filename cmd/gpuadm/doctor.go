@@ -45,7 +45,7 @@ func (c *common) doctor(ctx context.Context) error {
 	}
 	gpus, err := new(facts.Cache).GPUs(h)
 	if err != nil {
-		return err
+		return &trouble.Unknown{Err: err}
 	}
 	if !slices.ContainsFunc(gpus, facts.PCI.Display) && c.output != "json" {
 		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
@@ -59,11 +59,16 @@ func (c *common) doctor(ctx context.Context) error {
 	}
 	c.offerRepairs(ctx, v, report.Causes)
 
-	err = show(c, report, c.doctorText)
-	if err == nil && len(report.Causes) > 0 {
-		return exit(exitPending)
+	if err := show(c, report, c.doctorText); err != nil {
+		return err
 	}
-	return err
+	switch report.State {
+	case doctor.Faulty:
+		return exit(exitPending)
+	case doctor.Unknown:
+		return exit(exitAgain)
+	}
+	return nil
 }
 
 // examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by the
@@ -88,6 +93,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 	r := doctor.Examine(ctx, v, s, own)
 	if unread != "" {
 		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: unread})
+		r.Judge()
 	}
 	return r, nil
 }
@@ -175,6 +181,9 @@ func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) str
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	case len(p.Cannot()) > 0:
 		return p.Cannot()[0].Cannot
+	case p.Unknown > 0:
+		unseen := p.Unseen()[0]
+		return "cannot read the state of " + unseen.String() + ": " + unseen.Unknown
 	case p.Now() == 0:
 		return "gpuadm finds nothing here that it could change about it"
 	}
@@ -194,11 +203,21 @@ func (c *common) doctorText(r doctor.Report) {
 		printf(w, "Not checked: %s: %s\n", u.What, u.Why)
 	}
 
-	end := "No fault found"
-	if n := len(r.Causes); n > 0 {
-		end = trouble.Count(n, "root cause")
+	printf(w, "%s, %s.\n", doctorEnd(r), trouble.Count(r.Checks, "check"))
+}
+
+// doctorEnd says what was found, and whether all could be looked at.
+func doctorEnd(r doctor.Report) string {
+	parts := trouble.Count(len(r.Unread), "part")
+	switch {
+	case r.State == doctor.Unknown:
+		return "No fault found in what could be looked at; " + parts + " could not"
+	case r.State == doctor.Faulty && len(r.Unread) > 0:
+		return trouble.Count(len(r.Causes), "root cause") + "; " + parts + " could not be looked at"
+	case r.State == doctor.Faulty:
+		return trouble.Count(len(r.Causes), "root cause")
 	}
-	printf(w, "%s, %s.\n", end, trouble.Count(r.Checks, "check"))
+	return "No fault found"
 }
 
 // causeText prints one root cause.

@@ -58,6 +58,7 @@ type ending struct {
 	Stage    string    `json:"stage,omitempty"`  // the stage that has failed, or waits
 	Changed  int       `json:"changed"`          // the number of the run's changes, also before it was continued
 	Deferred int       `json:"deferred"`         // changes that wait for an event
+	Unknown  int       `json:"unknown"`          // things whose state could not be read
 	Held     string    `json:"held,omitempty"`   // the run whose undo holds unattended applies
 	Reboot   string    `json:"reboot,omitempty"` // why a reboot is needed
 }
@@ -71,6 +72,19 @@ type finding struct {
 	Text    string `json:"text,omitempty"` // the line
 }
 
+// exitOf is the exit code of a command that compares the machine with its spec; nil for 0.
+func exitOf(o converge.Outcome) error {
+	switch o {
+	case converge.EndsCannot:
+		return exit(exitCannot)
+	case converge.EndsUnknown, converge.EndsWaiting:
+		return exit(exitAgain)
+	case converge.EndsPending:
+		return exit(exitPending)
+	}
+	return nil
+}
+
 // ran keeps the result of a run, for the last object of -o json.
 func (e env) ran(result converge.Result) {
 	*e.ended = ending{
@@ -78,7 +92,8 @@ func (e env) ran(result converge.Result) {
 		Run:      result.Run,
 		Stage:    result.Stage,
 		Changed:  result.Changed,
-		Deferred: len(result.Deferred),
+		Deferred: len(result.Deferred) - result.Unknown(),
+		Unknown:  result.Unknown(),
 		Held:     result.Held,
 		Reboot:   result.Reboot,
 	}
@@ -117,6 +132,7 @@ func failed(e env, cmd *cobra.Command, err error, ran ending) ending {
 	f.Stage = ran.Stage
 	f.Changed = ran.Changed
 	f.Deferred = ran.Deferred
+	f.Unknown = ran.Unknown
 	f.Held = ran.Held
 	f.Reboot = ran.Reboot
 
@@ -132,6 +148,9 @@ func failed(e env, cmd *cobra.Command, err error, ran ending) ending {
 		f.Try = append(f.Try, "apply again with a longer --deadline: it continues from here")
 	case errors.Is(err, converge.ErrStopped):
 		f.Exit = exitAgain
+	case trouble.IsUnknown(err) && !trouble.Passes(err):
+		f.Exit = exitAgain
+		f.advise(e, err)
 	case trouble.Passes(err):
 		f.Exit = exitAgain
 		if len(f.Try) == 0 {

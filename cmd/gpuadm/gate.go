@@ -123,6 +123,11 @@ func closed(s *agent.Closed) *trouble.Error {
 		t.Because = append(t.Because, ch.Waits)
 	}
 
+	for _, ch := range s.Unseen() {
+		t.Because = append(t.Because, "cannot read the state of "+ch.String()+": "+ch.Unknown)
+		t.Err = &trouble.Unknown{What: ch.String(), Err: errors.New(ch.Unknown)}
+	}
+
 	cannot := s.Cannot()
 	switch {
 	case s.Cut && s.Undoing:
@@ -136,6 +141,8 @@ func closed(s *agent.Closed) *trouble.Error {
 			t.Try = append(t.Try, ch.Try...)
 		}
 		t.Try = append(t.Try, "then "+trouble.Command("apply")+thenStarts)
+	case s.Unknown > 0:
+		t.What = "cannot let kubelet start: not known whether the node is converged"
 	case s.Cut:
 		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
 	}
@@ -151,5 +158,5 @@ func gateLine(t *trouble.Error) error {
 	if len(t.Because) > 0 {
 		line += ": " + t.Because[0]
 	}
-	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it"}
+	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it", Err: t.Err}
 }

@@ -61,13 +61,10 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if err := show(c, p, c.planText); err != nil {
 		return err
 	}
-	switch {
-	case len(p.Cannot()) > 0:
-		return exit(exitCannot)
-	case exitCode && p.Now() > 0:
-		return exit(exitPending)
+	if p.State == converge.EndsPending && !exitCode {
+		return nil
 	}
-	return nil
+	return exitOf(p.State)
 }
 
 // noGPU prints one line if the machine has no NVIDIA GPU: in a mixed pool a DaemonSet also runs on
@@ -84,8 +81,11 @@ func (c *common) noGPU(
 		return false, err
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{}) // a machine without GPUs needs no facts from its cloud
-	if err != nil || node.MissingGPUs(h, e.Spec, f) != "" {
-		return false, err
+	if err != nil {
+		return false, &trouble.Unknown{Err: err}
+	}
+	if node.MissingGPUs(h, e.Spec, f) != "" {
+		return false, nil
 	}
 
 	const noGPU = "no NVIDIA GPU on the PCI bus: nothing to do here"
@@ -99,6 +99,7 @@ func (c *common) noGPU(
 		Stages:  []converge.StagePlan{},
 		Changes: []converge.Change{},
 		Notes:   []string{noGPU},
+		State:   converge.EndsConverged,
 	}))
 }
 
@@ -144,7 +145,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 func drift(changes []converge.Change) string {
 	var names []string
 	for _, ch := range changes {
-		if ch.Deferred == "" {
+		if ch.Deferred == "" && ch.Unknown == "" {
 			names = append(names, ch.String())
 		}
 	}

@@ -104,7 +104,7 @@ func (c *common) detailed(stage string) bool {
 // stageLine prints a stage's changes in a line: those that cannot be made, else those to be made,
 // then those that are deferred.
 func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change) {
-	refused, ready, later := sorted(changes)
+	refused, unseen, ready, later := sorted(changes)
 	var first []converge.Change
 	var text string
 	switch {
@@ -113,6 +113,12 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 		text = several(refused)
 		if n := len(changes) - len(refused); n > 0 {
 			text += fmt.Sprintf(", and %s more", trouble.Count(n, "change"))
+		}
+	case len(unseen) > 0:
+		first = unseen
+		text = "cannot read the state of " + several(unseen)
+		if n := len(changes) - len(unseen); n > 0 {
+			text += fmt.Sprintf("; %s more", trouble.Count(n, "change"))
 		}
 	case len(ready) > 0:
 		first = ready
@@ -133,20 +139,22 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
 
-// sorted returns the changes that cannot be made, those that are made now, and those that are
-// deferred.
-func sorted(changes []converge.Change) (refused, ready, later []converge.Change) {
+// sorted returns the changes that cannot be made, those to things whose state is unknown, those that
+// are made now, and those that are deferred.
+func sorted(changes []converge.Change) (refused, unseen, ready, later []converge.Change) {
 	for _, ch := range changes {
 		switch {
 		case ch.Cannot != "":
 			refused = append(refused, ch)
+		case ch.Unknown != "":
+			unseen = append(unseen, ch)
 		case ch.Deferred != "":
 			later = append(later, ch)
 		default:
 			ready = append(ready, ch)
 		}
 	}
-	return refused, ready, later
+	return refused, unseen, ready, later
 }
 
 // refusals repeats at the end the changes that cannot be made and the reasons, unless the plan
@@ -186,6 +194,24 @@ func of(changes []converge.Change, stage string) []converge.Change {
 
 // planEnd says how many changes a plan has, and what they interrupt.
 func planEnd(p converge.Plan) string {
+	if p.Unknown == 0 {
+		return changesEnd(p)
+	}
+	end := unknownEnd(p)
+	if p.Now() > 0 {
+		end += " " + changesEnd(p)
+	}
+	return end
+}
+
+// unknownEnd is the last sentence of a command that could not look at all that the spec wants.
+func unknownEnd(p converge.Plan) string {
+	const unknown = "Not known whether this machine is converged: the state of %s could not be read (x above)."
+	return fmt.Sprintf(unknown, trouble.Count(p.Unknown, "thing"))
+}
+
+// changesEnd is planEnd for what could be looked at.
+func changesEnd(p converge.Plan) string {
 	cannot := len(p.Cannot())
 	now := p.Now() - cannot
 	switch {
@@ -199,7 +225,7 @@ func planEnd(p converge.Plan) string {
 
 	stages := map[string]bool{}
 	for _, ch := range p.Changes {
-		if ch.Deferred == "" {
+		if ch.Deferred == "" && ch.Unknown == "" {
 			stages[ch.Stage] = true
 		}
 	}
@@ -305,7 +331,7 @@ func interrupts(changes []converge.Change) string {
 // breaking are the changes that are made now and have a break.
 func breaking(changes []converge.Change, what string) []converge.Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
-		return ch.Deferred != "" || !slices.Contains(ch.Breaks, what)
+		return ch.Deferred != "" || ch.Unknown != "" || !slices.Contains(ch.Breaks, what)
 	})
 }
 

@@ -125,7 +125,7 @@ var jsonString = pattern.Of(`"(?:[^"\\]|\\.)*"`)
 
 // colour wraps a sign for a terminal.
 func (c *common) colour(w io.Writer, sign string) verbatim {
-	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "!": "31;1"}[sign]
+	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "x": "35", "!": "31;1"}[sign]
 	if code == "" || c.noColor || c.getenv("NO_COLOR") != "" || !c.tty(w) {
 		return verbatim(sign)
 	}
@@ -137,6 +137,8 @@ func sign(ch converge.Change) string {
 	switch {
 	case ch.Cannot != "":
 		return "!"
+	case ch.Unknown != "":
+		return "x"
 	case ch.Deferred != "":
 		return "?"
 	case ch.Before == "":
@@ -181,6 +183,8 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	state := ""
 	switch {
 	case ch.Cannot != "":
+	case ch.Unknown != "":
+		state = "   unknown"
 	case ch.Deferred != "":
 		state = "   " + until(ch.Deferred)
 	case ch.Diff == "":
@@ -205,7 +209,7 @@ func until(event string) string { return "deferred until " + strings.TrimPrefix(
 // changeText prints one change, its reason and its diff.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
-	if ch.Cannot != "" || ch.Deferred != "" {
+	if ch.Cannot != "" || ch.Deferred != "" || ch.Unknown != "" {
 		return
 	}
 

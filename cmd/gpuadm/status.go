@@ -98,13 +98,11 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	}
 
 	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
-	switch {
-	case len(s.Cannot()) > 0:
-		return exit(exitCannot)
-	case s.Now() > 0, flags.diff && hasDrift:
+	ends := exitOf(s.State)
+	if ends == nil && flags.diff && hasDrift {
 		return exit(exitPending)
 	}
-	return nil
+	return ends
 }
 
 func (c *common) engineOf(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
@@ -218,6 +216,7 @@ func (c *common) runsText(runs []converge.Run, from time.Time) {
 // remarks prints what changes wait for, and the notes.
 func (c *common) remarks(p converge.Plan) {
 	waitingText(c.stdout, p.Changes)
+	unknownText(c.stdout, p)
 	c.notes(p.Notes)
 	if len(p.Notes) > 0 {
 		printf(c.stdout, "\n")
@@ -234,6 +233,17 @@ func waitingText(w io.Writer, changes []converge.Change) {
 		printed[ch.Waits] = true
 		printf(w, "%s\n", ch.Waits)
 		reasons(w, ch.Because, nil, ch.Try)
+		printf(w, "\n")
+	}
+}
+
+// unknownText prints each reason why states are unknown once, with the things and what to do.
+func unknownText(w io.Writer, p converge.Plan) {
+	causes, by := grouped(p.Unseen(), func(ch converge.Change) string { return ch.Unknown })
+	for _, cause := range causes {
+		same := by[cause]
+		printf(w, "Cannot read the state of %s: %s\n", several(same), cause)
+		reasons(w, same[0].Because, nil, same[0].Try)
 		printf(w, "\n")
 	}
 }
@@ -317,12 +327,16 @@ func (c *common) statusEnd(s converge.Status) string {
 		return fmt.Sprintf("Run %s was cut short. To continue: %s", s.Unfinished, c.typed("apply"))
 	case len(s.Cannot()) > 0:
 		return "Cannot converge: see ! above."
+	case s.Unknown > 0:
+		return unknownEnd(s.Plan)
 	case s.Held != "" && s.Now() > 0:
 		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, pending, c.typed("apply"))
 	case s.Instead != "":
 		return fmt.Sprintf("%s pending by that spec. node.toml cannot be used: fix it, then: %s", pending, c.typed("apply"))
 	case s.Now() > 0:
 		return fmt.Sprintf("%s pending. To see them: %s", pending, c.typed("plan"))
+	case s.State == converge.EndsWaiting:
+		return "Not yet converged: see above what it waits for."
 	case slices.ContainsFunc(s.Stages, hasConverged):
 		return "Converged."
 	}

@@ -139,7 +139,9 @@ func TestStrangeFilesOfASpec(t *testing.T) {
 			n := must.Get(simhost.New([]byte(archive + "-- srv/folder/ --\n-- dev/zero device=1:5 mode=0666 --\n-- proc/kcore size=140737471590400 --\n-- srv/named " + kind + " --\n-- etc/gpuadm/node.toml --\n" + naming(k, `"/srv/named"`))))(t)
 			code, said := onHost(t, n, "plan")
 			named := strings.Contains(said, "/srv/named") || k.Name == "kubeconfig" // the recording's own kubeconfig cannot be read
-			check.That(t, code == 0 || code == exitCannot && named, "%s.%s, %s: exit code %d: %s", k.Section, k.Name, kind, code, said)
+			refused := (code == exitCannot || code == exitAgain) && named
+			silent := k.Section == "mig" && code == exitAgain // no driver answers on the recorded machine
+			check.That(t, code == 0 || refused || silent, "%s.%s, %s: exit code %d: %s", k.Section, k.Name, kind, code, said)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func (v *textVoice) tell(e converge.Event) {
 	v.saw(e)
 	v.wipe()
 
-	isDeferred := e.What == converge.Deferred
+	isDeferred := e.What == converge.Deferred || e.What == converge.Unread
 	n := len(v.deferred)
 	if n > 0 && (!isDeferred || e.Stage != v.deferred[n-1].Stage) {
 		v.flush()
@@ -174,7 +174,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 		}
 	case converge.Waiting:
 		printf(w, row, e.Stage, "…", e.Text)
-	case converge.Made, converge.Deferred:
+	case converge.Made, converge.Deferred, converge.Unread:
 		printf(w, row, e.Stage, c.colour(w, sign(*e.Change)), summary(e))
 	case converge.Undone, converge.RolledBack:
 		text := e.Change.String() + "   " + string(e.What)
@@ -215,6 +215,8 @@ func summary(e converge.Event) string {
 	name := e.Change.String()
 	isLong := len(e.Change.After) > 40
 	switch {
+	case e.Change.Unknown != "":
+		return name + "   unknown"
 	case e.Change.Deferred != "":
 		return name + "   " + until(e.Change.Deferred)
 	case e.Change.Diff == "" && isLong && e.Change.Why != "":
@@ -307,12 +309,13 @@ func (v logVoice) repeats(e converge.Event) bool {
 			return true
 		}
 		v.waited[e.Stage] = e.Time
-	case e.What == converge.Deferred && e.Change.Waits != "":
-		_, logged := v.waited[e.Change.Waits]
+	case e.What == converge.Deferred && e.Change.Waits != "", e.What == converge.Unread:
+		why := cmp.Or(e.Change.Waits, e.Change.Unknown)
+		_, logged := v.waited[why]
 		if logged {
 			return true
 		}
-		v.waited[e.Change.Waits] = e.Time
+		v.waited[why] = e.Time
 	}
 	return false
 }

@@ -144,16 +144,19 @@ func (r *Run) report(ctx context.Context, o node.Outcome) {
 // wants the difference.
 func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) error {
 	s, err := r.Engine.Pending(ctx, r.Host)
-	if err != nil || s.Held != "" || s.Now() == 0 || AtWork(r.Host) {
+	if err != nil || s.Held != "" || AtWork(r.Host) {
 		return err
+	}
+	if s.Now() == 0 {
+		return s.Blind()
 	}
 	text := say(s.Changes)
 	if !r.Host.Live() {
-		return nil
+		return s.Blind()
 	}
 
 	r.unreported(node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text))
-	return nil
+	return s.Blind()
 }
 
 // ReportSpec reports to the cluster that the machine's own spec cannot be used.

@@ -46,11 +46,22 @@ func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 		}
 	}
 
-	converged := s.Now() == 0 && len(c.Alone) == 0
-	if !c.Cut && (s.Held != "" || converged) {
+	if !c.Cut && (s.Held != "" || mayStart(s, c)) {
 		return nil, nil
 	}
 	return c, nil
+}
+
+// mayStart says whether all that must hold before kubelet does, as far as this machine can show it
+// before kubelet runs.
+func mayStart(s converge.Status, c *Closed) bool {
+	switch s.State {
+	case converge.EndsConverged, converge.EndsDeferred:
+		return true
+	case converge.EndsWaiting:
+		return len(c.Alone) == 0
+	}
+	return false
 }
 
 // AtWork says whether a run is in progress, most often that which starts kubelet.

@@ -70,6 +70,10 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 	if len(cannot) > 0 {
 		return parts, errors.New(cannot[0].Cannot)
 	}
+	unseen := p.Unseen()
+	if len(unseen) > 0 {
+		return parts, &trouble.Unknown{What: unseen[0].String(), Err: errors.New(unseen[0].Unknown)}
+	}
 	parts.made = parts.now+parts.deferred == 0
 	return parts, nil
 }

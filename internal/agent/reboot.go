@@ -33,7 +33,7 @@ func (r *Run) AllowReboot(ctx context.Context) (*converge.Change, error) {
 		return nil, err
 	}
 	for _, ch := range p.Changes {
-		if ch.Cannot == "" && slices.Contains(ch.Breaks, "reboot") {
+		if ch.Cannot == "" && ch.Unknown == "" && slices.Contains(ch.Breaks, "reboot") {
 			return &ch, nil
 		}
 	}

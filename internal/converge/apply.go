@@ -54,8 +54,9 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := refuse(plan.Cannot()); err != nil {
-		return Result{Stage: plan.Cannot()[0].Stage}, err
+	refused := cannotFirst(plan.refused())
+	if err := refuse(refused); err != nil {
+		return Result{Stage: refused[0].Stage}, err
 	}
 	if err := r.consent(ctx, plan.Changes); err != nil {
 		return Result{}, err
@@ -122,6 +123,9 @@ func (r *run) plan(ctx context.Context) (Plan, error) {
 		return Plan{}, err
 	}
 
+	if !r.open {
+		r.first = &f
+	}
 	m := machine{view: v, facts: f, owned: present(r.journal.Runs())}
 	return r.engine.plan(ctx, m, func(s step) Change { return s.Change })
 }
@@ -194,7 +198,7 @@ func (r *run) makeStages(ctx context.Context) error {
 		if err := r.makeStage(ctx, st); err != nil {
 			return err
 		}
-		waits := func(c Change) bool { return c.Stage == st.Name && c.Waits != "" }
+		waits := func(c Change) bool { return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "") }
 		if st.Holds && slices.ContainsFunc(r.result.Deferred, waits) {
 			return nil
 		}

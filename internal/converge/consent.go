@@ -24,7 +24,7 @@ var errKept = fmt.Errorf("%w, and stay so", ErrInUse)
 func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
 	p, err := e.Plan(ctx, v)
 	if err == nil {
-		err = refuse(p.Cannot())
+		err = refuse(p.refused())
 	}
 	if err == nil {
 		err = e.consent(ctx, v, p.Changes)
@@ -85,7 +85,7 @@ func (e *Engine) allows(what string) bool {
 func (e *Engine) forbidden(changes []Change) (list []string) {
 	podsRun := []string{"restart-runtime", "restart-kubelet", "pause-services"}
 	for _, c := range changes {
-		if c.Deferred != "" {
+		if c.Deferred != "" || c.Unknown != "" {
 			continue
 		}
 		for _, what := range c.Breaks {
@@ -103,7 +103,7 @@ func (e *Engine) affected(
 ) (names, clients []string, err error) {
 	affectsAll := false // processes that hold a GPU
 	for _, c := range changes {
-		if c.Deferred != "" || !slices.Contains(c.Breaks, what) {
+		if c.Deferred != "" || c.Unknown != "" || !slices.Contains(c.Breaks, what) {
 			continue
 		}
 		names = append(names, c.String())

@@ -92,6 +92,11 @@ type Stage struct {
 	// together, and undoing the earlier one affects this one's Followers.
 	Verifies string
 
+	// Restores returns what a roll-back brings back beside the stage's things, by name and in words:
+	// what a package's own scripts build. Where it differs after a roll-back, gpuadm says so. nil:
+	// nothing.
+	Restores func(facts.Facts) map[string]string
+
 	Whole bool // gpuadm makes it only where all stages before it are converged
 	Holds bool // an apply makes nothing after it while something in it waits
 }

@@ -33,6 +33,7 @@ const (
 	Made         What = "made"        // gpuadm has made the change, and has verified it
 	Waiting      What = "waiting"     // a Make waits for another process: Text names it, and says for how long
 	Deferred     What = "deferred"    // a change waits for an event that it names
+	Unread       What = "unknown"     // the state of a thing could not be read; Change says why
 	Undone       What = "undone"      // undo has reverted a change
 	RolledBack   What = "rolled back" // a stage has failed, and gpuadm has reverted a change of it
 	Kept         What = "kept"        // a change stays: undo cannot revert it

@@ -80,7 +80,7 @@ func (s *step) noteFollowers(steps, verifiers []step) {
 // and no change affects the Follower, the step is idle: a daemon that does not run will read its
 // files when it starts.
 func (s *step) foresee(t Follower, pending []Change) {
-	if s.Cannot != "" {
+	if s.Cannot != "" || s.Unknown != "" {
 		return
 	}
 

@@ -31,7 +31,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, all []o
 		switch {
 		case follows:
 			e.lookAhead(ctx, v, s, t, pending, validated)
-		case !s.converged() && s.Cannot == "":
+		case !s.converged() && s.Cannot == "" && s.Unknown == "":
 			pending = append(pending, s.Change)
 			if is[Validator](*s) {
 				validated = append(validated, s.Change)
@@ -47,7 +47,7 @@ func (e *Engine) lookAtOnce(ctx context.Context, v host.View, steps []step) {
 	var next atomic.Int64
 	look := func() {
 		for i := next.Add(1) - 1; i < int64(len(steps)); i = next.Add(1) - 1 {
-			if steps[i].Cannot == "" {
+			if !steps[i].refused() {
 				e.lookAndAsk(ctx, v, &steps[i])
 			}
 		}

@@ -52,11 +52,14 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		}
 
 		switch {
-		case s.Cannot != "":
+		case s.refused():
 			return nil, s.trouble()
 		case s.blocked():
 			return nil, s.err
-		case s.Deferred != "":
+		case s.Silent != "" && !r.awaits():
+			s.Reason = s.withoutEvent()
+			r.postpone(s)
+		case s.Deferred != "", s.Unknown != "":
 			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
@@ -70,7 +73,12 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	return due, nil
 }
 
-// postpone notes a step that waits. A Follower that no change of this run affects is not noted.
+// awaits says that a change of this run comes by a reboot or a new process.
+func (r *run) awaits() bool {
+	return slices.ContainsFunc(r.result.Deferred, func(c Change) bool { return c.awaited() })
+}
+
+// postpone notes a step that waits, or whose state is unknown. A Follower that no change of this run affects is not noted.
 func (r *run) postpone(s step) {
 	follower, ok := s.want.Thing.(Follower)
 	if ok {
@@ -81,7 +89,11 @@ func (r *run) postpone(s step) {
 	}
 
 	r.result.Deferred = append(r.result.Deferred, s.Change)
-	r.event(Event{Stage: s.Stage, What: Deferred, Change: &s.Change})
+	what := Deferred
+	if s.Unknown != "" {
+		what = Unread
+	}
+	r.event(Event{Stage: s.Stage, What: what, Change: &s.Change})
 }
 
 // makeGroup announces a group of steps in the journal, makes it as one, and verifies each of its

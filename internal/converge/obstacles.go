@@ -23,6 +23,9 @@ func obstacles(steps []step, to string, leave []string) error {
 		leave = append(slices.Clone(leave), s.Name)
 		if t.Err == nil || !trouble.Passes(s.err) {
 			t.Err = s.err
+			if s.unseen {
+				t.Err = &trouble.Unknown{What: s.String(), Err: s.err}
+			}
 		}
 
 		why := s.Cannot

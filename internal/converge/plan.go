@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // PlanFormat is the version of the plan's JSON.
@@ -24,6 +25,8 @@ type Plan struct {
 	Changes   []Change    `json:"changes"`
 	Converged int         `json:"converged"`       // wants that are converged
 	Deferred  int         `json:"deferred"`        // changes that wait for an event
+	Unknown   int         `json:"unknown"`         // things whose state could not be read
+	State     Outcome     `json:"state"`           // all of this in one word
 	Later     []Later     `json:"later,omitempty"` // values of the spec that only a later moment can judge
 	Notes     []string    `json:"notes,omitempty"`
 }
@@ -40,17 +43,34 @@ type Host struct {
 type StagePlan struct {
 	Name      string `json:"name"`
 	Converged int    `json:"converged"`
-	Changes   int    `json:"changes"` // also those that are deferred or cannot be made
+	Changes   int    `json:"changes"` // also those that are deferred, unknown, or cannot be made
 }
 
 // Cannot returns the changes that cannot be made.
-func (p Plan) Cannot() []Change {
-	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return c.Cannot == "" })
+func (p Plan) Cannot() []Change { return p.only(func(c Change) bool { return c.Cannot != "" }) }
+
+// Unseen returns the changes to things whose state could not be read.
+func (p Plan) Unseen() []Change { return p.only(func(c Change) bool { return c.Unknown != "" }) }
+
+// Blind returns an error that names the things whose state could not be read; nil if there are none.
+func (p Plan) Blind() error {
+	t := reasons(p.Unseen())
+	if t == nil {
+		return nil
+	}
+	return t
+}
+
+// refused returns the changes that keep an apply from touching anything.
+func (p Plan) refused() []Change { return p.only(func(c Change) bool { return c.refused() }) }
+
+func (p Plan) only(wanted func(Change) bool) []Change {
+	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return !wanted(c) })
 }
 
 // Now counts the pending changes: those that an apply would make at once, and those that it cannot
 // make.
-func (p Plan) Now() int { return len(p.Changes) - p.Deferred }
+func (p Plan) Now() int { return len(p.Changes) - p.Deferred - p.Unknown }
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
@@ -89,14 +109,23 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	}
 
 	f, err := e.cache.Gather(ctx, v, needs)
-	if err == nil && e.Assume != nil {
+	if err != nil {
+		return f, &trouble.Unknown{Err: err}
+	}
+	if e.Assume != nil {
 		e.Assume(&f)
 	}
-	return f, err
+	return f, nil
 }
 
 // GPUs are the GPUs that Facts has; Facts and GPUs share one reading of the bus.
-func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
+func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) {
+	found, err := e.cache.GPUs(v)
+	if err != nil {
+		return found, &trouble.Unknown{Err: err}
+	}
+	return found, nil
+}
 
 // planToPrint is a plan with the diffs and Host.
 func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
@@ -115,6 +144,7 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (P
 		return c
 	}
 	var blocking unconverged
+	comes := false // a change of an earlier stage may make a silent reader answer
 	for _, st := range e.Stages {
 		if e.stopped() {
 			return Plan{}, ErrStopped
@@ -128,6 +158,7 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (P
 			return Plan{}, err
 		}
 
+		comes = settleSilent(steps, comes)
 		blocking.note(st.Name, steps)
 		if st.Notes != nil {
 			p.Notes = append(p.Notes, st.Notes(m.view, e.Spec, m.facts)...)
@@ -135,7 +166,24 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (P
 		p.add(st.Name, steps, showPlaced)
 	}
 	e.lookAtNamed(ctx, m, &p)
+	p.State = p.outcome()
 	return p, ctx.Err()
+}
+
+// settleSilent gives the steps that wait for a silent reader an unknown state, unless a change that
+// comes before them may make it answer: comes says so of earlier stages. It returns the same for the
+// stages after these steps.
+func settleSilent(steps []step, comes bool) bool {
+	for i := range steps {
+		s := &steps[i]
+		switch {
+		case s.Silent != "" && !comes:
+			s.Reason = s.withoutEvent()
+		case !s.converged() && (s.now() || s.awaited()):
+			comes = true
+		}
+	}
+	return comes
 }
 
 // add adds a stage's steps to the plan.
@@ -151,7 +199,10 @@ func (p *Plan) add(stage string, steps []step, show func(step) Change) {
 		}
 
 		counts.Changes++
-		if s.Deferred != "" {
+		switch {
+		case s.Unknown != "":
+			p.Unknown++
+		case s.Deferred != "":
 			p.Deferred++
 		}
 		p.Changes = append(p.Changes, show(s))

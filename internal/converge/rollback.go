@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -28,6 +29,9 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	t := troubleOf(cause)
 	for _, err := range errs {
 		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
+	}
+	for _, lost := range r.notRestored(ctx, of) {
+		t.Because = append(t.Because, "this is not as before the run: "+lost)
 	}
 	for _, c := range undone {
 		t.Undone = append(t.Undone, c.String())
@@ -69,4 +73,31 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 	r.result.Made = before.result.Made
 	r.result.Reboot = cmp.Or(r.result.Reboot, before.result.Reboot)
 	return undone, errs
+}
+
+// notRestored looks at what a roll-back of some stages should have brought back beside their things,
+// and names what is not as before the run.
+func (r *run) notRestored(ctx context.Context, of func(stage string) bool) (lost []string) {
+	restores := func(st Stage) bool { return st.Restores != nil && (of(st.Name) || of(st.Verifies)) }
+	if r.first == nil || !slices.ContainsFunc(r.engine.Stages, restores) {
+		return nil
+	}
+
+	now, err := r.engine.Facts(ctx, r.host)
+	if err != nil {
+		return []string{"gpuadm cannot look: " + err.Error()}
+	}
+	for _, st := range r.engine.Stages {
+		if !restores(st) {
+			continue
+		}
+		before := st.Restores(*r.first)
+		after := st.Restores(now)
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if after[name] != before[name] {
+				lost = append(lost, fmt.Sprintf("%s: %s before, %s now", name, before[name], cmp.Or(after[name], "none")))
+			}
+		}
+	}
+	return lost
 }

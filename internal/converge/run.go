@@ -22,7 +22,7 @@ type Result struct {
 	Run      string   `json:"run,omitempty"`      // "" if it had nothing to do
 	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
 	Made     []Change `json:"made,omitempty"`
-	Deferred []Change `json:"deferred,omitempty"` // for the last line
+	Deferred []Change `json:"deferred,omitempty"` // what waits, or is unknown: for the last line
 	Left     []Change `json:"left,omitempty"`     // undo: what stays
 	Damaged  []int    `json:"damaged,omitempty"`  // undo: the journal's lines that cannot be read, so that it did not know their changes
 	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
@@ -33,6 +33,16 @@ type Result struct {
 	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
 }
 
+// Unknown counts the things whose state could not be read.
+func (r Result) Unknown() (count int) {
+	for _, c := range r.Deferred {
+		if c.Unknown != "" {
+			count++
+		}
+	}
+	return count
+}
+
 // run is one apply or undo at work.
 type run struct {
 	engine  *Engine
@@ -41,6 +51,7 @@ type run struct {
 	id      string
 	boot    string       // the kernel's boot id
 	facts   *facts.Facts // gathered since this run last changed something; nil: not yet
+	first   *facts.Facts // from before the run's first change; nil where another process began the run
 	result  Result
 
 	cut  Run  // the last run, if it has no end

@@ -40,8 +40,8 @@ func (s step) converged() bool { return s.Before == s.After && s.now() }
 // blocked says that this step prevents an undo: it cannot be made, or its state is not known. A
 // daemon that does not run prevents none: it will read its files when it starts.
 func (s step) blocked() bool {
-	waits := s.Deferred != "" && s.When != host.InNewProcess
-	return s.Cannot != "" || s.strict && waits && !is[Follower](s)
+	waits := s.Unknown != "" || s.Deferred != "" && s.When != host.InNewProcess
+	return s.refused() || s.strict && waits && !is[Follower](s)
 }
 
 // is says whether a step's thing has what an optional interface asks for.
@@ -125,14 +125,14 @@ func (s *step) look(ctx context.Context, v host.View) {
 		s.After, err = s.desired(v, found)
 	}
 	s.err = err
-	s.Reason = reasonOf(err)
-
-	switch {
-	case s.Deferred != "":
+	if s.unseen {
+		s.Reason = unseenBecause(err)
+	} else {
+		s.Reason = reasonOf(err)
+	}
+	if s.Deferred != "" || s.Unknown != "" {
 		s.Before = ""
 		s.After = ""
-	case s.unseen:
-		s.Cannot = fmt.Sprintf("cannot read the state of %s: %s", s, s.Cannot)
 	}
 }
 

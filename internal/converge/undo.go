@@ -28,7 +28,7 @@ type UndoPlan struct {
 
 // due is what is to be made.
 func (p UndoPlan) due() []step {
-	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" })
+	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" || s.Unknown != "" })
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -334,7 +334,8 @@ func (p *UndoPlan) setAside(ctx context.Context, v host.View, s *step, leave []s
 		if s.want.Thing != nil { // else of a kind that this gpuadm does not know
 			s.look(ctx, v)
 		}
-		s.Cannot = cmp.Or(s.Cannot, s.Waits, "as asked")
+		s.Cannot = cmp.Or(s.Cannot, s.Waits, s.Unknown, "as asked")
+		s.Unknown = ""
 		p.Left = append(p.Left, s.Change)
 		return true
 	case s.Keeps != "":

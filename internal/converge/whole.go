@@ -58,7 +58,7 @@ func allDeferred(steps []step) bool {
 // cannotBeMade says that a stage has a change that cannot be made: its reason tells more than an
 // unconverged earlier stage.
 func cannotBeMade(steps []step) bool {
-	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
+	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" || s.Unknown != "" })
 }
 
 // deferAll returns the steps that are not converged, all of them deferred.
@@ -91,6 +91,7 @@ func (e *Engine) unconvergedBefore(
 		sequence = e.Stages
 	}
 
+	comes := false
 	for _, earlier := range sequence {
 		if earlier.Name == st.Name {
 			break
@@ -102,6 +103,7 @@ func (e *Engine) unconvergedBefore(
 		if err != nil {
 			return first, err
 		}
+		comes = settleSilent(steps, comes)
 		first.note(earlier.Name, steps)
 	}
 	return first, nil

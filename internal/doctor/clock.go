@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
@@ -120,6 +121,9 @@ func clockNotSynchronised(m *Machine) []Finding {
 		return nil
 	}
 	out, err := m.View.Ask(m.ctx, "timedatectl", "show", "--property=NTP", "--property=NTPSynchronized")
+	if host.NotExist(err) {
+		return nil // this machine has no timedatectl, so the check does not apply
+	}
 	if err != nil {
 		m.cannotRead("clock synchronisation", err)
 		return nil

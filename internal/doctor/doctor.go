@@ -86,6 +86,7 @@ func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 	default: // a file or a program that the facts need does not answer
 	}
 	report.Unread = m.notRead()
+	report.Judge()
 	return report
 }
 

@@ -16,11 +16,34 @@ const Format = 1
 // Report is what doctor says of a machine.
 type Report struct {
 	Format int      `json:"format"`
-	Host   string   `json:"host"`             // what machine this is, in a line
-	Causes []Cause  `json:"causes"`           // root causes; none: no fault was found
-	Unread []Unread `json:"unread,omitempty"` // what could not be checked
-	Checks int      `json:"checks"`           // how many there are
-	Notes  []Found  `json:"notes,omitempty"`  // what is no fault of the machine, and an operator should know
+	Host   string   `json:"host"`              // what machine this is, in a line
+	State  State    `json:"state"`             // of the machine, in one word
+	Causes []Cause  `json:"causes"`            // root causes; none: no fault was found
+	Unread []Unread `json:"unknown,omitempty"` // what could not be checked
+	Checks int      `json:"checks"`            // how many there are
+	Notes  []Found  `json:"notes,omitempty"`   // what is no fault of the machine, and an operator should know
+}
+
+// State is what a report says of the machine in one word.
+type State string
+
+// The states. A fault that was found counts more than a part that could not be looked at.
+const (
+	Healthy State = "healthy" // all checks that apply here were made, and found nothing
+	Faulty  State = "faulty"  // there are root causes
+	Unknown State = "unknown" // no fault was found in what could be looked at
+)
+
+// Judge sets the state, by the causes and by what could not be checked.
+func (r *Report) Judge() {
+	switch {
+	case len(r.Causes) > 0:
+		r.State = Faulty
+	case len(r.Unread) > 0:
+		r.State = Unknown
+	default:
+		r.State = Healthy
+	}
 }
 
 // Cause is a root cause: a fault that no other one explains.
@@ -47,7 +70,7 @@ type Found struct {
 // Unread is a part of the machine that could not be read, so that its checks say nothing.
 type Unread struct {
 	What string `json:"what"`
-	Why  string `json:"why"`
+	Why  string `json:"cause"`
 }
 
 // drainFirst puts the drain of the Node before commands that end what runs on a GPU.

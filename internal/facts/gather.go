@@ -37,7 +37,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f.OS = g.os()
 	f.Arch = g.arch()
 	f.Kernel = g.kernel()
-	f.Cloud = instance.Detect(g.v)
+	f.Cloud = instance.Detect(noting{g.v, g})
 	g.cloud = f.Cloud
 
 	f.Engines = g.engines(ctx, f.OS)
@@ -54,7 +54,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 // Engines finds the container engines and the named engine, as Gather does, and nothing else.
 func Engines(ctx context.Context, v host.View, named NamedEngine) ([]Engine, error) {
 	g := new(Cache).begin(v)
-	g.cloud = instance.Detect(g.v)
+	g.cloud = instance.Detect(noting{g.v, g})
 	found := g.named(ctx, named, g.engines(ctx, g.os()))
 	return found, g.err
 }

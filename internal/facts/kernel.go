@@ -49,7 +49,7 @@ func (k Kernel) Newer(release string) bool { return newer(release, k.Running) > 
 func (g *gathering) kernel() Kernel {
 	k := Kernel{Installed: []string{}}
 	if g.v.Live() {
-		k.Running = g.attr("/proc/sys/kernel/osrelease")
+		k.Running = strings.TrimSpace(string(g.read("/proc/sys/kernel/osrelease")))
 	}
 
 	// On merged systems both are one folder.

@@ -36,7 +36,7 @@ func (g *gathering) programs(engines []Engine) []string {
 
 	var found []string
 	for _, name := range slices.Compact(names) {
-		if strings.HasPrefix(path.Base(name), "nvidia") && Runs(g.v, name) {
+		if strings.HasPrefix(path.Base(name), "nvidia") && Runs(noting{g.v, g}, name) {
 			found = append(found, name)
 		}
 	}

@@ -43,6 +43,21 @@ func (g *gathering) fail(verb, object string, err error) {
 	g.err = fmt.Errorf("cannot %s %s: %w", verb, object, err)
 }
 
+// noting is the machine for functions that take a file for missing where it cannot be looked for:
+// the gathering notes the error.
+type noting struct {
+	host.View
+	g *gathering
+}
+
+func (n noting) Stat(name string) (host.Info, error) {
+	info, err := n.View.Stat(name)
+	if err != nil && !missing(err) {
+		n.g.fail("check", name, err)
+	}
+	return info, err
+}
+
 // missing says whether err means that there is no such file.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)

@@ -249,6 +249,10 @@ type UnitChange struct {
 type Later struct {
 	Until string // for people
 	When  When   // for programs, "" where none acts on it
+
+	// Silent says which reader does not answer, and why, where an earlier change may make it answer:
+	// "the driver does not answer: its module is not loaded". If no change does, the state is unknown.
+	Silent string
 }
 
 // When names what a Later waits for.
@@ -262,10 +266,10 @@ const (
 )
 
 // FirstBoot is the Later of what needs the live machine, in a root folder.
-var FirstBoot = Later{"first boot", AtFirstBoot}
+var FirstBoot = Later{Until: "first boot", When: AtFirstBoot}
 
 // NewProcess is the Later of what this process cannot ask the driver any more: NoDriver.Again.
-var NewProcess = Later{"once a new process asks the driver", InNewProcess}
+var NewProcess = Later{Until: "once a new process asks the driver", When: InNewProcess}
 
 func (l Later) Error() string { return "not before " + strings.TrimPrefix(l.Until, "once ") }
 

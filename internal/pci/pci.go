@@ -51,13 +51,16 @@ type Files interface {
 // VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
 func Functions(v Files) (found []Function, err error) {
 	addresses, err := v.ReadDir(Bus)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if gone(err) {
 		return nil, nil
 	}
 
 	for _, address := range addresses {
-		text, err := v.ReadFile(Bus + "/" + address + "/uevent")
-		if err != nil {
+		text, readErr := v.ReadFile(Bus + "/" + address + "/uevent")
+		if readErr != nil {
+			if !gone(readErr) {
+				err = errors.Join(err, readErr)
+			}
 			continue
 		}
 		f := parseUevent(string(text))
@@ -67,6 +70,11 @@ func Functions(v Files) (found []Function, err error) {
 		}
 	}
 	return found, err
+}
+
+// gone says that there is no such file, or that its device has vanished.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENODEV)
 }
 
 // parseUevent reads the function that a uevent file describes, but for its address.

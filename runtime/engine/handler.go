@@ -83,6 +83,8 @@ func DefaultRuns(
 	look := func(ctx context.Context, v host.View) (string, error) {
 		info, err := v.Stat(program)
 		switch {
+		case err != nil && !host.NotExist(err):
+			return "", err
 		case err != nil && s.Has("toolkit"):
 			return "", host.Later{Until: "the toolkit's packages are installed"}
 		case err != nil:

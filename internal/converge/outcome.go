@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+// An Outcome compares a machine with its spec. Each command ends by it: its exit code, its last
+// sentence, and whether kubelet may start.
+type Outcome string
+
+// The outcomes. The last that applies counts.
+const (
+	EndsConverged Outcome = "converged" // all that the spec asks for is so
+	EndsDeferred  Outcome = "deferred"  // the rest waits for an event that is named
+	EndsWaiting   Outcome = "waiting"   // the rest waits for another program: not yet
+	EndsPending   Outcome = "pending"   // an apply would make changes
+	EndsUnknown   Outcome = "unknown"   // some state could not be read
+	EndsCannot    Outcome = "cannot"    // some changes cannot be made
+)
+
+// outcome is what a plan comes to.
+func (p Plan) outcome() Outcome {
+	isAwaited := func(c Change) bool { return c.Waits != "" }
+	switch {
+	case len(p.Cannot()) > 0:
+		return EndsCannot
+	case p.Unknown > 0:
+		return EndsUnknown
+	case p.Now() > 0:
+		return EndsPending
+	case len(p.only(isAwaited)) > 0:
+		return EndsWaiting
+	case p.Deferred > 0:
+		return EndsDeferred
+	}
+	return EndsConverged
+}
