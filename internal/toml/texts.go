@@ -20,7 +20,7 @@ type Texts struct {
 // text is a text that was read, or that is being read.
 type text struct {
 	data []byte
-	read chan struct{} // closed when tree and err are known
+	read sync.WaitGroup // until tree and err are known
 	tree map[string]any
 	err  error
 }
@@ -43,12 +43,12 @@ func (t *Texts) Once(data []byte, read func() (map[string]any, error)) (map[stri
 	}
 	known, isNew := t.entry(data)
 	if !isNew {
-		<-known.read
+		known.read.Wait()
 		return known.tree, known.err
 	}
 
 	known.tree, known.err = read()
-	close(known.read)
+	known.read.Done()
 	if known.err != nil {
 		t.forget(known)
 	}
@@ -65,7 +65,8 @@ func (t *Texts) entry(data []byte) (entry *text, isNew bool) {
 			return known, false
 		}
 	}
-	entry = &text{data: data, read: make(chan struct{})}
+	entry = &text{data: data}
+	entry.read.Add(1)
 	tooMany := max(0, len(t.last)+1-mostTexts)
 	t.last = append(t.last[tooMany:], entry)
 	return entry, true
