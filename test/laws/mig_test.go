@@ -157,15 +157,15 @@ func TestEntryThatIsGone(t *testing.T) {
 	compare(t, "shrunk", ids(t, fresh), ids(t, n))
 }
 
-// A driver that does not answer now is no reason to take back what was partitioned, and none to
-// fail.
-func TestNoDriverMeansLater(t *testing.T) {
+// A driver that does not answer now is no reason to take back what was partitioned: the state of the
+// partitions is unknown.
+func TestSilentDriverIsUnknown(t *testing.T) {
 	n := machine{"gpus", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + h100s + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- sys/module/nvidia/version --\n580.95.05\n")}.boot(t)
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
 	must.OK(t, n.Remove("/sys/module/nvidia/version"))
 	p := plan(t, n, e)
-	check.That(t, len(p.Cannot()) == 0 && p.Now() == 0 && p.Deferred == 1, "without a driver: %+v", p.Changes)
+	check.That(t, len(p.Cannot()) == 0 && p.Now() == 0 && p.Unknown == 1, "without a driver: %+v", p.Changes)
 }
 
 // A GPU that was taken out of the machine holds up nothing.
