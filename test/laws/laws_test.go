@@ -274,7 +274,7 @@ func bakeThenBoot(t *testing.T, off func(*simhost.Node)) {
 		apply(t, baked, e())
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
-			here := e().Spec.Has("node") && labelled(c)       // labels say what GPUs a machine has
+			here := e().Spec.Has("node") && labelled(c)                          // labels say what GPUs a machine has
 			if c.Kind != "mig" && c.Deferred == "" && c.Unknown == "" && !here { // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
