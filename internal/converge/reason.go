@@ -34,9 +34,6 @@ func (r Reason) now() bool { return r.Cannot == "" && r.Deferred == "" && r.Unkn
 // refused says that the change keeps an apply from touching anything.
 func (r Reason) refused() bool { return r.Cannot != "" || r.Unknown != "" && !r.Passes }
 
-// waits says that an apply makes the other changes, and ends with "not yet".
-func (r Reason) waits() bool { return r.Waits != "" || r.Unknown != "" && r.Passes }
-
 // awaited says that the change comes by a reboot or a new process of this run.
 func (r Reason) awaited() bool {
 	return r.When == host.AfterReboot || r.When == host.InNewProcess || r.When == host.AtFirstBoot
