@@ -220,19 +220,59 @@ func doctorEnd(r doctor.Report) string {
 	return "No fault found"
 }
 
+// together says each sentence once: where it is the same of several GPUs or switches, with their
+// number and their addresses.
+func together(found []doctor.Found) (sentences []string) {
+	type group struct {
+		sentence string // with a mark in the place of the object
+		objects  []string
+		first    string
+	}
+	var groups []group
+	for _, f := range found {
+		sentence := f.What
+		if f.Object != "" {
+			sentence = strings.ReplaceAll(sentence, f.Object, "\x00")
+		}
+		if f.Code != "" {
+			sentence = f.Code + "  " + sentence
+		}
+		isSame := func(g group) bool { return g.sentence == sentence }
+		i := slices.IndexFunc(groups, isSame)
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, group{sentence: sentence})
+		}
+		groups[i].objects = append(groups[i].objects, f.Object)
+	}
+
+	for _, g := range groups {
+		n := len(g.objects)
+		text := strings.ReplaceAll(g.sentence, "\x00", g.objects[0])
+		for _, kind := range []string{"GPU", "NVSwitch"} {
+			one := kind + " \x00"
+			if n < 2 || !strings.Contains(g.sentence, one) {
+				continue
+			}
+			each := fmt.Sprintf("each of %s", trouble.Count(n, kind))
+			text = strings.Replace(g.sentence, one, each, 1) + ": " + strings.Join(g.objects, ", ")
+			text = strings.ReplaceAll(text, "\x00", "its address")
+		}
+		sentences = append(sentences, text)
+	}
+	return sentences
+}
+
 // causeText prints one root cause.
 func (c *common) causeText(cause doctor.Cause) {
 	w := c.stdout
 	printf(w, "%s %s  %s\n", c.colour(w, "!"), cause.Code, cause.Title)
-	for _, f := range cause.Found {
-		printf(w, "    %s\n", f.What)
+	for _, what := range together(cause.Found) {
+		printf(w, "    %s\n", what)
 	}
 	printf(w, "    %s.\n", cause.Meaning)
 
-	var explains []string
-	for _, f := range cause.Explains {
-		explains = append(explains, f.Code+"  "+f.What)
-	}
+	explains := together(cause.Explains)
 	if more := len(explains) - 1; more > 0 && !c.verbose {
 		explains = []string{explains[0], fmt.Sprintf("and %d more, which -v lists", more)}
 	}

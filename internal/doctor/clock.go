@@ -65,13 +65,22 @@ func (m *Machine) skew() time.Duration {
 func (m *Machine) skewed(by time.Duration, way string) []Finding {
 	t, _ := m.clock()
 	kubelet := m.Facts().Kubelet
-	what := fmt.Sprintf("the clock is %v %s the API server's", by, way)
+	what := fmt.Sprintf("the clock is %s %s the API server's", inWords(by), way)
 	if t.least {
-		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %v %s the server's, unless its certificate was not renewed", by, way)
+		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %s %s the server's, unless its certificate was not renewed", inWords(by), way)
 	} else if holdsAt(kubelet, t.server) && isOutside(kubelet, t.here) {
 		what += ", and by it kubelet's certificate, which is good, is not valid"
 	}
 	return []Finding{{What: what}}
+}
+
+// inWords is a duration as a person says it: in days from two days on.
+func inWords(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= 2*day {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return d.String()
 }
 
 // holdsAt reports whether kubelet has a certificate that is valid at a time.

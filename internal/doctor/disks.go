@@ -70,7 +70,11 @@ func (m *Machine) lackingRoom(lacks func(folder string, room host.Room) (yes boo
 
 		yes, left := lacks(folder, room)
 		if yes && !slices.Contains(seen, room) {
-			found = append(found, Finding{Object: folder, What: folder + " has " + left + " left"})
+			found = append(found, Finding{
+				Object: folder,
+				What:   folder + " has " + left + " left",
+				Fix:    m.frees(folder, room),
+			})
 		}
 		seen = append(seen, room)
 	}
@@ -85,31 +89,66 @@ func (m *Machine) growingFolders() []string {
 		folders = append(folders, kubelet.Folder())
 	}
 
-	engine, _, ok := m.engine()
-	if !ok {
-		return folders
-	}
-	switch engine.Name {
-	case "containerd":
-		return append(folders, "/var/lib/containerd")
-	case "crio":
-		return append(folders, "/var/lib/containers")
-	case "docker":
-		return append(folders, "/var/lib/docker")
+	if images := m.imageFolder(); images != "" {
+		folders = append(folders, images)
 	}
 	return folders
 }
 
+// imageFolder is the folder of the engine's images; "" where no engine is known.
+func (m *Machine) imageFolder() string {
+	engine, _, ok := m.engine()
+	if !ok {
+		return ""
+	}
+	switch engine.Name {
+	case "containerd":
+		return "/var/lib/containerd"
+	case "crio":
+		return "/var/lib/containers"
+	case "docker":
+		return "/var/lib/docker"
+	}
+	return ""
+}
+
+// frees says what can be removed from a file system; "" where the check says all there is to say.
+func (m *Machine) frees(folder string, room host.Room) string {
+	images := m.imageFolder()
+	ofImages, err := m.View.Room(images)
+	switch {
+	case folder == "/boot" && m.Packages().packager == "dnf":
+		return "remove kernels that are not needed: sudo dnf remove --oldinstallonly"
+	case folder == "/boot":
+		return "remove kernels that are not needed: sudo apt-get autoremove --purge"
+	case folder == "/run":
+		return "find the program that fills it, and restart that program: the files are in memory"
+	case images != "" && err == nil && ofImages == room:
+		return "free room: remove logs and packages that are not needed, and unused images: sudo crictl rmi --prune; delete nothing by hand in the engine's folders"
+	}
+	return ""
+}
+
 func fullDisks(m *Machine) []Finding {
-	return m.lackingRoom(func(folder string, room host.Room) (bool, string) {
+	found := m.lackingRoom(func(folder string, room host.Room) (bool, string) {
 		return room.Bytes < bytesNeeded(folder), fmt.Sprintf("%d MiB", room.Bytes>>20)
 	})
+	for i, f := range found {
+		const command = "df -h %[1]s && sudo du -xh --max-depth=2 %[1]s | sort -h | tail"
+		found[i].Command = fmt.Sprintf(command, f.Object)
+	}
+	return found
 }
 
 func noInodes(m *Machine) []Finding {
-	return m.lackingRoom(func(_ string, room host.Room) (bool, string) {
+	found := m.lackingRoom(func(_ string, room host.Room) (bool, string) {
 		return room.Files < 64, fmt.Sprintf("%d inodes", room.Files)
 	})
+	for i, f := range found {
+		const command = "df -i %[1]s && sudo du -x --inodes --max-depth=3 %[1]s | sort -n | tail"
+		found[i].Command = fmt.Sprintf(command, f.Object)
+	}
+	return found
 }
 
 // readOnly compares the mounts with fstab(5). XFS does not become read-only, it shuts down, which

@@ -70,11 +70,16 @@ func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 	checks := Checks()
 	faults, complete := m.runChecks(checks, timeout)
 
-	report := Report{Format: Format, Checks: len(checks)}
+	report := Report{
+		Format: Format,
+		Time:   m.View.Now().UTC().Format(time.RFC3339),
+		Checks: len(checks),
+	}
 	report.Causes, report.Notes = causes(faults, Edges())
 	if complete {
 		<-factsKnown
 		m.drainFirst(report.Causes)
+		m.fillIn(report.Causes)
 	}
 
 	select {

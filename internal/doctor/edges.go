@@ -117,6 +117,7 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 func newCause(check Check, fix string) Cause {
 	return Cause{
 		Code:       check.Code,
+		Severity:   check.Severity,
 		Title:      check.Title,
 		Meaning:    check.Meaning,
 		Fix:        fix,

@@ -80,12 +80,32 @@ func noFabricManager(m *Machine) []Finding {
 		return nil
 	}
 	if u.Load == "not-found" {
-		return []Finding{{
-			What:    "the machine has NVSwitches, and no fabric manager is installed",
-			Command: planDriver(),
-		}}
+		return []Finding{m.lacksFabricManager()}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
+}
+
+// lacksFabricManager is the finding of a machine without a fabric manager: its version must be the
+// driver's.
+func (m *Machine) lacksFabricManager() Finding {
+	const missing = "the machine has NVSwitches, and no fabric manager is installed"
+	version, all := m.Facts().Modules.Version, m.Packages()
+	isInstalled := func(name string) bool { return all.packages[name].Installed() }
+	name := drivers.ManagerPackage(drivers.Load(), version, isInstalled)
+	if name == "" {
+		return Finding{
+			What:    missing,
+			Fix:     "install the fabric manager of exactly the driver's version, " + version + ", from where the driver is",
+			Command: planDriver(),
+		}
+	}
+
+	install := fmt.Sprintf(all.commands().exact, name, version)
+	return Finding{
+		What:    missing,
+		Fix:     "install " + name + " of exactly the driver's version, " + version + ", and start it",
+		Command: "sudo " + install + " && sudo systemctl enable --now " + strings.TrimSuffix(drivers.FabricManagerUnit, ".service"),
+	}
 }
 
 // nothingToManage finds a fabric manager on a machine without switches: it ends at once. Images for

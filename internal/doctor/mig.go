@@ -70,8 +70,8 @@ func noPartition(m *Machine) (list []Finding) {
 		if g.Mode && len(g.Instances) == 0 {
 			list = append(list, Finding{
 				Object:  g.Address,
-				What:    fmt.Sprintf("GPU %d (%s) is in MIG mode and has no instance", g.Index, g.Address),
-				Command: fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", g.Address),
+				What:    fmt.Sprintf("GPU %s is in MIG mode and has no instance", g.Address),
+				Command: fmt.Sprintf("sudo nvidia-smi mig -i %s -lgip", g.Address),
 			})
 		}
 	}
@@ -87,7 +87,7 @@ func waitsForReset(m *Machine) (list []Finding) {
 		if g.Mode {
 			now, after = "on", "off"
 		}
-		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, now, after)
+		what := fmt.Sprintf("GPU %s has MIG mode %s, and %s after a reset", g.Address, now, after)
 		if holders, err := devices.Clients(m.ctx, m.View); err == nil && len(holders) > 0 {
 			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
 		}

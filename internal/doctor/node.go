@@ -104,9 +104,12 @@ func (r registration) pluginPod() string {
 	return ""
 }
 
-// logs returns the command that shows what the device plugin says.
+// logs returns the command that shows what the device plugin says, or which pods are on the Node.
 func (r registration) logs() string {
-	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
+	namespace, pod, known := strings.Cut(r.pluginPod(), "/")
+	if !known {
+		return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + r.name
+	}
 	return "kubectl -n " + namespace + " logs " + pod
 }
 
@@ -213,12 +216,19 @@ func offersFewer(m *Machine) []Finding {
 	if offered == 0 && !m.has(socket) {
 		why = ", which has not made " + socket
 	}
-	name := cmp.Or(registered.name, m.Facts().Kubelet.NodeName)
-	logs := registered.logs()
+	registered.name = cmp.Or(registered.name, m.Facts().Kubelet.NodeName)
+	command := registered.logs()
+	if strings.Contains(command, " logs ") {
+		command += "; " + strings.Replace(command, " logs ", " delete pod ", 1)
+	}
+	count := fmt.Sprintf("%d of its %d GPUs", offered, has)
+	if offered == 0 {
+		count = fmt.Sprintf("none of its %d GPUs", has)
+	}
 	return []Finding{{
-		Object:  name,
-		What:    fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs%s", name, offered, has, why),
-		Command: logs + "; " + strings.Replace(logs, " logs ", " delete pod ", 1),
+		Object:  registered.name,
+		What:    fmt.Sprintf("the Node %s offers %s, though a device plugin runs%s", registered.name, count, why),
+		Command: command,
 	}}
 }
 

@@ -74,8 +74,8 @@ func TestNode(t *testing.T) {
 			taints(s, custom)
 			s.Server.AddPod(incident.Pod("nvidia-device-plugin-daemonset-abcde"))
 		}},
-		{"plugin offers none", plugin, func(s *incident.World) { s.Offers(0, 8) }, "KUB-010", "the Node gpu-1.internal offers 0 of the driver's 8 GPUs, and a device plugin runs"},
-		{"plugin has one unhealthy", plugin, func(s *incident.World) { s.Offers(7, 8) }, "KUB-010", "offers 7 of the driver's 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
+		{"plugin offers none", plugin, func(s *incident.World) { s.Offers(0, 8) }, "KUB-010", "the Node gpu-1.internal offers none of its 8 GPUs, though a device plugin runs"},
+		{"plugin has one unhealthy", plugin, func(s *incident.World) { s.Offers(7, 8) }, "KUB-010", "offers 7 of its 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
 		{name: "one is withheld on purpose", breaks: plugin, says: func(s *incident.World) {
 			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
 				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "7"}, "capacity": kubesim.Object{"nvidia.com/gpu": "7"}}

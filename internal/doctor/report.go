@@ -16,6 +16,7 @@ const Format = 1
 // Report is what doctor says of a machine.
 type Report struct {
 	Format int      `json:"format"`
+	Time   string   `json:"time"`              // when the machine was examined, in UTC: RFC 3339
 	Host   string   `json:"host"`              // what machine this is, in a line
 	State  State    `json:"state"`             // of the machine, in one word
 	Causes []Cause  `json:"causes"`            // root causes; none: no fault was found
@@ -49,6 +50,7 @@ func (r *Report) Judge() {
 // Cause is a root cause: a fault that no other one explains.
 type Cause struct {
 	Code       string   `json:"code"`
+	Severity   string   `json:"severity"` // down: no pod gets a GPU, or the Node is not ready; part: some GPUs or pods are affected; risk: all works now
 	Title      string   `json:"title"`
 	Found      []Found  `json:"found"`
 	Meaning    string   `json:"meaning"`
@@ -56,7 +58,7 @@ type Cause struct {
 	Fix        string   `json:"fix"`
 	Commands   []string `json:"commands,omitempty"`
 	Interrupts string   `json:"interrupts"`
-	NoRepair   string   `json:"noRepair,omitempty"` // why gpuadm repair cannot fix it
+	NoRepair   string   `json:"no_repair,omitempty"` // why gpuadm repair cannot fix it
 	Sources    []string `json:"sources"`
 }
 

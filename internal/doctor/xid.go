@@ -86,8 +86,8 @@ func xids(m *Machine) (found []Finding) {
 				Object:  address,
 				What:    "GPU " + address + " reported " + what + unsure,
 				Part:    string(xid.Of),
-				Fix:     xid.Action(),
-				Command: xid.Command(address),
+				Fix:     xid.Under(asksNow(gpu)).Action(),
+				Command: xid.Under(asksNow(gpu)).Command(address),
 				Note:    xid.Note(),
 			})
 		}
@@ -102,6 +102,14 @@ func xids(m *Machine) (found []Finding) {
 		found = append(found, recovery(address, action)...)
 	}
 	return found
+}
+
+// asksNow is the recovery that NVML names for a GPU that answers; "" for another.
+func asksNow(gpu host.GPU) string {
+	if gpu.Lost != "" {
+		return ""
+	}
+	return gpu.Recovery
 }
 
 // byRank sorts errors: the root cause comes first.

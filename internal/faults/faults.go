@@ -18,8 +18,9 @@ import (
 
 // Check is a row of checks.toml: a fault that doctor looks for.
 type Check struct {
-	Code  string // DRV-001; it never gets another meaning
-	Title string // the fault, in a few words
+	Code     string // DRV-001; it never gets another meaning
+	Title    string // the fault, in a few words
+	Severity string // what the fault takes: down, part or risk
 
 	Reads      string // which files and answers doctor reads
 	Meaning    string // what the fault does to the node

@@ -80,6 +80,25 @@ func (x Xid) Action() string {
 	return strings.NewReplacer("{apply}", trouble.Command("apply"), "{off and on}", offAndOn).Replace(text)
 }
 
+// Under is the error of a GPU for which the driver asks for a recovery now: what the driver asks for
+// replaces another reset or reboot that the error's row names.
+func (x Xid) Under(recovery string) Xid {
+	asked := Recovery(recovery)
+	if recovery != "" && interrupts(x.Remedy) && interrupts(asked.Remedy) {
+		x.Remedy = asked.Remedy
+	}
+	return x
+}
+
+// interrupts reports whether a remedy resets GPUs or restarts the machine.
+func interrupts(remedy string) bool {
+	switch remedy {
+	case "reset", "reset-linked", "idle-reset", "bus-reset", "reboot", "power":
+		return true
+	}
+	return false
+}
+
 func (x Xid) String() string { return x.Means + ": " + x.Action() }
 
 // Command is what to type of the action, for a GPU or a switch; "" where the operator has to look
