@@ -226,7 +226,6 @@ func together(found []doctor.Found) (sentences []string) {
 	type group struct {
 		sentence string // with a mark in the place of the object
 		objects  []string
-		first    string
 	}
 	var groups []group
 	for _, f := range found {
