@@ -27,7 +27,7 @@ func TestOf(t *testing.T) {
 		{"a: 1\nb:\n  - c\n", "YAML"},
 		{"---\n- a\n", "YAML"},
 		{"{\"a\": 1}", "JSON"},
-		{"deb https://deb.debian.org/debian bookworm main\n", "a list of apt's sources"},
+		{"deb https://archive.example/debian bookworm main\n", "a list of apt's sources"},
 		{"[cuda]\nname=cuda\nbaseurl=https://x\n", "a repository file of dnf"},
 		{"#!/bin/sh\nexit 0\n", "a script"},
 		{"\x7fELF\x02", "a program"},
