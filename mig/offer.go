@@ -99,7 +99,7 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) error {
 		}
 	}
 
-	if t := s.Single(offers); t != nil {
+	if t := s.Single(offers); t != nil && s.StrategyFor(offers) == "single" {
 		return t
 	}
 	return nil

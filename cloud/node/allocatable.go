@@ -118,7 +118,7 @@ func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
 func (r readyStage) explainOtherNames(n *kube.Node, missing, others []string) error {
 	const says = "the node offers %s, and %s: the device plugin's migStrategy is not %q"
 	return trouble.Wait{
-		For: fmt.Sprintf(says, strings.Join(missing, ", "), strings.Join(others, ", "), r.spec.Strategy()),
+		For: fmt.Sprintf(says, strings.Join(missing, ", "), strings.Join(others, ", "), strategyOn(r.spec, *r.facts.Driver)),
 		Try: append(r.configureTries(), "see what the plugin says: "+podsOn(n.Name)),
 		Err: offersOther,
 	}
@@ -137,7 +137,7 @@ func (r readyStage) configureTries() []string {
 	}
 	if r.spec.Partitions() {
 		tries = append(tries,
-			"with the GPU Operator and without such a label: mig.strategy="+r.spec.Strategy()+" in its values",
+			"with the GPU Operator and without such a label: mig.strategy="+strategyOn(r.spec, *r.facts.Driver)+" in its values",
 			"or write in [sharing] the strategy that the plugin has")
 	}
 	return tries
@@ -149,41 +149,56 @@ func (r readyStage) configureTries() []string {
 // partitions do not count; single offers them all under the GPUs' own name; mixed offers each kind
 // under its own name, and whole GPUs too.
 func plannedResources(s spec.Spec, d host.Driver) (planned map[string]int, devices int, err error) {
+	offers, why := offersOf(d)
+	if why != "" {
+		return nil, 0, fmt.Errorf("cannot say what the device plugin shall offer: %s", why)
+	}
+	strategy := s.StrategyFor(offers)
+	if t := s.Single(offers); t != nil && strategy == "single" {
+		return nil, 0, t
+	}
+
 	planned = map[string]int{}
-	strategy := s.Strategy()
-	var offers []spec.Offers
+	for _, o := range offers {
+		devices += len(o.Kinds)
+		if !o.MIG {
+			devices++
+		}
+		switch {
+		case strategy == "none", !o.MIG:
+			planned[wholeGPU]++
+		case strategy == "single":
+			planned[wholeGPU] += len(o.Kinds)
+		default:
+			for _, kind := range o.Kinds {
+				planned[partitionResource(kind)]++
+			}
+		}
+	}
+	for name := range planned {
+		planned[name] *= s.Sharing.Replicas()
+	}
+	return planned, devices, nil
+}
+
+// offersOf is what the GPUs have for pods; why is set where the driver does not say.
+func offersOf(d host.Driver) (offers []spec.Offers, why string) {
 	for _, g := range d.GPUs {
 		partitions, why := migDevices(g)
 		if why != "" {
-			return nil, 0, fmt.Errorf("cannot say what the device plugin shall offer: %s", why)
+			return nil, why
 		}
 		offer := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), Model: g.Name, MIG: g.Mode}
 		for _, p := range partitions {
 			offer.Kinds = append(offer.Kinds, p.name)
 		}
 		offers = append(offers, offer)
+	}
+	return offers, ""
+}
 
-		devices += len(partitions)
-		if !g.Mode {
-			devices++
-		}
-		switch {
-		case strategy == "none", !g.Mode:
-			planned[wholeGPU]++
-		case strategy == "single":
-			planned[wholeGPU] += len(partitions)
-		default:
-			for _, p := range partitions {
-				planned[partitionResource(p.name)]++
-			}
-		}
-	}
-
-	if t := s.Single(offers); t != nil {
-		return nil, 0, t
-	}
-	for name := range planned {
-		planned[name] *= s.Sharing.Replicas()
-	}
-	return planned, devices, nil
+// strategyOn is the strategy that the device plugin needs on a machine.
+func strategyOn(s spec.Spec, d host.Driver) string {
+	offers, _ := offersOf(d)
+	return s.StrategyFor(offers)
 }

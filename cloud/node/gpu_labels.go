@@ -54,7 +54,7 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 		mps:      s.Sharing.MPS > 0,
 		driver:   *f.Driver,
 	}
-	if why = found.all(s.Strategy(), f); why != "" {
+	if why = found.all(strategyOn(s, *f.Driver), f); why != "" {
 		return labels, why
 	}
 

@@ -102,6 +102,16 @@ func (s Spec) Strategy() string {
 	return stated
 }
 
+// StrategyFor is Strategy on a machine with these GPUs. Where the spec leaves the strategy open, and
+// GPUs that its tables do not partition, such as a T4, leave single nothing to offer, it is mixed.
+func (s Spec) StrategyFor(gpus []Offers) string {
+	isOpen := s.Sharing.Strategy == "auto" || s.Sharing.Strategy == ""
+	if isOpen && s.Single(gpus) != nil {
+		return "mixed"
+	}
+	return s.Strategy()
+}
+
 // strategy returns how the device plugin has to offer what the section makes, so that pods can ask
 // for it. With single, partitions have the GPUs' own name, which takes one kind on all GPUs; what a
 // file in mig-parted's form or a table for some of the GPUs makes may be of several kinds.

@@ -123,6 +123,16 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
+// TestStrategyFor: beside a GPU that the tables do not partition the open strategy is mixed.
+func TestStrategyFor(t *testing.T) {
+	s := Spec{MIG: MIG{GPU: []MIGGPU{{Enabled: true, Devices: Devices{All: true}, Layout: map[string]int{"1g.5gb": 7}}}}}
+	cut, whole := Offers{GPU: "GPU 0", MIG: true, Kinds: []string{"1g.5gb"}}, Offers{GPU: "GPU 1"}
+	check.Equal(t, s.StrategyFor([]Offers{cut, cut}), "single", "two alike: ")
+	check.Equal(t, s.StrategyFor([]Offers{cut, whole}), "mixed", "beside a T4: ")
+	s.Sharing.Strategy = "single"
+	check.Equal(t, s.StrategyFor([]Offers{cut, whole}), "single", "stated: ")
+}
+
 // TestStartupTaintIsNoOther: the startup taint goes once the GPUs are ready.
 func TestStartupTaintIsNoOther(t *testing.T) {
 	const taints = "format = 1\n[node]\ntaints = [\"a.example/x=y:NoSchedule\"]\nstartup_taint = "

@@ -73,8 +73,8 @@ func TestLabDoctor(t *testing.T) {
 			"RUN-013", "systemctl kill --signal=STOP --kill-whom=main containerd" + fmt.Sprintf(strings.Replace(until, "100", "700", 1), "gpuadm doctor | grep -q RUN-013"),
 			"systemctl kill --signal=CONT --kill-whom=main containerd",
 		},
-		{ // the engine is active, and its CRI plugin did not load
-			"RUN-013", "cp -a " + config + " /root/; printf '[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"/etc/containerd/certs.d\"\n[plugins.\"io.containerd.grpc.v1.cri\".registry.mirrors.x]\nendpoint = [\"https://x\"]\n' >>" + config +
+		{ // the engine is active, and its CRI plugin did not load: it refuses both keys together
+			"RUN-003", "cp -a " + config + " /root/; printf '[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"/etc/containerd/certs.d\"\n[plugins.\"io.containerd.grpc.v1.cri\".registry.mirrors.x]\nendpoint = [\"https://x\"]\n' >>" + config +
 				"; systemctl restart containerd" + fmt.Sprintf(strings.Replace(until, "100", "700", 1), "gpuadm doctor | grep -q RUN-013"),
 			"mv /root/config.toml " + config + "; systemctl restart containerd",
 		},

@@ -100,7 +100,7 @@ func lostGPU(t *testing.T, n gpuNode) {
 
 func noDriver(t *testing.T, n gpuNode) {
 	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
-	says(t, n.wants(0, layout(`"1g.10gb" = 7`)), "not loaded") // the PCI bus has H100s
+	says(t, n.wants(75, layout(`"1g.10gb" = 7`)), "not loaded") // the PCI bus has H100s
 	says(t, n.wants(1, layout(sevenths), "mig", "profiles"), "not loaded", "--gpu")
 	n.fake("driver", "--init", "SUCCESS")
 }
