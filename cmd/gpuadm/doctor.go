@@ -163,7 +163,9 @@ func (c *common) offerRepairs(ctx context.Context, v host.View, causes []doctor.
 			continue
 		}
 
-		cause.NoRepair = refusal(ctx, v, s, r)
+		if cause.NoRepair == "" {
+			cause.NoRepair = refusal(ctx, v, s, r)
+		}
 		if cause.NoRepair == "" {
 			cause.Commands = []string{c.typed("repair " + cause.Code)}
 		}
@@ -262,11 +264,20 @@ func together(found []doctor.Found) (sentences []string) {
 	return sentences
 }
 
+// withoutCodes are faults of the one code that stands above them.
+func withoutCodes(found []doctor.Found) []doctor.Found {
+	found = slices.Clone(found)
+	for i := range found {
+		found[i].Code = ""
+	}
+	return found
+}
+
 // causeText prints one root cause.
 func (c *common) causeText(cause doctor.Cause) {
 	w := c.stdout
 	printf(w, "%s %s  %s\n", c.colour(w, "!"), cause.Code, cause.Title)
-	for _, what := range together(cause.Found) {
+	for _, what := range together(withoutCodes(cause.Found)) {
 		printf(w, "    %s\n", what)
 	}
 	printf(w, "    %s.\n", cause.Meaning)

@@ -90,8 +90,16 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 	}
 
 	for _, cause := range report.Causes {
-		if cause.Code == code {
+		if cause.Code != code {
+			continue
+		}
+		if cause.NoRepair == "" {
 			return nil
+		}
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot repair %s: %s", code, cause.NoRepair),
+			Because: []string{cause.Found[0].What},
+			Try:     cause.Commands,
 		}
 	}
 	for _, cause := range report.Causes {

@@ -168,3 +168,22 @@ func TestDoctorsRepairsAreNotRefused(t *testing.T) {
 	}
 	check.That(t, printed >= 10, "only %d repairs were printed", printed)
 }
+
+// Where no fabric manager is installed its start is no fix: doctor names the package, in the
+// driver's version, and the repair refuses with the same command.
+func TestRepairOfAFabricManagerThatIsNotInstalled(t *testing.T) {
+	w := incident.Joined(t, true)
+	const unit = "name = \"nvidia-fabricmanager.service\"\n"
+	w.Change("sim.toml", unit, "name = \"unused.service\"\n")
+	w.Change("var/lib/dpkg/status", "Package: nvidia-fabricmanager-580", "Package: unused")
+	n := w.Node()
+
+	const install = `sudo apt-get install nvidia-fabricmanager-580=580.95.05\*`
+	_, doctor := typedOn(t, n, "doctor")
+	isNamed := strings.Contains(doctor, "! FAB-002") && strings.Contains(doctor, install)
+	check.That(t, isNamed && !strings.Contains(doctor, "repair FAB-002"), "%s", doctor)
+
+	code, said := typedOn(t, n, "repair FAB-002 -y --allow all")
+	check.That(t, code == exitCannot && strings.Contains(said, install), "exit %d\n%s", code, said)
+	check.That(t, n.Touches() == 0, "%d touches", n.Touches())
+}

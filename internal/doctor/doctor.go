@@ -37,6 +37,7 @@ type Finding struct {
 	Part    string // the part of the object that is faulty, where an Edge must know
 	Fix     string // replaces the check's
 	Command string // replaces the check's
+	Other   string // why the repair of the check is not the fix of this finding; "" where it is
 	Note    bool   // the fault is not the machine's: it is reported as a note, not as a cause
 }
 

@@ -100,6 +100,7 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 		}
 
 		cause := &list[at]
+		cause.NoRepair = cmp.Or(cause.NoRepair, root.Other)
 		cause.Found = append(cause.Found, root.found())
 		command := cmp.Or(root.Command, root.check.Command)
 		if command != "" && !slices.Contains(cause.Commands, command) {

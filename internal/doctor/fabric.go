@@ -89,12 +89,14 @@ func noFabricManager(m *Machine) []Finding {
 // driver's.
 func (m *Machine) lacksFabricManager() Finding {
 	const missing = "the machine has NVSwitches, and no fabric manager is installed"
+	const other = "it needs a package of the driver's version: with [driver] in node.toml, apply is the fix"
 	version, all := m.Facts().Modules.Version, m.Packages()
 	isInstalled := func(name string) bool { return all.packages[name].Installed() }
 	name := drivers.ManagerPackage(drivers.Load(), version, isInstalled)
 	if name == "" {
 		return Finding{
 			What:    missing,
+			Other:   other,
 			Fix:     "install the fabric manager of exactly the driver's version, " + version + ", from where the driver is",
 			Command: planDriver(),
 		}
@@ -103,6 +105,7 @@ func (m *Machine) lacksFabricManager() Finding {
 	install := fmt.Sprintf(all.commands().exact, name, version)
 	return Finding{
 		What:    missing,
+		Other:   other,
 		Fix:     "install " + name + " of exactly the driver's version, " + version + ", and start it",
 		Command: "sudo " + install + " && sudo systemctl enable --now " + strings.TrimSuffix(drivers.FabricManagerUnit, ".service"),
 	}
