@@ -131,13 +131,16 @@ func (r readyStage) configureTries() []string {
 		return nil
 	}
 
-	tries := []string{
-		"give the device plugin its configuration: " + trouble.Command("manifest device-plugin") +
-			" prints it, and the label that selects it",
+	strategy := strategyOn(r.spec, *r.facts.Driver)
+	var tries []string
+	if strategy != r.spec.Strategy() { // manifest knows the spec alone
+		tries = append(tries, `write strategy = "`+strategy+`" in [sharing]: this machine also has GPUs without partitions`)
 	}
+	tries = append(tries, "give the device plugin its configuration: "+trouble.Command("manifest device-plugin")+
+		" prints it, and the label that selects it")
 	if r.spec.Partitions() {
 		tries = append(tries,
-			"with the GPU Operator and without such a label: mig.strategy="+strategyOn(r.spec, *r.facts.Driver)+" in its values",
+			"with the GPU Operator and without such a label: mig.strategy="+strategy+" in its values",
 			"or write in [sharing] the strategy that the plugin has")
 	}
 	return tries

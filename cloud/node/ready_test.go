@@ -182,6 +182,27 @@ func TestOfferedNames(t *testing.T) {
 	}
 }
 
+// TestOfferedBesideAWholeGPU: what manifest prints follows from the spec alone, so the first advice
+// is to write the strategy that this machine needs.
+func TestOfferedBesideAWholeGPU(t *testing.T) {
+	const text = "format = 1\n[[mig.gpu]]\nlayout = { \"1g.10gb\" = 1 }\n"
+	share := host.Share{Memory: 10 << 30, Slices: 1, Compute: 1}
+	part := host.Instance{Profile: 19, Compute: []host.ComputeInstance{{Share: share}}}
+	profile := host.Profile{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}
+	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{profile}, Instances: []host.Instance{part}}
+	whole := host.GPU{Index: 1, Name: "Tesla T4", Memory: 16 << 30}
+
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
+	r := readyStage{spec: s, facts: facts.Facts{BootID: "b", Driver: &host.Driver{GPUs: []host.GPU{cut, whole}}}}
+	n := &kube.Node{}
+	n.Status.NodeInfo.BootID = "b"
+	n.Status.Allocatable = map[string]kube.Quantity{wholeGPU: "2"}
+	wait := trouble.Wait{}
+	waits := errors.As(r.waitForOffer(t.Context(), nil, n), &wait)
+	must.That(t, waits && len(wait.Try) > 0, "%+v", wait)
+	check.Has(t, wait.Try[0], `strategy = "mixed" in [sharing]`, "the first advice:")
+}
+
 // TestGuard: after a reboot the startup taint is back before anything else is done, and the
 // condition no longer claims what was true of another boot; then both follow the GPUs again. It
 // costs no look of its own.
