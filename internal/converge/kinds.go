@@ -39,6 +39,16 @@ type Resolver interface {
 	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
+// A Chooser is a Resolver that makes some things only where they can be had: an optional part of a
+// driver. Only a Resolver knows whether one can, and a converged machine asks none, so the engine
+// shows a Chooser what an earlier run made.
+type Chooser interface {
+	Resolver
+	// Chosen returns the want of a thing that an earlier run made as a dependency; ok is false where
+	// the spec does not ask for it.
+	Chosen(by Change) (w Want, ok bool)
+}
+
 // A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon
 // whose files have changed. Its methods are pure.
 type Follower interface {

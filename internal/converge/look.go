@@ -19,6 +19,7 @@ const looksAtOnce = 8
 // the pending changes affect each Follower.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, all []owned) ([]step, error) {
 	e.lookAtOnce(ctx, v, steps)
+	steps = slices.DeleteFunc(steps, func(s step) bool { return s.optional && s.converged() })
 	steps, err := e.resolve(ctx, v, steps, all)
 	if err != nil {
 		return nil, err

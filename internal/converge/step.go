@@ -32,6 +32,7 @@ type step struct {
 	supplies bool  // it affects a Supplier
 	resolved bool  // a Resolver has answered for it
 	stuck    bool  // a Resolver had no answer
+	optional bool  // an earlier run made it because it could be had: see Chooser
 	idle     bool  // a Follower whose state is deferred, and that no pending change affects
 }
 

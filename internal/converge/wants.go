@@ -36,6 +36,12 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 		wanted = append(wanted, wantedStep(st.Name, w, m.owned))
 	}
 
+	for _, w := range chosen(st.Name, wants, m.owned) {
+		s := wantedStep(st.Name, w, m.owned)
+		s.optional = true
+		wanted = append(wanted, s)
+	}
+
 	steps := joinBatches(append(unwanted, wanted...))
 	moveBehind(steps, is[Follower])
 	verifiers := e.followersOfVerifiers(m, st)
@@ -43,6 +49,31 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 		steps[i].noteFollowers(steps, verifiers)
 	}
 	return steps
+}
+
+// chosen returns the wants of what earlier runs made because it could be had, and that the spec still
+// asks for.
+func chosen(stage string, wants []Want, all []owned) (more []Want) {
+	isChooser := func(w Want) bool {
+		_, is := w.Thing.(Chooser)
+		return is
+	}
+	i := slices.IndexFunc(wants, isChooser)
+	if i < 0 {
+		return nil
+	}
+
+	chooser := wants[i].Thing.(Chooser)
+	for _, o := range all {
+		if !o.Dependency || o.Stage != stage || o.Kind != chooser.Ref().Kind {
+			continue
+		}
+		if w, ok := chooser.Chosen(o.Change); ok {
+			w.Section = o.Section
+			more = append(more, w)
+		}
+	}
+	return more
 }
 
 // order is the place of a stage in the sequence; -1 if it is not in it.

@@ -150,7 +150,7 @@ func (f *Family) stateFor(found State, chosen choice, offers []Offer) (to State,
 	}
 
 	for _, o := range offers {
-		if Own(o.Version) == chosen.own && chosen.has(o) {
+		if Own(o.Version) == chosen.own && chosen.has(o) && o.Priority >= 0 {
 			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
 	}
@@ -229,6 +229,9 @@ func (f *Family) addParts(
 		}
 	}
 
+	if chosen.site == "" {
+		chosen.site = f.siteOf(chosen.own, all, offers)
+	}
 	for _, name := range f.Extras {
 		found := all[name]
 		if found.Installed() || found.Version == Nowhere || indexOf(changes, name) >= 0 {
@@ -240,6 +243,20 @@ func (f *Family) addParts(
 		}
 	}
 	return changes
+}
+
+// siteOf returns the source that has all installed parts of the family in their own version; "" if
+// none has all.
+func (f *Family) siteOf(own string, all map[string]State, offers map[string][]Offer) string {
+	var parts []string
+	for name, found := range all {
+		if found.Installed() && f.Has(name, found.Version) && Own(found.Version) == own {
+			parts = append(parts, name)
+		}
+	}
+	sites, _ := bySite(parts, own, offers)
+	site, _ := bestSite(sites, len(parts))
+	return site
 }
 
 // versionIn returns the own version of the first part of the family that changes install.

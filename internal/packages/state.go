@@ -25,6 +25,7 @@ type State struct {
 
 const (
 	removed     = "removed"      // as a Version: to be removed, whatever remains
+	ifOffered   = "available"    // as a Version: in the family's version, where a source has it
 	Nowhere     = "-"            // as a Version: not installed, but held so
 	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
@@ -64,7 +65,7 @@ func (s State) String() converge.State {
 // Installed reports whether the package is installed, even if broken.
 func (s State) Installed() bool {
 	switch s.Version {
-	case "", Nowhere, removed:
+	case "", Nowhere, removed, ifOffered:
 		return false
 	}
 	return s.Broken != ConfigFiles

@@ -172,6 +172,27 @@ func (t thing) TakeOut(
 	return was.String(), nil, nil
 }
 
+// Chosen wants an optional part of the family that an earlier run installed: its source had it. A
+// part that an operator holds as not installed stays so.
+func (t thing) Chosen(by converge.Change) (w converge.Want, ok bool) {
+	if !t.set.Family.extra(by.Name) || !Parse(by.After).Installed() {
+		return w, false
+	}
+
+	return converge.Want{
+		Thing:   thing{t.set, by.Name},
+		Why:     "an optional part of the driver, which an earlier run installed",
+		AsFound: true,
+		To: func(found converge.State) (converge.State, error) {
+			is := Parse(found)
+			if is.Installed() || is.Version == Nowhere {
+				return found, nil
+			}
+			return State{Version: ifOffered}.String(), nil
+		},
+	}, true
+}
+
 // Resolve chooses the open versions and adds the dependencies. A package whose version meets the
 // spec stays, so a converged machine asks no packager.
 func (t thing) Resolve(
@@ -183,6 +204,14 @@ func (t thing) Resolve(
 	if len(due) == 0 {
 		return converged, nil
 	}
+	// The family adds the optional parts that its source has; the others stay away.
+	for i, c := range due {
+		if isOptional(c) {
+			due[i].After = c.Before
+			converged = append(converged, due[i])
+		}
+	}
+	due = slices.DeleteFunc(due, func(c converge.Change) bool { return c.After == c.Before })
 
 	if err := t.set.ready(ctx, v); err != nil {
 		return nil, err
@@ -211,6 +240,9 @@ func (t thing) Resolve(
 	converged = slices.DeleteFunc(converged, inResolved)
 	return slices.Concat(converged, resolved), t.set.advised(err)
 }
+
+// isOptional reports whether a change is to a part that is wanted only where a source has it.
+func isOptional(c converge.Change) bool { return Parse(c.After).Version == ifOffered }
 
 // sortOut separates the changes that the state found meets from those that need the packager.
 func (s *Set) sortOut(pending []converge.Change) (converged, due []converge.Change) {

@@ -422,3 +422,64 @@ func TestUndoAfterAPartThatIsGone(t *testing.T) {
 		t.Errorf("undo of the rest: %v, and the driver is %q", err, m.state("nvidia-dkms-580-open").String())
 	}
 }
+
+// withExtra wants the driver of branch 580 in a version, with libnvidia-encode-580 where a source has it.
+func withExtra(version string, extras ...string) func(*packages.Set) []converge.Want {
+	f := nvidiaDriver()
+	f.Extras = extras
+	return leaves(f, version, "nvidia-dkms-580-open", "libnvidia-compute-580")
+}
+
+// An optional part that gpuadm installed and an operator purged is missed, and installed again in
+// the driver's version, though the spec allows a newer one; undo removes it once more.
+func TestPurgedExtraIsMissed(t *testing.T) {
+	t.Parallel()
+	const encode = "libnvidia-encode-580"
+	m := withBranches(t)
+	first := m.has()
+	m.apply(withExtra("580.95.05", encode, "libnvidia-nscq-580"))
+	want := withExtra("580.*", encode, "libnvidia-nscq-580")
+	m.idle(want)
+	m.must("apt-get", "-y", "--allow-change-held-packages", "purge", encode)
+	p := must.Get(m.engine(want).Plan(t.Context(), m))(t)
+	check.That(t, len(p.Changes) == 1 && p.Changes[0].Name == encode, "the plan has %v", p.Changes)
+	res := m.apply(want)
+	check.That(t, len(res.Made) == 1, "the apply made %v", res.Made)
+	got := m.state(encode)
+	check.That(t, got == (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}), "%s is %q", encode, got.String())
+	m.idle(want)
+	m.undo()
+	m.still(first)
+}
+
+// An operator who purges a part removes it with gpuadm's: undo does not want it back.
+func TestUndoAfterAPurgedExtra(t *testing.T) {
+	t.Parallel()
+	m := withBranches(t)
+	first := m.has()
+	m.apply(withExtra("580.95.05", "libnvidia-encode-580"))
+	m.must("apt-get", "-y", "--allow-change-held-packages", "purge", "libnvidia-encode-580")
+	m.undo()
+	m.still(first)
+}
+
+// A purged part is not missed where the spec no longer asks for it, where its source no longer has
+// it in the driver's version, or where an operator has forbidden it by a hold.
+func TestPurgedExtraIsNotWanted(t *testing.T) {
+	t.Parallel()
+	const encode = "libnvidia-encode-580"
+	m := withBranches(t)
+	m.apply(withExtra("580.95.05", encode))
+	m.must("apt-get", "-y", "--allow-change-held-packages", "purge", encode)
+	m.idle(withExtra("580.95.05"))
+
+	m.must("apt-mark", "hold", encode)
+	m.idle(withExtra("580.95.05", encode))
+	m.must("apt-mark", "unhold", encode)
+
+	m.repo.drop(encode, "580.95.05-0ubuntu1")
+	m.update()
+	res := m.apply(withExtra("580.*", encode))
+	check.That(t, res.Run == "", "the apply made %v", res.Made)
+	check.That(t, !m.state(encode).Installed(), "%s is %q", encode, m.state(encode).String())
+}
