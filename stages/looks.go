@@ -30,7 +30,7 @@ type look struct {
 	with string
 
 	// uses says whether a pending change uses the value: at looks at no other.
-	uses func(converge.Change, question) bool
+	uses func(converge.Line, question) bool
 }
 
 // A question is what is asked of a look.
@@ -241,10 +241,10 @@ func LooksPage() string {
 
 // Named looks at the values of a spec that name something outside it and that a pending change uses.
 func Named(
-	ctx context.Context, v host.View, s spec.Spec, f facts.Facts, pending []converge.Change,
+	ctx context.Context, v host.View, s spec.Spec, f facts.Facts, pending []converge.Line,
 ) []converge.Seen {
 	return seen(ctx, v, s, f, func(l look, q question) (string, bool) {
-		user := slices.IndexFunc(pending, func(c converge.Change) bool { return l.uses(c, q) })
+		user := slices.IndexFunc(pending, func(c converge.Line) bool { return l.uses(c, q) })
 		if user < 0 {
 			return "", false
 		}
@@ -255,9 +255,9 @@ func Named(
 // NamedNow is Named for a boot, and for the gate that kubelet asks: it leaves out what only changes
 // use that wait, such as those to the Node object. A later run makes them, and looks then.
 func NamedNow(
-	ctx context.Context, v host.View, s spec.Spec, f facts.Facts, pending []converge.Change,
+	ctx context.Context, v host.View, s spec.Spec, f facts.Facts, pending []converge.Line,
 ) []converge.Seen {
-	waits := func(c converge.Change) bool { return c.Deferred != "" }
+	waits := func(l converge.Line) bool { return l.Deferred != "" }
 	return Named(ctx, v, s, f, slices.DeleteFunc(slices.Clone(pending), waits))
 }
 
@@ -318,16 +318,16 @@ func later(until string) func(context.Context, question) []finding {
 	return each(func(context.Context, question, string) error { return host.Later{Until: until} })
 }
 
-func ofKinds(names ...string) func(converge.Change, question) bool {
-	return func(c converge.Change, _ question) bool { return slices.Contains(names, c.Kind) }
+func ofKinds(names ...string) func(converge.Line, question) bool {
+	return func(c converge.Line, _ question) bool { return slices.Contains(names, c.Kind) }
 }
 
-func inStages(names ...string) func(converge.Change, question) bool {
-	return func(c converge.Change, _ question) bool { return slices.Contains(names, c.Stage) }
+func inStages(names ...string) func(converge.Line, question) bool {
+	return func(c converge.Line, _ question) bool { return slices.Contains(names, c.Stage) }
 }
 
 // fetchesKey says whether a change gets a key from the value: its form names the source.
-func fetchesKey(c converge.Change, q question) bool {
+func fetchesKey(c converge.Line, q question) bool {
 	if c.Kind != "key" {
 		return false
 	}
@@ -337,7 +337,7 @@ func fetchesKey(c converge.Change, q question) bool {
 }
 
 // reachesNetwork says whether a change gets something over the network.
-func reachesNetwork(c converge.Change, _ question) bool {
+func reachesNetwork(c converge.Line, _ question) bool {
 	switch c.Kind {
 	case "package", "package-lists", "package-key", "package-stream", "runfile":
 		return true

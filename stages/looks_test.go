@@ -168,10 +168,11 @@ func TestABootLooksAtWhatItChanges(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- etc/os-release --\nID=debian\n")))(t)
 	s, err := spec.Parse(spec.File{Data: []byte("format = 1\n[node]\nkubeconfig = \"/srv/none\"\n")})
 	must.OK(t, err)
-	waiting := converge.Change{Stage: "guard", Reason: converge.Reason{Deferred: "once kubelet runs"}}
+	guard := converge.Change{Stage: "guard"}
+	waiting := converge.Line{Change: guard, Reason: converge.Reason{Deferred: "once kubelet runs"}}
 	live := facts.Facts{Live: true}
 
-	check.Equal(t, len(Named(ctx, n, s, live, []converge.Change{waiting})), 1, "plan:")
-	check.Equal(t, len(NamedNow(ctx, n, s, live, []converge.Change{waiting})), 0, "boot:")
-	check.Equal(t, len(NamedNow(ctx, n, s, live, []converge.Change{{Stage: "guard"}})), 1, "a boot that changes:")
+	check.Equal(t, len(Named(ctx, n, s, live, []converge.Line{waiting})), 1, "plan:")
+	check.Equal(t, len(NamedNow(ctx, n, s, live, []converge.Line{waiting})), 0, "boot:")
+	check.Equal(t, len(NamedNow(ctx, n, s, live, []converge.Line{{Change: guard}})), 1, "a boot that changes:")
 }

@@ -88,7 +88,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 		m.Made = append(m.Made, b)
 	}
 	for _, ch := range s.Changes {
-		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch)})
+		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch.Change)})
 	}
 
 	data, err := indented(m)

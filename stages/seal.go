@@ -20,7 +20,7 @@ import (
 func Sealable(s converge.Status) error {
 	var open []string
 	for _, ch := range s.Changes {
-		if ch.Deferred == "" || Needs(ch) == theNetwork {
+		if ch.Deferred == "" || Needs(ch.Change) == theNetwork {
 			open = append(open, ch.String())
 		}
 	}

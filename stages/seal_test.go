@@ -21,8 +21,9 @@ import (
 // TestSealable: an image is sealed if what is left for first boot needs no network, and nothing
 // else is pending.
 func TestSealable(t *testing.T) {
-	later := func(stage, kind string) converge.Change {
-		return converge.Change{Stage: stage, Ref: converge.Ref{Kind: kind, Name: "x"}, Reason: converge.Reason{Deferred: "first boot"}}
+	later := func(stage, kind string) converge.Line {
+		c := converge.Change{Stage: stage, Ref: converge.Ref{Kind: kind, Name: "x"}}
+		return converge.Line{Change: c, Reason: converge.Reason{Deferred: "first boot"}}
 	}
 	for name, c := range map[string]struct {
 		is      converge.Status
@@ -33,7 +34,7 @@ func TestSealable(t *testing.T) {
 		"the cluster": {status(later("join", "file"), later("ready", "node")), ""},
 		"packages":    {status(later("packages", "package")), "package x"},
 		"a runfile":   {status(later("packages", "runfile")), "runfile x"},
-		"pending":     {status(converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/x"}}), "file /etc/x"},
+		"pending":     {status(converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/x"}}}), "file /etc/x"},
 		"cut short":   {converge.Status{Unfinished: "run"}, ""},
 	} {
 		err := Sealable(c.is)
@@ -46,7 +47,7 @@ func TestSealable(t *testing.T) {
 	}
 }
 
-func status(changes ...converge.Change) (s converge.Status) {
+func status(changes ...converge.Line) (s converge.Status) {
 	s.Changes = changes
 	return s
 }

@@ -323,7 +323,7 @@ func (c *common) inNewProcess(ctx context.Context, result converge.Result, stop 
 
 // waitsFor says whether a change is deferred until an event.
 func waitsFor(result converge.Result, event host.When) bool {
-	return slices.ContainsFunc(result.Deferred, func(ch converge.Change) bool { return ch.When == event })
+	return slices.ContainsFunc(result.Deferred, func(ch converge.Line) bool { return ch.When == event })
 }
 
 // applied returns an apply's last sentence.
@@ -363,8 +363,8 @@ func (c *common) applied(result converge.Result, seconds float64) string {
 
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
 // make them.
-func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
-	isStep := func(ch converge.Change) bool { return !ch.Follows && ch.When == host.AtFirstBoot }
+func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Line) {
+	isStep := func(ch converge.Line) bool { return !ch.Follows && ch.When == host.AtFirstBoot }
 	if c.rootDir == "/" || !slices.ContainsFunc(postponed, isStep) {
 		return
 	}

@@ -241,10 +241,11 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 }
 
 // firstBoot lists the deferred changes by what they need.
-func firstBoot(changes []converge.Change) (lines []string) {
-	order, by := grouped(changes, stages.Needs)
-	for _, needs := range order {
-		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", needs, several(by[needs])))
+func firstBoot(changes []converge.Line) (lines []string) {
+	needs := func(l converge.Line) string { return stages.Needs(l.Change) }
+	order, by := grouped(changes, needs)
+	for _, need := range order {
+		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", need, several(by[need])))
 	}
 	return lines
 }

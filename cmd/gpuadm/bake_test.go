@@ -97,7 +97,7 @@ func (b bakery) plan(args ...string) (code int, p converge.Plan) {
 }
 
 // bake bakes, and returns what was made and what was deferred.
-func (b bakery) bake() (made, deferred []converge.Change) {
+func (b bakery) bake() (made, deferred []converge.Line) {
 	b.Helper()
 	code, said := b.run("bake")
 	for dec := json.NewDecoder(said); dec.More(); {
@@ -105,9 +105,9 @@ func (b bakery) bake() (made, deferred []converge.Change) {
 		must.OK(b, dec.Decode(&e))
 		switch e.What {
 		case converge.Made:
-			made = append(made, *e.Change)
+			made = append(made, *e.Line)
 		case converge.Deferred:
-			deferred = append(deferred, *e.Change)
+			deferred = append(deferred, *e.Line)
 		}
 	}
 	check.That(b, code == 0, "bake ends with %d", code)
@@ -115,7 +115,7 @@ func (b bakery) bake() (made, deferred []converge.Change) {
 }
 
 // without are the changes for which not is false.
-func without(changes []converge.Change, not func(converge.Change) bool) []converge.Change {
+func without(changes []converge.Line, not func(converge.Line) bool) []converge.Line {
 	return slices.DeleteFunc(slices.Clone(changes), not)
 }
 
@@ -140,27 +140,27 @@ func TestBakeIsItsPlan(t *testing.T) {
 				_, install := b.plan("apply", "--install", "--dry-run")
 				must.That(t, code == codeRoot && b.image.Touches() == touched,
 					"bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
-				same := func(what string, want, got []converge.Change) {
+				same := func(what string, want, got []converge.Line) {
 					check.None(t, cmp.Diff(want, got), "%s (-want +got):", what)
 				}
 				same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
-				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Change) bool { return ch.Stage == "install" }))
+				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Line) bool { return ch.Stage == "install" }))
 				if code != 0 || of == "driver" {
 					return // refused, and by both for the same reasons; or for a real apt: TestLabBake
 				}
 				tested++
 				made, deferred := b.bake()
-				names := func(changes []converge.Change) (all []string) {
+				names := func(changes []converge.Line) (all []string) {
 					for _, ch := range changes {
 						all = append(all, ch.Stage+" "+ch.String())
 					}
 					return all
 				}
-				in := func(ch converge.Change) (i int) {
-					return slices.IndexFunc(made, func(o converge.Change) bool { return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name })
+				in := func(ch converge.Line) (i int) {
+					return slices.IndexFunc(made, func(o converge.Line) bool { return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name })
 				}
-				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) < 0 })), names(made)), "planned, made (-want +got):")
-				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) >= 0 })), names(deferred))
+				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool { return in(ch) < 0 })), names(made)), "planned, made (-want +got):")
+				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool { return in(ch) >= 0 })), names(deferred))
 				check.That(t, d == "", "planned and not made, deferred (-want +got):\n%s", d)
 				for _, ch := range dry.Changes {
 					i := in(ch)

@@ -153,10 +153,11 @@ func TestManyUndone(t *testing.T) {
 func TestPlanText(t *testing.T) {
 	var out bytes.Buffer
 	c := &common{env: env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}}
-	of := func(name string, why converge.Reason, breaks ...string) converge.Change {
-		return converge.Change{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: name}, After: "1", Reason: why, Breaks: breaks}
+	of := func(name string, why converge.Reason, breaks ...string) converge.Line {
+		c := converge.Change{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: name}, After: "1", Breaks: breaks}
+		return converge.Line{Change: c, Reason: why}
 	}
-	said := func(changes ...converge.Change) string {
+	said := func(changes ...converge.Line) string {
 		out.Reset()
 		c.planText(converge.Plan{Stages: []converge.StagePlan{{Name: "packages", Changes: len(changes)}}, Changes: changes})
 		return out.String()
@@ -181,19 +182,27 @@ func TestTroubleIsNotForged(t *testing.T) {
 	check.That(t, bad == "" && strings.Count(said.String(), "\n") == 5, "%q in\n%s", bad, said.String())
 	said.Reset()
 	c := &common{env: e}
-	change := converge.Change{Ref: converge.Ref{Kind: "unit", Name: planted}, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
-	p := converge.Plan{Notes: list, Changes: []converge.Change{
-		change,
-		{Ref: converge.Ref{Kind: "k", Name: planted}, Reason: converge.Reason{Deferred: planted, Waits: planted}},
-		{Ref: converge.Ref{Name: planted}, Reason: converge.Reason{Cannot: planted, Because: list, Try: list}, Keeps: planted},
-	}}
+	line := func(kind string) converge.Line {
+		return converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: kind, Name: planted}}}
+	}
+	change := line("unit")
+	change.Before = planted
+	change.After = planted
+	change.Why = planted
+	change.Diff = "+a" + planted + "\n"
+	waits := line("k")
+	waits.Reason = converge.Reason{Deferred: planted, Waits: planted}
+	refused := line("")
+	refused.Reason = converge.Reason{Cannot: planted, Because: list, Try: list}
+	refused.Keeps = planted
+	p := converge.Plan{Notes: list, Changes: []converge.Line{change, waits, refused}}
 	p.Host.Summary = planted
 	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Converged: 1}}
 	c.planText(p)
 	c.undoPlanText(converge.UndoPlan{Runs: []string{planted}, Changes: p.Changes, Kept: p.Changes, Left: p.Changes}, undoFlags{to: "all"})
 	waitingText(&out, p.Changes)
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
-		(&textVoice{common: c, pulse: &pulse{}}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
+		(&textVoice{common: c, pulse: &pulse{}}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Line: &change})
 	}
 	check.None(t, forged(said.String()+out.String()), "got")
 }

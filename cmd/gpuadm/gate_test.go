@@ -25,8 +25,8 @@ func TestGateLine(t *testing.T) {
 // happen.
 func TestWaitingText(t *testing.T) {
 	var b strings.Builder
-	plugin := converge.Change{Reason: converge.Reason{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}}
-	waitingText(&b, []converge.Change{{}, plugin, plugin, {Reason: converge.Reason{Waits: "x", Because: []string{"y"}}}})
+	plugin := converge.Line{Reason: converge.Reason{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}}
+	waitingText(&b, []converge.Line{{}, plugin, plugin, {Reason: converge.Reason{Waits: "x", Because: []string{"y"}}}})
 	check.That(t, b.String() == "not yet: the node offers 0 of 8\n  try      add tolerations\n\nx\n  because  y\n\n", "%s", b.String())
 }
 

@@ -53,7 +53,7 @@ func TestJournalHasTimes(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(kept{fields})
-	logVoice{log: log}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}, Millis: 2300})
+	logVoice{log: log}.tell(converge.Event{Stage: "modules", What: converge.Made, Line: &converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}}, Millis: 2300})
 	check.That(t, fields["MS"] == "2300" && fields["STAGE"] == "modules", "%v", fields)
 }
 

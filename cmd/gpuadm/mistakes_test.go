@@ -108,9 +108,10 @@ func TestAllIsTyped(t *testing.T) {
 
 // TestBeforeTheJoin: what waits for the Node is one phrase, however many labels there are.
 func TestBeforeTheJoin(t *testing.T) {
-	var all []converge.Change
+	var all []converge.Line
 	for i, name := range []string{"label a/b", "label a/c", "record nvidia.com/gpuadm.labels", "taint a/d:NoSchedule", "taint a/e:NoSchedule"} {
-		all = append(all, converge.Change{Ref: converge.Ref{Kind: "node", Name: name}, Reason: converge.Reason{Deferred: "once the node has joined"}})
+		label := converge.Change{Ref: converge.Ref{Kind: "node", Name: name}}
+		all = append(all, converge.Line{Change: label, Reason: converge.Reason{Deferred: "once the node has joined"}})
 		if i == 0 {
 			check.Equal(t, deferred(all), "node"+glue+"label a/b is deferred until the node has joined", "one:")
 		}

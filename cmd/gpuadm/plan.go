@@ -97,7 +97,7 @@ func (c *common) noGPU(
 		Format:  converge.PlanFormat,
 		Host:    converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f},
 		Stages:  []converge.StagePlan{},
-		Changes: []converge.Change{},
+		Changes: []converge.Line{},
 		Notes:   []string{noGPU},
 		State:   converge.EndsConverged,
 	}))
@@ -134,7 +134,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 		c.reportSpec(ctx)
 		return c.broken.why
 	}
-	return c.run.Drift(ctx, func(pending []converge.Change) string {
+	return c.run.Drift(ctx, func(pending []converge.Line) string {
 		text := drift(pending)
 		c.answer(text)
 		return text
@@ -142,7 +142,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 }
 
 // drift says in one line which changes are pending.
-func drift(changes []converge.Change) string {
+func drift(changes []converge.Line) string {
 	var names []string
 	for _, ch := range changes {
 		if ch.Deferred == "" && ch.Unknown == "" {

@@ -103,9 +103,9 @@ func (c *common) detailed(stage string) bool {
 
 // stageLine prints a stage's changes in a line: those that cannot be made, else those to be made,
 // then those that are deferred.
-func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change) {
+func (c *common) stageLine(w io.Writer, stage string, changes []converge.Line) {
 	refused, unseen, ready, later := sorted(changes)
-	var first []converge.Change
+	var first []converge.Line
 	var text string
 	switch {
 	case len(refused) > 0:
@@ -132,7 +132,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 	}
 
 	mark := sign(first[0])
-	ofOtherKind := func(ch converge.Change) bool { return sign(ch) != mark }
+	ofOtherKind := func(ch converge.Line) bool { return sign(ch) != mark }
 	if slices.ContainsFunc(first, ofOtherKind) {
 		mark = "~"
 	}
@@ -141,7 +141,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 
 // sorted returns the changes that cannot be made, those to things whose state is unknown, those that
 // are made now, and those that are deferred.
-func sorted(changes []converge.Change) (refused, unseen, ready, later []converge.Change) {
+func sorted(changes []converge.Line) (refused, unseen, ready, later []converge.Line) {
 	for _, ch := range changes {
 		switch {
 		case ch.Cannot != "":
@@ -172,7 +172,7 @@ func (c *common) refusals(p converge.Plan, short bool) bool {
 
 // joined has one change in the place of all that cannot be made for one reason, with their names:
 // several stages may have the same reason.
-func joined(changes []converge.Change) (list []converge.Change) {
+func joined(changes []converge.Line) (list []converge.Line) {
 	at := map[string]int{}
 	for _, ch := range changes {
 		reason := fmt.Sprint(ch.Cannot, ch.Because, ch.Try)
@@ -188,8 +188,8 @@ func joined(changes []converge.Change) (list []converge.Change) {
 }
 
 // of returns a stage's changes.
-func of(changes []converge.Change, stage string) []converge.Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool { return ch.Stage != stage })
+func of(changes []converge.Line, stage string) []converge.Line {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Line) bool { return ch.Stage != stage })
 }
 
 // planEnd says how many changes a plan has, and what they interrupt.
@@ -237,9 +237,9 @@ func changesEnd(p converge.Plan) string {
 }
 
 // deferred says which changes are deferred, and until when.
-func deferred(changes []converge.Change) string {
+func deferred(changes []converge.Line) string {
 	var sentences []string
-	events, by := grouped(changes, func(ch converge.Change) string { return ch.Deferred })
+	events, by := grouped(changes, func(ch converge.Line) string { return ch.Deferred })
 	for _, event := range events {
 		if event == "" {
 			continue
@@ -255,9 +255,9 @@ func deferred(changes []converge.Change) string {
 
 // grouped groups changes by key; order lists the keys as they first appear.
 func grouped(
-	changes []converge.Change, key func(converge.Change) string,
-) (order []string, by map[string][]converge.Change) {
-	by = map[string][]converge.Change{}
+	changes []converge.Line, key func(converge.Line) string,
+) (order []string, by map[string][]converge.Line) {
+	by = map[string][]converge.Line{}
 	for _, ch := range changes {
 		k := key(ch)
 		if by[k] == nil {
@@ -270,8 +270,8 @@ func grouped(
 
 // ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this
 // node".
-func ofNode(changes []converge.Change) string {
-	nouns, _ := grouped(changes, func(ch converge.Change) string { return firstWord(ch.Name) + "s" })
+func ofNode(changes []converge.Line) string {
+	nouns, _ := grouped(changes, func(ch converge.Line) string { return firstWord(ch.Name) + "s" })
 	last := len(nouns) - 1
 	list := nouns[last]
 	if last > 0 {
@@ -281,9 +281,9 @@ func ofNode(changes []converge.Change) string {
 }
 
 // several names up to three changes of a kind, and counts more than three.
-func several(changes []converge.Change) string {
+func several(changes []converge.Line) string {
 	var names []string
-	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
+	kinds, by := grouped(changes, func(ch converge.Line) string { return ch.Kind })
 	for _, kind := range kinds {
 		all := by[kind]
 		switch {
@@ -301,7 +301,7 @@ func several(changes []converge.Change) string {
 }
 
 // interrupts says what the changes interrupt.
-func interrupts(changes []converge.Change) string {
+func interrupts(changes []converge.Line) string {
 	var text strings.Builder
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
@@ -321,7 +321,7 @@ func interrupts(changes []converge.Change) string {
 	if len(held) > 0 {
 		text.WriteString(" Changes what another tool holds: " + several(held) + ".")
 	}
-	services := paused(changes)
+	services := paused(converge.ChangesOf(changes))
 	if len(services) > 0 {
 		text.WriteString(" Pauses and resumes " + strings.Join(services, ", ") + ".")
 	}
@@ -329,20 +329,20 @@ func interrupts(changes []converge.Change) string {
 }
 
 // breaking are the changes that are made now and have a break.
-func breaking(changes []converge.Change, what string) []converge.Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
+func breaking(changes []converge.Line, what string) []converge.Line {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Line) bool {
 		return ch.Deferred != "" || ch.Unknown != "" || !slices.Contains(ch.Breaks, what)
 	})
 }
 
 // heldByOthers are the changes that gpuadm does not make unless an operator allows them.
-func heldByOthers(changes []converge.Change) []converge.Change {
+func heldByOthers(changes []converge.Line) []converge.Line {
 	return breaking(changes, "change-held")
 }
 
 // allowing is what a command needs to make changes to what another tool holds; "" if no change
 // needs it.
-func allowing(changes []converge.Change) string {
+func allowing(changes []converge.Line) string {
 	if len(heldByOthers(changes)) == 0 {
 		return ""
 	}

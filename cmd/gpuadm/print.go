@@ -133,7 +133,7 @@ func (c *common) colour(w io.Writer, sign string) verbatim {
 }
 
 // sign returns the sign of a change's kind.
-func sign(ch converge.Change) string {
+func sign(ch converge.Line) string {
 	switch {
 	case ch.Cannot != "":
 		return "!"
@@ -153,7 +153,7 @@ var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
 // states returns a change's two states, with short digests. A follower has only one desired state,
 // so the state found is enough: "its configuration changed since it started".
-func states(ch converge.Change) string {
+func states(ch converge.Line) string {
 	if ch.Follows && ch.Before != "" {
 		return short(ch.Before)
 	}
@@ -168,7 +168,7 @@ func short(s converge.State) string {
 }
 
 // attributes returns the changes of mode and owner, which the diff does not show.
-func attributes(ch converge.Change) string {
+func attributes(ch converge.Line) string {
 	before := things.FileAttributes(ch.Before)
 	after := things.FileAttributes(ch.After)
 	known := before != "" && after != ""
@@ -179,7 +179,7 @@ func attributes(ch converge.Change) string {
 }
 
 // changeLine prints a change on one line, and below it why it cannot be made.
-func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
+func (c *common) changeLine(w io.Writer, stage string, ch converge.Line) {
 	state := ""
 	switch {
 	case ch.Cannot != "":
@@ -207,7 +207,7 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 func until(event string) string { return "deferred until " + strings.TrimPrefix(event, "once ") }
 
 // changeText prints one change, its reason and its diff.
-func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
+func (c *common) changeText(w io.Writer, stage string, ch converge.Line) {
 	c.changeLine(w, stage, ch)
 	if ch.Cannot != "" || ch.Deferred != "" || ch.Unknown != "" {
 		return
@@ -294,6 +294,6 @@ func (e env) again() string {
 }
 
 // stays prints a change that an undo does not revert, and why.
-func stays(w io.Writer, stage string, ch converge.Change, word, why string) {
+func stays(w io.Writer, stage string, ch converge.Line, word, why string) {
 	printf(w, "  %-10s = %s   %s: %s\n", stage, ch, word, why)
 }

@@ -22,7 +22,7 @@ type pulse struct {
 	every  time.Duration                          // between two lines
 	show   func(stage, change, took, says string) // called with mu held
 	stage  string                                 // of the changes
-	making []converge.Change                      // that are made or waited for
+	making []converge.Line                        // that are made or waited for
 	since  time.Time                              // when the changes began
 	told   time.Time                              // when the last line was shown
 	usual  time.Duration                          // that such a change took; 0 if none is known
@@ -79,7 +79,7 @@ func (p *pulse) saw(e converge.Event) {
 		p.since = e.Time
 		p.told = e.Time
 	}
-	p.making = append(p.making, *e.Change)
+	p.making = append(p.making, *e.Line)
 	usual := time.Duration(e.Usual) * time.Millisecond
 	p.usual = max(p.usual, usual.Round(time.Second))
 }

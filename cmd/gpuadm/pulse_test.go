@@ -22,8 +22,8 @@ func long(v *textVoice) {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
 	}
 	tell := func(second int, what converge.What, usual time.Duration, kind, name string) {
-		c := converge.Change{Ref: converge.Ref{Kind: kind, Name: name}, After: "580"}
-		v.tell(converge.Event{Time: at(second), What: what, Stage: "modules", Change: &c, Usual: usual.Milliseconds()})
+		c := converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: kind, Name: name}, After: "580"}}
+		v.tell(converge.Event{Time: at(second), What: what, Stage: "modules", Line: &c, Usual: usual.Milliseconds()})
 	}
 	said := func(second int, done, line string) {
 		v.follow(done, line)

@@ -208,7 +208,7 @@ func (c *common) runsText(runs []converge.Run, from time.Time) {
 			continue
 		}
 		for _, ch := range r.Makes {
-			printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)
+			printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(converge.Line{Change: ch})), ch)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (c *common) remarks(p converge.Plan) {
 }
 
 // waitingText prints each event that changes wait for once, and what to do if it does not happen.
-func waitingText(w io.Writer, changes []converge.Change) {
+func waitingText(w io.Writer, changes []converge.Line) {
 	printed := map[string]bool{}
 	for _, ch := range changes {
 		if ch.Waits == "" || printed[ch.Waits] {
@@ -239,7 +239,7 @@ func waitingText(w io.Writer, changes []converge.Change) {
 
 // unknownText prints each reason why states are unknown once, with the things and what to do.
 func unknownText(w io.Writer, p converge.Plan) {
-	causes, by := grouped(p.Unseen(), func(ch converge.Change) string { return ch.Unknown })
+	causes, by := grouped(p.Unseen(), func(ch converge.Line) string { return ch.Unknown })
 	for _, cause := range causes {
 		same := by[cause]
 		printf(w, "Cannot read the state of %s: %s\n", several(same), cause)

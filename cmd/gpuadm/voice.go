@@ -122,9 +122,9 @@ func (v *textVoice) progress(stage, change, took, says string) {
 
 // flush prints the deferred changes of a stage.
 func (v *textVoice) flush() {
-	var changes []converge.Change
+	var changes []converge.Line
 	for _, e := range v.deferred {
-		changes = append(changes, *e.Change)
+		changes = append(changes, *e.Line)
 		if len(v.deferred) <= 3 {
 			v.line(v.stderr, e)
 		}
@@ -175,17 +175,17 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	case converge.Waiting:
 		printf(w, row, e.Stage, "…", e.Text)
 	case converge.Made, converge.Deferred, converge.Unread:
-		printf(w, row, e.Stage, c.colour(w, sign(*e.Change)), summary(e))
+		printf(w, row, e.Stage, c.colour(w, sign(*e.Line)), summary(e))
 	case converge.Undone, converge.RolledBack:
-		text := e.Change.String() + "   " + string(e.What)
-		if e.Change.Follows {
+		text := e.Line.String() + "   " + string(e.What)
+		if e.Line.Follows {
 			text = summary(e)
 		}
-		printf(w, row, e.Stage, c.colour(w, sign(*e.Change)), text)
+		printf(w, row, e.Stage, c.colour(w, sign(*e.Line)), text)
 	case converge.Kept:
-		stays(w, e.Stage, *e.Change, "stays", e.Text)
+		stays(w, e.Stage, *e.Line, "stays", e.Text)
 	case converge.Left:
-		stays(w, e.Stage, *e.Change, "left", e.Text)
+		stays(w, e.Stage, *e.Line, "left", e.Text)
 	case converge.Failed:
 		printf(w, row, e.Stage, "!", "failed")
 	case converge.Remains, converge.Unkept, converge.Healed:
@@ -212,19 +212,19 @@ func began(e converge.Event) string {
 // summary returns a change in one line: its name, and its states or the event to which it is
 // deferred.
 func summary(e converge.Event) string {
-	name := e.Change.String()
-	isLong := len(e.Change.After) > 40
+	name := e.Line.String()
+	isLong := len(e.Line.After) > 40
 	switch {
-	case e.Change.Unknown != "":
+	case e.Line.Unknown != "":
 		return name + "   unknown"
-	case e.Change.Deferred != "":
-		return name + "   " + until(e.Change.Deferred)
-	case e.Change.Diff == "" && isLong && e.Change.Why != "":
-		return name + "   " + e.Change.Why
-	case e.Change.Diff != "" || isLong:
+	case e.Line.Deferred != "":
+		return name + "   " + until(e.Line.Deferred)
+	case e.Line.Diff == "" && isLong && e.Line.Why != "":
+		return name + "   " + e.Line.Why
+	case e.Line.Diff != "" || isLong:
 		return name
 	}
-	return name + "   " + states(*e.Change)
+	return name + "   " + states(*e.Line)
 }
 
 // runEvent is the journal's MESSAGE_ID of all events of gpuadm, for journalctl MESSAGE_ID=….
@@ -276,8 +276,8 @@ func (v logVoice) tell(e converge.Event) {
 
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
-	if e.Change != nil {
-		fields["THING"] = e.Change.String()
+	if e.Line != nil {
+		fields["THING"] = e.Line.String()
 		if e.Millis > 0 {
 			fields["MS"] = e.Millis
 		}
@@ -309,8 +309,8 @@ func (v logVoice) repeats(e converge.Event) bool {
 			return true
 		}
 		v.waited[e.Stage] = e.Time
-	case e.What == converge.Deferred && e.Change.Waits != "", e.What == converge.Unread:
-		why := cmp.Or(e.Change.Waits, e.Change.Unknown)
+	case e.What == converge.Deferred && e.Line.Waits != "", e.What == converge.Unread:
+		why := cmp.Or(e.Line.Waits, e.Line.Unknown)
 		_, logged := v.waited[why]
 		if logged {
 			return true

@@ -142,7 +142,7 @@ func (r *Run) report(ctx context.Context, o node.Outcome) {
 // Drift reports pending changes to the cluster, worded by say. It reports nothing if the machine is
 // converged, while another run is in progress, or while an undo holds applies: then the operator
 // wants the difference.
-func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) error {
+func (r *Run) Drift(ctx context.Context, say func([]converge.Line) string) error {
 	s, err := r.Engine.Pending(ctx, r.Host)
 	if err != nil || s.Held != "" || AtWork(r.Host) {
 		return err

@@ -17,8 +17,8 @@ import (
 // Closed has the reasons why kubelet may not start.
 type Closed struct {
 	converge.Status
-	Cut   bool              // the last run was cut short
-	Alone []converge.Change // the changes of GPUs that wait while the other GPUs are changed
+	Cut   bool            // the last run was cut short
+	Alone []converge.Line // the changes of GPUs that wait while the other GPUs are changed
 }
 
 // Gate says why kubelet may not start; nil if it may. It asks v, a view of the machine on which

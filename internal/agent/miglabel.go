@@ -136,7 +136,7 @@ func (r *Run) endMIG(ctx context.Context, parts partitions, result converge.Resu
 	if parts.follows {
 		resumed, err = r.writeState(ctx, parts, result, failed)
 	}
-	changed := slices.ContainsFunc(result.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
+	changed := slices.ContainsFunc(result.Made, func(c converge.Change) bool { return c.Kind == "mig" })
 	restart := changed && !resumed && r.Host.Live()
 	if err == nil && restart {
 		err = restartPlugin(ctx, r.Host)

@@ -14,7 +14,7 @@ import (
 
 // AllowReboot lets the run reboot for a change that needs it, if a boot unit continues afterwards.
 // It returns a change that needs a reboot if no unit would continue.
-func (r *Run) AllowReboot(ctx context.Context) (*converge.Change, error) {
+func (r *Run) AllowReboot(ctx context.Context) (*converge.Line, error) {
 	r.Reboots = true
 	if Installs(r.Engine) {
 		return nil, nil

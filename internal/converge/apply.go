@@ -27,7 +27,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	return result, e.untilIdle(err)
 }
 
-func isAfterReboot(c Change) bool { return c.When == host.AfterReboot }
+func isAfterReboot(c Line) bool { return c.When == host.AfterReboot }
 
 // waitsForReboot says whether the apply has changes that a reboot completes.
 func (r Result) waitsForReboot() bool {
@@ -127,7 +127,7 @@ func (r *run) plan(ctx context.Context) (Plan, error) {
 		r.first = &f
 	}
 	m := machine{view: v, facts: f, owned: present(r.journal.Runs())}
-	return r.engine.plan(ctx, m, func(s step) Change { return s.Change })
+	return r.engine.plan(ctx, m, func(s step) Line { return s.Line })
 }
 
 // nothingToMake ends an apply that has nothing to make.
@@ -198,7 +198,7 @@ func (r *run) makeStages(ctx context.Context) error {
 		if err := r.makeStage(ctx, st); err != nil {
 			return err
 		}
-		waits := func(c Change) bool { return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "") }
+		waits := func(c Line) bool { return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "") }
 		if st.Holds && slices.ContainsFunc(r.result.Deferred, waits) {
 			return nil
 		}

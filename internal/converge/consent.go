@@ -51,9 +51,9 @@ func (e *Engine) untilIdle(err error) error {
 }
 
 // consent refuses changes whose breaks affect a process and are not allowed.
-func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
-	for _, what := range e.forbidden(changes) {
-		names, clients, err := e.affected(ctx, v, changes, what)
+func (e *Engine) consent(ctx context.Context, v host.View, lines []Line) error {
+	for _, what := range e.forbidden(lines) {
+		names, clients, err := e.affected(ctx, v, lines, what)
 		if err != nil {
 			return fmt.Errorf("cannot list the processes that use the GPUs: %w", err)
 		}
@@ -82,9 +82,9 @@ func (e *Engine) allows(what string) bool {
 
 // forbidden returns the breaks of the changes that were not allowed, in their order. Pods live on
 // through some breaks: those need no consent.
-func (e *Engine) forbidden(changes []Change) (list []string) {
+func (e *Engine) forbidden(lines []Line) (list []string) {
 	podsRun := []string{"restart-runtime", "restart-kubelet", "pause-services"}
-	for _, c := range changes {
+	for _, c := range lines {
 		if c.Deferred != "" || c.Unknown != "" {
 			continue
 		}
@@ -99,10 +99,10 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 
 // affected returns the names of the changes that need a break, and the processes that it affects.
 func (e *Engine) affected(
-	ctx context.Context, v host.View, changes []Change, what string,
+	ctx context.Context, v host.View, lines []Line, what string,
 ) (names, clients []string, err error) {
 	affectsAll := false // processes that hold a GPU
-	for _, c := range changes {
+	for _, c := range lines {
 		if c.Deferred != "" || c.Unknown != "" || !slices.Contains(c.Breaks, what) {
 			continue
 		}

@@ -3,15 +3,15 @@
 // Package converge is the engine: it brings a machine to a desired state, and back.
 //
 // A Stage is a pure list of Wants. A Want is a Thing and its desired state. A Thing can be looked
-// at and made. A Change is a Thing's Before and After. Plan, diff, no-op, verification, undo,
-// resume and drift are derived from these four words, here, once, for all stages. The engine knows
-// no kind of thing by name.
+// at and made. A Change is a Thing's Before and After, as the journal keeps it; a Line is a Change
+// as a plan shows it. Plan, diff, no-op, verification, undo, resume and drift are derived from
+// these five words, here, once, for all stages. The engine knows no kind of thing by name.
 //
 // Read the files in this order; almost all calls go down:
 //
 //   - the words: converge.go, kinds.go, engine.go
 //   - what an operator asks for: apply.go, undo.go, status.go
-//   - a run at work: rollback.go, make.go, reboot.go, run.go
+//   - a run at work: rollback.go, make.go, reboot.go, prune.go, run.go
 //   - what a run refuses: downgrade.go, consent.go, obstacles.go
 //   - how steps are planned: plan.go, whole.go, wants.go, look.go, followers.go, resolve.go,
 //     step.go, takeout.go, named.go
@@ -101,27 +101,34 @@ type Stage struct {
 	Holds bool // an apply makes nothing after it while something in it waits
 }
 
-// A Change is one line of a plan. It is data: printed, journalled, reversed.
+// A Change is what the journal keeps of a change: what undo needs to revert it.
 type Change struct {
 	Stage   string `json:"stage"`
 	Section string `json:"section,omitempty"`
 	Ref
-	Before     State               `json:"before"`
-	After      State               `json:"after"`
-	Why        string              `json:"why,omitempty"`
-	Breaks     []string            `json:"breaks,omitempty"`
-	Clients    map[string][]string `json:"clients,omitempty"`
-	Keeps      string              `json:"keeps,omitempty"`
-	Lost       string              `json:"lost,omitempty"` // why its Before may not come back, such as a version that left its repository
-	Leaves     string              `json:"leaves,omitempty"`
-	Brings     []string            `json:"brings,omitempty"`     // kernel modules that making it installs or removes
-	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, changed outside gpuadm
-	Dependency bool                `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
-	Follows    bool                `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
-	Affects    []Ref               `json:"affects,omitempty"`    // the Followers that the change and its undo affect
-	Unsure     bool                `json:"unsure,omitempty"`     // of a run that was cut short, which may not have made it
-	Diff       string              `json:"diff,omitempty"`       // of the bytes, unified, secrets masked; not journalled
-	Reason                         // why it is not made now; the zero Reason: it is
+	Before State  `json:"before"`
+	After  State  `json:"after"`
+	Why    string `json:"why,omitempty"`
+
+	Breaks  []string            `json:"breaks,omitempty"`
+	Clients map[string][]string `json:"clients,omitempty"`
+	Keeps   string              `json:"keeps,omitempty"`
+	Leaves  string              `json:"leaves,omitempty"`
+	Brings  []string            `json:"brings,omitempty"` // kernel modules that making it installs or removes
+
+	Lost       string `json:"lost,omitempty"`       // why its Before may not come back, such as a version that left its repository
+	Dependency bool   `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
+	Follows    bool   `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
+	Affects    []Ref  `json:"affects,omitempty"`    // the Followers that the change and its undo affect
+	Unsure     bool   `json:"unsure,omitempty"`     // of a run that was cut short, which may not have made it
+}
+
+// A Line is a change as a plan and an event show it: with what only this moment can tell of it.
+type Line struct {
+	Change
+	Left   []string `json:"left,omitempty"` // gpuadm's parts that stay, changed outside gpuadm
+	Diff   string   `json:"diff,omitempty"` // of the bytes, unified, secrets masked
+	Reason          // why it is not made now; the zero Reason: it is
 }
 
 // section is the spec's section that asked for the change.

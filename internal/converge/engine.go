@@ -30,7 +30,7 @@ type Engine struct {
 	// Places says where the files of the spec state its keys; the zero Places: it is not known.
 	Places spec.Places
 	// Named looks at what the spec names outside itself and a pending change uses; may be nil.
-	Named func(context.Context, host.View, spec.Spec, facts.Facts, []Change) []Seen
+	Named func(context.Context, host.View, spec.Spec, facts.Facts, []Line) []Seen
 	// Assume adds facts about a machine that does not exist yet: the kernel that an image will
 	// boot, its GPUs. May be nil.
 	Assume func(*facts.Facts)

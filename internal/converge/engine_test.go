@@ -82,7 +82,7 @@ func TestRollBack(t *testing.T) {
 	)
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.RolledBack {
-			back = append(back, ev.Change.Name)
+			back = append(back, ev.Line.Name)
 		}
 	}
 

@@ -13,7 +13,7 @@ type Event struct {
 	Run    string    `json:"run,omitempty"`
 	Stage  string    `json:"stage,omitempty"`
 	What   What      `json:"what"`
-	Change *Change   `json:"change,omitempty"`
+	Line   *Line     `json:"change,omitempty"`
 	Text   string    `json:"text,omitempty"`
 	Undoes []string  `json:"undoes,omitempty"`   // began: the runs that this run undoes, oldest first
 	Count  int       `json:"count,omitempty"`    // began: how many changes the undo has to make
@@ -33,7 +33,7 @@ const (
 	Made         What = "made"        // gpuadm has made the change, and has verified it
 	Waiting      What = "waiting"     // a Make waits for another process: Text names it, and says for how long
 	Deferred     What = "deferred"    // a change waits for an event that it names
-	Unread       What = "unknown"     // the state of a thing could not be read; Change says why
+	Unread       What = "unknown"     // the state of a thing could not be read; Line says why
 	Undone       What = "undone"      // undo has reverted a change
 	RolledBack   What = "rolled back" // a stage has failed, and gpuadm has reverted a change of it
 	Kept         What = "kept"        // a change stays: undo cannot revert it

@@ -48,7 +48,7 @@ func (e *Engine) followersOfVerifiers(m machine, st Stage) (list []step) {
 		}
 
 		for _, w := range wants {
-			s := step{want: w, Change: Change{Ref: w.Ref()}}
+			s := step{want: w, Line: Line{Change: Change{Ref: w.Ref()}}}
 			if is[Follower](s) {
 				list = append(list, s)
 			}

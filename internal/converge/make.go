@@ -29,7 +29,7 @@ func (r *run) walk(ctx context.Context, steps []step) error {
 
 		due, err := r.due(ctx, group)
 		if err == nil && !r.rollingBack() {
-			err = r.consent(ctx, changes(due))
+			err = r.consent(ctx, linesOf(due))
 		}
 		if err == nil && len(due) > 0 {
 			r.stage = due[0].Stage
@@ -75,7 +75,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 
 // awaits says that a change of this run comes by a reboot or a new process.
 func (r *run) awaits() bool {
-	return slices.ContainsFunc(r.result.Deferred, func(c Change) bool { return c.awaited() })
+	return slices.ContainsFunc(r.result.Deferred, func(c Line) bool { return c.awaited() })
 }
 
 // postpone notes a step that waits, or whose state is unknown. A Follower that no change of this run affects is not noted.
@@ -88,12 +88,12 @@ func (r *run) postpone(s step) {
 		}
 	}
 
-	r.result.Deferred = append(r.result.Deferred, s.Change)
+	r.result.Deferred = append(r.result.Deferred, s.Line)
 	what := Deferred
 	if s.Unknown != "" {
 		what = Unread
 	}
-	r.event(Event{Stage: s.Stage, What: what, Change: &s.Change})
+	r.event(Event{Stage: s.Stage, What: what, Line: &s.Line})
 }
 
 // makeGroup announces a group of steps in the journal, makes it as one, and verifies each of its
@@ -140,7 +140,7 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 		r.event(Event{
 			Stage:  s.Stage,
 			What:   r.doing,
-			Change: &s.Change,
+			Line:   &s.Line,
 			Text:   reboot.Why,
 			Millis: r.host.Now().Sub(began).Milliseconds(),
 		})
@@ -148,7 +148,7 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 			continue
 		}
 		for _, left := range s.Left {
-			r.reportLeft(s.Change, left)
+			r.reportLeft(s.Line, left)
 		}
 	}
 	return nil
@@ -203,11 +203,11 @@ func (r *run) announce(due []step) error {
 		}
 
 		if !r.engine.Brief {
-			s.Change = s.withDiff(r.host)
+			s.Line = s.withDiff(r.host)
 		}
 		if !r.reverting() {
 			usual := r.journal.usual(s.Change)
-			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change, Usual: usual})
+			r.event(Event{Stage: s.Stage, What: Making, Line: &s.Line, Usual: usual})
 		}
 	}
 	return nil
@@ -248,7 +248,7 @@ func (r *run) verify(ctx context.Context, s step, reboot host.Reboot) error {
 // others.
 func (r *run) leaveToOthers(due []step, why string) error {
 	for _, s := range due {
-		r.reportLeft(s.Change, why)
+		r.reportLeft(s.Line, why)
 		if r.reverting() {
 			continue
 		}

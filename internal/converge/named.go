@@ -60,8 +60,8 @@ func (e *Engine) lookAtNamed(ctx context.Context, m machine, p *Plan) {
 
 // refusedKeys are the keys of the spec for which a change is refused: a stage that looks at a value
 // says what is wrong with it.
-func refusedKeys(changes []Change) (keys []string) {
-	for _, c := range changes {
+func refusedKeys(lines []Line) (keys []string) {
+	for _, c := range lines {
 		if c.Cannot != "" {
 			keys = append(keys, c.Keys...)
 		}
@@ -73,15 +73,14 @@ func refusedKeys(changes []Change) (keys []string) {
 func (s Seen) Keys() []string { return []string{s.Key + "." + s.Value, s.Key} }
 
 // refused is the change that stands in for a value that cannot be used.
-func (e *Engine) refused(s Seen) Change {
+func (e *Engine) refused(s Seen) Line {
 	r := cannot(s.Err)
 	if !isJudged(s.Err) {
 		r.Cannot = fmt.Sprintf("cannot look at %s: %s", s.Value, r.Cannot)
 	}
 	r.Keys = s.Keys()
-	return Change{
-		Stage:  s.Stage,
-		Ref:    Ref{Kind: "check", Name: s.Key},
+	return Line{
+		Change: Change{Stage: s.Stage, Ref: Ref{Kind: "check", Name: s.Key}},
 		Reason: e.placed(r),
 	}
 }
@@ -93,7 +92,7 @@ func isJudged(err error) bool {
 }
 
 // refuse adds a change that cannot be made.
-func (p *Plan) refuse(c Change) {
+func (p *Plan) refuse(c Line) {
 	p.Changes = append(p.Changes, c)
 	i := slices.IndexFunc(p.Stages, func(st StagePlan) bool { return st.Name == c.Stage })
 	if i >= 0 {

@@ -18,7 +18,7 @@ const (
 
 // outcome is what a plan comes to.
 func (p Plan) outcome() Outcome {
-	isAwaited := func(c Change) bool { return c.Waits != "" }
+	isAwaited := func(c Line) bool { return c.Waits != "" }
 	switch {
 	case len(p.Cannot()) > 0:
 		return EndsCannot

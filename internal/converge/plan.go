@@ -22,7 +22,7 @@ type Plan struct {
 	Format    int         `json:"format"`
 	Host      Host        `json:"host"`
 	Stages    []StagePlan `json:"stages"`
-	Changes   []Change    `json:"changes"`
+	Changes   []Line      `json:"changes"`
 	Converged int         `json:"converged"`       // wants that are converged
 	Deferred  int         `json:"deferred"`        // changes that wait for an event
 	Unknown   int         `json:"unknown"`         // things whose state could not be read
@@ -47,10 +47,10 @@ type StagePlan struct {
 }
 
 // Cannot returns the changes that cannot be made.
-func (p Plan) Cannot() []Change { return p.only(func(c Change) bool { return c.Cannot != "" }) }
+func (p Plan) Cannot() []Line { return p.only(func(c Line) bool { return c.Cannot != "" }) }
 
 // Unseen returns the changes to things whose state could not be read.
-func (p Plan) Unseen() []Change { return p.only(func(c Change) bool { return c.Unknown != "" }) }
+func (p Plan) Unseen() []Line { return p.only(func(c Line) bool { return c.Unknown != "" }) }
 
 // Blind returns an error that names the things whose state could not be read; nil if there are none.
 func (p Plan) Blind() error {
@@ -62,10 +62,10 @@ func (p Plan) Blind() error {
 }
 
 // refused returns the changes that keep an apply from touching anything.
-func (p Plan) refused() []Change { return p.only(func(c Change) bool { return c.refused() }) }
+func (p Plan) refused() []Line { return p.only(func(c Line) bool { return c.refused() }) }
 
-func (p Plan) only(wanted func(Change) bool) []Change {
-	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return !wanted(c) })
+func (p Plan) only(wanted func(Line) bool) []Line {
+	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Line) bool { return !wanted(c) })
 }
 
 // Now counts the pending changes: those that an apply would make at once, and those that it cannot
@@ -129,16 +129,16 @@ func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) {
 
 // planToPrint is a plan with the diffs and Host.
 func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
-	p, err := e.plan(ctx, m, func(s step) Change { return s.withDiff(m.view) })
+	p, err := e.plan(ctx, m, func(s step) Line { return s.withDiff(m.view) })
 	p.Host = Host{Root: m.view.Root(), Summary: m.facts.String(), Spec: e.Spec.Digest(), Facts: m.facts}
 	return p, err
 }
 
 // plan plans all stages, and leaves Host empty; show makes the plan's Change of a step that is not
 // converged.
-func (e *Engine) plan(ctx context.Context, m machine, show func(step) Change) (Plan, error) {
-	p := Plan{Format: PlanFormat, Changes: []Change{}}
-	showPlaced := func(s step) Change {
+func (e *Engine) plan(ctx context.Context, m machine, show func(step) Line) (Plan, error) {
+	p := Plan{Format: PlanFormat, Changes: []Line{}}
+	showPlaced := func(s step) Line {
 		c := show(s)
 		c.Reason = e.placed(c.Reason)
 		return c
@@ -187,7 +187,7 @@ func settleSilent(steps []step, comes bool) bool {
 }
 
 // add adds a stage's steps to the plan.
-func (p *Plan) add(stage string, steps []step, show func(step) Change) {
+func (p *Plan) add(stage string, steps []step, show func(step) Line) {
 	counts := StagePlan{Name: stage}
 	for _, s := range steps {
 		if s.converged() {

@@ -112,11 +112,11 @@ func cannot(err error) Reason {
 }
 
 // trouble is the reason as an error; nil if an operator has nothing to do.
-func (c Change) trouble() *trouble.Error {
-	r := c.Reason
+func (l Line) trouble() *trouble.Error {
+	r := l.Reason
 	switch {
 	case r.Unknown != "":
-		return unknownTrouble([]Change{c})
+		return unknownTrouble([]Line{l})
 	case r.Cannot != "":
 		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try, Err: r.Code}
 	case r.Waits != "":
@@ -128,7 +128,7 @@ func (c Change) trouble() *trouble.Error {
 
 // reasons joins the reasons of changes into one error, each reason once: several stages may have
 // the same. nil: the changes have no reasons.
-func reasons(all []Change) (joined *trouble.Error) {
+func reasons(all []Line) (joined *trouble.Error) {
 	named := map[string]bool{}
 	for _, c := range cannotFirst(all) {
 		next := c.trouble()
@@ -161,15 +161,15 @@ func reasons(all []Change) (joined *trouble.Error) {
 
 // cannotFirst returns the changes that cannot be made before the others: their error counts, since
 // an operator has to act.
-func cannotFirst(all []Change) []Change {
+func cannotFirst(all []Line) []Line {
 	ordered := slices.Clone(all)
-	slices.SortStableFunc(ordered, func(a, b Change) int {
+	slices.SortStableFunc(ordered, func(a, b Line) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
 	return ordered
 }
 
-func rank(c Change) int {
+func rank(c Line) int {
 	if c.Cannot != "" {
 		return 0
 	}
@@ -178,7 +178,7 @@ func rank(c Change) int {
 
 // sameUnknown returns the changes whose state is unknown for the reason of one: an API server that
 // does not answer is one reason for dozens of labels.
-func sameUnknown(all []Change, like Change) (same []Change) {
+func sameUnknown(all []Line, like Line) (same []Line) {
 	for _, c := range all {
 		if c.Unknown == like.Unknown {
 			same = append(same, c)
@@ -188,10 +188,10 @@ func sameUnknown(all []Change, like Change) (same []Change) {
 }
 
 // unknownTrouble says that the state of things is unknown, all for the reason of the first.
-func unknownTrouble(same []Change) *trouble.Error {
+func unknownTrouble(same []Line) *trouble.Error {
 	r := same[0].Reason
 	cause := &trouble.Error{What: r.Unknown, Passing: r.Passes, Err: r.Code}
-	unknown := &trouble.Unknown{What: names(same), Err: cause}
+	unknown := &trouble.Unknown{What: names(ChangesOf(same)), Err: cause}
 	return &trouble.Error{
 		What:    unknown.Error(),
 		Because: slices.Clone(r.Because),
@@ -201,7 +201,7 @@ func unknownTrouble(same []Change) *trouble.Error {
 }
 
 // refuse returns an error that names the changes that cannot be made; nil if it gets none.
-func refuse(cannot []Change) error {
+func refuse(cannot []Line) error {
 	t := reasons(cannot)
 	if t == nil {
 		return nil
@@ -213,7 +213,7 @@ func refuse(cannot []Change) error {
 
 // waiting returns an error that names what the remaining changes wait for; nil if each waits for a
 // later boot at most.
-func waiting(left []Change) error {
+func waiting(left []Line) error {
 	t := reasons(left)
 	if t == nil {
 		return nil

@@ -38,7 +38,6 @@ func (r *run) recordReboot(c Change, reboot error) error {
 			return reboot
 		}
 	}
-	c.Diff = ""
 	if err := r.write(Record{What: "reboot", Run: r.id, Boot: r.boot, Change: &c}); err != nil {
 		return err
 	}

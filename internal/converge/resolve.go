@@ -98,7 +98,7 @@ func (e *Engine) addDependencies(
 		c.Section = like.Section
 		c.Dependency = true
 		s := step{
-			Change:   c,
+			Line:     Line{Change: c},
 			want:     Want{Thing: thing, To: unlessChanged(c)},
 			left:     leftOf(makesOf(all, c.key())),
 			resolved: true,

@@ -58,7 +58,7 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 		if s.Keeps == "" {
 			due = append(due, s)
 		} else {
-			r.event(Event{Stage: s.Stage, What: Kept, Change: &s.Change, Text: s.Keeps})
+			r.event(Event{Stage: s.Stage, What: Kept, Line: &s.Line, Text: s.Keeps})
 		}
 	}
 	for group := range groups(due) {

@@ -22,8 +22,8 @@ type Result struct {
 	Run      string   `json:"run,omitempty"`      // "" if it had nothing to do
 	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
 	Made     []Change `json:"made,omitempty"`
-	Deferred []Change `json:"deferred,omitempty"` // what waits, or is unknown: for the last line
-	Left     []Change `json:"left,omitempty"`     // undo: what stays
+	Deferred []Line   `json:"deferred,omitempty"` // what waits, or is unknown: for the last line
+	Left     []Line   `json:"left,omitempty"`     // undo: what stays
 	Damaged  []int    `json:"damaged,omitempty"`  // undo: the journal's lines that cannot be read, so that it did not know their changes
 	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
@@ -302,7 +302,7 @@ func (r *run) continuesRollBack() bool { return r.makeResult == resumed && r.cut
 
 // needsNewProcess says that a new process must continue this run, which stays open for it.
 func (r *run) needsNewProcess() bool {
-	return slices.ContainsFunc(r.result.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
+	return slices.ContainsFunc(r.result.Deferred, func(c Line) bool { return c.When == host.InNewProcess })
 }
 
 // rollingBack says that the run rolls back a stage that has failed.
@@ -329,8 +329,8 @@ func (r *run) currentFacts(ctx context.Context, v host.View) (facts.Facts, error
 }
 
 // consent asks for the consent of an operator, with what the machine says now.
-func (r *run) consent(ctx context.Context, changes []Change) error {
-	return r.engine.consent(ctx, r.host, changes)
+func (r *run) consent(ctx context.Context, lines []Line) error {
+	return r.engine.consent(ctx, r.host, lines)
 }
 
 // event reports what the run does.
@@ -341,10 +341,10 @@ func (r *run) event(ev Event) {
 }
 
 // reportLeft notes a change of gpuadm's that stays.
-func (r *run) reportLeft(c Change, why string) {
+func (r *run) reportLeft(c Line, why string) {
 	c.Cannot = why
 	r.result.Left = append(r.result.Left, c)
-	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
+	r.event(Event{Stage: c.Stage, What: Left, Line: &c, Text: why})
 }
 
 // listen makes Say report events of the stage at work.
@@ -375,8 +375,6 @@ func (r *run) recordMake(t Thing, c Change) error {
 		return nil
 	}
 
-	c.Diff = ""
-	c.Left = nil
 	err := r.write(Record{What: "make", Run: r.id, Change: &c, Result: r.makeResult})
 	if err == nil {
 		r.makeResult = ""

@@ -42,7 +42,7 @@ type Mark struct {
 	State    State     `json:"-"`                  // it has now
 	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
 	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
-	Drift    *Change   `json:"drift,omitempty"`    // if Changed or Reverted: from gpuadm's state to the state found
+	Drift    *Line     `json:"drift,omitempty"`    // if Changed or Reverted: from gpuadm's state to the state found
 }
 
 // Pending is Status without Made: that would look at the Node object too, and a gate must not wait
@@ -125,12 +125,12 @@ func (e *Engine) mark(ctx context.Context, v host.View, o owned, asksForReboot b
 	m.Reverted = known
 	m.Changed = !known
 	drift := step{
-		Change: Change{
+		Line: Line{Change: Change{
 			Stage:  o.Stage,
 			Ref:    Ref{Kind: o.Kind, Name: o.Name},
 			Before: o.After,
 			After:  m.State,
-		},
+		}},
 		want: Want{Thing: thing},
 	}.withDiff(v)
 	m.Drift = &drift

@@ -17,7 +17,7 @@ import (
 // A step is a want that has been looked at. Undo and roll-back consist of steps too: they want
 // things without gpuadm's changes.
 type step struct {
-	Change
+	Line
 	want  Want
 	makes []Change // gpuadm's changes to the thing
 	left  []State  // the states in which gpuadm may have left the thing last; "" if it did not change it
@@ -88,6 +88,22 @@ func changes(steps []step) (list []Change) {
 	return list
 }
 
+// linesOf returns the lines of some steps.
+func linesOf(steps []step) (list []Line) {
+	for _, s := range steps {
+		list = append(list, s.Line)
+	}
+	return list
+}
+
+// ChangesOf returns the changes of some lines.
+func ChangesOf(lines []Line) (list []Change) {
+	for _, l := range lines {
+		list = append(list, l.Change)
+	}
+	return list
+}
+
 // names lists the things of some changes, the first three by name: a Batch may have dozens.
 func names(all []Change) string {
 	var list []string
@@ -98,8 +114,8 @@ func names(all []Change) string {
 }
 
 // withDiff returns the change with its diff.
-func (s step) withDiff(v host.View) Change {
-	c := s.Change
+func (s step) withDiff(v host.View) Line {
+	c := s.Line
 	stored, ok := s.want.Thing.(Stored)
 	if !ok || !c.now() {
 		return c

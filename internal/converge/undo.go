@@ -19,9 +19,9 @@ type UndoPlan struct {
 	Format    int      `json:"format"`
 	Runs      []string `json:"runs"`                // which runs are undone, oldest first
 	Continues bool     `json:"continues,omitempty"` // an undo of them that was cut short continues
-	Changes   []Change `json:"changes"`             // in order: last touched first, a Batch in one go, then the Followers
-	Kept      []Change `json:"kept,omitempty"`
-	Left      []Change `json:"left,omitempty"`
+	Changes   []Line   `json:"changes"`             // in order: last touched first, a Batch in one go, then the Followers
+	Kept      []Line   `json:"kept,omitempty"`
+	Left      []Line   `json:"left,omitempty"`
 
 	steps []step
 }
@@ -66,7 +66,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		r.event(Event{What: Nothing})
 		return r.result, nil
 	}
-	if err := r.consent(ctx, changes(p.steps)); err != nil {
+	if err := r.consent(ctx, linesOf(p.steps)); err != nil {
 		return Result{}, err
 	}
 	if err := r.begin(p.Runs, len(p.due()), leave...); err != nil {
@@ -74,7 +74,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	}
 
 	for _, c := range p.Kept {
-		r.event(Event{Stage: c.Stage, What: Kept, Change: &c, Text: c.Keeps})
+		r.event(Event{Stage: c.Stage, What: Kept, Line: &c, Text: c.Keeps})
 	}
 	for _, c := range p.Left {
 		r.reportLeft(c, c.Cannot)
@@ -130,7 +130,7 @@ func (e *Engine) planUndo(
 	ctx context.Context, v host.View, j Journal, to string, leave []string,
 ) (p UndoPlan, err error) {
 	p.Format = PlanFormat
-	p.Changes = []Change{}
+	p.Changes = []Line{}
 	if j.Refused != nil {
 		return p, j.Refused
 	}
@@ -336,10 +336,10 @@ func (p *UndoPlan) setAside(ctx context.Context, v host.View, s *step, leave []s
 		}
 		s.Cannot = cmp.Or(s.Cannot, s.Waits, s.Unknown, "as asked")
 		s.Unknown = ""
-		p.Left = append(p.Left, s.Change)
+		p.Left = append(p.Left, s.Line)
 		return true
 	case s.Keeps != "":
-		p.Kept = append(p.Kept, s.Change)
+		p.Kept = append(p.Kept, s.Line)
 		return true
 	}
 	return false
@@ -381,7 +381,7 @@ func (e *Engine) noteLost(ctx context.Context, v host.View, steps []step) error 
 // interrupts.
 func (p *UndoPlan) noteRemains(s *step, runs []Run) {
 	for _, left := range s.Left {
-		c := s.Change
+		c := s.Line
 		c.Cannot = left
 		p.Left = append(p.Left, c)
 	}
@@ -394,9 +394,9 @@ func (p *UndoPlan) noteRemains(s *step, runs []Run) {
 			s.Breaks = interrupted(runs, s.key())
 		}
 	case removes && s.Leaves != "":
-		c := s.Change
+		c := s.Line
 		c.Keeps = s.Leaves
-		if !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
+		if !slices.ContainsFunc(p.Kept, func(k Line) bool { return k.Keeps == c.Keeps }) {
 			p.Kept = append(p.Kept, c)
 		}
 	}

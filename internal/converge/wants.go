@@ -83,23 +83,27 @@ func (e *Engine) order(stage string) int {
 
 // wantedStep is the step that brings a thing to its desired state.
 func wantedStep(stage string, w Want, all []owned) step {
-	ref := w.Ref()
-	makes := makesOf(all, ref.key())
+	makes := makesOf(all, w.Ref().key())
 	return step{
-		Change: Change{
-			Stage:   stage,
-			Section: w.Section,
-			Ref:     ref,
-			Why:     w.Why,
-			Breaks:  w.Breaks,
-			Clients: w.Clients,
-			Keeps:   w.Keeps,
-			Leaves:  w.Leaves,
-			Brings:  w.Brings,
-		},
+		Line:  Line{Change: wantedChange(stage, w)},
 		want:  w,
 		makes: makes,
 		left:  leftOf(makes),
+	}
+}
+
+// wantedChange is the change that a want may need. Its states are not known yet.
+func wantedChange(stage string, w Want) Change {
+	return Change{
+		Stage:   stage,
+		Section: w.Section,
+		Ref:     w.Ref(),
+		Why:     w.Why,
+		Breaks:  w.Breaks,
+		Clients: w.Clients,
+		Keeps:   w.Keeps,
+		Leaves:  w.Leaves,
+		Brings:  w.Brings,
 	}
 }
 
@@ -139,11 +143,10 @@ func (e *Engine) takingOut(o owned) (step, error) {
 
 	c := o.Change
 	c.Why = ""
-	c.Reason = Reason{}
 	c.Unsure = false
 	c.Lost = o.makes[0].Lost
 	return step{
-		Change:   c,
+		Line:     Line{Change: c},
 		want:     Want{Thing: thing, To: asFound},
 		makes:    o.makes,
 		left:     leftOf(o.makes),
@@ -183,7 +186,7 @@ func addFollower(steps []step, stage string, t Follower) []step {
 		return steps
 	}
 	return append(steps, step{
-		Change: Change{Stage: stage, Ref: ref, Follows: true},
+		Line:   Line{Change: Change{Stage: stage, Ref: ref, Follows: true}},
 		want:   Following(t, ""),
 		strict: true,
 	})
@@ -237,7 +240,8 @@ func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 // stand-in that waits.
 func standIn(stage string, err error) (s step) {
 	thing := unknown{stage, err}
-	s.Change = Change{Stage: stage, Ref: thing.Ref(), Reason: reasonOf(err)}
+	s.Change = Change{Stage: stage, Ref: thing.Ref()}
+	s.Reason = reasonOf(err)
 	if trouble.Passes(err) {
 		s.want.Thing = thing
 	}

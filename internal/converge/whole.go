@@ -78,7 +78,7 @@ func deferAll(steps []step, until string) (deferred []step) {
 // unconverged names the first stage that is not converged; the zero value: all are.
 type unconverged struct {
 	stage string
-	first Change // its first pending or deferred change
+	first Line // its first pending or deferred change
 }
 
 // unconvergedBefore plans the stages that come before st in the sequence, except those in skip, and
@@ -116,7 +116,7 @@ func (u *unconverged) note(stage string, steps []step) {
 		comesFirst := u.stage == "" || s.now() && !u.first.now()
 		if !s.converged() && comesFirst {
 			u.stage = stage
-			u.first = s.Change
+			u.first = s.Line
 		}
 	}
 }

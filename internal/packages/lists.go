@@ -74,9 +74,9 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 }
 
 // Affected returns stale after a change to a file about a repository; the removal of such a file
-// makes no list stale.
+// makes no list stale. A change whose states are not known yet is no removal.
 func (l lists) Affected(found converge.State, by converge.Change) converge.State {
-	removal := by.After == "" && by.Deferred == ""
+	removal := by.Before != "" && by.After == ""
 	if found != "" && removal {
 		return found
 	}

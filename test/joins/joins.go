@@ -40,10 +40,10 @@ func Because(err error) string {
 }
 
 // Names lists changes, a line each.
-func Names(changes []converge.Change) string {
+func Names[T fmt.Stringer](changes []T) string {
 	var b strings.Builder
 	for _, c := range changes {
-		fmt.Fprintln(&b, c, c.Deferred)
+		fmt.Fprintln(&b, c)
 	}
 	return b.String()
 }

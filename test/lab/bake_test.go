@@ -186,8 +186,8 @@ func asPlanned(t *testing.T, planned converge.Plan, events string) {
 	var want, got []string
 	for line := range strings.Lines(events) {
 		var e converge.Event
-		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change.Kind != "package" {
-			got = append(got, e.Change.String())
+		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Line.Kind != "package" {
+			got = append(got, e.Line.String())
 		}
 	}
 	for _, ch := range planned.Changes {

@@ -183,7 +183,7 @@ func TestFallbackKeepsItsModules(t *testing.T) {
 		apply(t, n, of("580"))
 		without := func(k string) bool { return !strings.Contains(tree(n), k+"/updates/gpuadm/nvidia.ko ") }
 		check.List(t, slices.DeleteFunc(slices.Clone(kernels), without), want, "%s: modules of", what)
-		check.None(t, names(plan(t, n, of("580")).Changes), "%s: a second apply changes", what)
+		check.None(t, namesNow(plan(t, n, of("580")).Changes), "%s: a second apply changes", what)
 	}
 	for i, next := range kernels[1:] {
 		has("before "+next, kernels[max(0, i-1):i+1]...)
@@ -305,7 +305,7 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 		}
 		whole := m.boot(t)
 		whole.Reboot()
-		made := fmt.Sprint(whole.Live(), names(plan(t, whole, e()).Changes))
+		made := fmt.Sprint(whole.Live(), namesNow(plan(t, whole, e()).Changes))
 		if tested[made] {
 			continue // another machine like one before it
 		}

@@ -156,7 +156,7 @@ func TestRebootAndResume(t *testing.T) {
 	res2 := apply(t, n, e)
 	check.That(t, res2.Run == res.Run && res2.Reboot == "" && len(res2.Made) == 1, "after the reboot: %+v, first run %s", res2, res.Run)
 	p := plan(t, n, e)
-	check.That(t, p.Now() == 0, "still planned: %s", names(p.Changes))
+	check.That(t, p.Now() == 0, "still planned: %s", namesNow(p.Changes))
 }
 
 func TestNoBootLoop(t *testing.T) {
@@ -336,7 +336,7 @@ func TestStopFinishesTheMakeAtWork(t *testing.T) {
 	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, ""), things.Exact("/etc/b", nil, 0o644, "")))
 	e.Stop = stop
 	e.Tell = func(ev converge.Event) {
-		if ev.What == converge.Making && ev.Change.Name == "/etc/a" {
+		if ev.What == converge.Making && ev.Line.Name == "/etc/a" {
 			close(stop)
 		}
 	}

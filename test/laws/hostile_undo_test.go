@@ -274,7 +274,7 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	put(t, n, "/etc/d.conf", "theirs")
 	n.Advance(60e9)
 	p := plan(t, n, of(stage()))
-	check.That(t, p.Now() == 0, "planned: %s", names(p.Changes))
+	check.That(t, p.Now() == 0, "planned: %s", namesNow(p.Changes))
 }
 
 // An undo of all was killed when only the line that ends it was missing, and the next is asked for

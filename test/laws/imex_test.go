@@ -75,7 +75,7 @@ func TestIMEXModes(t *testing.T) {
 	for name, want := range map[string]string{"auto": "masked inactive", "host": "enabled active fresh", "off": "enabled active fresh"} {
 		n := rack(t)
 		first := tree(n)
-		planned := names(plan(t, n, imexEngine(t, name)).Changes)
+		planned := namesNow(plan(t, n, imexEngine(t, name)).Changes)
 		made := names(apply(t, n, imexEngine(t, name)).Made)
 		check.That(t, made == planned && (made == "") == (name == "off"), "%s: made\n%s\nplanned\n%s", name, made, planned)
 		check.Equal(t, imexUnit(n), want, "%s: the unit is", name)

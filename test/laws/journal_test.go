@@ -63,7 +63,7 @@ func (r recorded) works(t *testing.T, what string, boot func() *simhost.Node) {
 	p, err := r.wish.engine(t).Plan(ctx, n.View())
 	must.That(t, err == nil && p.Now() <= 0, "%s: no plan with nothing to do: %d changes, %v", what, p.Now(), err)
 	p, err = r.more.engine(t).Plan(ctx, n.View())
-	must.That(t, err == nil && p.Now() != 0 && len(p.Cannot()) == 0, "%s: no plan: %s, %v", what, names(p.Changes), err)
+	must.That(t, err == nil && p.Now() != 0 && len(p.Cannot()) == 0, "%s: no plan: %s, %v", what, namesNow(p.Changes), err)
 	s, err := r.wish.engine(t).Pending(ctx, n.View())
 	must.That(t, err == nil && s.Now() <= 0, "%s: the gate cannot look: %d changes, %v", what, s.Now(), err)
 	_, err = r.wish.engine(t).Status(ctx, n.View())
@@ -97,7 +97,7 @@ func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
 	}
 	res, err := r.more.engine(t).Undo(ctx, n, "all", []string{hologram}) // as its advice says
 	must.That(t, err == nil && len(res.Left) == 1 && strings.Contains(res.Left[0].Cannot, "does not know the kind"),
-		"%s, and %s left: left %s, %v", what, hologram, names(res.Left), err)
+		"%s, and %s left: left %s, %v", what, hologram, namesNow(res.Left), err)
 	compare(t, what+", the rest undone", r.first, n.Tree(converge.Home))
 }
 

@@ -114,7 +114,7 @@ func nodesOfPartitions(t *testing.T, stage, spec string) {
 		check.That(t, err == nil && to == "/dev/nvidia-caps/nvidia-cap"+minor, "/dev/char/235:%s leads to %s, %v", minor, to, err)
 	}
 	p := plan(t, n, e)
-	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Change) bool { return strings.HasPrefix(c.Kind, "device") }), "still planned: %+v", p.Changes)
+	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return strings.HasPrefix(c.Kind, "device") }), "still planned: %+v", p.Changes)
 }
 
 // TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it

@@ -151,7 +151,7 @@ func inProcesses(t testing.TB, n *simhost.Node, do func(host.Host) (converge.Res
 	t.Helper()
 	for range 2 {
 		res := must.Get(do(newProcess(n)))(t)
-		if !slices.ContainsFunc(res.Deferred, func(c converge.Change) bool { return c.When == host.InNewProcess }) {
+		if !slices.ContainsFunc(res.Deferred, func(c converge.Line) bool { return c.When == host.InNewProcess }) {
 			return res
 		}
 	}
@@ -225,7 +225,7 @@ func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 		n, before := upgraded(t, model, l[0], l[0])
 		upgraded, e := loaded(t, n), upgrading(t, newDriver, l[0])
 		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
-		i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+		i := slices.IndexFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
 		check.That(t, err == nil && i >= 0, "%s: the plan of the undo is %+v, %v", model, p.Changes, err)
 		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
 		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
@@ -254,7 +254,7 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 			}
 			applyIn(t, n, upgrading(t, newDriver, l[0]))
 			p := plan(t, n, upgrading(t, newDriver, l[0]))
-			check.That(t, p.Now() == 0 && p.Deferred == 0, "%s: planned: %s", model, names(p.Changes))
+			check.That(t, p.Now() == 0 && p.Deferred == 0, "%s: planned: %s", model, namesNow(p.Changes))
 			got := loaded(t, n)
 			check.That(t, strings.HasPrefix(got, "on disk "+newDriver) && strings.Count(got, ":9@")+strings.Count(got, ":19@") >= 6, "%s: %s", model, got)
 		}

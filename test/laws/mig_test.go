@@ -367,7 +367,7 @@ func TestUnlistedHolders(t *testing.T) {
 		t.Errorf("the holder of an instance that stays: %+v", p.Changes)
 	}
 	p := plan(t, n, engine(t, wantsMIG(`"7g.40gb" = 1`)))
-	i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return c.Kind == "mig" })
+	i := slices.IndexFunc(p.Changes, func(c converge.Line) bool { return c.Kind == "mig" })
 	check.That(t, i >= 0 && slices.Contains(p.Changes[i].Clients["stop-clients"], "process 4711 (nv-hostengine) has /dev/nvidia-caps/nvidia-cap21 open"),
 		"the plan names no process: %+v", p.Changes)
 	_, err = stopping(t, `"7g.40gb" = 1`).Apply(context.Background(), n)

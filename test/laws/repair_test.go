@@ -71,7 +71,7 @@ func TestRepairAndUndo(t *testing.T) {
 			}
 			repaired[r.Code] = true
 			p := plan(t, n, repairing(t, r))
-			check.That(t, p.Now() <= 0, "%s on %s: still pending:\n%s", r.Code, m.name, names(p.Changes))
+			check.That(t, p.Now() <= 0, "%s on %s: still pending:\n%s", r.Code, m.name, namesNow(p.Changes))
 			runs := converge.ReadJournal(n).Runs()
 			check.That(t, len(runs) == 1 && runs[0].Repair == r.Code && runs[0].Result == "ok", "%s on %s: journalled as %+v", r.Code, m.name, runs)
 			undo(t, n, engine(t, ""), "all")

@@ -99,7 +99,7 @@ func TestRestartOnce(t *testing.T) {
 		must.That(t, err == nil && bytes.Contains(found, []byte(old)), "%v\n%s", err, found)
 		must.OK(t, n.WriteFile(config, bytes.Replace(found, []byte(old), []byte(new), 1), host.Attr{Mode: 0o644}))
 	}
-	once := func(what string, changes []converge.Change) {
+	once := func(what string, changes []converge.Line) {
 		t.Helper()
 		restarts := 0
 		for _, c := range changes {

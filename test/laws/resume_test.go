@@ -77,7 +77,7 @@ func TestProofsAreRolledBackInARow(t *testing.T) {
 	var back []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.RolledBack {
-			back = append(back, ev.Change.Name)
+			back = append(back, ev.Line.Name)
 		}
 	}
 	_, err := e.Apply(context.Background(), n)
@@ -124,7 +124,7 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	stop := make(chan struct{})
 	e.Stop = stop
 	e.Tell = func(ev converge.Event) {
-		if ev.What == converge.Made && ev.Change.Name == "/srv/two" {
+		if ev.What == converge.Made && ev.Line.Name == "/srv/two" {
 			close(stop)
 		}
 	}

@@ -212,11 +212,11 @@ func TestShrinkingGoesBySection(t *testing.T) {
 	apply(t, n, engineOf(t, stage(w)))
 	e := engineOf(t, stage())
 	if p := plan(t, n, e); p.Now() != 0 { // [driver] is in the spec, [toolkit] never was: released
-		t.Errorf("planned: %s", names(p.Changes))
+		t.Errorf("planned: %s", namesNow(p.Changes))
 	}
 	e.Spec = parse(t, "[toolkit]\n")
 	p := plan(t, n, e)
-	check.That(t, p.Now() == 1, "planned: %s", names(p.Changes))
+	check.That(t, p.Now() == 1, "planned: %s", namesNow(p.Changes))
 }
 
 // A run that a power cut left open after its last change is closed by an apply with nothing to do.

@@ -107,7 +107,7 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			apply(t, n, engine(t, c.from))
 			outside(t, n, c.rewrite)
 			p := plan(t, n, engine(t, c.from))
-			check.That(t, p.Now() <= 0, "before the spec changes, planned: %s", names(p.Changes))
+			check.That(t, p.Now() <= 0, "before the spec changes, planned: %s", namesNow(p.Changes))
 			var left []string
 			for _, change := range plan(t, n, engine(t, c.to)).Changes {
 				left = append(left, change.Left...)
@@ -121,7 +121,7 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			}
 			check.Says(t, now, c.there...)
 			p = plan(t, n, engine(t, c.to))
-			check.That(t, p.Now() <= 0, "applied, still planned: %s", names(p.Changes))
+			check.That(t, p.Now() <= 0, "applied, still planned: %s", namesNow(p.Changes))
 			undo(t, n, engine(t, c.to), "all")
 			now = readConfig(t, n)
 			check.That(t, !strings.Contains(now, "nvidia-two") && !strings.Contains(now, "default_runtime_name = \"nvidia\""), "undone:\n%s", now)
@@ -188,7 +188,7 @@ func TestWhatWasTakenBackIsNotOurs(t *testing.T) {
 	outside(t, n, swapped(`default_runtime_name = "runc"`, `default_runtime_name = "nvidia"`))
 	now := readConfig(t, n)
 	if p := plan(t, n, engine(t, specs["handler"])); p.Now() > 0 {
-		t.Errorf("planned: %s %s", names(p.Changes), p.Changes[0].Diff)
+		t.Errorf("planned: %s %s", namesNow(p.Changes), p.Changes[0].Diff)
 	}
 	res := undo(t, n, engine(t, specs["handler"]), "all")
 	if len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "runtimes.nvidia is there") || readConfig(t, n) != now {

@@ -136,7 +136,7 @@ func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
 	apply(t, n, engine(t, specs["other"]))
 	res := undo(t, n, engine(t, specs["other"]), "all")
-	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Change) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }), "left is %+v", res.Left)
+	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Line) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }), "left is %+v", res.Left)
 	now, _ := n.ReadFile(file)
 	check.That(t, strings.Contains(string(now), "/opt/theirs") && !strings.Contains(string(now), "nvidia-two"), "after undo:\n%s", now)
 }
@@ -344,7 +344,7 @@ func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 	apply(t, n, at("1"))
 	apply(t, n, at("2", "lib"))
 	p := must.Get(at("2", "lib").PlanUndo(t.Context(), n.View(), "all", nil))(t)
-	check.List(t, strings.Fields(names(p.Changes)), []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}, "planned:")
+	check.List(t, strings.Fields(namesNow(p.Changes)), []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}, "planned:")
 	must.Get(at("2", "lib").Undo(t.Context(), n, "all", nil))(t)
 	compare(t, "undo", first, n.Tree(converge.Home, "/srv/last-transaction"))
 }

@@ -226,6 +226,7 @@ func TestUnsettledLists(t *testing.T) {
 	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Follower)
 	source := converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources"}, After: "0644 0:0 x 1"}
 	gone := source
+	gone.Before = source.After
 	gone.After = ""
 	for _, c := range []struct {
 		found converge.State
