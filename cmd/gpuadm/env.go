@@ -183,8 +183,15 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 
 // cannotRead says why a file that -f names cannot be read.
 func cannotRead(name string, err error) error {
-	isHome := strings.HasPrefix(name, "~") && errors.Is(err, fs.ErrNotExist)
+	isMissing := errors.Is(err, fs.ErrNotExist)
+	isHome := strings.HasPrefix(name, "~") && isMissing
+	isURL := strings.Contains(name, "://") && isMissing
 	switch {
+	case isURL:
+		return &trouble.Error{
+			What: "cannot read " + name + ": gpuadm reads files, and asks no web server for a spec",
+			Try:  []string{"curl -fsSLo node.toml " + host.ShellWord(name), "then name it: -f node.toml"},
+		}
 	case errors.Is(err, syscall.EISDIR):
 		return &trouble.Error{
 			What: "cannot read " + name + ": it is a folder",

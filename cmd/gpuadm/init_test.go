@@ -43,7 +43,7 @@ func onHostWith(t *testing.T, n *simhost.Node, stdin string, args ...string) (co
 // envOn is for root on a machine, without variables; all that is printed goes to w.
 func envOn(h host.Host, w io.Writer) env {
 	open := func(string, commands.Follow) (host.Host, error) { return h, nil }
-	return env{stdin: strings.NewReader(""), stdout: w, stderr: w, getenv: func(string) string { return "" }, root: true, open: open, read: os.ReadFile}
+	return env{stdin: strings.NewReader(""), stdout: w, stderr: w, getenv: func(string) string { return "" }, root: true, open: open, read: os.ReadFile, stat: os.Stat}
 }
 
 // recorded are the machines of test/hosts, by name.

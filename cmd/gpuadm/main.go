@@ -61,8 +61,14 @@ func run(ctx context.Context, e env, args []string) int {
 	root := newRoot(e)
 	root.SetArgs(args)
 
-	cmd, err := root.ExecuteContextC(ctx)
 	e.stdout = root.OutOrStdout()
 	e.stderr = root.ErrOrStderr()
+
+	if err := e.habitual(root, args); err != nil {
+		root.FParseErrWhitelist.UnknownFlags = true
+		_ = root.ParseFlags(args) // -o json may be among them
+		return report(e, root, err)
+	}
+	cmd, err := root.ExecuteContextC(ctx)
 	return report(e, cmd, err)
 }

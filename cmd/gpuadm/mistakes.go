@@ -24,7 +24,7 @@ func group(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return unknown(cmd, args[0])
+			return unknown(cmd, args[0], habit{})
 		}
 		return cmd.Help()
 	}
@@ -46,45 +46,20 @@ func strictHelp(root *cobra.Command) {
 			return usage{err}
 		}
 		if len(rest) > 0 {
-			return unknown(cmd, rest[0])
+			return unknown(cmd, rest[0], verbHabit(rest))
 		}
 		cmd.InitDefaultHelpFlag()
 		return cmd.Help()
 	}
 }
 
-// others maps verbs of other programs to gpuadm's. No list can have them all, and none goes wrong
-// by what it lacks: gpuadm answers an unknown word with the verb that is spelled like it, or with
-// its help. A test types each entry.
-var others = map[string]string{
-	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all",
-	"rollback": "undo", "revert": "undo",
-	"check": "doctor", "diagnose": "doctor", "explain": "doctor",
-	"install": "apply --install", "bootstrap": "apply --install",
-	"up": "apply", "run": "apply", "sync": "apply",
-	"diff": "status --diff", "show": "status", "logs": "status -v",
-	"render": "plan -v", "export": "mig export", "lint": "validate",
-}
-
-// specKeys maps verbs of other programs to keys of node.toml.
-var specKeys = map[string]string{
-	"upgrade": "version in [driver]",
-	"update":  "version in [driver]",
-	"driver":  "version in [driver]",
-	"label":   "labels in [node]",
-	"taint":   "taints in [node]",
-	"drain":   `policy = "drain" in [disruption]`,
-	"join":    "[join], on a cloud's own Kubernetes; elsewhere kubeadm join follows an apply",
-}
-
-// flags maps flags that a verb does not have to what does the same.
-var flags = map[string]string{
-	"undo --all":     "undo --to all",
-	"undo --last":    "undo",
-	"doctor --fix":   "repair",
-	"plan --dry-run": "plan",
-	"apply --check":  "plan",
-	"status --watch": "status -v",
+// strictCompletion makes completion for an unknown shell an error.
+func strictCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err == nil && completion != root {
+		group(completion)
+	}
 }
 
 // wrongFlag names the flag that a wrong one may be meant for.
@@ -94,15 +69,14 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		Try:  []string{cmd.CommandPath() + " --help"},
 	}
 
+	var wrongValue *pflag.InvalidValueError
+	if errors.As(err, &wrongValue) && wrongValue.GetFlag().Value.Type() == "duration" {
+		t.Try = []string{"write the unit: 90s, 10m, 1h"}
+	}
 	var unknownFlag *pflag.NotExistError
 	if errors.As(err, &unknownFlag) {
-		word := unknownFlag.GetSpecifiedName()
-		command := flags[cmd.Name()+" --"+word]
-		like := flagLike(cmd, word)
-		switch {
-		case command != "":
-			t.Try = []string{trouble.Command(command)}
-		case like != "":
+		like := flagLike(cmd, unknownFlag.GetSpecifiedName())
+		if like != "" {
 			t.Try = []string{cmd.CommandPath() + " --" + like}
 		}
 	}
@@ -111,10 +85,6 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 
 // flagLike is the flag of a verb that a word may mean.
 func flagLike(cmd *cobra.Command, word string) string {
-	if word == "json" {
-		return "output json"
-	}
-
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return nearest.Of(word, names)
@@ -129,7 +99,10 @@ func noArgs(cmd *cobra.Command, words []string) error {
 
 	try := cmd.CommandPath() + " --help"
 	flag := flagOfWord(cmd.Name(), words[0])
-	if flag != "" {
+	switch {
+	case cmd.Name() == "bake":
+		try = "mount the image, and name the folder: " + cmd.CommandPath() + " --root DIR"
+	case flag != "":
 		try = cmd.CommandPath() + " " + flag + " " + host.ShellWord(words[0])
 	}
 	return usage{&trouble.Error{
@@ -146,8 +119,6 @@ func flagOfWord(verb, word string) string {
 		if isRun {
 			return "--to"
 		}
-	case "bake":
-		return "--root"
 	case "bundle", "mirror":
 		return "-o"
 	}
@@ -155,7 +126,7 @@ func flagOfWord(verb, word string) string {
 }
 
 // unknown refuses an unknown verb, and names what it may be meant for.
-func unknown(cmd *cobra.Command, word string) error {
+func unknown(cmd *cobra.Command, word string, h habit) error {
 	var verbs []string
 	for _, v := range cmd.Commands() {
 		if !v.Hidden {
@@ -163,18 +134,14 @@ func unknown(cmd *cobra.Command, word string) error {
 		}
 	}
 
-	try := []string{cmd.CommandPath() + " --help"}
-	command := others[word]
-	key := specKeys[word]
+	try := h.try()
 	like := nearest.Of(word, verbs)
-	isTop := !cmd.HasParent()
 	switch {
-	case isTop && command != "":
-		try = []string{trouble.Command(command)}
-	case isTop && key != "":
-		try = []string{"write it into node.toml: " + key, trouble.Command("plan")}
+	case try != nil:
 	case like != "":
 		try = []string{cmd.CommandPath() + " " + like}
+	default:
+		try = []string{cmd.CommandPath() + " --help"}
 	}
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot find the command %q of %s", word, cmd.CommandPath()),

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -92,6 +94,7 @@ func newRoot(e env) *cobra.Command {
 	root.SetHelpFunc(c.help(root.HelpFunc()))
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = true
+	strictCompletion(root)
 	return root
 }
 
@@ -284,13 +287,24 @@ func choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error)
 		if known[name] {
 			continue
 		}
-		try := "gpuadm help stages lists them"
-		if strings.HasSuffix(name, ".toml") {
-			try = "a spec is named with -f"
-		}
-		return nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find stage %q", name), Try: []string{try}}}
+		return nil, usage{&trouble.Error{
+			What: fmt.Sprintf("cannot find stage %q", name),
+			Try:  []string{stageMeant(name, slices.Sorted(maps.Keys(known)))},
+		}}
 	}
 	return chosen, nil
+}
+
+// stageMeant says which stage, or what else, a wrong name may mean.
+func stageMeant(name string, known []string) string {
+	like := nearest.Of(strings.ToLower(name), known)
+	switch {
+	case strings.HasSuffix(name, ".toml"):
+		return "a spec is named with -f"
+	case like != "":
+		return "the stage " + like
+	}
+	return "gpuadm help stages lists them"
 }
 
 // stageNames completes the names of stages.

@@ -74,14 +74,17 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 func (c *common) request(args []string) (r remote.Request, err error) {
 	root := newRoot(c.env)
 	verb, rest, err := root.Find(args)
-	if err == nil {
-		err = verb.ParseFlags(rest)
-	}
 	if err != nil {
 		return r, usage{err}
 	}
 	if verb == root || verb.Name() == "ssh" || verb.Name() == "daemonset" {
 		return r, usage{fmt.Errorf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there; gpuadm --help lists them", strings.Join(args, " "))}
+	}
+	if err := c.habitual(root, args); err != nil {
+		return r, err
+	}
+	if err := verb.ParseFlags(rest); err != nil {
+		return r, usage{err}
 	}
 
 	r = remote.Request{

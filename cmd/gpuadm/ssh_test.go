@@ -52,7 +52,7 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
 	none := func(string) string { return "" }
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: local.OpenFollowed, read: os.ReadFile}
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: local.OpenFollowed, read: os.ReadFile, stat: os.Stat}
 	code = run(context.Background(), e, args)
 	return code, out.String(), bad.String(), homes
 }

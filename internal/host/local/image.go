@@ -53,7 +53,7 @@ func Image(root string, sign *ModuleKey, follow commands.Follow) (h host.Host, d
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	named, err := files.OpenRoot(abs)
 	if err != nil {
-		return nil, nil, host.Failed("open root folder", root, err)
+		return nil, nil, cannotOpen(root, err)
 	}
 
 	s, disk, err := openSandbox(abs, named)

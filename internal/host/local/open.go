@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/host/web"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Open opens the machine with its files at root: "/" is the running machine, any other folder an
@@ -35,12 +36,26 @@ func OpenFollowed(root string, follow commands.Follow) (host.Host, error) {
 
 	disk, err := files.OpenRoot(abs)
 	if err != nil {
-		return nil, host.Failed("open root folder", root, err)
+		return nil, cannotOpen(root, err)
 	}
 	if abs == "/" {
 		return newLive(disk, follow), nil
 	}
 	return newFolder(abs, disk, disk), nil
+}
+
+// cannotOpen says why a root folder cannot be opened. An image file holds a file system, and gpuadm
+// mounts none.
+func cannotOpen(root string, err error) error {
+	failed := host.Failed("open root folder", root, err)
+	if !errors.Is(err, syscall.ENOTDIR) {
+		return failed
+	}
+	return &trouble.Error{
+		What: failed.Error(),
+		Try:  []string{"mount the image, and name the folder where it is mounted"},
+		Err:  failed,
+	}
 }
 
 // folder is a machine that does not run: the files of an image or of a mounted disk.

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// A habit is what users of another program type, and what does the same here. No list can have all
+// habits, and none goes wrong by what it lacks: gpuadm answers any other word with the verb or flag
+// that is spelled like it, or with the help. A test types each.
+type habit struct {
+	typed string // the first words: "config validate"; or a flag of a verb, or of any: "* --config"
+	here  string // gpuadm's command; of a flag, what replaces it: another one, or "" for none
+	key   string // or the key of node.toml that decides it
+}
+
+// verbHabits are the verbs of kubeadm, nodeadm, kubectl, helm, terraform, nvidia-ctk and
+// nvidia-mig-parted.
+var verbHabits = []habit{
+	{typed: "reset", here: "undo --to all"},
+	{typed: "destroy", here: "undo --to all"},
+	{typed: "uninstall", here: "undo --to all"},
+	{typed: "remove", here: "undo --to all"},
+	{typed: "delete", here: "undo --to all"},
+	{typed: "rollback", here: "undo"},
+	{typed: "revert", here: "undo"},
+
+	{typed: "install", here: "apply --install"},
+	{typed: "bootstrap", here: "apply --install"},
+	{typed: "up", here: "apply"},
+	{typed: "run", here: "apply"},
+	{typed: "sync", here: "apply"},
+	{typed: "reconcile", here: "apply"},
+	{typed: "init phase", here: "help stages"},
+	{typed: "phase", here: "help stages"},
+
+	{typed: "check", here: "doctor"},
+	{typed: "diagnose", here: "doctor"},
+	{typed: "explain", here: "doctor"},
+	{typed: "preflight", here: "plan"},
+	{typed: "render", here: "plan -v"},
+	{typed: "diff", here: "status --diff"},
+	{typed: "show", here: "status"},
+	{typed: "get", here: "status"},
+	{typed: "describe", here: "status -v"},
+	{typed: "logs", here: "status -v"},
+	{typed: "support", here: "bundle"},
+	{typed: "must-gather", here: "bundle"},
+
+	{typed: "lint", here: "validate"},
+	{typed: "config validate", here: "validate"},
+	{typed: "config print", here: "config"},
+	{typed: "config view", here: "config"},
+	{typed: "config show", here: "config"},
+	{typed: "config migrate", here: "validate"},
+
+	{typed: "export", here: "mig export"},
+	{typed: "mig apply", here: "apply mig"},
+	{typed: "mig create", here: "apply mig"},
+	{typed: "mig assert", here: "plan mig"},
+	{typed: "mig list", here: "mig profiles"},
+	{typed: "mig show", here: "mig export"},
+	{typed: "mig get", here: "mig export"},
+	{typed: "mig status", here: "mig export"},
+	{typed: "mig enable", key: "[[mig.gpu]], with a layout"},
+	{typed: "mig disable", key: "[[mig.gpu]], with layout = {}"},
+	{typed: "runtime", here: "apply runtime"},
+	{typed: "cdi", here: "apply toolkit"},
+
+	{typed: "upgrade", key: "version in [driver]"},
+	{typed: "update", key: "version in [driver]"},
+	{typed: "driver", key: "version in [driver]"},
+	{typed: "label", key: "labels in [node]"},
+	{typed: "taint", key: "taints in [node]"},
+	{typed: "drain", key: `policy = "drain" in [disruption]`},
+	{typed: "cordon", key: `policy = "drain" in [disruption]`},
+	{typed: "join", key: "[join], on a cloud's own Kubernetes; elsewhere kubeadm join follows an apply"},
+}
+
+// flagHabits are flags of other programs. VALUE is the value that was typed.
+var flagHabits = []habit{
+	{typed: "init --config", here: "apply -f VALUE"},
+	{typed: "* --config", here: "-f"},
+	{typed: "* --spec", here: "-f"},
+	{typed: "* --values", here: "-f"},
+	{typed: "* --json", here: "-o json"},
+	{typed: "* --color", here: "--no-color"},
+	{typed: "* --debug", here: "-v"},
+	{typed: "* --version", here: "version"},
+	{typed: "* --kubeconfig", key: "kubeconfig in [node]"},
+	{typed: "* --timeout", here: "--deadline"},
+
+	{typed: "apply --auto-approve", here: "--yes"},
+	{typed: "apply --check", here: "--dry-run"},
+	{typed: "apply --diff", here: "plan -v"},
+	{typed: "apply --force", here: "plan"},
+	{typed: "apply --target", here: "apply VALUE"},
+	{typed: "apply --stage", here: "apply VALUE"},
+	{typed: "apply --only", here: "apply VALUE"},
+	{typed: "apply --set-as-default", key: "set_as_default in [runtime]"},
+	{typed: "apply --runtime", key: "engine in [runtime]"},
+	{typed: "apply --driver-version", key: "version in [driver]"},
+
+	{typed: "plan --dry-run"},
+	{typed: "plan --yes"},
+	{typed: "plan -y"},
+	{typed: "plan --diff", here: "-v"},
+	{typed: "plan --target", here: "plan VALUE"},
+	{typed: "status --watch", here: "-v"},
+	{typed: "doctor --fix", here: "repair"},
+	{typed: "repair --force", here: "doctor"},
+
+	{typed: "undo --all", here: "--to all"},
+	{typed: "undo --last"},
+	{typed: "undo --force", here: "--dry-run"},
+	{typed: "undo --auto-approve", here: "--yes"},
+}
+
+// habitual answers a command line that another program would understand; nil if it is none. cobra
+// reads the flags first, and would refuse the flags of a verb that gpuadm does not have; and it
+// reads -file x as -f ile.
+func (e env) habitual(root *cobra.Command, args []string) error {
+	words := leadingWords(args)
+	cmd, rest, err := root.Find(args)
+	if err != nil || slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+		return nil
+	}
+
+	isFile := func(word string) bool {
+		_, err := e.stat(word)
+		return err == nil
+	}
+	extra := leadingWords(rest)
+	if len(extra) > 0 && !isFile(extra[0]) {
+		h := verbHabit(words)
+		hasVerb := strings.Contains(h.typed, " ") && cmd.HasParent()
+		if cmd == root || cmd.HasSubCommands() || hasVerb {
+			return unknown(cmd, extra[0], h)
+		}
+	}
+	return wrongFlags(cmd, args)
+}
+
+// leadingWords are the words before the first flag.
+func leadingWords(args []string) []string {
+	isFlag := func(arg string) bool { return strings.HasPrefix(arg, "-") }
+	i := slices.IndexFunc(args, isFlag)
+	if i < 0 {
+		return args
+	}
+	return args[:i]
+}
+
+// verbHabit is the habit of some words, the zero habit if they are none.
+func verbHabit(words []string) (found habit) {
+	line := strings.Join(words, " ") + " "
+	for _, h := range verbHabits {
+		if strings.HasPrefix(line, h.typed+" ") && len(h.typed) > len(found.typed) {
+			found = h
+		}
+	}
+	return found
+}
+
+// try are the next steps that answer a habit; nil for the zero habit.
+func (h habit) try() []string {
+	switch {
+	case h.key != "":
+		return []string{"write it into node.toml: " + h.key, trouble.Command("plan")}
+	case h.here != "":
+		return []string{trouble.Command(h.here)}
+	}
+	return nil
+}
+
+// wrongFlags refuses flags of other programs, and long flags with one dash. The answer is the same
+// line with gpuadm's flags.
+func wrongFlags(cmd *cobra.Command, args []string) error {
+	meant := []string{"gpuadm"}
+	wrong := ""
+	for i, arg := range args {
+		if arg == "--" {
+			meant = append(meant, args[i:]...)
+			break
+		}
+		name, value, hasValue := strings.Cut(arg, "=")
+		h, isWrong := flagHabit(cmd, name)
+		if !isWrong {
+			meant = append(meant, arg)
+			continue
+		}
+
+		isFlag := h.key == "" && (h.here == "" || strings.HasPrefix(h.here, "-"))
+		if !isFlag {
+			if !hasValue && i+1 < len(args) {
+				value = args[i+1]
+			}
+			h.here = strings.ReplaceAll(h.here, "VALUE", host.ShellWord(value))
+			return noSuchFlag(cmd, name, h.try())
+		}
+		wrong = cmp.Or(wrong, name)
+		meant = append(meant, strings.Fields(h.here)...)
+		if hasValue && takesValue(cmd, h.here) {
+			meant = append(meant, value)
+		}
+	}
+	if wrong == "" {
+		return nil
+	}
+
+	var line []string
+	for _, word := range meant {
+		line = append(line, host.ShellWord(word))
+	}
+	return noSuchFlag(cmd, wrong, []string{strings.Join(line, " ")})
+}
+
+// takesValue says whether a flag of a verb takes a value, and has none yet.
+func takesValue(cmd *cobra.Command, flag string) bool {
+	f := lookup(cmd, strings.TrimLeft(flag, "-"))
+	return f != nil && f.Value.Type() != "bool"
+}
+
+// flagHabit says whether a flag is another program's, or one of the verb's with a dash too few.
+func flagHabit(cmd *cobra.Command, flag string) (h habit, is bool) {
+	if !strings.HasPrefix(flag, "-") {
+		return habit{}, false
+	}
+	word := strings.TrimLeft(flag, "-")
+	long := "--" + word
+
+	f := lookup(cmd, word)
+	if f != nil {
+		return habit{here: long}, f.Name == word && flag != long
+	}
+	for _, verb := range []string{cmd.Name(), "*"} {
+		is := func(h habit) bool { return h.typed == verb+" "+long || h.typed == verb+" "+flag }
+		i := slices.IndexFunc(flagHabits, is)
+		if i >= 0 && takes(cmd, flagHabits[i].here) {
+			return flagHabits[i], true
+		}
+	}
+	return habit{}, false
+}
+
+// takes says whether a verb has the flag that a habit names instead; a habit may name none.
+func takes(cmd *cobra.Command, here string) bool {
+	flag, _, _ := strings.Cut(here, " ")
+	return !strings.HasPrefix(flag, "-") || lookup(cmd, strings.TrimLeft(flag, "-")) != nil
+}
+
+// lookup returns a flag of a verb, or of all verbs, by its name or letter.
+func lookup(cmd *cobra.Command, name string) *pflag.Flag {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.InheritedFlags()} {
+		f := flags.Lookup(name)
+		if f == nil && len(name) == 1 {
+			f = flags.ShorthandLookup(name)
+		}
+		if f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+func noSuchFlag(cmd *cobra.Command, flag string, try []string) error {
+	return usage{&trouble.Error{
+		What: "cannot use " + flag + ": " + cmd.CommandPath() + " has no such flag",
+		Try:  try,
+	}}
+}
