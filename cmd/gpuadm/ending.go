@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -210,6 +211,8 @@ func (f *ending) advise(e env, err error) {
 
 	switch {
 	case len(f.Try) > 0:
+	case errors.Is(err, local.ErrNoFolder):
+		f.Try = []string{"mount the image, and name the folder where it is mounted"}
 	case len(confined) > 0:
 		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
 	case readOnly:

@@ -130,8 +130,14 @@ var flagHabits = []habit{
 // reads -file x as -f ile.
 func (e env) habitual(root *cobra.Command, args []string) error {
 	words := leadingWords(args)
+	asksForHelp := slices.Contains(args, "--help") || slices.Contains(args, "-h")
+	completes := len(words) > 0 && strings.HasPrefix(words[0], cobra.ShellCompRequestCmd)
+	if asksForHelp || completes {
+		return nil
+	}
+
 	cmd, rest, err := root.Find(args)
-	if err != nil || slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+	if err != nil {
 		return nil
 	}
 
@@ -140,10 +146,11 @@ func (e env) habitual(root *cobra.Command, args []string) error {
 		return err == nil
 	}
 	extra := leadingWords(rest)
-	if len(extra) > 0 && !isFile(extra[0]) {
+	if len(extra) > 0 {
 		h := verbHabit(words)
-		hasVerb := strings.Contains(h.typed, " ") && cmd.HasParent()
-		if cmd == root || cmd.HasSubCommands() || hasVerb {
+		takesWords := cmd.HasParent() && !cmd.HasSubCommands()
+		isHabit := strings.Contains(h.typed, " ")
+		if !takesWords || isHabit && !isFile(extra[0]) {
 			return unknown(cmd, extra[0], h)
 		}
 	}

@@ -261,6 +261,9 @@ func TestTutorial(t *testing.T) {
 			pairs.Write(t, n, specHome+"/node.d/lab.toml", string(must.Get(os.ReadFile("testdata/tutorial.toml"))(t)))
 			first = pairs.Tree(n)
 		}
+		if words[len(words)-1] == "undo" { // the page's operator answers yes
+			words = append(words, "--yes")
+		}
 		code, out := onHost(t, n, words[2:]...)
 		t.Logf("%s: exit code %d\n%s", line, code, out)
 		isDoctor := words[2] == "doctor" && (code == exitPending || code == exitAgain)

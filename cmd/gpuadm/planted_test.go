@@ -73,7 +73,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said(1, "apply", "-o", "json") // no driver answers: an error is printed as well
 	said(0, "undo", "--dry-run")
 	said(0, "undo", "--dry-run", "-o", "json")
-	said(0, "undo")
+	said(0, "undo", "--yes")
 	said(1, "apply", "-v")
 	plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nengine = \"containerd\"\npassword = \"planted-spec\"\n")
 	said(2, "plan")

@@ -74,6 +74,7 @@ func newRoot(e env) *cobra.Command {
 	root.SetErr(c.stderr)
 	root.SetFlagErrorFunc(wrongFlag)
 	c.commonFlags(root)
+	root.Flags().Bool("version", false, "print the version of gpuadm")
 
 	for i, g := range c.verbs() {
 		id := strconv.Itoa(i)

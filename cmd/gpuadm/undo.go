@@ -80,7 +80,7 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 	if err := c.mayTouch("undo"); err != nil {
 		return err
 	}
-	if u.to == "" && !u.yes && c.asks() {
+	if u.to == "" && !u.yes {
 		u.to, err = c.whichRun(ctx, e, h, u.leave)
 		if err != nil {
 			return err
@@ -90,12 +90,23 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 }
 
 // whichRun returns the run that an undo without --to reverts, after the operator has confirmed it.
+// Without a terminal no operator can: a script says --yes, or which run it means.
 func (c *common) whichRun(
 	ctx context.Context, e *converge.Engine, h host.Host, leave []string,
 ) (to string, err error) {
 	p, err := e.PlanUndo(ctx, h, "", leave)
 	if err != nil || len(p.Runs) == 0 || p.Continues {
 		return "", err
+	}
+	if !c.asks() {
+		return "", usage{&trouble.Error{
+			What:    "cannot undo: this is no terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
+			Because: []string{"nothing was touched"},
+			Try: []string{
+				c.typed("undo --yes"),
+				c.typed("undo --dry-run") + "    lists what undo would revert",
+			},
+		}}
 	}
 
 	printf(c.stderr, "Undo %s of run %s? [y/N] ", trouble.Count(len(p.Changes), "change"), p.Runs[0])
@@ -105,7 +116,7 @@ func (c *common) whichRun(
 		return "", &trouble.Error{
 			What:    "cannot undo: the answer was not yes",
 			Because: []string{"nothing was touched"},
-			Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert"},
+			Try:     []string{c.typed("undo --dry-run") + "    lists what undo would revert"},
 		}
 	}
 	return p.Runs[0], nil

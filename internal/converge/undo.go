@@ -26,6 +26,15 @@ type UndoPlan struct {
 	steps []step
 }
 
+// named is the run that a printed command names: a script can type it, since an undo that names its
+// run does not ask. An undo that continues needs no name.
+func (p UndoPlan) named(to string) string {
+	if to != "" || p.Continues || len(p.Runs) == 0 {
+		return to
+	}
+	return p.Runs[0]
+}
+
 // due is what is to be made.
 func (p UndoPlan) due() []step {
 	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" || s.Unknown != "" })
@@ -80,7 +89,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		r.reportLeft(c, c.Cannot)
 	}
 	r.doing = Undone
-	r.undoTo = to
+	r.undoTo = p.named(to)
 	r.leave = leave
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
@@ -168,7 +177,7 @@ func (e *Engine) planUndo(
 		s.first = firstState(scope.runs, s.key())
 		p.noteRemains(s, scope.runs)
 	}
-	return p, obstacles(p.steps, to, scope.leave)
+	return p, obstacles(p.steps, p.named(to), scope.leave)
 }
 
 // A scope is what an undo reverts.

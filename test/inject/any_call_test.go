@@ -33,7 +33,7 @@ var scenarios = []scenario{
 	{name: "apply", command: "apply", apply: "apply", points: 2},
 	{name: "install", command: "apply --install", apply: "apply --install", points: 1},
 	{name: "changed", earlier: []string{"apply"}, command: "apply -f second.toml", apply: "apply -f second.toml", points: 1},
-	{name: "undo", earlier: []string{"apply", "apply -f second.toml"}, command: "undo", apply: "apply -f second.toml", points: 1},
+	{name: "undo", earlier: []string{"apply", "apply -f second.toml"}, command: "undo --yes", apply: "apply -f second.toml", points: 1},
 	{name: "undo-all", earlier: []string{"apply --install"}, command: "undo --to all", apply: "apply --install", points: 1},
 }
 

@@ -89,7 +89,7 @@ func TestLabBootUnit(t *testing.T) {
 
 	n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
 	n.gpuadm(0, "apply")
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	before := n.files()
 	n.Reboot()
 	n.active(bootUnit, "active")

@@ -133,7 +133,7 @@ func TestLabCDI(t *testing.T) {
 		check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "nvidia1\n") && strings.Count(r.Stdout, "nvidia-caps/nvidia-cap") == 2, "a container with partition %d: %s", i, r)
 	}
 	part := g.Instances[0].Compute[0].UUID
-	n.wants(0, with, "undo")
+	n.wants(0, with, "undo", "--yes")
 	text := n.Get(cdiSpec)
 	check.That(t, !strings.Contains(text, part) && strings.Contains(text, g.UUID), "after undo of the partitions the spec is of the partitions:\n%s", text)
 	n.Put("/etc/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia7\n", 0o644)

@@ -174,8 +174,8 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 		must.That(t, n.process(labstage.Sleep) == child, "the child did not survive gpuadm")
 		before, pid := n.everything(), n.MainPID(daemon)
 		busy = fmt.Sprintf("gpuadm: another gpuadm run is at work: process %s (%s)", child, labstage.Sleep)
-		for _, verb := range []string{"apply", "undo"} {
-			r := n.gpuadm(75, verb)
+		for _, verb := range []string{"apply", "undo --yes"} {
+			r := n.gpuadm(75, strings.Fields(verb)...)
 			check.That(t, strings.HasPrefix(r.Stderr, busy) && strings.Contains(r.Stderr, "try      wait until it has ended"),
 				"%s does not say %q and what to do: %s", verb, busy, r)
 			t.Logf("%s: %s", verb, r)

@@ -122,8 +122,8 @@ func TestLabDriverKilled(t *testing.T) {
 	there()
 	n.KillMain("first.service")
 	pid := strings.TrimSpace(n.Must("pgrep", "--exact", "apt-get"))
-	for _, verb := range []string{"apply", "undo"} {
-		says(t, n.gpuadm(75, verb), fmt.Sprintf("another gpuadm run is at work: process %s (apt-get ", pid))
+	for _, verb := range []string{"apply", "undo --yes"} {
+		says(t, n.gpuadm(75, strings.Fields(verb)...), fmt.Sprintf("another gpuadm run is at work: process %s (apt-get ", pid))
 	}
 	goOn()
 	n.Must("sh", "-c", "while pgrep --exact apt-get; do sleep 0.1; done")
@@ -308,7 +308,7 @@ func TestLabDriverNewer(t *testing.T) {
 	// The way back to what has been fetched before wants no repository.
 	n.wants(0, n.spec("580.65.06", ""))
 	n.Must("rm", repos.At)
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	n.has(repos.Gone)
 }
 
@@ -325,9 +325,9 @@ func TestLabDriverRoom(t *testing.T) {
 	n.wants(0, n.spec("580.65.06", ""))
 	n.has("580.65.06")
 	check.That(t, n.Exec("test", "-e", left).Exit != 0, "%s is still there", left)
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	n.has("570.172.08")
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	out := n.Must("sh", "-c", "ls "+state+"/packages "+state+"/blobs | grep -v : || :")
 	check.That(t, out == "\n" || out == "", "all is undone, and kept are: %s", out)
 }

@@ -119,7 +119,7 @@ func TestLabDriverApt(t *testing.T) {
 	aptExits(t, n.Host, 0, "", "dist-upgrade")
 	n.has("570.172.08")
 
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	n.has("580.95.05")
 	n.gpuadm(0, "undo", "--to", "all")
 	for _, d := range differ(n.AptState(), first) {
@@ -215,7 +215,7 @@ func TestLabDriverBeside(t *testing.T) {
 	says(t, n.wants(0, spec("535.261.03", both), "apply"), "dkms nvidia-fs for "+kernel+"   of another driver")
 	n.besides(kernel, "535.261.03")
 	n.idle()
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	n.besides(kernel, "535.216.01")
 	n.wants(0, spec("535.216.01", both), "apply")
 	n.idle()

@@ -162,7 +162,7 @@ func TestLabUbuntuSources(t *testing.T) {
 	for name, is := range n.driver() {
 		check.That(t, !strings.Contains(name, "-server") && !strings.Contains(is, "24.04"), "package %s %s is Ubuntu's", name, is)
 	}
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	now := n.driver()
 	check.That(t, maps.Equal(now, before), "undo brought %v, want %v", now, before)
 
@@ -197,7 +197,7 @@ func TestLabPairs(t *testing.T) {
 		n.Put(specFile, specs[b], 0o644)
 		n.gpuadm(0, "apply", "sources", "packages")
 		says(t, n.gpuadm(0, "apply", "sources", "packages"), "Nothing to do.")
-		n.gpuadm(0, "undo")
+		n.gpuadm(0, "undo", "--yes")
 		n.Put(specFile, specs[a], 0o644)
 		n.same(before)
 		n.gpuadm(0, "undo", "--to", "all")

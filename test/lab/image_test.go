@@ -71,7 +71,7 @@ func TestLabDaemonSetExit(t *testing.T) {
 		}
 		h.Put("/etc/gpuadm/node.toml", specText, 0o644)
 		h.Must("gpuadm", "apply")
-		h.Must("gpuadm", "undo")
+		h.Must("gpuadm", "undo", "--yes")
 		apply, pod := h.Exec("gpuadm", "apply", "--unattended"), h.Exec("gpuadm", "daemonset", "--once", "--host", "/")
 		check.That(t, apply.Exit == 3 && pod.Exit == 0 && strings.Contains(pod.Stdout, "Held since the undo"), "held: %s%s", apply, pod)
 		for try := 0; ; try++ {

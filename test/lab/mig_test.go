@@ -298,7 +298,7 @@ func undoMIG(t *testing.T, n gpuNode) {
 	before := geometries(n.dump())
 	n.wants(0, layout(`"3g.40gb" = 2`))
 	n.wants(0, layout(`"1g.10gb" = 7`))
-	n.wants(0, layout(`"1g.10gb" = 7`), "undo")
+	n.wants(0, layout(`"1g.10gb" = 7`), "undo", "--yes")
 	g := geometry(n.dump().GPUs[1])
 	check.That(t, strings.Count(g, "3g.40gb") == 2, "after the first undo: %s", g)
 	n.wants(0, layout(`"1g.10gb" = 7`), "undo", "--to", "all")

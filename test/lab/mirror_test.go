@@ -94,7 +94,7 @@ func TestLabMirror(t *testing.T) {
 	n.wants(0, asks("580.95.05", "1.18.1"))
 	n.has("580.95.05")
 	says(t, n.wants(0, asks("580.95.05", "1.18.1")), "Nothing to do.")
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	n.has("580.65.06")
 
 	n.gpuadm(0, "undo", "--to", "all")
@@ -208,7 +208,7 @@ func TestLabMirrorDnf(t *testing.T) {
 	asks(0, "580.95.05", "1.18.1")
 	d.installed("580.95.05")
 	asks(0, "580.95.05", "1.18.1", "Nothing to do.")
-	d.gpuadm(0, nil, "undo")
+	d.gpuadm(0, nil, "undo", "--yes")
 	d.installed("580.65.06")
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	for _, diff := range differ(d.RpmState(), first) {

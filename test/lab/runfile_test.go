@@ -64,7 +64,7 @@ func TestLabRunfile(t *testing.T) {
 	r = wants(1, strings.NewReplacer(`source = "runfile"`, `source = "auto"`).Replace(fine[:strings.Index(fine, "[driver.runfile]")]))
 	says(t, r, "nvidia-uninstall", "580.95.05 open")
 
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	has("570.172.08")
 	n.gpuadm(0, "undo", "--to", "all")
 	check.None(t, withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))), "undo of all left:")

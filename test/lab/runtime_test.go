@@ -58,7 +58,7 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 			t.Errorf("apply again: containerd's process %d, was %d; touched:\n%s", n.MainPID(daemon), pid, diff)
 		}
 
-		n.gpuadm(0, "undo")
+		n.gpuadm(0, "undo", "--yes")
 		n.working()
 		check.None(t, before.Diff(n.everything()), "undo did not undo:")
 		e := n.effect()
@@ -148,7 +148,7 @@ func TestLabDocker(t *testing.T) {
 		t.Errorf("apply again: %s", r)
 	}
 	n.gpuadm(0, "status")
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	check("undone", "", "", "runc")
 	if diff := before.Diff(files()); diff != "" {
 		t.Errorf("undo did not bring back:\n%s", diff)

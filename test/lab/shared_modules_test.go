@@ -314,9 +314,9 @@ func TestLabSharedModulesDnf(t *testing.T) {
 	copyTo(t, d.Host, n.Host, "/srv/mirror")
 	asks(0, "580.95.05", "auto", "gpuadm-modules-open-"+next)
 	check.That(t, n.Exec("test", "-e", "/usr/lib/modules/"+next+"/updates/gpuadm/nvidia.ko").Exit == 0, "kernel %s has no module", next)
-	n.gpuadm(0, nil, "undo")
+	n.gpuadm(0, nil, "undo", "--yes")
 	check.That(t, n.RpmState()["gpuadm-modules-open-"+next] == "", "undo left the modules of kernel %s", next)
-	n.gpuadm(0, nil, "undo")
+	n.gpuadm(0, nil, "undo", "--yes")
 	has("580.65.06")
 	n.gpuadm(0, nil, "undo", "--to", "all")
 	for _, diff := range differ(n.RpmState(), before) {

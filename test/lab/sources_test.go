@@ -33,7 +33,7 @@ func TestLabSourceMoves(t *testing.T) {
 	was, source := n.AptState(), n.Get("/etc/apt/sources.list.d/gpuadm-driver.sources")
 	n.wants(0, n.from(repos.Vanished, "590.48.01"))
 	n.has("590.48.01")
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	for _, d := range differ(n.AptState(), was) {
 		t.Errorf("after undo, %s", d)
 	}
@@ -72,7 +72,7 @@ func TestLabSourceOfDistribution(t *testing.T) {
 	n.once(n.of("580.95.05"))
 	was, pins := n.AptState(), n.Get("/etc/apt/preferences.d/00-gpuadm-driver")
 	n.wants(0, ofDistro("580"))
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	for _, d := range differ(n.AptState(), was) {
 		t.Errorf("after undo, %s", d)
 	}
@@ -116,7 +116,7 @@ func TestLabDnfPairs(t *testing.T) {
 			d.apply(0)
 			d.onlyOf(b.version)
 			d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
-			d.gpuadm(0, nil, "undo")
+			d.gpuadm(0, nil, "undo", "--yes")
 		}
 		for _, diff := range differ(d.RpmState(), was) {
 			t.Errorf("%v, then %v, undone: %s", a, b, diff)

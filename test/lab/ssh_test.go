@@ -154,7 +154,7 @@ func TestLabSSH(t *testing.T) {
 		hosts[answer.Host] = true
 	}
 	check.That(t, len(hosts) == 3, "the JSON answers: %s", r)
-	o.ssh(0, append(all, "--", "undo")...)
+	o.ssh(0, append(all, "--", "undo", "--yes")...)
 	o.same()
 
 	for _, n := range o.nodes {
@@ -249,7 +249,7 @@ func TestLabSSHInterrupted(t *testing.T) {
 		}
 		o.clean()
 		o.ssh(0, "n1", "r2", "--", "status")
-		o.ssh(0, "n1", "r2", "--", "undo")
+		o.ssh(0, "n1", "r2", "--", "undo", "--yes")
 		o.same()
 	}
 }

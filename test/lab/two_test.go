@@ -133,7 +133,7 @@ func (c two) test(n node) {
 	n.gpuadm(0, "status")
 	r = n.gpuadm(0, "apply")
 	check.That(n.t, r.Stdout == "Nothing to do.\n", "apply again: %s", r)
-	n.gpuadm(0, "undo")
+	n.gpuadm(0, "undo", "--yes")
 	check.None(n.t, before.Diff(n.files()), "undo did not undo:")
 	for _, e := range both {
 		n.serves(e)

@@ -217,7 +217,7 @@ func (c check) change(layouts []string) error {
 			open++ // or a GPU is in use, and gpuadm has left it alone
 		}
 		_, _ = c.do(c.gpuadm, "mig", "export")
-		_, undoErr := c.do(c.gpuadm, "undo", "--allow", "reset-gpu")
+		_, undoErr := c.do(c.gpuadm, "undo", "--yes", "--allow", "reset-gpu")
 		after, readErr := c.do(c.gpuadm, "mig", "export")
 		if undoErr != nil || readErr != nil || !bytes.Equal(before, after) {
 			return fmt.Errorf("cannot restore the partitions after %s: the report says why; gpuadm undo continues, and a reboot of the machine ends MIG instances", name)

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/host/web"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Open opens the machine with its files at root: "/" is the running machine, any other folder an
@@ -44,18 +43,15 @@ func OpenFollowed(root string, follow commands.Follow) (host.Host, error) {
 	return newFolder(abs, disk, disk), nil
 }
 
-// cannotOpen says why a root folder cannot be opened. An image file holds a file system, and gpuadm
-// mounts none.
+// ErrNoFolder reports that a root folder is a file, such as an image that is not mounted.
+var ErrNoFolder = fmt.Errorf("%w", syscall.ENOTDIR)
+
+// cannotOpen says why a root folder cannot be opened.
 func cannotOpen(root string, err error) error {
-	failed := host.Failed("open root folder", root, err)
-	if !errors.Is(err, syscall.ENOTDIR) {
-		return failed
+	if errors.Is(err, syscall.ENOTDIR) {
+		err = ErrNoFolder
 	}
-	return &trouble.Error{
-		What: failed.Error(),
-		Try:  []string{"mount the image, and name the folder where it is mounted"},
-		Err:  failed,
-	}
+	return host.Failed("open root folder", root, err)
 }
 
 // folder is a machine that does not run: the files of an image or of a mounted disk.
