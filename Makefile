@@ -43,7 +43,7 @@ RINGS     := $(GO) run ./test/rings
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -164,6 +164,9 @@ lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on 
 	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLab$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLab; else $(RINGS) lab; fi) && \
 	$(LABTEST) ./test/lab -run "$$pattern" -count=1 -parallel 4 -timeout 150m
 
+crash: lab-hosts packages ## as root: kill a command and cut the power at its touches on real systemd hosts, and go on: a few cuts of each kind, 10 minutes (CASE=prefix selects, LAB_ALL=1 cuts at every touch)
+	$(LABTEST) ./test/lab -run 'TestLabCrash$(CASE)' -count=1 -parallel 2 -timeout 300m
+
 kube-build: ## build the programs of a Kubernetes control plane; minutes once, then from the cache
 	$(GO) run ./test/lab/kube/cmd/kube build
 
@@ -171,7 +174,7 @@ lab-kube: lab-hosts kube-build ## as root: real kubelets on such hosts join a re
 	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLabKube$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLabKube; else $(RINGS) kube; fi) && \
 	$(LABTEST) ./test/lab/kube -run "$$pattern" -count=1 -parallel 2 -timeout 90m # beside the lab, on a small machine: kubelets have limits of their own
 
-nightly: build ## as root: shuffle, race, whole laws, an error and a kill at every system call, all of the labs, image, repro: 6 hours; ends with one page, bin/nightly.md (RING=name selects)
+nightly: build ## as root: shuffle, race, whole laws, an error and a kill at every system call, all of the labs, every cut of the crash lab, image, repro: a night; ends with one page, bin/nightly.md (RING=name selects)
 	$(RINGS) nightly $(RING)
 
 kube: kube-build ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C

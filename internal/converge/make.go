@@ -213,13 +213,21 @@ func (r *run) announce(due []step) error {
 	return nil
 }
 
-// makeAll makes a Batch as one, or the only step of another group.
+// makeAll makes a Batch as one, or the only step of another group. A thing that the spec wants makes
+// the Batch, if there is one: it shares with the others what its stage has read of the machine, and
+// MakeAll renews that. A thing that was built from the journal shares nothing.
 func makeAll(ctx context.Context, h host.Host, due []step) error {
-	batch, ok := due[0].want.Thing.(Batch)
+	maker := due[0]
+	wanted := slices.IndexFunc(due, func(s step) bool { return !s.unwanted })
+	if wanted >= 0 {
+		maker = due[wanted]
+	}
+
+	batch, ok := maker.want.Thing.(Batch)
 	if ok {
 		return batch.MakeAll(ctx, h, changes(due))
 	}
-	return due[0].want.Make(ctx, h, due[0].After)
+	return maker.want.Make(ctx, h, maker.After)
 }
 
 // cannotMake names what could not be made, unless the error's text does.

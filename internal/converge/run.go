@@ -112,6 +112,9 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	return r, end, nil
 }
 
+// rememberFolder has what a run remembers until the next boot.
+const rememberFolder = "/run"
+
 // sweep removes temporary files, which a killed run may have left in gpuadm's own folders and next
 // to what it was making. A folder that cannot be swept is no reason to stop.
 func (r *run) sweep() {
@@ -119,7 +122,7 @@ func (r *run) sweep() {
 		return
 	}
 
-	for _, folder := range append(r.foldersToSweep(), Home, blobsFolder) {
+	for _, folder := range append(r.foldersToSweep(), Home, blobsFolder, rememberFolder) {
 		if err := r.host.Sweep(folder); err != nil {
 			r.event(Event{What: Remains, Text: err.Error()})
 		}

@@ -25,6 +25,9 @@ type Host struct {
 	t testing.TB
 }
 
+// In is the host in a part of the test.
+func (h *Host) In(t testing.TB) *Host { return &Host{Machine: h.Machine, t: t} }
+
 // Result is how a command in the host ended.
 type Result struct {
 	Stdout string

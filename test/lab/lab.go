@@ -82,6 +82,9 @@ type Options struct {
 	Waits string
 	// SSH says that the host, a bookworm, has an SSH server, which runs, a client, and sudo.
 	SSH bool
+	// Disk says that what the host writes lies on a file system of its own, of which a test can take
+	// a Picture at each moment: what a power cut leaves.
+	Disk bool
 	// Files are files of this machine that the host has, read-only, by their names in the host.
 	Files map[string]string
 }

@@ -84,6 +84,11 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 
 // start makes the host's disk and boots it.
 func (m *Machine) start(ctx context.Context, layers []string, binary string) error {
+	if m.Options.Disk {
+		if err := m.makeDisk(ctx); err != nil {
+			return err
+		}
+	}
 	if err := m.furnish(binary); err != nil {
 		return err
 	}
@@ -195,12 +200,20 @@ func (m *Machine) Down() error {
 	return err
 }
 
-// unmount unmounts the host's disk. A mount may lie on another one, and may be in use for a moment.
+// unmount unmounts the host's disks.
 func (m *Machine) unmount() error {
-	root := m.path("root")
+	if err := unmount(m.path("root")); err != nil {
+		return err
+	}
+	return unmount(m.path(diskMount))
+}
+
+// unmount unmounts what is mounted at a place. A mount may lie on another one, and may be in use for
+// a moment.
+func unmount(place string) error {
 	var err error
 	for range 100 {
-		err = syscall.Unmount(root, 0)
+		err = syscall.Unmount(place, 0)
 		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOENT) {
 			return nil // nothing is mounted there
 		}
@@ -209,7 +222,7 @@ func (m *Machine) unmount() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot unmount %s: %w", root, err)
+		return fmt.Errorf("cannot unmount %s: %w", place, err)
 	}
 	return nil
 }

@@ -27,8 +27,14 @@ type gpuNode struct {
 // library looks by itself, since gpuadm hands no environment on.
 func bootGPUs(t *testing.T) gpuNode {
 	t.Helper()
+	return bootGPUsOf(t, lab.Options{Dist: "trixie", GPUs: 8}, fakeState)
+}
+
+// bootGPUsOf boots a host whose fake driver keeps its state in a file that a boot does not empty.
+func bootGPUsOf(t *testing.T, o lab.Options, kept string) gpuNode {
+	t.Helper()
 	parts := fakenvml.Build(t)
-	n := gpuNode{node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 8}), t}}
+	n := gpuNode{node{lab.Boot(t, o), t}}
 	for from, to := range map[string]string{
 		parts.Library:   "/usr/lib/x86_64-linux-gnu/" + fakenvml.Soname,
 		parts.Tool:      "/usr/local/bin/fakenvml",
@@ -39,12 +45,12 @@ func bootGPUs(t *testing.T) gpuNode {
 	}
 	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
 Description=the fake GPUs see a boot
-ConditionPathExists=`+fakeState+`
+ConditionPathExists=`+kept+`
 DefaultDependencies=no
 After=local-fs.target
 [Service]
 Type=oneshot
-ExecStart=/bin/ln -sf `+fakeState+` /run/fakenvml.state
+ExecStart=/bin/ln -sf `+kept+` /run/fakenvml.state
 ExecStart=/usr/local/bin/fakenvml reboot
 [Install]
 WantedBy=sysinit.target

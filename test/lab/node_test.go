@@ -136,7 +136,7 @@ func (n node) leftovers() []string {
 	n.t.Helper()
 	return strings.Fields(n.Must("find", "/etc", "/usr", "/var", "/run", "/tmp", "-xdev", "-name", "*gpuadm*",
 		"!", "-path", "/etc/gpuadm", "!", "-path", state, "!", "-path", "/run/gpuadm.lock", "!", "-path", "/run/gpuadm-modules.json",
-		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "-prune"))
+		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "!", "-path", "/run/systemd/units/*", "-prune"))
 }
 
 // TestLabWholeNode is the main job, in one apply on a machine that has a container engine and

@@ -77,7 +77,7 @@ func entryOf(place string) (Entry, error) {
 	e := Entry{Mode: info.Mode(), UID: stat.Uid, GID: stat.Gid, Changed: time.Unix(stat.Ctim.Unix())}
 	switch {
 	case info.Mode().IsRegular():
-		e.Is, err = digest(place, stat.Ino, e.Changed)
+		e.Is, err = digest(place, digestKey{stat.Ino, info.Size(), e.Changed})
 		e.Is += fmt.Sprintf(" %d", info.Size())
 	case info.Mode()&fs.ModeSymlink != 0:
 		e.Is, err = os.Readlink(place)
@@ -92,18 +92,18 @@ var digests sync.Map
 // digestKey tells one content of a file from another.
 type digestKey struct {
 	inode   uint64
+	size    int64 // a power cut may leave a file without its content, and with its time
 	changed time.Time
 }
 
 // digest is a file's SHA-256. A file that was changed within the last second is read each time: its
 // time may not tell the next change.
-func digest(place string, inode uint64, changed time.Time) (string, error) {
-	key := digestKey{inode, changed}
+func digest(place string, key digestKey) (string, error) {
 	if known, ok := digests.Load(key); ok {
 		return known.(string), nil
 	}
 
-	settled := time.Since(changed) > time.Second
+	settled := time.Since(key.changed) > time.Second
 	file, err := os.Open(place)
 	if err != nil {
 		return "", err

@@ -157,6 +157,18 @@ func TestEntryThatIsGone(t *testing.T) {
 	compare(t, "shrunk", ids(t, fresh), ids(t, n))
 }
 
+// An entry is gone, and another one's layout changes, in one run: the first GPU's thing comes from
+// the journal, the second one's from the spec, and both are made in one batch.
+func TestEntryGoesWhileAnotherChanges(t *testing.T) {
+	n := gpus(t, a100s)
+	apply(t, n, engine(t, wantsMIG(`"1g.5gb" = 7`)))
+	apply(t, n, engine(t, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"))
+
+	fresh := gpus(t, a100s)
+	apply(t, fresh, engine(t, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"))
+	compare(t, "the same spec on a fresh machine", partitions(fresh), partitions(n))
+}
+
 // A driver that does not answer now is no reason to take back what was partitioned: the state of the
 // partitions is unknown.
 func TestSilentDriverIsUnknown(t *testing.T) {

@@ -213,3 +213,24 @@ func TestUndoOfAMakeCutShort(t *testing.T) {
 	}
 	check.That(t, away != 0, "no cut has left nothing")
 }
+
+// A gpuadm that was killed while it wrote what it remembers until the next boot leaves a temporary
+// file in /run. The next apply and the next undo remove it, whatever else they do.
+func TestRunIsSwept(t *testing.T) {
+	const left = "/run/.gpuadm-abcdefghijklmnop.tmp"
+	n := node(t)
+	e := engineOf(t, converge.Stage{Name: "s", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Exact("/srv/one", []byte("ours\n"), 0o644, "")}, nil
+	}})
+	apply(t, n, e)
+
+	for what, next := range map[string]func(){
+		"apply": func() { apply(t, n, e) },
+		"undo":  func() { undo(t, n, e, "all") },
+	} {
+		must.OK(t, n.WriteFile(left, nil, host.Attr{Mode: 0o600}))
+		next()
+		_, err := n.Stat(left)
+		check.That(t, errors.Is(err, fs.ErrNotExist), "%s has left %s: %v", what, left, err)
+	}
+}

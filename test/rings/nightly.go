@@ -68,7 +68,11 @@ func nightRings() []nightRing {
 		target("packages"),
 		{
 			name: "lab", tests: true, env: all,
-			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=TestLab"),
+			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=TestLab", "-skip=TestLabCrash"),
+		},
+		{
+			name: "crash", tests: true, env: all,
+			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=TestLabCrash"),
 		},
 		target("image"),
 		target("repro"),

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// The crash lab: a command that changes a machine is cut at each of its touches, by a kill and by a
+// power cut. What the machine is then, and after the next command, is asked of other programs than
+// gpuadm: the disk is read from outside, the fake driver's own tool, dpkg and systemd are asked.
+
+// standing is what a machine is, by other programs than gpuadm.
+type standing struct {
+	files lab.Tree
+	says  map[string]string // by the question
+}
+
+// differs says what is different in another standing; "" if nothing is.
+func (s standing) differs(other standing) string {
+	var out strings.Builder
+	for _, question := range slices.Sorted(maps.Keys(s.says)) {
+		if s.says[question] != other.says[question] {
+			fmt.Fprintf(&out, "%s: %s, was %s\n", question, other.says[question], s.says[question])
+		}
+	}
+	return out.String() + s.files.Diff(other.files)
+}
+
+// cutting is a machine on which one command is cut again and again.
+type cutting struct {
+	node
+	// folders are those that the command may change something in, and without those in them that
+	// may differ.
+	folders, without []string
+	// ask asks the machine for what its files do not say.
+	ask func(n node) map[string]string
+	// prepare makes of the machine as it was before gpuadm the one on which the command is cut; nil
+	// if they are the same.
+	prepare func(n node)
+	command []string
+	// boots says that the machine has the boot unit, which continues the command after a power cut.
+	boots bool
+
+	first, before, after standing // before gpuadm, before the command, after it
+	journal              string   // gpuadm's, before the command
+	begin                lab.Picture
+	touches              int
+	cuts                 map[string]int // by the kind of cut
+}
+
+// next are the commands that come after a cut.
+var next = []string{"apply", "undo"}
+
+func (n node) standing(c *cutting) standing {
+	n.t.Helper()
+	return standing{files: n.Tree(c.folders, append(c.without, state)...), says: c.ask(n)}
+}
+
+// ready runs the command once without a cut, and counts its touches. It leaves the machine as it is
+// before the command.
+func (c *cutting) ready() {
+	c.t.Helper()
+	c.cuts = map[string]int{}
+	c.first = c.node.standing(c)
+	if c.prepare != nil {
+		c.prepare(c.node)
+	}
+	c.before = c.node.standing(c)
+	c.begin = c.Settled("begin")
+
+	r := c.Touches(func(lab.Touch) bool { c.touches++; return true }, c.command...)
+	must.That(c.t, r.Exit == 0, "%v, without a cut: %s", c.command, r)
+	c.after = c.node.standing(c)
+	changed := c.before.differs(c.after)
+	must.That(c.t, changed != "", "%v changes nothing", c.command)
+	c.t.Logf("%v makes %d touches, and changes\n%s", c.command, c.touches, changed)
+}
+
+// journalFile is read to see whether the command had begun when it was cut, and for nothing else.
+const journalFile = state + "/journal.jsonl"
+
+// restore makes the machine as it is before the command, on disk, too. A boot may change it: GPUs
+// lose partitions.
+func (c *cutting) restore(again func()) {
+	c.t.Helper()
+	again()
+	if c.prepare != nil {
+		c.prepare(c.node)
+	}
+	differs := c.before.differs(c.node.standing(c))
+	must.That(c.t, differs == "", "the machine is not as before the command:\n%s", differs)
+	c.journal = c.Exec("cat", journalFile).Stdout
+	c.Sync()
+}
+
+func (c *cutting) reinsert() { c.Insert(c.begin) }
+
+// sample are about n of count numbers from 1, others in each turn of CI; all of them if the whole
+// lab runs.
+func sample(count, n int) []int {
+	step := max(1, count/n)
+	if check.All() {
+		step = 1
+	}
+	turn, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
+
+	var numbers []int
+	for at := 1 + turn%step; at <= count; at += step {
+		numbers = append(numbers, at)
+	}
+	return numbers
+}
+
+// killed kills the command right before some of its touches.
+func (c *cutting) killed(numbers []int) {
+	c.t.Helper()
+	again := c.reinsert
+	for _, at := range numbers {
+		for _, then := range next {
+			c.restore(again)
+			var touch lab.Touch
+			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, c.command...)
+			again = c.reinsert
+			if r.Exit == 0 { // it made fewer touches this time
+				continue
+			}
+			check.That(c.t, r.Exit == 137, "killed before touch %v: %s", touch, r)
+			run := c.runOf(c.Exec("cat", journalFile).Stdout)
+			if c.judged("kill", at, then, "killed before touch "+touch.String(), run) {
+				again = func() {} // it is as before gpuadm
+			}
+		}
+	}
+}
+
+// powerless boots what the disk holds when the power is cut right before some of the touches, once
+// for each of the commands that come next. Pictures of the same machine are booted once.
+func (c *cutting) powerless(kept lab.Kept, numbers []int) {
+	c.t.Helper()
+	c.restore(c.reinsert)
+	pictures := map[int]lab.Picture{}
+	touches := map[int]lab.Touch{}
+	r := c.Touches(func(now lab.Touch) bool {
+		if slices.Contains(numbers, now.N) {
+			pictures[now.N] = c.Picture(fmt.Sprintf("cut-%d", now.N), kept)
+			touches[now.N] = now
+		}
+		return true
+	}, c.command...)
+	check.That(c.t, r.Exit == 0, "%v, while pictures were taken: %s", c.command, r)
+
+	taken := len(pictures)
+	pictures = c.Distinct(pictures)
+	c.t.Logf("of %d pictures with %s %d differ", taken, kept, len(pictures))
+	c.cuts["power, of the same disk as another"] += taken - len(pictures)
+	for _, at := range slices.Sorted(maps.Keys(pictures)) {
+		what := fmt.Sprintf("power cut before touch %v: the disk has %s", touches[at], kept)
+		run := c.runOf(c.File(pictures[at], journalFile))
+		for _, then := range next {
+			c.Insert(pictures[at])
+			c.judged("power", at, then, what, run)
+		}
+		c.Drop(pictures[at])
+	}
+}
+
+// cutRun is how far the journal says that the command came.
+type cutRun struct {
+	made  bool // it had begun a change
+	ended bool
+}
+
+// runOf finds the command's run in a journal. A torn line is none.
+func (c *cutting) runOf(journal string) (run cutRun) {
+	for line := range strings.Lines(journal) {
+		var r converge.Record
+		if json.Unmarshal([]byte(line), &r) != nil || strings.Contains(c.journal, r.Run) {
+			continue
+		}
+		run.made = run.made || r.What == "make"
+		run.ended = run.ended || r.What == "end"
+	}
+	return run
+}
+
+// judged wants a machine that was cut to come out well: in the end it is as before gpuadm.
+func (c *cutting) judged(kind string, at int, then, what string, run cutRun) (well bool) {
+	c.t.Helper()
+	c.cuts[kind]++
+	return c.t.Run(fmt.Sprintf("%s-%d-%s", kind, at, then), func(t *testing.T) {
+		t.Log(what + ", then " + then)
+		n := node{c.Host.In(t), t}
+		must.That(t, n.answers(), "the machine does not come up")
+		found := n.honest(c)
+		if kind == "power" && c.boots {
+			n.continued(c)
+		}
+		if then == "apply" {
+			n.applied(c)
+		}
+
+		// By a boot, so that another run makes it again: this one found less.
+		lost := run.ended && (c.boots || c.after.differs(found) != "")
+		switch {
+		case run.made && !lost:
+			n.undone(c, c.before)
+		case then == "apply" && !c.boots:
+			n.undone(c, found)
+		}
+		n.allUndone(c)
+	})
+}
+
+// honest wants status and doctor not to say fine of a machine that is not.
+func (n node) honest(c *cutting) (is standing) {
+	n.t.Helper()
+	is = n.standing(c)
+	missing := c.after.differs(is)
+	if missing == "" {
+		return is
+	}
+	if r := n.Exec("gpuadm", "status"); r.Exit == 0 {
+		n.t.Errorf("status says fine: %s\nThe machine lacks:\n%s", r, missing)
+	}
+	changed := c.before.differs(is)
+	if changed == "" {
+		return is
+	}
+	if r := n.Exec("gpuadm", "doctor"); r.Exit == 0 {
+		n.t.Errorf("doctor says fine: %s\nThe machine is not as it was:\n%s\nand not as it shall be:\n%s", r, changed, missing)
+	}
+	return is
+}
+
+// continued wants the boot unit to have made what was cut: kubelet runs on nothing less.
+func (n node) continued(c *cutting) {
+	n.t.Helper()
+	n.active(bootUnit, "active")
+	n.active("kubelet.service", "active")
+	check.None(n.t, c.after.differs(n.standing(c)), "kubelet runs, and the boot unit has not made all:\n%s", n.Journal(bootUnit))
+}
+
+// applied wants the command, once more, to end in the machine that it makes without a cut.
+func (n node) applied(c *cutting) {
+	n.t.Helper()
+	r := n.Exec(c.command...)
+	check.That(n.t, r.Exit == 0, "%v once more: %s", c.command, r)
+	check.None(n.t, c.after.differs(n.standing(c)), "%v once more does not make what it makes without a cut:\n%s", c.command, r)
+	n.gpuadm(0, "status")
+}
+
+// undone wants undo to end in the machine that the command found.
+func (n node) undone(c *cutting, found standing) {
+	n.t.Helper()
+	r := n.gpuadm(0, "undo")
+	check.None(n.t, found.differs(n.standing(c)), "undo does not end in the machine that the command found:\n%s", r)
+}
+
+// allUndone wants undo of all to end in the machine from before gpuadm.
+func (n node) allUndone(c *cutting) {
+	n.t.Helper()
+	r := n.gpuadm(0, "undo", "--to", "all")
+	check.None(n.t, c.first.differs(n.standing(c)), "undo of all does not end in the machine from before gpuadm:\n%s", r)
+	check.List(n.t, n.leftovers(), nil, "left behind:")
+	n.Must("rm", "-rf", state)
+}
+
+// count says how many cuts were tried.
+func (c *cutting) count() {
+	c.t.Helper()
+	all := 0
+	for _, kind := range slices.Sorted(maps.Keys(c.cuts)) {
+		all += c.cuts[kind]
+		c.t.Logf("crash: %d cuts: %s", c.cuts[kind], kind)
+	}
+	c.t.Logf("crash: %d cuts of %v", all, c.command)
+}
