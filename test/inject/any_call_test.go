@@ -4,8 +4,10 @@ package inject_test
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,20 +33,47 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{name: "apply", command: "apply", apply: "apply", points: 2},
-	{name: "install", command: "apply --install", apply: "apply --install", points: 1},
+	{name: "install", earlier: []string{"apply"}, command: "apply --install", apply: "apply --install", points: 1},
 	{name: "changed", earlier: []string{"apply"}, command: "apply -f second.toml", apply: "apply -f second.toml", points: 1},
 	{name: "undo", earlier: []string{"apply", "apply -f second.toml"}, command: "undo --yes", apply: "apply -f second.toml", points: 1},
 	{name: "undo-all", earlier: []string{"apply --install"}, command: "undo --to all", apply: "apply --install", points: 1},
 }
 
-var kinds = []inject.Injection{
-	{Kind: inject.Kill},
-	{Kind: inject.KillAfter},
-	{Kind: inject.Torn},
-	{Kind: inject.Errno, Errno: unix.EIO},
-	{Kind: inject.Errno, Errno: unix.ENOSPC},
-	{Kind: inject.Full, Errno: unix.ENOSPC},
-	{Kind: inject.Signal, Signal: unix.SIGTERM},
+// A fault is a kind of injection.
+type fault struct {
+	name string
+	at   inject.Injection
+	// errnos come by turns, the next one at the next call.
+	errnos []unix.Errno
+	// seldom asks for each twentieth call also where every call is asked for.
+	seldom bool
+}
+
+var faults = []fault{
+	{name: "kill", at: inject.Injection{Kind: inject.Kill}},
+	// Only calls change files, so a kill before the next call finds the same files. What is left is
+	// the end of the last call, and that the two are the same.
+	{name: "kill-after", at: inject.Injection{Kind: inject.KillAfter}, seldom: true},
+	{name: "torn", at: inject.Injection{Kind: inject.Torn}},
+	{name: "error", at: inject.Injection{Kind: inject.Errno}, errnos: []unix.Errno{unix.EIO, unix.ENOSPC}},
+	{name: "full", at: inject.Injection{Kind: inject.Full, Errno: unix.ENOSPC}},
+	{name: "signal", at: inject.Injection{Kind: inject.Signal, Signal: unix.SIGTERM}},
+}
+
+// injection is the fault at the n-th call of those that it counts.
+func (f fault) injection(n int) inject.Injection {
+	in := f.at
+	in.At = n
+	if len(f.errnos) > 0 {
+		in.Errno = f.errnos[(n+turn())%len(f.errnos)]
+	}
+	return in
+}
+
+// turn is another number in each run of CI and in each night.
+func turn() int {
+	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
+	return number
 }
 
 // prepared is a scenario's root folder, ready to be copied, and the trees that matter.
@@ -68,10 +97,14 @@ func TestAnyCall(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			p := prepare(t, s)
-			for i, in := range kinds {
-				t.Run(in.String(), func(t *testing.T) {
+			was := state(t, p.start)
+			t.Cleanup(func() {
+				check.That(t, state(t, p.start) == was, "a run has changed a file in place that copies of the folder share")
+			})
+			for i, f := range faults {
+				t.Run(f.name, func(t *testing.T) {
 					t.Parallel()
-					p.each(t, in, i)
+					p.each(t, f, i)
 				})
 			}
 		})
@@ -101,23 +134,27 @@ func prepare(t *testing.T, s scenario) *prepared {
 }
 
 // each injects at every call, until the command ends before the injection is reached; or in the
-// sample, at some of those that a run without injection makes, other ones for each kind.
-func (p *prepared) each(t *testing.T, in inject.Injection, kind int) {
+// sample, at some of those that a run without injection makes, other ones for each fault.
+func (p *prepared) each(t *testing.T, f fault, number int) {
 	all := 0
 	for _, c := range p.calls {
-		if in.Counts(c) {
+		if f.at.Counts(c) {
 			all++
 		}
 	}
-	in.At = 1
+	first := 1
 	step := 1
-	if !whole {
+	switch {
+	case !whole:
 		step = max(1, all/p.points)
-		in.At += kind * step / len(kinds)
+		first += number * step / len(faults)
+	case f.seldom:
+		step = 20
+		first = 1 + (all-1)%step // the last call is among them
 	}
-	for ; whole || in.At <= all; in.At += step {
-		reached := in.At <= all // as long as -run selects other ones
-		t.Run(fmt.Sprint(in.At), func(t *testing.T) { reached = p.goWrong(t, in) })
+	for n := first; whole || n <= all; n += step {
+		reached := n <= all // as long as -run selects other ones
+		t.Run(fmt.Sprint(n), func(t *testing.T) { reached = p.goWrong(t, f.injection(n)) })
 		if !reached {
 			return
 		}
