@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -258,14 +256,13 @@ func someReaders(t *testing.T, name string, all []reader) (some []reader) {
 	if check.All() {
 		return all
 	}
-	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
 	step := 24
 	if testing.Short() {
 		step = 192
 	}
 	h := fnv.New32a()
 	fmt.Fprint(h, name)
-	for i := (int(h.Sum32()>>1) + number) % step; i < len(all); i += step {
+	for i := (int(h.Sum32()>>1) + check.Turn(step)) % step; i < len(all); i += step {
 		some = append(some, all[i])
 	}
 	return some

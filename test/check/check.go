@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -22,6 +23,13 @@ func Every(n int) int {
 		return 1
 	}
 	return n
+}
+
+// Turn is below n, and another in each run of CI and in each night, so that in n runs each case is
+// tested: GPUADM_TURN is the number of the run.
+func Turn(n int) int {
+	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
+	return number % n
 }
 
 // That reports the message unless what is asked for holds.

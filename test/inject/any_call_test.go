@@ -4,10 +4,8 @@ package inject_test
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -65,15 +63,9 @@ func (f fault) injection(n int) inject.Injection {
 	in := f.at
 	in.At = n
 	if len(f.errnos) > 0 {
-		in.Errno = f.errnos[(n+turn())%len(f.errnos)]
+		in.Errno = f.errnos[(n+check.Turn(len(f.errnos)))%len(f.errnos)]
 	}
 	return in
-}
-
-// turn is another number in each run of CI and in each night.
-func turn() int {
-	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
-	return number
 }
 
 // prepared is a scenario's root folder, ready to be copied, and the trees that matter.

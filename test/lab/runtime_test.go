@@ -10,27 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// TestLabPlanTouchesNothing: not a byte, mode, owner or time of /etc, /usr and /var is another
-// after plan and status.
-func TestLabPlanTouchesNothing(t *testing.T) {
-	t.Parallel()
-	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
-		n := boot(t, o)
-		look := func() lab.Tree { return n.Tree([]string{"/etc", "/usr", "/var"}) }
-		before, pid := look(), n.MainPID(daemon)
-		check.Has(t, n.gpuadm(0, "plan").Stdout, "Nothing was touched.", "plan:")
-		n.gpuadm(3, "plan", "--exit-code")
-		n.gpuadm(3, "status")
-		check.None(t, before.Touched(look()), "touched:")
-		check.That(t, n.MainPID(daemon) == pid, "containerd was restarted")
-		left := n.leftovers()
-		check.That(t, len(left) == 0, "left behind: %v", left)
-	})
-}
-
-// TestLabApplyTwiceUndo: apply converges with one restart, under which a container keeps running; a
-// second apply does nothing; undo restores bytes, mode, owner and a daemon that runs with them;
-// status is right all along.
+// TestLabApplyTwiceUndo: plan and status touch nothing; apply converges with one restart, under
+// which a container keeps running; a second apply does nothing; undo restores bytes, mode, owner and
+// a daemon that runs with them; status is right all along.
 func TestLabApplyTwiceUndo(t *testing.T) {
 	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
@@ -41,7 +23,13 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		n.answers()
 		c := n.ContainerRun("work")
 		before, effect, starts := n.everything(), n.effect(), n.starts()
+		pid := n.MainPID(daemon)
+		check.Has(t, n.gpuadm(0, "plan").Stdout, "Nothing was touched.", "plan:")
+		n.gpuadm(3, "plan", "--exit-code")
 		n.gpuadm(3, "status")
+		check.None(t, before.Touched(n.everything()), "plan and status touched:")
+		check.That(t, n.MainPID(daemon) == pid, "plan or status has restarted containerd")
+		check.That(t, n.Exec("test", "-e", state).Exit != 0, "plan or status has begun a journal")
 
 		n.gpuadm(0, "apply")
 		n.working()
@@ -51,7 +39,8 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		check.That(t, c.Runs(), "the container did not survive apply")
 		n.gpuadm(0, "status")
 
-		pid, applied := n.MainPID(daemon), n.everything()
+		pid = n.MainPID(daemon)
+		applied := n.everything()
 		r := n.gpuadm(0, "apply")
 		check.That(t, r.Stdout == "Nothing to do.\n", "apply again: %s", r)
 		if diff := applied.Touched(n.everything()); diff != "" || n.MainPID(daemon) != pid {

@@ -4,6 +4,7 @@ package lab_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,43 +85,51 @@ func TestLabSourceOfDistribution(t *testing.T) {
 	}
 }
 
-// TestLabDnfPairs: the driver as one spec asks for it, then as another does, which may change the
-// source or fail; undo of that, undo of all.
+// TestLabDnfPairs: the driver as one spec asks for it, then as each other one does, which may change
+// the source or fail; undo of that, and the next one; undo of all.
 func TestLabDnfPairs(t *testing.T) {
 	t.Parallel()
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	first, tree := d.RpmState(), d.TreeOutsideCaches()
 	at := func(variant repos.Variant) string { return "file://" + lab.RepoDir + "/" + string(variant) + below }
-	specs := []struct {
+	type spec struct {
 		version, url string
 		fails        bool
-	}{
+	}
+	specs := []spec{
 		{repos.Gone, at(repos.Good), false},
 		{"580.178.04", at(repos.Vanished), false},
 		{"595.71.05", repos.Mirror + below, false},
 		{"570.172.08", at(repos.Good), false},
 		{repos.BadDriver, repos.Mirror + below, true}, // its script fails
 	}
-	for i := range len(specs) * len(specs) {
-		a, b := specs[i/len(specs)], specs[i%len(specs)]
-		if a.fails || a == b || !check.All() && i%18 != 1 {
+	for i, a := range specs {
+		if a.fails {
 			continue
 		}
+		second := slices.DeleteFunc(slices.Clone(specs), func(b spec) bool { return a == b })
+		if !check.All() {
+			second = second[i%len(second):][:1]
+		}
+
 		d.at(a.version, a.url, "both")
 		d.apply(0)
 		was := d.RpmState()
-		if d.at(b.version, b.url, "both"); b.fails {
-			d.apply(1, "undone")
-		} else {
-			d.apply(0)
-			d.onlyOf(b.version)
-			d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
-			d.gpuadm(0, nil, "undo", "--yes")
+		for _, b := range second {
+			if d.at(b.version, b.url, "both"); b.fails {
+				d.apply(1, "undone")
+			} else {
+				d.apply(0)
+				d.onlyOf(b.version)
+				d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
+				d.gpuadm(0, nil, "undo", "--yes")
+			}
+			for _, diff := range differ(d.RpmState(), was) {
+				t.Errorf("%v, then %v, undone: %s", a, b, diff)
+			}
 		}
-		for _, diff := range differ(d.RpmState(), was) {
-			t.Errorf("%v, then %v, undone: %s", a, b, diff)
-		}
+
 		d.Must("rm", "-rf", "/etc/gpuadm")
 		d.gpuadm(0, nil, "undo", "--to", "all")
 		d.Must("rm", "-rf", "/var/lib/gpuadm")

@@ -10,7 +10,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -186,16 +185,9 @@ func every(n int) iter.Seq[int] {
 		step = 32
 	}
 	return func(yield func(int) bool) {
-		for i := min(turn(step), max(n-1, 0)); i < n && yield(i); i += step {
+		for i := min(check.Turn(step), max(n-1, 0)); i < n && yield(i); i += step {
 		}
 	}
-}
-
-// turn is below n and another in each run of CI, so that in n runs each case is tested: GPUADM_TURN
-// is the number of the run.
-func turn(n int) int {
-	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
-	return number % n
 }
 
 // losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one,

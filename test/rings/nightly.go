@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -138,7 +139,8 @@ func (ring nightRing) run() (nightResult, error) {
 		words = append([]string{"go", "test", "-json"}, words[2:]...)
 	}
 	command := exec.Command(words[0], words[1:]...)
-	command.Env = append(os.Environ(), ring.env...)
+	command.Env = append(os.Environ(), "GPUADM_TURN="+nightTurn())
+	command.Env = append(command.Env, ring.env...)
 	var out bytes.Buffer
 	command.Stdout = io.MultiWriter(log, &out)
 	command.Stderr = log
@@ -157,6 +159,15 @@ func (ring nightRing) run() (nightResult, error) {
 		result.failed = append(result.failed, "no test ran")
 	}
 	return result, nil
+}
+
+// nightTurn is the number of the night: what two tests share, such as the touches on two
+// distributions, changes places in the next one.
+func nightTurn() string {
+	if set := os.Getenv("GPUADM_TURN"); set != "" {
+		return set
+	}
+	return strconv.FormatInt(time.Now().Unix()/(24*60*60), 10)
 }
 
 // An event is one line of go test -json.
@@ -217,7 +228,8 @@ func (r *nightResult) read(out io.Reader) {
 func page(results []nightResult) string {
 	var b strings.Builder
 	head, _ := git("rev-parse", "--short", "HEAD")
-	fmt.Fprintf(&b, "# Nightly of %s, %s\n\n", strings.TrimSpace(head), time.Now().UTC().Format("2006-01-02"))
+	fmt.Fprintf(&b, "# Nightly of %s, %s, GPUADM_TURN=%s\n\n",
+		strings.TrimSpace(head), time.Now().UTC().Format("2006-01-02"), nightTurn())
 	b.WriteString("| ring | result | time | passed | failed | skipped |\n|---|---|---|---|---|---|\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d |\n", r.name, word(r.ok), r.took.Round(time.Second), r.passed, len(r.failed), len(r.skips))
