@@ -113,7 +113,7 @@ static int list(void) {
 				if (!gi->ci[k].used) continue;
 				profile_name(m, gi, &gi->ci[k], name);
 				mig_uuid(g, gi->id, gi->ci[k].id, uuid);
-				printf("  %-16s Device %2d: (UUID: %s)\n", name, n++, uuid);
+				printf("  %-15s Device %2d: (UUID: %s)\n", name, n++, uuid);
 			}
 		}
 	}
