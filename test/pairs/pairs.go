@@ -139,7 +139,7 @@ func (j *judge) pair(t *testing.T, a, b int) {
 	}
 	if within(Specs[a].Text, Specs[b].Text) && !j.stays(a, b) {
 		alone := n.Clone()
-		ubuntu.Autoremove(t, alone, j.of[b].Files) // a dependency goes with undo alone
+		ubuntu.PurgeSpare(t, alone, j.of[b].Files) // a dependency goes with undo alone
 		same(t, "law 9: one after the other", j.of[b].tree, alone)
 	}
 	again := j.run(t, n, 0, "apply")
@@ -259,7 +259,7 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 	j.run(t, n, 0, "apply")
 	if within(Specs[a].Text, text) {
 		alone := n.Clone()
-		ubuntu.Autoremove(t, alone, j.of[b].Files)
+		ubuntu.PurgeSpare(t, alone, j.of[b].Files)
 		same(t, "applied once the cause was gone", j.of[b].tree, alone)
 	}
 	j.undo(t, n, "undo", "--to", "all")
@@ -272,6 +272,7 @@ var changes = []struct {
 	make func(t testing.TB, n *simhost.Node)
 }{
 	{name: "the repository drops its older versions", make: func(t testing.TB, n *simhost.Node) { serves(t, n, "nvidia.example/ubuntu2404", "mirror") }},
+	{name: "an operator runs apt-get autoremove", make: func(t testing.TB, n *simhost.Node) { ubuntu.Autoremove(t, n) }},
 	{name: "containerd's configuration is edited", make: func(t testing.TB, n *simhost.Node) {
 		const name = "/etc/containerd/config.toml"
 		Write(t, n, name, string(must.Get(n.ReadFile(name))(t))+"\n[debug]\n  level = \"warn\"\n")

@@ -135,6 +135,54 @@ func TestDriver(t *testing.T) {
 	}
 }
 
+// TestAutoremove: what apt takes away that was installed for others, and what it keeps.
+func TestAutoremove(t *testing.T) {
+	t.Parallel()
+	p := newNVIDIAPair(t)
+	p.put("/etc/apt/preferences.d/version", "Package: *nvidia* cuda-drivers*\nPin: version "+newer+"\nPin-Priority: 1001\n")
+	has := p.with("nvidia-driver-580-open="+newer, "nvidia-dkms-580-open="+newer)
+	names := slices.Sorted(maps.Keys(has))
+	for _, c := range []struct {
+		name string
+		// manual are those that an operator asked for; held those that apt is told to leave; gone
+		// those that are not installed.
+		manual, held, gone []string
+		removes            bool
+	}{
+		{name: "all are needed", manual: names},
+		{name: "a driver needs its parts", manual: []string{"nvidia-driver-580-open", "nvidia-dkms-580-open"}},
+		{name: "an operator has asked for none", removes: true},
+		{name: "a library alone", manual: []string{"libnvidia-compute-580"}, removes: true},
+		{name: "the driver has gone", manual: []string{"nvidia-dkms-580-open"}, gone: []string{"nvidia-driver-580-open"}, removes: true},
+		{name: "all are held", held: names},
+		{name: "one is held", held: []string{"libnvidia-compute-580"}, removes: true},
+		{name: "one that needs others is held", held: []string{"nvidia-dkms-580-open"}, removes: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p.t = t
+			var list []string
+			var marks strings.Builder
+			for _, name := range names {
+				state := "install ok installed"
+				if slices.Contains(c.held, name) {
+					state = "hold ok installed"
+				}
+				if slices.Contains(c.gone, name) {
+					continue
+				}
+				list = append(list, name+"="+has[name]+" "+state)
+				if !slices.Contains(c.manual, name) {
+					marks.WriteString("Package: " + name + "\nArchitecture: amd64\nAuto-Installed: 1\n\n")
+				}
+			}
+			p.has(list...)
+			p.put(automatic, marks.String())
+			removed := p.call("autoremove")
+			check.Equal(t, len(removed) > 0, c.removes, "apt removes something")
+		})
+	}
+}
+
 // TestMarks: what apt-mark writes is what both read of each other.
 func TestMarks(t *testing.T) {
 	t.Parallel()

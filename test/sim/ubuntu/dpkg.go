@@ -8,13 +8,10 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
-	"github.com/gpuadm/gpuadm/test/must"
-	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 const (
@@ -127,24 +124,6 @@ func Packages(f *files.Files) string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")
-}
-
-// Autoremove purges what was installed automatically and is not on another machine.
-func Autoremove(t testing.TB, n *simhost.Node, other *files.Files) {
-	t.Helper()
-	is := (&machine{Files: other}).dpkg()
-	n.Install("autoremove", simhost.Program{Run: func(f *files.Files, _ []string) ([]byte, error) {
-		d := (&machine{Files: f}).dpkg()
-		for name, auto := range d.auto {
-			if auto && is.installed(name) == "" {
-				if err := d.purge(name); err != nil {
-					return nil, err
-				}
-			}
-		}
-		return nil, d.save()
-	}})
-	must.Get(n.Do(t.Context(), "autoremove"))(t)
 }
 
 func aptMark(m *machine, args []string) error {

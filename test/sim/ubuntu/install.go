@@ -57,7 +57,9 @@ func aptGet(m *machine, args []string) error {
 	if err := s.ask(args[1:]); err != nil {
 		return err
 	}
-	if err := s.solve(); err != nil {
+	if args[0] == "autoremove" {
+		s.autoremove()
+	} else if err := s.solve(); err != nil {
 		return err
 	}
 	if asks {
@@ -79,12 +81,20 @@ func aptGet(m *machine, args []string) error {
 	if asks {
 		return nil
 	}
-	return s.commit()
+	if err := s.commit(); err != nil || !slices.Contains(flags, "--purge") {
+		return err
+	}
+	for name := range s.remove {
+		if err := d.purge(name); err != nil {
+			return err
+		}
+	}
+	return d.save()
 }
 
-// flagsOfApt are those that gpuadm gives to apt-get.
+// flagsOfApt are those that gpuadm gives to apt-get, and --purge, which an operator does.
 var flagsOfApt = []string{
-	"--", "--print-uris", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--allow-remove-essential", "--no-remove", "--reinstall", "--download-only",
+	"--", "--print-uris", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--allow-remove-essential", "--no-remove", "--reinstall", "--download-only", "--purge",
 }
 
 func (m *machine) download(c catalog, what []string) error {

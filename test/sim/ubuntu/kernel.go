@@ -38,10 +38,10 @@ func dkms(m *machine, args []string) error {
 	switch args[0] {
 	case "add":
 		if m.has(tree) {
-			return nil
+			return m.refuse(3, "DKMS tree already contains: %s-%s", name, v)
 		}
 		if !m.has(src + "/dkms.conf") {
-			return failure(2)
+			return m.refuse(2, "Could not find module source directory.")
 		}
 		return errors.Join(m.folders(tree), m.Symlink(tree+"/source", src))
 	case "build", "install":
@@ -51,8 +51,10 @@ func dkms(m *machine, args []string) error {
 			}
 		}
 		if slices.Contains(strings.Fields(m.text("/simulated-net/nobuild")), v) {
-			fmt.Fprintf(&m.err, "Error! Bad return status for module build on kernel: %s (x86_64)\nConsult %s/build/make.log for more information.\n", kernel, tree)
-			return errors.Join(m.put(tree+"/build/make.log", "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"), failure(10))
+			log := "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
+			refused := m.refuse(10, "Bad return status for module build on kernel: %s (x86_64)", kernel)
+			fmt.Fprintf(&m.err, "Consult %s/build/make.log for more information.\n", tree)
+			return errors.Join(m.put(tree+"/build/make.log", log), refused)
 		}
 		license := "NVIDIA"
 		if strings.Contains(m.text(src+"/lab.h"), "Dual MIT/GPL") {
@@ -75,6 +77,9 @@ func dkms(m *machine, args []string) error {
 			}
 		}
 	case "uninstall", "remove":
+		if !m.has(tree) {
+			return m.refuse(3, "The module/version combo: %s-%s is not located in the DKMS tree.", name, v)
+		}
 		kernels := []string{kernel}
 		if slices.Contains(args, "--all") {
 			kernels, _ = m.ReadDir("/lib/modules")
@@ -99,6 +104,12 @@ func dkms(m *machine, args []string) error {
 		}
 	}
 	return m.depmod()
+}
+
+// refuse says why, and ends the program as dkms ends: TestDKMS compares the codes.
+func (m *machine) refuse(code int, format string, values ...any) error {
+	fmt.Fprintf(&m.err, "Error! "+format+"\n", values...)
+	return failure(code)
 }
 
 // depmod lists the modules of every kernel.
