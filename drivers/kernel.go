@@ -252,8 +252,8 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) []string {
 		problems = append(problems, problem)
 	}
 
-	if len(m.Nouveau) > 0 {
-		problems = append(problems, "nouveau holds "+strings.Join(m.Nouveau, ", "))
+	for _, taken := range m.Taken {
+		problems = append(problems, taken.String())
 	}
 
 	wanted := m.Version

@@ -61,7 +61,7 @@ func TestModuleProblems(t *testing.T) {
 		{"all was upgraded, and nothing reloaded", facts.Modules{Version: "570.172.08", Libraries: lib("580.95.05"), Kernels: on("580.95.05")}, Choice{}, []string{
 			"\"Driver/library version mismatch\" until the module is reloaded or the machine rebooted", "570.172.08 is loaded, and 580.95.05 is on disk: reload it or reboot",
 		}},
-		{"nouveau", facts.Modules{Nouveau: []string{"0000:17:00.0"}, Kernels: on("580.95.05")}, Choice{}, []string{"nouveau holds 0000:17:00.0"}},
+		{"nouveau", facts.Modules{Taken: []facts.Taken{{Address: "0000:17:00.0", Module: "nouveau"}}, Kernels: on("580.95.05")}, Choice{}, []string{"nouveau holds 0000:17:00.0"}},
 		{"a kernel that has come since", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: "6.8.0-90-generic"}}, on("580.95.05")...)}, Choice{}, []string{
 			"the next boot starts kernel 6.8.0-90-generic, without the GPUs: it has no module nvidia, and its headers are not installed: install its headers, or the package of its signed modules, then run " + trouble.Command("apply"),
 		}},

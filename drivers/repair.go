@@ -16,16 +16,16 @@ func Reload(f facts.Facts) []converge.Want {
 	return []converge.Want{modules.Loaded(f, modules.KernelSide{}), things.Resumed()}
 }
 
-// NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module
-// nvidia in its place.
-func NoNouveau(f facts.Facts) ([]converge.Want, error) {
+// NoOtherDriver wants the kernel's own drivers kept away from the GPUs, in the initial file systems
+// too, and the module nvidia in their place.
+func NoOtherDriver(f facts.Facts) ([]converge.Want, error) {
 	conf, err := modules.ModprobeConf(nil)
 	if err != nil {
 		return nil, err
 	}
 
 	wants := things.Folders("/etc/modprobe.d", "holds modprobe's settings")
-	wants = append(wants, things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
+	wants = append(wants, things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau and nova away from the GPUs"))
 	for _, kernel := range f.Kernel.Targets(f.Live) {
 		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile},
 			"the initial file system knows modprobe's settings"))

@@ -59,10 +59,10 @@ func Repairs() []Repair {
 		},
 		{
 			Code:    "DRV-006",
-			About:   "keep nouveau away from the GPUs",
+			About:   "keep the kernel's own drivers away from the GPUs",
 			Section: "driver",
 			needs:   modules,
-			wants:   drivers.NoNouveau,
+			wants:   drivers.NoOtherDriver,
 		},
 		{
 			Code:    "DRV-014",

@@ -23,12 +23,18 @@ var (
 	unquotedValue = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
 )
 
+// KeepsOthersAway are lines for modprobe.d that keep the kernel's own drivers off the GPUs: nouveau,
+// and nova, which Ubuntu's first kernels of 26.04 have.
+// Sources: https://github.com/beclab/Olares/pull/3963;
+// https://github.com/fedora-silverblue/silverblue-docs/pull/199.
+const KeepsOthersAway = "blacklist nouveau\noptions nouveau modeset=0\nblacklist nova_core\nblacklist nova_drm\n"
+
 // ModprobeConf writes the file for modprobe.d. libkmod passes a line's options to the kernel
 // unchanged, which splits them at spaces outside double quotes and knows no escapes (next_arg in
 // lib/cmdline.c): modprobe.d cannot set a value with a quote, a backslash or a control character.
 func ModprobeConf(parameters map[string]string) ([]byte, error) {
 	var conf strings.Builder
-	conf.WriteString("# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
+	conf.WriteString("# Written by gpuadm, rewritten at each apply.\n" + KeepsOthersAway)
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		value := parameters[name]
 		if !parameterName().MatchString(name) {

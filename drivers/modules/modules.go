@@ -58,7 +58,7 @@ func Settings(k KernelSide) ([]converge.Want, error) {
 	wants := []converge.Want{trusted(k), buildable(k)}
 	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
 	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644,
-		"keeps nouveau away from the GPUs, and sets the parameters of the module nvidia"))
+		"keeps nouveau and nova away from the GPUs, and sets the parameters of the module nvidia"))
 	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
 	return append(wants, things.Exact(LoadFile, load, 0o644,
 		"has the modules loaded at boot, before any container asks for them")), nil

@@ -24,7 +24,7 @@ import (
 
 func TestModprobeConf(t *testing.T) {
 	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
-	want := "# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
+	want := "# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\nblacklist nova_core\nblacklist nova_drm\n" +
 		"options nvidia NVreg_A=\"a=1; b=2\"\noptions nvidia NVreg_B=1\noptions nvidia NVreg_C=\"\"\noptions nvidia NVreg_D=0x1,0x2\n"
 	check.That(t, err == nil && string(got) == want, "%v\n%s", err, got)
 	for name, value := range map[string]string{"NVreg_A": "x\ninstall nvidia /bin/sh", "NVreg_B": `a" b="c`, "a b": "1", "": "1", "NVreg_C": `x\`, "NVreg_D": "\x7f", "NVreg_E": "ü", "x\ny": ""} {
@@ -34,7 +34,7 @@ func TestModprobeConf(t *testing.T) {
 	}
 }
 
-// FuzzModprobeConf: whatever the spec says, each line is one of the four forms, and nothing is left
+// FuzzModprobeConf: whatever the spec says, each line is one of the six forms, and nothing is left
 // unquoted.
 func FuzzModprobeConf(f *testing.F) {
 	f.Add("NVreg_X", "1")
@@ -45,7 +45,7 @@ func FuzzModprobeConf(f *testing.F) {
 			return
 		}
 		lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-		if len(lines) != 4 || !strings.HasPrefix(lines[3], "options nvidia "+name+"=") || strings.Count(lines[3], `"`)%2 != 0 || strings.Count(lines[3], `"`) > 2 {
+		if len(lines) != 6 || !strings.HasPrefix(lines[5], "options nvidia "+name+"=") || strings.Count(lines[5], `"`)%2 != 0 || strings.Count(lines[5], `"`) > 2 {
 			t.Errorf("%q=%q gives %q", name, value, lines)
 		}
 	})

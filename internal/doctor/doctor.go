@@ -34,6 +34,7 @@ type Check struct {
 type Finding struct {
 	Object  string // a PCI address, a package, a file, a unit; "" is the machine itself
 	What    string // one sentence with the values found
+	Count   int    // how many GPUs are missing, where an Edge counts them
 	Part    string // the part of the object that is faulty, where an Edge must know
 	Fix     string // replaces the check's
 	Command string // replaces the check's

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 
 	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -114,17 +115,18 @@ func otherKernel(m *Machine) []Finding {
 	return saying("the kernel", lastLineWith(m.Log(), "nvidia: version magic"))
 }
 
-func nouveau(m *Machine) (found []Finding) {
+func otherDriver(m *Machine) (found []Finding) {
 	if !m.driverInstalled() {
-		return nil // without NVIDIA's driver nouveau may hold it
+		return nil // without NVIDIA's driver another one may hold it
 	}
 
-	blacklist := `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf`
-	for _, address := range m.Facts().Modules.Nouveau {
+	lines := strings.ReplaceAll(modules.KeepsOthersAway, "\n", `\n`)
+	blacklist := "printf '" + lines + "' | sudo tee /etc/modprobe.d/no-other-driver.conf"
+	for _, taken := range m.Facts().Modules.Taken {
 		found = append(found, Finding{
-			Object:  address,
-			What:    "GPU " + address + " is bound to nouveau",
-			Command: blacklist + " && " + m.Packages().commands().initrd + " && reboot",
+			Object:  taken.Address,
+			What:    "GPU " + taken.Address + " is bound to " + taken.Module,
+			Command: blacklist + " && sudo " + m.Packages().commands().initrd + " && sudo reboot",
 		})
 	}
 	return found

@@ -21,6 +21,7 @@ type scope string
 const (
 	anyObject  scope = ""     // a fault of the machine, or of what all objects need
 	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
+	eachOne    scope = "each" // a fault of a GPU explains that one GPU is missing, and not that eight are
 )
 
 // edgeRows are the rows of Edges: codes, codes that each of them explains, and the scope.
@@ -68,24 +69,54 @@ func (f fault) code() string { return strings.TrimSuffix(f.check.Code+"/"+f.Part
 
 func (f fault) found() Found { return Found{f.check.Code, f.Object, f.What} }
 
+// graph is the faults of a machine, and which can explain which.
+type graph struct {
+	faults []fault
+	edges  []Edge
+}
+
 // explains says whether one edge leads from a fault to another.
-func (f fault) explains(o fault, edges []Edge) bool {
-	return slices.ContainsFunc(edges, func(e Edge) bool {
-		return e.By == f.code() && e.Explains == o.code() && (e.Of == anyObject || f.Object == o.Object)
+func (g graph) explains(f, o fault) bool {
+	return slices.ContainsFunc(g.edges, func(e Edge) bool {
+		if e.By != f.code() || e.Explains != o.code() {
+			return false
+		}
+		switch e.Of {
+		case sameObject:
+			return f.Object == o.Object
+		case eachOne:
+			return g.explainsAll(o)
+		}
+		return true
 	})
+}
+
+// explainsAll reports whether as many GPUs have a fault of their own as are missing.
+func (g graph) explainsAll(missing fault) bool {
+	sick := map[string]bool{}
+	for _, f := range g.faults {
+		isCause := func(e Edge) bool {
+			return e.Of == eachOne && e.By == f.code() && e.Explains == missing.code()
+		}
+		if slices.ContainsFunc(g.edges, isCause) {
+			sick[f.Object] = true
+		}
+	}
+	return len(sick) >= missing.Count
 }
 
 // causes returns the faults that no other one explains, each with all that it explains, directly or
 // not. A fault with two root causes is listed at both. Root causes of one check with one fix are
 // one Cause. Faults that are not the machine's are notes, unless they explain one that is.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
+	g := graph{faults, edges}
 	list = []Cause{}
 	for i, root := range faults {
-		explainsRoot := func(other fault) bool { return other.explains(root, edges) }
+		explainsRoot := func(other fault) bool { return g.explains(other, root) }
 		if slices.ContainsFunc(faults, explainsRoot) {
 			continue
 		}
-		below := explained(i, faults, edges)
+		below := g.explained(i)
 		if root.Note && len(below) == 0 {
 			notes = append(notes, root.found())
 			continue
@@ -129,11 +160,11 @@ func newCause(check Check, fix string) Cause {
 }
 
 // explained returns what a fault explains, directly or by another one.
-func explained(root int, faults []fault, edges []Edge) (below []fault) {
+func (g graph) explained(root int) (below []fault) {
 	seen := map[int]bool{root: true}
 	for open := []int{root}; len(open) > 0; open = open[1:] {
-		for i, o := range faults {
-			if !seen[i] && faults[open[0]].explains(o, edges) {
+		for i, o := range g.faults {
+			if !seen[i] && g.explains(g.faults[open[0]], o) {
 				seen[i] = true
 				open = append(open, i)
 				below = append(below, o)

@@ -79,8 +79,11 @@ func noFabricManager(m *Machine) []Finding {
 	if !ok || u.Active == "active" || u.Active == "activating" || kind == drivers.FabricNVLink5 && u.Enabled != "enabled" {
 		return nil
 	}
-	if u.Load == "not-found" {
+	switch u.Load {
+	case "not-found":
 		return []Finding{m.lacksFabricManager()}
+	case "masked":
+		return []Finding{maskedUnit(drivers.FabricManagerUnit)}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }

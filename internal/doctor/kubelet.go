@@ -20,10 +20,29 @@ func (m *Machine) isDown(k facts.Kubelet) bool {
 
 func kubeletStopped(m *Machine) []Finding {
 	k := m.Facts().Kubelet
+	if m.maskedKubelet() {
+		return []Finding{maskedUnit(kubeletService)}
+	}
 	if !m.isDown(k) {
 		return nil
 	}
 	return m.stoppedUnit(k.Unit)
+}
+
+// kubeletService is the unit of kubelet's packages.
+const kubeletService = "kubelet.service"
+
+// maskedKubelet reports whether the unit of a kubelet that has joined is masked, and no other kubelet
+// is here. The facts have no command line of such a kubelet: the places of kubeadm's kubeconfig, and
+// of EKS, show that it has joined.
+func (m *Machine) maskedKubelet() bool {
+	k := m.Facts().Kubelet
+	if k.Unit != "" || k.Active == "active" || k.Binary == "" {
+		return false
+	}
+	u, ok := m.Unit(kubeletService)
+	hasJoined := m.has("/etc/kubernetes/kubelet.conf") || m.has("/var/lib/kubelet/kubeconfig")
+	return ok && u.Load == "masked" && hasJoined
 }
 
 func kubeletCrashes(m *Machine) []Finding {

@@ -34,6 +34,7 @@ type Machine struct {
 	joined     domain[string] // what joins the GPUs over NVLink
 	registered domain[registration]
 	times      domain[times]
+	watching   domain[inotify]
 	units      sync.Map // of domain[host.Unit], by name
 
 	mu      sync.Mutex
@@ -200,14 +201,15 @@ func (m *Machine) settledUnit(name string) (host.Unit, error) {
 	return unit, err
 }
 
-// hasNoProcess reports whether a unit is loaded and has no process.
+// hasNoProcess reports whether a unit is loaded, or masked, and has no process.
 func (m *Machine) hasNoProcess(unit string) bool {
 	if unit == "" {
 		return false
 	}
 	u, ok := m.Unit(unit)
 	isActive := u.Active == "active" || u.Active == "reloading"
-	return ok && u.Load == "loaded" && u.PID == 0 && !isActive
+	isThere := u.Load == "loaded" || u.Load == "masked"
+	return ok && isThere && u.PID == 0 && !isActive
 }
 
 // waitsForRestart reports whether systemd waits to restart a unit that has ended: a start by hand
@@ -246,11 +248,25 @@ func (m *Machine) stoppedUnit(unit string) []Finding {
 	if waitsForRestart(u) {
 		return nil
 	}
+	if u.Load == "masked" {
+		return []Finding{maskedUnit(unit)}
+	}
 	return []Finding{{
 		Object:  unit,
 		What:    fmt.Sprintf("%s is %s", unit, u.Active),
 		Command: "systemctl status " + unit,
 	}}
+}
+
+// maskedUnit is the finding of a unit that systemd must not start: systemctl(1), mask.
+func maskedUnit(unit string) Finding {
+	return Finding{
+		Object:  unit,
+		What:    unit + " is masked, so that systemd does not start it",
+		Fix:     "unmask the unit, if it was not masked on purpose, and start it",
+		Command: fmt.Sprintf("sudo systemctl unmask %[1]s && sudo systemctl start %[1]s", unit),
+		Other:   "an operator or another program masked the unit, and may have had a reason",
+	}
 }
 
 // outdated reports whether a daemon started before one of its files was changed. It skips files

@@ -145,6 +145,51 @@ func taintRepelsPlugin(m *Machine) []Finding {
 	}}
 }
 
+// nothingOffers finds a working driver on a Node on which no program offers the GPUs to pods, and
+// none is to come: the cluster has no pod of one here.
+func nothingOffers(m *Machine) []Finding {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil || !registered.listsPods || len(m.answering()) == 0 {
+		return nil
+	}
+	if len(m.plugins()) > 0 || registered.pluginPod() != "" || registered.hasGPUs() || m.registersGPUs() {
+		return nil
+	}
+	return []Finding{{
+		Object:  registered.name,
+		What:    fmt.Sprintf("no device plugin and no DRA driver runs on the Node %s, and no pod of one is to start there", registered.name),
+		Command: "kubectl get daemonsets -A -o wide; kubectl get node " + registered.name + " --show-labels",
+	}}
+}
+
+// hasGPUs reports whether the Node offers GPUs or shares of them, by whichever plugin's resource.
+func (r registration) hasGPUs() bool {
+	for resource, quantity := range r.node.Status.Allocatable {
+		isGPU := strings.HasPrefix(resource, "nvidia.com/") || strings.Contains(resource, "gpu")
+		if isGPU && quantity.Count() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// registersGPUs reports whether a DRA driver, or a plugin, has registered GPUs with kubelet: by the
+// sockets in its folders. Sources: kubernetes, staging/src/k8s.io/dynamic-resource-allocation
+// (kubeletplugin: DRIVER-reg.sock); https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu
+// (gpu.nvidia.com).
+func (m *Machine) registersGPUs() bool {
+	for _, folder := range []string{"plugins_registry", "device-plugins"} {
+		names, _ := m.View.ReadDir(path.Join(m.Facts().Kubelet.Folder(), folder))
+		isGPU := func(name string) bool {
+			return strings.Contains(name, "gpu") && strings.HasSuffix(name, ".sock")
+		}
+		if slices.ContainsFunc(names, isGPU) {
+			return true
+		}
+	}
+	return false
+}
+
 // offers counts the devices that the cluster can give to pods, by resource. The Node says it, or
 // else kubelet, which leaves out what its plugin calls unhealthy.
 func (m *Machine) offers(registered registration) (counts map[string]int64, known bool) {
@@ -228,6 +273,7 @@ func offersFewer(m *Machine) []Finding {
 	return []Finding{{
 		Object:  registered.name,
 		What:    fmt.Sprintf("the Node %s offers %s, though a device plugin runs%s", registered.name, count, why),
+		Count:   int(has - offered),
 		Command: command,
 	}}
 }

@@ -153,9 +153,69 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
+// notExecutable finds programs that the kernel does not start, whatever their mode says.
+func notExecutable(m *Machine) (list []Finding) {
+	_, config, ok := m.engine()
+	if !ok {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Programs)) {
+		program := config.Programs[name]
+		if !path.IsAbs(program) {
+			program = m.onPath(program)
+		}
+		if !m.has(program) {
+			continue // RUN-004
+		}
+		mount := m.mountOf(program)
+		if len(mount) == 0 || !slices.Contains(strings.Split(mount[3], ","), "noexec") {
+			continue
+		}
+		list = append(list, Finding{
+			Object:  name,
+			What:    fmt.Sprintf("handler %s runs %s, and %s is mounted with noexec", name, program, mount[1]),
+			Command: "sudo mount -o remount,exec " + mount[1],
+		})
+	}
+	return list
+}
+
+// onPath is where a daemon finds a program that its configuration names without a folder:
+// systemd.exec(5), $PATH. It is the name itself where it is nowhere.
+func (m *Machine) onPath(program string) string {
+	for _, folder := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
+		if m.has(path.Join(folder, program)) {
+			return path.Join(folder, program)
+		}
+	}
+	return program
+}
+
+// mountOf returns the fields of the mount that a file is on: the nearest folder above it, and of
+// several mounts on one folder the last.
+func (m *Machine) mountOf(file string) (mount []string) {
+	if to, err := m.View.Resolve(file); err == nil {
+		file = to
+	}
+	for _, fields := range m.mounts("/proc/self/mounts") {
+		folder := strings.TrimSuffix(fields[1], "/") + "/"
+		nearer := len(mount) == 0 || len(fields[1]) >= len(mount[1])
+		if strings.HasPrefix(file, folder) && nearer {
+			mount = fields
+		}
+	}
+	return mount
+}
+
 // engineStopped allows an engine to be stopped before kubelet has joined.
 func engineStopped(m *Machine) []Finding {
 	found, _, ok := m.engine()
+	if ok && found.Unit == "" && !found.Child && m.Facts().Kubelet.Joined {
+		unit := found.Name + ".service"
+		if u, known := m.Unit(unit); known && u.Load == "masked" && u.PID == 0 {
+			return []Finding{maskedUnit(unit)}
+		}
+	}
 	if !ok || !m.hasNoProcess(found.Unit) {
 		return nil
 	}

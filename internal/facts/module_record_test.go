@@ -315,7 +315,7 @@ func TestModules(t *testing.T) {
 	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
 	m := g.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
 	must.OK(t, g.err)
-	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Nouveau, []string{"0000:17:00.0"}), "%+v", m)
+	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Taken, []Taken{{Address: "0000:17:00.0", Module: "nouveau"}}), "%+v", m)
 	s := m.Mismatch()
 	check.That(t, strings.Contains(s, "570.172.08 is loaded") && strings.Contains(s, "is of 580.95.05"), "%v", s)
 	check.That(t, m.Reload("6.8.0-88") == "580.95.05", "%q", m.Reload("6.8.0-88"))

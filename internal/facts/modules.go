@@ -14,11 +14,32 @@ import (
 // sign them.
 type Modules struct {
 	Version   string          `json:"version,omitempty"`   // of the module nvidia that is loaded
-	Nouveau   []string        `json:"nouveau,omitempty"`   // PCI addresses of GPUs that nouveau holds
+	Taken     []Taken         `json:"taken,omitempty"`     // GPUs that another driver of the kernel holds
 	Kernels   []KernelModules `json:"kernels,omitempty"`   // of each installed kernel, newest first
 	Libraries []Library       `json:"libraries,omitempty"` // what programs load
 	Trust     Trust           `json:"trust"`
 	Cache     *ModuleCache    `json:"-"` // the modules' files, read
+}
+
+// Taken is a GPU that one of the kernel's own drivers holds, so that NVIDIA's does not get it.
+type Taken struct {
+	Address string `json:"address"` // on the PCI bus
+	Module  string `json:"module"`  // nouveau, nova_core
+}
+
+func (t Taken) String() string { return t.Module + " holds " + t.Address }
+
+// kernelsOwn returns the module of a PCI driver of the kernel's own that takes NVIDIA's GPUs; "" for
+// another driver. vfio-pci takes a GPU only where an operator gives it to a virtual machine.
+// Source: drivers/gpu/nova-core/nova_core.rs in the kernel's tree, name: "NovaCore".
+func kernelsOwn(driver string) (module string) {
+	switch driver {
+	case "nouveau":
+		return driver
+	case "NovaCore":
+		return "nova_core"
+	}
+	return ""
 }
 
 // KernelModules has the modules of one installed kernel.
@@ -77,8 +98,8 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *Modu
 	}
 
 	for _, gpu := range gpus {
-		if gpu.Display() && gpu.Driver == "nouveau" {
-			m.Nouveau = append(m.Nouveau, gpu.Address)
+		if module := kernelsOwn(gpu.Driver); module != "" && gpu.Display() {
+			m.Taken = append(m.Taken, Taken{Address: gpu.Address, Module: module})
 		}
 	}
 	for _, kernel := range kernels.Installed {

@@ -250,6 +250,8 @@ func (w *World) step(line string) {
 		w.Drop(number(words[1]))
 	case "fails":
 		w.Fails(words[1])
+	case "masked":
+		w.Masked(words[1])
 	case "loops":
 		w.Loops(words[1])
 	case "unit":

@@ -164,6 +164,12 @@ func (m *Machine) Fails(unit string) {
 	m.Change("sim.toml", from+`"active"`, from+`"failed"`)
 }
 
+// Masked masks a unit, which then does not run.
+func (m *Machine) Masked(unit string) {
+	from := "name = \"" + unit + ".service\"\nenabled = \"enabled\"\nactive = \"active\""
+	m.Change("sim.toml", from, "name = \""+unit+".service\"\nenabled = \"masked\"\nactive = \"inactive\"")
+}
+
 // Loops has a daemon end after each start: systemctl status says "activating (auto-restart)" of
 // kubelet then, https://pastebin.com/9pgtDMNu and
 // https://github.com/kubernetes/kubernetes/issues/83936.

@@ -106,13 +106,15 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 // needsSettings reports whether the image may contain modules that the settings configure. It does
 // not open the image: that takes seconds, at each look.
 func (i initramfs) needsSettings(v host.View) (bool, error) {
-	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
-	_, err := v.Stat(nouveau)
-	if err == nil {
-		return true, nil
-	}
-	if !host.NotExist(err) {
-		return false, err
+	gpuDrivers := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/"
+	for _, driver := range []string{"drm/nouveau", "nova-core"} {
+		_, err := v.Stat(gpuDrivers + driver)
+		if err == nil {
+			return true, nil
+		}
+		if !host.NotExist(err) {
+			return false, err
+		}
 	}
 
 	files := []string{"/etc/initramfs-tools/modules", "/etc/dracut.conf"}

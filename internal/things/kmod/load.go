@@ -142,8 +142,8 @@ func UnboundGPUs(v host.View) (problem string, err error) {
 		switch f.Driver {
 		case "":
 			unbound = append(unbound, f.Address)
-		case "nouveau":
-			unbound = append(unbound, f.Address+" (nouveau holds it)")
+		case "nouveau", "NovaCore":
+			unbound = append(unbound, f.Address+" ("+f.Driver+" holds it)")
 		}
 	}
 	if len(unbound) == 0 {

@@ -25,7 +25,7 @@ import (
 //
 //	"as on disk"                              the same version and flavour, or neither loaded nor on disk
 //	"580.95.05 open without NVreg_X=1"        without a parameter, or a companion that is to be loaded
-//	"570.1 open, on disk 580.95.05 open"      another than on disk; "nouveau" or "nothing" in place of the loaded one
+//	"570.1 open, on disk 580.95.05 open"      another than on disk; "nouveau", "nova_core" or "nothing" in place of the loaded one
 type module struct {
 	kernel string   // the running one; "" when built again for undo
 	files  []string // with its parameters (modprobe.d), and the modules to load at boot (modules-load.d)
@@ -62,7 +62,7 @@ const (
 
 // moduleState is a state's parts.
 type moduleState struct {
-	loaded string   // "580.95.05 open", "nouveau", "" if none
+	loaded string   // "580.95.05 open", "nouveau", "nova_core", "" if none
 	disk   string   // "" if none
 	lacks  []string // parameters and companions; only where loaded is as on disk
 }
@@ -99,9 +99,9 @@ func (m module) look(v host.View) (moduleState, error) {
 		return s, err
 	}
 	if use == nil {
-		nouveau, err := loadedModule(v, "nouveau")
-		if nouveau != nil && s.disk != "" { // without a driver on disk nouveau may keep the GPUs
-			s.loaded = "nouveau"
+		s.loaded, err = otherDriver(v)
+		if s.disk == "" { // without NVIDIA's driver on disk another one may keep the GPUs
+			s.loaded = ""
 		}
 		return s, err
 	}
@@ -116,6 +116,19 @@ func (m module) look(v host.View) (moduleState, error) {
 	}
 
 	return s, err
+}
+
+// kernelsOwn are the kernel's own modules that take NVIDIA's GPUs.
+func kernelsOwn() []string { return []string{"nouveau", "nova_core"} }
+
+// otherDriver returns the first of them that is loaded; "" if none is.
+func otherDriver(v host.View) (name string, err error) {
+	for _, name := range kernelsOwn() {
+		if loaded, err := loadedModule(v, name); err != nil || loaded != nil {
+			return name, err
+		}
+	}
+	return "", nil
 }
 
 // Affected says that a new build or package puts another module on disk, and that changed files set

@@ -30,10 +30,10 @@ func unloadOrder() []string {
 // unload stops the driver's own daemons and unloads the modules one by one. Resume starts the
 // daemons again; without a driver on disk they stay stopped.
 func unload(ctx context.Context, h host.Host, s moduleState) error {
-	if s.loaded == "nouveau" {
+	if slices.Contains(kernelsOwn(), s.loaded) {
 		err := unloadOne(ctx, h, s.loaded)
 		if errors.Is(err, errModuleHeld) { // a console uses it
-			return host.Reboot{Why: "nouveau has the GPUs and is in use: it is blacklisted now, and does not load at the next boot"}
+			return host.Reboot{Why: s.loaded + " has the GPUs and is in use: it is blacklisted now, and does not load at the next boot"}
 		}
 		return err
 	}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// auditLog is where auditd(8) keeps what SELinux and AppArmor deny. Without auditd the kernel's log
+// has the same lines.
+const auditLog = "/var/log/audit/audit.log"
+
+// newestAudit is how much of the log is read: the end, which has what happened last.
+const newestAudit = 4 << 20
+
+// Parts of a line of the audit log. The kernel gives a time in seconds:
+// "audit: type=1400 audit(1684465329.146:35): …", "type=AVC msg=audit(1684465329.146:35): …".
+var (
+	auditTime   = pattern.Of(`audit\((\d+)\.\d+:\d+\)`)
+	auditObject = pattern.Of(`\b(?:path|name)="([^"]*)"`)
+	auditActor  = pattern.Of(`\b(?:scontext=\S*?:\S*?:(\w+)|profile="([^"]*)")`)
+)
+
+// deniedFiles finds what a security module has denied of NVIDIA's files since the boot. A denial that
+// is over by a setting, such as a boolean that is on now, is none.
+func deniedFiles(m *Machine) (found []Finding) {
+	seen := map[string]bool{}
+	for _, line := range m.denials() {
+		object := auditObject().FindStringSubmatch(line)
+		actor := auditActor().FindStringSubmatch(line)
+		if object == nil || actor == nil || !strings.Contains(strings.ToLower(object[1]), "nvidia") {
+			continue
+		}
+
+		finding := m.denied(object[1], actor[1], actor[2])
+		if finding.What == "" || seen[finding.Object+finding.Fix] {
+			continue
+		}
+		seen[finding.Object+finding.Fix] = true
+		found = append(found, finding)
+	}
+	return found
+}
+
+// denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile.
+func (m *Machine) denied(object, selinuxType, profile string) Finding {
+	switch {
+	case profile != "":
+		return Finding{
+			Object:  object,
+			What:    fmt.Sprintf("AppArmor denied %s to the profile %s", object, profile),
+			Fix:     "allow the driver's files in the profile, and load the profile again",
+			Command: "sudo aa-status; sudo journalctl --dmesg --grep 'apparmor=\"DENIED\"' --lines=20",
+		}
+	case !m.enforces():
+		return Finding{}
+	case !strings.HasPrefix(object, "/dev/") && !strings.HasPrefix(object, "nvidia"):
+		return Finding{
+			Object:  object,
+			What:    fmt.Sprintf("SELinux denied %s to %s", object, selinuxType),
+			Fix:     "give the file the label that the policy has for it",
+			Command: "sudo restorecon -Rv " + object,
+		}
+	}
+
+	boolean, on := m.deviceBoolean()
+	if on {
+		return Finding{}
+	}
+	return Finding{
+		Object:  object,
+		What:    fmt.Sprintf("SELinux denied the device file %s to %s", object, selinuxType),
+		Fix:     "let containers use the device files: " + boolean,
+		Command: "sudo setsebool -P " + boolean + " on",
+	}
+}
+
+// enforces reports whether SELinux denies, and does not only report: selinux(8).
+func (m *Machine) enforces() bool {
+	text, _ := m.text("/sys/fs/selinux/enforce")
+	return strings.HasPrefix(text, "1")
+}
+
+// deviceBoolean returns the boolean of SELinux's that lets containers use the GPUs' devices, and
+// whether it is on: the narrow one where the policy has it.
+// Sources: https://github.com/containers/container-selinux/pull/306 (container_use_xserver_devices);
+// https://github.com/fedora-selinux/selinux-policy/issues/1695 (container_use_devices).
+func (m *Machine) deviceBoolean() (name string, on bool) {
+	name = "container_use_devices"
+	for _, boolean := range []string{name, "container_use_xserver_devices"} {
+		file := "/sys/fs/selinux/booleans/" + boolean
+		if !m.has(file) {
+			continue
+		}
+		value, _ := m.text(file) // "0 0": the value now, and the one that waits
+		if strings.HasPrefix(value, "1") {
+			return boolean, true
+		}
+		name = boolean
+	}
+	return name, false
+}
+
+// denials are the lines of the audit log and of the kernel's log that tell of a denial since the boot.
+func (m *Machine) denials() (lines []string) {
+	booted := m.booted()
+	for _, line := range append(m.auditLines(), m.Log()...) {
+		isDenial := strings.Contains(line, "avc:  denied") || strings.Contains(line, `apparmor="DENIED"`)
+		if !isDenial || strings.Contains(line, "permissive=1") {
+			continue
+		}
+		at := auditTime().FindStringSubmatch(line)
+		if at == nil {
+			continue
+		}
+		seconds, err := strconv.ParseInt(at[1], 10, 64)
+		if err == nil && !time.Unix(seconds, 0).Before(booted) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// booted is when the machine booted, as far as systemd says; else the zero time.
+func (m *Machine) booted() time.Time {
+	unit, ok := m.Unit("systemd-journald.service")
+	if !ok || unit.Uptime == 0 {
+		return time.Time{}
+	}
+	return m.View.Now().Add(-unit.Uptime)
+}
+
+// auditLines are the newest lines of the audit log. A machine without auditd has none.
+func (m *Machine) auditLines() []string {
+	info, err := m.View.Stat(auditLog)
+	if host.NotExist(err) {
+		return nil
+	}
+	var end []byte
+	if err == nil {
+		from := max(0, info.Size-newestAudit)
+		end = make([]byte, info.Size-from)
+		var n int
+		n, err = m.View.ReadAt(auditLog, end, from)
+		end = end[:n]
+	}
+	switch {
+	case len(end) > 0:
+		return linesOf(end)
+	case errors.Is(err, fs.ErrPermission):
+		m.cannotRead("what SELinux and AppArmor denied", err)
+	}
+	return nil
+}
