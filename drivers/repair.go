@@ -16,6 +16,9 @@ func Reload(f facts.Facts) []converge.Want {
 	return []converge.Want{modules.Loaded(f, modules.KernelSide{}), things.Resumed()}
 }
 
+// KeepsOthersAway are the lines for modprobe.d by which NoOtherDriver does that.
+const KeepsOthersAway = modules.KeepsOthersAway
+
 // NoOtherDriver wants the kernel's own drivers kept away from the GPUs, in the initial file systems
 // too, and the module nvidia in their place.
 func NoOtherDriver(f facts.Facts) ([]converge.Want, error) {

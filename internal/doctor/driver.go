@@ -16,7 +16,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 
 	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -120,7 +119,7 @@ func otherDriver(m *Machine) (found []Finding) {
 		return nil // without NVIDIA's driver another one may hold it
 	}
 
-	lines := strings.ReplaceAll(modules.KeepsOthersAway, "\n", `\n`)
+	lines := strings.ReplaceAll(drivers.KeepsOthersAway, "\n", `\n`)
 	blacklist := "printf '" + lines + "' | sudo tee /etc/modprobe.d/no-other-driver.conf"
 	for _, taken := range m.Facts().Modules.Taken {
 		found = append(found, Finding{
