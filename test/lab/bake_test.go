@@ -94,6 +94,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")+
 		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
 	i.put("/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o444)
+	i.put(smallInitramfs, "MODULES=list\n", 0o644)
 }
 
 // TestLabBake: a Debian with a kernel that does not run is baked from a repository, killed in the

@@ -199,7 +199,6 @@ func TestLabDriverBeside(t *testing.T) {
 	t.Parallel()
 	lab.Nightly(t)
 	n, kernel := bootDKMS(t, "bookworm")
-	n.Put("/etc/initramfs-tools/conf.d/lab", "MODULES=list\n", 0o644) // a small image is made sooner
 	n.Must("sh", "-c", asDebian, "sh", lab.RepoDir+"/good/compute/cuda/repos/debian12/x86_64/nvidia-kernel-open-dkms_580.65.06-1_amd64.deb")
 	first := n.snapshot()
 	spec := func(driver, more string) string {

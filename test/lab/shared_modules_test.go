@@ -124,7 +124,7 @@ func TestLabSharedModules(t *testing.T) {
 			s.build(0, "580.65.06", "site")
 			n := s.node
 			s.arrives(kernel)
-			n.Put("/etc/initramfs-tools/conf.d/lab", "MODULES=list\n", 0o644)
+			n.Put(smallInitramfs, "MODULES=list\n", 0o644)
 			copyTo(t, builder.Host, n.Host, "/srv/mirror")
 			n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
 			before := n.snapshot()

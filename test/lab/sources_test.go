@@ -53,7 +53,6 @@ func TestLabSourceMoves(t *testing.T) {
 func TestLabSourceBuilds(t *testing.T) {
 	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
-	n.Put("/etc/initramfs-tools/conf.d/lab", "MODULES=list\n", 0o644)
 	n.wants(0, n.from(repos.Good, repos.Gone), "apply")
 	n.built(kernel, repos.Gone)
 	n.Put("/etc/dkms/nvidia-590.48.01.conf", "BUILD_EXCLUSIVE_KERNEL=\"^never$\"\n", 0o644) // dkms(8): the package installs, and builds nothing
