@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -266,4 +267,52 @@ func someReaders(t *testing.T, name string, all []reader) (some []reader) {
 		some = append(some, all[i])
 	}
 	return some
+}
+
+// doctorEnds are the ends of doctor that say something of a machine with a reader that failed.
+var doctorEnds = []int{exitPending, exitAgain}
+
+// TestDoctorIsNotBlind holds law 12 for doctor: on each recorded machine each reader fails in turn,
+// and doctor then neither says that all is well, nor fails to name what it could not look at.
+func TestDoctorIsNotBlind(t *testing.T) {
+	tested := 0
+	for _, name := range slices.Sorted(maps.Keys(recorded(t))) {
+		n := recordedNode(t, name)
+		plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n"+blindSpecs["node"])
+		for _, program := range []string{"journalctl", "dmesg", "systemd-detect-virt"} {
+			n.Install(program, simhost.Program{
+				Looks: func([]string) bool { return true },
+				Run:   func(*files.Files, []string) ([]byte, error) { return nil, nil },
+			})
+		}
+		w := watch(n)
+		if _, said := w.said(t, "doctor"); strings.HasPrefix(said, "No NVIDIA GPU") {
+			continue
+		}
+		for _, r := range someReaders(t, name+"/doctor", slices.Sorted(maps.Keys(w.used))) {
+			tested++
+			for _, cause := range r.causes() {
+				code, said := w.without(r, cause).said(t, "doctor")
+				isFine := strings.Contains(said, "No fault found,")
+				check.That(t, slices.Contains(doctorEnds, code) && !isFine,
+					"%s: %s: %v: exit %d\n%s", name, r, cause, code, said)
+				check.That(t, !r.isFile() || strings.Contains(said, r.about()),
+					"%s: %s: %v: doctor does not name it: exit %d\n%s", name, r, cause, code, said)
+			}
+		}
+	}
+	t.Logf("%d readers", tested)
+	check.That(t, tested > 0, "no reader failed: the law was not tested")
+}
+
+// about is what a reader asks about: a file, a unit, a command line.
+func (r reader) about() string {
+	_, about, _ := strings.Cut(string(r), " ")
+	return about
+}
+
+// isFile says whether a reader is of a file.
+func (r reader) isFile() bool {
+	what, about, _ := strings.Cut(string(r), " ")
+	return strings.HasPrefix(about, "/") && what != "call" && what != "ask"
 }

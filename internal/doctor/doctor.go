@@ -58,7 +58,8 @@ const patience = 20 * time.Second
 // Examine runs all checks at the same time, and sorts the findings. The spec says which partitions
 // are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec, own Own) Report {
-	m := &Machine{ctx: ctx, View: v, spec: s, own: own}
+	m := &Machine{ctx: ctx, spec: s, own: own}
+	m.View = noting{v, m}
 	return m.examineUntil(time.After(patience))
 }
 
@@ -91,6 +92,9 @@ func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 			report.Notes = append(report.Notes, Found{What: note})
 		}
 	default: // a file or a program that the facts need does not answer
+	}
+	if len(report.Causes) == 0 {
+		m.silentDaemons() // a cause would say why
 	}
 	report.Unread = m.notRead()
 	report.Judge()

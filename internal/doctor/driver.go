@@ -305,7 +305,12 @@ func noLibraries(m *Machine) []Finding {
 func driverSilent(m *Machine) []Finding {
 	f := m.Facts()
 	switch {
-	case !m.loaded() || f.NVMLSays == "" || f.NVMLSays == host.Overdue || hidden(f) || !m.ownDriver():
+	case !m.loaded() || f.NVMLSays == host.Overdue || hidden(f) || !m.ownDriver():
+		return nil
+	case f.NVMLSays == "":
+		if f.Driver == nil && f.NoDriver != "" {
+			m.cannotRead("GPUs", errors.New(f.NoDriver))
+		}
 		return nil
 	case f.NVMLSays == "NO_PERMISSION":
 		m.cannotRead("GPUs", fs.ErrPermission)

@@ -39,7 +39,9 @@ type Machine struct {
 
 	mu      sync.Mutex
 	unread  []Unread
-	reading []string // the names of the domains that are being read
+	unseen  map[string]error // what a check asked, and why it could not be looked at
+	silent  map[string]error // the sockets of daemons that did not answer
+	reading []string         // the names of the domains that are being read
 }
 
 // domain is one part of a machine.
@@ -102,11 +104,7 @@ func (m *Machine) waitsFor() string {
 
 // cannotRead notes what could not be read, and why.
 func (m *Machine) cannotRead(what string, err error) {
-	why := err.Error()
-	if errors.Is(err, fs.ErrPermission) {
-		why = "only root may read it"
-	}
-	unread := Unread{What: what, Why: why}
+	unread := Unread{What: what, Why: m.whyUnread(what, err)}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,10 +113,31 @@ func (m *Machine) cannotRead(what string, err error) {
 	}
 }
 
+// whyUnread says why something could not be read: to users other than root, that root may.
+func (m *Machine) whyUnread(what string, err error) string {
+	var file *host.FileError
+	isRoot := m.own.Shut != nil
+	switch {
+	case isRoot || !errors.Is(err, fs.ErrPermission):
+		return err.Error()
+	case errors.As(err, &file) && file.Path != what && !isOfProcess().MatchString(file.Path):
+		return "only root may read " + file.Path
+	}
+	return "only root may read it"
+}
+
+// notRead lists what could not be read: the parts that checks have named, and each other look that
+// failed.
 func (m *Machine) notRead() []Unread {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
+	for what, err := range m.unseen {
+		isNamed := func(u Unread) bool { return u.names(what) }
+		if !slices.ContainsFunc(m.unread, isNamed) {
+			m.unread = append(m.unread, Unread{What: what, Why: m.whyUnread(what, err)})
+		}
+	}
 	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int {
 		return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why))
 	})
@@ -174,7 +193,7 @@ func (m *Machine) Unit(name string) (host.Unit, bool) {
 		return host.Unit{}, false
 	}
 	unit, _ := m.units.LoadOrStore(name, new(domain[host.Unit]))
-	return unit.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
+	return unit.(*domain[host.Unit]).read(m, allUnits, func() (host.Unit, error) {
 		return m.settledUnit(name)
 	})
 }

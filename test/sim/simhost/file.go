@@ -3,7 +3,6 @@
 package simhost
 
 import (
-	"errors"
 	"io"
 	"io/fs"
 	"maps"
@@ -21,8 +20,15 @@ type file struct {
 	off int64
 }
 
-// errUnread is the error of a file with content that was left out when the node was recorded.
-var errUnread = errors.New("its content was not recorded")
+// errUnread is the error of a file with content that was left out when the node was recorded. That
+// is a limit of the record, so it answers to fs.ErrInvalid like a file that nothing can read.
+var errUnread unread
+
+type unread struct{}
+
+func (unread) Error() string { return "its content was not recorded" }
+
+func (unread) Is(target error) bool { return target == fs.ErrInvalid }
 
 func (f *file) Stat() (i host.Info, err error) {
 	err = f.d.look(func() error { i = f.ino.info(); return nil })
