@@ -164,6 +164,12 @@ type NoDriver struct {
 
 func (e *NoDriver) Error() string { return "cannot ask the NVIDIA driver: " + e.Why }
 
+// Awaited is the Later of what only the driver can say: it is unknown unless a change of the run
+// makes the driver answer.
+func (e *NoDriver) Awaited() Later {
+	return Later{Until: "once the driver answers", Silent: "the driver does not answer: " + e.Why}
+}
+
 // Overdue is the code of a driver that has not answered in time. A call of its library may hang,
 // and cannot be cut short.
 const Overdue = "OVERDUE"

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 )
 
-func cdiWants(s spec.Spec) []converge.Want {
+func cdiWants(s spec.Spec, f facts.Facts) []converge.Want {
 	if !s.Has("runtime") || !s.Runtime.CDI {
 		return nil
 	}
@@ -25,10 +25,19 @@ func cdiWants(s spec.Spec) []converge.Want {
 		cdi.DeviceLinks(),
 		cdi.Spec(),
 	}
+	if ownDriver(s, f) {
+		wants[len(wants)-1] = cdi.SpecOfOwnDriver()
+	}
 	for i := range wants {
 		wants[i].Section = "runtime"
 	}
 	return wants
+}
+
+// ownDriver says whether the spec asks for a driver of the machine's own.
+func ownDriver(s spec.Spec, f facts.Facts) bool {
+	asked := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
+	return asked && f.Modules != nil && f.DriverOwner == nil
 }
 
 // ifInstalled leaves a unit alone that is masked or not installed, as before toolkit 1.18.

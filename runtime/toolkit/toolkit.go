@@ -25,8 +25,8 @@ var Stage = converge.Stage{
 	Notes: notes,
 }
 
-func wants(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
-	return append(configWants(s), cdiWants(s)...), nil
+func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	return append(configWants(s), cdiWants(s, f)...), nil
 }
 
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {

@@ -41,11 +41,22 @@ const (
 
 // cdi is the spec that the toolkit's service writes. It is current if it has the devices that the
 // driver has, in the driver's version.
-type cdi struct{}
+type cdi struct {
+	// ofOwn says that the machine has a driver of its own, which answers before kubelet runs: without
+	// its answer the spec's state is unknown. A driver container comes after kubelet.
+	ofOwn bool
+}
 
 // Spec wants the spec to be current, if the toolkit's service is installed.
 func Spec() converge.Want {
 	return converge.Following(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
+}
+
+// SpecOfOwnDriver is Spec on a machine with a driver of its own.
+func SpecOfOwnDriver() converge.Want {
+	w := Spec()
+	w.Thing = cdi{ofOwn: true}
+	return w
 }
 
 // Problem is what is wrong with a spec of this state; "" if nothing is.
@@ -71,7 +82,7 @@ func New(name string) converge.Thing {
 
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
-func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
+func (c cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, Unit)
 	if u.Load == "not-found" || u.Load == "masked" {
 		return cdiNone, nil
@@ -80,8 +91,13 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 		return "", err
 	}
 	d, err := v.Driver(ctx)
-	if errors.As(err, new(*host.NoDriver)) {
-		return "", host.Later{Until: "once the driver answers"}
+	var none *host.NoDriver
+	if errors.As(err, &none) {
+		later := none.Awaited()
+		if !c.ofOwn || none.Again {
+			later.Silent = ""
+		}
+		return "", later
 	}
 	if err != nil {
 		return "", err

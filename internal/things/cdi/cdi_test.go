@@ -169,6 +169,20 @@ func TestCDISpecJudged(t *testing.T) {
 	check.That(t, state == "current" && err == nil, "where the service's environment says: %q, %v", state, err)
 }
 
+// A silent driver of the machine's own leaves the spec unknown, and a driver container's comes later.
+func TestCDISpecOfASilentDriver(t *testing.T) {
+	silent := strings.Replace(cdiNode, "580.95.05\"", "580.95.05\"\nwhy = \"not loaded\"", 1)
+	n := withSpec(t, silent, "etc/cdi/nvidia.yaml", "")
+	for want, says := range map[*converge.Want]string{
+		new(cdi.SpecOfOwnDriver()): "the driver does not answer: not loaded",
+		new(cdi.Spec()):            "",
+	} {
+		_, err := want.Look(t.Context(), n)
+		var later host.Later
+		check.That(t, errors.As(err, &later) && later.Silent == says, "%v: %q, want %q", err, later.Silent, says)
+	}
+}
+
 // Where nothing writes a spec nothing is wanted, and what cannot be judged or made yet waits.
 func TestCDISpecElsewhere(t *testing.T) {
 	late := "-- usr/lib/systemd/system/nvidia-cdi-refresh.service --\n[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n"

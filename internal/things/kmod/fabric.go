@@ -53,7 +53,7 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case errors.As(err, &none) && none.Again:
 		return "", host.NewProcess
 	case none != nil:
-		return "", host.Later{Until: "once the driver is loaded"}
+		return "", none.Awaited()
 	case err != nil:
 		return "", err
 	}
