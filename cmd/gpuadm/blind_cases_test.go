@@ -3,15 +3,20 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
 )
 
 // Law 12: what the spec wants and could not be looked at is neither converged nor pending.
@@ -105,4 +110,68 @@ func TestBlindDoctor(t *testing.T) {
 	check.Has(t, said, "API server says 500", "doctor:")
 	_, said = typedOn(t, n, "doctor -o json")
 	check.Has(t, said, `"state":"unknown"`, "doctor -o json")
+}
+
+// TestVerdictThatCouldNotBeHad: where the engine's own program does not start, or does not end in
+// time, it is not known whether the engine takes an edit: nothing is touched, and each command ends
+// with 75.
+func TestVerdictThatCouldNotBeHad(t *testing.T) {
+	tested := 0
+	for name := range recorded(t) {
+		n := recordedNode(t, name)
+		plantFile(t, n, "/usr/bin/nvidia-container-runtime", "")
+		must.OK(t, n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}))
+		plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nset_as_default = true\n")
+		w := watch(n)
+		if code, said := w.said(t, "plan"); code != 0 || strings.Contains(said, "Nothing to do.") {
+			continue
+		}
+		for r := range w.used {
+			if !r.isVerdict() {
+				continue
+			}
+			tested++
+			for _, cause := range []error{context.DeadlineExceeded, syscall.EACCES} {
+				for _, line := range []string{"plan", "status", "apply --allow all"} {
+					m := w.without(r, cause)
+					before := m.State()
+					code, said := m.said(t, line)
+					check.That(t, code == exitAgain, "%s: %s: %v: %s: exit %d\n%s", name, r, cause, line, code, said)
+					check.Says(t, said, "could not be judged")
+					check.Equal(t, m.State(), before, "%s: ", line)
+				}
+			}
+		}
+	}
+	check.That(t, tested > 0, "no engine's program was asked")
+}
+
+// isVerdict says whether a reader has an engine's program judge the machine's own files.
+func (r reader) isVerdict() bool {
+	isAsked := strings.HasPrefix(string(r), "ask ")
+	return isAsked && (strings.HasSuffix(string(r), " config dump") || strings.Contains(string(r), "--validate") ||
+		strings.HasSuffix(string(r), "crio config"))
+}
+
+// TestNamedFileThatCannotBeRead: a file that the spec names and that could not be read is unknown,
+// with its place in the spec, and nothing is touched.
+func TestNamedFileThatCannotBeRead(t *testing.T) {
+	const key = "/etc/keys/driver.asc"
+	n := must.Get(simhost.New(demoNode))(t)
+	ubuntu.Install(n)
+	spec := string(must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
+	named := regexp.MustCompile(`(?m)^key *= .*$`).ReplaceAllString(spec, "key = \""+key+"\"")
+	plantFile(t, n, "/etc/gpuadm/node.toml", named)
+	plantFile(t, n, key, "-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+	w := watch(n)
+	for _, cause := range []error{syscall.EACCES, syscall.EIO} {
+		for _, line := range []string{"plan", "status", "apply --allow all"} {
+			m := w.without("read "+key, cause)
+			before := m.State()
+			code, said := m.said(t, line)
+			check.That(t, code == exitAgain, "%v: %s: exit %d\n%s", cause, line, code, said)
+			check.Says(t, said, key, "node.toml:")
+			check.Equal(t, m.State(), before, "%s: ", line)
+		}
+	}
 }

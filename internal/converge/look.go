@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // looksAtOnce is how many looks may run at the same time. Few of them wait for a command or another
@@ -101,7 +102,12 @@ func (e *Engine) askValidator(ctx context.Context, v host.View, s *step) {
 	}
 	once := sync.OnceValue(func() error { return validator.Validate(ctx, v, s.base, s.After) })
 	answer, _ := e.validated.LoadOrStore(change{s.key(), s.base, s.After}, once)
-	if err := answer.(func() error)(); err != nil {
+	err := answer.(func() error)()
+	switch {
+	case trouble.IsUnknown(err):
+		s.Reason = unknownBecause(err)
+		s.Passes = false // without a verdict an apply touches nothing
+	case err != nil:
 		s.Reason = cannot(err)
 	}
 }

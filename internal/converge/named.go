@@ -62,7 +62,7 @@ func (e *Engine) lookAtNamed(ctx context.Context, m machine, p *Plan) {
 // says what is wrong with it.
 func refusedKeys(lines []Line) (keys []string) {
 	for _, c := range lines {
-		if c.Cannot != "" {
+		if c.refused() {
 			keys = append(keys, c.Keys...)
 		}
 	}
@@ -76,7 +76,8 @@ func (s Seen) Keys() []string { return []string{s.Key + "." + s.Value, s.Key} }
 func (e *Engine) refused(s Seen) Line {
 	r := cannot(s.Err)
 	if !isJudged(s.Err) {
-		r.Cannot = fmt.Sprintf("cannot look at %s: %s", s.Value, r.Cannot)
+		r = unknownBecause(s.Err)
+		r.Passes = false // without the look an apply touches nothing
 	}
 	r.Keys = s.Keys()
 	return Line{
@@ -91,9 +92,12 @@ func isJudged(err error) bool {
 	return errors.As(err, &t)
 }
 
-// refuse adds a change that cannot be made.
+// refuse adds a change that cannot be made, or whose value could not be looked at.
 func (p *Plan) refuse(c Line) {
 	p.Changes = append(p.Changes, c)
+	if c.Unknown != "" {
+		p.Unknown++
+	}
 	i := slices.IndexFunc(p.Stages, func(st StagePlan) bool { return st.Name == c.Stage })
 	if i >= 0 {
 		p.Stages[i].Changes++
@@ -103,8 +107,14 @@ func (p *Plan) refuse(c Line) {
 // placed adds to a refusal where the spec states the value at fault.
 func (e *Engine) placed(r Reason) Reason {
 	at := e.Places.At(r.Keys...)
-	if r.Cannot != "" && at.Line > 0 {
+	if at.Line == 0 {
+		return r
+	}
+	if r.Cannot != "" {
 		r.Cannot = (&trouble.Error{What: r.Cannot, At: at}).Error()
+	}
+	if r.Unknown != "" {
+		r.Unknown = (&trouble.Error{What: r.Unknown, At: at}).Error()
 	}
 	return r
 }

@@ -91,7 +91,7 @@ func rejectedBefore(e facts.Engine, target string, err error) error {
 	}
 	if errors.As(err, new(NotJudged)) {
 		return &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: %v", target, err),
+			What: err.Error(),
 			Try:  []string{Shows(e) + ", which has to end without an error"},
 			Err:  err,
 		}

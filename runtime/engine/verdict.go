@@ -14,15 +14,16 @@ import (
 )
 
 // NotJudged says that an engine's program was not able to judge the machine's files: it did not
-// start, or did not end in time. That is neither a yes nor a no, so gpuadm edits nothing and leaves
-// the running daemon alone: systemd may not be able to start the program either.
+// start, or did not end in time. That is neither a yes nor a no: what is wanted of the files is
+// unknown, gpuadm edits nothing, and it leaves the running daemon alone, since systemd may not be
+// able to start the program either.
 type NotJudged struct {
 	Program string
 	Err     error
 }
 
 func (n NotJudged) Error() string {
-	return fmt.Sprintf("its files could not be judged by %s: %v", n.Program, n.Err)
+	return fmt.Sprintf("the engine's files could not be judged by %s: %v", n.Program, n.Err)
 }
 
 func (n NotJudged) Unwrap() error { return n.Err }
@@ -42,7 +43,7 @@ func AskOwn(ctx context.Context, v host.View, e facts.Engine, args ...string) ([
 	if err == nil || ended || errors.As(err, &host.Later{}) {
 		return out, err
 	}
-	return nil, NotJudged{Program: e.Binary, Err: err}
+	return nil, &trouble.Unknown{Err: NotJudged{Program: e.Binary, Err: err}}
 }
 
 // Fresh judges an engine's files as they are when it is called, and not as they were when the
