@@ -15,7 +15,7 @@ import (
 )
 
 // withoutDriver is the want for the partitions of all GPUs while no driver answers.
-func withoutDriver(f facts.Facts) converge.Want {
+func withoutDriver(s spec.Spec, f facts.Facts) converge.Want {
 	wait := error(host.FirstBoot)
 	switch {
 	case f.DriverAgain:
@@ -23,11 +23,22 @@ func withoutDriver(f facts.Facts) converge.Want {
 	case f.Live:
 		wait = host.Later{
 			Until:  "once the driver answers (" + f.NoDriver + ")",
-			Silent: "the driver does not answer: " + f.NoDriver,
+			Silent: "the driver does not answer: " + f.NoDriver + containerHint(s, f),
 		}
 	}
 
 	return untouched("partitions of the GPUs", wait, "their driver reports their state")
+}
+
+// containerHint names the key for a machine whose driver comes with a driver container, which kubelet
+// starts: until then nothing on the machine shows it. "" where the machine has a driver's library, or
+// where the spec asks for a driver.
+func containerHint(s spec.Spec, f facts.Facts) string {
+	asksForDriver := s.Driver.Version != "" && s.Driver.Owner != "other"
+	if f.NVMLSays != "LIBRARY_NOT_FOUND" || asksForDriver || s.Join.Gate == "open" {
+		return ""
+	}
+	return `; if a driver container brings it, which kubelet starts, write gate = "open" in [join]`
 }
 
 // refuseByTable refuses, while no driver answers, layouts that the GPUs on the bus cannot have by

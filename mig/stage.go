@@ -72,7 +72,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{untouched("partitions of the GPUs", nil, "no label nvidia.com/mig.config has named a layout yet")}, nil
 	}
 	if f.Driver == nil {
-		return []converge.Want{withoutDriver(f)}, refuseByTable(s, f)
+		return []converge.Want{withoutDriver(s, f)}, refuseByTable(s, f)
 	}
 
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])

@@ -175,3 +175,43 @@ func TestNamedFileThatCannotBeRead(t *testing.T) {
 		}
 	}
 }
+
+// TestMIGWithADriverContainer: the GPU Operator's driver container starts after kubelet. Where the
+// machine has no driver of its own and node.toml asks for none, the closed gate names the key that
+// lets kubelet start before the driver; with the key it does, and the partitions stay unknown until
+// the driver answers.
+func TestMIGWithADriverContainer(t *testing.T) {
+	const advice = `gate = "open" in [join]`
+	for _, driver := range []string{"", "[driver]\nowner = \"other\"\n"} {
+		n := migAlone(t, true)
+		spec := string(must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t)) + driver
+		plantFile(t, n, "/etc/gpuadm/node.toml", spec)
+		_, said := typedOn(t, n, "gate")
+		check.That(t, !strings.Contains(said, advice), "a driver is installed, and its module not loaded:\n%s", said)
+
+		n = withoutLibrary(t, spec)
+		for _, line := range []string{"apply", "gate", "status"} {
+			code, said := typedOn(t, n, line)
+			check.That(t, code == exitAgain, "%s: exit %d\n%s", line, code, said)
+			check.Has(t, said, advice, "%s:", line)
+		}
+
+		plantFile(t, n, "/etc/gpuadm/node.toml", spec+"[join]\ngate = \"open\"\n")
+		code, said := typedOn(t, n, "gate")
+		check.That(t, code == 0, "gate: exit %d\n%s", code, said)
+		for _, line := range []string{"apply", "status"} {
+			code, said := typedOn(t, n, line)
+			check.That(t, code == exitAgain && !strings.Contains(said, advice), "%s: exit %d\n%s", line, code, said)
+		}
+	}
+}
+
+// withoutLibrary is a machine with MIG in its spec and no driver of its own.
+func withoutLibrary(t *testing.T, spec string) *simhost.Node {
+	t.Helper()
+	w := incident.Joined(t, true)
+	w.Silent("LIBRARY_NOT_FOUND", "neither its library libnvidia-ml.so.1 nor the kernel module nvidia is there")
+	w.Put("etc/gpuadm/node.toml", spec)
+	w.Put("etc/gpuadm/mig.yaml", "version: v1\nmig-configs:\n  \"off\":\n  - {devices: all, mig-enabled: false}\n")
+	return w.Node()
+}

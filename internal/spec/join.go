@@ -105,13 +105,13 @@ func joinKeys(j Join) []joinKey {
 		byName    = "only EKS is asked for a cluster by its name"
 		tellsDNS  = "only on EKS gpuadm tells kubelet where the cluster's DNS is"
 		scripts   = "the cloud's own scripts join the node"
-		holdsBack = "only where a cloud's scripts start kubelet it is held back"
+		holdsBack = "this cloud's scripts start kubelet without asking the gate"
 	)
 	// The keys for EKS are allowed with method none, for a machine of a pool that stays out of the
 	// cluster.
 	eks := []string{"eks", "auto"}
 	eksOrNone := []string{"eks", "auto", "none"}
-	gated := append(platform.Gated(), "auto")
+	gated := append(platform.Gated(), "auto", "none") // after apply --install kubelet asks it on any machine
 	return []joinKey{
 		{"cluster", j.Cluster != "", eks, byName},
 		{"region", j.Region != "", eks, byName},
