@@ -103,18 +103,28 @@ func (a *apiNode) engine() *converge.Engine {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + a.spec)}))(a.t)
 	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "guard" {
-			return NewGuardThing(ref.Name, a.shared)
+			thing, err := NewGuardThing(ref.Name, a.shared)
+			if g, ok := thing.(guard); ok {
+				g.part.identity = a.accountIdentity()
+				return g, err
+			}
+			return thing, err
 		}
 		thing, err := NewPart(ref.Name, a.shared)
 		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
-			g := a.facts
-			g.Live = true
-			w := identityOf(spec.Spec{Node: spec.Node{Kubeconfig: apiAccount}}, g)
-			p.identity = &w
+			p.identity = a.accountIdentity()
 			return p, err
 		}
 		return thing, err
 	}}
+}
+
+// accountIdentity is who the machine is for things of the journal.
+func (a *apiNode) accountIdentity() *identity {
+	f := a.facts
+	f.Live = true
+	id := identityOf(spec.Spec{Node: spec.Node{Kubeconfig: apiAccount}}, f)
+	return &id
 }
 
 func (a *apiNode) apply() converge.Result {

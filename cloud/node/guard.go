@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -49,15 +50,16 @@ func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 		},
 		Why:     "gpuadm has not checked the GPUs since this boot",
 		Section: nodeSection(s),
-		Keeps:   "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
+		Stands:  "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
 	}}, nil
 }
 
 // guard decides whether pods may start on a node. It is one thing for the taint and the condition,
 // since each depends on the other.
 type guard struct {
-	taint spec.Taint
-	part  nodePart // of the taint
+	taint   spec.Taint
+	part    nodePart // of the taint
+	rebuilt bool     // from the journal, for an undo
 }
 
 func newGuard(t spec.Taint, session *Session, id *identity) guard {
@@ -74,15 +76,17 @@ const (
 	guardReady converge.State = "ready" // pods may start: gpuadm has found the GPUs ready in this boot
 )
 
-// NewGuardThing builds the thing from its name and a session, like NewPart. Only stage ready opens
-// what the guard has shut.
+// NewGuardThing builds the thing from its name and a session, like NewPart. Stage ready opens what
+// the guard has shut, and so does an undo.
 func NewGuardThing(name string, session *Session) (converge.Thing, error) {
 	text, ok := strings.CutPrefix(name, "startup taint ")
 	t := parsedTaint(text)
 	if !ok || t.Effect == "" {
 		return nil, fmt.Errorf("internal error: no guard of a node: %q", name)
 	}
-	return newGuard(t, session, nil), nil
+	g := newGuard(t, session, nil)
+	g.rebuilt = true
+	return g, nil
 }
 
 func (g guard) Ref() converge.Ref {
@@ -94,15 +98,25 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if err != nil {
 		return "", err
 	}
-	if id.later.Until != "" {
+	switch {
+	case id.later.Until == UntilJoined && g.rebuilt:
+		return guardOpen, nil
+	case id.later.Until != "":
 		return "", id.later
 	}
 	n, err := g.part.session.look(ctx, v, id)
+	if errors.Is(err, notRegistered) && g.rebuilt {
+		return guardOpen, nil
+	}
 	if err != nil {
 		return "", err
 	}
 
 	switch {
+	case g.rebuilt && len(g.ownTaints(n)) > 0:
+		return guardShut, nil
+	case g.rebuilt:
+		return guardOpen, nil
 	case readyIn(n, id.bootID):
 		return guardReady, nil
 	case g.hasTaint(n), hasFailureTaint(n), foreignReason(n, v.Now()) != "":
@@ -114,6 +128,17 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 }
 
 func (g guard) hasTaint(n *kube.Node) bool { return g.part.stateOn(n) != "" }
+
+// ownTaints returns the taints by which gpuadm keeps pods off: the startup taint, and a failure's.
+func (g guard) ownTaints(n *kube.Node) []spec.Taint {
+	var own []spec.Taint
+	for _, t := range []spec.Taint{g.taint, failureTaint()} {
+		if taintPart(t).stateOn(n) == valueState(t.Value) {
+			own = append(own, t)
+		}
+	}
+	return own
+}
 
 // isReadyTrue reports whether the condition GPUReady is true, in this boot or from another.
 func isReadyTrue(n *kube.Node) bool {
@@ -128,9 +153,10 @@ func hasFailureTaint(n *kube.Node) bool {
 	return taintPart(failed).stateOn(n) == valueState(failed.Value)
 }
 
-// Make shuts the node: first the taint, then the condition, which is from another boot.
+// Make shuts the node: first the taint, then the condition, which is from another boot. For an undo
+// Make takes off what keeps pods away, and withdraws the condition.
 func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to != guardShut {
+	if to != guardShut && !g.rebuilt {
 		return nil // only the stage ready opens it
 	}
 	id, err := g.part.identityOn(ctx, h)
@@ -140,6 +166,10 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	n, err := g.part.session.look(ctx, h, id)
 	if err != nil {
 		return err
+	}
+
+	if to != guardShut {
+		return g.part.session.patch(ctx, h, id, g.openingEdits(n))
 	}
 
 	var edits []partEdit
@@ -154,4 +184,36 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 		edits = append(edits, editOf(n, conditionPart(), unchecked))
 	}
 	return g.part.session.patch(ctx, h, id, edits)
+}
+
+// openingEdits take off the taints and their record, and withdraw the condition.
+func (g guard) openingEdits(n *kube.Node) []partEdit {
+	edits := []partEdit{editOf(n, nodePart{what: partRecord, key: taintRecord}, "")}
+	for _, t := range g.ownTaints(n) {
+		edits = append(edits, editOf(n, taintPart(t), ""))
+	}
+	c := conditionOf(n, GPUReady)
+	if c != nil && isOwnReason(c.Reason) {
+		edits = append(edits, editOf(n, conditionPart(), ""))
+	}
+	return edits
+}
+
+// Leaves is converge.Leaver's.
+func (g guard) Leaves(ctx context.Context, v host.View, _, _ converge.State) string {
+	id, err := g.part.identityOn(ctx, v)
+	if err != nil {
+		return ""
+	}
+	why := g.part.session.lacksAccount(ctx, v, id)
+	n, err := g.part.session.look(ctx, v, id)
+	if why == "" || err != nil {
+		return ""
+	}
+
+	var commands []string
+	for _, t := range g.ownTaints(n) {
+		commands = append(commands, removeTaintCommand(n.Name, t))
+	}
+	return leftToOperator(why, commands)
 }

@@ -34,6 +34,9 @@ type Session struct {
 
 	clients kube.Clients
 
+	accountAsked bool   // an undo has asked what the account may do
+	accountLost  string // why it may change nothing; "" if it may
+
 	// Remark is what the condition's message says beside the GPUs: that gpuadm could not use
 	// node.toml. Empty: nothing.
 	Remark string

@@ -59,6 +59,7 @@ type Want struct {
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
 	Keeps   string   // why undo does not revert it
+	Stands  string   // what a roll-back and a changed spec leave: undo alone reverts it
 	Leaves  string   // what undo cannot remove elsewhere
 	Brings  []string // kernel modules that making it also installs or removes: those in a package
 
@@ -113,6 +114,7 @@ type Change struct {
 	Breaks  []string            `json:"breaks,omitempty"`
 	Clients map[string][]string `json:"clients,omitempty"`
 	Keeps   string              `json:"keeps,omitempty"`
+	Stands  string              `json:"stands,omitempty"` // what a roll-back and a changed spec leave: undo alone reverts it
 	Leaves  string              `json:"leaves,omitempty"`
 	Brings  []string            `json:"brings,omitempty"` // kernel modules that making it installs or removes
 

@@ -76,6 +76,20 @@ type Merger interface {
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
+// A Leaver knows what an undo has to leave, because it needs a right that this machine has no more.
+type Leaver interface {
+	Thing
+	// Leaves says why an undo leaves the thing in the state found, and how an operator brings it to
+	// the state to; "" if the undo can make the change.
+	Leaves(ctx context.Context, v host.View, found, to State) string
+}
+
+// A change of a Finisher that undo does not revert, and that was cut short, is finished by undo.
+type Finisher interface {
+	Thing
+	Finishes()
+}
+
 // A Validator has the daemon that will read a file validate a change before anything is touched.
 // found is without gpuadm's earlier changes. Undo does not ask a Validator.
 type Validator interface {

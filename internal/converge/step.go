@@ -140,6 +140,7 @@ func (s *step) look(ctx context.Context, v host.View) {
 	if !s.unseen {
 		s.Before = found
 		s.After, err = s.desired(v, found)
+		s.askLeaver(ctx, v)
 	}
 	s.err = err
 	if s.unseen {
@@ -150,6 +151,18 @@ func (s *step) look(ctx context.Context, v host.View) {
 	if s.Deferred != "" || s.Unknown != "" {
 		s.Before = ""
 		s.After = ""
+	}
+}
+
+// askLeaver has an undo leave what it may not revert.
+func (s *step) askLeaver(ctx context.Context, v host.View) {
+	leaver, ok := s.want.Thing.(Leaver)
+	if !ok || !s.strict || s.Before == s.After {
+		return
+	}
+	if why := leaver.Leaves(ctx, v, s.Before, s.After); why != "" {
+		s.Left = append(s.Left, why)
+		s.After = s.Before
 	}
 }
 

@@ -347,11 +347,23 @@ func (p *UndoPlan) setAside(ctx context.Context, v host.View, s *step, leave []s
 		s.Unknown = ""
 		p.Left = append(p.Left, s.Line)
 		return true
-	case s.Keeps != "":
+	case s.Keeps != "" && !s.finishes(ctx, v):
 		p.Kept = append(p.Kept, s.Line)
 		return true
 	}
 	return false
+}
+
+// finishes has an undo finish a change that it does not revert, if the change was cut short.
+func (s *step) finishes(ctx context.Context, v host.View) bool {
+	if !is[Finisher](*s) {
+		return false
+	}
+	made := s.makes[len(s.makes)-1].After
+	s.want.AsFound = true
+	s.want.To = func(State) (State, error) { return made, nil }
+	s.look(ctx, v)
+	return s.Before != made || s.unseen
 }
 
 // noteLost asks each Resolver again about changes that could not have been reverted when they were

@@ -102,6 +102,7 @@ func wantedChange(stage string, w Want) Change {
 		Breaks:  w.Breaks,
 		Clients: w.Clients,
 		Keeps:   w.Keeps,
+		Stands:  w.Stands,
 		Leaves:  w.Leaves,
 		Brings:  w.Brings,
 	}
@@ -132,7 +133,7 @@ func (e *Engine) unwanted(stage string, wants []Want, all []owned) (steps []step
 // revertsUnwanted says whether an apply reverts gpuadm's changes to a thing that no want asks for.
 // If the changes are rolled back already, the thing's Followers were made current then.
 func (e *Engine) revertsUnwanted(o owned) bool {
-	stays := o.Keeps != "" || o.makes[0].Lost != "" || o.Dependency
+	stays := o.Keeps != "" || o.Stands != "" || o.makes[0].Lost != "" || o.Dependency
 	return !stays && e.Spec.Has(o.section()) && o.present()
 }
 

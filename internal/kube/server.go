@@ -41,6 +41,41 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 	return review.Status.UserInfo, err
 }
 
+// MayPatchNode reports whether the authorizers let the client patch a Node. Admission may still deny
+// a change. Source: https://kubernetes.io/docs/reference/access-authn-authz/authorization/, "Checking
+// API access"; k8s.io/api, authorization/v1/types.go.
+func (c *Client) MayPatchNode(ctx context.Context, name string) (bool, error) {
+	const group = "authorization.k8s.io/v1"
+	type attributes struct {
+		Verb     string `json:"verb"`
+		Version  string `json:"version"`
+		Resource string `json:"resource"`
+		Name     string `json:"name"`
+	}
+	type spec struct {
+		ResourceAttributes attributes `json:"resourceAttributes"`
+	}
+	type request struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Spec       spec   `json:"spec"`
+	}
+
+	var review struct {
+		Status struct{ Allowed bool }
+	}
+	patchesNode := attributes{Verb: "patch", Version: "v1", Resource: "nodes", Name: name}
+	err := c.do(ctx, call{
+		verb:   "ask",
+		what:   "what we may do",
+		method: http.MethodPost,
+		path:   "/apis/" + group + "/selfsubjectaccessreviews",
+		send:   request{APIVersion: group, Kind: "SelfSubjectAccessReview", Spec: spec{patchesNode}},
+		into:   &review,
+	})
+	return review.Status.Allowed, err
+}
+
 // User is the client's identity as the server sees it.
 type User struct {
 	Username string

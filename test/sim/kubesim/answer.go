@@ -3,6 +3,7 @@
 package kubesim
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,6 +42,8 @@ func (s *Server) answer(r *http.Request) answer {
 			"apiVersion": "authentication.k8s.io/v1",
 			"status":     Object{"userInfo": user.info()},
 		}}
+	case post && path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		return accessReview(user, body)
 	case strings.HasPrefix(path, "/api/v1/nodes"):
 		return s.node(r, user, parts[2:], body)
 	case get && path == "/api/v1/pods":
@@ -94,6 +97,25 @@ func (u User) info() Object {
 		info["extra"] = Object{"authentication.kubernetes.io/node-name": []string{u.OnNode}}
 	}
 	return info
+}
+
+// accessReview answers what a user may do.
+// Source: k8s.io/api, authorization/v1/types.go (SelfSubjectAccessReview).
+func accessReview(u User, body []byte) answer {
+	var review struct {
+		Spec struct {
+			ResourceAttributes struct{ Verb, Resource, Name string }
+		}
+	}
+	if err := json.Unmarshal(body, &review); err != nil {
+		return failure(400, "BadRequest", err.Error(), nil)
+	}
+	asks := review.Spec.ResourceAttributes
+	return answer{201, Object{
+		"kind":       "SelfSubjectAccessReview",
+		"apiVersion": "authorization.k8s.io/v1",
+		"status":     Object{"allowed": u.may(asks.Verb, asks.Resource, asks.Name)},
+	}}
 }
 
 // may is the authorizers: a role allows something, or the node authorizer allows it to every
