@@ -11,6 +11,10 @@ import (
 // writes for the host process. gpuadm uses it if [node] kubeconfig names no other.
 const PodKubeconfig = "/run/gpuadm/kubeconfig"
 
+// PodUnsure is there while the cluster has not said whether the DaemonSet's account may be used. A
+// startup taint that kubelet registers with then stays in kubelet's flags.
+const PodUnsure = "/run/gpuadm/account-unsure"
+
 // TokenKubeconfig returns a kubeconfig with a server, the file of its CA, and the file of a token,
 // which clients read again when it is renewed.
 func TokenKubeconfig(name, port, ca, token string) []byte {

@@ -52,6 +52,12 @@ func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 	return nil, err
 }
 
+// LacksRight reports whether ProbePolicy could not ask, since the account lacks its rights: that
+// says nothing about the policy.
+func LacksRight(refused *trouble.Error) bool {
+	return refused != nil && errors.Is(refused, rightLacking)
+}
+
 const (
 	kubeletAlone = "kubelet's identity is used: it sets labels and the condition, and no taints"
 	applyRBAC    = "for taints: kubectl apply -f rbac.yaml, of images/daemonset in the same version"

@@ -3,6 +3,8 @@
 package node
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
@@ -50,7 +52,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		}
 		why = "kubelet starts even if the GPUs are not ready: gate is open; "
 	}
-	remover := taintRemover(s, f)
+	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
 	if remover == "" {
 		why += "no account here may take a startup taint off: [node] kubeconfig is not set"
 		return spec.Taint{}, false, why, nil
@@ -82,7 +84,7 @@ func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, e
 		}
 	}
 
-	remover := taintRemover(s, f)
+	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
 	if remover == "" && strings.HasPrefix(t.Key, readinessDomain) {
 		remover = "the node readiness controller" // a taint of its domain has a rule there
 	}
@@ -128,9 +130,26 @@ func taintRemover(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
+// awaitedRemover names the account that the cluster has not judged since the DaemonSet's pod started,
+// if kubelet registers the node with a startup taint of gpuadm's: without an answer the taint stays
+// in kubelet's flags, so that no pod comes before the GPUs to a node that registers now.
+func awaitedRemover(s spec.Spec, f facts.Facts) string {
+	if f.Files[PodUnsure] == nil {
+		return ""
+	}
+	own := []spec.Taint{autoscalerTaint(), karpenterTaint(), parsedTaint(s.Node.StartupTaint)}
+	registers := slices.ContainsFunc(f.Kubelet.Taints, func(t facts.Taint) bool {
+		return slices.Contains(own, spec.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	})
+	if !registers {
+		return ""
+	}
+	return "the DaemonSet's ServiceAccount, about which the cluster does not answer,"
+}
+
 // StartupNeeds returns the additional facts for the choice of the startup taint.
 func StartupNeeds() facts.Needs {
-	files := []string{PodKubeconfig, BootUnit, method.NodeadmResolved}
+	files := []string{PodKubeconfig, PodUnsure, BootUnit, method.NodeadmResolved}
 	for _, unit := range facts.KubeletUnits() {
 		files = append(files, GateOf(unit))
 	}

@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,4 +211,26 @@ func TestKeepsPodsOff(t *testing.T) {
 	}
 	got, err := KeepsPodsOff(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
 	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
+}
+
+// TestStartupTaintWithoutAnswer: while the cluster does not say whether the DaemonSet's account may be
+// used, kubelet's flags keep a startup taint, and get none. A clear no takes it out.
+func TestStartupTaintWithoutAnswer(t *testing.T) {
+	taint := autoscalerTaint()
+	registered := facts.Kubelet{Taints: []facts.Taint{{Key: taint.Key, Value: taint.Value, Effect: taint.Effect}}}
+	unsure := map[string][]byte{PodUnsure: []byte("x")}
+	for name, tt := range map[string]struct {
+		facts facts.Facts
+		keeps bool
+	}{
+		"no answer":            {facts.Facts{Kubelet: registered, Files: unsure}, true},
+		"no answer, no taint":  {facts.Facts{Files: unsure}, false},
+		"a no":                 {facts.Facts{Kubelet: registered}, false},
+		"the account is there": {facts.Facts{Files: map[string][]byte{PodKubeconfig: []byte("x")}}, true},
+	} {
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\n")}))(t)
+		_, taints, err := Registration(s, tt.facts)
+		must.OK(t, err)
+		check.That(t, slices.Contains(taints, taint) == tt.keeps, "%s: kubelet registers with %v", name, taints)
+	}
 }

@@ -33,7 +33,11 @@ func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 	if err != nil {
 		return nil
 	}
-	if !p.mayLend(ctx) {
+	lent := p.mayLend(ctx, machine)
+	if err := p.tellUnsure(machine, lent); err != nil {
+		return err
+	}
+	if !lent {
 		return withdraw(machine)
 	}
 
@@ -63,21 +67,27 @@ func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 	return nil
 }
 
-// mayLend says whether the machine may use the account. If the cluster does not answer, its last
-// answer counts.
-func (p *Pod) mayLend(ctx context.Context) bool {
+// mayLend says whether the machine may use the account. Only an answer changes that: if the cluster
+// does not answer, does not know the account or gives it no rights, its last answer counts, or, for
+// a container that has just started, what the one before it has lent.
+func (p *Pod) mayLend(ctx context.Context, machine host.Host) bool {
 	if p.WithoutPolicy {
 		return true
 	}
 
 	refused, err := p.probePolicy(ctx)
-	if err == nil {
-		p.narrow = refused == nil
-		p.unknown = false
-	} else {
-		p.unknown = !p.narrow
+	switch {
+	case err != nil:
 		refused = &trouble.Error{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
+	case node.LacksRight(refused):
+	default:
+		p.narrow = refused == nil
+		p.answered = true
 	}
+	if !p.answered {
+		p.narrow = p.narrow || lends(machine)
+	}
+	p.unknown = err != nil && !p.answered && !p.narrow
 
 	warning := ""
 	if refused != nil {
@@ -88,6 +98,21 @@ func (p *Pod) mayLend(ctx context.Context) bool {
 	}
 	p.warned = warning
 	return p.narrow
+}
+
+// lends reports whether a pod has lent the machine its account.
+func lends(machine host.View) bool {
+	_, err := machine.Stat(node.PodKubeconfig)
+	return err == nil
+}
+
+// tellUnsure tells the machine's apply whether the account is missing though the cluster did not say
+// no.
+func (p *Pod) tellUnsure(machine host.Host, lent bool) error {
+	if !lent && !p.answered {
+		return put(machine, node.PodUnsure, []byte("the cluster did not say whether the account may be used\n"), 0o600)
+	}
+	return remove(machine, node.PodUnsure)
 }
 
 // probePolicy asks the cluster whether a policy limits the account; refused says why it does not.
@@ -102,21 +127,42 @@ func (p *Pod) probePolicy(ctx context.Context) (refused *trouble.Error, err erro
 // withdraw removes lend's kubeconfig from the machine.
 func withdraw(machine host.Host) error {
 	for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
-		err := machine.Remove(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := remove(machine, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// remove removes a file, if it is there.
+func remove(machine host.Host, name string) error {
+	err := machine.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// withdrawOwn withdraws what this pod has lent, since its token ends with it. What another pod has
+// lent since stays.
+func (p *Pod) withdrawOwn(machine host.Host) {
+	own, err := p.Read(podAccount + "/token")
+	lent, lentErr := machine.ReadFile(podToken)
+	if err == nil && lentErr == nil && bytes.Equal(own, lent) {
+		_ = withdraw(machine)
+	}
+}
+
 // renew copies the pod's token to the machine at each tick, if the machine has a token: the
 // installation of a driver may take longer than a token is valid. After an error the next tick
-// retries, and the next apply.
-func (p *Pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time) {
+// retries, and the next apply. Once the pod ends, renew withdraws the token.
+func (p *Pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time, stop <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-stop:
+			p.withdrawOwn(machine)
 			return
 		case <-tick:
 		}

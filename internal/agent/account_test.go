@@ -95,6 +95,74 @@ func TestDaemonSetLends(t *testing.T) {
 	check.That(t, err == nil, "--without-policy: %v", err)
 }
 
+// TestNoAnswerIsNotANo: a container that starts again while the cluster does not answer, does not know
+// the account, or does not give it its rights keeps what the pod before it has lent, with the token
+// of today. Only a clear no takes it back. The machine's apply learns that the cluster did not say.
+func TestNoAnswerIsNotANo(t *testing.T) {
+	for name, fault := range map[string]kubesim.Fault{
+		"mute":      {Status: 501, Times: -1}, // the first error that is no wait
+		"401":       {Status: 401, Times: -1},
+		"no rights": {On: "PATCH", Status: 403, Times: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, sim, inside, machine, _ := accountPod(t)
+			sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+			must.OK(t, before.lend(t.Context(), machine))
+
+			must.OK(t, inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}))
+			sim.Token("newer", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"})
+			after := &Pod{Read: before.Read, Getenv: before.Getenv, Own: before.Own, Say: before.Say}
+			sim.Fail(fault)
+			must.OK(t, after.lend(t.Context(), machine))
+			token, err := machine.ReadFile(podToken)
+			check.That(t, err == nil && string(token) == "newer", "the machine has the token %q, %v", token, err)
+			check.That(t, exists(machine, node.PodKubeconfig), "the kubeconfig was taken back")
+
+			sim.Heal()
+			sim.Admit(nil)
+			must.OK(t, after.lend(t.Context(), machine))
+			check.That(t, !exists(machine, node.PodKubeconfig) && !exists(machine, node.PodUnsure), "without a policy the kubeconfig stays")
+
+			sim.Fail(fault)
+			must.OK(t, after.lend(t.Context(), machine))
+			check.That(t, !exists(machine, node.PodKubeconfig), "the kubeconfig came back")
+		})
+	}
+
+	p, sim, _, machine, _ := accountPod(t)
+	sim.Fail(kubesim.Fault{Status: 501, Times: -1})
+	must.OK(t, p.lend(t.Context(), machine))
+	check.That(t, exists(machine, node.PodUnsure), "the machine is not told that the cluster did not answer")
+	sim.Heal()
+	sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+	must.OK(t, p.lend(t.Context(), machine))
+	check.That(t, exists(machine, node.PodKubeconfig) && !exists(machine, node.PodUnsure), "the answer is not used")
+}
+
+func exists(v host.View, name string) bool {
+	_, err := v.Stat(name)
+	return err == nil
+}
+
+// TestPodWithdraws: a pod that ends takes back what it has lent, also during an apply, and nothing
+// that another pod has lent since.
+func TestPodWithdraws(t *testing.T) {
+	for name, want := range map[string]bool{"its own": false, "another pod's": true} {
+		p, sim, _, machine, _ := accountPod(t)
+		sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+		must.OK(t, p.lend(t.Context(), machine))
+		if want {
+			must.OK(t, machine.WriteFile(podToken, []byte("another"), host.Attr{Mode: 0o600}))
+		}
+
+		stop, ended := make(chan struct{}), make(chan bool)
+		go func() { p.renew(t.Context(), machine, nil, stop); close(ended) }()
+		close(stop)
+		<-ended
+		check.That(t, exists(machine, node.PodKubeconfig) == want, "%s: the kubeconfig is there: %v", name, !want)
+	}
+}
+
 // TestDaemonSetRenews: a token that kubelet renews in the pod comes to the machine during an apply,
 // where one was lent.
 func TestDaemonSetRenews(t *testing.T) {
@@ -105,7 +173,7 @@ func TestDaemonSetRenews(t *testing.T) {
 		must.OK(t, inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}))
 		ctx, stop := context.WithCancel(t.Context())
 		tick, ended := make(chan time.Time), make(chan bool)
-		go func() { p.renew(ctx, machine, tick); close(ended) }()
+		go func() { p.renew(ctx, machine, tick, nil); close(ended) }()
 		tick <- time.Time{}
 		tick <- time.Time{} // it is taken when the first has been seen to
 		stop()

@@ -61,9 +61,10 @@ type Pod struct {
 	layout  string    // the layout in the label when the last apply began
 	own     host.Host // see ownFiles
 
-	narrow  bool   // the cluster's last answer: the policy limits the account
-	unknown bool   // the cluster has not answered yet
-	warned  string // the last warning about the account: it is printed once
+	narrow   bool   // the cluster's last answer: the policy limits the account
+	answered bool   // the cluster has said yes or no
+	unknown  bool   // the cluster has not answered yet, and nothing is lent
+	warned   string // the last warning about the account: it is printed once
 }
 
 // ownFiles opens the pod's files once: a pod runs for months, and each opening keeps a descriptor.
@@ -87,7 +88,7 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 			_ = p.relabelled(ctx) // before apply reads it, so that a later change is seen
 		}
 
-		status, err := p.apply(ctx, machine)
+		status, err := p.apply(ctx, machine, stop)
 		pause := podRetry
 		switch {
 		case err != nil && p.Once:
@@ -102,6 +103,7 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 
 		debug.FreeOSMemory() // the pod has read the program's bytes twice, and now waits long
 		if p.rest(ctx, pause, stop) {
+			p.withdrawOwn(machine)
 			return 0, nil
 		}
 	}
@@ -173,7 +175,7 @@ func spread(pause time.Duration, random float64) time.Duration {
 }
 
 // apply copies the program and the spec to the machine, and runs apply there.
-func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
+func (p *Pod) apply(ctx context.Context, machine host.Host, stop <-chan struct{}) (int, error) {
 	argv, err := p.copyFiles(ctx, machine)
 	if err != nil {
 		return 0, err
@@ -185,9 +187,9 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 
 	tick := time.NewTicker(podRenews)
 	defer tick.Stop()
-	renewing, stop := context.WithCancel(ctx)
-	defer stop()
-	go p.renew(renewing, machine, tick.C)
+	renewing, ended := context.WithCancel(ctx)
+	defer ended()
+	go p.renew(renewing, machine, tick.C, stop)
 
 	job := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}
 	status, err := job.Run(ctx)
