@@ -35,6 +35,7 @@ spec:
 // internet or this machine.
 func typedHere(line pages.Line, cloud, way string) bool {
 	outside := []string{"https://", "oci://", "nvdp", " debug ", " logs ", " wait "}
+	helms := []string{" namespace gpuadm"}
 	kubectls := []string{"images/daemonset/" + cloud, "images/daemonset/rbac", " -n gpuadm "}
 	in := func(part string) bool { return strings.Contains(line.Text, part) }
 	words := line.Commands()[0]
@@ -42,7 +43,11 @@ func typedHere(line pages.Line, cloud, way string) bool {
 	case "helm":
 		return way == "helm" && !slices.ContainsFunc(outside, in)
 	case "kubectl":
-		return !slices.ContainsFunc(outside, in) && (way == "kubectl" || !slices.ContainsFunc(kubectls, in))
+		others := helms
+		if way == "helm" {
+			others = kubectls
+		}
+		return !slices.ContainsFunc(outside, in) && !slices.ContainsFunc(others, in)
 	case "gpuadm":
 		return slices.Contains([]string{"validate", "manifest"}, words[1]) || words[1] == "init" && in(" --gpu ")
 	}
@@ -121,7 +126,7 @@ func TestLabKubePages(t *testing.T) {
 				return ""
 			})
 		}
-		typed("helm template gpuadm images/chart --kube-version v1.30.0 --namespace default -f docs/examples/" + cloud + "/values.yaml >shipped.yaml")
+		typed("helm template gpuadm images/chart --kube-version v1.30.0 --namespace gpuadm --set createNamespace=true -f docs/examples/" + cloud + "/values.yaml >shipped.yaml")
 		typed("kubectl apply -f shipped.yaml && kubectl delete -f shipped.yaml")
 	}
 }
