@@ -28,6 +28,7 @@ type Refusal struct {
 	Object string // a file, a device
 	What   string
 	Fix    string // what to type
+	Advice string // what to do, in place of the check's advice
 }
 
 // Refusals lists what kubelet would refuse at its next start, by the files and the state that it
@@ -50,7 +51,15 @@ func refusedCertificate(v host.View, k facts.Kubelet) []Refusal {
 	case k.Begins.After(now):
 		begins := k.Begins.Format(time.DateTime)
 		clock := now.UTC().Format(time.DateTime)
-		what = fmt.Sprintf("the certificate of %s is valid from %s on, and the clock says %s", k.Kubeconfig, begins, clock)
+		what = fmt.Sprintf("the certificate of %s is valid from %s on, and the clock says %s: "+
+			"this machine's clock is behind, or that of the CA was ahead when it signed", k.Kubeconfig, begins, clock)
+		return []Refusal{{
+			Code:   "KUB-005",
+			Object: k.Kubeconfig,
+			What:   what,
+			Fix:    "timedatectl",
+			Advice: "set this machine's clock; if it is right, set the clock of the CA, and get kubelet a new certificate",
+		}}
 	default:
 		return nil
 	}

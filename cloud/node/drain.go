@@ -134,12 +134,21 @@ func (d *Drain) Stays(ctx context.Context, refused error) error {
 		if i < 0 || p.Drained() {
 			continue
 		}
-		owner := p.OwnerReferences[i]
-		const text = "a drain leaves pod %s/%s, which belongs to %s %s"
-		line := fmt.Sprintf(text, p.Namespace, p.Name, owner.Kind, owner.Name)
+		line := whyStays(p, p.OwnerReferences[i])
 		detailed.Because = append(slices.Clip(detailed.Because), line)
 	}
 	return &detailed
+}
+
+// whyStays says why a drain does not evict a pod. A static pod's mirror has the Node as its owner:
+// kubernetes, pkg/kubelet/pod/mirror_client.go.
+func whyStays(p kube.Pod, owner kube.Owner) string {
+	if owner.Kind == "Node" {
+		const text = "a drain leaves the static pod %s/%s: kubelet runs it as long as its file is on this machine"
+		return fmt.Sprintf(text, p.Namespace, p.Name)
+	}
+	const text = "a drain leaves pod %s/%s, which belongs to %s %s"
+	return fmt.Sprintf(text, p.Namespace, p.Name, owner.Kind, owner.Name)
 }
 
 // Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. If their
@@ -167,7 +176,7 @@ func (d *Drain) Run(ctx context.Context) error {
 	wait := newReportedWait(d.h, d.limit)
 	for {
 		over := wait.over() // one more look after the deadline
-		remaining, err := d.evict(ctx, leaving)
+		remaining, budgets, err := d.evict(ctx, leaving)
 		if err != nil {
 			return drainFailed(err)
 		}
@@ -177,7 +186,7 @@ func (d *Drain) Run(ctx context.Context) error {
 		few := strings.Join(trouble.Few(remaining, 3), "; ")
 		problem := "pods that use the GPUs have not left this node: " + few
 		if over {
-			return d.deadlinePassed(problem, remaining)
+			return d.deadlinePassed(problem, remaining, budgets)
 		}
 
 		wait.report(ctx, problem)
@@ -190,25 +199,29 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-func (d *Drain) deadlinePassed(problem string, remaining []string) error {
+// deadlinePassed says which pods stay. budgets reports whether a disruption budget keeps one.
+func (d *Drain) deadlinePassed(problem string, remaining []string, budgets bool) error {
+	try := []string{"see why they do not end: kubectl get pods --all-namespaces --field-selector spec.nodeName=" + d.node}
+	if budgets {
+		try = []string{"see the budgets: kubectl get poddisruptionbudgets --all-namespaces"}
+	}
 	return &trouble.Error{
 		What:    fmt.Sprintf("cannot drain this node within %v: %s", d.limit, problem),
 		Because: append(trouble.Few(remaining, 6), "the GPUs were not changed"),
-		Try: []string{
-			"see the budgets: kubectl get poddisruptionbudgets --all-namespaces",
-			"or a longer drain_deadline in [disruption]",
-		},
-		Err: errors.Join(converge.ErrInUse, trouble.Wait{For: problem, Err: podsStay}),
+		Try:     append(try, "or a longer drain_deadline in [disruption]"),
+		Err:     errors.Join(converge.ErrInUse, trouble.Wait{For: problem, Err: podsStay}),
 	}
 }
 
-// evict tries to evict each pod once, and returns those that are still here and why. A pod of the
-// same name with another UID is another pod.
-func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (remaining []string, err error) {
+// evict tries to evict each pod once, and returns those that are still here and why, and whether a
+// disruption budget keeps one of them. A pod of the same name with another UID is another pod.
+func (d *Drain) evict(
+	ctx context.Context, leaving map[string]kube.Pod,
+) (remaining []string, budgets bool, err error) {
 	client := d.client.Within(0) // the next round is the next try
 	present, err := client.Pods(ctx, d.node)
 	if err != nil && !trouble.Passes(err) {
-		return nil, err
+		return nil, false, err
 	}
 
 	for _, uid := range slices.Sorted(maps.Keys(leaving)) {
@@ -233,12 +246,13 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (remaini
 			remaining = append(remaining, "pod "+name+" is ending")
 		case errors.Is(refused, kube.Missing), errors.Is(refused, kube.Conflict): // it has ended
 		case trouble.Passes(refused):
+			budgets = budgets || errors.Is(refused, kube.Busy)
 			remaining = append(remaining, "pod "+name+": "+detailedCause(refused))
 		default:
-			return nil, refused
+			return nil, false, refused
 		}
 	}
-	return remaining, nil
+	return remaining, budgets, nil
 }
 
 // detailedCause returns the lines of an error after the first, or the error if it has one line.

@@ -218,6 +218,26 @@ func TestDrainForNothing(t *testing.T) {
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
 	b.says("process 4712 (dcgm-exporter)", "a drain leaves pod ops/exporter-x, which belongs to DaemonSet exporter")
 	check.That(t, len(b.evicted) == 0 && b.cordoned() == free, "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
+
+	// A static pod's mirror has the Node as its owner.
+	b = newBusy(t, "policy = \"drain\"\n", "ml/train")
+	owner = []any{kubesim.Object{"kind": "Node", "name": "gpu-1", "controller": true}}
+	b.sim.AddPod(kubesim.Object{
+		"metadata": kubesim.Object{
+			"namespace": "ops", "name": "exporter-x", "uid": "11111111-2222-3333-4444-555555555555", "ownerReferences": owner,
+			"annotations": kubesim.Object{"kubernetes.io/config.mirror": "x"},
+		},
+		"spec":     kubesim.Object{"nodeName": "gpu-1"}, "status": kubesim.Object{"phase": "Running"},
+	})
+	for _, dir := range []string{"/proc/4712", "/proc/4712/fd"} {
+		must.OK(t, b.Mkdir(dir, host.Attr{Mode: 0o755}))
+	}
+	b.write("/proc/4712/comm", "dcgm-exporter\n")
+	b.write("/proc/4712/cgroup", "0::/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-02.scope\n")
+	must.OK(t, b.Symlink("/proc/4712/fd/3", "/dev/nvidiactl"))
+	b.Use("0000:17:00.0", d.GPUs[0].Instances[0].ID, 4712)
+	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
+	b.says("a drain leaves the static pod ops/exporter-x: kubelet runs it as long as its file is on this machine")
 }
 
 // TestDrainOperatorsCordon: a node that an operator has cordoned stays cordoned.

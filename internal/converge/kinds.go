@@ -90,6 +90,14 @@ type Finisher interface {
 	Finishes()
 }
 
+// A Partial thing has parts of its state that gpuadm did not change and that others change as they
+// work: a unit that gpuadm enabled, and that a boot started. Such a change is no drift.
+type Partial interface {
+	Thing
+	// SamePart reports whether what gpuadm changed from before to after is so in found.
+	SamePart(before, after, found State) bool
+}
+
 // A Validator has the daemon that will read a file validate a change before anything is touched.
 // found is without gpuadm's earlier changes. Undo does not ask a Validator.
 type Validator interface {

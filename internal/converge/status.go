@@ -122,6 +122,10 @@ func (e *Engine) mark(ctx context.Context, v host.View, o owned, asksForReboot b
 	if m.State == o.After || known && asksForReboot {
 		return m
 	}
+	partial, ok := thing.(Partial)
+	if ok && partial.SamePart(o.makes[0].Before, o.After, m.State) {
+		return m
+	}
 	m.Reverted = known
 	m.Changed = !known
 	drift := step{

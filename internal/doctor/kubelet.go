@@ -99,6 +99,7 @@ func refused(code string) func(*Machine) []Finding {
 				found = append(found, Finding{
 					Object:  refusal.Object,
 					What:    refusal.What,
+					Fix:     refusal.Advice,
 					Command: refusal.Fix,
 				})
 			}

@@ -120,6 +120,20 @@ func runs(u host.Unit) bool {
 	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
 }
 
+// SamePart is converge.Partial's: a boot starts what gpuadm has enabled, and a timer's service ends.
+func (u unit) SamePart(before, after, found converge.State) bool {
+	wasEnabled, wasActive := UnitWords(before)
+	if before == "" {
+		wasEnabled, wasActive = "disabled", "inactive"
+	}
+	madeEnabled, madeActive := UnitWords(after)
+	enabled, active := UnitWords(found)
+	if found == "" || after == "" {
+		return found == after
+	}
+	return (madeEnabled == wasEnabled || enabled == madeEnabled) && (madeActive == wasActive || active == madeActive)
+}
+
 // TakeOut reverts each of the two words that gpuadm changed, and leaves the other: a unit that
 // gpuadm enabled, and that a boot has started since, is disabled and continues to run. A unit that
 // was missing before gpuadm counts as disabled and inactive: undo removes its files separately.

@@ -81,6 +81,9 @@ func TestLabBootUnit(t *testing.T) {
 		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
 	}
 
+	status := n.Exec("gpuadm", "status").Stdout
+	check.That(t, !strings.Contains(status, "changed outside"), "after a plain reboot status says\n%s", status)
+
 	n.Must("systemctl", "start", "gpuadm-drift.service") // in its sandbox
 
 	pid := n.MainPID("kubelet.service")
