@@ -119,6 +119,10 @@ func TestUndoOfGuard(t *testing.T) {
 			check.That(t, gone == (name == "the account is there"), "the startup taint is gone: %v", gone)
 			const line = "kubectl taint node gpu-1 example.com/starting:NoSchedule-"
 			check.That(t, strings.Contains(left, line) == !gone, "undo leaves\n%s", left)
+			if gone {
+				annotations, _ := a.sim.Node("gpu-1")["metadata"].(kubesim.Object)["annotations"].(kubesim.Object)
+				check.That(t, annotations[taintRecord] == nil, "the record of the taint stays: %v", annotations)
+			}
 		})
 	}
 }

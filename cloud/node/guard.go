@@ -113,7 +113,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 
 	switch {
-	case g.rebuilt && len(g.ownTaints(n)) > 0:
+	case g.rebuilt && (len(g.ownTaints(n)) > 0 || n.Annotations[taintRecord] != ""):
 		return guardShut, nil
 	case g.rebuilt:
 		return guardOpen, nil
@@ -214,6 +214,10 @@ func (g guard) Leaves(ctx context.Context, v host.View, _, _ converge.State) str
 	var commands []string
 	for _, t := range g.ownTaints(n) {
 		commands = append(commands, removeTaintCommand(n.Name, t))
+	}
+	if n.Annotations[taintRecord] != "" {
+		record := nodePart{what: partRecord, key: taintRecord}
+		commands = append(commands, record.command(n.Name, ""))
 	}
 	return leftToOperator(why, commands)
 }
