@@ -227,7 +227,7 @@ func TestDrainForNothing(t *testing.T) {
 			"namespace": "ops", "name": "exporter-x", "uid": "11111111-2222-3333-4444-555555555555", "ownerReferences": owner,
 			"annotations": kubesim.Object{"kubernetes.io/config.mirror": "x"},
 		},
-		"spec":     kubesim.Object{"nodeName": "gpu-1"}, "status": kubesim.Object{"phase": "Running"},
+		"spec": kubesim.Object{"nodeName": "gpu-1"}, "status": kubesim.Object{"phase": "Running"},
 	})
 	for _, dir := range []string{"/proc/4712", "/proc/4712/fd"} {
 		must.OK(t, b.Mkdir(dir, host.Attr{Mode: 0o755}))
