@@ -125,7 +125,8 @@ func (c Choice) mayWait(f facts.Facts, k modules.KernelSide, kernel string) bool
 }
 
 // Spared returns packages for building modules that gpuadm does not require. asFound are for
-// kernels that have the driver's modules: nothing is built for them. ifThere are for kernels that
+// kernels that have the driver's modules: nothing is built for them; and for kernels whose headers
+// are on the disk, whatever brought them: an own kernel, Proxmox VE, another vendor. ifThere are for kernels that
 // do not run while another kernel has the driver: gpuadm installs them if a source has them.
 func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
 	k, _ := c.KernelSide(s, f)
@@ -140,6 +141,7 @@ func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string)
 		}
 
 		unneeded := m.Role != "kernel-modules" && c.hasDriver(f, k, m.PerKernel)
+		unneeded = unneeded || m.Role == "headers" && hasHeaders(f, m.PerKernel)
 		if m.PerKernel == "" {
 			unneeded = allHave
 		}
@@ -151,6 +153,15 @@ func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string)
 		}
 	}
 	return asFound, ifThere
+}
+
+// hasHeaders says whether modules can be built for a kernel.
+func hasHeaders(f facts.Facts, kernel string) bool {
+	if f.Modules == nil {
+		return false
+	}
+	on, known := f.Modules.Of(kernel)
+	return known && on.Headers
 }
 
 // otherKernel says whether the modules are only for kernels that do not run, as in a container, or

@@ -40,6 +40,7 @@ func TestHeaders(t *testing.T) {
 		{"ubuntu", "24.04", "6.8.12-acme.custom+1_x", "linux-headers-6.8.12-acme.custom+1_x", ""},
 		{"debian", "12", "my-own", "linux-headers-my-own", ""},
 		{"rhel", "9.6", "5.14.0-570.el9.x86_64", "kernel-devel-5.14.0-570.el9.x86_64", ""},
+		{"debian", "13", "6.14.11-2-pve", "proxmox-headers-6.14.11-2-pve", ""},
 		{"rocky", "9.6", "5.14.0-570.el9.aarch64+64k", "kernel-64k-devel-5.14.0-570.el9.aarch64", ""},
 		{"rhel", "9.6", "5.14.0-570.el9.x86_64+rt", "kernel-rt-devel-5.14.0-570.el9.x86_64", ""},
 		{"ol", "9.6", "5.15.0-302.167.6.el9uek.x86_64", "kernel-uek-devel-5.15.0-302.167.6.el9uek.x86_64", ""},

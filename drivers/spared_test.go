@@ -28,10 +28,12 @@ func TestSpared(t *testing.T) {
 	}
 	for name, x := range map[string]struct {
 		running                   string // that runs
+		headers                   string // the kernel whose headers are on the disk
 		old, run, next            string // versions of the modules that the kernels have
 		asFound, ifThere, waiting string
 	}{
 		"nothing yet":                {running: running},
+		"headers on the disk":        {running: running, headers: running, asFound: "headers-" + running},
 		"all have the driver":        {running: running, run: "580.95.05", next: "580.95.05", asFound: "make headers-" + running + " gcc-" + running + " headers-" + next + " gcc-" + next},
 		"a newer kernel came":        {running: running, run: "580.95.05", asFound: "headers-" + running + " gcc-" + running, ifThere: "headers-" + next + " gcc-" + next, waiting: next},
 		"the running one has none":   {running: running, next: "580.95.05", asFound: "headers-" + next + " gcc-" + next},
@@ -45,6 +47,9 @@ func TestSpared(t *testing.T) {
 		f := facts.Facts{
 			Live: true, Kernel: facts.Kernel{Running: x.running, Installed: kernels},
 			Modules: &facts.Modules{Kernels: []facts.KernelModules{on(next, x.next), on(running, x.run), on(old, x.old)}},
+		}
+		for i := range f.Modules.Kernels {
+			f.Modules.Kernels[i].Headers = f.Modules.Kernels[i].Kernel == x.headers
 		}
 		asked := c
 		if x.old != "" {

@@ -118,6 +118,27 @@ func (n driverNode) upgrades(kernel string) {
 	n.idle()
 }
 
+// TestLabDriverOwnKernel: a kernel whose headers are on the disk, from no package of their usual
+// name, has its modules built with these: a kernel of one's own, or Proxmox VE's. A second apply does
+// nothing, and undo leaves the headers.
+func TestLabDriverOwnKernel(t *testing.T) {
+	t.Parallel()
+	n, packaged := bootDKMS(t, "bookworm")
+	const own = "6.1.99-own"
+	n.Must("sh", "-c", `set -e; from=/usr/src/linux-headers-$1 to=/usr/src/own-$2
+		cp -a $from $to
+		grep -rl "$1" $to/include $to/.kernelvariables | xargs sed -i "s/$1/$2/g"
+		mkdir -p /lib/modules/$2; ln -s $to /lib/modules/$2/build; : >/lib/modules/$2/modules.dep
+		rm -r /lib/modules/$1`, "sh", packaged, own)
+	first := n.snapshot()
+
+	n.wants(0, n.spec("580.65.06", ""), "apply")
+	n.built(own, "580.65.06")
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
+	n.gpuadm(0, "undo", "--to", "all")
+	n.same(first)
+}
+
 // TestLabDriverNoHeaders: a kernel without headers is refused before anything is installed, and it
 // says which have some.
 func TestLabDriverNoHeaders(t *testing.T) {
