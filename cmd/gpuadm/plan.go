@@ -132,13 +132,21 @@ func (c *common) reportDrift(ctx context.Context) error {
 	}
 	if c.broken != nil {
 		c.reportSpec(ctx)
+		c.keepMetrics(h, converge.Status{}, c.broken.why)
 		return c.broken.why
 	}
-	return c.run.Drift(ctx, func(pending []converge.Line) string {
+
+	s, err := c.run.Drift(ctx, func(pending []converge.Line) string {
 		text := drift(pending)
 		c.answer(text)
 		return text
 	})
+	unseen := err
+	if s.State != "" { // a plan was made: it counts what could not be looked at
+		unseen = nil
+	}
+	c.keepMetrics(h, s, unseen)
+	return err
 }
 
 // drift says in one line which changes are pending.

@@ -141,22 +141,25 @@ func (r *Run) report(ctx context.Context, o node.Outcome) {
 
 // Drift reports pending changes to the cluster, worded by say. It reports nothing if the machine is
 // converged, while another run is in progress, or while an undo holds applies: then the operator
-// wants the difference.
-func (r *Run) Drift(ctx context.Context, say func([]converge.Line) string) error {
-	s, err := r.Engine.Pending(ctx, r.Host)
+// wants the difference. It returns what it has found, also beside an error that names what it could
+// not look at.
+func (r *Run) Drift(
+	ctx context.Context, say func([]converge.Line) string,
+) (s converge.Status, err error) {
+	s, err = r.Engine.Pending(ctx, r.Host)
 	if err != nil || s.Held != "" || AtWork(r.Host) {
-		return err
+		return s, err
 	}
 	if s.Now() == 0 {
-		return s.Blind()
+		return s, s.Blind()
 	}
 	text := say(s.Changes)
 	if !r.Host.Live() {
-		return s.Blind()
+		return s, s.Blind()
 	}
 
 	r.unreported(node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text))
-	return s.Blind()
+	return s, s.Blind()
 }
 
 // ReportSpec reports to the cluster that the machine's own spec cannot be used.

@@ -85,6 +85,7 @@ func TestLabBootUnit(t *testing.T) {
 	check.That(t, !strings.Contains(status, "changed outside"), "after a plain reboot status says\n%s", status)
 
 	n.Must("systemctl", "start", "gpuadm-drift.service") // in its sandbox
+	says(t, n.Exec("cat", "/run/gpuadm-metrics/gpuadm.prom"), "gpuadm_report_ok 1", "gpuadm_last_run_ok 1", `gpuadm_stage_converged{stage="runtime"} 1`)
 
 	pid := n.MainPID("kubelet.service")
 	n.Must("systemctl", "restart", bootUnit)
