@@ -129,7 +129,7 @@ func TestLabDriverOwnKernel(t *testing.T) {
 		cp -a $from $to
 		grep -rl "$1" $to/include $to/.kernelvariables | xargs sed -i "s/$1/$2/g"
 		mkdir -p /lib/modules/$2; ln -s $to /lib/modules/$2/build; : >/lib/modules/$2/modules.dep
-		rm -r /lib/modules/$1`, "sh", packaged, own)
+		rm -r /lib/modules/$1; depmod $2`, "sh", packaged, own)
 	first := n.snapshot()
 
 	n.wants(0, n.spec("580.65.06", ""), "apply")

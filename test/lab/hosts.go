@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
@@ -125,8 +127,25 @@ func removeGone() error {
 	}
 	removed, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
 	for _, dir := range removed {
+		unmountBelow(dir)
 		// Another process may remove the same one, which harms neither.
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	return err
+}
+
+// unmountBelow takes away what a killed host had mounted in its folder, the innermost first. What it
+// cannot take away the removal of the folder names.
+func unmountBelow(dir string) {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	var below []string
+	for line := range strings.Lines(string(mounts)) {
+		words := strings.Fields(line) // proc(5): the fifth is the mount point
+		if len(words) > 4 && strings.HasPrefix(words[4], dir+"/") {
+			below = append(below, words[4])
+		}
+	}
+	for _, where := range slices.Backward(below) {
+		_ = syscall.Unmount(where, syscall.MNT_DETACH)
+	}
 }
