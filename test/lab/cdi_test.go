@@ -49,9 +49,14 @@ var fakeDevices string
 // of a version.
 func bootCDI(t *testing.T, units map[string]string) gpuNode {
 	t.Helper()
+	return bootGPUs(t).withToolkit(t, units).with(t, "A100-40:2")
+}
+
+// withToolkit gives a host NVIDIA's own container toolkit and its units, and the driver's nodes.
+func (n gpuNode) withToolkit(t *testing.T, units map[string]string) gpuNode {
+	t.Helper()
 	p := parts.Get(t, parts.CTK, parts.Runtime, parts.Hook)
 	library := fakenvml.Build(t).Library
-	n := bootGPUs(t)
 	const lib = "/usr/lib/x86_64-linux-gnu/"
 	for to, from := range map[string]string{
 		"/usr/bin/nvidia-ctk": p.CTK.Path, "/usr/bin/nvidia-container-runtime": p.Runtime.Path, "/usr/bin/nvidia-cdi-hook": p.Hook.Path,
@@ -73,7 +78,7 @@ func bootCDI(t *testing.T, units map[string]string) gpuNode {
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--now", "--quiet", "fake-devices.service")
 	n.Must("sh", "-c", "nvidia-ctk --quiet config --config-file="+toolkit+" --in-place && sed -i 's/^mode = .*/mode = \"cdi\"/' "+toolkit)
-	return n.with(t, "A100-40:2")
+	return n
 }
 
 // inside runs a container with the program of the handler that containerd has loaded, and says what

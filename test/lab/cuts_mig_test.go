@@ -33,9 +33,9 @@ func TestLabCrashMIG(t *testing.T) {
 	}
 	c.ready()
 
-	c.killed(sample(c.touches, 2))
-	c.powerless(lab.Synced, sample(c.touches, 2))
-	c.powerless(lab.Named, sample(c.touches, 2))
+	c.killed(c.sample(2))
+	c.powerless(lab.Synced, c.sample(2))
+	c.powerless(lab.Named, c.sample(2))
 	c.driverCalls()
 	c.count()
 }
@@ -56,8 +56,8 @@ func TestLabCrashMIGBoot(t *testing.T) {
 	}
 	c.ready()
 
-	c.powerless(lab.Synced, sample(c.touches, 2))
-	c.powerless(lab.Named, sample(c.touches, 2))
+	c.powerless(lab.Synced, c.sample(2))
+	c.powerless(lab.Named, c.sample(2))
 	c.count()
 }
 

@@ -35,13 +35,7 @@ func (n node) roots() (codes []string) {
 func TestLabDoctor(t *testing.T) {
 	t.Parallel()
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
-	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)
-	n.Put("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", 0o644)
-	n.Put("/etc/cni/net.d/10-lab.conflist", "{\"cniVersion\": \"1.0.0\", \"name\": \"lab\", \"plugins\": [{\"type\": \"loopback\"}]}\n", 0o644)
-	n.Put("/etc/systemd/system/kubelet.service", joinedKubelet, 0o644)
-	n.Must("systemctl", "daemon-reload")
-	n.Must("systemctl", "enable", "--now", "--quiet", "kubelet.service")
+	n.joined()
 	n.Must("systemctl", "start", cdiUnit)
 
 	// The host's bus has other GPUs than the fake driver, and its toolkit has no handler yet.

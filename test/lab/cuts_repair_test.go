@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// repairCuts are repairs, each with what breaks the machine for it, again and again. A boot may
+// repair it, too: it starts units. Not here: DRV-005, DRV-006 and DRV-014, for which the lab's hosts
+// have no module that loads; GPU-010 and FAB-002, which start a unit as KUB-001 does; PKG-001 and
+// PKG-004, which are PKG-002's.
+var repairCuts = []struct{ code, breaks string }{
+	{"RUN-001", "! grep -q nvidia-container-runtime " + config},
+	{"RUN-002", "grep -q hand " + config + " || echo '# by hand' >>" + config + "; touch " + config},
+	{"RUN-005", "systemctl stop containerd"},
+	{"CDI-001", "rm -f " + cdiSpec},
+	{"KUB-001", "systemctl stop kubelet"},
+	{"KUB-007", "touch /var/lib/kubelet/config.yaml"},
+	{"PKG-002", "dpkg --unpack /root/half.deb"},
+}
+
+// TestLabCrashRepair: repairs are cut at their touches; for a change two of them, in turn.
+func TestLabCrashRepair(t *testing.T) {
+	t.Parallel()
+	host := lab.Options{Dist: "trixie", GPUs: 8, Disk: true}
+	n := bootGPUsOf(t, host, lab.OuterFile).withToolkit(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})
+	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", "A100-40:2")
+	n.Must("ln", "-sf", lab.OuterFile, "/run/fakenvml.state")
+	n.joined()
+	n.Put("/tmp/half/DEBIAN/control", "Package: half\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
+	n.Must("dpkg-deb", "--build", "/tmp/half", "/root/half.deb")
+	n.Must("systemctl", "start", cdiUnit)
+
+	chosen := sample(len(repairCuts), 2)
+	for i, repair := range repairCuts {
+		if !slices.Contains(chosen, i+1) {
+			continue
+		}
+		if repair.code != "RUN-001" && n.Exec("grep", "-q", "nvidia-container-runtime", config).Exit != 0 {
+			n.Must("gpuadm", "repair", "RUN-001")
+			n.Must("rm", "-rf", state)
+		}
+		t.Run(repair.code, func(t *testing.T) {
+			c := &cutting{
+				node:    node{n.In(t), t},
+				folders: []string{"/etc", "/usr", "/var/lib"},
+				without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
+				command: []string{"gpuadm", "repair", repair.code, "--yes"},
+				broken:  true,
+				lasting: []string{"containerd is current", "kubelet is current", "packages", "CDI spec"},
+				prepare: func(n node) { n.Exec("sh", "-c", repair.breaks) },
+			}
+			c.ask = func(n node) map[string]string {
+				says := n.services()
+				if repair.code == "CDI-001" {
+					says["CDI spec"] = fmt.Sprint(n.Exec("test", "-e", cdiSpec).Exit == 0)
+				}
+				return says
+			}
+			c.ready()
+			c.killed(c.sample(1))
+			c.powerless(lab.Synced, c.sample(1))
+			c.powerless(lab.Named, c.sample(1))
+			c.count()
+			c.Exec("sh", "-c", "systemctl start containerd kubelet; dpkg --configure -a")
+		})
+	}
+}
+
+// joined is a node of a cluster whose kubelet only has the name and the flags.
+func (n node) joined() {
+	n.t.Helper()
+	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)
+	n.Put("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", 0o644)
+	n.Put("/etc/cni/net.d/10-lab.conflist", "{\"cniVersion\": \"1.0.0\", \"name\": \"lab\", \"plugins\": [{\"type\": \"loopback\"}]}\n", 0o644)
+	n.Put("/etc/systemd/system/kubelet.service", joinedKubelet, 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--now", "--quiet", "kubelet.service")
+}
+
+// services says what runs, whether it has started after its files changed, and what dpkg has.
+func (n node) services() map[string]string {
+	says := map[string]string{
+		"packages": n.Exec("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n", "half", "containerd").Stdout,
+	}
+	for unit, file := range map[string]string{"containerd": config, "kubelet": "/var/lib/kubelet/config.yaml"} {
+		says[unit+" runs"] = fmt.Sprint(n.Property(unit+".service", "ActiveState") == "active")
+		const current = `started=$(date +%s%N -d "$(systemctl show --value --property ExecMainStartTimestamp --timestamp=us "$1")"); [ "$started" -gt "$(date +%s%N -d "$(stat -c %z "$2")")" ] && echo yes || echo no`
+		says[unit+" is current"] = strings.TrimSpace(n.Must("sh", "-c", current, "sh", unit, file))
+	}
+	return says
+}
