@@ -118,6 +118,32 @@ func (n driverNode) upgrades(kernel string) {
 	n.idle()
 }
 
+// TestLabDriverFullDKMS: an upgrade fails while it fills DKMS's disk, so that the roll-back cannot
+// build the old modules again either. gpuadm says so in place of a whole roll-back, status shows it,
+// and the apply after the disk has room again heals it.
+func TestLabDriverFullDKMS(t *testing.T) {
+	t.Parallel()
+	n, kernel := bootDKMS(t, "bookworm")
+	const tree, full = "/var/lib/dkms", "/var/lib/dkms/full"
+	n.Must("sh", "-c", "mkdir -p "+tree+" && mount -t tmpfs -o size=300m tmpfs "+tree)
+	n.wants(0, n.spec("580.65.06", ""), "apply")
+	n.built(kernel, "580.65.06")
+
+	// dkms(8) reads this file for that version alone.
+	fills := `MAKE[0]="dd if=/dev/zero of=` + full + ` bs=1M; false"` + "\n"
+	n.Put("/etc/dkms/nvidia-590.48.01.conf", fills, 0o644)
+	r := n.wants(1, n.spec("590.48.01", ""), "apply")
+	says(t, r, "nvidia-kernel-open-dkms", "not as before", "try")
+	old := n.Exec("modinfo", "-k", kernel, "-F", "version", "nvidia")
+	check.That(t, strings.TrimSpace(old.Stdout) != "580.65.06", "the disk was not full: the old modules were built again")
+	status := n.Exec("gpuadm", "status")
+	check.That(t, status.Exit != 0, "status is fine without the modules: %s", status)
+
+	n.Must("rm", full, "/etc/dkms/nvidia-590.48.01.conf")
+	n.wants(0, n.spec("580.65.06", ""), "apply")
+	n.built(kernel, "580.65.06")
+}
+
 // TestLabDriverOwnKernel: a kernel whose headers are on the disk, from no package of their usual
 // name, has its modules built with these: a kernel of one's own, or Proxmox VE's. A second apply does
 // nothing, and undo leaves the headers.
