@@ -264,6 +264,7 @@ func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 		Stages:  []converge.Stage{},
 		ThingOf: thingOf,
 		Clients: devices.Clients,
+		Pods:    devices.Pods,
 		Prune:   stages.Prune,
 		Named:   stages.Named,
 		Version: version(),

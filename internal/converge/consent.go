@@ -62,15 +62,28 @@ func (e *Engine) consent(ctx context.Context, v host.View, lines []Line) error {
 		}
 
 		why, try, cause := objection(what)
+		tries := []string{try + "run again with --allow " + what}
+		if what == "stop-clients" && e.podsUseGPUs(ctx, v) {
+			tries = []string{`move the pods away: kubectl drain NODE, or policy = "drain" in [disruption]`}
+		}
 		all := strings.Join(trouble.Few(names, 6), ", ")
 		return &trouble.Error{
 			What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", all, what, why),
 			Because: trouble.Few(clients, 6),
-			Try:     []string{try + "run again with --allow " + what},
+			Try:     tries,
 			Err:     cause,
 		}
 	}
 	return nil
+}
+
+// podsUseGPUs reports whether a pod is among the clients of the GPUs.
+func (e *Engine) podsUseGPUs(ctx context.Context, v host.View) bool {
+	if e.Pods == nil {
+		return false
+	}
+	pods, err := e.Pods(ctx, v)
+	return err == nil && len(pods) > 0
 }
 
 // allows says whether the operator or the spec allows a break, or a downgrade of gpuadm.

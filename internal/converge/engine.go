@@ -25,6 +25,8 @@ type Engine struct {
 	ThingOf func(Ref) (Thing, error)
 	// Clients lists the processes that hold a GPU, for breaks that affect them.
 	Clients func(context.Context, host.View) ([]string, error)
+	// Pods lists the pods among them. No break stops a pod's processes, since kubelet starts them again.
+	Pods func(context.Context, host.View) ([]string, error)
 	// Prune removes kept files that none of the changes needs; may be nil.
 	Prune func(context.Context, host.Host, []Change) error
 	// Places says where the files of the spec state its keys; the zero Places: it is not known.
