@@ -67,7 +67,18 @@ func editWants(
 	restart := things.Prechecked(restarted(f, e, h, reads, target, edit), Loads(e))
 
 	wants = append(wants, things.Folders(path.Dir(target), "holds the engine's configuration")...)
-	return append(wants, things.Edited(file, edit, h.Why()), restart), nil
+	edited := things.Edited(file, edit, h.Why())
+	for _, f := range c.files {
+		switch {
+		case !c.staysAlike(f, h, target):
+		case f.path == target:
+			edited = asFound(file, h.Why())
+		default:
+			other := things.NewFile(f.path, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML)
+			wants = append(wants, asFound(other, "it has the same entry as "+target))
+		}
+	}
+	return append(wants, edited, restart), nil
 }
 
 // restarted wants the daemon to run with its present files, and to serve the handler while target

@@ -129,6 +129,40 @@ func (c config) foreign(handler, own string) (entry map[string]any, file string)
 	return c.runtimes[handler], file
 }
 
+// isAlike says whether gpuadm's drop-in has the entry that CRI-O reads anyway, from a later file of
+// another program such as nvidia-ctk, and no more than the spec asks for. To take the drop-in out
+// would change nothing for containers, and would restart CRI-O.
+func (c config) isAlike(files []facts.File, h engine.Handler, target string) bool {
+	foreign, _ := c.foreign(h.Name, target)
+	i := slices.IndexFunc(files, func(f facts.File) bool { return f.Path == target })
+	if foreign == nil || i < 0 {
+		return false
+	}
+
+	tree, err := toml.Values(files[i].Data)
+	settings := toml.Sub(tree, "crio", "runtime")
+	own := toml.Sub(settings, "runtimes", h.Name)
+	if err != nil || !sameEntry(own, foreign) {
+		return false
+	}
+	names := toml.String(settings, "default_runtime") == h.Name
+	return names == h.Default && (!h.Default || c.byDefault == h.Name)
+}
+
+// sameEntry compares two entries of a handler: a key with an empty value is the same as none.
+func sameEntry(one, other map[string]any) bool {
+	isEmpty := func(value any) bool {
+		list, isList := value.([]any)
+		return value == nil || value == "" || value == false || isList && len(list) == 0
+	}
+	for _, change := range toml.Diff(one, other, nil) {
+		if !isEmpty(change.Old) || !isEmpty(change.New) {
+			return false
+		}
+	}
+	return true
+}
+
 // editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the
 // handler. It verifies that CRI-O loses no runtime. It leaves an entry that is in another file.
 func editFile(files []facts.File, version string, h engine.Handler, target string, found []byte) ([]byte, error) {
@@ -281,7 +315,10 @@ func missing(e facts.Engine, h engine.Handler) string {
 	case entry[inherits] == true:
 		return e.Config + " has it run the default runtime's program, by " + inherits
 	case h.Default && c.byDefault != h.Name:
-		return e.Config + " has another default: " + c.byDefault
+		if c.defaultIn == "" {
+			return fmt.Sprintf("no file in %s makes it the default, which is CRI-O's own %s", e.Folder, c.byDefault)
+		}
+		return c.defaultIn + " has another default: " + c.byDefault
 	}
 	return ""
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// staysAlike says whether a file of the tree stays as it is, beside the file to edit or as that file:
+// another file has an entry of the handler, too, and this file's is the one that the daemon reads
+// anyway. Another program, such as nvidia-ctk, has written an entry with gpuadm's keys and values.
+// To take gpuadm's own out would change nothing for containers, and would restart the daemon. Undo
+// takes it out.
+func (c *criTree) staysAlike(f configFile, h engine.Handler, target string) bool {
+	if !c.hasEntryOutside(f.path, h.Name) || !c.isAlike(f, h) {
+		return false
+	}
+	return f.path != target || len(c.ops(c.index(target), h)) == 0
+}
+
+// asFound wants a file to stay as it is.
+func asFound(file *things.FileThing, why string) converge.Want {
+	want := things.Edited(file, func(found []byte) ([]byte, error) { return found, nil }, why)
+	want.AsFound = true
+	return want
+}
+
+// isAlike says whether a file says of the handler what the whole tree says, and no more than the
+// spec asks for.
+func (c *criTree) isAlike(f configFile, h engine.Handler) bool {
+	if !c.hasEntry(f, h.Name) {
+		return false
+	}
+	plugins, _, _ := c.reader.mergeAll([]configFile{f})
+	alone := &criTree{files: []configFile{f}, reader: c.reader}
+	alone.cri, _ = plugins[c.effectiveName()].(map[string]any)
+	if !sameEntry(alone.entry(h.Name), c.entry(h.Name)) {
+		return false
+	}
+
+	isDefault := toml.String(toml.Sub(alone.cri, "containerd"), "default_runtime_name") == h.Name
+	_, cdi := toml.Field(alone.cri, "enable_cdi")
+	return (h.Default || !isDefault) && (h.CDI || cdi != true)
+}
+
+// sameEntry compares two entries of a handler: a key with an empty value is the same as none.
+func sameEntry(one, other map[string]any) bool {
+	for _, change := range toml.Diff(one, other, nil) {
+		if !isNone(change.Old) || !isNone(change.New) {
+			return false
+		}
+	}
+	return true
+}
