@@ -89,6 +89,11 @@ func Repairs() []Repair {
 			About: "have NVIDIA's Container Toolkit write its CDI spec again",
 			wants: only(cdi.Spec()),
 		},
+		{
+			Code:  "CDI-005",
+			About: "have systemd watch for a new driver again, and the CDI spec written where it is wrong",
+			wants: only(cdi.Refresh(), cdi.Spec()),
+		},
 
 		{
 			Code:    "RUN-001",

@@ -77,6 +77,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"CDI-002": otherSpecFaults,
 		"CDI-003": conflictingSpecs,
 		"CDI-004": unreadSpec,
+		"CDI-005": refreshGivenUp,
 		"RUN-001": noHandler,
 		"RUN-002": oldConfiguration,
 		"RUN-003": unreadable,

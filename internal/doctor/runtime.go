@@ -295,13 +295,32 @@ var (
 func oldSpec(m *Machine) []Finding {
 	state, err := cdi.Spec().Look(m.ctx, m.View)
 	problem := cdi.Problem(state)
-	if err != nil || problem == "" {
+	if err != nil || problem == "" || cdi.IsBeingWritten(m.ctx, m.View) {
 		return nil
 	}
 	return []Finding{{
 		Object:  cdi.Output(m.View),
 		What:    problem,
 		Command: "systemctl status " + cdi.Unit,
+	}}
+}
+
+// refreshGivenUp finds the toolkit's units that systemd runs no more, after failures.
+func refreshGivenUp(m *Machine) []Finding {
+	state, err := cdi.Refresh().Look(m.ctx, m.View)
+	units := cdi.GivenUp(state)
+	if err != nil || units == "" {
+		return nil
+	}
+
+	what := units + " failed, and systemd does not start it again: after a change of the driver the spec stays as it is"
+	if rule := cdi.Rule(m.View); rule != "" {
+		what += "; " + rule + " starts the service when the driver's module is loaded, also before the driver's libraries are there"
+	}
+	return []Finding{{
+		Object:  cdi.Unit,
+		What:    what,
+		Command: "journalctl --no-pager --lines=20 --unit=" + cdi.Unit,
 	}}
 }
 
@@ -314,24 +333,30 @@ func (m *Machine) specFolders() []string {
 	return runtime.CDIFolders(found)
 }
 
-// unreadSpec finds the toolkit's spec where the engine does not look for it.
-func unreadSpec(m *Machine) []Finding {
-	folders := m.specFolders()
-	if folders == nil || runtime.LacksCDI(m.Facts()) != "" {
-		return nil
-	}
-	spec := cdi.Unread(m.View, folders)
-	if spec == "" {
-		return nil
-	}
+// unreadSpec finds the toolkit's spec where an engine does not look for it.
+func unreadSpec(m *Machine) (found []Finding) {
+	for _, e := range runtime.ReadingSpecs(m.Facts()) {
+		folders := runtime.CDIFolders(e)
+		if folders == nil {
+			continue
+		}
+		spec := cdi.Unread(m.View, folders)
+		if spec == "" {
+			continue
+		}
 
-	found, _, _ := m.engine()
-	return []Finding{{
-		Object: spec,
-		What: fmt.Sprintf("%s looks for CDI specs in %s alone, as %s says, and the toolkit's service writes %s",
-			found.Name, strings.Join(folders, " and "), decidingFile(found, "cdi_spec_dirs"), spec),
-		Command: engine.Shows(found),
-	}}
+		key := "cdi_spec_dirs"
+		if e.Name == "docker" {
+			key = "cdi-spec-dirs"
+		}
+		found = append(found, Finding{
+			Object: spec,
+			What: fmt.Sprintf("%s looks for CDI specs in %s alone, as %s says, and the toolkit's service writes %s",
+				e.Name, strings.Join(folders, " and "), decidingFile(e, key), spec),
+			Command: engine.Shows(e),
+		})
+	}
+	return found
 }
 
 // otherSpecFaults finds specs with a fault that other tools than gpuadm have written.

@@ -368,6 +368,10 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n[[unit]]\n"}},
 		},
 		{
+			name: "the refresh has given up", code: "CDI-005", then: unhealed, on: d13, like: "https://github.com/Azure/AgentBaker/pull/9150",
+			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\nactive = \"failed\"\n[[unit]]\nname = \"nvidia-cdi-refresh.path\"\nenabled = \"enabled\"\nactive = \"failed\"\n[[unit]]\n"}},
+		},
+		{
 			name: "spec of an old driver", code: "CDI-002", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733",
 			edits: []swap{{"", "-- etc/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\ncontainerEdits:\n  mounts:\n  - {hostPath: /usr/lib/libcuda.so.570.1.2, containerPath: /x}\n"}},
 		},

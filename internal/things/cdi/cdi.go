@@ -39,6 +39,9 @@ const (
 	cdiOutdated = "outdated"
 )
 
+// beingWritten is the problem of a spec whose service runs now.
+const beingWritten = "it is being written"
+
 // cdi is the spec that the toolkit's service writes. It is current if it has the devices that the
 // driver has, in the driver's version.
 type cdi struct {
@@ -65,6 +68,13 @@ func Problem(state converge.State) string {
 	return problem
 }
 
+// IsBeingWritten says whether the toolkit's service writes the spec now: then it is neither right
+// nor wrong. After a failure systemd starts the service again: it then writes none.
+func IsBeingWritten(ctx context.Context, v host.View) bool {
+	u, err := v.Unit(ctx, Unit)
+	return err == nil && u.Active == "activating" && !strings.HasPrefix(u.Sub, "auto-restart")
+}
+
 // Run wants the toolkit's service to run after partitions have changed, if it is installed.
 func Run() converge.Want {
 	w := Spec()
@@ -74,8 +84,11 @@ func Run() converge.Want {
 
 // New builds a thing of the kind again.
 func New(name string) converge.Thing {
-	if name == Unit {
+	switch name {
+	case Unit:
 		return duringMIG{cdi{}, name, cdiOutdated + ": partitions change"}
+	case refresh{}.Ref().Name:
+		return refresh{}
 	}
 	return cdi{}
 }
@@ -108,7 +121,7 @@ func (c cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 
 	name := Output(v)
-	problem := "it is being written"
+	problem := beingWritten
 	if u.Active != "activating" { // else it may have asked the driver before the partitions changed
 		problem, err = cdiProblem(v, name, d, want)
 	}
