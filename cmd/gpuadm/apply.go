@@ -160,9 +160,9 @@ func (c *common) mayReboot(ctx context.Context) error {
 		What: fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
 		Because: []string{
 			fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch),
-			"nothing was touched",
 		},
-		Try: []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
+		Undone: []string{trouble.NothingTouched},
+		Try:    []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
 	}
 }
 

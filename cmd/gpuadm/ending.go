@@ -52,7 +52,7 @@ type ending struct {
 	Error    string    `json:"error,omitempty"`
 	Exit     int       `json:"exit"` // the exit code
 	Because  []string  `json:"because,omitempty"`
-	Undone   []string  `json:"undone,omitempty"` // what was rolled back
+	Undone   []string  `json:"undone,omitempty"` // what was rolled back, or that nothing was touched
 	Try      []string  `json:"try,omitempty"`
 	Spec     []finding `json:"spec,omitempty"`   // faults of the files
 	Run      string    `json:"run,omitempty"`    // the run's id in the journal; none if it had nothing to do

@@ -114,9 +114,9 @@ func (c *common) whichRun(
 	_, _ = fmt.Fscanln(c.stdin, &answer)
 	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(answer)) {
 		return "", &trouble.Error{
-			What:    "cannot undo: the answer was not yes",
-			Because: []string{"nothing was touched"},
-			Try:     []string{c.typed("undo --dry-run") + "    lists what undo would revert"},
+			What:   "cannot undo: the answer was not yes",
+			Undone: []string{trouble.NothingTouched},
+			Try:    []string{c.typed("undo --dry-run") + "    lists what undo would revert"},
 		}
 	}
 	return p.Runs[0], nil
@@ -163,12 +163,10 @@ func (c *common) leavable(h host.View, leave []string) error {
 			continue
 		}
 		return usage{&trouble.Error{
-			What: fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
-			Because: []string{
-				"gpuadm has made " + strings.Join(trouble.Few(made, 6), ", "),
-				"nothing was touched",
-			},
-			Try: []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
+			What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
+			Because: []string{"gpuadm has made " + strings.Join(trouble.Few(made, 6), ", ")},
+			Undone:  []string{trouble.NothingTouched},
+			Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
 		}}
 	}
 	return nil

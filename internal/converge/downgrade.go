@@ -60,8 +60,8 @@ func (r *run) refuseDowngrade() error {
 	}
 
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot change this machine: gpuadm %s changed it last, and this is the older %s", newer, r.engine.Version),
-		Because: []string{nothingTouched},
+		What:   fmt.Sprintf("cannot change this machine: gpuadm %s changed it last, and this is the older %s", newer, r.engine.Version),
+		Undone: []string{trouble.NothingTouched},
 		Try: []string{
 			"use gpuadm " + newer + " or a newer one",
 			"to return to the older one, run again with --allow " + downgrade,

@@ -44,7 +44,8 @@ func obstacles(steps []step, to string, leave []string) error {
 	}
 
 	t.What = whys[0]
-	t.Because = slices.Concat(whys[1:], t.Because, []string{nothingTouched})
+	t.Because = slices.Concat(whys[1:], t.Because)
+	t.Undone = append(t.Undone, trouble.NothingTouched)
 	if trouble.Passes(t.Err) && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}
 	}

@@ -207,7 +207,7 @@ func refuse(cannot []Line) error {
 		return nil
 	}
 
-	t.Because = append(t.Because, nothingTouched)
+	t.Undone = append(t.Undone, trouble.NothingTouched)
 	return t
 }
 
@@ -224,9 +224,6 @@ func waiting(left []Line) error {
 	}
 	return t
 }
-
-// nothingTouched ends a refusal that comes before the first change.
-const nothingTouched = "nothing was touched"
 
 // troubleOf returns a new trouble.Error for an error; the caller may add lines to it.
 func troubleOf(err error) *trouble.Error {

@@ -200,9 +200,9 @@ func (r *run) mayWrite() error {
 			What: "cannot change this machine: its journal was written by a newer gpuadm",
 			Because: []string{
 				fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.journal.Newer, JournalFormat),
-				nothingTouched,
 			},
-			Try: []string{"install the gpuadm that was here last, or a newer one"},
+			Undone: []string{trouble.NothingTouched},
+			Try:    []string{"install the gpuadm that was here last, or a newer one"},
 		}
 	case r.journal.Problem == "":
 		return nil
@@ -212,7 +212,8 @@ func (r *run) mayWrite() error {
 	if err := r.host.Rename(journalFile, aside); err != nil {
 		return &trouble.Error{
 			What:    fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err),
-			Because: []string{r.journal.Problem, nothingTouched},
+			Because: []string{r.journal.Problem},
+			Undone:  []string{trouble.NothingTouched},
 			Err:     err,
 		}
 	}

@@ -144,7 +144,7 @@ func (e *Engine) planUndo(
 		return p, j.Refused
 	}
 	if j.Newer > 0 || j.Problem != "" {
-		return p, &trouble.Error{What: "cannot undo: " + j.Damage(v), Because: []string{nothingTouched}}
+		return p, &trouble.Error{What: "cannot undo: " + j.Damage(v), Undone: []string{trouble.NothingTouched}}
 	}
 
 	scope, err := j.scope(to, leave)
@@ -325,10 +325,10 @@ var ErrHalfUndone = errors.New("half undone")
 // halfUndone refuses the undo of a run: an interrupted undo reaches back to an earlier run.
 func halfUndone(id, earliest string, leave []string) error {
 	return &trouble.Error{
-		What:    "cannot undo run " + id + ": an undo of it and of earlier runs was interrupted",
-		Because: []string{nothingTouched},
-		Try:     []string{"undo the earlier ones too: " + undoCommand(earliest, leave)},
-		Err:     ErrHalfUndone,
+		What:   "cannot undo run " + id + ": an undo of it and of earlier runs was interrupted",
+		Undone: []string{trouble.NothingTouched},
+		Try:    []string{"undo the earlier ones too: " + undoCommand(earliest, leave)},
+		Err:    ErrHalfUndone,
 	}
 }
 

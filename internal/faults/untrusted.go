@@ -29,9 +29,8 @@ func Untrusted(root string, err error) *trouble.Error {
 	for _, why := range trouble.Few(whys[1:], 3) {
 		t.Because = append(t.Because, "also: "+why)
 	}
-	t.Because = append(t.Because,
-		"a user who can change it decides what root does here",
-		"nothing was touched")
+	t.Because = append(t.Because, "a user who can change it decides what root does here")
+	t.Undone = []string{trouble.NothingTouched}
 
 	return t
 }

@@ -72,7 +72,8 @@ func (r *Resolution) Confirm(ctx context.Context, v host.View) error {
 func Refused(tool, because string) error {
 	return &trouble.Error{
 		What:    "cannot change packages: " + tool + " would not do what was planned",
-		Because: []string{because, "nothing was touched"},
+		Because: []string{because},
+		Undone:  []string{trouble.NothingTouched},
 		Try:     []string{"run the same command again, if another process has just installed packages"},
 	}
 }

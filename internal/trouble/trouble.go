@@ -15,13 +15,16 @@ import (
 type Error struct {
 	What    string   `json:"what"`              // cannot <verb> <object>: <cause>; or what is wrong in a file
 	Because []string `json:"because,omitempty"` // why, in more words
-	Undone  []string `json:"-"`                 // what was rolled back
+	Undone  []string `json:"-"`                 // what was rolled back, or NothingTouched
 	Try     []string `json:"try,omitempty"`     // what to type or change next
 	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later
 	Err     error    `json:"-"`                 // the cause, for errors.Is and errors.As
 	Keys    []string `json:"-"`                 // the keys of node.toml whose values are at fault: "driver.repo.key"
 	At      Position `json:"-"`                 // of a fault in a file
 }
+
+// NothingTouched is what a refusal has undone that comes before the first change.
+const NothingTouched = "nothing was touched"
 
 // WithKeys names the keys of the spec that are at fault, for an Error that names none.
 func WithKeys(err error, keys ...string) error {

@@ -291,7 +291,7 @@ func wordsOf(err error) string {
 	if !errors.As(err, &t) {
 		return fmt.Sprint(err)
 	}
-	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"try:"}, t.Try), "\n")
+	return strings.Join(slices.Concat([]string{t.What}, t.Because, t.Undone, []string{"try:"}, t.Try), "\n")
 }
 
 // TestUnverified: a repository is named that has some of the files, and of which neither its own
