@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/docker"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
@@ -42,6 +43,20 @@ func LacksCDI(f facts.Facts) string {
 		return ""
 	}
 	return withoutCDI(e)
+}
+
+// ReadingSpecs are the engines that give containers CDI devices: that of pods, and Docker.
+func ReadingSpecs(f facts.Facts) (engines []facts.Engine) {
+	e, err := ForPods(f)
+	if err == nil && withoutCDI(e) == "" {
+		engines = append(engines, e)
+	}
+	for _, e := range f.Engines {
+		if e.Name == "docker" && e.Binary != "" && docker.HasCDI(e) {
+			engines = append(engines, e)
+		}
+	}
+	return engines
 }
 
 // withoutCDI says why an engine does not give containers CDI devices; "" if it does.

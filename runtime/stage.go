@@ -111,16 +111,19 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	case "crio":
 		list = append(list, crio.Configured(e).Unread...)
 	}
+	list = append(list, nriNote(v, s, f, e)...)
 	return append(list, whyChosen(s.Runtime, f, e)...)
 }
 
 // missingToolkit notes that the handler's program is not installed and that nothing in the spec
 // installs it.
 func missingToolkit(v host.View, s spec.Spec, f facts.Facts, e facts.Engine) []string {
-	if s.Has("toolkit") || s.Runtime.Inject == "cdi" {
+	if s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() {
 		return nil
 	}
-	if !v.Live() || len(f.Programs) > 0 {
+	wanted := engine.ProgramOf(s.Runtime)
+	isStated := wanted != engine.Binary
+	if isStated && facts.Runs(v, wanted) || !isStated && len(f.Programs) > 0 {
 		return nil
 	}
 	handler := containerd.HandlerFor(s, f, e).Name
@@ -128,7 +131,7 @@ func missingToolkit(v host.View, s spec.Spec, f facts.Facts, e facts.Engine) []s
 		return nil
 	}
 
-	program := path.Base(engine.Binary)
+	program := path.Base(wanted)
 	if engine.HowOf(s.Runtime, e) == platform.Render {
 		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and %s restarts %s then",
 			program, e.Owner, handler, trouble.Command("apply"), e.Unit)}

@@ -21,7 +21,7 @@ import (
 func TestToolkitConfigHasForm(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[toolkit]\nversion = \"1.18.0\"\nruntimes = [\"/usr/bin/crun\"]\n")}))(t)
 	seen := false
-	for _, w := range must.Get(toolkit.Stage.Wants(s, facts.Facts{}))(t) {
+	for _, w := range must.Get(toolkit.Stage(nil).Wants(s, facts.Facts{}))(t) {
 		if w.Ref().Name != toolkit.Config {
 			continue
 		}

@@ -157,8 +157,8 @@ func TestLooksAtContent(t *testing.T) {
 			}
 		}
 	}
-	// Two keys, two lists of certificates, layouts, a kubeconfig, two programs.
-	check.Equal(t, rejects, 8, "keys that refuse a web page:")
+	// Two keys, two lists of certificates, layouts, a kubeconfig, three programs.
+	check.Equal(t, rejects, 9, "keys that refuse a web page:")
 }
 
 // TestABootLooksAtWhatItChanges: a kubeconfig that is gone keeps no kubelet from starting: at a boot

@@ -169,6 +169,12 @@ func listening(v host.View) (found []socket) {
 	return found
 }
 
+// Listens says whether a process listens at a Unix socket.
+func Listens(v host.View, name string) bool {
+	at := func(s socket) bool { return socketPath(s.name) == socketPath(name) }
+	return slices.ContainsFunc(listening(v), at)
+}
+
 // socketPath returns the path of a CRI endpoint. /var/run is a link to /run, and kubeadm writes the
 // old name.
 func socketPath(endpoint string) string {

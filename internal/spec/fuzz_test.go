@@ -172,7 +172,7 @@ func random(r *rand.Rand) spec.Spec {
 		}
 	}
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: "/c", EngineBinary: path(), Handler: pick("a", "auto", "nvidia"), Inject: allowed("runtime", "inject"), SetAsDefault: some(), CDI: some(), CDIStated: true}
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: "/c", EngineBinary: path(), Handler: pick("a", "auto", "nvidia"), Program: path(), Inject: allowed("runtime", "inject"), SetAsDefault: some(), CDI: some(), CDIStated: true}
 		if s.Runtime.Inject == "cdi" {
 			s.Runtime.SetAsDefault, s.Runtime.CDI = false, true
 		}

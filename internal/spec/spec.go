@@ -123,6 +123,7 @@ type Runtime struct {
 	Config       string // absolute path; "" = the engine's own
 	EngineBinary string `json:",omitempty"` // absolute path of the program that reads Config, if gpuadm cannot find it
 	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
+	Program      string `json:",omitempty"` // absolute path of what the handler runs; "" = by the handler's name
 	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them

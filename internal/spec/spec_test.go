@@ -45,7 +45,7 @@ func wholeSpec() spec.Spec {
 			Version: "1.18", Runtimes: []string{"/usr/libexec/crio/crun"},
 			Repo: spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
-		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", EngineBinary: "/opt/bin/containerd", Handler: "nvidia-cdi", Inject: "handler", SetAsDefault: true, CDIStated: true},
+		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", EngineBinary: "/opt/bin/containerd", Handler: "nvidia-cdi", Program: "/opt/nvidia/runtime", Inject: "handler", SetAsDefault: true, CDIStated: true},
 		MIG: spec.MIG{Failure: "per-gpu", TrustDriver: true, GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,

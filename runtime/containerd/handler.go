@@ -22,7 +22,7 @@ import (
 func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	h := engine.Handler{
 		Name:      s.Runtime.Handler,
-		Binary:    engine.Binary,
+		Binary:    engine.ProgramOf(s.Runtime),
 		Default:   s.Runtime.SetAsDefault,
 		CDI:       s.Runtime.CDI,
 		Overrides: s.Runtime.CDIStated,
@@ -30,10 +30,20 @@ func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 		Systemd:   f.Kubelet.CgroupDriver == "systemd",
 	}
 
+	if h.Binary != engine.Binary {
+		h.Programs = []string{h.Binary} // the spec says which: another one is wrong
+		return named(h, s, f, e)
+	}
+
 	hasPackage := s.Has("toolkit") || slices.Contains(f.Programs, engine.Binary)
 	if !hasPackage && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
 		h.Binary = facts.RuntimeOfOperator
 	}
+	return named(h, s, f, e)
+}
+
+// named gives a handler the name that "auto" stands for.
+func named(h engine.Handler, s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	if h.Name == "auto" {
 		h.Name = strategyOf(s, e).handler(e, f.Programs)
 	}

@@ -42,8 +42,11 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	if entry, file := c.foreign(h.Name, target); entry != nil {
 		program = toml.String(entry, "runtime_path")
 		wrong := ""
-		if entry[inherits] == true {
+		switch {
+		case entry[inherits] == true:
 			wrong = inherits + " has it run the default runtime's program"
+		case h.Stated() && program != h.Binary:
+			wrong = fmt.Sprintf("it runs %s, and the spec asks for %s", program, h.Binary)
 		}
 		wants = append(wants, engine.OwnersProgram(h.Name, file, program, wrong))
 	}
@@ -62,15 +65,17 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 		return validate(ctx, v, e, h, target, before, after)
 	}
 	file := things.NewFile(target, engine.TakeOut).Formed(engine.FormTOML).Validated(validates)
+	edits := things.Edited(file, edit, h.Why())
+	if c.isAlike(e.Files, h, target) {
+		edits.To = func(found converge.State) (converge.State, error) { return found, nil }
+		edits.AsFound = true
+	}
 
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error { return Ready(ctx, v, e) }
 	reads := []string{e.Config, e.Folder}
 	restart := engine.Restart(f, e, reads, ready, "CRI-O reads its configuration when it starts")
 	restart = things.Judged(restart, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
-	return append(wants,
-		things.Edited(file, edit, h.Why()),
-		things.Prechecked(restart, Loads(e)),
-	), nil
+	return append(wants, edits, things.Prechecked(restart, Loads(e))), nil
 }
 
 // Configured reads CRI-O's configuration.

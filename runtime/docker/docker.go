@@ -89,7 +89,8 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 // settings are the values that the file should have for a handler.
 func settings(doc *jsonedit.Doc, version string, h engine.Handler) []setting {
 	var list []setting
-	if program, _ := programOf(doc, h.Name); program == "" {
+	program, _ := programOf(doc, h.Name)
+	if program == "" || h.Stated() && program != h.Binary {
 		list = append(list, setting{jsonedit.Quote(h.Binary), []string{runtimesKey, h.Name, "path"}})
 	}
 	if h.Default {
@@ -224,7 +225,7 @@ func otherProgram(found []byte, h engine.Handler) string {
 		return ""
 	}
 	program, shim := programOf(doc, h.Name)
-	if shim || program == h.Binary {
+	if shim || program == h.Binary || h.Stated() {
 		return ""
 	}
 	return program
@@ -259,6 +260,21 @@ func Configured(e facts.Engine) engine.Configured {
 	}
 	_, err := jsonedit.Parse(e.Files[0].Data)
 	return engine.Configured{Unreadable: err}
+}
+
+// HasCDI says whether Docker gives containers CDI devices, as its file says.
+func HasCDI(e facts.Engine) bool {
+	has, on := takesCDI(e.Version)
+	var config struct {
+		Features map[string]bool `json:"features"`
+	}
+	if len(e.Files) > 0 {
+		_ = json.Unmarshal(e.Files[0].Data, &config) // a broken file states nothing
+	}
+	if stated, isStated := config.Features["cdi"]; isStated {
+		on = stated
+	}
+	return has && on
 }
 
 // CDIFolders are the folders in which Docker looks for CDI specs: those of its options or of its

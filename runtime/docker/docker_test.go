@@ -295,3 +295,46 @@ func TestDockerNotes(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestKeyInUnit: a key that daemon.json and the unit's options both have is named, with the file
+// that has the option; dockerd 26.1.5 refuses each of these with "specified both as a flag and in
+// the configuration file", and takes the rest.
+func TestKeyInUnit(t *testing.T) {
+	const unit = "/etc/systemd/system/docker.service.d/override.conf"
+	for _, x := range []struct{ args, file, key, says string }{
+		{"-H fd://", `{"hosts": ["tcp://127.0.0.1:2375"]}`, "hosts", "docker.service starts it with -H: it is in " + unit},
+		{"--host=fd://", `{"hosts": []}`, "hosts", "docker.service starts it with --host: it is in " + unit},
+		{"--data-root /y", `{"data-root": "/x"}`, "data-root", "with --data-root"},
+		{"--label a=b", `{"labels": ["c=d"]}`, "labels", "with --label"},
+		{"--default-runtime=runc", `{"default-runtime": "nvidia"}`, "default-runtime", "with --default-runtime"},
+		{"-H fd://", `{"data-root": "/x"}`, "", ""},
+		{"--add-runtime nvidia=/usr/bin/nvidia-container-runtime", `{"runtimes": {"nvidia": {"path": "x"}}}`, "", ""},
+	} {
+		e := facts.Engine{
+			Name: "docker", Unit: "docker.service", Config: "/etc/docker/daemon.json", Started: []string{unit},
+			Args: append([]string{"/usr/sbin/dockerd"}, strings.Fields(x.args)...),
+		}
+		key := keyInUnit(e, []byte(x.file))
+		check.Equal(t, key, x.key, "%s beside %s:", x.args, x.file)
+		if key == "" {
+			continue
+		}
+		n := must.Get(simhost.New([]byte("-- " + unit[1:] + " --\n[Service]\nExecStart=/usr/sbin/dockerd " + x.args + "\n")))(t)
+		told := (*trouble.Error)(nil)
+		must.That(t, errors.As(inBoth(n, e, key, "x"), &told), "no trouble")
+		check.Has(t, strings.Join(told.Because, "\n"), x.says, "%s:", x.args)
+	}
+}
+
+// TestEditStated: the program that the spec names replaces another entry's; else that entry stays.
+func TestEditStated(t *testing.T) {
+	const found = `{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}`
+	for program, want := range map[string]string{
+		engine.Binary: found,
+		"/opt/x":      `{"runtimes": {"nvidia": {"path": "/opt/x"}}}`,
+	} {
+		h := engine.Handler{Name: "nvidia", Binary: program}
+		edited := must.Get(Edit(daemonJSON, "26.1.5", h, []byte(found)))(t)
+		check.Equal(t, string(edited), want, "%s:", program)
+	}
+}

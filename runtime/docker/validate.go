@@ -11,7 +11,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/jsonedit"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
@@ -24,8 +23,8 @@ import (
 // https://github.com/moby/moby/issues/42393. Docker before 23.0 cannot validate: there gpuadm's own
 // parser has to do.
 func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
-	if err := defaultInUnit(v, e, after); err != nil {
-		return err
+	if key := keyInUnit(e, after); key != "" {
+		return inBoth(v, e, key, fmt.Sprintf("cannot edit %s: Docker does not start with %s both in it and in its unit", e.Config, key))
 	}
 	options := unitOptions(e)
 	err := validate(ctx, v, e, after, options)
@@ -47,35 +46,6 @@ func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, afte
 		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
 	}
 	return t
-}
-
-// defaultInUnit refuses a default runtime that is in the file and in the unit's options: Docker
-// refuses a key that both have, except runtimes.
-// Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby
-// (v20.10.24 and v28.5.2); https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between
-// the daemon.json and startup scripts.
-func defaultInUnit(v host.View, e facts.Engine, after []byte) error {
-	doc, err := jsonedit.Parse(after)
-	if err != nil || doc.Text(defaultKey) == nil || facts.Options(e.Args, defaultKey) == nil {
-		return nil
-	}
-
-	const option = "--" + defaultKey
-	from := "systemctl cat " + e.Unit + " shows where"
-	for _, name := range e.Started {
-		text, _ := v.ReadFile(name)
-		if strings.Contains(string(text), option) {
-			from = "it is in " + name
-		}
-	}
-	return &trouble.Error{
-		What:    fmt.Sprintf("cannot edit %s: Docker does not start with %s both in it and in its unit", e.Config, defaultKey),
-		Because: []string{e.Unit + " starts it with " + option + ": " + from},
-		Try: []string{
-			"take " + option + " out of the unit, then: systemctl daemon-reload",
-			"or leave set_as_default out of [runtime]",
-		},
-	}
 }
 
 // unitOptions are the options that Docker's unit starts it with.
@@ -103,7 +73,14 @@ func askOwn(ctx context.Context, v host.View, e facts.Engine) error {
 		args = append(args, "--config-file", e.Config)
 	}
 	_, err := engine.AskOwn(ctx, v, e, args...)
-	return unlessOld(err)
+	err = unlessOld(err)
+	if err == nil || errors.As(err, new(engine.NotJudged)) || len(e.Files) == 0 {
+		return err
+	}
+	if key := keyInUnit(e, e.Files[0].Data); key != "" {
+		return inBoth(v, e, key, fmt.Sprintf("cannot start %s: %s is both in %s and in its unit", engine.UnitOf(e), key, e.Config))
+	}
+	return err
 }
 
 // usualConfig is what dockerd reads where its options name no file.

@@ -46,6 +46,9 @@ func (h Handler) Runs(program string) bool {
 	return program == h.Binary || slices.Contains(h.Programs, program)
 }
 
+// Stated says that the spec says which program the handler runs: an entry with another one is wrong.
+func (h Handler) Stated() bool { return h.Binary != Binary && h.Binary != facts.RuntimeOfOperator }
+
 // Why says what the handler is for, as the reason of an edit.
 func (h Handler) Why() string {
 	why := fmt.Sprintf("handler %s runs %s", h.Name, path.Base(h.Binary))
@@ -55,13 +58,31 @@ func (h Handler) Why() string {
 	return why
 }
 
+// ProgramOf is the program that the spec's handler runs. Of the toolkit's programs the variants .cdi
+// and .legacy have one mode of injection, as the handlers of these names have it that the GPU
+// Operator writes; the package nvidia-container-toolkit-operator-extensions brings them.
+// Sources: cmd/nvidia-container-runtime.cdi and packaging/debian of
+// https://github.com/NVIDIA/nvidia-container-toolkit; gpu-operator/cdi.rst of
+// https://github.com/NVIDIA/cloud-native-docs on the runtime classes.
+func ProgramOf(r spec.Runtime) string {
+	switch {
+	case r.Program != "":
+		return r.Program
+	case r.Handler == "nvidia-cdi":
+		return Binary + ".cdi"
+	case r.Handler == "nvidia-legacy":
+		return Binary + ".legacy"
+	}
+	return Binary
+}
+
 // PlainHandler is the handler that the spec asks for; "auto" is nvidia.
 func PlainHandler(r spec.Runtime) Handler {
 	name := r.Handler
 	if name == "auto" {
 		name = "nvidia"
 	}
-	return Handler{Name: name, Binary: Binary, Default: r.SetAsDefault, CDI: r.CDI}
+	return Handler{Name: name, Binary: ProgramOf(r), Default: r.SetAsDefault, CDI: r.CDI}
 }
 
 // DefaultRuns wants the program of a default handler to work: without it no new container of any

@@ -29,3 +29,18 @@ func TestDefaultByName(t *testing.T) {
 	h, wants := DefaultRuns(spec.Spec{}, facts.Facts{Programs: []string{Binary}}, Handler{Name: "nvidia", Default: true}, "nvidia-container-runtime", false)
 	check.That(t, h.Default && len(wants) == 1 && wants[0].Ref().Name == Binary+" runs", "%v, %v", h, wants)
 }
+
+// TestProgramOf: the spec's program, else the toolkit's by the handler's name.
+func TestProgramOf(t *testing.T) {
+	for _, x := range []struct{ handler, program, want string }{
+		{"auto", "", Binary},
+		{"nvidia", "", Binary},
+		{"nvidia-cdi", "", "/usr/bin/nvidia-container-runtime.cdi"},
+		{"nvidia-legacy", "", "/usr/bin/nvidia-container-runtime.legacy"},
+		{"nvidia-cdi", "/opt/x", "/opt/x"},
+		{"auto", "/opt/x", "/opt/x"},
+	} {
+		got := PlainHandler(spec.Runtime{Handler: x.handler, Program: x.program}).Binary
+		check.Equal(t, got, x.want, "%s, %s:", x.handler, x.program)
+	}
+}

@@ -23,6 +23,7 @@ func cdiWants(s spec.Spec, f facts.Facts) []converge.Want {
 		ifInstalled(things.Enabled(cdi.Unit, "writes the CDI spec at each boot")),
 		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit changes")),
 		cdi.DeviceLinks(),
+		cdi.Refresh(),
 		cdi.Spec(),
 	}
 	if ownDriver(s, f) {
@@ -69,12 +70,12 @@ func pluginUnit(v host.View) string {
 }
 
 // cdiNotes names other programs' CDI specs and device plugins, and what follows from them.
-func cdiNotes(v host.View, s spec.Spec, f facts.Facts) []string {
+func cdiNotes(v host.View, s spec.Spec, f facts.Facts, folders []string) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
 
-	others := cdi.ReadOtherSpecs(v, f.ReadsCDI(v))
+	others := cdi.ReadOtherSpecs(v, f.ReadsCDI(v), folders...)
 	notes := others.Notes(v)
 	injectors := others.Injectors()
 	if len(injectors) > 0 && s.Runtime.Inject != "cdi" {

@@ -17,20 +17,23 @@ import (
 
 // Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links
 // to the device nodes. It comes after stage mig, since the CDI spec names the partitions and
-// nothing updates it when they change.
-var Stage = converge.Stage{
-	Name:  "toolkit",
-	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
-	Wants: wants,
-	Notes: notes,
+// nothing updates it when they change. specFolders are the folders in which the engine of pods looks
+// for CDI specs; nil for the usual ones.
+func Stage(specFolders func(facts.Facts) []string) converge.Stage {
+	return converge.Stage{
+		Name:  "toolkit",
+		About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
+		Wants: wants,
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string { return notes(v, s, f, specFolders(f)) },
+	}
 }
 
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(configWants(s), cdiWants(s, f)...), nil
 }
 
-func notes(v host.View, s spec.Spec, f facts.Facts) []string {
-	list := append(configNotes(s), cdiNotes(v, s, f)...)
+func notes(v host.View, s spec.Spec, f facts.Facts, folders []string) []string {
+	list := append(configNotes(s), cdiNotes(v, s, f, folders)...)
 	if s.Has("runtime") || s.Has("toolkit") {
 		list = append(list, Faults(v, f)...)
 	}
