@@ -100,8 +100,8 @@ func (c *common) whichRun(
 	}
 	if !c.asks() {
 		return "", usage{&trouble.Error{
-			What:    "cannot undo: this is no terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
-			Because: []string{"nothing was touched"},
+			What:   "cannot undo: this is no terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
+			Undone: []string{trouble.NothingTouched},
 			Try: []string{
 				c.typed("undo --yes"),
 				c.typed("undo --dry-run") + "    lists what undo would revert",
