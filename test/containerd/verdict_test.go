@@ -122,15 +122,18 @@ func TestVerdictIsTheDaemons(t *testing.T) {
 				if second != first {
 					edits[second](&w)
 				}
+				edited := w.copied()
 				if undone && target != "" {
 					takeOut(t, &w, target, found, made)
 				}
+				nothingLost(t, edited, w, target)
 
 				says, serves := verdict(t, w, now)
 				check.That(t, (says == nil) == serves,
 					"the verdict is %v, and a real start serves: %v\n%s", says, serves, w)
 				if serves {
 					sound.Add(1)
+					appliedAgain(t, w, now, asDefault)
 				} else {
 					refused.Add(1)
 				}
@@ -171,6 +174,43 @@ func takeOut(t *testing.T, w *world, target string, found, made []byte) {
 		delete(w.files, target)
 	default:
 		w.files[target] = rest
+	}
+}
+
+// appliedAgain applies with the present containerd, as after an upgrade: a tree that served serves
+// after it, too. What gpuadm refuses it has not touched.
+func appliedAgain(t *testing.T, w world, p parts.Part, asDefault bool) {
+	t.Helper()
+	in := input{"world", w.files}
+	tree := in.tree(t, p)
+	d := containerd.Daemon{Version: p.Version}
+	h := engine.Handler{Name: "nvidia", Binary: binary, Default: asDefault}
+
+	target, err := containerd.Target(tree, d, h)
+	if err != nil {
+		return
+	}
+	made, err := containerd.Edit(tree, d, h, target, w.files[target])
+	if err != nil {
+		return
+	}
+	again := w.copied()
+	again.files[target] = made
+	says, serves := verdict(t, again, p)
+	check.That(t, says == nil && serves, "after another apply the verdict is %v, and a real start serves: %v\n%s", says, serves, again)
+}
+
+// nothingLost verifies that an undo has kept what others wrote: each file but gpuadm's target to the
+// byte, and of the target each line that a foreign edit adds at its end.
+func nothingLost(t *testing.T, edited, undone world, target string) {
+	t.Helper()
+	for name, text := range edited.files {
+		if name != target {
+			check.Equal(t, string(undone.files[name]), string(text), "%s after the undo:", name)
+		}
+	}
+	if strings.Contains(string(edited.files[target]), "mirror.example") {
+		check.Has(t, string(undone.files[target]), "mirror.example", "%s after the undo:", target)
 	}
 }
 
