@@ -5,6 +5,7 @@ package mig
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/devices"
@@ -17,11 +18,10 @@ import (
 // which changes GPUs, asks the driver again before and after. The rest is as of the same answer;
 // nil: not asked.
 type driverCache struct {
-	mu         sync.Mutex
-	driver     *host.Driver
-	holders    *[]devices.Holder // the processes that have a device open
-	pauses     *[]string         // the services to pause for a change of instances alone
-	modePauses *[]string         // the services to pause for a change of mode
+	mu      sync.Mutex
+	driver  *host.Driver
+	holders *[]devices.Holder    // the processes that have a device open
+	pauses  map[string]*[]string // of a list of services, with blanks between: those that run
 }
 
 // once returns the cached answer, and asks if there is none.
@@ -54,14 +54,27 @@ func (c *driverCache) open(ctx context.Context, v host.View) ([]devices.Holder, 
 // paused lists the running services that the plans pause; for a change of mode nvidia-persistenced
 // is one of them.
 func (c *driverCache) paused(ctx context.Context, v host.View, plans []Plan) ([]string, error) {
-	held := &c.pauses
 	units := servicesToPause(plans)
 	if slices.ContainsFunc(plans, Plan.changesMode) {
-		held = &c.modePauses
 		units = append(units, things.Persistenced)
 	}
 
-	return once(c, held, func() ([]string, error) { return things.Pauses(ctx, v, units) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := strings.Join(units, " ")
+	if known := c.pauses[list]; known != nil {
+		return *known, nil
+	}
+
+	running, err := things.Pauses(ctx, v, units)
+	if err != nil {
+		return nil, err
+	}
+	if c.pauses == nil {
+		c.pauses = map[string]*[]string{}
+	}
+	c.pauses[list] = &running
+	return running, nil
 }
 
 // set replaces the answer; nil: the driver is asked again.
@@ -75,7 +88,6 @@ func (c *driverCache) set(d *host.Driver) {
 	c.driver = d
 	c.holders = nil
 	c.pauses = nil
-	c.modePauses = nil
 }
 
 // find returns the driver's answer about one GPU; false if the driver does not know the GPU.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -55,14 +56,16 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 // end, executes the plans, and starts the services again.
 func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
 	run := Runner{Device: h, Found: d}
-	if !slices.ContainsFunc(plans, Plan.disturbs) {
+	disturbs := slices.ContainsFunc(plans, Plan.disturbs)
+	units := servicesToPause(plans)
+	if !disturbs && len(units) == 0 {
 		return explain(run.Run(ctx, plans...), nil)
 	}
 
 	if err := refuseUsers(ctx, h, d, plans, all); err != nil {
 		return err
 	}
-	err := things.Pause(ctx, h, servicesToPause(plans))
+	err := things.Pause(ctx, h, units)
 	if err == nil {
 		err = endUsers(ctx, h, d, plans)
 	}
@@ -137,7 +140,7 @@ func planTo(d *host.Driver, c converge.Change) (Plan, error) {
 	}
 	steps, err := m.Steps(StateOf(found), target)
 
-	return Plan{c.Name, steps}, err
+	return Plan{GPU: c.Name, Steps: steps, Stop: strings.Fields(c.Form)}, err
 }
 
 // Sweep starts the services that a killed run had paused.

@@ -86,7 +86,8 @@ func refuseByTable(s spec.Spec, f facts.Facts) error {
 		}
 	}
 
-	return Offered(s, fits, nil)
+	_, err = Offered(s, fits, nil)
+	return err
 }
 
 // byTable adds to an error of Fit that no driver has been asked.

@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // memoryUnit names the unit of Memory.
@@ -79,18 +81,24 @@ func listPlaces(p host.Profile) string {
 	return strings.Join(list, " ")
 }
 
-// Offered refuses partitions if the device plugin would offer none of them. gpus are all GPUs of
-// the machine: those without an entry keep their state.
-func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) error {
+// Offered returns what the device plugin will offer once all have their partitions, by the name of
+// the resource; nil if a GPU cannot have its layout. It refuses partitions of which the plugin would
+// offer none. gpus are all GPUs of the machine: those without an entry keep their state.
+func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (map[string]int, error) {
 	var offers []spec.Offers
+	allFit := true
 	for _, a := range all {
 		m, err := Of(a.GPU)
 		if err != nil {
+			allFit = false
 			continue
 		}
-		if fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err == nil {
-			offers = append(offers, offersOf(a.GPU, fit.Target))
+		fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout)
+		if err != nil {
+			allFit = false
+			continue
 		}
+		offers = append(offers, offersOf(a.GPU, fit.Target))
 	}
 	for _, g := range gpus {
 		assigned := slices.ContainsFunc(all, func(a Assigned) bool { return a.GPU.Address == g.Address })
@@ -99,10 +107,39 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) error {
 		}
 	}
 
-	if t := s.Single(offers); t != nil && s.StrategyFor(offers) == "single" {
-		return t
+	counts, err := s.Resources(offers)
+	if !allFit {
+		counts = nil
 	}
-	return nil
+	return counts, err
+}
+
+// offerNotes says what pods can ask for once the GPUs are as the spec asks, where that is not one
+// nvidia.com/gpu for each GPU. A layout that cannot be is refused elsewhere.
+func offerNotes(s spec.Spec, f facts.Facts) []string {
+	isPlain := !s.Has("sharing") && !s.MIG.Asked()
+	if isPlain || f.Driver == nil || f.VGPU != nil {
+		return nil
+	}
+	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
+	if err != nil {
+		return nil
+	}
+	all, err := Assign(entries, f.Driver.GPUs)
+	if err != nil {
+		return nil
+	}
+	counts, err := Offered(s, all, f.Driver.GPUs)
+	if err != nil || len(counts) == 0 {
+		return nil
+	}
+	return []string{OfferText(counts)}
+}
+
+// OfferText says what pods can ask for.
+func OfferText(counts map[string]int) string {
+	return "pods can ask for " + strings.Join(spec.ResourceTexts(counts), ", ") +
+		", if the device plugin has the configuration that " + trouble.Command("manifest device-plugin") + " prints"
 }
 
 // Kinds are the kinds of partitions that entries make, as the device plugin names them: 1g.10gb,

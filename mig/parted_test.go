@@ -93,7 +93,8 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps}); err != nil {
+	err = (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
+	if err != nil {
 		return 0, err
 	}
 	if got := StateOf(x.gpu).String(); got != fit.Target.String() {

@@ -26,6 +26,7 @@ type Device interface {
 type Plan struct {
 	GPU   string // PCI address
 	Steps []Step
+	Stop  []string // units that node.toml names, to pause for the steps
 }
 
 func (p Plan) changesMode() bool { return changesMode(p.Steps) }

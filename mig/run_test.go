@@ -48,7 +48,8 @@ func TestSteps(t *testing.T) {
 			if leg[0] == leg[1] && len(steps) > 0 {
 				t.Errorf("%s: %q is converged and has steps %v", c.gpu, leg[0], steps)
 			}
-			if err := (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps}); err != nil {
+			err := (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
+			if err != nil {
 				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
 			}
 			if got := StateOf(x.gpu).String(); got != leg[1] {
@@ -155,7 +156,7 @@ func TestFailure(t *testing.T) {
 					}
 					return none
 				}
-				err := (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps})
+				err := (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
 				var f *Failure
 				if err == nil && how == late && x.log[n-1] == "reset" && StateOf(x.gpu).String() == c.to.String() {
 					continue // it had worked, and the runner looks
@@ -182,7 +183,9 @@ func TestFailureLeavesOthers(t *testing.T) {
 		return none
 	}
 
-	err := (Runner{Device: duo{first, second}}).Run(t.Context(), Plan{first.gpu.Address, steps}, Plan{second.gpu.Address, steps})
+	ofFirst := Plan{GPU: first.gpu.Address, Steps: steps}
+	ofSecond := Plan{GPU: second.gpu.Address, Steps: steps}
+	err := (Runner{Device: duo{first, second}}).Run(t.Context(), ofFirst, ofSecond)
 	var f *Failure
 	must.That(t, errors.As(err, &f) && restored(f), "%v", err)
 	check.List(t, second.log, nil, "steps on the second GPU:")
@@ -212,14 +215,14 @@ func TestPowerCut(t *testing.T) {
 				}
 				return none
 			}
-			_ = (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps})
+			_ = (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
 			x.fail = nil
 			again := must.Get(c.m.Fit(StateOf(x.gpu), want))(t)
 			if again.Target.String() != fit.Target.String() {
 				t.Errorf("%s: %s → %s, cut at %d (%s): the target is %s", c.m.Name, c.from, fit.Target, n, StateOf(x.gpu), again.Target)
 			}
 			more := must.Get(c.m.Steps(StateOf(x.gpu), again.Target))(t)
-			must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, more}))
+			must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: more}))
 			check.Equal(t, StateOf(x.gpu).String(), again.Target.String(), "%s: %s → %s, cut at %d: ends in", c.m.Name, c.from, again.Target, n)
 		}
 	}
@@ -239,7 +242,7 @@ func TestBackFails(t *testing.T) {
 		}
 		return none
 	}
-	err = explain((Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps}), nil)
+	err = explain((Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps}), nil)
 	want := []string{
 		"cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN",
 		`GPU 0000:17:00.0 was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now`,
@@ -265,7 +268,7 @@ func TestCancelled(t *testing.T) {
 		return none
 	}
 	var f *Failure
-	err := (Runner{Device: x}).Run(ctx, Plan{x.gpu.Address, steps})
+	err := (Runner{Device: x}).Run(ctx, Plan{GPU: x.gpu.Address, Steps: steps})
 	check.That(t, errors.As(err, &f) && restored(f) && errors.Is(err, context.Canceled), "got %v", err)
 	check.Equal(t, StateOf(x.gpu).String(), from.String(), "state")
 }
@@ -276,7 +279,7 @@ func TestExactCompute(t *testing.T) {
 	x := newSim(m, state(t, "on 7g.40gb@0(1c,1c)"), 3, 5)
 	whole := m.Profiles[m.byID(0)]
 	step := Step{Do: DestroyCompute, Name: whole.Name, At: whole.Places[0], Slices: 1, Spot: host.Span{Start: 3, Size: 1}}
-	must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, []Step{step}}))
+	must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: []Step{step}}))
 	check.Equal(t, x.shape(), "true/true 0:0@0[0@5]", "%s leaves", step)
 }
 
@@ -306,7 +309,7 @@ func TestOwnIDs(t *testing.T) {
 	x.gpu.Profiles[1].Compute = []host.ComputeProfile{{ID: 7, Enum: 7, Slices: 1, Max: 1}}
 	late := &lateProfiles{sim: x}
 	steps := must.Get(m.Steps(empty(), state(t, "on 1g.6gb+me@0")))(t)
-	must.OK(t, (Runner{Device: late}).Run(context.Background(), Plan{x.gpu.Address, steps}))
+	must.OK(t, (Runner{Device: late}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps}))
 	check.Equal(t, x.gpu.Instances[0].Compute[0].Profile, 7, "made with profile")
 }
 

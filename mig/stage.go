@@ -28,14 +28,14 @@ var Stage = converge.Stage{
 
 func notes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.MIG.Asked() || f.DynamicMIG == "" {
-		return nil
+		return offerNotes(s, f)
 	}
 	return []string{"the DRA driver makes partitions as pods ask for them (DynamicMIG, " + f.DynamicMIG + "): gpuadm leaves MIG to it, and [mig] does nothing"}
 }
 
 func needs(s spec.Spec) facts.Needs {
 	if !s.MIG.Asked() {
-		return facts.Needs{}
+		return facts.Needs{Driver: s.Has("sharing")}
 	}
 
 	n := facts.Needs{Driver: true}
@@ -83,7 +83,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Offered(s, all, f.Driver.GPUs); err != nil {
+	if _, err := Offered(s, all, f.Driver.GPUs); err != nil {
 		return nil, err
 	}
 
@@ -109,7 +109,7 @@ func wantFor(a Assigned, shared *driverCache, s spec.Spec, f facts.Facts) (conve
 		return lostGPU(a.GPU, "its driver reports its state"), nil
 	}
 
-	w, err := partitioned(a, shared)
+	w, err := partitioned(a, shared, s.MIG.Stop)
 	if err != nil {
 		return w, err
 	}
@@ -177,9 +177,9 @@ func untouched(what string, wait error, why string) converge.Want {
 }
 
 // partitioned wants one GPU to have its entry's layout, with the least disturbance.
-func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
+func partitioned(a Assigned, shared *driverCache, stop []string) (converge.Want, error) {
 	w := converge.Want{
-		Thing:   gpu{a.GPU.Address, shared},
+		Thing:   gpu{a.GPU.Address, shared, strings.Join(stop, " ")},
 		Why:     fmt.Sprintf("GPU %d: %s", a.GPU.Index, a.Entry.Layout),
 		AsFound: true,
 	}

@@ -71,7 +71,7 @@ func TestTakeOut(t *testing.T) {
 		"of another layout":  {"on" + ours + theirs, "on" + old, "on" + ours, "on" + theirs, "GPU a has "},
 		"of the same layout": {"on" + ours + old + theirs, "on" + old, "on" + ours + old, "on" + old + theirs, ""},
 	} {
-		rest, left, err := gpu{"a", nil}.TakeOut(nil, state(c.found), state(c.before), state(c.after))
+		rest, left, err := gpu{address: "a"}.TakeOut(nil, state(c.found), state(c.before), state(c.after))
 		problems := strings.Join(left, "\n")
 		check.That(t, err == nil && rest == state(c.rest) && (problems == "") == (c.left == "") && strings.HasPrefix(problems, c.left),
 			"%s: %q, left %q, %v", name, rest, left, err)

@@ -16,13 +16,15 @@ import (
 type gpu struct {
 	address     string
 	driverCache *driverCache // nil: the driver is asked each time
+	stop        string       // units of node.toml that pause while the partitions change, with blanks between
 }
 
-// New builds the thing again from its name.
-func New(name string) converge.Thing { return gpu{name, nil} }
+// New builds the thing again from its line in the journal.
+func New(r converge.Ref) converge.Thing { return gpu{address: r.Name, stop: r.Form} }
 
-// Ref names a GPU by its PCI address: its index changes when another GPU falls off the bus.
-func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address} }
+// Ref names a GPU by its PCI address: its index changes when another GPU falls off the bus. The
+// units to pause are part of it, so that undo pauses them too.
+func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address, Form: g.stop} }
 
 // cache is the stage's cache, or a new one for this question.
 func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{}) }

@@ -43,15 +43,15 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if !known || StateOf(found).String() != string(before) {
 		return nil, nil, nil // Make asks the driver again
 	}
-	p, err := planTo(d, converge.Change{Ref: converge.Ref{Name: g.address}, After: after})
+	p, err := planTo(d, converge.Change{Ref: g.Ref(), After: after})
 	if err != nil {
 		return nil, nil, err
 	}
-	if !p.disturbs() {
+	plans := []Plan{p}
+	if !p.disturbs() && len(servicesToPause(plans)) == 0 {
 		return nil, nil, nil
 	}
 
-	plans := []Plan{p}
 	users, err := cache.users(ctx, v, d, plans)
 	if err != nil {
 		return nil, nil, err
@@ -90,7 +90,7 @@ func (c *driverCache) users(ctx context.Context, v host.View, d *host.Driver, pl
 	for _, p := range plans {
 		g, known := find(d, p.GPU)
 		if known {
-			processes := usersOf(v, g, p.Steps, open)
+			processes := usersOf(v, g, p, open)
 			list = append(list, withOwners(processes, g, p.Steps, pods)...)
 		}
 	}
@@ -102,7 +102,8 @@ func (c *driverCache) users(ctx context.Context, v host.View, d *host.Driver, pl
 // driver lists, and those that have the device open. DCGM and others keep an instance from being
 // destroyed though the driver lists no process (https://github.com/NVIDIA/DCGM/issues/276,
 // https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
-func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) []user {
+func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) []user {
+	steps := p.Steps
 	var list []user
 	add := func(pids []int, what string, holds func(devices.Holder) bool) {
 		for _, pid := range pids {
@@ -137,7 +138,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) []use
 		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), hasInstance)
 	}
 
-	paused := append(modeServices(), instanceServices()...)
+	paused := slices.Concat(modeServices(), instanceServices(), p.Stop)
 	paused = append(paused, things.Persistenced)
 	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) })
 }
@@ -213,13 +214,26 @@ func modeServices() []string {
 	}
 }
 
-// servicesToPause are the services to pause for these plans. nvidia-persistenced is not among them:
-// a Runner pauses it while modes change.
+// servicesToPause are the services to pause for these plans, those first that node.toml names: they
+// may use the others. nvidia-persistenced is not among them: a Runner pauses it while modes change.
+// A plan that only makes partitions pauses no service but those that node.toml names.
 func servicesToPause(plans []Plan) []string {
-	if slices.ContainsFunc(plans, Plan.changesMode) {
-		return append(modeServices(), instanceServices()...)
+	var units []string
+	for _, p := range plans {
+		for _, unit := range p.Stop {
+			if len(p.Steps) > 0 && !slices.Contains(units, unit) {
+				units = append(units, unit)
+			}
+		}
 	}
-	return instanceServices()
+
+	if slices.ContainsFunc(plans, Plan.changesMode) {
+		units = append(units, modeServices()...)
+	}
+	if slices.ContainsFunc(plans, Plan.disturbs) {
+		units = append(units, instanceServices()...)
+	}
+	return units
 }
 
 // holding names the processes that have a device of GPUs open.

@@ -85,7 +85,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"runfile":                       named(drivers.NewRunfile),
 		"initramfs":                     reading(kmod.NewInitramfs),
 		"fabric":                        by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),
-		"mig":                           named(mig.New),
+		"mig *":                         by(mig.New),
 		"cdi":                           named(cdi.New),
 		"device-links":                  named(cdi.NewDeviceLinks),
 		"node":                          func(r converge.Ref) (converge.Thing, error) { return node.NewPart(r.Name, session) },

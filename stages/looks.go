@@ -178,6 +178,14 @@ func looks() []look {
 		},
 
 		{
+			names: "units",
+			sees:  "whether the machine has them, unmasked",
+			until: atFirstBoot,
+			at:    each(unitThere),
+			uses:  inStages("mig"),
+		},
+
+		{
 			names: "kubeconfig",
 			sees:  "whether the file is a kubeconfig that names a server",
 			until: atFirstBoot,

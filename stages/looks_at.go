@@ -169,6 +169,23 @@ func program(_ context.Context, q question, name string) error {
 	return err
 }
 
+// unitThere wants a unit that systemd can start again.
+func unitThere(ctx context.Context, q question, name string) error {
+	if !q.view.Live() {
+		return host.Later{Until: atFirstBoot}
+	}
+	unit, err := q.view.Unit(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case unit.Load == "masked" || unit.Enabled == "masked":
+		return q.refused(name, "it is masked, so it could not be started again", "systemctl unmask "+name, "take it out of stop in [mig]")
+	case unit.Load == "not-found" || unit.Load == "" && len(unit.Files) == 0:
+		return q.refused(name, "systemd has no such unit", "systemctl list-units --type=service shows those that run", "take it out of stop in [mig]")
+	}
+	return nil
+}
+
 // runtimes wants one program of several: nvidia-container-runtime runs the first that exists.
 func runtimes(ctx context.Context, q question) []finding {
 	var first error

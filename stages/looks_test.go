@@ -71,6 +71,7 @@ func namingNothing(t *testing.T, k spec.Key) spec.Spec {
 		"proxy.http":         `"http://proxy.example:3128"`,
 		"proxy.https":        `"http://proxy.example:3128"`,
 		"toolkit.runtimes":   `["/srv/none"]`,
+		"mig.stop":           `["none.service"]`,
 	}[k.String()]
 	if value == "" {
 		must.That(t, k.File, "%s needs a value in this test", k)
@@ -85,6 +86,7 @@ func namingNothing(t *testing.T, k spec.Key) spec.Spec {
 		"toolkit.repo.key":    "url = \"file:///srv/none\"\n" + fingerprint,
 		"driver.runfile.url":  "sha256 = \"" + strings.Repeat("0", 64) + "\"\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n",
 		"driver.imex_nodes":   "imex = \"host\"\n",
+		"mig.stop":            "[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n",
 		"join.cluster":        "method = \"eks\"\n",
 		"join.region":         "method = \"eks\"\n",
 		"join.server":         "method = \"eks\"\nca_file = \"/srv/none\"\nservice_cidr = \"10.0.0.0/16\"\ncluster = \"c\"\n",

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -19,7 +20,7 @@ import (
 // this node's GPUs. The Node's status counts only after kubelet has reported in this boot: until
 // the device plugin has registered again the API server shows the old number.
 func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node) error {
-	if !r.spec.Node.WaitForAllocatable && !comparesOffer(r.spec, *r.facts.Driver, n) {
+	if !r.spec.Node.WaitForAllocatable && !r.comparesOffer(ctx, v, n) {
 		return nil
 	}
 	if n.Status.NodeInfo.BootID != r.facts.BootID {
@@ -46,17 +47,13 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 	if len(missing) == 0 {
 		return nil
 	}
-	if others := offeredBeside(planned, n); len(others) > 0 {
-		return r.explainOtherNames(n, missing, others)
-	}
-	if offersSome {
-		return trouble.Wait{
-			For: "the node offers " + strings.Join(missing, ", "),
-			Try: append(r.configureTries(), "see what the log of the device plugin says of the others: "+podsOn(n.Name)),
-			Err: offersOther,
-		}
+	if others := offeredBeside(planned, n); len(others) > 0 || offersSome {
+		return r.explainOthers(ctx, v, n, missing, others)
 	}
 
+	if r.strategyCause(ctx, v, n.Name) != "" {
+		return r.explainOthers(ctx, v, n, missing, nil)
+	}
 	if !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
 		count, published, err := r.sliceDevices(ctx, v, n.Name)
 		switch {
@@ -83,24 +80,33 @@ func (r readyStage) sliceDevices(ctx context.Context, v host.View, node string) 
 }
 
 // comparesOffer reports whether gpuadm compares what the node offers with what the spec asks for,
-// even if wait_for_allocatable is false: where the spec shares or partitions the GPUs, and the
-// device plugin offers some under any name. If they differ, the plugin has another configuration,
-// and no pod can ask for what gpuadm has made.
-func comparesOffer(s spec.Spec, d host.Driver, n *kube.Node) bool {
-	if !s.Has("sharing") && !s.Partitions() {
+// even if wait_for_allocatable is false: where the spec shares or partitions the GPUs, and a device
+// plugin is there. If they differ, the plugin has another configuration, and no pod can ask for what
+// gpuadm has made. A plugin that can offer nothing, such as one with strategy single and partitions
+// of two kinds, ends, and is started again and again.
+func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node) bool {
+	if !r.spec.Has("sharing") && !r.spec.Partitions() {
 		return false
 	}
-	if _, _, err := plannedResources(s, d); err != nil {
+	if _, _, err := plannedResources(r.spec, *r.facts.Driver); err != nil {
 		return false
 	}
-	return len(offeredBeside(nil, n)) > 0
+	if len(offeredBeside(nil, n)) > 0 {
+		return true
+	}
+	plugin := facts.FindPlugin(ctx, v)
+	if plugin.Unit != "" || plugin.Process != "" {
+		return true
+	}
+	pod, _ := r.pluginPod(ctx, v, n.Name)
+	return strings.Contains(pod, "device-plugin")
 }
 
 // offeredBeside returns what the node offers of GPUs and partitions under other names than the
 // planned ones: "2 nvidia.com/gpu". What the plugin no longer offers stays in the list, as 0.
 func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
 	for _, name := range slices.Sorted(maps.Keys(n.Status.Allocatable)) {
-		isGPU := name == wholeGPU || strings.HasPrefix(name, partitionResource(""))
+		isGPU := name == spec.WholeGPU || strings.HasPrefix(name, spec.PartitionResource(""))
 		_, isPlanned := planned[name]
 		count := n.Status.Allocatable[name].Count()
 		if isGPU && !isPlanned && count > 0 {
@@ -110,18 +116,66 @@ func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
 	return others
 }
 
-// explainOtherNames waits until the device plugin offers the GPUs by the names that the spec asks
-// for. Its MIG strategy decides them: its own default is none, which offers a GPU in MIG mode as a
-// whole, and the GPU Operator's is single.
+// explainOthers waits until the device plugin offers the GPUs by the names, and in the numbers, that
+// the spec asks for. Its MIG strategy decides the names: its own default is none, which offers a GPU
+// in MIG mode as a whole, and the GPU Operator's is single.
 // Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("migStrategy"); mig.strategy in
 // the values of https://github.com/NVIDIA/gpu-operator, deployments/gpu-operator.
-func (r readyStage) explainOtherNames(n *kube.Node, missing, others []string) error {
-	const says = "the node offers %s, and %s: the device plugin's migStrategy is not %q"
+func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node, missing, others []string) error {
+	text := "the node offers " + strings.Join(missing, ", ")
+	if len(others) > 0 {
+		text += ", and " + strings.Join(others, ", ")
+	}
+	cause := r.strategyCause(ctx, v, n.Name)
+	if cause == "" && len(others) > 0 {
+		cause = fmt.Sprintf(": the device plugin's migStrategy is not %q", strategyOn(r.spec, *r.facts.Driver))
+	}
 	return trouble.Wait{
-		For: fmt.Sprintf(says, strings.Join(missing, ", "), strings.Join(others, ", "), strategyOn(r.spec, *r.facts.Driver)),
-		Try: append(r.configureTries(), "see what the plugin says: "+podsOn(n.Name)),
+		For: text + cause,
+		Try: append(r.configureTries(), "see what the log of the device plugin says: "+pluginLog(ctx, v, n.Name)),
 		Err: offersOther,
 	}
+}
+
+// pluginLog returns the command that leads to the device plugin's log.
+func pluginLog(ctx context.Context, v host.View, node string) string {
+	if unit := facts.FindPlugin(ctx, v).Unit; unit != "" {
+		return "journalctl -u " + unit
+	}
+	return podsOn(node)
+}
+
+// strategyCause says that the device plugin has another MIG strategy than the one that the GPUs
+// need, and which setting gives it; "" if it has the same, or gpuadm cannot tell. The plugin's
+// process is asked, its unit, or the pod that the API server has.
+func (r readyStage) strategyCause(ctx context.Context, v host.View, node string) string {
+	plugin := facts.FindPlugin(ctx, v)
+	if plugin.Strategy == "" {
+		plugin.Strategy, plugin.From = r.podStrategy(ctx, v, node)
+	}
+	wanted := strategyOn(r.spec, *r.facts.Driver)
+	if plugin.Strategy == "" || plugin.Strategy == wanted {
+		return ""
+	}
+	return fmt.Sprintf(": the device plugin's migStrategy is %s (%s), and these GPUs need %s", plugin.Strategy, plugin.From, wanted)
+}
+
+// podStrategy returns the MIG strategy that a pod of the device plugin has in its environment, as
+// the GPU Operator and the plugin's chart set it; "" if there is none.
+func (r readyStage) podStrategy(ctx context.Context, v host.View, node string) (strategy, from string) {
+	for _, p := range r.pods(ctx, v, node) {
+		if !strings.Contains(p.Name, "device-plugin") {
+			continue
+		}
+		for _, container := range p.Spec.Containers {
+			for _, variable := range container.Env {
+				if variable.Name == "MIG_STRATEGY" && variable.Value != "" {
+					return variable.Value, "MIG_STRATEGY of the pod " + p.Namespace + "/" + p.Name
+				}
+			}
+		}
+	}
+	return "", ""
 }
 
 // configureTries says how the device plugin gets the configuration that the spec asks for; nil
@@ -148,38 +202,21 @@ func (r readyStage) configureTries() []string {
 
 // plannedResources returns the number of each resource that the device plugin will offer for the
 // GPUs' state, by name, and the number of devices.
-// Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none
-// partitions do not count; single offers them all under the GPUs' own name; mixed offers each kind
-// under its own name, and whole GPUs too.
 func plannedResources(s spec.Spec, d host.Driver) (planned map[string]int, devices int, err error) {
 	offers, why := offersOf(d)
 	if why != "" {
 		return nil, 0, fmt.Errorf("cannot say what the device plugin shall offer: %s", why)
 	}
-	strategy := s.StrategyFor(offers)
-	if t := s.Single(offers); t != nil && strategy == "single" {
-		return nil, 0, t
+	planned, err = s.Resources(offers)
+	if err != nil {
+		return nil, 0, err
 	}
 
-	planned = map[string]int{}
 	for _, o := range offers {
 		devices += len(o.Kinds)
 		if !o.MIG {
 			devices++
 		}
-		switch {
-		case strategy == "none", !o.MIG:
-			planned[wholeGPU]++
-		case strategy == "single":
-			planned[wholeGPU] += len(o.Kinds)
-		default:
-			for _, kind := range o.Kinds {
-				planned[partitionResource(kind)]++
-			}
-		}
-	}
-	for name := range planned {
-		planned[name] *= s.Sharing.Replicas()
 	}
 	return planned, devices, nil
 }

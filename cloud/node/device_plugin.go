@@ -82,20 +82,26 @@ func tolerations(taints []kube.Taint) string {
 // there is none. known is false if gpuadm may not list pods: kubelet's identity may list those of
 // its node, the ServiceAccount none.
 func (r readyStage) pluginPod(ctx context.Context, v host.View, node string) (pod string, known bool) {
-	client, err := r.session.reader(v, r.identity)
-	if err != nil {
-		return "", false
-	}
-	pods, err := client.Pods(ctx, node)
-	if err != nil {
-		return "", false
-	}
+	pods := r.pods(ctx, v, node)
 	for _, p := range pods {
 		if strings.Contains(p.Name, "device-plugin") || strings.Contains(p.Name, "dra-driver") {
 			return p.Namespace + "/" + p.Name, true
 		}
 	}
-	return "", true
+	return "", pods != nil
+}
+
+// pods lists the pods of this node; nil if gpuadm may not.
+func (r readyStage) pods(ctx context.Context, v host.View, node string) []kube.Pod {
+	client, err := r.session.reader(v, r.identity)
+	if err != nil {
+		return nil
+	}
+	pods, err := client.Pods(ctx, node)
+	if err != nil {
+		return nil
+	}
+	return append([]kube.Pod{}, pods...)
 }
 
 // pluginServes reports whether NVIDIA's device plugin runs. Kubelet keeps showing zero devices of a

@@ -69,11 +69,11 @@ func labelCases() []labelCase {
 
 // resources are those that the device plugin's configuration shares.
 func (c labelCase) resources() []string {
-	names := []string{wholeGPU}
+	names := []string{spec.WholeGPU}
 	if c.strategy == "mixed" {
 		for _, partitions := range c.layout {
 			for _, p := range partitions {
-				names = append(names, partitionResource(p))
+				names = append(names, spec.PartitionResource(p))
 			}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestReadyFaults: each fault keeps the condition from being true and the startup taint on.
@@ -155,27 +156,70 @@ func TestOfferedNames(t *testing.T) {
 	profile := host.Profile{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}
 	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{profile}, Instances: []host.Instance{part, part}}
 
+	runs := func(settings ...string) string {
+		const process = "-- proc/4711/comm --\nnvidia-device-p\n-- proc/4711/status --\nUid:\t0\t0\n"
+		return process + strings.Join(settings, "")
+	}
+	const crashes = "-- sim.toml --\n[[unit]]\nname = \"nvidia-device-plugin.service\"\n" +
+		"enabled = \"enabled\"\nactive = \"activating\"\n" +
+		"-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nEnvironment=MIG_STRATEGY=single\n" +
+		"ExecStart=-/opt/nvidia/nvidia-device-plugin\n" +
+		"-- etc/systemd/system/multi-user.target.wants/nvidia-device-plugin.service link=../nvidia-device-plugin.service --\n"
+	const operatorsFile = "-- proc/4711/cmdline --\nnvidia-device-plugin\x00--config-file\x00/config/config.yaml\x00\n" +
+		"-- proc/4711/root/config/config.yaml --\nversion: v1\nflags: {migStrategy: mixed}\n"
+
 	for name, c := range map[string]struct {
-		spec   string
-		offers map[string]kube.Quantity
-		says   string // "" is no wait
+		spec    string
+		offers  map[string]kube.Quantity
+		says    string // "" is no wait
+		machine string
 	}{
-		"single, by none":      {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, "2 of 4 nvidia.com/gpu"},
-		"single, by single":    {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "4"}, ""},
-		"single, by mixed":     {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "4"}, `migStrategy is not "single"`},
-		"mixed, by none":       {twoKinds, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, `migStrategy is not "mixed"`},
-		"mixed, by mixed":      {twoKinds, map[string]kube.Quantity{"nvidia.com/mig-1g.10gb": "4"}, ""},
-		"none is asked for":    {twoKinds + none, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, ""},
-		"no plugin runs":       {oneKind, nil, ""},
-		"neither, another way": {"", map[string]kube.Quantity{"nvidia.com/gpu": "1"}, ""},
+		"single, by a variable": {
+			twoKinds, nil,
+			"migStrategy is single (MIG_STRATEGY=single), and these GPUs need mixed",
+			runs("-- proc/4711/environ --\nA=b\x00MIG_STRATEGY=single\x00\n"),
+		},
+		"single, by a unit that crashes": {
+			twoKinds, nil,
+			"migStrategy is single (MIG_STRATEGY=single), and these GPUs need mixed",
+			crashes,
+		},
+		"mixed, by a file": {
+			oneKind,
+			map[string]kube.Quantity{"nvidia.com/mig-1g.10gb": "4"},
+			"migStrategy is mixed (migStrategy in its file /config/config.yaml), and these GPUs need single",
+			runs(operatorsFile),
+		},
+		"mixed, by a flag": {
+			oneKind,
+			map[string]kube.Quantity{"nvidia.com/mig-1g.10gb": "4"},
+			"migStrategy is mixed (--mig-strategy=mixed)",
+			runs("-- proc/4711/cmdline --\nnvidia-device-plugin\x00--mig-strategy=mixed\x00\n"),
+		},
+		"none, by default": {
+			oneKind,
+			map[string]kube.Quantity{"nvidia.com/gpu": "2"},
+			"migStrategy is none (the plugin's default), and these GPUs need single",
+			runs("-- proc/4711/cmdline --\nnvidia-device-plugin\x00\n"),
+		},
+		"single, by none":      {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, "2 of 4 nvidia.com/gpu", ""},
+		"single, by single":    {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "4"}, "", ""},
+		"single, by mixed":     {oneKind, map[string]kube.Quantity{"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "4"}, `migStrategy is not "single"`, ""},
+		"mixed, by none":       {twoKinds, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, `migStrategy is not "mixed"`, ""},
+		"mixed, by mixed":      {twoKinds, map[string]kube.Quantity{"nvidia.com/mig-1g.10gb": "4"}, "", ""},
+		"none is asked for":    {twoKinds + none, map[string]kube.Quantity{"nvidia.com/gpu": "2"}, "", ""},
+		"no plugin runs":       {oneKind, nil, "", ""},
+		"neither, another way": {"", map[string]kube.Quantity{"nvidia.com/gpu": "1"}, "", ""},
 	} {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.spec)}))(t)
-		r := readyStage{spec: s, facts: facts.Facts{BootID: "b", Driver: &host.Driver{GPUs: []host.GPU{cut, cut}}}}
+		machine := must.Get(simhost.New([]byte(c.machine)))(t)
+		driver := &host.Driver{GPUs: []host.GPU{cut, cut}}
+		r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: driver}}
 		n := &kube.Node{}
 		n.Status.NodeInfo.BootID = "b"
 		n.Status.Allocatable = c.offers
 		wait := trouble.Wait{}
-		err := r.waitForOffer(t.Context(), nil, n)
+		err := r.waitForOffer(t.Context(), machine, n)
 		waits := errors.As(err, &wait)
 		check.That(t, waits == (c.says != "") && strings.Contains(wait.For, c.says), "%s: %v", name, err)
 		check.That(t, !waits || strings.Contains(strings.Join(wait.Try, "\n"), "manifest device-plugin"), "%s: %q", name, wait.Try)
@@ -193,12 +237,13 @@ func TestOfferedBesideAWholeGPU(t *testing.T) {
 	whole := host.GPU{Index: 1, Name: "Tesla T4", Memory: 16 << 30}
 
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
-	r := readyStage{spec: s, facts: facts.Facts{BootID: "b", Driver: &host.Driver{GPUs: []host.GPU{cut, whole}}}}
+	driver := &host.Driver{GPUs: []host.GPU{cut, whole}}
+	r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: driver}}
 	n := &kube.Node{}
 	n.Status.NodeInfo.BootID = "b"
-	n.Status.Allocatable = map[string]kube.Quantity{wholeGPU: "2"}
+	n.Status.Allocatable = map[string]kube.Quantity{spec.WholeGPU: "2"}
 	wait := trouble.Wait{}
-	waits := errors.As(r.waitForOffer(t.Context(), nil, n), &wait)
+	waits := errors.As(r.waitForOffer(t.Context(), must.Get(simhost.New(nil))(t), n), &wait)
 	must.That(t, waits && len(wait.Try) > 0, "%+v", wait)
 	check.Has(t, wait.Try[0], `strategy = "mixed" in [sharing]`, "the first advice:")
 }

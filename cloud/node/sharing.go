@@ -90,17 +90,6 @@ func deviceList(s spec.Spec) string {
 	return ""
 }
 
-// wholeGPU is the resource by which pods ask for a GPU, and with strategy single for a partition.
-const wholeGPU = "nvidia.com/gpu"
-
-// partitionResource is the resource by which pods ask for a partition with strategy mixed. A
-// resource's name may have no +.
-// Source: https://github.com/NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go; internal/rm of
-// https://github.com/NVIDIA/k8s-device-plugin.
-func partitionResource(kind string) string {
-	return "nvidia.com/mig-" + strings.ReplaceAll(kind, "+", ".")
-}
-
 // pluginConfig is the device plugin's configuration.
 // Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
 type pluginConfig struct {
@@ -119,10 +108,10 @@ func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
 		c.Flags["plugin"] = map[string]any{"deviceListStrategy": list}
 	}
 
-	names := []string{wholeGPU}
+	names := []string{spec.WholeGPU}
 	if strategy == "mixed" {
 		for _, kind := range kinds {
-			names = append(names, partitionResource(kind))
+			names = append(names, spec.PartitionResource(kind))
 		}
 	}
 	var resources []any

@@ -32,7 +32,7 @@ type validated struct {
 }
 
 type checked struct {
-	What   string `json:"what"`   // driver, mig
+	What   string `json:"what"`   // driver, mig, pods
 	Result string `json:"result"` // in words
 }
 
@@ -199,7 +199,8 @@ func (v *validated) mig(
 	}
 
 	var wrong trouble.Faults
-	if err := mig.Offered(s, all, gpus); err != nil {
+	counts, err := mig.Offered(s, all, gpus)
+	if err != nil {
 		wrong = blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
 	}
 	for _, a := range all {
@@ -209,6 +210,9 @@ func (v *validated) mig(
 			continue
 		}
 		v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
+	}
+	if len(wrong) == 0 {
+		v.Checked = append(v.Checked, checked{"pods", mig.OfferText(counts)})
 	}
 	return wrong
 }

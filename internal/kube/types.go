@@ -137,10 +137,22 @@ type Pod struct {
 	Meta `json:"metadata"`
 	Spec struct {
 		NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+		Containers   []Container       `json:"containers,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Phase string `json:"phase,omitempty"`
 	} `json:"status"`
+}
+
+// Container is a container of a pod.
+type Container struct {
+	Env []EnvVar `json:"env,omitempty"`
+}
+
+// EnvVar is a variable with a value of its own, or one that comes from another object.
+type EnvVar struct {
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
 }
 
 // refusal is a Status, which the API server returns instead of an object.

@@ -13,6 +13,10 @@ import (
 // This file checks [mig] with the sections that depend on it.
 
 func (d *decoder) mig(m MIG) {
+	if len(m.Stop) > 0 && !m.Asked() && d.passed("mig.stop", "mig.layout", "mig.file", "mig.gpu") {
+		d.refuse("mig.stop", "write [[mig.gpu]] tables, or take stop out",
+			"[mig] asks for no partitions, so gpuadm would never stop these units")
+	}
 	tablesPassed := d.passed("mig.layout", "mig.file", "mig.gpu")
 	if m.FollowLabel && tablesPassed && d.passed("mig.follow_label") {
 		onlyFile := m.File != "" && m.Layout == "" && len(m.GPU) == 0

@@ -183,6 +183,7 @@ func checks() map[string]checkFunc {
 		"toolkitVersion": checkToolkitVersion,
 		"package":        checkPackage,
 		"profile":        checkProfile,
+		"unit":           checkUnit,
 		"handler":        checkHandler,
 
 		"path":        checkPath,

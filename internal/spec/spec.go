@@ -136,9 +136,10 @@ type MIG struct {
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
 
-	Failure     string // auto, all-or-nothing, per-gpu: whether one GPU that cannot change keeps the others from their change
-	TrustDriver bool   // the driver decides about layouts that the table of known GPUs excludes
-	FollowLabel bool   `json:",omitempty"` // the node's label names Layout, which is "" after parsing, and until there is a label
+	Failure     string   // auto, all-or-nothing, per-gpu: whether one GPU that cannot change keeps the others from their change
+	TrustDriver bool     // the driver decides about layouts that the table of known GPUs excludes
+	Stop        []string `json:",omitempty"` // units that pause while partitions change
+	FollowLabel bool     `json:",omitempty"` // the node's label names Layout, which is "" after parsing, and until there is a label
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.

@@ -94,6 +94,18 @@ func checkName(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
+// checkUnit accepts units that systemd can stop and start again: systemd.unit(5), "unit names".
+// gpuadm's own are none: it would stop itself.
+func checkUnit(v string) (string, *trouble.Error) {
+	if !matches(`^[A-Za-z0-9:_.\\@-]+\.(service|socket|timer|path|target|slice|scope)$`, v) {
+		return v, wrong(`write the whole name: "my-exporter.service"`, "%s is no unit of systemd", show(v))
+	}
+	if strings.HasPrefix(v, "gpuadm") {
+		return v, wrong("take it out", "%s is gpuadm's own", show(v))
+	}
+	return v, nil
+}
+
 // checkPackage accepts the package names of dpkg and rpm: Debian Policy 5.6.1, and NVIDIA's capital
 // letters.
 func checkPackage(v string) (string, *trouble.Error) {

@@ -18,8 +18,7 @@ import (
 )
 
 // pluginVariable names the file of NVIDIA's device plugin, which TestMetalNode runs. It is not in
-// the lab's cache: its module cannot be built from the Go proxy alone. docs/metal.md says how to
-// get it.
+// the lab's cache: a machine with GPUs may want another version. docs/metal.md says how to get it.
 const pluginVariable = "GPUADM_DEVICE_PLUGIN"
 
 // TestMetalNode: on a machine whose GPUs and driver are real, a host of the lab with the machine's

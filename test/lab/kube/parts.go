@@ -26,25 +26,34 @@ type Parts struct {
 }
 
 // Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
-// kubeadm, kubectl, helm or devplug, which is the device plugin of devices that are not there.
+// kubeadm, kubectl, helm, devplug, which is the device plugin of devices that are not there, or
+// NvidiaPlugin.
 func (p Parts) Path(name string) string { return p.paths[name] }
 
-// program is one that the module in a folder of the source builds: test/kube, or the chart's for
-// helm.
+// NvidiaPlugin is NVIDIA's device plugin.
+const NvidiaPlugin = "nvidia-device-plugin"
+
+// program is one that the module in a folder of the source builds: test/kube, the chart's for helm,
+// or test/plugin for NVIDIA's device plugin.
 type program struct {
 	dir, name, from string
 	module          string // the module that gives its version; "" for our own
+	loads           bool   // it loads NVML, by cgo
 }
 
 func programs() []program {
-	const kubernetes = "k8s.io/kubernetes"
+	const (
+		kubernetes = "k8s.io/kubernetes"
+		plugin     = "github.com/NVIDIA/k8s-device-plugin"
+	)
 	list := []program{
-		{"test/kube", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"},
-		{"test/kube", "devplug", "./devplug", ""},
-		{"images/build/chart", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"},
+		{"test/kube", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", false},
+		{"test/kube", "devplug", "./devplug", "", false},
+		{"images/build/chart", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", false},
+		{"test/plugin", NvidiaPlugin, plugin + "/cmd/" + NvidiaPlugin, plugin, true},
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm", "kubectl"} {
-		list = append(list, program{"test/kube", name, kubernetes + "/cmd/" + name, kubernetes})
+		list = append(list, program{"test/kube", name, kubernetes + "/cmd/" + name, kubernetes, false})
 	}
 	return list
 }
@@ -152,6 +161,7 @@ func Build(ctx context.Context, log func(string)) error {
 }
 
 // build builds a program. Without the versions in it the API server says that it is v0.0.0-master.
+// NVML's functions are bound when they are first called, as in the plugin's own Makefile.
 func build(ctx context.Context, p program, version, out string) error {
 	flags := "-s -w"
 	if p.module == "k8s.io/kubernetes" {
@@ -167,8 +177,13 @@ func build(ctx context.Context, p program, version, out string) error {
 			flags += " -X " + name + "=" + is
 		}
 	}
+	cgo := "CGO_ENABLED=0"
+	if p.loads {
+		cgo = "CGO_ENABLED=1"
+		flags += " -extldflags=-Wl,-z,lazy"
+	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", p.moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.New(strings.TrimSpace(string(output)) + ": " + err.Error())
 	}
