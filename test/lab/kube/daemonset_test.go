@@ -102,15 +102,7 @@ func (n gpuHost) takenOff() {
 		n.t.Errorf("after %s the condition is %v", commands[0], is)
 	}
 	n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/gpuadm-" + n.Name)
-	const pods = "/api/v1/namespaces/gpuadm/pods"
-	n.c.Until("the DaemonSet's pod is gone", func() string {
-		for _, pod := range kube.List(n.c.Get(pods), "items") {
-			if kube.Text(pod, "metadata", "labels", "app") == "gpuadm-"+n.Name {
-				return "it is there"
-			}
-		}
-		return ""
-	})
+	n.podGone()
 	n.Must("sh", "-c", commands[1])
 	if left := n.Must("sh", "-c", "ls -d /var/lib/gpuadm /run/gpuadm /etc/systemd/system/*gpuadm* 2>/dev/null || true"); left != "" {
 		n.t.Errorf("after %s there is %s", commands[1], left)

@@ -41,12 +41,15 @@ const (
 	notListed   = "variable keys of the ValidatingAdmissionPolicy gpuadm-own-node [" + node.PolicyCode + "]"
 )
 
+// policyKeys are more keys of the list that an administrator edits, two of them never allowed.
+const policyKeys = `"example.com/rack", "rack.example.com/*", "node-role.kubernetes.io/*", "node-restriction.kubernetes.io/tenant",`
+
 // TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the
 // Node its pod is on, and of that only what is its own. The same requests without the policy pass,
 // all of them: it is the policy that denies.
 func TestLabKubePolicy(t *testing.T) {
 	c := cluster.Run(t)
-	objects := policyObjects(t, `"example.com/rack", "rack.example.com/*", "node-role.kubernetes.io/*", "node-restriction.kubernetes.io/tenant",`)
+	objects := policyObjects(t, policyKeys)
 	rights, policy := objects[:len(objects)-2], objects[len(objects)-2:]
 	if policy[0]["kind"] != "ValidatingAdmissionPolicy" || policy[1]["kind"] != "ValidatingAdmissionPolicyBinding" {
 		t.Fatalf("the file does not end with the policy and its binding: %v, %v", policy[0]["kind"], policy[1]["kind"])
@@ -99,6 +102,42 @@ func TestLabKubePolicy(t *testing.T) {
 	}
 	t.Logf("%d requests were denied and %d passed; without the policy all passed", len(denied), len(passing))
 	policyBeside(c, bound, policies)
+}
+
+// TestLabKubePolicyVersions: the policy denies and passes the same as an API server of today, for the
+// versions that this one can emulate.
+// Source: https://kubernetes.io/docs/concepts/cluster-administration/compatibility-version/.
+func TestLabKubePolicyVersions(t *testing.T) {
+	for _, version := range []string{"1.32", "1.33", "1.34"} {
+		t.Run(version, func(t *testing.T) {
+			plane := &kube.Shared{Flags: []string{"--emulated-version=kube=" + version}}
+			c := plane.Run(t)
+			t.Cleanup(func() {
+				check.OK(t, plane.Close())
+			})
+			c.Apply(policyObjects(t, policyKeys)...)
+			policyNode(c, "foreign")
+			bound := c.Bearer(c.Account("gpuadm", "gpuadm", "own"))
+			free := c.Bearer(c.Account("gpuadm", "gpuadm", ""))
+			c.Until("the policy is in force", func() string {
+				policyNode(c, "own")
+				denial := denialOf(policySend(t, c, bound, policyRequest{edit: label("node-restriction.kubernetes.io/probe", "x")}))
+				if !strings.Contains(denial, neverKey) {
+					return "the probe gets: " + denial
+				}
+				return ""
+			})
+
+			requests := append(deniedRequests(), passingRequests()...)
+			for _, r := range requests {
+				policyNode(c, r.node())
+				denial := denialOf(policySend(t, c, policyToken(r, bound, free), r))
+				right := denial == "" && r.says == "" || r.says != "" && strings.Contains(denial, r.says)
+				check.That(t, right, "%s: the denial is %q, want %q", r.what, denial, r.says)
+			}
+			t.Logf("%d requests as Kubernetes %s", len(requests), version)
+		})
+	}
 }
 
 // policyBeside wants the rest of the ServiceAccount's rights as narrow, others unconcerned, and CEL
