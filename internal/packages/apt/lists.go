@@ -37,6 +37,9 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if len(lost(v)) > 0 {
+		return true, nil
+	}
 	if len(sources) == 0 {
 		_, read := youngest(v)
 		return slices.ContainsFunc(files, func(name string) bool {
@@ -59,6 +62,28 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// lost lists the files of apt's lists that a power cut has left empty: apt syncs none of them. With
+// an empty InRelease of any source apt does nothing ("Splitting of clearsigned file … failed"). It
+// keeps the repository's time, so that a server answers apt-get update with "not modified". An
+// index alone may be empty: that of an unsigned repository without packages is.
+func lost(v host.View) (names []string) {
+	signed := false
+	for _, entry := range packages.ListOf(v, aptLists) {
+		file := aptLists + "/" + entry
+		info, err := v.Stat(file)
+		if err != nil || !info.Mode.IsRegular() || info.Size > 0 || entry == "lock" {
+			continue
+		}
+		signed = signed || strings.HasSuffix(entry, "InRelease")
+		names = append(names, file)
+	}
+
+	if !signed {
+		return nil
+	}
+	return names
 }
 
 // youngest returns the list that apt has read last; "" before the first update.
@@ -139,6 +164,11 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	sources, err := sourcesIn(h, files)
 	if err != nil {
 		return err
+	}
+	for _, name := range lost(h) {
+		if err := h.Remove(name); err != nil {
+			return err
+		}
 	}
 
 	// A mirror needs no list of the distribution, whose servers may be out of reach of a machine

@@ -64,6 +64,26 @@ func TestLists(t *testing.T) {
 	check.Equal(t, m.lists(), "fresh", "lists of no source are")
 }
 
+// apt does not sync its lists. A power cut leaves them empty, with the repository's time: apt then
+// refuses all work, and asks the server only for what is newer. They are read again.
+func TestListsAfterPowerCut(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"*InRelease", "*Release *Packages*"} {
+		m := newMachine(t)
+		m.repo.add(deb{name: "a", version: "1"})
+		m.repo.publish()
+		must.OK(t, m.read())
+
+		const empty = `cd /var/lib/apt/lists; for list in $1; do [ -e "$list" ] || continue; touch -r "$list" /tmp/time; : >"$list"; touch -r /tmp/time "$list"; done`
+		m.must("sh", "-ec", empty, "sh", lost)
+		check.Equal(t, m.lists(), "stale", "lists of which %s are empty are", lost)
+		if err := m.read(); err != nil || m.lists() != "fresh" {
+			t.Errorf("%s: read again: %v, %s", lost, err, m.lists())
+		}
+		check.Has(t, m.must("apt-cache", "policy", "a"), "Candidate: 1", "%s:", lost)
+	}
+}
+
 // The translations that the machine has of its packages' descriptions stay: whether apt reads them
 // is the machine's setting.
 func TestTranslationsStay(t *testing.T) {
@@ -198,8 +218,8 @@ func TestSameTick(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir+file, "Types: deb\nURIs: http://x.example/\nSuites: /\nSigned-By: "+key+"\n", 0o644)
 	put(t, dir+key, "key", 0o644)
-	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
-	put(t, dir+aptLists+"/x.example_Packages", "", 0o644)
+	put(t, dir+aptLists+"/x.example_InRelease", "signed", 0o644)
+	put(t, dir+aptLists+"/x.example_Packages", "Package: a", 0o644)
 
 	h := must.Get(local.Open(dir))(t)
 	is := must.Get(New().Stale(sameTick{h}, []string{file}))(t)
@@ -282,7 +302,7 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	put(t, dir+"/etc/apt/sources.list.d/gpuadm-driver.sources", "Types: deb\nURIs: http://x.example/\nSuites: /\n", 0o644)
 	put(t, dir+facts.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
 	h := must.Get(local.Open(dir))(t)
-	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
+	put(t, dir+aptLists+"/x.example_InRelease", "signed", 0o644)
 	c := counting{h, map[string]int{}}
 	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})
 	must.That(t, err == nil && !old, "stale: %v, %v", old, err)
