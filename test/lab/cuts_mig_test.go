@@ -102,7 +102,7 @@ func (c *cutting) driverCalls() {
 		if at%2 == 0 {
 			cut = append(cut, "--late")
 		}
-		for _, then := range next {
+		for _, then := range c.next() {
 			c.restore(c.reinsert)
 			gpus.fake(cut...)
 			r := c.Exec(c.command...)

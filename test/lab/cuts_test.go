@@ -32,11 +32,27 @@ type standing struct {
 func (s standing) differs(other standing) string {
 	var out strings.Builder
 	for _, question := range slices.Sorted(maps.Keys(s.says)) {
-		if s.says[question] != other.says[question] {
-			fmt.Fprintf(&out, "%s: %s, was %s\n", question, other.says[question], s.says[question])
+		if other.says[question] != s.says[question] {
+			fmt.Fprintf(&out, "%s:\n%s", question, otherLines(s.says[question], other.says[question]))
 		}
 	}
 	return out.String() + s.files.Diff(other.files)
+}
+
+// otherLines are the lines of two texts that only one of them has.
+func otherLines(was, is string) string {
+	var out strings.Builder
+	for line := range strings.Lines(was) {
+		if !strings.Contains(is, strings.TrimSpace(line)) {
+			fmt.Fprintf(&out, "- %s\n", strings.TrimSpace(line))
+		}
+	}
+	for line := range strings.Lines(is) {
+		if !strings.Contains(was, strings.TrimSpace(line)) {
+			fmt.Fprintf(&out, "+ %s\n", strings.TrimSpace(line))
+		}
+	}
+	return out.String()
 }
 
 // without is the standing without the answers to some questions.
@@ -65,6 +81,9 @@ type cutting struct {
 	broken bool
 	// lasting are questions whose answer no undo changes: a restart cannot be undone.
 	lasting []string
+	// noUndo says that no undo concerns what the command makes: a mirror.
+	noUndo bool
+	makes     []string // the folders that it makes then
 	// boots says that the machine has the boot unit, which continues the command after a power cut.
 	boots bool
 
@@ -73,11 +92,9 @@ type cutting struct {
 	begin                lab.Picture
 	touches              int            // from the first, the run lock, on: nothing is changed before
 	locked               int            // the number of touches before the run lock
+	status               int            // the exit code of gpuadm status after the command
 	cuts                 map[string]int // by the kind of cut
 }
-
-// next are the commands that come after a cut.
-var next = []string{"apply", "undo"}
 
 func (n node) standing(c *cutting) standing {
 	n.t.Helper()
@@ -108,10 +125,23 @@ func (c *cutting) ready() {
 		return true
 	}, c.command...)
 	must.That(c.t, r.Exit == 0, "%v, without a cut: %s", c.command, r)
+	if c.touches == 0 { // it takes no run lock
+		c.touches = c.locked
+		c.locked = 0
+	}
 	c.after = c.node.standing(c)
+	c.status = c.Exec("gpuadm", "status").Exit
 	changed := c.before.differs(c.after)
 	must.That(c.t, changed != "", "%v changes nothing", c.command)
 	c.t.Logf("%v makes %d touches, and changes\n%s", c.command, c.touches, changed)
+}
+
+// next are the commands that come after a cut.
+func (c *cutting) next() []string {
+	if c.noUndo {
+		return []string{"apply"}
+	}
+	return []string{"apply", "undo"}
 }
 
 const lockFile = "/run/gpuadm.lock"
@@ -164,7 +194,7 @@ func (c *cutting) killed(numbers []int) {
 	c.t.Helper()
 	again := c.reinsert
 	for _, at := range numbers {
-		for _, then := range next {
+		for _, then := range c.next() {
 			c.restore(again)
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, c.command...)
@@ -204,7 +234,7 @@ func (c *cutting) powerless(kept lab.Kept, numbers []int) {
 	for _, at := range slices.Sorted(maps.Keys(pictures)) {
 		what := fmt.Sprintf("power cut before touch %v: the disk has %s", touches[at], kept)
 		run := c.runOf(c.File(pictures[at], journalFile))
-		for _, then := range next {
+		for _, then := range c.next() {
 			c.Insert(pictures[at])
 			c.judged("power", at, then, what, run)
 		}
@@ -245,10 +275,14 @@ func (c *cutting) judged(kind string, at int, then, what string, run cutRun) (we
 		if kind == "power" && c.boots {
 			n.continued(c)
 		}
-		if then == "apply" {
+		if then == "apply" || c.noUndo {
 			n.applied(c)
 		}
 
+		if c.noUndo {
+			n.Must(append([]string{"rm", "-rf"}, c.makes...)...)
+			return
+		}
 		// By a boot, so that another run makes it again: this one found less.
 		lost := run.ended && (c.boots || c.after.differs(found) != "")
 		switch {
@@ -266,10 +300,10 @@ func (n node) honest(c *cutting) (is standing) {
 	n.t.Helper()
 	is = n.standing(c)
 	missing := c.after.differs(is)
-	if missing == "" {
+	if missing == "" || c.noUndo { // a mirror is no state of the machine
 		return is
 	}
-	if r := n.Exec("gpuadm", "status"); r.Exit == 0 && !c.broken { // no spec asks for a repair
+	if r := n.Exec("gpuadm", "status"); r.Exit == 0 && c.status == 0 {
 
 		n.t.Errorf("status says fine: %s\nThe machine lacks:\n%s", r, missing)
 	}
@@ -298,9 +332,7 @@ func (n node) applied(c *cutting) {
 	repaired := c.broken && (r.Exit == 1 || r.Exit == 75) && strings.Contains(r.Stderr, "is not found on this machine")
 	check.That(n.t, r.Exit == 0 || repaired, "%v once more: %s", c.command, r)
 	check.None(n.t, c.after.differs(n.standing(c)), "%v once more does not make what it makes without a cut:\n%s", c.command, r)
-	if !c.broken { // no spec asks for a repair
-		n.gpuadm(0, "status")
-	}
+	n.gpuadm(c.status, "status")
 }
 
 // undone wants undo to end in the machine that the command found.
