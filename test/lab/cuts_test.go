@@ -83,7 +83,7 @@ type cutting struct {
 	lasting []string
 	// noUndo says that no undo concerns what the command makes: a mirror.
 	noUndo bool
-	makes     []string // the folders that it makes then
+	makes  []string // the folders that it makes then
 	// boots says that the machine has the boot unit, which continues the command after a power cut.
 	boots bool
 
