@@ -304,7 +304,6 @@ func (n node) honest(c *cutting) (is standing) {
 		return is
 	}
 	if r := n.Exec("gpuadm", "status"); r.Exit == 0 && c.status == 0 {
-
 		n.t.Errorf("status says fine: %s\nThe machine lacks:\n%s", r, missing)
 	}
 	changed := c.before.differs(is)
