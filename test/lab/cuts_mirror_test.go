@@ -33,7 +33,10 @@ func TestLabCrashMirror(t *testing.T) {
 	c := &cutting{
 		node:    d.node,
 		folders: packageFolders, without: packageNoise,
-		command: []string{"gpuadm", "mirror", "--for", "debian-12", "--kernel", emptyKernel, "--gpu", "H100-80GB", "-f", "/root/mirror.toml", "--keep", "-o", made},
+		command: []string{
+			"gpuadm", "mirror", "--for", "debian-12", "--kernel", emptyKernel, "--gpu", "H100-80GB",
+			"-f", "/root/mirror.toml", "--keep", "-o", made,
+		},
 		noUndo:  true,
 		makes:   []string{made, state, "/srv/.gpuadm-mirror-new", "/srv/.gpuadm-mirror-old"},
 		ask: func(n node) map[string]string {

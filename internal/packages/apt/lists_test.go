@@ -74,7 +74,11 @@ func TestListsAfterPowerCut(t *testing.T) {
 		m.repo.publish()
 		must.OK(t, m.read())
 
-		const empty = `cd /var/lib/apt/lists; for list in $1; do [ -e "$list" ] || continue; touch -r "$list" /tmp/time; : >"$list"; touch -r /tmp/time "$list"; done`
+		const empty = `cd /var/lib/apt/lists
+for list in $1; do
+  [ -e "$list" ] || continue
+  touch -r "$list" /tmp/time; : >"$list"; touch -r /tmp/time "$list"
+done`
 		m.must("sh", "-ec", empty, "sh", lost)
 		check.Equal(t, m.lists(), "stale", "lists of which %s are empty are", lost)
 		if err := m.read(); err != nil || m.lists() != "fresh" {
