@@ -37,8 +37,8 @@ func TestLabCrashMirror(t *testing.T) {
 			"gpuadm", "mirror", "--for", "debian-12", "--kernel", emptyKernel, "--gpu", "H100-80GB",
 			"-f", "/root/mirror.toml", "--keep", "-o", made,
 		},
-		noUndo:  true,
-		makes:   []string{made, state, "/srv/.gpuadm-mirror-new", "/srv/.gpuadm-mirror-old"},
+		noUndo: true,
+		makes:  []string{made, state, "/srv/.gpuadm-mirror-new", "/srv/.gpuadm-mirror-old"},
 		ask: func(n node) map[string]string {
 			// Signatures have a time.
 			digests := n.Exec("sh", "-c", "cd "+made+" && sha256sum *.deb && ls").Stdout
