@@ -29,7 +29,8 @@ var repairCuts = []struct{ code, breaks string }{
 func TestLabCrashRepair(t *testing.T) {
 	t.Parallel()
 	host := lab.Options{Dist: "trixie", GPUs: 8, Disk: true}
-	n := bootGPUsOf(t, host, lab.OuterFile).withToolkit(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})
+	units := map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit}
+	n := bootGPUsOf(t, host, lab.OuterFile).withToolkit(t, units)
 	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", "A100-40:2")
 	n.Must("ln", "-sf", lab.OuterFile, "/run/fakenvml.state")
 	n.joined()
@@ -88,7 +89,8 @@ func (n node) joined() {
 // services says what runs, whether it has started after its files changed, and what dpkg has.
 func (n node) services() map[string]string {
 	says := map[string]string{
-		"packages": n.Exec("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n", "half", "containerd").Stdout,
+		"packages": n.Exec("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n",
+			"half", "containerd").Stdout,
 	}
 	for unit, file := range map[string]string{"containerd": config, "kubelet": "/var/lib/kubelet/config.yaml"} {
 		says[unit+" runs"] = fmt.Sprint(n.Property(unit+".service", "ActiveState") == "active")

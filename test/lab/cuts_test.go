@@ -311,7 +311,8 @@ func (n node) honest(c *cutting) (is standing) {
 		return is
 	}
 	if r := n.Exec("gpuadm", "doctor"); r.Exit == 0 {
-		n.t.Errorf("doctor says fine: %s\nThe machine is not as it was:\n%s\nand not as it shall be:\n%s", r, changed, missing)
+		n.t.Errorf("doctor says fine: %s\nThe machine is not as it was:\n%s\nand not as it shall be:\n%s",
+			r, changed, missing)
 	}
 	return is
 }
