@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,7 +44,7 @@ func startCUDA(ctx context.Context, v host.View, f facts.Facts) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	answers, err := v.CUDA(ctx, validFor, cudaDevices(*f.Driver)...)
+	answers, err := v.CUDA(ctx, validFor, f.Driver.Shown()...)
 	if err != nil {
 		return "", err
 	}
@@ -60,43 +59,6 @@ func startCUDA(ctx context.Context, v host.View, f facts.Facts) (string, error) 
 		}
 	}
 	return "", nil
-}
-
-// cudaDevices lists the devices for each test process, by UUID: all whole GPUs for one process, and
-// one device of each GPU in MIG mode. Up to R525 a process that uses a MIG device can use no other
-// device, so each MIG device gets a process of its own. A GPU in MIG mode without instances has no
-// device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming guide, "CUDA
-// Environment Variables" (CUDA_VISIBLE_DEVICES).
-func cudaDevices(d host.Driver) [][]string {
-	whole := []string{}
-	var partitions [][]string
-	for _, g := range d.GPUs {
-		switch {
-		case g.Lost != "":
-		case !g.Mode:
-			whole = append(whole, g.UUID)
-		default:
-			if device := firstMIGDevice(g); device != "" {
-				partitions = append(partitions, []string{device})
-			}
-		}
-	}
-	if len(whole) > 0 || len(partitions) == 0 {
-		return append([][]string{whole}, partitions...)
-	}
-	return partitions
-}
-
-// firstMIGDevice names the first MIG device of a GPU for CUDA, "" if it has none. Before R470 MIG
-// devices had no UUIDs: the guide's section on CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
-func firstMIGDevice(g host.GPU) string {
-	for _, instance := range g.Instances {
-		if len(instance.Compute) > 0 {
-			first := instance.Compute[0]
-			return cmp.Or(first.UUID, fmt.Sprintf("MIG-%s/%d/%d", g.UUID, instance.ID, first.ID))
-		}
-	}
-	return ""
 }
 
 // cudaValidFor identifies the state for which an answer is valid, from the driver and systemd.

@@ -80,7 +80,7 @@ func TestCUDAShown(t *testing.T) {
 		"[[MIG-GPU-b/0/3]]":         {cut("GPU-b", "")},
 		"[[GPU-a] [MIG-GPU-b/0/3]]": {cut("GPU-b", ""), whole("GPU-a")},
 	} {
-		check.Equal(t, fmt.Sprint(cudaDevices(host.Driver{GPUs: gpus})), want, "got")
+		check.Equal(t, fmt.Sprint(host.Driver{GPUs: gpus}.Shown()), want, "got")
 	}
 }
 

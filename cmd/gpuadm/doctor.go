@@ -27,12 +27,19 @@ import (
 )
 
 func newDoctor(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:   "doctor",
+	cmd := &cobra.Command{
+		Use:   "doctor [CODE]",
 		Short: "find what is broken on this machine, and name one fix",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context()) },
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return c.doctorCode(args[0])
+			}
+			return c.doctor(cmd.Context())
+		},
 	}
+	cmd.Flags().BoolVar(&c.noCUDA, "no-cuda", false, "do not start CUDA on the GPUs")
+	return cmd
 }
 
 func (c *common) doctor(ctx context.Context) error {
@@ -84,6 +91,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 		Version: version(),
 		Spec:    ownSpec,
 		Units:   stages.OwnServices(),
+		NoCUDA:  c.noCUDA,
 		Kubelet: stages.KubeletUnit,
 		Gate:    stages.GateDropIn,
 	}

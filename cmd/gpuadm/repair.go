@@ -84,6 +84,7 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 	if converge.ReadJournal(h).Repairing() == code {
 		return nil
 	}
+	c.noCUDA = true // no repair needs it
 	report, err := c.examine(ctx, h, view.Within(h))
 	if err != nil {
 		return err

@@ -44,6 +44,7 @@ type common struct {
 	booting bool       // the boot unit has started gpuadm
 	bakes   bool       // the verb is bake
 	repairs bool       // the apply is a repair, and chosen is its code
+	noCUDA  bool       // doctor is not to start CUDA
 	broken  *unusable  // the machine's own spec, and what this process goes by instead; nil: it is used
 
 	shown    []string // stages whose details a plan shows

@@ -145,10 +145,10 @@ func (m *Machine) askedAccess() *access {
 
 func noUVMFile(m *Machine) []Finding {
 	const file = "/dev/nvidia-uvm"
-	if !m.ownDriver() || !m.has("/sys/module/nvidia_uvm") {
-		return nil
+	if !m.has("/sys/module/nvidia_uvm") {
+		return noUVMLoaded(m)
 	}
-	if !m.has("/dev/nvidiactl") || m.has(file) {
+	if !m.ownDriver() || !m.has("/dev/nvidiactl") || m.has(file) {
 		return nil
 	}
 	return []Finding{{What: "the module nvidia-uvm is loaded, and " + file + " is not there"}}

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -28,9 +29,36 @@ func (m *Machine) note() string {
 	}
 	choice, asked, err := drivers.New().Choose(m.spec, f)
 	if err != nil || !asked {
-		return ""
+		return m.nextKernel()
 	}
 	return drivers.NextKernel(choice.Version, *f.Modules, choice)
+}
+
+// nextKernel says that a kernel is installed that the next boot starts, and that it has no module
+// nvidia, though the running kernel has one. A driver of another owner may come after the boot.
+func (m *Machine) nextKernel() string {
+	f := m.Facts()
+	running, ok := m.running()
+	byHand := f.DriverOwner != nil && f.DriverOwner.Name == facts.OtherOwner
+	hasOwner := drivers.New().Other(f).Owner != "" && !byHand
+	if !ok || running.Nvidia == nil || hasOwner {
+		return ""
+	}
+	next := f.Modules.Kernels[0]
+	if next.Kernel == running.Kernel || next.Nvidia != nil || next.Problem != "" {
+		return ""
+	}
+
+	text := fmt.Sprintf("the next boot starts kernel %s, which has no module nvidia, and the GPUs are lost then: ", next.Kernel)
+	switch {
+	case len(next.Unlisted) > 0:
+		return text + "sudo depmod " + next.Kernel
+	case len(m.dkmsVersions()) > 0 && !next.Headers:
+		return text + "sudo " + fmt.Sprintf(m.Packages().commands().headers, next.Kernel)
+	case len(m.dkmsVersions()) > 0:
+		return text + "sudo dkms autoinstall -k " + next.Kernel
+	}
+	return text + "install the driver's modules for that kernel"
 }
 
 // awaitsDriver reports whether the machine has GPUs that no kernel driver holds, and nothing of

@@ -103,6 +103,38 @@ func linksDown(m *Machine) []Finding {
 	return ofGPUs(describe, nil)(m)
 }
 
+// waitingECC finds GPUs whose ECC mode changes with the next reset.
+func waitingECC(m *Machine) []Finding {
+	describe := func(gpu host.GPU) string {
+		if gpu.ECCWaits == "" {
+			return ""
+		}
+		return fmt.Sprintf("has ECC %s, and %s after its next reset", gpu.ECC, gpu.ECCWaits)
+	}
+	return ofGPUs(describe, resetCommand)(m)
+}
+
+// nearlyTooHot is how many degrees below the limit a GPU counts as nearly too hot.
+const nearlyTooHot = 3
+
+// hot finds GPUs that slow themselves down for heat, and notes those that soon will.
+func hot(m *Machine) []Finding {
+	found := slowed("heat", "is slowed down by its own protection from heat")(m)
+	gpus, _ := m.NVML()
+	for address, gpu := range gpus {
+		if gpu.SlowsAt == 0 || gpu.Celsius < gpu.SlowsAt-nearlyTooHot || gpu.Slowed == "heat" {
+			continue
+		}
+		found = append(found, Finding{
+			Object: address,
+			Part:   "soon",
+			What:   fmt.Sprintf("GPU %s has %d °C, and slows itself down at %d", address, gpu.Celsius, gpu.SlowsAt),
+			Note:   true,
+		})
+	}
+	return found
+}
+
 // withoutECC finds GPUs with ECC off where others of the same model have it on. Only an operator
 // knows which of the two is wanted.
 func withoutECC(m *Machine) []Finding {
@@ -115,7 +147,7 @@ func withoutECC(m *Machine) []Finding {
 	}
 	command := func(address string) string { return "sudo nvidia-smi -i " + address + " --ecc-config=1" }
 
-	return ofGPUs(describe, command)(m)
+	return append(ofGPUs(describe, command)(m), waitingECC(m)...)
 }
 
 func limited(gpu host.GPU) string {
@@ -145,10 +177,27 @@ func slowed(reason, what string) func(*Machine) []Finding {
 	return ofGPUs(when(isSlowed, what), nil)
 }
 
+// notPersistent notes that neither the daemon nor a setting keeps the GPUs initialised.
+func (m *Machine) notPersistent() []Finding {
+	gpus := m.answering()
+	isPersistent := func(gpu host.GPU) bool { return gpu.Persistent }
+	if len(gpus) == 0 || !m.ownDriver() || slices.ContainsFunc(gpus, isPersistent) {
+		return nil
+	}
+	return []Finding{{
+		Part: "off",
+		What: "persistence is off, so that each first program initialises all GPUs again: sudo systemctl enable --now nvidia-persistenced",
+		Note: true,
+	}}
+}
+
 func noPersistence(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.PersistencedUnit)
-	if !ok || !m.loaded() || u.Enabled != "enabled" || u.Active == "active" || u.Active == "activating" {
+	if !ok || !m.loaded() || u.Active == "active" || u.Active == "activating" {
 		return nil
+	}
+	if u.Enabled != "enabled" {
+		return m.notPersistent()
 	}
 	return []Finding{{What: drivers.PersistencedUnit + " is enabled and " + u.Active}}
 }

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -96,12 +97,15 @@ func repellingTaints(node *kube.Node) (taints []string) {
 // pluginPod returns the first pod on this machine with the name of a device plugin or a DRA driver,
 // as NAMESPACE/NAME; "" if there is none.
 func (r registration) pluginPod() string {
-	for _, pod := range r.pods {
-		if strings.Contains(pod.Name, "device-plugin") || strings.Contains(pod.Name, "dra-driver") {
-			return pod.Namespace + "/" + pod.Name
-		}
+	if i := slices.IndexFunc(r.pods, offersGPUs); i >= 0 {
+		return r.pods[i].Namespace + "/" + r.pods[i].Name
 	}
 	return ""
+}
+
+// offersGPUs reports whether a pod has the name of a device plugin or a DRA driver.
+func offersGPUs(pod kube.Pod) bool {
+	return strings.Contains(pod.Name, "device-plugin") || strings.Contains(pod.Name, "dra-driver")
 }
 
 // logs returns the command that shows what the device plugin says, or which pods are on the Node.
@@ -160,6 +164,55 @@ func nothingOffers(m *Machine) []Finding {
 		What:    fmt.Sprintf("no device plugin and no DRA driver runs on the Node %s, and no pod of one is to start there", registered.name),
 		Command: "kubectl get daemonsets -A -o wide; kubectl get node " + registered.name + " --show-labels",
 	}}
+}
+
+// pluginLoops finds a pod that is to offer the GPUs, and whose container kubelet cannot start, or ends
+// again and again.
+func pluginLoops(m *Machine) (found []Finding) {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil {
+		return nil
+	}
+	for _, pod := range registered.pods {
+		if !offersGPUs(pod) {
+			continue
+		}
+		for _, container := range pod.Status.Containers {
+			waiting := container.State.Waiting
+			isStuck := strings.HasSuffix(waiting.Reason, "BackOff") || strings.HasSuffix(waiting.Reason, "Error")
+			if !isStuck {
+				continue
+			}
+			found = append(found, m.stuckPlugin(pod, waiting.Reason, container.Restarts))
+			break
+		}
+	}
+	return found
+}
+
+// stuckPlugin describes such a pod. The DRA driver ends at each start while its checkpoint cannot be
+// read: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/1100.
+func (m *Machine) stuckPlugin(pod kube.Pod, reason string, restarts int) Finding {
+	name := pod.Namespace + "/" + pod.Name
+	finding := Finding{
+		Object:  name,
+		What:    fmt.Sprintf("the pod %s does not start: %s, %d restarts", name, reason, restarts),
+		Command: fmt.Sprintf("kubectl -n %[1]s logs %[2]s --previous; kubectl -n %[1]s describe pod %[2]s", pod.Namespace, pod.Name),
+	}
+	if !strings.Contains(pod.Name, "dra-driver") {
+		return finding
+	}
+	for _, driver := range []string{"gpu.nvidia.com", "compute-domain.nvidia.com"} {
+		file := path.Join(m.Facts().Kubelet.Folder(), "plugins", driver, "checkpoint.json")
+		text, known := m.text(file)
+		if !known || !m.has(file) || json.Valid([]byte(text)) {
+			continue
+		}
+		finding.What += "; its checkpoint " + file + " is no JSON"
+		finding.Fix = "drain the node, so that no pod holds a claim, and remove the checkpoint: the driver writes a new one"
+		finding.Command = "sudo rm " + file
+	}
+	return finding
 }
 
 // hasGPUs reports whether the Node offers GPUs or shares of them, by whichever plugin's resource.

@@ -21,6 +21,7 @@ type Own struct {
 	Version string // of this gpuadm
 	Spec    OwnSpec
 	Units   []string // gpuadm's services, which run apply or plan
+	NoCUDA  bool     // CUDA is not to be started
 
 	// Kubelet is the unit that waits for the gate, and Gate the drop-in that asks it. Shut says why
 	// kubelet may not start; "" if it may, or if a run is in progress. It is nil for a user other

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
 )
@@ -32,6 +33,55 @@ func offBus(m *Machine) (found []Finding) {
 		found = append(found, Finding{
 			Object: device.Address,
 			What:   fmt.Sprintf("GPU %s (%s) does not answer on the PCI bus", device.Address, device.Model),
+		})
+	}
+	return append(found, m.cameBack()...)
+}
+
+// pcieErrors notes errors of a GPU's PCIe link since the boot, as the kernel counts them. Correctable
+// ones are usual. Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer in the kernel's tree.
+func pcieErrors(m *Machine) (found []Finding) {
+	for _, device := range m.GPUs() {
+		var kinds []string
+		for _, kind := range []string{"fatal", "nonfatal"} {
+			text, _ := m.text(pci.Bus + "/" + device.Address + "/aer_dev_" + kind)
+			_, total, _ := strings.Cut(text, "TOTAL_ERR_")
+			fields := strings.Fields(total) // "FATAL 2"
+			if len(fields) > 1 && fields[1] != "0" {
+				kinds = append(kinds, fields[1]+" "+kind)
+			}
+		}
+		if len(kinds) > 0 {
+			found = append(found, Finding{
+				Object: device.Address,
+				What:   fmt.Sprintf("GPU %s had errors of its PCIe link since the boot: %s", device.Address, strings.Join(kinds, ", ")),
+				Note:   true,
+			})
+		}
+	}
+	return found
+}
+
+// fellOff is the Xid of a GPU that has fallen off the bus.
+const fellOff = 79
+
+// cameBack notes GPUs that have fallen off the bus in this boot, and answer again: the fault can come
+// again.
+func (m *Machine) cameBack() (found []Finding) {
+	gpus, _ := m.NVML()
+	seen := map[string]bool{}
+	for _, line := range m.Log() {
+		address, xid, ok := faults.ReadXid(line)
+		gpu, isListed := gpus[address]
+		if !ok || xid.Number != fellOff || !isListed || gpu.Lost != "" || seen[address] {
+			continue
+		}
+		seen[address] = true
+		found = append(found, Finding{
+			Object: address,
+			Part:   "over",
+			What:   fmt.Sprintf("GPU %s fell off the bus in this boot (%s), and answers again: if it comes again, have the board replaced", address, xid.Name()),
+			Note:   true,
 		})
 	}
 	return found

@@ -180,6 +180,30 @@ func notExecutable(m *Machine) (list []Finding) {
 	return list
 }
 
+// littleLockedMemory notes a limit that only a container's root with CAP_IPC_LOCK passes.
+func littleLockedMemory(m *Machine) []Finding {
+	found, _, ok := m.engine()
+	devices, _ := m.View.ReadDir("/sys/class/infiniband")
+	if !ok || found.Unit == "" || len(devices) == 0 {
+		return nil
+	}
+	u, ok := m.Unit(found.Unit)
+	if !ok || u.PID == 0 {
+		return nil
+	}
+	text, _ := m.text(fmt.Sprintf("/proc/%d/limits", u.PID))
+	_, limit, isListed := strings.Cut(text, "Max locked memory")
+	fields := strings.Fields(limit) // "8388608 8388608 bytes": proc_pid_limits(5)
+	if !isListed || len(fields) == 0 || fields[0] == "unlimited" {
+		return nil
+	}
+	return []Finding{{
+		Object: found.Unit,
+		What:   fmt.Sprintf("the machine has RDMA devices (%s), and containers of %s may lock %s bytes of memory: LimitMEMLOCK=infinity in the unit lets them register more", trouble.Few(devices, 3)[0], found.Unit, fields[0]),
+		Note:   true,
+	}}
+}
+
 // onPath is where a daemon finds a program that its configuration names without a folder:
 // systemd.exec(5), $PATH. It is the name itself where it is nowhere.
 func (m *Machine) onPath(program string) string {

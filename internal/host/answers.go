@@ -26,8 +26,12 @@ type CUDA struct {
 // What CUDA answers. Sources: cuda.h of the CUDA toolkit;
 // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
 const (
+	CUDANotInitialized = 3
+	CUDABusy           = 46
 	CUDANoDevice       = 100
 	CUDASystemNotReady = 802
+	CUDAMismatch       = 803
+	CUDANoCompat       = 804
 )
 
 // Works reports whether CUDA started and counts the devices that the process was shown, and no others.

@@ -37,7 +37,7 @@ type GPU struct {
 	RemapWaits bool   // a remapped row waits for a reset
 
 	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
-	Slowed      string // why the board itself slows it down now: heat, power-brake; "" for no such reason
+	Slowed      string // why the board itself slows it down now: heat, power-brake, hardware; "" for no such reason
 
 	Licence string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 
@@ -45,6 +45,9 @@ type GPU struct {
 	Recovery   string // what the driver asks for; "" where it does not say (before 565)
 	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing
 	Prohibited bool   // its compute mode lets no program use it
+	ECCWaits   string `json:",omitempty" toml:",omitempty"` // on, off: the mode after a reset, if it is another one
+	Celsius    int    `json:",omitempty" toml:",omitempty"` // its temperature; 0 where unknown
+	SlowsAt    int    `json:",omitempty" toml:",omitempty"` // degrees at which it slows itself down; 0 where unknown
 	PowerLimit int    // watts; 0 where unknown
 	PowerUsual int    // the board's default, in watts
 

@@ -88,7 +88,8 @@ type View interface {
 	Driver(ctx context.Context) (Driver, error)
 	// CUDA starts CUDA as a program in a pod does: for each list in a process that sees these
 	// devices, by UUID, and no others. If all worked, it remembers the answers while of and the
-	// lists, the boot, the loaded modules and the library stay the same. A Later in a root folder.
+	// lists, the boot, the loaded modules and the library stay the same; where of is "", it starts
+	// CUDA anew and remembers nothing. A Later in a root folder.
 	CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error)
 }
 

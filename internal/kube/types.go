@@ -140,7 +140,8 @@ type Pod struct {
 		Containers   []Container       `json:"containers,omitempty"`
 	} `json:"spec"`
 	Status struct {
-		Phase string `json:"phase,omitempty"`
+		Phase      string    `json:"phase,omitempty"`
+		Containers []Started `json:"containerStatuses,omitempty"`
 	} `json:"status"`
 }
 
@@ -153,6 +154,17 @@ type Container struct {
 type EnvVar struct {
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`
+}
+
+// Started is what kubelet says of a pod's container.
+type Started struct {
+	Restarts int `json:"restartCount,omitempty"`
+	State    struct {
+		Waiting struct {
+			Reason  string `json:"reason,omitempty"` // CrashLoopBackOff, ImagePullBackOff
+			Message string `json:"message,omitempty"`
+		} `json:"waiting"`
+	} `json:"state"`
 }
 
 // refusal is a Status, which the API server returns instead of an object.

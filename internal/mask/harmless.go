@@ -16,7 +16,7 @@ func isHarmless(name, value string) bool {
 		"auto", "both", "metadata", "packages": // values of signature in node.toml
 		return true
 	}
-	if isPath(value) || isVariable(value) {
+	if isPath(value) || isVariable(value) || isCodePoint(value) {
 		return true
 	}
 
@@ -25,6 +25,12 @@ func isHarmless(name, value string) bool {
 		return isLabelKey(value)
 	}
 	return false
+}
+
+// isCodePoint reports whether a value names a character, as errors of TOML do: U+005B.
+func isCodePoint(value string) bool {
+	hex, ok := strings.CutPrefix(value, "U+")
+	return ok && len(hex) >= 4 && len(hex) <= 6 && strings.Trim(hex, digits+"ABCDEF") == ""
 }
 
 // isLabelKey reports whether a value is the key of a label or a taint, made of words.

@@ -115,3 +115,19 @@ func TestSentencesStay(t *testing.T) {
 	}
 	check.That(t, n >= 1000, "only %d sentences", n)
 }
+
+// TestCodePoint: an error of TOML names a character behind the word key, which is no secret.
+func TestCodePoint(t *testing.T) {
+	const text = "invalid character at start of key: U+005B '['"
+	check.Equal(t, mask.Message(text), text, "got")
+}
+
+// TestTold: words of a sentence behind a secret's name stay.
+func TestTold(t *testing.T) {
+	for _, text := range []string{
+		"the token is expired.", "the password is wrong", "no secret is named",
+		"the token of the service account is not-valid", "# the password is in /etc/x/password",
+	} {
+		check.Equal(t, mask.Message(text), text, "got")
+	}
+}

@@ -250,6 +250,19 @@ func (w *World) step(line string) {
 		w.Drop(number(words[1]))
 	case "fails":
 		w.Fails(words[1])
+	case "cuda":
+		w.answers = append(w.answers, func(n *simhost.Node) {
+			n.CUDAAnswers(func([]string) host.CUDA {
+				const library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+				return host.CUDA{Library: library, Code: number(words[1]), Name: words[2]}
+			})
+		})
+	case "pod-waits":
+		pod := Pod(words[1])
+		pod["status"] = kubesim.Object{"containerStatuses": []any{kubesim.Object{
+			"restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": words[2]}},
+		}}}
+		w.Server.AddPod(pod)
 	case "masked":
 		w.Masked(words[1])
 	case "loops":

@@ -69,7 +69,7 @@ func defaultCUDA() cudaQuestion {
 	}
 }
 
-// Ask returns a remembered answer, or starts one child for each list, all at the same time.
+// Ask returns a remembered answer, if of is not "", or starts one child for each list, all at the same time.
 func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUDA, error) {
 	before := d.identity(of, shown)
 	if answers, ok := d.remembered(before); ok {
@@ -226,7 +226,7 @@ func fileID(name string) string {
 // remembered returns the answers of a record that is still true. A record that another user could
 // have written does not count; without the device of unified memory no record counts.
 func (d *CUDA) remembered(now cudaIdentity) ([]host.CUDA, bool) {
-	if now.Boot == "" || !d.hasUVM() {
+	if now.Boot == "" || now.Of == "" || !d.hasUVM() {
 		return nil, false
 	}
 	if !d.onlyRootWrites(path.Dir(d.record)) || !d.onlyRootWrites(d.record) {
@@ -290,7 +290,7 @@ func (d *CUDA) hasUVM() bool {
 // remember keeps answers in which all worked, if nothing that they are true of changed meanwhile.
 // Where it cannot, as a user who is not root, CUDA is started again the next time.
 func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
-	if !reflect.DeepEqual(before, after) || len(answers) == 0 {
+	if after.Of == "" || !reflect.DeepEqual(before, after) || len(answers) == 0 {
 		return
 	}
 

@@ -14,12 +14,10 @@ import (
 
 func (r *reading) health() error {
 	g := &r.gpu
-	if now, _, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
-		switch now {
-		case nvml.FEATURE_ENABLED:
-			g.ECC = "on"
-		case nvml.FEATURE_DISABLED:
-			g.ECC = "off"
+	if now, next, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
+		g.ECC = onOff(now)
+		if next != now {
+			g.ECCWaits = onOff(next)
 		}
 	}
 
@@ -46,6 +44,16 @@ func (r *reading) health() error {
 	return nil
 }
 
+func onOff(state nvml.EnableState) string {
+	switch state {
+	case nvml.FEATURE_ENABLED:
+		return "on"
+	case nvml.FEATURE_DISABLED:
+		return "off"
+	}
+	return ""
+}
+
 // alarms asks for what only doctor reads.
 func (r *reading) alarms() {
 	g := &r.gpu
@@ -58,6 +66,14 @@ func (r *reading) alarms() {
 	if r.has("nvmlDeviceGetComputeMode") {
 		mode, ret := r.GetComputeMode()
 		g.Prohibited = r.got("nvmlDeviceGetComputeMode", ret) && mode == nvml.COMPUTEMODE_PROHIBITED
+	}
+	if r.has("nvmlDeviceGetTemperature") && r.has("nvmlDeviceGetTemperatureThreshold") {
+		now, ret := r.GetTemperature(nvml.TEMPERATURE_GPU)
+		slows, slowsRet := r.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN)
+		if ret == nvml.SUCCESS && slowsRet == nvml.SUCCESS {
+			g.Celsius = int(now)
+			g.SlowsAt = int(slows)
+		}
 	}
 	if r.has("nvmlDeviceGetPowerManagementLimit") && r.has("nvmlDeviceGetPowerManagementDefaultLimit") {
 		limit, ret := r.GetPowerManagementLimit()
@@ -125,6 +141,8 @@ func (r *reading) slowed() string {
 		return "power-brake"
 	case reasons&nvml.ClocksThrottleReasonHwThermalSlowdown != 0:
 		return "heat"
+	case reasons&nvml.ClocksThrottleReasonHwSlowdown != 0:
+		return "hardware"
 	}
 	return ""
 }

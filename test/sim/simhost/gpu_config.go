@@ -125,6 +125,9 @@ func describe(g *host.GPU, said host.GPU) {
 	g.Recovery = said.Recovery
 	g.LinksDown = said.LinksDown
 	g.Prohibited = said.Prohibited
+	g.ECCWaits = said.ECCWaits
+	g.Celsius = said.Celsius
+	g.SlowsAt = said.SlowsAt
 	g.PowerLimit = said.PowerLimit
 	g.PowerUsual = said.PowerUsual
 

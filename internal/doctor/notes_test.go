@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/incident"
+)
+
+// TestNotes: what an operator should know, and is no fault, is a note and no cause.
+func TestNotes(t *testing.T) {
+	for name, c := range map[string]struct {
+		breaks func(*incident.Machine)
+		want   string
+	}{
+		"nvidia-uvm is not loaded": {func(m *incident.Machine) {
+			m.Remove("sys/module/nvidia_uvm")
+			m.Remove("dev/nvidia-uvm")
+		}, "nvidia-uvm is not loaded"},
+		"persistence is off": {func(m *incident.Machine) {
+			const runs = "name = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\""
+			m.Change("sim.toml", runs, "name = \"other.service\"\nenabled = \"disabled\"\nactive = \"inactive\"")
+		}, "persistence is off"},
+		"the next kernel has no module": {func(m *incident.Machine) {
+			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
+		}, "the next boot starts kernel 6.8.0-90-generic, which has no module nvidia"},
+		"nearly too hot": {func(m *incident.Machine) { m.GPU(2, "celsius = 86\nslowsat = 87") }, "86 °C"},
+		"errors of the PCIe link": {func(m *incident.Machine) {
+			m.Put("sys/bus/pci/devices/"+m.GPUs()[0]+"/aer_dev_fatal", "DLP 2\nTOTAL_ERR_FATAL 2\n")
+		}, "2 fatal"},
+		"off the bus and on again": {func(m *incident.Machine) {
+			m.Says("NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
+				"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build")
+		}, "answers again"},
+		"little memory can be locked": {func(m *incident.Machine) {
+			m.Put("sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := incident.Joined(t, true)
+			c.breaks(w.Machine)
+			r := examine(t, w.Node())
+			check.That(t, codes(r) == "" && len(r.Unread) == 0, "%v %v", r.Causes, r.Unread)
+			said := ""
+			for _, n := range r.Notes {
+				said += n.What + "\n"
+			}
+			check.That(t, strings.Contains(said, c.want) && (said == "") == (c.want == ""), "notes: %s", said)
+		})
+	}
+}
+
+// TestLockedMemory: the limit of the engine's process counts where RDMA devices are.
+func TestLockedMemory(t *testing.T) {
+	w := incident.Joined(t, true)
+	w.Put("sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
+	n := limited64(t, w.Node())
+	r := examine(t, n)
+	isNote := len(r.Notes) == 1 && strings.Contains(r.Notes[0].What, "8388608")
+	check.That(t, codes(r) == "" && isNote, "%v %v", r.Causes, r.Notes)
+}
+
+// limitedView has limits of each process as proc_pid_limits(5) shows them.
+type limitedView struct{ host.View }
+
+func limited64(t *testing.T, v host.View) host.View { t.Helper(); return limitedView{v} }
+
+func (l limitedView) ReadFile(name string) ([]byte, error) {
+	if strings.HasSuffix(name, "/limits") {
+		return []byte("Max locked memory         8388608              8388608              bytes\n"), nil
+	}
+	return l.View.ReadFile(name)
+}
+
+// TestNoCUDA: the flag leaves CUDA out; a busy GPU in the exclusive mode is no fault.
+func TestNoCUDA(t *testing.T) {
+	answers := func(code int) func([]string) host.CUDA {
+		return func([]string) host.CUDA { return host.CUDA{Code: code} }
+	}
+	n := incident.Joined(t, true).Node()
+	n.CUDAAnswers(answers(999))
+	r := Examine(t.Context(), n, spec.Spec{}, Own{NoCUDA: true})
+	check.That(t, codes(r) == "", "%v", r.Causes)
+
+	w := incident.Joined(t, true)
+	w.GPU(3, "clients = [41]")
+	n = w.Node()
+	n.CUDAAnswers(answers(host.CUDABusy))
+	r = examine(t, n)
+	check.That(t, codes(r) == "", "%v", r.Causes)
+}
+
+// TestFewerGPUs: the spec and the Node's label say how many GPUs there should be.
+func TestFewerGPUs(t *testing.T) {
+	s := spec.Spec{}
+	s.Driver.GPUCount = 9
+	r := Examine(t.Context(), incident.Joined(t, true).Node(), s, Own{})
+	check.That(t, codes(r) == "GPU-018" && strings.Contains(r.Causes[0].Found[0].What, "8 of 9"), "%v", r.Causes)
+}
