@@ -24,7 +24,8 @@ func TestNotes(t *testing.T) {
 		}, "nvidia-uvm is not loaded"},
 		"persistence is off": {func(m *incident.Machine) {
 			const runs = "name = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\""
-			m.Change("sim.toml", runs, "name = \"other.service\"\nenabled = \"disabled\"\nactive = \"inactive\"")
+			const other = "name = \"other.service\"\nenabled = \"disabled\"\nactive = \"inactive\""
+			m.Change("sim.toml", runs, other)
 		}, "persistence is off"},
 		"the next kernel has no module": {func(m *incident.Machine) {
 			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
@@ -100,5 +101,6 @@ func TestFewerGPUs(t *testing.T) {
 	s := spec.Spec{}
 	s.Driver.GPUCount = 9
 	r := Examine(t.Context(), incident.Joined(t, true).Node(), s, Own{})
-	check.That(t, codes(r) == "GPU-018" && strings.Contains(r.Causes[0].Found[0].What, "8 of 9"), "%v", r.Causes)
+	isCounted := codes(r) == "GPU-018" && strings.Contains(r.Causes[0].Found[0].What, "8 of 9")
+	check.That(t, isCounted, "%v", r.Causes)
 }
