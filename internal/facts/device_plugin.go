@@ -30,17 +30,20 @@ const pluginProgram = "nvidia-device-plugin"
 // FindPlugin asks the machine: the process, then the enabled units.
 func FindPlugin(ctx context.Context, v host.View) Plugin {
 	g := &gathering{v: v}
+	var pids []string
 	if v.Live() {
-		for _, pid := range g.processes(pluginProgram[:15]) {
-			argv, unit := g.commandOf(pid)
-			found := Plugin{Process: pid}
-			if !g.inPod(pid) {
-				found.Unit = unit
-			}
-			environment := strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00")
-			found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+pid+"/root")
-			return found
+		pids = g.processes(pluginProgram[:15])
+	}
+	if len(pids) > 0 {
+		pid := pids[0]
+		argv, unit := g.commandOf(pid)
+		found := Plugin{Process: pid}
+		if !g.inPod(pid) {
+			found.Unit = unit
 		}
+		environment := strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00")
+		found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+pid+"/root")
+		return found
 	}
 
 	s := g.enabledService(ctx, pluginProgram)
