@@ -43,7 +43,7 @@ RINGS     := $(GO) run ./test/rings
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
+.PHONY: facts help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -214,6 +214,9 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime $(FUZZMINIMIZE) $$p || exit 1; \
 	  done; \
 	done
+
+facts: ## regenerate the tables of facts about drivers from a folder of published records, and show the diff: DIR=records
+	$(HOSTGO) run ./images/build/facts "$(DIR)"
 
 update: ## rewrite the golden files
 	$(GO) test ./cloud/node ./internal/doctor ./internal/facts ./internal/instance ./internal/mask ./internal/spec ./drivers ./runtime/containerd ./runtime/crio ./stages ./cmd/gpuadm ./test/containerd -update

@@ -104,11 +104,14 @@ func (p *plan) candidates() []int {
 // works with no older branch.
 func (p *plan) supportedBranches() []int {
 	var list []int
-	_, min := p.minimum()
+	_, min := p.needs("0")
 
 	for _, designation := range []string{"LTSB", "PB", "NFB"} {
 		for _, row := range slices.Backward(p.catalog.Branches) {
 			if row.Designation != designation || row.Default == "" || row.ended(p.machine.Day) {
+				continue
+			}
+			if row.DefaultOn != nil && !slices.Contains(row.DefaultOn, p.repo.Name) {
 				continue
 			}
 			if designation == "NFB" && hardware.Compare(min, strconv.Itoa(row.Branch)) < 0 {
@@ -139,7 +142,7 @@ func (p *plan) whyNot(branch int, asked string) *obstacle {
 	if gpu, last := p.lastBranch(); last > 0 && branch > last {
 		return obstacleOf(fmt.Sprintf("cannot install driver %s: %s works with branch %d and older only", asked, gpu, last))
 	}
-	if gpu, min := p.minimum(); min != "" && below(asked, min) {
+	if gpu, min := p.needs(asked); min != "" {
 		return obstacleOf(fmt.Sprintf("cannot install driver %s: %s needs %s or newer", asked, gpu, min))
 	}
 	if what := p.notInRepository(branch, asked); what != "" {

@@ -34,9 +34,13 @@ type branchRow struct {
 	Designation string `toml:"designation"`
 	End         string `toml:"end"`
 	Default     string `toml:"default"` // gpuadm chooses it unasked from this month on; "" = never
-	Why         string `toml:"why"`     // the reason for that
-	VGPU        int    `toml:"vgpu"`    // the release of NVIDIA vGPU with guest drivers of it; 0 if unknown
-	Known       string `toml:"known"`   // a version of it; "" = none
+
+	// DefaultOn are the names of repositories where it does so; nil = everywhere.
+	DefaultOn []string `toml:"default_on"`
+
+	Why   string `toml:"why"`   // the reason for that
+	VGPU  int    `toml:"vgpu"`  // the release of NVIDIA vGPU with guest drivers of it; 0 if unknown
+	Known string `toml:"known"` // a version of it; "" = none
 	Origin
 }
 

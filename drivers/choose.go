@@ -38,7 +38,7 @@ type Choice struct {
 	Flavour  string
 	Branch   string // 580
 	Version  string // 580.95.05; "" when only a branch is asked for: its newest version
-	Minimum  string // the driver version that the GPUs need at least; "" if none is known
+	Minimum  string // the first version of the branch that the GPUs work with; "" if none is known
 	Reason   string // why gpuadm chose the branch, where the spec names none
 	Unlisted bool   // only the source's own lists say whether it has this version
 
@@ -150,8 +150,8 @@ func (p *plan) asked() string { return cmp.Or(p.choice.Version, p.choice.Branch)
 func (p *plan) derive() {
 	choice := &p.choice
 	choice.Repo.Component = p.components()
+	choice.Minimum = p.minimum()
 	choice.Unlisted = choice.Version != "" && choice.Source != SourceRunfile
-	_, choice.Minimum = p.minimum()
 
 	if major := p.catalog.cudaMajor(p.asked()); major > 0 {
 		choice.CUDA = strconv.Itoa(major)
@@ -171,8 +171,6 @@ func (p *plan) warnOfGPUs() {
 			p.warn("%s is newer than this release knows: open kernel modules are taken, and it may need a newer driver", l)
 		case !l.known:
 			p.warn("%s is not known to this release, and older than Turing by its id: proprietary kernel modules are taken", l)
-		case l.row.Source.Confidence == "low" && l.row.Min != "" && below(p.asked(), l.row.Min):
-			p.warn("%s may need driver %s or newer; that is not verified", l, l.row.Min)
 		}
 	}
 

@@ -214,7 +214,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"legacy and Blackwell", machine("ubuntu", "24.04", "amd64", "1db1", "2901"), driver("580"), "cannot choose a driver: GPU 0000:02:00.0 (B200, blackwell) works with open kernel modules only, which GPU 0000:01:00.0 (V100, volta) forbids"},
 		{"Pascal and GH200", machine("ubuntu", "24.04", "arm64", "2342", "15f8"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (GH200, grace-hopper) works with open kernel modules only, which GPU 0000:02:00.0 (P100, pascal) forbids"},
-		{"Kepler and H100", machine("rhel", "9.4", "amd64", "102d", "2330"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only, and GPU 0000:02:00.0 (H100 SXM, hopper) needs 525.85.12 or newer"},
+		{"Kepler and H100", machine("rhel", "9.4", "amd64", "102d", "2330"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only, and GPU 0000:02:00.0 (H100 SXM, hopper) needs 525.85.05 or newer"},
 		{"Kepler", machine("rhel", "9.4", "amd64", "102d"), driver(""), "cannot choose a driver with support: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only"},
 		{"one branch too new for Volta", machine("ubuntu", "24.04", "amd64", "1db1"), driver("581"), "cannot install driver 581: GPU 0000:01:00.0 (V100, volta) works with branch 580 and older only"},
 		{"mixed legacy", machine("ubuntu", "24.04", "amd64", "1eb8", "1db1"), driver("590"), "cannot install driver 590: GPU 0000:02:00.0 (V100, volta) works with branch 580 and older only"},

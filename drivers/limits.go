@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
@@ -19,6 +20,9 @@ type limit struct {
 	arch  Architecture
 	known bool // the catalog knows the architecture
 	row   gputable.GPU
+
+	served gputable.Served
+	listed bool // a list of NVIDIA's drivers has the GPU: served is its row
 }
 
 // limits returns the limit of each GPU, ordered by address, so that errors always name the same
@@ -31,6 +35,7 @@ func (c Catalog) limits(m hardware.Machine) []limit {
 		if row := c.gpu(strings.ToLower(gpu.ID)); row != nil {
 			l.row = *row
 		}
+		l.served, l.listed = gputable.ServedBy(strings.ToLower(gpu.ID))
 		all = append(all, l)
 	}
 
@@ -42,24 +47,75 @@ func (c Catalog) limits(m hardware.Machine) []limit {
 
 // String names the GPU as errors do: GPU 0000:17:00.0 (B200, blackwell).
 func (l limit) String() string {
-	name := cmp.Or(l.gpu.Model, l.row.Product, "device "+l.gpu.ID)
+	name := cmp.Or(l.gpu.Model, l.row.Product, strings.TrimPrefix(l.served.Name, "NVIDIA "), "device "+l.gpu.ID)
 	if l.arch.Name != "" && l.known {
 		name += ", " + l.arch.Name
 	}
 	return "GPU " + l.gpu.Address + " (" + name + ")"
 }
 
-// min returns the first driver version that the GPU works with, "" if none is known.
-func (l limit) min() string {
-	first := ""
-	if l.arch.First > 0 {
-		first = strconv.Itoa(l.arch.First)
+// needs returns the first driver version for the GPU that is as new as a version, or as the newest
+// of a branch; "" if that version serves the GPU, or nothing is known against it.
+func (l limit) needs(asked string) string {
+	if !l.listed {
+		first := strconv.Itoa(l.arch.First)
+		if l.arch.First > 0 && below(asked, first) {
+			return first
+		}
+		return ""
 	}
 
-	if l.row.Source.Confidence == "low" || hardware.Compare(l.row.Min, first) < 0 {
-		return first
+	branch := branchNumber(asked)
+	for _, entry := range l.served.First {
+		first, all := strings.CutSuffix(entry, "+")
+		begins := branchNumber(first)
+		switch {
+		case all && branch >= begins && !below(asked, first):
+			return ""
+		case all && begins == oldestListed:
+			return "" // of older branches the lists say nothing
+		case branch == begins && !below(asked, first):
+			return ""
+		case branch <= begins:
+			return first
+		}
 	}
-	return l.row.Min
+	return ""
+}
+
+// oldestListed is the first branch whose lists of GPUs are known: the first with open modules.
+const oldestListed = 515
+
+// firstIn returns the first driver version for the GPU in a branch that serves it; where all of the
+// branch do, the branch from which on all do. "" if nothing is known.
+func (l limit) firstIn(branch int) string {
+	if !l.listed {
+		if l.arch.First == 0 {
+			return ""
+		}
+		return strconv.Itoa(l.arch.First)
+	}
+
+	found := ""
+	for _, entry := range l.served.First {
+		first, all := strings.CutSuffix(entry, "+")
+		begins := branchNumber(first)
+		if begins > branch || all && begins == oldestListed {
+			break
+		}
+		found = first
+	}
+	return found
+}
+
+// branchNumber returns the branch of a version, or of a branch.
+func branchNumber(version string) int {
+	branch, _, _ := strings.Cut(version, ".")
+	number, err := strconv.Atoi(branch)
+	if err != nil {
+		return 0
+	}
+	return number
 }
 
 // below says whether a version, or every version of a branch, is older than min.
@@ -80,17 +136,36 @@ func (p *plan) gpuWith(open string) (limit, bool) {
 	return p.limits[i], true
 }
 
-// minimum returns the GPU that needs the newest driver, and that driver's version; "" if no GPU has
-// a first version.
-func (p *plan) minimum() (gpu limit, version string) {
+// needs returns the GPU that a version, or the newest of a branch, does not serve, and the version
+// that it needs; of several the GPU that needs the newest. "" if the version serves all.
+func (p *plan) needs(asked string) (gpu limit, version string) {
 	for _, l := range p.limits {
-		first := l.min()
+		first := l.needs(asked)
 		if first != "" && (version == "" || hardware.Compare(first, version) > 0) {
 			gpu = l
 			version = first
 		}
 	}
 	return gpu, version
+}
+
+// minimum returns the first driver version of the chosen branch that serves all GPUs.
+func (p *plan) minimum() (version string) {
+	for _, l := range p.limits {
+		first := l.firstIn(p.branch)
+		if first != "" && (version == "" || hardware.Compare(first, version) > 0) {
+			version = first
+		}
+	}
+	return version
+}
+
+// whoNeeds returns the GPU of a machine that a driver version does not serve, and the version that
+// it needs; "" if the version serves all.
+func whoNeeds(f facts.Facts, version string) (gpu limit, needs string) {
+	catalog := Load()
+	p := plan{limits: catalog.limits(hardware.MachineOf(f, f.Cloud.Type))}
+	return p.needs(version)
 }
 
 // lastBranch returns the GPU with the oldest last branch, and that branch; 0 if no GPU has a last
@@ -121,8 +196,8 @@ func (p *plan) checkGPUs() error {
 	}
 
 	old, last := p.lastBranch()
-	newer, min := p.minimum()
-	if last > 0 && min != "" && below(strconv.Itoa(last), min) {
+	newer, min := p.needs(strconv.Itoa(last))
+	if last > 0 && min != "" {
 		return refuse(
 			fmt.Sprintf("cannot choose a driver: %s works with branch %d and older only, and %s needs %s or newer", old, last, newer, min),
 			"take one of the two out of the machine")

@@ -51,7 +51,7 @@ func TestHeaders(t *testing.T) {
 	} {
 		m := machine(x.id, x.version, "amd64", "2331")
 		m.Kernels = []string{x.kernel, "second-kernel"}
-		ch := choose(t, m, driver("580.95.05"))
+		ch := choose(t, m, driver("595.71.05"))
 		got := names(ch, "headers")
 		check.That(t, len(got) == 2 && got[0] == x.headers && strings.HasSuffix(got[1], "second-kernel"), "%s %s: %v", x.id, x.kernel, got)
 		if got := names(ch, "kernel-modules"); x.extra == "" && got != nil || x.extra != "" && (len(got) != 2 || got[0] != x.extra) {
@@ -225,7 +225,7 @@ func TestExceptions(t *testing.T) {
 		{"2237", "", "580.95.05", nil, map[string]string{cdmm: "driver"}, FlavourOpen},
 		{"2237", "g6.xlarge", "580.65.06", nil, map[string]string{cdmm: "driver"}, FlavourOpen},
 		{"2237", "g5x.large", "580.65.05", nil, nil, FlavourOpen}, // before the parameter
-		{"2e12", "", "580.95.05", nil, nil, FlavourOpen},          // GB10: one memory for both, and no mode
+		{"2e12", "", "580.119.02", nil, nil, FlavourOpen},         // GB10: one memory for both, and no mode
 	} {
 		m, d := machine("ubuntu", "24.04", "amd64", x.gpu), driver(x.version)
 		m.Instance, d.Parameters = x.instance, x.of

@@ -198,9 +198,10 @@ func (d Driver) moduleWants(
 		}, nil
 	}
 	// The newest version of a branch may still be too old.
-	if c.Minimum != "" && hardware.Compare(k.Version, c.Minimum) < 0 {
+	gpu, needs := whoNeeds(f, k.Version)
+	if needs != "" {
 		return nil, refuse(
-			fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
+			fmt.Sprintf("cannot use driver %s: %s needs %s or newer", k.Version, gpu, needs),
 			"write a newer version in [driver], or use a repository that has one")
 	}
 

@@ -26,13 +26,14 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 	f := facts.Facts{
 		Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"},
 		Kernel: facts.Kernel{Running: "6.1.0-41-amd64", Installed: []string{"6.1.0-41-amd64"}},
-		GPUs:   []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "2901", Class: "030200"}},
+		GPUs:   []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "2bb1", Class: "030200"}},
 	}
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"570\"\n")}))(t)
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
 		_, err := New().Modules(new(packages.Reading)).Wants(s, f)
-		check.That(t, (err != nil) == refused && (!refused || strings.Contains(err.Error(), "570.133.20 or newer")), "driver %s for a B200: %v", version, err)
+		named := err != nil && strings.Contains(err.Error(), "570.133.07 or newer")
+		check.That(t, (err != nil) == refused && named == refused, "driver %s for an RTX PRO 6000: %v", version, err)
 	}
 }
 
@@ -49,10 +50,10 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "580.178.04"`, with(driver("580.178.04"), "source", "runfile")},
 		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "580.178.04"`, with(driver("580.178.04"), "source", "runfile")},
 		{"580 on Debian 13, arm64, by runfile", debian("13"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
-		{"580 on Debian 13, amd64", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
+		{"595 on Debian 13, amd64", machine("debian", "13", "amd64", "2331"), with(driver("595"), "source", "distro"), `source = "nvidia"`, with(driver("595"), "source", "nvidia")},
 		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
 		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `version = "580"`, with(driver("580"), "source", "distro")},
-		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "580"`, with(driver("580"), "source", "nvidia")},
+		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "595"`, with(driver("595"), "source", "nvidia")},
 		{"no archive of its own", machine("rocky", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "auto"`, driver("580")},
 		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 	} {
@@ -212,7 +213,7 @@ func TestAdviceInWords(t *testing.T) {
 		{machine("ubuntu", "24.04", "amd64", "2901"), driver("550"), []string{`write version = "580" in [driver]`}},
 		{late(machine("ubuntu", "24.04", "amd64", "2901"), "2027-04-01"), driver("550"), []string{`write version = "580" in [driver]`}},
 		{machine("rocky", "9.6", "amd64", "102d"), driver(""), []string{none}},
-		{machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), []string{`write source = "nvidia" and version = "580" in [driver]`}},
+		{machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), []string{`write source = "nvidia" and version = "595" in [driver]`}},
 		{machine("debian", "13", "arm64", "2941"), driver(""), []string{`write source = "runfile" and version = "580.178.04" in [driver]`}},
 		{machine("debian", "12", "amd64", "20b5"), with(driver("580"), "source", "runfile"), []string{`write version = "580.178.04" in [driver]`}},
 		{machine("azurelinux", "3.0", "amd64", "1db1"), driver(""), []string{`write source = "runfile" and version = "580.178.04" in [driver]`}},

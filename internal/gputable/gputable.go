@@ -21,7 +21,6 @@ type GPU struct {
 	Arch     string // of drivers/catalog/gpus.toml: hopper; "" for an NVSwitch
 	Coherent bool   // CPU and GPU have one memory
 	Arm      bool   // on one board with an Arm processor of NVIDIA's
-	Min      string // the first driver version that works
 	Fabric   string // hgx, nvlink5, rack
 	MIG      string // name of its MIG table, H100-80GB, or of the reason why there is none
 
@@ -55,7 +54,7 @@ type Source struct {
 var text string
 
 // columns is how many columns a row has.
-const columns = 18
+const columns = 17
 
 // All are the rows of the table, in its order. Callers share them and must not write to them.
 var All = sync.OnceValue(func() []GPU {
@@ -89,20 +88,19 @@ func parse(fields []string) GPU {
 		Arch:     fields[4],
 		Coherent: fields[5] == "yes",
 		Arm:      fields[6] == "yes",
-		Min:      fields[7],
-		Fabric:   fields[8],
-		MIG:      fields[9],
+		Fabric:   fields[7],
+		MIG:      fields[8],
 		Recorded: Recorded{
-			Name:       fields[10],
-			Subsystem:  fields[11],
-			MiB:        fields[12],
-			Capability: fields[13],
+			Name:       fields[9],
+			Subsystem:  fields[10],
+			MiB:        fields[11],
+			Capability: fields[12],
 		},
 		Source: Source{
-			Checked:    fields[14],
-			Confidence: fields[15],
-			Date:       fields[16],
-			Origin:     fields[17],
+			Checked:    fields[13],
+			Confidence: fields[14],
+			Date:       fields[15],
+			Origin:     fields[16],
 		},
 	}
 	if fields[2] == "" {

@@ -19,8 +19,10 @@ import (
 // namesGPUs are the files of the product and of the fake drivers that name a GPU model, and why
 // they may. All else reads internal/gputable, so that a new GPU is one row there.
 var namesGPUs = map[string]string{
-	"internal/gputable/gpus.tsv": "the table",
-	"mig/profiles/gpus.json":     "MIG tables, under names that the rows have",
+	"internal/gputable/gpus.tsv":       "the table",
+	"internal/gputable/drivers.tsv":    "the first driver of each, by branch: make facts",
+	"internal/gputable/exceptions.tsv": "what the records of it have wrong",
+	"mig/profiles/gpus.json":           "MIG tables, under names that the rows have",
 
 	"drivers/catalog/gpus.toml": "chips of ranges of ids, and exceptions for GPUs that need something special",
 	"drivers/imex.go":           "a message about racks, with an example",
