@@ -63,8 +63,10 @@ func TestNode(t *testing.T) {
 		what   string // of one of them
 	}{
 		{name: "well", breaks: plugin, says: func(s *incident.World) { taints(s, custom) }},
-		{"no plugin is installed, no taint", nil, func(s *incident.World) { s.Offers(0, 8) }, "KUB-021",
-			"no device plugin and no DRA driver runs on the Node gpu-1.internal"},
+		{
+			"no plugin is installed, no taint", nil, func(s *incident.World) { s.Offers(0, 8) }, "KUB-021",
+			"no device plugin and no DRA driver runs on the Node gpu-1.internal",
+		},
 		{"deleted", nil, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-008", "kubelet runs, and the cluster has no Node gpu-1.internal"},
 		{"deleted, kubelet does not run", func(r *incident.Machine) { r.Fails("kubelet") }, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-001", ""},
 		{"taint", nil, func(s *incident.World) { taints(s, gpu, custom) }, "KUB-009", "the Node gpu-1.internal has the taint dedicated=training:NoSchedule, and no pod of a device plugin"},
