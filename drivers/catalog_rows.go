@@ -19,6 +19,7 @@ type exceptionRow struct {
 	IDs        []string          `toml:"ids"`
 	Except     []string          `toml:"except"`
 	RDMA       bool              `toml:"rdma"`
+	MIG        bool              `toml:"mig"`
 	From       string            `toml:"from"` // driver versions; Below is excluded
 	Below      string            `toml:"below"`
 	Flavour    string            `toml:"flavour"`

@@ -107,3 +107,19 @@ func TestDefaultByRepository(t *testing.T) {
 		check.That(t, err == nil && ch.Branch == branch, "Ubuntu %s: branch %s: %v", version, ch.Branch, err)
 	}
 }
+
+// TestFirstDriverWithMIG: some GPUs have a driver before they have partitions. A spec that asks for
+// partitions is refused before the reboot, and one that does not is served.
+func TestFirstDriverWithMIG(t *testing.T) {
+	for _, id := range []string{"2bb1", "2bb3", "2bb4", "2c31"} {
+		for version, served := range map[string]bool{"570.172.08": false, "580.95.05": true} {
+			m := machine("ubuntu", "24.04", "amd64", id)
+			_, err := Choose(Load(), m, driver(version))
+			check.That(t, err == nil, "%s with %s, not partitioned: %v", id, version, err)
+
+			m.MIG = true
+			_, err = Choose(Load(), m, driver(version))
+			check.That(t, (err == nil) == served, "%s with %s, partitioned: %v", id, version, err)
+		}
+	}
+}

@@ -246,7 +246,7 @@ func (r exceptionRow) concerns(asked string) bool {
 
 // isOn says whether the plan's machine is of the kind that an exception is about.
 func (p *plan) isOn(row exceptionRow) bool {
-	if row.RDMA && !p.machine.RDMA {
+	if row.RDMA && !p.machine.RDMA || row.MIG && !p.machine.MIG {
 		return false
 	}
 	if len(row.Clouds) > 0 && !slices.Contains(row.Clouds, p.machine.Cloud) {

@@ -87,7 +87,7 @@ func cell(f facts.Facts, asked, source string) string {
 	if source != "" {
 		d.Source = source
 	}
-	ch, err := choiceFor(d, f)
+	ch, err := choiceFor(question{spec: d, facts: f})
 	if err != nil {
 		return err.Error()
 	}

@@ -33,6 +33,7 @@ type chosen struct {
 // question holds the inputs of a choice.
 type question struct {
 	spec  spec.Driver
+	mig   bool // the spec partitions GPUs
 	facts facts.Facts
 }
 
@@ -46,9 +47,9 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		return Choice{}, false, nil
 	}
 
-	now := question{s.Driver, f}
+	now := question{s.Driver, s.Partitions(), f}
 	if !reflect.DeepEqual(&d.last.from, &now) {
-		choice, err := choiceFor(s.Driver, f)
+		choice, err := choiceFor(now)
 		*d.last = chosen{now, choice, err}
 	}
 	return d.last.choice, true, d.last.err
@@ -58,11 +59,13 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 func wantsDriver(s spec.Spec) bool { return s.Has("driver") && s.Driver.Version != "" }
 
 // choiceFor makes the choice for a machine, with the fabric of its GPUs.
-func choiceFor(s spec.Driver, f facts.Facts) (Choice, error) {
+func choiceFor(q question) (Choice, error) {
 	catalog := Load()
-	choice, err := Choose(catalog, hardware.MachineOf(f, f.Cloud.Type), s)
+	machine := hardware.MachineOf(q.facts, q.facts.Cloud.Type)
+	machine.MIG = q.mig
+	choice, err := Choose(catalog, machine, q.spec)
 	if err == nil {
-		choice.addFabric(catalog, s, f)
+		choice.addFabric(catalog, q.spec, q.facts)
 	}
 	return choice, trouble.WithKeys(err, "driver.version")
 }

@@ -27,6 +27,7 @@ type Machine struct {
 	Cloud    string      // aws, azure, gce; "" if unknown or none
 	Instance string      // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
 	RDMA     bool        // a network card behind PCIe reads and writes the GPUs' memory
+	MIG      bool        // the spec partitions GPUs
 	VGPU     *facts.VGPU // what a virtual GPU reports of the host's driver; nil if no GPU is virtual
 
 	Kernels   []string          // releases of the kernels that the modules are for
