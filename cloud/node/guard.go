@@ -48,9 +48,9 @@ func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 			}
 			return found, nil
 		},
-		Why:     "gpuadm has not checked the GPUs since this boot",
-		Section: nodeSection(s),
-		Stands:  "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
+		Why:      "gpuadm has not checked the GPUs since this boot",
+		Section:  nodeSection(s),
+		UndoOnly: "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
 	}}, nil
 }
 

@@ -56,12 +56,12 @@ type Want struct {
 	// To returns the desired state for the state found. It is pure and idempotent.
 	To func(found State) (State, error)
 
-	Why     string   // one line, shown by plan
-	Section string   // the spec's section that asks for it; "" = the stage's name
-	Keeps   string   // why undo does not revert it
-	Stands  string   // what a roll-back and a changed spec leave: undo alone reverts it
-	Leaves  string   // what undo cannot remove elsewhere
-	Brings  []string // kernel modules that making it also installs or removes: those in a package
+	Why      string   // one line, shown by plan
+	Section  string   // the spec's section that asks for it; "" = the stage's name
+	Keeps    string   // why undo does not revert it
+	UndoOnly string   // why neither a roll-back nor a changed spec reverts it: only undo does
+	Leaves   string   // what undo cannot remove elsewhere
+	Brings   []string // kernel modules that making it also installs or removes: those in a package
 
 	// Breaks is what making it interrupts: restart-runtime, restart-kubelet, … Clients has for a
 	// break the processes that it affects. A break that is not in Clients affects all processes
@@ -111,12 +111,12 @@ type Change struct {
 	After  State  `json:"after"`
 	Why    string `json:"why,omitempty"`
 
-	Breaks  []string            `json:"breaks,omitempty"`
-	Clients map[string][]string `json:"clients,omitempty"`
-	Keeps   string              `json:"keeps,omitempty"`
-	Stands  string              `json:"stands,omitempty"` // what a roll-back and a changed spec leave: undo alone reverts it
-	Leaves  string              `json:"leaves,omitempty"`
-	Brings  []string            `json:"brings,omitempty"` // kernel modules that making it installs or removes
+	Breaks   []string            `json:"breaks,omitempty"`
+	Clients  map[string][]string `json:"clients,omitempty"`
+	Keeps    string              `json:"keeps,omitempty"`
+	UndoOnly string              `json:"undo_only,omitempty"` // why neither a roll-back nor a changed spec reverts it: only undo does
+	Leaves   string              `json:"leaves,omitempty"`
+	Brings   []string            `json:"brings,omitempty"` // kernel modules that making it installs or removes
 
 	Lost       string `json:"lost,omitempty"`       // why its Before may not come back, such as a version that left its repository
 	Dependency bool   `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it

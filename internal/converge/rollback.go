@@ -55,10 +55,10 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 
 	var due []step
 	for _, s := range steps {
-		if s.Keeps == "" && s.Stands == "" {
+		if s.Keeps == "" && s.UndoOnly == "" {
 			due = append(due, s)
 		} else {
-			r.event(Event{Stage: s.Stage, What: Kept, Line: &s.Line, Text: cmp.Or(s.Keeps, s.Stands)})
+			r.event(Event{Stage: s.Stage, What: Kept, Line: &s.Line, Text: cmp.Or(s.Keeps, s.UndoOnly)})
 		}
 	}
 	for group := range groups(due) {

@@ -95,16 +95,16 @@ func wantedStep(stage string, w Want, all []owned) step {
 // wantedChange is the change that a want may need. Its states are not known yet.
 func wantedChange(stage string, w Want) Change {
 	return Change{
-		Stage:   stage,
-		Section: w.Section,
-		Ref:     w.Ref(),
-		Why:     w.Why,
-		Breaks:  w.Breaks,
-		Clients: w.Clients,
-		Keeps:   w.Keeps,
-		Stands:  w.Stands,
-		Leaves:  w.Leaves,
-		Brings:  w.Brings,
+		Stage:    stage,
+		Section:  w.Section,
+		Ref:      w.Ref(),
+		Why:      w.Why,
+		Breaks:   w.Breaks,
+		Clients:  w.Clients,
+		Keeps:    w.Keeps,
+		UndoOnly: w.UndoOnly,
+		Leaves:   w.Leaves,
+		Brings:   w.Brings,
 	}
 }
 
@@ -133,7 +133,7 @@ func (e *Engine) unwanted(stage string, wants []Want, all []owned) (steps []step
 // revertsUnwanted says whether an apply reverts gpuadm's changes to a thing that no want asks for.
 // If the changes are rolled back already, the thing's Followers were made current then.
 func (e *Engine) revertsUnwanted(o owned) bool {
-	stays := o.Keeps != "" || o.Stands != "" || o.makes[0].Lost != "" || o.Dependency
+	stays := o.Keeps != "" || o.UndoOnly != "" || o.makes[0].Lost != "" || o.Dependency
 	return !stays && e.Spec.Has(o.section()) && o.present()
 }
 
