@@ -247,6 +247,22 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 	}
 }
 
+// TestHalfInstalledIsRemoved: dpkg was killed as it unpacked a package for the first time, and the
+// undo has no source left that has its archive. apt refuses all work then, and dpkg removes the
+// package: dpkg(1), --force-remove-reinstreq.
+func TestHalfInstalledIsRemoved(t *testing.T) {
+	t.Parallel()
+	m := withBranches(t)
+	before := m.has()
+	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
+	m.breaks("nvidia-kernel-common-580", "install reinstreq half-installed")
+	m.must("sh", "-c", "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb")
+
+	m.undo()
+	m.still(before)
+	m.must("apt-get", "check")
+}
+
 // breaks has dpkg's database say that a package is in a state, and removes a file of a package
 // whose unpacking was cut short.
 func (m *machine) breaks(name, status string) {

@@ -71,6 +71,9 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		argv := slices.Concat(aptGet, slices.Concat(args...))
 		return a.again(ctx, h, packages.Quiet(h, argv...)...)
 	}
+	if err := a.removeHalf(ctx, h, d, changes); err != nil {
+		return err
+	}
 	if packages.Removes(changes) {
 		return install(verb(changes), arguments(h, changes, nil))
 	}
@@ -103,6 +106,27 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		err = install(asRoot, verb(changes), arguments(h, changes, nil))
 	}
 	return err
+}
+
+// removeHalf has dpkg remove the packages that are to go and that a killed dpkg has half unpacked.
+// While no source has the archive of such a package, apt refuses all work: "needs to be reinstalled,
+// but I can't find an archive for it" (apt 2.6.1, in this package's tests). What depends on them goes
+// in apt's transaction that follows.
+// Source: dpkg(1), --force-remove-reinstreq and --force-depends.
+func (a apt) removeHalf(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+	var half []string
+	for _, c := range packages.Due(changes) {
+		goes := !packages.Parse(c.After).Installed()
+		if goes && d.packages[c.Name].Broken == "half-installed" {
+			half = append(half, c.Name)
+		}
+	}
+	if len(half) == 0 {
+		return nil
+	}
+
+	dpkg := []string{"dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", "--"}
+	return a.again(ctx, h, packages.Quiet(h, append(dpkg, half...)...)...)
 }
 
 func fetchFailed(err error) bool {
