@@ -4,7 +4,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -98,8 +100,24 @@ func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node
 	if plugin.Unit != "" || plugin.Process != "" {
 		return true
 	}
+	if !keepsPluginLogs(v) {
+		return false
+	}
 	pod, _ := r.pluginPod(ctx, v, n.Name)
 	return strings.Contains(pod, "device-plugin")
+}
+
+// keepsPluginLogs reports whether kubelet keeps the log of a device plugin's pod, also between two
+// starts of its container: then the API server is worth a request. A folder is named after the pod's
+// namespace, name and UID.
+// Source: kubernetes, pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory), and
+// podLogsDir in https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/.
+func keepsPluginLogs(v host.View) bool {
+	folders, err := v.ReadDir("/var/log/pods")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	return slices.ContainsFunc(folders, func(name string) bool { return strings.Contains(name, "device-plugin") })
 }
 
 // offeredBeside returns what the node offers of GPUs and partitions under other names than the
