@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -164,7 +165,7 @@ func (r readyStage) readyCondition() converge.Want {
 	w.Thing = r.part(w.Ref().Name, r.gpusReady)
 	if failed, on := failedTaint(r.spec, r.facts); on { // Report adds it without an entry in the journal
 		const text = "the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s"
-		w.Leaves = fmt.Sprintf(text, failed, removeTaintCommand("NODE", failed))
+		w.Leaves = fmt.Sprintf(text, failed, removeTaintCommand(cmp.Or(r.identity.node, "NODE"), failed))
 	}
 	return w
 }

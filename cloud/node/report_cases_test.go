@@ -199,7 +199,7 @@ func TestUndoTellsOfTaint(t *testing.T) {
 		said += c.Keeps + "\n"
 	}
 	must.Get(e.Undo(a.ctx, a, "all", nil))(t)
-	want := "the node keeps the taint " + failureTaint().String() + " if the last report to the cluster was a failure; remove it with: kubectl taint node NODE "
+	want := "the node keeps the taint " + failureTaint().String() + " if the last report to the cluster was a failure; remove it with: kubectl taint node gpu-1 "
 	check.That(t, strings.Count(said, want) == 1 && strings.Count(told, want) == 1, "the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)
 }
 
