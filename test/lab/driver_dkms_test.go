@@ -36,6 +36,15 @@ func bootDKMS(t *testing.T, dist string) (n driverNode, kernel string) {
 // all of them each image takes half a minute.
 const smallInitramfs = "/etc/initramfs-tools/conf.d/lab"
 
+// driversOn are two versions of the driver for a system, the older one first: NVIDIA's repository for
+// Debian 13 begins at branch 590.
+func driversOn(dist string) (older, newer string) {
+	if dist == "trixie" {
+		return "590.48.01", "595.58.03"
+	}
+	return "580.65.06", "580.95.05"
+}
+
 // built wants modules of one version for the kernel, signed by DKMS's key, and no other version in
 // DKMS's tree.
 func (n driverNode) built(kernel, version string) {
@@ -79,11 +88,12 @@ func TestLabDriverDKMS(t *testing.T) {
 	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
 			n, kernel := bootDKMS(t, dist)
+			version, _ := driversOn(dist)
 			first := n.snapshot()
 			image := n.image(kernel)
-			t.Log(n.wants(0, n.spec("580.65.06", "1.18.0"), "apply").Stdout)
-			n.has("580.65.06")
-			n.built(kernel, "580.65.06")
+			t.Log(n.wants(0, n.spec(version, "1.18.0"), "apply").Stdout)
+			n.has(version)
+			n.built(kernel, version)
 			check.That(t, n.MainPID(persistenced) != 0, "%s does not run", persistenced)
 			check.That(t, n.image(kernel) != image || image == "", "the initial file system, which has nouveau, was not rebuilt")
 			n.idle()

@@ -40,7 +40,7 @@ echo READY
 	imexConfig = "# NVIDIA IMEX configuration file.\nLOG_LEVEL=4\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\nIMEX_CMD_ENABLED=0\nIMEX_CMD_PORT=50005\nIMEX_CMD_UNIX_DOMAIN_PATH=\n"
 	imexNodes  = "/etc/nvidia-imex/nodes_config.cfg"
 	imexSocket = "/etc/nvidia-imex/imex_ctrl.sock"
-	gb200Spec  = "format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"nvidia\"\npersistenced = false\n"
+	gb200Spec  = "format = 1\n[driver]\nversion = \"595.71.05\"\nsource = \"nvidia\"\npersistenced = false\n"
 )
 
 // TestLabIMEX: a real systemd says whether the host's IMEX is masked, runs, and has read its files.
