@@ -48,7 +48,7 @@ func byKubelet(m *Machine) (count int, by string) {
 		}
 	}
 	if json.Unmarshal([]byte(text), &checkpoint) != nil {
-		return 0, "" // kubelet writes it anew
+		return 0, "" // kubelet writes a new one
 	}
 
 	var gpus []string

@@ -42,7 +42,7 @@ func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	return named(h, s, f, e)
 }
 
-// named gives a handler the name that "auto" stands for.
+// named gives a handler the name that "auto" means.
 func named(h engine.Handler, s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	if h.Name == "auto" {
 		h.Name = strategyOf(s, e).handler(e, f.Programs)

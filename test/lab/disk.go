@@ -188,7 +188,7 @@ func copyHoles(from, to string) error {
 	}
 }
 
-// OuterFile is a file of the host that lies on none of its disks: what a device keeps by itself.
+// OuterFile is a file of the host that lies on none of its disks: what a device keeps in its own memory.
 const OuterFile = "/var/lib/containerd/device"
 
 func (m *Machine) outer() string { return m.path("state/device") }
