@@ -21,7 +21,6 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/pages"
-	"github.com/gpuadm/gpuadm/test/pairs"
 )
 
 //go:embed testdata/programs.txt
@@ -198,7 +197,7 @@ func ourPages(t *testing.T) (names []string) {
 
 // TestPages: each command line of our pages is valid for its program, also gpuadm in code within a
 // line. What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by
-// TestLabKubePages, the tutorial by TestTutorial.
+// TestLabKubePages, the tutorial by TestTutorial, and README's plan by TestReadmePlan.
 func TestPages(t *testing.T) {
 	code, prompt, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
 	commands := 0
@@ -233,41 +232,4 @@ func TestPages(t *testing.T) {
 		}
 		check.That(t, why != "", "nothing is wrong with %s", line)
 	}
-}
-
-// TestTutorial types what docs/tutorial.md has of gpuadm, in order, on a simulated Ubuntu with two
-// H100: each line ends well, and the undo ends in the machine from before the first plan.
-func TestTutorial(t *testing.T) {
-	n := pairs.Machine(t, "A30", "H100-80", "10de20b7", "10de2331", "10DE:20B7", "10DE:2331", "10DE:1532", "10DE:1626")
-	text := string(must.Get(os.ReadFile("../../docs/tutorial.md"))(t))
-	before, partitions, is := strings.Cut(text, "```toml\n[[mig.gpu]]")
-	must.That(t, is, "the tutorial partitions nothing")
-	partitions, _, _ = strings.Cut("[[mig.gpu]]"+partitions, "```")
-	var lines []string
-	for _, line := range append(pages.Lines("", before), append([]pages.Line{{Text: "edit"}}, pages.Lines("", text[len(before):])...)...) {
-		lines = append(lines, line.Text)
-	}
-	first := ""
-	for _, line := range lines {
-		words := (pages.Line{Text: line}).Commands()[0]
-		if line == "edit" {
-			file := specHome + "/node.toml"
-			pairs.Write(t, n, file, string(must.Get(n.ReadFile(file))(t))+partitions)
-		}
-		if words[0] != "sudo" || path.Base(words[1]) != "gpuadm" {
-			continue
-		}
-		if words[2] == "plan" && first == "" {
-			pairs.Write(t, n, specHome+"/node.d/lab.toml", string(must.Get(os.ReadFile("testdata/tutorial.toml"))(t)))
-			first = pairs.Tree(n)
-		}
-		if words[len(words)-1] == "undo" { // the page's operator answers yes
-			words = append(words, "--yes")
-		}
-		code, out := onHost(t, n, words[2:]...)
-		t.Logf("%s: exit code %d\n%s", line, code, out)
-		isDoctor := words[2] == "doctor" && (code == exitPending || code == exitAgain)
-		must.That(t, code == 0 || isDoctor, "%s: exit code %d\n%s", line, code, out)
-	}
-	check.Equal(t, pairs.Tree(n), first, "after the tutorial's undo the machine is")
 }
