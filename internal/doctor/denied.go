@@ -5,7 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -111,8 +111,8 @@ func (m *Machine) deviceBoolean() (name string, on bool) {
 
 // denials are the lines of the audit log and of the kernel's log that tell of a denial since the boot.
 func (m *Machine) denials() (lines []string) {
-	booted := m.booted()
-	for _, line := range append(m.auditLines(), m.Log()...) {
+	audited, booted := m.auditLines()
+	for _, line := range append(audited, m.Log()...) {
 		isDenial := strings.Contains(line, "avc:  denied") || strings.Contains(line, `apparmor="DENIED"`)
 		if !isDenial || strings.Contains(line, "permissive=1") {
 			continue
@@ -129,34 +129,39 @@ func (m *Machine) denials() (lines []string) {
 	return lines
 }
 
-// booted is when the machine booted, as far as systemd says; else the zero time.
-func (m *Machine) booted() time.Time {
-	unit, ok := m.Unit("systemd-journald.service")
-	if !ok || unit.Uptime == 0 {
-		return time.Time{}
+// auditLines are the newest lines of the audit log, and when the machine booted: the log has older
+// boots, too. A machine without auditd has no such lines. What cannot be read is noted.
+func (m *Machine) auditLines() (lines []string, booted time.Time) {
+	end, err := m.endOf(auditLog, newestAudit)
+	if host.NotExist(err) {
+		return nil, booted
 	}
-	return m.View.Now().Add(-unit.Uptime)
+	unit, known := m.Unit("systemd-journald.service")
+	if err == nil && (!known || unit.Uptime == 0) {
+		err = errors.New("systemd does not say when the machine booted")
+	}
+	if err != nil {
+		m.cannotRead(denialsPart, err)
+		return nil, booted
+	}
+	return linesOf(end), m.View.Now().Add(-unit.Uptime)
 }
 
-// auditLines are the newest lines of the audit log. A machine without auditd has none.
-func (m *Machine) auditLines() []string {
-	info, err := m.View.Stat(auditLog)
-	if host.NotExist(err) {
-		return nil
+// denialsPart is what a report calls the denials where they were not looked at.
+const denialsPart = "what SELinux and AppArmor denied"
+
+// endOf reads the end of a file. One that became shorter meanwhile, as a log does that is rotated, is
+// read as far as it goes.
+func (m *Machine) endOf(name string, most int64) ([]byte, error) {
+	info, err := m.View.Stat(name)
+	if err != nil {
+		return nil, err
 	}
-	var end []byte
-	if err == nil {
-		from := max(0, info.Size-newestAudit)
-		end = make([]byte, info.Size-from)
-		var n int
-		n, err = m.View.ReadAt(auditLog, end, from)
-		end = end[:n]
+	from := max(0, info.Size-most)
+	end := make([]byte, info.Size-from)
+	n, err := m.View.ReadAt(name, end, from)
+	if errors.Is(err, io.EOF) {
+		err = nil
 	}
-	switch {
-	case len(end) > 0:
-		return linesOf(end)
-	case errors.Is(err, fs.ErrPermission):
-		m.cannotRead("what SELinux and AppArmor denied", err)
-	}
-	return nil
+	return end[:n], err
 }

@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -183,16 +182,15 @@ func pluginLoops(m *Machine) (found []Finding) {
 			if !isStuck {
 				continue
 			}
-			found = append(found, m.stuckPlugin(pod, waiting.Reason, container.Restarts))
+			found = append(found, m.stuckPlugin(registered.name, pod, waiting.Reason, container.Restarts))
 			break
 		}
 	}
 	return found
 }
 
-// stuckPlugin describes such a pod. The DRA driver ends at each start while its checkpoint cannot be
-// read: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/1100.
-func (m *Machine) stuckPlugin(pod kube.Pod, reason string, restarts int) Finding {
+// stuckPlugin describes such a pod.
+func (m *Machine) stuckPlugin(node string, pod kube.Pod, reason string, restarts int) Finding {
 	name := pod.Namespace + "/" + pod.Name
 	finding := Finding{
 		Object:  name,
@@ -202,15 +200,11 @@ func (m *Machine) stuckPlugin(pod kube.Pod, reason string, restarts int) Finding
 	if !strings.Contains(pod.Name, "dra-driver") {
 		return finding
 	}
-	for _, driver := range []string{"gpu.nvidia.com", "compute-domain.nvidia.com"} {
-		file := path.Join(m.Facts().Kubelet.Folder(), "plugins", driver, "checkpoint.json")
-		text, known := m.text(file)
-		if !known || !m.has(file) || json.Valid([]byte(text)) {
-			continue
-		}
-		finding.What += "; its checkpoint " + file + " is no JSON"
+
+	if file, fault := m.damagedCheckpoint(); fault != "" {
+		finding.What += "; of its checkpoint " + file + ": " + fault
 		finding.Fix = "drain the node, so that no pod holds a claim, and remove the checkpoint: the driver writes a new one"
-		finding.Command = "sudo rm " + file
+		finding.Command = withoutCheckpoint(node, file, pod)
 	}
 	return finding
 }
