@@ -126,3 +126,42 @@ func TestUndoOfGuard(t *testing.T) {
 		})
 	}
 }
+
+// TestUndoOfRegisteredTaint: kubelet has registered the node with the startup taint, and the first
+// apply waits for the GPUs: nothing has changed the taint yet. Undo takes it off, or names it: it
+// would keep pods off for ever.
+func TestUndoOfRegisteredTaint(t *testing.T) {
+	losses := accountLosses()
+	losses["the account is there"] = func(*apiNode) {}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
+			_, err := a.engine().Apply(a.ctx, a)
+			must.That(t, err != nil && a.tainted("example.com/starting"), "the apply does not wait: %v\n%s", err, a.shown())
+			t.Log(err)
+			lose(a)
+
+			left := a.leftAfter()
+			gone := !a.tainted("example.com/starting")
+			check.That(t, gone == (name == "the account is there"), "the startup taint is gone: %v\n%s", gone, a.shown())
+			const line = "kubectl taint node gpu-1 example.com/starting:NoSchedule-"
+			check.That(t, strings.Contains(left, line) == !gone, "undo leaves\n%s", left)
+		})
+	}
+}
+
+// TestRollbackKeepsStartupTaint: the stage fails after it has recorded the startup taint that kubelet
+// registered. The roll-back lets no pod in.
+func TestRollbackKeepsStartupTaint(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.sim.Admit(func(_ kubesim.User, _, made kubesim.Object) string {
+		if kubesimCondition(made) == "True" {
+			return "no condition"
+		}
+		return ""
+	})
+	_, err := a.engine().Apply(a.ctx, a)
+	must.That(t, err != nil && strings.Contains(err.Error(), "no condition"), "apply: %v", err)
+	check.That(t, a.tainted("example.com/starting"), "the roll-back took the startup taint off\n%s", a.shown())
+	check.That(t, !a.ready(), "the condition is %s", a.condition())
+}

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // Leaves is converge.Leaver's. An undo outlives the account: with the DaemonSet's release its account
@@ -27,7 +29,25 @@ func (p nodePart) Leaves(ctx context.Context, v host.View, _, to converge.State)
 	if why == "" {
 		return ""
 	}
-	return leftToOperator(why, []string{p.command(p.session.nodeName(id), to)})
+	commands := []string{p.command(p.session.nodeName(id), to)}
+	for _, t := range p.heldBy(ctx, v, id, to) {
+		commands = append(commands, removeTaintCommand(p.session.nodeName(id), t))
+	}
+	return leftToOperator(why, commands)
+}
+
+// heldBy returns the startup taints that the removal of their record would take off the Node.
+func (p nodePart) heldBy(ctx context.Context, v host.View, id identity, to converge.State) []spec.Taint {
+	if p.key != taintRecord || to != "" {
+		return nil
+	}
+	n, err := p.session.look(ctx, v, id)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(recordedTaints(p.stateOn(n)), func(t spec.Taint) bool {
+		return taintPart(t).stateOn(n) != valueState(t.Value)
+	})
 }
 
 // Finishes makes the part a converge.Finisher: a startup taint whose removal was cut short would keep

@@ -263,6 +263,7 @@ func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.C
 		if err != nil {
 			return err
 		}
+		part.rebuilt = p.rebuilt
 		edits = append(edits, partEdit{nodePart: part, before: c.Before, after: c.After})
 	}
 	return p.session.patch(ctx, h, id, edits)

@@ -175,10 +175,12 @@ func (e partEdit) removals(s converge.State) []partEdit {
 
 // dropped returns the edits that follow from an edit of a record: they remove the labels or taints
 // that the record no longer names, that the Node still has with the recorded value, and that have
-// no edit of their own. An undo removes only the record: other changes have their own lines in the
-// journal.
+// no edit of their own. An undo that removes the record of labels removes no label: each has its own
+// line in the journal. A startup taint has none before gpuadm removes it, if kubelet registered the
+// node with it, and would keep pods off for ever. A roll-back keeps it.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
-	if e.what != partRecord || e.after == "" {
+	undone := e.after == ""
+	if e.what != partRecord || undone && !(e.key == taintRecord && e.rebuilt) {
 		return nil
 	}
 	stay := slices.Concat(e.removals(e.after), others)
