@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -155,6 +156,13 @@ func (p Part) slices() int {
 		return 0
 	}
 	return n.slices
+}
+
+// Unpartitioned reports whether a GPU in this state has no partition. Of a state that cannot be
+// read, or of no GPU, that is not known.
+func Unpartitioned(text converge.State) bool {
+	s, err := ParseState(string(text))
+	return err == nil && s.Mode != Unknown && len(s.Parts) == 0
 }
 
 // maxStateText bounds what ParseState reads, in bytes: no state's text is longer.

@@ -78,7 +78,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"package-lists":                 by(func(r converge.Ref) converge.Thing { return packages.NewLists(r.Name, r.Reads, database) }),
 		"package-stream":                named(dnf.NewStream),
 		"package-key":                   by(func(r converge.Ref) converge.Thing { return dnf.NewKey(r.Name, r.Reads, database) }),
-		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
+		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk, mig.Unpartitioned) }),
 		"module-file":                   by(func(r converge.Ref) converge.Thing { return kmod.NewModuleFile(r.Name, modules.OnDiskLoadable) }),
 		"dkms":                          by(func(r converge.Ref) converge.Thing { return kmod.NewDKMS(r.Name, modules.Built) }),
 		"dkms " + kmod.FormAddOn:        by(func(r converge.Ref) converge.Thing { return kmod.NewDKMSAddOn(r.Name, modules.BuiltBeside) }),

@@ -39,7 +39,7 @@ func TestDemo(t *testing.T) {
 	fmt.Fprintf(w, "\nnode# cat /etc/gpuadm/node.toml\n%s", must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
 	lines := []string{
 		"plan", "plan runtime", "apply", "apply", "status",
-		"undo --yes --allow lose-partitions", "status",
+		"undo --yes", "status",
 	}
 	for _, line := range lines {
 		fmt.Fprintf(w, "\nnode# gpuadm %s\n", line)

@@ -54,5 +54,5 @@ func TestPurgedPartIsMissed(t *testing.T) {
 	try(command{"status", 0, []string{"Converged."}})
 
 	plantFile(t, n, "/etc/gpuadm/node.toml", spec)
-	try(command{"undo --to all --allow lose-partitions", 0, nil})
+	try(command{"undo --to all --yes", 0, nil})
 }

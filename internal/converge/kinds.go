@@ -122,6 +122,16 @@ type Disruptor interface {
 	) (breaks []string, clients map[string][]string, err error)
 }
 
+// A DisruptorAfter is a Follower that interrupts less where other changes of the run come first: undo
+// destroys gpuadm's partitions, and then unloads the module that would have lost them.
+type DisruptorAfter interface {
+	Disruptor
+	// BreaksAfter is Breaks for the machine as it is once the earlier changes are made.
+	BreaksAfter(
+		ctx context.Context, v host.View, before, after State, earlier []Change,
+	) (breaks []string, clients map[string][]string, err error)
+}
+
 // DoesNotStart is what Make returns where a daemon would not start again with its present files, or
 // where its program could not judge them. gpuadm has not touched the daemon.
 type DoesNotStart struct {

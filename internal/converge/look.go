@@ -26,21 +26,35 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, all []o
 		return nil, err
 	}
 
-	var pending, validated []Change
+	var ahead foreseen
 	for i := range steps {
 		s := &steps[i]
 		t, follows := s.want.Thing.(Follower)
 		switch {
 		case follows:
-			e.lookAhead(ctx, v, s, t, pending, validated)
+			e.lookAhead(ctx, v, s, t, ahead)
 		case !s.converged() && s.Cannot == "" && s.Unknown == "":
-			pending = append(pending, s.Change)
-			if is[Validator](*s) {
-				validated = append(validated, s.Change)
-			}
+			ahead.add(s)
 		}
 	}
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
+}
+
+// foreseen are the pending changes that come before the Followers.
+type foreseen struct {
+	pending   []Change
+	validated []Change // those of a Validator
+	whole     []Change // those after which nothing that gpuadm made is left of the thing
+}
+
+func (f *foreseen) add(s *step) {
+	f.pending = append(f.pending, s.Change)
+	if is[Validator](*s) {
+		f.validated = append(f.validated, s.Change)
+	}
+	if !s.earlier {
+		f.whole = append(f.whole, s.Change)
+	}
 }
 
 // lookAtOnce looks at all steps, several at the same time.
@@ -65,14 +79,14 @@ func (e *Engine) lookAtOnce(ctx context.Context, v host.View, steps []step) {
 // lookAhead foresees a Follower's state, and asks about it. A Follower that a validated change
 // affects is not validated itself: the daemon would read the files as they are now.
 func (e *Engine) lookAhead(
-	ctx context.Context, v host.View, s *step, t Follower, pending, validated []Change,
+	ctx context.Context, v host.View, s *step, t Follower, ahead foreseen,
 ) {
 	current := t.Current(s.Before)
-	s.foresee(t, pending)
-	s.askDisruptor(ctx, v)
+	s.foresee(t, ahead.pending)
+	s.askDisruptor(ctx, v, ahead.whole)
 
 	affects := func(c Change) bool { return t.Affected(current, c) != current }
-	if !slices.ContainsFunc(validated, affects) {
+	if !slices.ContainsFunc(ahead.validated, affects) {
 		e.askValidator(ctx, v, s)
 	}
 }
@@ -82,7 +96,7 @@ func (e *Engine) lookAhead(
 // them.
 func (e *Engine) lookAndAsk(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
-	s.askDisruptor(ctx, v)
+	s.askDisruptor(ctx, v, nil)
 	if !is[Follower](*s) {
 		e.askValidator(ctx, v, s)
 	}

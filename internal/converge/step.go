@@ -34,6 +34,7 @@ type step struct {
 	stuck    bool  // a Resolver had no answer
 	optional bool  // an earlier run made it because it could be had: see Chooser
 	idle     bool  // a Follower whose state is deferred, and that no pending change affects
+	earlier  bool  // of an undo: a run that it does not undo had changed the thing before
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
@@ -166,8 +167,9 @@ func (s *step) askLeaver(ctx context.Context, v host.View) {
 	}
 }
 
-// askDisruptor asks what the change interrupts, and what an operator has to allow.
-func (s *step) askDisruptor(ctx context.Context, v host.View) {
+// askDisruptor asks what the change interrupts, and what an operator has to allow, once the earlier
+// changes are made.
+func (s *step) askDisruptor(ctx context.Context, v host.View, earlier []Change) {
 	s.askGuarded()
 	disruptor, ok := s.want.Thing.(Disruptor)
 	if !ok || !s.now() {
@@ -180,7 +182,11 @@ func (s *step) askDisruptor(ctx context.Context, v host.View) {
 		return
 	}
 	var err error
-	s.Breaks, s.Clients, err = disruptor.Breaks(ctx, v, s.Before, s.After)
+	if after, ok := disruptor.(DisruptorAfter); ok {
+		s.Breaks, s.Clients, err = after.BreaksAfter(ctx, v, s.Before, s.After, earlier)
+	} else {
+		s.Breaks, s.Clients, err = disruptor.Breaks(ctx, v, s.Before, s.After)
+	}
 	if err != nil {
 		s.Reason = cannot(err)
 	}

@@ -155,7 +155,9 @@ func (e *Engine) planUndo(
 	}
 
 	var steps []step
+	earlier := j.changedEarlier(scope)
 	for _, s := range e.reverting(present(scope.runs)) {
+		s.earlier = earlier[s.key()]
 		if !p.setAside(ctx, v, &s, scope.leave) {
 			steps = append(steps, s)
 		}
@@ -218,6 +220,23 @@ func (j Journal) scope(to string, leave []string) (sc scope, err error) {
 		}
 	}
 	return sc, nil
+}
+
+// changedEarlier are the things that gpuadm had changed before the runs of the scope: their undo
+// does not restore what an earlier run made of them.
+func (j Journal) changedEarlier(sc scope) map[key]bool {
+	undone := map[string]bool{}
+	for _, run := range sc.runs {
+		undone[run.ID] = true
+	}
+
+	earlier := map[key]bool{}
+	for _, o := range present(j.Runs()) {
+		if !undone[o.first.ID] {
+			earlier[o.key] = true
+		}
+	}
+	return earlier
 }
 
 // halfUndo says that the run is an undo that was cut short or failed.

@@ -109,7 +109,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 			case "package":
 				return driverPackage{}, nil
 			case "module":
-				return kmod.NewModule(ref.Reads, onDisk), nil
+				return kmod.NewModule(ref.Reads, onDisk, mig.Unpartitioned), nil
 			}
 			return thingOf(ref)
 		},
@@ -308,6 +308,35 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 			compare(t, fmt.Sprintf("%s, %q, cut at touch %d", model, second, at), want, loaded(t, n))
 		}
 	}
+}
+
+// Undo of the run that made the partitions asks for nothing: it destroys them before it unloads the
+// module. Partitions of another GPU, which were made outside gpuadm, are asked for, and they alone.
+func TestUndoOfTheRunThatPartitionedAsksForNothing(t *testing.T) {
+	for model, l := range layouts {
+		n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
+		fresh := loaded(t, n)
+		applyIn(t, n, upgrading(t, newDriver, l[0]))
+
+		e := upgrading(t, newDriver, l[0])
+		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
+		asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+		check.That(t, err == nil && !asks, "%s: the plan of the undo is %+v, %v", model, p.Changes, err)
+		undoIn(t, n, e, "")
+		compare(t, model, fresh, loaded(t, n))
+	}
+
+	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\ncount = 2\n")
+	e := upgrading(t, newDriver, "")
+	e.Spec = parse(t, "[driver]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g.5gb\" = 7 }\n")
+	applyIn(t, n, e)
+	must.OK(t, n.SetMIGMode(t.Context(), second, true))
+	must.Get(n.CreateInstance(t.Context(), second, 19, host.Span{Start: 0, Size: 1}))(t)
+
+	before := loaded(t, n)
+	_, err := e.Undo(t.Context(), newProcess(n), "", nil)
+	refused(t, "another GPU's partition", err, "GPU "+second+": 1 MIG instance")
+	compare(t, "refused", before, loaded(t, n))
 }
 
 // Undo of everything undoes the layout too, and ends without one; in one process as in two.

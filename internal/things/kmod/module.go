@@ -31,23 +31,28 @@ type module struct {
 	files  []string // with its parameters (modprobe.d), and the modules to load at boot (modules-load.d)
 	onDisk OnDiskFunc
 	remade bool // the run makes the partitions again that a reload of the module loses
+
+	unpartitioned UnpartitionedFunc // nil: a change of partitions spares the reload nothing
 }
 
 // An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe
 // would load for a kernel; "" if there is none.
 type OnDiskFunc func(v host.View, kernel string) (string, error)
 
+// An UnpartitionedFunc reports whether a GPU in this state, of kind mig, has no partition.
+type UnpartitionedFunc func(converge.State) bool
+
 // Module wants the module nvidia that is on disk to be loaded, with the parameters and companions
 // that the files name. gpuadm unloads the old module only if no process but the driver's own
 // daemons holds it; else a reboot loads the new one. remade says that the spec partitions the GPUs,
 // so that a reload loses no partition for good.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
-	return converge.Following(module{kernel, files, onDisk, remade}, why)
+	return converge.Following(module{kernel: kernel, files: files, onDisk: onDisk, remade: remade}, why)
 }
 
 // NewModule builds the thing again.
-func NewModule(files []string, onDisk OnDiskFunc) converge.Thing {
-	return module{files: files, onDisk: onDisk}
+func NewModule(files []string, onDisk OnDiskFunc, unpartitioned UnpartitionedFunc) converge.Thing {
+	return module{files: files, onDisk: onDisk, unpartitioned: unpartitioned}
 }
 
 func (m module) Ref() converge.Ref {
@@ -212,12 +217,19 @@ func reloads(found converge.State) bool {
 // partitions are lost: an unloaded driver forgets all MIG instances, and GPUs newer than Ampere
 // also forget their MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
-func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State) ([]string, map[string][]string, error) {
+func (m module) Breaks(ctx context.Context, v host.View, found, to converge.State) ([]string, map[string][]string, error) {
+	return m.BreaksAfter(ctx, v, found, to, nil)
+}
+
+// BreaksAfter counts no partition that an earlier change of the run destroys.
+func (m module) BreaksAfter(
+	ctx context.Context, v host.View, found, _ converge.State, earlier []converge.Change,
+) ([]string, map[string][]string, error) {
 	breaks := []string{"stop-clients"}
 	if m.remade || !reloads(found) {
 		return breaks, nil, nil
 	}
-	lost := partitioned(ctx, v)
+	lost := partitioned(ctx, v, m.emptied(earlier))
 	if len(lost) == 0 {
 		return breaks, nil, nil
 	}
@@ -225,15 +237,25 @@ func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State
 	return append(breaks, "lose-partitions"), map[string][]string{"lose-partitions": lost}, nil
 }
 
-// partitioned counts the MIG instances of each GPU that has some. If packages have replaced the
-// driver's library, it no longer answers: then partitioned counts the capabilities in /proc, which
-// are the loaded module's.
+// emptied returns the addresses of the GPUs that have no partition once the changes are made.
+func (m module) emptied(changes []converge.Change) (addresses []string) {
+	for _, c := range changes {
+		if c.Kind == "mig" && m.unpartitioned != nil && m.unpartitioned(c.After) {
+			addresses = append(addresses, c.Name)
+		}
+	}
+	return addresses
+}
+
+// partitioned counts the MIG instances of each GPU that has some, but for those in without. If
+// packages have replaced the driver's library, it no longer answers: then partitioned counts the
+// capabilities in /proc, which are the loaded module's and name no address.
 // Source:
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
-func partitioned(ctx context.Context, v host.View) []string {
+func partitioned(ctx context.Context, v host.View, without []string) []string {
 	var list []string
 	count := func(gpu string, n int) {
-		if n > 0 {
+		if n > 0 && !slices.Contains(without, gpu) {
 			list = append(list, "GPU "+gpu+": "+trouble.Count(n, "MIG instance"))
 		}
 	}
