@@ -34,10 +34,7 @@ func (m Model) Offer() string {
 	for _, p := range rows {
 		width = max(width, len(p.Name))
 	}
-	cell := 2 // columns for one slice
-	if m.Memory <= 4 {
-		cell = 4
-	}
+	cell := m.cell()
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d compute slices, %d %s\n", m.Name, m.Compute, m.Memory, m.memoryUnit())
@@ -54,6 +51,14 @@ func (m Model) Offer() string {
 	}
 
 	return b.String()
+}
+
+// cell is how many columns a drawing has for one slice.
+func (m Model) cell() int {
+	if m.Memory <= 4 {
+		return 4
+	}
+	return 2
 }
 
 // drawPlaces draws the places of a profile in one row, or lists them if they overlap.

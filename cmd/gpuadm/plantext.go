@@ -83,6 +83,7 @@ func (c *common) planStages(p converge.Plan) (short bool) {
 		if !c.detailed(st.Name) {
 			short = true
 			c.stageLine(w, st.Name, changes)
+			c.drawings(w, changes)
 			continue
 		}
 		name := st.Name
@@ -93,6 +94,22 @@ func (c *common) planStages(p converge.Plan) (short bool) {
 	}
 	flush()
 	return short
+}
+
+// drawings prints what a stage's changes draw, each drawing once: eight GPUs mostly have one.
+func (c *common) drawings(w io.Writer, changes []converge.Line) {
+	if c.quiet {
+		return
+	}
+	hasNone := func(ch converge.Line) bool { return ch.Drawing == "" }
+	drawn := slices.DeleteFunc(slices.Clone(changes), hasNone)
+	all, by := grouped(drawn, func(ch converge.Line) string { return ch.Drawing })
+	for _, drawing := range all {
+		if len(all) > 1 {
+			printf(w, "%15s%s\n", "", several(by[drawing]))
+		}
+		c.signedLines(w, drawing)
+	}
 }
 
 // detailed says whether a stage's changes are shown one by one: with -v, or if the operator names

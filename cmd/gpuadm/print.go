@@ -225,7 +225,13 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Line) {
 		printf(w, below, "", "undo will refuse it: "+ch.Lost)
 	}
 
-	for line := range strings.SplitSeq(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
+	c.signedLines(w, ch.Diff)
+	c.signedLines(w, ch.Drawing)
+}
+
+// signedLines prints lines below a change, and colours a first + or -.
+func (c *common) signedLines(w io.Writer, lines string) {
+	for line := range strings.SplitSeq(strings.TrimSuffix(lines, "\n"), "\n") {
 		if line == "" {
 			continue
 		}

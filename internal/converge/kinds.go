@@ -20,6 +20,14 @@ type Stored interface {
 	Digest(State) string
 }
 
+// A Drawn thing can draw a change: the slices that the partitions of a GPU take.
+type Drawn interface {
+	Thing
+	// Draw returns lines that begin with "-" for what goes, "+" for what comes, and " " for what
+	// stays; "" for a change that it cannot draw.
+	Draw(ctx context.Context, v host.View, before, after State) string
+}
+
 // A Batch is made together with all other things of its kind in its stage: packages in one
 // transaction, labels in one PATCH.
 type Batch interface {

@@ -127,9 +127,9 @@ func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) {
 	return found, nil
 }
 
-// planToPrint is a plan with the diffs and Host.
+// planToPrint is a plan with the diffs, the drawings and Host.
 func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
-	p, err := e.plan(ctx, m, func(s step) Line { return s.withDiff(m.view) })
+	p, err := e.plan(ctx, m, func(s step) Line { return s.withDrawing(ctx, m.view) })
 	p.Host = Host{Root: m.view.Root(), Summary: m.facts.String(), Spec: e.Spec.Digest(), Facts: m.facts}
 	return p, err
 }

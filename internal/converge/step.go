@@ -130,6 +130,16 @@ func (s step) withDiff(v host.View) Line {
 	return c
 }
 
+// withDrawing returns the change with its diff and its drawing.
+func (s step) withDrawing(ctx context.Context, v host.View) Line {
+	c := s.withDiff(v)
+	drawn, ok := s.want.Thing.(Drawn)
+	if ok && c.now() {
+		c.Drawing = drawn.Draw(ctx, v, c.Before, c.After)
+	}
+	return c
+}
+
 // look fills in the state found and the desired state.
 func (s *step) look(ctx context.Context, v host.View) {
 	s.Before = ""

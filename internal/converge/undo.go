@@ -44,7 +44,7 @@ func (p UndoPlan) due() []step {
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
 	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)
 	for _, s := range p.due() {
-		p.Changes = append(p.Changes, s.withDiff(v))
+		p.Changes = append(p.Changes, s.withDrawing(ctx, v))
 	}
 	return p, err
 }
