@@ -4,7 +4,9 @@ package drivers
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -70,18 +72,38 @@ func (p *plan) missingShared(kernel string) string {
 		return "" // no folder that can be listed: the packager knows
 	}
 
-	why := "the mirror has none"
+	return p.bestReason(kernel)
+}
+
+// bestReason says why none of a mirror's modules for a kernel works; "" if some do. A mirror may
+// hold several drivers, and the reason of the one that is asked for is what the operator can act
+// on: that of another driver only says that it is another.
+func (p *plan) bestReason(kernel string) string {
+	var asked, others []facts.SharedModules
 	for _, m := range p.machine.Shared {
-		if m.Kernel != kernel {
-			continue
+		switch {
+		case m.Kernel != kernel:
+		case p.isAsked(m.Version, m.Flavour):
+			asked = append(asked, m)
+		default:
+			others = append(others, m)
 		}
-		why = p.whyNotShared(m)
-		if why == "" {
+	}
+
+	for _, m := range asked {
+		if p.whyNotShared(m) == "" {
 			return ""
 		}
 	}
-	return why
+	for _, candidates := range [][]facts.SharedModules{asked, others} {
+		if len(candidates) > 0 {
+			return p.whyNotShared(slices.MaxFunc(candidates, byVersion))
+		}
+	}
+	return "the mirror has none"
 }
+
+func byVersion(a, b facts.SharedModules) int { return hardware.Compare(a.Version, b.Version) }
 
 // whyNotShared says why the driver does not work with a mirror's modules, "" if it does.
 func (p *plan) whyNotShared(m facts.SharedModules) string {

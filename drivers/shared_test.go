@@ -28,6 +28,9 @@ func TestShared(t *testing.T) {
 	stale := []facts.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
 	odd := slices.Clone(both)
 	odd[0].Problem = "they were built for another build of the kernel"
+	twoDrivers := func(l []facts.SharedModules) []facts.SharedModules {
+		return append(slices.Clone(l), of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"), of(k, "580.65.06", "proprietary"), of(newer, "580.95.05", "proprietary"))
+	}
 	on := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", Shared: true}}
 	dkms := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", DKMS: true}, newer: {Version: "580.95.05", Flavour: "open", DKMS: true}}
 	for _, x := range []struct {
@@ -51,6 +54,10 @@ func TestShared(t *testing.T) {
 		{"of the other flavour", "auto", []facts.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
 		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
 		{"signed by another key", "auto", both, nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
+		{"for another build of the kernel, beside other drivers", "auto", twoDrivers(odd), nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
+		{"signed by another key, beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
+		{"other drivers alone", "auto", twoDrivers(nil), nil, facts.Trust{}, false, nil, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
+		{"beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{}, true, nil, ""},
 		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []facts.Key{ours}}, true, nil, ""},
 		{"a kernel that has none comes", "auto", []facts.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
 		{"the same, demanded", "shared", []facts.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
