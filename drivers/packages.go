@@ -117,9 +117,24 @@ func (c Choice) Family() *packages.Family {
 		Branch:     ofBranch,
 		OwnVersion: c.OwnVersion,
 		Extras:     c.Extras,
+		Rivals:     c.rivals(),
 		Exclude:    c.excludedSource(),
 		Excluded:   excludedNames(),
 	}
+}
+
+// rivals are the packages of kernel modules of another kind than the choice's, as NVIDIA and Amazon name
+// them for dnf. dnf keeps NVIDIA's precompiled modules, which are proprietary, beside open ones that
+// DKMS builds: they conflict with kmod-nvidia-latest-dkms alone (kmod-nvidia.spec of
+// https://github.com/NVIDIA/yum-packaging-precompiled-kmod).
+func (c Choice) rivals() []string {
+	switch {
+	case c.Stream == "":
+		return nil
+	case c.Precompiled && !c.Shared:
+		return []string{"kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"}
+	}
+	return []string{"kmod-nvidia-[0-9]*"}
 }
 
 // excludedSource is the pin of the source whose packages apt must not take, "" for none. NVIDIA's

@@ -31,6 +31,9 @@ type Family struct {
 	// Extras are asked for where the source has them in the family's version; a node works without
 	// them.
 	Extras []string
+	// Rivals are globs of parts that cannot be beside those asked for, though the packager allows it:
+	// kernel modules of another kind. One that the spec asks for is none.
+	Rivals []string
 	// Exclude is apt's pin for the source that must not mix with this one: "release o=Ubuntu"; ""
 	// for none.
 	Exclude string
@@ -116,6 +119,15 @@ func (f *Family) Pins(version string) (pins []Pin) {
 
 // extra reports whether a package is one of Extras.
 func (f *Family) extra(name string) bool { return f != nil && slices.Contains(f.Extras, name) }
+
+// isRival reports whether a part that the spec does not ask for cannot be beside those that it asks
+// for.
+func (f *Family) isRival(name string) bool {
+	return slices.ContainsFunc(f.Rivals, func(glob string) bool {
+		ok, err := path.Match(glob, bareName(name))
+		return ok && err == nil
+	})
+}
 
 // names returns the packages whose offers a request needs.
 func (r Request) names(installed map[string]State) (names []string) {
@@ -273,6 +285,10 @@ func (f *Family) versionIn(changes []converge.Change) string {
 // partChange returns what an installed part needs for a choice if the spec does not ask for the
 // part.
 func (f *Family) partChange(name string, found State, chosen choice, offers []Offer) converge.Change {
+	if f.isRival(name) {
+		return dependencyChange(name, found, State{Version: removed}, "its kernel modules cannot be beside those asked for")
+	}
+
 	to, kept := f.stateFor(found, chosen, offers)
 	why := ""
 	switch {

@@ -310,6 +310,34 @@ func TestLabDnfFlavour(t *testing.T) {
 	d.same(state, tree)
 }
 
+// TestLabDnfPrecompiled: an operator took NVIDIA's precompiled modules by hand, and the spec asks
+// for open ones. dnf would let both stay. The refusal says how to keep what is there; after the
+// module reset that it advises, there is one kind of modules, and undo brings back the other.
+func TestLabDnfPrecompiled(t *testing.T) {
+	t.Parallel()
+	lab.Nightly(t)
+	const version, precompiled = "580.178.04", "kmod-nvidia-580.178.04-5.14.0-687.54.1"
+	d := newDnfDriver(t)
+	d.Put("/etc/yum.repos.d/nvidia.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
+	dnfExits(t, d.Host, 0, "Complete!", "module", "enable", "nvidia-driver:580")
+	dnfExits(t, d.Host, 0, "Complete!", "install", "nvidia-driver-cuda", precompiled)
+	d.Must("rm", "/etc/yum.repos.d/nvidia.repo")
+
+	d.spec(version)
+	refused := d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: 580 was enabled outside gpuadm")
+	check.Has(t, refused.Stdout+refused.Stderr, `or write an exact version of branch 580, modules = "proprietary", build = "precompiled" in [driver], by which stream 580 stays`, "the advice:")
+	dnfExits(t, d.Host, 0, "Complete!", "module", "reset", "nvidia-driver")
+	state := d.RpmState()
+	check.That(t, state[precompiled] != "", "before: %v", lab.Only(state, "kmod-*"))
+
+	d.apply(0, "package "+precompiled)
+	kmods := lab.Only(d.RpmState(), "kmod-*")
+	check.That(t, len(kmods) == 1 && kmods["kmod-nvidia-open-dkms"] != "", "kernel modules of two kinds: %v", kmods)
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the second apply:")
+	d.gpuadm(0, nil, "undo", "--to", "all")
+	check.That(t, maps.Equal(d.RpmState(), state), "undo left %v, was %v", lab.Only(d.RpmState(), "*nvidia*"), lab.Only(state, "*nvidia*"))
+}
+
 // at asks for a version from another place than the mirror's; signed is what its key signs.
 func (d *dnfDriver) at(version, url, signed string) {
 	d.t.Helper()

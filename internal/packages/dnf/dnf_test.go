@@ -115,6 +115,27 @@ func TestStream(t *testing.T) {
 	check.That(t, to == "580-open" && err == nil, "none: %q, %v", to, err)
 }
 
+// TestKeepStream: the advice asks for the stream that is enabled, not for the one that is asked for
+// already.
+func TestKeepStream(t *testing.T) {
+	for _, x := range []struct{ asked, found, says string }{
+		{"580-open", "580", `or write an exact version of branch 580, modules = "proprietary", build = "precompiled" in [driver], by which stream 580 stays`},
+		{"580-open", "580-dkms", `or write modules = "proprietary", build = "dkms" in [driver], by which stream 580-dkms stays`},
+		{"580-open", "570-open", `or write version = "570" in [driver], by which stream 570-open stays`},
+		{"580", "570", `or write an exact version of branch 570 in [driver], by which stream 570 stays`},
+		{"580-dkms", "570-open", `or write version = "570", modules = "open" in [driver], by which stream 570-open stays`},
+		{"580-open", "open-dkms", ""},
+	} {
+		err := refuseStream(x.asked, converge.State(x.found))
+		words := wordsOf(err)
+		if x.says == "" {
+			check.That(t, !strings.Contains(words, "or "), "%s over %s: %s", x.asked, x.found, words)
+			continue
+		}
+		check.Has(t, words, x.says, "%s over %s:", x.asked, x.found)
+	}
+}
+
 // TestDisabledModule: what dnf module disable has written counts as a choice of the administrator.
 func TestDisabledModule(t *testing.T) {
 	const disabled = "[nvidia-driver]\nname=nvidia-driver\nstream=\nprofiles=\nstate=disabled\n"

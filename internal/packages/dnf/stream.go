@@ -57,9 +57,42 @@ func refuseStream(name string, found converge.State) error {
 	}
 	if found != off {
 		t.Because = []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"}
-		t.Try = append(t.Try, "or ask for a driver version of stream "+string(found))
+		t.Try = append(t.Try, keepStream(name, string(found))...)
 	}
 	return t
+}
+
+// keepStream says what to write in the spec so that the stream that is enabled is the one asked
+// for; nothing for streams that go on with each branch, such as open-dkms. NVIDIA's streams are
+// BRANCH-open, BRANCH-dkms with proprietary modules, and BRANCH with precompiled ones.
+// Source: NVIDIA Driver Installation Guide, "Red Hat Enterprise Linux: module streams".
+func keepStream(asked, found string) []string {
+	askedBranch, askedKind, _ := strings.Cut(asked, "-")
+	branch, kind, _ := strings.Cut(found, "-")
+	if strings.Trim(branch, "0123456789") != "" {
+		return nil
+	}
+
+	var keys []string
+	switch {
+	case kind == "" && (askedKind != "" || branch != askedBranch):
+		keys = append(keys, "an exact version of branch "+branch)
+	case branch != askedBranch:
+		keys = append(keys, fmt.Sprintf("version = %q", branch))
+	}
+	if kind != askedKind {
+		keys = append(keys, kindKeys()[kind])
+	}
+	return []string{"or write " + strings.Join(keys, ", ") + " in [driver], by which stream " + found + " stays"}
+}
+
+// kindKeys has the keys of [driver] that ask for a kind of stream.
+func kindKeys() map[string]string {
+	return map[string]string{
+		"open": `modules = "open"`,
+		"dkms": `modules = "proprietary", build = "dkms"`,
+		"":     `modules = "proprietary", build = "precompiled"`,
+	}
 }
 
 // NewStream builds the thing from its name, for undo.

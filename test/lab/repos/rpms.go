@@ -191,6 +191,8 @@ func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string)
 		return []string{"kmod-nvidia-latest-dkms"}, nil, nil
 	case name == "kmod-nvidia-latest-dkms":
 		return []string{"kmod-nvidia-open-dkms"}, nil, nil
+	case strings.HasPrefix(name, "kmod-nvidia-"+e.version): // by its spec file, not with the open ones
+		return []string{"kmod-nvidia-latest-dkms"}, nil, nil
 	case name == "nvidia-driver-common":
 		return nil, older("libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"), nil
 	case name == "libnvidia-ml":
