@@ -29,7 +29,13 @@ var (
 	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
 	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check,
 	// dnf/base.py and dnf/cli/cli.py.
-	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
+	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|Clearsigned file isn't valid`)
+	// apt: VerifyDone in apt-pkg/acquire-item.cc.
+	markExpired = pattern.Of(`(?m)^E: (?:Release file for (\S+) is expired \(invalid since ([^)]*)\)|Release file for (\S+) is not valid yet \(invalid for another ([^)]*)\))`)
+	// apt: apt-pkg/acquire-item.cc and methods/ of its tree, and
+	// https://github.com/NVIDIA/cuda-repo-management/issues/24; dnf: librepo/downloader.c, and
+	// dnf/repo.py of https://github.com/rpm-software-management/dnf.
+	markMismatch = pattern.Of(`(?m)^.*(?:Hash Sum mismatch|File has unexpected size|checksum doesn't match|does not match checksum).*$`)
 )
 
 // Distrust reports a repository or package whose signature, key or date the packager does not
@@ -37,6 +43,27 @@ var (
 type Distrust struct{ error }
 
 func (d Distrust) Unwrap() error { return d.error }
+
+// Mismatch reports a repository whose files are of several dates.
+type Mismatch struct{ error }
+
+func (m Mismatch) Unwrap() error { return m.error }
+
+// expired describes a list whose dates exclude this machine's time.
+func expired(t *trouble.Error, output string) {
+	m := markExpired().FindStringSubmatch(output)
+	if m[1] != "" {
+		t.What = fmt.Sprintf("%sthe list %s has expired, %s ago", Cannot, m[1], m[2])
+		t.Try = []string{
+			"see that this machine's clock is right (date): a clock that is fast finds a good list expired",
+			"if it is a mirror: mirror it again; its copy is older than the repository allows",
+			"if a proxy caches: have it drop what it has of the repository",
+		}
+		return
+	}
+	t.What = fmt.Sprintf("%sthe list %s is not valid for another %s: this machine's clock is slow, or the repository's was fast", Cannot, m[3], m[4])
+	t.Try = []string{"see that this machine's clock is right (date), and that it is synchronised (timedatectl)"}
+}
 
 // Failure describes a packager's failure with the packager's own lines. known reports whether
 // gpuadm knows the cause: a time limit, a full disk or a signature.
@@ -60,6 +87,19 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		t.What = Cannot + "the disk is full: " + full
 		t.Because = slices.DeleteFunc(t.Because, func(line string) bool { return clean(line) == full })
 		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
+
+	case markExpired().MatchString(output):
+		expired(t, output)
+		t.Err = Distrust{err}
+
+	case markMismatch().MatchString(output):
+		t.What = Cannot + "a file is not what the repository's list says of it: " + clean(markMismatch().FindString(output))
+		t.Try = []string{
+			"run the same command again in some minutes: a repository or mirror that is being synchronised has files of two dates",
+			"if it is a mirror of your own: mirror it again, as a whole",
+			"if a proxy caches: have it drop what it has of the repository, since it may give old files with a new list",
+		}
+		t.Err = Mismatch{err}
 
 	case markDistrust().MatchString(output):
 		t.What = Cannot + "the signature, key or date of a repository or package is not accepted"
@@ -131,7 +171,7 @@ func Unread(v host.View, err error, url, file string) error {
 	}
 
 	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
-	if !errors.As(err, new(Distrust)) {
+	if !errors.As(err, new(Distrust)) && !errors.As(err, new(Mismatch)) {
 		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
 	}
 	return t

@@ -31,13 +31,35 @@ func TestExplain(t *testing.T) {
 		"E: Version '9' for 'x' was not found":                                                                                                                      "Version '9' for 'x' was not found",
 		"W: GPG error: file:/srv InRelease: The following signatures were invalid: BADSIG 7C21842EBE06E8C1\nE: The repository 'file:/srv InRelease' is not signed.": "is not accepted",
 		"W: OpenPGP signature verification failed: http://a InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message is: Missing key 9FDD":     "is not accepted",
-		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s). Updates for this repository will not be applied.":                         "is not accepted",
-		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                                                                     "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
+		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s). Updates for this repository will not be applied.":                         "the list http://a/InRelease has expired, 1d 2h 3min 4s ago",
+		"E: Release file for http://a/InRelease is not valid yet (invalid for another 3h 1min 2s). Updates for this repository will not be applied.":                "this machine's clock is slow",
+		"E: Failed to fetch http://a/Packages.gz  File has unexpected size (32924 != 38727). Mirror sync in progress? [IP: 192.0.2.1 443]\n   Hashes of expected file:\n    - Filesize:38727 [weak]\nE: Some index files failed to download. They have been ignored, or old ones used instead.": "a file is not what the repository's list says of it: Failed to fetch http://a/Packages.gz  File has unexpected size (32924 != 38727)",
+		"E: Failed to fetch http://a/x_1_amd64.deb  Hash Sum mismatch\n   Hashes of expected file:\n    - SHA256:95": "a file is not what the repository's list says of it",
+		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                      "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
 		"E: Unable to correct problems": "cannot install packages: Unable to correct problems",
 	} {
 		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})
 		told := (*trouble.Error)(nil)
 		check.That(t, strings.Contains(err.Error(), want) && errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s\nsays: %v", said, err)
+	}
+}
+
+// TestExplainedDates: the remedy of a list with the wrong date or of files of two dates is not that
+// of a signature, nor of an address.
+func TestExplainedDates(t *testing.T) {
+	t.Parallel()
+	h := must.Get(local.Open(t.TempDir()))(t)
+	for said, try := range map[string]string{
+		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s).":          "mirror it again; its copy is older than the repository allows",
+		"E: Release file for http://a/InRelease is not valid yet (invalid for another 3h 1min 2s).": "timedatectl",
+		"E: Failed to fetch http://a/x_1_amd64.deb  Hash Sum mismatch":                              "run the same command again in some minutes",
+	} {
+		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said})
+		got := wordsOf(packages.Unread(h, err, "http://a", "/etc/x.sources"))
+		contains(t, got, try)
+		for _, other := range []string{"fingerprint", "see that the address"} {
+			check.That(t, !strings.Contains(got, other), "%s\nadvises on %q: %s", said, other, got)
+		}
 	}
 }
 

@@ -144,11 +144,11 @@ func (m *machine) distrusts() {
 
 	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(mine))
 	m.repo.sign("Origin: test\nDate: Mon, 01 Jan 2024 00:00:00 UTC\nValid-Until: Tue, 02 Jan 2024 00:00:00 UTC\nSHA256:\n " + strings.Repeat("0", 64) + " 0 Packages\n")
-	refused("expired", "is not accepted", " is expired (invalid since ", "clock")
+	refused("expired", "has expired, ", " ago", "clock", "mirror it again")
 
 	m.repo.publish()
 	put(t, m.repo.dir+"/Packages", "Package: evil\n", 0o644)
-	refused("another size", "File has unexpected size", "see that the address is right")
+	refused("another size", "File has unexpected size", "being synchronised")
 
 	m.repo.publish()
 	if err := m.read(); err != nil || m.lists() != "fresh" {
