@@ -283,11 +283,15 @@ func (r Reboot) Error() string { return "reboot needed: " + r.Why }
 type Busy struct {
 	PID     int
 	Command string // its argv, as ps shows it
+	Orphan  bool   // a killed run has started it, and it outlives that run
 }
 
 func (b *Busy) Error() string {
 	if b.PID == 0 {
 		return "another gpuadm is at work"
+	}
+	if b.Orphan {
+		return fmt.Sprintf("a command of a killed gpuadm run is still at work: process %d (%s)", b.PID, b.Command)
 	}
 	return fmt.Sprintf("another gpuadm run is at work: process %d (%s)", b.PID, b.Command)
 }

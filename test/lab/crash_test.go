@@ -180,7 +180,7 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 		n.KillMain("first.service")
 		must.That(t, n.process(labstage.Sleep) == child, "the child did not survive gpuadm")
 		before, pid := n.everything(), n.MainPID(daemon)
-		busy = fmt.Sprintf("gpuadm: another gpuadm run is at work: process %s (%s)", child, labstage.Sleep)
+		busy = fmt.Sprintf("gpuadm: a command of a killed gpuadm run is still at work: process %s (%s)", child, labstage.Sleep)
 		for _, verb := range []string{"apply", "undo --yes"} {
 			r := n.gpuadm(75, strings.Fields(verb)...)
 			check.That(t, strings.HasPrefix(r.Stderr, busy) && strings.Contains(r.Stderr, "try      wait until it has ended"),

@@ -123,7 +123,7 @@ func TestLabDriverKilled(t *testing.T) {
 	n.KillMain("first.service")
 	pid := strings.TrimSpace(n.Must("pgrep", "--exact", "apt-get"))
 	for _, verb := range []string{"apply", "undo --yes"} {
-		says(t, n.gpuadm(75, strings.Fields(verb)...), fmt.Sprintf("another gpuadm run is at work: process %s (apt-get ", pid))
+		says(t, n.gpuadm(75, strings.Fields(verb)...), fmt.Sprintf("a command of a killed gpuadm run is still at work: process %s (apt-get ", pid))
 	}
 	goOn()
 	n.Must("sh", "-c", "while pgrep --exact apt-get; do sleep 0.1; done")

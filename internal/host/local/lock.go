@@ -3,7 +3,6 @@
 package local
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,7 +96,8 @@ func (l *runLock) file() *os.File {
 //
 // The number in /proc/locks is that of the process that took the lock. It may be dead while a child
 // still holds the lock. So holder searches all open files of all processes for this one; their
-// fdinfo says whether the process holds the lock through it: proc(5).
+// fdinfo says whether the process holds the lock through it, and which process took it: proc(5). If
+// that one is not among the holders, it was killed.
 func holder(fd int) *host.Busy {
 	var want unix.Stat_t
 	if err := unix.Fstat(fd, &want); err != nil {
@@ -105,10 +106,15 @@ func holder(fd int) *host.Busy {
 
 	entries, _ := os.ReadDir("/proc")
 	var found []int
+	taker := 0
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
-		if err == nil && holds(pid, &want) {
+		if err != nil {
+			continue
+		}
+		if by, ok := holds(pid, &want); ok {
 			found = append(found, pid)
+			taker = by
 		}
 	}
 	if len(found) == 0 {
@@ -116,22 +122,31 @@ func holder(fd int) *host.Busy {
 	}
 	pid := slices.Min(found) // of a family the eldest, but for a wrapped counter
 
-	return &host.Busy{PID: pid, Command: command(pid)}
+	orphan := taker > 0 && !slices.Contains(found, taker)
+	return &host.Busy{PID: pid, Command: command(pid), Orphan: orphan}
 }
 
-func holds(pid int, want *unix.Stat_t) bool {
+// markTaker matches the line "lock:  1: FLOCK  ADVISORY  WRITE 4711 00:19:1184 0 EOF" of fdinfo. The
+// process is 0 where it is of another PID namespace.
+var markTaker = pattern.Of(`(?m)^lock:\s+\d+: FLOCK\s+\S+\s+\S+\s+(-?\d+) `)
+
+// holds says whether a process holds the lock on a file, and which process took it; 0 if that is
+// unknown.
+func holds(pid int, want *unix.Stat_t) (taker int, held bool) {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {
 		about, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, filepath.Base(fd)))
-		if !bytes.Contains(about, []byte("FLOCK")) {
+		lock := markTaker().FindSubmatch(about)
+		if lock == nil {
 			continue
 		}
 		var st unix.Stat_t // only of locked files: stat(2) may hang on a dead network file system
 		if unix.Stat(fd, &st) == nil && st.Dev == want.Dev && st.Ino == want.Ino {
-			return true
+			taker, _ = strconv.Atoi(string(lock[1]))
+			return taker, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // command is a process' argv as ps shows it.
