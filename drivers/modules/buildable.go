@@ -10,11 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
-
-// ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT:
-// kernel-open/conftest.sh, and https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
-const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
 
 // buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator
 // who wants such a build sets the variable where dkms(8) reads it: in the files of /etc/dkms.
@@ -38,15 +35,19 @@ func buildable(k KernelSide) converge.Want {
 	}
 
 	return things.Check("kernels that modules can be built for", look, "a build that cannot succeed is found out before packages are installed",
-		"boot a kernel without PREEMPT_RT",
-		"or, at your own risk, have DKMS set "+ignoreRealtime+`: in /etc/dkms/nvidia.conf, MAKE[0]="`+ignoreRealtime+`=1 make -j$(nproc) KERNEL_UNAME=${kernelver} modules"`)
+		kmod.RealtimeRemedy()...)
 }
 
-// isRealtime says whether a kernel has PREEMPT_RT, by its configuration. If that cannot be read,
-// the build's own log tells.
+// isRealtime says whether a kernel has PREEMPT_RT, by its configuration, which a kernel of one's own
+// may have only beside its headers. If none can be read, the build's own log tells.
 func isRealtime(v host.View, kernel string) bool {
-	config, err := v.ReadFile("/boot/config-" + kernel)
-	return err == nil && strings.Contains(string(config), "\nCONFIG_PREEMPT_RT=y\n")
+	for _, name := range []string{"/boot/config-" + kernel, "/lib/modules/" + kernel + "/build/.config"} {
+		config, err := v.ReadFile(name)
+		if err == nil {
+			return strings.Contains("\n"+string(config), "\nCONFIG_PREEMPT_RT=y\n")
+		}
+	}
+	return false
 }
 
 // ignoresRealtime says whether the operator has DKMS build for kernels with PREEMPT_RT.
@@ -54,7 +55,7 @@ func ignoresRealtime(v host.View) bool {
 	names, _ := v.ReadDir("/etc/dkms")
 	for _, name := range names {
 		text, err := v.ReadFile("/etc/dkms/" + name)
-		if err == nil && strings.Contains(string(text), ignoreRealtime) {
+		if err == nil && kmod.IgnoresRealtime(string(text)) {
 			return true
 		}
 	}

@@ -117,6 +117,17 @@ func TestExplainedScript(t *testing.T) {
 	must.OK(t, err)
 	got := wordsOf(explain(n, "Setting up other (1) ...\nSetting up nvidia-dkms (580.95.05-1) ...\nLoading new nvidia DKMS files\n", &host.CommandError{Stderr: said}))
 	contains(t, got, "cannot install package nvidia-dkms: dpkg has left it half-configured\n", "/x/nv.c:3:9: error: no such thing", "Loading new nvidia DKMS files", "made to fail", "exit status 10", "try:", "term.log")
+	for log, try := range map[string]string{
+		"/bin/sh: 1: g++: not found\nmake: *** [all] Error 127\n": `write packages = ["g++"] in [driver]`,
+		"*** Failed PREEMPT_RT sanity check. Bailing out! ***\n":    "IGNORE_PREEMPT_RT_PRESENCE=1",
+	} {
+		n := must.Get(simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\n" + log + "-- var/lib/dpkg/updates/ --\n")))(t)
+		contains(t, wordsOf(explain(n, "", &host.CommandError{Stderr: said})), "cannot install package nvidia-dkms: ", try)
+	}
+	full := "cp: error writing '/var/lib/dkms/nvidia/580.95.05/build/nv.o': No space left on device\n"
+	got = wordsOf(explain(n, full, &host.CommandError{Stderr: said}))
+	contains(t, got, "the disk is full: cp: error writing '/var/lib/dkms", "make room in /var/lib/dkms")
+	check.That(t, !strings.Contains(got, "apt-get clean"), "%s", got)
 	got = wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"}))
 	check.That(t, !strings.Contains(got, "nvidia-dkms"), "dpkg has not run: %s", got)
 }

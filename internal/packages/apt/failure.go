@@ -38,6 +38,9 @@ func explain(v host.View, out string, err error) error {
 	}
 
 	t, known := packages.Failure(v, failed, out, err)
+	if known && strings.Contains(t.What, dkmsTree) { // a full disk of its own: apt-get clean frees nothing there
+		t.Try = kmod.BuildRemedy(v, t.What)
+	}
 	if known || dpkgFailed(v, t, out, failed.Stderr) {
 		return t
 	}
@@ -100,18 +103,20 @@ func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
 	if len(half) > 1 {
 		t.What += "; so are " + strings.Join(half[1:], ", ")
 	}
-	t.Because = packages.Short(slices.Concat(
-		compilerErrors(v, packages.Own(first.Version)),
-		scriptOutput(half[0], out, stderr),
-	))
+	errs := compilerErrors(v, packages.Own(first.Version))
+	t.Because = packages.Short(slices.Concat(errs, scriptOutput(half[0], out, stderr)))
+	for _, err := range errs {
+		t.Try = append(kmod.BuildRemedy(v, err), t.Try...)
+	}
 	t.Try = append(t.Try, "/var/log/apt/term.log, which has all that it said")
 	return true
 }
 
+const dkmsTree = "/var/lib/dkms"
+
 // compilerErrors returns the first error in the log of each module that DKMS has built in this
 // version. Undo removes the log with the package.
 func compilerErrors(v host.View, version string) (errs []string) {
-	const dkmsTree = "/var/lib/dkms"
 	for _, module := range packages.ListOf(v, dkmsTree) {
 		log, err := v.ReadFile(path.Join(dkmsTree, module, version, "build", "make.log"))
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -40,6 +41,7 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 		if first := FirstError(string(data)); first != "" {
 			t.What = cannot + ": " + first
 			t.Because = []string{"the first error in " + log}
+			t.Try = BuildRemedy(v, first)
 		}
 		t.Try = append(t.Try, "read "+log)
 		break
@@ -48,9 +50,57 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 	var command *host.CommandError
 	if errors.As(err, &command) {
 		t.Because = append(t.Because, quoted("dkms", command.Stderr)...)
+		if strings.Contains(command.Stderr, noSpace) { // then the log is empty
+			t.Try = append(BuildRemedy(v, noSpace), t.Try...)
+		}
 	}
 
 	return t
+}
+
+// ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT:
+// kernel-open/conftest.sh, and https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
+const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
+
+// RealtimeRemedy says what to do about a kernel with PREEMPT_RT, which NVIDIA's build refuses.
+func RealtimeRemedy() []string {
+	return []string{
+		"boot a kernel without PREEMPT_RT",
+		"or, at your own risk, have DKMS set " + ignoreRealtime + `: in /etc/dkms/nvidia.conf, MAKE[0]="` + ignoreRealtime + `=1 make -j$(nproc) KERNEL_UNAME=${kernelver} modules"`,
+	}
+}
+
+// IgnoresRealtime says whether a file of DKMS's has it build for kernels with PREEMPT_RT.
+func IgnoresRealtime(text string) bool { return strings.Contains(text, ignoreRealtime) }
+
+const noSpace = "No space left on device"
+
+// noCXX matches the shells' and make's words about the C++ compiler, which NVIDIA's open modules of
+// some packages need and do not depend on.
+// Sources: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/805 and
+// https://github.com/NVIDIA/yum-packaging-dkms-nvidia/issues/5.
+var noCXX = pattern.Of(`\bg\+\+: (?:command )?not found|\bg\+\+: No such file|make: g\+\+: `)
+
+// BuildRemedy says what to do about the first error of a build; nothing where that is not known.
+func BuildRemedy(v host.View, first string) []string {
+	switch {
+	case noCXX().MatchString(first):
+		name := "g++"
+		if _, err := v.Stat("/usr/bin/rpm"); err == nil && host.NotExist(statOf(v, "/usr/bin/dpkg")) {
+			name = "gcc-c++"
+		}
+		return []string{fmt.Sprintf("write packages = [%q] in [driver]: these modules need the C++ compiler, and their package does not ask for it", name)}
+	case strings.Contains(first, "PREEMPT_RT"):
+		return RealtimeRemedy()
+	case strings.Contains(first, noSpace):
+		return []string{"make room in " + dkmsTree + " and /tmp (df -h " + dkmsTree + " /tmp): dkms status shows versions of old drivers there, and dkms remove NAME/VERSION --all takes one away"}
+	}
+	return nil
+}
+
+func statOf(v host.View, name string) error {
+	_, err := v.Stat(name)
+	return err
 }
 
 // FirstError finds the line that says why make failed: the first error. The last one only repeats
