@@ -316,7 +316,7 @@ func TestRealtime(t *testing.T) {
 	const rt = "-- boot/config-6.8.0 --\nCONFIG_PREEMPT=y\nCONFIG_PREEMPT_RT=y\n"
 	for tree, refused := range map[string]bool{
 		"": false, "-- boot/config-6.8.0 --\n# CONFIG_PREEMPT_RT is not set\n": false, rt: true,
-		"-- lib/modules/6.8.0/build/.config --\nCONFIG_PREEMPT=y\nCONFIG_PREEMPT_RT=y\n": true,
+		"-- lib/modules/6.8.0/build/.config --\nCONFIG_PREEMPT=y\nCONFIG_PREEMPT_RT=y\n":                                                                                                true,
 		rt + "-- etc/dkms/nvidia.conf --\nMAKE[0]=\"IGNORE_PREEMPT_RT_PRESENCE=1 make modules\"\n":                                                                                      false,
 		rt + "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + drivertest.ModuleFile("lib/modules/6.8.0/updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): false,
 	} {

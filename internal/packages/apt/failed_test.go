@@ -119,7 +119,7 @@ func TestExplainedScript(t *testing.T) {
 	contains(t, got, "cannot install package nvidia-dkms: dpkg has left it half-configured\n", "/x/nv.c:3:9: error: no such thing", "Loading new nvidia DKMS files", "made to fail", "exit status 10", "try:", "term.log")
 	for log, try := range map[string]string{
 		"/bin/sh: 1: g++: not found\nmake: *** [all] Error 127\n": `write packages = ["g++"] in [driver]`,
-		"*** Failed PREEMPT_RT sanity check. Bailing out! ***\n":    "IGNORE_PREEMPT_RT_PRESENCE=1",
+		"*** Failed PREEMPT_RT sanity check. Bailing out! ***\n":  "IGNORE_PREEMPT_RT_PRESENCE=1",
 	} {
 		n := must.Get(simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\n" + log + "-- var/lib/dpkg/updates/ --\n")))(t)
 		contains(t, wordsOf(explain(n, "", &host.CommandError{Stderr: said})), "cannot install package nvidia-dkms: ", try)
