@@ -29,7 +29,9 @@ func TestShared(t *testing.T) {
 	odd := slices.Clone(both)
 	odd[0].Problem = "they were built for another build of the kernel"
 	twoDrivers := func(l []facts.SharedModules) []facts.SharedModules {
-		return append(slices.Clone(l), of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"), of(k, "580.65.06", "proprietary"), of(newer, "580.95.05", "proprietary"))
+		return append(slices.Clone(l),
+			of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"),
+			of(k, "580.65.06", "proprietary"), of(newer, "580.95.05", "proprietary"))
 	}
 	on := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", Shared: true}}
 	dkms := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", DKMS: true}, newer: {Version: "580.95.05", Flavour: "open", DKMS: true}}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"golang.org/x/sys/unix"
 )
 
@@ -126,9 +125,19 @@ func holder(fd int) *host.Busy {
 	return &host.Busy{PID: pid, Command: command(pid), Orphan: orphan}
 }
 
-// markTaker matches the line "lock:  1: FLOCK  ADVISORY  WRITE 4711 00:19:1184 0 EOF" of fdinfo. The
-// process is 0 where it is of another PID namespace.
-var markTaker = pattern.Of(`(?m)^lock:\s+\d+: FLOCK\s+\S+\s+\S+\s+(-?\d+) `)
+// takerOf returns the process that took a lock, by the line "lock:  1: FLOCK  ADVISORY  WRITE 4711
+// 00:19:1184 0 EOF" of fdinfo; 0 where it is of another PID namespace. held is false if no flock is
+// held through the file.
+func takerOf(fdinfo string) (taker int, held bool) {
+	for line := range strings.Lines(fdinfo) {
+		words := strings.Fields(line)
+		if len(words) > 5 && words[0] == "lock:" && words[2] == "FLOCK" {
+			taker, _ = strconv.Atoi(words[5])
+			return taker, true
+		}
+	}
+	return 0, false
+}
 
 // holds says whether a process holds the lock on a file, and which process took it; 0 if that is
 // unknown.
@@ -136,13 +145,12 @@ func holds(pid int, want *unix.Stat_t) (taker int, held bool) {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {
 		about, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, filepath.Base(fd)))
-		lock := markTaker().FindSubmatch(about)
-		if lock == nil {
+		taker, held := takerOf(string(about))
+		if !held {
 			continue
 		}
 		var st unix.Stat_t // only of locked files: stat(2) may hang on a dead network file system
 		if unix.Stat(fd, &st) == nil && st.Dev == want.Dev && st.Ino == want.Ino {
-			taker, _ = strconv.Atoi(string(lock[1]))
 			return taker, true
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -75,16 +74,19 @@ func IgnoresRealtime(text string) bool { return strings.Contains(text, ignoreRea
 
 const noSpace = "No space left on device"
 
-// noCXX matches the shells' and make's words about the C++ compiler, which NVIDIA's open modules of
-// some packages need and do not depend on.
+// lacksCXX reports whether a line is the shell's or make's about the C++ compiler, which NVIDIA's open
+// modules of some packages need and do not depend on.
 // Sources: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/805 and
 // https://github.com/NVIDIA/yum-packaging-dkms-nvidia/issues/5.
-var noCXX = pattern.Of(`\bg\+\+: (?:command )?not found|\bg\+\+: No such file|make: g\+\+: `)
+func lacksCXX(line string) bool {
+	_, after, found := strings.Cut(line, "g++: ")
+	return found && (strings.Contains(after, "not found") || strings.HasPrefix(after, "No such file"))
+}
 
 // BuildRemedy says what to do about the first error of a build; nothing where that is not known.
 func BuildRemedy(v host.View, first string) []string {
 	switch {
-	case noCXX().MatchString(first):
+	case lacksCXX(first):
 		name := "g++"
 		if _, err := v.Stat("/usr/bin/rpm"); err == nil && host.NotExist(statOf(v, "/usr/bin/dpkg")) {
 			name = "gcc-c++"
