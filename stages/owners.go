@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
 // Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has
@@ -74,7 +75,7 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) []Part
 	return []Part{
 		driverPart(v, s, f, other, image),
 		toolkitPart(s, f, image),
-		cdiPart(ctx, v, image),
+		cdiPart(ctx, v, s, f, image),
 		handlerPart(s, f),
 		migPart(s, f),
 		imexPart(s, other, domains),
@@ -171,7 +172,7 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 
 // cdiPart is the CDI spec of the host's own devices. The operator, its device plugin and the DRA
 // driver write specs of other kinds.
-func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
+func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image *Claim) Part {
 	file := cdi.Output(v)
 	unit, err := v.Unit(ctx, cdi.Unit)
 	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
@@ -183,6 +184,10 @@ func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
 	_, err = v.Stat(file)
 	if err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
 		return part("CDI", "", Claim{Who: image.Who, By: file + " is there without " + cdi.Unit + ", and " + image.By})
+	}
+	lacks, err := cdi.LacksService(ctx, v)
+	if err == nil && lacks && toolkit.GeneratesCDI(s, f) {
+		return part("CDI", "", byTable("[runtime]", "cdi = false"))
 	}
 	return part("CDI", cdi.Unit+" is not installed or is masked, so nothing on the host writes "+file)
 }

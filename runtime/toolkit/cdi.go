@@ -9,6 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
@@ -24,15 +25,27 @@ func cdiWants(s spec.Spec, f facts.Facts) []converge.Want {
 		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit changes")),
 		cdi.DeviceLinks(),
 		cdi.Refresh(),
-		cdi.Spec(),
 	}
+	generated, current := cdi.Generated(), cdi.Spec()
 	if ownDriver(s, f) {
-		wants[len(wants)-1] = cdi.SpecOfOwnDriver()
+		generated, current = cdi.GeneratedOfOwnDriver(), cdi.SpecOfOwnDriver()
 	}
+	if GeneratesCDI(s, f) {
+		wants = append(wants, generated)
+	}
+	wants = append(wants, current)
 	for i := range wants {
 		wants[i].Section = "runtime"
 	}
 	return wants
+}
+
+// GeneratesCDI says whether gpuadm has the CDI spec generated where the toolkit has no service for it:
+// sealed systems do it themselves.
+// Sources: generate-cdi-specs.service in packages/nvidia-container-toolkit of
+// bottlerocket-os/bottlerocket-core-kit; nvidia-cdi-gen.yaml of siderolabs/extensions.
+func GeneratesCDI(s spec.Spec, f facts.Facts) bool {
+	return s.Has("runtime") && s.Runtime.CDI && platform.SystemOf(f.OS.ID).ID == ""
 }
 
 // ownDriver says whether the spec asks for a driver of the machine's own.

@@ -145,6 +145,55 @@ func TestLabCDI(t *testing.T) {
 	says(t, n.wants(0, runtime, "plan", "-v"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
 }
 
+// TestLabCDIGenerated: a toolkit without a service for the spec, as before 1.18, writes it when gpuadm
+// tells it to: at apply, after partitions change, and at boot. Undo removes it.
+func TestLabCDIGenerated(t *testing.T) {
+	t.Parallel()
+	n := bootCDI(t, nil)
+	const runtime = "[runtime]\n"
+	const with = runtime + "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"
+	offers := func(when string, devices ...string) {
+		t.Helper()
+		text := n.Exec("cat", cdiSpec).Stdout
+		for _, device := range devices {
+			check.Has(t, text, device, "%s:", when)
+		}
+	}
+	idle := func(spec string) {
+		t.Helper()
+		says(t, n.wants(0, spec, "apply"), "Nothing to do.")
+	}
+
+	n.wants(0, runtime, "apply")
+	idle(runtime)
+	gpus := n.dump().GPUs
+	offers("applied", gpus[0].UUID, gpus[1].UUID)
+	n.ContainerRun("imported")
+	r := n.inside("whole", "1")
+	says(t, r, "nvidia1\n", "nvidiactl\n", "libcuda.so.580.95.05")
+	check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "nvidia0"), "a container with GPU 1: %s", r)
+
+	n.wants(0, with, "apply")
+	idle(with)
+	part := n.dump().GPUs[0].Instances[0].Compute[0].UUID
+	offers("partitioned", part, gpus[1].UUID)
+	n.Must("gpuadm", "undo", "--yes")
+	offers("without partitions", gpus[0].UUID, gpus[1].UUID)
+
+	n.Must("rm", cdiSpec)
+	n.Must("sh", "-c", "mkdir -p /etc/cdi && nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
+	idle(runtime)
+	check.That(t, n.Exec("test", "-e", cdiSpec).Exit != 0, "two specs for the same devices")
+	n.Must("rm", "/etc/cdi/nvidia.yaml")
+
+	n.wants(0, runtime, "apply", "--install")
+	n.Reboot()
+	n.active(bootUnit, "active")
+	offers("at boot", gpus[0].UUID, gpus[1].UUID)
+	n.Must("gpuadm", "undo", "--yes", "--to", "all")
+	check.That(t, n.Exec("test", "-e", cdiSpec).Exit != 0, "undone, and there is a spec")
+}
+
 // TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever
 // order the toolkit's units ask for, before kubelet starts where they can; no unit waits for
 // itself.

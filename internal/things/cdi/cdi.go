@@ -50,7 +50,8 @@ type cdi struct {
 	ofOwn bool
 }
 
-// Spec wants the spec to be current, if the toolkit's service is installed.
+// Spec wants the spec to be current, if the toolkit's service is installed, or gpuadm has generated
+// one.
 func Spec() converge.Want {
 	return converge.Following(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
@@ -75,7 +76,7 @@ func IsBeingWritten(ctx context.Context, v host.View) bool {
 	return err == nil && u.Active == "activating" && !strings.HasPrefix(u.Sub, "auto-restart")
 }
 
-// Run wants the toolkit's service to run after partitions have changed, if it is installed.
+// Run wants the spec to be written again after partitions have changed, if Spec keeps one.
 func Run() converge.Want {
 	w := Spec()
 	w.Thing = New(Unit)
@@ -89,6 +90,8 @@ func New(name string) converge.Thing {
 		return duringMIG{cdi{}, name, cdiOutdated + ": partitions change"}
 	case refresh{}.Ref().Name:
 		return refresh{}
+	case generated{}.Ref().Name:
+		return generated{}
 	}
 	return cdi{}
 }
@@ -97,25 +100,21 @@ func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
 func (c cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, Unit)
-	if u.Load == "not-found" || u.Load == "masked" {
+	switch {
+	case u.Load == "masked":
 		return cdiNone, nil
-	}
-	if err != nil {
-		return "", err
-	}
-	d, err := v.Driver(ctx)
-	var none *host.NoDriver
-	if errors.As(err, &none) {
-		later := none.Awaited()
-		if !c.ofOwn || none.Again {
-			later.Silent = ""
+	case u.Load == "not-found":
+		if state, err := (generated{}).Look(ctx, v); err != nil || state != generatedThere {
+			return cdiNone, err
 		}
-		return "", later
+	case err != nil:
+		return "", err
 	}
+
+	d, want, err := devicesNow(ctx, v, c.ofOwn)
 	if err != nil {
 		return "", err
 	}
-	want := cdiDevices(d)
 	if len(want) == 0 {
 		return cdiNone, nil
 	}
@@ -180,13 +179,25 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 		return nil
 	}
 
+	lacks, err := LacksService(ctx, h)
+	if err != nil {
+		return err
+	}
+	if lacks {
+		return c.regenerate(ctx, h)
+	}
+	return c.refresh(ctx, h)
+}
+
+// refresh has the toolkit's service write the spec.
+func (c cdi) refresh(ctx context.Context, h host.Host) error {
 	failed := h.SetUnit(ctx, Unit, host.UnitChange{Job: "restart"})
 	what := ""
 	if failed != nil {
 		what = failed.Error()
 	} else {
 		state, err := c.Look(ctx, h)
-		if err != nil || state == to {
+		if err != nil || state == cdiCurrent {
 			return err
 		}
 		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", Unit, state)
@@ -201,6 +212,18 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 		},
 		Err: failed,
 	}
+}
+
+// regenerate has the toolkit's program write the spec, where there is no service.
+func (c cdi) regenerate(ctx context.Context, h host.Host) error {
+	if err := generate(ctx, h); err != nil {
+		return err
+	}
+	state, err := c.Look(ctx, h)
+	if err != nil || state == cdiCurrent {
+		return err
+	}
+	return fmt.Errorf("cannot make the CDI spec current: nvidia-ctk cdi generate ran, and the spec is %s", state)
 }
 
 // Affected returns found: in the stage that changes partitions duringMIG runs the service.
