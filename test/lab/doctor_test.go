@@ -51,6 +51,14 @@ func TestLabDoctor(t *testing.T) {
 	for _, fault := range []struct{ code, breaks, heals string }{
 		{"RUN-002", "echo '# by hand' >>" + config, ""},
 		{"CDI-001", "rm " + cdiSpec, ""},
+		{ // as while the driver's libraries are not there yet: Azure/AgentBaker pull 9150
+			"CDI-005", "mv /usr/bin/nvidia-smi /root/; printf '#!/bin/sh\nexit 9\n' >/usr/bin/nvidia-smi; " +
+				"chmod 755 /usr/bin/nvidia-smi; systemctl start --no-block " + cdiUnit +
+				fmt.Sprintf(
+					strings.Replace(until, "100", "700", 1),
+					"systemctl show "+cdiUnit+" | grep -qx Result=start-limit-hit",
+				) + "; mv /root/nvidia-smi /usr/bin/", "",
+		},
 		{"KUB-001", "systemctl stop kubelet", ""},
 		{ // it runs while doctor looks, and ends after it
 			"KUB-014", "mkdir /etc/systemd/system/kubelet.service.d; printf '[Service]\nRestart=always\nRestartSec=1\n' >/etc/systemd/system/kubelet.service.d/50-again.conf; " +

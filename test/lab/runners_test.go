@@ -37,10 +37,16 @@ type runner struct {
 var k0sProgram string
 
 // After getContainerdConfig and findNvidiaContainerRuntimes in pkg/agent/containerd, and the death
-// signal of its child in pkg/daemons/executor, of k3s-io/k3s at 06ea261 and f646604.
+// signal of its child in pkg/daemons/executor, of k3s-io/k3s at 06ea261 and f646604. RKE2 has the
+// same code.
 //
 //go:embed testdata/k3s.sh
 var k3sProgram string
+
+// As bundle/lib/systemd/system of rancher/rke2 has it at 1a821cd3.
+//
+//go:embed testdata/rke2-server.service
+var rke2Unit string
 
 const (
 	usualSocket = "/run/containerd/containerd.sock"
@@ -63,24 +69,77 @@ func runners() []runner {
 	snap := func(name, daemon, program string) string {
 		return "[Unit]\nDescription=Service for snap application " + name + "." + daemon + "\n[Service]\nExecStart=" + program + "\nRestart=always\nKillMode=process\nDelegate=yes\n"
 	}
-	const microk8s, k3sConfig = "/var/snap/microk8s/current/args/", "/var/lib/rancher/k3s/agent/etc/containerd/"
+	const (
+		microk8s   = "/var/snap/microk8s/current/args/"
+		k3sConfig  = "/var/lib/rancher/k3s/agent/etc/containerd/"
+		rke2Config = "/var/lib/rancher/rke2/agent/etc/containerd/"
+		k0sUnit    = "[Unit]\nDescription=k0s - Zero Friction Kubernetes\n" +
+			"[Service]\nExecStart=/usr/local/bin/k0s worker --token-file=/etc/k0s/token\n" +
+			"Delegate=yes\nKillMode=process\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
+		k0sDump = "/var/lib/k0s/bin/containerd --config /etc/k0s/containerd.toml config dump"
+	)
+	rancher := func(name, folder, etc string) string {
+		of := strings.NewReplacer("RUNNER", name, "FOLDER", folder, "ARGS", "-c "+etc+"config.toml")
+		return of.Replace(k3sProgram)
+	}
+	k0s := strings.Replace(k0sProgram, "ARGS", args("k0s", "/etc/k0s/containerd.toml"), 1)
 	return []runner{
 		{
 			name: "k0s", socket: "/run/k0s/containerd.sock", changed: "/etc/k0s/containerd.d/99-gpuadm.toml", units: []string{"k0sworker"},
 			files: map[string]string{
-				"/usr/local/bin/k0s":                    strings.Replace(k0sProgram, "ARGS", args("k0s", "/etc/k0s/containerd.toml"), 1),
-				"/etc/systemd/system/k0sworker.service": "[Unit]\nDescription=k0s - Zero Friction Kubernetes\n[Service]\nExecStart=/usr/local/bin/k0s worker --token-file=/etc/k0s/token\nDelegate=yes\nKillMode=process\nRestart=always\n[Install]\nWantedBy=multi-user.target\n",
+				"/usr/local/bin/k0s":                    k0s,
+				"/etc/systemd/system/k0sworker.service": k0sUnit,
 			},
-			command: "/var/lib/k0s/bin/containerd --config /etc/k0s/containerd.toml config dump", fix: "systemctl restart 'k0s*'",
+			command: k0sDump, fix: "systemctl restart 'k0s*'",
+		},
+		{ // the file without k0s's first line is the operator's, as in NVIDIA/k8s-device-plugin issue 176
+			name:    "k0s-own-file",
+			socket:  "/run/k0s/containerd.sock",
+			changed: "/etc/k0s/containerd.toml",
+			units:   []string{"k0sworker"},
+			restart: "k0sworker",
+			files: map[string]string{
+				"/usr/local/bin/k0s":                    k0s,
+				"/etc/systemd/system/k0sworker.service": k0sUnit,
+				"/etc/k0s/containerd.toml":              "# of this site\nversion = 3\nimports = [\"/run/k0s/containerd-cri.toml\"]\n",
+			},
+			command: k0sDump,
+		},
+		{ // and one that imports the folder that k0s watches: a file in it has k0s start containerd again
+			name:    "k0s-own-folder",
+			socket:  "/run/k0s/containerd.sock",
+			changed: "/etc/k0s/containerd.d/99-gpuadm.toml",
+			units:   []string{"k0sworker"},
+			files: map[string]string{
+				"/usr/local/bin/k0s":                    k0s,
+				"/etc/systemd/system/k0sworker.service": k0sUnit,
+				"/etc/k0s/containerd.toml": "version = 3\n" +
+					"imports = [\"/run/k0s/containerd-cri.toml\", \"/etc/k0s/containerd.d/*.toml\"]\n",
+				"/etc/k0s/containerd.d/10-site.toml": "version = 3\noom_score = 1\n",
+			},
+			command: k0sDump,
 		},
 		{ // K3s has its own handler for the toolkit's program; another name takes a drop-in. The unit is that of its install.sh.
 			name: "k3s", socket: "/run/k3s/containerd/containerd.sock", changed: k3sConfig + "config-v3.toml.d/99-gpuadm.toml", units: []string{"k3s"}, restart: "k3s",
 			says: "handler = \"gpu\"\n", handler: "gpu",
 			files: map[string]string{
-				"/usr/local/bin/k3s":              strings.Replace(k3sProgram, "ARGS", "-c "+k3sConfig+"config.toml -a /run/k3s/containerd/containerd.sock --state /run/k3s/containerd --root /var/lib/containerd/k3s", 1),
+				"/usr/local/bin/k3s":              rancher("k3s", "data/current/bin", k3sConfig),
 				"/etc/systemd/system/k3s.service": "[Unit]\nDescription=Lightweight Kubernetes\n[Service]\nEnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/sysconfig/%N\nEnvironmentFile=-/etc/systemd/system/k3s.service.env\nKillMode=process\nDelegate=yes\nRestart=always\nRestartSec=5s\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\n[Install]\nWantedBy=multi-user.target\n",
 			},
 			command: "/var/lib/rancher/k3s/data/current/bin/containerd --config " + k3sConfig + "config.toml config dump",
+		},
+		{ // its containerd comes from PATH, and its argv names the file alone
+			name:    "rke2",
+			socket:  "/run/k3s/containerd/containerd.sock",
+			changed: rke2Config + "config-v3.toml.d/99-gpuadm.toml",
+			units:   []string{"rke2-server"},
+			restart: "rke2-server",
+			says:    "handler = \"gpu\"\n", handler: "gpu",
+			files: map[string]string{
+				"/usr/local/bin/rke2":                               rancher("rke2", "bin", rke2Config),
+				"/usr/local/lib/systemd/system/rke2-server.service": rke2Unit,
+			},
+			command: "/var/lib/rancher/rke2/bin/containerd --config " + rke2Config + "config.toml config dump",
 		},
 		{
 			name: "microk8s", socket: "/run/microk8s/containerd.sock", changed: microk8s + "containerd-template.toml", units: []string{"snap.microk8s.daemon-containerd"}, restart: "snap.microk8s.daemon-containerd",
@@ -151,11 +210,16 @@ func TestLabRunners(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			n := boot(t, lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 1})
-			for _, at := range []string{"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin", "/var/lib/rancher/k3s/data/current/bin", "/opt/stated"} {
+			const rke2Bin = "/var/lib/rancher/rke2/data/v1.33.8-rke2r1/bin"
+			for _, at := range []string{
+				"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin",
+				"/var/lib/rancher/k3s/data/current/bin", rke2Bin, "/opt/stated",
+			} {
 				n.Must("mkdir", "-p", at)
 				n.Must("cp", "/usr/bin/containerd", at)
 			}
 			n.Must("mv", "/opt/stated/containerd", "/opt/stated/gpu-engine")
+			n.Must("ln", "-s", rke2Bin, "/var/lib/rancher/rke2/bin")
 			for name, text := range r.files {
 				mode := os.FileMode(0o644)
 				if strings.HasPrefix(text, "#!") {
