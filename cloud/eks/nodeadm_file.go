@@ -19,7 +19,7 @@ import (
 
 // nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
 func nodeadmText(
-	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec,
+	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmKubelet,
 ) ([]byte, error) {
 	handler := s.Runtime.Handler
 	writesHandler := s.Has("runtime") && s.Runtime.Owner != "gpuadm"
@@ -82,9 +82,9 @@ const fromNode = "node.toml"
 // not merge them, so the result includes the user data's taints: without Karpenter's
 // karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
-func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint) (all []spec.Taint, theirs int) {
+func nodeadmTaints(ours []byte, resolved method.NodeadmKubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
 	marked := nodeadmMarked(ours)
-	for _, t := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+	for _, t := range resolved.Config.RegisterWithTaints {
 		taint := spec.Taint(t)
 		known := slices.Contains(marked, taint) || slices.Contains(all, taint)
 		if taint.Key != "" && !known {

@@ -57,13 +57,32 @@ func TestNodeadmHandler(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "cannot give containerd the handler gpu"), "%v", err)
 }
 
+// TestNodeadmVersions: a NodeConfig that gpuadm does not know is an error, and not one without taints.
+// The first is what nodeadm writes: it keeps its internal version, which has no apiVersion.
+func TestNodeadmVersions(t *testing.T) {
+	for text, says := range map[string]string{
+		joins.Resolved: "",
+		`{"apiVersion":"node.eks.aws/v1alpha1","kind":"NodeConfig","spec":{"kubelet":{"flags":[]}}}`: "",
+		"": "",
+		`{"apiVersion":"node.eks.aws/v1","spec":{"kubelet":{"registerWithTaints":[{"key":"a"}]}}}`: `its apiVersion is "node.eks.aws/v1"`,
+		`{"spec":{"node":{"taints":[{"key":"a"}]}},"status":{}}`:                                   "no spec.kubelet",
+		`{}`: "no spec.kubelet",
+	} {
+		s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\ntaints = [\"example.com/a=b:NoSchedule\"]\n")
+		n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmResolved: text})
+		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
+		_, err := Wants(new(node.Session), s, f)
+		check.That(t, (err != nil) == (says != "") && strings.Contains(fmt.Sprint(err), says), "%s: %v, want %q", text, err, says)
+	}
+}
+
 // FuzzNodeadmReads has nothing that others wrote break the file that we write.
 func FuzzNodeadmReads(f *testing.F) {
 	f.Add([]byte(joins.Resolved))
 	f.Add([]byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"a\n- b","value":"\u0000","effect":"x: y"}]}}}}`))
 	s := spec.Spec{}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var resolved method.NodeadmSpec
+		var resolved method.NodeadmKubelet
 		var err error
 		alloc.Most(t, 1000, len(data), func() { resolved, err = method.NodeadmReads(data) })
 		if err != nil {

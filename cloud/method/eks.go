@@ -79,31 +79,56 @@ const (
 	NodeadmAPI      = "node.eks.aws/v1alpha1"
 )
 
-// NodeadmSpec has the parts of a NodeConfig that gpuadm reads.
-type NodeadmSpec struct {
-	Spec struct {
-		Containerd struct{ Config string }
-		Kubelet    struct {
-			Flags  []string
-			Config struct {
-				RegisterWithTaints []struct{ Key, Value, Effect string }
-			}
-		}
+type nodeadmSpec struct {
+	APIVersion string `json:"apiVersion"`
+	Spec       struct{ Kubelet *NodeadmKubelet }
+}
+
+// NodeadmKubelet has the parts of a NodeConfig's kubelet that gpuadm reads.
+type NodeadmKubelet struct {
+	Flags  []string
+	Config struct {
+		RegisterWithTaints []struct{ Key, Value, Effect string }
 	}
 }
 
 // NodeadmReads reads the NodeConfig that nodeadm has resolved from the user data and, after
-// nodeadm-run has run, from gpuadm's file.
-func NodeadmReads(data []byte) (n NodeadmSpec, err error) {
+// nodeadm-run has run, from gpuadm's file. There is none yet in an image, or too early in the boot: the
+// result is empty. A NodeConfig of a version that gpuadm does not know may have its taints in another place, and
+// is an error.
+//
+// nodeadm keeps its internal version, which Kubernetes' libraries write without an apiVersion, and
+// always with a kubelet. Sources: awslabs/amazon-eks-ami, nodeadm/internal/api/bridge/encode.go and
+// types.go; kubernetes/apimachinery, pkg/runtime/scheme.go (setTargetKind).
+func NodeadmReads(data []byte) (k NodeadmKubelet, err error) {
 	if len(bytes.Trim(data, " \t\r\n\x00")) == 0 {
-		return n, nil // not yet: an image, or too early in the boot
+		return k, nil
 	}
+
+	var n nodeadmSpec
 	if err := json.Unmarshal(data, &n); err != nil {
-		return n, &trouble.Error{
-			What:    fmt.Sprintf("cannot read %s: it is not what nodeadm writes: %s", NodeadmResolved, trouble.OneLine(err.Error())),
-			Because: []string{"the taints of the user data are in there, and gpuadm's list in their place would remove them"},
-			Try:     []string{"nodeadm init, or a reboot, which rewrites it"},
-		}
+		return k, nodeadmUnread("it is not what nodeadm writes: "+trouble.OneLine(err.Error()),
+			"nodeadm init, or a reboot, which rewrites it")
 	}
-	return n, nil
+	switch {
+	case n.APIVersion != "" && n.APIVersion != NodeadmAPI:
+		return k, nodeadmUnread(fmt.Sprintf("its apiVersion is %q, and gpuadm knows %s", n.APIVersion, NodeadmAPI), newerGpuadm)
+	case n.Spec.Kubelet == nil:
+		return k, nodeadmUnread("it has no spec.kubelet, which each NodeConfig of "+NodeadmAPI+" has", newerGpuadm)
+	}
+	return *n.Spec.Kubelet, nil
+}
+
+const newerGpuadm = "use a gpuadm that is newer than this image's nodeadm"
+
+// nodeadmUnread says that gpuadm cannot read what nodeadm has resolved.
+func nodeadmUnread(why, try string) error {
+	return &trouble.Error{
+		What:    "cannot read " + NodeadmResolved + ": " + why,
+		Because: []string{"the taints of the user data are in there, and gpuadm's list in their place would remove them"},
+		Try: []string{
+			try,
+			"or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]",
+		},
+	}
 }

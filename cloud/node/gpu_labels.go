@@ -22,6 +22,9 @@ import (
 // Source: https://github.com/NVIDIA/k8s-device-plugin, deployments/helm values.yaml.
 const gpuPresent = "nvidia.com/gpu.present"
 
+// gpuClique names the NVLink domain that the GPUs are in.
+const gpuClique = "nvidia.com/gpu.clique"
+
 // gpuLabels returns exactly the labels that GPU Feature Discovery writes on such a machine: the
 // node has them from its registration on, and nothing changes when GPU Feature Discovery starts. It
 // leaves out the timestamp, which would change at each look. why says why there is only gpuPresent,
@@ -95,7 +98,7 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool { return g.MIG }))
 	d.set("mps.capable", d.mps) // only if pods share GPUs by MPS: its control daemon's DaemonSet selects by it
 	if clique := clique(d.driver.GPUs); clique != "" {
-		d.set("gpu.clique", clique)
+		d.labels[gpuClique] = clique
 	}
 
 	d.set("vgpu.present", f.VGPU != nil)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -307,5 +308,30 @@ func TestAutoscalerLabels(t *testing.T) {
 		"AKS, a pool": {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
 	} {
 		check.None(t, cmp.Diff(c.want, autoscalerLabels(c.facts)), "%s (-want +got):", name)
+	}
+}
+
+// TestCliqueYields: gpu.clique is gpuadm's to set until NVIDIA's DRA driver sets it (NVIDIA/gpu-operator
+// pull 2699); then what is there stays, and a label that is missing is set.
+func TestCliqueYields(t *testing.T) {
+	for _, x := range []struct{ process, found, want string }{
+		{"", "theirs", "ours"},
+		{"process 7", "theirs", "theirs"},
+		{"process 7", "", "ours"},
+	} {
+		r := readyStage{facts: facts.Facts{Clique: x.process}}
+		got, err := r.label(gpuClique, "ours").To(converge.State(x.found))
+		check.That(t, err == nil && string(got) == x.want, "%+v: %q, %v", x, got, err)
+		other, err := r.label("example.com/a", "ours").To("theirs")
+		check.That(t, err == nil && other == "ours", "another label: %q, %v", other, err)
+	}
+
+	const process = "/proc/41/"
+	machine := "-- proc/41/comm --\ncompute-domain-\n-- proc/41/status --\nName:\tcompute-domain-\nUid:\t0\t0\t0\t0\n-- proc/41/environ --\n"
+	for environment, want := range map[string]string{"A=b\x00GPU_CLIQUE_LABEL_ENABLED=true\x00": "process 41", "GPU_CLIQUE_LABEL_ENABLED=false\x00": ""} {
+		n := must.Get(simhost.New([]byte(machine)))(t)
+		must.OK(t, n.WriteFile(process+"environ", []byte(environment), host.Attr{Mode: 0o400}))
+		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Driver: true}))(t)
+		check.Equal(t, f.Clique, want, "who sets the label")
 	}
 }

@@ -36,7 +36,7 @@ func startupTaintsName(f facts.Facts, t spec.Taint) bool {
 	if err != nil {
 		return false
 	}
-	for _, found := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+	for _, found := range resolved.Config.RegisterWithTaints {
 		if found.Key == t.Key {
 			return true
 		}
@@ -80,12 +80,12 @@ func karpenterUserData(f facts.Facts) string {
 	if err != nil {
 		return ""
 	}
-	for _, t := range resolved.Spec.Kubelet.Config.RegisterWithTaints {
+	for _, t := range resolved.Config.RegisterWithTaints {
 		if t.Key == karpenterUnregistered {
 			return "taint " + karpenterUnregistered
 		}
 	}
-	for _, flag := range resolved.Spec.Kubelet.Flags {
+	for _, flag := range resolved.Flags {
 		labels, ok := strings.CutPrefix(flag, "--node-labels=")
 		if ok && strings.Contains(","+labels, ","+karpenterPool+"=") {
 			return "label " + karpenterPool

@@ -49,25 +49,72 @@ func ownerOf(key string) (owner string) {
 	return ""
 }
 
-// refuseForeign refuses a spec that asks for a label or taint with another owner.
-func refuseForeign(s spec.Spec) error {
-	for _, key := range slices.Sorted(maps.Keys(s.Node.Labels)) {
-		if owner := ownerOf(key); owner != "" {
-			return foreignTrouble("label", key, owner)
-		}
-	}
-	for _, t := range s.Node.Taints {
-		if owner := ownerOf(t.Key); owner != "" {
-			return foreignTrouble("taint", t.String(), owner)
-		}
-	}
-	return nil
+// A Foreign is a label or taint of [node] that is another owner's to set.
+type Foreign struct {
+	Key  string // as the spec names it: node.labels.KEY, node.taints, node.startup_taint
+	What string // label KEY, taint KEY=VALUE:EFFECT
+	Who  string // whose it is
 }
 
-func foreignTrouble(what, name, owner string) error {
+// Foreigns lists what a spec asks for of labels and taints with another owner.
+func Foreigns(s spec.Spec) (all []Foreign) {
+	for _, key := range slices.Sorted(maps.Keys(s.Node.Labels)) {
+		owner := ownerOf(key)
+		if owner == "" && s.Node.GPULabels && isDiscovered(key) {
+			owner = "GPU Feature Discovery"
+		}
+		all = append(all, Foreign{"node.labels." + key, "label " + key, owner})
+	}
+	for _, t := range s.Node.Taints {
+		all = append(all, Foreign{"node.taints", "taint " + t.String(), ownerOf(t.Key)})
+	}
+	if t := parsedTaint(s.Node.StartupTaint); t.Effect != "" {
+		all = append(all, Foreign{"node.startup_taint", "startup taint " + t.String(), ownerOf(t.Key)})
+	}
+	return slices.DeleteFunc(all, func(f Foreign) bool { return f.Who == "" })
+}
+
+// isDiscovered reports whether a label is among those that GPU Feature Discovery writes. With
+// gpu_labels gpuadm writes the same, and a value of node.toml would be overwritten for ever.
+// Source: https://github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md
+// ("Generated Labels") and internal/lm.
+func isDiscovered(key string) bool {
+	name, ok := strings.CutPrefix(key, "nvidia.com/")
+	kinds := []string{"product", "count", "replicas", "sharing-strategy", "memory", "family", "machine", "mode", "clique"}
+	groups := []string{"cuda.", "gpu.compute.", "vgpu.", "mig-"}
+	switch {
+	case !ok:
+		return false
+	case slices.Contains([]string{"mig.capable", "mig.strategy", "mps.capable"}, name):
+		return true
+	case slices.ContainsFunc(groups, func(group string) bool { return strings.HasPrefix(name, group) }):
+		return true
+	}
+	ofGPU, ok := strings.CutPrefix(name, "gpu.")
+	return ok && slices.Contains(kinds, ofGPU)
+}
+
+// Trouble refuses the label or taint.
+func (f Foreign) Trouble() *trouble.Error {
+	list, _, _ := strings.Cut(strings.TrimPrefix(f.Key, "node."), ".")
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot set the %s %s: it is %s's to set", what, name, owner),
-		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is configured", what, owner)},
+		What: fmt.Sprintf("cannot set the %s: %s sets it", f.What, f.Who),
+		Try:  []string{fmt.Sprintf("drop it from %s in [node], and set it where %s is configured", list, f.Who)},
 		Err:  foreignKey,
 	}
+}
+
+// refuseForeign refuses a spec that asks for labels or taints with another owner.
+func refuseForeign(s spec.Spec) error {
+	all := Foreigns(s)
+	if len(all) == 0 {
+		return nil
+	}
+	refused := all[0].Trouble()
+	for _, f := range all[1:] {
+		also := f.Trouble()
+		refused.Because = append(refused.Because, also.What)
+		refused.Try = append(refused.Try, also.Try...)
+	}
+	return refused
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
@@ -87,6 +89,37 @@ func TestRefuseForeign(t *testing.T) {
 	} {
 		faulted(t, name, refuseForeign(spec.Spec{Node: n}), foreignKey)
 	}
+}
+
+// TestForeigns: all keys with another owner are named, each with its place in the spec, and the first
+// refusal has them all.
+func TestForeigns(t *testing.T) {
+	s := spec.Spec{Node: spec.Node{
+		GPULabels: true,
+		Labels: map[string]string{
+			"karpenter.sh/nodepool": "a", "kubernetes.io/hostname": "b", "example.com/team": "c", "nvidia.com/mig.config": "d",
+			"nvidia.com/gpu.product": "e", "nvidia.com/gfd.timestamp": "f", "nvidia.com/mig-1g.10gb.count": "g", "nvidia.com/gpu.clique": "h",
+		},
+		Taints:       []spec.Taint{{Key: "node.kubernetes.io/not-ready", Effect: "NoExecute"}},
+		StartupTaint: "karpenter.sh/unregistered:NoExecute",
+	}}
+	var got []string
+	for _, f := range Foreigns(s) {
+		got = append(got, f.Key+" "+f.Who)
+	}
+	want := []string{
+		"node.labels.karpenter.sh/nodepool Karpenter", "node.labels.kubernetes.io/hostname kubelet",
+		"node.labels.nvidia.com/gfd.timestamp GPU Feature Discovery", "node.labels.nvidia.com/gpu.clique GPU Feature Discovery",
+		"node.labels.nvidia.com/gpu.product GPU Feature Discovery", "node.labels.nvidia.com/mig-1g.10gb.count GPU Feature Discovery",
+		"node.taints Kubernetes", "node.startup_taint Karpenter",
+	}
+	check.Equal(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "labels and taints of others")
+	var refused *trouble.Error
+	must.That(t, errors.As(refuseForeign(s), &refused), "not refused")
+	check.That(t, len(refused.Try) == len(want) && len(refused.Because) == len(want)-1, "%+v", refused)
+
+	s.Node.GPULabels = false // an operator may set what nobody else does here
+	check.Equal(t, len(Foreigns(s)), len(want)-3, "labels and taints of others, without gpu_labels")
 }
 
 // others adds a condition of another client, written so long ago.

@@ -94,6 +94,20 @@ func newReadyStage(session *Session, s spec.Spec, f facts.Facts) readyStage {
 	}
 }
 
+// label wants a label of the Node. The node registers with gpu.clique, and once NVIDIA's DRA driver
+// sets it, what is there stays: two writers would overwrite each other for ever.
+func (r readyStage) label(key, value string) converge.Want {
+	w := r.want("label "+key, valueState(value), "as node.toml says, or as the GPUs are")
+	if key != gpuClique || r.facts.Clique == "" {
+		return w
+	}
+	w.AsFound = true
+	w.To = func(found converge.State) (converge.State, error) {
+		return cmp.Or(found, valueState(value)), nil
+	}
+	return w
+}
+
 func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, error) {
 	labels, taints, err := Registration(r.spec, r.facts)
 	if err != nil {
@@ -113,8 +127,7 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 		list = append(list, r.kubeconfigCheck())
 	}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		const why = "as node.toml says, or as the GPUs are"
-		list = append(list, r.want("label "+key, valueState(labels[key]), why))
+		list = append(list, r.label(key, labels[key]))
 	}
 	list = append(list, r.recordedLabels(labels))
 	for _, t := range taints {

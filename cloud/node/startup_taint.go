@@ -76,12 +76,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
 	t = parsedTaint(s.Node.StartupTaint)
 	if owner := ownerOf(t.Key); owner != "" {
-		return spec.Taint{}, false, "", &trouble.Error{
-			What:    "cannot use the startup taint " + t.String(),
-			Because: []string{"it is " + owner + "'s"},
-			Try:     []string{"name a taint of your own in startup_taint, or write auto"},
-			Err:     foreignKey,
-		}
+		return spec.Taint{}, false, "", Foreign{"node.startup_taint", "startup taint " + t.String(), owner}.Trouble()
 	}
 
 	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))

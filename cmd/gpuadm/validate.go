@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -98,6 +99,7 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	}
 	if len(wrong) == 0 && v.Spec != "" {
 		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layoutFile, layouts, gpus)...)
+		wrong = append(wrong, ofOthers(s, places)...)
 		inNamed, err := v.named(ctx, c, h, s, places)
 		if err != nil {
 			return err
@@ -164,6 +166,14 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 	}
 	v.Checked = append(v.Checked, checked{"driver", s.Driver.Version + " " + machine + ": " + result})
 	return nil
+}
+
+// ofOthers refuses all labels and taints that are another owner's to set.
+func ofOthers(s spec.Spec, places spec.Places) (wrong trouble.Faults) {
+	for _, f := range node.Foreigns(s) {
+		wrong = append(wrong, blame(places, f.Trouble(), f.Key)...)
+	}
+	return wrong
 }
 
 // mig checks whether the layout fits such GPUs.

@@ -91,6 +91,7 @@ type Facts struct {
 	DriverOwner *Owner `json:"driverOwner,omitempty"` // another owner of the driver
 	MIGOwner    *Owner `json:"migOwner,omitempty"`    // another owner of the partitions
 	DynamicMIG  string `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions for pods
+	Clique      string `json:"clique,omitempty"`      // the sign that the DRA driver sets the label nvidia.com/gpu.clique
 	GFD         string `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
 	Machine     string `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
 	VGPU        *VGPU  `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one

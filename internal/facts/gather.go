@@ -90,6 +90,7 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 	if needs.Driver {
 		f.MIGOwner = g.migOwner(f.Kubelet)
 		f.DynamicMIG = g.dynamicMIG()
+		f.Clique = g.clique()
 		f.GFD = g.gfd()
 		f.Machine = g.machine()
 		g.askDriver(ctx, f)

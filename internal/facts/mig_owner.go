@@ -212,16 +212,32 @@ func (g *gathering) partitioningFile() partitioner {
 // Sources: kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
 // deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
 func (g *gathering) dynamicMIG() string {
+	return g.processWith("gpu-kubelet-plu", func(variable string) bool { // gpu-kubelet-plugin
+		gates, ok := strings.CutPrefix(variable, "FEATURE_GATES=")
+		return ok && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true")
+	})
+}
+
+// clique returns the sign that NVIDIA's DRA driver sets the label nvidia.com/gpu.clique, as under a
+// GPUCluster; "" if it does not.
+// Sources: NVIDIA/gpu-operator, pull 2699; kubernetes-sigs/dra-driver-nvidia-gpu, issue 1244;
+// NVIDIA/cloud-native-docs, gpu-operator/dra-intro-install.rst.
+func (g *gathering) clique() string {
+	return g.processWith("compute-domain-", func(variable string) bool { // compute-domain-kubelet-plugin
+		return variable == "GPU_CLIQUE_LABEL_ENABLED=true"
+	})
+}
+
+// processWith returns the process of a name that has such a variable in its environment; "" if there
+// is none.
+func (g *gathering) processWith(comm string, has func(variable string) bool) string {
 	if !g.v.Live() {
 		return ""
 	}
-	for _, pid := range g.processes("gpu-kubelet-plu") { // gpu-kubelet-plugin
+	for _, pid := range g.processes(comm) {
 		environment := g.attr("/proc/" + pid + "/environ")
-		for variable := range strings.SplitSeq(environment, "\x00") {
-			gates, ok := strings.CutPrefix(variable, "FEATURE_GATES=")
-			if ok && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
-				return "process " + pid
-			}
+		if slices.ContainsFunc(strings.Split(environment, "\x00"), has) {
+			return "process " + pid
 		}
 	}
 	return ""

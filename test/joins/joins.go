@@ -98,7 +98,7 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 	n, err := simhost.New(data)
 	must.OK(t, err)
 	// What the recording left out, and a join reads.
-	for name, text := range map[string]string{"/run/eks/nodeadm/config.json": "{}", kubelet.Kubeconfig: "kind: Config\n"} {
+	for name, text := range map[string]string{kubelet.Kubeconfig: "kind: Config\n"} {
 		if i, err := n.Stat(name); err == nil && i.Size > 0 {
 			Must(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
