@@ -62,10 +62,10 @@ func TestNodeadmHandler(t *testing.T) {
 func TestNodeadmVersions(t *testing.T) {
 	for text, says := range map[string]string{
 		joins.Resolved: "",
-		`{"apiVersion":"node.eks.aws/v1alpha1","kind":"NodeConfig","spec":{"kubelet":{"flags":[]}}}`: "",
+		`{"apiVersion":"node.eks.aws/v1alpha1","spec":{"kubelet":{"flags":[]}}}`: "",
 		"": "",
-		`{"apiVersion":"node.eks.aws/v1","spec":{"kubelet":{"registerWithTaints":[{"key":"a"}]}}}`: `its apiVersion is "node.eks.aws/v1"`,
-		`{"spec":{"node":{"taints":[{"key":"a"}]}},"status":{}}`:                                   "no spec.kubelet",
+		`{"apiVersion":"node.eks.aws/v1","spec":{"kubelet":{"taints":[]}}}`: `its apiVersion is "node.eks.aws/v1"`,
+		`{"spec":{"node":{"taints":[{"key":"a"}]}},"status":{}}`:            "no spec.kubelet",
 		`{}`: "no spec.kubelet",
 	} {
 		s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\ntaints = [\"example.com/a=b:NoSchedule\"]\n")

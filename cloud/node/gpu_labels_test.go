@@ -327,8 +327,12 @@ func TestCliqueYields(t *testing.T) {
 	}
 
 	const process = "/proc/41/"
-	machine := "-- proc/41/comm --\ncompute-domain-\n-- proc/41/status --\nName:\tcompute-domain-\nUid:\t0\t0\t0\t0\n-- proc/41/environ --\n"
-	for environment, want := range map[string]string{"A=b\x00GPU_CLIQUE_LABEL_ENABLED=true\x00": "process 41", "GPU_CLIQUE_LABEL_ENABLED=false\x00": ""} {
+	machine := "-- proc/41/comm --\ncompute-domain-\n" +
+		"-- proc/41/status --\nName:\tcompute-domain-\nUid:\t0\t0\t0\t0\n-- proc/41/environ --\n"
+	for environment, want := range map[string]string{
+		"A=b\x00GPU_CLIQUE_LABEL_ENABLED=true\x00": "process 41",
+		"GPU_CLIQUE_LABEL_ENABLED=false\x00":       "",
+	} {
 		n := must.Get(simhost.New([]byte(machine)))(t)
 		must.OK(t, n.WriteFile(process+"environ", []byte(environment), host.Attr{Mode: 0o400}))
 		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Driver: true}))(t)

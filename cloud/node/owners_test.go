@@ -97,8 +97,10 @@ func TestForeigns(t *testing.T) {
 	s := spec.Spec{Node: spec.Node{
 		GPULabels: true,
 		Labels: map[string]string{
-			"karpenter.sh/nodepool": "a", "kubernetes.io/hostname": "b", "example.com/team": "c", "nvidia.com/mig.config": "d",
-			"nvidia.com/gpu.product": "e", "nvidia.com/gfd.timestamp": "f", "nvidia.com/mig-1g.10gb.count": "g", "nvidia.com/gpu.clique": "h",
+			"karpenter.sh/nodepool": "a", "kubernetes.io/hostname": "b",
+			"example.com/team": "c", "nvidia.com/mig.config": "d",
+			"nvidia.com/gpu.product": "e", "nvidia.com/gfd.timestamp": "f",
+			"nvidia.com/mig-1g.10gb.count": "g", "nvidia.com/gpu.clique": "h",
 		},
 		Taints:       []spec.Taint{{Key: "node.kubernetes.io/not-ready", Effect: "NoExecute"}},
 		StartupTaint: "karpenter.sh/unregistered:NoExecute",
@@ -109,8 +111,10 @@ func TestForeigns(t *testing.T) {
 	}
 	want := []string{
 		"node.labels.karpenter.sh/nodepool Karpenter", "node.labels.kubernetes.io/hostname kubelet",
-		"node.labels.nvidia.com/gfd.timestamp GPU Feature Discovery", "node.labels.nvidia.com/gpu.clique GPU Feature Discovery",
-		"node.labels.nvidia.com/gpu.product GPU Feature Discovery", "node.labels.nvidia.com/mig-1g.10gb.count GPU Feature Discovery",
+		"node.labels.nvidia.com/gfd.timestamp GPU Feature Discovery",
+		"node.labels.nvidia.com/gpu.clique GPU Feature Discovery",
+		"node.labels.nvidia.com/gpu.product GPU Feature Discovery",
+		"node.labels.nvidia.com/mig-1g.10gb.count GPU Feature Discovery",
 		"node.taints Kubernetes", "node.startup_taint Karpenter",
 	}
 	check.Equal(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "labels and taints of others")
