@@ -164,8 +164,8 @@ lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on 
 	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLab$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLab; else $(RINGS) lab; fi) && \
 	$(LABTEST) ./test/lab -run "$$pattern" -count=1 -parallel 4 -timeout 150m
 
-crash: lab-hosts packages ## as root: kill a command and cut the power at its touches on real systemd hosts, and go on: a few cuts of each kind, 10 minutes (CASE=prefix selects, LAB_ALL=1 cuts at every touch)
-	$(LABTEST) ./test/lab -run 'TestLabCrash$(CASE)' -count=1 -parallel 2 -timeout 300m
+crash: lab-hosts packages ## as root: kill a command and cut the power at its touches on real systemd hosts, and go on: a few cuts of each kind, 10 minutes (CASE=prefix selects, LAB_ALL=1 cuts at every touch, PART=2/12 at those of a part)
+	$(if $(PART),GPUADM_PART=$(PART)) $(LABTEST) ./test/lab -run 'TestLabCrash$(CASE)' -count=1 -parallel 2 -timeout 300m
 
 kube-build: ## build the programs of a Kubernetes control plane; minutes once, then from the cache
 	$(GO) run ./test/lab/kube/cmd/kube build

@@ -97,6 +97,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 	}
 	if c.root {
 		own.Shut = func(ctx context.Context) string { return c.whyShut(ctx, h) }
+		own.AtWork = func() bool { return agent.AtWork(h) }
 	}
 	r := doctor.Examine(ctx, v, s, own)
 	if unread != "" {

@@ -3,10 +3,13 @@
 package converge_test
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -180,6 +183,22 @@ func TestResume(t *testing.T) {
 		want := "a=red chain=before robot=current"
 		check.Equal(t, box.String(), want, "cut at touch %d, applied and undone:", cut)
 	}
+}
+
+// TestSweepsPlaceholders: a run removes the files that a killed bake of this machine has left, and
+// no empty file of the machine's own.
+func TestSweepsPlaceholders(t *testing.T) {
+	box := newToybox(t, states{"a": "blue"})
+	const left, own = "/usr/sbin/policy-rc.d", "/etc/resolv.conf"
+	must.OK(t, box.Mkdir("/usr/sbin", host.Attr{Mode: 0o755}))
+	must.OK(t, box.WriteFile(left, nil, host.Attr{Mode: host.PlaceholderMode}))
+	must.OK(t, box.WriteFile(own, nil, host.Attr{Mode: 0o644}))
+
+	box.apply(t, stage("toys", box.want("block", "a", "blue")))
+	_, err := box.Lstat(left)
+	check.That(t, errors.Is(err, fs.ErrNotExist), "%s is left: %v", left, err)
+	_, err = box.Lstat(own)
+	check.That(t, err == nil, "%s is gone: %v", own, err)
 }
 
 // TestCompaction: a journal does not grow without end, and undo still knows the first state.

@@ -127,6 +127,16 @@ func (r *run) sweep() {
 			r.event(Event{What: Remains, Text: err.Error()})
 		}
 	}
+	r.sweepPlaceholders()
+}
+
+// sweepPlaceholders removes what a killed bake has left, on an image or on the build machine itself.
+func (r *run) sweepPlaceholders() {
+	for _, name := range host.Placeholders(r.host) {
+		if err := r.host.Remove(name); err != nil {
+			r.event(Event{What: Remains, Text: err.Error()})
+		}
+	}
 }
 
 // foldersToSweep are the folders that runs have written to, back to the last run that succeeded: a

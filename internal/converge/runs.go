@@ -116,6 +116,16 @@ func settleUndone(runs []Run, at map[string]int, ids []string, halfUndos map[int
 // unfinished returns the last run if it has no end.
 func (j Journal) unfinished() (Run, bool) { return unfinished(j.Runs()) }
 
+// CutShort returns the last run if it has changed something and has no end: a crash, a power cut or
+// a signal has ended it, or it waits for what passes. One that waits for a reboot is none.
+func (j Journal) CutShort(boot string) (run Run, cut bool) {
+	run, open := j.unfinished()
+	if !open || len(run.Makes) == 0 || len(j.asksForReboot(boot)) > 0 {
+		return Run{}, false
+	}
+	return run, true
+}
+
 func unfinished(runs []Run) (Run, bool) {
 	if len(runs) == 0 || runs[len(runs)-1].Result != "" {
 		return Run{}, false

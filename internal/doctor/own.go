@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Own is what gpuadm knows of its own part on the machine. The caller finds it out: the gate and
@@ -28,6 +29,9 @@ type Own struct {
 	// than root, who cannot read all that the gate reads.
 	Kubelet, Gate string
 	Shut          func(context.Context) string
+
+	// AtWork reports whether a run of gpuadm's is in progress; nil for a user other than root.
+	AtWork func() bool
 }
 
 // OwnSpec says what is wrong with the machine's own spec.
@@ -172,4 +176,32 @@ func damagedJournal(m *Machine) []Finding {
 		finding.Fix = strings.Join(j.Refused.Try, "; ")
 	}
 	return []Finding{finding}
+}
+
+// cutShort finds a run that no end was written of, and what a killed bake of this machine has left.
+// While a run is at work neither is a fault.
+func cutShort(m *Machine) (found []Finding) {
+	run, cut := m.ownJournal().CutShort(host.BootID(m.View))
+	left := host.Placeholders(m.View)
+	if !cut && len(left) == 0 || m.own.AtWork != nil && m.own.AtWork() {
+		return nil
+	}
+
+	if cut {
+		const text = "run %s has no end: a kill, a power cut or a wait has stopped it after %s"
+		f := Finding{What: fmt.Sprintf(text, run.ID, trouble.Count(len(run.Makes), "change"))}
+		switch {
+		case len(run.Undoes) > 0:
+			f.Command = trouble.Command("undo")
+			f.Fix = "undo: it continues the run"
+		case run.Repair != "":
+			f.Command = trouble.Command("repair " + run.Repair)
+			f.Fix = "repair: it continues the run"
+		}
+		found = append(found, f)
+	}
+	for _, name := range left {
+		found = append(found, Finding{Object: name, What: name + " is an empty file that a killed bake of this machine has left"})
+	}
+	return found
 }

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -138,6 +139,9 @@ func TestOwnJournal(t *testing.T) {
 		older = `{"format":1,"what":"begin","run":"x","time":"2026-01-02T03:04:05Z","tool":"1.3.0"}`
 		other = `{"format":2,"what":"begin","run":"x"}`
 		wrong = `{"format":1,"what":"junk"`
+		makes = `{"format":1,"what":"make","run":"x","time":"2026-01-02T03:04:05Z","change":{"kind":"file","name":"/etc/x","before":"","after":"a"}}`
+		ends  = `{"format":1,"what":"end","run":"x","time":"2026-01-02T03:04:05Z","result":"ok"}`
+		boots = `{"format":1,"what":"reboot","run":"x","time":"2026-01-02T03:04:05Z","boot":"BOOT","change":{"kind":"file","name":"/etc/x","before":"","after":"a"}}`
 	)
 	noHandler := func(w *incident.World) { w.Do(incident.All(t)["handler-not-configured"]) }
 	for name, c := range map[string]struct {
@@ -154,6 +158,9 @@ func TestOwnJournal(t *testing.T) {
 		"a damaged line":                {0o600, []string{wrong + "}}", older}, nil, "ADM-006"},
 		"a journal of any user's":       {0o666, []string{older}, nil, "ADM-006"},
 		"an empty journal is no damage": {0o600, nil, nil, ""},
+		"a run that was cut short":      {0o600, []string{older, makes}, nil, "ADM-007"},
+		"a run that has ended":          {0o600, []string{older, makes, ends}, nil, ""},
+		"a run that waits for a boot":   {0o600, []string{older, makes, boots}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := incident.Joined(t, true)
@@ -161,10 +168,53 @@ func TestOwnJournal(t *testing.T) {
 				c.machine(w)
 			}
 			n := w.Node()
-			putJournal(t, n, c.mode, c.lines...)
+			boot := host.BootID(n)
+			putJournal(t, n, c.mode, strings.Split(strings.ReplaceAll(strings.Join(c.lines, "\n"), "BOOT", boot), "\n")...)
 			s := spec.Spec{Sections: []string{"runtime"}}
 			r := Examine(t.Context(), n, s, ownOf(""))
 			check.Equal(t, reportText(r), c.want, "%v %v: the report", r.Causes, r.Unread)
 		})
 	}
+}
+
+// TestCutShort: a run that was cut short is a fault until the next one continues it, with the
+// command that does; while it is at work it is none. So is a file that a bake of this machine has
+// left when it was killed. An empty file of the machine's own is none.
+func TestCutShort(t *testing.T) {
+	const (
+		begin  = `{"format":1,"what":"begin","run":"x","time":"2026-01-02T03:04:05Z","tool":"1.4.0"%s}`
+		change = `{"format":1,"what":"make","run":"x","time":"2026-01-02T03:04:05Z","change":{"kind":"file","name":"/etc/x","before":"","after":"a"}}`
+	)
+	for name, c := range map[string]struct {
+		more    string // of the run's beginning
+		atWork  bool
+		command string
+	}{
+		"an apply":    {"", false, "gpuadm apply"},
+		"an undo":     {`,"undoes":["w"]`, false, "gpuadm undo"},
+		"a repair":    {`,"repair":"RUN-001"`, false, "gpuadm repair RUN-001"},
+		"one at work": {"", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := incident.Joined(t, true).Node()
+			putJournal(t, n, 0o600, fmt.Sprintf(begin, c.more), change)
+			own := ownOf("")
+			own.AtWork = func() bool { return c.atWork }
+			r := Examine(t.Context(), n, spec.Spec{}, own)
+			if c.command == "" {
+				check.Equal(t, reportText(r), "", "%v %v: the report", r.Causes, r.Unread)
+				return
+			}
+			must.That(t, reportText(r) == "ADM-007", "%v %v: the report", r.Causes, r.Unread)
+			check.Has(t, strings.Join(r.Causes[0].Commands, "; "), c.command, "the command")
+		})
+	}
+
+	n := incident.Joined(t, true).Node()
+	must.OK(t, n.Mkdir("/usr/sbin", host.Attr{Mode: 0o755}))
+	must.OK(t, n.WriteFile("/usr/sbin/policy-rc.d", nil, host.Attr{Mode: 0o400}))
+	must.OK(t, n.WriteFile("/etc/resolv.conf", nil, host.Attr{Mode: 0o644}))
+	r := Examine(t.Context(), n, spec.Spec{}, ownOf(""))
+	must.That(t, len(r.Causes) > 0 && r.Causes[0].Code == "ADM-007", "%v %v: the report", r.Causes, r.Unread)
+	check.Has(t, r.Causes[0].Found[0].What, "/usr/sbin/policy-rc.d", "the finding")
 }

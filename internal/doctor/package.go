@@ -5,10 +5,13 @@ package doctor
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/packages/apt"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // commands are those of a packager, or of the system that it is part of, that findings name. %[1]s
@@ -69,6 +72,20 @@ func interrupted(m *Machine) []Finding {
 		what += "; not wholly installed: " + strings.Join(names, ", ")
 	}
 	return []Finding{{What: what, Command: all.command(names...)}}
+}
+
+// emptyLists finds lists of apt's that a power cut has left empty.
+func emptyLists(m *Machine) []Finding {
+	if m.Packages().packager != "apt" {
+		return nil
+	}
+	lost := apt.Lost(m.View)
+	if len(lost) == 0 {
+		return nil
+	}
+	const text = "%s in %s, and apt does nothing until they are read again"
+	are := trouble.Count(len(lost), "file") + " without content"
+	return []Finding{{Object: path.Dir(lost[0]), What: fmt.Sprintf(text, are, path.Dir(lost[0]))}}
 }
 
 func isDriverPackage(name string) bool { return strings.Contains(name, "nvidia") }

@@ -165,13 +165,31 @@ func (c *cutting) restore(again func()) {
 
 func (c *cutting) reinsert() { c.Insert(c.begin) }
 
-// sample are about n touches, others in each turn of CI; all of them if the whole lab runs.
+// sample are about n touches, others in each turn of CI; all of them if the whole lab runs, and a
+// part of them if GPUADM_PART=2/12 asks for the second of twelve.
 func (c *cutting) sample(n int) []int {
+	c.t.Helper()
 	numbers := sample(c.touches, n)
+	if part := os.Getenv("GPUADM_PART"); part != "" {
+		numbers = must.Get(partOf(c.touches, part))(c.t)
+	}
 	for i := range numbers {
 		numbers[i] += c.locked
 	}
 	return numbers
+}
+
+// partOf are the numbers from 1 to count that a part, such as 2/12, has of them: neighbours, whose
+// pictures are often the same.
+func partOf(count int, part string) (numbers []int, err error) {
+	var which, of int
+	if _, err := fmt.Sscanf(part, "%d/%d", &which, &of); err != nil || which < 1 || which > of {
+		return nil, fmt.Errorf("GPUADM_PART=%s is no part, such as 2/12", part)
+	}
+	for at := (which-1)*count/of + 1; at <= which*count/of; at++ {
+		numbers = append(numbers, at)
+	}
+	return numbers, nil
 }
 
 // sample are about n of count numbers from 1.

@@ -150,9 +150,7 @@ func (i *image) bringSelf() error {
 }
 
 // A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the
-// image's programs. If the image has no file of that name, it gets an empty one for the time of the
-// bake, without the right to be executed: a killed run leaves a file that does nothing, and the next
-// bake removes it.
+// image's programs: see host.Placeholders.
 type placeholder struct {
 	name string
 	data func() ([]byte, error) // fs.ErrNotExist: programs need none
@@ -161,9 +159,6 @@ type placeholder struct {
 	// once.
 	folder string
 }
-
-// placeholderMode tells an empty placeholder from an empty file of the image.
-const placeholderMode fs.FileMode = 0o400
 
 // Where programs of an image find the module key: in memory, in their own namespace, for root only.
 const (
@@ -179,14 +174,14 @@ func (i *image) placeholders() []placeholder {
 		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt,
 		// script/deb-systemd-invoke of init-system-helpers.
 		{
-			name: "/usr/sbin/policy-rc.d",
+			name: host.PolicyFile,
 			data: text("#!/bin/sh\nexit 101\n"),
 			mode: 0o755,
 		},
 		// The resolvers of the machine that bakes. A missing file and an empty one mean the same:
 		// resolv.conf(5).
 		{
-			name: "/etc/resolv.conf",
+			name: host.ResolversFile,
 			data: func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") },
 			mode: 0o644,
 		},
@@ -197,7 +192,7 @@ func (i *image) placeholders() []placeholder {
 		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two
 		// settings.
 		{
-			name:   "/etc/dkms/framework.conf.d/zz-gpuadm.conf",
+			name:   host.DKMSFile,
 			data:   i.dkmsSettings,
 			mode:   0o644,
 			folder: "/etc/dkms/framework.conf.d",
@@ -205,7 +200,7 @@ func (i *image) placeholders() []placeholder {
 		// rpm's plugin gives each script a mount namespace, which programs in an image may not
 		// make: rpm-plugin-unshare(8), and rpm-plugins(8) on switching one off.
 		{
-			name: "/usr/lib/rpm/macros.d/macros.zz-gpuadm",
+			name: host.RPMFile,
 			data: text("%__transaction_unshare %{nil}\n"),
 			mode: 0o644,
 		},
@@ -255,7 +250,7 @@ func (i *image) cover(p placeholder) (err error) {
 		if _, err := i.Stat(filepath.Dir(p.name)); err != nil {
 			return nil // no program of that image asks for it
 		}
-		if err := i.WriteFile(p.name, nil, host.Attr{Mode: placeholderMode}); err != nil {
+		if err := i.WriteFile(p.name, nil, host.Attr{Mode: host.PlaceholderMode}); err != nil {
 			return err
 		}
 	}
@@ -309,10 +304,7 @@ func (i *image) Lock() (func(), error) {
 // another namespace has mounted over.
 func (i *image) uncover() {
 	clear(i.sandbox.covered)
-	for _, p := range i.placeholders() {
-		info, err := i.Lstat(p.name)
-		if err == nil && info.Mode == placeholderMode && info.Size == 0 {
-			_ = i.Remove(p.name) // if it stays, it does nothing, and the next bake removes it
-		}
+	for _, name := range host.Placeholders(i) {
+		_ = i.Remove(name) // if it stays, it does nothing, and the next run removes it
 	}
 }

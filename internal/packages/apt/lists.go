@@ -37,7 +37,7 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if len(lost(v)) > 0 {
+	if len(Lost(v)) > 0 {
 		return true, nil
 	}
 	if len(sources) == 0 {
@@ -64,11 +64,11 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 	return false, nil
 }
 
-// lost lists the files of apt's lists that a power cut has left empty: apt syncs none of them. With
+// Lost lists the files of apt's lists that a power cut has left empty: apt syncs none of them. With
 // an empty InRelease of any source apt does nothing ("Splitting of clearsigned file … failed"). It
 // keeps the repository's time, so that a server answers apt-get update with "not modified". An
 // index alone may be empty: that of an unsigned repository without packages is.
-func lost(v host.View) (names []string) {
+func Lost(v host.View) (names []string) {
 	signed := false
 	for _, entry := range packages.ListOf(v, aptLists) {
 		file := aptLists + "/" + entry
@@ -165,7 +165,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range lost(h) {
+	for _, name := range Lost(h) {
 		if err := h.Remove(name); err != nil {
 			return err
 		}
