@@ -168,8 +168,10 @@ func TestOwnJournal(t *testing.T) {
 				c.machine(w)
 			}
 			n := w.Node()
-			boot := host.BootID(n)
-			putJournal(t, n, c.mode, strings.Split(strings.ReplaceAll(strings.Join(c.lines, "\n"), "BOOT", boot), "\n")...)
+			for i, line := range c.lines {
+				c.lines[i] = strings.ReplaceAll(line, "BOOT", host.BootID(n))
+			}
+			putJournal(t, n, c.mode, c.lines...)
 			s := spec.Spec{Sections: []string{"runtime"}}
 			r := Examine(t.Context(), n, s, ownOf(""))
 			check.Equal(t, reportText(r), c.want, "%v %v: the report", r.Causes, r.Unread)

@@ -86,6 +86,9 @@ type cutting struct {
 	makes  []string // the folders that it makes then
 	// boots says that the machine has the boot unit, which continues the command after a power cut.
 	boots bool
+	// takes is what a power cut takes from the answers, but for things that a run had begun to
+	// change; nil if it takes nothing: GPUs lose partitions.
+	takes func(says map[string]string, but []string) map[string]string
 
 	first, before, after standing // before gpuadm, before the command, after it
 	journal              string   // gpuadm's, before the command
@@ -262,21 +265,36 @@ func (c *cutting) powerless(kept lab.Kept, numbers []int) {
 
 // cutRun is how far the journal says that the command came.
 type cutRun struct {
-	made  bool // it had begun a change
+	made  []string // the things of which it had begun a change, by name
 	ended bool
 }
 
-// runOf finds the command's run in a journal. A torn line is none.
+// runOf finds the command's run in a journal. A line that the cut has torn, also one that lacks its
+// newline alone, says nothing.
 func (c *cutting) runOf(journal string) (run cutRun) {
 	for line := range strings.Lines(journal) {
 		var r converge.Record
-		if json.Unmarshal([]byte(line), &r) != nil || strings.Contains(c.journal, r.Run) {
+		isWhole := strings.HasSuffix(line, "\n") && json.Unmarshal([]byte(line), &r) == nil
+		if !isWhole || strings.Contains(c.journal, fmt.Sprintf("%q:%q", "run", r.Run)) {
 			continue
 		}
-		run.made = run.made || r.What == "make"
+		if r.What == "make" {
+			run.made = append(run.made, r.Change.Name)
+		}
 		run.ended = run.ended || r.What == "end"
 	}
 	return run
+}
+
+// hadFound is the machine that the command's run found, to which its undo leads: what a power cut
+// took before the run had begun to change it, the run that continues has found so.
+func (c *cutting) hadFound(kind string, run cutRun) standing {
+	if kind != "power" || c.takes == nil {
+		return c.before
+	}
+	found := c.before
+	found.says = c.takes(maps.Clone(found.says), run.made)
+	return found
 }
 
 // judged wants a machine that was cut to come out well: in the end it is as before gpuadm.
@@ -304,8 +322,8 @@ func (c *cutting) judged(kind string, at int, then, what string, run cutRun) (we
 		// By a boot, so that another run makes it again: this one found less.
 		lost := run.ended && (c.boots || c.after.differs(found) != "")
 		switch {
-		case run.made && !lost:
-			n.undone(c, c.before)
+		case len(run.made) > 0 && !lost:
+			n.undone(c, c.hadFound(kind, run))
 		case then == "apply" && !c.boots:
 			n.undone(c, found)
 		}
