@@ -322,7 +322,7 @@ func TestNoArchitecture(t *testing.T) {
 // spec, choose again.
 func TestChoiceIsMadeOnce(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")}))(t)
-	d := New()
+	d := New(nil)
 	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{function("2330", "030200")}, Modules: &facts.Modules{}}
 	plan := func(f facts.Facts) {
 		t.Helper()

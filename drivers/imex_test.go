@@ -130,12 +130,12 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 		{"imex = \"host\"\nparameters = { NVreg_CreateImexChannel0 = 0 }", "0", "HostManagedIMEXDaemon=true", ""},
 	} {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")}))(t)
-		c, _, err := New().Choose(s, f)
+		c, _, err := New(nil).Choose(s, f)
 		must.OK(t, err)
 		k, _ := c.KernelSide(s.Driver, f)
 		check.That(t, k.Parameters[imexChannel] == x.channel && !slices.Contains(k.Companions, "ib_umad"), "%s: %v, loads %v", x.text, k.Parameters, k.Companions)
 		for archive, says := range map[string]string{"-- x --\n": x.says, theirs: x.saysTheirs} {
-			message := strings.Join(New().Services().Notes(drivertest.Node(t, archive), s, f), "\n")
+			message := strings.Join(New(nil).Services().Notes(drivertest.Node(t, archive), s, f), "\n")
 			check.That(t, strings.Contains(message, says) && (x.says == "") == (message == ""), "%s: %q, want %q", x.text, message, says)
 		}
 	}

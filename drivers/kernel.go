@@ -41,7 +41,6 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, 
 	if f.Modules == nil {
 		return k, k.Version != ""
 	}
-	k.Files = f.Modules.Cache
 	if k.Version == "" {
 		k.Version = c.installedVersion(*f.Modules)
 	}
@@ -104,7 +103,7 @@ func (c Choice) hasDriver(f facts.Facts, k modules.KernelSide, kernel string) bo
 		return false
 	case m.Version != k.Version || m.Flavour() != c.Flavour:
 		return false
-	case m.Shared() && !c.Shared:
+	case facts.IsShared(m.Path) && !c.Shared:
 		return false // they go with their package
 	}
 	return !f.Modules.Trust.Demands() || f.Modules.Trust.Trusts(m.Signer)

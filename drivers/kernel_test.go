@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestNextKernel(t *testing.T) {
-	with := func(v, kernel string) *facts.ModuleFile {
-		return &facts.ModuleFile{Version: v, Vermagic: kernel + " SMP"}
+	with := func(v, kernel string) *modinfo.Module {
+		return &modinfo.Module{Version: v, Vermagic: kernel + " SMP"}
 	}
 	for _, c := range []struct {
 		next facts.KernelModules
@@ -38,8 +39,8 @@ func TestModuleProblems(t *testing.T) {
 	const running, newer = "6.8.0-88-generic", "6.8.0-90-generic"
 	f := facts.Facts{Live: true}
 	f.Kernel.Running, f.Kernel.Installed = running, []string{running}
-	file := func(version string) *facts.ModuleFile {
-		return &facts.ModuleFile{Path: "/lib/modules/" + running + "/updates/dkms/nvidia.ko", Version: version, Vermagic: running + " SMP"}
+	file := func(version string) *modinfo.Module {
+		return &modinfo.Module{Path: "/lib/modules/" + running + "/updates/dkms/nvidia.ko", Version: version, Vermagic: running + " SMP"}
 	}
 	lib := func(version string) []facts.Library {
 		return []facts.Library{{Name: "libnvidia-ml.so", Version: version, Path: "/usr/lib/libnvidia-ml.so." + version}}

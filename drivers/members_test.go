@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -401,7 +402,7 @@ func TestSignedStay(t *testing.T) {
 // Whether a build of this machine's own would load is read from what the kernel says and which keys
 // are enrolled.
 func TestRefusesBuilds(t *testing.T) {
-	own := &facts.Key{Name: "DKMS module signing key", ID: "1"}
+	own := &modinfo.Key{Name: "DKMS module signing key", ID: "1"}
 	for _, c := range []struct {
 		name  string
 		live  bool
@@ -411,7 +412,7 @@ func TestRefusesBuilds(t *testing.T) {
 		{"no Secure Boot", true, facts.Trust{SecureBoot: "off"}, false},
 		{"Secure Boot", true, facts.Trust{SecureBoot: "on"}, true},
 		{"a key that is not enrolled", true, facts.Trust{SecureBoot: "on", Build: own}, true},
-		{"enrolled", true, facts.Trust{SecureBoot: "on", Build: own, Enrolled: []facts.Key{*own}}, false},
+		{"enrolled", true, facts.Trust{SecureBoot: "on", Build: own, Enrolled: []modinfo.Key{*own}}, false},
 		{"an image", false, facts.Trust{SecureBoot: "on"}, false},
 	} {
 		f := facts.Facts{Live: c.live, Modules: &facts.Modules{Trust: c.trust}}

@@ -134,6 +134,6 @@ func TestLeftAlone(t *testing.T) {
 
 // thingOf builds a thing again, as undo does.
 func thingOf(ref converge.Ref) (converge.Thing, error) {
-	_, of := stages.Run(new(node.Session))
+	_, of := stages.Run(new(node.Session), nil)
 	return of(ref)
 }

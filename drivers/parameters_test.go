@@ -9,13 +9,14 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestCheckParameter(t *testing.T) {
 	with := func(version string, parameters ...string) *facts.Modules {
-		file := &facts.ModuleFile{Version: version, Parameters: parameters}
+		file := &modinfo.Module{Version: version, Parameters: parameters}
 		return &facts.Modules{Kernels: []facts.KernelModules{{Kernel: "6.1", Nvidia: file}}}
 	}
 	const (

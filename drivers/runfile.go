@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -182,7 +183,7 @@ func sourceFlavour(v host.View, version string) (string, error) {
 			return "", err
 		}
 		if match := sourceLicense().FindSubmatch(text); match != nil {
-			return facts.ModuleFile{License: string(match[1])}.Flavour(), nil
+			return modinfo.Module{License: string(match[1])}.Flavour(), nil
 		}
 	}
 	return "", nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -20,7 +21,7 @@ import (
 // them.
 func TestShared(t *testing.T) {
 	const k, newer, notAsked = "6.1.0-28-amd64", "6.1.0-31-amd64", "the mirror is asked for no more"
-	ours := facts.Key{Name: "the site", Serial: "1", ID: "aa"}
+	ours := modinfo.Key{Name: "the site", Serial: "1", ID: "aa"}
 	of := func(kernel, version, flavour string) facts.SharedModules {
 		return facts.SharedModules{Package: facts.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
 	}
@@ -60,7 +61,7 @@ func TestShared(t *testing.T) {
 		{"signed by another key, beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{"other drivers alone", "auto", twoDrivers(nil), nil, facts.Trust{}, false, nil, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
 		{"beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{}, true, nil, ""},
-		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []facts.Key{ours}}, true, nil, ""},
+		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []modinfo.Key{ours}}, true, nil, ""},
 		{"a kernel that has none comes", "auto", []facts.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
 		{"the same, demanded", "shared", []facts.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
 		{"the folder is gone", "auto", nil, on, facts.Trust{}, true, []string{newer}, "the mirror has none"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
 // TestSpared: a kernel that has the driver's modules needs no headers and no compiler; a kernel
@@ -18,7 +19,7 @@ func TestSpared(t *testing.T) {
 	on := func(kernel, version string) facts.KernelModules {
 		k := facts.KernelModules{Kernel: kernel}
 		if version != "" {
-			k.Nvidia = &facts.ModuleFile{Version: version, Vermagic: kernel + " SMP", License: "Dual MIT/GPL"}
+			k.Nvidia = &modinfo.Module{Version: version, Vermagic: kernel + " SMP", License: "Dual MIT/GPL"}
 		}
 		return k
 	}

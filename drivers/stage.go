@@ -15,13 +15,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Driver is the choice that the driver's stages share.
-type Driver struct{ last *chosen }
+type Driver struct {
+	last   *chosen
+	memory *recall.Memory // what the files of modules said; nil remembers nothing
+}
 
 // chosen is the last choice, and what it was made from.
 type chosen struct {
@@ -37,8 +41,8 @@ type question struct {
 	facts facts.Facts
 }
 
-// New returns a Driver that has not chosen yet.
-func New() Driver { return Driver{new(chosen)} }
+// New returns a Driver that has not chosen yet, with a memory of what files of modules said, or nil.
+func New(memory *recall.Memory) Driver { return Driver{new(chosen), memory} }
 
 // Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of
 // a run ask for the same machine: Choose makes the choice once.
@@ -53,6 +57,13 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		*d.last = chosen{now, choice, err}
 	}
 	return d.last.choice, true, d.last.err
+}
+
+// kernelSide is the KernelSide of a choice, with the memory of files.
+func (d Driver) kernelSide(c Choice, s spec.Driver, f facts.Facts) (side modules.KernelSide, known bool) {
+	side, known = c.KernelSide(s, f)
+	side.Memory = d.memory
+	return side, known
 }
 
 // wantsDriver says whether a spec asks for a driver.
@@ -130,7 +141,7 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 
-	k, _ := c.KernelSide(s.Driver, f)
+	k, _ := d.kernelSide(c, s.Driver, f)
 	if f.Baked && len(k.Kernels) == 0 {
 		return nil, noKernelInImage()
 	}
@@ -193,7 +204,7 @@ func (d Driver) moduleWants(
 		return append(d.LeftAlone(s, f), verified(c, s.Driver, f)...), nil
 	}
 
-	k, known := c.KernelSide(s.Driver, f)
+	k, known := d.kernelSide(c, s.Driver, f)
 	if !known {
 		return []converge.Want{
 			later("modules of driver "+c.Branch, "once its packages are installed"),
@@ -235,7 +246,7 @@ func (d Driver) moduleNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 		return nil
 	}
 
-	k, _ := c.KernelSide(s.Driver, f)
+	k, _ := d.kernelSide(c, s.Driver, f)
 	notes := slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), c.lacking(s.Driver, f))
 	driversMemory := c.Coherent && k.Parameters[coherentMode] == "driver"
 	if driversMemory && (s.MIG.Asked() || s.Driver.GDS) {
@@ -260,7 +271,7 @@ func (d Driver) serviceWants(s spec.Spec, f facts.Facts) ([]converge.Want, error
 	if !asked || err != nil || c.Source == SourceNone {
 		return d.LeftAlone(s, f), err
 	}
-	k, known := c.KernelSide(s.Driver, f)
+	k, known := d.kernelSide(c, s.Driver, f)
 	if !known {
 		return []converge.Want{later("daemons of driver "+c.Branch, "once its packages are installed")}, nil
 	}

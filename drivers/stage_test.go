@@ -31,7 +31,7 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"570\"\n")}))(t)
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
-		_, err := New().Modules(new(packages.Reading)).Wants(s, f)
+		_, err := New(nil).Modules(new(packages.Reading)).Wants(s, f)
 		named := err != nil && strings.Contains(err.Error(), "570.133.07 or newer")
 		check.That(t, (err != nil) == refused && named == refused, "driver %s for an RTX PRO 6000: %v", version, err)
 	}
@@ -77,7 +77,7 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 func TestServicesAreTheDrivers(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
 	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
-	wants, err := New().Services().Wants(s, f)
+	wants, err := New(nil).Services().Wants(s, f)
 	must.That(t, err == nil && len(wants) > 0, "%d wants, %v", len(wants), err)
 	for _, w := range wants {
 		check.That(t, w.Section == "driver", "%s %s is asked for by section %q", w.Ref().Kind, w.Ref().Name, w.Section)

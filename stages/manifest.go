@@ -12,8 +12,8 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
 // ManifestFile says what was baked into an image.
@@ -25,16 +25,16 @@ const manifestFormat = 1
 // A manifest says what was baked into an image, for its users: gpuadm does not read it. It has no
 // time: two bakes of the same are alike.
 type manifest struct {
-	Format   int        `json:"format"`
-	Gpuadm   string     `json:"gpuadm"`
-	Spec     string     `json:"spec"` // its digest
-	OS       string     `json:"os"`
-	Arch     string     `json:"arch"`
-	Kernels  []string   `json:"kernels"`
-	SignedBy *facts.Key `json:"signedBy,omitempty"` // the certificate of the key that DKMS's builds are signed with
-	GPUs     []string   `json:"gpus,omitempty"`     // models that the image is for
-	Made     []baked    `json:"made"`               // by gpuadm
-	Deferred []deferred `json:"deferred"`           // until first boot
+	Format   int          `json:"format"`
+	Gpuadm   string       `json:"gpuadm"`
+	Spec     string       `json:"spec"` // its digest
+	OS       string       `json:"os"`
+	Arch     string       `json:"arch"`
+	Kernels  []string     `json:"kernels"`
+	SignedBy *modinfo.Key `json:"signedBy,omitempty"` // the certificate of the key that DKMS's builds are signed with
+	GPUs     []string     `json:"gpus,omitempty"`     // models that the image is for
+	Made     []baked      `json:"made"`               // by gpuadm
+	Deferred []deferred   `json:"deferred"`           // until first boot
 }
 
 type baked struct {

@@ -44,7 +44,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		if locked {
 			f.Files = map[string][]byte{"/srv/mirror/" + packages.MirrorLock: nil}
 		}
-		w := must.Get(wantedPackages(drivers.New(), s, f))(t)
+		w := must.Get(wantedPackages(drivers.New(nil), s, f))(t)
 		must.That(t, len(w.repos) == 1 && len(w.repos[0].Pins) >= 2 && w.repos[0].Fingerprint == print, "repositories: %+v", w.repos)
 		if got := pinned(w.repos[0]) == 1 && len(w.mirrors) == 1; got != locked {
 			t.Errorf("with a lock %v: mirrors %v, pins %+v", locked, w.mirrors, w.repos[0].Pins)
@@ -56,7 +56,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	text := spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\nenable_needed = true\n[toolkit]\nversion = \"1.18.0\"\n")}
 	asked := must.Get(spec.Parse(text))(t)
 	both := must.Get(spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print)}))(t)
-	w, err := wantedPackages(drivers.New(), both, f)
+	w, err := wantedPackages(drivers.New(nil), both, f)
 	must.OK(t, err)
 	if len(w.repos) != 1 || w.repos[0].Signed != packages.SignedMetadata || !w.repos[0].Whole || w.stream != "" || len(w.enables()) > 0 {
 		t.Errorf("for dnf: repositories %+v, stream %q, enabled %v", w.repos, w.stream, w.enables())
@@ -64,7 +64,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	f.OS = facts.OS{ID: "debian", Version: "12"}
 
 	s = parse("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://x.example/a/NVIDIA.run\"\nsha256 = \"" + strings.Repeat("ab", 32) + "\"\n")
-	w, err = wantedPackages(drivers.New(), s, f)
+	w, err = wantedPackages(drivers.New(nil), s, f)
 	must.OK(t, err)
 	check.That(t, s.Driver.Runfile.URL == "file:///srv/mirror/NVIDIA.run" && len(w.repos) == 1 && w.repos[0].URL == "file:///srv/mirror",
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)

@@ -99,7 +99,7 @@ func (m Mirror) gather(
 		return nil, err
 	}
 	f.Modules = &facts.Modules{Kernels: kernels}
-	again, err := wantedPackages(drivers.New(), s, f)
+	again, err := wantedPackages(drivers.New(nil), s, f)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (m Mirror) gather(
 		}
 	}
 
-	choice, asked, err := drivers.New().Choose(s, f)
+	choice, asked, err := drivers.New(nil).Choose(s, f)
 	if err != nil || !asked || choice.Source != drivers.SourceRunfile {
 		return names, err
 	}
@@ -172,7 +172,7 @@ func (m Mirror) getRunfile(
 func (m Mirror) packages(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts,
 ) (names []string, w wanted, err error) {
-	w, err = wantedPackages(drivers.New(), s, f)
+	w, err = wantedPackages(drivers.New(nil), s, f)
 	if err != nil {
 		return nil, w, err
 	}

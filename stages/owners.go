@@ -69,7 +69,7 @@ func OwnersNeeds(s spec.Spec) facts.Needs {
 
 // Owners says who owns each part of this node, as the stages decide it.
 func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) []Part {
-	other := drivers.New().Other(f)
+	other := drivers.New(nil).Other(f)
 	plugin, dra, domains := node.Allocators(ctx, v, f.Kubelet)
 	image := imageClaim(f, other)
 	return []Part{

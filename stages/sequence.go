@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
@@ -22,15 +23,17 @@ import (
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
-func Sequence() []converge.Stage { return sequence(new(node.Session), packagers()) }
+func Sequence() []converge.Stage { return sequence(new(node.Session), packagers(), nil) }
 
 // Run returns the bootstrap for one run, and the function that builds its things again from the
-// journal. They share the Node object.
-func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
+// journal. They share the Node object. memory, or nil, knows what files of modules said.
+func Run(
+	session *node.Session, memory *recall.Memory,
+) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
 	all := kinds(session, database)
 	build := func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
-	return sequence(session, database), build
+	return sequence(session, database, memory), build
 }
 
 // packagers returns one reading of the machine's package database, by the packagers that gpuadm
@@ -38,8 +41,10 @@ func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.
 func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
 
 // sequence is the bootstrap; session holds the Node object for the stages of one run.
-func sequence(session *node.Session, database *packages.Reading) []converge.Stage {
-	driver := drivers.New()
+func sequence(
+	session *node.Session, database *packages.Reading, memory *recall.Memory,
+) []converge.Stage {
+	driver := drivers.New(memory)
 	return []converge.Stage{
 		node.NewGuard(session),             // no pods come before this boot's GPUs are verified
 		preflight(),                        // what must hold before the first touch

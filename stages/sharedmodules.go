@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
@@ -23,9 +24,9 @@ import (
 // Shared is what gpuadm mirror is to build once for all nodes: the driver's modules.
 type Shared struct {
 	Kernels     []string
-	Key         string    // the file with the key that signs modules
-	Certificate string    // the file with its certificate
-	Signer      facts.Key // whose the certificate is
+	Key         string      // the file with the key that signs modules
+	Certificate string      // the file with its certificate
+	Signer      modinfo.Key // whose the certificate is
 }
 
 // buildFolder is where DKMS builds the modules. Compilers write its path into modules, and the same
@@ -43,7 +44,7 @@ func (m Mirror) share(
 		return shared, nil
 	}
 
-	choice, _, err := drivers.New().Choose(s, f)
+	choice, _, err := drivers.New(nil).Choose(s, f)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +181,7 @@ func (m Mirror) describe(
 	if err != nil {
 		return err
 	}
-	modules.Headers, err = facts.KernelSymbols(h, modules.Kernel)
+	modules.Headers, err = modinfo.Symbols(h, modules.Kernel)
 	if err != nil {
 		return err
 	}
@@ -258,7 +259,7 @@ func (m Mirror) build(
 // verifyBuilt refuses modules that are not what was to be built.
 func (m Mirror) verifyBuilt(h host.View, modules *facts.SharedModules, files []string) error {
 	for _, name := range files {
-		module, err := facts.ReadModule(h, name)
+		module, err := modinfo.Read(h, name)
 		if err != nil {
 			return err
 		}
@@ -281,15 +282,15 @@ func (m Mirror) verifyBuilt(h host.View, modules *facts.SharedModules, files []s
 }
 
 // signed says whether the mirror's key has signed a module.
-func (m Mirror) signed(module facts.ModuleFile) bool {
+func (m Mirror) signed(module modinfo.Module) bool {
 	return module.Signer != nil && module.Signer.Same(m.Shared.Signer)
 }
 
 // otherModule returns the error for a module that is not what was to be built.
-func (m Mirror) otherModule(module facts.ModuleFile, wanted *facts.SharedModules) error {
+func (m Mirror) otherModule(module modinfo.Module, wanted *facts.SharedModules) error {
 	const what = "of driver %s, %s, for kernel %s, signed by %s"
 	want := fmt.Sprintf(what, wanted.Version, wanted.Flavour, wanted.Kernel, m.Shared.Signer.Name)
-	signer := cmp.Or(module.Signer, &facts.Key{Name: "no key"}).Name
+	signer := cmp.Or(module.Signer, &modinfo.Key{Name: "no key"}).Name
 	found := fmt.Sprintf(what, module.Version, module.Flavour(), module.Kernel(), signer)
 	return &trouble.Error{
 		What:    "cannot use module " + path.Base(module.Path) + " that DKMS has built: it is not " + want,

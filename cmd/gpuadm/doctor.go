@@ -184,7 +184,7 @@ func (c *common) offerRepairs(ctx context.Context, v host.View, causes []doctor.
 // refusal says why a repair would do nothing on this machine; "" if it would.
 func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) string {
 	e := &converge.Engine{Version: version(), Clients: devices.Clients}
-	_, e.ThingOf = stages.Run(new(node.Session))
+	_, e.ThingOf = stages.Run(new(node.Session), nil)
 	repairing(e, s, r)
 	p, err := e.Plan(ctx, v)
 	switch {

@@ -99,7 +99,7 @@ func (d *draft) choose() (choice drivers.Choice, version string, err error) {
 	for _, branch := range []string{branchOf(d.present()), advised.Branch} {
 		version = branch
 		asked.Driver.Version = branch
-		found, ok, wrong := drivers.New().Choose(asked, d.facts)
+		found, ok, wrong := drivers.New(nil).Choose(asked, d.facts)
 		if ok && wrong == nil {
 			return found, version, nil
 		}

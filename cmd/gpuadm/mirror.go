@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -177,7 +178,7 @@ func (c *common) sharedModules(m mirrorFlags) (shared stages.Shared, err error) 
 	}
 
 	shared.Kernels = m.modules
-	shared.Signer, _ = facts.Certificate(key.Certificate)
+	shared.Signer, _ = modinfo.Certificate(key.Certificate)
 	shared.Key, err = filepath.Abs(m.moduleKey.moduleKey)
 	if err != nil {
 		return shared, err

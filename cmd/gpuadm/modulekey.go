@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -54,7 +55,7 @@ func matching(key, cert []byte) error {
 	case block.Type == "ENCRYPTED PRIVATE KEY", strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED"):
 		return errors.New("the key is encrypted, and gpuadm asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
 	}
-	if _, ok := facts.Certificate(cert); !ok {
+	if _, ok := modinfo.Certificate(cert); !ok {
 		return errors.New("the certificate is no X.509 certificate in PEM or DER")
 	}
 	_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), key)
@@ -69,8 +70,8 @@ func matching(key, cert []byte) error {
 // the image, its own Secure Boot.
 func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust, error) {
 	if key != nil {
-		k, _ := facts.Certificate(key.Certificate)
-		return &facts.Trust{SecureBoot: "on", Build: &k, Enrolled: []facts.Key{k}}, nil
+		k, _ := modinfo.Certificate(key.Certificate)
+		return &facts.Trust{SecureBoot: "on", Build: &k, Enrolled: []modinfo.Key{k}}, nil
 	}
 	on := b.secureBoot
 	if !b.chosen && c.rootDir == "/" {

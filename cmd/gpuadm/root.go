@@ -24,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -260,7 +261,8 @@ func (c *common) engineBy(
 // newEngine returns an engine without stages for a machine, and the list of all stages.
 func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 	session := new(node.Session)
-	all, thingOf := stages.Run(session)
+	memory := new(recall.Memory)
+	all, thingOf := stages.Run(session, memory)
 	e := &converge.Engine{
 		Stages:  []converge.Stage{},
 		ThingOf: thingOf,
@@ -268,6 +270,7 @@ func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 		Pods:    devices.Pods,
 		Prune:   stages.Prune,
 		Named:   stages.Named,
+		Memory:  memory,
 		Version: version(),
 	}
 	c.run = &agent.Run{Engine: e, Host: h, Node: session, Say: c.say}

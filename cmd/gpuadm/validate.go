@@ -147,7 +147,7 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 		v.unchecked("which driver: --os and --gpu say for which machine")
 		return nil
 	}
-	choice, _, err := drivers.New().Choose(s, f)
+	choice, _, err := drivers.New(nil).Choose(s, f)
 	if err != nil {
 		return blame(places, err, "driver.version")
 	}

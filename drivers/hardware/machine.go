@@ -114,7 +114,7 @@ func onDisk(m facts.Modules) map[string]Module {
 		module := Module{
 			Version: file.Version,
 			Flavour: file.Flavour(),
-			Shared:  file.Shared() && file.Kernel() == k.Kernel,
+			Shared:  facts.IsShared(file.Path) && file.Kernel() == k.Kernel,
 		}
 		if !module.Shared {
 			// dkms.conf(8) of NVIDIA's packages says updates, and distributions use these folders.

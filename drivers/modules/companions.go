@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
@@ -76,7 +77,7 @@ func (k KernelSide) companionProblem(v host.View, kernel, name string) (string, 
 		return k.missingCompanion(v, kernel, name)
 	}
 
-	m, err := k.Files.Read(v, file)
+	m, err := modinfo.ReadOnce(k.Memory, v, file)
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +163,7 @@ func (k KernelSide) builtBeside(
 	if err != nil {
 		return version, "", err
 	}
-	m, err := k.Files.Read(v, file)
+	m, err := modinfo.ReadOnce(k.Memory, v, file)
 	if err != nil {
 		return version, "", err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -38,7 +39,7 @@ func (brought) Look(_ context.Context, v host.View) (converge.State, error) {
 }
 
 func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
-	ko := drivertest.Module(string(to), "Dual MIT/GPL", "6.8.0")
+	ko := kmodule.Nvidia(string(to), "Dual MIT/GPL", "6.8.0")
 	return errors.Join(
 		h.WriteFile("/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko, host.Attr{Mode: 0o644}),
 		h.WriteFile(broughtVersion, []byte(to), host.Attr{Mode: 0o644}))
@@ -47,7 +48,7 @@ func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
 // TestUndoReloadsModule: where packages alone have changed what lies on disk, undo loads what they
 // have brought back: else the libraries are of one version and the module of another.
 func TestUndoReloadsModule(t *testing.T) {
-	_, thingOf := stages.Run(new(node.Session))
+	_, thingOf := stages.Run(new(node.Session), nil)
 	for _, name := range []string{"a-package"} {
 		n := machine(t)
 		n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {

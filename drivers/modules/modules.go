@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -36,7 +37,8 @@ type KernelSide struct {
 	// Image is the trust of the machines that the image is for, where they boot with Secure Boot;
 	// nil: the machine's own counts.
 	Image *facts.Trust
-	Files *facts.ModuleCache // files of modules that were read already
+	// Memory knows what files of modules said; nil remembers nothing.
+	Memory *recall.Memory
 
 	// Remade says that the spec asks for MIG: gpuadm partitions the GPUs again after the module is
 	// reloaded.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -33,7 +34,7 @@ func machine(t *testing.T) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(machineFiles))
 	must.OK(t, err)
-	ko := drivertest.Module("580.95.05", "Dual MIT/GPL", "6.8.0")
+	ko := kmodule.Nvidia("580.95.05", "Dual MIT/GPL", "6.8.0")
 	const dep = "/lib/modules/6.8.0/modules.dep"
 	n.Install("env", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
 		return nil, errors.Join(
@@ -76,7 +77,7 @@ func machine(t *testing.T) *simhost.Node {
 // engine wants the modules of one version for kernel 6.8.0.
 func engine() *converge.Engine {
 	side := modules.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
-	_, thingOf := stages.Run(new(node.Session))
+	_, thingOf := stages.Run(new(node.Session), nil)
 	return &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {

@@ -3,10 +3,7 @@
 package modules
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,10 +12,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -110,7 +109,7 @@ func TestSecureBootIsReadFirst(t *testing.T) {
 // TestEnrolment wants each step to the enrolment of DKMS's key, with the file that it is in, and no
 // more than is to be done.
 func TestEnrolment(t *testing.T) {
-	key := &facts.Key{Name: "DKMS module signing key", Serial: "7"}
+	key := &modinfo.Key{Name: "DKMS module signing key", Serial: "7"}
 	const dkms, ubuntu = "/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"
 	for _, x := range []struct {
 		name      string
@@ -193,14 +192,13 @@ func TestOrderOfWhatSettles(t *testing.T) {
 // package, which says who signed.
 func signedFile(t *testing.T, path, version, record string) string {
 	t.Helper()
-	signature := must.Get(os.ReadFile("../../internal/facts/testdata/modules/" + record))(t)
-	size := binary.BigEndian.AppendUint32([]byte{0, 0, 2, 0, 0, 0, 0, 0}, uint32(len(signature)))
-	return drivertest.File(path, bytes.Join([][]byte{drivertest.Module(version, "Dual MIT/GPL", "6.8.0"), signature, size, []byte("~Module signature appended~\n")}, nil))
+	module := kmodule.Nvidia(version, "Dual MIT/GPL", "6.8.0")
+	return drivertest.File(path, kmodule.Signed(module, kmodule.Signature(t, record)))
 }
 
 const (
-	signedA = "debian12-kernel-6.1.p7s"
-	signedB = "debian12-kernel-6.12.p7s"
+	signedA = "debian12-kernel-6.1"
+	signedB = "debian12-kernel-6.12"
 	updates = "lib/modules/6.8.0/updates/dkms/"
 )
 
@@ -211,9 +209,9 @@ func secure(t *testing.T, record string) *facts.Trust {
 	if record == "" {
 		return &facts.Trust{SecureBoot: "on"}
 	}
-	m, err := facts.ReadModule(drivertest.Node(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
+	m, err := modinfo.Read(drivertest.Node(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
 	must.That(t, err == nil && m.Signer != nil, "%v", err)
-	return &facts.Trust{SecureBoot: "on", Build: m.Signer, Enrolled: []facts.Key{*m.Signer}}
+	return &facts.Trust{SecureBoot: "on", Build: m.Signer, Enrolled: []modinfo.Key{*m.Signer}}
 }
 
 // TestImageSignedBy: in an image for Secure Boot each module must be signed by the key that bake
@@ -292,7 +290,7 @@ func TestImageNeedsKey(t *testing.T) {
 // lie that it trusts, though the key is not there; and a build of another version is refused.
 func TestFirstBootOfSignedImage(t *testing.T) {
 	module := "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)
-	m := must.Get(facts.ReadModule(drivertest.Node(t, module), "/"+updates+"nvidia.ko"))(t)
+	m := must.Get(modinfo.Read(drivertest.Node(t, module), "/"+updates+"nvidia.ko"))(t)
 	known := "-- proc/keys --\n0a1b2c3d I------     1 perm 1f030000     0     0 asymmetri " + m.Signer.Name + ": 0123456789abcdef: X509.rsa 01234567 []\n"
 	for _, x := range []struct {
 		name, archive, version string

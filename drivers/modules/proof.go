@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
 // Built returns the state of a version in DKMS's tree for a kernel, and checks by its files what
@@ -136,13 +137,13 @@ func (k KernelSide) allLoadable(v host.View) (bool, error) {
 }
 
 // onDisk returns the module that modprobe would load for a kernel, nil if there is none.
-func (k KernelSide) onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
+func (k KernelSide) onDisk(v host.View, kernel string) (*modinfo.Module, error) {
 	name, err := facts.NvidiaModule(v, kernel)
 	if err != nil || name == "" {
 		return nil, err
 	}
 
-	m, err := k.Files.Read(v, name)
+	m, err := modinfo.ReadOnce(k.Memory, v, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // modules.dep is older than its removal
 	}
@@ -159,7 +160,7 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 
 // faults checks the module nvidia and, in an image, the modules built with it: on a machine their
 // load shows a fault.
-func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string, error) {
 	problem, err := k.fault(v, kernel, m)
 	if k.Image == nil || problem != "" || err != nil {
 		return problem, err
@@ -174,7 +175,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 			continue
 		}
 
-		m, err := k.Files.Read(v, name)
+		m, err := modinfo.ReadOnce(k.Memory, v, name)
 		if err != nil {
 			return "", err
 		}
@@ -187,7 +188,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 }
 
 // fault says why a kernel would not load a module, "" if it would.
-func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+func (k KernelSide) fault(v host.View, kernel string, m modinfo.Module) (string, error) {
 	if m.Kernel() != kernel {
 		return "it is built for kernel " + m.Kernel(), nil
 	}
@@ -207,7 +208,7 @@ func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (strin
 	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
 }
 
-func signerName(k facts.Key) string {
+func signerName(k modinfo.Key) string {
 	if k.Name != "" {
 		return fmt.Sprintf("%s (serial %s)", k.Name, k.Serial)
 	}

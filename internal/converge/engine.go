@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -44,8 +45,12 @@ type Engine struct {
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Allow      []string // these breaks are allowed; "all": all of them
 
-	cache     facts.Cache // versions read from binaries: the most expensive facts
-	validated sync.Map    // changes that a Validator has verified: it is asked once a run
+	// Memory knows what modules and programs of the machine said, which are the most expensive facts;
+	// nil: the engine has one of its own.
+	Memory *recall.Memory
+
+	cache     facts.Cache
+	validated sync.Map // changes that a Validator has verified: it is asked once a run
 }
 
 // ErrStopped reports that a run was asked to stop between two changes. The next run continues it.

@@ -108,6 +108,7 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 		}
 	}
 
+	e.cache.Memory = e.Memory
 	f, err := e.cache.Gather(ctx, v, needs)
 	if err != nil {
 		return f, &trouble.Unknown{Err: err}
@@ -120,6 +121,7 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 
 // GPUs are the GPUs that Facts has; Facts and GPUs share one reading of the bus.
 func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) {
+	e.cache.Memory = e.Memory
 	found, err := e.cache.GPUs(v)
 	if err != nil {
 		return found, &trouble.Unknown{Err: err}

@@ -290,7 +290,7 @@ func isLibrary(name string) bool {
 // GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/cos;
 // siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
 func hidden(f facts.Facts) bool {
-	other := drivers.New().Other(f)
+	other := drivers.New(nil).Other(f)
 	return f.NVMLSays == "LIBRARY_NOT_FOUND" && other.Owner != "" && f.DriverOwner == nil
 }
 

@@ -27,7 +27,7 @@ func (m *Machine) note() string {
 	if f.Modules == nil || len(f.Modules.Libraries) == 0 {
 		return ""
 	}
-	choice, asked, err := drivers.New().Choose(m.spec, f)
+	choice, asked, err := drivers.New(nil).Choose(m.spec, f)
 	if err != nil || !asked {
 		return m.nextKernel()
 	}
@@ -40,7 +40,7 @@ func (m *Machine) nextKernel() string {
 	f := m.Facts()
 	running, ok := m.running()
 	byHand := f.DriverOwner != nil && f.DriverOwner.Name == facts.OtherOwner
-	hasOwner := drivers.New().Other(f).Owner != "" && !byHand
+	hasOwner := drivers.New(nil).Other(f).Owner != "" && !byHand
 	if !ok || running.Nvidia == nil || hasOwner {
 		return ""
 	}

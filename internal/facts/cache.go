@@ -3,21 +3,25 @@
 package facts
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Cache keeps the costly facts from one Gather to the next: what modules and programs say, as long
-// as the file's path, size and ctime stay; what a cloud answered, for a run; and parsed texts. A
-// different View resets it. The zero value is empty and usable.
+// Cache keeps the costly facts from one Gather to the next: what a cloud answered, for a run; and
+// parsed texts. A different View resets it. The zero value is empty and usable.
 type Cache struct {
-	view    host.View
-	modules *ModuleCache
-	asked   cloudAnswers
-	texts   *toml.Texts
+	// Memory knows what this machine's modules and programs said; nil: the Cache has one of its own.
+	Memory *recall.Memory
+
+	view   host.View
+	memory *recall.Memory // Memory, or the Cache's own
+	asked  cloudAnswers
+	texts  *toml.Texts
 
 	gpus []PCI // found by GPUs, for the next Gather
 	rdma bool  // found with gpus
@@ -43,10 +47,22 @@ func (c *Cache) begin(v host.View) *gathering {
 	same := c.view != nil && reflect.ValueOf(machine).Comparable() && c.view == machine
 	if !same { // another machine, or a view that cannot be compared
 		*c = Cache{
-			view:    machine,
-			modules: new(ModuleCache),
-			texts:   new(toml.Texts),
+			Memory: c.Memory,
+			view:   machine,
+			memory: cmp.Or(c.Memory, new(recall.Memory)),
+			texts:  new(toml.Texts),
 		}
 	}
 	return &gathering{v: view.Gathering(v), cache: c, texts: c.texts}
+}
+
+// Keep writes down what the machine's modules and programs said, for the next run of this boot.
+func (c *Cache) Keep(h host.Host) { c.memory.Keep(h) }
+
+// memory is what files of this machine have said; nil if nothing is remembered.
+func (g *gathering) memory() *recall.Memory {
+	if g.cache == nil {
+		return nil
+	}
+	return g.cache.memory
 }

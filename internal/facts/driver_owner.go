@@ -195,12 +195,11 @@ func (g *gathering) rpmOf(ctx context.Context, m Modules) string {
 		return noPackage
 	}
 	file := m.Libraries[0].Path
-	info, err := g.v.Stat(file)
-	if err != nil {
+	if !g.exists(file) {
 		return ""
 	}
 
-	return g.rememberVersion(file, info, func() (string, error) {
+	return g.remember(file, func() (string, error) {
 		if _, err := g.v.Ask(ctx, rpm, "-qf", rpm); err != nil {
 			return "", err
 		}

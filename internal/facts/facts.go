@@ -10,9 +10,9 @@
 //   - the words: facts.go, gather.go, cache.go, reader.go, summary.go
 //   - the machine: os.go, packager.go, dpkg.go, kernel.go, arch.go, node.go, cloud.go
 //   - the GPUs: pci.go, models.go, vgpu.go, cdi.go
-//   - the driver's modules: modules.go, modules_dep.go, module_file.go, module_cache.go,
-//     libraries.go, dkms.go, signed_modules.go, shared_modules.go
-//   - who may sign modules: trust.go, keys.go, module_signature.go
+//   - the driver's modules: modules.go, modules_dep.go, libraries.go, dkms.go, signed_modules.go,
+//     shared_modules.go
+//   - who may sign modules: trust.go
 //   - other owners of the driver and of partitions: owner.go, driver_owner.go, mig_owner.go,
 //     mig_commands.go, feature_discovery.go
 //   - container engines: engines.go, containerd.go, containerd_files.go, crio.go, docker.go,

@@ -73,7 +73,7 @@ func (g *gathering) bus(f *Facts) {
 // needed finds out the costly facts that were asked for.
 func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 	if needs.Modules {
-		modules := g.modules(f.Kernel, f.GPUs, f.Arch, g.cache.modules)
+		modules := g.modules(f.Kernel, f.GPUs, f.Arch)
 		f.Modules = &modules
 		f.DriverOwner = g.driverOwner(ctx, modules)
 	}

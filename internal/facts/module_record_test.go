@@ -3,27 +3,24 @@
 package facts
 
 import (
-	"bytes"
 	"context"
-	bin "encoding/binary"
 	"encoding/json"
 	"errors"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	hostfiles "github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/host/local"
-	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -43,16 +40,16 @@ func (u unpacks) ReadAt(name string, p []byte, off int64) (int, error) {
 
 // TestModuleRecord: what an apply has unpacked, later runs of the same boot do not unpack again,
 // and their facts are the same; unless the file has changed, the record is another user's or
-// damaged, or it was of another file.
+// damaged.
 func TestModuleRecord(t *testing.T) {
 	const file = "/lib/modules/6.1.0/updates/dkms/nvidia.ko.zst"
 	boot := func() *simhost.Node {
 		n, err := simhost.New([]byte("-- lib/modules/6.1.0/modules.dep --\nupdates/dkms/nvidia.ko.zst:\n-- run/lock --\n-- etc/os-release --\nID=debian\n"))
 		must.OK(t, err)
-		put(t, n, file, packed(t, ".zst", openModule("6.1.0")))
+		put(t, n, file, kmodule.Packed(t, ".zst", kmodule.Open("6.1.0")))
 		return n
 	}
-	gather := func(n *simhost.Node, keep bool) (nvidia *ModuleFile, reads int) {
+	gather := func(n *simhost.Node, keep bool) (nvidia *modinfo.Module, reads int) {
 		t.Helper()
 		var cache Cache
 		f, err := cache.Gather(t.Context(), unpacks{n, &reads}, Needs{Modules: true})
@@ -64,7 +61,7 @@ func TestModuleRecord(t *testing.T) {
 	}
 	n := boot()
 	first, reads := gather(n, false)
-	_, err := n.Stat(moduleRecord)
+	_, err := n.Stat(recall.Record)
 	check.That(t, err != nil && reads != 0, "facts alone wrote a record, or the module was not read: %d reads", reads)
 	gather(n, true)
 	touches := n.Touches()
@@ -73,17 +70,13 @@ func TestModuleRecord(t *testing.T) {
 	a, b := asJSON(t, first), asJSON(t, again)
 	check.That(t, a == b, "a record says %s of %s", b, a)
 	for what, change := range map[string]func(n *simhost.Node){
-		"the module was built again": func(n *simhost.Node) { put(t, n, file, packed(t, ".zst", openModule("6.1.0"))) },
-		"another user may write it":  func(n *simhost.Node) { attr(t, n, moduleRecord, host.Attr{Mode: 0o666}) },
-		"another user owns it":       func(n *simhost.Node) { attr(t, n, moduleRecord, host.Attr{Mode: 0o644, UID: 1000}) },
-		"it is torn":                 func(n *simhost.Node) { put(t, n, moduleRecord, []byte(`[{"path":`)) },
-		"it is no list":              func(n *simhost.Node) { put(t, n, moduleRecord, []byte(`{"path":"/x"}`)) },
-		"it is gone":                 func(n *simhost.Node) { remove(t, n, moduleRecord) },
-		"it is too big":              func(n *simhost.Node) { put(t, n, moduleRecord, make([]byte, 2<<20)) },
-		"it is of another file": func(n *simhost.Node) {
-			text := must.Get(n.ReadFile(moduleRecord))(t)
-			put(t, n, moduleRecord, []byte(strings.Replace(string(text), `"says":{"path":"`, `"says":{"path":"/other`, 1)))
-		},
+		"the module was built again": func(n *simhost.Node) { put(t, n, file, kmodule.Packed(t, ".zst", kmodule.Open("6.1.0"))) },
+		"another user may write it":  func(n *simhost.Node) { attr(t, n, recall.Record, host.Attr{Mode: 0o666}) },
+		"another user owns it":       func(n *simhost.Node) { attr(t, n, recall.Record, host.Attr{Mode: 0o644, UID: 1000}) },
+		"it is torn":                 func(n *simhost.Node) { put(t, n, recall.Record, []byte(`[{"path":`)) },
+		"it is no list":              func(n *simhost.Node) { put(t, n, recall.Record, []byte(`{"path":"/x"}`)) },
+		"it is gone":                 func(n *simhost.Node) { remove(t, n, recall.Record) },
+		"it is too big":              func(n *simhost.Node) { put(t, n, recall.Record, make([]byte, 2<<20)) },
 	} {
 		n := boot()
 		gather(n, true)
@@ -95,7 +88,7 @@ func TestModuleRecord(t *testing.T) {
 	}
 }
 
-func asJSON(t *testing.T, m *ModuleFile) string {
+func asJSON(t *testing.T, m *modinfo.Module) string {
 	t.Helper()
 	text := must.Get(json.Marshal(m))(t)
 	return string(text)
@@ -119,104 +112,6 @@ func attr(t *testing.T, n *simhost.Node, name string, to host.Attr) {
 func remove(t *testing.T, n *simhost.Node, name string) {
 	t.Helper()
 	must.OK(t, n.Remove(name))
-}
-
-// withDict is a stream of xz with a block that says that its dictionary has 2^12·2^(bits/2) bytes,
-// or half as much again: https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
-func withDict(t *testing.T, stream []byte, bits byte) []byte {
-	t.Helper()
-	stream = bytes.Clone(stream)
-	head := stream[12 : 12+4*(int(stream[12])+1)]
-	at := bytes.Index(head, []byte{0x21, 1})
-	must.That(t, at >= 0, "no LZMA2 in the header of the block")
-	head[at+2] = bits
-	bin.LittleEndian.PutUint32(head[len(head)-4:], crc32.ChecksumIEEE(head[:len(head)-4]))
-	return stream
-}
-
-const (
-	dict1MiB  = 16
-	dict64MiB = 28
-	dict2GiB  = 38
-)
-
-// TestPackedBombs: a small file that unpacks to a huge one, or asks for huge buffers wherever in
-// it, is refused, and takes no more memory than a module does.
-func TestPackedBombs(t *testing.T) {
-	some := packed(t, ".xz", bytes.Repeat([]byte("nvidia "), 1000))
-	zeros := make([]byte, 16<<20)
-	for what, tt := range map[string]struct {
-		ending string
-		data   []byte
-	}{
-		"16 MiB of zeros in gzip":          {".gz", packed(t, ".gz", zeros)},
-		"16 MiB of zeros in zstd":          {".zst", packed(t, ".zst", zeros)},
-		"16 MiB of zeros in xz":            {".xz", packed(t, ".xz", zeros)},
-		"a dictionary of 2 GiB":            {".xz", withDict(t, some, dict2GiB)},
-		"one of 2 GiB in a later stream":   {".xz", append(withDict(t, some, dict1MiB), withDict(t, some, dict2GiB)...)},
-		"100 streams with 64 MiB for each": {".xz", bytes.Repeat(withDict(t, some, dict64MiB), 100)},
-	} {
-		name := "/lib/modules/6.1.0/x.ko" + tt.ending
-		alloc.Beside(t, unpackBuffers, unpackRatio, len(tt.data), func() {
-			_, err := ReadModule(files{name: string(tt.data)}, name)
-			check.That(t, err != nil && regexp.MustCompile(`^cannot read module .*(more than \d+ (bytes|MiB)|bad magic)`).MatchString(err.Error()), "%s: %v", what, err)
-		})
-		must.That(t, !t.Failed(), "%v", what)
-	}
-}
-
-const (
-	unpackBuffers = 2*maxWindow + 16<<20
-	unpackRatio   = 8 * maxRatio // a buffer that grows is copied
-)
-
-// counted is files that all were changed at one time, and counts what is read of them.
-type counted struct {
-	files
-	changed time.Time
-	reads   int
-}
-
-func (c *counted) Stat(name string) (host.Info, error) {
-	i, err := c.files.Stat(name)
-	i.Ctime = c.changed
-	return i, err
-}
-
-func (c *counted) ReadAt(name string, p []byte, off int64) (int, error) {
-	c.reads++
-	return c.files.ReadAt(name, p, off)
-}
-
-// TestModuleCache: a module is read again once its file has changed, and one that cannot be read
-// each time.
-func TestModuleCache(t *testing.T) {
-	const name, broken = "/lib/modules/6.1.0/updates/dkms/nvidia.ko.zst", "/lib/modules/6.1.0/broken.ko.zst"
-	v := &counted{files: files{name: string(packed(t, ".zst", openModule("6.1.0"))), broken: "no module"}, changed: time.Unix(1, 0)}
-	cache := &ModuleCache{}
-	reads := func(name string, good bool) int {
-		t.Helper()
-		before := v.reads
-		m, err := cache.Read(v, name)
-		if (err == nil) != good || good && (m.Version != "580.95.05" || m.Path != name) {
-			t.Errorf("%s: %+v, %v", name, m, err)
-		}
-		return v.reads - before
-	}
-	first, second := reads(name, true), reads(name, true)
-	check.That(t, first != 0 && second == 0, "read %d times, then %d", first, second)
-	v.changed = time.Unix(1, 1)
-	check.That(t, reads(name, true) != 0, "not read again after its file has changed")
-	v.files[name] = string(packed(t, ".zst", append(openModule("6.1.0"), "and more that packs into a few bytes"...)))
-	check.That(t, reads(name, true) != 0, "not read again after its size has changed")
-	first, second = reads(broken, false), reads(broken, false)
-	check.That(t, first != 0 && second != 0, "what is broken is remembered")
-	delete(v.files, name)
-	reads(name, false)
-	cache = nil
-	v.files[name] = string(packed(t, ".zst", openModule("6.1.0")))
-	first, second = reads(name, true), reads(name, true)
-	check.That(t, first != 0 && second != 0, "no cache remembers")
 }
 
 // TestCompilerOfKernel: a kernel's configuration names the compiler, at its beginning or its end.
@@ -301,7 +196,7 @@ func TestModules(t *testing.T) {
 		"/proc/driver/nvidia/version":                                         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.172.08  Tue Jul\nGCC version: 12\n",
 		"/proc/driver/nvidia/gpus/0000:17:00.0/information":                   "Model: NVIDIA H100",
 		"/lib/modules/6.8.0-88/modules.dep":                                   "kernel/fs/ext4.ko: \nupdates/dkms/nvidia-uvm.ko.zst: updates/dkms/nvidia.ko.zst\nupdates/dkms/nvidia.ko.zst:\n",
-		"/lib/modules/6.8.0-88/updates/dkms/nvidia.ko.zst":                    string(packed(t, ".zst", openModule("6.8.0-88"))),
+		"/lib/modules/6.8.0-88/updates/dkms/nvidia.ko.zst":                    string(kmodule.Packed(t, ".zst", kmodule.Open("6.8.0-88"))),
 		"/lib/modules/6.8.0-88/updates/dkms/nvidia-uvm.ko.zst":                "x",
 		"/lib/modules/6.8.0-88/build/Makefile":                                "x",
 		"/lib/modules/6.8.0-88/build/.config":                                 "CONFIG_X=y\nCONFIG_CC_VERSION_TEXT=\"gcc-13 (Ubuntu 13.3.0) 13.3.0\"\n",
@@ -313,7 +208,7 @@ func TestModules(t *testing.T) {
 	}, map[string]string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"}}
 	g := &gathering{v: v}
 	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
-	m := g.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
+	m := g.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64")
 	must.OK(t, g.err)
 	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Taken, []Taken{{Address: "0000:17:00.0", Module: "nouveau"}}), "%+v", m)
 	s := m.Mismatch()
@@ -335,24 +230,15 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// FuzzModules gives hostile bytes to all that reads modules, signatures, firmware variables and
-// DKMS's tree: none may panic, and what cannot be read is said so.
+// FuzzModules gives hostile bytes to all that reads modules, firmware variables and DKMS's tree: none
+// may panic.
 func FuzzModules(f *testing.F) {
 	der := authority(f, dkmsKeyName, 7)
-	f.Add(openModule("6.1.0"), ".ko", "5.5/6.1.0/x86_64")
-	f.Add(object([]byte("\x30\x03\x06\x01\x00"), "version=1"), ".zst", "../../x")
+	f.Add(kmodule.Open("6.1.0"), ".ko", "5.5/6.1.0/x86_64")
+	f.Add(kmodule.Signed(kmodule.Object("version=1"), []byte("\x30\x03\x06\x01\x00")), ".zst", "../../x")
 	f.Add([]byte("\xfd7zXZ\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00"), ".xz", "")
 	f.Add(signatureList(der, der), ".gz", "a asymmetri x: 00: X509")
 	f.Fuzz(func(t *testing.T, data []byte, ending, text string) {
-		m, err := parseModule(bytes.NewReader(data), int64(len(data)))
-		if err == nil && len(m.Version)+len(m.Vermagic)+len(m.License) > len(data) {
-			t.Error("it says more than it holds")
-		}
-		_, _ = signer(bytes.NewReader(data), int64(len(data)))
-		_, _ = parseSignature(data)
-		if n := len(efiKeys(data)); n > len(data)/28 {
-			t.Errorf("%d keys in %d bytes", n, len(data))
-		}
 		keyNames(text)
 		chosen(text)
 		role(text)
@@ -361,12 +247,7 @@ func FuzzModules(f *testing.F) {
 			"/var/lib/dkms/nvidia/5.5/6.1.0/x86_64/module/x": "", secureBoot: data, "/sys/firmware/efi/efivars/MokListRT-x": data, "/proc/keys": text,
 			"/etc/dkms/framework.conf": text, "/var/lib/dkms/mok.pub": data, "/sys/module/nvidia/refcnt": text,
 		}, map[string]string{"/var/lib/dkms/nvidia/kernel-6.1.0-x86_64": text}}
-		alloc.Beside(t, unpackBuffers, unpackRatio, len(data), func() {
-			if _, err := ReadModule(v, "/lib/modules/6.1.0/x.ko"+ending); err != nil && !strings.HasPrefix(err.Error(), "cannot ") && !strings.Contains(err.Error(), "not exist") {
-				t.Errorf("an error that does not say what cannot be done: %v", err)
-			}
-		})
-		(&gathering{v: v}).modules(Kernel{Installed: []string{"6.1.0"}}, nil, "amd64", nil)
+		(&gathering{v: v}).modules(Kernel{Installed: []string{"6.1.0"}}, nil, "amd64")
 	})
 }
 

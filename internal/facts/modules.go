@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
 // Modules has the facts about NVIDIA's kernel modules: the loaded ones, those on disk, and who may
@@ -18,7 +19,6 @@ type Modules struct {
 	Kernels   []KernelModules `json:"kernels,omitempty"`   // of each installed kernel, newest first
 	Libraries []Library       `json:"libraries,omitempty"` // what programs load
 	Trust     Trust           `json:"trust"`
-	Cache     *ModuleCache    `json:"-"` // the modules' files, read
 }
 
 // Taken is a GPU that one of the kernel's own drivers holds, so that NVIDIA's does not get it.
@@ -44,14 +44,14 @@ func kernelsOwn(driver string) (module string) {
 
 // KernelModules has the modules of one installed kernel.
 type KernelModules struct {
-	Kernel   string      `json:"kernel"`
-	Headers  bool        `json:"headers"`            // modules can be built for it
-	Compiler string      `json:"compiler,omitempty"` // that it was built with: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
-	Nvidia   *ModuleFile `json:"nvidia,omitempty"`   // the module that modprobe would load
-	Files    []string    `json:"files,omitempty"`    // all of the family
-	Unlisted []string    `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
-	Missing  []string    `json:"missing,omitempty"`  // firmware that the module asks for and that does not exist
-	Problem  string      `json:"problem,omitempty"`  // why the module's file cannot be read
+	Kernel   string          `json:"kernel"`
+	Headers  bool            `json:"headers"`            // modules can be built for it
+	Compiler string          `json:"compiler,omitempty"` // that it was built with: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
+	Nvidia   *modinfo.Module `json:"nvidia,omitempty"`   // the module that modprobe would load
+	Files    []string        `json:"files,omitempty"`    // all of the family
+	Unlisted []string        `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
+	Missing  []string        `json:"missing,omitempty"`  // firmware that the module asks for and that does not exist
+	Problem  string          `json:"problem,omitempty"`  // why the module's file cannot be read
 
 	Infiniband []string `json:"infiniband,omitempty"` // which of mlx5_ib and ib_umad it has, as modules or built in
 	Extra      bool     `json:"extra,omitempty"`      // Ubuntu's package linux-modules-extra of this kernel is installed
@@ -87,11 +87,10 @@ func (m Modules) Reload(running string) string {
 }
 
 // modules finds out about NVIDIA's kernel modules. It runs no program, and does not ask the driver.
-func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *ModuleCache) Modules {
+func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string) Modules {
 	m := Modules{
 		Libraries: g.libraries(arch),
 		Trust:     g.trust(),
-		Cache:     cache,
 	}
 	if g.v.Live() {
 		m.Version, _ = LoadedDriver(g.v)
@@ -103,7 +102,7 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string, cache *Modu
 		}
 	}
 	for _, kernel := range kernels.Installed {
-		m.Kernels = append(m.Kernels, g.kernelModules(kernel, cache))
+		m.Kernels = append(m.Kernels, g.kernelModules(kernel))
 	}
 	return m
 }
@@ -124,7 +123,7 @@ func LoadedDriver(v host.View) (version, flavour string) {
 }
 
 // kernelModules reads one kernel's modules.
-func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModules {
+func (g *gathering) kernelModules(kernel string) KernelModules {
 	dir := "/lib/modules/" + kernel
 	dep := g.read(dir + "/modules.dep")
 	k := KernelModules{
@@ -142,7 +141,7 @@ func (g *gathering) kernelModules(kernel string, cache *ModuleCache) KernelModul
 	if i < 0 {
 		return k
 	}
-	m, err := cache.Read(g.v, k.Files[i])
+	m, err := modinfo.ReadOnce(g.memory(), g.v, k.Files[i])
 	if err != nil {
 		k.Problem = err.Error()
 		return k

@@ -52,5 +52,5 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 // hasSigned says whether a kernel has a module of the branch from the distribution's archive.
 func (m Modules) hasSigned(kernel, branch string) bool {
 	k, _ := m.Of(kernel)
-	return k.Nvidia != nil && strings.HasPrefix(k.Nvidia.Version, branch+".") && !k.Nvidia.Shared()
+	return k.Nvidia != nil && strings.HasPrefix(k.Nvidia.Version, branch+".") && !IsShared(k.Nvidia.Path)
 }

@@ -8,20 +8,21 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Trust says whose signatures the kernel accepts on modules.
 type Trust struct {
-	SecureBoot string   `json:"secureBoot"`         // on, off, unknown
-	Lockdown   string   `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
-	Enforced   string   `json:"enforced,omitempty"` // module.sig_enforce: Y, N; "" if unknown
-	Enrolled   []Key    `json:"enrolled,omitempty"` // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
-	Kernels    []string `json:"kernels,omitempty"`  // common names of the keys that the running kernel knows, those built in included
-	Build      *Key     `json:"build,omitempty"`    // what DKMS signs with; nil: it has no key yet and would make one
-	BuildCert  string   `json:"-"`                  // the file with its certificate, there or where DKMS would make it
-	Waiting    bool     `json:"waiting,omitempty"`  // mokutil has handed it to the firmware: a person confirms it at the next boot
-	BuildKey   string   `json:"buildKey,omitempty"` // the file with its private half, where there is one
+	SecureBoot string        `json:"secureBoot"`         // on, off, unknown
+	Lockdown   string        `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
+	Enforced   string        `json:"enforced,omitempty"` // module.sig_enforce: Y, N; "" if unknown
+	Enrolled   []modinfo.Key `json:"enrolled,omitempty"` // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
+	Kernels    []string      `json:"kernels,omitempty"`  // common names of the keys that the running kernel knows, those built in included
+	Build      *modinfo.Key  `json:"build,omitempty"`    // what DKMS signs with; nil: it has no key yet and would make one
+	BuildCert  string        `json:"-"`                  // the file with its certificate, there or where DKMS would make it
+	Waiting    bool          `json:"waiting,omitempty"`  // mokutil has handed it to the firmware: a person confirms it at the next boot
+	BuildKey   string        `json:"buildKey,omitempty"` // the file with its private half, where there is one
 }
 
 // Demands says whether the kernel refuses modules that are not signed by a key it trusts.
@@ -40,7 +41,7 @@ func (t Trust) Demands() bool {
 
 // Trusts says whether the kernel loads a module that a key has signed. It is exact where gpuadm can
 // read certificates; of the keys built into the kernel it knows only the names.
-func (t Trust) Trusts(k *Key) bool {
+func (t Trust) Trusts(k *modinfo.Key) bool {
 	if k == nil {
 		return false
 	}
@@ -49,7 +50,7 @@ func (t Trust) Trusts(k *Key) bool {
 	}
 
 	// Each machine's own key has this name: another's is enrolled, and this one is not.
-	sameName := func(enrolled Key) bool { return enrolled.Name == k.Name }
+	sameName := func(enrolled modinfo.Key) bool { return enrolled.Name == k.Name }
 	if k.Name == dkmsKeyName && slices.ContainsFunc(t.Enrolled, sameName) {
 		return false
 	}
@@ -135,7 +136,7 @@ func (g *gathering) takesDB() bool {
 // owner's into MokListRT, as EFI variables and, where they are too big for those, as a file.
 // Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the
 // kernel's tree.
-func (g *gathering) enrolled() (keys []Key) {
+func (g *gathering) enrolled() (keys []modinfo.Key) {
 	const db = "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
 	variables, _ := g.v.ReadDir(efivars)
@@ -150,7 +151,7 @@ func (g *gathering) enrolled() (keys []Key) {
 		if strings.HasPrefix(name, efivars) {
 			data = content(data)
 		}
-		for _, key := range efiKeys(data) {
+		for _, key := range modinfo.EFIKeys(data) {
 			if !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
@@ -173,10 +174,10 @@ func (g *gathering) buildKey(t *Trust) {
 	}
 
 	t.BuildCert = public
-	if key, ok := Certificate(g.read(public)); ok {
+	if key, ok := modinfo.Certificate(g.read(public)); ok {
 		t.Build = &key
 		requests, _ := g.v.ReadFile(mokNew) // readable by root; without it nothing waits
-		t.Waiting = slices.ContainsFunc(efiKeys(content(requests)), key.Same)
+		t.Waiting = slices.ContainsFunc(modinfo.EFIKeys(content(requests)), key.Same)
 	}
 	if path.IsAbs(private) && g.exists(private) {
 		t.BuildKey = private

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/recall"
 )
 
 // program says how a program's version can be found out.
@@ -27,12 +27,11 @@ type program struct {
 // place. For a program that is not run dpkg comes first: that is cheaper.
 func (g *gathering) version(ctx context.Context, path string, p program) string {
 	packaged := upstream(g.dpkgVersion(path, p.packages...))
-	info, err := g.v.Stat(path)
-	if packaged != "" && !p.ask || err != nil {
+	if packaged != "" && !p.ask || !g.exists(path) {
 		return packaged
 	}
 
-	return g.rememberVersion(path, info, func() (string, error) {
+	return g.remember(path, func() (string, error) {
 		if !p.ask || !g.v.Runs() {
 			return cmp.Or(g.binaryVersion(path, p.module), packaged), context.Cause(ctx)
 		}
@@ -132,14 +131,9 @@ func upstream(version string) string {
 
 var released = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
 
-// rememberVersion reads what version a file has, or which package has the file, where the record
-// does not know it of a file of this path, size and ctime. The record keeps both in the Version of
-// a ModuleFile.
-func (g *gathering) rememberVersion(file string, info host.Info, read func() (string, error)) string {
-	key := moduleKey{file, info.Size, info.Ctime.UTC()}
-	known, _ := g.cache.modules.once(view.Machine(g.v), key, func() (ModuleFile, error) {
-		version, err := read()
-		return ModuleFile{Path: file, Version: version}, err
-	})
-	return known.Version
+// remember reads what version a file has, or which package has the file, unless that is known of a
+// file of this path, size and ctime.
+func (g *gathering) remember(file string, read func() (string, error)) string {
+	known, _ := recall.Once(g.memory(), g.v, file, func(host.View) (string, error) { return read() })
+	return known
 }

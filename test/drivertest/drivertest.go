@@ -5,10 +5,7 @@
 package drivertest
 
 import (
-	"bytes"
-	"debug/elf"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"path"
@@ -18,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -28,29 +26,9 @@ func Node(t *testing.T, archive string) *simhost.Node {
 	return must.Get(simhost.New([]byte(archive)))(t)
 }
 
-// Module is an ELF file with what a kernel module says of itself.
-func Module(version, license, kernel string) []byte {
-	info := "license=" + license + "\x00version=" + version + "\x00vermagic=" + kernel + " SMP mod_unload \x00"
-	const names = "\x00.modinfo\x00.shstrtab\x00"
-	var b bytes.Buffer
-	head := elf.Header64{Type: uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: uint64(64 + len(info) + len(names)), Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2}
-	copy(head.Ident[:], "\x7fELF\x02\x01\x01")
-	for _, part := range []any{
-		head, []byte(info + names),
-		elf.Section64{},
-		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: 64, Size: uint64(len(info))},
-		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(64 + len(info)), Size: uint64(len(names))},
-	} {
-		if err := binary.Write(&b, binary.LittleEndian, part); err != nil {
-			panic(err)
-		}
-	}
-	return b.Bytes()
-}
-
 // ModuleFile is a kernel module in a machine's archive.
 func ModuleFile(path, version, license, kernel string) string {
-	return File(path, Module(version, license, kernel))
+	return File(path, kmodule.Nvidia(version, license, kernel))
 }
 
 // File is a file of any bytes in a machine's archive.

@@ -4,9 +4,7 @@ package incident
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -181,20 +180,10 @@ func (m *Machine) Loops(unit string) {
 // Module puts an open module nvidia into a kernel's folder: what modinfo prints of one, in an ELF
 // file.
 func (m *Machine) Module(kernel, version string) {
-	info := strings.Join([]string{"license=Dual MIT/GPL", "version=" + version, "firmware=nvidia/" + version + "/gsp_ga10x.bin", "vermagic=" + kernel + " SMP preempt mod_unload modversions "}, "\x00") + "\x00"
-	const names = "\x00.modinfo\x00.shstrtab\x00"
-	var b bytes.Buffer
-	write := func(v any) {
-		must.OK(m.t, binary.Write(&b, binary.LittleEndian, v))
-	}
-	head := elf.Header64{Type: uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: uint64(64 + len(info) + len(names)), Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2}
-	copy(head.Ident[:], "\x7fELF\x02\x01\x01")
-	write(head)
-	b.WriteString(info + names)
-	write(elf.Section64{})
-	write(elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Flags: uint64(elf.SHF_ALLOC), Off: 64, Size: uint64(len(info))})
-	write(elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(64 + len(info)), Size: uint64(len(names))})
-	m.Put("usr/lib/modules/"+kernel+"/updates/dkms/nvidia.ko base64", base64.StdEncoding.EncodeToString(b.Bytes())+"\n")
+	module := kmodule.Object(
+		"license=Dual MIT/GPL", "version="+version, "firmware=nvidia/"+version+"/gsp_ga10x.bin",
+		"vermagic="+kernel+" SMP preempt mod_unload modversions ")
+	m.Put("usr/lib/modules/"+kernel+"/updates/dkms/nvidia.ko base64", base64.StdEncoding.EncodeToString(module)+"\n")
 	m.Put("usr/lib/modules/"+kernel+"/updates/dkms/nvidia-uvm.ko size=4000000", "")
 }
 

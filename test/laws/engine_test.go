@@ -382,6 +382,6 @@ func FuzzJournal(f *testing.F) {
 
 // thingOf builds a thing again, as undo does.
 func thingOf(ref converge.Ref) (converge.Thing, error) {
-	_, of := stages.Run(new(cloudnode.Session))
+	_, of := stages.Run(new(cloudnode.Session), nil)
 	return of(ref)
 }

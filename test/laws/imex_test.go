@@ -56,7 +56,7 @@ func rack(t testing.TB) *simhost.Node {
 func imexEngine(t testing.TB, name string) *converge.Engine {
 	t.Helper()
 	e := engine(t, "[driver]\nversion = \"580.95.05\"\npersistenced = false\n"+imexSpecs[name])
-	e.Stages, e.Before = []converge.Stage{drivers.New().Services()}, nil
+	e.Stages, e.Before = []converge.Stage{drivers.New(nil).Services()}, nil
 	return e
 }
 

@@ -110,7 +110,7 @@ func TestBenchKubeLoad(t *testing.T) {
 // bringUp is what gpuadm apply does.
 func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
 	session := new(node.Session)
-	sequence, thingOf := stages.Run(session)
+	sequence, thingOf := stages.Run(session, nil)
 	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 	result, err := e.Apply(ctx, h)
 	if err != nil {

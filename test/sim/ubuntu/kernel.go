@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 )
 
 // modules are those that NVIDIA's dkms.conf builds.
@@ -61,7 +61,7 @@ func dkms(m *machine, args []string) error {
 			license = "Dual MIT/GPL"
 		}
 		for _, module := range modules {
-			ko := string(drivertest.Module(v, license, kernel))
+			ko := string(kmodule.Nvidia(v, license, kernel))
 			err := m.put(built+"/x86_64/module/"+module+".ko", ko)
 			if err == nil && args[0] == "install" {
 				err = m.put("/lib/modules/"+kernel+"/updates/dkms/"+module+".ko", ko)

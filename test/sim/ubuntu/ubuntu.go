@@ -23,7 +23,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
-	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/kmodule"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -118,7 +118,7 @@ func shared(v, kernel string) repos.Package {
 		Depends: []string{"nvidia-kernel-common-" + branch}, Conflicts: []string{"nvidia-dkms-" + branch + "-open"},
 	}
 	for _, m := range modules {
-		p.Files["/lib/modules/"+kernel+"/updates/gpuadm/"+m+".ko"] = repos.File{Text: string(drivertest.Module(v, "Dual MIT/GPL", kernel))}
+		p.Files["/lib/modules/"+kernel+"/updates/gpuadm/"+m+".ko"] = repos.File{Text: string(kmodule.Nvidia(v, "Dual MIT/GPL", kernel))}
 	}
 	return p
 }

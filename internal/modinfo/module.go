@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package facts
+// Package modinfo reads what a kernel module on disk says of itself, as modinfo(8) does: its version,
+// its kernel, its parameters, and whose key has signed it.
+package modinfo
 
 import (
 	"bufio"
@@ -17,10 +19,11 @@ import (
 	"github.com/xi2/xz"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/recall"
 )
 
-// ModuleFile is a kernel module on disk, as it describes itself.
-type ModuleFile struct {
+// Module is a kernel module on disk, as it describes itself.
+type Module struct {
 	Path     string   `json:"path"`
 	Version  string   `json:"version,omitempty"`
 	Vermagic string   `json:"vermagic,omitempty"` // the kernel it was built for, then what that kernel was built with
@@ -32,7 +35,7 @@ type ModuleFile struct {
 }
 
 // Kernel is the kernel the module was built for.
-func (m ModuleFile) Kernel() string {
+func (m Module) Kernel() string {
 	kernel, _, _ := strings.Cut(m.Vermagic, " ")
 	return kernel
 }
@@ -41,7 +44,7 @@ func (m ModuleFile) Kernel() string {
 // neither's.
 // Source: MODULE_LICENSE in kernel-open/nvidia/nv.c of
 // https://github.com/NVIDIA/open-gpu-kernel-modules; the proprietary module says "NVIDIA".
-func (m ModuleFile) Flavour() string {
+func (m Module) Flavour() string {
 	switch m.License {
 	case "Dual MIT/GPL":
 		return "open"
@@ -58,18 +61,18 @@ const (
 	maxRatio   = 64        // unpacked bytes for each packed byte: modules have 3 to 8
 )
 
-// ReadModule reads what a module says about itself. Of an uncompressed file it reads a few pages.
-func ReadModule(v host.View, name string) (ModuleFile, error) {
+// Read reads what a module says about itself. Of an uncompressed file it reads a few pages.
+func Read(v host.View, name string) (Module, error) {
 	info, err := v.Stat(name)
 	if err != nil {
-		return ModuleFile{}, err
+		return Module{}, err
 	}
 	if info.Size > maxModule {
-		return ModuleFile{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
+		return Module{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
 	}
 
 	file := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
-	var m ModuleFile
+	var m Module
 	plain, err := unpacked(file, path.Ext(name)) // by the file name's ending, as kmod does
 	if err == nil {
 		m, err = parseModule(plain, plain.Size())
@@ -82,6 +85,11 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 		err = fmt.Errorf("its unpacker asks for more than %d MiB", maxWindow>>20)
 	}
 	return m, fmt.Errorf("cannot read module %s: %w", name, err)
+}
+
+// ReadOnce is Read, which reads a file once as long as it stays the same; m may be nil.
+func ReadOnce(m *recall.Memory, v host.View, name string) (Module, error) {
+	return recall.Once(m, v, name, func(v host.View) (Module, error) { return Read(v, name) })
 }
 
 // overMemory says whether an unpacker has refused a file that needs more memory than it may take.
@@ -141,8 +149,8 @@ func unpacked(file *io.SectionReader, ending string) (*io.SectionReader, error) 
 }
 
 // parseModule reads a module's .modinfo section and the signature behind its end.
-func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
-	var m ModuleFile
+func parseModule(r io.ReaderAt, size int64) (Module, error) {
+	var m Module
 	file, err := elf.NewFile(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return m, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package facts
+package modinfo
 
 import (
 	"crypto/x509/pkix"

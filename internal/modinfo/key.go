@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package facts
+package modinfo
 
 import (
 	"crypto/sha256"
@@ -52,9 +52,9 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// efiKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10,
+// EFIKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10,
 // 32.4.1.
-func efiKeys(data []byte) (keys []Key) {
+func EFIKeys(data []byte) (keys []Key) {
 	const (
 		head  = 28 // type, size of the list, of its header, of each signature
 		owner = 16
