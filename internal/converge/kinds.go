@@ -48,13 +48,13 @@ type Resolver interface {
 }
 
 // A Chooser is a Resolver that makes some things only where they can be had: an optional part of a
-// driver. Only a Resolver knows whether one can, and a converged machine asks none, so the engine
-// shows a Chooser what an earlier run made.
+// driver; and that removes what it made once nothing needs it. Only a Resolver knows whether that is
+// so, and a converged machine asks none, so the engine shows a Chooser what earlier runs made.
 type Chooser interface {
 	Resolver
-	// Chosen returns the want of a thing that an earlier run made as a dependency; ok is false where
-	// the spec does not ask for it.
-	Chosen(by Change) (w Want, ok bool)
+	// Chosen returns the want of a thing that earlier runs made as a dependency, by their first and
+	// their last change to it; ok is false where nothing is wanted of it.
+	Chosen(first, last Change) (w Want, ok bool)
 }
 
 // A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon

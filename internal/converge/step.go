@@ -32,7 +32,7 @@ type step struct {
 	supplies bool  // it affects a Supplier
 	resolved bool  // a Resolver has answered for it
 	stuck    bool  // a Resolver had no answer
-	optional bool  // an earlier run made it because it could be had: see Chooser
+	optional bool  // an earlier run made it as a dependency: see Chooser
 	idle     bool  // a Follower whose state is deferred, and that no pending change affects
 	earlier  bool  // of an undo: a run that it does not undo had changed the thing before
 }

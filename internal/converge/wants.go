@@ -51,8 +51,8 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 	return steps
 }
 
-// chosen returns the wants of what earlier runs made because it could be had, and that the spec still
-// asks for.
+// chosen returns the wants of what earlier runs made as dependencies: because they could be had, and
+// the spec still asks for them, or because others needed them.
 func chosen(stage string, wants []Want, all []owned) (more []Want) {
 	isChooser := func(w Want) bool {
 		_, is := w.Thing.(Chooser)
@@ -68,7 +68,7 @@ func chosen(stage string, wants []Want, all []owned) (more []Want) {
 		if !o.Dependency || o.Stage != stage || o.Kind != chooser.Ref().Kind {
 			continue
 		}
-		if w, ok := chooser.Chosen(o.Change); ok {
+		if w, ok := chooser.Chosen(o.makes[0], o.Change); ok {
 			w.Section = o.Section
 			more = append(more, w)
 		}

@@ -90,6 +90,7 @@ type Request struct {
 	Versions map[string]string // by group: the own version of its members that are not among the changes
 	Family   *Family           // nil where the set has none
 	IfThere  []string          // packages to leave out if no source has them
+	Brought  []converge.Change // what earlier runs brought and hold, as it is: it goes once nothing needs it
 	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
 }
 

@@ -74,6 +74,9 @@ func Resolve(
 	if err == nil {
 		err = r.addDependencies(ctx, v)
 	}
+	if err == nil {
+		r.dropUnneeded(ctx, v, ask.Brought)
+	}
 	return r, err
 }
 
@@ -290,12 +293,7 @@ func (r *Resolution) ask(
 	v host.View,
 	changes []converge.Change,
 ) (moves []Move, lost bool, err error) {
-	// A version asked for as 580.* is exact only now, and the pins on disk cannot have it.
-	var pins []Pin
-	if r.family != nil && r.chosen.own != "" {
-		pins = r.family.Pins(r.chosen.own)
-	}
-	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, pins)
+	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, r.pins())
 
 	named := Named(changes)
 	for _, move := range moves {
@@ -305,6 +303,15 @@ func (r *Resolution) ask(
 		lost = lost || r.family.versionFor(move.Name, r.chosen, r.Offers[move.Name]) != ""
 	}
 	return moves, lost, err
+}
+
+// pins keep the family at the version that was chosen. One asked for as 580.* is exact only now, and
+// the pins on disk cannot have it.
+func (r *Resolution) pins() []Pin {
+	if r.family == nil || r.chosen.own == "" {
+		return nil
+	}
+	return r.family.Pins(r.chosen.own)
 }
 
 // decide leaves it to the packager which parts of the family stay: dependencies in another version,

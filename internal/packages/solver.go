@@ -34,6 +34,15 @@ type Solver interface {
 		offers map[string][]Offer,
 		pins []Pin,
 	) ([]Move, error)
+	// Unneeded returns the packages that were installed for others, and that nothing needs once the
+	// changes are made, whether they are held or not.
+	Unneeded(
+		ctx context.Context,
+		v host.View,
+		changes []converge.Change,
+		offers map[string][]Offer,
+		pins []Pin,
+	) ([]string, error)
 	// Without returns the state of a package after its removal.
 	Without(v host.View, name string) converge.State
 	// Essential reports whether the machine cannot work without a package.

@@ -26,6 +26,7 @@ type State struct {
 const (
 	removed     = "removed"      // as a Version: to be removed, whatever remains
 	ifOffered   = "available"    // as a Version: in the family's version, where a source has it
+	ifNeeded    = "needed"       // as a Version: as it is, unless the other changes make it unneeded
 	Nowhere     = "-"            // as a Version: not installed, but held so
 	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
@@ -65,7 +66,7 @@ func (s State) String() converge.State {
 // Installed reports whether the package is installed, even if broken.
 func (s State) Installed() bool {
 	switch s.Version {
-	case "", Nowhere, removed, ifOffered:
+	case "", Nowhere, removed, ifOffered, ifNeeded:
 		return false
 	}
 	return s.Broken != ConfigFiles

@@ -172,15 +172,29 @@ func (t thing) TakeOut(
 	return was.String(), nil, nil
 }
 
-// Chosen wants an optional part of the family that an earlier run installed: its source had it. A
-// part that an operator holds as not installed stays so.
-func (t thing) Chosen(by converge.Change) (w converge.Want, ok bool) {
-	if !t.set.Family.extra(by.Name) || !Parse(by.After).Installed() {
+// Chosen wants an optional part of the family that an earlier run installed, since its source had
+// it; and what an earlier run brought and holds, as long as something needs it.
+func (t thing) Chosen(first, last converge.Change) (w converge.Want, ok bool) {
+	if !Parse(last.After).Installed() {
 		return w, false
 	}
 
+	part := thing{t.set, last.Name}
+	_, asked := t.set.wanted[last.Name]
+	switch {
+	case t.set.Family.extra(last.Name):
+		return part.optional(), true
+	case !asked && !Parse(first.Before).Installed():
+		return part.whileNeeded(), true
+	}
+	return w, false
+}
+
+// optional wants a part where a source has it. A part that an operator holds as not installed stays
+// so.
+func (t thing) optional() converge.Want {
 	return converge.Want{
-		Thing:   thing{t.set, by.Name},
+		Thing:   t,
 		Why:     "an optional part of the driver, which an earlier run installed",
 		AsFound: true,
 		To: func(found converge.State) (converge.State, error) {
@@ -190,7 +204,25 @@ func (t thing) Chosen(by converge.Change) (w converge.Want, ok bool) {
 			}
 			return State{Version: ifOffered}.String(), nil
 		},
-	}, true
+	}
+}
+
+// whileNeeded wants a dependency until the other changes make it unneeded. gpuadm holds it, so apt's
+// autoremove would never take it. One that an operator has asked for since, or does not hold any
+// more, is the operator's.
+func (t thing) whileNeeded() converge.Want {
+	return converge.Want{
+		Thing:   t,
+		Why:     "a dependency that an earlier run brought",
+		AsFound: true,
+		To: func(found converge.State) (converge.State, error) {
+			is := Parse(found)
+			if is.Installed() && is.Auto && is.Held {
+				return State{Version: ifNeeded}.String(), nil
+			}
+			return found, nil
+		},
+	}
 }
 
 // Resolve chooses the open versions and adds the dependencies. A package whose version meets the
@@ -200,7 +232,9 @@ func (t thing) Resolve(
 	v host.View,
 	pending []converge.Change,
 ) ([]converge.Change, error) {
+	brought, pending := whileNeeded(pending)
 	converged, due := t.set.sortOut(pending)
+	converged = append(converged, brought...)
 	if len(due) == 0 {
 		return converged, nil
 	}
@@ -229,6 +263,7 @@ func (t thing) Resolve(
 		Versions: t.set.versions(all, due),
 		Family:   t.set.Family,
 		IfThere:  t.set.IfThere,
+		Brought:  brought,
 		Stream:   t.set.Stream,
 	})
 	if err == nil {
@@ -239,6 +274,20 @@ func (t thing) Resolve(
 	inResolved := func(c converge.Change) bool { return indexOf(resolved, c.Name) >= 0 }
 	converged = slices.DeleteFunc(converged, inResolved)
 	return slices.Concat(converged, resolved), t.set.advised(err)
+}
+
+// whileNeeded separates the changes to packages that go once nothing needs them. They are as found
+// until then.
+func whileNeeded(pending []converge.Change) (brought, others []converge.Change) {
+	for _, c := range pending {
+		if Parse(c.After).Version != ifNeeded {
+			others = append(others, c)
+			continue
+		}
+		c.After = c.Before
+		brought = append(brought, c)
+	}
+	return brought, others
 }
 
 // isOptional reports whether a change is to a part that is wanted only where a source has it.

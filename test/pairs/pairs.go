@@ -139,7 +139,7 @@ func (j *judge) pair(t *testing.T, a, b int) {
 	}
 	if within(Specs[a].Text, Specs[b].Text) && !j.stays(a, b) {
 		alone := n.Clone()
-		ubuntu.PurgeSpare(t, alone, j.of[b].Files) // a dependency goes with undo alone
+		ubuntu.Autoremove(t, alone) // what gpuadm did not hold
 		same(t, "law 9: one after the other", j.of[b].tree, alone)
 	}
 	again := j.run(t, n, 0, "apply")
@@ -259,7 +259,7 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 	j.run(t, n, 0, "apply")
 	if within(Specs[a].Text, text) {
 		alone := n.Clone()
-		ubuntu.PurgeSpare(t, alone, j.of[b].Files)
+		ubuntu.Autoremove(t, alone)
 		same(t, "applied once the cause was gone", j.of[b].tree, alone)
 	}
 	j.undo(t, n, "undo", "--to", "all")

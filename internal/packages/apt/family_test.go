@@ -111,6 +111,55 @@ func (r *repo) branches() {
 	)
 }
 
+// TestUnneededGoes: a dependency that gpuadm brought and held goes with the change that makes it
+// unneeded, as it goes on a fresh machine: apt's autoremove would keep it for ever, since it is
+// held. What an operator's package needs stays, and so does a leftover that gpuadm did not bring.
+func TestUnneededGoes(t *testing.T) {
+	t.Parallel()
+	const v, source, modprobe, gpucomp = "580.95.05-0ubuntu1", "nvidia-kernel-source-580", "nvidia-modprobe", "libnvidia-gpucomp-580"
+	m := newMachine(t)
+	m.repo.add(
+		deb{name: "nvidia-dkms-580", version: v, fields: "Depends: " + source + " (= " + v + "), " + gpucomp + "\n"},
+		deb{name: source, version: v, fields: "Depends: " + modprobe + "\n"},
+		deb{name: modprobe, version: v}, deb{name: gpucomp, version: v},
+		deb{name: "gpuadm-modules-proprietary-6.8.0-88-generic", version: v, fields: "Conflicts: nvidia-dkms-580\n"},
+		deb{name: "libnvidia-compute-580", version: v},
+		deb{name: "operators", version: "1", fields: "Depends: " + gpucomp + "\n"},
+		deb{name: "leftover", version: "1"},
+	)
+	m.update()
+	m.must("apt-get", "-y", "install", "leftover")
+	m.must("apt-mark", "auto", "leftover")
+	first := m.has()
+	builds := leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580", "libnvidia-compute-580")
+	m.apply(builds)
+	m.must("apt-get", "-y", "install", "operators")
+	built := m.has()
+	for _, name := range []string{source, modprobe, gpucomp} {
+		check.Equal(t, m.state(name), packages.State{Version: v, Held: true, Auto: true}, "%s is", name)
+	}
+
+	shared := leaves(nvidiaDriver(), "580.95.05", "gpuadm-modules-proprietary-6.8.0-88-generic", "libnvidia-compute-580")
+	m.apply(shared)
+	for _, name := range []string{source, modprobe, "nvidia-dkms-580"} {
+		check.That(t, !m.state(name).Installed(), "%s stays: %v", name, m.state(name))
+	}
+	for _, name := range []string{gpucomp, "operators", "leftover"} {
+		check.That(t, m.state(name).Installed(), "%s is gone", name)
+	}
+	m.idle(shared)
+
+	undone := func(to, want string) {
+		t.Helper()
+		_, err := m.engine(shared).Undo(t.Context(), m, to, nil)
+		must.That(t, err == nil, "undo %s: %s", to, wordsOf(err))
+		m.still(want)
+	}
+	undone("", built)
+	m.must("apt-get", "-y", "purge", "operators")
+	undone("all", first)
+}
+
 // installs are the commands that changed packages.
 func (m *machine) installs() []string {
 	return slices.DeleteFunc(m.packagers(), func(c string) bool {

@@ -76,6 +76,47 @@ func (s solver) Without(v host.View, name string) converge.State { return s.d.wi
 func (s solver) Essential(name string) bool                      { return s.d.details(name).essential }
 
 // Simulate asks apt what an installation would do. It passes versions that only Store has as files.
+func (s solver) Simulate(
+	ctx context.Context,
+	v host.View,
+	changes []converge.Change,
+	offers map[string][]packages.Offer,
+	pins []packages.Pin,
+) ([]packages.Move, error) {
+	out, err := s.simulate(ctx, v, pins, verb(changes), arguments(v, changes, offers))
+	if err != nil {
+		return nil, err
+	}
+	if s.needs != nil {
+		*s.needs = needsOf(out)
+	}
+	return parseSimulation(out), nil
+}
+
+// Unneeded asks apt what its autoremove would take once the changes are made, if nothing were held.
+// What the changes name counts as asked for, also where they only change its marks.
+func (s solver) Unneeded(
+	ctx context.Context,
+	v host.View,
+	changes []converge.Change,
+	offers map[string][]packages.Offer,
+	pins []packages.Pin,
+) ([]string, error) {
+	var args []string
+	for _, c := range changes {
+		if packages.Parse(c.Before).Installed() || packages.Parse(c.After).Installed() {
+			args = append(args, argument(v, c, offers))
+		}
+	}
+	verb := []string{"install", "-o", "APT::Get::HideAutoRemove=false", "--"}
+	out, err := s.simulate(ctx, v, pins, verb, args)
+	if err != nil {
+		return nil, err
+	}
+	return parseUnneeded(out), nil
+}
+
+// simulate returns what apt-get says that it would do, with its lists in full.
 //
 // --print-uris computes all that an installation would, and begins none. It takes half as long as
 // -s, which also orders what dpkg would do; but where nothing is to be installed it would mark
@@ -85,27 +126,23 @@ func (s solver) Essential(name string) bool                      { return s.d.de
 //
 // pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in
 // apt-pkg/policy.cc).
-func (s solver) Simulate(
-	ctx context.Context,
-	v host.View,
-	changes []converge.Change,
-	offers map[string][]packages.Offer,
-	pins []packages.Pin,
-) ([]packages.Move, error) {
+func (s solver) simulate(
+	ctx context.Context, v host.View, pins []packages.Pin, verb, args []string,
+) (string, error) {
 	if len(pins) > 0 {
 		pins[len(pins)-1].Priority++ // more than the pin on disk, which fits newer versions of the branch too
 	}
 	names, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"pkgnames"})...)
 	if err != nil {
-		return nil, explain(v, string(names), err)
+		return "", explain(v, string(names), err)
 	}
 	pinText, err := s.literalPins(v, pins, strings.Fields(string(names)))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	marks, err := v.ReadFile(aptExtStates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return "", err
 	}
 
 	simulate := []string{
@@ -113,19 +150,13 @@ func (s solver) Simulate(
 		"-o", "Debug::NoLocking=true",
 		"-o", "Dir::State::extended_states=" + host.Scratch + "/marks",
 	}
-	argv := slices.Concat(
-		simulate, readOnly(v), scratchPins(), s.options(),
-		verb(changes), arguments(v, changes, offers),
-	)
+	argv := slices.Concat(simulate, readOnly(v), scratchPins(), s.options(), verb, args)
 	files := map[string][]byte{"marks": marks, pinsInScratch: pinText}
 	out, err := v.AskAbout(ctx, files, argv...)
 	if err != nil {
-		return nil, explain(v, string(out), err)
+		return "", explain(v, string(out), err)
 	}
-	if s.needs != nil {
-		*s.needs = needsOf(string(out))
-	}
-	return parseSimulation(string(out)), nil
+	return string(out), nil
 }
 
 // verb returns apt-get's verb and options. For apt, a partly unpacked package already has its
@@ -152,16 +183,20 @@ func arguments(v host.View, changes []converge.Change, offers map[string][]packa
 	for _, c := range packages.Due(changes) {
 		if removes {
 			list = append(list, c.Name)
-			continue
+		} else {
+			list = append(list, argument(v, c, offers))
 		}
-
-		to := packages.Parse(c.After)
-		argument := install(c.Name, to)
-		_, offered := packages.Find(offers[c.Name], to.Version)
-		if to.Installed() && !offered {
-			argument = cmp.Or(stored(v, c.Name, to.Version), argument)
-		}
-		list = append(list, argument)
 	}
 	return list
+}
+
+// argument is what apt-get install takes for a change.
+func argument(v host.View, c converge.Change, offers map[string][]packages.Offer) string {
+	to := packages.Parse(c.After)
+	argument := install(c.Name, to)
+	_, offered := packages.Find(offers[c.Name], to.Version)
+	if to.Installed() && !offered {
+		return cmp.Or(stored(v, c.Name, to.Version), argument)
+	}
+	return argument
 }

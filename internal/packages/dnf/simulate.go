@@ -47,6 +47,15 @@ func (s solver) Simulate(
 	return firstOf(append(installs, removals...)), nil
 }
 
+// Unneeded is empty: where dnf removes a package, it also removes what only that one needed, and
+// Simulate shows it: dnf.conf(5), clean_requirements_on_remove. What an upgrade makes unneeded is
+// left to dnf autoremove, which asks for no lock.
+func (solver) Unneeded(
+	context.Context, host.View, []converge.Change, map[string][]packages.Offer, []packages.Pin,
+) ([]string, error) {
+	return nil, nil
+}
+
 // firstOf returns the first move of each package.
 func firstOf(moves []packages.Move) (list []packages.Move) {
 	seen := map[string]bool{}

@@ -5,7 +5,6 @@ package ubuntu
 import (
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -16,29 +15,18 @@ func Autoremove(t testing.TB, n *simhost.Node) {
 	must.Get(n.Do(t.Context(), "apt-get", "-y", "--purge", "autoremove"))(t)
 }
 
-// PurgeSpare purges what was installed automatically and is not on another machine. gpuadm holds a
-// dependency until it undoes the run that has brought it, and apt's autoremove keeps held packages.
-func PurgeSpare(t testing.TB, n *simhost.Node, other *files.Files) {
-	t.Helper()
-	is := (&machine{Files: other}).dpkg()
-	n.Install("purge-spare", simhost.Program{Run: func(f *files.Files, _ []string) ([]byte, error) {
-		d := (&machine{Files: f}).dpkg()
-		for name, auto := range d.auto {
-			if auto && is.installed(name) == "" {
-				if err := d.purge(name); err != nil {
-					return nil, err
-				}
-			}
-		}
-		return nil, d.save()
-	}})
-	must.Get(n.Do(t.Context(), "purge-spare"))(t)
+// autoremove takes away what apt has installed for others that are gone.
+func (s *solution) autoremove() {
+	for _, name := range s.unneeded() {
+		s.remove[name] = true
+	}
 }
 
-// autoremove takes away what apt has installed for others that are gone: apt-get(8), and
+// unneeded is what apt has installed for others and nothing needs after the solution: apt-get(8), and
 // pkgDepCache::MarkRequired and MarkPackage in apt-pkg/depcache.cc. A held package stays, and so does
-// what it needs: TestAutoremove has seen real apt keep both.
-func (s *solution) autoremove() {
+// what it needs: TestAutoremove has seen real apt keep both. APT::Ignore-Hold makes a held one as any
+// other, and what a command names counts as asked for: TestUnneeded.
+func (s *solution) unneeded() (names []string) {
 	needed := map[string]bool{}
 	there := s.there()
 	var follow func(name string)
@@ -57,15 +45,19 @@ func (s *solution) autoremove() {
 			}
 		}
 	}
+	heldStays := s.m.options["APT::Ignore-Hold"] != "true"
 	for _, name := range there.names {
-		if !s.d.auto[name] || s.d.held(name) {
+		_, isNew := s.install[name]
+		auto := s.d.auto[name] || isNew && s.d.installed(name) == ""
+		if !auto || s.asked[name] || heldStays && s.d.held(name) {
 			follow(name)
 		}
 	}
 
 	for _, name := range there.names {
 		if !needed[name] {
-			s.remove[name] = true
+			names = append(names, name)
 		}
 	}
+	return names
 }

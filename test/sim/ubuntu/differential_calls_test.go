@@ -183,6 +183,59 @@ func TestAutoremove(t *testing.T) {
 	}
 }
 
+// TestUnneeded: what apt says that nothing needs after an installation, held or not.
+func TestUnneeded(t *testing.T) {
+	t.Parallel()
+	p := newNVIDIAPair(t)
+	p.put("/etc/apt/preferences.d/version", "Package: *nvidia* cuda-drivers*\nPin: version "+newer+"\nPin-Priority: 1001\n")
+	const library, module = "libnvidia-compute-580", "nvidia-dkms-580-open"
+	has := p.with(library+"="+newer, module+"="+newer)
+	names := slices.Sorted(maps.Keys(has))
+	for _, args := range [][]string{
+		{library + "=" + newer, module + "-"},
+		{library + "=" + newer},
+		{library + "-", module + "-"},
+		{library + "=" + newer, "nvidia-kernel-common-580=" + newer, module + "-"},
+	} {
+		for _, state := range []string{"install ok installed", "hold ok installed"} {
+			t.Run(state+" "+strings.Join(args, " "), func(t *testing.T) {
+				p.t = t
+				var list []string
+				var marks strings.Builder
+				for _, name := range names {
+					list = append(list, name+"="+has[name]+" "+state)
+					marks.WriteString("Package: " + name + "\nArchitecture: amd64\nAuto-Installed: 1\n\n")
+				}
+				p.has(list...)
+				p.put(automatic, marks.String())
+				asks := append([]string{
+					"apt-get", "--print-uris", "-V", "-y", "--no-install-recommends", "--allow-change-held-packages",
+					"-o", "APT::Ignore-Hold=true", "-o", "APT::Get::HideAutoRemove=false", "install",
+				}, args...)
+				realOut, realExit := p.real(asks...)
+				simOut, simExit := p.simulated(asks...)
+				must.That(t, realExit == 0 && simExit == 0, "apt exits with %d, simulated with %d\n%s%s", realExit, simExit, realOut, simOut)
+				check.List(t, unneededIn(simOut), unneededIn(realOut), "simulated: ")
+			})
+		}
+	}
+}
+
+// unneededIn are the packages that apt lists as no longer required.
+func unneededIn(out string) (names []string) {
+	is := false
+	for line := range strings.Lines(out) {
+		name, isName := strings.CutPrefix(line, "   ")
+		if !isName {
+			is = strings.Contains(line, "no longer required:")
+		} else if is {
+			names = append(names, strings.Fields(name)[0])
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // TestMarks: what apt-mark writes is what both read of each other.
 func TestMarks(t *testing.T) {
 	t.Parallel()

@@ -289,6 +289,11 @@ func (s *solution) unmet(name, why string) error {
 }
 
 func (s *solution) print() {
+	if s.m.options["APT::Get::HideAutoRemove"] == "false" {
+		for _, name := range s.unneeded() {
+			fmt.Fprintf(&s.m.out, "The following package was automatically installed and is no longer required:\n   %s (%s)\n", name, s.d.installed(name))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.remove)) {
 		fmt.Fprintf(&s.m.out, "The following packages will be REMOVED:\n   %s (%s)\n", name, s.d.installed(name))
 	}
