@@ -35,6 +35,7 @@ var (
 	// apt: apt-pkg/acquire-item.cc and methods/ of its tree, and
 	// https://github.com/NVIDIA/cuda-repo-management/issues/24; dnf: librepo/downloader.c, and
 	// dnf/repo.py of https://github.com/rpm-software-management/dnf.
+	// dnf notes it for each mirror, and goes on to the next.
 	markMismatch = pattern.Of(`(?m)^.*(?:Hash Sum mismatch|File has unexpected size|checksum doesn't match|does not match checksum).*$`)
 )
 
@@ -48,6 +49,17 @@ func (d Distrust) Unwrap() error { return d.error }
 type Mismatch struct{ error }
 
 func (m Mismatch) Unwrap() error { return m.error }
+
+// mismatched returns the line about a file that is not what the list says, if that was the failure.
+func mismatched(output string) string {
+	line := markMismatch().FindString(output)
+	isDnfs := strings.Contains(output, "Error: Error downloading packages") ||
+		strings.Contains(output, "Error: Failed to download metadata")
+	if strings.HasPrefix(line, "E: ") || isDnfs {
+		return line
+	}
+	return ""
+}
 
 // expired describes a list whose dates exclude this machine's time.
 func expired(t *trouble.Error, output string) {
@@ -92,8 +104,8 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		expired(t, output)
 		t.Err = Distrust{err}
 
-	case markMismatch().MatchString(output):
-		t.What = Cannot + "a file is not what the repository's list says of it: " + clean(markMismatch().FindString(output))
+	case mismatched(output) != "":
+		t.What = Cannot + "a file is not what the repository's list says of it: " + clean(mismatched(output))
 		t.Try = []string{
 			"run the same command again in some minutes: a repository or mirror that is being synchronised has files of two dates",
 			"if it is a mirror of your own: mirror it again, as a whole",

@@ -295,7 +295,8 @@ func TestExplainDnf(t *testing.T) {
 		{1, "Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature\n", "is not accepted"},
 		{1, "  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may", "is not accepted"},
 		{1, "Public key for x.rpm is not installed. Failing package is: x-1-1.x86_64\nError: GPG check FAILED\n", "is not accepted"},
-		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "cannot install packages: Error downloading packages"},
+		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "a file is not what the repository's list says of it: [MIRROR] a.rpm: Downloading"},
+		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)\nError: Transaction failed\n", "cannot install packages: Transaction failed"},
 		{1, "Error: a message of no known kind", "cannot install packages: a message of no known kind"},
 		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
