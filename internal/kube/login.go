@@ -229,6 +229,9 @@ func span(d time.Duration) string {
 	case d >= 2*time.Hour:
 		return fmt.Sprintf("%d hours", int(d.Hours()))
 	}
+	if d < 2*time.Minute {
+		return "a minute"
+	}
 	return fmt.Sprintf("%d minutes", int(d.Minutes()))
 }
 

@@ -130,7 +130,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	t.Log("the certificate has run out")
 	n.Must("systemctl", "stop", "kubelet.service")
 	current, whole := n.expired()
-	n.gpuadm(1, []string{"apply"}, "has run out on")
+	n.gpuadm(75, []string{"apply"}, "has run out on")
 	n.Put(current, whole, 0o600)
 	n.Must("systemctl", "start", "kubelet.service")
 	n.settled()
