@@ -77,6 +77,9 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	}
 	s.Notes = append(s.Notes, c.unread(h)...)
 	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
+	if c.verbose {
+		c.addBoot(ctx, h, &s)
+	}
 
 	var from time.Time
 	if flags.since != "" {
@@ -171,6 +174,7 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	c.notAsLeft(s, diff)
 
 	c.runsText(s.Runs, from)
+	c.bootText(s.Boot)
 	if s.Torn > 0 {
 		printf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
 	}

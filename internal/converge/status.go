@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/boottime"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -27,6 +28,8 @@ type Status struct {
 	Torn       int    `json:"torn,omitempty"`                 // the journal's last line, where a power cut has torn it
 	Damaged    []int  `json:"damaged,omitempty"`              // the journal's lines that cannot be read otherwise
 	Damage     string `json:"damage,omitempty"`               // what of the journal cannot be read, and what to do about it
+
+	Boot *boottime.Boot `json:"boot,omitempty"` // where the time of the machine's last boot went: status -v
 }
 
 // Mark is one thing that gpuadm has made, and whether it is still as gpuadm left it.

@@ -83,6 +83,7 @@ func TestLabBootUnit(t *testing.T) {
 
 	status := n.Exec("gpuadm", "status").Stdout
 	check.That(t, !strings.Contains(status, "changed outside"), "after a plain reboot status says\n%s", status)
+	n.bootTimes()
 
 	n.Must("systemctl", "start", "gpuadm-drift.service") // in its sandbox
 	says(t, n.Exec("cat", "/run/gpuadm-metrics/gpuadm.prom"), "gpuadm_report_ok 1", "gpuadm_last_run_ok 1", `gpuadm_stage_converged{stage="runtime"} 1`)
@@ -103,6 +104,43 @@ func TestLabBootUnit(t *testing.T) {
 	n.Put(specFile, specText, 0o644)
 	n.gpuadm(0, "undo", "--to", "all")
 	check.None(t, first.Diff(n.files()), "after undo:")
+}
+
+// bootTimes holds what status -v says of the last boot against systemd's own time stamps. A lab's
+// host is a container: its times begin with its own start.
+func (n node) bootTimes() {
+	n.t.Helper()
+	var status struct {
+		Boot struct {
+			From  string
+			Steps []struct {
+				Name string
+				At   int `json:"at_ms"`
+				Took int `json:"took_ms"`
+			}
+		}
+	}
+	must.OK(n.t, json.Unmarshal([]byte(n.gpuadm(0, "status", "-v", "-o", "json").Stdout), &status))
+	text := n.gpuadm(0, "status", "-v").Stdout
+	n.t.Logf("%s", text)
+	check.Has(n.t, text, "last boot, in seconds from the container's start", "status -v:")
+
+	printed := n.Must("systemctl", "show", "--value", "--property", "UserspaceTimestampMonotonic")
+	start := must.Get(strconv.Atoi(strings.TrimSpace(printed)))(n.t)
+	for name, at := range map[string]int{
+		bootUnit:                 n.monotonic(bootUnit, "InactiveExitTimestampMonotonic"),
+		"gate opens":             n.monotonic(bootUnit, "ActiveEnterTimestampMonotonic"),
+		"kubelet.service starts": n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic"),
+	} {
+		found := false
+		for _, step := range status.Boot.Steps {
+			if step.Name == name {
+				found = true
+				check.That(n.t, step.At == (at-start)/1000, "%s: %d ms, want %d", name, step.At, (at-start)/1000)
+			}
+		}
+		check.That(n.t, found, "status -v says nothing of %q: %+v", name, status.Boot)
+	}
 }
 
 // TestLabGate: a node that cannot converge has no kubelet; once it is repaired, kubelet comes by
