@@ -39,6 +39,9 @@ func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 		return m.Owner
 	}
 
+	if title := platform.SystemOf(m.ID).Driver.Title; title != "" {
+		return title
+	}
 	for _, row := range c.Owners {
 		if row.owns(m) {
 			return row.Owner
@@ -67,9 +70,9 @@ func (r ownerRow) owns(m hardware.Machine) bool {
 // https://github.com/NVIDIA/cloud-native-docs gpu-operator/gpu-driver-configuration.rst and
 // dra-intro-install.rst.
 func takeOver(owner string) string {
-	for _, p := range platform.All() {
-		if p.Driver.TakeOver != "" && strings.HasPrefix(owner, p.Driver.Title+" (") {
-			return p.Driver.TakeOver
+	for _, n := range platform.Nodes() {
+		if n.Driver.TakeOver != "" && strings.HasPrefix(owner+" (", n.Driver.Title+" (") {
+			return n.Driver.TakeOver
 		}
 	}
 
@@ -78,8 +81,6 @@ func takeOver(owner string) string {
 		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
-	case strings.HasPrefix(owner, facts.EKSImage):
-		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs"
 	case strings.HasPrefix(owner, facts.CIQDriver):
 		return "or have CIQ's packages bring another branch: dnf install nvidia-dc-driver580 kmod-nvidia-dc-open580 --allowerasing. To take it over, remove them and reboot"
 	case strings.HasPrefix(owner, otherOwner):

@@ -3,11 +3,15 @@
 package stages
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -19,13 +23,15 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
-// Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has
-// none.
+// Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has none
+// or is not known.
 type Part struct {
 	Name   string  `json:"name"`
 	Owner  *Claim  `json:"owner,omitempty"`
 	None   string  `json:"none,omitempty"`   // why it has no owner
 	Others []Claim `json:"others,omitempty"` // other programs that try to manage it: a conflict
+	// Unknown says what could not be looked at: then another program may manage the part.
+	Unknown string `json:"unknown,omitempty"`
 }
 
 // Claim is one program that manages a part, or tries to.
@@ -64,7 +70,7 @@ func operatorEnds(part string) (all []Ends) {
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
-	return facts.Needs{Driver: true, Modules: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
+	return facts.Needs{Driver: true, Modules: true, Files: method.OwnUnits()}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
 }
 
 // Owners says who owns each part of this node, as the stages decide it.
@@ -79,7 +85,8 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) []Part
 		handlerPart(s, f),
 		migPart(s, f),
 		imexPart(s, other, domains),
-		allocationPart(f, plugin, dra, managedPlugin(ctx, v, f)),
+		allocationPart(ctx, v, f, plugin, dra),
+		kubeletPart(s, f),
 	}
 }
 
@@ -175,8 +182,12 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image *Claim) Part {
 	file := cdi.Output(v)
 	unit, err := v.Unit(ctx, cdi.Unit)
+	var later host.Later
+	if err != nil && !errors.As(err, &later) {
+		return Part{Name: "CDI", Unknown: "cannot ask systemd about " + cdi.Unit + ": " + err.Error()}
+	}
 	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
-	if err == nil && !isMissing {
+	if !isMissing {
 		mask := "systemctl mask " + cdi.Unit + " " + cdi.Path
 		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", mask}}})
 	}
@@ -256,35 +267,103 @@ func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
 	return part("IMEX", `no sign of ComputeDomains is there, and node.toml has no imex = "host"`, claims...)
 }
 
-// managedPlugin is the unit by which the platform itself offers GPUs; "" if it does not.
-func managedPlugin(ctx context.Context, v host.View, f facts.Facts) string {
-	for _, name := range platform.Of(f.Cloud.Managed).Plugin.Units {
-		unit, err := v.Unit(ctx, name)
-		if err == nil && unit.Enabled == "enabled" {
-			return name
-		}
+// kubeletPart is who writes the files of the kubelet that a unit runs.
+func kubeletPart(s spec.Spec, f facts.Facts) Part {
+	const name = "kubelet"
+	k := f.Kubelet
+	runs := cmp.Or(k.Unit, k.Binary)
+	who := cmp.Or(k.ConfigOwner, kindOf(f).Kubelet)
+	switch {
+	case method.EKSOwn(s, f) && s.Has("join"), method.SetUpByGpuadm(f):
+		return part(name, "", byTable("[join]", "remove [join]"))
+	case runs == "" && who != "" && k.ConfigOwner == "": // Talos runs it in a container
+		return part(name, "", Claim{Who: who, By: "ID=" + f.OS.ID + " in os-release"})
+	case runs == "":
+		return part(name, "no kubelet is installed")
+	case who == "":
+		return part(name, runs+" runs it, and no program is known to write its files")
 	}
-	return ""
+	return part(name, "", Claim{Who: who, By: runs + " runs it, and " + who + " writes its files"})
 }
 
-// allocationPart is the device plugin or the DRA driver. A platform's own plugin replaces both.
-func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
+// kindOf is the kind of node that a machine is.
+func kindOf(f facts.Facts) platform.Node { return platform.NodeOf(f.Cloud.Managed, f.OS.ID) }
+
+// allocationPart is what offers GPUs to kubelet: a unit or a pod of a device plugin or of the DRA
+// driver, or what has registered with kubelet.
+func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra string) Part {
 	const name = "device plugin or DRA"
-	if managed != "" {
-		p := platform.Of(f.Cloud.Managed)
-		return part(name, "", Claim{p.Title, managed + " is enabled", []Ends{{"pool", p.Plugin.Ends}}})
-	}
+	ours := kindOf(f).Plugin
+	found, err := facts.Offering(ctx, v)
+	unit, unitErr := enabledOf(ctx, v, ours.Units)
 
 	var claims []Claim
-	if dra != "" {
+	programs := map[string]bool{}
+	for _, r := range found {
+		claims = append(claims, offerClaim(r, ours))
+		programs[r.Program] = true
+	}
+	if len(claims) == 0 && unit != "" {
+		claims = append(claims, Claim{ours.Who, unit + " is enabled", []Ends{{"pool", ours.Ends}}})
+	}
+	if dra != "" && !programs[facts.DRAPlugin] {
 		claims = append(claims, Claim{ownerDRA, dra + " is there", operatorEnds("DRA")})
 	}
-	if plugin != "" {
-		ends := operatorEnds("plugin")
-		if p := platform.Of(f.Cloud.Managed); p.Plugin.Off != "" {
-			ends = []Ends{{p.Title, "label the pool " + p.Plugin.Off + "=true"}}
-		}
-		claims = append(claims, Claim{ownerPlugin, plugin + " answers", ends})
+	if plugin != "" && !programs[facts.NvidiaPlugin] && !programs[facts.GooglePlugin] {
+		claims = append(claims, socketClaim(plugin, ours, f))
 	}
-	return part(name, "neither a device plugin nor the DRA driver has registered with kubelet", claims...)
+
+	p := part(name, "neither a device plugin nor the DRA driver has registered with kubelet, and no enabled unit runs one", claims...)
+	if blind := cmp.Or(err, unitErr); blind != nil {
+		p.None = ""
+		p.Unknown = blind.Error()
+	}
+	return p
+}
+
+// offerClaim is the claim of a program that offers GPUs to kubelet.
+func offerClaim(r facts.Runner, ours platform.Plugin) Claim {
+	by := r.Program + " runs in a pod: process " + r.Process
+	switch {
+	case r.Unit != "" && r.Process != "":
+		by = r.Unit + " runs " + r.Program + ": process " + r.Process
+	case r.Unit != "":
+		by = r.Unit + " is enabled and starts " + r.Program
+	}
+
+	switch owner := ours.UnitOf(r.Unit); {
+	case owner != "":
+		return Claim{owner, by, []Ends{{"pool", ours.Ends}}}
+	case r.Unit != "":
+		return Claim{r.Unit, by, []Ends{{"this node", "systemctl disable --now " + r.Unit}}}
+	case r.Program == facts.GooglePlugin:
+		return Claim{cmp.Or(ours.Who, "Google's device plugin"), by, []Ends{{"pool", ours.Ends}}}
+	case r.Program == facts.DRAPlugin:
+		return Claim{ownerDRA, by, operatorEnds("DRA")}
+	}
+	return Claim{ownerPlugin, by, operatorEnds("plugin")}
+}
+
+// socketClaim is the claim of a device plugin of which only the socket is seen. A platform that runs
+// its plugin in pods has one on each node that it may come to.
+func socketClaim(socket string, ours platform.Plugin, f facts.Facts) Claim {
+	if ours.Off != "" && f.Kubelet.Labels[ours.Off] != "true" {
+		return Claim{ours.Who, socket + " answers", []Ends{{"pool", ours.Ends}}}
+	}
+	return Claim{ownerPlugin, socket + " answers", operatorEnds("plugin")}
+}
+
+// enabledOf returns the first of the units that is enabled; "" if none is.
+func enabledOf(ctx context.Context, v host.View, units []string) (string, error) {
+	for _, name := range units {
+		unit, err := v.Unit(ctx, name)
+		var later host.Later
+		if err != nil && !errors.As(err, &later) {
+			return "", fmt.Errorf("cannot ask systemd about %s: %w", name, err)
+		}
+		if unit.Enabled == "enabled" {
+			return name, nil
+		}
+	}
+	return "", nil
 }

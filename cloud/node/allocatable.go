@@ -22,8 +22,11 @@ import (
 // this node's GPUs. The Node's status counts only after kubelet has reported in this boot: until
 // the device plugin has registered again the API server shows the old number.
 func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node) error {
-	if !r.spec.Node.WaitForAllocatable && !r.comparesOffer(ctx, v, n) {
-		return nil
+	if !r.spec.Node.WaitForAllocatable {
+		compares, err := r.comparesOffer(ctx, v, n)
+		if err != nil || !compares {
+			return err
+		}
 	}
 	if n.Status.NodeInfo.BootID != r.facts.BootID {
 		return trouble.Wait{
@@ -53,7 +56,11 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 		return r.explainOthers(ctx, v, n, missing, others)
 	}
 
-	if r.strategyCause(ctx, v, n.Name) != "" {
+	cause, err := r.strategyCause(ctx, v, n.Name)
+	if err != nil {
+		return err
+	}
+	if cause != "" {
 		return r.explainOthers(ctx, v, n, missing, nil)
 	}
 	if !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
@@ -85,26 +92,27 @@ func (r readyStage) sliceDevices(ctx context.Context, v host.View, node string) 
 // even if wait_for_allocatable is false: where the spec shares or partitions the GPUs, and a device
 // plugin is there. If they differ, the plugin has another configuration, and no pod can ask for what
 // gpuadm has made. A plugin that can offer nothing, such as one with strategy single and partitions
-// of two kinds, ends, and is started again and again.
-func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node) bool {
+// of two kinds, ends, and is started again and again. The error says what could not be looked at:
+// gpuadm cannot tell then that there is no plugin.
+func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node) (bool, error) {
 	if !r.spec.Has("sharing") && !r.spec.Partitions() {
-		return false
+		return false, nil
 	}
 	if _, _, err := plannedResources(r.spec, *r.facts.Driver); err != nil {
-		return false
+		return false, nil
 	}
 	if len(offeredBeside(nil, n)) > 0 {
-		return true
+		return true, nil
 	}
-	plugin := facts.FindPlugin(ctx, v)
-	if plugin.Unit != "" || plugin.Process != "" {
-		return true
+	plugin, err := facts.FindPlugin(ctx, v)
+	if err != nil || plugin.Program != "" {
+		return err == nil, err
 	}
 	if !keepsPluginLogs(v) {
-		return false
+		return false, nil
 	}
 	pod, _ := r.pluginPod(ctx, v, n.Name)
-	return strings.Contains(pod, "device-plugin")
+	return strings.Contains(pod, "device-plugin"), nil
 }
 
 // keepsPluginLogs reports whether kubelet keeps the log of a device plugin's pod, also between two
@@ -144,7 +152,10 @@ func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node
 	if len(others) > 0 {
 		text += ", and " + strings.Join(others, ", ")
 	}
-	cause := r.strategyCause(ctx, v, n.Name)
+	cause, err := r.strategyCause(ctx, v, n.Name)
+	if err != nil {
+		return err
+	}
 	if cause == "" && len(others) > 0 {
 		cause = fmt.Sprintf(": the device plugin's migStrategy is not %q", strategyOn(r.spec, *r.facts.Driver))
 	}
@@ -157,8 +168,9 @@ func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node
 
 // pluginLog returns the command that leads to the device plugin's log.
 func pluginLog(ctx context.Context, v host.View, node string) string {
-	if unit := facts.FindPlugin(ctx, v).Unit; unit != "" {
-		return "journalctl -u " + unit
+	plugin, err := facts.FindPlugin(ctx, v)
+	if err == nil && plugin.Unit != "" {
+		return "journalctl -u " + plugin.Unit
 	}
 	return podsOn(node)
 }
@@ -166,16 +178,20 @@ func pluginLog(ctx context.Context, v host.View, node string) string {
 // strategyCause says that the device plugin has another MIG strategy than the one that the GPUs
 // need, and which setting gives it; "" if it has the same, or gpuadm cannot tell. The plugin's
 // process is asked, its unit, or the pod that the API server has.
-func (r readyStage) strategyCause(ctx context.Context, v host.View, node string) string {
-	plugin := facts.FindPlugin(ctx, v)
+func (r readyStage) strategyCause(ctx context.Context, v host.View, node string) (string, error) {
+	plugin, err := facts.FindPlugin(ctx, v)
+	if err != nil {
+		return "", err
+	}
 	if plugin.Strategy == "" {
 		plugin.Strategy, plugin.From = r.podStrategy(ctx, v, node)
 	}
 	wanted := strategyOn(r.spec, *r.facts.Driver)
 	if plugin.Strategy == "" || plugin.Strategy == wanted {
-		return ""
+		return "", nil
 	}
-	return fmt.Sprintf(": the device plugin's migStrategy is %s (%s), and these GPUs need %s", plugin.Strategy, plugin.From, wanted)
+	const text = ": the device plugin's migStrategy is %s (%s), and these GPUs need %s"
+	return fmt.Sprintf(text, plugin.Strategy, plugin.From, wanted), nil
 }
 
 // podStrategy returns the MIG strategy that a pod of the device plugin has in its environment, as

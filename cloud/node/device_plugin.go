@@ -20,6 +20,14 @@ import (
 // the toleration, and nothing on this node would show why: a DaemonSet makes no pod for a node
 // whose taints it does not tolerate.
 func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Node, offer string) error {
+	unit, err := offeringUnit(ctx, v)
+	if err != nil {
+		return err
+	}
+	if unit != "" {
+		see := "the unit " + unit + " offers the GPUs here; its log says what it sees: journalctl -u " + unit
+		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
+	}
 	pod, known := r.pluginPod(ctx, v, n.Name)
 	if pod != "" {
 		log := "kubectl -n " + strings.Replace(pod, "/", " logs ", 1)
@@ -45,6 +53,18 @@ func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Nod
 		},
 		Err: pluginStaysAway,
 	}
+}
+
+// offeringUnit returns the enabled unit that offers GPUs to kubelet, as on Bottlerocket and in AKS's
+// managed pools; "" if a pod does, or nothing.
+func offeringUnit(ctx context.Context, v host.View) (unit string, err error) {
+	found, err := facts.Offering(ctx, v)
+	for _, r := range found {
+		if r.Unit != "" {
+			return r.Unit, err
+		}
+	}
+	return "", err
 }
 
 // podsOn returns the command that lists the pods of a node.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -38,7 +39,11 @@ func newOwners(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return show(c, ownerList{1, stages.Owners(cmd.Context(), v, s, f)}, c.ownersText)
+			list := ownerList{1, stages.Owners(cmd.Context(), v, s, f)}
+			if err := show(c, list, c.ownersText); err != nil {
+				return err
+			}
+			return list.unknown()
 		},
 	}
 }
@@ -51,7 +56,20 @@ func (c *common) ownersText(all ownerList) {
 	}
 }
 
+// unknown is the error of a list with a part that could not be looked at.
+func (l ownerList) unknown() error {
+	for _, p := range l.Parts {
+		if p.Unknown != "" {
+			return &trouble.Unknown{Err: errors.New(p.Unknown)}
+		}
+	}
+	return nil
+}
+
 func ownerLines(p stages.Part) []string {
+	if p.Unknown != "" && p.Owner == nil {
+		return []string{"unknown: " + p.Unknown}
+	}
 	if p.Owner == nil {
 		return []string{"no owner: " + p.None}
 	}

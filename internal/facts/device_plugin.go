@@ -15,54 +15,92 @@ import (
 
 // Plugin is NVIDIA's device plugin on a machine: what runs it, and the MIG strategy that it has.
 type Plugin struct {
-	Unit     string // the enabled unit that runs it; "" = a pod does, or none
-	Process  string // its process's number; "" = it does not run now
+	Runner
 	Strategy string // none, single, mixed; "" = gpuadm cannot tell
 	From     string // the setting that the strategy comes from
 }
 
-// pluginProgram is the program of the device plugin, also in Bottlerocket's
-// nvidia-k8s-device-plugin.service and AKS's nvidia-device-plugin.service. Sources:
-// NVIDIA/k8s-device-plugin, cmd; bottlerocket-os/bottlerocket-core-kit,
-// packages/nvidia-k8s-device-plugin; Azure/AgentBaker, cse_config.sh.
-const pluginProgram = "nvidia-device-plugin"
+// Runner is what runs a program: an enabled unit, or a pod.
+type Runner struct {
+	Program string // "" = nothing runs it
+	Unit    string // the enabled unit; "" = a pod does
+	Process string // its process's number; "" = it does not run now
+}
 
-// FindPlugin asks the machine: the process, then the enabled units.
-func FindPlugin(ctx context.Context, v host.View) Plugin {
+// The programs that offer GPUs to kubelet. The name of NVIDIA's plugin is the same in
+// Bottlerocket's nvidia-k8s-device-plugin.service and AKS's nvidia-device-plugin.service. Sources:
+// NVIDIA/k8s-device-plugin, cmd; bottlerocket-os/bottlerocket-core-kit,
+// packages/nvidia-k8s-device-plugin; Azure/AgentBaker, cse_config.sh;
+// GoogleCloudPlatform/container-engine-accelerators, cmd/nvidia_gpu/Dockerfile;
+// kubernetes-sigs/dra-driver-nvidia-gpu, cmd. Evidence of 2026-11; out of date where kubelet's folder
+// has a socket, and no program is found.
+const (
+	NvidiaPlugin = "nvidia-device-plugin"
+	GooglePlugin = "nvidia-gpu-device-plugin"
+	DRAPlugin    = "gpu-kubelet-plugin"
+)
+
+// Offering asks the machine which programs offer GPUs to kubelet, or would: the processes, then the
+// enabled units. The error says what could not be looked at.
+func Offering(ctx context.Context, v host.View) (found []Runner, err error) {
 	g := &gathering{v: v}
+	for _, program := range []string{NvidiaPlugin, GooglePlugin, DRAPlugin} {
+		if r, _ := g.runner(ctx, program); r.Program != "" {
+			found = append(found, r)
+		}
+	}
+	return found, g.err
+}
+
+// FindPlugin asks the machine for NVIDIA's device plugin. The error says what could not be looked at.
+func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
+	g := &gathering{v: v}
+	r, s := g.runner(ctx, NvidiaPlugin)
+	found.Runner = r
+	switch {
+	case r.Process != "":
+		argv, _ := g.commandOf(r.Process)
+		environment := strings.Split(g.attr("/proc/"+r.Process+"/environ"), "\x00")
+		found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+r.Process+"/root")
+	case s != nil:
+		found.Strategy, found.From = g.migStrategy(g.argv(s), g.environ(s).pairs(), "")
+	}
+	return found, g.err
+}
+
+// runner finds what runs a program, and the unit's settings where its process is not there.
+func (g *gathering) runner(ctx context.Context, program string) (Runner, *service) {
 	var pids []string
-	if v.Live() {
-		pids = g.processes(pluginProgram[:15])
+	if g.v.Live() {
+		pids = g.processes(program[:min(15, len(program))])
 	}
 	if len(pids) > 0 {
-		pid := pids[0]
-		argv, unit := g.commandOf(pid)
-		found := Plugin{Process: pid}
-		if !g.inPod(pid) {
-			found.Unit = unit
+		r := Runner{Program: program, Process: pids[0]}
+		if !g.inPod(r.Process) {
+			_, r.Unit = g.commandOf(r.Process)
 		}
-		environment := strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00")
-		found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+pid+"/root")
-		return found
+		return r, nil
 	}
 
-	s := g.enabledService(ctx, pluginProgram)
+	s := g.enabledService(ctx, program)
 	if s == nil {
-		return Plugin{}
+		return Runner{}, nil
 	}
-	found := Plugin{Unit: s.name}
-	found.Strategy, found.From = g.migStrategy(g.argv(s), g.environ(s).pairs(), "")
-	return found
+	return Runner{Program: program, Unit: s.name}, s
+}
+
+// unitFolders are systemd's folders in which links enable units: the administrator's, this boot's,
+// an image's own.
+func unitFolders() []string {
+	return []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/"}
 }
 
 // enabledService returns the enabled unit that starts a program; nil if there is none. The links in
-// the folders .wants and .requires are what enables a unit: systemd.unit(5). An image has its own
-// below /usr.
+// the folders .wants and .requires are what enables a unit: systemd.unit(5).
 func (g *gathering) enabledService(ctx context.Context, program string) *service {
 	var asked []string
-	for _, folder := range []string{"/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"} {
-		for _, links := range append(g.glob(folder+"/*.wants/*.service"), g.glob(folder+"/*.requires/*.service")...) {
-			name := path.Base(links)
+	for _, folder := range unitFolders() {
+		for _, name := range g.enabledBy(folder) {
 			if slices.Contains(asked, name) {
 				continue
 			}
@@ -74,6 +112,18 @@ func (g *gathering) enabledService(ctx context.Context, program string) *service
 		}
 	}
 	return nil
+}
+
+// enabledBy returns the names of the services that the links in a folder of systemd's enable.
+func (g *gathering) enabledBy(folder string) (names []string) {
+	for _, links := range append(g.glob(folder+"*.wants"), g.glob(folder+"*.requires")...) {
+		for _, name := range g.list(links) {
+			if strings.HasSuffix(name, ".service") {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // startsProgram reports whether a line of ExecStart= starts a program, in any folder. A prefix such

@@ -39,6 +39,11 @@ func LoadsDriver(ctx context.Context, v host.View) string {
 	return ""
 }
 
+// kind is the kind of node that the machine is, with the owners of its parts.
+func (g *gathering) kind() platform.Node {
+	return platform.NodeOf(g.cloud.Managed, platform.SystemOn(g.v).ID)
+}
+
 // driverOwner finds another owner of the driver, by signs on the machine. For distributions with a
 // driver of their own the sign is os-release: owners in drivers/catalog/repositories.toml. takeOver
 // (drivers/owner.go) says what an operator can do about an owner.
@@ -50,7 +55,7 @@ func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 		return &Owner{Name: GPUOperator, Why: sign}
 	}
 
-	byPlatform := platform.Of(g.cloud.Managed).Driver
+	byPlatform := g.kind().Driver
 	if file := g.first(byPlatform.Files...); file != "" {
 		return &Owner{Name: byPlatform.Title, Why: file + " is there"}
 	}
@@ -133,7 +138,7 @@ func (g *gathering) unpackaged(ctx context.Context, m Modules) *Owner {
 	if version == "" {
 		return nil
 	}
-	byPlatform := platform.Of(g.cloud.Managed).Driver
+	byPlatform := g.kind().Driver
 	ranInstaller := byPlatform.Installer != "" && g.exists(byPlatform.Installer)
 	if !ranInstaller && g.exists(installerLog) {
 		return nil

@@ -13,7 +13,7 @@ import (
 // findMIGCall finds a program that cuts GPUs in a unit or a script, or in the scripts that their
 // command lines name. For a unit it also returns the units that it starts.
 func (g *gathering) findMIGCall(file, text string, depth int) (calls string, starts []string) {
-	isUnit := strings.HasPrefix(file, "/etc/systemd/system/")
+	isUnit := strings.Contains(file, "/systemd/system/")
 	for _, line := range logicalLines(text) {
 		command := splitShell(line)
 		if isUnit {
@@ -97,17 +97,24 @@ func splitShell(line string) string {
 // migCommand returns the program with which a command line cuts GPUs; "" if it cuts none.
 func migCommand(line string) string {
 	found := partitions().FindString(splitShell(line))
+	name, _, _ := strings.Cut(found, " ")
 	switch {
-	case strings.HasPrefix(found, "nvidia-mig-parted"):
-		return "nvidia-mig-parted"
+	case name == "nvidia-mig-parted", name == bottlerocketsMIG:
+		return name
 	case found != "":
 		return "nvidia-smi"
 	}
 	return ""
 }
 
-// partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
+// partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none, and
+// neither does validate-mig of Bottlerocket's program.
+var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|` +
+	`nvidia-mig-parted\b.*\s(apply|restore)\b|nvidia-migmanager apply-mig\b`)
+
+// bottlerocketsMIG is the program of nvidia-migmanager.service.
+// Source: bottlerocket-os/bottlerocket-core-kit, packages/nvidia-migmanager.
+const bottlerocketsMIG = "nvidia-migmanager"
 
 // The limits of a search through scripts that call scripts: how deep, and the size in bytes of the
 // largest that is read.

@@ -23,7 +23,7 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 	}
 	for _, p := range platform.All() {
 		if sign := g.poolPartitioned(p.MIG, k); sign != "" {
-			return &Owner{p.Title, sign, p.MIG.Ends}
+			return &Owner{p.MIG.Who, sign, p.MIG.Ends}
 		}
 	}
 
@@ -38,8 +38,8 @@ func (g *gathering) migOwner(k Kubelet) *Owner {
 	}
 
 	enabled := "enabled and calls " + found.calls
-	if p := platform.Of(g.cloud.Managed); p.MIG.Unit {
-		return &Owner{p.Title, found.name + " is " + enabled, p.MIG.Ends}
+	if m := g.kind().MIG; m.Unit {
+		return &Owner{m.Who, found.name + " is " + enabled, m.Ends}
 	}
 	return &Owner{found.name, "it is " + enabled, "systemctl disable --now " + found.name}
 }
@@ -159,8 +159,12 @@ func (g *gathering) partitioner() partitioner {
 // and mig-partition.sh.
 func (g *gathering) partitioningUnit() partitioner {
 	const etc = "/etc/systemd/system/"
-	isPlatforms := platform.Of(g.cloud.Managed).MIG.Unit
-	units := append(g.glob(etc+"*.wants/*"), g.glob(etc+"*.requires/*")...)
+	isPlatforms := g.kind().MIG.Unit
+	var units []string
+	for _, folder := range unitFolders() {
+		units = append(units, g.glob(folder+"*.wants/*")...)
+		units = append(units, g.glob(folder+"*.requires/*")...)
+	}
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
 		if name == migManagerUnit {

@@ -41,14 +41,17 @@ var aks = Platform{
 	// cleanUpPrebakedGPUDriver; Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin).
 	Driver: Driver{
 		Title:      "AKS",
+		Not:        "with --gpu-driver none",
 		Files:      []string{"/opt/azure/aks-gpu/dkms-marker"},
 		Unpackaged: true,
 		Installer:  "/usr/bin/lib64",
 		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
 	},
-	MIG: MIG{Unit: true, Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
+	Toolkit: "AKS",
+	MIG:     MIG{Who: "AKS", Unit: true, Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
 	// cse_config.sh: configureManagedGPUExperience.
 	Plugin: Plugin{
+		Who:   "AKS",
 		Units: []string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"},
 		Ends:  "make one without --enable-managed-gpu",
 	},

@@ -4,7 +4,12 @@ package platform
 
 // cos is Container-Optimized OS, in and outside of GKE.
 var cos = System{
-	ID: "cos",
+	ID:    "cos",
+	Title: "Container-Optimized OS",
+	Driver: Driver{
+		Title:    "Google's cos-gpu-installer, or GKE's driver installer",
+		TakeOver: "gpuadm cannot take it over on this system, which loads only modules that Google has signed: use an Ubuntu node pool with gpu-driver-version=disabled",
+	},
 	// /etc is made at each boot, from the image.
 	Engine: Engine{Writer: "cos", How: NoNeed},
 	// /var is mounted noexec, except a few folders such as this:

@@ -15,8 +15,14 @@ var (
 			Every: []string{"/usr/bin/nodeadm"},
 			One:   []string{"nodeadm-run.service", "nodeadm-config.service"},
 		},
-		Join:   Join{Method: "eks", By: "nodeadm", Gate: true},
-		Engine: Engine{Writer: "nodeadm", How: Boot},
+		Join: Join{Method: "eks", By: "nodeadm", Gate: true},
+		Driver: Driver{
+			Title:    "the EKS image",
+			Not:      "in an image without NVIDIA in its name",
+			TakeOver: "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs",
+		},
+		Toolkit: "the EKS image",
+		Engine:  Engine{Writer: "nodeadm", How: Boot},
 		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html;
 		// eks.amazonaws.com/capacityType marks spot nodes.
 		Labels:    []string{"eks.amazonaws.com/", "topology.k8s.aws/"},

@@ -47,9 +47,20 @@ var gke = Platform{
 	// GKE's device plugin mounts the driver's files. Source: kubernetes/kubernetes,
 	// cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
 	Engine: Engine{Writer: "gke", How: NoNeed, Again: "GKE's configure-helper"},
+	// GKE's installer puts the driver's libraries there, also on Ubuntu. Sources:
+	// GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/ubuntu
+	// (daemonset.yaml: NVIDIA_INSTALL_DIR_HOST; entrypoint.sh: lib64);
+	// https://cloud.google.com/kubernetes-engine/docs/how-to/gpus ("gpu-driver-version").
+	Driver: Driver{
+		Title:    "GKE's driver installer",
+		Not:      "with gpu-driver-version=disabled",
+		Files:    []string{"/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"},
+		TakeOver: "or take it over: make the pool again with gpu-driver-version=disabled (--accelerator=type=TYPE,count=N,gpu-driver-version=disabled); to remove the driver from this node does not help, since GKE installs it again",
+	},
 	// Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
 	// GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
 	MIG: MIG{
+		Who:   "GKE",
 		Label: "cloud.google.com/gke-gpu-partition-size",
 		File:  "/etc/nvidia/gpu_config.json",
 		Key:   "GPUPartitionSize",
@@ -61,6 +72,8 @@ var gke = Platform{
 	// (flag host-path) and device-plugin.yaml; NVIDIA/cloud-native-docs at 52dcb7b8,
 	// gpu-operator/google-gke.rst.
 	Plugin: Plugin{
+		Who:    "GKE",
+		Ends:   "label the pool " + gkeNoPlugin + "=true",
 		Off:    gkeNoPlugin,
 		Driver: "Google's",
 		OffTry: []string{

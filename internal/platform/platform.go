@@ -23,10 +23,12 @@ type Platform struct {
 	Join   Join
 	Engine Engine
 	Driver Driver
-	MIG    MIG
-	Plugin Plugin
-	Labels []string // domains and keys of labels and taints that only the platform sets
-	Free   []string // keys in those domains that an operator may set
+	// Toolkit says who brings NVIDIA's Container Toolkit; "" = nobody.
+	Toolkit string
+	MIG     MIG
+	Plugin  Plugin
+	Labels  []string // domains and keys of labels and taints that only the platform sets
+	Free    []string // keys in those domains that an operator may set
 	// Karpenter is the domain of Karpenter's own labels on the platform.
 	Karpenter string
 	Units     []string // what its kubelet is a part of, where it starts kubelet and the engine itself
@@ -82,6 +84,7 @@ type Engine struct {
 	Fixed   bool   // node.toml cannot make the file gpuadm's
 	Again   string // the program that makes the file again at each boot, so that gpuadm must not own it
 	Handler string // its own handler, if it has one with another name than nvidia
+	Made    string // of what its writer makes it, where How does not say it
 }
 
 // Driver has the signs of a driver that the platform brings.
@@ -90,11 +93,13 @@ type Driver struct {
 	Files      []string
 	Unpackaged bool   // a driver that no package installed is the platform's
 	Installer  string // the folder into which it has NVIDIA's installer write
+	Not        string // where it brings none
 	TakeOver   string // how an operator makes gpuadm manage the driver
 }
 
 // MIG says how the platform partitions GPUs.
 type MIG struct {
+	Who   string // who does; "" = nobody
 	Unit  bool   // an enabled unit does it
 	Label string // kubelet's label of nodes whose GPUs it partitions
 	File  string // the file that its partitioner reads
@@ -104,8 +109,9 @@ type MIG struct {
 
 // Plugin says how the platform offers GPUs to kubelet.
 type Plugin struct {
-	Units []string
-	Ends  string // how that is ended
+	Who   string   // whose it is; "" = the platform brings none
+	Units []string // that run it, where no pod does
+	Ends  string   // how that is ended
 
 	// Off is kubelet's label that keeps the platform's plugin off a node; Driver says which driver
 	// the plugin finds, and OffTry how a pool has the label.

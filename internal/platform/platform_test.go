@@ -13,15 +13,12 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/platforms.md")
+var update = flag.Bool("update", false, "write docs/who-owns-what.md")
 
-const page = "../../docs/platforms.md"
+const page = "../../docs/who-owns-what.md"
 
-// TestPage holds docs/platforms.md against the register.
-func TestPage(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("# Who owns what on my platform\n\nGenerated from internal/platform. An empty cell is the machine's own, and gpuadm's where node.toml asks for it.\n\n" +
-		"| platform | known by | joins the machine | engine's configuration | driver | partitions | offers GPUs | its labels |\n|---|---|---|---|---|---|---|---|\n")
+// writes says who writes an engine's configuration, and how.
+func writes(e Engine) string {
 	ways := map[How]string{
 		Entry:  "verified",
 		NoNeed: "needs no handler",
@@ -30,32 +27,77 @@ func TestPage(t *testing.T) {
 		Render: "rendered at each start",
 		Folder: "a file beside it",
 	}
-	written := func(e Engine) string {
-		if e.Writer == "" {
-			return ""
-		}
-		return e.Writer + ": " + ways[e.How]
+	how := cmp.Or(e.Made, ways[e.How])
+	if e.Writer == "" {
+		return how
 	}
+	return e.Writer + ": " + how
+}
+
+// brings says who brings a driver, and where not.
+func brings(d Driver) string {
+	if d.Not == "" {
+		return d.Title
+	}
+	return d.Title + "; none " + d.Not
+}
+
+// offers says who offers GPUs to kubelet.
+func offers(p Plugin) string {
+	switch {
+	case len(p.Units) > 0:
+		return p.Who + ": " + strings.Join(p.Units, ", ")
+	case p.Off != "":
+		return p.Who + ", but with the label " + p.Off + "=true"
+	}
+	return p.Who
+}
+
+// cuts says who partitions GPUs, and when.
+func cuts(m MIG) string {
+	if m.Ends == "" {
+		return ""
+	}
+	return m.Who + ": " + m.Ends
+}
+
+// TestPage holds docs/who-owns-what.md against the register.
+func TestPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Who owns what\n\nGenerated from internal/platform, by which `gpuadm owners` names what it finds on a machine: " +
+		"the unit, the pod, the file or the registration with kubelet that has a part. An empty cell is the machine's own, " +
+		"and gpuadm's where node.toml asks for it.\n\n" +
+		"| node | driver | toolkit | engine's configuration | kubelet's files | partitions | offers GPUs |\n|---|---|---|---|---|---|---|\n")
+	for _, n := range Nodes() {
+		row := []string{
+			n.Name, brings(n.Driver), n.Toolkit, writes(n.Engine), n.Kubelet, cuts(n.MIG), offers(n.Plugin),
+		}
+		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
+	}
+	b.WriteString("\nHow gpuadm gets to manage a driver that another owner has brought:\n\n| driver of | how |\n|---|---|\n")
+	var told []string
+	for _, n := range Nodes() {
+		if n.Driver.TakeOver == "" || slices.Contains(told, n.Driver.Title) {
+			continue
+		}
+		told = append(told, n.Driver.Title)
+		fmt.Fprintf(&b, "| %s | %s |\n", n.Driver.Title, strings.TrimPrefix(n.Driver.TakeOver, "or take it over: "))
+	}
+	b.WriteString("\n## By which signs gpuadm knows a platform\n\n" +
+		"| platform | known by | joins the machine | its labels |\n|---|---|---|---|\n")
 	for _, p := range All() {
 		signs := slices.Concat(p.Every, p.One, p.Units)
 		if p.Snap != nil {
-			signs = []string{p.Snap.Engine}
+			signs = append(signs, cmp.Or(p.Snap.Engine, p.Snap.Kubelet))
 		}
-		plugin := slices.Clone(p.Plugin.Units)
-		if p.Plugin.Off != "" {
-			plugin = append(plugin, "its plugin, but with the label "+p.Plugin.Off+"=true")
-		}
-		row := []string{
-			p.Title, signs[0], p.Join.By, written(p.Engine), p.Driver.Title, p.MIG.Ends,
-			strings.Join(plugin, ", "), strings.Join(p.Labels, ", "),
-		}
+		row := []string{p.Title, signs[0], p.Join.By, strings.Join(p.Labels, ", ")}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
 	b.WriteString("\nOperating systems whose makers provide them as a whole, " +
 		"where no platform above writes the engine's configuration:\n\n" +
 		"| known by | engine's configuration | what gpuadm cannot do there |\n|---|---|---|\n")
 	for _, s := range Systems() {
-		fmt.Fprintf(&b, "| ID=%s in os-release | %s | %s |\n", s.ID, written(s.Engine), s.Limit)
+		fmt.Fprintf(&b, "| ID=%s in os-release | %s | %s |\n", s.ID, writes(s.Engine), s.Limit)
 	}
 	b.WriteString("\nNodes that gpuadm cannot prepare, since their owners provide them as a whole:\n\n" +
 		"| node | why | what to use |\n|---|---|---|\n")
@@ -69,6 +111,25 @@ func TestPage(t *testing.T) {
 	}
 	if found, err := os.ReadFile(page); err != nil || string(found) != b.String() {
 		t.Fatalf("%s is old: go test ./internal/platform -update (%v)", page, err)
+	}
+}
+
+// TestNodes: what has an owner says who that is; a unit or a label by which gpuadm finds the owner, and
+// what ends its claim, are never without a name.
+func TestNodes(t *testing.T) {
+	for _, n := range Nodes() {
+		m, p := n.MIG, n.Plugin
+		signs := m.Unit || m.Label != "" || m.File != ""
+		if (m.Who == "") != (m.Ends == "") || signs && m.Who == "" {
+			t.Errorf("%s: partitions: %+v", n.Name, m)
+		}
+		hasPlugin := len(p.Units) > 0 || p.Off != ""
+		if (p.Who == "") != (p.Ends == "") || hasPlugin && p.Who == "" {
+			t.Errorf("%s: plugin: %+v", n.Name, p)
+		}
+		if n.Name == "" || n.ID == "" && n.System == "" && n.Kubelet == "" {
+			t.Errorf("%+v", n)
+		}
 	}
 }
 

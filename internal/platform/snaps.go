@@ -8,8 +8,9 @@ package platform
 // https://github.com/canonical/k8s-snap.
 var (
 	microK8s = Platform{
-		Name:  "microk8s",
-		Title: "MicroK8s",
+		Name:   "microk8s",
+		Title:  "MicroK8s",
+		Engine: Engine{Made: "MicroK8s: of its containerd-template.toml at each start; gpuadm edits the template"},
 		Snap: &Snap{
 			Args:    "/var/snap/microk8s/current/args",
 			Engine:  "snap.microk8s.daemon-containerd.service",
@@ -17,8 +18,9 @@ var (
 		},
 	}
 	k8sSnap = Platform{
-		Name:  "k8s",
-		Title: "Canonical Kubernetes",
+		Name:   "k8s",
+		Title:  "Canonical Kubernetes",
+		Engine: Engine{Made: "the snap k8s: of its template; gpuadm adds a file beside"},
 		Snap: &Snap{
 			Args:    "/var/snap/k8s/common/args",
 			Engine:  "snap.k8s.containerd.service",

@@ -13,6 +13,12 @@ import (
 // means that the system is like any other.
 type System struct {
 	ID       string
+	Title    string
+	Driver   Driver
+	Toolkit  string // who brings NVIDIA's Container Toolkit
+	Kubelet  string // who writes kubelet's files, where no platform does
+	MIG      MIG
+	Plugin   Plugin
 	Engine   Engine // of a machine whose platform does not write the configuration
 	Config   string // the configuration of kubelet's containerd, if it is not the usual file
 	Programs string // a folder that keeps files over a reboot and has programs that run

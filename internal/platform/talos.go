@@ -4,7 +4,11 @@ package platform
 
 var (
 	talos = System{
-		ID: "talos",
+		ID:      "talos",
+		Title:   "Talos",
+		Driver:  Driver{Title: "the Talos image's NVIDIA system extension"},
+		Toolkit: "the Talos image's NVIDIA system extension",
+		Kubelet: "Talos's machine configuration",
 		// /etc is made at each boot, from settings.
 		Engine: Engine{Writer: "talos", How: Entry},
 		// Talos has two: the usual file is of the one that runs its own services, and kubelet's

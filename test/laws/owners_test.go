@@ -220,7 +220,8 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	parts := stages.Owners(t.Context(), n, s, f)
 	var words []string
 	for _, p := range parts {
-		check.That(t, (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0), "%s has not exactly one of owner and reason: %+v", p.Name, p)
+		check.That(t, (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0) && p.Unknown == "",
+			"%s has not exactly one of owner and reason: %+v", p.Name, p)
 		who := "-"
 		if p.Owner != nil {
 			who = p.Owner.Who
@@ -277,7 +278,7 @@ func TestOwnersQuarrels(t *testing.T) {
 		{"a ClusterPolicy alone", "a100-mixed-t4", policy, "[runtime]\n", "driver=NVIDIA's GPU Operator; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore},
 		{"a ClusterPolicy, and node.toml asks for the same", "a100-mixed-t4", policy, all, "driver=NVIDIA's GPU Operator; toolkit=gpuadm!NVIDIA's GPU Operator; CDI=-; handler=gpuadm!NVIDIA's GPU Operator; MIG=nvidia-mig-manager!gpuadm" + noMore},
 		{"a ClusterPolicy, and node.toml takes the driver", "a100-mixed-t4", policy, "[driver]\nversion = \"580\"\nowner = \"gpuadm\"\n", "driver=NVIDIA's GPU Operator!gpuadm; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore},
-		{"a GPUCluster", "a100-mixed-t4", gpuCluster, "[driver]\nversion = \"580\"\n[runtime]\ninject = \"cdi\"\n", "driver=gpuadm; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver"},
+		{"a GPUCluster", "a100-mixed-t4", gpuCluster, "[driver]\nversion = \"580\"\n[runtime]\ninject = \"cdi\"\n", "driver=gpuadm; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver; kubelet=-"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ownersOf(t, changed(t, c.machine, c.files), c.spec)
@@ -288,4 +289,4 @@ func TestOwnersQuarrels(t *testing.T) {
 
 // noMore is the end of most: no partitions are asked for, no rack, and nothing has registered with
 // kubelet.
-const noMore = "; IMEX=-; device plugin or DRA=-"
+const noMore = "; IMEX=-; device plugin or DRA=-; kubelet=-"

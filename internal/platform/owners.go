@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import "cmp"
+
+// Node is a kind of node: a platform on an operating system. Each part that pods with GPUs need has
+// one owner there; an empty one is the machine's operator, who may give the part to gpuadm.
+// stages.Owners finds on the machine which unit, pod or file has a part, and names its owner and the
+// setting that ends the claim by this table; docs/who-owns-what.md is made of it.
+type Node struct {
+	Name    string
+	ID      string // of the platform
+	System  string // ID in os-release; "" = any
+	Driver  Driver
+	Toolkit string // who brings NVIDIA's Container Toolkit
+	Engine  Engine
+	Kubelet string // who writes kubelet's files
+	MIG     MIG
+	Plugin  Plugin
+}
+
+// NodeOf returns the owners on a platform with an operating system. What a system's maker provides
+// goes before what a platform says of other systems.
+func NodeOf(id, system string) Node {
+	if id == "" && system == openShift.System {
+		return openShift
+	}
+	p := Of(id)
+	s := SystemOf(system)
+	n := Node{
+		Name:    cmp.Or(p.Title, s.Title),
+		ID:      id,
+		System:  system,
+		Driver:  p.Driver,
+		Toolkit: cmp.Or(s.Toolkit, p.Toolkit),
+		Engine:  p.Engine,
+		Kubelet: cmp.Or(p.Join.By, s.Kubelet),
+		MIG:     p.MIG,
+		Plugin:  p.Plugin,
+	}
+	if n.Kubelet == "" && (p.Snap != nil || p.Units != nil) {
+		n.Kubelet = p.Title
+	}
+	if s.Driver.Title != "" {
+		n.Driver = s.Driver
+	}
+	if n.Engine.Writer == "" && s.Engine.Writer != "" {
+		n.Engine = s.Engine
+	}
+	if s.MIG.Ends != "" {
+		n.MIG = s.MIG
+	}
+	if len(s.Plugin.Units) > 0 || s.Plugin.Who != "" {
+		n.Plugin = s.Plugin
+	}
+	return n
+}
+
+// Nodes lists the kinds of nodes of docs/who-owns-what.md.
+func Nodes() []Node {
+	named := func(name, id, system string) Node {
+		n := NodeOf(id, system)
+		n.Name = name
+		return n
+	}
+	return []Node{
+		named("EKS, AL2023", "eks", ""),
+		named("EKS, Ubuntu", "eks-ubuntu", ""),
+		named("EKS, Bottlerocket", "", "bottlerocket"),
+		named("AKS", "aks", ""),
+		named("GKE, Container-Optimized OS", "gke", "cos"),
+		named("GKE, Ubuntu", "gke", "ubuntu"),
+		kubeadm,
+		named("K3s", "k3s", ""),
+		named("RKE2", "rke2", ""),
+		named("k0s", "k0s", ""),
+		named("MicroK8s", "microk8s", ""),
+		named("Canonical Kubernetes", "k8s", ""),
+		openShift,
+		named("Talos", "", "talos"),
+	}
+}
+
+// Of kubeadm's and OpenShift's nodes gpuadm sees the owners by other signs than a platform's files.
+var (
+	// https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/, and the
+	// package's 10-kubeadm.conf.
+	kubeadm = Node{Name: "kubeadm", Kubelet: "kubeadm, at init, join and upgrade"}
+
+	// openshift/machine-config-operator, docs/MachineConfig.md and templates/common/_base;
+	// https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/ (the operator brings driver,
+	// toolkit and plugin to RHEL CoreOS).
+	openShift = Node{
+		Name:    "OpenShift",
+		System:  "rhcos",
+		Driver:  Driver{Title: "the GPU Operator", TakeOver: "driver.enabled=false in its ClusterPolicy"},
+		Toolkit: "the GPU Operator",
+		Engine:  Engine{Writer: "machine-config-operator", Made: "of MachineConfigs and ContainerRuntimeConfigs; gpuadm adds a file beside"},
+		Kubelet: "machine-config-operator",
+		MIG:     MIG{Who: "the GPU Operator", Ends: "migManager.enabled=false in its ClusterPolicy"},
+		Plugin:  Plugin{Who: "the GPU Operator", Ends: "devicePlugin.enabled=false in its ClusterPolicy"},
+	}
+)
+
+// UnitOf names the owner of a unit that offers GPUs to kubelet; "" if the machine's kind of node has
+// no such unit.
+func (p Plugin) UnitOf(unit string) string {
+	for _, name := range p.Units {
+		if name == unit {
+			return p.Who
+		}
+	}
+	return ""
+}
