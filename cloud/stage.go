@@ -110,6 +110,11 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 	return things.Check(by+" has joined this machine", look, "kubelet registers the node")
 }
 
+// SetsUpKubelet reports whether gpuadm's own join writes the files of this machine's kubelet.
+func SetsUpKubelet(s spec.Spec, f facts.Facts) bool {
+	return s.Has("join") && method.EKSOwn(s, f) || method.SetUpByGpuadm(f)
+}
+
 func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch by := method.Of(s, f); {
 	case by == "none":

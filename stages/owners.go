@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -70,7 +70,7 @@ func operatorEnds(part string) (all []Ends) {
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
-	return facts.Needs{Driver: true, Modules: true, Files: method.OwnUnits()}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
+	return facts.Needs{Driver: true, Modules: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s)).And(node.Stage().Needs(s))
 }
 
 // Owners says who owns each part of this node, as the stages decide it.
@@ -274,7 +274,7 @@ func kubeletPart(s spec.Spec, f facts.Facts) Part {
 	runs := cmp.Or(k.Unit, k.Binary)
 	who := cmp.Or(k.ConfigOwner, kindOf(f).Kubelet)
 	switch {
-	case method.EKSOwn(s, f) && s.Has("join"), method.SetUpByGpuadm(f):
+	case cloud.SetsUpKubelet(s, f):
 		return part(name, "", byTable("[join]", "remove [join]"))
 	case runs == "" && who != "" && k.ConfigOwner == "": // Talos runs it in a container
 		return part(name, "", Claim{Who: who, By: "ID=" + f.OS.ID + " in os-release"})

@@ -109,8 +109,7 @@ func migCommand(line string) string {
 
 // partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none, and
 // neither does validate-mig of Bottlerocket's program.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|` +
-	`nvidia-mig-parted\b.*\s(apply|restore)\b|nvidia-migmanager apply-mig\b`)
+var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b|nvidia-migmanager apply-mig\b`)
 
 // bottlerocketsMIG is the program of nvidia-migmanager.service.
 // Source: bottlerocket-os/bottlerocket-core-kit, packages/nvidia-migmanager.
