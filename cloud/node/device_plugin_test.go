@@ -22,10 +22,12 @@ func TestUnitOffers(t *testing.T) {
 		"-- usr/lib/systemd/system/" + unit + " --\n[Service]\nExecStart=/usr/bin/nvidia-device-plugin\n" +
 		"[Install]\nWantedBy=multi-user.target\n"
 	v := must.Get(simhost.New([]byte(machine)))(t).View()
-	err := readyStage{session: new(Session)}.explainNoOffer(t.Context(), v, &kube.Node{}, "the node offers no GPU")
+	r := readyStage{session: new(Session)}
+	err := r.explainNoOffer(t.Context(), v, &kube.Node{}, "the node offers no GPU")
 
 	var wait trouble.Wait
 	must.That(t, errors.As(err, &wait), "no wait: %v", err)
 	try := strings.Join(wait.Try, "\n")
-	check.That(t, strings.Contains(try, "journalctl -u "+unit) && !strings.Contains(try, "kubectl"), "try %q", try)
+	hasLog := strings.Contains(try, "journalctl -u "+unit)
+	check.That(t, hasLog && !strings.Contains(try, "kubectl"), "try %q", try)
 }

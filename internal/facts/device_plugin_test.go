@@ -58,7 +58,8 @@ func TestPluginUnseen(t *testing.T) {
 		found, err := FindPlugin(t.Context(), x.blind)
 		all, allErr := Offering(t.Context(), x.blind)
 		if x.says == "" {
-			sees := found.Unit == unit && found.Program == NvidiaPlugin && len(all) == 1 && all[0] == found.Runner
+			sees := found.Unit == unit && found.Program == NvidiaPlugin
+			sees = sees && len(all) == 1 && all[0] == found.Runner
 			check.That(t, err == nil && allErr == nil && sees, "%+v %+v, %v, %v", found, all, err, allErr)
 			continue
 		}

@@ -64,24 +64,28 @@ func cuts(m MIG) string {
 // TestPage holds docs/who-owns-what.md against the register.
 func TestPage(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Who owns what\n\nGenerated from internal/platform, by which `gpuadm owners` names what it finds on a machine: " +
-		"the unit, the pod, the file or the registration with kubelet that has a part. An empty cell is the machine's own, " +
-		"and gpuadm's where node.toml asks for it.\n\n" +
-		"| node | driver | toolkit | engine's configuration | kubelet's files | partitions | offers GPUs |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("# Who owns what\n\nGenerated from internal/platform, " +
+		"by which `gpuadm owners` names what it finds on a machine: " +
+		"the unit, the pod, the file or the registration with kubelet that has a part. " +
+		"An empty cell is the machine's own, and gpuadm's where node.toml asks for it.\n\n" +
+		"| node | driver | toolkit | engine's configuration | kubelet's files | partitions | offers GPUs |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	for _, n := range Nodes() {
 		row := []string{
 			n.Name, brings(n.Driver), n.Toolkit, writes(n.Engine), n.Kubelet, cuts(n.MIG), offers(n.Plugin),
 		}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
-	b.WriteString("\nHow gpuadm gets to manage a driver that another owner has brought:\n\n| driver of | how |\n|---|---|\n")
+	b.WriteString("\nHow gpuadm gets to manage a driver that another owner has brought:\n\n" +
+		"| driver of | how |\n|---|---|\n")
 	var told []string
 	for _, n := range Nodes() {
 		if n.Driver.TakeOver == "" || slices.Contains(told, n.Driver.Title) {
 			continue
 		}
 		told = append(told, n.Driver.Title)
-		fmt.Fprintf(&b, "| %s | %s |\n", n.Driver.Title, strings.TrimPrefix(n.Driver.TakeOver, "or take it over: "))
+		how := strings.TrimPrefix(n.Driver.TakeOver, "or take it over: ")
+		fmt.Fprintf(&b, "| %s | %s |\n", n.Driver.Title, how)
 	}
 	b.WriteString("\n## By which signs gpuadm knows a platform\n\n" +
 		"| platform | known by | joins the machine | its labels |\n|---|---|---|---|\n")

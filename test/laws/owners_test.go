@@ -220,8 +220,8 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	parts := stages.Owners(t.Context(), n, s, f)
 	var words []string
 	for _, p := range parts {
-		check.That(t, (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0) && p.Unknown == "",
-			"%s has not exactly one of owner and reason: %+v", p.Name, p)
+		hasOne := (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0)
+		check.That(t, hasOne && p.Unknown == "", "%s has not exactly one of owner and reason: %+v", p.Name, p)
 		who := "-"
 		if p.Owner != nil {
 			who = p.Owner.Who
