@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // merged is the merged content of a spec's files.
@@ -42,6 +43,11 @@ func newConfig(c *common) *cobra.Command {
 
 // mergedText prints one key a line, with its value and its place.
 func (c *common) mergedText(m merged) {
+	if len(m.Keys) == 0 {
+		printf(c.stdout, "The spec sets no key: each has its default, which %s lists.\n", trouble.Command("help spec"))
+		return
+	}
+
 	values := make([]string, len(m.Keys))
 	widestKey := 0
 	widestValue := 0

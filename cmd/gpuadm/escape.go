@@ -67,6 +67,9 @@ func file(w io.Writer) (*os.File, bool) {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
 	}
+	if a, ok := w.(*stdout); ok {
+		w = a.Writer
+	}
 	f, ok := w.(*os.File)
 	return f, ok
 }

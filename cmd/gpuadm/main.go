@@ -56,6 +56,8 @@ func system() env {
 
 // run runs one command line and returns its exit code.
 func run(ctx context.Context, e env, args []string) int {
+	out := &stdout{Writer: e.stdout}
+	e.stdout = out
 	e.args = args
 	e.ended = &ending{}
 	root := newRoot(e)
@@ -70,5 +72,9 @@ func run(ctx context.Context, e env, args []string) int {
 		return report(e, root, err)
 	}
 	cmd, err := root.ExecuteContextC(ctx)
-	return report(e, cmd, err)
+	code := report(e, cmd, out.or(err))
+	if code == 0 && out.err != nil { // the answer was the report itself
+		return report(e, cmd, out.or(nil))
+	}
+	return code
 }
