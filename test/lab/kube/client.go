@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -27,6 +28,9 @@ type Client struct {
 	token string
 	mutex sync.Mutex
 	kinds map[string]kind // by apiVersion and kind
+
+	heard    sync.Mutex
+	warnings []string
 }
 
 // kind is how objects of a kind are addressed.
@@ -122,11 +126,22 @@ func (c *Client) Send(ctx context.Context, method, path, kind string, body []byt
 		return 0, nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, err)
 	}
 	defer response.Body.Close()
+	c.heard.Lock()
+	c.warnings = append(c.warnings, response.Header.Values("Warning")...)
+	c.heard.Unlock()
 	text, err = io.ReadAll(response.Body)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot read the answer for %s: %w", path, err)
 	}
 	return response.StatusCode, text, nil
+}
+
+// Warnings are what the API server has warned this client of, as kubectl prints it.
+// Source: https://kubernetes.io/blog/2020/09/03/warnings/.
+func (c *Client) Warnings() []string {
+	c.heard.Lock()
+	defer c.heard.Unlock()
+	return slices.Clone(c.warnings)
 }
 
 // Get gets the object at a path, such as /api/v1/nodes/NAME.
@@ -174,7 +189,7 @@ func (c *Client) DryRun(ctx context.Context, objects ...Object) error {
 
 func (c *Client) apply(ctx context.Context, options string, objects []Object) error {
 	for _, o := range objects {
-		path, err := c.path(ctx, o)
+		path, err := c.Path(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -204,8 +219,8 @@ func Documents(text []byte) (list []Object, err error) {
 	}
 }
 
-// path is where an object lies.
-func (c *Client) path(ctx context.Context, o Object) (string, error) {
+// Path is where an object lies.
+func (c *Client) Path(ctx context.Context, o Object) (string, error) {
 	version, _ := o["apiVersion"].(string)
 	name, _ := o["kind"].(string)
 	base := "/apis/" + version
