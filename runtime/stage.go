@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -34,7 +35,7 @@ var Stage = converge.Stage{
 
 func needs(s spec.Spec) facts.Needs {
 	return facts.Needs{
-		Files: append(platform.Done(), containerd.K0sFile),
+		Files: slices.Concat(platform.Done(), platform.Templates(), []string{containerd.K0sFile}),
 		Engine: facts.NamedEngine{
 			Name:   s.Runtime.Engine,
 			Config: s.Runtime.Config,

@@ -15,7 +15,7 @@ import (
 
 // kubelet reads kubelet's unit, command line and config files.
 func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
-	s := g.service(ctx, "kubelet.service")
+	s := g.service(ctx, append([]string{"kubelet.service"}, snapKubelets()...)...)
 	if s == nil && len(g.distributions) > 0 {
 		active := func(d distribution) bool { return d.kubelet.Active == "active" }
 		i := max(slices.IndexFunc(g.distributions, active), 0)

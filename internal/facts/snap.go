@@ -16,8 +16,21 @@ func snaps() []platform.Platform {
 	return slices.DeleteFunc(platform.All(), func(p platform.Platform) bool { return p.Snap == nil })
 }
 
+// snapKubelets returns the units of kubelets that are snaps, and use an engine of the machine's own.
+func snapKubelets() (units []string) {
+	for _, p := range snaps() {
+		if p.Snap.Engine == "" {
+			units = append(units, p.Snap.Kubelet)
+		}
+	}
+	return units
+}
+
 // snap finds a Kubernetes distribution that is a snap.
 func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *distribution {
+	if at.Engine == "" {
+		return nil
+	}
 	engineUnit := g.service(ctx, at.Engine)
 	kubeletUnit := g.service(ctx, at.Kubelet)
 	if engineUnit == nil {

@@ -36,9 +36,11 @@ var (
 		Signs: Signs{Every: []string{"/opt/nodeadm/tracker"}},
 		Join:  Join{Method: "eks", By: "nodeadm"},
 	}
-	// Canonical's images: bootstrap.sh sets up the snap kubelet-eks. Sources:
-	// canonical/ubuntu-cloud-docs issues 290 and 317; eksctl-io/eksctl,
-	// pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh.
+	// Canonical's images: bootstrap.sh, which the user data runs, sets up the snap kubelet-eks, and
+	// makes containerd's file of a template each time. Sources: bootstrap.sh of the image ("a
+	// customized version of the Amazon bootstrap script", Canonical 2020); canonical/ubuntu-cloud-docs
+	// issues 290, 317 and 389 (the template for --container-runtime nvidia-container-runtime lacks
+	// what pods need); eksctl-io/eksctl, pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh.
 	eksUbuntu = Platform{
 		Name:  "eks-ubuntu",
 		Title: "EKS with Ubuntu",
@@ -49,9 +51,18 @@ var (
 			By:     "EKS's bootstrap.sh",
 			Left:   true,
 			Notes: []string{
-				"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: gpuadm leaves kubelet's arguments to it",
+				"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: driver, toolkit and handler are gpuadm's, kubelet's arguments are the script's and the snap's",
+				"labels and taints that the node registers with go through --kubelet-extra-args of bootstrap.sh in the user data, or through snap set kubelet-eks node-labels=… before the snap starts",
+				"call bootstrap.sh without --container-runtime: with nvidia-container-runtime it copies another file over containerd's, which gpuadm does not edit",
 			},
+			Taints: "its user data must call /etc/eks/bootstrap.sh with --kubelet-extra-args --register-with-taints=%s",
 		},
+		Engine: Engine{
+			Writer:   "bootstrap.sh",
+			How:      Rooted,
+			Template: "/usr/local/share/eks/containerd-config.toml",
+		},
+		Snap: &Snap{Kubelet: "snap.kubelet-eks.daemon.service"},
 	}
 	// The images before nodeadm, with Amazon Linux 2.
 	eksAL2 = Platform{

@@ -75,6 +75,7 @@ const (
 	Boot   How = "boot"   // the owner writes it after gpuadm in a boot
 	Render How = "render" // the owner's daemon renders it at each start
 	Folder How = "folder" // the owner merges a folder of additions into it
+	Rooted How = "rooted" // the owner makes it of a template: both are edited
 )
 
 // Engine says who writes the engine's configuration.
@@ -85,6 +86,8 @@ type Engine struct {
 	Again   string // the program that makes the file again at each boot, so that gpuadm must not own it
 	Handler string // its own handler, if it has one with another name than nvidia
 	Made    string // of what its writer makes it, where How does not say it
+	// Template is the file of which the owner makes the configuration.
+	Template string
 }
 
 // Driver has the signs of a driver that the platform brings.
@@ -122,8 +125,8 @@ type Plugin struct {
 
 // Snap says where a snap has the arguments of its daemons, and names their units.
 type Snap struct {
-	Args    string // the folder of the arguments
-	Engine  string // the unit of the container engine
+	Args    string // the folder of the arguments; "" = the snap has none
+	Engine  string // the unit of the container engine; "" = the machine's own engine runs
 	Kubelet string // the unit of kubelet
 }
 
@@ -215,6 +218,17 @@ func Done() []string {
 	for _, p := range All() {
 		if p.Join.Done != "" {
 			files = append(files, p.Join.Done)
+		}
+	}
+	return files
+}
+
+// Templates returns the files of which platforms make the engine's configuration.
+func Templates() []string {
+	var files []string
+	for _, p := range All() {
+		if p.Engine.Template != "" {
+			files = append(files, p.Engine.Template)
 		}
 	}
 	return files

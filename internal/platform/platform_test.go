@@ -26,6 +26,7 @@ func writes(e Engine) string {
 		Boot:   "written after gpuadm",
 		Render: "rendered at each start",
 		Folder: "a file beside it",
+		Rooted: "made of a template at each bootstrap; both are edited",
 	}
 	how := cmp.Or(e.Made, ways[e.How])
 	if e.Writer == "" {

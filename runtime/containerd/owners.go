@@ -33,6 +33,7 @@ func strategies() map[platform.How]strategy {
 		platform.Boot:   {handlerFromFile, wantsBoot},
 		platform.Render: {handlerNvidia, wantsRancher},
 		platform.Folder: {handlerNvidia, wantsK0s},
+		platform.Rooted: {handlerNvidia, wantsRooted},
 	}
 }
 
@@ -68,6 +69,38 @@ func wantsAfter(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([
 	}
 	h.Owned = h.Name == platform.EngineOf(e.Owner).Handler
 	return wantsEdit(s, f, e, h)
+}
+
+// wantsRooted edits the template of which the owner's script makes the configuration, so that the next
+// bootstrap has the handler, and the configuration, once the script has made it.
+func wantsRooted(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	template := platform.EngineOf(e.Owner).Template
+	data, found := f.Files[template]
+	if !found {
+		return wantsEdit(s, f, e, h)
+	}
+
+	of := e
+	of.Config = template
+	of.Files = []facts.File{{Path: template, Data: data}}
+	c, err := readEngine(of)
+	if err != nil {
+		return nil, err
+	}
+	byDefault, _ := asDefault(s, f, c, h)
+	tree := treeOf(of)
+	edit := func(found []byte) ([]byte, error) {
+		return Edit(tree, Daemon{Version: e.Version}, byDefault, template, found)
+	}
+	file := things.NewFile(template, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML)
+	wants := []converge.Want{
+		things.Edited(file, edit, e.Owner+" makes "+e.Config+" of it at each bootstrap"),
+	}
+	if treeOf(e).Root.Data == nil {
+		return wants, nil
+	}
+	edits, err := wantsEdit(s, f, e, h)
+	return append(wants, edits...), err
 }
 
 // wantsBoot verifies a file that its owner writes after gpuadm in a boot: the owner waits for

@@ -47,7 +47,7 @@ func CheckOwner(r spec.Runtime, e facts.Engine) error {
 // ended writes the file yet.
 func MayEdit(r spec.Runtime, f facts.Facts, e facts.Engine) bool {
 	switch HowOf(r, e) {
-	case platform.Edits:
+	case platform.Edits, platform.Rooted:
 		return true
 	case platform.After:
 		return f.Files[platform.WriterOf(e.Owner).Join.Done] != nil
