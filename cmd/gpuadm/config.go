@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // merged is the merged content of a spec's files.
@@ -44,7 +43,7 @@ func newConfig(c *common) *cobra.Command {
 // mergedText prints one key a line, with its value and its place.
 func (c *common) mergedText(m merged) {
 	if len(m.Keys) == 0 {
-		printf(c.stdout, "The spec sets no key: each has its default, which %s lists.\n", trouble.Command("help spec"))
+		printf(c.stdout, "The spec sets no key: each has its default, which gpuadm help spec lists.\n")
 		return
 	}
 
