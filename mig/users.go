@@ -56,7 +56,7 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err != nil {
 		return nil, nil, err
 	}
-	users = slices.DeleteFunc(users, func(u user) bool { return devices.Gone(ctx, u.Pod) })
+	users = slices.DeleteFunc(users, func(u user) bool { return devices.Gone(v, u.Pod) })
 
 	var breaks []string
 	if len(users) > 0 {

@@ -35,7 +35,7 @@ func (r *Run) drain(ctx context.Context, refused error) (drained bool, err error
 		leaves = func(pod string) bool { return d.Leaves(pod) || paused(pod) }
 	}
 
-	err = r.Engine.Interrupts(devices.WithoutPods(ctx, leaves), r.Host)
+	err = r.Engine.Interrupts(ctx, devices.WithoutPods(r.Host, leaves))
 	if errors.Is(err, converge.ErrInUse) {
 		return false, d.Stays(ctx, err) // evictions would not free the GPUs
 	}
@@ -76,6 +76,6 @@ func (r *Run) waitsForUsers(ctx context.Context, label *node.MIGLabel) bool {
 		return false
 	}
 
-	err = r.Engine.Interrupts(devices.WithoutPods(ctx, paused), r.Host)
+	err = r.Engine.Interrupts(ctx, devices.WithoutPods(r.Host, paused))
 	return errors.Is(err, converge.ErrInUse)
 }

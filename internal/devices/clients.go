@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
 // Clients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods
@@ -23,11 +24,11 @@ func Clients(ctx context.Context, v host.View) ([]string, error) {
 		return nil, err
 	}
 
-	gone := func(h Holder) bool { return Gone(ctx, h.Pod) }
+	gone := func(h Holder) bool { return Gone(v, h.Pod) }
 	clients := NamesOf(slices.DeleteFunc(slices.Clone(holders), gone))
 	for _, p := range pods {
 		holds := slices.ContainsFunc(holders, func(h Holder) bool { return h.Pod == p.Pod })
-		if !holds && !Gone(ctx, p.Pod) {
+		if !holds && !Gone(v, p.Pod) {
 			clients = append(clients, fmt.Sprintf("pod %s has %s", p.Pod, p.Device))
 		}
 	}
@@ -56,18 +57,20 @@ func Pods(ctx context.Context, v host.View) ([]string, error) {
 	return slices.DeleteFunc(pods, func(pod string) bool { return pod == "" }), err
 }
 
-type podsKey struct{}
-
-// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by
-// NAMESPACE/NAME or "uid UID".
-func WithoutPods(ctx context.Context, gone func(pod string) bool) context.Context {
-	return context.WithValue(ctx, podsKey{}, gone)
+// without is a machine from which some pods are thought away.
+type without struct {
+	host.View
+	gone func(pod string) bool
 }
 
-// Gone reports whether a pod counts as gone.
-func Gone(ctx context.Context, pod string) bool {
-	gone, ok := ctx.Value(podsKey{}).(func(string) bool)
-	return ok && pod != "" && gone(pod)
+// WithoutPods is the machine as it would be if the pods were gone for which gone is true, by
+// NAMESPACE/NAME or "uid UID": their processes use no GPU.
+func WithoutPods(v host.View, gone func(pod string) bool) host.View { return &without{v, gone} }
+
+// Gone reports whether a pod is thought away from this machine.
+func Gone(v host.View, pod string) bool {
+	w, is := view.Machine(v).(*without)
+	return is && pod != "" && w.gone(pod)
 }
 
 // NamesOf names the holders and what they have open, except the driver's own daemons.

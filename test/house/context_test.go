@@ -24,11 +24,6 @@ var lifetimes = map[string]string{
 	"internal/host/systemd/units.go": "Moment: each unit is asked once, for as long as one snapshot lasts",
 }
 
-// toReplace lists those that are no lifetimes, and what takes their place.
-var toReplace = map[string]string{
-	"internal/devices/clients.go": "pods that count as gone: clients as data, which Interrupts filters",
-}
-
 // TestContextValues finds each context.WithValue of the product.
 func TestContextValues(t *testing.T) {
 	found := map[string]bool{}
@@ -51,7 +46,7 @@ func TestContextValues(t *testing.T) {
 	}
 
 	for name := range found {
-		known := lifetimes[name] != "" || toReplace[name] != ""
+		known := lifetimes[name] != ""
 		check.That(t, known, "%s puts a value into a context: make it a parameter or a field", name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(lifetimes)) {
