@@ -199,6 +199,12 @@ func (p *plan) warnOfBranch() {
 	}
 }
 
+// hasModules says whether a kernel has the modules that are asked for: then nothing is built for it.
+func (p *plan) hasModules(kernel string) bool {
+	on := p.machine.OnDisk[kernel]
+	return p.isAsked(on.Version, on.Flavour)
+}
+
 // warnOfVersion warns of kernels that an exact version is known not to build for, and of modules
 // whose version is not known before they are installed.
 func (p *plan) warnOfVersion() {
@@ -208,7 +214,11 @@ func (p *plan) warnOfVersion() {
 	}
 
 	for _, kernel := range p.machine.Kernels {
-		if why := p.catalog.knownBad(version, kernel, p.choice.Flavour); why != "" {
+		why := p.catalog.knownBad(version, kernel, p.choice.Flavour)
+		if why == "" && p.buildsNVIDIAs() && !p.hasModules(kernel) {
+			why = tooOldFor(version, kernel)
+		}
+		if why != "" {
 			p.warn("driver %s on kernel %s: %s", version, kernel, why)
 		}
 	}

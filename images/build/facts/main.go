@@ -55,8 +55,7 @@ func run(folder string) error {
 	if err != nil {
 		return err
 	}
-
-	return nil
+	return makeKernels(folder)
 }
 
 // readLists reads all lists of GPUs.

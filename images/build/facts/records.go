@@ -89,7 +89,7 @@ func (r repository) month(commit string) (string, error) {
 }
 
 func (r repository) words(commit, folder string, words []string) (map[string]bool, error) {
-	arguments := []string{"grep", "--only-matching", "--no-filename", "--fixed-strings"}
+	arguments := []string{"grep", "--only-matching", "-h", "--fixed-strings"}
 	for _, word := range words {
 		arguments = append(arguments, "-e", word)
 	}
