@@ -248,6 +248,9 @@ func (d Driver) moduleNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 
 	k, _ := d.kernelSide(c, s.Driver, f)
 	notes := slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), c.lacking(s.Driver, f))
+	if note := Vulnerable(k.Version); note != "" {
+		notes = append(notes, note)
+	}
 	driversMemory := c.Coherent && k.Parameters[coherentMode] == "driver"
 	if driversMemory && (s.MIG.Asked() || s.Driver.GDS) {
 		notes = append(notes, coherentMode+"=driver keeps the GPUs' memory out of the node's, and NVIDIA excludes MIG and GPUDirect Storage under it since 580.65.06: no release is known that allows them")

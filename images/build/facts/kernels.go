@@ -193,9 +193,12 @@ func (k knowledge) first(branch, word string) string {
 	return ""
 }
 
-// marks says whether a word tells drivers that know a change from those that do not: no driver of
-// the branch has it before the one that Debian names, and no older branch had it at its beginning.
+// marks says whether a word tells drivers that know a change from those that do not: the driver that
+// Debian names has it, none of its branch has it before, and no older branch had it at its beginning.
 func (k knowledge) marks(word, driver string) bool {
+	if has, known := k.has[driver]; known && !has[word] {
+		return false
+	}
 	first := k.first(branchOf(driver), word)
 	if first != "" && compare(first, driver) < 0 {
 		return false

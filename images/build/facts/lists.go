@@ -30,43 +30,67 @@ var (
 	inName     = regexp.MustCompile(`-([0-9]{3}\.[0-9.]+?)(\.json)?$`)
 )
 
-// readmes reads the table of GPUs in the README of each release of the open modules.
-func readmes(r records) (all []list, err error) {
-	tags, err := r.tags()
-	if err != nil {
-		return nil, err
-	}
-
-	for _, tag := range tags {
-		if !isRelease(tag) {
-			continue
-		}
-		text, err := r.read(tag, "README.md")
+// versionsOf makes a list of each version of a file, at commits or tags; ok is false for one that is no
+// list. A commit that does not have the file is passed over: it removed or moved it.
+func versionsOf(
+	r records, source, name string, commits []string,
+	read func(commit string, text []byte) (l list, ok bool, err error),
+) (all []list, err error) {
+	for _, commit := range commits {
+		files, err := r.files(commit, name)
 		if err != nil {
 			return nil, err
 		}
-		l := list{Source: "open-gpu-kernel-modules", Version: tag, Names: map[string]string{}}
-		for line := range strings.Lines(string(text)) {
-			row := readmeRow.FindStringSubmatch(strings.TrimRight(line, "\n"))
-			if row == nil {
-				continue
-			}
-			id := strings.ToLower(row[2])
-			if l.Names[id] == "" {
-				l.Names[id] = row[1]
-			}
+		if !slices.Contains(files, name) {
+			continue
 		}
-		if len(l.Names) == 0 {
-			continue // 515.43.04, before the README had the table
+		text, err := r.read(commit, name)
+		if err != nil {
+			return nil, err
+		}
+		l, ok, err := read(commit, text)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", name, err)
+		}
+		if !ok {
+			continue
 		}
 
-		l.Month, err = r.month(tag)
+		l.Source = source
+		l.Month, err = r.month(commit)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// readmes reads the table of GPUs in the README of each release of the open modules.
+func readmes(r records) (all []list, err error) {
+	tags, err := r.tags()
+	if err != nil {
+		return nil, err
+	}
+	isOther := func(tag string) bool { return !isRelease(tag) }
+	tags = slices.DeleteFunc(tags, isOther)
+	return versionsOf(r, "open-gpu-kernel-modules", "README.md", tags, readmeList)
+}
+
+// readmeList reads a release's README; that of 515.43.04 has no table yet.
+func readmeList(tag string, text []byte) (list, bool, error) {
+	l := list{Version: tag, Names: map[string]string{}}
+	for line := range strings.Lines(string(text)) {
+		row := readmeRow.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if row == nil {
+			continue
+		}
+		id := strings.ToLower(row[2])
+		if l.Names[id] == "" {
+			l.Names[id] = row[1]
+		}
+	}
+	return l, len(l.Names) > 0, nil
 }
 
 // eksLists reads the lists that Amazon makes of supported-gpus.json in NVIDIA's installer.
@@ -85,24 +109,21 @@ func eksLists(r records) (all []list, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, commit := range commits {
-			text, err := r.read(commit, name)
-			if err != nil {
-				continue // the commit that removed or moved it
-			}
-			version := installer.FindStringSubmatch(string(text))
-			if version == nil {
-				continue
-			}
-			l := list{Source: "amazon-eks-ami", Version: version[1], Names: listedNames(string(text))}
-			l.Month, err = r.month(commit)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, l)
+		lists, err := versionsOf(r, "amazon-eks-ami", name, commits, eksList)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, lists...)
 	}
 	return all, nil
+}
+
+func eksList(_ string, text []byte) (list, bool, error) {
+	version := installer.FindStringSubmatch(string(text))
+	if version == nil {
+		return list{}, false, nil
+	}
+	return list{Version: version[1], Names: listedNames(string(text))}, true, nil
 }
 
 func listedNames(text string) map[string]string {
@@ -140,22 +161,18 @@ func suseLists(r records) (all []list, err error) {
 				continue
 			}
 
-			text, err := r.read(commit, name)
-			if err != nil {
-				return nil, err
-			}
-			l := list{Source: "nvidia-open-driver-G06", Version: version[1], Names: listedNames(string(text))}
-			if isJSON {
-				err = l.readChips(text)
-				if err != nil {
-					return nil, fmt.Errorf("cannot read %s: %w", name, err)
+			read := func(_ string, text []byte) (l list, ok bool, err error) {
+				l = list{Version: version[1], Names: listedNames(string(text))}
+				if isJSON {
+					err = l.readChips(text)
 				}
+				return l, true, err
 			}
-			l.Month, err = r.month(commit)
+			lists, err := versionsOf(r, "nvidia-open-driver-G06", name, []string{commit}, read)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, l)
+			all = append(all, lists...)
 		}
 	}
 	return all, nil
@@ -201,29 +218,20 @@ func debianLists(r records) (all []list, err error) {
 		return nil, err
 	}
 
-	for _, commit := range commits {
-		text, err := r.read(commit, name)
-		if err != nil {
-			continue // the commit that removed or moved it
-		}
+	read := func(commit string, text []byte) (l list, ok bool, err error) {
 		changelog, err := r.read(commit, "debian/changelog")
 		if err != nil {
-			continue
+			return l, false, err
 		}
 		head := debianHead.FindStringSubmatch(string(changelog))
 		if head == nil || !isRelease(head[1]) {
-			continue
+			return l, false, nil
 		}
-
-		l := list{Source: "nvidia-graphics-drivers", Version: head[1], Names: map[string]string{}}
+		l = list{Version: head[1], Names: map[string]string{}}
 		for _, row := range debianRow.FindAllStringSubmatch(string(text), -1) {
 			l.Names[strings.ToLower(row[1])] = ""
 		}
-		l.Month, err = r.month(commit)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
+		return l, true, nil
 	}
-	return all, nil
+	return versionsOf(r, "nvidia-graphics-drivers", name, commits, read)
 }

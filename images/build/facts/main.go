@@ -55,7 +55,10 @@ func run(folder string) error {
 	if err != nil {
 		return err
 	}
-	return makeKernels(folder)
+	if err := makeKernels(folder); err != nil {
+		return err
+	}
+	return makeBulletins(folder)
 }
 
 // readLists reads all lists of GPUs.
