@@ -160,3 +160,15 @@ func TestIMEXMaskedInAnImage(t *testing.T) {
 		check.That(t, to == "" || err == nil, "%v", err)
 	}
 }
+
+// TestRubinRack: in a rack of Vera Rubin the host's IMEX is masked as on GB300, for ComputeDomains run
+// it; and the spec may have the host run it. Sources: NVIDIA/aicr docs/integrator/rke2-vr200-setup.md;
+// of the ids kubevirt/kubevirt pull request 19070.
+func TestRubinRack(t *testing.T) {
+	for _, id := range []string{"3041", "307f"} {
+		m := machine("ubuntu", "26.04", "arm64", id)
+		ch := choose(t, m, driver("620"))
+		check.That(t, slices.Contains(names(ch, "imex"), "nvidia-imex"), "%s: IMEX is not installed: %v", id, ch.Members)
+		check.Equal(t, FabricOf(Load(), facts.Facts{GPUs: []facts.PCI{function(id, "030200")}}), FabricRack, "%s: fabric", id)
+	}
+}
