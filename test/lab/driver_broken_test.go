@@ -238,6 +238,28 @@ func TestLabDriverHalfInstalled(t *testing.T) {
 	says(t, n.wants(0, spec), "Nothing to do.")
 }
 
+// TestLabDriverUnpacked: an operator has unpacked parts of the driver and configured none: one that the
+// spec asks for, one that it brought, an optional one. The next apply configures and holds them, and
+// status says of none that it was changed outside gpuadm.
+func TestLabDriverUnpacked(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	spec := n.spec("580.65.06", "")
+	n.wants(0, spec)
+	before := n.snapshot()
+	for _, part := range []string{"libcuda1", "libnvidia-ml1", "nvidia-modprobe"} {
+		n.Must("sh", "-ec", "cd /root; apt-get download "+part+"=$(dpkg-query -W -f '${Version}' "+part+"); dpkg --unpack "+part+"_*.deb; rm "+part+"_*.deb")
+	}
+	r := n.gpuadm(1, "status")
+	says(t, r, "unpacked")
+
+	n.wants(0, spec)
+	n.same(before)
+	r = n.gpuadm(0, "status")
+	check.That(t, !strings.Contains(r.Stdout+r.Stderr, "outside gpuadm"), "status after gpuadm's own repair: %s", r)
+	says(t, n.wants(0, spec), "Nothing to do.")
+}
+
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question;
 // automatic upgrades are set to skip gpuadm's packages, and skip them; no password gets into what
 // gpuadm says or keeps.

@@ -247,6 +247,31 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 	}
 }
 
+// TestUnpackedIsGpuadmsAgain: a package of the driver that an operator has unpacked is configured and
+// held again by the next apply. Then it is as gpuadm left it: status says nothing of a change outside
+// gpuadm.
+func TestUnpackedIsGpuadmsAgain(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"libnvidia-compute-580", "nvidia-kernel-common-580"} { // asked for, and a dependency
+		t.Run(name, func(t *testing.T) {
+			m := withBranches(t)
+			wants := leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580")
+			m.apply(wants)
+			whole := m.has()
+			m.must("sh", "-c", "cd /root && apt-get download "+name+"=580.95.05-0ubuntu1 && dpkg --unpack "+name+"_*.deb")
+			t.Logf("unpacked: %q", m.state(name).String())
+			m.apply(wants)
+			m.still(whole)
+
+			status := must.Get(m.engine(wants).Status(t.Context(), m))(t)
+			for _, mark := range status.Made {
+				check.That(t, !mark.Changed && !mark.Reverted, "%s %s: changed outside gpuadm: %+v", mark.Kind, mark.Name, mark)
+			}
+			m.idle(wants)
+		})
+	}
+}
+
 // TestHalfInstalledIsRemoved: dpkg was killed as it unpacked a package for the first time, and the
 // undo has no source left that has its archive. apt refuses all work then, and dpkg removes the
 // package: dpkg(1), --force-remove-reinstreq.
