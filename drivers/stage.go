@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -240,7 +241,7 @@ func (d Driver) moduleWants(
 // gpu-operator/release-notes.rst, v25.3.2.
 const coherentMode = "NVreg_CoherentGPUMemoryMode"
 
-func (d Driver) moduleNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
+func (d Driver) moduleNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || f.Modules == nil {
 		return nil
@@ -251,9 +252,34 @@ func (d Driver) moduleNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	if note := Vulnerable(k.Version); note != "" {
 		notes = append(notes, note)
 	}
+	notes = append(notes, c.learned(v, f, k)...)
 	driversMemory := c.Coherent && k.Parameters[coherentMode] == "driver"
 	if driversMemory && (s.MIG.Asked() || s.Driver.GDS) {
 		notes = append(notes, coherentMode+"=driver keeps the GPUs' memory out of the node's, and NVIDIA excludes MIG and GPUDirect Storage under it since 580.65.06: no release is known that allows them")
+	}
+	return notes
+}
+
+// learned says of each kernel that modules are to be built for that this build has failed before: by
+// the journal, and with the same compiler.
+func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes []string) {
+	if k.Build != "dkms" || k.Version == "" {
+		return nil
+	}
+	var lessons []converge.Lesson
+	for _, kernel := range k.Kernels {
+		if c.hasDriver(f, k, kernel) {
+			continue
+		}
+		if lessons == nil { // a converged machine reads none
+			lessons = converge.ReadJournal(v).Lessons()
+		}
+		for _, l := range lessons {
+			sameCompiler := l.With == "" || l.With == kmod.Compiler(v, kernel)
+			if l.Subject == kmod.BuildSubject("nvidia", k.Version, kernel) && sameCompiler {
+				notes = append(notes, fmt.Sprintf("driver %s did not build for kernel %s on this machine before: %s", k.Version, kernel, l.Says))
+			}
+		}
 	}
 	return notes
 }

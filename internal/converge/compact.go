@@ -33,9 +33,12 @@ func (j *Journal) compact(h host.Host) {
 
 	recent := recentRuns(runs)
 	old := oldRuns(runs, recent)
-	records := joinedRecords(old)
+	records := append(joinedRecords(old), j.learned(compactKeeps)...)
 	hold := j.holds()
 	for i, r := range j.Records {
+		if r.What == "learned" {
+			continue
+		}
 		if recent[r.Run] && r.What != "hold" || i == hold {
 			r.Undoes = renamed(r.Undoes, old)
 			records = append(records, r)

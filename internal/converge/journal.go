@@ -45,7 +45,7 @@ const (
 // to do next.
 type Record struct {
 	Format int       `json:"format"`
-	What   string    `json:"what"` // begin, make, reboot, end, hold, lift
+	What   string    `json:"what"` // begin, make, reboot, learned, end, hold, lift
 	Run    string    `json:"run"`
 	Time   time.Time `json:"time"`
 	Boot   string    `json:"boot,omitempty"`   // begin, reboot: the kernel's boot id
@@ -55,13 +55,16 @@ type Record struct {
 	Leave  []string  `json:"leave,omitempty"`  // begin: what the operator told the undo to leave
 	Repair string    `json:"repair,omitempty"` // begin: the code of the fault that this run repairs
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
+	Lesson *Lesson   `json:"lesson,omitempty"` // learned: what a failure of the run has taught
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
 }
 
 // valid says whether a record is complete.
 func (r *Record) valid() bool {
 	needsChange := r.What == "make" || r.What == "reboot"
-	return r.Format == JournalFormat && r.What != "" && (r.Change != nil || !needsChange)
+	needsLesson := r.What == "learned"
+	return r.Format == JournalFormat && r.What != "" &&
+		(r.Change != nil || !needsChange) && (r.Lesson != nil || !needsLesson)
 }
 
 // A Journal is what the journal file says.

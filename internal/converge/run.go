@@ -283,6 +283,11 @@ func (r *run) end(err error) (Result, error) {
 	if err != nil {
 		result = "failed"
 	}
+	var taught Taught
+	if errors.As(err, &taught) {
+		lesson := taught.Lesson
+		_ = r.write(Record{What: "learned", Run: r.id, Lesson: &lesson}) // it serves the next plan alone
+	}
 	record := Record{What: "end", Run: r.id, Result: result}
 	if r.unsure || r.continuesRollBack() {
 		record.Result = overtaken

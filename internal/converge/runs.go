@@ -30,7 +30,7 @@ func (j Journal) Runs() []Run {
 	for n, r := range j.Records {
 		i, known := at[r.Run]
 		if !known {
-			if r.What == "hold" || r.What == "lift" {
+			if slices.Contains([]string{"hold", "lift", "learned"}, r.What) {
 				continue
 			}
 			i = len(runs)

@@ -24,6 +24,7 @@ type toybox struct {
 	*simhost.Node
 	toys   map[string]converge.State
 	broken string   // this toy cannot be made
+	why    error    // why, if a test says it
 	made   []string // what Make and MakeAll were called for, in their order
 }
 
@@ -48,6 +49,8 @@ func (b *toybox) set(name string, state converge.State) error {
 	switch {
 	case b.Off():
 		return simhost.ErrPower
+	case name == b.broken && b.why != nil:
+		return b.why
 	case name == b.broken:
 		return errors.New("it is broken")
 	case state == "":

@@ -108,11 +108,30 @@ func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
 	for _, err := range errs {
 		t.Try = append(kmod.BuildRemedy(v, err), t.Try...)
 	}
+	teach(v, t, packages.Own(first.Version))
 	t.Try = append(t.Try, "/var/log/apt/term.log, which has all that it said")
 	return true
 }
 
 const dkmsTree = "/var/lib/dkms"
+
+// teach adds to an error that the driver's modules of a version do not build, by the log in DKMS's
+// tree: it names the kernel.
+func teach(v host.View, t *trouble.Error, version string) {
+	kernels := packages.ListOf(v, "/lib/modules")
+	for _, module := range packages.ListOf(v, dkmsTree) {
+		log, err := v.ReadFile(path.Join(dkmsTree, module, version, "build", "make.log"))
+		isDrivers := strings.HasPrefix(module, "nvidia") && !strings.HasPrefix(module, "nvidia-fs")
+		if err != nil || !isDrivers {
+			continue
+		}
+		for _, kernel := range kernels {
+			if first := kmod.FirstError(string(log)); first != "" && strings.Contains(string(log), kernel) {
+				t.Err = kmod.BuildLesson(v, "nvidia", version, kernel, first, t.Err)
+			}
+		}
+	}
+}
 
 // compilerErrors returns the first error in the log of each module that DKMS has built in this
 // version. Undo removes the log with the package.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -41,6 +43,7 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 			t.What = cannot + ": " + first
 			t.Because = []string{"the first error in " + log}
 			t.Try = BuildRemedy(v, first)
+			t.Err = BuildLesson(v, modules, version, kernel, first, t.Err)
 		}
 		t.Try = append(t.Try, "read "+log)
 		break
@@ -55,6 +58,35 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 	}
 
 	return t
+}
+
+// BuildSubject names a build in a lesson.
+func BuildSubject(modules, version, kernel string) string {
+	return "the modules " + modules + " " + version + " for kernel " + kernel
+}
+
+// BuildLesson adds to an error that this version does not build for a kernel by its compiler. A cause
+// that passes, or that an operator can remove, teaches nothing.
+func BuildLesson(v host.View, modules, version, kernel, first string, err error) error {
+	passes := strings.Contains(first, "Killed") || strings.Contains(first, "***")
+	if passes || len(BuildRemedy(v, first)) > 0 {
+		return err
+	}
+	return converge.Teach(err, converge.Lesson{
+		Subject: BuildSubject(modules, version, kernel),
+		With:    Compiler(v, kernel),
+		Says:    first,
+	})
+}
+
+// Compiler is the one that a kernel was built with, by the configuration in its headers; "" if they do
+// not say it.
+func Compiler(v host.View, kernel string) string {
+	config, err := v.ReadFile("/lib/modules/" + kernel + "/build/.config")
+	if err != nil {
+		return ""
+	}
+	return facts.CompilerIn(string(config))
 }
 
 // ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT:

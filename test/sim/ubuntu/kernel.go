@@ -51,7 +51,8 @@ func dkms(m *machine, args []string) error {
 			}
 		}
 		if slices.Contains(strings.Fields(m.text("/simulated-net/nobuild")), v) {
-			log := "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
+			log := fmt.Sprintf("DKMS make.log for %s-%s for kernel %s (x86_64)\n", name, v, kernel)
+			log += "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
 			refused := m.refuse(10, "Bad return status for module build on kernel: %s (x86_64)", kernel)
 			fmt.Fprintf(&m.err, "Consult %s/build/make.log for more information.\n", tree)
 			return errors.Join(m.put(tree+"/build/make.log", log), refused)
