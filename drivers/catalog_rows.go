@@ -20,6 +20,7 @@ type exceptionRow struct {
 	Except     []string          `toml:"except"`
 	RDMA       bool              `toml:"rdma"`
 	MIG        bool              `toml:"mig"`
+	Whole      bool              `toml:"whole"`
 	From       string            `toml:"from"` // driver versions; Below is excluded
 	Below      string            `toml:"below"`
 	Flavour    string            `toml:"flavour"`

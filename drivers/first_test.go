@@ -108,6 +108,24 @@ func TestDefaultByRepository(t *testing.T) {
 	}
 }
 
+// TestMixedGPUs: from 570.124.06 to 570.158.01 no pod with a GPU starts on a node that has partitions
+// beside whole GPUs. The branch's newest driver is past them.
+func TestMixedGPUs(t *testing.T) {
+	for version, served := range map[string]bool{
+		"570.86.15": true, "570.124.06": false, "570.133.20": false, "570.148.08": false,
+		"570.158.01": false, "570.172.08": true, "570": true, "580": true,
+	} {
+		m := machine("ubuntu", "22.04", "amd64", "2330")
+		m.MIG, m.Whole = true, true
+		_, err := Choose(Load(), m, driver(version))
+		check.That(t, (err == nil) == served, "%s beside whole GPUs: %v", version, err)
+
+		m.Whole = false
+		_, err = Choose(Load(), m, driver(version))
+		check.That(t, err == nil, "%s, all GPUs partitioned: %v", version, err)
+	}
+}
+
 // TestFirstDriverWithMIG: some GPUs have a driver before they have partitions. A spec that asks for
 // partitions is refused before the reboot, and one that does not is served.
 func TestFirstDriverWithMIG(t *testing.T) {

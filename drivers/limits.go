@@ -236,9 +236,14 @@ func (p *plan) exceptions(asked string) []exceptionRow {
 	return rows
 }
 
-// concerns says whether the exception is about a version or branch.
+// concerns says whether the exception is about a version or branch. Of a branch the newest version is
+// meant: an exception that ended within the branch is none of it.
 func (r exceptionRow) concerns(asked string) bool {
 	if below(asked, r.From) {
+		return false
+	}
+	branch, _, ended := strings.Cut(r.Below, ".")
+	if ended && asked == branch {
 		return false
 	}
 	return r.Below == "" || hardware.Compare(asked, r.Below) < 0
@@ -246,7 +251,7 @@ func (r exceptionRow) concerns(asked string) bool {
 
 // isOn says whether the plan's machine is of the kind that an exception is about.
 func (p *plan) isOn(row exceptionRow) bool {
-	if row.RDMA && !p.machine.RDMA || row.MIG && !p.machine.MIG {
+	if row.RDMA && !p.machine.RDMA || row.MIG && !p.machine.MIG || row.Whole && !p.machine.Whole {
 		return false
 	}
 	if len(row.Clouds) > 0 && !slices.Contains(row.Clouds, p.machine.Cloud) {

@@ -39,6 +39,7 @@ type chosen struct {
 type question struct {
 	spec  spec.Driver
 	mig   bool // the spec partitions GPUs
+	whole bool // it leaves others whole
 	facts facts.Facts
 }
 
@@ -52,12 +53,18 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		return Choice{}, false, nil
 	}
 
-	now := question{s.Driver, s.Partitions(), f}
+	now := question{s.Driver, s.Partitions(), s.LeavesWhole(gpuCount(f)), f}
 	if !reflect.DeepEqual(&d.last.from, &now) {
 		choice, err := choiceFor(now)
 		*d.last = chosen{now, choice, err}
 	}
 	return d.last.choice, true, d.last.err
+}
+
+// gpuCount counts the GPUs on the bus, without NVSwitches.
+func gpuCount(f facts.Facts) int {
+	isGPU := func(p facts.PCI) bool { return strings.HasPrefix(p.Class, "03") }
+	return len(slices.DeleteFunc(slices.Clone(f.GPUs), func(p facts.PCI) bool { return !isGPU(p) }))
 }
 
 // kernelSide is the KernelSide of a choice, with the memory of files.
@@ -75,6 +82,7 @@ func choiceFor(q question) (Choice, error) {
 	catalog := Load()
 	machine := hardware.MachineOf(q.facts, q.facts.Cloud.Type)
 	machine.MIG = q.mig
+	machine.Whole = q.whole
 	choice, err := Choose(catalog, machine, q.spec)
 	if err == nil {
 		choice.addFabric(catalog, q.spec, q.facts)

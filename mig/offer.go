@@ -165,6 +165,20 @@ func Kinds(entries []Entry) []string {
 	return slices.Compact(all)
 }
 
+// AllKinds are the kinds of partitions that the layouts of a file in mig-parted's format make: a node's
+// label may name any of them.
+func AllKinds(file string, data []byte) ([]string, error) {
+	c, err := ReadLayouts(file, data, false)
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, layout := range c.Layouts {
+		entries = append(entries, layout.Entries...)
+	}
+	return Kinds(entries), nil
+}
+
 // offersOf is what the device plugin offers of a GPU in this state.
 func offersOf(g host.GPU, s State) spec.Offers {
 	o := spec.Offers{

@@ -146,6 +146,11 @@ func poolOf(v host.View, s spec.Spec) (node.Pool, error) {
 		}
 		file = data
 	}
+	var err error
+	if s.MIG.FollowLabel && s.MIG.Layout == "" {
+		pool.Kinds, err = mig.AllKinds(s.MIG.File, file)
+		return pool, err
+	}
 	entries, err := mig.Asked(s.MIG, file, false)
 	if err != nil {
 		return pool, err

@@ -28,6 +28,7 @@ type Machine struct {
 	Instance string      // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
 	RDMA     bool        // a network card behind PCIe reads and writes the GPUs' memory
 	MIG      bool        // the spec partitions GPUs
+	Whole    bool        // it partitions some, and leaves others whole
 	VGPU     *facts.VGPU // what a virtual GPU reports of the host's driver; nil if no GPU is virtual
 
 	Kernels   []string          // releases of the kernels that the modules are for

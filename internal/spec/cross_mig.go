@@ -151,6 +151,30 @@ func (m MIG) strategy() string {
 // Partitions reports whether the spec asks for MIG partitions.
 func (s Spec) Partitions() bool { return s.MIG.mayPartition() }
 
+// LeavesWhole reports whether the tables of [mig] partition some of a machine's GPUs and leave others
+// whole; count is the number of its GPUs. It is false where that is not known here: which GPUs a table
+// means by their names, and what a file in mig-parted's form does.
+func (s Spec) LeavesWhole(count int) bool {
+	all, byName, some := false, false, map[int]bool{}
+	for _, gpu := range s.MIG.GPU {
+		coversAll := gpu.Devices.All && len(gpu.Match) == 0
+		switch {
+		case coversAll:
+			all = gpu.Enabled
+			clear(some)
+		case !gpu.Enabled:
+			all = false
+		case len(gpu.Match) == 0:
+			for _, index := range gpu.Devices.Index {
+				some[index] = true
+			}
+		default:
+			byName = true
+		}
+	}
+	return !all && !byName && len(some) > 0 && len(some) < count
+}
+
 // mayPartition reports whether a layout or a table enables MIG.
 func (m MIG) mayPartition() bool {
 	if m.Layout != "" {
