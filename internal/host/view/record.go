@@ -320,7 +320,8 @@ func isCloudTag(tag string) bool {
 // knownPackages keeps the paragraphs of a dpkg database that are about packages that gpuadm knows,
 // without descriptions.
 func knownPackages(data []byte) []byte {
-	known := regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
+	known := regexp.MustCompile(`(?m)^Package: (.*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)).*` +
+		`|gcc(-[0-9]+)?|make|libc6|systemd|kmod|initramfs-tools)$`)
 	prose := regexp.MustCompile(`(?m)^(Description|Conffiles|Maintainer|Homepage|Original-Maintainer):.*\n([ \t].*\n)*`)
 	var kept [][]byte
 	for paragraph := range bytes.SplitSeq(data, []byte("\n\n")) {

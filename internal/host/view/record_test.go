@@ -108,3 +108,24 @@ func TestRecordNoBinary(t *testing.T) {
 	check.That(t, !strings.Contains(archive, planted), "the secret was recorded:\n%s", archive)
 	check.That(t, strings.Contains(archive, "-- etc/os-release size=9 "), "the size was not recorded:\n%s", archive)
 }
+
+// TestRecordedTools: what DKMS's build and a boot need stays in the recording, also where its name has
+// nothing of the driver's.
+func TestRecordedTools(t *testing.T) {
+	var status strings.Builder
+	tools := []string{"gcc", "gcc-13", "make", "libc6", "systemd", "kmod", "initramfs-tools", "dkms", "containerd"}
+	for _, name := range append(tools, "makepasswd", "libc6-dev", "my-tool") {
+		status.WriteString("Package: " + name + "\nStatus: install ok installed\nVersion: 1\n\n")
+	}
+	n := must.Get(simhost.New([]byte("-- var/lib/dpkg/status --\n" + status.String())))(t)
+	r := view.Record(n.View())
+	must.Get(r.ReadFile("/var/lib/dpkg/status"))(t)
+
+	archive := string(r.Txtar())
+	for _, name := range tools {
+		check.That(t, strings.Contains(archive, "Package: "+name+"\n"), "%s was not recorded", name)
+	}
+	for _, name := range []string{"makepasswd", "libc6-dev", "my-tool"} {
+		check.That(t, !strings.Contains(archive, "Package: "+name+"\n"), "%s was recorded", name)
+	}
+}
