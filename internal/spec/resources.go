@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // WholeGPU is the resource by which pods ask for a GPU, and with strategy single for a partition.
@@ -27,6 +29,9 @@ func PartitionResource(kind string) string {
 // runs the plugin.
 func (s Spec) Resources(gpus []Offers) (map[string]int, error) {
 	strategy := s.StrategyFor(gpus)
+	if fault := s.notByMPS(gpus); fault != nil {
+		return nil, fault
+	}
 	if fault := s.Single(gpus); fault != nil && strategy == "single" {
 		return nil, fault
 	}
@@ -48,6 +53,24 @@ func (s Spec) Resources(gpus []Offers) (map[string]int, error) {
 		counts[name] *= s.Sharing.Replicas()
 	}
 	return counts, nil
+}
+
+// notByMPS says why the device plugin does not share these GPUs by MPS; nil if it does. Whoever has
+// partitioned a GPU: with a strategy that offers partitions the plugin ends, and without one it offers
+// whole GPUs on which no process can start.
+// Source: NVIDIA/k8s-device-plugin v0.19.0, internal/plugin/mps.go (getMPSOptions) and
+// cmd/nvidia-device-plugin/main.go (validateFlags); its pulls 537 and 713.
+func (s Spec) notByMPS(gpus []Offers) *trouble.Error {
+	i := slices.IndexFunc(gpus, func(o Offers) bool { return o.MIG })
+	if s.Sharing.MPS == 0 || i < 0 {
+		return nil
+	}
+	return &trouble.Error{
+		What:    "cannot share the GPUs by MPS: " + gpus[i].GPU + " has MIG",
+		Because: []string{"the device plugin says: sharing using MPS is not supported for MIG devices"},
+		Try:     []string{"take mps out of [sharing], or switch MIG off: [[mig.gpu]] with enabled = false"},
+		Keys:    []string{"sharing.mps"},
+	}
 }
 
 // ResourceTexts returns resources in the order of their names: "14 nvidia.com/gpu".

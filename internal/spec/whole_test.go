@@ -32,3 +32,25 @@ func TestLeavesWhole(t *testing.T) {
 		check.Equal(t, got, x.want, "%s", name)
 	}
 }
+
+// TestNotByMPS: NVIDIA's plugin shares no GPUs by MPS where one is in MIG mode, whoever has switched it
+// on: the spec need not ask for partitions.
+func TestNotByMPS(t *testing.T) {
+	whole, cut := Offers{GPU: "GPU 0"}, Offers{GPU: "GPU 1", MIG: true, Kinds: []string{"1g.10gb"}}
+	for _, x := range []struct {
+		mps  int
+		gpus []Offers
+		want string
+	}{
+		{8, []Offers{whole}, ""},
+		{0, []Offers{whole, cut}, ""},
+		{8, []Offers{whole, cut}, "cannot share the GPUs by MPS: GPU 1 has MIG"},
+	} {
+		_, err := Spec{Sharing: Sharing{MPS: x.mps}}.Resources(x.gpus)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		check.Equal(t, got, x.want, "mps %d", x.mps)
+	}
+}
