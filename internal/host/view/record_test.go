@@ -113,7 +113,9 @@ func TestRecordNoBinary(t *testing.T) {
 // nothing of the driver's.
 func TestRecordedTools(t *testing.T) {
 	var status strings.Builder
-	tools := []string{"gcc", "gcc-13", "make", "libc6", "systemd", "kmod", "initramfs-tools", "dkms", "containerd"}
+	tools := []string{
+		"gcc", "gcc-13", "make", "libc6", "systemd", "kmod", "initramfs-tools", "dkms", "containerd",
+	}
 	for _, name := range append(tools, "makepasswd", "libc6-dev", "my-tool") {
 		status.WriteString("Package: " + name + "\nStatus: install ok installed\nVersion: 1\n\n")
 	}
