@@ -32,7 +32,9 @@ func Find(name string) (Model, error) {
 	asked := tokens(name)
 	var matching []Model
 	for _, m := range all {
-		if slices.ContainsFunc(m.Devices, func(d string) bool { return sameDevice(d, name) }) {
+		isNamed := func(d string) bool { return sameDevice(d, name) }
+		if i := slices.IndexFunc(m.Devices, isNamed); i >= 0 {
+			m.device = m.Devices[i]
 			return m, nil
 		}
 		if nameFits(asked, m.words) {

@@ -31,8 +31,9 @@ type Model struct {
 	Places   string   // the source of the places: dump, inferred, fractions; driver for a live GPU
 	Profiles []host.Profile
 
-	words []string // the distinctive words of its names, as tokens returns them
-	sub   string   // the PCI subsystem of the GPU to plan for; "" if not given
+	words  []string // the distinctive words of its names, as tokens returns them
+	device string   // the PCI device of the GPU to plan for; "" if a name was given
+	sub    string   // its subsystem; "" if not given
 }
 
 // Resets reports whether a change of MIG mode needs a reset of the GPU. Only Ampere needs one
@@ -278,7 +279,7 @@ func (m Model) GPU() host.GPU {
 		Sub:      m.sub,
 	}
 	if len(m.Devices) > 0 {
-		g.Device = m.Devices[0]
+		g.Device = cmp.Or(m.device, m.Devices[0])
 	}
 
 	return g

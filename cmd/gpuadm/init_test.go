@@ -161,3 +161,23 @@ func TestInitSchema(t *testing.T) {
 		check.That(t, strings.HasPrefix(out.String(), c.want), "it begins %.80q, want %q", out.String(), c.want)
 	}
 }
+
+// TestGPUByID: a PCI device id means that GPU, and not the first one with the same table of MIG
+// profiles: the RTX PRO 4500 Server, 2c3a, needs a newer driver than the RTX PRO 4500, 2c31.
+func TestGPUByID(t *testing.T) {
+	for _, id := range []string{"2c31", "2c3a", "0x2C3A10DE", "2330", "2331", "1eb8"} {
+		pci, gpu, err := modelOf(id)
+		must.That(t, err == nil, "%s: %v", id, err)
+		want := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(id, "0x"), "10DE"))
+		check.Equal(t, pci.Device, want, "%s: PCI device: ", id)
+		check.Equal(t, gpu.Device, "0x"+strings.ToUpper(want)+"10DE", "%s: device to NVML: ", id)
+	}
+
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
+	name := filepath.Join(t.TempDir(), "node.toml")
+	must.OK(t, os.WriteFile(name, []byte("format = 1\n[driver]\nversion = \"580.178.04\"\n"), 0o600))
+	for id, want := range map[string]int{"2c31": 0, "2c3a": 2} {
+		code, text := onHost(t, empty, "validate", "-f", name, "--gpu", id, "--os", "ubuntu-24.04")
+		check.Equal(t, code, want, "validate --gpu %s: %s: exit code ", id, text)
+	}
+}
