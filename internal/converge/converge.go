@@ -72,6 +72,8 @@ type Want struct {
 	// AsFound: To gets the state found, gpuadm's earlier changes included, because the least
 	// disturbing target depends on it.
 	AsFound bool
+	// Stays: the thing is right as it is until its Resolver knows better.
+	Stays bool
 	// Releases: the stage stops managing what it made earlier. The things have another owner now,
 	// and gpuadm only verifies them.
 	Releases bool

@@ -55,12 +55,14 @@ func pendingOf(steps []step, kind string) (pending []Change) {
 }
 
 // unresolved marks the pending changes that a Resolver had no answer for. If they wait, all are
-// deferred. Else the first gets the reason, and the others, whose reason is the same, are dropped.
+// deferred, but for what stays as it is until then. Else the first gets the reason, and the others, whose reason is the same, are dropped.
 func unresolved(steps []step, pending []Change, err error) (rest []step) {
 	waits := errors.As(err, new(host.Later))
 	for _, s := range steps {
 		asked := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
 		switch {
+		case asked && waits && s.want.Stays:
+			continue
 		case asked && waits:
 			s.Before = ""
 			s.After = ""

@@ -215,6 +215,7 @@ func (t thing) whileNeeded() converge.Want {
 		Thing:   t,
 		Why:     "a dependency that an earlier run brought",
 		AsFound: true,
+		Stays:   true,
 		To: func(found converge.State) (converge.State, error) {
 			is := Parse(found)
 			if is.Installed() && is.Auto && is.Held {

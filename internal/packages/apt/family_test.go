@@ -140,6 +140,12 @@ func TestUnneededGoes(t *testing.T) {
 	}
 
 	shared := leaves(nvidiaDriver(), "580.95.05", "gpuadm-modules-proprietary-6.8.0-88-generic", "libnvidia-compute-580")
+	m.touchSource() // until the lists are read again, what is there stays
+	plan := must.Get(m.engine(shared).Plan(t.Context(), m))(t)
+	for _, line := range plan.Changes {
+		isBrought := slices.Contains([]string{source, modprobe, gpucomp}, line.Name)
+		check.That(t, !isBrought, "while the lists are unread, the plan has %+v", line)
+	}
 	m.apply(shared)
 	for _, name := range []string{source, modprobe, "nvidia-dkms-580"} {
 		check.That(t, !m.state(name).Installed(), "%s stays: %v", name, m.state(name))
