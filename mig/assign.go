@@ -147,6 +147,10 @@ func refuseNone(entries []Entry, gpus []host.GPU) error {
 		t.Try = []string{"remove [mig] from node.toml, or write it for machines whose GPUs have MIG"}
 	}
 
+	filters := slices.ContainsFunc(entries, func(e Entry) bool { return len(e.Match) > 0 })
+	if filters && len(gpus) > 0 && !slices.ContainsFunc(gpus, hasEntry) {
+		t.Try = []string{fmt.Sprintf("write match = [%q], or leave match out for all GPUs", gpus[0].Device)}
+	}
 	for _, g := range gpus {
 		without := ""
 		if !g.MIG {

@@ -68,6 +68,13 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	info, err := os.Stat(file)
+	if err == nil && info.IsDir() {
+		return usage{&trouble.Error{
+			What: fmt.Sprintf("cannot write %s: it is a folder", file),
+			Try:  []string{c.command("bundle -o " + host.ShellWord(filepath.Join(file, "gpuadm-bundle.tar.gz")))},
+		}}
+	}
 	if err := c.writeBundle(file, packed); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,15 @@ type elsewhere struct {
 	os   string
 	arch string
 	gpus []string
+}
+
+// example is a command line with what the machine lacks.
+func (m *elsewhere) example() string {
+	gpu := "H100-80GB"
+	if len(m.gpus) > 0 {
+		gpu = m.gpus[0]
+	}
+	return "gpuadm init --gpu " + host.ShellWord(gpu) + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04"))
 }
 
 func (m *elsewhere) flags(cmd *cobra.Command) {

@@ -19,8 +19,9 @@ import (
 // that is spelled like it, or with the help. A test types each.
 type habit struct {
 	typed string // the first words: "config validate"; or a flag of a verb, or of any: "* --config"
-	here  string // gpuadm's command; of a flag, what replaces it: another one, or "" for none
+	here  string // gpuadm's command, WORD the next word that was typed; of a flag, what replaces it: another one, or "" for none
 	key   string // or the key of node.toml that decides it
+	drops bool   // the flag's value goes with it
 }
 
 // verbHabits are the verbs of kubeadm, nodeadm, kubectl, helm, terraform, nvidia-ctk and
@@ -45,7 +46,8 @@ var verbHabits = []habit{
 
 	{typed: "check", here: "doctor"},
 	{typed: "diagnose", here: "doctor"},
-	{typed: "explain", here: "doctor"},
+	{typed: "explain", here: "doctor WORD"},
+	{typed: "fix", here: "repair WORD"},
 	{typed: "preflight", here: "plan"},
 	{typed: "render", here: "plan -v"},
 	{typed: "diff", here: "status --diff"},
@@ -96,6 +98,9 @@ var flagHabits = []habit{
 	{typed: "* --color", here: "--no-color"},
 	{typed: "* --debug", here: "-v"},
 	{typed: "* --version", here: "version"},
+	{typed: "* -V", here: "version"},
+	{typed: "* --namespace", drops: true}, // gpuadm works on this machine, which is in no namespace
+	{typed: "* -n", drops: true},
 	{typed: "* --kubeconfig", key: "kubeconfig in [node]"},
 	{typed: "* --timeout", here: "--deadline"},
 
@@ -167,7 +172,8 @@ func leadingWords(args []string) []string {
 	return args[:i]
 }
 
-// verbHabit is the habit of some words, the zero habit if they are none.
+// verbHabit is the habit of some words, with the next word in WORD's place; the zero habit if they
+// are none.
 func verbHabit(words []string) (found habit) {
 	line := strings.Join(words, " ") + " "
 	for _, h := range verbHabits {
@@ -175,6 +181,13 @@ func verbHabit(words []string) (found habit) {
 			found = h
 		}
 	}
+
+	next := ""
+	count := len(strings.Fields(found.typed))
+	if count < len(words) {
+		next = host.ShellWord(words[count])
+	}
+	found.here = strings.TrimSpace(strings.ReplaceAll(found.here, "WORD", next))
 	return found
 }
 
@@ -194,7 +207,12 @@ func (h habit) try() []string {
 func wrongFlags(cmd *cobra.Command, args []string) error {
 	meant := []string{"gpuadm"}
 	wrong := ""
+	isDropped := false
 	for i, arg := range args {
+		if isDropped {
+			isDropped = false
+			continue
+		}
 		if arg == "--" {
 			meant = append(meant, args[i:]...)
 			break
@@ -215,6 +233,7 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 			return noSuchFlag(cmd, name, h.try())
 		}
 		wrong = cmp.Or(wrong, name)
+		isDropped = h.drops && !hasValue
 		meant = append(meant, strings.Fields(h.here)...)
 		if hasValue && takesValue(cmd, h.here) {
 			meant = append(meant, value)

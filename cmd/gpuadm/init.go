@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -62,9 +63,12 @@ func newInit(c *common) *cobra.Command {
 func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	switch {
 	case len(m.gpus) == 0 || m.os == "":
-		return usage{errors.New("cannot choose a driver: --gpu needs --os, --os needs --gpu, and --cloud needs both; without them init is for this machine")}
+		return usage{&trouble.Error{
+			What: "cannot choose a driver: --gpu needs --os, --os needs --gpu, and --cloud needs both; without them init is for this machine",
+			Try:  []string{m.example()},
+		}}
 	case !slices.Contains(clouds, cloud):
-		return usage{fmt.Errorf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
+		return wrongCloud(cloud)
 	}
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
@@ -82,6 +86,23 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	}
 	_, err = io.WriteString(c.stdout, text)
 	return err
+}
+
+// wrongCloud names the Kubernetes of a cloud, which --cloud takes.
+func wrongCloud(cloud string) error {
+	kubernetes := map[string]string{
+		"aws": "eks", "amazon": "eks", "ec2": "eks",
+		"azure": "aks",
+		"gcp":   "gke", "google": "gke", "gce": "gke",
+		"oracle": "oke", "oci": "oke",
+	}[strings.ToLower(cloud)]
+	kubernetes = cmp.Or(kubernetes, nearest.Of(cloud, clouds))
+
+	t := &trouble.Error{What: fmt.Sprintf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
+	if kubernetes != "" {
+		t.Try = []string{"--cloud " + kubernetes}
+	}
+	return usage{t}
 }
 
 // initHere writes a spec for this machine.
@@ -114,7 +135,12 @@ func (c *common) initHere(ctx context.Context, printOnly bool) error {
 	if err := writeNew(h, name, text); err != nil {
 		return err
 	}
-	c.answer(fmt.Sprintf("Wrote %s. To see what it would change: %s", name, c.typed("plan")))
+	answer := fmt.Sprintf("Wrote %s. To see what it would change: %s", name, c.typed("plan"))
+	hasBus := h.Live() && f.GPUs != nil
+	if hasBus && !slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
+		answer = fmt.Sprintf("Wrote %s, without a driver: there is no NVIDIA GPU on the PCI bus, and until there is one gpuadm does nothing here.", name)
+	}
+	c.answer(answer)
 	return nil
 }
 

@@ -144,7 +144,10 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 func (c *common) mayMirror(m mirrorFlags) error {
 	switch {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
-		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
+		return usage{&trouble.Error{
+			What: "cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes",
+			Try:  []string{"gpuadm mirror --for ubuntu-24.04 --kernel 6.8.0-88-generic --gpu H100-80GB -o /srv/mirror"},
+		}}
 	case c.rootDir != "/":
 		return usage{&trouble.Error{
 			What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in",

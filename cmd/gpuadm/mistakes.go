@@ -121,6 +121,8 @@ func flagOfWord(verb, word string) string {
 		}
 	case "bundle", "mirror":
 		return "-o"
+	case "profiles", "fit", "generate":
+		return "--gpu"
 	}
 	return ""
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/pages"
+	"github.com/gpuadm/gpuadm/test/pairs"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -48,6 +51,9 @@ func TestMistakes(t *testing.T) {
 		code, out := onHostWith(t, n, text, strings.Fields(typed)...)
 		check.That(t, code != 0, "%s: exit code 0", line)
 		check.That(t, nextStep.MatchString(out), "%s does not say what to do:\n%s", line, out)
+		for _, hint := range hintsIn(out) {
+			follows(t, n.Clone(), line, hint)
+		}
 		all.WriteString(line + "\n" + strings.TrimSpace(out) + "\n\n")
 		seen++
 	}
@@ -57,6 +63,51 @@ func TestMistakes(t *testing.T) {
 		return
 	}
 	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
+}
+
+// hintsIn are the command lines of gpuadm below try in an answer, without the words that say what
+// they do.
+func hintsIn(out string) (lines []string) {
+	isTry := false
+	for line := range strings.Lines(out) {
+		text, begins := strings.CutPrefix(line, "  try  ")
+		isTry = begins || isTry && strings.HasPrefix(line, "           ")
+		line, _, _ = strings.Cut(strings.TrimSpace(text), "   ")
+		line = strings.TrimPrefix(line, "sudo ")
+		hasBlank := regexp.MustCompile(`\b[A-Z]{2,}\b|…`).MatchString(strings.ReplaceAll(line, "H100-80GB", "x"))
+		if isTry && strings.HasPrefix(line, "gpuadm ") && !hasBlank {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// follows types what an answer says to type, on a machine with a spec: it is no mistake again.
+func follows(t *testing.T, n *simhost.Node, mistake, hint string) {
+	t.Helper()
+	const spec = "format = 1\n[runtime]\n"
+	if _, err := n.ReadFile(specHome + "/node.toml"); err != nil {
+		pairs.Write(t, n, specHome+"/node.toml", spec)
+	}
+	words := (pages.Line{Text: hint}).Commands()[0][1:]
+	if slices.Contains(words, "--help") {
+		code, _ := onHost(t, n, words...)
+		check.That(t, code == 0, "%s names %q: exit code %d", mistake, hint, code)
+		return
+	}
+	for i, word := range words {
+		if word == "n.toml" {
+			words[i] = "-"
+		}
+	}
+	cmd, err := typed(envOn(n, io.Discard), words)
+	must.That(t, err == nil, "%s names %q: %v", mistake, hint, err)
+	if slices.Contains(notTyped, cmd.Name()) {
+		return
+	}
+
+	code, out := onHostWith(t, n, spec, words...)
+	check.That(t, code != exitUsage, "%s names %q, which is a mistake again:\n%s", mistake, hint, out)
 }
 
 // TestAllIsTyped: no verb, no flag and no page is there that no test touches: the program's own

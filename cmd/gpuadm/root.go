@@ -188,9 +188,18 @@ func (c *common) check(cmd *cobra.Command) error {
 	})
 
 	if err == nil && c.output != "text" && c.output != "json" {
-		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
+		err = c.wrongForm(cmd)
 	}
 	return err
+}
+
+// wrongForm refuses a form of the answer. One with a dot or a slash is meant for a file.
+func (c *common) wrongForm(cmd *cobra.Command) error {
+	t := &trouble.Error{What: fmt.Sprintf("cannot print as %q: -o takes text or json", c.output)}
+	if strings.ContainsAny(c.output, "./") {
+		t.Try = []string{"print, and let the shell write it: " + cmd.CommandPath() + " … >" + host.ShellWord(c.output)}
+	}
+	return usage{t}
 }
 
 // fromVariable sets a flag that is not on the command line from its GPUADM_* variable.
@@ -310,7 +319,7 @@ func stageMeant(name string, known []string) string {
 	case like != "":
 		return "the stage " + like
 	}
-	return "gpuadm help stages lists them"
+	return "gpuadm help stages    lists them"
 }
 
 // stageNames completes the names of stages.

@@ -281,6 +281,10 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		}
 	}
 
+	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
+	if diff && !hasDrift && len(unseen) == 0 {
+		printf(w, "\nNothing was changed outside gpuadm since its last run.\n")
+	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
 		names := strings.Join(trouble.Few(unseen[why], 3), ", ")
 		printf(w, "\nCannot read the state of %s: %s.\n", names, why)

@@ -4,10 +4,12 @@ package spec
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -41,6 +43,9 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		switch {
 		case bytes.HasPrefix(data[at:], []byte("\u00a0")):
 			fix = "write a plain space: there is a NO-BREAK SPACE"
+		case noEquals && byteAt(data, at) >= utf8.RuneSelf:
+			char, _ := utf8.DecodeRune(data[at:])
+			fix = fmt.Sprintf("write the key in plain letters: %q is U+%04X", char, char)
 		case noEquals && byteAt(data, at) == ':':
 			fix = "write = in place of the colon"
 		case noEquals && byteAt(data, at) == '/':

@@ -35,6 +35,15 @@ func checkDriverVersion(v string) (string, *trouble.Error) {
 		return v, nil
 	}
 
+	isTemplate := strings.ContainsAny(v, "{}$%")
+	switch {
+	case isTemplate:
+		return v, wrong("put in its value: gpuadm knows no variables", "%s is a template", show(v))
+	case matches(`^1[0-9]\.[0-9]$`, v):
+		return v, wrong(`write the driver's version, such as "580.95.05", or its branch, such as "580": nvidia-smi shows both`,
+			"%s is a version of CUDA, not of the driver", show(v))
+	}
+
 	const hasVersion = `^\D{0,16}([1-9][0-9]{2,3}(?:\.[0-9]{1,3}){0,2})(?:\D|$)`
 	fix := `write a version such as "580.95.05", or a branch such as "580"`
 	if m := regexp.MustCompile(hasVersion).FindStringSubmatch(v); m != nil {

@@ -119,6 +119,9 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 			return []byte(toolkitVersion), nil
 		}
 	}
+	if output, is := n.generatesCDI(argv); is && !ask {
+		return nil, n.generateCDI(output)
+	}
 	return nil, failed(argv, -1, "", unknownProgram{argv})
 }
 
