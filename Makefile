@@ -45,15 +45,15 @@ LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Mod
 .DEFAULT_GOAL := build
 .PHONY: facts help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
-help: ## list the targets
+help: ## list the targets, and how long each takes on two cores: a second
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # PIE and relro: code lies at a random place, and what the loader has relocated is read-only from then on. Partial: not -z now: go-nvml links
 # with --unresolved-symbols=ignore-in-object-files, and its symbols are bound when they are first called, by a library that is
 # opened after the start; where all had to be bound at the start, no machine without NVIDIA's driver would start gpuadm.
 # -L is a path from here, since the build ID is made of it: `make repro`.
-build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -buildmode=pie -ldflags='-s -w $(if $(filter-out devel,$(VERSION)),-X main.release=$(VERSION)) -linkmode=external -extldflags "-L$(OLDLIBC) -pie -Wl,-z,separate-code -Wl,-z,relro"' -o $(BIN)/gpuadm ./cmd/gpuadm
+build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer: seconds, 2 minutes from empty caches
+	@CGO_ENABLED=1 sh images/build/waiting.sh "building $(BIN)/gpuadm" $(GO) build -buildmode=pie -ldflags='-s -w $(if $(filter-out devel,$(VERSION)),-X main.release=$(VERSION)) -linkmode=external -extldflags "-L$(OLDLIBC) -pie -Wl,-z,separate-code -Wl,-z,relro"' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
@@ -66,7 +66,7 @@ $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
 	done
 
-repro: ## make all of dist in two folders, and compare them byte by byte
+repro: ## make all of dist in two folders, and compare them byte by byte: 2 minutes
 	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
 	for folder in one two/with/a/longer/path; do \
 	  mkdir -p $$at/$$folder; \
@@ -75,13 +75,13 @@ repro: ## make all of dist in two folders, and compare them byte by byte
 	done; \
 	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm; diff -r $$at/one/bin/dist $$at/two/with/a/longer/path/bin/dist
 
-sbom: build ## write bin/gpuadm.cdx.json, the modules that are linked in, in CycloneDX's form, and bin/gpuadm.copyright, their licences
+sbom: build ## write bin/gpuadm.cdx.json, the modules that are linked in, in CycloneDX's form, and bin/gpuadm.copyright, their licences: seconds after build
 	CGO_ENABLED=1 $(GO) list -deps -f '$(LINKED)' ./cmd/gpuadm | $(HOSTGO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm
 	@$(GO) version -m $(BIN)/gpuadm | awk '$$1 == "dep" {print $$2 "@" $$3}' | while read -r module; do \
 	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
 	done
 
-image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (this machine's; ARCHES="amd64 arm64" for both) of the program and the C library of this Debian's apt, and print its digests
+image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (this machine's; ARCHES="amd64 arm64" for both) of the program and the C library of this Debian's apt, and print its digests: 1 minute after build
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
 	  if [ $$arch = $$native ]; then at=$(BIN); $(MAKE) --no-print-directory sbom; \
 	  else \
@@ -92,13 +92,13 @@ image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (this machin
 	done; \
 	$(HOSTGO) run -C images/build/image . -version $(VERSION) -out $(abspath $(BIN))/gpuadm-image.tar $$parts
 
-packages: sbom ## write bin/packages: a deb and an rpm for this machine's architecture, each in two versions, for the lab
+packages: sbom ## write bin/packages: a deb and an rpm for this machine's architecture, each in two versions, for the lab: 1 minute after build
 	rm -rf $(BIN)/packages
 	set -e; arch=$$($(GO) env GOHOSTARCH); for version in 0.0.1 0.0.2; do \
 	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm; \
 	done
 
-dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, manifests, bills of materials, checksums
+dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, manifests, bills of materials, checksums: 1 minute after image
 	rm -rf $(BIN)/dist
 	mkdir -p $(BIN)/dist
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
@@ -110,10 +110,10 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, ma
 	sh images/packages/manifests.sh $(IMAGE) $(patsubst devel,0.0.0-devel,$(VERSION)) $(BIN)/gpuadm-image.tar $(BIN)/dist; \
 	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts
 
-push: ## push bin/gpuadm-image.tar as IMAGE:VERSION, and print its digest
+push: ## push bin/gpuadm-image.tar as IMAGE:VERSION, and print its digest: seconds, by the network
 	@sh images/packages/push.sh $(IMAGE) $(VERSION) $(BIN)/gpuadm-image.tar $(CRANE)
 
-repository: ## write bin/repository: repositories for apt and dnf of the packages in the folder PACKAGES, signed by REPOSITORY_KEY, for a server at REPOSITORY_URL
+repository: ## write bin/repository: repositories for apt and dnf of the packages in the folder PACKAGES, signed by REPOSITORY_KEY, for a server at REPOSITORY_URL: seconds
 	@sh images/packages/repository.sh $(PACKAGES) $(BIN)/repository
 
 release-dry: ## rehearse the release VERSION on this machine: dist, a registry, signatures, repositories, notes: 2 minutes
@@ -121,8 +121,8 @@ release-dry: ## rehearse the release VERSION on this machine: dist, a registry, 
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo: seconds, 90 from empty caches
 	@echo "make demo: compiles gpuadm with its simulated node (90 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100: driver, toolkit, MIG, containerd."
-	$(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
-	cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
+	@sh images/build/waiting.sh "compiling" $(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
+	@cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 
 test: ## run all tests that need neither root nor a GPU: 5 minutes, 10 from empty caches
 	@echo "make test: about 5 minutes on two cores, 10 from empty caches; a line for each package that is done. The first four take longest."
@@ -150,14 +150,14 @@ test-modules: ## test the modules of images/build, which make the chart and the 
 arm64: ## build for arm64 and without cgo: 2 minutes from empty caches
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 
-vulncheck: ## look for known vulnerabilities in what is linked
+vulncheck: ## look for known vulnerabilities in what is linked: 1 minute
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
 	else echo "vulncheck: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
 
-parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
+parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk): 5 minutes once, then from the cache
 	$(GO) run ./test/containerd/parts/fetch
 
-lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
+lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts: 10 minutes once, then from the cache
 	$(GO) run ./test/lab/cmd/lab setup
 
 lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them: the smoke and what shows the change, 10 minutes (CASE=prefix selects, LAB_ALL=1 runs all, KEEP=1 keeps the hosts)
@@ -184,10 +184,10 @@ lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's ke
 	$(GO) run ./test/lab/cmd/lab setup
 	$(LABTEST) ./test/lab -run TestSlow -count=1 -timeout 90m
 
-vm: build ## as root, after lab-slow: boot a baked node, cut its power, have it reboot; boot the kernel the driver was compiled for; emulated
+vm: build ## as root, after lab-slow: boot a baked node, cut its power, have it reboot; boot the kernel the driver was compiled for; emulated, so up to an hour
 	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 90m
 
-bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
+bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks: 10 minutes
 	$(GO) run ./test/bench
 	$(GO) test ./test/lab -run TestLabConvergedRatio -v -count=1
 	$(GO) test ./test/lab -run TestBenchDriver -v -count=1 -timeout 30m
@@ -196,15 +196,15 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 	$(GO) test ./test/lab/kube -run TestBenchKubeLoad -v -count=1 -timeout 30m
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...
 
-metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md
+metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md: minutes
 	$(HOSTGO) build -o $(BIN)/metal ./test/metal
 	$(BIN)/metal -gpuadm $(BIN)/gpuadm -o $(BIN)/metal.txt $(if $(FULL),-full)
 
-metal-node: lab-hosts ## as root, on a machine with GPUs: a host of the lab becomes a node with them; PLUGIN is NVIDIA's device plugin: docs/metal.md
+metal-node: lab-hosts ## as root, on a machine with GPUs: a host of the lab becomes a node with them; PLUGIN is NVIDIA's device plugin: docs/metal.md: minutes
 	$(MAKE) --no-print-directory kube-build
 	GPUADM_DEVICE_PLUGIN=$(abspath $(PLUGIN)) $(LABTEST) ./test/lab/kube -run 'TestMetalNode$$' -count=1 -v -timeout 20m
 
-mokka: build ## doctor on NVIDIA's own mock of NVML: MOKKA=DIR is a checkout of https://github.com/NVIDIA/k8s-test-infra
+mokka: build ## doctor on NVIDIA's own mock of NVML: MOKKA=DIR is a checkout of https://github.com/NVIDIA/k8s-test-infra: 1 minute
 	$(MAKE) -C $(MOKKA)/pkg/gpu/mocknvml NO_PADDING=1
 	MOKKA=$(abspath $(MOKKA)) GPUADM=$(abspath $(BIN))/gpuadm $(TEST) ./internal/doctor -run 'TestMokka$$' -count=1 -v
 
@@ -215,12 +215,12 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	  done; \
 	done
 
-facts: ## regenerate the tables of facts about drivers from a folder of published records, and show the diff: DIR=records
+facts: ## regenerate the tables of facts about drivers from a folder of published records, and show the diff: DIR=records: seconds
 	$(HOSTGO) run ./images/build/facts "$(DIR)"
 
-update: ## rewrite the golden files
+update: ## rewrite the golden files: 2 minutes
 	$(GO) test ./cloud/node ./internal/doctor ./internal/facts ./internal/instance ./internal/mask ./internal/spec ./drivers ./runtime/containerd ./runtime/crio ./stages ./cmd/gpuadm ./test/containerd -update
 	$(GO) test -C images/build/chart . -run TestManifests -update
 
-clean: ## remove what was built here
+clean: ## remove what was built here: a second
 	rm -rf $(BIN)

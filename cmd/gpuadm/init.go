@@ -90,14 +90,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 
 // wrongCloud names the Kubernetes of a cloud, which --cloud takes.
 func wrongCloud(cloud string) error {
-	kubernetes := map[string]string{
-		"aws": "eks", "amazon": "eks", "ec2": "eks",
-		"azure": "aks",
-		"gcp":   "gke", "google": "gke", "gce": "gke",
-		"oracle": "oke", "oci": "oke",
-	}[strings.ToLower(cloud)]
-	kubernetes = cmp.Or(kubernetes, nearest.Of(cloud, clouds))
-
+	kubernetes := cmp.Or(platform.MethodOn(strings.ToLower(cloud)), nearest.Of(cloud, clouds))
 	t := &trouble.Error{What: fmt.Sprintf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
 	if kubernetes != "" {
 		t.Try = []string{"--cloud " + kubernetes}

@@ -74,7 +74,8 @@ func hintsIn(out string) (lines []string) {
 		isTry = begins || isTry && strings.HasPrefix(line, "           ")
 		line, _, _ = strings.Cut(strings.TrimSpace(text), "   ")
 		line = strings.TrimPrefix(line, "sudo ")
-		hasBlank := regexp.MustCompile(`\b[A-Z]{2,}\b|…`).MatchString(strings.ReplaceAll(line, "H100-80GB", "x"))
+		words := strings.ReplaceAll(line, "H100-80GB", "x")
+		hasBlank := regexp.MustCompile(`\b[A-Z]{2,}\b|…`).MatchString(words)
 		if isTry && strings.HasPrefix(line, "gpuadm ") && !hasBlank {
 			lines = append(lines, line)
 		}

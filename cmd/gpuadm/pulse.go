@@ -28,6 +28,9 @@ type pulse struct {
 	usual  time.Duration                          // that such a change took; 0 if none is known
 	done   string                                 // how much the program has done: commands.Follow
 	says   string                                 // the program's last line
+	idle   time.Duration                          // after which time without a change it says that gpuadm looks; 0 for never
+	heard  time.Time                              // when the last event came, or the pulse began
+	looked time.Time                              // when it last said so since then
 }
 
 // begin shows a line after each time of every, until over is closed.
@@ -40,6 +43,7 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.usual = 0
 	p.done = ""
 	p.says = ""
+	p.heard = time.Now()
 	over := make(chan struct{})
 	p.over = over
 
@@ -59,6 +63,8 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 
 // saw receives an event of the run. The caller holds mu.
 func (p *pulse) saw(e converge.Event) {
+	p.heard = time.Now()
+	p.looked = time.Time{}
 	if e.What == converge.Waiting && len(p.making) > 0 {
 		p.done = ""
 		p.says = e.Text
@@ -104,7 +110,11 @@ func (p *pulse) follow(done, line string) {
 func (p *pulse) beat(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.making) == 0 || now.Sub(p.told) < p.every {
+	if len(p.making) == 0 {
+		p.looks(now)
+		return
+	}
+	if now.Sub(p.told) < p.every {
 		return
 	}
 
@@ -117,6 +127,17 @@ func (p *pulse) beat(now time.Time) {
 		took = p.done + ", " + took
 	}
 	p.show(p.stage, p.change(), took, p.says)
+}
+
+// looks says that gpuadm looks at the machine, where nothing has been heard for a time: apt may
+// need seconds to say what an installation brings.
+func (p *pulse) looks(now time.Time) {
+	isQuiet := p.idle > 0 && now.Sub(p.heard) >= p.idle && now.Sub(p.looked) >= p.every
+	if !isQuiet {
+		return
+	}
+	p.looked = now
+	p.show(p.stage, "looks at the machine", now.Sub(p.heard).Round(time.Second).String(), "")
 }
 
 // clip cuts a text to a terminal's width: a live line that wraps cannot be erased.

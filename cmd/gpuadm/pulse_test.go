@@ -18,6 +18,7 @@ import (
 // longest names and others. Its times lie after those of the pulse's own clock, which beats only
 // when the test says so.
 func long(v *textVoice) {
+	v.idle = 0 // TestLooks
 	at := func(seconds int) time.Time {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
 	}
@@ -47,17 +48,20 @@ func long(v *textVoice) {
 	v.close()
 }
 
+// voiceOn is the voice of a run that writes to w.
+func voiceOn(w io.Writer) *textVoice {
+	noVariable := func(string) string { return "" }
+	c := &common{pulse: new(pulse), env: env{stdout: w, stderr: w, getenv: noVariable}}
+	return c.voice().(*textVoice)
+}
+
 // TestPulse: a change that takes long is shown with what is done of it, its time, the time that it
 // usually takes and what its program printed last: in a pipe a line at the begin of each phase,
 // every 15 seconds and at its end, on a terminal one live line, which never wraps and never loses
 // its times.
 func TestPulse(t *testing.T) {
 	var piped strings.Builder
-	on := func(w io.Writer) *textVoice {
-		c := &common{pulse: new(pulse), env: env{stdout: w, stderr: w, getenv: func(string) string { return "" }}}
-		return c.voice().(*textVoice)
-	}
-	long(on(&piped))
+	long(voiceOn(&piped))
 	const name = "package linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k"
 	check.List(t, strings.Split(strings.TrimSpace(piped.String()), "\n"), []string{
 		"modules    … " + name + "   download 9%, 4s of usually 3m0s   Retrieving file 3 of 34",
@@ -70,7 +74,7 @@ func TestPulse(t *testing.T) {
 	}, "in a pipe")
 
 	screen, close := atTerminal(t, 80)
-	long(on(screen))
+	long(voiceOn(screen))
 	var live []string
 	for line := range strings.SplitSeq(strings.TrimSpace(painted.ReplaceAllString(close(), "")), "\n") {
 		check.That(t, utf8.RuneCountInString(line) < 80 || strings.Contains(line, "+"), "the terminal wraps %q", line)
@@ -92,4 +96,28 @@ func TestUsualTime(t *testing.T) {
 	check.That(t, !usual("apply", "-f", "-"), "the first apply knows a time")
 	usual("undo", "--to", "all")
 	check.That(t, usual("apply", "-f", "-"), "the second apply does not know the time of the first")
+}
+
+// TestLooks: where nothing is heard for two seconds a terminal says that gpuadm looks at the machine,
+// and the line goes with the next one; a pipe says so after a quarter of a minute.
+func TestLooks(t *testing.T) {
+	var piped strings.Builder
+	v := voiceOn(&piped)
+	began := v.heard
+	v.beat(began.Add(14 * time.Second))
+	check.Equal(t, piped.String(), "", "after 14 seconds a pipe has")
+	v.beat(began.Add(15 * time.Second))
+	v.beat(began.Add(16 * time.Second))
+	check.Equal(t, piped.String(), "             … looks at the machine   15s\n", "after 16 seconds:")
+	v.close()
+
+	screen, shown := atTerminal(t, 80)
+	v = voiceOn(screen)
+	began = v.heard
+	v.beat(began.Add(time.Second))
+	v.beat(began.Add(2 * time.Second))
+	v.beat(began.Add(3 * time.Second))
+	v.close()
+	check.Equal(t, shown(), "             … looks at the machine   2s\n\x1b[2K"+
+		"             … looks at the machine   3s\n\x1b[2K", "a terminal shows")
 }

@@ -43,10 +43,11 @@ func (c *common) voice() voice {
 	}
 
 	v := &textVoice{common: c, pulse: c.pulse, live: c.tty(c.stderr)}
-	every := plain
+	every, idle := plain, plain
 	if v.live {
-		every = live
+		every, idle = live, 2*live
 	}
+	v.idle = idle
 	v.begin(every, v.progress)
 	return v
 }
@@ -58,6 +59,15 @@ func (c *common) follower() commands.Follow {
 		return nil
 	}
 	return c.pulse.follow
+}
+
+// looking says on a terminal that gpuadm looks at the machine, until done is called: for a verb that
+// makes no change.
+func (c *common) looking() (done func()) {
+	if c.output == "json" || c.quiet || !c.tty(c.stderr) {
+		return func() {}
+	}
+	return c.voice().close
 }
 
 type jsonVoice struct{ to io.Writer }

@@ -7,10 +7,12 @@
 package platform
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // Platform is one way in which a machine becomes a node. An empty field means that the platform
@@ -161,6 +163,18 @@ func Methods() (methods []string) {
 		methods = append(methods, p.Join.Method)
 	}
 	return methods
+}
+
+// MethodOn is the method of the Kubernetes of a cloud, whose name is spelled about so: aws, gcp; "" if
+// no cloud with a Kubernetes of its own has such a name.
+func MethodOn(cloud string) string {
+	methods := map[string]string{}
+	for _, p := range Joining() {
+		if p.Cloud != "" {
+			methods[p.Cloud] = p.Join.Method
+		}
+	}
+	return methods[nearest.Of(cloud, slices.Sorted(maps.Keys(methods)))]
 }
 
 // Gated lists the methods of [join] with which kubelet can be held back.

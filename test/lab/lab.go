@@ -65,6 +65,9 @@ type Options struct {
 	// Kernel says that the disk has Debian's kernel, with all that Headers has, and cloud-init: for
 	// a machine that boots it.
 	Kernel bool
+	// CloudInit says that the host, a trixie, has cloud-init: it does nothing without user data in
+	// SeedDir.
+	CloudInit bool
 	// Over is a folder of the cache that Machine.Save filled: an earlier disk of a host of this
 	// Dist. "" for none.
 	Over string

@@ -50,6 +50,8 @@ func checkDist(o Options) error {
 		return fmt.Errorf("cannot boot a host with Docker on %s: only on %s", o, dockerDist)
 	case o.SSH && (o.Dist != sshDist || o.Headers || o.Kubelet):
 		return fmt.Errorf("cannot boot a host with an SSH server on %s: only on %s", o, sshDist)
+	case o.CloudInit && (o.Dist != cloudInitDist || o.Headers || o.Kubelet):
+		return fmt.Errorf("cannot boot a host with cloud-init on %s: only on %s", o, cloudInitDist)
 	case o.Kubelet && (o.Headers || !slices.Contains(Dists(), o.Dist)):
 		return fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
 	}
@@ -65,6 +67,8 @@ func distLayers(o Options) ([]string, error) {
 		return kubeletLayer().over(o.Dist)
 	case o.SSH:
 		return sshLayer().over(o.Dist)
+	case o.CloudInit:
+		return cloudInitLayer().over(o.Dist)
 	case o.Kernel:
 		return kernelLayer().over(o.Dist)
 	case o.Headers && o.Dist == RHELish:
@@ -120,6 +124,20 @@ func kernelLayer() layer {
 			"cloud-init",
 		},
 	}
+}
+
+const (
+	// cloudInitDist is the distribution of hosts with Options.CloudInit.
+	cloudInitDist = "trixie"
+
+	// SeedDir is where cloud-init finds a machine's meta-data and user-data without a cloud
+	// (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html).
+	SeedDir = "/var/lib/cloud/seed/nocloud"
+)
+
+// cloudInitLayer has cloud-init: of Options.CloudInit.
+func cloudInitLayer() layer {
+	return layer{name: "cloud-init", recipe: "1", packages: []string{"cloud-init"}}
 }
 
 // SetupKernel makes what Options.Kernel needs, where it is missing: no other host does.

@@ -71,6 +71,7 @@ func Setup(ctx context.Context, log func(string)) error {
 		setupSteps("kubelet's needs on", Dists(), kubeletLayer().build),
 		setupSteps("Docker on", []string{dockerDist}, dockerLayer().build),
 		setupSteps("SSH on", []string{sshDist}, sshLayer().build),
+		setupSteps("cloud-init on", []string{cloudInitDist}, cloudInitLayer().build),
 		setupSteps("containerd", Engines(), buildEngine),
 	)
 	for _, step := range steps {
