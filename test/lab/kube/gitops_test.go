@@ -27,7 +27,8 @@ import (
 func TestLabKubeGitOps(t *testing.T) {
 	t.Parallel()
 	admission := filepath.Join(t.TempDir(), "admission.yaml")
-	baseline := strings.Replace(podSecurity, "enforce: restricted", "enforce: baseline, warn: restricted, audit: restricted", 1)
+	baseline := strings.Replace(podSecurity, "enforce: restricted",
+		"enforce: baseline, warn: restricted, audit: restricted", 1)
 	must.OK(t, os.WriteFile(admission, []byte(baseline), 0o600))
 	plane := &kube.Shared{Flags: []string{"--admission-control-config-file=" + admission}}
 	c := plane.Run(t)
@@ -45,13 +46,16 @@ func TestLabKubeGitOps(t *testing.T) {
 
 	for _, cloud := range []string{"onprem", "eks", "aks", "gke"} {
 		t.Log("Argo CD, " + cloud)
-		d.types("helm template gpuadm images/chart -n gpuadm --include-crds --kube-version v1.35.0 --set cloud=" + cloud + chartValues + " >all.yaml")
+		d.types("helm template gpuadm images/chart -n gpuadm --include-crds --kube-version v1.35.0" +
+			" --set cloud=" + cloud + chartValues + " >all.yaml")
 		rendered := must.Get(kube.Documents([]byte(d.types("cat all.yaml"))))(t)
 		for _, o := range rendered {
-			check.That(t, kube.At(o, "metadata", "annotations") == nil, "Argo CD may take %s for a hook: %v", o["kind"], o["metadata"])
+			check.That(t, kube.At(o, "metadata", "annotations") == nil,
+				"Argo CD may take %s for a hook: %v", o["kind"], o["metadata"])
 			check.That(t, o["kind"] != "Namespace", "Argo CD makes the namespace, and the chart has it, too")
 		}
-		d.types("kubectl create namespace gpuadm && kubectl label namespace gpuadm pod-security.kubernetes.io/enforce=privileged")
+		d.types("kubectl create namespace gpuadm")
+		d.types("kubectl label namespace gpuadm pod-security.kubernetes.io/enforce=privileged")
 
 		d.types("kubectl apply -f all.yaml")
 		d.unchanged(rendered)
@@ -72,7 +76,8 @@ func TestLabKubeGitOps(t *testing.T) {
 	}
 
 	t.Log("kubectl, with the namespace that the chart makes")
-	d.types("helm template gpuadm images/chart -n gpuadm --kube-version v1.35.0 --set createNamespace=true" + chartValues + " >all.yaml")
+	d.types("helm template gpuadm images/chart -n gpuadm --kube-version v1.35.0 --set createNamespace=true" +
+		chartValues + " >all.yaml")
 	said := d.types("kubectl apply -f all.yaml")
 	check.That(t, !strings.Contains(said, "Warning"), "kubectl apply: %s", said)
 	d.comesTo("gpuadm", "a-1")
@@ -92,10 +97,13 @@ func TestLabKubeGitOps(t *testing.T) {
 	const policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/gpuadm-own-node"
 	const daemons = "/apis/apps/v1/namespaces/gpuadm/daemonsets/gpuadm"
 	right := [2]string{fmt.Sprint(c.Get(policies)["spec"]), fmt.Sprint(c.Get(daemons)["spec"])}
-	d.types(`kubectl patch validatingadmissionpolicy gpuadm-own-node --type json -p '[{"op": "remove", "path": "/spec/validations/0"}]'`)
-	d.types(`kubectl -n gpuadm patch daemonset gpuadm --type json -p '[{"op": "replace", "path": "/spec/template/spec/containers/0/args/2", "value": "1s"}]'`)
+	d.types(`kubectl patch validatingadmissionpolicy gpuadm-own-node --type json ` +
+		`-p '[{"op": "remove", "path": "/spec/validations/0"}]'`)
+	d.types(`kubectl -n gpuadm patch daemonset gpuadm --type json ` +
+		`-p '[{"op": "replace", "path": "/spec/template/spec/containers/0/args/2", "value": "1s"}]'`)
 	said, err = d.tries(drift)
-	check.That(t, err != nil && strings.Contains(said, "authentication.kubernetes.io/node-name") && strings.Contains(said, "1s"),
+	check.That(t, err != nil && strings.Contains(said, "authentication.kubernetes.io/node-name") &&
+		strings.Contains(said, "1s"),
 		"Flux sees no drift: %v\n%s", err, said)
 	d.types(install)
 	check.Equal(t, fmt.Sprint(c.Get(policies)["spec"]), right[0], "after the upgrade the policy is")

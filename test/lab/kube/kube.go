@@ -64,8 +64,10 @@ type Cluster struct {
 	Local string
 
 	flags     []string // of the API server, beside those that each has
-	version   string   // of Kubernetes
-	dir       string   // of the cache, removed at the end
+	release   string   // of the API server, "" for that of the others
+	signed    time.Duration
+	version   string // of Kubernetes
+	dir       string // of the cache, removed at the end
 	lock      *os.File
 	network   *network
 	keys      *keys
@@ -78,7 +80,12 @@ type Cluster struct {
 
 // Start starts a control plane, its API server with more flags, and waits until it serves: some ten
 // seconds.
-func Start(ctx context.Context, flags ...string) (c *Cluster, err error) {
+func Start(ctx context.Context, flags ...string) (*Cluster, error) {
+	return (&Shared{Flags: flags}).start(ctx)
+}
+
+// start starts the control plane that a Shared describes.
+func (s *Shared) start(ctx context.Context) (c *Cluster, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("cannot start a control plane: it needs root")
 	}
@@ -86,7 +93,7 @@ func Start(ctx context.Context, flags ...string) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{flags: flags, version: parts.Version}
+	c = &Cluster{flags: s.Flags, release: s.Release, signed: s.Signed, version: parts.Version}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("cannot start a control plane: %w", err), c.Close())
@@ -175,6 +182,10 @@ func (c *Cluster) Enter() string { return "nsenter --net=" + c.network.path() }
 type Shared struct {
 	// Flags are more flags of the API server.
 	Flags []string
+	// Release is the API server's, such as "v1.30.14"; "" for that of the other programs.
+	Release string
+	// Signed is how long certificates are good that nodes ask for; 0 for a year.
+	Signed time.Duration
 
 	once    sync.Once
 	cluster *Cluster
@@ -194,7 +205,7 @@ func (s *Shared) Run(t testing.TB) *T {
 	lab.Asked(t)
 	s.once.Do(func() {
 		began := time.Now()
-		s.cluster, s.err = Start(context.Background(), s.Flags...)
+		s.cluster, s.err = s.start(context.Background())
 		if s.err == nil {
 			t.Logf("a control plane was there after %s", time.Since(began).Round(100*time.Millisecond))
 		}
@@ -212,6 +223,17 @@ func (s *Shared) Close() error {
 		return nil
 	}
 	return s.cluster.Close()
+}
+
+// Mute has the API server take connections and never answer, until the returned function is called
+// or the test ends.
+func (t *T) Mute() (speaks func()) {
+	t.Helper()
+	server := t.processes[1].cmd.Process
+	must.OK(t, server.Signal(syscall.SIGSTOP))
+	speaks = func() { _ = server.Signal(syscall.SIGCONT) }
+	t.Cleanup(speaks)
+	return speaks
 }
 
 // Apply makes objects be there as stated.

@@ -41,11 +41,11 @@ type program struct {
 	loads           bool   // it loads NVML, by cgo
 }
 
+// kubernetes is the module of the control plane.
+const kubernetes = "k8s.io/kubernetes"
+
 func programs() []program {
-	const (
-		kubernetes = "k8s.io/kubernetes"
-		plugin     = "github.com/NVIDIA/k8s-device-plugin"
-	)
+	const plugin = "github.com/NVIDIA/k8s-device-plugin"
 	list := []program{
 		{"test/kube", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", false},
 		{"test/kube", "devplug", "./devplug", "", false},
@@ -146,7 +146,7 @@ func Build(ctx context.Context, log func(string)) error {
 		began, cached := time.Now(), true
 		err := lab.Cached(places[p.name], func(scratch string) error {
 			cached = false
-			return build(ctx, p, version, filepath.Join(scratch, p.name))
+			return p.build(ctx, p.moduleDir(), "-mod=readonly", version, filepath.Join(scratch, p.name))
 		})
 		if err != nil {
 			return fmt.Errorf("cannot build %s: %w", p.name, err)
@@ -160,11 +160,12 @@ func Build(ctx context.Context, log func(string)) error {
 	return nil
 }
 
-// build builds a program. Without the versions in it the API server says that it is v0.0.0-master.
-// NVML's functions are bound when they are first called, as in the plugin's own Makefile.
-func build(ctx context.Context, p program, version, out string) error {
+// build builds a program in the folder of a module. Without the versions in it the API server says
+// that it is v0.0.0-master. NVML's functions are bound when they are first called, as in the
+// plugin's own Makefile.
+func (p program) build(ctx context.Context, dir, mod, version, out string) error {
 	flags := "-s -w"
-	if p.module == "k8s.io/kubernetes" {
+	if p.module == kubernetes {
 		number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 		if len(number) != 3 {
 			return fmt.Errorf("cannot read the version %q", version)
@@ -182,8 +183,8 @@ func build(ctx context.Context, p program, version, out string) error {
 		cgo = "CGO_ENABLED=1"
 		flags += " -extldflags=-Wl,-z,lazy"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", p.moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
-	cmd.Env = append(os.Environ(), cgo, "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", dir, "-trimpath", "-ldflags="+flags, "-o", out, p.from)
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off", "GOFLAGS="+mod+" -buildvcs=false")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.New(strings.TrimSpace(string(output)) + ": " + err.Error())
 	}

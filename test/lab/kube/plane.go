@@ -91,7 +91,15 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	if err := c.serveReviews(); err != nil {
 		return err
 	}
-	apiserver, err := c.spawn(parts.Path("kube-apiserver"), append(c.apiserver(), c.flags...)...)
+	server := parts.Path("kube-apiserver")
+	if c.release != "" {
+		older, err := apiserverOf(ctx, c.release)
+		if err != nil {
+			return err
+		}
+		server = older
+	}
+	apiserver, err := c.spawn(server, append(c.apiserver(), c.flags...)...)
 	if err != nil {
 		return err
 	}
@@ -104,6 +112,9 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	kcm, err := c.identity("kube-controller-manager", "system:kube-controller-manager")
 	if err != nil {
 		return err
+	}
+	if c.signed != 0 {
+		kcm = append(kcm, "--cluster-signing-duration="+c.signed.String())
 	}
 	controllers, err := c.spawn(parts.Path("kube-controller-manager"), append(kcm, "--use-service-account-credentials",
 		"--root-ca-file="+c.file("ca.crt"), "--service-account-private-key-file="+c.file("sa.key"),

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -104,18 +105,44 @@ func TestLabKubePolicy(t *testing.T) {
 	policyBeside(c, bound, policies)
 }
 
-// TestLabKubePolicyVersions: the policy denies and passes the same as an API server of today, for the
-// versions that this one can emulate.
-// Source: https://kubernetes.io/docs/concepts/cluster-administration/compatibility-version/.
+// releases are the releases of Kubernetes before that of the lab, from the first that has the policy
+// on: API servers of their own, or of the nearest that can emulate them. A newer one emulates those
+// from three releases before it, 1.31 at the earliest. Source:
+// https://kubernetes.io/docs/concepts/cluster-administration/compatibility-version/.
+var releases = []struct {
+	version string
+	server  string   // "" is the lab's
+	flags   []string // of the API server
+}{
+	{"1.30", "v1.30.14", nil},
+	{"1.31", "v1.32.13", []string{"--emulated-version=kube=1.31"}},
+	{"1.32", "v1.32.13", nil},
+	{"1.33", "", []string{"--emulated-version=kube=1.33"}},
+	{"1.34", "", []string{"--emulated-version=kube=1.34"}},
+}
+
+// TestLabKubePolicyVersions: the API servers of older releases take all manifests without a warning,
+// and the policy denies and passes the same there as with the lab's.
 func TestLabKubePolicyVersions(t *testing.T) {
-	for _, version := range []string{"1.32", "1.33", "1.34"} {
-		t.Run(version, func(t *testing.T) {
-			plane := &kube.Shared{Flags: []string{"--emulated-version=kube=" + version}}
+	for _, r := range releases {
+		t.Run(r.version, func(t *testing.T) {
+			plane := &kube.Shared{Release: r.server, Flags: r.flags}
 			c := plane.Run(t)
 			t.Cleanup(func() {
 				check.OK(t, plane.Close())
 			})
+			is := c.Get("/version")
+			minor := cmp.Or(kube.Text(is, "emulationMinor"), kube.Text(is, "minor"))
+			says := strings.HasPrefix(r.server, "v1."+minor+".") // before 1.34 none says what it emulates
+			must.That(t, says || "1."+minor == r.version, "the API server is that of %v", is)
+
 			c.Apply(policyObjects(t, policyKeys)...)
+			for _, cloud := range []string{"eks", "aks", "gke", "onprem"} {
+				c.Apply(must.Get(kube.Documents(manifest(t, cloud)))(t)...)
+			}
+			check.Equal(t, strings.Join(c.Admin.Warnings(), "\n"), "", "the API server warns:")
+			warned(c)
+
 			policyNode(c, "foreign")
 			bound := c.Bearer(c.Account("gpuadm", "gpuadm", "own"))
 			free := c.Bearer(c.Account("gpuadm", "gpuadm", ""))
@@ -135,9 +162,24 @@ func TestLabKubePolicyVersions(t *testing.T) {
 				right := denial == "" && r.says == "" || r.says != "" && strings.Contains(denial, r.says)
 				check.That(t, right, "%s: the denial is %q, want %q", r.what, denial, r.says)
 			}
-			t.Logf("%d requests as Kubernetes %s", len(requests), version)
+			t.Logf("%d requests at Kubernetes %s", len(requests), kube.Text(c.Get("/version"), "gitVersion"))
 		})
 	}
+}
+
+// warned wants a warning to be heard where there is one.
+func warned(c *kube.T) {
+	c.Helper()
+	before := len(c.Admin.Warnings())
+	_, err := c.Admin.Create(c.Context(), "/api/v1/namespaces/default/pods?dryRun=All", kube.Object{
+		"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": "warned"},
+		"spec": kube.Object{
+			"nodeSelector": kube.Object{"beta.kubernetes.io/arch": "amd64"},
+			"containers":   []kube.Object{{"name": "main", "image": lab.PauseImage}},
+		},
+	})
+	must.OK(c, err)
+	check.That(c, len(c.Admin.Warnings()) > before, "a label that Kubernetes has given up is taken without a warning")
 }
 
 // policyBeside wants the rest of the ServiceAccount's rights as narrow, others unconcerned, and CEL

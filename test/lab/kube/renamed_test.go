@@ -23,7 +23,7 @@ func TestLabKubeRenamed(t *testing.T) {
 	n.Must("systemctl", "start", "kubelet.service")
 	n.Ready()
 	n.account()
-	n.wants("[runtime]\n[node]\nlabels = { \"example.com/pool\" = \"a\" }\nkubeconfig = \"" + accountFile + "\"\n")
+	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\nlabels = { \"example.com/pool\" = \"a\" }\n")
 	n.settled()
 	n.condition("True")
 
@@ -40,7 +40,8 @@ func TestLabKubeRenamed(t *testing.T) {
 	t.Log("kubelet starts again")
 	n.Must("systemctl", "restart", "kubelet.service")
 	n.c.Until("kubelet may not register", func() string {
-		return silentUnless(n.Exec("sh", "-c", "journalctl --no-pager --unit=kubelet.service | grep -E 'renamed-b.*(forbidden|not allowed)|(forbidden|not allowed).*renamed-b'"))
+		const refusal = "renamed-b.*(forbidden|not allowed)|(forbidden|not allowed).*renamed-b"
+		return silentUnless(n.Exec("sh", "-c", "journalctl --no-pager --unit=kubelet.service | grep -E '"+refusal+"'"))
 	})
 	n.c.Until("the former Node is not ready", func() string {
 		is := kube.Condition(n.Object(), "Ready")
@@ -60,7 +61,8 @@ func TestLabKubeRenamed(t *testing.T) {
 	n.Must("systemctl", "stop", "kubelet.service")
 	n.Must("sh", "-c", "rm -rf /etc/kubernetes/kubelet.conf /var/lib/kubelet/pki")
 	c.Delete("/api/v1/nodes/" + n.Name)
-	b.Kubeadm(kube.Kubeadm{Token: c.Token(), ExtraFlags: strings.TrimPrefix(strings.TrimSpace(n.Get(kubeletFlags)), "KUBELET_EXTRA_ARGS=")})
+	b.Kubeadm(kube.Kubeadm{Token: c.Token(),
+		ExtraFlags: strings.TrimPrefix(strings.TrimSpace(n.Get(kubeletFlags)), "KUBELET_EXTRA_ARGS=")})
 	n.Must("systemctl", "start", "kubelet.service")
 	b.Ready()
 	b.account()
@@ -73,7 +75,9 @@ func TestLabKubeRenamed(t *testing.T) {
 
 	b.gpuadm(0, []string{"undo", "--to", "all"})
 	o := b.Object()
-	check.That(t, kube.Text(o, "metadata", "labels", "example.com/pool") == "", "after undo the Node is\n%s", b.Describe())
+	check.That(t, kube.Text(o, "metadata", "labels", "example.com/pool") == "",
+		"after undo the Node is\n%s", b.Describe())
 	check.That(t, len(kube.Taints(o)) == 0, "after undo the Node is\n%s", b.Describe())
-	check.Equal(t, kube.Text(b.condition("Unknown"), "reason"), "Undone", "after undo the condition's reason is")
+	check.Equal(t, kube.Text(b.condition("Unknown"), "reason"), "Undone",
+		"after undo the condition's reason is")
 }
