@@ -74,17 +74,18 @@ func removal(t *testing.T) (commands []string) {
 	return commands
 }
 
-// undone runs an undo until the pod's apply lets it.
-func (n gpuHost) undone(command string) {
+// undone runs an undo until the pod's apply lets it, and returns what it printed.
+func (n gpuHost) undone(command string) (r lab.Result) {
 	n.t.Helper()
 	n.c.Until("undo is done", func() string { // exit code 75: the pod's apply is at work
-		r := n.Exec("sh", "-c", command)
+		r = n.Exec("sh", "-c", command)
 		must.That(n.t, r.Exit == 0 || r.Exit == 75, "%v", r)
 		if r.Exit == 75 {
 			return r.String()
 		}
 		return ""
 	})
+	return r
 }
 
 // takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it

@@ -41,7 +41,7 @@ func TestLabKubeUninstalled(t *testing.T) {
 	must.That(t, strings.Contains(n.Get(kubeletFlags), "register-with-taints"), "kubelet's flags are %s", n.Get(kubeletFlags))
 
 	c.Delete(bindings)
-	n.Must("sh", "-c", `for p in /proc/[0-9]*; do [ "$(tr '\0' ' ' <$p/cmdline 2>/dev/null)" = "/usr/local/sbin/gpuadm daemonset --every 1s " ] && kill -9 ${p#/proc/}; done; true`)
+	n.killsPod()
 	n.c.Until("the container has started again and warns", func() string {
 		return silentUnless(n.Exec("sh", "-c", "grep 'may not change its Node' /var/log/pods/gpuadm*/gpuadm/1.log"))
 	})
@@ -62,15 +62,7 @@ func TestLabKubeUninstalled(t *testing.T) {
 		c.Delete(path)
 	}
 
-	var r lab.Result
-	n.c.Until("undo is done", func() string { // exit code 75: an apply is at work
-		r = n.Exec("sh", "-c", removal(t)[0])
-		must.That(t, r.Exit == 0 || r.Exit == 75, "%v", r)
-		if r.Exit == 75 {
-			return r.String()
-		}
-		return ""
-	})
+	r := n.undone(removal(t)[0])
 	t.Log(r)
 	check.Equal(t, n.Get(kubeletFlags), flags, "after undo kubelet's flags are")
 	check.Equal(t, n.Get(engineConfig), config, "after undo containerd's configuration is")
