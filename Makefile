@@ -193,7 +193,7 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 	$(GO) test ./test/lab -run TestBenchDriver -v -count=1 -timeout 30m
 	$(GO) test ./test/lab -run TestLabMIGBeside -v -count=1
 	$(GO) run ./test/lab/kube/cmd/kube build
-	$(GO) test ./test/lab/kube -run TestBenchKubeLoad -v -count=1 -timeout 30m
+	$(GO) test ./test/lab/kube -run TestBenchKube -v -count=1 -timeout 30m
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...
 
 metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md: minutes

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -47,11 +48,30 @@ func (t *T) PodsRequests(account, node string) []string {
 	return t.requests(account, node)
 }
 
-func (t *T) requests(user, node string) (list []string) {
+// Peak is how many requests users whose names begin so sent in one second since a moment, at most.
+func (t *T) Peak(users string, since time.Time) (most int) {
 	t.Helper()
-	// The API server writes a line after it has answered: a later request of the test's own, once
-	// it is there, says that the log is up to date.
-	mark, text := fmt.Sprintf("/version?mark=%d.%d", os.Getpid(), marks.Add(1)), []byte(nil)
+	count := map[int64]int{}
+	for line := range bytes.Lines(t.audited()) {
+		var e struct {
+			User     struct{ Username string }
+			Received time.Time `json:"requestReceivedTimestamp"`
+		}
+		if json.Unmarshal(line, &e) == nil && strings.HasPrefix(e.User.Username, users) && e.Received.After(since) {
+			count[e.Received.Unix()]++
+		}
+	}
+	for _, c := range count {
+		most = max(most, c)
+	}
+	return most
+}
+
+// audited is the audit log, up to date: the API server writes a line after it has answered, so a
+// later request of the test's own, once it is there, says that.
+func (t *T) audited() (text []byte) {
+	t.Helper()
+	mark := fmt.Sprintf("/version?mark=%d.%d", os.Getpid(), marks.Add(1))
 	t.Get(mark)
 	t.Until("the audit log has the test's mark", func() string {
 		if text = must.Get(os.ReadFile(t.file(auditLog)))(t); !bytes.Contains(text, []byte(mark)) {
@@ -59,7 +79,12 @@ func (t *T) requests(user, node string) (list []string) {
 		}
 		return ""
 	})
-	for line := range bytes.Lines(text) {
+	return text
+}
+
+func (t *T) requests(user, node string) (list []string) {
+	t.Helper()
+	for line := range bytes.Lines(t.audited()) {
 		var e struct {
 			Verb, RequestURI, UserAgent string
 			User                        struct {

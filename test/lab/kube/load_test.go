@@ -7,9 +7,11 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,26 +73,21 @@ func TestBenchKubeLoad(t *testing.T) {
 	}
 	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
-	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
+	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml",
+		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
 	for _, again := range []bool{false, true} {
-		figures, err := c.Load(t.Context(), kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
-			config, err := c.NodeConfig(c.Local, node)
-			if err != nil {
-				return err
-			}
-			// Certificates are of today.
-			machine := bytes.Replace(base, []byte("now = 2026-03-04T05:06:07Z"), []byte("now = "+time.Now().UTC().Format(time.RFC3339Nano)), 1)
-			n, err := simhost.New(fmt.Appendf(machine, crowd+"%s", node, config))
-			if err != nil {
-				return err
-			}
-			h := &onTheWire{Node: n, real: real}
-			defer h.hangUp()
-			if err := bringUp(ctx, h, wanted); err != nil || !again {
-				return err
-			}
-			return bringUp(ctx, h, wanted)
-		}})
+		figures, err := c.Load(t.Context(),
+			kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
+				h, err := oneOfMany(c, real, base, node)
+				if err != nil {
+					return err
+				}
+				defer h.hangUp()
+				if err := bringUp(ctx, h, wanted); err != nil || !again {
+					return err
+				}
+				return bringUp(ctx, h, wanted)
+			}})
 		must.OK(t, err)
 		t.Logf("applied twice: %t: %s", again, figures)
 		// One GET, one PATCH, and an Event for the stage that changed something; then one GET.
@@ -105,6 +102,86 @@ func TestBenchKubeLoad(t *testing.T) {
 		left := kube.List(c.Get("/api/v1/nodes?labelSelector=lab.invalid%2Fload"), "items")
 		check.That(t, len(left) == 0, "%d Nodes are left", len(left))
 	}
+}
+
+// oneOfMany is a machine of the crowd under this name.
+func oneOfMany(c *kube.T, real host.Host, base []byte, node string) (*onTheWire, error) {
+	config, err := c.NodeConfig(c.Local, node)
+	if err != nil {
+		return nil, err
+	}
+	// Certificates are of today.
+	machine := bytes.Replace(base, []byte("now = 2026-03-04T05:06:07Z"),
+		[]byte("now = "+time.Now().UTC().Format(time.RFC3339Nano)), 1)
+	n, err := simhost.New(fmt.Appendf(machine, crowd+"%s", node, config))
+	if err != nil {
+		return nil, err
+	}
+	return &onTheWire{Node: n, real: real}, nil
+}
+
+// TestBenchKubeRecovery prints what 200 converged nodes ask for when an API server that has answered
+// nothing for a minute answers again. Each applies as a DaemonSet's pod has it: what waits is tried
+// again after 20 seconds, a fifth more or less (internal/agent/pod.go: podRetry, spread).
+func TestBenchKubeRecovery(t *testing.T) {
+	const nodes = 200
+	c := cluster.Run(t)
+	real := must.Get(local.Open("/"))(t)
+	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
+	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml",
+		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
+
+	var converged sync.WaitGroup
+	converged.Add(nodes)
+	mute := make(chan struct{})
+	var answers time.Time
+	outage := make(chan struct{})
+	go func() {
+		defer close(outage)
+		converged.Wait()
+		speaks := c.Mute()
+		close(mute)
+		time.Sleep(time.Minute)
+		answers = time.Now()
+		speaks()
+	}()
+
+	var mutex sync.Mutex
+	refused, last := 0, time.Time{}
+	figures, err := c.Load(t.Context(),
+		kube.Load{Nodes: nodes, Parallel: nodes, Each: func(ctx context.Context, node string) error {
+			h, err := oneOfMany(c, real, base, node)
+			if err == nil {
+				defer h.hangUp()
+				err = bringUp(ctx, h, wanted)
+			}
+			converged.Done()
+			if err != nil {
+				return err
+			}
+
+			<-mute
+			for {
+				time.Sleep(16*time.Second + time.Duration(rand.Int64N(int64(8*time.Second))))
+				err := bringUp(ctx, h, wanted)
+				mutex.Lock()
+				if err == nil {
+					last = time.Now()
+				} else {
+					refused++
+				}
+				mutex.Unlock()
+				if err == nil {
+					return nil
+				}
+			}
+		}})
+	must.OK(t, err)
+	<-outage
+	check.That(t, figures.Errors == 0, "%d errors, as %v", figures.Errors, figures.Why)
+	check.That(t, refused > 0, "no apply has met the outage")
+	t.Logf("%d nodes, %d applies in vain in the outage: the last one converged %.1f s after the API server answered, %d requests in a second at most",
+		nodes, refused, last.Sub(answers).Seconds(), c.Peak("system:node:load-", answers))
 }
 
 // bringUp is what gpuadm apply does.
