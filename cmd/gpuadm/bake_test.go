@@ -51,6 +51,7 @@ func bakeSpecs(t *testing.T) map[string]string {
 type bakery struct {
 	*testing.T
 	image *simhost.Node
+	open  func() // opens the root folder, but for a bake
 }
 
 // newBakery makes an image of a recorded machine: one that has joined no cluster, with one kernel.
@@ -68,7 +69,7 @@ func newBakery(t *testing.T, archive string) (bakery, bool) {
 	for _, name := range gone {
 		_ = n.Remove(name)
 	}
-	return bakery{t, n}, true
+	return bakery{t, n, n.Image}, true
 }
 
 // run runs gpuadm on the image, and returns what it prints as JSON.
@@ -77,7 +78,7 @@ func (b bakery) run(args ...string) (code int, said io.Reader) {
 	code = run(context.Background(), env{
 		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
 		read: func(string) ([]byte, error) { return []byte("the binary\n"), nil },
-		open: func(string, commands.Follow) (host.Host, error) { b.image.Image(); return b.image, nil },
+		open: func(string, commands.Follow) (host.Host, error) { b.open(); return b.image, nil },
 		image: func(string, *local.ModuleKey, commands.Follow) (host.Host, func(), error) {
 			b.image.Bake()
 			return b.image, func() {}, nil

@@ -59,10 +59,11 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 	if err := allowable(u.allow); err != nil {
 		return err
 	}
-	h, err := c.open(c.rootDir, c.follower())
+	h, done, err := c.openToUndo(ctx, u)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if err := c.leavable(h, u.leave); err != nil {
 		return err
 	}
@@ -87,6 +88,33 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 		}
 	}
 	return c.undo(ctx, e, h, u.to, u.leave)
+}
+
+// openToUndo opens the machine or the root folder. Where packages are to go, the image's own programs
+// run in it, as in a bake: in a plain folder undo would have to stop there, and roll back.
+func (c *common) openToUndo(ctx context.Context, u undoFlags) (h host.Host, done func(), err error) {
+	h, err = c.open(c.rootDir, c.follower())
+	if err != nil {
+		return nil, nil, err
+	}
+	done = func() {}
+	if h.Live() || u.dryRun {
+		return h, done, nil
+	}
+
+	e, _ := c.newEngine(h)
+	p, err := e.PlanUndo(ctx, h, u.to, u.leave)
+	switch {
+	case err != nil || !p.NeedsPrograms(): // the undo itself says why it cannot be planned
+		return h, done, nil
+	case !c.root:
+		return nil, nil, &trouble.Error{
+			What:   "cannot undo: only root can run programs in an image, and packages are to go",
+			Undone: []string{trouble.NothingTouched},
+			Try:    []string{c.again()},
+		}
+	}
+	return c.image(c.rootDir, nil, c.follower())
 }
 
 // whichRun returns the run that an undo without --to reverts, after the operator has confirmed it.

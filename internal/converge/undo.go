@@ -40,6 +40,9 @@ func (p UndoPlan) due() []step {
 	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" || s.Unknown != "" })
 }
 
+// NeedsPrograms reports whether a change is made by programs of the machine or image: packages.
+func (p UndoPlan) NeedsPrograms() bool { return slices.ContainsFunc(p.due(), is[Resolver]) }
+
 // PlanUndo says what Undo would do, and touches nothing.
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
 	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)

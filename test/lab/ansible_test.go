@@ -26,6 +26,28 @@ const ansibleHosts = `all:
     n2: {gpuadm_source: /root/gpuadm-lab, gpuadm_sha256: "%x"}
 `
 
+// playLine runs the role on the hosts of /root/hosts.yaml.
+func playLine() []string {
+	return []string{
+		"env", "HOME=/root", "ANSIBLE_PIPELINING=1", "ansible-playbook", "-i", "/root/hosts.yaml", "/root/play.yaml",
+	}
+}
+
+// installRole installs the role on the operator's machine as ansible-galaxy does, and writes the play.
+func (o *office) installRole() {
+	o.t.Helper()
+	role := os.DirFS("../../images/ansible")
+	must.OK(o.t, fs.WalkDir(role, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			o.Put("/root/ansible/"+name, string(must.Get(fs.ReadFile(role, name))(o.t)), 0o644)
+		}
+		return err
+	}))
+	o.Must("ansible-galaxy", "collection", "build", "/root/ansible", "--output-path", "/root")
+	o.Must("sh", "-c", "ansible-galaxy collection install --offline /root/gpuadm-node-*.tar.gz")
+	o.Put("/root/play.yaml", "- hosts: all\n  become: true\n  gather_facts: false\n  roles: [gpuadm.node.gpuadm]\n", 0o644)
+}
+
 // TestLabAnsible: the role, as ansible-galaxy installs it, takes two hosts through check mode, an
 // apply that reboots one of them, the same again; if the whole lab runs also a lock that another
 // gpuadm holds, mistakes, and an undo.
@@ -35,23 +57,14 @@ func TestLabAnsible(t *testing.T) {
 	n1, n2 := o.nodes[0], o.nodes[1]
 	deb := must.Get(os.ReadFile("../../bin/packages/gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb"))(t)
 	program := withLabStage(t)
-	role := os.DirFS("../../images/ansible")
-	must.OK(t, fs.WalkDir(role, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			o.Put("/root/ansible/"+name, string(must.Get(fs.ReadFile(role, name))(t)), 0o644)
-		}
-		return err
-	}))
-	o.Must("ansible-galaxy", "collection", "build", "/root/ansible", "--output-path", "/root")
-	o.Must("sh", "-c", "ansible-galaxy collection install --offline /root/gpuadm-node-*.tar.gz")
+	o.installRole()
 	o.Put("/root/gpuadm-lab", program, 0o755)
 	o.Put("/root/hosts.yaml", fmt.Sprintf(ansibleHosts, sha256.Sum256(deb), sha256.Sum256([]byte(program))), 0o644)
-	o.Put("/root/play.yaml", "- hosts: all\n  become: true\n  gather_facts: false\n  roles: [gpuadm.node.gpuadm]\n", 0o644)
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(deb) })
 	go func() { _ = http.Serve(n1.Listen("127.0.0.1:8080"), serve) }() //nolint:gosec // it ends with the test
 	n2.Put(labstage.Setting, "", 0o644)
 
-	line := []string{"env", "HOME=/root", "ANSIBLE_PIPELINING=1", "ansible-playbook", "-i", "/root/hosts.yaml", "/root/play.yaml"}
+	line := playLine()
 	recap := regexp.MustCompile(`(?m)^(n\d) +: .* changed=(\d+) .*unreachable=0 +failed=(\d+)`)
 	ended := func(r lab.Result) string { // "n1 CHANGED FAILED, n2 …", without the numbers
 		t.Helper()

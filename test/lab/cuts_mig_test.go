@@ -129,7 +129,7 @@ func (c *cutting) driverCalls() {
 			check.That(c.t, r.Exit == 137, "%v at a call of the driver: %s", cut, r)
 
 			cutHere := c.Picture("called", lab.Synced)
-			run := c.runOf(c.Exec("cat", journalFile).Stdout)
+			run := c.runOf(c.Exec("cat", c.journalFile()).Stdout)
 			c.judged("kill", at, then, fmt.Sprintf("%v at a call of the driver", cut), run)
 			c.Insert(cutHere)
 			c.judged("power", at, then, fmt.Sprintf("%v at a call of the driver, and the power is cut", cut), run)

@@ -19,8 +19,10 @@ var (
 // packages are those that dpkg has. Of apt nothing is asked: a power cut may leave lists that apt
 // cannot read, and then it says nothing at all.
 func (n node) packages() string {
-	return n.Must("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package} ${Version}\n")
+	return n.Must("dpkg-query", "--show", "--showformat", packageLine)
 }
+
+const packageLine = "${db:Status-Abbrev} ${Package} ${Version}\n"
 
 // TestLabCrashMirror: a mirror is cut at its touches and at those of apt. It is not there, or whole,
 // and the same command makes it; the machine stays as it was.

@@ -13,8 +13,7 @@ import (
 
 // repairCuts are repairs, each with what breaks the machine for it, again and again. A boot may
 // repair it, too: it starts units. Not here: DRV-005, DRV-006 and DRV-014, for which the lab's hosts
-// have no module that loads; GPU-010 and FAB-002, which start a unit as KUB-001 does; PKG-001 and
-// PKG-004, which are PKG-002's.
+// have no module that loads, and GPU-010 and FAB-002, which ask for a loaded one.
 var repairCuts = []struct{ code, breaks string }{
 	{"RUN-001", "! grep -q nvidia-container-runtime " + config},
 	{"RUN-002", "grep -q hand " + config + " || echo '# by hand' >>" + config + "; touch " + config},
@@ -23,7 +22,23 @@ var repairCuts = []struct{ code, breaks string }{
 	{"KUB-001", "systemctl stop kubelet"},
 	{"KUB-007", "touch /var/lib/kubelet/config.yaml"},
 	{"PKG-002", "dpkg --unpack /root/half.deb"},
+	{"PKG-001", "dpkg --unpack /root/nvidia-half.deb"},
+	{"PKG-004", "dpkg --unpack /root/half.deb; cp /root/interrupted /var/lib/dpkg/updates/0000"},
+	{"CDI-005", refreshFails},
 }
+
+// refreshFails has systemd give up the toolkit's refresh of the CDI spec: no program answers for the
+// driver while it tries.
+const refreshFails = "mv /usr/bin/nvidia-smi /root/; cp /bin/false /usr/bin/nvidia-smi; systemctl start --no-block " + cdiUnit +
+	"; for i in $(seq 100); do systemctl show " + cdiUnit + " | grep -qx Result=start-limit-hit && break; sleep 0.1; done; " +
+	"mv /root/nvidia-smi /usr/bin/"
+
+// halfPackage is the control file of a package with this name, and the line of dpkg's journal of a
+// killed dpkg.
+const (
+	halfPackage = "Package: %s\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n"
+	interrupted = "Package: half\nStatus: install ok half-configured\nVersion: 1\nArchitecture: all\n"
+)
 
 // TestLabCrashRepair: repairs are cut at their touches; for a change two of them, in turn.
 func TestLabCrashRepair(t *testing.T) {
@@ -34,8 +49,13 @@ func TestLabCrashRepair(t *testing.T) {
 	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", "A100-40:2")
 	n.Must("ln", "-sf", lab.OuterFile, "/run/fakenvml.state")
 	n.joined()
-	n.Put("/tmp/half/DEBIAN/control", "Package: half\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
-	n.Must("dpkg-deb", "--build", "/tmp/half", "/root/half.deb")
+	for _, name := range []string{"half", "nvidia-half"} {
+		n.Put("/tmp/"+name+"/DEBIAN/control", fmt.Sprintf(halfPackage, name), 0o644)
+		n.Must("dpkg-deb", "--build", "/tmp/"+name, "/root/"+name+".deb")
+	}
+	n.Put("/root/interrupted", interrupted, 0o644)
+	n.Put("/etc/systemd/system/"+cdiUnit+".d/soon.conf", "[Service]\nRestartSec=100ms\n", 0o644)
+	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", cdiUnit)
 
 	chosen := sample(len(repairCuts), 2)
@@ -54,7 +74,7 @@ func TestLabCrashRepair(t *testing.T) {
 				without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
 				command: []string{"gpuadm", "repair", repair.code, "--yes"},
 				broken:  true,
-				lasting: []string{"containerd is current", "kubelet is current", "packages", "CDI spec"},
+				lasting: []string{"containerd is current", "kubelet is current", "packages", "CDI spec", "interrupted", "refresh"},
 				prepare: func(n node) { n.Exec("sh", "-c", repair.breaks) },
 			}
 			c.ask = func(n node) map[string]string {
@@ -90,7 +110,9 @@ func (n node) joined() {
 func (n node) services() map[string]string {
 	says := map[string]string{
 		"packages": n.Exec("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n",
-			"half", "containerd").Stdout,
+			"half", "nvidia-half", "containerd").Stdout,
+		"interrupted": n.Exec("ls", "/var/lib/dpkg/updates").Stdout,
+		"refresh":     strings.TrimSpace(n.Property(cdiUnit, "Result")),
 	}
 	for unit, file := range map[string]string{"containerd": config, "kubelet": "/var/lib/kubelet/config.yaml"} {
 		says[unit+" runs"] = fmt.Sprint(n.Property(unit+".service", "ActiveState") == "active")

@@ -76,6 +76,12 @@ type cutting struct {
 	// if they are the same.
 	prepare func(n node)
 	command []string
+	// root is the image's root folder, if the command changes one.
+	root string
+	// from is the operator's machine, if the command runs there, and over the name by which it
+	// reaches this one. The command is cut there, and the power here.
+	from node
+	over string
 	// broken says that prepare breaks the machine that the command repairs: there was no gpuadm
 	// before, and a boot may repair it, too.
 	broken bool
@@ -101,7 +107,7 @@ type cutting struct {
 
 func (n node) standing(c *cutting) standing {
 	n.t.Helper()
-	return standing{files: n.Tree(c.folders, append(c.without, state)...), says: c.ask(n)}
+	return standing{files: n.Tree(c.folders, append(c.without, c.root+state)...), says: c.ask(n)}
 }
 
 // ready runs the command once without a cut, and counts its touches. It leaves the machine as it is
@@ -119,21 +125,22 @@ func (c *cutting) ready() {
 	}
 	c.begin = c.Settled("begin")
 
-	r := c.Touches(func(now lab.Touch) bool {
+	r := c.touching(func(now lab.Touch) bool {
 		if c.touches == 0 && now.What != lockFile {
 			c.locked = now.N
 			return true
 		}
 		c.touches++
 		return true
-	}, c.command...)
+	})
 	must.That(c.t, r.Exit == 0, "%v, without a cut: %s", c.command, r)
 	if c.touches == 0 { // it takes no run lock
 		c.touches = c.locked
 		c.locked = 0
 	}
+	c.settles()
 	c.after = c.node.standing(c)
-	c.status = c.Exec("gpuadm", "status").Exit
+	c.status = c.tells(c, "status").Exit
 	changed := c.before.differs(c.after)
 	must.That(c.t, changed != "", "%v changes nothing", c.command)
 	c.t.Logf("%v makes %d touches, and changes\n%s", c.command, c.touches, changed)
@@ -150,7 +157,43 @@ func (c *cutting) next() []string {
 const lockFile = "/run/gpuadm.lock"
 
 // journalFile is read to see whether the command had begun when it was cut, and for nothing else.
-const journalFile = state + "/journal.jsonl"
+func (c *cutting) journalFile() string { return c.root + state + "/journal.jsonl" }
+
+// tells runs gpuadm for the machine: on it, on its image, or from the operator's machine.
+func (n node) tells(c *cutting, words ...string) lab.Result {
+	n.t.Helper()
+	switch {
+	case c.over != "":
+		return n.operator(c).Exec(append([]string{"gpuadm", "ssh", c.over, "--"}, words...)...)
+	case c.root != "":
+		words = append(words, "--root", c.root)
+	}
+	return n.Exec(append([]string{"gpuadm"}, words...)...)
+}
+
+// operator is the machine on which the command runs.
+func (n node) operator(c *cutting) node {
+	if c.over == "" {
+		return n
+	}
+	return node{c.from.In(n.t), n.t}
+}
+
+// touching runs the command and calls before ahead of its touches.
+func (c *cutting) touching(before func(lab.Touch) bool) lab.Result {
+	c.t.Helper()
+	return c.operator(c).Touches(before, c.command...)
+}
+
+// settles waits for what runs on here after the operator's command has ended.
+func (c *cutting) settles() {
+	c.t.Helper()
+	if c.over == "" {
+		return
+	}
+	const runs = "pgrep -x gpuadm || systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q ."
+	must.That(c.t, eventually(func() bool { return c.Exec("sh", "-c", runs).Exit != 0 }), "a run on the machine does not end")
+}
 
 // restore makes the machine as it is before the command, on disk, too. A boot may change it: GPUs
 // lose partitions.
@@ -162,7 +205,7 @@ func (c *cutting) restore(again func()) {
 	}
 	differs := c.before.differs(c.node.standing(c))
 	must.That(c.t, differs == "", "the machine is not as before the command:\n%s", differs)
-	c.journal = c.Exec("cat", journalFile).Stdout
+	c.journal = c.Exec("cat", c.journalFile()).Stdout
 	c.Sync()
 }
 
@@ -218,13 +261,14 @@ func (c *cutting) killed(numbers []int) {
 		for _, then := range c.next() {
 			c.restore(again)
 			var touch lab.Touch
-			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, c.command...)
+			r := c.touching(func(now lab.Touch) bool { touch = now; return now.N < at })
+			c.settles()
 			again = c.reinsert
 			if r.Exit == 0 { // it made fewer touches this time
 				continue
 			}
 			check.That(c.t, r.Exit == 137, "killed before touch %v: %s", touch, r)
-			run := c.runOf(c.Exec("cat", journalFile).Stdout)
+			run := c.runOf(c.Exec("cat", c.journalFile()).Stdout)
 			if c.judged("kill", at, then, "killed before touch "+touch.String(), run) {
 				again = func() {} // it is as before gpuadm
 			}
@@ -239,13 +283,13 @@ func (c *cutting) powerless(kept lab.Kept, numbers []int) {
 	c.restore(c.reinsert)
 	pictures := map[int]lab.Picture{}
 	touches := map[int]lab.Touch{}
-	r := c.Touches(func(now lab.Touch) bool {
+	r := c.touching(func(now lab.Touch) bool {
 		if slices.Contains(numbers, now.N) {
 			pictures[now.N] = c.Picture(fmt.Sprintf("cut-%d", now.N), kept)
 			touches[now.N] = now
 		}
 		return true
-	}, c.command...)
+	})
 	check.That(c.t, r.Exit == 0, "%v, while pictures were taken: %s", c.command, r)
 
 	taken := len(pictures)
@@ -254,7 +298,7 @@ func (c *cutting) powerless(kept lab.Kept, numbers []int) {
 	c.cuts["power, of the same disk as another"] += taken - len(pictures)
 	for _, at := range slices.Sorted(maps.Keys(pictures)) {
 		what := fmt.Sprintf("power cut before touch %v: the disk has %s", touches[at], kept)
-		run := c.runOf(c.File(pictures[at], journalFile))
+		run := c.runOf(c.File(pictures[at], c.journalFile()))
 		for _, then := range c.next() {
 			c.Insert(pictures[at])
 			c.judged("power", at, then, what, run)
@@ -339,14 +383,14 @@ func (n node) honest(c *cutting) (is standing) {
 	if missing == "" || c.noUndo { // a mirror is no state of the machine
 		return is
 	}
-	if r := n.Exec("gpuadm", "status"); r.Exit == 0 && c.status == 0 {
+	if r := n.tells(c, "status"); r.Exit == 0 && c.status == 0 {
 		n.t.Errorf("status says fine: %s\nThe machine lacks:\n%s", r, missing)
 	}
 	changed := c.before.differs(is)
-	if changed == "" && !c.broken {
+	if changed == "" && !c.broken || c.root != "" { // doctor is for machines that run
 		return is
 	}
-	if r := n.Exec("gpuadm", "doctor"); r.Exit == 0 {
+	if r := n.tells(c, "doctor"); r.Exit == 0 {
 		n.t.Errorf("doctor says fine: %s\nThe machine is not as it was:\n%s\nand not as it shall be:\n%s",
 			r, changed, missing)
 	}
@@ -364,17 +408,19 @@ func (n node) continued(c *cutting) {
 // applied wants the command, once more, to end in the machine that it makes without a cut.
 func (n node) applied(c *cutting) {
 	n.t.Helper()
-	r := n.Exec(c.command...)
+	r := n.operator(c).Exec(c.command...)
 	repaired := c.broken && (r.Exit == 1 || r.Exit == 75) && strings.Contains(r.Stderr, "is not found on this machine")
 	check.That(n.t, r.Exit == 0 || repaired, "%v once more: %s", c.command, r)
 	check.None(n.t, c.after.differs(n.standing(c)), "%v once more does not make what it makes without a cut:\n%s", c.command, r)
-	n.gpuadm(c.status, "status")
+	status := n.tells(c, "status")
+	check.That(n.t, status.Exit == c.status, "status, want exit %d: %s", c.status, status)
 }
 
 // undone wants undo to end in the machine that the command found.
 func (n node) undone(c *cutting, found standing) {
 	n.t.Helper()
-	r := n.gpuadm(0, "undo", "--yes")
+	r := n.tells(c, "undo", "--yes")
+	check.That(n.t, r.Exit == 0, "undo: %s", r)
 	is := n.standing(c).without(c.lasting)
 	check.None(n.t, found.without(c.lasting).differs(is), "undo does not end in the machine that the command found:\n%s", r)
 }
@@ -382,16 +428,17 @@ func (n node) undone(c *cutting, found standing) {
 // allUndone wants undo of all to end in the machine from before gpuadm.
 func (n node) allUndone(c *cutting) {
 	n.t.Helper()
-	r := n.gpuadm(0, "undo", "--to", "all", "--yes")
+	r := n.tells(c, "undo", "--to", "all", "--yes")
+	check.That(n.t, r.Exit == 0, "undo of all: %s", r)
 	if c.broken { // what a boot has repaired stays so
-		check.List(n.t, n.leftovers(), nil, "left behind:")
+		check.List(n.t, n.leftoversIn(c.root), nil, "left behind:")
 		n.Must("rm", "-rf", state)
 		return
 	}
 	is := n.standing(c).without(c.lasting)
 	check.None(n.t, c.first.without(c.lasting).differs(is), "undo of all does not end in the machine from before gpuadm:\n%s", r)
-	check.List(n.t, n.leftovers(), nil, "left behind:")
-	n.Must("rm", "-rf", state)
+	check.List(n.t, n.leftoversIn(c.root), nil, "left behind:")
+	n.Must("rm", "-rf", c.root+state)
 }
 
 // count says how many cuts were tried.

@@ -33,17 +33,25 @@ const (
 
 func newOffice(t *testing.T, count int) *office {
 	t.Helper()
+	return officeOf(t, count, lab.Options{})
+}
+
+// officeOf has nodes with these options, too.
+func officeOf(t *testing.T, count int, nodes lab.Options) *office {
+	t.Helper()
 	wires := lab.NewSwitch(t)
-	host := func(name string, n int) node {
-		return node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, SSH: true, Name: name, Wire: wires.Wire(n)}), t}
+	host := func(o lab.Options, name string, n int) node {
+		o.Dist, o.GPUs, o.SSH = "bookworm", 8, true
+		o.Name, o.Wire = name, wires.Wire(n)
+		return node{lab.Boot(t, o), t}
 	}
-	o := &office{node: host("laptop", 10)}
+	o := &office{node: host(lab.Options{}, "laptop", 10)}
 	o.Must("sh", "-ec", "mkdir -p -m 700 /root/.ssh; for key in .ssh/id_ed25519 other; do ssh-keygen -q -t ed25519 -N '' -f /root/$key; done")
 	o.Put(spec, specText+specMore, 0o600)
 	key := o.Get("/root/.ssh/id_ed25519.pub")
 	config := &strings.Builder{}
 	for i := range count {
-		n := host(fmt.Sprintf("node%d", i+1), 11+i)
+		n := host(nodes, fmt.Sprintf("node%d", i+1), 11+i)
 		n.Must("sh", "-ec", `rm /usr/local/sbin/gpuadm
 for user in op; do useradd --create-home --shell /bin/bash $user; mkdir -m 700 /home/$user/.ssh; done
 mkdir -p -m 700 /root/.ssh

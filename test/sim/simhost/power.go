@@ -63,6 +63,14 @@ func (n *Node) Image() {
 	n.live = false
 }
 
+// Folder is Image after a bake: no program runs in it any more.
+func (n *Node) Folder() {
+	n.Image()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.baking = false
+}
+
 // Bake is Image, and the image's programs run in it.
 func (n *Node) Bake() {
 	n.Image()
