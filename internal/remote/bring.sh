@@ -19,13 +19,20 @@ bring() {
 	else
 		as=nothing
 	fi
+	# The folder's name has this machine, since a home may be another one's too, and this boot: a power cut has left the copy of an earlier one.
+	boot=
+	read -r boot 2>/dev/null </proc/sys/kernel/random/boot_id
+	name=.gpuadm-ssh.$(uname -n)-
 	for in in "$@" "${HOME:-/root}" "${XDG_RUNTIME_DIR:-/run}" /var/tmp /tmp /dev/shm; do
 		[ -d "$in" ] && [ -w "$in" ] || continue
 		set -- $(df -Pk "$in" 2>/dev/null | tail -n 1)
 		# SERVER:/PATH is NFS, where root of this machine may have no rights. The program has less than 40 MB.
 		case $1 in *:*) continue ;; esac
+		for old in "$in/$name"*; do
+			case $old in "$in/$name${boot%%-*}."*) ;; *) rm -rf "$old" 2>/dev/null ;; esac
+		done
 		[ "${4:-0}" -gt 40000 ] || continue
-		dir=$(mktemp -d "$in/.gpuadm-ssh.XXXXXX" 2>/dev/null) || continue
+		dir=$(mktemp -d "$in/$name${boot%%-*}.XXXXXX" 2>/dev/null) || continue
 		# A folder may be mounted noexec: Debian's initramfs mounts /run so.
 		printf '#!/bin/sh\n' >"$dir/gpuadm" && chmod 700 "$dir/gpuadm" && "$dir/gpuadm" </dev/null 2>/dev/null && break
 		rm -rf "$dir"

@@ -29,14 +29,16 @@ var repairCuts = []struct{ code, breaks string }{
 
 // refreshFails has systemd give up the toolkit's refresh of the CDI spec: no program answers for the
 // driver while it tries.
-const refreshFails = "mv /usr/bin/nvidia-smi /root/; cp /bin/false /usr/bin/nvidia-smi; systemctl start --no-block " + cdiUnit +
-	"; for i in $(seq 100); do systemctl show " + cdiUnit + " | grep -qx Result=start-limit-hit && break; sleep 0.1; done; " +
+const refreshFails = "mv /usr/bin/nvidia-smi /root/; cp /bin/false /usr/bin/nvidia-smi; " +
+	"systemctl start --no-block " + cdiUnit + "; for i in $(seq 100); do " +
+	"systemctl show " + cdiUnit + " | grep -qx Result=start-limit-hit && break; sleep 0.1; done; " +
 	"mv /root/nvidia-smi /usr/bin/"
 
 // halfPackage is the control file of a package with this name, and the line of dpkg's journal of a
 // killed dpkg.
 const (
-	halfPackage = "Package: %s\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n"
+	halfPackage = "Package: %s\nVersion: 1\nArchitecture: all\n" +
+		"Maintainer: lab <lab@example.invalid>\nDescription: none\n"
 	interrupted = "Package: half\nStatus: install ok half-configured\nVersion: 1\nArchitecture: all\n"
 )
 
@@ -74,7 +76,10 @@ func TestLabCrashRepair(t *testing.T) {
 				without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
 				command: []string{"gpuadm", "repair", repair.code, "--yes"},
 				broken:  true,
-				lasting: []string{"containerd is current", "kubelet is current", "packages", "CDI spec", "interrupted", "refresh"},
+				lasting: []string{
+					"containerd is current", "kubelet is current",
+					"packages", "CDI spec", "interrupted", "refresh",
+				},
 				prepare: func(n node) { n.Exec("sh", "-c", repair.breaks) },
 			}
 			c.ask = func(n node) map[string]string {

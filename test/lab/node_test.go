@@ -140,8 +140,10 @@ func (n node) leftovers() []string {
 // leftoversIn are those in an image's root folder.
 func (n node) leftoversIn(root string) []string {
 	n.t.Helper()
-	return strings.Fields(n.Must("find", root+"/etc", root+"/usr", root+"/var", root+"/run", root+"/tmp", "-xdev", "-name", "*gpuadm*",
-		"!", "-path", root+"/etc/gpuadm", "!", "-path", root+state, "!", "-path", "/run/gpuadm.lock", "!", "-path", "/run/gpuadm-modules.json",
+	return strings.Fields(n.Must("find",
+		root+"/etc", root+"/usr", root+"/var", root+"/run", root+"/tmp", "-xdev", "-name", "*gpuadm*",
+		"!", "-path", root+"/etc/gpuadm", "!", "-path", root+state,
+		"!", "-path", "/run/gpuadm.lock", "!", "-path", "/run/gpuadm-modules.json",
 		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "!", "-path", "/run/systemd/units/*", "-prune"))
 }
 
