@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -121,7 +122,12 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 		}
 		seen[name] = true
 
-		f := File{Path: name, Data: g.config(name)}
+		f := File{Path: name}
+		if name == root || g.isFile(name) {
+			f.Data = g.config(name)
+		} else {
+			f = g.imported(name)
+		}
 		files = append(files, f)
 		if len(files) == maxFiles {
 			g.fail("read", root, errTooManyImports)
@@ -147,4 +153,23 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 		}
 	}
 	return files, address
+}
+
+// imported is what containerd's imports name that is no regular file. A link to /dev/null is a file
+// without a byte.
+func (g *gathering) imported(name string) File {
+	f := File{Path: name}
+	info, err := g.v.Stat(name)
+	if err != nil {
+		f.Data = g.config(name)
+		return f
+	}
+
+	target, err := g.v.Resolve(name)
+	if err == nil && target == "/dev/null" {
+		f.Data = []byte{}
+		return f
+	}
+	f.Is = host.TypeName(info.Mode)
+	return f
 }

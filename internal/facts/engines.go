@@ -258,7 +258,8 @@ type Engine struct {
 // File is a config file's bytes. They are not printed: such files may hold passwords.
 type File struct {
 	Path string `json:"path"`
-	Data []byte `json:"-"` // nil: not there
+	Data []byte `json:"-"` // nil: not there, or no file
+	Is   string `json:"-"` // what is there that is no file: "a folder"
 }
 
 // engineName returns an engine's name, by that of its program.

@@ -71,7 +71,7 @@ func (g *gathering) k0sKubelet(s *service, argv []string, data string) Kubelet {
 		Config:      "/run/k0s/kubelet/config.yaml",
 		Dir:         cmp.Or(option(extra, "root-dir"), data+"/kubelet"),
 	}
-	k.merge(File{k.Config, g.read(k.Config)})
+	k.merge(File{Path: k.Config, Data: g.read(k.Config)})
 
 	certified := k.credentials(g, data+"/kubelet.conf")
 	k.NodeName = nodeName(cmp.Or(option(extra, "hostname-override"), certified), g.hostname())

@@ -25,7 +25,7 @@ func (g *gathering) kubeletConfig(k *Kubelet, argv []string) {
 		k.Config = g.first("/var/lib/kubelet/config.yaml") // kubeadm's place
 	}
 	if k.Config != "" {
-		k.merge(File{k.Config, g.read(k.Config)})
+		k.merge(File{Path: k.Config, Data: g.read(k.Config)})
 	}
 	if len(argv) > 0 && named == "" { // kubelet reads only the files that its command line names
 		k.Taints = nil
@@ -45,7 +45,7 @@ func (g *gathering) kubeletConfig(k *Kubelet, argv []string) {
 func (g *gathering) mergeDropIns(k *Kubelet, dir string) {
 	for _, file := range g.walk(dir, 0) {
 		if strings.HasSuffix(file, ".conf") {
-			k.merge(File{file, g.read(file)})
+			k.merge(File{Path: file, Data: g.read(file)})
 		}
 	}
 }

@@ -138,12 +138,12 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 
 // rancherFiles returns the config file and those in the folder that belongs to it.
 func (g *gathering) rancherFiles(config string) []File {
-	files := []File{{config, g.read(config)}}
+	files := []File{{Path: config, Data: g.read(config)}}
 	dir := config + ".d"
 	for _, name := range g.folder(dir) {
 		if ending := path.Ext(name); ending == ".yaml" || ending == ".yml" {
 			file := path.Join(dir, name)
-			files = append(files, File{file, g.read(file)})
+			files = append(files, File{Path: file, Data: g.read(file)})
 		}
 		if len(files) > maxFiles {
 			g.fail("read", dir, errTooManyFiles)

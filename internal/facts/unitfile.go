@@ -43,7 +43,7 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 		s := &service{name: name, active: unit.Active}
 		for _, file := range unit.Files {
 			data := g.read(file)
-			s.files = append(s.files, File{file, data})
+			s.files = append(s.files, File{Path: file, Data: data})
 			s.add(string(data))
 		}
 		return s
@@ -219,7 +219,7 @@ func (g *gathering) environ(s *service) environ {
 		}
 		for _, file := range matches {
 			data := g.read(file)
-			e.files = append(e.files, File{file, data})
+			e.files = append(e.files, File{Path: file, Data: data})
 			for _, variable := range Assignments(string(data)) {
 				e.values[variable[0]] = variable[1]
 				e.from[variable[0]] = file

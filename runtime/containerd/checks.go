@@ -57,16 +57,20 @@ func checkImports(r criReader, files []configFile, t Tree) error {
 		if name == "" {
 			continue
 		}
-		return f.refuse(RefusedStart, []string{f.key("imports")},
-			fmt.Sprintf("it imports %s, which is not there, and %s does not start without it", name, r.daemon),
-			unopened(name))
+		what, try := unopened(t.file(name), r.daemon)
+		return f.refuse(RefusedStart, []string{f.key("imports")}, what, try)
 	}
 	return nil
 }
 
-// unopened is what to do about an imported file that cannot be opened.
-func unopened(name string) string {
-	return "write the file, or take it out of imports; where it is a link, ls -l " + name + " shows where it leads"
+// unopened says that an imported file cannot be opened, and what to do about it.
+func unopened(f File, daemon string) (what, try string) {
+	if f.Is != "" {
+		return fmt.Sprintf("it imports %s, which is %s, and %s does not start with it", f.Path, f.Is, daemon),
+			"move it to a place that imports does not name"
+	}
+	return fmt.Sprintf("it imports %s, which is not there, and %s does not start without it", f.Path, daemon),
+		"write the file, or take it out of imports; where it is a link, ls -l " + f.Path + " shows where it leads"
 }
 
 // shape has, by name, the types of the settings that gpuadm reads; "*" is any name. As in Go, a

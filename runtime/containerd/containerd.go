@@ -30,10 +30,12 @@ type Tree struct {
 	Texts *toml.Texts // files that were parsed already
 }
 
-// File is one configuration file. Data is nil when it does not exist.
+// File is one configuration file. Data is nil when it does not exist, or is no file: then Is says
+// what it is.
 type File struct {
 	Path string
 	Data []byte
+	Is   string
 }
 
 // Daemon is the containerd that reads the configuration. Version is as the daemon or its package
@@ -53,12 +55,22 @@ func treeOf(e facts.Engine) Tree {
 			t.Root.Data = f.Data
 			continue
 		}
-		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data})
+		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data, Is: f.Is})
 	}
 	return t
 }
 
 // files returns all files; the root is the first.
+// file is the file of this name.
+func (t Tree) file(name string) File {
+	for _, f := range t.Imports {
+		if f.Path == name {
+			return f
+		}
+	}
+	return File{Path: name}
+}
+
 func (t Tree) files() []File { return append([]File{t.Root}, t.Imports...) }
 
 // data returns the bytes of a file, nil if it does not exist.

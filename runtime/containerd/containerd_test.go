@@ -196,7 +196,7 @@ func TestLawsOnMixedVersions(t *testing.T) {
 }
 
 func TestEditElsewhere(t *testing.T) {
-	tree := Tree{Root: File{"/etc/containerd/config.toml", []byte("version = 2\n")}}
+	tree := Tree{Root: File{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}}
 	if _, err := Edit(tree, Daemon{"1.7.24"}, handlers()[0], "/etc/other.toml", nil); err == nil {
 		t.Error("a file that the daemon does not read was edited")
 	}
@@ -204,7 +204,7 @@ func TestEditElsewhere(t *testing.T) {
 	tree.Root.Data = []byte("version = 3\nimports = [\"conf.d/*.toml\"]\n")
 	out, err := Edit(tree, Daemon{"2.1.5"}, handlers()[0], "/etc/containerd/conf.d/99-gpuadm.toml", []byte("# mine\nversion = 3\n"))
 	check.That(t, err == nil && bytes.HasPrefix(out, []byte("# mine\nversion = 3\n\n[plugins.")), "got %v\n%s", err, out)
-	huge := File{"/c.toml", bytes.Repeat([]byte("#\n"), maxConfig)}
+	huge := File{Path: "/c.toml", Data: bytes.Repeat([]byte("#\n"), maxConfig)}
 	var r Refused
 	_, err = Target(Tree{Root: huge}, Daemon{}, handlers()[0])
 	check.That(t, errors.As(err, &r) && r == RefusedSize, "got %v, want %s", err, RefusedSize)
@@ -219,7 +219,7 @@ func TestSystemdCgroup(t *testing.T) {
 			for _, h := range handlers() {
 				h.Systemd = true
 				root := etc + "/config.toml"
-				out := must.Get(Edit(Tree{Root: File{root, []byte(text)}}, d, h, root, []byte(text)))(t)
+				out := must.Get(Edit(Tree{Root: File{Path: root, Data: []byte(text)}}, d, h, root, []byte(text)))(t)
 				got := ""
 				for at, value := range leaves(t, out) {
 					if strings.HasSuffix(at, "\x00nvidia\x00options\x00SystemdCgroup") {

@@ -44,7 +44,7 @@ func corpus(t testing.TB) []corpusCase {
 		case e.IsDir():
 			cases = append(cases, corpusCase{e.Name(), corpusTree(t, at)})
 		case strings.HasSuffix(e.Name(), ".toml"):
-			cases = append(cases, corpusCase{strings.TrimSuffix(e.Name(), ".toml"), Tree{Root: File{etc + "/config.toml", read(t, at)}}})
+			cases = append(cases, corpusCase{strings.TrimSuffix(e.Name(), ".toml"), Tree{Root: File{Path: etc + "/config.toml", Data: read(t, at)}}})
 		}
 	}
 	must.That(t, len(cases) >= 35, "only %d shapes in %s", len(cases), corpusDir)
@@ -66,7 +66,7 @@ func corpusTree(t testing.TB, dir string) Tree {
 
 // layTree orders files as the daemon reads them.
 func layTree(t testing.TB, files map[string][]byte) Tree {
-	tree := Tree{Root: File{etc + "/config.toml", files[etc+"/config.toml"]}}
+	tree := Tree{Root: File{Path: etc + "/config.toml", Data: files[etc+"/config.toml"]}}
 	for i := 0; i <= len(tree.Imports); i++ { // it grows by what its files import
 		f := append([]File{tree.Root}, tree.Imports...)[i]
 		patterns := must.Get(patternsOf(f))(t)
@@ -74,7 +74,7 @@ func layTree(t testing.TB, files map[string][]byte) Tree {
 			for _, name := range slices.Sorted(maps.Keys(files)) {
 				known := slices.ContainsFunc(tree.Imports, func(f File) bool { return f.Path == name })
 				if ok, _ := path.Match(p, name); ok && !known && name != tree.Root.Path {
-					tree.Imports = append(tree.Imports, File{name, files[name]})
+					tree.Imports = append(tree.Imports, File{Path: name, Data: files[name]})
 				}
 			}
 		}

@@ -68,7 +68,7 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 		found = []byte{}
 	}
 	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
-	t.Imports = slices.Insert(imports, place-1, File{path, found})
+	t.Imports = slices.Insert(imports, place-1, File{Path: path, Data: found})
 	return t, place, nil
 }
 

@@ -32,9 +32,9 @@ func FuzzEdit(f *testing.F) {
 		if err != nil {
 			root = bytes.ToValidUTF8(root, nil)
 		}
-		tree := Tree{Root: File{etc + "/config.toml", root}}
+		tree := Tree{Root: File{Path: etc + "/config.toml", Data: root}}
 		if len(imported) > 0 {
-			tree.Imports = []File{{etc + "/conf.d/50-x.toml", imported}}
+			tree.Imports = []File{{Path: etc + "/conf.d/50-x.toml", Data: imported}}
 			if patterns, err := patternsOf(tree.Root); err != nil || !covers(patterns) {
 				tree.Imports = nil
 			}
@@ -68,7 +68,7 @@ func lawfulFuzz(t *testing.T, tree Tree, d Daemon, h engine.Handler) {
 	}
 	then := tree
 	if tree.data(target) == nil && target != tree.Root.Path {
-		then.Imports = append(then.Imports, File{target, after})
+		then.Imports = append(then.Imports, File{Path: target, Data: after})
 		if len(then.Imports) == 2 && then.Imports[0].Path > then.Imports[1].Path {
 			then.Imports[0], then.Imports[1] = then.Imports[1], then.Imports[0]
 		}
@@ -138,7 +138,7 @@ func BenchmarkEdit(b *testing.B) {
 	for i := 0; len(data) < 8000; i++ {
 		data = fmt.Appendf(data, "\n[plugins.\"io.containerd.example.v1.p%d\"]\n  path = \"/var/lib/containerd/%d\"\n  options = [\"a\", \"b\"]\n  limit = %d\n", i, i, i)
 	}
-	tree := Tree{Root: File{etc + "/config.toml", data}}
+	tree := Tree{Root: File{Path: etc + "/config.toml", Data: data}}
 	d, h := Daemon{"1.7.24"}, handlers()[1]
 	after := must.Get(Edit(tree, d, h, tree.Root.Path, data))(b)
 	for name, found := range map[string][]byte{"first": data, "again": after} {

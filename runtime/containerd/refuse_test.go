@@ -143,6 +143,12 @@ func TestLinkToNothing(t *testing.T) {
 		check.Has(t, fmt.Sprint(err), "config.toml:2: it imports /etc/containerd/conf.d/10-x.toml, which is not there",
 			"containerd %s:", d.Version)
 
+		folder := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/20.toml", Is: "a folder"}}}
+		_, err = Target(folder, d, handlers()[0])
+		check.That(t, errors.Is(err, RefusedStart), "containerd %s: %v", d.Version, err)
+		check.Has(t, fmt.Sprint(err), "config.toml:2: it imports /etc/containerd/conf.d/20.toml, which is a folder",
+			"containerd %s:", d.Version)
+
 		ours := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/" + dropIn, Data: []byte("version = 2\n")}}}
 		target := must.Get(Target(ours, d, handlers()[0]))(t)
 		_, err = Edit(ours, d, handlers()[0], target, nil)
@@ -176,7 +182,7 @@ func TestShapeRefusals(t *testing.T) {
 		"disabled_plugins = 'cri'":                                    `disabled_plugins is "cri", not an array of strings`,
 		"a" + strings.Repeat(".a", 200) + " = 1":                      "nested more than 100 deep",
 	} {
-		tree := Tree{Root: File{"/c.toml", []byte("version = 2\n" + in + "\n")}}
+		tree := Tree{Root: File{Path: "/c.toml", Data: []byte("version = 2\n" + in + "\n")}}
 		for _, d := range daemons() {
 			_, err := Target(tree, d, handlers()[1])
 			if code := Refused(""); !errors.As(err, &code) || !strings.Contains(err.Error(), want) {
@@ -194,7 +200,7 @@ func TestMerged(t *testing.T) {
 	text := func(version, more string) []byte {
 		return []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes." + version + "]\n" + more + "\n")
 	}
-	tree := Tree{Root: File{"/etc/containerd/config.toml", text("runc", "sandbox_mode = \"shim\"")}, Imports: []File{{"/etc/containerd/conf.d/x.toml", text("crun", "runtime_type = \"x\"")}}}
+	tree := Tree{Root: File{Path: "/etc/containerd/config.toml", Data: text("runc", "sandbox_mode = \"shim\"")}, Imports: []File{{Path: "/etc/containerd/conf.d/x.toml", Data: text("crun", "runtime_type = \"x\"")}}}
 	for version, want := range map[string]string{
 		"1.7.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" } } } }`,
 		"2.0.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }`,

@@ -198,7 +198,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 			version: 2 + rng.IntN(3),
 		}
 		data := s.file()
-		tree := Tree{Root: File{etc + "/config.toml", data}}
+		tree := Tree{Root: File{Path: etc + "/config.toml", Data: data}}
 		_, err := toml.Values(data)
 		must.That(t, err == nil, "the generator wrote no TOML: %v\n%s", err, data)
 		d, h := daemons()[rng.IntN(len(daemons()))], handlers()[rng.IntN(2)]

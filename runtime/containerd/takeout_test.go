@@ -151,7 +151,7 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 	const entry = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]` + "\n"
 	const options = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]` + "\n"
 	before := []byte("version = 3\n")
-	after := must.Get(Edit(Tree{Root: File{etc + "/config.toml", before}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before))(t)
+	after := must.Get(Edit(Tree{Root: File{Path: etc + "/config.toml", Data: before}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before))(t)
 	for found, want := range map[string]string{
 		"version = 3\n\n" + entry:                               "version = 3\n",
 		"version = 3\n\n" + entry + options:                     "version = 3\n",
@@ -300,7 +300,7 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 
 // Without the runtime that is the default the CRI plugin does not load, so it stays.
 func TestTakeOutKeepsTheDefault(t *testing.T) {
-	tree, d, h := Tree{Root: File{etc + "/config.toml", []byte("version = 2\n")}}, Daemon{"1.7.24"}, handlers()[0]
+	tree, d, h := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n")}}, Daemon{"1.7.24"}, handlers()[0]
 	before := tree.Root.Data
 	after := must.Get(Edit(tree, d, h, tree.Root.Path, before))(t)
 	const runtimes = `plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`

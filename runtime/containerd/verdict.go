@@ -5,7 +5,6 @@ package containerd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -43,9 +42,8 @@ func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
 func checkOpens(t Tree) error {
 	for _, f := range t.Imports {
 		if f.Data == nil {
-			return refuse(RefusedStart, t.Root.Path, 0,
-				fmt.Sprintf("it imports %s, which is not there, and containerd does not start without it", f.Path),
-				unopened(f.Path))
+			what, try := unopened(f, "containerd")
+			return refuse(RefusedStart, t.Root.Path, 0, what, try)
 		}
 	}
 	return nil

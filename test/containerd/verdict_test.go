@@ -24,14 +24,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// world is a configuration of a machine: files, and links to nothing.
+// world is a configuration of a machine: files, links to nothing or to /dev/null, and folders.
 type world struct {
-	files map[string][]byte
-	links []string
+	files   map[string][]byte
+	links   []string
+	masks   []string
+	folders []string
 }
 
 func (w world) copied() world {
-	return world{maps.Clone(w.files), slices.Clone(w.links)}
+	return world{maps.Clone(w.files), slices.Clone(w.links), slices.Clone(w.masks), slices.Clone(w.folders)}
 }
 
 const (
@@ -76,6 +78,8 @@ func foreignEdits() map[string]func(w *world) {
 		"nothing":      func(*world) {},
 		"a link":       func(w *world) { w.links = append(w.links, etc+"/conf.d/10-x.toml") },
 		"a later link": func(w *world) { w.links = append(w.links, etc+"/conf.d/99-z.toml") },
+		"a mask":       func(w *world) { w.masks = append(w.masks, etc+"/conf.d/15-m.toml") },
+		"a folder":     func(w *world) { w.folders = append(w.folders, etc+"/conf.d/16-f.toml") },
 		"logs":         drop("30-logs.toml", "version = 2\n[debug]\nlevel = \"warn\"\n"),
 		"a wrong type": drop("40-type.toml", "version = 2\noom_score = \"x\"\n"),
 		"no TOML":      drop("40-toml.toml", "version = \n"),
@@ -224,6 +228,15 @@ func verdict(t *testing.T, w world, p parts.Part) (says error, serves bool) {
 		must.OK(t, os.Symlink("/opt/missing.toml", at))
 	}
 
+	for _, name := range w.masks {
+		at := filepath.Join(root, strings.TrimPrefix(name, etc))
+		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		must.OK(t, os.Symlink("/dev/null", at))
+	}
+	for _, name := range w.folders {
+		must.OK(t, os.MkdirAll(filepath.Join(root, strings.TrimPrefix(name, etc)), 0o755))
+	}
+
 	config := filepath.Join(root, "config.toml")
 	e := facts.Engine{Name: "containerd", Version: p.Version, Binary: p.Path, Config: config}
 	names := must.Get(filepath.Glob(filepath.Join(root, "conf.d", "*.toml")))(t)
@@ -251,6 +264,12 @@ func (w world) String() string {
 	}
 	for _, name := range w.links {
 		fmt.Fprintf(&all, "-- %s leads to nothing\n", path.Base(name))
+	}
+	for _, name := range w.masks {
+		fmt.Fprintf(&all, "-- %s leads to /dev/null\n", path.Base(name))
+	}
+	for _, name := range w.folders {
+		fmt.Fprintf(&all, "-- %s is a folder\n", path.Base(name))
 	}
 	return all.String()
 }

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// TestImportsThatAreNoFiles: a pattern matches folders, too; a link to /dev/null is a file without a
+// byte. Neither keeps gpuadm from reading the machine.
+func TestImportsThatAreNoFiles(t *testing.T) {
+	const etc = "/etc/containerd/"
+	n := must.Get(simhost.New([]byte("-- dev/null device=1:3 --\n" +
+		"-- etc/containerd/config.toml --\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n" +
+		"-- etc/containerd/conf.d/10.toml link=/dev/null --\n" +
+		"-- etc/containerd/conf.d/20.toml/inside --\n" +
+		"-- etc/containerd/conf.d/30.toml link=/opt/missing --\n")))(t)
+	f, err := facts.Gather(t.Context(), n, facts.Needs{})
+	must.That(t, err == nil && len(f.Engines) == 1, "%v: %v", f.Engines, err)
+
+	var got []string
+	for _, file := range f.Engines[0].Files {
+		got = append(got, fmt.Sprintf("%s %v %s", strings.TrimPrefix(file.Path, etc), file.Data != nil, file.Is))
+	}
+	want := []string{
+		"config.toml true ", "conf.d/10.toml true ", "conf.d/20.toml false a folder", "conf.d/30.toml false ",
+	}
+	check.List(t, got, want, "files:")
+}
