@@ -33,6 +33,8 @@ type config struct {
 	runtimes  map[string]map[string]any
 	from      map[string]string // the file that a runtime's entry is in; "" is CRI-O's own
 	builtin   string            // the runtime that CRI-O brings
+	manager   string            // cgroup_manager; "" if none states it
+	managerIn string            // the file that does
 	forgets   string            // the file whose default_runtime makes CRI-O forget builtin; "" if none does
 }
 
@@ -104,6 +106,11 @@ func (c *config) read(f facts.File, version string) error {
 		}
 		c.runtimes[name] = entry
 		c.from[name] = f.Path
+	}
+
+	if manager := toml.String(settings, "cgroup_manager"); manager != "" {
+		c.manager = manager
+		c.managerIn = f.Path
 	}
 
 	byDefault, isSet := settings["default_runtime"].(string)

@@ -57,8 +57,11 @@ func askOwn(ctx context.Context, v host.View, e facts.Engine) error {
 	if len(facts.Options(e.Args, "config", "c", "config-dir", "d")) == 0 && !usualFiles(e) {
 		options = []string{"--config", e.Config, "--config-dir", e.Folder}
 	}
+	if err := checkStart(v, e); err != nil {
+		return err
+	}
 	_, err := engine.AskOwn(ctx, v, e, append(slices.Clone(options), "config")...)
-	return err
+	return words(err)
 }
 
 // usualFiles says whether CRI-O reads what it reads where its options name nothing.
@@ -78,10 +81,11 @@ func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([
 		}
 	}
 
-	return v.AskAbout(ctx, files, e.Binary,
+	out, err := v.AskAbout(ctx, files, e.Binary,
 		"--config", host.Scratch+e.Config,
 		"--config-dir", host.Scratch+e.Folder,
 		"config")
+	return out, words(err)
 }
 
 // compareDumps compares what `crio config` prints before and after the edit: the handler must be in
