@@ -78,6 +78,9 @@ func ownDump(ctx context.Context, v host.View, e facts.Engine) (map[string]any, 
 	named := len(facts.Options(e.Args, "config", "c")) > 0
 	if named || e.Config != usualConfig {
 		args = slices.Concat([]string{"--config", e.Config}, args)
+	} else if _, err := v.Stat(e.Config); host.NotExist(err) {
+		// The daemon starts without the file that no option names. "config dump" of 1.x does not.
+		args = []string{"config", "default"}
 	}
 
 	out, err := engine.AskOwn(ctx, v, e, args...)
