@@ -48,14 +48,17 @@ func rewrittenSince(v host.View, u host.Unit, files []string) (bool, error) {
 }
 
 // anyInfo reports whether is holds for a file, for a folder or one of its entries, or, if the name
-// is missing, for the nearest folder. A folder's own time shows that files in it were made, removed
-// or replaced.
+// is missing, for the nearest folder; of a link that leads nowhere also for its target's. A folder's
+// own time shows that files in it were made, removed or replaced.
 func anyInfo(v host.View, name string, is func(info host.Info, name string) bool) (bool, error) {
 	names := []string{name}
 	info, err := v.Stat(name)
 	switch {
 	case host.NotExist(err):
 		names = []string{NearestFolder(v, name)}
+		if target := targetOf(v, name); target != "" {
+			names = append(names, NearestFolder(v, target))
+		}
 	case err != nil:
 		return false, err
 	case info.Mode.IsDir():
@@ -82,6 +85,18 @@ func anyInfo(v host.View, name string, is func(info host.Info, name string) bool
 	}
 
 	return false, nil
+}
+
+// targetOf is where a link leads; "" if name is none.
+func targetOf(v host.View, name string) string {
+	target, err := v.Readlink(name)
+	if err != nil {
+		return ""
+	}
+	if !path.IsAbs(target) {
+		target = path.Join(path.Dir(name), target)
+	}
+	return target
 }
 
 // NearestFolder is the closest folder above a name that exists.
