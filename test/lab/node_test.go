@@ -50,7 +50,9 @@ func (n node) everything() lab.Tree {
 // files are the folders that this spec may change something in; quicker than everything.
 func (n node) files() lab.Tree {
 	n.t.Helper()
-	return n.Tree([]string{"/etc", "/var/lib"}, state)
+	const rancher = "/var/lib/rancher/"
+	engines := []string{rancher + "k3s/agent/containerd", rancher + "rke2/agent/containerd", "/var/lib/containers"}
+	return n.Tree([]string{"/etc", "/var/lib"}, append(engines, state)...) // what an engine keeps is its own
 }
 
 // gpuadm runs it and wants an exit code.

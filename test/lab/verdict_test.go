@@ -84,3 +84,45 @@ func TestLabUndoToADeadEngine(t *testing.T) {
 	n.Must("rm", nowhere)
 	check.None(t, before.Diff(n.everything()), "not undone:")
 }
+
+// TestLabNoFile: a containerd without a configuration file serves pods by its defaults, and so does
+// one whose file is a link to nothing. An apply makes the file, and an undo takes it away; each
+// restarts the daemon once.
+func TestLabNoFile(t *testing.T) {
+	t.Parallel()
+	for _, o := range []lab.Options{
+		{Dist: "bookworm", GPUs: 8},
+		{Dist: "trixie", GPUs: 8},
+		{Dist: "trixie", GPUs: 8, Containerd: "2.4"},
+	} {
+		t.Run(o.Dist+" "+o.Containerd, func(t *testing.T) {
+			n := boot(t, o)
+			for _, begin := range []string{"true", "ln -s /opt/missing.toml " + config} {
+				n.Must("sh", "-c", "rm -rf /etc/containerd; mkdir /etc/containerd; "+begin)
+				n.Must("systemctl", "restart", daemon)
+				n.answers()
+				before, pid := n.everything(), n.MainPID(daemon)
+				restarted := func(when string) {
+					t.Helper()
+					now := n.MainPID(daemon)
+					check.That(t, now != pid, "%s, %s: containerd was not restarted", begin, when)
+					pid = now
+				}
+
+				n.gpuadm(0, "plan")
+				doctor := n.Exec("gpuadm", "doctor")
+				check.That(t, !strings.Contains(doctor.Stdout, "RUN-003"), "%s: %s", begin, doctor)
+				n.gpuadm(0, "apply", "--yes")
+				restarted("applied")
+				n.configured()
+				again := n.gpuadm(0, "apply", "--yes")
+				check.That(t, again.Stdout == "Nothing to do.\n", "%s: %s", begin, again)
+
+				n.gpuadm(0, "undo", "--yes", "--to", "all")
+				restarted("undone")
+				n.answers()
+				check.None(t, before.Diff(n.everything()), "%s: undo left:", begin)
+			}
+		})
+	}
+}

@@ -66,6 +66,7 @@ func nightRings() []nightRing {
 			command: test("-timeout=3h", "-count=1", "./test/inject", "-run=TestAnyCall"),
 		},
 		target("lab-hosts"),
+		{name: "crio", command: []string{"go", "run", "./test/containerd/parts/fetch", "crio"}},
 		target("packages"),
 		{
 			name: "lab", tests: true, env: all,

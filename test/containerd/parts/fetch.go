@@ -22,7 +22,7 @@ type Step struct {
 	Err    error
 }
 
-// Fetch puts the named parts, or all, into the cache and reports each. A
+// Fetch puts the named parts, or all but CRI-O, into the cache and reports each. A
 // part that is there already is left alone. It may run in several processes
 // at a time; root is not needed.
 func Fetch(ctx context.Context, report func(Step), names ...string) error {

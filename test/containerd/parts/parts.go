@@ -26,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,8 @@ type Parts struct {
 	// CTK is nvidia-ctk, Runtime nvidia-container-runtime and Hook
 	// nvidia-cdi-hook; the Path of one that was not asked for is empty.
 	CTK, Runtime, Hook Part
+	// CRIO is CRI-O, for a test that asks for it by name.
+	CRIO Part
 }
 
 // The parts of the NVIDIA Container Toolkit.
@@ -59,6 +62,9 @@ const (
 	Runtime = "nvidia-container-runtime"
 	Hook    = "nvidia-cdi-hook"
 )
+
+// CRIO is CRI-O. Its many packages take minutes to build, so it is a part only for who names it.
+const CRIO = "crio"
 
 const howToGet = "go run ./test/containerd/parts/fetch"
 
@@ -71,7 +77,7 @@ func Names() []string {
 	return names
 }
 
-// Get returns the named parts, or all of them if no name is given. It never
+// Get returns the named parts, or all but CRI-O if no name is given. It never
 // fetches anything: where a part is missing the test is skipped with the
 // reason and the command that gets it, and fails if CI=true.
 func Get(t testing.TB, names ...string) Parts {
@@ -94,6 +100,8 @@ func Get(t testing.TB, names ...string) Parts {
 			parts.Runtime = part
 		case Hook:
 			parts.Hook = part
+		case CRIO:
+			parts.CRIO = part
 		default:
 			parts.Containerd = append(parts.Containerd, part)
 		}
@@ -142,7 +150,7 @@ func CacheDir() (string, error) {
 func choose(names []string) ([]want, error) {
 	all := table()
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(w want) bool { return w.name == CRIO }), nil
 	}
 	var wanted []want
 	for _, w := range all {
@@ -221,6 +229,9 @@ func table() []want {
 			version: "v1.20.1", command: "./cmd/" + name,
 		}}}
 	}
+	// No C library is needed for what CRI-O's configuration is about: signatures by OpenPGP in Go, and
+	// no file system of btrfs.
+	const crioTags = "containers_image_openpgp,containers_image_ostree_stub,exclude_graphdriver_btrfs,btrfs_noversion"
 	return []want{
 		{"1.6", "containerd", []origin{
 			{release: "bookworm", series: "1.6."},
@@ -235,6 +246,10 @@ func table() []want {
 		{"2.3", "containerd", []origin{{module: v2, version: "v2.3.4", command: cmd, tags: tags}}},
 		{"2.4", "containerd", []origin{{module: v2, version: "v2.4.2", command: cmd, tags: tags}}},
 		toolkit(CTK), toolkit(Runtime), toolkit(Hook),
+		{CRIO, "crio", []origin{{
+			module:  "github.com/cri-o/cri-o",
+			version: "v1.36.3", command: "./cmd/crio", tags: crioTags,
+		}}},
 	}
 }
 

@@ -1,5 +1,5 @@
 // Fetch gets the daemons the containerd tests run, into the cache folder, and
-// prints what each took. Arguments name single parts; without any it gets all.
+// prints what each took. Arguments name single parts; without any it gets all but crio.
 package main
 
 import (
