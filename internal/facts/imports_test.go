@@ -27,7 +27,8 @@ func TestImportsThatAreNoFiles(t *testing.T) {
 
 	var got []string
 	for _, file := range f.Engines[0].Files {
-		got = append(got, fmt.Sprintf("%s %v %s", strings.TrimPrefix(file.Path, etc), file.Data != nil, file.Is))
+		name := strings.TrimPrefix(file.Path, etc)
+		got = append(got, fmt.Sprintf("%s %v %s", name, file.Data != nil, file.Is))
 	}
 	want := []string{
 		"config.toml true ", "conf.d/10.toml true ", "conf.d/20.toml false a folder", "conf.d/30.toml false ",

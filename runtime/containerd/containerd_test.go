@@ -219,7 +219,8 @@ func TestSystemdCgroup(t *testing.T) {
 			for _, h := range handlers() {
 				h.Systemd = true
 				root := etc + "/config.toml"
-				out := must.Get(Edit(Tree{Root: File{Path: root, Data: []byte(text)}}, d, h, root, []byte(text)))(t)
+				tree := Tree{Root: File{Path: root, Data: []byte(text)}}
+				out := must.Get(Edit(tree, d, h, root, []byte(text)))(t)
 				got := ""
 				for at, value := range leaves(t, out) {
 					if strings.HasSuffix(at, "\x00nvidia\x00options\x00SystemdCgroup") {

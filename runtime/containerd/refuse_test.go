@@ -146,8 +146,8 @@ func TestLinkToNothing(t *testing.T) {
 		folder := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/20.toml", Is: "a folder"}}}
 		_, err = Target(folder, d, handlers()[0])
 		check.That(t, errors.Is(err, RefusedStart), "containerd %s: %v", d.Version, err)
-		check.Has(t, fmt.Sprint(err), "config.toml:2: it imports /etc/containerd/conf.d/20.toml, which is a folder",
-			"containerd %s:", d.Version)
+		const says = "config.toml:2: it imports /etc/containerd/conf.d/20.toml, which is a folder"
+		check.Has(t, fmt.Sprint(err), says, "containerd %s:", d.Version)
 
 		ours := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/" + dropIn, Data: []byte("version = 2\n")}}}
 		target := must.Get(Target(ours, d, handlers()[0]))(t)

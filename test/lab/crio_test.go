@@ -151,7 +151,8 @@ func TestLabCRIOVerdict(t *testing.T) {
 				n.gpuadm(0, "undo", "--to", "all")
 			}
 			serves := starts()
-			check.That(t, serves == (plan.Exit == 0), "CRI-O starts: %v; %s\n%s", serves, plan, n.Journal(crioUnit))
+			judged := plan.Exit == 0
+			check.That(t, serves == judged, "CRI-O starts: %v; %s\n%s", serves, plan, n.Journal(crioUnit))
 
 			n.Must("sh", "-c", "rm -rf "+crioFolder+"20-x.*")
 			check.That(t, starts(), "CRI-O does not start without it: %s", n.Journal(crioUnit))
@@ -179,7 +180,8 @@ func TestLabCRIOLater(t *testing.T) {
 	n.gpuadm(0, "apply")
 	n.Put(later, "[crio.runtime]\ndefault_runtime = \"runc\"\n", 0o644)
 	n.Must("systemctl", "restart", crioUnit)
-	check.That(t, n.Exec("gpuadm", "status").Exit != 0, "status does not see that another file has the default")
+	status := n.Exec("gpuadm", "status")
+	check.That(t, status.Exit != 0, "another file has the default: %s", status)
 	n.gpuadm(0, "undo", "--to", "all")
 	check.That(t, n.Get(later) != "", "undo has taken another's file")
 	handler, _ := n.crioHas()

@@ -51,7 +51,9 @@ func (n node) everything() lab.Tree {
 func (n node) files() lab.Tree {
 	n.t.Helper()
 	const rancher = "/var/lib/rancher/"
-	engines := []string{rancher + "k3s/agent/containerd", rancher + "rke2/agent/containerd", "/var/lib/containers"}
+	engines := []string{
+		rancher + "k3s/agent/containerd", rancher + "rke2/agent/containerd", "/var/lib/containers",
+	}
 	return n.Tree([]string{"/etc", "/var/lib"}, append(engines, state)...) // what an engine keeps is its own
 }
 
