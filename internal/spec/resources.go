@@ -29,7 +29,7 @@ func PartitionResource(kind string) string {
 // runs the plugin.
 func (s Spec) Resources(gpus []Offers) (map[string]int, error) {
 	strategy := s.StrategyFor(gpus)
-	if fault := s.notByMPS(gpus); fault != nil {
+	if fault := s.notByMPS(gpus); fault != nil && strategy != "none" {
 		return nil, fault
 	}
 	if fault := s.Single(gpus); fault != nil && strategy == "single" {
@@ -55,9 +55,8 @@ func (s Spec) Resources(gpus []Offers) (map[string]int, error) {
 	return counts, nil
 }
 
-// notByMPS says why the device plugin does not share these GPUs by MPS; nil if it does. Whoever has
-// partitioned a GPU: with a strategy that offers partitions the plugin ends, and without one it offers
-// whole GPUs on which no process can start.
+// notByMPS says why the device plugin, with a strategy that offers partitions, does not share these
+// GPUs by MPS; nil if it does. Another program may have partitioned them.
 // Source: NVIDIA/k8s-device-plugin v0.19.0, internal/plugin/mps.go (getMPSOptions) and
 // cmd/nvidia-device-plugin/main.go (validateFlags); its pulls 537 and 713.
 func (s Spec) notByMPS(gpus []Offers) *trouble.Error {
@@ -68,7 +67,7 @@ func (s Spec) notByMPS(gpus []Offers) *trouble.Error {
 	return &trouble.Error{
 		What:    "cannot share the GPUs by MPS: " + gpus[i].GPU + " has MIG",
 		Because: []string{"the device plugin says: sharing using MPS is not supported for MIG devices"},
-		Try:     []string{"take mps out of [sharing], or switch MIG off: [[mig.gpu]] with enabled = false"},
+		Try:     []string{"take mps out of [sharing], or switch MIG off: enabled = false in [[mig.gpu]]"},
 		Keys:    []string{"sharing.mps"},
 	}
 }

@@ -33,20 +33,22 @@ func TestLeavesWhole(t *testing.T) {
 	}
 }
 
-// TestNotByMPS: NVIDIA's plugin shares no GPUs by MPS where one is in MIG mode, whoever has switched it
-// on: the spec need not ask for partitions.
+// TestNotByMPS: NVIDIA's plugin ends where it has to share partitions by MPS, whoever has made them: the
+// spec need not ask for partitions. With strategy none it offers GPUs in MIG mode as whole ones.
 func TestNotByMPS(t *testing.T) {
 	whole, cut := Offers{GPU: "GPU 0"}, Offers{GPU: "GPU 1", MIG: true, Kinds: []string{"1g.10gb"}}
 	for _, x := range []struct {
-		mps  int
-		gpus []Offers
-		want string
+		strategy string
+		mps      int
+		gpus     []Offers
+		want     string
 	}{
-		{8, []Offers{whole}, ""},
-		{0, []Offers{whole, cut}, ""},
-		{8, []Offers{whole, cut}, "cannot share the GPUs by MPS: GPU 1 has MIG"},
+		{"single", 8, []Offers{whole}, ""},
+		{"single", 0, []Offers{cut}, ""},
+		{"none", 8, []Offers{whole, cut}, ""},
+		{"single", 8, []Offers{whole, cut}, "cannot share the GPUs by MPS: GPU 1 has MIG"},
 	} {
-		_, err := Spec{Sharing: Sharing{MPS: x.mps}}.Resources(x.gpus)
+		_, err := Spec{Sharing: Sharing{Strategy: x.strategy, MPS: x.mps}}.Resources(x.gpus)
 		got := ""
 		if err != nil {
 			got = err.Error()
