@@ -355,6 +355,10 @@ func (c *cutting) judged(kind string, at int, then, what string, run cutRun) (we
 		if c.over != "" { // the next session removes the copy that a power cut has left
 			found.says["copies"] = ""
 		}
+		// The next run removes gpuadm's temporary files.
+		maps.DeleteFunc(found.files, func(name string, _ lab.Entry) bool {
+			return strings.Contains(name, "/.gpuadm-")
+		})
 		if kind == "power" && c.boots {
 			n.continued(c)
 		}
