@@ -40,6 +40,16 @@ const (
 // OwnServices returns the units that converge this machine or look at it, the first to start first.
 func OwnServices() []string { return []string{BootUnit, ReadyUnit, driftUnit} }
 
+// HasBootUnit says whether the boot unit's file exists: that of the install stage, or a package's.
+func HasBootUnit(v host.View) bool {
+	for _, folder := range []string{unitDir, "/usr/lib/systemd/system/"} {
+		if _, err := v.Lstat(folder + BootUnit); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Units returns the unit files of the install stage.
 func Units() []string {
 	return []string{

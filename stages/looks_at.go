@@ -111,6 +111,8 @@ func repository(_ context.Context, q question, address string) error {
 
 	info, err := q.view.Stat(folder)
 	switch {
+	case host.NotExist(err) && !q.facts.Live && !q.facts.Baked: // in a folder of files no packager reads it
+		return host.Later{Until: atFirstBoot}
 	case host.NotExist(err):
 		return q.refused(address, "the folder "+folder+" does not exist",
 			"put the mirror there, or write another "+q.named.In())

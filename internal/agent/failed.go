@@ -7,6 +7,7 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -18,13 +19,13 @@ func (r *Run) ClearFailed(ctx context.Context) (cleared []string, err error) {
 	if !r.Host.Live() {
 		return nil, nil
 	}
-	boot, err := r.Host.Unit(ctx, stages.BootUnit)
-	if err != nil || boot.Load == "not-found" {
-		return nil, nil // gpuadm's units are not installed, or no systemd runs
+	now := view.Snapshot(r.Host) // lists systemd's folders once for all units
+	if !stages.HasBootUnit(now) {
+		return nil, nil
 	}
 
 	for _, unit := range stages.OwnServices() {
-		if !r.hasFailed(ctx, unit, func(host.Unit) bool { return true }) {
+		if !hasFailed(ctx, now, unit, func(host.Unit) bool { return true }) {
 			continue
 		}
 		if err := r.Host.SetUnit(ctx, unit, host.UnitChange{Job: "reset-failed"}); err != nil {
@@ -33,7 +34,7 @@ func (r *Run) ClearFailed(ctx context.Context) (cleared []string, err error) {
 		cleared = append(cleared, unit)
 	}
 
-	if r.hasFailed(ctx, stages.KubeletUnit, refusedByGate) {
+	if hasFailed(ctx, now, stages.KubeletUnit, refusedByGate) {
 		if err := r.Host.SetUnit(ctx, stages.KubeletUnit, host.UnitChange{Job: "start"}); err != nil {
 			return cleared, err
 		}
@@ -43,8 +44,8 @@ func (r *Run) ClearFailed(ctx context.Context) (cleared []string, err error) {
 }
 
 // hasFailed says whether a unit has failed in this way.
-func (r *Run) hasFailed(ctx context.Context, unit string, way func(host.Unit) bool) bool {
-	u, err := r.Host.Unit(ctx, unit)
+func hasFailed(ctx context.Context, v host.View, unit string, way func(host.Unit) bool) bool {
+	u, err := v.Unit(ctx, unit)
 	return err == nil && u.Active == "failed" && way(u)
 }
 

@@ -29,7 +29,9 @@ import (
 type img struct {
 	t      *testing.T
 	root   string
+	dist   string // "": bookworm
 	kernel string
+	driver string // the version that the spec asks for
 }
 
 // run runs a program of this machine's, and returns its exit status.
@@ -90,7 +92,8 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
 			section, version, url, repos.Fingerprint(i.t, deb))
 	}
-	i.put(specFile, "format = 1\n"+of("driver", "580.65.06", repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")+
+	i.driver, _ = driversOn(i.dist)
+	i.put(specFile, "format = 1\n"+of("driver", i.driver, repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")+
 		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")+
 		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
 	i.put("/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o444)
@@ -295,7 +298,7 @@ func TestLabBakeModuleKey(t *testing.T) {
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
 	either(t, func(t *testing.T, o lab.Options) {
 		lab.Have(t, lab.OnDisk(lab.Options{Dist: o.Dist, Headers: true}, newDisk(t), func(root string) error {
-			i := img{t: t, root: root}
+			i := img{t: t, root: root, dist: o.Dist}
 			i.furnish(deb, gpus)
 			i.must("mkdir", "-p", i.root+lab.RepoDir)
 			i.must("mount", "--bind", deb, i.root+lab.RepoDir)
@@ -344,7 +347,7 @@ func (i img) bakesSigned() {
 	bake := append(i.bake(), "--gpu", "H100-80GB")
 	code, out := i.run(append(bake, "--secure-boot")...)
 	says(t, lab.Result{Stdout: out}, "bake has no key to sign them with", "--module-key FILE --module-cert FILE")
-	must.That(t, code == 1 && !i.has("/usr/src/nvidia-580.65.06"), "exit %d: an image for Secure Boot is not refused before it is touched: %s", code, out)
+	must.That(t, code == 1 && !i.has("/usr/src/nvidia-"+i.driver), "exit %d: an image for Secure Boot is not refused before it is touched: %s", code, out)
 
 	earlier, earlierCert := i.baker("an earlier key")
 	key, cert := i.baker("the baker's key")

@@ -201,7 +201,7 @@ func denials() []trouble {
 		},
 		{
 			name: "no way to systemd", apply: unit("RestrictAddressFamilies=AF_INET", "NoNewPrivileges=yes"),
-			exit: 1, says: []string{"systemd does not answer", "address family not supported", "a seccomp filter", fix},
+			exit: 75, says: []string{"systemd does not answer", "address family not supported", "a seccomp filter", fix},
 		},
 	}
 }
