@@ -40,7 +40,7 @@ labels = { "example.com/pool" = "h100" }
 		for _, line := range []string{"status", "plan", "plan --exit-code", "apply"} {
 			code, said := typedOn(t, n, line)
 			check.Has(t, said, "annot read the state of", "%s:", line)
-			check.Has(t, said, "node gpu-1", "%s:", line)
+			check.Has(t, said, "Node gpu-1", "%s:", line)
 			isDeceived := strings.Contains(said, "Converged.") || strings.Contains(said, "Nothing to do")
 			check.That(t, code == exitAgain && !isDeceived, "%d, %s: exit %d\n%s", status, line, code, said)
 		}

@@ -155,7 +155,7 @@ func TestDrainRefused(t *testing.T) {
 		}, "may not evict it"},
 		"no cordon": {func(b *busyNode) {
 			b.sim.Admit(func(_ kubesim.User, _, made kubesim.Object) string { return forbidCordon(made) })
-		}, "cannot drain this node: cannot patch node gpu-1"},
+		}, "cannot drain this node: cannot patch the Node gpu-1"},
 		"a busy server": {func(b *busyNode) {
 			b.sim.Fail(kubesim.Fault{On: "POST /api/v1/namespaces/ml/pods", Times: -1, Status: 503})
 		}, "the API server says 503"},

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -84,7 +85,12 @@ func (h hungHost) Unit(ctx context.Context, name string) (host.Unit, error) {
 }
 
 func (h hungHost) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	if h.what == "engine" {
+	hangs := map[string]string{
+		"engine":        "/run/containerd/containerd.sock",
+		"kubelet":       "/var/lib/kubelet/pod-resources/kubelet.sock",
+		"device plugin": "/var/lib/kubelet/device-plugins/nvidia-gpu.sock",
+	}
+	if h.what == "engine" || h.what != "" && socket == hangs[h.what] {
 		return nil, hang(ctx, 10*time.Second)
 	}
 	return h.Node.Call(ctx, socket, method, request)
@@ -110,10 +116,7 @@ func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
 // Nothing waits without a limit: each verb ends, whatever does not answer, and what only looks ends
 // soon. The times are those of a clock that waits for nothing.
 func TestNothingHangsAVerb(t *testing.T) {
-	// A goroutine of the process that waits for signals must not begin in a test's bubble.
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGUSR2)
-	defer signal.Stop(c)
+	outsideBubble(t)
 
 	looking := []string{
 		"doctor", "doctor -o json", "status", "owners", "facts", "plan", "mig export", "bundle -o /bundle.tar.gz",
@@ -138,6 +141,31 @@ func TestNothingHangsAVerb(t *testing.T) {
 	}
 }
 
+// Doctor waits two seconds for all that does not answer, and not two for each question: of eight GPUs it
+// makes no more waits than of one. A driver has longer, since it may attach its GPUs first. The times are
+// those of a clock that waits for nothing.
+func TestDoctorIsSoon(t *testing.T) {
+	outsideBubble(t)
+	for what, most := range map[string]time.Duration{
+		"nothing": 0, "driver": 10 * time.Second,
+		"journalctl": soonEnough, "timedatectl": soonEnough, "systemd": soonEnough, "containerd": soonEnough,
+		"engine": soonEnough, "API server": soonEnough, "kubelet": soonEnough, "device plugin": soonEnough,
+	} {
+		t.Run(what, func(t *testing.T) { hung(t, what, "doctor", most) })
+	}
+}
+
+const soonEnough = 2 * time.Second
+
+// outsideBubble starts the goroutine of the process that waits for signals: it must not begin in the
+// bubble of a test.
+func outsideBubble(t *testing.T) {
+	t.Helper()
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGUSR2)
+	t.Cleanup(func() { signal.Stop(c) })
+}
+
 // hung runs a command line while something hangs, and wants it to end in time.
 func hung(t *testing.T, what, line string, most time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
@@ -147,6 +175,12 @@ func hung(t *testing.T, what, line string, most time.Duration) {
 			spec += "[node]\nlabels = { a = \"b\" }\n"
 		}
 		w.Put("etc/gpuadm/node.toml", spec)
+		switch what { // doctor asks these where another one does not say it
+		case "kubelet":
+			w.Server.Fail(kubesim.Fault{Status: http.StatusInternalServerError, Times: -1})
+		case "device plugin":
+			w.Remove("proc/4711")
+		}
 		h := hungHost{w.Node(), what, new(atomic.Bool)}
 		var out bytes.Buffer
 		e := envOn(h.Node, &out)

@@ -33,14 +33,14 @@ var (
 // is over by a setting, such as a boolean that is on now, is none.
 func deniedFiles(m *Machine) (found []Finding) {
 	seen := map[string]bool{}
-	for _, line := range m.denials() {
-		object := auditObject().FindStringSubmatch(line)
-		actor := auditActor().FindStringSubmatch(line)
+	for _, denial := range m.denials() {
+		object := auditObject().FindStringSubmatch(denial.line)
+		actor := auditActor().FindStringSubmatch(denial.line)
 		if object == nil || actor == nil || !strings.Contains(strings.ToLower(object[1]), "nvidia") {
 			continue
 		}
 
-		finding := m.denied(object[1], actor[1], actor[2])
+		finding := m.denied(object[1], actor[1], actor[2], denial.at)
 		if finding.What == "" || seen[finding.Object+finding.Fix] {
 			continue
 		}
@@ -50,8 +50,9 @@ func deniedFiles(m *Machine) (found []Finding) {
 	return found
 }
 
-// denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile.
-func (m *Machine) denied(object, selinuxType, profile string) Finding {
+// denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile. A file that
+// has changed since may have got its label: inode(7), ctime.
+func (m *Machine) denied(object, selinuxType, profile string, at time.Time) Finding {
 	switch {
 	case profile != "":
 		return Finding{
@@ -63,6 +64,9 @@ func (m *Machine) denied(object, selinuxType, profile string) Finding {
 	case !m.enforces():
 		return Finding{}
 	case !strings.HasPrefix(object, "/dev/") && !strings.HasPrefix(object, "nvidia"):
+		if info, err := m.View.Stat(object); err == nil && info.Ctime.After(at) {
+			return Finding{}
+		}
 		return Finding{
 			Object:  object,
 			What:    fmt.Sprintf("SELinux denied %s to %s", object, selinuxType),
@@ -109,8 +113,14 @@ func (m *Machine) deviceBoolean() (name string, on bool) {
 	return name, false
 }
 
+// denial is a line of a log that tells of one, and its time.
+type denial struct {
+	line string
+	at   time.Time
+}
+
 // denials are the lines of the audit log and of the kernel's log that tell of a denial since the boot.
-func (m *Machine) denials() (lines []string) {
+func (m *Machine) denials() (found []denial) {
 	audited, booted := m.auditLines()
 	for _, line := range append(audited, m.Log()...) {
 		isDenial := strings.Contains(line, "avc:  denied") || strings.Contains(line, `apparmor="DENIED"`)
@@ -122,11 +132,12 @@ func (m *Machine) denials() (lines []string) {
 			continue
 		}
 		seconds, err := strconv.ParseInt(at[1], 10, 64)
-		if err == nil && !time.Unix(seconds, 0).Before(booted) {
-			lines = append(lines, line)
+		when := time.Unix(seconds, 0)
+		if err == nil && !when.Before(booted) {
+			found = append(found, denial{line, when})
 		}
 	}
-	return lines
+	return found
 }
 
 // auditLines are the newest lines of the audit log, and when the machine booted: the log has older

@@ -57,13 +57,13 @@ func (m *Machine) deviceFiles() map[string]int {
 // checkDeviceFile returns the first fault of a device file. It leaves out what is not known: the
 // major numbers, and the access that the module asks for.
 func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked *access) []Finding {
-	create := fmt.Sprintf("nvidia-modprobe -c %d", minor)
+	create := fmt.Sprintf("sudo nvidia-modprobe -c %d", minor)
 	file, err := m.View.Stat(name)
 	if err != nil {
 		return []Finding{{Object: name, What: name + " is not there", Command: create}}
 	}
 	if file.Mode&fs.ModeCharDevice == 0 {
-		return []Finding{{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + create}}
+		return []Finding{{Object: name, What: name + " is not a device", Command: "sudo rm -r " + name + " && " + create}}
 	}
 
 	numbersKnown := file.Device != host.Device{} && len(majors) > 0
@@ -74,7 +74,7 @@ func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked
 		return []Finding{{
 			Object:  name,
 			What:    fmt.Sprintf("%s has the number %s, and the driver's device is %d:%d", name, number, majors[0], minor),
-			Command: "sudo rm " + name + " && sudo " + create,
+			Command: "sudo rm " + name + " && " + create,
 		}}
 	case asked != nil && accessOf(file) != *asked:
 		return []Finding{{

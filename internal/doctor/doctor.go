@@ -83,6 +83,8 @@ func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 		<-factsKnown
 		m.drainFirst(report.Causes)
 		m.fillIn(report.Causes)
+	} else {
+		fillWithoutNode(report.Causes)
 	}
 
 	select {

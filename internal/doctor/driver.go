@@ -72,14 +72,14 @@ func noModule(m *Machine) []Finding {
 	}
 	finding := Finding{
 		What:    "kernel " + m.Facts().Kernel.Running + " has no module nvidia",
-		Command: "dkms autoinstall && modprobe nvidia",
+		Command: "sudo dkms autoinstall && sudo modprobe nvidia",
 	}
 	if len(m.dkmsVersions()) == 0 {
 		finding.Command = planDriver()
 	}
 	if _, installed := m.running(); !installed {
 		finding.What = "kernel " + m.Facts().Kernel.Running + " runs, and is not installed: it has no folder in /lib/modules"
-		finding.Command = "reboot"
+		finding.Command = "sudo reboot"
 	}
 
 	for _, kernel := range m.Facts().Modules.Kernels {
@@ -125,7 +125,7 @@ func otherDriver(m *Machine) (found []Finding) {
 		found = append(found, Finding{
 			Object:  taken.Address,
 			What:    "GPU " + taken.Address + " is bound to " + taken.Module,
-			Command: blacklist + " && sudo " + m.Packages().commands().initrd + " && sudo reboot",
+			Command: blacklist + " && " + m.Packages().commands().initrd + " && sudo reboot",
 		})
 	}
 	return found
@@ -157,10 +157,10 @@ func refusedSignature(m *Machine) []Finding {
 	}
 	finding := Finding{What: what + "; Secure Boot is " + trust.SecureBoot}
 	if trust.BuildCert != "" && trust.Build != nil {
-		finding.Command = "mokutil --import " + trust.BuildCert
+		finding.Command = "sudo mokutil --import " + trust.BuildCert
 		if trust.Waiting {
 			finding.What += "; the key waits to be confirmed at the console"
-			finding.Command = "reboot"
+			finding.Command = "sudo reboot"
 		}
 	}
 	return []Finding{finding}

@@ -57,7 +57,7 @@ func (m *Machine) nextKernel() string {
 	case len(next.Unlisted) > 0:
 		return text + "sudo depmod " + next.Kernel
 	case len(m.dkmsVersions()) > 0 && !next.Headers:
-		return text + "sudo " + fmt.Sprintf(m.Packages().commands().headers, next.Kernel)
+		return text + fmt.Sprintf(m.Packages().commands().headers, next.Kernel)
 	case len(m.dkmsVersions()) > 0:
 		return text + "sudo dkms autoinstall -k " + next.Kernel
 	}

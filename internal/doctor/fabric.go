@@ -59,9 +59,9 @@ func noInfiniband(m *Machine) []Finding {
 		return nil // a virtual machine without the switches: another one manages them
 	}
 
-	command := "modprobe -a mlx5_ib ib_umad"
+	command := "sudo modprobe -a mlx5_ib ib_umad"
 	if m.Facts().OS.ID == "ubuntu" {
-		command = "apt-get install linux-modules-extra-" + k.Kernel + " && " + command
+		command = "sudo apt-get install linux-modules-extra-" + k.Kernel + " && " + command
 	}
 	modules := strings.Join(facts.InfinibandModules(), " and ")
 	return []Finding{{
@@ -110,7 +110,7 @@ func (m *Machine) lacksFabricManager() Finding {
 		What:    missing,
 		Other:   other,
 		Fix:     "install " + name + " of exactly the driver's version, " + version + ", and start it",
-		Command: "sudo " + install + " && sudo systemctl enable --now " + strings.TrimSuffix(drivers.FabricManagerUnit, ".service"),
+		Command: install + " && sudo systemctl enable --now " + strings.TrimSuffix(drivers.FabricManagerUnit, ".service"),
 	}
 }
 

@@ -72,16 +72,19 @@ func otherEngine(m *Machine) []Finding {
 		return nil
 	}
 
-	var installed []string
+	var installed, sockets []string
 	for _, engine := range f.Engines {
 		if f.Kubelet.Uses(engine) {
 			return nil
 		}
 		installed = append(installed, engine.Name+" at "+engine.Socket)
+		sockets = append(sockets, engine.Socket)
 	}
+	asked := strings.TrimPrefix(endpoint, "unix://")
 	return []Finding{{
-		Object: endpoint,
-		What:   fmt.Sprintf("kubelet talks to %s; installed: %s", endpoint, strings.Join(installed, ", ")),
+		Object:  endpoint,
+		What:    fmt.Sprintf("kubelet talks to %s; installed: %s", endpoint, strings.Join(installed, ", ")),
+		Command: "sudo ls -l " + asked + " " + strings.Join(sockets, " "),
 	}}
 }
 
@@ -179,7 +182,10 @@ func twoPlugins(m *Machine) []Finding {
 	if len(processes) < 2 {
 		return nil
 	}
-	return []Finding{{What: strings.Join(processes, " and ") + " run side by side"}}
+	return []Finding{{
+		What:    strings.Join(processes, " and ") + " run side by side",
+		Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=NODE",
+	}}
 }
 
 // deadPlugin finds a plugin that was killed: by the socket that it left, or by what the Node says.
@@ -188,11 +194,10 @@ func deadPlugin(m *Machine) []Finding {
 		return nil
 	}
 	if socket := m.deadSocket(); socket != "" {
-		selector := "spec.nodeName=" + m.Facts().Kubelet.NodeName
 		return []Finding{{
 			Object:  socket,
 			What:    fmt.Sprintf("%s is there, and no device plugin answers or runs", socket),
-			Command: "kubectl get pods -A -o wide --field-selector " + selector,
+			Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=NODE",
 		}}
 	}
 

@@ -31,25 +31,25 @@ func (i inventory) commands() commands {
 		return commands{
 			repair:  "sudo dnf reinstall %[1]s",
 			mixed:   "dnf versionlock list; dnf check",
-			headers: "dnf install kernel-devel-%[1]s",
-			exact:   "dnf install %[1]s-%[2]s",
-			initrd:  "dracut --force",
+			headers: "sudo dnf install kernel-devel-%[1]s",
+			exact:   "sudo dnf install %[1]s-%[2]s",
+			initrd:  "sudo dracut --force",
 		}
 	case "zypper": // kernel-default-devel is of one version and flavour: "zypper install" takes NAME=VERSION, zypper(8)
 		return commands{
 			repair:  "sudo zypper install --force %[1]s",
 			mixed:   "zypper locks; zypper verify --dry-run",
-			headers: "zypper install kernel-default-devel",
-			exact:   "zypper install %[1]s=%[2]s",
-			initrd:  "dracut --force",
+			headers: "sudo zypper install kernel-default-devel",
+			exact:   "sudo zypper install %[1]s=%[2]s",
+			initrd:  "sudo dracut --force",
 		}
 	}
 
 	return commands{
 		mixed:   "apt-mark showhold && apt-get --simulate --fix-broken install",
-		headers: "apt-get install linux-headers-%[1]s",
-		exact:   "apt-get install %[1]s=%[2]s\\*",
-		initrd:  "update-initramfs -u",
+		headers: "sudo apt-get install linux-headers-%[1]s",
+		exact:   "sudo apt-get install %[1]s=%[2]s\\*",
+		initrd:  "sudo update-initramfs -u",
 	}
 }
 

@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -82,17 +81,16 @@ func (m *Machine) drainFirst(causes []Cause) {
 	if kubelet.Joined {
 		registered, _ = m.Registration()
 	}
-	node := cmp.Or(registered.name, kubelet.NodeName)
 
 	for i := range causes {
 		cause := &causes[i]
 		resets := slices.ContainsFunc(cause.Commands, isReset)
 		reboots := slices.ContainsFunc(cause.Commands, isReboot)
 		if resets {
-			cause.Commands = m.releaseGPUs(cause.Commands, node, registered.pluginPod())
+			cause.Commands = m.releaseGPUs(cause.Commands, registered.pluginPod())
 		}
 		if kubelet.Joined && (resets || reboots) {
-			drain := "kubectl drain " + node + " --ignore-daemonsets --delete-emptydir-data"
+			const drain = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
 			cause.Commands = append([]string{drain}, cause.Commands...)
 		}
 	}
@@ -106,7 +104,7 @@ func isReboot(command string) bool {
 
 // releaseGPUs stops what holds the GPUs around commands that reset them: the driver's own daemons,
 // nvidia-smi(1), --gpu-reset, and the device plugin.
-func (m *Machine) releaseGPUs(commands []string, node, pluginPod string) []string {
+func (m *Machine) releaseGPUs(commands []string, pluginPod string) []string {
 	for _, unit := range m.daemons() {
 		stop := []string{"sudo systemctl stop " + unit}
 		start := []string{"sudo systemctl start " + unit}
@@ -117,7 +115,7 @@ func (m *Machine) releaseGPUs(commands []string, node, pluginPod string) []strin
 	// see repellingTaints.
 	if pluginPod != "" && m.ownDriver() {
 		namespace, pod, _ := strings.Cut(pluginPod, "/")
-		taint := "kubectl taint node " + node + " gpu-reset"
+		const taint = "kubectl taint node NODE gpu-reset"
 		wait := "kubectl -n " + namespace + " wait --for=delete pod/" + pod + " --timeout=2m"
 		commands = slices.Concat([]string{taint + "=:NoExecute", wait}, commands, []string{taint + "-"})
 	}

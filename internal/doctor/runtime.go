@@ -344,7 +344,7 @@ func refreshGivenUp(m *Machine) []Finding {
 	return []Finding{{
 		Object:  cdi.Unit,
 		What:    what,
-		Command: "journalctl --no-pager --lines=20 --unit=" + cdi.Unit,
+		Command: "sudo journalctl --no-pager --lines=20 --unit=" + cdi.Unit,
 	}}
 }
 

@@ -96,7 +96,8 @@ func noNameserver(m *Machine) []Finding {
 	case errors.Is(err, fs.ErrNotExist):
 		to, _ := m.View.Readlink(name)
 		finding := Finding{Object: name, What: name + " leads to " + to + ", which is not there"}
-		if !strings.Contains(to, "systemd/resolve") {
+		resolved, known := m.Unit("systemd-resolved.service")
+		if !strings.Contains(to, "systemd/resolve") || known && resolved.Load != "loaded" {
 			finding.Command = "ls -l " + name
 		}
 		return []Finding{finding}

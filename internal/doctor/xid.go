@@ -86,8 +86,8 @@ func xids(m *Machine) (found []Finding) {
 				Object:  address,
 				What:    "GPU " + address + " reported " + what + unsure,
 				Part:    string(xid.Of),
-				Fix:     xid.Under(asksNow(gpu)).Action(),
-				Command: xid.Under(asksNow(gpu)).Command(address),
+				Fix:     xid.Under(m.asksNow(gpu)).Action(),
+				Command: xid.Under(m.asksNow(gpu)).Command(address),
 				Note:    xid.Note(),
 			})
 		}
@@ -104,9 +104,13 @@ func xids(m *Machine) (found []Finding) {
 	return found
 }
 
-// asksNow is the recovery that NVML names for a GPU that answers; "" for another.
-func asksNow(gpu host.GPU) string {
-	if gpu.Lost != "" {
+// asksNow is the recovery that NVML names for a GPU that answers; "" for another. A driver that hangs
+// resets no GPU: nvidia-smi waits for it as NVML does.
+func (m *Machine) asksNow(gpu host.GPU) string {
+	switch {
+	case m.Facts().NVMLSays == host.Overdue:
+		return "reboot"
+	case gpu.Lost != "":
 		return ""
 	}
 	return gpu.Recovery

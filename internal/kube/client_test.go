@@ -113,7 +113,7 @@ func TestPatchNode(t *testing.T) {
 	check.That(t, ok && v == "", "got %v", got.Labels)
 	sim.Requests()
 	_, err := c.PatchNode(t.Context(), "gpu-1", label("x", "y")) // it is another version now
-	check.That(t, wants(t, err, Conflict, "cannot patch node gpu-1", "409").Passing, "waiting helps")
+	check.That(t, wants(t, err, Conflict, "cannot patch the Node gpu-1", "409").Passing, "waiting helps")
 	if got := sim.Requests(); len(got) != 1 {
 		t.Errorf("a conflict was tried again: %v", got)
 	}
@@ -182,7 +182,7 @@ func TestPatchStatus(t *testing.T) {
 	check.List(t, sim.Requests(), []string{"PATCH /api/v1/nodes/gpu-1/status"}, "got")
 	sim.DeleteNode("gpu-1")
 	_, err = c.PatchStatus(t.Context(), "gpu-1", nil)
-	wants(t, err, Missing, "cannot patch the status of node gpu-1", `nodes "gpu-1" not found`)
+	wants(t, err, Missing, "cannot patch the status of the Node gpu-1", `nodes "gpu-1" not found`)
 }
 
 func TestEvent(t *testing.T) {

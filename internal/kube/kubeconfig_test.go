@@ -155,7 +155,7 @@ func TestCredentials(t *testing.T) {
 			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
 			_, err = c.Node(t.Context(), "gpu-1")
-			e := wants(t, err, tt.why, append(tt.words, "cannot get node gpu-1")...)
+			e := wants(t, err, tt.why, append(tt.words, "cannot get the Node gpu-1")...)
 			check.That(t, e.Passing == tt.waits, "waits: %v", e.Passing)
 			got := sim.Requests()
 			check.That(t, got == nil, "the network was asked: %v", got)

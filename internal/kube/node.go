@@ -61,11 +61,11 @@ func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, 
 
 // node makes a call about a Node.
 func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
-	r.what = "node " + name
+	r.what = "the Node " + name
 	r.path = "/api/v1/nodes/" + name
 	r.names = []string{name}
 	if r.sub != "" {
-		r.what = "the " + r.sub + " of node " + name
+		r.what = "the " + r.sub + " of the Node " + name
 		r.path += "/" + r.sub
 	}
 	// All rights that gpuadm needs: the server names only one missing right at a time.

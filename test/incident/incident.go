@@ -110,7 +110,7 @@ func Joined(t *testing.T, plugin bool) *World {
 	w.Put("proc/sys/kernel/hostname", "gpu-1\n")
 	w.user(`token: "planted-kubelet"`)
 	w.Server.Token("planted-kubelet", kubesim.Node(nodeName))
-	w.Server.AddNode(nodeName, map[string]string{"kubernetes.io/os": "linux"})
+	w.Server.AddNode(nodeName, map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": "gpu-1"})
 	w.Offers(8, 8)
 	w.Server.AddPod(Pod("kube-proxy-4x7qp"))
 	if plugin {
@@ -232,6 +232,22 @@ func (w *World) Do(i Incident) {
 	}
 }
 
+// Steps makes these steps, each a line of an incident's section do.
+func (w *World) Steps(lines ...string) {
+	w.t.Helper()
+	for _, line := range lines {
+		w.step(line)
+	}
+}
+
+// Named is an incident.
+func (w *World) Named(name string) Incident {
+	w.t.Helper()
+	i, is := All(w.t)[name]
+	must.That(w.t, is, "there is no incident %s", name)
+	return i
+}
+
 // step is one line: a word, and what it is about.
 func (w *World) step(line string) {
 	w.t.Helper()
@@ -304,6 +320,8 @@ func (w *World) step(line string) {
 		w.Server.EditNode(nodeName, func(n kubesim.Object) {
 			n["spec"] = kubesim.Object{"taints": []any{kubesim.Object{"key": words[1], "effect": words[2]}}}
 		})
+	case "cordoned":
+		w.Server.EditNode(nodeName, func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
 	case "node-deleted":
 		w.Server.DeleteNode(nodeName)
 	case "pod-deleted":

@@ -71,6 +71,17 @@ func (m *Machine) GPUs() (all []string) {
 	return all
 }
 
+// NVSwitches are the addresses of the machine's NVSwitches.
+func (m *Machine) NVSwitches() (all []string) {
+	for _, f := range m.all.Files {
+		address, ok := strings.CutSuffix(strings.TrimPrefix(f.Name, "sys/bus/pci/devices/"), "/uevent")
+		if ok && bytes.Contains(f.Data, []byte("PCI_ID=10DE:22A3")) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
 // Bind gives a GPU to a kernel driver; "" takes it away.
 func (m *Machine) Bind(address, driver string) {
 	f := m.Find("sys/bus/pci/devices/" + address + "/uevent")
@@ -155,6 +166,18 @@ func (m *Machine) Unloaded() {
 // Silent has NVML not answer: its name of why, and the words.
 func (m *Machine) Silent(code, why string) {
 	m.Change("sim.toml", "[driver]\n", fmt.Sprintf("[driver]\ncode = %q\nwhy = %q\n", code, why))
+}
+
+// Answers has NVML answer again once a module is loaded that fits, where the machine is silent for want of
+// one.
+func (m *Machine) Answers() {
+	f := m.Find("sim.toml")
+	for _, code := range []string{"DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"} {
+		before, rest, found := strings.Cut(string(f.Data), fmt.Sprintf("code = %q\nwhy = ", code))
+		if _, after, isLine := strings.Cut(rest, "\n"); found && isLine {
+			f.Data = []byte(before + after)
+		}
+	}
 }
 
 // Fails has a unit fail.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,31 +19,34 @@ import (
 // nvidia-persistenced holds attaches its GPUs first, in 1 to 3 seconds for eight of them:
 // https://docs.nvidia.com/deploy/driver-persistence/overview.html.
 type patience struct {
-	driver  time.Duration
-	call    time.Duration // of a daemon, by its socket
-	systemd time.Duration
-	program time.Duration
-	file    time.Duration // of a disk, or of a file system on a server
+	driver   time.Duration
+	call     time.Duration // of a daemon, by its socket
+	systemd  time.Duration
+	program  time.Duration
+	packager time.Duration // a program that reads a database of thousands of packages
+	file     time.Duration // of a disk, or of a file system on a server
 }
 
 // soon is for what an operator waits for; patiently is for what compares the machine with its spec.
 func soon() patience {
 	return patience{
-		driver:  10 * time.Second,
-		call:    2 * time.Second,
-		systemd: 2 * time.Second,
-		program: 5 * time.Second,
-		file:    5 * time.Second,
+		driver:   10 * time.Second,
+		call:     2 * time.Second,
+		systemd:  2 * time.Second,
+		program:  2 * time.Second,
+		packager: 5 * time.Second,
+		file:     5 * time.Second,
 	}
 }
 
 func patiently() patience {
 	return patience{
-		driver:  10 * time.Second,
-		call:    10 * time.Second,
-		systemd: 10 * time.Second,
-		program: 30 * time.Second,
-		file:    30 * time.Second,
+		driver:   10 * time.Second,
+		call:     10 * time.Second,
+		systemd:  10 * time.Second,
+		program:  30 * time.Second,
+		packager: 30 * time.Second,
+		file:     30 * time.Second,
 	}
 }
 
@@ -100,10 +104,17 @@ func (a apartHost) Driver(ctx context.Context) (host.Driver, error) {
 
 // Call is View's.
 func (w *within) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	if err := w.hasNotAnswered(socket); err != nil {
+		return nil, err
+	}
 	late := fmt.Errorf("no answer within %v", w.call)
 	ctx, end := context.WithTimeoutCause(ctx, w.call, late)
 	defer end()
-	return w.View.Call(ctx, socket, method, request)
+	answer, err := w.View.Call(ctx, socket, method, request)
+	if err != nil && errors.Is(context.Cause(ctx), late) {
+		w.silent.Store(socket, err)
+	}
+	return answer, err
 }
 
 // Ask is View's.
@@ -136,8 +147,12 @@ func (w *within) ask(
 		return nil, err
 	}
 
-	late := host.OverLimit{Limit: w.program}
-	ctx, end := context.WithTimeoutCause(ctx, w.program, late)
+	limit := w.program
+	if slices.Contains([]string{"rpm", "dnf", "zypper", "dpkg", "apt-get", "apt-cache"}, program) {
+		limit = w.packager
+	}
+	late := host.OverLimit{Limit: limit}
+	ctx, end := context.WithTimeoutCause(ctx, limit, late)
 	defer end()
 	out, err := run(ctx)
 	isLate := errors.As(err, new(host.OverLimit)) || errors.Is(context.Cause(ctx), late)

@@ -58,6 +58,15 @@ func reset(g *host.GPU) {
 	g.Instances = nil
 	g.RemapWaits = false
 	g.Mode = g.Pending
+	g.Lost = ""
+	g.Uncorrected = 0
+	if g.Recovery != "" {
+		g.Recovery = "none"
+	}
+	if g.ECCWaits != "" {
+		g.ECC = g.ECCWaits
+		g.ECCWaits = ""
+	}
 }
 
 // boot is what a boot, or the driver's reload, leaves of a GPU: processes are gone, persistence

@@ -37,6 +37,24 @@ func field(paragraph, key string) string {
 	return ""
 }
 
+// dpkgProgram is dpkg(1), as far as --configure -a finishes what was begun.
+func dpkgProgram(m *machine, args []string) error {
+	if !slices.Contains(args, "--configure") {
+		return nil
+	}
+	updates, _ := m.ReadDir("/var/lib/dpkg/updates")
+	for _, name := range updates {
+		if err := m.drop("/var/lib/dpkg/updates/" + name); err != nil {
+			return err
+		}
+	}
+	text := m.text(status)
+	for _, begun := range []string{"half-configured", "unpacked", "half-installed"} {
+		text = strings.ReplaceAll(text, "Status: install ok "+begun, "Status: install ok installed")
+	}
+	return m.put(status, text)
+}
+
 func (m *machine) dpkg() *dpkg {
 	d := &dpkg{m, nil, map[string]bool{}}
 	for text := range strings.SplitSeq(strings.TrimSpace(m.text(status)), "\n\n") {

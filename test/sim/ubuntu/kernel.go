@@ -32,6 +32,9 @@ func dkms(m *machine, args []string) error {
 		}
 	}
 	name, v, kernel := said["-m"], said["-v"], said["-k"]
+	if args[0] == "autoinstall" {
+		return autoinstall(m, args[1:])
+	}
 	tree := "/var/lib/dkms/" + name + "/" + v
 	src := "/usr/src/" + name + "-" + v
 	built := tree + "/" + kernel
@@ -107,11 +110,33 @@ func dkms(m *machine, args []string) error {
 	return m.depmod()
 }
 
+// autoinstall builds what the tree has for the running kernel, which must have headers: dkms(8).
+func autoinstall(m *machine, options []string) error {
+	kernel := strings.TrimSpace(m.text("/proc/sys/kernel/osrelease"))
+	if !m.has("/lib/modules/" + kernel + "/build/Makefile") {
+		return m.refuse(1, "Your kernel headers for kernel %s cannot be found at /lib/modules/%s/build.", kernel, kernel)
+	}
+	versions, _ := m.ReadDir("/var/lib/dkms/nvidia")
+	for _, v := range versions {
+		if !m.has("/var/lib/dkms/nvidia/" + v + "/source") {
+			continue
+		}
+		argv := []string{"install", "-m", "nvidia", "-v", v, "-k", kernel}
+		if err := dkms(m, append(argv, options...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // refuse says why, and ends the program as dkms ends: TestDKMS compares the codes.
 func (m *machine) refuse(code int, format string, values ...any) error {
 	fmt.Fprintf(&m.err, "Error! "+format+"\n", values...)
 	return failure(code)
 }
+
+// depmod is depmod(8), --all.
+func depmod(m *machine, _ []string) error { return m.depmod() }
 
 // depmod lists the modules of every kernel.
 func (m *machine) depmod() error {
@@ -142,8 +167,14 @@ var moduleVersion = regexp.MustCompile("version=([0-9.]+)\x00")
 // modprobe loads a module of the running kernel, once; nvidia takes the GPUs.
 func modprobe(m *machine, args []string) error {
 	name := strings.ReplaceAll(args[len(args)-1], "_", "-")
+	if args[0] == "-r" {
+		return rmmod(m, []string{name})
+	}
 	kernel := strings.TrimSpace(m.text("/proc/sys/kernel/osrelease"))
 	ko := cmp.Or(m.text("/lib/modules/"+kernel+"/updates/dkms/"+name+".ko"), m.text("/lib/modules/"+kernel+"/updates/gpuadm/"+name+".ko"))
+	if ko == "" && m.has("/lib/modules/"+kernel+"/updates/dkms/"+name+".ko") { // its content was not recorded
+		ko = m.text("/lib/modules/" + kernel + "/updates/dkms/nvidia.ko")
+	}
 	if ko == "" {
 		fmt.Fprintf(&m.err, "modprobe: FATAL: Module %s not found in directory /lib/modules/%s\n", name, kernel)
 		return failure(1)
@@ -168,7 +199,7 @@ func modprobe(m *machine, args []string) error {
 
 func rmmod(m *machine, args []string) error {
 	name := strings.ReplaceAll(args[0], "-", "_")
-	if err := m.drop("/sys/module/"+name+"/refcnt", "/sys/module/"+name+"/version"); err != nil || name != "nvidia" {
+	if err := m.drop(m.under("/sys/module/" + name)...); err != nil || name != "nvidia" {
 		return err
 	}
 	return errors.Join(m.Remove("/proc/driver/nvidia/version"), m.bind(""))

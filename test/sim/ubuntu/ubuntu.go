@@ -204,8 +204,8 @@ type program = func(m *machine, args []string) error
 
 func programs() map[string]program {
 	return map[string]program{
-		"apt-get": aptGet, "apt-cache": aptCache, "apt-mark": aptMark, "dpkg": func(*machine, []string) error { return nil },
-		"dkms": dkms, "modprobe": modprobe, "rmmod": rmmod, "update-initramfs": initramfs, "nvidia-modprobe": func(*machine, []string) error { return nil },
+		"apt-get": aptGet, "apt-cache": aptCache, "apt-mark": aptMark, "dpkg": dpkgProgram,
+		"dkms": dkms, "depmod": depmod, "modprobe": modprobe, "rmmod": rmmod, "update-initramfs": initramfs, "nvidia-modprobe": func(*machine, []string) error { return nil },
 	}
 }
 
