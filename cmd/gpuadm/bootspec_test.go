@@ -217,7 +217,7 @@ func TestDoctorKnowsTheSpec(t *testing.T) {
 	out := ends(t, n, exitPending, "doctor")
 	check.Says(t, out, "! ADM-001  node.toml cannot be used", machineSpecFile+":1:3: ")
 	check.Has(t, out, "a boot goes by the last applied spec ", "the finding")
-	check.Has(t, out, "type        sudo gpuadm validate; sudo gpuadm apply", "the commands")
+	check.Has(t, out, "type        sudo gpuadm validate && sudo gpuadm apply", "the commands")
 	check.Has(t, out, "fix the file, which sudo gpuadm validate checks; then apply", "the fix")
 
 	must.OK(t, converge.ForgetSpec(n))
