@@ -106,6 +106,20 @@ func inUse(err error) bool {
 	return errors.As(err, &refused) && refused.Code == "IN_USE"
 }
 
+// noMIGMode reports whether the driver has no MIG mode for a GPU that could have partitions.
+func noMIGMode(err error) bool {
+	var refused *host.GPUError
+	return errors.As(err, &refused) && refused.Call == "nvmlDeviceSetMigMode" && refused.Code == "NOT_SUPPORTED"
+}
+
+// displayMode is what a workstation board asks for before it can be partitioned: it comes in display mode
+// graphics. Sources: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/getting-started-with-mig.html
+// (RTX PRO 6000 Blackwell, DisplayModeSelector from 1.72.0 on);
+// https://github.com/truenas-community-sysexts/nvidia-mig-support.
+const displayMode = "set the display mode of a workstation board to compute, with NVIDIA's tool " +
+	"(https://developer.nvidia.com/displaymodeselector, 1.72.0 or newer), which switches its displays off: " +
+	"sudo ./DisplayModeSelector --gpumode=compute; then reboot, and run the same command again"
+
 // holdersNow names the processes that have a device of the plans' GPUs open, or the error.
 func holdersNow(ctx context.Context, h host.Host, d *host.Driver, plans []Plan) []string {
 	var addresses []string
@@ -174,6 +188,8 @@ func explain(err error, held []string) error {
 	case errors.As(f.Err, &unreset):
 		t.What, t.Try = unreset.whatAndTry()
 		t.Because = append(trouble.Few(unreset.Holders, 6), t.Because...)
+	case noMIGMode(f.Err):
+		t.Try = []string{displayMode}
 	case inUse(f.Err):
 		t.Because = append(trouble.Few(held, 6), t.Because...)
 		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + trouble.Command("plan") + " names who has a device open), then run the same command again"}

@@ -74,13 +74,37 @@ func (p *partedParser) refuseOther(data []byte) bool {
 	switch what {
 	case "", "empty", "YAML", "JSON", "a file in mig-parted's format":
 		return false
-	case "a Kubernetes ConfigMap":
-		fix = `save what is below config.yaml in it: kubectl get configmap NAME -o jsonpath='{.data.config\.yaml}'`
 	case "TOML":
 		fix = "write its [[mig.gpu]] tables in node.toml, which needs no file for them"
 	}
 	p.fault(1, fix, "this is %s, not a file in mig-parted's format", what)
 	return true
+}
+
+// inConfigMap returns the file that a ConfigMap of the GPU Operator has, with each line where the
+// ConfigMap has it. Sources: assets/state-mig-manager/0400_configmap.yaml in
+// https://github.com/NVIDIA/gpu-operator (default-mig-parted-config, config.yaml);
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html.
+func (p *partedParser) inConfigMap(data []byte) []byte {
+	var doc struct {
+		Data map[string]yaml.Node
+	}
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		p.fault(1, "", "the ConfigMap is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil
+	}
+	file, found := doc.Data["config.yaml"]
+	if !found {
+		const fix = "name a ConfigMap of layouts: the GPU Operator's is default-mig-parted-config"
+		p.fault(1, fix, "this ConfigMap has no config.yaml in its data")
+		return nil
+	}
+
+	before := file.Line - 1
+	if file.Style == yaml.LiteralStyle || file.Style == yaml.FoldedStyle {
+		before++ // the text begins below its key
+	}
+	return append(bytes.Repeat([]byte("\n"), max(0, before)), file.Value...)
 }
 
 // tabbed is the first line that a tab begins; 0 if there is none.
@@ -98,7 +122,10 @@ func tabbed(data []byte) int {
 // read parses the file's one document. It walks the nodes, which have line numbers: the library's
 // decoder has them only in sentences.
 func (p *partedParser) read(data []byte) (f fileYAML) {
-	if p.refuseOther(data) {
+	if content.Of(data) == "a Kubernetes ConfigMap" {
+		data = p.inConfigMap(data)
+	}
+	if len(p.faults) > 0 || p.refuseOther(data) {
 		return f
 	}
 	d := yaml.NewDecoder(bytes.NewReader(data))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -325,4 +326,24 @@ func (l *lateProfiles) Driver(ctx context.Context) (host.Driver, error) {
 		}
 	}
 	return d, err
+}
+
+// graphicsMode is a workstation board in display mode graphics, which has no MIG mode.
+type graphicsMode struct{ *sim }
+
+func (graphicsMode) SetMIGMode(context.Context, string, bool) error {
+	return refused("nvmlDeviceSetMigMode", "NOT_SUPPORTED")
+}
+
+// TestWorkstationBoard: where the driver has no MIG mode for a GPU with partitions, the advice is NVIDIA's
+// tool for its display mode, and not the same command once more.
+func TestWorkstationBoard(t *testing.T) {
+	m := model(t, "A100-40")
+	from, to := state(t, "off"), state(t, "on 7g.40gb@0")
+	x := newSim(m, from)
+	plan := Plan{GPU: x.gpu.Address, Steps: must.Get(m.Steps(from, to))(t)}
+	err := explain((Runner{Device: graphicsMode{x}}).Run(t.Context(), plan), nil)
+	var told *trouble.Error
+	must.That(t, errors.As(err, &told), "%v", err)
+	check.That(t, len(told.Try) == 1 && strings.Contains(told.Try[0], "DisplayModeSelector --gpumode=compute"), "%v", told.Try)
 }

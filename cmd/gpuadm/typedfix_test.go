@@ -170,7 +170,8 @@ func typesFix(t *testing.T, code string, b broken) string {
 
 	before, is := causeOf(reportOn(t, h), code)
 	if !is {
-		noted := slices.ContainsFunc(reportOn(t, h).Notes, func(f doctor.Found) bool { return f.Code == code })
+		isNote := func(f doctor.Found) bool { return f.Code == code }
+		noted := slices.ContainsFunc(reportOn(t, h).Notes, isNote)
 		must.That(t, noted, "doctor does not find it: %+v", reportOn(t, h).Causes)
 		return "a note"
 	}
@@ -256,6 +257,22 @@ func brokenByHand() map[string]map[string]broken {
 			w.Put(journal, `{"format":1,"what":"junk"}}`+"\n")
 		}}},
 
+		"ADM-007": {"cut": {
+			breaks: func(w *incident.World) {
+				w.Do(incidentOf(w, "handler-not-configured"))
+				w.Put(nodeTOML, "format = 1\n[runtime]\n")
+			},
+			runs: func(t *testing.T, n *simhost.Node) {
+				whole := n.Clone()
+				typedOn(t, whole, "apply")
+				n.CutAt(whole.Touches() * 2 / 3)
+				code, said := typedOn(t, n, "apply")
+				must.That(t, code != 0, "the apply was not cut: %s", said)
+				n.Boot(simhost.LoseNothing)
+				must.OK(t, n.Put("/run/systemd/resolve/stub-resolv.conf", "nameserver 127.0.0.53\n", 0o644))
+			},
+		}},
+
 		"SYS-001": {
 			"/boot": full("/boot", host.Room{Files: 9000}),
 			"/var":  full("/var", host.Room{Bytes: 4096, Files: 9000}),
@@ -278,7 +295,8 @@ func brokenByHand() map[string]map[string]broken {
 			w.Change("etc/containerd/config.toml", "  sandbox_image", "  enable_cdi = true\n  cdi_spec_dirs = [\"/etc/cdi\"]\n  sandbox_image")
 			w.Put("var/run/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n")
 		}}},
-		"CDI-005": {"given up": settings(unitOf("nvidia-cdi-refresh.service", "failed") + unitOf("nvidia-cdi-refresh.path", "failed"))},
+		"CDI-005": {"given up": settings(unitOf("nvidia-cdi-refresh.service", "failed") +
+			unitOf("nvidia-cdi-refresh.path", "failed"))},
 
 		"FAB-004": {"B200": {breaks: func(w *incident.World) {
 			for _, address := range w.NVSwitches() {
@@ -288,7 +306,9 @@ func brokenByHand() map[string]map[string]broken {
 				w.Change("sys/bus/pci/devices/"+address+"/uevent", "PCI_ID=10DE:2330", "PCI_ID=10DE:2901")
 			}
 		}}},
-		"FAB-006": {"no switch": {breaks: func(w *incident.World) { w.Do(incidentOf(w, "fabric-manager-without-switches")) }}},
+		"FAB-006": {"no switch": {breaks: func(w *incident.World) {
+			w.Do(incidentOf(w, "fabric-manager-without-switches"))
+		}}},
 		"FAB-005": {"fatal": {breaks: func(w *incident.World) {
 			w.Steps(`gpus recovery = "none"`)
 			w.GPU(0, "lost = \"it has fallen off the bus\"")
@@ -332,7 +352,7 @@ func brokenByHand() map[string]map[string]broken {
 
 		"KUB-001": {"stopped": {breaks: func(w *incident.World) { w.Fails("kubelet") }}},
 		"KUB-002": {"another engine": {breaks: func(w *incident.World) {
-			w.Change("var/lib/kubelet/kubeadm-flags.env", "unix:///var/run/containerd/containerd.sock", "unix:///var/run/crio/crio.sock")
+			w.Change("var/lib/kubelet/kubeadm-flags.env", "/containerd/containerd.sock", "/crio/crio.sock")
 		}}},
 		"KUB-003": {"two": {breaks: func(w *incident.World) {
 			w.Put("proc/944/comm", "nvidia-device-p\n")

@@ -321,7 +321,9 @@ func (w *World) step(line string) {
 			n["spec"] = kubesim.Object{"taints": []any{kubesim.Object{"key": words[1], "effect": words[2]}}}
 		})
 	case "cordoned":
-		w.Server.EditNode(nodeName, func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
+		w.Server.EditNode(nodeName, func(n kubesim.Object) {
+			n["spec"] = kubesim.Object{"unschedulable": true}
+		})
 	case "node-deleted":
 		w.Server.DeleteNode(nodeName)
 	case "pod-deleted":

@@ -24,7 +24,7 @@ import (
 
 // looking are programs that change nothing.
 var looking = []string{
-	"aa-status", "cat", "chronyc", "containerd", "crictl-info", "date", "df", "du", "find", "grep", "head", "hostname", "ip",
+	"aa-status", "cat", "chronyc", "containerd", "crictl-info", "date", "df", "du", "grep", "head", "hostname", "ip",
 	"ipmitool", "journalctl", "ldconfig", "less", "ls", "lspci", "sort", "stat", "tail", "crio", "findmnt", "dmesg",
 }
 
@@ -39,13 +39,16 @@ func looks(argv []string) bool {
 	case "kubectl":
 		return has("get") || has("describe") || has("logs") || has("whoami")
 	case "nvidia-smi":
-		return has("-q") || has("--status") || has("-lgip") || strings.HasPrefix(first, "--query") || len(argv) == 1
+		queries := strings.HasPrefix(first, "--query") || len(argv) == 1
+		return has("-q") || has("--status") || has("-lgip") || queries
 	case "systemctl":
 		return first == "status" || first == "cat"
 	case "timedatectl":
 		return first != "set-ntp"
 	case "apt-mark", "apt-get":
 		return has("showhold") || has("--simulate")
+	case "find":
+		return !has("-delete")
 	case "mokutil":
 		return first == "--sb-state"
 	case "nvidia-ctk":
@@ -68,6 +71,7 @@ var programs = map[string]func(y *Typist, words []string, in string) (out string
 		return "", y.ubuntu(append([]string{"dkms"}, words...)...)
 	},
 	"echo":            func(_ *Typist, words []string, _ string) (string, error) { return strings.Join(words, " ") + "\n", nil },
+	"find":            (*Typist).find,
 	"kubectl":         (*Typist).kubectl,
 	"modprobe":        (*Typist).modprobe,
 	"mokutil":         func(*Typist, []string, string) (string, error) { return "", nil },
@@ -104,6 +108,9 @@ var programs = map[string]func(y *Typist, words []string, in string) (out string
 // aptGet installs: headers, after which DKMS builds, and the fabric manager.
 // Source: /etc/kernel/header_postinst.d/dkms of Debian's package dkms.
 func (y *Typist) aptGet(words []string, _ string) (string, error) {
+	if words[0] == "update" {
+		return "", y.put("/var/lib/apt/lists/archive.ubuntu.com_ubuntu_dists_noble_InRelease", "Origin: Ubuntu\n")
+	}
 	if words[0] != "install" {
 		return "", fmt.Errorf("apt-get %s is not known here", words[0])
 	}
@@ -113,7 +120,8 @@ func (y *Typist) aptGet(words []string, _ string) (string, error) {
 		switch {
 		case isHeaders:
 			return "", errors.Join(y.put("/usr/src/"+name+"/Makefile", "VERSION = 6\n"),
-				y.node.PutLink("/usr/lib/modules/"+kernel+"/build", "/usr/src/"+name), y.ubuntu("dkms", "autoinstall"))
+				y.node.PutLink("/usr/lib/modules/"+kernel+"/build", "/usr/src/"+name),
+				y.ubuntu("dkms", "autoinstall"))
 		case strings.HasPrefix(name, "linux-modules-extra-"):
 			folder := "/usr/lib/modules/" + strings.TrimPrefix(name, "linux-modules-extra-")
 			more := "kernel/drivers/infiniband/core/ib_umad.ko:\nkernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko:\n"
@@ -163,6 +171,19 @@ func (y *Typist) chmod(words []string, _ string) (string, error) {
 		minor, err = strconv.ParseUint(digits, 10, 32)
 	}
 	return "", errors.Join(err, y.node.PutDevice(words[1], 195, uint32(minor), fs.FileMode(mode)))
+}
+
+// find deletes the files without content in a folder: -type f -empty ! -name lock -delete.
+func (y *Typist) find(words []string, _ string) (string, error) {
+	folder := words[0]
+	names, err := y.node.ReadDir(folder)
+	for _, name := range names {
+		info, _ := y.node.Stat(path.Join(folder, name))
+		if name != "lock" && info.Mode.IsRegular() && info.Size == 0 {
+			err = errors.Join(err, y.node.Drop(path.Join(folder, name)))
+		}
+	}
+	return "", err
 }
 
 // kubectl has the rights of an administrator.
@@ -232,7 +253,8 @@ func (y *Typist) pluginStarts() error {
 		y.world.Server.DeletePod("kube-system", pod)
 	}
 	y.world.Server.AddPod(Pod("nvidia-device-plugin-daemonset-tm5vc"))
-	return errors.Join(y.put("/proc/4711/comm", "nvidia-device-p\n"), y.put("/proc/4711/status", "NSpid:\t4711\t1\n"),
+	return errors.Join(y.put("/proc/4711/comm", "nvidia-device-p\n"),
+		y.put("/proc/4711/status", "NSpid:\t4711\t1\n"),
 		y.put(pluginSocket, ""))
 }
 
@@ -321,7 +343,8 @@ func (y *Typist) nvidiaModprobe(words []string, _ string) (string, error) {
 	name := fmt.Sprintf("/dev/nvidia%d", minor)
 	switch {
 	case slices.Contains(words, "-u"):
-		return "", errors.Join(y.put("/sys/module/nvidia_uvm/refcnt", "0\n"), y.nodeDevice("/dev/nvidia-uvm", "nvidia-uvm", 0))
+		return "", errors.Join(y.put("/sys/module/nvidia_uvm/refcnt", "0\n"),
+			y.nodeDevice("/dev/nvidia-uvm", "nvidia-uvm", 0))
 	case minor == 255:
 		name = "/dev/nvidiactl"
 	}
@@ -394,7 +417,8 @@ func (y *Typist) restorecon(words []string, _ string) (string, error) {
 // sed runs the real sed on a copy.
 func (y *Typist) sed(words []string, _ string) (string, error) {
 	name := words[len(words)-1]
-	words = slices.DeleteFunc(slices.Clone(words[:len(words)-1]), func(word string) bool { return word == "-i" })
+	isInPlace := func(word string) bool { return word == "-i" }
+	words = slices.DeleteFunc(slices.Clone(words[:len(words)-1]), isInPlace)
 	cmd := exec.Command("sed", words...)
 	cmd.Stdin = strings.NewReader(y.text(name))
 	out, err := cmd.Output()
@@ -478,7 +502,8 @@ func (y *Typist) boot(power bool) error {
 	})
 	var errs []error
 	kernels, _ := y.node.ReadDir("/usr/lib/modules")
-	if running := strings.TrimSpace(y.text("/proc/sys/kernel/osrelease")); len(kernels) > 0 && !slices.Contains(kernels, running) {
+	running := strings.TrimSpace(y.text("/proc/sys/kernel/osrelease"))
+	if len(kernels) > 0 && !slices.Contains(kernels, running) {
 		errs = append(errs, y.put("/proc/sys/kernel/osrelease", slices.Max(kernels)+"\n"))
 	}
 	for _, address := range y.world.GPUs() {
@@ -503,7 +528,8 @@ func (y *Typist) bindsAgain() error {
 		text := y.text(name)
 		for _, other := range []string{"nouveau", "NovaCore"} {
 			module := map[string]string{"nouveau": "nouveau", "NovaCore": "nova_core"}[other]
-			if strings.Contains(text, "DRIVER="+other+"\n") && strings.Contains(forbidden, "blacklist "+module) {
+			isForbidden := strings.Contains(forbidden, "blacklist "+module)
+			if isForbidden && strings.Contains(text, "DRIVER="+other+"\n") {
 				text = strings.Replace(text, "DRIVER="+other+"\n", "DRIVER=nvidia\n", 1)
 			}
 		}

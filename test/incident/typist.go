@@ -136,7 +136,8 @@ func (y *Typist) nodeDevice(name, driver string, minor uint32) error {
 	major := uint32(195)
 	for line := range strings.Lines(y.text("/proc/devices")) {
 		var number uint32
-		if _, err := fmt.Sscanf(line, "%d "+driver, &number); err == nil && strings.HasSuffix(strings.TrimSpace(line), " "+driver) {
+		_, err := fmt.Sscanf(line, "%d "+driver, &number)
+		if err == nil && strings.HasSuffix(strings.TrimSpace(line), " "+driver) {
 			major = number
 		}
 	}
