@@ -317,6 +317,9 @@ var (
 )
 
 func oldSpec(m *Machine) []Finding {
+	if u, known := m.Unit(cdi.Unit); !known || u.Load == "not-found" {
+		return nil // nothing writes it again, as on Talos, where the image does: CDI-002
+	}
 	state, err := cdi.Spec().Look(m.ctx, m.View)
 	problem := cdi.Problem(state)
 	if err != nil || problem == "" || cdi.IsBeingWritten(m.ctx, m.View) {
