@@ -33,7 +33,10 @@ func (c *common) planText(p converge.Plan) {
 	}
 	printf(w, "%s\n", planEnd(p))
 	cannot := len(p.Cannot())
-	if cannot == 0 && p.Now() > 0 {
+	switch {
+	case p.Reboot != "":
+		printf(w, "A run of this boot has asked for a reboot, for %s: sudo reboot, then: %s\n", p.Reboot, c.typed("apply"))
+	case cannot == 0 && p.Now() > 0:
 		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
 	}
 	if short {

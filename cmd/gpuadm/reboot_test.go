@@ -113,3 +113,36 @@ func TestBootUnitsHaveALimit(t *testing.T) {
 		check.That(t, err == nil && start >= deadline+time.Hour, "%s: TimeoutStartSec is %q, with a deadline of %v", name, is["TimeoutStartSec"], deadline)
 	}
 }
+
+// noReset is a virtual machine that cannot reset its GPUs: nvidia-smi(1), RETURN VALUE, 3.
+type noReset struct{ *simhost.Node }
+
+func (noReset) ResetGPUs(context.Context, ...string) error {
+	return &host.CommandError{Argv: []string{"nvidia-smi", "--gpu-reset"}, Code: 3, Cause: errors.New("exit status 3")}
+}
+
+// After an apply has asked for a reboot, plan and status ask for it, too, until the machine has booted: an
+// apply would only ask again.
+func TestPlanAndStatusSayReboot(t *testing.T) {
+	const a100 = "model = \"A100-40\"\n"
+	archive := strings.Replace(string(recorded(t)["mig-h100-a100-t4"]), a100, a100+"passthrough = true\n", 1)
+	n := noReset{must.Get(simhost.New([]byte(archive)))(t)}
+	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
+	const spec = "format = 1\n[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.5gb\" = 7 }\n"
+	must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(spec), host.Attr{Mode: 0o644}))
+
+	code, said := typedOn(t, n, "apply mig --allow all")
+	must.That(t, code == exitReboot, "the apply asks for no reboot: exit %d\n%s", code, said)
+	for line, want := range map[string]string{
+		"plan mig": "A run of this boot has asked for a reboot, for mig ",
+		"status":   " waits for a reboot, for mig ",
+	} {
+		_, said := typedOn(t, n, line)
+		check.That(t, strings.Contains(said, want) && strings.Contains(said, "sudo reboot, then: "), "%s: %s", line, said)
+	}
+	n.Reboot()
+	for _, line := range []string{"plan mig", "status"} {
+		_, said := typedOn(t, n, line)
+		check.That(t, !strings.Contains(said, "sudo reboot"), "%s after the reboot: %s", line, said)
+	}
+}

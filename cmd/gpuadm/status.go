@@ -333,6 +333,8 @@ func (c *common) statusEnd(s converge.Status) string {
 		return fmt.Sprintf("Run %s, an undo, was cut short. To continue: %s", s.Unfinished, c.typed("undo"))
 	case s.Repairing != "":
 		return fmt.Sprintf("Run %s, a repair, was cut short. To continue: %s", s.Unfinished, c.typed("repair "+s.Repairing))
+	case s.Unfinished != "" && s.Reboot != "":
+		return fmt.Sprintf("Run %s waits for a reboot, for %s: sudo reboot, then: %s", s.Unfinished, s.Reboot, c.typed("apply"))
 	case s.Unfinished != "":
 		return fmt.Sprintf("Run %s was cut short. To continue: %s", s.Unfinished, c.typed("apply"))
 	case len(s.Cannot()) > 0:

@@ -29,6 +29,9 @@ type Plan struct {
 	State     Outcome     `json:"state"`           // all of this in one word
 	Later     []Later     `json:"later,omitempty"` // values of the spec that only a later moment can judge
 	Notes     []string    `json:"notes,omitempty"`
+
+	// Reboot is the pending change for which a run of this boot has asked for a reboot; "" for none.
+	Reboot string `json:"asks_for_reboot,omitempty"`
 }
 
 // Host names the machine and the spec that a plan is for.
@@ -84,14 +87,15 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return e.planToPrint(ctx, machine{view: v, facts: f, owned: present(j.Runs())})
+	return e.planToPrint(ctx, machine{view: v, facts: f, owned: present(j.Runs()), asked: j.asksForReboot(f.BootID)})
 }
 
 // machine is what planning knows of the machine.
 type machine struct {
 	view  host.View
 	facts facts.Facts
-	owned []owned // gpuadm's changes that are on the machine
+	owned []owned      // gpuadm's changes that are on the machine
+	asked map[key]bool // things whose changes have asked for a reboot in this boot
 }
 
 // Facts gathers what the stages need to know of the machine. It caches what a run cannot change.
@@ -132,6 +136,11 @@ func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) {
 // planToPrint is a plan with the diffs, the drawings and Host.
 func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
 	p, err := e.plan(ctx, m, func(s step) Line { return s.withDrawing(ctx, m.view) })
+	for _, c := range p.Changes {
+		if m.asked[c.key()] && p.Reboot == "" {
+			p.Reboot = c.String()
+		}
+	}
 	p.Host = Host{Root: m.view.Root(), Summary: m.facts.String(), Spec: e.Spec.Digest(), Facts: m.facts}
 	return p, err
 }

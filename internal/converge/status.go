@@ -76,7 +76,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (Status, error) {
 
 	f, err := e.Facts(ctx, v)
 	if err == nil {
-		s.Plan, err = e.planToPrint(ctx, machine{view: v, facts: f, owned: present(runs)})
+		s.Plan, err = e.planToPrint(ctx, machine{view: v, facts: f, owned: present(runs), asked: j.asksForReboot(f.BootID)})
 	}
 	return s, err
 }
