@@ -118,7 +118,8 @@ func TestBootUnitsHaveALimit(t *testing.T) {
 type noReset struct{ *simhost.Node }
 
 func (noReset) ResetGPUs(context.Context, ...string) error {
-	return &host.CommandError{Argv: []string{"nvidia-smi", "--gpu-reset"}, Code: 3, Cause: errors.New("exit status 3")}
+	argv := []string{"nvidia-smi", "--gpu-reset"}
+	return &host.CommandError{Argv: argv, Code: 3, Cause: errors.New("exit status 3")}
 }
 
 // After an apply has asked for a reboot, plan and status ask for it, too, until the machine has booted: an
@@ -138,7 +139,7 @@ func TestPlanAndStatusSayReboot(t *testing.T) {
 		"status":   " waits for a reboot, for mig ",
 	} {
 		_, said := typedOn(t, n, line)
-		check.That(t, strings.Contains(said, want) && strings.Contains(said, "sudo reboot, then: "), "%s: %s", line, said)
+		check.Says(t, said, want, "sudo reboot, then: ")
 	}
 	n.Reboot()
 	for _, line := range []string{"plan mig", "status"} {

@@ -90,14 +90,15 @@ func mokka(t *testing.T, c mokkaCase, config, gpuadm, at string) {
 	must.That(t, len(says.Driver.GPUs) > 3, "%d GPUs: %s", len(says.Driver.GPUs), said)
 
 	w := incident.Joined(t, false)
-	for i := range says.Driver.GPUs { // the mock has no PCI bus beside it: that of the recorded machine is taken
+	// The mock has no PCI bus beside it: that of the recorded machine is taken.
+	for i := range says.Driver.GPUs {
 		says.Driver.GPUs[i].Address = w.GPUs()[i]
 	}
 	for _, address := range w.GPUs()[len(says.Driver.GPUs):] {
 		w.Bind(address, "vfio-pci")
 	}
 	n := w.Node()
-	n.CUDAAnswers(func(shown []string) host.CUDA { // the simulated one knows the recorded machine's GPUs alone
+	n.CUDAAnswers(func(shown []string) host.CUDA { // the simulated one knows other GPUs
 		return host.CUDA{Library: "/usr/lib/x86_64-linux-gnu/libcuda.so.1", Devices: len(shown)}
 	})
 	r := examine(t, mokkaView{n, says.Driver})
