@@ -33,7 +33,7 @@ func (m *elsewhere) example() string {
 	if len(m.gpus) > 0 {
 		gpu = m.gpus[0]
 	}
-	return "gpuadm init --gpu " + host.ShellWord(gpu) + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04"))
+	return trouble.Command("init --gpu " + host.ShellWord(gpu) + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04")))
 }
 
 func (m *elsewhere) flags(cmd *cobra.Command) {
