@@ -56,7 +56,7 @@ func TestLabDoctor(t *testing.T) {
 				"chmod 755 /usr/bin/nvidia-smi; systemctl start --no-block " + cdiUnit +
 				fmt.Sprintf(
 					strings.Replace(until, "100", "700", 1),
-					"systemctl show "+cdiUnit+" | grep -qx Result=start-limit-hit",
+					"systemctl show "+cdiUnit+" | grep -qx ActiveState=failed",
 				) + "; mv /root/nvidia-smi /usr/bin/", "",
 		},
 		{"KUB-001", "systemctl stop kubelet", ""},
