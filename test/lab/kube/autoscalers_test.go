@@ -44,14 +44,18 @@ func TestLabKubeAutoscalers(t *testing.T) {
 		spec   string
 		taints []kube.Object
 	}{
-		{"Karpenter", spec,
+		{
+			"Karpenter", spec,
 			slices.Concat([]kube.Object{unregistered},
 				kube.List(pool, "spec", "template", "spec", "taints"), kube.List(pool, "spec",
-					"template", "spec", "startupTaints"))},
+					"template", "spec", "startupTaints")),
+		},
 		{"cluster-autoscaler", spec, []kube.Object{gpuTaint("nvidia.com/gpu"), pending("startup-taint")}},
-		{"cluster-autoscaler, by its older prefix",
+		{
+			"cluster-autoscaler, by its older prefix",
 			spec + "startup_taint = \"ignore-taint.cluster-autoscaler.kubernetes.io/gpu=pending:NoSchedule\"\n",
-			[]kube.Object{gpuTaint("nvidia.com/gpu"), pending("ignore-taint")}},
+			[]kube.Object{gpuTaint("nvidia.com/gpu"), pending("ignore-taint")},
+		},
 	} {
 		t.Log(r.by)
 		n.registersWith(r.taints)
@@ -80,8 +84,10 @@ func TestLabKubeAutoscalers(t *testing.T) {
 
 // pending is a startup taint of one of cluster-autoscaler's prefixes.
 func pending(prefix string) kube.Object {
-	return kube.Object{"key": prefix + ".cluster-autoscaler.kubernetes.io/gpu", "value": "pending",
-		"effect": "NoSchedule"}
+	return kube.Object{
+		"key": prefix + ".cluster-autoscaler.kubernetes.io/gpu", "value": "pending",
+		"effect": "NoSchedule",
+	}
 }
 
 // taintsOf makes a list of a NodePool the taints of a Node.
@@ -165,8 +171,10 @@ func (n gpuHost) karpenterRegisters() {
 	}
 	// With the version in it what is older is a conflict, and is tried again.
 	_, _ = n.c.Admin.Merge(n.t.Context(), "/api/v1/nodes/"+n.Name, kube.Object{
-		"metadata": kube.Object{"resourceVersion": kube.Text(o, "metadata", "resourceVersion"),
-			"labels": kube.Object{"karpenter.sh/registered": "true"}},
+		"metadata": kube.Object{
+			"resourceVersion": kube.Text(o, "metadata", "resourceVersion"),
+			"labels":          kube.Object{"karpenter.sh/registered": "true"},
+		},
 		"spec": kube.Object{"taints": left},
 	})
 }

@@ -73,8 +73,10 @@ func TestBenchKubeLoad(t *testing.T) {
 	}
 	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
-	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml",
-		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
+	wanted := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n"),
+	}))(t)
 	for _, again := range []bool{false, true} {
 		figures, err := c.Load(t.Context(),
 			kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
@@ -128,8 +130,10 @@ func TestBenchKubeRecovery(t *testing.T) {
 	c := cluster.Run(t)
 	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
-	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml",
-		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
+	wanted := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n"),
+	}))(t)
 
 	var converged sync.WaitGroup
 	converged.Add(nodes)

@@ -141,8 +141,10 @@ func keepsTaint(c *kube.T) {
 				"apiGroups": []string{""}, "apiVersions": []string{"*"},
 				"operations": []string{"UPDATE"}, "resources": []string{"nodes"},
 			}}},
-			"matchConditions": []kube.Object{{"name": "account",
-				"expression": `request.userInfo.username == "` + accountUser + `"`}},
+			"matchConditions": []kube.Object{{
+				"name":       "account",
+				"expression": `request.userInfo.username == "` + accountUser + `"`,
+			}},
 			"validations": []kube.Object{{"expression": "!has(oldObject.spec.taints) || " +
 				"has(object.spec.taints) && size(object.spec.taints) >= size(oldObject.spec.taints)"}},
 		},

@@ -61,8 +61,10 @@ func TestLabKubeRenamed(t *testing.T) {
 	n.Must("systemctl", "stop", "kubelet.service")
 	n.Must("sh", "-c", "rm -rf /etc/kubernetes/kubelet.conf /var/lib/kubelet/pki")
 	c.Delete("/api/v1/nodes/" + n.Name)
-	b.Kubeadm(kube.Kubeadm{Token: c.Token(),
-		ExtraFlags: strings.TrimPrefix(strings.TrimSpace(n.Get(kubeletFlags)), "KUBELET_EXTRA_ARGS=")})
+	b.Kubeadm(kube.Kubeadm{
+		Token:      c.Token(),
+		ExtraFlags: strings.TrimPrefix(strings.TrimSpace(n.Get(kubeletFlags)), "KUBELET_EXTRA_ARGS="),
+	})
 	n.Must("systemctl", "start", "kubelet.service")
 	b.Ready()
 	b.account()
