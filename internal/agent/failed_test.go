@@ -48,7 +48,7 @@ func TestClearFailed(t *testing.T) {
 		"an operator stopped it": {stages.KubeletUnit, host.Unit{Active: "inactive"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := must.Get(simhost.New([]byte("-- etc/hostname --\nnode\n")))(t)
+			n := must.Get(simhost.New([]byte("-- etc/systemd/system/gpuadm.service --\n[Unit]\n")))(t)
 			f := &failing{Node: n, units: map[string]host.Unit{c.unit: c.is}}
 			cleared, err := (&Run{Host: f}).ClearFailed(t.Context())
 			must.OK(t, err)

@@ -64,8 +64,8 @@ func (m *Machine) nextKernel() string {
 	return text + "install the driver's modules for that kernel"
 }
 
-// awaitsDriver reports whether the machine has GPUs that no kernel driver holds, and nothing of
-// NVIDIA's driver.
+// awaitsDriver reports whether the machine has GPUs that no kernel driver holds but the kernel's own,
+// nouveau, and nothing of NVIDIA's driver.
 func (m *Machine) awaitsDriver(f facts.Facts) bool {
 	if len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil {
 		return false
@@ -75,7 +75,10 @@ func (m *Machine) awaitsDriver(f facts.Facts) bool {
 	}
 
 	hasModule := func(kernel facts.KernelModules) bool { return kernel.Nvidia != nil }
-	isHeld := func(device facts.PCI) bool { return device.Driver != "" }
+	isTaken := func(device facts.PCI) bool {
+		return slices.ContainsFunc(f.Modules.Taken, func(t facts.Taken) bool { return t.Address == device.Address })
+	}
+	isHeld := func(device facts.PCI) bool { return device.Driver != "" && !isTaken(device) }
 	return !slices.ContainsFunc(f.Modules.Kernels, hasModule) && !slices.ContainsFunc(m.GPUs(), isHeld)
 }
 
