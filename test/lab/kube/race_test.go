@@ -148,7 +148,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 		}
 		return ""
 	})
-	n.gpuadm(0, []string{"status"}, toleration, "no device plugin runs here: the node has the taint example.com/starting=x:NoSchedule")
+	n.gpuadm(75, []string{"status"}, toleration, "no device plugin runs here: the node has the taint example.com/starting=x:NoSchedule")
 	named := kube.Text(n.Object(), "metadata", "annotations", "nvidia.com/gpuadm.startup-taints")
 	check.That(t, named == "example.com/starting=x:NoSchedule" && n.starting(), "the Node's annotation names %q", named)
 
