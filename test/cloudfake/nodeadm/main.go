@@ -29,11 +29,12 @@ import (
 type table = map[string]any
 
 // cached is what a run notes for the next one.
+//
+// It is of nodeadm's internal version, which Kubernetes' libraries write without apiVersion and kind:
+// setTargetKind in pkg/runtime/scheme.go of kubernetes/apimachinery.
 type cached struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       table  `json:"spec"`
-	Status     status `json:"status"`
+	Spec   table  `json:"spec"`
+	Status status `json:"status"`
 }
 
 // status is what EC2 and the machine have answered.
@@ -128,7 +129,7 @@ func resolve(sources []string, cache string) (node cached, known bool, err error
 		return node, true, nil
 	}
 
-	node = cached{APIVersion: "node.eks.aws/__internal", Kind: "NodeConfig", Spec: spec}
+	node = cached{Spec: spec}
 	instance := &node.Status.Instance
 	for path, to := range map[string]*string{
 		"instance-id":                 &instance.ID,
