@@ -95,7 +95,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 	i.driver, _ = driversOn(i.dist)
 	i.put(specFile, "format = 1\n"+of("driver", i.driver, repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")+
 		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")+
-		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
+		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n"+withoutCDI, 0o644)
 	i.put("/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o444)
 	i.put(smallInitramfs, "MODULES=list\n", 0o644)
 }

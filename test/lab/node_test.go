@@ -25,6 +25,9 @@ const (
 	daemon   = "containerd.service"
 	config   = "/etc/containerd/config.toml"
 	state    = "/var/lib/gpuadm"
+
+	// withoutCDI is for hosts whose nvidia-ctk is a stand-in: TestLabCDI has the real one.
+	withoutCDI = "[runtime]\nset_as_default = true\ncdi = false\n"
 )
 
 // node is a host with a spec, and what gpuadm's tests ask it.
@@ -172,7 +175,7 @@ func TestLabWholeNode(t *testing.T) {
 	n.Must("depmod", kernel)
 	n = n.with(t, "H100-80:8")
 	d := driverNode{n.node, repos.Fingerprint(t, deb)}
-	n.Put(specFile, d.spec("580.65.06", "1.18.0")+"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
+	n.Put(specFile, d.spec("580.65.06", "1.18.0")+"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n"+withoutCDI, 0o644)
 	packages, files := n.AptState(), n.TreeOutsideCaches()
 
 	t.Log(n.gpuadm(0, "plan", "-v").Stdout)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -100,8 +101,13 @@ func (generated) Make(ctx context.Context, h host.Host, to converge.State) error
 	return nil
 }
 
+// generateLimit is for a program that asks a driver: one that hangs must not hold gpuadm's lock.
+const generateLimit = 2 * time.Minute
+
 // generate has the toolkit's program write the spec.
 func generate(ctx context.Context, h host.Host) error {
+	ctx, stop := context.WithTimeout(ctx, generateLimit)
+	defer stop()
 	_, err := h.Do(ctx, path.Base(ctk), "cdi", "generate", "--output="+Output(h))
 	if err == nil {
 		return nil
