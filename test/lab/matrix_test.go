@@ -253,7 +253,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 	}
 	for _, c := range plan.Changes {
 		if c.Cannot != "" {
-			return nil, c.Cannot
+			return nil, cannot.FindString(c.Cannot) // without the place in node.toml
 		}
 		if c.Kind == "package" && c.After != "not there" {
 			asked = append(asked, machineKernel.ReplaceAllString(c.Name, "$1$2$3-KERNEL"))
