@@ -51,7 +51,7 @@ func TestLabRunfile(t *testing.T) {
 	clean := n.TreeOutsideCaches()
 
 	r := wants(1, fine[:strings.Index(fine, "sha256")]+"sha256 = \""+strings.Repeat("0f", 32)+"\"\n")
-	says(t, r, "SHA-256")
+	says(t, r, "sha256")
 	r = wants(1, broken)
 	says(t, r, "Unable to build the NVIDIA kernel module", "Installation has failed")
 	check.None(t, withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))), "a wrong digest and a failing installer left:")
