@@ -20,6 +20,7 @@ const (
 	nodeadmRuns      trouble.Code = "nodeadm-runs"
 	notRegistered    trouble.Code = "not-registered"
 	notReported      trouble.Code = "not-reported" // by kubelet, since this boot
+	otherName        trouble.Code = "other-name"   // of kubelet than its credentials'
 	offersOther      trouble.Code = "offers-other" // number of devices than planned
 	pluginStaysAway  trouble.Code = "plugin-stays-away"
 	podsStay         trouble.Code = "pods-stay"

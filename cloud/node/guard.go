@@ -111,6 +111,11 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if err != nil {
 		return "", err
 	}
+	if !g.rebuilt {
+		if err := id.refuseOtherName(ctx, v, n); err != nil {
+			return "", err
+		}
+	}
 
 	switch {
 	case g.rebuilt && (len(g.ownTaints(n)) > 0 || n.Annotations[taintRecord] != ""):
@@ -175,7 +180,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	var edits []partEdit
 	if id.serviceAccount(h) != "" && !g.hasTaint(n) {
 		edits = append(edits, editOf(n, g.part, valueState(g.taint.Value)))
-		if record, due := recordTaint(n, g.taint); due {
+		if record, due := recordTaints(n, g.taint); due {
 			edits = append(edits, record)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 // identity names the Node, and the kubeconfigs that may read and change it.
 type identity struct {
 	node string // the Node's name
+	unit string // kubelet's, "" if it has none
 
 	kubelet string   // kubelet's kubeconfig: may set most labels of its own Node, its status, and no taints
 	account string   // the kubeconfig in [node], a ServiceAccount's, for the rest
@@ -40,6 +41,7 @@ const UntilJoined = "once the node has joined"
 func identityOf(s spec.Spec, f facts.Facts) identity {
 	id := identity{
 		node:      cmp.Or(f.Kubelet.NodeName, method.NodeName(s, f)),
+		unit:      f.Kubelet.Unit,
 		kubelet:   f.Kubelet.Kubeconfig,
 		account:   s.Node.Kubeconfig,
 		via:       method.Via(s),

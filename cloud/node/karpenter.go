@@ -8,6 +8,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
@@ -26,22 +27,22 @@ func karpenterTaint() spec.Taint {
 // startupTaints to kubelet.
 // Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to
 // the taints, and bootstrap/nodeadm.go, which makes both registerWithTaints.
-func startupTaintsName(f facts.Facts, t spec.Taint) bool {
+func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 	for _, found := range f.Kubelet.Taints {
 		if found.Key == t.Key && found.Effect == t.Effect {
-			return true
+			return true, nil
 		}
 	}
-	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+	resolved, err := userDataKubelet(f)
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, found := range resolved.Config.RegisterWithTaints {
 		if found.Key == t.Key {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // The marks of Karpenter's nodes: a taint, and a label that is also a tag of the instance.
@@ -54,42 +55,53 @@ const (
 // nodes registers with its taint; kubelet's labels name its NodePool, and so do the instance's tags
 // if the cloud shows them.
 // Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
-func karpenterSign(f facts.Facts) string {
+func karpenterSign(f facts.Facts) (sign string, err error) {
 	for _, t := range f.Kubelet.Taints {
 		if t.Key == karpenterUnregistered {
-			return "kubelet registers with the taint " + karpenterUnregistered
+			return "kubelet registers with the taint " + karpenterUnregistered, nil
 		}
 	}
 	if f.Kubelet.Labels[karpenterPool] != "" {
-		return "kubelet registers with the label " + karpenterPool
-	}
-	if mark := karpenterUserData(f); mark != "" {
-		return "the user data has kubelet register with the " + mark
+		return "kubelet registers with the label " + karpenterPool, nil
 	}
 	if f.Instance != nil && f.Instance.Tags[karpenterPool] != "" {
-		return "the instance has the tag " + karpenterPool
+		return "the instance has the tag " + karpenterPool, nil
 	}
-	return ""
+
+	mark, err := karpenterUserData(f)
+	if err != nil || mark == "" {
+		return "", err
+	}
+	return "the user data has kubelet register with the " + mark, nil
 }
 
-// karpenterUserData names Karpenter's mark in the user data, as nodeadm has resolved it: in the
-// first boot of EKS's images kubelet's files do not exist yet. The stage that writes nodeadm's
-// settings reports an error.
-func karpenterUserData(f facts.Facts) string {
+// userDataKubelet is kubelet in the user data, as nodeadm has resolved it. What gpuadm cannot read
+// may have Karpenter's signs.
+func userDataKubelet(f facts.Facts) (method.NodeadmKubelet, error) {
 	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
 	if err != nil {
-		return ""
+		return resolved, &trouble.Unknown{Err: err}
+	}
+	return resolved, nil
+}
+
+// karpenterUserData names Karpenter's mark in the user data: in the first boot of EKS's images
+// kubelet's files do not exist yet.
+func karpenterUserData(f facts.Facts) (mark string, err error) {
+	resolved, err := userDataKubelet(f)
+	if err != nil {
+		return "", err
 	}
 	for _, t := range resolved.Config.RegisterWithTaints {
 		if t.Key == karpenterUnregistered {
-			return "taint " + karpenterUnregistered
+			return "taint " + karpenterUnregistered, nil
 		}
 	}
 	for _, flag := range resolved.Flags {
 		labels, ok := strings.CutPrefix(flag, "--node-labels=")
 		if ok && strings.Contains(","+labels, ","+karpenterPool+"=") {
-			return "label " + karpenterPool
+			return "label " + karpenterPool, nil
 		}
 	}
-	return ""
+	return "", nil
 }

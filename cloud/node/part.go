@@ -127,6 +127,11 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
+	if !p.rebuilt { // an undo takes gpuadm's parts off the Node that has them
+		if err := id.refuseOtherName(ctx, v, n); err != nil {
+			return "", err
+		}
+	}
 
 	if p.waits != nil {
 		if err := p.waits(ctx, v, n); err != nil {

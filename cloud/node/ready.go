@@ -141,7 +141,11 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 	}
 
 	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs(), r.readyCondition())
-	for _, t := range formerTaints(r.facts) {
+	former, err := formerTaints(r.facts)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range former {
 		if !sameTaint(t, startup) && !hasTaint(r.spec.Node.Taints, t) {
 			list = append(list, r.removed(t, hasValue(t)))
 		}
@@ -176,10 +180,6 @@ func (r readyStage) readyCondition() converge.Want {
 	state := converge.State("True " + readyReason + " " + r.summary())
 	w := r.want(conditionPart().name(), state, "so that the cluster knows that the GPUs are ready")
 	w.Thing = r.part(w.Ref().Name, r.gpusReady)
-	if failed, on := failedTaint(r.spec, r.facts); on { // Report adds it without an entry in the journal
-		const text = "the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s"
-		w.Leaves = fmt.Sprintf(text, failed, removeTaintCommand(cmp.Or(r.identity.node, "NODE"), failed))
-	}
 	return w
 }
 

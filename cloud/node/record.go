@@ -20,9 +20,10 @@ const (
 	// the record, a label that was dropped from node.toml, or whose partition is gone, would stay
 	// for ever.
 	labelRecord = "nvidia.com/gpuadm.labels"
-	// taintRecord is the annotation of the Node that names its startup taints from gpuadm. The key
-	// of a taint that was dropped from node.toml does not show that it is gpuadm's: without the
-	// record the taint would keep pods off for ever.
+	// taintRecord is the annotation of the Node that names the taints by which gpuadm keeps pods off:
+	// startup taints, and a failure's. The key of a taint that was dropped from node.toml does not
+	// show that it is gpuadm's, and no run of the journal puts on a failure's: without the record the
+	// taint would keep pods off for ever.
 	taintRecord = "nvidia.com/gpuadm.startup-taints"
 )
 
@@ -125,15 +126,18 @@ func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []
 	})
 }
 
-// recordTaint adds to the record a startup taint that gpuadm is about to add, or may have added
-// already; it removes no taint. due is false if there is nothing to add.
-func recordTaint(n *kube.Node, startup spec.Taint) (edit partEdit, due bool) {
+// recordTaints adds to the record taints that gpuadm is about to add, or may have added already; it
+// removes no taint. due is false if there is nothing to add.
+func recordTaints(n *kube.Node, taints ...spec.Taint) (edit partEdit, due bool) {
 	record := nodePart{what: partRecord, key: taintRecord}
 	named := recordedTaints(record.stateOn(n))
-	if startup.Key == "" || slices.Contains(named, startup) {
-		return partEdit{}, false
+	for _, t := range taints {
+		if t.Key != "" && !slices.Contains(named, t) {
+			named = append(named, t)
+			due = true
+		}
 	}
-	return editOf(n, record, recordState(kubelet.TaintTexts(append(named, startup)))), true
+	return editOf(n, record, recordState(kubelet.TaintTexts(named))), due
 }
 
 // recordedTaints returns the taints that a record names. Other clients may write the record, so a

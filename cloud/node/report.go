@@ -107,17 +107,24 @@ func isNews(n *kube.Node, condition partEdit, reason string) bool {
 	return reason != busyReason || last == nil || last.Reason != reason
 }
 
-// taintEdits record the startup taint and, after a failure that lasts, swap it.
+// taintEdits swap the startup taint after a failure that lasts, and record both: an undo takes off
+// what the record names.
 func (r readyStage) taintEdits(h host.Host, n *kube.Node, o Outcome) []partEdit {
 	var edits []partEdit
-	startup, on, _, err := startupTaint(r.spec, r.facts)
-	if err == nil && on && r.identity.serviceAccount(h) != "" {
-		if record, due := recordTaint(n, startup); due {
-			edits = append(edits, record)
-		}
-	}
 	if o.GaveUp || !trouble.Passes(o.Err) {
-		edits = append(edits, r.swapTaints(h, n, len(o.Made) > 0)...)
+		edits = r.swapTaints(h, n, len(o.Made) > 0)
+	}
+
+	startup, on, _, err := startupTaint(r.spec, r.facts)
+	if err != nil || !on || r.identity.serviceAccount(h) == "" {
+		return edits
+	}
+	taints := []spec.Taint{startup}
+	if len(edits) > 0 {
+		taints = append(taints, failureTaint())
+	}
+	if record, due := recordTaints(n, taints...); due {
+		edits = append([]partEdit{record}, edits...)
 	}
 	return edits
 }

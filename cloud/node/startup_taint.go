@@ -58,11 +58,19 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		return spec.Taint{}, false, why, nil
 	}
 
-	sign := karpenterSign(f)
-	switch {
-	case sign == "":
+	sign, err := karpenterSign(f)
+	if err != nil {
+		return spec.Taint{}, false, "", err
+	}
+	if sign == "" {
 		return autoscalerTaint(), true, why + remover + " takes it off", nil
-	case !startupTaintsName(f, karpenterTaint()):
+	}
+
+	isNamed, err := startupTaintsName(f, karpenterTaint())
+	if err != nil {
+		return spec.Taint{}, false, "", err
+	}
+	if !isNamed {
 		why += sign + ": Karpenter before 1.13 would make a second node for a taint that its NodePool does not name; " +
 			"name " + karpenterTaint().String() + " in startupTaints, or with 1.13 or newer write it in startup_taint"
 		return spec.Taint{}, false, why, nil
@@ -162,7 +170,11 @@ func StartupNeeds() facts.Needs {
 // to swap.
 func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
 	_, on, _, err := startupTaint(s, f)
-	if err != nil || !on || taintRemover(s, f) == "" || karpenterSign(f) != "" {
+	if err != nil || !on || taintRemover(s, f) == "" {
+		return spec.Taint{}, false
+	}
+	sign, err := karpenterSign(f)
+	if err != nil || sign != "" {
 		return spec.Taint{}, false
 	}
 	return failureTaint(), true
@@ -178,9 +190,13 @@ func failureTaint() spec.Taint {
 
 // formerTaints returns the taints that an earlier spec, or another kind of gate, may have left on
 // the node: no other client removes them. Their values show that they are gpuadm's.
-func formerTaints(f facts.Facts) []spec.Taint {
-	if karpenterSign(f) != "" {
-		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}
+func formerTaints(f facts.Facts) ([]spec.Taint, error) {
+	sign, err := karpenterSign(f)
+	if err != nil {
+		return nil, err
 	}
-	return []spec.Taint{failureTaint(), autoscalerTaint()}
+	if sign != "" {
+		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}, nil
+	}
+	return []spec.Taint{failureTaint(), autoscalerTaint()}, nil
 }

@@ -26,7 +26,7 @@ type startupCase struct {
 	clearer string // "", kubeconfig, pod
 	gate    string // "", drop-in, other's (of another unit), nodeadm, nodeadm without the boot unit
 	open    string // [join] gate
-	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen
+	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen; unread: nodeadm's file cannot be read
 	named   string // "", kubelet, user data: where the NodePool's startupTaints are seen to name Karpenter's startup taint
 }
 
@@ -58,6 +58,8 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
 	case "resolved label":
 		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
+	case "unread": // of a nodeadm that is newer than gpuadm
+		f.Files[method.NodeadmResolved] = []byte(`{"apiVersion":"node.eks.aws/v2","spec":{}}`)
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
@@ -75,7 +77,7 @@ func each(do func(c startupCase)) {
 		for _, clearer := range []string{"", "kubeconfig", "pod"} {
 			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone"} {
 				for _, open := range []string{"closed", "open"} {
-					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label"} {
+					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label", "unread"} {
 						do(startupCase{wanted, clearer, gate, open, maker, ""})
 						do(startupCase{wanted, clearer, gate, open, maker, "kubelet"})
 						if maker == "resolved taint" {
@@ -87,6 +89,9 @@ func each(do func(c startupCase)) {
 		}
 	}
 }
+
+// unread is expected of a case in which gpuadm cannot tell.
+const unread = "unknown"
 
 // expected is what the rules of the design say, in their own words.
 func (c startupCase) expected() (taint, failed string) {
@@ -102,6 +107,8 @@ func (c startupCase) expected() (taint, failed string) {
 		return string(noAccount), ""
 	case c.wanted != "auto":
 		taint = c.wanted
+	case c.maker == "unread": // the signs of Karpenter may be in the file
+		return unread, ""
 	case c.maker != "":
 		if c.named == "" { // Karpenter before 1.13 would take it for a lasting one
 			return "", ""
@@ -125,6 +132,8 @@ func TestStartupTaint(t *testing.T) {
 		got := ""
 		code := trouble.Code("")
 		switch {
+		case trouble.IsUnknown(err):
+			got = unread
 		case errors.As(err, &code):
 			got = string(code)
 			if counts[got] == 0 {
@@ -139,7 +148,18 @@ func TestStartupTaint(t *testing.T) {
 		check.That(t, got == fmt.Sprint(parsedTaint(wantFailed), wantFailed != ""), "%+v: failed taint %s, want %q", c, got, wantFailed)
 		counts[want]++
 	})
-	check.That(t, len(counts) == 7, "the cases lead to %v", counts)
+	check.That(t, len(counts) == 8, "the cases lead to %v", counts)
+}
+
+// TestFormerTaintsUnread: without nodeadm's file gpuadm cannot tell which taints an earlier spec left.
+func TestFormerTaintsUnread(t *testing.T) {
+	_, f := startupCase{maker: "unread"}.make()
+	taints, err := formerTaints(f)
+	check.That(t, trouble.IsUnknown(err), "the former taints are %v, %v", taints, err)
+
+	f.Kubelet.Labels = map[string]string{karpenterPool: "gpus"} // another sign tells
+	taints, err = formerTaints(f)
+	check.That(t, err == nil && slices.Contains(taints, karpenterTaint()), "the former taints are %v, %v", taints, err)
 }
 
 // TestStartupNeeds: what is looked at must have been asked for.

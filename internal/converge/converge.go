@@ -60,7 +60,6 @@ type Want struct {
 	Section  string   // the spec's section that asks for it; "" = the stage's name
 	Keeps    string   // why undo does not revert it
 	UndoOnly string   // why neither a roll-back nor a changed spec reverts it: only undo does
-	Leaves   string   // what undo cannot remove elsewhere
 	Brings   []string // kernel modules that making it also installs or removes: those in a package
 
 	// Breaks is what making it interrupts: restart-runtime, restart-kubelet, … Clients has for a
@@ -117,8 +116,7 @@ type Change struct {
 	Clients  map[string][]string `json:"clients,omitempty"`
 	Keeps    string              `json:"keeps,omitempty"`
 	UndoOnly string              `json:"undo_only,omitempty"` // why neither a roll-back nor a changed spec reverts it: only undo does
-	Leaves   string              `json:"leaves,omitempty"`
-	Brings   []string            `json:"brings,omitempty"` // kernel modules that making it installs or removes
+	Brings   []string            `json:"brings,omitempty"`    // kernel modules that making it installs or removes
 
 	Lost       string `json:"lost,omitempty"`       // why its Before may not come back, such as a version that left its repository
 	Dependency bool   `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it

@@ -420,8 +420,7 @@ func (e *Engine) noteLost(ctx context.Context, v host.View, steps []step) error 
 	return nil
 }
 
-// noteRemains notes what this undo cannot revert of a step, here and elsewhere, and what it
-// interrupts.
+// noteRemains notes what this undo cannot revert of a step, and what it interrupts.
 func (p *UndoPlan) noteRemains(s *step, runs []Run) {
 	for _, left := range s.Left {
 		c := s.Line
@@ -429,18 +428,8 @@ func (p *UndoPlan) noteRemains(s *step, runs []Run) {
 		p.Left = append(p.Left, c)
 	}
 
-	removes := s.Before != "" && s.After == ""
-	switch {
-	case s.blocked():
-	case s.Follows && !s.converged():
-		if !is[Disruptor](*s) {
-			s.Breaks = interrupted(runs, s.key())
-		}
-	case removes && s.Leaves != "":
-		c := s.Line
-		c.Keeps = s.Leaves
-		if !slices.ContainsFunc(p.Kept, func(k Line) bool { return k.Keeps == c.Keeps }) {
-			p.Kept = append(p.Kept, c)
-		}
+	interrupts := s.Follows && !s.converged() && !s.blocked()
+	if interrupts && !is[Disruptor](*s) {
+		s.Breaks = interrupted(runs, s.key())
 	}
 }

@@ -103,7 +103,6 @@ func wantedChange(stage string, w Want) Change {
 		Clients:  w.Clients,
 		Keeps:    w.Keeps,
 		UndoOnly: w.UndoOnly,
-		Leaves:   w.Leaves,
 		Brings:   w.Brings,
 	}
 }

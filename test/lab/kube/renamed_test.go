@@ -13,7 +13,7 @@ import (
 
 // TestLabKubeRenamed: the machine gets another name between two applies. While kubelet runs under
 // the old one nothing changes. A kubelet that starts again may not register the new one, since its
-// certificate is the old one's, and gpuadm says so. Once the machine has joined under its new name
+// certificate is the old one's: apply and status wait, and name both. Once the machine has joined under its new name
 // all goes on there, and an undo leaves nothing on the new Node.
 func TestLabKubeRenamed(t *testing.T) {
 	t.Parallel()
@@ -43,6 +43,8 @@ func TestLabKubeRenamed(t *testing.T) {
 		const refusal = "renamed-b.*(forbidden|not allowed)|(forbidden|not allowed).*renamed-b"
 		return silentUnless(n.Exec("sh", "-c", "journalctl --no-pager --unit=kubelet.service | grep -E '"+refusal+"'"))
 	})
+	t.Log("the former Node is still ready: the cluster has not noticed yet")
+	n.gpuadm(75, []string{"apply"}, n.Name, b.Name, "doctor KUB-017")
 	n.c.Until("the former Node is not ready", func() string {
 		is := kube.Condition(n.Object(), "Ready")
 		if is["status"] == "True" {
@@ -50,9 +52,9 @@ func TestLabKubeRenamed(t *testing.T) {
 		}
 		return ""
 	})
-	r := n.Exec("gpuadm", "apply")
-	t.Log(r)
-	r = n.Exec("gpuadm", "doctor")
+	n.gpuadm(75, []string{"apply"}, n.Name, b.Name, "doctor KUB-017")
+	n.gpuadm(75, []string{"status"}, n.Name, b.Name)
+	r := n.Exec("gpuadm", "doctor")
 	check.Has(t, r.Stdout, "KUB-017", "doctor says")
 	check.Has(t, r.Stdout, b.Name, "doctor says")
 	check.Has(t, r.Stdout, n.Name, "doctor says")
