@@ -139,7 +139,7 @@ func TestEKS(t *testing.T) {
 }
 
 // TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that
-// logs in by our tokens is no node without them.
+// logs in by our tokens is not a node without them.
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)

@@ -25,7 +25,7 @@ func (p *plan) chooseVersion() error {
 	major, _, exact := strings.Cut(version, ".")
 	branch, err := strconv.Atoi(major)
 	if err != nil || branch <= 0 || hardware.Numbers(version) == nil {
-		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", version))
+		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is neither a version nor a branch", version))
 	}
 	if branch < oldestBranch {
 		return p.refuse(fmt.Sprintf("cannot choose driver %s: gpuadm reads the libraries of 470 and newer", version))

@@ -245,7 +245,7 @@ func TestRefusals(t *testing.T) {
 		{"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"), "cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there"},
 		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
 		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer"},
-		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},
+		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is neither a version nor a branch`},
 		{"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"), `cannot choose a driver: GPU 0000:01:00.0: "zz" is not a PCI device id`},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -46,7 +46,7 @@ var namePattern = pattern.Of(`^(?:([1-9]\d{0,3})c\.)?([1-9]\d{0,3})g(?:\.([1-9]\
 
 func parseName(s string) (name, error) {
 	if len(s) > 64 {
-		return name{}, fmt.Errorf("%.20q… is no MIG profile: it is too long", s)
+		return name{}, fmt.Errorf("%.20q… is not a MIG profile: it is too long", s)
 	}
 	n, why := splitName(s)
 	if why == "" {
@@ -62,10 +62,10 @@ func parseName(s string) (name, error) {
 		why = "did you mean " + strconv.Quote(low) + "?"
 	}
 
-	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
+	return name{}, fmt.Errorf("%q is not a MIG profile: %s", s, why)
 }
 
-// splitName parses a profile's name, and sorts its attributes; why is not "" if it is no name.
+// splitName parses a profile's name, and sorts its attributes; why is not "" if it is not a name.
 func splitName(s string) (n name, why string) {
 	m := namePattern().FindStringSubmatch(s)
 	if m == nil {

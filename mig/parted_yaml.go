@@ -90,7 +90,7 @@ func (p *partedParser) inConfigMap(data []byte) []byte {
 		Data map[string]yaml.Node
 	}
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		p.fault(1, "", "the ConfigMap is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		p.fault(1, "", "the ConfigMap is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		return nil
 	}
 	file, found := doc.Data["config.yaml"]
@@ -144,7 +144,7 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 			p.fault(line, "indent with spaces", "a tab begins the line, which YAML does not allow")
 			return f
 		}
-		p.fault(1, "", "the file is no YAML: %s", says)
+		p.fault(1, "", "the file is not YAML: %s", says)
 		return f
 	}
 

@@ -32,7 +32,7 @@ func (c *cleaner) empty(name string) {
 	c.note(name, err)
 }
 
-// file removes a file, and leaves a link: its target is no secret.
+// file removes a file, and leaves a link: its target is not a secret.
 func (c *cleaner) file(name string) {
 	info, err := c.h.Lstat(name)
 	isOther := err == nil && !info.Mode.IsRegular()

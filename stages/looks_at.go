@@ -30,7 +30,7 @@ func (q question) refused(name, why string, try ...string) *trouble.Error {
 	}
 }
 
-// stat describes a file that the spec names, and refuses what is no regular file.
+// stat describes a file that the spec names, and refuses what is not a regular file.
 func (q question) stat(name string) (host.Info, error) {
 	info, err := q.view.Stat(name)
 	switch {

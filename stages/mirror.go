@@ -38,7 +38,7 @@ type Mirror struct {
 	Note func(text string)           // shows a note to the operator
 }
 
-// The files of a mirror that are no packages.
+// The files of a mirror that are not packages.
 const (
 	mirrorKey    = "key.asc"
 	mirrorBinary = "gpuadm"

@@ -91,7 +91,7 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 	var config table
 	if err := yaml.Unmarshal(data, &config); err != nil {
 		cause := strings.Join(strings.Fields(err.Error()), " ")
-		return nil, refuse(fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, cause))
+		return nil, refuse(fmt.Sprintf("cannot use %s: it is not a KubeletConfiguration: %v", name, cause))
 	}
 	kind, stated := config["kind"]
 	if stated && kind != "KubeletConfiguration" {

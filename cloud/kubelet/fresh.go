@@ -16,7 +16,7 @@ import (
 // freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a
 // daemon that may fail for good reasons: before the machine has joined, kubelet exits because it
 // has no credentials, and systemd restarts it repeatedly. Between two starts it counts as
-// converged, since the next start reads the files; an exit after a restart is no failure.
+// converged, since the next start reads the files; an exit after a restart is not a failure.
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string

@@ -123,7 +123,7 @@ func refusedFiles(v host.View, k facts.Kubelet) (list []Refusal) {
 			list = append(list, Refusal{
 				Code:   "KUB-015",
 				Object: f.Path,
-				What:   f.Path + " is no YAML: " + cause,
+				What:   f.Path + " is not YAML: " + cause,
 				Fix:    "sudo less " + f.Path,
 			})
 		}

@@ -102,7 +102,7 @@ func NameFits(name string, s spec.Spec) error {
 	default:
 		for part := range strings.SplitSeq(name, ".") {
 			if part == "" || strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || part[0] == '-' || part[len(part)-1] == '-' {
-				problem = fmt.Sprintf("%q is no name for a node: lower-case letters, digits and \"-\" are, with \".\" between", name)
+				problem = fmt.Sprintf("%q is not a name for a node: lower-case letters, digits and \"-\" are, with \".\" between", name)
 			}
 		}
 	}

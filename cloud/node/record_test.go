@@ -114,7 +114,7 @@ func TestRecordedLabels(t *testing.T) {
 	check.That(t, kept(), "undo took off what kubelet had registered:\n%s", a.shown())
 }
 
-// TestRecordedTaintsForm: other clients may write the record: what is no taint, or another owner's,
+// TestRecordedTaintsForm: other clients may write the record: what is not a taint, or another owner's,
 // is not gpuadm's.
 func TestRecordedTaintsForm(t *testing.T) {
 	got := recordedTaints("a b:NoSchedule,a=b c:NoSchedule,a=b:Never,a=b,node.kubernetes.io/not-ready:NoExecute,example.com/a=b:NoSchedule")

@@ -70,7 +70,7 @@ func TestRightsLacking(t *testing.T) {
 	}
 }
 
-// TestRightsOfTheGate: a check that fails is no right that is lacking.
+// TestRightsOfTheGate: a check that fails is not a right that is lacking.
 func TestRightsOfTheGate(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.sim.Fail(kubesim.Fault{Times: -1, Status: 403})

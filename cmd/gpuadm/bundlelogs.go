@@ -123,7 +123,7 @@ func (b *bundle) packages(ctx context.Context) ([]byte, error) {
 		"linux-image", "linux-headers", "kernel"), err
 }
 
-// versions asks all programs for their versions. A missing program is no fault.
+// versions asks all programs for their versions. A missing program is not a fault.
 func (b *bundle) versions(ctx context.Context) ([]byte, error) {
 	lines := []string{"gpuadm " + version()}
 	for _, name := range []string{"/proc/version", "/proc/driver/nvidia/version"} {

@@ -108,7 +108,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 }
 
 // ownSpec says what is wrong with the machine's own spec, after bootSpec has ended with this error,
-// and why what it asks for is not known. A file that only root may read is no fault.
+// and why what it asks for is not known. A file that only root may read is not a fault.
 func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
 	onlyRoot := func(err error) bool { return !c.root && errors.Is(err, fs.ErrPermission) }
 	var none *noSpecAtBoot

@@ -122,7 +122,7 @@ func printable(s string) string {
 
 func isEscaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
 
-// width returns the columns of a terminal; 0 if w is no terminal, which means no wrapping.
+// width returns the columns of a terminal; 0 if w is not a terminal, which means no wrapping.
 func (e env) width(w io.Writer) int {
 	f, ok := file(w)
 	if !ok || !e.tty(w) {

@@ -83,7 +83,7 @@ func hintsIn(out string) (lines []string) {
 	return lines
 }
 
-// follows types what an answer says to type, on a machine with a spec: it is no mistake again.
+// follows types what an answer says to type, on a machine with a spec: it is not a mistake again.
 func follows(t *testing.T, n *simhost.Node, mistake, hint string) {
 	t.Helper()
 	const spec = "format = 1\n[runtime]\n"

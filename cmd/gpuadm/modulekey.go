@@ -56,7 +56,7 @@ func matching(key, cert []byte) error {
 		return errors.New("the key is encrypted, and gpuadm asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
 	}
 	if _, ok := modinfo.Certificate(cert); !ok {
-		return errors.New("the certificate is no X.509 certificate in PEM or DER")
+		return errors.New("the certificate is not an X.509 certificate in PEM or DER")
 	}
 	_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), key)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) erro
 	}
 	data, err := h.ReadFile("/" + inside)
 	if err != nil || !bytes.Equal(data, key.Private) {
-		return nil // /run and /dev are no part of the image
+		return nil // /run and /dev are not part of the image
 	}
 
 	return &trouble.Error{

@@ -87,7 +87,7 @@ func foreignOne(words []string) string {
 		}
 	}
 	if !any {
-		return at + " is no command"
+		return at + " is not a command"
 	}
 	return ""
 }

@@ -127,8 +127,8 @@ func TestModuleKey(t *testing.T) {
 		{"no PEM", []byte("x"), cert, "the key is not in PEM"},
 		{"encrypted", encrypted, cert, "the key is encrypted, and gpuadm asks for no passphrase"},
 		{"encrypted, PKCS 1", older, cert, "the key is encrypted"},
-		{"no certificate", key, []byte("x"), "the certificate is no X.509 certificate"},
-		{"the two exchanged", armoured, key, "the certificate is no X.509 certificate"},
+		{"no certificate", key, []byte("x"), "the certificate is not an X.509 certificate"},
+		{"the two exchanged", armoured, key, "the certificate is not an X.509 certificate"},
 		{"another's", other, cert, "private key does not match public key"},
 		{"broken", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), cert, "failed to parse private key"},
 	} {

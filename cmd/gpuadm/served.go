@@ -59,7 +59,7 @@ func (c *common) sayDriver(cmd *cobra.Command, _ []string) error {
 
 	real, ok := h.(interface{ SayDriver(context.Context) error })
 	if !ok {
-		return errors.New("internal error: this machine is no real one")
+		return errors.New("internal error: this machine is not a real one")
 	}
 	return real.SayDriver(cmd.Context())
 }

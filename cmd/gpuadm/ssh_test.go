@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // fakeSSH runs what ssh is asked to on this machine, in a home folder for each name. A name that
-// begins with "down" is out of reach. It is no stand-in for sshd, whose real one is in test/lab:
+// begins with "down" is out of reach. It is not a stand-in for sshd, whose real one is in test/lab:
 // what is tested here is what gpuadm does with the answers.
 //
 //go:embed testdata/ssh.sh

@@ -147,7 +147,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 	if err == nil {
 		return now.Add(-ago.Abs()), nil
 	}
-	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is no run that "+trouble.Command("status")+" lists, and no time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
+	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is neither a run that "+trouble.Command("status")+" lists nor a time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
 }
 
 const day = "2006-01-02 15:04"

@@ -51,7 +51,7 @@ func TestFullStdout(t *testing.T) {
 	}
 }
 
-// A reader that has read enough is no error: gpuadm facts | head.
+// A reader that has read enough is not an error: gpuadm facts | head.
 func TestGoneReader(t *testing.T) {
 	for _, line := range printing {
 		n := speced(t)

@@ -125,7 +125,7 @@ func TestFilesOfASpec(t *testing.T) {
 	check.That(t, names >= 8, "only %d keys name files", names)
 }
 
-// TestStrangeFilesOfASpec: what a spec names and is no regular file of a usual size is not opened,
+// TestStrangeFilesOfASpec: what a spec names and is not a regular file of a usual size is not opened,
 // and not waited for. Plan either refuses it by its name or does not read it.
 func TestStrangeFilesOfASpec(t *testing.T) {
 	archive := string(must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t))

@@ -128,7 +128,7 @@ func (c *common) whichRun(
 	}
 	if !c.asks() {
 		return "", usage{&trouble.Error{
-			What:   "cannot undo: this is no terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
+			What:   "cannot undo: this is not a terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
 			Undone: []string{trouble.NothingTouched},
 			Try: []string{
 				c.typed("undo --yes"),

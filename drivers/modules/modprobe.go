@@ -66,7 +66,7 @@ func modulesLoad(companions []string) ([]byte, error) {
 	text := "# Written by gpuadm, rewritten at each apply.\nnvidia\n"
 	for _, name := range companions {
 		if !pattern.Only(name, pattern.Lower+pattern.Digits+"_-") {
-			return nil, fmt.Errorf("internal error: %q is no module's name", name)
+			return nil, fmt.Errorf("internal error: %q is not a module's name", name)
 		}
 		text += name + "\n"
 	}

@@ -80,7 +80,7 @@ func read(t *testing.T, cloud string) (w workload) {
 }
 
 // TestPodIsNarrow: the pod has no privilege, a token that is good for an hour, and no place on a
-// control plane or on what is no Linux machine with GPUs.
+// control plane or on what is not a Linux machine with GPUs.
 func TestPodIsNarrow(t *testing.T) {
 	for _, cloud := range clouds() {
 		t.Run(cloud, func(t *testing.T) { podIsNarrow(t, read(t, cloud)) })
@@ -113,7 +113,7 @@ func podIsNarrow(t *testing.T, w workload) {
 	}
 	terms := pod.Affinity.NodeAffinity.Required.NodeSelectorTerms
 	must.That(t, len(terms) > 0 && len(pod.Containers) == 1, "%d terms of affinity, %d containers", len(terms), len(pod.Containers))
-	for _, term := range terms { // one is enough, so each must keep out control planes and what is no machine
+	for _, term := range terms { // one is enough, so each must keep out control planes and what is not a machine
 		e := term.MatchExpressions
 		if len(e) != 4 || e[0].Key != "node-role.kubernetes.io/control-plane" || e[0].Operator != "DoesNotExist" ||
 			e[1].Key != "type" || e[1].Operator != "NotIn" || !slices.Equal(e[1].Values, []string{"virtual-kubelet"}) {

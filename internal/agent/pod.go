@@ -197,7 +197,7 @@ func (p *Pod) apply(ctx context.Context, machine host.Host, stop <-chan struct{}
 	if readErr == nil {
 		p.Print(output)
 	}
-	if status == ExitPending { // a hold by an operator's undo is no failure
+	if status == ExitPending { // a hold by an operator's undo is not a failure
 		status = 0
 	}
 	return status, err

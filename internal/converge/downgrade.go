@@ -26,7 +26,7 @@ func (e *Engine) LeavesTo(j Journal) string {
 }
 
 // NewerThan returns the version of the gpuadm that changed the machine last if that is newer than
-// the given one; else "". A version that is no release (devel, devel-COMMIT) cannot be compared,
+// the given one; else "". A version that is not a release (devel, devel-COMMIT) cannot be compared,
 // and a compacted journal names no version: then either gpuadm may write. A journal of a newer
 // format was written by a newer gpuadm, whatever its version says.
 func (j Journal) NewerThan(version string) string {

@@ -99,7 +99,7 @@ type Finisher interface {
 }
 
 // A Partial thing has parts of its state that gpuadm did not change and that others change as they
-// work: a unit that gpuadm enabled, and that a boot started. Such a change is no drift.
+// work: a unit that gpuadm enabled, and that a boot started. Such a change is not a drift.
 type Partial interface {
 	Thing
 	// SamePart reports whether what gpuadm changed from before to after is so in found.

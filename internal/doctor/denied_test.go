@@ -43,7 +43,7 @@ func (a auditView) Unit(ctx context.Context, name string) (host.Unit, error) {
 
 // TestDenialsNotRead: where the audit log could not be read, the report says that denials were not
 // checked, whatever the cause; where the time of the boot is not known, denials of an earlier boot
-// are no fault.
+// are not a fault.
 func TestDenialsNotRead(t *testing.T) {
 	const before = "type=AVC msg=audit(1007322800.683:927): avc:  denied  { read write } for  pid=99 " +
 		"comm=\"nvidia-smi\" path=\"/dev/nvidiactl\" scontext=system_u:system_r:container_t:s0 " +

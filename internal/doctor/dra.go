@@ -37,7 +37,7 @@ func (m *Machine) damagedCheckpoint() (file, fault string) {
 func checkpointFault(text []byte) string {
 	var parts map[string]json.RawMessage
 	if json.Unmarshal(text, &parts) != nil {
-		return "it is no JSON"
+		return "it is not JSON"
 	}
 
 	known := map[string]bool{"checksum": true, "version": true, "v1": true, "v2": true, "v3": true}

@@ -20,7 +20,7 @@ const goodCheckpoint = `{"checksum":1013052749,"v1":{"preparedClaims":{"a1":{"st
 func TestDRACheckpoint(t *testing.T) {
 	for name, c := range map[string]struct{ from, to, want string }{
 		"good":               {"", "", ""},
-		"no JSON":            {`"v2":`, `"v2"`, "it is no JSON"},
+		"no JSON":            {`"v2":`, `"v2"`, "it is not JSON"},
 		"v1 changed":         {`{"status":{}}`, `{"status":{"x":1}}`, "the checksum of its v1 is wrong"},
 		"v2 changed":         {"one-gpu", "two-gpu", "the checksum of its v2 is wrong"},
 		"checksum changed":   {"2092721413", "2092721414", "the checksum of its v2 is wrong"},

@@ -285,7 +285,7 @@ func isLibrary(name string) bool {
 	})
 }
 
-// hidden says that the library was not found where that is no fault: systems that come with their
+// hidden says that the library was not found where that is not a fault: systems that come with their
 // driver, such as Container-Optimized OS and Talos, have it where containers find it. Sources:
 // GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/cos;
 // siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.

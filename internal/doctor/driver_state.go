@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// note returns a sentence that an operator should know though it is no fault: that no driver is
+// note returns a sentence that an operator should know though it is not a fault: that no driver is
 // installed, or that one waits for another kernel.
 func (m *Machine) note() string {
 	f := m.Facts()

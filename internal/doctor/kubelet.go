@@ -88,7 +88,7 @@ func otherEngine(m *Machine) []Finding {
 	}}
 }
 
-// refused finds what kubelet refuses at its start. Swap and the state of a policy are no fault
+// refused finds what kubelet refuses at its start. Swap and the state of a policy are not a fault
 // while it runs.
 func refused(code string) func(*Machine) []Finding {
 	return func(m *Machine) (found []Finding) {

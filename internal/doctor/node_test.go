@@ -124,7 +124,7 @@ func TestCordoned(t *testing.T) {
 	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }), "%v %v", report.Causes, report.Notes)
 }
 
-// TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and
+// TestSilentServer: an API server that does not answer, or refuses, is not a fault of the machine, and
 // is named as not checked.
 func TestSilentServer(t *testing.T) {
 	for name, f := range map[string]kubesim.Fault{"busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/incident"
 )
 
-// TestNotes: what an operator should know, and is no fault, is a note and no cause.
+// TestNotes: what an operator should know, and is not a fault, is a note and no cause.
 func TestNotes(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(*incident.Machine)
@@ -78,7 +78,7 @@ func (l limitedView) ReadFile(name string) ([]byte, error) {
 	return l.View.ReadFile(name)
 }
 
-// TestNoCUDA: the flag leaves CUDA out; a busy GPU in the exclusive mode is no fault.
+// TestNoCUDA: the flag leaves CUDA out; a busy GPU in the exclusive mode is not a fault.
 func TestNoCUDA(t *testing.T) {
 	answers := func(code int) func([]string) host.CUDA {
 		return func([]string) host.CUDA { return host.CUDA{Code: code} }

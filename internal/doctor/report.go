@@ -21,7 +21,7 @@ type Report struct {
 	Causes []Cause  `json:"causes"`            // root causes; none: no fault was found
 	Unread []Unread `json:"unknown,omitempty"` // what could not be checked
 	Checks int      `json:"checks"`            // how many there are
-	Notes  []Found  `json:"notes,omitempty"`   // what is no fault of the machine, and an operator should know
+	Notes  []Found  `json:"notes,omitempty"`   // what is not a fault of the machine, and an operator should know
 }
 
 // State is what a report says of the machine in one word.

@@ -82,7 +82,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 }
 
 // TestXids finds each Xid of the catalogue on a GPU that answers no more, and takes those for notes
-// that are no fault of the machine.
+// that are not a fault of the machine.
 func TestXids(t *testing.T) {
 	r := incident.Working(t)
 	for _, x := range faults.Xids() {

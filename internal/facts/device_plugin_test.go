@@ -35,7 +35,7 @@ func (b blind) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return b.View.Unit(ctx, name)
 }
 
-// TestPluginUnseen: what could not be looked at is no machine without a device plugin.
+// TestPluginUnseen: what could not be looked at is not a machine without a device plugin.
 func TestPluginUnseen(t *testing.T) {
 	const (
 		unit    = "nvidia-k8s-device-plugin.service"

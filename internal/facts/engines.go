@@ -259,7 +259,7 @@ type Engine struct {
 type File struct {
 	Path string `json:"path"`
 	Data []byte `json:"-"` // nil: not there, or no file
-	Is   string `json:"-"` // what is there that is no file: "a folder"
+	Is   string `json:"-"` // what is there that is not a file: "a folder"
 }
 
 // engineName returns an engine's name, by that of its program.

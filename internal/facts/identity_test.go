@@ -123,7 +123,7 @@ func TestOneIdentity(t *testing.T) {
 	}
 }
 
-// TestDropInIsNoRancher: a folder below K3s's that holds nothing but gpuadm's drop-in is no K3s: its
+// TestDropInIsNoRancher: a folder below K3s's that holds nothing but gpuadm's drop-in is not K3s: its
 // containerd's rendered file can be another containerd's, which imports that folder.
 func TestDropInIsNoRancher(t *testing.T) {
 	const agent = "/var/lib/rancher/k3s/agent"

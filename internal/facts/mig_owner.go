@@ -141,7 +141,7 @@ const firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
 // commands.
 type partitioner struct {
 	name  string // of the unit, or the file; "" = none was found
-	file  string // the file that makes the call, where that is no unit of its own
+	file  string // the file that makes the call, where that is not a unit of its own
 	calls string // the program that it calls, and in which script
 }
 
@@ -195,7 +195,7 @@ func (g *gathering) partitioningUnit() partitioner {
 	return partitioner{}
 }
 
-// partitioningFile finds a file that is no unit and whose commands cut GPUs.
+// partitioningFile finds a file that is not a unit and whose commands cut GPUs.
 func (g *gathering) partitioningFile() partitioner {
 	globs := bootScripts()
 	if !g.exists(firstBootOver) {

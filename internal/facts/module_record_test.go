@@ -74,7 +74,7 @@ func TestModuleRecord(t *testing.T) {
 		"another user may write it":  func(n *simhost.Node) { attr(t, n, recall.Record, host.Attr{Mode: 0o666}) },
 		"another user owns it":       func(n *simhost.Node) { attr(t, n, recall.Record, host.Attr{Mode: 0o644, UID: 1000}) },
 		"it is torn":                 func(n *simhost.Node) { put(t, n, recall.Record, []byte(`[{"path":`)) },
-		"it is no list":              func(n *simhost.Node) { put(t, n, recall.Record, []byte(`{"path":"/x"}`)) },
+		"it is not a list":           func(n *simhost.Node) { put(t, n, recall.Record, []byte(`{"path":"/x"}`)) },
 		"it is gone":                 func(n *simhost.Node) { remove(t, n, recall.Record) },
 		"it is too big":              func(n *simhost.Node) { put(t, n, recall.Record, make([]byte, 2<<20)) },
 	} {

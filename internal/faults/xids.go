@@ -44,7 +44,7 @@ const (
 	OfUnknown Part = "unknown" // the catalogue does not say, or has no such number
 )
 
-// Note reports whether the error alone is no fault of the machine.
+// Note reports whether the error alone is not a fault of the machine.
 func (x Xid) Note() bool { return x.Of == OfProgram || x.Of == OfUnknown }
 
 //go:embed actions.tsv

@@ -70,4 +70,4 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 	return nil
 }
 
-var errNoProto = errors.New("cannot read the answer: it is no message of protocol buffers")
+var errNoProto = errors.New("cannot read the answer: it is not a message of protocol buffers")

@@ -61,7 +61,7 @@ func TestAskClusterNever(t *testing.T) {
 }
 
 // TestAskClusterPods: how many addresses a known type has is known without a question; of others
-// EC2 is asked, and that it does not tell is no failure.
+// EC2 is asked, and that it does not tell is not a failure.
 func TestAskClusterPods(t *testing.T) {
 	stated := instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"}
 	for kind, c := range map[string]struct {

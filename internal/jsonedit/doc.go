@@ -55,12 +55,12 @@ func Parse(text []byte) (*Doc, error) {
 		return nil, err
 	}
 	if !root.object {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("it is not a JSON object")
 	}
 	return &Doc{text, root}, nil
 }
 
-// valid says where a text is no JSON.
+// valid says where a text is not JSON.
 func valid(text []byte) error {
 	var v json.RawMessage
 	err := json.Unmarshal(text, &v)
@@ -126,7 +126,7 @@ func (p *parser) object(n *node, depth int) error {
 	return nil
 }
 
-// read passes over a key, or a value that is no object, and decodes it.
+// read passes over a key, or a value that is not an object, and decodes it.
 func (p *parser) read(into any) error {
 	d := json.NewDecoder(bytes.NewReader(p.text[p.at:]))
 	err := d.Decode(into)

@@ -20,7 +20,7 @@ func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 	for i := range path[:len(path)-1] {
 		above := path[:i+1]
 		if n := d.find(above); n != nil && !n.object {
-			return nil, fmt.Errorf("line %d: %s is no object", d.Line(above...), strings.Join(above, "."))
+			return nil, fmt.Errorf("line %d: %s is not an object", d.Line(above...), strings.Join(above, "."))
 		}
 	}
 	want, err := decoded([]byte(value))

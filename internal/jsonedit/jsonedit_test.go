@@ -63,7 +63,7 @@ func TestDelete(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for text, why := range map[string]string{
-		`[]`:                   "no JSON object",
+		`[]`:                   "not a JSON object",
 		"{\n\"a\": 1,\n}":      "line 3: ",
 		"{\"a\":1, // x\n}":    "line 1: ",
 		`{"a":1,"b":{},"a":2}`: `"a" is there twice`,
@@ -74,7 +74,7 @@ func TestRefused(t *testing.T) {
 		check.That(t, err != nil && strings.Contains(err.Error(), why), "%.20q: %v, want %q", text, err, why)
 	}
 	_, err := doc(t, "{\n \"a\": [1]}").Set("1", "a", "b")
-	check.That(t, err != nil && strings.Contains(err.Error(), "line 2: a is no object"), "%v", err)
+	check.That(t, err != nil && strings.Contains(err.Error(), "line 2: a is not an object"), "%v", err)
 }
 
 func TestTakeOut(t *testing.T) {

@@ -96,7 +96,7 @@ func TestNode(t *testing.T) {
 	check.List(t, sim.Requests(), []string{"GET /api/v1/nodes/gpu-1"}, "one GET was to be made, not")
 	for _, name := range []string{"", "../x", "a/b", "A", "a%2fb", strings.Repeat("a", 254)} {
 		_, err := c.Node(t.Context(), name)
-		wants(t, err, Refused, "is no name of an object")
+		wants(t, err, Refused, "is not the name of an object")
 	}
 	got := sim.Requests()
 	check.That(t, got == nil, "a name that is none was asked for: %v", got)
@@ -264,7 +264,7 @@ func TestLooksOnly(t *testing.T) {
 	}
 	_, err = c.PatchNode(t.Context(), "gpu-1", Patch{"spec": Patch{"taints": nil}})
 	wants(t, err, Refused, "internal error")
-	wants(t, c.Event(t.Context(), "gpu/1", Event{}), Refused, "no name of an object")
+	wants(t, c.Event(t.Context(), "gpu/1", Event{}), Refused, "is not the name of an object")
 }
 
 func TestRootFolder(t *testing.T) {

@@ -116,13 +116,13 @@ func serverURL(server string) (*url.URL, error) {
 	case server == "":
 		return nil, errors.New("it names no server")
 	case err != nil || u.Host == "" || u.Opaque != "":
-		return nil, errors.New("its server is no URL such as https://api.example:6443")
+		return nil, errors.New("its server is not a URL such as https://api.example:6443")
 	case u.User != nil:
 		return nil, errors.New("its server has a user or a password in the URL, which is not supported")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return nil, errors.New("its server is reached by plain http, so any listener could read the credentials")
 	case u.Scheme != "https" && u.Scheme != "http":
-		return nil, errors.New("its server is no URL such as https://api.example:6443")
+		return nil, errors.New("its server is not a URL such as https://api.example:6443")
 	}
 	return u, nil
 }
@@ -157,7 +157,7 @@ func authorities(text []byte) (names []string, err error) {
 		}
 	}
 	if names == nil {
-		return nil, errors.New("its certificate authority is no certificate in PEM form")
+		return nil, errors.New("its certificate authority is not a certificate in PEM form")
 	}
 	return names, nil
 }

@@ -168,7 +168,7 @@ func parse(text []byte, folder string) (settings, error) {
 	case errors.As(err, new(*yaml.TypeError)):
 		return settings{}, errors.New("it does not have the form of a kubeconfig" + whichLine)
 	case err != nil:
-		return settings{}, errors.New("it is no YAML" + whichLine)
+		return settings{}, errors.New("it is not YAML" + whichLine)
 	}
 
 	cluster, user, err := k.current()

@@ -70,38 +70,38 @@ func TestUnusable(t *testing.T) {
 		why   Why
 		words string
 	}{
-		"missing":           {"-- etc/x --\n", Missing, "cannot use kubeconfig /etc/k: not found"},
-		"folder":            {"-- etc/k/ --\n", Broken, "a folder"},
-		"FIFO":              {"-- etc/k type=fifo --\n", Broken, "FIFO"},
-		"huge":              {"-- etc/k --\n# " + strings.Repeat("x", maxSmall), Broken, "larger than 1 MiB"},
-		"empty":             {"-- etc/k --\n", Broken, "no current-context"},
-		"no YAML":           {"-- etc/k --\na: [" + planted + "\nb: {", Broken, "no YAML; kubectl"},
-		"a list":            {"-- etc/k --\n- " + planted + "\n", Broken, "form of a kubeconfig; kubectl"},
-		"wrong type":        {user(`{token: [` + planted + `]}`), Broken, "form of a kubeconfig; kubectl"},
-		"no context":        {with("current-context: here,", ""), Broken, "no current-context"},
-		"wrong context":     {with("current-context: here", "current-context: there"), Broken, `current-context "there" is not among its contexts: there are here`},
-		"wrong cluster":     {with("cluster: c,", "cluster: d,"), Broken, `names cluster "d"`},
-		"wrong user":        {with("user: u}", "user: w}"), Broken, `names user "w"`},
-		"no server":         {with(server, ""), Broken, "names no server"},
-		"server is no URL":  {with(server, "https://u:"+planted+"@%zz"), Broken, "no URL such as"},
-		"server with user":  {with(server, "https://u:"+planted+"@h"), Broken, "user or a password in the URL"},
-		"plain http":        {with("https:", "http:"), Broken, "plain http"},
-		"other scheme":      {with("https:", "unix:"), Broken, "no URL such as"},
-		"blind":             {with("server:", "insecure-skip-tls-verify: true, server:"), Broken, "insecure-skip-tls-verify"},
-		"server name":       {with("server:", "tls-server-name: x, server:"), Broken, "tls-server-name"},
-		"CA no base64":      {with("server:", "certificate-authority-data: '"+planted+"%', server:"), Broken, "not base64"},
-		"CA no PEM":         {with("server:", "certificate-authority-data: "+b64([]byte(planted))+", server:"), Broken, "no certificate in PEM"},
-		"CA missing":        {with("server:", "certificate-authority: ca.crt, server:"), Broken, "/etc/ca.crt"},
-		"CA empty":          {with("server:", "certificate-authority: ca.crt, server:") + "-- etc/ca.crt --\n", Broken, "/etc/ca.crt is empty"},
-		"password":          {user(`{username: u, password: ` + planted + `}`), Broken, "password"},
-		"auth provider":     {user(`{auth-provider: {name: gcp, config: {x: ` + planted + `}}}`), Broken, "auth-provider"},
-		"impersonation":     {user(`{token: ` + planted + `, as: root}`), Broken, "impersonates"},
-		"certificate alone": {user(`{client-certificate: /x}`), Broken, "only one of"},
-		"key alone":         {user(`{client-key-data: ` + b64([]byte(planted)) + `}`), Broken, "only one of"},
-		"cert no base64":    {user(`{client-certificate-data: '%` + planted + `'}`), Broken, "not base64"},
-		"exec, no command":  {user(`{exec: {apiVersion: client.authentication.k8s.io/v1}}`), Broken, "no command"},
-		"exec, old":         {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1alpha1}}`), Broken, "v1alpha1"},
-		"exec, asks":        {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}}`), Broken, "interactive terminal"},
+		"missing":             {"-- etc/x --\n", Missing, "cannot use kubeconfig /etc/k: not found"},
+		"folder":              {"-- etc/k/ --\n", Broken, "a folder"},
+		"FIFO":                {"-- etc/k type=fifo --\n", Broken, "FIFO"},
+		"huge":                {"-- etc/k --\n# " + strings.Repeat("x", maxSmall), Broken, "larger than 1 MiB"},
+		"empty":               {"-- etc/k --\n", Broken, "no current-context"},
+		"no YAML":             {"-- etc/k --\na: [" + planted + "\nb: {", Broken, "not YAML; kubectl"},
+		"a list":              {"-- etc/k --\n- " + planted + "\n", Broken, "form of a kubeconfig; kubectl"},
+		"wrong type":          {user(`{token: [` + planted + `]}`), Broken, "form of a kubeconfig; kubectl"},
+		"no context":          {with("current-context: here,", ""), Broken, "no current-context"},
+		"wrong context":       {with("current-context: here", "current-context: there"), Broken, `current-context "there" is not among its contexts: there are here`},
+		"wrong cluster":       {with("cluster: c,", "cluster: d,"), Broken, `names cluster "d"`},
+		"wrong user":          {with("user: u}", "user: w}"), Broken, `names user "w"`},
+		"no server":           {with(server, ""), Broken, "names no server"},
+		"server is not a URL": {with(server, "https://u:"+planted+"@%zz"), Broken, "not a URL such as"},
+		"server with user":    {with(server, "https://u:"+planted+"@h"), Broken, "user or a password in the URL"},
+		"plain http":          {with("https:", "http:"), Broken, "plain http"},
+		"other scheme":        {with("https:", "unix:"), Broken, "not a URL such as"},
+		"blind":               {with("server:", "insecure-skip-tls-verify: true, server:"), Broken, "insecure-skip-tls-verify"},
+		"server name":         {with("server:", "tls-server-name: x, server:"), Broken, "tls-server-name"},
+		"CA no base64":        {with("server:", "certificate-authority-data: '"+planted+"%', server:"), Broken, "not base64"},
+		"CA no PEM":           {with("server:", "certificate-authority-data: "+b64([]byte(planted))+", server:"), Broken, "not a certificate in PEM"},
+		"CA missing":          {with("server:", "certificate-authority: ca.crt, server:"), Broken, "/etc/ca.crt"},
+		"CA empty":            {with("server:", "certificate-authority: ca.crt, server:") + "-- etc/ca.crt --\n", Broken, "/etc/ca.crt is empty"},
+		"password":            {user(`{username: u, password: ` + planted + `}`), Broken, "password"},
+		"auth provider":       {user(`{auth-provider: {name: gcp, config: {x: ` + planted + `}}}`), Broken, "auth-provider"},
+		"impersonation":       {user(`{token: ` + planted + `, as: root}`), Broken, "impersonates"},
+		"certificate alone":   {user(`{client-certificate: /x}`), Broken, "only one of"},
+		"key alone":           {user(`{client-key-data: ` + b64([]byte(planted)) + `}`), Broken, "only one of"},
+		"cert no base64":      {user(`{client-certificate-data: '%` + planted + `'}`), Broken, "not base64"},
+		"exec, no command":    {user(`{exec: {apiVersion: client.authentication.k8s.io/v1}}`), Broken, "no command"},
+		"exec, old":           {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1alpha1}}`), Broken, "v1alpha1"},
+		"exec, asks":          {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}}`), Broken, "interactive terminal"},
 		"exec, env": {
 			user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, env: [{name: 'a=b', value: ` + planted + `}]}}`), Broken, "env entry",
 		},
@@ -211,7 +211,7 @@ func TestPod(t *testing.T) {
 		t.Errorf("%q, %v", is.Username, err)
 	}
 	_, err = new(Clients).Do(machine(t, "-- proc/self/environ --\nA=b\n"), From{Pod: true})
-	wants(t, err, Broken, "this is no pod")
+	wants(t, err, Broken, "this is not a pod")
 	_, err = new(Clients).Do(machine(t, strings.Replace(files, "/ca.crt", "/x", 1)), From{Pod: true})
 	wants(t, err, Broken, "ca.crt", "automountServiceAccountToken")
 }
@@ -231,7 +231,7 @@ func TestWithToken(t *testing.T) {
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "the token that was given", "kubectl create token")
 	_, err = WithToken(n, "api.example:6443", nil, planted, host.Via{})
-	wants(t, err, Broken, "no URL such as")
+	wants(t, err, Broken, "not a URL such as")
 }
 
 // FuzzParse wants a hostile kubeconfig to neither hang nor panic, and no secret of it in an error.

@@ -120,7 +120,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 func (r call) body() ([]byte, error) {
 	for _, name := range r.names {
 		if !validName(name) {
-			return nil, fmt.Errorf("%.80q is no name of an object", name)
+			return nil, fmt.Errorf("%.80q is not the name of an object", name)
 		}
 	}
 

@@ -58,7 +58,7 @@ func podServer(v host.View) (string, error) {
 	name := environ["KUBERNETES_SERVICE_HOST"]
 	port := environ["KUBERNETES_SERVICE_PORT"]
 	if name == "" || port == "" {
-		return "", errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is no pod")
+		return "", errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is not a pod")
 	}
 	return "https://" + net.JoinHostPort(name, port), nil
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// isHarmless reports whether the value of a secret-looking key is no secret: a path to the secret,
+// isHarmless reports whether the value of a secret-looking key is not a secret: a path to the secret,
 // a variable, a yes or no.
 func isHarmless(name, value string) bool {
 	switch strings.ToLower(value) {
@@ -89,7 +89,7 @@ func isVariable(value string) bool {
 	return name == strings.ToUpper(name) || name == strings.ToLower(name)
 }
 
-// isHarmlessValue reports whether a value shows by its form that it is no secret: a switch, a small
+// isHarmlessValue reports whether a value shows by its form that it is not a secret: a switch, a small
 // number, a time, a path, a variable.
 func isHarmlessValue(value string) bool {
 	if isHarmless("", value) {
@@ -106,7 +106,7 @@ func isHarmlessValue(value string) bool {
 }
 
 // looksGenerated reports whether a word in a sentence may be a secret: it has letters and digits,
-// and is no path.
+// and is not a path.
 func looksGenerated(word string) bool {
 	hasBoth := strings.ContainsAny(word, letters) && strings.ContainsAny(word, digits)
 	return len(word) >= 6 && hasBoth && !isPath(word)

@@ -102,7 +102,7 @@ func TestSentencesStay(t *testing.T) {
 					return true
 				}
 				text, err := strconv.Unquote(lit.Value)
-				// A signature's armour and a generated [repo] section are no sentences: a file of
+				// A signature's armour and a generated [repo] section are not sentences: a file of
 				// them is masked as files are.
 				if err != nil || strings.Count(text, " ") < 3 || strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "PGP SIGNED") || strings.HasPrefix(text, "[%s.repo]") {
 					return true
@@ -116,7 +116,7 @@ func TestSentencesStay(t *testing.T) {
 	check.That(t, n >= 1000, "only %d sentences", n)
 }
 
-// TestCodePoint: an error of TOML names a character behind the word key, which is no secret.
+// TestCodePoint: an error of TOML names a character behind the word key, which is not a secret.
 func TestCodePoint(t *testing.T) {
 	const text = "invalid character at start of key: U+005B '['"
 	check.Equal(t, mask.Message(text), text, "got")

@@ -58,7 +58,7 @@ func (m *masker) expectBelow(name string, a assignment) {
 	m.all = holdsSecrets(name) && !isSection(name)
 }
 
-// staysReadable reports whether the value of a secret-looking key is no secret. rest begins with
+// staysReadable reports whether the value of a secret-looking key is not a secret. rest begins with
 // the value and is not blank.
 func (m *masker) staysReadable(name, rest string, a assignment) bool {
 	// A longer value is not examined: the next key may examine the same text again.

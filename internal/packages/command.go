@@ -29,7 +29,7 @@ func Quiet(v host.View, argv ...string) []string {
 	return append(env, argv...)
 }
 
-// program returns the program in an argv that Quiet made: the first word that is no option,
+// program returns the program in an argv that Quiet made: the first word that is not an option,
 // variable or folder.
 func program(argv []string) string {
 	i := slices.IndexFunc(argv, func(word string) bool {

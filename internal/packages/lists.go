@@ -74,7 +74,7 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 }
 
 // Affected returns stale after a change to a file about a repository; the removal of such a file
-// makes no list stale. A change whose states are not known yet is no removal.
+// makes no list stale. A change whose states are not known yet is not a removal.
 func (l lists) Affected(found converge.State, by converge.Change) converge.State {
 	removal := by.Before != "" && by.After == ""
 	if found != "" && removal {

@@ -191,7 +191,7 @@ func (r *Resolution) harm(move Move) string {
 	case r.Solver.Essential(move.Name):
 		return tool + " would remove it, and this machine cannot work without it"
 	case r.family != nil && !found.Auto && !r.family.Has(move.Name, found.Version):
-		const because = "%s would remove %s %s, which depends on what would change and is no part of the driver"
+		const because = "%s would remove %s %s, which depends on what would change and is not part of the driver"
 		return fmt.Sprintf(because, tool, move.Name, found.Version)
 	}
 	return ""

@@ -27,7 +27,7 @@ type Set struct {
 	// the lists are stale.
 	Hold map[string][]byte
 	// Stream is the stream of dnf's module nvidia-driver that the packages are in; "" where there
-	// are no streams.
+	// are not streams.
 	Stream string
 	// Family is what the packages are part of, and must have one version; nil: they are not.
 	Family *Family

@@ -8,7 +8,7 @@ var aks = Platform{
 	Name:  "aks",
 	Title: "AKS",
 	Cloud: "azure",
-	// azure.json alone is no sign: Cluster API's machines on Azure have it, too.
+	// azure.json alone is not a sign: Cluster API's machines on Azure have it, too.
 	Signs: Signs{
 		Every: []string{"/opt/azure/containers"},
 		One: []string{

@@ -175,7 +175,7 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%s lacks a field that another of its fields requires", p.Name)
 		}
 		if method := p.Join.Method; method != "" && !slices.Contains(Methods(), method) {
-			t.Errorf("%s joins by %s, which is no platform's name", p.Name, method)
+			t.Errorf("%s joins by %s, which is not a platform's name", p.Name, method)
 		}
 		isEKS := p.Name == "eks" || p.Name == "eks-hybrid" // cloud/eks has their notes
 		if cmp.Or(p.Join.By, p.Join.Method) != "" && len(p.Join.Notes) == 0 && !isEKS {

@@ -18,7 +18,7 @@ func checkCluster(v string) (string, *trouble.Error) {
 		return v, nil
 	}
 	const fix = `write the name alone, at most 100 letters, digits, - and _, the first a letter or digit: "my-cluster"`
-	return v, wrong(fix, "%s is no name of a cluster", show(v))
+	return v, wrong(fix, "%s is not the name of a cluster", show(v))
 }
 
 // checkRegion checks the form only, since AWS adds regions. The name becomes part of a host name.
@@ -29,7 +29,7 @@ func checkRegion(v string) (string, *trouble.Error) {
 		return v, nil
 	}
 	const fix = `write it as "eu-west-1", in lower case and without the letter of a zone`
-	return v, wrong(fix, "%s is no region", show(v))
+	return v, wrong(fix, "%s is not a region", show(v))
 }
 
 // checkNetwork accepts a network as kube-apiserver's --service-cluster-ip-range does: no bits after
@@ -39,7 +39,7 @@ func checkNetwork(v string) (string, *trouble.Error) {
 	p, err := netip.ParsePrefix(v)
 	switch {
 	case err != nil || p.Addr().Is4In6():
-		return v, wrong(fix, "%s is no network", show(v))
+		return v, wrong(fix, "%s is not a network", show(v))
 	case p != p.Masked():
 		meant := "did you mean " + show(p.Masked().String()) + "?"
 		return v, wrong(meant, "%s has an address in the place of the network's", show(v))
@@ -67,7 +67,7 @@ func checkPeer(v string) (string, *trouble.Error) {
 func checkAddress(v string) (string, *trouble.Error) {
 	a, err := netip.ParseAddr(v)
 	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
-		return v, wrong(`write it as "10.100.0.10"`, "%s is no IP address of a server", show(v))
+		return v, wrong(`write it as "10.100.0.10"`, "%s is not an IP address of a server", show(v))
 	}
 	return a.String(), nil
 }
@@ -89,7 +89,7 @@ func checkNodeName(v string) (string, *trouble.Error) {
 		return v, wrong("did you mean "+show(withDashes)+"?", "the name of a node has no _")
 	}
 	const fix = `write lower-case letters, digits, - and dots: "gpu-1.example"`
-	return v, wrong(fix, "%s is no name for a node", show(v))
+	return v, wrong(fix, "%s is not a name for a node", show(v))
 }
 
 // joinKey is a key of [join] that only some methods read.

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestMistaken: what an operator meant is recognised: the path of a secret is no secret, a relative
+// TestMistaken: what an operator meant is recognised: the path of a secret is not a secret, a relative
 // path is not moved to a folder of gpuadm's, and a hint does not lead to the next error.
 func TestMistaken(t *testing.T) {
 	const kubeadm = "kubeadm join"
@@ -35,8 +35,8 @@ func TestMistaken(t *testing.T) {
 		{"format = 1\n[mig]\nfile = \"config.yaml\"\n", "is not an absolute path", "file", "write the whole path, from / on"},
 		{"format = 1\n[mig]\nfile = \"../config.yaml\"\n", "is not an absolute path", "file", "write the whole path, from / on"},
 
-		{"format = v1\n[driver]\n", `"v1" is no integer`, "format", "write format = 1"},
-		{"format = 1 // the format\n[driver]\n", "is no integer", "format", "a comment begins with #"},
+		{"format = v1\n[driver]\n", `"v1" is not an integer`, "format", "write format = 1"},
+		{"format = 1 // the format\n[driver]\n", "is not an integer", "format", "a comment begins with #"},
 		{"format = \"2\"\n[driver]\n", "format must be an integer", "format", "write format = 1"},
 		{"format = 1\napiVersion = \"v1\"\n", `unknown key "apiVersion"`, "apiVersion", "take it out"},
 		{"format = 1\nkind = \"Node\"\n", `unknown key "kind"`, "kind", "take it out"},

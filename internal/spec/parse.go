@@ -98,7 +98,7 @@ func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	return at.src.finish()[0]
 }
 
-// read checks the bytes and parses them. If they are no TOML, it returns nil and notes the error.
+// read checks the bytes and parses them. If they are not TOML, it returns nil and notes the error.
 func (s *source) read(rows []row) *value {
 	const fix = "split it, or take out what is not a spec"
 	if len(s.data) > maxSize {
@@ -119,7 +119,7 @@ func (s *source) read(rows []row) *value {
 	return s.tree(rows)
 }
 
-// checkText notes the first byte that is no text in UTF-8, and says whether there is none.
+// checkText notes the first byte that is not text in UTF-8, and says whether there is none.
 func (s *source) checkText() bool {
 	isUTF16 := bytes.HasPrefix(s.data, []byte("\xff\xfe")) || bytes.HasPrefix(s.data, []byte("\xfe\xff"))
 	if isUTF16 {

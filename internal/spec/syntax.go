@@ -140,7 +140,7 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 		case r.String() == "format":
 			fix = "write format = " + strconv.Itoa(format)
 		}
-		return at, wrong(fix, "invalid TOML: %s is no %s", show(raw), r.Type)
+		return at, wrong(fix, "invalid TOML: %s is not %s", show(raw), withArticle(r.Type))
 	}
 
 	says := "text needs quotes"

@@ -17,7 +17,7 @@ func parseTaint(text string) (Taint, *trouble.Error) {
 	const form = `write it as "key=value:NoSchedule"`
 	mayBeURL := strings.Contains(text, "@") || strings.Contains(text, "://")
 	if mayBeURL { // no message quotes a URL or a part of it
-		return Taint{}, wrong(form, "this is no taint")
+		return Taint{}, wrong(form, "this is not a taint")
 	}
 
 	front, effect, _ := strings.Cut(text, ":")
@@ -92,7 +92,7 @@ type taintRemoval struct {
 	hasEffect bool
 }
 
-// parseRemoval reads "key-" or "key:Effect-"; false if the text is no removal.
+// parseRemoval reads "key-" or "key:Effect-"; false if the text is not a removal.
 func parseRemoval(text string) (taintRemoval, bool) {
 	name, removes := strings.CutSuffix(text, "-")
 	key, effect, hasEffect := strings.Cut(name, ":")
@@ -126,7 +126,7 @@ func checkStartupTaint(v string) (string, *trouble.Error) {
 	switch {
 	case fault != nil && isWord:
 		const fix = `write "auto", "none", or a taint such as "example.com/starting:NoSchedule"`
-		return v, wrong(fix, "%s is no taint", show(v))
+		return v, wrong(fix, "%s is not a taint", show(v))
 	case fault != nil:
 		return v, fault
 	}

@@ -71,7 +71,7 @@ type builder struct {
 	end    int    // of the last expression
 }
 
-// tree parses the file. If it is no TOML, tree returns nil and notes the error.
+// tree parses the file. If it is not TOML, tree returns nil and notes the error.
 func (s *source) tree(rows []row) *value {
 	b := &builder{rows: rows, src: s}
 	root := &value{kind: tableKind}
@@ -144,7 +144,7 @@ func (b *builder) open(root *value, e *unstable.Node) *value {
 }
 
 // taken says whether a header cannot begin this table: dotted keys have made it, it has a header
-// already, or it is no list and has keys.
+// already, or it is not a list and has keys.
 func (v *value) taken(asList bool) bool {
 	anotherItem := asList && v.kind == listKind
 	return v.dots || v.header && !anotherItem || asList && len(v.members) > 0

@@ -20,7 +20,7 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	}
 	u, err := url.Parse(v)
 	if err != nil || strings.ContainsAny(v, " \"<>\\^`{|}") {
-		return nil, wrong(fix, "this is no URL")
+		return nil, wrong(fix, "this is not a URL")
 	}
 
 	isFile := u.Scheme == "file"
@@ -127,10 +127,10 @@ func checkNoProxy(v string) (string, *trouble.Error) {
 	case strings.Contains(v, ","):
 		return v, wrong("write each as text of its own", "%s are several", show(v))
 	case strings.Contains(v, "://"):
-		return v, wrong("write only the host", "a host, domain or network is no URL")
+		return v, wrong("write only the host", "a host, domain or network is not a URL")
 	case !matches(`^[A-Za-z0-9.:*/_\[\]-]+$`, v):
 		const fix = `write it as "10.0.0.0/8", ".cluster.local" or "host.example"`
-		return v, wrong(fix, "%s is no host, domain or network", show(v))
+		return v, wrong(fix, "%s is not a host, domain or network", show(v))
 	}
 	return v, nil
 }

@@ -21,7 +21,7 @@ func matches(pattern, text string) bool { return regexp.MustCompile(pattern).Mat
 func checkDuration(v string) (string, *trouble.Error) {
 	d, err := time.ParseDuration(v)
 	if err != nil || d <= 0 {
-		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is no duration", show(v))
+		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is not a duration", show(v))
 	}
 	return v, nil
 }
@@ -57,7 +57,7 @@ func checkDigest(v string) (string, *trouble.Error) {
 	if len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == "" {
 		return digest, nil
 	}
-	return v, wrong("write the 64 hex digits that sha256sum prints", "this is no SHA-256")
+	return v, wrong("write the 64 hex digits that sha256sum prints", "this is not a SHA-256")
 }
 
 func checkFingerprint(v string) (string, *trouble.Error) {
@@ -84,12 +84,12 @@ func checkHandler(v string) (string, *trouble.Error) {
 		return v, nil
 	}
 	const fix = `write lower-case letters, digits and "-", at most 63: "nvidia"`
-	return v, wrong(fix, "%s is no name for a runtime handler", show(v))
+	return v, wrong(fix, "%s is not a name for a runtime handler", show(v))
 }
 
 func checkName(v string) (string, *trouble.Error) {
 	if v == "" || strings.TrimSpace(v) != v {
-		return v, wrong("take the spaces out, or write a name", "%s is no name", show(v))
+		return v, wrong("take the spaces out, or write a name", "%s is not a name", show(v))
 	}
 	return v, nil
 }
@@ -98,7 +98,7 @@ func checkName(v string) (string, *trouble.Error) {
 // gpuadm's own are none: it would stop itself.
 func checkUnit(v string) (string, *trouble.Error) {
 	if !matches(`^[A-Za-z0-9:_.\\@-]+\.(service|socket|timer|path|target|slice|scope)$`, v) {
-		return v, wrong(`write the whole name: "my-exporter.service"`, "%s is no unit of systemd", show(v))
+		return v, wrong(`write the whole name: "my-exporter.service"`, "%s is not a unit of systemd", show(v))
 	}
 	if strings.HasPrefix(v, "gpuadm") {
 		return v, wrong("take it out", "%s is gpuadm's own", show(v))
@@ -112,7 +112,7 @@ func checkPackage(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
 		return v, nil
 	}
-	return v, wrong("write the name alone, without a version", "%s is no name of a package", show(v))
+	return v, wrong("write the name alone, without a version", "%s is not the name of a package", show(v))
 }
 
 func checkProfile(v string) (string, *trouble.Error) {
@@ -129,7 +129,7 @@ func checkProfile(v string) (string, *trouble.Error) {
 			fix = "did you mean " + show(lower) + "?"
 		}
 	}
-	return v, wrong(fix, "%s is no MIG profile", show(v))
+	return v, wrong(fix, "%s is not a MIG profile", show(v))
 }
 
 // checkParameter returns the fault of a parameter, and says whether it is in the value. gpuadm
@@ -140,10 +140,10 @@ func checkParameter(name, value string) (ofValue bool, fault *trouble.Error) {
 	switch {
 	case strings.ContainsAny(name, "-."):
 		const fix = "write the name alone, without the module: NVreg_Name"
-		return false, wrong(fix, "%s is no parameter of the module nvidia", show(name))
+		return false, wrong(fix, "%s is not a parameter of the module nvidia", show(name))
 	case len(name) > 128 || !matches(`^[A-Za-z_][A-Za-z0-9_]*$`, name):
 		const fix = "write it as modinfo -p nvidia does"
-		return false, wrong(fix, "%s is no name of a module parameter", show(name))
+		return false, wrong(fix, "%s is not the name of a module parameter", show(name))
 	case strings.ContainsFunc(value, unsafe) || len(value) > 1024:
 		const fix = "leave out quotes, backslashes and what is not ASCII"
 		return true, wrong(fix, "modprobe cannot read the value of %s", show(name))

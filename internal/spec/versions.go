@@ -49,7 +49,7 @@ func checkDriverVersion(v string) (string, *trouble.Error) {
 	if m := regexp.MustCompile(hasVersion).FindStringSubmatch(v); m != nil {
 		fix = "did you mean " + strconv.Quote(m[1]) + "?"
 	}
-	return v, wrong(fix, "%s is no driver version and no branch", show(v))
+	return v, wrong(fix, "%s is neither a driver version nor a branch", show(v))
 }
 
 func checkToolkitVersion(v string) (string, *trouble.Error) {
@@ -62,5 +62,5 @@ func checkToolkitVersion(v string) (string, *trouble.Error) {
 	if m := regexp.MustCompile(`^[vV=~^ ]+([0-9]+(?:\.[0-9]+){0,2})$`).FindStringSubmatch(v); m != nil {
 		fix = "did you mean " + show(m[1]) + "?"
 	}
-	return v, wrong(fix, "%s is no version", show(v))
+	return v, wrong(fix, "%s is not a version", show(v))
 }

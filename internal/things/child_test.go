@@ -50,7 +50,7 @@ func (h *supervised) SetUnit(_ context.Context, unit string, c host.UnitChange) 
 }
 
 // TestChild: a daemon that its unit's program starts is as old as its socket, and not as the unit.
-// A chmod of its file is no new content; and a restart of the unit makes it new.
+// A chmod of its file is not new content; and a restart of the unit makes it new.
 func TestChild(t *testing.T) {
 	at := func(changed, written int64) host.Info {
 		return host.Info{Ctime: time.Unix(changed, 0), Mtime: time.Unix(written, 0)}

@@ -26,7 +26,7 @@ func keptName(state string) string {
 }
 
 // statesOf are the states that a key's file may have: its fingerprints, and its digest; none if
-// data is no key.
+// data is not a key.
 func statesOf(data []byte) []string {
 	found, err := fingerprints(data)
 	if err != nil {

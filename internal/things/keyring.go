@@ -58,7 +58,7 @@ func fingerprints(keyring []byte) ([]string, error) {
 			return nil, errors.New("it holds a secret key")
 		case signature, trust, userID, publicSubkey, userPicture:
 		default:
-			return nil, fmt.Errorf("it holds something that is no part of a public key (packet of type %d)", tag)
+			return nil, fmt.Errorf("it holds something that is not part of a public key (packet of type %d)", tag)
 		}
 	}
 	if len(found) == 0 {

@@ -48,7 +48,7 @@ func TestFingerprints(t *testing.T) {
 		{"nothing", nil, "no OpenPGP key"},
 		{"a web page", []byte("<html>404</html>"), "no OpenPGP key"},
 		{"a secret key", []byte{0xc5, 1, 4}, "secret"},
-		{"a message", []byte{0xcb, 1, 4}, "no part of a public key"},
+		{"a message", []byte{0xcb, 1, 4}, "not part of a public key"},
 		{"an old version", []byte{0xc6, 1, 3}, "a version that no repository uses"},
 	} {
 		found, err := fingerprints(tt.data)

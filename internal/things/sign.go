@@ -70,7 +70,7 @@ func ReadSigner(secret []byte) (Signer, error) {
 	}
 	key, isRSA := parsed.(*rsa.PrivateKey)
 	if !isRSA {
-		return Signer{}, errors.New("it is no RSA key")
+		return Signer{}, errors.New("it is not an RSA key")
 	}
 
 	return Signer{key}, nil

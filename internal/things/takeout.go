@@ -68,7 +68,7 @@ func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (c
 // takeOutBytes has the file's merger take gpuadm's part out of the bytes found.
 func (f *FileThing) takeOutBytes(v host.View, found, before, after converge.State) ([]byte, []string, error) {
 	if f.merge == nil {
-		return nil, nil, errors.New("it was changed outside gpuadm since, and is no file whose parts gpuadm can tell apart")
+		return nil, nil, errors.New("it was changed outside gpuadm since, and is not a file whose parts gpuadm can tell apart")
 	}
 
 	var texts [][]byte

@@ -55,7 +55,7 @@ func TestTakeOutOfFiles(t *testing.T) {
 		"our file, added to":           {merge, "", "0644 0:0 ours\n", "0600 0:0 ours\nx\n", "0600 0:0 x\n", "", ""},
 		"removed by us":                {nil, "0644 0:0 was", "", "0600 0:0 was", "0600 0:0 was", "", ""},
 		"another's since":              {nil, "0644 0:0 was", "", "0644 0:0 x", "0644 0:0 x", "/f is there, gpuadm had removed it", ""},
-		"no parts":                     {nil, "0644 0:0 was", "0644 0:0 ours", "0644 0:0 x", "", "", "cannot take gpuadm's part out of /f: it was changed outside gpuadm since, and is no file"},
+		"no parts":                     {nil, "0644 0:0 was", "0644 0:0 ours", "0644 0:0 x", "", "", "cannot take gpuadm's part out of /f: it was changed outside gpuadm since, and is not a file"},
 		"no change by gpuadm":          {nil, "0644 0:0 was", "0644 0:0 was", "0644 0:0 x", "0644 0:0 x", "", ""},
 	} {
 		f := NewFile("/f", c.merge)

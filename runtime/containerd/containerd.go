@@ -30,7 +30,7 @@ type Tree struct {
 	Texts *toml.Texts // files that were parsed already
 }
 
-// File is one configuration file. Data is nil when it does not exist, or is no file: then Is says
+// File is one configuration file. Data is nil when it does not exist, or is not a file: then Is says
 // what it is.
 type File struct {
 	Path string

@@ -112,7 +112,7 @@ func (c *criTree) missing(h engine.Handler) string {
 	case program == "":
 		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
 	case !slices.Contains(h.Programs, program):
-		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", config, program)
+		return fmt.Sprintf("in %s it runs %s, which is not there or is not an NVIDIA runtime", config, program)
 	case h.Default && c.defaultName() != h.Name:
 		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
 	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:

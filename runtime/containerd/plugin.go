@@ -76,7 +76,7 @@ func checkTimes(plugin map[string]any, t Tree) error {
 			continue
 		}
 		if _, err := time.ParseDuration(text); err != nil {
-			return fmt.Errorf("its CRI plugin does not load: %s%s = %q is no duration such as \"4h0m0s\"", t.fileWith(key), key, text)
+			return fmt.Errorf("its CRI plugin does not load: %s%s = %q is not a duration such as \"4h0m0s\"", t.fileWith(key), key, text)
 		}
 	}
 	return nil

@@ -144,7 +144,7 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 	}{
 		"made, and it runs":               {m: machineWith{mode: 0o755}, config: plain, asked: 1},
 		"made, and it is missing":         {config: plain, problem: "is not there, and without it no container starts"},
-		"made, and it is no program":      {m: machineWith{mode: 0o644}, config: plain, problem: "cannot be run"},
+		"made, and it is not a program":   {m: machineWith{mode: 0o644}, config: plain, problem: "cannot be run"},
 		"made, and it is a folder":        {m: machineWith{mode: fs.ModeDir | 0o755}, config: plain, problem: "cannot be run"},
 		"made, and there is no runc":      {m: machineWith{mode: 0o755, fails: noRunc}, config: plain, asked: 1, problem: "no runtime binary found"},
 		"converged":                       {m: machineWith{mode: 0o755, fails: noRunc}, config: converged},

@@ -156,7 +156,7 @@ func TestLinkToNothing(t *testing.T) {
 	}
 }
 
-// TestLatin1: bytes that are no UTF-8 are refused where they are, with words that are true for each
+// TestLatin1: bytes that are not UTF-8 are refused where they are, with words that are true for each
 // containerd.
 func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}

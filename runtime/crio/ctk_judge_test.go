@@ -115,7 +115,7 @@ func crioWrong(in ctkInput, files map[string][]byte, h engine.Handler) (wrong []
 	}
 	base := before.runtimes[before.byDefault]
 	for _, c := range toml.Diff(base, entry, nil) {
-		if before.from[before.byDefault] != "" && c.Old != nil && c.Path[0] != "runtime_path" { // CRI-O's own entry is no file's
+		if before.from[before.byDefault] != "" && c.Old != nil && c.Path[0] != "runtime_path" { // CRI-O's own entry is not a file's
 			wrong = append(wrong, "handler without "+c.Path[0])
 		}
 	}

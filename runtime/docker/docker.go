@@ -60,7 +60,7 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 	doc, err := jsonedit.Parse(found)
 	if err != nil {
 		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: it is no JSON that Docker reads: %v", file, err),
+			What: fmt.Sprintf("cannot edit %s: it is not JSON that Docker reads: %v", file, err),
 			Try:  []string{"fix it; journalctl -u docker says the same when Docker starts"},
 			Err:  err,
 		}

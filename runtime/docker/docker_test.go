@@ -36,7 +36,7 @@ func TestEditDocker(t *testing.T) {
 	entry := "\"runtimes\": {\n    \"nvidia\": {\n      \"path\": \"" + engine.Binary + "\"\n    }\n  }"
 	cdi := ",\n  \"features\": {\n    \"cdi\": true\n  }"
 	for name, c := range map[string]struct {
-		version, found string // "" is no file
+		version, found string // "" is not a file
 		h              engine.Handler
 		want           string
 	}{
@@ -60,7 +60,7 @@ func TestEditDocker(t *testing.T) {
 		again, err := Edit(daemonJSON, c.version, c.h, got)
 		check.That(t, err == nil && bytes.Equal(again, got), "%s: a second edit: %s %v", name, again, err)
 	}
-	for found, why := range map[string]string{"{\n  // no\n}": "line 2: ", `{"runtimes": []}`: "runtimes is no object", `{"features": {}, "features": {}}`: "there twice"} {
+	for found, why := range map[string]string{"{\n  // no\n}": "line 2: ", `{"runtimes": []}`: "runtimes is not an object", `{"features": {}, "features": {}}`: "there twice"} {
 		_, err := Edit(daemonJSON, "26.1.5", nvidia(), []byte(found))
 		trouble := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, why) && len(trouble.Try) > 0, "%s: %v, want %q", found, err, why)
@@ -195,17 +195,17 @@ func TestDockerRestart(t *testing.T) {
 		state         converge.State
 		breaks        string
 	}{
-		"loaded":              {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
-		"to be reloaded":      {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes(), "ContainersRunning": 3}, things.Outdated, ""},
-		"CDI, none runs":      {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.Outdated, "restart-runtime"},
-		"CDI, live-restore":   {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3, "LiveRestoreEnabled": true}, things.Outdated, "restart-runtime"},
-		"CDI, they would end": {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3}, things.Outdated, "restart-runtime stop-containers"},
-		"CDI is on":           {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
-		"CDI is no key yet":   {"24.0.9", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
-		"on by default":       {"28.2.0", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
-		"the old default":     {"24.0.9", "{}", info{"DefaultRuntime": "nvidia", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.Outdated, "restart-runtime stop-containers"},
-		"one it still knows":  {"24.0.9", "{}", info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.UpToDate, ""},
-		"does not answer":     {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
+		"loaded":               {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
+		"to be reloaded":       {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes(), "ContainersRunning": 3}, things.Outdated, ""},
+		"CDI, none runs":       {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.Outdated, "restart-runtime"},
+		"CDI, live-restore":    {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3, "LiveRestoreEnabled": true}, things.Outdated, "restart-runtime"},
+		"CDI, they would end":  {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3}, things.Outdated, "restart-runtime stop-containers"},
+		"CDI is on":            {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
+		"CDI is not a key yet": {"24.0.9", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
+		"on by default":        {"28.2.0", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
+		"the old default":      {"24.0.9", "{}", info{"DefaultRuntime": "nvidia", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.Outdated, "restart-runtime stop-containers"},
+		"one it still knows":   {"24.0.9", "{}", info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.UpToDate, ""},
+		"does not answer":      {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
 		f := restartThing{NewRestart("docker.service", []string{daemonJSON}).(restartThing).Follower, []byte(c.file), nil, nil}

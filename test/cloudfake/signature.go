@@ -91,7 +91,7 @@ func (f *Fake) signature(r *http.Request) string {
 func (f *Fake) verify(signed, cluster string) (time.Time, error) {
 	u, err := url.Parse(signed)
 	if err != nil {
-		return time.Time{}, errors.New("the token is no URL")
+		return time.Time{}, errors.New("the token is not a URL")
 	}
 
 	q := u.Query()

@@ -52,7 +52,7 @@ type Compute struct {
 	UUID    string `json:"uuid"`
 }
 
-// Client is a process that uses a GPU; -1 is no instance.
+// Client is a process that uses a GPU; -1 is not an instance.
 type Client struct {
 	PID int `json:"pid"`
 	GPU int `json:"gpu"`

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube is a module of its own, so that Kubernetes itself is no part of what gpuadm depends
+// Package kube is a module of its own, so that Kubernetes itself is not part of what gpuadm depends
 // on. Its go.mod names, as tools, the programs of a control plane, kubelet and kubectl;
 // test/lab/kube builds and runs them, and helm of the module images/build/chart:
 //

@@ -230,7 +230,7 @@ func (c *cutting) sample(n int) []int {
 func partOf(count int, part string) (numbers []int, err error) {
 	var which, of int
 	if _, err := fmt.Sscanf(part, "%d/%d", &which, &of); err != nil || which < 1 || which > of {
-		return nil, fmt.Errorf("GPUADM_PART=%s is no part, such as 2/12", part)
+		return nil, fmt.Errorf("GPUADM_PART=%s is not part, such as 2/12", part)
 	}
 	for at := (which-1)*count/of + 1; at <= which*count/of; at++ {
 		numbers = append(numbers, at)

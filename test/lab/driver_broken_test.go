@@ -176,7 +176,7 @@ func TestLabDriverHindered(t *testing.T) {
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	before := n.snapshot()
 
-	// Another apt is at work: that is no fault. A deadline ends the wait; without one apply goes on
+	// Another apt is at work: that is not a fault. A deadline ends the wait; without one apply goes on
 	// once it can.
 	there, goOn := repos.Waits(n.Host, "after", "nvidia-driver-cuda")
 	other := n.Go("apt-get", "install", "-y", "--reinstall", "--allow-change-held-packages", "nvidia-driver-cuda")

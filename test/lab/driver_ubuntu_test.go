@@ -108,7 +108,7 @@ func TestLabUbuntuVersions(t *testing.T) {
 		// The listing of each lacks what another branch has: nvidia-utils from 590 on,
 		// libnvidia-gpucomp up to 570, nvidia-persistenced up to 550.
 		{"fewer", "ubuntu2404", true, []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"}},
-		// nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580:
+		// nvidia-persistenced needs libnvidia-cfg1 in one version, which is not a package up to 580:
 		// libnvidia-cfg1-575 provides it.
 		{"virtual", "ubuntu2204", false, []string{"575.57.08", "580.95.05", "570.148.08"}},
 	} {

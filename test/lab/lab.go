@@ -54,7 +54,7 @@ type Options struct {
 	Containerd string
 	// GPUs is how many NVIDIA H100 are on the host's PCI bus, beside what any machine has there.
 	GPUs int
-	// Kind is the kind of the GPUs, if they are no H100: see functions.
+	// Kind is the kind of the GPUs, if they are not H100: see functions.
 	Kind string
 	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package
 	// repos. "" for none.

@@ -213,7 +213,7 @@ func TestNewerJournal(t *testing.T) {
 	}
 }
 
-// Attempts that change nothing are no runs: a boot loop does not fill the journal, and undo is of
+// Attempts that change nothing are not runs: a boot loop does not fill the journal, and undo is of
 // what changed something.
 func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 	const most = 64 << 10

@@ -298,7 +298,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 		{name: "edited by hand", code: "RUN-002", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/598", after: write("/etc/containerd/conf.d/50-mirror.toml", "version = 2\n")},
 		{name: "a file that the daemon rejects", code: "RUN-003", on: d13, like: "https://github.com/containerd/containerd/issues/12104", after: rejected},
 		{
-			name: "kubelet's configuration is no YAML", code: "KUB-015", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/2323", after: func(t *testing.T, n *simhost.Node) {
+			name: "kubelet's configuration is not YAML", code: "KUB-015", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/2323", after: func(t *testing.T, n *simhost.Node) {
 				write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n\tcgroupDriver: systemd\n")(t, n)
 				must.OK(t, n.Refuse("kubelet.service", "\n\tcgroupDriver"))
 			},

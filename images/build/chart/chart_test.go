@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chart renders images/chart with Helm's own engine. It is a module of its own, so that
-// Helm and Kubernetes are no part of what gpuadm depends on.
+// Helm and Kubernetes are not part of what gpuadm depends on.
 package chart
 
 import (

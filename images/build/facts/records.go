@@ -51,7 +51,7 @@ func open(folder, name string) (repository, error) {
 			return repository(path), nil
 		}
 	}
-	return "", fmt.Errorf("cannot read %s: it is no Git repository; git clone --bare %s %s makes it",
+	return "", fmt.Errorf("cannot read %s: it is not a Git repository; git clone --bare %s %s makes it",
 		at, repositories[name], at)
 }
 

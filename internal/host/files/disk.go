@@ -42,7 +42,7 @@ type Folder interface {
 	Folder(name string) (Folder, error)
 	// Lstat describes name, without its extended attributes.
 	Lstat(name string) (host.Info, error)
-	// Readlink returns what the link says; EINVAL if name is no link.
+	// Readlink returns what the link says; EINVAL if name is not a link.
 	Readlink(name string) (string, error)
 	// Names lists the folder, in no order.
 	Names() ([]string, error)

@@ -243,7 +243,7 @@ var fileTypes = map[uint32]fs.FileMode{
 	unix.S_IFBLK:  fs.ModeDevice,
 }
 
-// specialBits are the bits of a mode that are no permissions, as the kernel and Go write them.
+// specialBits are the bits of a mode that are not permissions, as the kernel and Go write them.
 var specialBits = [...]struct {
 	unix uint32
 	mode fs.FileMode

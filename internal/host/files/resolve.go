@@ -185,7 +185,7 @@ func Parts(name string) []string {
 }
 
 // Trusted is View's. The rule is sshd's StrictModes: each folder on the way is judged too, up to
-// the root, and the sticky bit is no excuse (safe_path in OpenSSH's misc.c; Dropbear walks the same
+// the root, and the sticky bit is not an excuse (safe_path in OpenSSH's misc.c; Dropbear walks the same
 // way in checkpubkeyperms). Who owns a link does not count: what a link says cannot be changed, and
 // only those who can write to its folder can replace it.
 func (f *Files) Trusted(names ...string) error {

@@ -249,7 +249,7 @@ func TestImageOfThisMachine(t *testing.T) {
 	check.Equal(t, mounts(t), before, "mounts leak:")
 }
 
-// A folder that is no root file system is refused before a program runs.
+// A folder that is not a root file system is refused before a program runs.
 func TestImageIsARootFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount")

@@ -48,7 +48,7 @@ func TestNVMLRead(t *testing.T) {
 	for i, state := range []string{"unlicensed", "licensed", "expired"} {
 		h.fake.Do("set", "--gpu", "2", fmt.Sprintf("licence=%d", i+1))
 		is := readDriver(t, h).GPUs
-		check.That(t, is[0].Licence == "" && is[2].Licence == state, "%q, of a GPU that is no guest's %q, want %s", is[2].Licence, is[0].Licence, state)
+		check.That(t, is[0].Licence == "" && is[2].Licence == state, "%q, of a GPU that is not a guest's %q, want %s", is[2].Licence, is[0].Licence, state)
 	}
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
@@ -176,7 +176,7 @@ func TestNVMLLate(t *testing.T) {
 }
 
 // TestNVMLLacks works with a library for each symbol that lacks it. To call one that is not there
-// ends the process, so children do it. A library without what every session calls is no driver's.
+// ends the process, so children do it. A library without what every session calls is not a driver's.
 func TestNVMLLacks(t *testing.T) {
 	if library := os.Getenv("GPUADM_TEST_NVML"); library != "" {
 		useNVML(t, local.LiveWithNVML(library, nil))

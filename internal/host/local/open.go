@@ -190,7 +190,7 @@ func (l *live) SetUnit(ctx context.Context, name string, to host.UnitChange) err
 
 func (l *live) Terminate(pid int) error {
 	if pid <= 1 { // kill(2): 0 and less are groups of processes
-		return fmt.Errorf("cannot end process %d: it is no process of a program", pid)
+		return fmt.Errorf("cannot end process %d: it is not a process of a program", pid)
 	}
 	err := syscall.Kill(pid, syscall.SIGTERM)
 	if err != nil && !errors.Is(err, syscall.ESRCH) {

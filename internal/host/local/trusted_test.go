@@ -119,7 +119,7 @@ func TestTwoUntrusted(t *testing.T) {
 	})
 }
 
-// TestTrustedDevice: what is no file and no folder holds nothing that is read, and a chmod of
+// TestTrustedDevice: what is neither a file nor a folder holds nothing that is read, and a chmod of
 // /dev/null breaks the machine.
 func TestTrustedDevice(t *testing.T) {
 	if os.Getuid() != 0 {

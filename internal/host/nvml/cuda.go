@@ -166,7 +166,7 @@ func openUVM(names []string) string {
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
 			return ""
 		}
-		why = append(why, "it is no device")
+		why = append(why, "it is not a device")
 	}
 
 	return strings.Join(why, ", ")

@@ -55,7 +55,7 @@ func newCUDATest(t *testing.T, gpus string) *cudaTest {
 	c.question = cudaQuestion{[]string{filepath.Join(dir, "none.so"), c.fake.CUDA}, []string{filepath.Join(dir, "none"), "/dev/null"}}
 	c.env, c.record = []string{"FAKENVML_STATE=" + c.fake.State}, filepath.Join(dir, "record.json")
 	c.children = func() { c.started.Add(1) }
-	// A slow machine is no driver that hangs: only the test that hangs lets the time be over.
+	// A slow machine is not a driver that hangs: only the test that hangs lets the time be over.
 	c.after = func(time.Duration) <-chan time.Time { return nil }
 	return c
 }
@@ -121,7 +121,7 @@ func TestCUDALacks(t *testing.T) {
 	check.That(t, !got.Works() && got.NoUVM == "no such file or directory" && got.Devices == 1, "without the device: %+v", got)
 	must.OK(t, os.WriteFile(file, nil, 0o600))
 	got = c.asked("", whole)[0]
-	check.That(t, !got.Works() && got.NoUVM == "it is no device", "with a file in its place: %+v", got)
+	check.That(t, !got.Works() && got.NoUVM == "it is not a device", "with a file in its place: %+v", got)
 	c.question.UVM = []string{"/dev/null"}
 	c.question.Libraries = []string{"libcuda-none.so.1", "/none/libcuda.so.1"}
 	got = c.asked("", whole)[0]
@@ -178,7 +178,7 @@ func TestCUDAStopped(t *testing.T) {
 }
 
 // TestCUDAPartitions: a process sees one MIG device, and no GPU beside it, so each is asked about
-// by itself; a GPU in MIG mode without instances has no devices, which is no failure.
+// by itself; a GPU in MIG mode without instances has no devices, which is not a failure.
 func TestCUDAPartitions(t *testing.T) {
 	c := newCUDATest(t, "H100-80:3")
 	t.Setenv("FAKENVML_STATE", c.fake.State)

@@ -131,7 +131,7 @@ func (r *reading) licence() string {
 }
 
 // slowed says why the board slows its GPU down. The driver's own reasons, such as an idle GPU or a
-// power cap, are no fault: nvml.h, nvmlClocksEventReasons;
+// power cap, are not a fault: nvml.h, nvmlClocksEventReasons;
 // https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
 func (r *reading) slowed() string {
 	reasons, ret := r.GetCurrentClocksThrottleReasons()

@@ -89,7 +89,7 @@ type unitFile struct {
 	link    string              // what a link that enables it says: its file as it was found
 }
 
-// read describes a unit. A unit that does not exist is no error: its Load is not-found.
+// read describes a unit. A unit that does not exist is not an error: its Load is not-found.
 func (u unitFiles) read(name string) (unitFile, error) {
 	found, err := u.list(name)
 	if err != nil || found.Load != "loaded" {

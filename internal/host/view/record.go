@@ -277,7 +277,7 @@ func safe(name string, data []byte) ([]byte, bool) {
 	return mask.File(name, data), true
 }
 
-// isSafeBinary reports whether a file that is no text holds no secret.
+// isSafeBinary reports whether a file that is not text holds no secret.
 func isSafeBinary(name string) bool {
 	return strings.HasPrefix(name, "/sys/") ||
 		strings.Contains(name, "/keyrings/") ||

@@ -97,7 +97,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRecordNoBinary: mask reads text only, so of a file that is no text only the size is recorded,
+// TestRecordNoBinary: mask reads text only, so of a file that is not text only the size is recorded,
 // though its name is listed as safe.
 func TestRecordNoBinary(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- sim.toml --\nlive = true\n-- etc/os-release base64 --\naHVudGVyMgD/\n")))(t)

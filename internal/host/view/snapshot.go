@@ -33,7 +33,7 @@ type snapshot struct {
 	*driverOnce
 }
 
-// driverOnce is the driver's first answer that was no error. All that come from one snapshot share
+// driverOnce is the driver's first answer that was not an error. All that come from one snapshot share
 // it.
 type driverOnce struct {
 	driverMu sync.Mutex

@@ -123,7 +123,7 @@ func install(name string, to packages.State) string {
 	return name + "-"
 }
 
-// Compare orders versions as dpkg does: deb-version(7). A text that is no Debian version sorts
+// Compare orders versions as dpkg does: deb-version(7). A text that is not a Debian version sorts
 // before all versions.
 func (apt) Compare(a, b string) int {
 	x, errA := version.NewVersion(a)

@@ -344,7 +344,7 @@ func TestMirrored(t *testing.T) {
 	check.That(t, strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") && strings.Contains(mirror, "\nmodule_hotfixes=1\n"), "a mirror's repository:\n%s", mirror)
 	for files, want := range map[string]bool{
 		"": false,
-		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror:                                                                                                false, // a folder that is no mirror
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror:                                                                                                false, // a folder that is not a mirror
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/base.repo --\n[base]\nbaseurl=https://x\n" + lock:                        true,
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-toolkit.repo --\n[gpuadm-toolkit]\nbaseurl=https://x\n" + lock:    false,
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-crb.repo --\n[gpuadm-crb]\nbaseurl=https://x\nenabled=0\n" + lock: true,

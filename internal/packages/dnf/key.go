@@ -77,7 +77,7 @@ func (k rpmKey) fingerprints(v host.View) []string {
 	}
 	_, data := k.key(v)
 	digest := strings.TrimPrefix(k.trusted, k.file) // "" where any key of the file counts
-	found, _ := things.Fingerprints(data, digest)   // none if the data is no key
+	found, _ := things.Fingerprints(data, digest)   // none if the data is not a key
 	return found
 }
 

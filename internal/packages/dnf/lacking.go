@@ -50,7 +50,7 @@ func needs(major, arch string) (all []need) {
 	return all
 }
 
-// needOf returns the need of a name on a system; false if it is no repository.
+// needOf returns the need of a name on a system; false if it is not a repository.
 func needOf(s packages.System, name string) (need, bool) {
 	major, _, _ := strings.Cut(s.Version, ".")
 	for _, n := range needs(major, rpmArch(s.Arch)) {

@@ -206,7 +206,7 @@ func (d *rpmDatabase) fill() {
 	}
 }
 
-// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is no key. It
+// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is not a key. It
 // does not trust the key's name, which has only the last eight digits: an attacker can generate a
 // key with the same digits.
 func fingerprintOf(base64Key string) string {

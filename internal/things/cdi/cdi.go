@@ -249,7 +249,7 @@ type duringMIG struct {
 func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Follower.Ref().Kind, Name: d.name} }
 
 // Make calls the Follower's, and turns a failure into Stays. A run that is interrupted, and a
-// host.Later, are no failures.
+// host.Later, are not failures.
 func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
 	err := d.Follower.Make(ctx, h, to)
 	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {

@@ -64,8 +64,8 @@ func TestUnusableCDI(t *testing.T) {
 	vendor := strings.Replace(unfinished, "nvidia.com/gpu", "example.com/net", 1)
 	for _, x := range []struct{ spec, other, says string }{
 		{vendor, "", ""},
-		{"kind: [\n", "", "it is no CDI spec"},
-		{vendor + "unknown: 1\n", "", "it is no CDI spec"},
+		{"kind: [\n", "", "it is not a CDI spec"},
+		{vendor + "unknown: 1\n", "", "it is not a CDI spec"},
 		{strings.Replace(vendor, "cdiVersion: 0.5.0\n", "", 1), "", "it has no cdiVersion"},
 		{vendor + "- {name: all, containerEdits: {env: [A=b]}}\n", "", "it has the device all twice"},
 		{strings.Replace(vendor, "env: [A=b]", "intelRdt: {closID: x, schemata: [y]}", 1), "", "it says cdiVersion 0.5.0, and what it has came with"},
@@ -147,8 +147,8 @@ func TestCDISpecJudged(t *testing.T) {
 		{"current", cdiNode, good, ""},
 		{"named by index alone", cdiNode, indexes, ""},
 		{"too few, named by index alone", cdiNode, strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1), "it has the device all twice"},
-		{"no spec", cdiNode, "kind: ''\n", "it is no CDI spec"},
-		{"no YAML", cdiNode, "\t[", "it is no CDI spec"},
+		{"no spec", cdiNode, "kind: ''\n", "it is not a CDI spec"},
+		{"no YAML", cdiNode, "\t[", "it is not a CDI spec"},
 		{"a partition is not in it", cdiNode, swap(part, part+"0"), part + " is not in it"},
 		{"a partition that is gone", cdiNode, strings.Replace(good, `- name: "1"`, `- name: "MIG-gone"`, 1), "it names MIG-gone, which is not there"},
 		{"a GPU that has another node now", cdiNode, swap("/dev/nvidia1", "/dev/nvidia0"), "it gives " + gpu + " without /dev/nvidia1"},

@@ -35,7 +35,7 @@ const newest = "1.1.0"
 func read(text []byte, engine string) (s lib.Spec, why string) {
 	raw, err := lib.ParseSpec(text)
 	if err != nil || raw == nil || raw.Kind == "" {
-		return s, "it is no CDI spec"
+		return s, "it is not a CDI spec"
 	}
 	s.Spec = raw
 

@@ -181,7 +181,7 @@ func mergeSources(sources []string) (table, error) {
 	return asNoted, err
 }
 
-// read are the NodeConfigs of a source: one in the user data, which here is no MIME message, or
+// read are the NodeConfigs of a source: one in the user data, which here is not a MIME message, or
 // those of a folder by name.
 func read(source string) ([]string, error) {
 	if source == "imds://user-data" {

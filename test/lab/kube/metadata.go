@@ -27,7 +27,7 @@ type Cloud struct {
 	After time.Duration
 }
 
-// Where a host keeps its cloud, which is no part of the machine: tests that look for secrets leave
+// Where a host keeps its cloud, which is not part of the machine: tests that look for secrets leave
 // it out.
 const (
 	cloudDir  = "/srv/cloud"

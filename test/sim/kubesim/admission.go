@@ -65,7 +65,7 @@ func nodeLabel(key string) bool {
 	return false
 }
 
-// invalid names the first field that validation would refuse: labels that are no strings or too
+// invalid names the first field that validation would refuse: labels that are not strings or too
 // long, a taint that a Node has twice.
 func invalid(n Object) string {
 	labels, _ := below(n, "metadata")["labels"].(Object)

@@ -350,7 +350,7 @@ func clone(o Object) (copied Object) {
 		err = json.Unmarshal(b, &copied)
 	}
 	if err != nil {
-		panic(err) // a test made an object that is no JSON
+		panic(err) // a test made an object that is not JSON
 	}
 	return maps.Clone(copied)
 }

@@ -194,7 +194,7 @@ func (n *Node) Fail(touch int, err error) {
 }
 
 // Meddle has another process change files right before an operation of the disk, counted from 0 and
-// from now: looks count too. What it does is no touch, and durable at once.
+// from now: looks count too. What it does is not a touch, and durable at once.
 func (n *Node) Meddle(at int, do func(root files.Folder)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

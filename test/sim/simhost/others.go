@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Put is a file that the kernel makes, or a program that a test stands for: it is no touch of gpuadm's.
+// Put is a file that the kernel makes, or a program that a test stands for: it is not a touch of gpuadm's.
 func (n *Node) Put(name, text string, mode fs.FileMode) error {
 	i := &inode{attrs: attrs{mode: mode, data: []byte(text)}}
 	return n.putInode(name, i)

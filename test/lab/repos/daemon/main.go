@@ -3,7 +3,7 @@
 // Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the
 // program by package repos, is what it says to --version; without arguments it runs until a signal
 // ends it. nvidia-modprobe ends at once: it has made device files, or found that there is nothing
-// to make (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c). nvidia-ctk is no daemon, and
+// to make (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c). nvidia-ctk is not a daemon, and
 // fails.
 package main
 

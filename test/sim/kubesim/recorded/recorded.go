@@ -85,7 +85,7 @@ func Requests() []Request {
 		patch("a label that kubelet may not set", Kubelet, "gpu-1", `{"metadata":{"labels":{"app.kubernetes.io/x":"y"}}}`),
 		patch("two of them", Kubelet, "gpu-1", `{"metadata":{"labels":{"b.k8s.io/x":"y","a.kubernetes.io/x":"y"}}}`),
 		patch("a restricted label", Kubelet, "gpu-1", `{"metadata":{"labels":{"x.node-restriction.kubernetes.io/x":"y"}}}`),
-		patch("a label that is no value", Admin, "gpu-1", `{"metadata":{"labels":{"x":"a b"}}}`),
+		patch("a label that is not a value", Admin, "gpu-1", `{"metadata":{"labels":{"x":"a b"}}}`),
 		patch("another Node", Kubelet, "gpu-2", `{"metadata":{"labels":{"x":"y"}}}`),
 		patch("a Node that is missing", Kubelet, "gpu-3", `{}`),
 		patch("without a role", NoRole, "gpu-1", `{}`),
