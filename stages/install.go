@@ -41,13 +41,17 @@ const (
 func OwnServices() []string { return []string{BootUnit, ReadyUnit, driftUnit} }
 
 // HasBootUnit says whether the boot unit's file exists: that of the install stage, or a package's.
-func HasBootUnit(v host.View) bool {
+func HasBootUnit(v host.View) (bool, error) {
 	for _, folder := range []string{unitDir, "/usr/lib/systemd/system/"} {
-		if _, err := v.Lstat(folder + BootUnit); err == nil {
-			return true
+		_, err := v.Lstat(folder + BootUnit)
+		if err == nil {
+			return true, nil
+		}
+		if !host.NotExist(err) {
+			return false, err
 		}
 	}
-	return false
+	return false, nil
 }
 
 // Units returns the unit files of the install stage.

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"path"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -20,7 +21,11 @@ func (r *Run) ClearFailed(ctx context.Context) (cleared []string, err error) {
 		return nil, nil
 	}
 	now := view.Snapshot(r.Host) // lists systemd's folders once for all units
-	if !stages.HasBootUnit(now) {
+	has, err := stages.HasBootUnit(now)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether units of gpuadm's have failed: %w", err)
+	}
+	if !has {
 		return nil, nil
 	}
 

@@ -4,7 +4,10 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"path"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -56,4 +59,37 @@ func TestClearFailed(t *testing.T) {
 			check.Equal(t, len(cleared), len(f.jobs), "units named")
 		})
 	}
+}
+
+// unreadable is a machine with a folder that cannot be looked at.
+type unreadable struct {
+	*failing
+	folder string
+}
+
+func (u unreadable) Lstat(name string) (host.Info, error) {
+	if path.Dir(name) == u.folder {
+		return host.Info{}, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+	}
+	return u.failing.Lstat(name)
+}
+
+func (u unreadable) ReadDir(name string) ([]string, error) {
+	if name == u.folder {
+		return nil, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+	}
+	return u.failing.ReadDir(name)
+}
+
+// TestClearFailedUnread: whether gpuadm runs at boot is not known where the folder of its unit
+// cannot be looked at; the machine is not taken for one without the unit.
+func TestClearFailedUnread(t *testing.T) {
+	const unitFolder = "/etc/systemd/system"
+	n := must.Get(simhost.New([]byte("-- usr/lib/systemd/system/x --\n")))(t)
+	f := &failing{Node: n, units: map[string]host.Unit{stages.BootUnit: {Active: "failed"}}}
+	cleared, err := (&Run{Host: unreadable{f, unitFolder}}).ClearFailed(t.Context())
+	check.That(t, errors.Is(err, syscall.EIO) && cleared == nil, "%q, %v", cleared, err)
+
+	cleared, err = (&Run{Host: f}).ClearFailed(t.Context())
+	check.That(t, err == nil && cleared == nil, "a machine without the unit: %q, %v", cleared, err)
 }

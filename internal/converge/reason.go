@@ -238,3 +238,10 @@ func troubleOf(err error) *trouble.Error {
 	}
 	return t
 }
+
+// withoutClaim takes the claim that nothing was touched out of what an error says was undone. The
+// code that refuses makes that claim, and only the run knows whether it has changed anything.
+func withoutClaim(undone []string) []string {
+	isClaim := func(line string) bool { return line == trouble.NothingTouched }
+	return slices.DeleteFunc(slices.Clone(undone), isClaim)
+}

@@ -30,14 +30,18 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	for _, err := range errs {
 		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
 	}
-	for _, lost := range r.notRestored(ctx, of) {
-		t.Because = append(t.Because, "this is not as before the run: "+lost)
+	lost := r.notRestored(ctx, of)
+	for _, was := range lost {
+		t.Because = append(t.Because, "this is not as before the run: "+was)
+	}
+	remaining := others.stages()
+	if len(undone)+len(errs)+len(lost)+len(remaining) > 0 {
+		t.Undone = withoutClaim(t.Undone)
 	}
 	for _, c := range undone {
 		t.Undone = append(t.Undone, c.String())
 		r.result.Made = slices.DeleteFunc(r.result.Made, func(m Change) bool { return m.key() == c.key() })
 	}
-	remaining := others.stages()
 	if len(remaining) > 0 {
 		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(remaining, ", "))
 		t.Try = append(t.Try, "or undo them too: "+undoCommand(r.id, nil))

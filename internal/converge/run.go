@@ -268,6 +268,9 @@ func (r *run) end(err error) (Result, error) {
 	if err != nil {
 		r.result.Stage = r.stage
 	}
+	if pauses(err) && len(r.journalled().Makes) > 0 {
+		err = changedSomething(err)
+	}
 
 	var reboot host.Reboot
 	switch {
@@ -304,6 +307,17 @@ func (r *run) end(err error) (Result, error) {
 // command.
 func pauses(err error) bool {
 	return errors.Is(err, ErrStopped) || trouble.Passes(err) || errors.As(err, new(host.Reboot))
+}
+
+// changedSomething is the error of a run that has changed something, and stays open.
+func changedSomething(err error) error {
+	t := troubleOf(err)
+	undone := withoutClaim(t.Undone)
+	if len(undone) == len(t.Undone) {
+		return err
+	}
+	t.Undone = undone
+	return t
 }
 
 // unclosed says that a run has made all changes, and could not journal its end: the next run ends

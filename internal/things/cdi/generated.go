@@ -106,8 +106,9 @@ const generateLimit = 2 * time.Minute
 
 // generate has the toolkit's program write the spec.
 func generate(ctx context.Context, h host.Host) error {
-	ctx, stop := context.WithTimeout(ctx, generateLimit)
+	ctx, stop := context.WithTimeoutCause(ctx, generateLimit, host.OverLimit{Limit: generateLimit})
 	defer stop()
+
 	_, err := h.Do(ctx, path.Base(ctk), "cdi", "generate", "--output="+Output(h))
 	if err == nil {
 		return nil

@@ -3,15 +3,19 @@
 package cdi_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -103,4 +107,28 @@ func TestGeneratedAgain(t *testing.T) {
 	err = cdi.New("spec").Make(t.Context(), older(t, stale, unfinished), "current")
 	fails = err != nil && strings.Contains(err.Error(), "the spec is outdated")
 	check.That(t, fails, "a program that writes half of it: %v", err)
+}
+
+// hungProgram is a machine on which the toolkit's program does not end, as with a driver that does
+// not answer.
+type hungProgram struct{ *simhost.Node }
+
+func (h hungProgram) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	<-ctx.Done()
+	return nil, &host.CommandError{Argv: argv, Code: -1, Cause: context.Cause(ctx)}
+}
+
+// TestGeneratedInTime: a program that hangs is ended after two minutes, by a clock that waits for
+// nothing. The run fails with that cause, and does not wait for the program.
+func TestGeneratedInTime(t *testing.T) {
+	n := older(t, olderNode, "")
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		err := cdi.New("generated").Make(t.Context(), hungProgram{n}, "there")
+
+		check.Equal(t, time.Since(began), 2*time.Minute, "the program has")
+		must.That(t, err != nil, "a program that hangs has written the spec")
+		check.Says(t, err.Error(), "cannot generate the CDI spec", "nvidia-ctk", "no answer within 2m0s")
+		check.That(t, !trouble.Passes(err), "waits for a program that hangs: %v", err)
+	})
 }
