@@ -116,7 +116,7 @@ func (c *cutting) driverCalls() {
 	calls := gpus.dump().Mutations - before
 	c.t.Logf("%v makes %d calls that change GPUs", c.command, calls)
 
-	for _, at := range sample(2*calls, 1) {
+	for _, at := range sample(c.t, 2*calls, 1) {
 		cut := []string{"kill", "--nth", fmt.Sprint((at + 1) / 2)}
 		if at%2 == 0 {
 			cut = append(cut, "--late")

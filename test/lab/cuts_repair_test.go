@@ -60,7 +60,7 @@ func TestLabCrashRepair(t *testing.T) {
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", cdiUnit)
 
-	chosen := sample(len(repairCuts), 2)
+	chosen := sample(t, len(repairCuts), 2)
 	for i, repair := range repairCuts {
 		if !slices.Contains(chosen, i+1) {
 			continue
@@ -76,6 +76,7 @@ func TestLabCrashRepair(t *testing.T) {
 				without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
 				command: []string{"gpuadm", "repair", repair.code, "--yes"},
 				broken:  true,
+				sampled: true,
 				lasting: []string{
 					"containerd is current", "kubelet is current",
 					"packages", "CDI spec", "interrupted", "refresh",

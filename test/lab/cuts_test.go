@@ -87,6 +87,9 @@ type cutting struct {
 	broken bool
 	// lasting are questions whose answer no undo changes: a restart cannot be undone.
 	lasting []string
+	// sampled says that the command is one of many, and was chosen for this turn or part: all of its
+	// touches belong to it.
+	sampled bool
 	// noUndo says that no undo concerns what the command makes: a mirror.
 	noUndo bool
 	makes  []string // the folders that it makes then
@@ -211,13 +214,14 @@ func (c *cutting) restore(again func()) {
 
 func (c *cutting) reinsert() { c.Insert(c.begin) }
 
-// sample are about n touches, others in each turn of CI; all of them if the whole lab runs, and a
-// part of them if GPUADM_PART=2/12 asks for the second of twelve.
+// sample are about n of the command's touches; all of them if the command itself is of the sample.
 func (c *cutting) sample(n int) []int {
 	c.t.Helper()
-	numbers := sample(c.touches, n)
-	if part := os.Getenv("GPUADM_PART"); part != "" {
-		numbers = must.Get(partOf(c.touches, part))(c.t)
+	var numbers []int
+	if c.sampled && check.All() {
+		numbers = must.Get(partOf(c.touches, "1/1"))(c.t)
+	} else {
+		numbers = sample(c.t, c.touches, n)
 	}
 	for i := range numbers {
 		numbers[i] += c.locked
@@ -238,8 +242,14 @@ func partOf(count int, part string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// sample are about n of count numbers from 1.
-func sample(count, n int) []int {
+// sample are about n of count numbers from 1, others in each turn of CI; all of them if the whole
+// lab runs, and a part of them if GPUADM_PART=2/12 asks for the second of twelve.
+func sample(t *testing.T, count, n int) []int {
+	t.Helper()
+	if part := os.Getenv("GPUADM_PART"); part != "" {
+		return must.Get(partOf(count, part))(t)
+	}
+
 	step := max(1, count/n)
 	if check.All() {
 		step = 1

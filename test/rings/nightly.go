@@ -3,19 +3,17 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -26,13 +24,21 @@ type nightRing struct {
 	command []string
 	// tests says that the command is go test, whose events are kept to name what failed.
 	tests bool
+	// parts is how many nights the ring is divided over; 0 = a night runs all of it.
+	parts int
+	// hosts says that the tests boot hosts, and take hours: a ring that was cut short goes on with
+	// the tests that have not ended.
+	hosts bool
 }
 
 const labTests = `Test(Lab|Slow|Bench|VM|Metal)([A-Z(]|$)`
 
+// crashParts is the number of nights in which the crash ring cuts at every touch once.
+const crashParts = 12
+
 func nightRings() []nightRing {
 	all := []string{"LAB_ALL=1"}
-	test := func(args ...string) []string { return append([]string{"go", "test"}, args...) }
+	test := func(args ...string) []string { return append([]string{"go", "test", "-json"}, args...) }
 	target := func(name string, words ...string) nightRing {
 		return nightRing{name: name, command: append([]string{"make", "--no-print-directory", name}, words...)}
 	}
@@ -43,7 +49,7 @@ func nightRings() []nightRing {
 		target("vulncheck"),
 		{
 			name: "race", tests: true,
-			command: test("-race", "-shuffle=on", "-timeout=4h", "-skip="+labTests, "./..."),
+			command: test("-race", "-shuffle="+turnWord, "-timeout=4h", "-skip="+labTests, "./..."),
 		},
 		{
 			name: "laws", tests: true, env: all,
@@ -69,197 +75,238 @@ func nightRings() []nightRing {
 		{name: "crio", command: []string{"go", "run", "./test/containerd/parts/fetch", "crio"}},
 		target("packages"),
 		{
-			name: "lab", tests: true, env: all,
-			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=TestLab", "-skip=TestLabCrash"),
+			name: "lab", tests: true, hosts: true, env: all,
+			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLab", "-skip=^TestLabCrash"),
 		},
 		{
-			name: "crash", tests: true, env: all,
-			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=TestLabCrash"),
+			name: "crash", tests: true, hosts: true, parts: crashParts, env: all,
+			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLabCrash"),
 		},
 		target("image"),
 		target("repro"),
 		target("kube-build"),
 		{
-			name: "lab-kube", tests: true, env: all,
-			command: test("-timeout=90m", "-count=1", "-parallel=2", "./test/lab/kube", "-run=TestLabKube"),
+			name: "lab-kube", tests: true, hosts: true, env: all,
+			command: test("-timeout=90m", "-count=1", "-parallel=2", "./test/lab/kube", "-run=^TestLabKube"),
 		},
 	}
 }
 
-// A nightResult is what one ring came to.
-type nightResult struct {
-	name   string
-	took   time.Duration
-	ok     bool
-	passed int
-	failed []string // package and test
-	skips  map[string]string
-	seeds  []string // of shuffled packages in which something failed
-}
+// turnWord stands in a command for the night's turn, which is the seed of what is shuffled.
+const turnWord = "TURN"
 
-// nightly runs the rings that are named, or all, and writes bin/nightly.md.
+// nightly runs the rings that are named, or those that the night on this commit has not run yet, and
+// writes one page about all.
 func nightly(names []string) error {
-	if err := os.MkdirAll("bin/nightly", 0o755); err != nil {
+	rings, err := named(names)
+	if err != nil {
 		return err
 	}
-	var results []nightResult
-	for _, ring := range nightRings() {
-		if len(names) > 0 && !slices.Contains(names, ring.name) {
+	commit, err := commitNow()
+	if err != nil {
+		return err
+	}
+	book, err := openBook(nightFolder)
+	if err != nil {
+		return err
+	}
+	night := book.nightOn(commit)
+	if err := book.keepNight(night); err != nil {
+		return err
+	}
+
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed := false
+	for _, ring := range rings {
+		part := book.part(ring, night)
+		if len(names) == 0 && book.has(ring, part, night) {
 			continue
 		}
-		fmt.Printf("== %s: %s %s\n", ring.name, strings.Join(ring.env, " "), strings.Join(ring.command, " "))
-		result, err := ring.run()
+		r, err := book.run(interrupted, ring, part, night)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("== %s: %s, %s\n", ring.name, word(result.ok), result.took.Round(time.Second))
-		results = append(results, result)
-
-		// After each ring: a night that is cut short leaves the page of what it had.
-		if err := os.WriteFile("bin/nightly.md", []byte(page(results)), 0o644); err != nil {
+		o, err := book.outcome(r)
+		if err != nil {
 			return err
 		}
+		fmt.Printf("== %s: %s, %s\n", r.title(), r.word(o), book.took(r).Round(time.Second))
+		// After each ring: a night that is cut short leaves the page of what it had.
+		if err := book.writePage(night); err != nil {
+			return err
+		}
+		if !r.Ended {
+			return fmt.Errorf("%s was cut short; `make nightly` goes on with it", ring.name)
+		}
+		failed = failed || !r.passed(o)
 	}
 
-	fmt.Printf("\n%s\nThis page: bin/nightly.md. Each ring's output: bin/nightly.\n", page(results))
-	if slices.ContainsFunc(results, func(r nightResult) bool { return !r.ok }) {
+	page, err := book.page(night)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%s\nThis page: %s. Each ring's output: %s.\n", page, pageFile, nightFolder)
+	if failed {
 		return errors.New("not all rings passed")
 	}
 	return nil
 }
 
-func (ring nightRing) run() (nightResult, error) {
-	log, err := os.Create(filepath.Join("bin/nightly", ring.name+".log"))
+// named returns the rings of these names, or all.
+func named(names []string) ([]nightRing, error) {
+	all := nightRings()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var rings []nightRing
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(ring nightRing) bool { return ring.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("the night has no ring %q", name)
+		}
+		rings = append(rings, all[i])
+	}
+	return rings, nil
+}
+
+// commitNow names HEAD; a tree with other changes than HEAD's is "1cfd70df and changes".
+func commitNow() (string, error) {
+	head, err := git("rev-parse", "--short=10", "HEAD")
 	if err != nil {
-		return nightResult{}, err
+		return "", err
+	}
+	changes, err := git("status", "--porcelain")
+	if err != nil {
+		return "", err
+	}
+	commit := strings.TrimSpace(head)
+	if changes != "" {
+		commit += andChanges
+	}
+	return commit, nil
+}
+
+const andChanges = " and changes"
+
+// run runs a ring, or what a run that was cut short left of it, and keeps its record. The record is
+// written before the ring starts: of a ring that is killed, it says that it has not ended.
+func (b *book) run(interrupted context.Context, ring nightRing, part string, n night) (record, error) {
+	r := record{Ring: ring.name, Part: part, Commit: n.Commit, Turn: n.Turn, IsTests: ring.tests}
+	mode := os.O_TRUNC
+	var done []string
+	if before, ok := b.cut(ring, part, n); ok {
+		o, err := b.outcome(before)
+		if err != nil {
+			return r, err
+		}
+		done = o.ended
+		mode = os.O_APPEND
+		r = before
+		r.Took = b.took(before)
+	}
+	r.Began = time.Now().UTC()
+
+	if ring.hosts {
+		tests, err := ring.list()
+		if err != nil {
+			return r, err
+		}
+		r.Tests = tests
+	}
+	if err := b.keep(r); err != nil {
+		return r, err
+	}
+
+	log, err := os.OpenFile(b.log(r), mode|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return r, err
 	}
 	defer log.Close()
+	words := ring.words(r.Turn, done)
+	env := ring.environment(r)
+	fmt.Printf("== %s: %s %s\n", ring.name, strings.Join(env, " "), strings.Join(words, " "))
+	fmt.Fprintf(log, "%s%s\n", runBegins, strings.Join(words, " "))
 
-	words := ring.command
-	if ring.tests {
-		words = append([]string{"go", "test", "-json"}, words[2:]...)
-	}
-	command := exec.Command(words[0], words[1:]...)
-	command.Env = append(os.Environ(), "GPUADM_TURN="+nightTurn())
-	command.Env = append(command.Env, ring.env...)
-	var out bytes.Buffer
-	command.Stdout = io.MultiWriter(log, &out)
+	command := exec.CommandContext(interrupted, words[0], words[1:]...)
+	command.Env = append(os.Environ(), env...)
+	command.Stdout = log
 	command.Stderr = log
-
-	began := time.Now()
+	// The whole group gets the signal: go test does not hand on SIGTERM to its test.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
 	err = command.Run()
-	result := nightResult{name: ring.name, took: time.Since(began), ok: err == nil, skips: map[string]string{}}
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return result, fmt.Errorf("cannot run %s: %w", words[0], err)
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && interrupted.Err() == nil {
+		return r, fmt.Errorf("cannot run %s: %w", words[0], err)
 	}
-	if ring.tests {
-		result.read(&out)
+
+	if interrupted.Err() == nil {
+		r.Took += time.Since(r.Began)
+		r.Ended = true
+		r.Exit = command.ProcessState.ExitCode()
 	}
-	if result.ok && ring.tests && result.passed == 0 {
-		result.ok = false
-		result.failed = append(result.failed, "no test ran")
-	}
-	return result, nil
+	return r, b.keep(r)
 }
 
-// nightTurn is the number of the night: what two tests share, such as the touches on two
-// distributions, changes places in the next one.
-func nightTurn() string {
-	if set := os.Getenv("GPUADM_TURN"); set != "" {
-		return set
+// words is the ring's command; done are the tests that have ended already.
+func (ring nightRing) words(turn string, done []string) []string {
+	words := slices.Clone(ring.command)
+	for i, word := range words {
+		words[i] = strings.ReplaceAll(word, turnWord, turn)
 	}
-	return strconv.FormatInt(time.Now().Unix()/(24*60*60), 10)
+	if len(done) == 0 {
+		return words
+	}
+
+	skip := "^(" + strings.Join(done, "|") + ")$"
+	i := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "-skip=") })
+	if i < 0 {
+		return append(words, "-skip="+skip)
+	}
+	words[i] += "|" + skip
+	return words
 }
 
-// An event is one line of go test -json.
-type event struct{ Action, Package, Test, Output string }
-
-var seed = regexp.MustCompile(`-test\.shuffle (\d+)`)
-
-// read counts what passed, and keeps what failed and which seed its package had. Only tests that
-// hold no further tests count.
-func (r *nightResult) read(out io.Reader) {
-	seeds := map[string]string{}
-	said := map[string]string{}
-	var failed []event
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
-		name := strings.TrimPrefix(e.Package, module+"/") + " " + e.Test
-		switch e.Action {
-		case "output":
-			if found := seed.FindStringSubmatch(e.Output); found != nil {
-				seeds[e.Package] = found[1]
-			}
-			if e.Test != "" && !strings.HasPrefix(strings.TrimSpace(e.Output), "---") && !strings.HasPrefix(e.Output, "===") {
-				said[name] = strings.TrimSpace(e.Output)
-			}
-		case "pass":
-			if e.Test != "" {
-				r.passed++
-			}
-		case "skip":
-			if e.Test != "" {
-				r.skips[name] = said[name]
-			}
-		case "fail":
-			failed = append(failed, e)
-		}
+// environment is what the ring has beside this process's own.
+func (ring nightRing) environment(r record) []string {
+	env := append(slices.Clone(ring.env), "GPUADM_TURN="+r.Turn)
+	if r.Part != "" {
+		env = append(env, "GPUADM_PART="+r.Part)
 	}
-
-	for _, e := range failed {
-		holdsAnother := func(other event) bool {
-			return other.Package == e.Package && other.Test != e.Test && strings.HasPrefix(other.Test, e.Test)
-		}
-		if slices.ContainsFunc(failed, holdsAnother) {
-			continue
-		}
-		r.failed = append(r.failed, strings.TrimSpace(strings.TrimPrefix(e.Package, module+"/")+" "+e.Test))
-		if found := seeds[e.Package]; found != "" {
-			r.seeds = append(r.seeds, "-shuffle="+found+" "+strings.TrimPrefix(e.Package, module+"/"))
-		}
-	}
+	return env
 }
 
-// page is the night on one page.
-func page(results []nightResult) string {
-	var b strings.Builder
-	head, _ := git("rev-parse", "--short", "HEAD")
-	fmt.Fprintf(&b, "# Nightly of %s, %s, GPUADM_TURN=%s\n\n",
-		strings.TrimSpace(head), time.Now().UTC().Format("2006-01-02"), nightTurn())
-	b.WriteString("| ring | result | time | passed | failed | skipped |\n|---|---|---|---|---|---|\n")
-	for _, r := range results {
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d |\n", r.name, word(r.ok), r.took.Round(time.Second), r.passed, len(r.failed), len(r.skips))
-	}
-
-	for _, r := range results {
-		if len(r.failed)+len(r.seeds)+len(r.skips) == 0 && r.ok {
-			continue
-		}
-		fmt.Fprintf(&b, "\n## %s\n", r.name)
-		for _, name := range r.failed {
-			fmt.Fprintf(&b, "- failed: %s\n", name)
-		}
-		for _, s := range r.seeds {
-			fmt.Fprintf(&b, "- seed: %s\n", s)
-		}
-		for name, why := range r.skips {
-			fmt.Fprintf(&b, "- skipped: %s: %s\n", name, why)
-		}
-		if !r.ok && len(r.failed) == 0 {
-			fmt.Fprintf(&b, "- its command failed: bin/nightly/%s.log\n", r.name)
+// list asks go test for the tests that the ring has. What -list matches is -run's, without -skip.
+func (ring nightRing) list() ([]string, error) {
+	run, skip := "", "^$"
+	folder := ""
+	for _, word := range ring.command {
+		switch name, value, _ := strings.Cut(word, "="); {
+		case name == "-run":
+			run = value
+		case name == "-skip":
+			skip = value
+		case strings.HasPrefix(word, "./"):
+			folder = word
 		}
 	}
-	return b.String()
-}
-
-func word(ok bool) string {
-	if ok {
-		return "passed"
+	left, err := regexp.Compile(skip)
+	if err != nil {
+		return nil, err
 	}
-	return "FAILED"
+	out, err := exec.Command("go", "test", "-list="+run, folder).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return nil, nil // it does not build, which the run says
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the tests of %s: %w", filepath.Clean(folder), err)
+	}
+	var tests []string
+	for line := range strings.Lines(string(out)) {
+		name := strings.TrimSpace(line)
+		if strings.HasPrefix(name, "Test") && !left.MatchString(name) {
+			tests = append(tests, name)
+		}
+	}
+	return tests, nil
 }

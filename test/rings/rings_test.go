@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
@@ -105,22 +104,4 @@ func TestAffected(t *testing.T) {
 	check.List(t, affected(packages, []string{"a/a.go"}, false), []string{"./a", "./b"}, "at once it reaches")
 	check.List(t, affected(packages, []string{"docs/x.md"}, true), nil, "a page reaches")
 	check.Equal(t, len(affected(packages, []string{"go.mod"}, false)), 4, "go.mod reaches")
-}
-
-// TestNightPage: the page names the test that failed, its seed, and why a test was skipped.
-func TestNightPage(t *testing.T) {
-	events := strings.Join([]string{
-		`{"Action":"output","Package":"` + module + `/mig","Output":"-test.shuffle 1234\n"}`,
-		`{"Action":"pass","Package":"` + module + `/mig","Test":"TestFit"}`,
-		`{"Action":"fail","Package":"` + module + `/mig","Test":"TestPlan/one"}`,
-		`{"Action":"fail","Package":"` + module + `/mig","Test":"TestPlan"}`,
-		`{"Action":"fail","Package":"` + module + `/mig"}`,
-		`{"Action":"output","Package":"` + module + `/mig","Test":"TestGPU","Output":"    gpu_test.go:7: no GPU\n"}`,
-		`{"Action":"skip","Package":"` + module + `/mig","Test":"TestGPU"}`,
-		"a line of the compiler",
-	}, "\n")
-	result := nightResult{name: "race", skips: map[string]string{}}
-	result.read(strings.NewReader(events))
-	check.List(t, result.failed, []string{"mig TestPlan/one"}, "what failed is")
-	check.Says(t, page([]nightResult{result}), "| race | FAILED |", "- seed: -shuffle=1234 mig", "- skipped: mig TestGPU: gpu_test.go:7: no GPU")
 }
