@@ -16,24 +16,27 @@ import (
 // TestLabKubeDisruption: the node's label asks for other partitions while a pod has one that a
 // PodDisruptionBudget keeps. With policy = "idle" the change waits. With "drain" it waits too, and
 // nothing is interrupted; once the budget lets the pod go it is evicted, by kubelet's identity, the
-// partitions are changed, and the node is uncordoned.
+// partitions are changed, and the node is uncordoned. NVIDIA's own device plugin offers the
+// partitions under their own names, before and after.
 func TestLabKubeDisruption(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
-	n := bootGPU(t, c, "disruption", "bookworm")
+	n := bootGPU(t, c, "disruption", "trixie")
+	n.hasPlugin()
 	n.Kubeadm(kube.Kubeadm{Token: c.Token()})
 	n.Must("systemctl", "start", "kubelet.service")
 	n.Ready()
 	n.Put("/etc/gpuadm/mig.yaml", labelLayout, 0o644)
+	const mig = "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nfollow_label = true\nstop = [\"" + pluginUnit + "\"]\n[node]\n"
 	wants := func(disruption string) {
-		n.wants(labelled + "startup_taint = \"none\"\n[disruption]\n" + disruption)
+		n.wants(mig + "startup_taint = \"none\"\n[disruption]\n" + disruption)
 	}
 	wants("")
 	n.label("two")
 	n.settled("--unattended")
 	n.condition("True")
-	n.NamedDevices(n.gpus()[0].Instances[0].Compute[0].UUID)
-	n.Allocatable("nvidia.com/gpu", 1)
+	n.nvidiaPlugin("MIG_STRATEGY=mixed")
+	n.offers("4 nvidia.com/mig-3g.40gb")
 	const path, budget = "/api/v1/namespaces/default/pods/", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/"
 	const name = "trained"
 	n.trains(name)
@@ -77,6 +80,7 @@ func TestLabKubeDisruption(t *testing.T) {
 		return ""
 	})
 	n.changed("seven", "success", onBoth(7, "1g.10gb"))
+	n.offers("14 nvidia.com/mig-1g.10gb")
 	o := n.Object()
 	check.That(t, kube.At(o, "spec", "unschedulable") == nil && kube.Text(o, "metadata", "annotations", "nvidia.com/gpuadm.cordoned") == "", "the node is cordoned: %v", o["spec"])
 	is := n.condition("True")
@@ -88,7 +92,7 @@ func TestLabKubeDisruption(t *testing.T) {
 	check.That(t, evicted, "kubelet's identity has evicted no pod")
 }
 
-// trains makes a pod that has a GPU, and a budget that keeps it.
+// trains makes a pod that has a partition of the layout "two", and a budget that keeps it.
 func (n gpuHost) trains(name string) {
 	n.t.Helper()
 	n.c.Cleanup(func() { n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
@@ -103,7 +107,7 @@ func (n gpuHost) trains(name string) {
 			"automountServiceAccountToken": false,
 			"containers": []kube.Object{{
 				"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never",
-				"resources": kube.Object{"limits": kube.Object{"nvidia.com/gpu": "1"}},
+				"resources": kube.Object{"limits": kube.Object{"nvidia.com/mig-3g.40gb": "1"}},
 			}},
 		},
 	})

@@ -102,16 +102,22 @@ func TestLabKubePlugin(t *testing.T) {
 func pluginHost(t *testing.T, c *kube.T) gpuHost {
 	t.Helper()
 	n := bootGPU(t, c, "plugin", "trixie")
-	parts := must.Get(kube.Find())(t)
-	n.Put(devicePlugin, string(must.Get(os.ReadFile(parts.Path(kube.NvidiaPlugin)))(t)), 0o755)
+	n.hasPlugin()
+	n.prepared("[node]\n")
+	n.Ready()
+	return n
+}
+
+// hasPlugin installs NVIDIA's device plugin as a service that does not run yet.
+func (n gpuHost) hasPlugin() {
+	n.t.Helper()
+	parts := must.Get(kube.Find())(n.t)
+	n.Put(devicePlugin, string(must.Get(os.ReadFile(parts.Path(kube.NvidiaPlugin)))(n.t)), 0o755)
 	n.Put("/etc/systemd/system/"+pluginUnit, "[Unit]\nAfter=kubelet.service\nStartLimitIntervalSec=0\n"+
 		"[Service]\nEnvironmentFile="+pluginOptions+"\nExecStart="+devicePlugin+"\n"+
 		"Restart=always\nRestartSec=1\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("sh", "-ec", capabilities)
-	n.prepared("[node]\n")
-	n.Ready()
-	return n
 }
 
 // partitioned has gpuadm make the partitions of the spec while no plugin runs.
