@@ -115,7 +115,7 @@ func nightly(names []string) error {
 		return err
 	}
 
-	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	failed := false
 	for _, ring := range rings {
@@ -189,45 +189,22 @@ func commitNow() (string, error) {
 
 const andChanges = " and changes"
 
-// run runs a ring, or what a run that was cut short left of it, and keeps its record. The record is
-// written before the ring starts: of a ring that is killed, it says that it has not ended.
+// run runs a ring, or what a run that was cut short left of it, and keeps its record.
 func (b *book) run(interrupted context.Context, ring nightRing, part string, n night) (record, error) {
-	r := record{Ring: ring.name, Part: part, Commit: n.Commit, Turn: n.Turn, IsTests: ring.tests}
-	mode := os.O_TRUNC
-	var done []string
-	if before, ok := b.cut(ring, part, n); ok {
-		o, err := b.outcome(before)
-		if err != nil {
-			return r, err
-		}
-		done = o.ended
-		mode = os.O_APPEND
-		r = before
-		r.Took = b.took(before)
-	}
-	r.Began = time.Now().UTC()
-
-	if ring.hosts {
-		tests, err := ring.list()
-		if err != nil {
-			return r, err
-		}
-		r.Tests = tests
-	}
-	if err := b.keep(r); err != nil {
+	r, done, err := b.begin(ring, part, n)
+	if err != nil {
 		return r, err
 	}
-
-	log, err := os.OpenFile(b.log(r), mode|os.O_CREATE|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(b.log(r), os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return r, err
 	}
 	defer log.Close()
+
 	words := ring.words(r.Turn, done)
 	env := ring.environment(r)
 	fmt.Printf("== %s: %s %s\n", ring.name, strings.Join(env, " "), strings.Join(words, " "))
 	fmt.Fprintf(log, "%s%s\n", runBegins, strings.Join(words, " "))
-
 	command := exec.CommandContext(interrupted, words[0], words[1:]...)
 	command.Env = append(os.Environ(), env...)
 	command.Stdout = log
@@ -235,17 +212,48 @@ func (b *book) run(interrupted context.Context, ring nightRing, part string, n n
 	// The whole group gets the signal: go test does not hand on SIGTERM to its test.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
+	command.WaitDelay = time.Minute
 	err = command.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && interrupted.Err() == nil {
+	isCut := interrupted.Err() != nil
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && !isCut {
 		return r, fmt.Errorf("cannot run %s: %w", words[0], err)
 	}
-
-	if interrupted.Err() == nil {
-		r.Took += time.Since(r.Began)
-		r.Ended = true
-		r.Exit = command.ProcessState.ExitCode()
+	if isCut {
+		return r, nil
 	}
+
+	r.Took += time.Since(r.Began)
+	r.Ended = true
+	r.Exit = command.ProcessState.ExitCode()
 	return r, b.keep(r)
+}
+
+// begin keeps the record of a run that begins: should it be killed, the record says that it has not
+// ended. done are the tests that ended before the ring was cut short. The log of another run goes
+// before its record does: a record is never beside what it does not tell of.
+func (b *book) begin(ring nightRing, part string, n night) (r record, done []string, err error) {
+	r = record{Ring: ring.name, Part: part, Commit: n.Commit, Turn: n.Turn, IsTests: ring.tests}
+	before, wasCut := b.cut(ring, part, n)
+	if wasCut {
+		o, err := b.outcome(before)
+		if err != nil {
+			return r, nil, err
+		}
+		done = o.ended
+		r = before
+		r.Took = b.took(before)
+	} else if err := os.WriteFile(b.log(r), nil, 0o644); err != nil {
+		return r, nil, err
+	}
+
+	r.Began = time.Now().UTC()
+	if ring.hosts {
+		r.Tests, err = ring.list()
+		if err != nil {
+			return r, nil, err
+		}
+	}
+	return r, done, b.keep(r)
 }
 
 // words is the ring's command; done are the tests that have ended already.
