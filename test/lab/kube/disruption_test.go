@@ -27,7 +27,7 @@ func TestLabKubeDisruption(t *testing.T) {
 	n.Must("systemctl", "start", "kubelet.service")
 	n.Ready()
 	n.Put("/etc/gpuadm/mig.yaml", labelLayout, 0o644)
-	const mig = "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nfollow_label = true\nstop = [\"" + pluginUnit + "\"]\n[node]\n"
+	mig := strings.Replace(labelled, "[node]", "stop = [\""+pluginUnit+"\"]\n[node]", 1)
 	wants := func(disruption string) {
 		n.wants(mig + "startup_taint = \"none\"\n[disruption]\n" + disruption)
 	}
