@@ -31,6 +31,7 @@ func tools() []tool {
 		{"apt-ftparchive", "apt-utils"}, // these make package repositories: package repos
 		{"gpg", "gpg"},
 		{"gpg-agent", "gpg-agent"},
+		{"hyperfine", "hyperfine"}, // TestLabConvergedRatio
 	}
 }
 
