@@ -159,7 +159,7 @@ func TestLabKubeGround(t *testing.T) {
 			check.That(t, len(got) > 0 && got[0] == "lab.invalid/booting:NoSchedule", "taints %v", got)
 			n.Devices(8)
 			n.Allocatable("nvidia.com/gpu", 8)
-			pod(c, "gpu-"+dist, n.Name)
+			pod(c, "gpu-"+dist, n.Name, "nvidia.com/gpu")
 			c.PodReady("default", "gpu-"+dist)
 			r := n.Exec("ctr", "-n", "k8s.io", "run", "--rm", lab.AgentImage, "agent", "/usr/local/sbin/gpuadm", "version")
 			check.That(t, r.Exit == 0, "gpuadm in its image: %s", r)
@@ -174,7 +174,7 @@ func TestLabKubeGround(t *testing.T) {
 }
 
 // pod makes a pod on a node that wants a device, and is ready once it reaches the API server.
-func pod(c *kube.T, name, node string) {
+func pod(c *kube.T, name, node, resource string) {
 	c.Helper()
 	c.Cleanup(func() { c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
 	c.Apply(kube.Object{
@@ -189,7 +189,7 @@ func pod(c *kube.T, name, node string) {
 					"exec":          kube.Object{"command": []string{"/bin/sh", "-c", "echo | /bin/busybox nc -w 5 10.96.0.1 443"}},
 					"periodSeconds": 1, "timeoutSeconds": 10,
 				},
-				"resources": kube.Object{"limits": kube.Object{"nvidia.com/gpu": "1"}},
+				"resources": kube.Object{"limits": kube.Object{resource: "1"}},
 			}},
 		},
 	})

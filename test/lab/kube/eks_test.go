@@ -215,7 +215,7 @@ func (n gpuHost) asks(golden string) {
 func (n gpuHost) leaves(before lab.Tree) {
 	n.t.Helper()
 	name := "work-" + n.Name
-	pod(n.c, name, n.Name)
+	pod(n.c, name, n.Name, "nvidia.com/gpu")
 	n.c.PodReady("default", name)
 	pid := n.MainPID("kubelet.service")
 	n.gpuadm(1, []string{"undo", "--to", "all"}, "it runs 1 pod: default/"+name, "kubectl drain "+n.Name)

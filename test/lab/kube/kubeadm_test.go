@@ -40,7 +40,7 @@ func TestLabKubeKubeadm(t *testing.T) {
 			token := n.Join()
 			n.Ready()
 			n.registered()
-			n.NamedDevices(n.uuids()...)
+			n.NamedDevices("nvidia.com/gpu", n.uuids()...)
 			n.settled()
 			n.joined()
 			n.secrets(token)
@@ -91,7 +91,7 @@ func (n gpuHost) keepsPod() {
 	n.t.Helper()
 	n.Allocatable("nvidia.com/gpu", 2*count)
 	name := "work-" + n.Name
-	pod(n.c, name, n.Name)
+	pod(n.c, name, n.Name, "nvidia.com/gpu")
 	n.c.PodReady("default", name)
 	pid, tree := n.MainPID("kubelet.service"), n.tree()
 	n.gpuadm(1, []string{"undo", "--to", "all"}, "that needs stop-clients", "pod default/"+name)

@@ -61,9 +61,10 @@ func TestLabKubeMIGLabel(t *testing.T) {
 		check.That(t, slices.Contains(c.Requests(accountUser), asked), "the pod has not sent: %s", asked)
 	}
 
-	held.NamedDevices(held.gpus()[0].Instances[0].Compute[0].UUID)
-	held.Allocatable("nvidia.com/gpu", 1)
-	pod(c, "holds", held.Name)
+	const partition = "nvidia.com/mig-3g.40gb"
+	held.NamedDevices(partition, held.uuids()...)
+	held.Allocatable(partition, 2*count)
+	pod(c, "holds", held.Name, partition)
 	c.PodReady("default", "holds")
 	for _, n := range nodes {
 		n.label("seven")

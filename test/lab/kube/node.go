@@ -234,10 +234,10 @@ func (n *Node) Devices(count int) {
 	n.devices("-n " + strconv.Itoa(count))
 }
 
-// NamedDevices is Devices with the names that the plugin gives them.
-func (n *Node) NamedDevices(ids ...string) {
+// NamedDevices is Devices with the resource's name and the names that the plugin gives the devices.
+func (n *Node) NamedDevices(resource string, ids ...string) {
 	n.t.Helper()
-	n.devices("-ids " + strings.Join(ids, ","))
+	n.devices("-name " + resource + " -ids " + strings.Join(ids, ","))
 }
 
 func (n *Node) devices(which string) {
