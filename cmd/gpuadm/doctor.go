@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ func newDoctor(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&c.noCUDA, "no-cuda", false, "do not start CUDA on the GPUs")
+	cmd.Flags().DurationVar(&c.wait, "wait", doctor.Wait, "how long to wait for an answer of the driver, a daemon, a program or a disk")
 	return cmd
 }
 
@@ -59,7 +61,7 @@ func (c *common) doctor(ctx context.Context) error {
 		return nil
 	}
 
-	v := view.Within(h)
+	v := view.WithinAll(h, c.wait)
 	report, err := c.examine(ctx, h, v)
 	if err != nil {
 		return err
@@ -81,7 +83,8 @@ func (c *common) doctor(ctx context.Context) error {
 // examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by the
 // spec that a boot would apply; without one it reports what node.toml asks for as not checked.
 func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
-	s, _, err := c.bootSpec(view.Within(h)) // a bundle does not record the kept spec
+	wait := cmp.Or(c.wait, doctor.Wait)
+	s, _, err := c.bootSpec(view.WithinAll(h, wait)) // a bundle does not record the kept spec
 	if err != nil && len(c.files) > 0 {
 		return doctor.Report{}, err
 	}
@@ -92,6 +95,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 		Spec:    ownSpec,
 		Units:   stages.OwnServices(),
 		NoCUDA:  c.noCUDA,
+		Wait:    wait,
 		Kubelet: stages.KubeletUnit,
 		Gate:    stages.GateDropIn,
 	}

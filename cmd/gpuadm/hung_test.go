@@ -63,6 +63,22 @@ func (h hungHost) DriverWithin(ctx context.Context, limit time.Duration) (host.D
 	return h.Node.Driver(ctx)
 }
 
+func (h hungHost) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.CUDA, error) {
+	return h.CUDAWithin(ctx, 10*time.Second, of, shown...)
+}
+
+func (h hungHost) CUDAWithin(
+	ctx context.Context, limit time.Duration, of string, shown ...[]string,
+) ([]host.CUDA, error) {
+	if h.what != "CUDA" {
+		return h.Node.CUDA(ctx, of, shown...)
+	}
+	if err := hang(ctx, limit); ctx.Err() != nil {
+		return nil, err
+	}
+	return []host.CUDA{{Ended: "it gave no answer", Late: true}}, nil
+}
+
 func (h hungHost) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	if h.what == filepath.Base(argv[0]) {
 		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: hang(ctx, 30*time.Second)}
@@ -142,12 +158,11 @@ func TestNothingHangsAVerb(t *testing.T) {
 }
 
 // Doctor waits two seconds for all that does not answer, and not two for each question: of eight GPUs it
-// makes no more waits than of one. A driver has longer, since it may attach its GPUs first. The times are
-// those of a clock that waits for nothing.
+// makes no more waits than of one. The times are those of a clock that waits for nothing.
 func TestDoctorIsSoon(t *testing.T) {
 	outsideBubble(t)
 	for what, most := range map[string]time.Duration{
-		"nothing": 0, "driver": 10 * time.Second,
+		"nothing": 0, "driver": soonEnough, "CUDA": soonEnough,
 		"journalctl": soonEnough, "timedatectl": soonEnough, "systemd": soonEnough, "containerd": soonEnough,
 		"engine": soonEnough, "API server": soonEnough, "kubelet": soonEnough, "device plugin": soonEnough,
 	} {

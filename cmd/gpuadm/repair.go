@@ -85,7 +85,7 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 		return nil
 	}
 	c.noCUDA = true // no repair needs it
-	report, err := c.examine(ctx, h, view.Within(h))
+	report, err := c.examine(ctx, h, view.WithinAll(h, doctor.Wait))
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -40,13 +41,14 @@ type common struct {
 	verbose bool
 	noColor bool
 
-	run     *agent.Run // the engine, and its reports to the cluster
-	pulse   *pulse     // of the voice: shows the programs at work
-	booting bool       // the boot unit has started gpuadm
-	bakes   bool       // the verb is bake
-	repairs bool       // the apply is a repair, and chosen is its code
-	noCUDA  bool       // doctor is not to start CUDA
-	broken  *unusable  // the machine's own spec, and what this process goes by instead; nil: it is used
+	run     *agent.Run    // the engine, and its reports to the cluster
+	pulse   *pulse        // of the voice: shows the programs at work
+	booting bool          // the boot unit has started gpuadm
+	bakes   bool          // the verb is bake
+	repairs bool          // the apply is a repair, and chosen is its code
+	noCUDA  bool          // doctor is not to start CUDA
+	wait    time.Duration // how long doctor waits for an answer
+	broken  *unusable     // the machine's own spec, and what this process goes by instead; nil: it is used
 
 	shown    []string // stages whose details a plan shows
 	planVerb string   // the verb that shows a plan, if it is not plan

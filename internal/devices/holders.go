@@ -193,6 +193,15 @@ func podNames(v host.View) map[string]string {
 // Documentation/admin-guide/devices.txt of the kernel.
 const gpuMajor = 195
 
+// HasAnyGPU reports whether the holder has the device of a GPU open. The control device has the last
+// number, and the mode setter the one before: nvidia-modprobe(1).
+func (h Holder) HasAnyGPU() bool {
+	const modeSetter = 254
+	return slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {
+		return d.Major == gpuMajor && d.Minor < modeSetter
+	})
+}
+
 // HasGPU reports whether the holder has the device /dev/nvidiaN of a GPU open, by its minor number.
 func (h Holder) HasGPU(minor int) bool {
 	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {

@@ -25,7 +25,7 @@ type registration struct {
 
 // runs reports whether a kubelet that has joined runs, with credentials that may be valid.
 func (m *Machine) runs() bool {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if !k.Joined || k.Kubeconfig == "" || k.Active != "active" {
 		return false
 	}
@@ -44,7 +44,7 @@ func (m *Machine) asked() (registration, bool) {
 	if !m.runs() {
 		return registration{}, false
 	}
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	return m.registered.read(m, "this machine's Node in the cluster", func() (registration, error) {
 		r, err := m.register(k)
 		switch {
@@ -101,7 +101,7 @@ func refusedByServer(m *Machine) []Finding {
 	if !ok || r.refused == nil {
 		return nil
 	}
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	return []Finding{{
 		Object:  k.Kubeconfig,
 		What:    "kubelet's credentials: " + r.refused.Error(),

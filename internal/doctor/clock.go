@@ -24,7 +24,7 @@ type times struct {
 
 // clock asks the API server for its time. ok is false where it does not answer.
 func (m *Machine) clock() (t times, ok bool) {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if !k.Joined || k.Kubeconfig == "" {
 		return t, false
 	}
@@ -64,7 +64,7 @@ func (m *Machine) skew() time.Duration {
 // certificate.
 func (m *Machine) skewed(by time.Duration, way string) []Finding {
 	t, _ := m.clock()
-	kubelet := m.Facts().Kubelet
+	kubelet := m.Basics().Kubelet
 	what := fmt.Sprintf("the clock is %s %s the API server's", inWords(by), way)
 	if t.least {
 		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %s %s the server's, unless its certificate was not renewed", inWords(by), way)
@@ -107,7 +107,7 @@ func clockBehind(m *Machine) []Finding {
 	if by := m.skew(); by < 0 {
 		return m.skewed(-by, "behind")
 	}
-	if k := m.Facts().Kubelet; k.Begins.After(now.Add(time.Minute)) {
+	if k := m.Basics().Kubelet; k.Begins.After(now.Add(time.Minute)) {
 		if _, known := m.clock(); !known {
 			return []Finding{{What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime))}}
 		}

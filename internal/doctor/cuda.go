@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -31,12 +32,20 @@ func cudaFails(m *Machine) []Finding {
 	}
 
 	for _, answer := range answers {
+		if answer.Late && m.own.Wait < cudaIsSlow {
+			m.cannotRead("whether CUDA starts", fmt.Errorf("%s; %s", answer.Ended, waitsLonger()))
+			return nil
+		}
 		if !answer.Works() && !m.isUsed(answer) {
 			return []Finding{cudaFault(answer)}
 		}
 	}
 	return nil
 }
+
+// cudaIsSlow is how long CUDA may take to start on a machine without a fault: the limit of the gate's
+// check, in cloud/node.
+const cudaIsSlow = 10 * time.Second
 
 // isUsed reports whether CUDA says no more than that programs have the GPUs to themselves.
 func (m *Machine) isUsed(answer host.CUDA) bool {

@@ -85,7 +85,7 @@ func (m *Machine) lackingRoom(lacks func(folder string, room host.Room) (yes boo
 // containerd's root, containers-storage.conf(5), dockerd's data-root.
 func (m *Machine) growingFolders() []string {
 	folders := []string{"/", "/run", "/var", "/boot", "/var/log/pods"}
-	if kubelet := m.Facts().Kubelet; kubelet.Unit != "" {
+	if kubelet := m.Basics().Kubelet; kubelet.Unit != "" {
 		folders = append(folders, kubelet.Folder())
 	}
 

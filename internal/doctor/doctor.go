@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Check is a row of the table of faults, which docs/doctor.md lists too, and the function that finds
@@ -51,19 +52,28 @@ func Checks() (all []Check) {
 	return all
 }
 
+// Wait is how long doctor waits for the answer of a driver, a daemon, a program or a file, where the
+// operator does not say it.
+const Wait = 2 * time.Second
+
 // patience is how long all checks together may take, since a file on a server that is gone never
-// answers. It is longer than the time limits of a driver, a command and a daemon.
-const patience = 20 * time.Second
+// answers. It is longer than the longest time that a driver has to start all its GPUs, and than a few
+// waits one after the other.
+func (m *Machine) patience() time.Duration { return 70*time.Second + 5*m.own.Wait }
+
+// waitsLonger says how an operator has doctor wait longer.
+func waitsLonger() string { return trouble.Command("doctor --wait 1m") + " waits longer" }
 
 // Examine runs all checks at the same time, and sorts the findings. The spec says which partitions
 // are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec, own Own) Report {
 	m := &Machine{ctx: ctx, spec: s, own: own}
 	m.View = noting{v, m}
-	return m.examineUntil(time.After(patience))
+	return m.examineUntil(time.After(m.patience()))
 }
 
 func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
+	go m.askDriver() // it may take longest
 	factsKnown := make(chan struct{})
 	go func() {
 		m.Facts()
@@ -127,7 +137,7 @@ func (m *Machine) runChecks(checks []Check, timeout <-chan time.Time) (faults []
 		case <-timeout:
 			complete = false
 			codes := slices.Sorted(maps.Keys(waiting))
-			late := fmt.Errorf("no answer within %v", patience)
+			late := fmt.Errorf("no answer within %v", m.patience())
 			if of := m.waitsFor(); of != "" {
 				late = fmt.Errorf("%w: %s", late, of)
 			}

@@ -18,7 +18,7 @@ import (
 // https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/1100.
 func (m *Machine) damagedCheckpoint() (file, fault string) {
 	for _, driver := range []string{"gpu.nvidia.com", "compute-domain.nvidia.com"} {
-		file = path.Join(m.Facts().Kubelet.Folder(), "plugins", driver, "checkpoint.json")
+		file = path.Join(m.Basics().Kubelet.Folder(), "plugins", driver, "checkpoint.json")
 		text, known := m.text(file)
 		if !known || !m.has(file) {
 			continue

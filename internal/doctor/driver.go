@@ -10,9 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/faults"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 
 	"github.com/gpuadm/gpuadm/drivers"
@@ -50,7 +48,7 @@ func buildFailed(m *Machine) []Finding {
 	if !lacksModule(m) {
 		return nil
 	}
-	kernel := m.Facts().Kernel.Running
+	kernel := m.Basics().Kernel.Running
 	for _, version := range m.dkmsVersions() {
 		log := "/var/lib/dkms/nvidia/" + version + "/build/make.log"
 		text, _ := m.text(log)
@@ -71,18 +69,18 @@ func noModule(m *Machine) []Finding {
 		return nil
 	}
 	finding := Finding{
-		What:    "kernel " + m.Facts().Kernel.Running + " has no module nvidia",
+		What:    "kernel " + m.Basics().Kernel.Running + " has no module nvidia",
 		Command: "sudo dkms autoinstall && sudo modprobe nvidia",
 	}
 	if len(m.dkmsVersions()) == 0 {
 		finding.Command = planDriver()
 	}
 	if _, installed := m.running(); !installed {
-		finding.What = "kernel " + m.Facts().Kernel.Running + " runs, and is not installed: it has no folder in /lib/modules"
+		finding.What = "kernel " + m.Basics().Kernel.Running + " runs, and is not installed: it has no folder in /lib/modules"
 		finding.Command = "sudo reboot"
 	}
 
-	for _, kernel := range m.Facts().Modules.Kernels {
+	for _, kernel := range m.Basics().Modules.Kernels {
 		if kernel.Nvidia != nil {
 			finding.What += "; kernel " + kernel.Kernel + " has " + kernel.Nvidia.Version
 			break
@@ -121,7 +119,7 @@ func otherDriver(m *Machine) (found []Finding) {
 
 	lines := strings.ReplaceAll(drivers.KeepsOthersAway, "\n", `\n`)
 	blacklist := "printf '" + lines + "' | sudo tee /etc/modprobe.d/no-other-driver.conf"
-	for _, taken := range m.Facts().Modules.Taken {
+	for _, taken := range m.Basics().Modules.Taken {
 		found = append(found, Finding{
 			Object:  taken.Address,
 			What:    "GPU " + taken.Address + " is bound to " + taken.Module,
@@ -142,7 +140,7 @@ func refusedSignature(m *Machine) []Finding {
 		return nil
 	}
 
-	trust := m.Facts().Modules.Trust
+	trust := m.Basics().Modules.Trust
 	signer := kernel.Nvidia.Signer
 	keysKnown := len(trust.Enrolled)+len(trust.Kernels) > 0 // else none could be read
 	mayBeTrusted := signer != nil && (!keysKnown || trust.Trusts(signer))
@@ -252,7 +250,7 @@ func noAdapter(m *Machine) (found []Finding) {
 }
 
 func mismatch(m *Machine) []Finding {
-	what := m.Facts().Modules.Mismatch()
+	what := m.Basics().Modules.Mismatch()
 	if what == "" || !m.ownDriver() {
 		return nil
 	}
@@ -305,7 +303,7 @@ func noLibraries(m *Machine) []Finding {
 func driverSilent(m *Machine) []Finding {
 	f := m.Facts()
 	switch {
-	case !m.loaded() || f.NVMLSays == host.Overdue || hidden(f) || !m.ownDriver():
+	case !m.loaded() || hangs(f) || hidden(f) || !m.ownDriver():
 		return nil
 	case f.NVMLSays == "":
 		if f.Driver == nil && f.NoDriver != "" {
@@ -317,28 +315,4 @@ func driverSilent(m *Machine) []Finding {
 		return nil
 	}
 	return []Finding{{What: f.NoDriver}}
-}
-
-// driverHung names the processes that wait in the kernel with a device of the driver open: state D of
-// proc_pid_stat(5). No signal ends them. The Node stays ready meanwhile:
-// https://github.com/NVIDIA/NVSentinel/issues/1576.
-func driverHung(m *Machine) []Finding {
-	f := m.Facts()
-	if f.NVMLSays != host.Overdue {
-		return nil
-	}
-	m.cannotRead("GPUs", errors.New(f.NoDriver))
-	var stuck []string
-	holders, _ := devices.Holders(m.ctx, m.View)
-	for _, h := range holders {
-		text, _ := m.text(fmt.Sprintf("/proc/%d/stat", h.PID))
-		if _, state, _ := strings.Cut(text, ") "); strings.HasPrefix(state, "D") {
-			stuck = append(stuck, h.Who())
-		}
-	}
-	what := f.NoDriver
-	if len(stuck) > 0 {
-		what += "; in the kernel's hands: " + strings.Join(trouble.Few(stuck, 4), ", ")
-	}
-	return []Finding{{What: what}}
 }

@@ -98,13 +98,13 @@ func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
 
 // ownDriver reports whether the driver is the machine's, not a container's.
 func (m *Machine) ownDriver() bool {
-	owner := m.Facts().DriverOwner
+	owner := m.Basics().DriverOwner
 	return owner == nil || owner.Name != facts.GPUOperator
 }
 
 // driverInstalled reports whether the machine has a GPU, and parts of a driver of its own.
 func (m *Machine) driverInstalled() bool {
-	modules := m.Facts().Modules
+	modules := m.Basics().Modules
 	if !m.ownDriver() || len(m.GPUs()) == 0 || modules == nil {
 		return false
 	}

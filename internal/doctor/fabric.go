@@ -17,13 +17,13 @@ import (
 // fabric names what connects the GPUs over NVLink; "" if the machine manages none of it.
 func (m *Machine) fabric() string {
 	kind, _ := m.joined.read(m, "the catalog of GPUs", func() (string, error) {
-		return drivers.FabricOf(drivers.Load(), m.Facts()), nil
+		return drivers.FabricOf(drivers.Load(), m.Basics()), nil
 	})
 	return kind
 }
 
 func otherFabricManager(m *Machine) []Finding {
-	version, all := m.Facts().Modules.Version, m.Packages()
+	version, all := m.Basics().Modules.Version, m.Packages()
 	if version == "" || m.fabric() == "" || m.fabric() == drivers.FabricRack || !m.ownDriver() {
 		return nil
 	}
@@ -60,7 +60,7 @@ func noInfiniband(m *Machine) []Finding {
 	}
 
 	command := "sudo modprobe -a mlx5_ib ib_umad"
-	if m.Facts().OS.ID == "ubuntu" {
+	if m.Basics().OS.ID == "ubuntu" {
 		command = "sudo apt-get install linux-modules-extra-" + k.Kernel + " && " + command
 	}
 	modules := strings.Join(facts.InfinibandModules(), " and ")
@@ -93,7 +93,7 @@ func noFabricManager(m *Machine) []Finding {
 func (m *Machine) lacksFabricManager() Finding {
 	const missing = "the machine has NVSwitches, and no fabric manager is installed"
 	const other = "it needs a package of the driver's version: with [driver] in node.toml, apply is the fix"
-	version, all := m.Facts().Modules.Version, m.Packages()
+	version, all := m.Basics().Modules.Version, m.Packages()
 	isInstalled := func(name string) bool { return all.packages[name].Installed() }
 	name := drivers.ManagerPackage(drivers.Load(), version, isInstalled)
 	if name == "" {

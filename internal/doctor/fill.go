@@ -21,7 +21,7 @@ var (
 // fillIn names the machine's Node and the GPUs of each cause in its fix and commands. A machine that
 // has not joined a cluster has no Node to drain by kubectl.
 func (m *Machine) fillIn(causes []Cause) {
-	kubelet := m.Facts().Kubelet
+	kubelet := m.Basics().Kubelet
 	node, drained := m.nodeNames()
 	for i := range causes {
 		cause := &causes[i]
@@ -90,7 +90,7 @@ func ofAllGPUs(commands []string) (joined []string) {
 // host's; kubelet's label has the host's in each case. Source: kubernetes, pkg/kubelet/kubelet_node_status.go
 // (initialNode: LabelHostname); https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetesiohostname.
 func (m *Machine) nodeNames() (name, drained string) {
-	kubelet := m.Facts().Kubelet
+	kubelet := m.Basics().Kubelet
 	if kubelet.Joined {
 		if registered, ok := m.Registration(); ok && registered.name != "" {
 			return registered.name, registered.name

@@ -166,7 +166,7 @@ func uncorrected(gpu host.GPU) string {
 
 // unlicensed finds GPUs of a vGPU guest without a licence.
 func unlicensed(m *Machine) []Finding {
-	if m.Facts().VGPU == nil {
+	if m.Basics().VGPU == nil {
 		return nil // of a whole GPU only the guest driver's daemon shows whether it needs a licence
 	}
 	return ofGPUs(host.GPU.Unlicensed, nil)(m)

@@ -15,11 +15,11 @@ import (
 
 // isDown reports whether a kubelet that has joined does not run.
 func (m *Machine) isDown(k facts.Kubelet) bool {
-	return k.Joined && !m.Facts().Booting && m.hasNoProcess(k.Unit)
+	return k.Joined && !m.Basics().Booting && m.hasNoProcess(k.Unit)
 }
 
 func kubeletStopped(m *Machine) []Finding {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if m.maskedKubelet() {
 		return []Finding{maskedUnit(kubeletService)}
 	}
@@ -36,7 +36,7 @@ const kubeletService = "kubelet.service"
 // is here. The facts have no command line of such a kubelet: the places of kubeadm's kubeconfig, and
 // of EKS, show that it has joined.
 func (m *Machine) maskedKubelet() bool {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if k.Unit != "" || k.Active == "active" || k.Binary == "" {
 		return false
 	}
@@ -46,7 +46,7 @@ func (m *Machine) maskedKubelet() bool {
 }
 
 func kubeletCrashes(m *Machine) []Finding {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if !m.isDown(k) {
 		return nil
 	}
@@ -54,7 +54,7 @@ func kubeletCrashes(m *Machine) []Finding {
 }
 
 func oldKubelet(m *Machine) []Finding {
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	if k.Unit == "" || m.isDown(k) || m.generates() || !m.outdated(k.Unit, k.Reads()) {
 		return nil
 	}
@@ -66,7 +66,7 @@ func oldKubelet(m *Machine) []Finding {
 }
 
 func otherEngine(m *Machine) []Finding {
-	f := m.Facts()
+	f := m.Basics()
 	endpoint := f.Kubelet.Endpoint
 	if endpoint == "" || len(f.Engines) == 0 {
 		return nil
@@ -92,7 +92,7 @@ func otherEngine(m *Machine) []Finding {
 // while it runs.
 func refused(code string) func(*Machine) []Finding {
 	return func(m *Machine) (found []Finding) {
-		k := m.Facts().Kubelet
+		k := m.Basics().Kubelet
 		for _, refusal := range kubelet.Refusals(m.View, k) {
 			if refusal.Code != code || code == "KUB-005" && m.onlyClockIsWrong(k) {
 				continue
@@ -119,8 +119,8 @@ func (m *Machine) onlyClockIsWrong(k facts.Kubelet) bool {
 
 // oldCgroups finds a kubelet that does not start because of this machine's cgroups: from 1.35 on.
 func oldCgroups(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	if !m.isDown(k) || !kubelet.Cgroup1(m.Facts()) {
+	k := m.Basics().Kubelet
+	if !m.isDown(k) || !kubelet.Cgroup1(m.Basics()) {
 		return nil
 	}
 	return []Finding{{

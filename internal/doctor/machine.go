@@ -28,6 +28,8 @@ type Machine struct {
 	spec spec.Spec // what node.toml asks for
 	own  Own
 
+	basics     domain[facts.Facts] // without the driver's answer
+	driver     domain[driverReply]
 	facts      domain[facts.Facts]
 	log        domain[[]string]
 	packages   domain[inventory]
@@ -143,11 +145,11 @@ func (m *Machine) notRead() []Unread {
 	})
 }
 
-// Facts describes the machine, with its modules and what its driver says. What could not be read is
-// empty.
-func (m *Machine) Facts() facts.Facts {
-	f, _ := m.facts.read(m, "facts", func() (facts.Facts, error) {
-		f, err := facts.Gather(m.ctx, m.View, facts.Everything)
+// Basics describes the machine with its modules, but without what its driver says: a check that does
+// not need that does not wait for the driver. What could not be read is empty.
+func (m *Machine) Basics() facts.Facts {
+	f, _ := m.basics.read(m, "facts", func() (facts.Facts, error) {
+		f, err := facts.Gather(m.ctx, withoutDriver{m.View}, facts.Everything)
 		if err != nil {
 			m.cannotRead("some facts", err)
 		}
@@ -156,10 +158,44 @@ func (m *Machine) Facts() facts.Facts {
 	return f
 }
 
+// Facts are Basics with what the driver says.
+func (m *Machine) Facts() facts.Facts {
+	f, _ := m.facts.read(m, "facts", func() (facts.Facts, error) {
+		reply := m.askDriver()
+		f := m.Basics()
+		if err := f.SetDriver(reply.driver, reply.err); err != nil {
+			m.cannotRead("some facts", err)
+		}
+		return f, nil
+	})
+	return f
+}
+
+// driverReply is the driver's answer, or why there is none.
+type driverReply struct {
+	driver host.Driver
+	err    error
+}
+
+func (m *Machine) askDriver() driverReply {
+	reply, _ := m.driver.read(m, "the driver", func() (driverReply, error) {
+		driver, err := m.View.Driver(m.ctx)
+		return driverReply{driver, err}, nil
+	})
+	return reply
+}
+
+// withoutDriver is a machine whose driver is asked at another place.
+type withoutDriver struct{ host.View }
+
+func (withoutDriver) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, host.Later{Until: "once the driver answers"}
+}
+
 // GPUs are the functions on the PCI bus that are GPUs.
 func (m *Machine) GPUs() []facts.PCI {
 	isOther := func(device facts.PCI) bool { return !device.Display() }
-	return slices.DeleteFunc(slices.Clone(m.Facts().GPUs), isOther)
+	return slices.DeleteFunc(slices.Clone(m.Basics().GPUs), isOther)
 }
 
 // text reads a small file; "" if it does not exist. ok is false if it cannot be read.

@@ -63,7 +63,7 @@ func otherPartitions(m *Machine) (list []Finding) {
 }
 
 func noPartition(m *Machine) (list []Finding) {
-	if m.Facts().DynamicMIG != "" {
+	if m.Basics().DynamicMIG != "" {
 		return nil // pods have them made
 	}
 	for _, g := range m.answering() {

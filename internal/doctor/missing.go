@@ -40,7 +40,7 @@ func byOperator(m *Machine) (count int, by string) {
 // that the driver lists under no GPU is one that is gone.
 // Source: kubernetes, pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go (RegisteredDevices).
 func byKubelet(m *Machine) (count int, by string) {
-	file := path.Join(m.Facts().Kubelet.Folder(), "device-plugins/kubelet_internal_checkpoint")
+	file := path.Join(m.Basics().Kubelet.Folder(), "device-plugins/kubelet_internal_checkpoint")
 	text, _ := m.text(file)
 	var checkpoint struct {
 		Data struct {

@@ -20,7 +20,7 @@ const gpuResource = "nvidia.com/gpu"
 // otherNodeName compares the name in kubelet's certificate with the Node that kubelet registers. A
 // cloud provider in kubelet (none since Kubernetes 1.31) names the Node.
 func otherNodeName(m *Machine) []Finding {
-	kubelet := m.Facts().Kubelet
+	kubelet := m.Basics().Kubelet
 	if !kubelet.Joined || kubelet.Identity == "" || kubelet.NodeName == "" {
 		return nil
 	}
@@ -226,7 +226,7 @@ func (r registration) hasGPUs() bool {
 // (gpu.nvidia.com).
 func (m *Machine) registersGPUs() bool {
 	for _, folder := range []string{"plugins_registry", "device-plugins"} {
-		names, _ := m.View.ReadDir(path.Join(m.Facts().Kubelet.Folder(), folder))
+		names, _ := m.View.ReadDir(path.Join(m.Basics().Kubelet.Folder(), folder))
 		isGPU := func(name string) bool {
 			return strings.Contains(name, "gpu") && strings.HasSuffix(name, ".sock")
 		}
@@ -260,7 +260,7 @@ func (m *Machine) kubeletOffers() (counts map[string]int64, known bool) {
 		resourceNameField = 1
 		deviceIDsField    = 2
 	)
-	socket := path.Join(m.Facts().Kubelet.Folder(), "pod-resources", "kubelet.sock")
+	socket := path.Join(m.Basics().Kubelet.Folder(), "pod-resources", "kubelet.sock")
 	answer, err := m.View.Call(m.ctx, socket, "/v1.PodResourcesLister/GetAllocatableResources", nil)
 	if err != nil {
 		return nil, false
@@ -308,7 +308,7 @@ func offersFewer(m *Machine) []Finding {
 	if offered == 0 && !m.has(socket) {
 		why = ", which has not made " + socket
 	}
-	registered.name = cmp.Or(registered.name, m.Facts().Kubelet.NodeName)
+	registered.name = cmp.Or(registered.name, m.Basics().Kubelet.NodeName)
 	command := registered.logs()
 	if strings.Contains(command, " logs ") {
 		command += "; " + strings.Replace(command, " logs ", " delete pod ", 1)

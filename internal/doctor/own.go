@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -23,6 +24,9 @@ type Own struct {
 	Spec    OwnSpec
 	Units   []string // gpuadm's services, which run apply or plan
 	NoCUDA  bool     // CUDA is not to be started
+
+	// Wait is how long the View waits for an answer.
+	Wait time.Duration
 
 	// Kubelet is the unit that waits for the gate, and Gate the drop-in that asks it. Shut says why
 	// kubelet may not start; "" if it may, or if a run is in progress. It is nil for a user other

@@ -76,7 +76,7 @@ type Unread struct {
 
 // drainFirst puts the drain of the Node before commands that end what runs on a GPU.
 func (m *Machine) drainFirst(causes []Cause) {
-	kubelet := m.Facts().Kubelet
+	kubelet := m.Basics().Kubelet
 	registered := registration{}
 	if kubelet.Joined {
 		registered, _ = m.Registration()

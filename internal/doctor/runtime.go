@@ -22,7 +22,7 @@ import (
 // engine returns the engine that pods run on, and its configuration; ok is false where there is
 // none, or gpuadm cannot tell.
 func (m *Machine) engine() (found facts.Engine, config engine.Configured, ok bool) {
-	found, err := runtime.ForPods(m.Facts())
+	found, err := runtime.ForPods(m.Basics())
 	if err != nil {
 		return found, engine.Configured{}, false
 	}
@@ -49,7 +49,7 @@ func noHandler(m *Machine) []Finding {
 		return nil
 	}
 
-	programs := m.Facts().Programs
+	programs := m.Basics().Programs
 	for _, program := range config.Programs {
 		if isNvidia(program) || slices.Contains(programs, program) { // Bottlerocket's is nvidia-oci
 			return nil
@@ -77,7 +77,7 @@ func oldConfiguration(m *Machine) []Finding {
 	if !ok || m.generates() {
 		return nil
 	}
-	wants, err := runtime.Reread(m.Facts())
+	wants, err := runtime.Reread(m.Basics())
 	if err != nil {
 		return nil
 	}
@@ -113,7 +113,7 @@ func unreadable(m *Machine) []Finding {
 
 	// RUN-004 names a program that is missing; without a kubelet containerd may be here for other
 	// tools.
-	servesNoPods := m.Facts().Kubelet.Unit == "" && errors.Is(err, engine.NoCRI)
+	servesNoPods := m.Basics().Kubelet.Unit == "" && errors.Is(err, engine.NoCRI)
 	if err == nil || errors.Is(err, engine.NoProgram) || servesNoPods {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (m *Machine) mountOf(file string) (mount []string) {
 // engineStopped allows an engine to be stopped before kubelet has joined.
 func engineStopped(m *Machine) []Finding {
 	found, _, ok := m.engine()
-	if ok && found.Unit == "" && !found.Child && m.Facts().Kubelet.Joined {
+	if ok && found.Unit == "" && !found.Child && m.Basics().Kubelet.Joined {
 		unit := found.Name + ".service"
 		if u, known := m.Unit(unit); known && u.Load == "masked" && u.PID == 0 {
 			return []Finding{maskedUnit(unit)}
@@ -244,7 +244,7 @@ func engineStopped(m *Machine) []Finding {
 		return nil
 	}
 	u, _ := m.Unit(found.Unit)
-	if u.Active == "inactive" && !m.Facts().Kubelet.Joined {
+	if u.Active == "inactive" && !m.Basics().Kubelet.Joined {
 		return nil
 	}
 	return m.stoppedUnit(found.Unit)
@@ -264,7 +264,7 @@ func engineCrashes(m *Machine) []Finding {
 // https://github.com/kubernetes/enhancements, keps/sig-node/4033-group-driver-detection-over-cri.
 func otherCgroups(m *Machine) (list []Finding) {
 	found, config, ok := m.engine()
-	driver := m.Facts().Kubelet.CgroupDriver
+	driver := m.Basics().Kubelet.CgroupDriver
 	if !ok || driver == "" || found.Name != "containerd" || !strings.HasPrefix(found.Version, "1.") {
 		return nil
 	}
@@ -362,7 +362,7 @@ func (m *Machine) specFolders() []string {
 
 // unreadSpec finds the toolkit's spec where an engine does not look for it.
 func unreadSpec(m *Machine) (found []Finding) {
-	for _, e := range runtime.ReadingSpecs(m.Facts()) {
+	for _, e := range runtime.ReadingSpecs(m.Basics()) {
 		folders := runtime.CDIFolders(e)
 		if folders == nil {
 			continue
@@ -388,7 +388,7 @@ func unreadSpec(m *Machine) (found []Finding) {
 
 // otherSpecFaults finds specs with a fault that other tools than gpuadm have written.
 func otherSpecFaults(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
+	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Basics().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
 		if spec.Conflicts || spec.Problem == "" {
 			continue
 		}
@@ -407,7 +407,7 @@ func otherSpecFaults(m *Machine) (found []Finding) {
 
 // conflictingSpecs finds specs of other tools for the devices of gpuadm's spec.
 func conflictingSpecs(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
+	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Basics().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
 		if !spec.Conflicts {
 			continue
 		}

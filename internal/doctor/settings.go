@@ -36,7 +36,7 @@ func (m *Machine) toolkit() map[string]string {
 }
 
 func toolkitFaults(m *Machine) (list []Finding) {
-	for _, what := range toolkit.Faults(m.View, m.Facts()) {
+	for _, what := range toolkit.Faults(m.View, m.Basics()) {
 		list = append(list, Finding{Object: toolkit.Config, What: what, Command: "sudo nvidia-ctk config"})
 	}
 	return list
@@ -48,7 +48,7 @@ func toolkitFaults(m *Machine) (list []Finding) {
 // and its release notes.
 func noCgroups(m *Machine) []Finding {
 	keys := m.toolkit()
-	if keys["no-cgroups"] != "true" || m.Facts().Kubelet.Unit == "" || len(m.GPUs()) == 0 {
+	if keys["no-cgroups"] != "true" || m.Basics().Kubelet.Unit == "" || len(m.GPUs()) == 0 {
 		return nil
 	}
 	if mode := keys["mode"]; mode != "legacy" && (mode != "auto" && mode != "" || !m.hooks()) {
@@ -72,7 +72,7 @@ func (m *Machine) hooks() bool {
 
 func emptyRoot(m *Machine) []Finding {
 	root := m.toolkit()["root"]
-	if root == "" || root == "/" || !m.ownDriver() || m.Facts().Driver == nil || m.Facts().Kubelet.Unit == "" {
+	if root == "" || root == "/" || !m.ownDriver() || m.Facts().Driver == nil || m.Basics().Kubelet.Unit == "" {
 		return nil
 	}
 	if names, err := m.View.ReadDir(root); len(names) > 0 || err != nil && m.has(root) {
@@ -129,7 +129,7 @@ func decidingFile(e facts.Engine, key string) string {
 // engineNotServing finds an engine that runs, and does not answer CRI or says that it is not ready.
 func engineNotServing(m *Machine) []Finding {
 	e, _, ok := m.engine()
-	if !ok || e.Name == "docker" || e.Unit == "" || !m.Facts().Kubelet.Joined {
+	if !ok || e.Name == "docker" || e.Unit == "" || !m.Basics().Kubelet.Joined {
 		return nil
 	}
 	if u, known := m.Unit(e.Unit); !known || u.Active != "active" || u.Uptime-u.Since < time.Minute {
@@ -162,9 +162,9 @@ func engineNotServing(m *Machine) []Finding {
 // https://github.com/containernetworking/cni.
 func noNetwork(m *Machine) []Finding {
 	const folder = "/etc/cni/net.d"
-	k := m.Facts().Kubelet
+	k := m.Basics().Kubelet
 	e, _, ok := m.engine()
-	if !ok || e.Name == "docker" || !k.Joined || m.isDown(k) || m.generates() || m.Facts().Booting {
+	if !ok || e.Name == "docker" || !k.Joined || m.isDown(k) || m.generates() || m.Basics().Booting {
 		return nil
 	}
 	text, _ := m.text(e.Config)

@@ -108,7 +108,7 @@ func xids(m *Machine) (found []Finding) {
 // resets no GPU: nvidia-smi waits for it as NVML does.
 func (m *Machine) asksNow(gpu host.GPU) string {
 	switch {
-	case m.Facts().NVMLSays == host.Overdue:
+	case hangs(m.Facts()):
 		return "reboot"
 	case gpu.Lost != "":
 		return ""

@@ -102,6 +102,17 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 // askDriver asks the loaded driver, or notes why none answers.
 func (g *gathering) askDriver(ctx context.Context, f *Facts) {
 	driver, err := g.v.Driver(ctx)
+	if err := f.SetDriver(driver, err); err != nil {
+		g.fail("ask", "the NVIDIA driver", err)
+	}
+}
+
+// SetDriver fills in what the loaded driver says, or why none answers; the error is of a question that
+// could not be asked.
+func (f *Facts) SetDriver(driver host.Driver, err error) error {
+	f.Driver = nil
+	f.NoDriver = ""
+
 	var noDriver *host.NoDriver
 	var later host.Later
 	switch {
@@ -114,8 +125,9 @@ func (g *gathering) askDriver(ctx context.Context, f *Facts) {
 	case errors.As(err, &later):
 		f.NoDriver = err.Error()
 	default:
-		g.fail("ask", "the NVIDIA driver", err)
+		return err
 	}
+	return nil
 }
 
 // readFiles reads the files with these names, and the lists of mirrors that they name.

@@ -21,6 +21,7 @@ type CUDA struct {
 	Devices   int      `json:"devices"`         // how many CUDA counts
 	NoUVM     string   `json:"noUVM,omitempty"` // why /dev/nvidia-uvm cannot be opened
 	Ended     string   `json:"-"`               // why the process gave no answer
+	Late      bool     `json:"-"`               // it was not waited for any longer
 }
 
 // What CUDA answers. Sources: cuda.h of the CUDA toolkit;

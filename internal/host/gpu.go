@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -184,6 +185,17 @@ func NoAnswer(limit time.Duration) *NoDriver {
 		Try:  "journalctl --dmesg --grep 'NVRM|Xid' says what it found; a driver that hangs ends with a reboot",
 		Code: Overdue,
 	}
+}
+
+// Stuck is the code of a driver that has answered for a part of its GPUs, and hangs at another one.
+const Stuck = "STUCK"
+
+// NoFurtherAnswer is the error of a driver that has answered for all GPUs but these.
+func NoFurtherAnswer(limit time.Duration, gpus []string) *NoDriver {
+	none := NoAnswer(limit)
+	none.Why = fmt.Sprintf("the driver has not answered for %v about %s", limit, strings.Join(gpus, ", "))
+	none.Code = Stuck
+	return none
 }
 
 // GPUError reports a call that the driver refused.

@@ -212,6 +212,13 @@ func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.C
 	return l.cuda.Ask(ctx, of, shown)
 }
 
+// CUDAWithin is CUDA, but does not wait longer than the limit for a process that does nothing.
+func (l *live) CUDAWithin(
+	ctx context.Context, limit time.Duration, of string, shown ...[]string,
+) ([]host.CUDA, error) {
+	return l.cuda.Within(limit).Ask(ctx, of, shown)
+}
+
 // ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset
 // together.
 func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {

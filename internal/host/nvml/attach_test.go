@@ -24,7 +24,7 @@ func TestAttachTogether(t *testing.T) {
 		asked.Done()
 		asked.Wait()
 		return nil, nvml.Return(i)
-	}}, count)
+	}}, count, nil)
 	for i, h := range got {
 		check.Equal(t, int(h.ret), i, "the answer for GPU")
 	}

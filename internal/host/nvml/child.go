@@ -4,8 +4,6 @@ package nvml
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,21 +18,30 @@ import (
 
 // question is a question to the driver that a child of gpuadm asks.
 type question struct {
-	self  string           // the program to start: gpuadm
-	argv  []string         // a verb, and what it takes
-	env   []string         // more of the environment
-	limit time.Duration    // how long the child may take
-	over  <-chan time.Time // says that the limit is over
+	self  string        // the program to start: gpuadm
+	argv  []string      // a verb, and what it takes
+	env   []string      // more of the environment
+	limit time.Duration // how long the child may give no sign
+	most  time.Duration // how long it may take in all
+	sign  sign          // nil: no sign counts
+
+	after func(time.Duration) <-chan time.Time // time.After
 }
 
-// ask runs the child, and returns what it has written for its parent; ended says why it has written
-// nothing. A child in uninterruptible sleep cannot be killed, and a process with such a thread
+// reply is what a child has written for its parent.
+type reply struct {
+	text  []byte
+	ended string        // why it has no end; "" for a whole one
+	late  time.Duration // for how long the child was waited for in vain; 0 if it has ended
+}
+
+// ask runs the child, and returns what it has written. A child in uninterruptible sleep cannot be killed, and a process with such a thread
 // cannot end, so gpuadm does not wait for the child after the limit.
 // Source: proc_pid_stat(5), state D; do_exit and exit_notify in kernel/exit.c of the kernel's tree.
-func (q question) ask(ctx context.Context) (text []byte, ended string, err error) {
+func (q question) ask(ctx context.Context) (reply, error) {
 	fd, err := unix.MemfdCreate("gpuadm-child", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, "", host.Failed("make room for", "the driver's answer", err)
+		return reply{}, host.Failed("make room for", "the driver's answer", err)
 	}
 
 	answer := os.NewFile(uintptr(fd), "the driver's answer")
@@ -48,85 +55,60 @@ func (q question) ask(ctx context.Context) (text []byte, ended string, err error
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, "", err
+		return reply{}, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, "", host.Failed("start", "gpuadm "+q.argv[0], err)
+		return reply{}, host.Failed("start", "gpuadm "+q.argv[0], err)
 	}
 
 	wait := make(chan error, 1)
 	go func() { wait <- cmd.Wait() }()
-	select {
-	case err = <-wait:
-	case <-q.over:
+	err, late := q.await(ctx, wait, child{cmd.Process.Pid, answer})
+	switch {
+	case late > 0:
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		return nil, fmt.Sprintf("it gave no answer within %v and was killed", q.limit), nil
-	case <-ctx.Done():
+		text, err := written(answer)
+		return reply{text, fmt.Sprintf("it gave no answer within %v and was killed", late), late}, err
+	case ctx.Err() != nil:
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		return nil, "", context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, "it ended without an answer: " + err.Error(), nil
+		return reply{}, context.Cause(ctx)
+	case err != nil:
+		return reply{ended: "it ended without an answer: " + err.Error()}, nil
 	}
 
-	const maxAnswer = 16 << 20 // bytes
-	text, err = io.ReadAll(io.NewSectionReader(answer, 0, maxAnswer))
+	text, err := written(answer)
+	return reply{text: text}, err
+}
 
-	return text, "", err
+// await returns the error with which the child has ended, or how long it was waited for in vain.
+func (q question) await(ctx context.Context, ended <-chan error, c child) (err error, late time.Duration) {
+	seen := 0
+	for waited := time.Duration(0); ; {
+		select {
+		case err := <-ended:
+			return err, 0
+		case <-ctx.Done():
+			return nil, 0
+		case <-q.after(q.limit):
+		}
+
+		waited += q.limit
+		if q.sign == nil || waited >= q.most {
+			return nil, waited
+		}
+		now, isSign := q.sign(c, seen, q.limit)
+		if !isSign {
+			return nil, q.limit
+		}
+		seen = now
+	}
+}
+
+// written is what a child has written so far.
+func written(answer *os.File) ([]byte, error) {
+	const most = 16 << 20 // bytes
+	return io.ReadAll(io.NewSectionReader(answer, 0, most))
 }
 
 // parent returns the file into which a child writes its answer.
 func parent() *os.File { return os.NewFile(3, "the parent") }
-
-// DriverVerb is the verb by which gpuadm starts itself to ask the driver.
-const DriverVerb = "ask-driver"
-
-// driverAnswer is what the child writes.
-type driverAnswer struct {
-	Driver host.Driver
-	None   *host.NoDriver
-	Error  string
-}
-
-// SayDriver is the child: it asks the driver, and writes the answer for its parent.
-func (d *NVML) SayDriver(ctx context.Context) error {
-	d.more = true
-	found, err := d.Driver(ctx)
-	answer := driverAnswer{Driver: found}
-	if err != nil && !errors.As(err, &answer.None) {
-		answer.Error = err.Error()
-	}
-	return json.NewEncoder(parent()).Encode(answer)
-}
-
-// DriverWithin asks the driver in a child. Where it has not answered in time, the error is a
-// NoDriver of the code host.Overdue.
-func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
-	began := time.Now()
-	q := question{
-		self:  "/proc/self/exe",
-		argv:  []string{DriverVerb},
-		limit: limit,
-		over:  time.After(limit),
-	}
-	text, ended, err := q.ask(ctx)
-	answer := driverAnswer{}
-	switch {
-	case err != nil:
-		return host.Driver{}, err
-	case ended != "" && time.Since(began) >= limit:
-		return host.Driver{}, host.NoAnswer(limit)
-	case ended != "": // a library that lacks a function, or that ends its process
-		return host.Driver{}, &host.NoDriver{
-			Why: "gpuadm " + DriverVerb + ": " + ended,
-			Try: "install the libraries of the driver again, all in one version",
-		}
-	case json.Unmarshal(text, &answer) != nil:
-		return host.Driver{}, errors.New("cannot read what gpuadm " + DriverVerb + " says")
-	case answer.None != nil:
-		return host.Driver{}, answer.None
-	case answer.Error != "":
-		return host.Driver{}, errors.New(answer.Error)
-	}
-	return answer.Driver, nil
-}

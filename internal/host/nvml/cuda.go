@@ -44,7 +44,8 @@ type CUDA struct {
 	files    *files.Files
 	record   string // where an answer is remembered
 	after    func(time.Duration) <-chan time.Time
-	children func() // is called for each child
+	limit    time.Duration // how long a child may wait without computing
+	children func()        // is called for each child
 }
 
 // NewCUDA takes libcuda from the places of NVML. With a driver container the devices lie below its
@@ -57,6 +58,7 @@ func NewCUDA(files *files.Files) *CUDA {
 		files:    files,
 		record:   "/run/gpuadm-cuda.json",
 		after:    time.After,
+		limit:    cudaLimit,
 		children: func() {},
 	}
 }
@@ -67,6 +69,13 @@ func defaultCUDA() cudaQuestion {
 		Libraries: driverLibraries(cudaName),
 		UVM:       []string{uvm, path.Join(driverContainer, uvm)},
 	}
+}
+
+// Within is the same, but for a child that may wait no longer than the limit without computing.
+func (d *CUDA) Within(limit time.Duration) *CUDA {
+	soon := *d
+	soon.limit = min(limit, cudaLimit)
+	return &soon
 }
 
 // Ask returns a remembered answer, if of is not "", or starts one child for each list, all at the same time.
@@ -110,16 +119,18 @@ func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 		self:  d.self,
 		argv:  []string{CUDAVerb, string(input)},
 		env:   env,
-		limit: cudaLimit,
-		over:  d.after(cudaLimit),
+		limit: d.limit,
+		most:  cudaLimit,
+		sign:  hasComputed,
+		after: d.after,
 	}
-	text, ended, err := q.ask(ctx)
-	if err != nil || ended != "" {
-		return host.CUDA{Shown: shown, Ended: ended}, err
+	r, err := q.ask(ctx)
+	if err != nil || r.ended != "" {
+		return host.CUDA{Shown: shown, Ended: r.ended, Late: r.late > 0}, err
 	}
 
 	answer := host.CUDA{Shown: shown}
-	if json.Unmarshal(text, &answer) != nil {
+	if json.Unmarshal(r.text, &answer) != nil {
 		return host.CUDA{Shown: shown, Ended: "it ended without an answer"}, nil
 	}
 	answer.NoLibrary = printable(answer.NoLibrary)

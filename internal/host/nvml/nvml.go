@@ -23,6 +23,7 @@ type NVML struct {
 	libraries []string         // in the order of preference: a name for the loader, or paths
 	offers    map[string]offer // what each model of GPU offers, as the driver has said in this process
 	more      bool             // read what no plan asks for
+	steps     *steps           // says what was answered so far
 	use                        // go-nvml keeps which symbols the library has in variables of its own
 }
 
@@ -175,13 +176,18 @@ func (d *NVML) lostAddresses(answered []host.GPU) []string {
 		have[g.Address] = true
 	}
 	var lost []string
-	names, _ := d.files.ReadDir("/proc/driver/nvidia/gpus")
-	for _, name := range names {
+	for _, name := range d.listed() {
 		if !have[name] {
 			lost = append(lost, name)
 		}
 	}
 	return lost
+}
+
+// listed are the PCI addresses of the GPUs that the kernel module has, in NVML's order.
+func (d *NVML) listed() []string {
+	names, _ := d.files.ReadDir("/proc/driver/nvidia/gpus")
+	return names
 }
 
 // maxNVMLString is longer than any string NVML has: 96 bytes.

@@ -61,7 +61,8 @@ func (s nvmlSession) readAll(ctx context.Context) (host.Driver, error) {
 		}
 	}
 
-	for i, attached := range attach(s, count) {
+	s.driver.steps.say(driverAnswer{Count: count})
+	for i, attached := range attach(s, count, s.driver.steps) {
 		if err := context.Cause(ctx); err != nil {
 			return found, err
 		}
@@ -70,6 +71,7 @@ func (s nvmlSession) readAll(ctx context.Context) (host.Driver, error) {
 			return found, err
 		}
 		found.GPUs = append(found.GPUs, gpu)
+		s.driver.steps.say(driverAnswer{Read: &i})
 	}
 	return found, nil
 }
@@ -107,11 +109,14 @@ type handle struct {
 // (https://docs.nvidia.com/deploy/nvml-api/nvml-api-reference.html), and since R550 the driver
 // starts several GPUs at a time (RmRelaxedGspInitLocking in
 // https://github.com/NVIDIA/open-gpu-kernel-modules, nvrm_registry.h).
-func attach(s nvml.Interface, count int) []handle {
+func attach(s nvml.Interface, count int, done *steps) []handle {
 	all := make([]handle, count)
 	var under sync.WaitGroup
 	for i := range all {
-		under.Go(func() { all[i].Device, all[i].ret = s.DeviceGetHandleByIndex(i) })
+		under.Go(func() {
+			all[i].Device, all[i].ret = s.DeviceGetHandleByIndex(i)
+			done.say(driverAnswer{Attached: &i})
+		})
 	}
 	under.Wait()
 	return all

@@ -138,6 +138,7 @@ func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDrive
 		},
 		keep: keep,
 	}
+	d.steps.say(driverAnswer{}) // the library is loaded
 	if ret := s.Init(); ret != nvml.SUCCESS {
 		return s, d.because(nvmlCode(ret))
 	}

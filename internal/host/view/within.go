@@ -15,11 +15,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patience is how long each has to answer a command that only reads. A driver that no
-// nvidia-persistenced holds attaches its GPUs first, in 1 to 3 seconds for eight of them:
-// https://docs.nvidia.com/deploy/driver-persistence/overview.html.
+// patience is how long each has to answer a command that only reads. A driver that answers for one GPU
+// after the other has longer: internal/host/nvml.
 type patience struct {
 	driver   time.Duration
+	cuda     time.Duration // 0: as long as it takes
 	call     time.Duration // of a daemon, by its socket
 	systemd  time.Duration
 	program  time.Duration
@@ -41,7 +41,7 @@ func soon() patience {
 
 func patiently() patience {
 	return patience{
-		driver:   10 * time.Second,
+		driver:   30 * time.Second,
 		call:     10 * time.Second,
 		systemd:  10 * time.Second,
 		program:  30 * time.Second,
@@ -65,6 +65,19 @@ type within struct {
 // once, in another process where it can.
 func Within(v host.View) host.View { return &within{View: v, patience: soon()} }
 
+// WithinAll is Within with one limit for each: a packager and a disk have no longer, and CUDA has it too.
+func WithinAll(v host.View, limit time.Duration) host.View {
+	return &within{View: v, patience: patience{
+		driver:   limit,
+		cuda:     limit,
+		call:     limit,
+		systemd:  limit,
+		program:  limit,
+		packager: limit,
+		file:     limit,
+	}}
+}
+
 // Patiently is Within with longer limits.
 func Patiently(v host.View) host.View { return &within{View: v, patience: patiently()} }
 
@@ -85,6 +98,20 @@ func apart(ctx context.Context, v host.View, limit time.Duration) (host.Driver, 
 		return v.DriverWithin(ctx, limit)
 	}
 	return v.Driver(ctx)
+}
+
+// cudaWithin is a View that does not wait long for a CUDA that hangs.
+type cudaWithin interface {
+	CUDAWithin(ctx context.Context, limit time.Duration, of string, shown ...[]string) ([]host.CUDA, error)
+}
+
+// CUDA is View's.
+func (w *within) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.CUDA, error) {
+	v, can := w.View.(cudaWithin)
+	if !can || w.cuda == 0 {
+		return w.View.CUDA(ctx, of, shown...)
+	}
+	return v.CUDAWithin(ctx, w.cuda, of, shown...)
 }
 
 // apartHost is a machine whose driver is asked in another process.
