@@ -86,10 +86,17 @@ func listPlaces(p host.Profile) string {
 	return strings.Join(list, " ")
 }
 
-// Offered returns what the device plugin will offer once all have their partitions, by the name of
-// the resource; nil if a GPU cannot have its layout. It refuses partitions of which the plugin would
-// offer none. gpus are all GPUs of the machine: those without an entry keep their state.
-func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (map[string]int, error) {
+// An Offer is what pods can ask for.
+type Offer struct {
+	Counts   map[string]int // by the name of the resource; nil if a GPU cannot have its layout
+	Strategy string         // of the device plugin, with which it offers that
+	Stated   string         // the strategy that the spec alone leads to
+}
+
+// Offered returns what the device plugin will offer once all have their partitions. It refuses
+// partitions of which the plugin would offer none. gpus are all GPUs of the machine: those without an
+// entry keep their state.
+func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (Offer, error) {
 	var offers []spec.Offers
 	allFit := true
 	for _, a := range all {
@@ -116,7 +123,7 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (map[string]int, erro
 	if !allFit {
 		counts = nil
 	}
-	return counts, err
+	return Offer{Counts: counts, Strategy: s.StrategyFor(offers), Stated: s.Strategy()}, err
 }
 
 // offerNotes says what pods can ask for once the GPUs are as the spec asks, where that is not one
@@ -134,35 +141,68 @@ func offerNotes(s spec.Spec, f facts.Facts) []string {
 	if err != nil {
 		return nil
 	}
-	counts, err := Offered(s, all, f.Driver.GPUs)
-	if err != nil || len(counts) == 0 {
+	offer, err := Offered(s, all, f.Driver.GPUs)
+	if err != nil || len(offer.Counts) == 0 {
 		return nil
 	}
-	return []string{OfferText(counts)}
+	return []string{OfferText(offer)}
 }
 
-// OfferText says what pods can ask for.
-func OfferText(counts map[string]int) string {
-	return "pods can ask for " + strings.Join(spec.ResourceTexts(counts), ", ") +
+// OfferText says what pods can ask for. manifest knows the spec alone: where only the machine shows
+// that some GPUs have no partitions, the spec has to say the strategy.
+func OfferText(o Offer) string {
+	text := "pods can ask for " + strings.Join(spec.ResourceTexts(o.Counts), ", ") +
 		", if the device plugin has the configuration that " + trouble.Command("manifest device-plugin") + " prints"
+	if o.Strategy != o.Stated {
+		text += fmt.Sprintf("; first write strategy = %q in [sharing]: node.toml alone does not show that some GPUs here have no partitions", o.Strategy)
+	}
+	return text
 }
 
-// Kinds are the kinds of partitions that entries make, as the device plugin names them: 1g.10gb,
-// 1c.3g.40gb.
+// Kinds are the kinds of partitions that a machine with these entries may have, as the device plugin
+// names them: 1g.10gb, 1c.3g.40gb. Where the entries leave GPUs to another tool, these are all that
+// gpuadm knows.
 func Kinds(entries []Entry) []string {
 	var all []string
+	coversAll := false
 	for _, e := range entries {
+		coversAll = coversAll || e.Devices.All && len(e.Match) == 0
 		for _, w := range e.Layout.Wants {
 			n, _ := parseName(w.Profile)
-			compute := w.Compute
-			if compute == nil {
-				compute = []int{n.slices}
+			for _, profile := range fullNames(n) {
+				compute := w.Compute
+				if compute == nil {
+					compute = []int{n.slices}
+				}
+				all = append(all, Part{Profile: profile, Compute: compute}.kinds()...)
 			}
-			all = append(all, Part{Profile: w.Profile, Compute: compute}.kinds()...)
+		}
+	}
+	if !coversAll {
+		for _, m := range Models() {
+			for _, p := range m.Profiles {
+				all = append(all, p.Name)
+			}
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// fullNames are the profiles that a name means: one with its memory means itself, and 1g means the
+// smallest of each model with one slice.
+func fullNames(n name) []string {
+	if n.gigabytes > 0 {
+		return []string{n.whole()}
+	}
+	var names []string
+	for _, m := range Models() {
+		p, err := m.profile(n)
+		if err == nil {
+			names = append(names, p.Name)
+		}
+	}
+	return names
 }
 
 // AllKinds are the kinds of partitions that the layouts of a file in mig-parted's format make: a node's
@@ -172,11 +212,12 @@ func AllKinds(file string, data []byte) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var entries []Entry
+	var kinds []string
 	for _, layout := range c.Layouts {
-		entries = append(entries, layout.Entries...)
+		kinds = append(kinds, Kinds(layout.Entries)...)
 	}
-	return Kinds(entries), nil
+	slices.Sort(kinds)
+	return slices.Compact(kinds), nil
 }
 
 // offersOf is what the device plugin offers of a GPU in this state.

@@ -49,7 +49,7 @@ func ownerOf(key string) (owner string) {
 	return ""
 }
 
-// A Foreign is a label or taint of [node] that is another owner's to set.
+// A Foreign is a label or taint of [node] that is another owner's to set, or gpuadm's own.
 type Foreign struct {
 	Key  string // as the spec names it: node.labels.KEY, node.taints, node.startup_taint
 	What string // label KEY, taint KEY=VALUE:EFFECT
@@ -66,12 +66,26 @@ func Foreigns(s spec.Spec) (all []Foreign) {
 		all = append(all, Foreign{"node.labels." + key, "label " + key, owner})
 	}
 	for _, t := range s.Node.Taints {
-		all = append(all, Foreign{"node.taints", "taint " + t.String(), ownerOf(t.Key)})
+		owner := ownerOf(t.Key)
+		if isOwnTaint(s, t) {
+			owner = gpuadmItself
+		}
+		all = append(all, Foreign{"node.taints", "taint " + t.String(), owner})
 	}
 	if t := parsedTaint(s.Node.StartupTaint); t.Effect != "" {
 		all = append(all, Foreign{"node.startup_taint", "startup taint " + t.String(), ownerOf(t.Key)})
 	}
 	return slices.DeleteFunc(all, func(f Foreign) bool { return f.Who == "" })
+}
+
+// gpuadmItself is the owner of the taints by which gpuadm keeps pods off.
+const gpuadmItself = "gpuadm"
+
+// isOwnTaint reports whether gpuadm itself puts a taint on until the GPUs are ready, and takes it off
+// then. With startup_taint of a spec's own, or none, these are left to others.
+func isOwnTaint(s spec.Spec, t spec.Taint) bool {
+	isOpen := s.Node.StartupTaint == "auto" || s.Node.StartupTaint == ""
+	return isOpen && hasTaint([]spec.Taint{autoscalerTaint(), karpenterTaint(), failureTaint()}, t)
 }
 
 // isDiscovered reports whether a label is among those that GPU Feature Discovery writes. With
@@ -96,6 +110,13 @@ func isDiscovered(key string) bool {
 
 // Trouble refuses the label or taint.
 func (f Foreign) Trouble() *trouble.Error {
+	if f.Who == gpuadmItself {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot keep the %s on the node: gpuadm takes it off once the GPUs are ready", f.What),
+			Try:  []string{"drop it from taints in [node], or give the lasting taint another key"},
+			Err:  taintTwice,
+		}
+	}
 	list, _, _ := strings.Cut(strings.TrimPrefix(f.Key, "node."), ".")
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot set the %s: %s sets it", f.What, f.Who),

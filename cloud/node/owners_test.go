@@ -92,6 +92,29 @@ func TestRefuseForeign(t *testing.T) {
 }
 
 // TestForeigns: all keys with another owner are named, each with its place in the spec, and the first
+// TestOwnTaintsAreNotLasting: the taints by which gpuadm keeps pods off until the GPUs are ready are
+// none for [node] taints: gpuadm would take a lasting one off, also where startup_taint is left out.
+func TestOwnTaintsAreNotLasting(t *testing.T) {
+	own := []spec.Taint{autoscalerTaint(), karpenterTaint(), failureTaint()}
+	for _, lasting := range own {
+		for startup, refused := range map[string]bool{
+			"":                           true,
+			"startup_taint = \"auto\"\n": true,
+			"startup_taint = \"none\"\n": false,
+			"startup_taint = \"a.example/x:NoSchedule\"\n": false,
+		} {
+			lasting.Value = "other" // a Node has one taint of a key and an effect
+			text := "format = 1\n[node]\nkubeconfig = \"/etc/gpuadm/account.conf\"\ntaints = [\"" + lasting.String() + "\"]\n" + startup
+			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
+			all := Foreigns(s)
+			check.Equal(t, len(all) == 1, refused, "%s, %q: %v is refused: ", lasting, startup, all)
+			if refused && len(all) == 1 {
+				faulted(t, "lasting taint "+lasting.Key, all[0].Trouble(), taintTwice)
+			}
+		}
+	}
+}
+
 // refusal has them all.
 func TestForeigns(t *testing.T) {
 	s := spec.Spec{Node: spec.Node{

@@ -209,7 +209,7 @@ func (v *validated) mig(
 	}
 
 	var wrong trouble.Faults
-	counts, err := mig.Offered(s, all, gpus)
+	offer, err := mig.Offered(s, all, gpus)
 	if err != nil {
 		wrong = blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
 	}
@@ -222,7 +222,7 @@ func (v *validated) mig(
 		v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
 	}
 	if len(wrong) == 0 {
-		v.Checked = append(v.Checked, checked{"pods", mig.OfferText(counts)})
+		v.Checked = append(v.Checked, checked{"pods", mig.OfferText(offer)})
 	}
 	return wrong
 }
