@@ -172,7 +172,7 @@ func TestEKSSays(t *testing.T) {
 		want string
 	}{
 		"unknown role": {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "does not know this machine's role"},
-		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `takes this machine for "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would be system:node:ip-10-0-1-2.ec2.internal`},
+		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `knows this machine as "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would register as system:node:ip-10-0-1-2.ec2.internal`},
 		"no cluster":   {func(*eksCloud) {}, "[join]\nmethod = \"eks\"\n", "which cluster to join"},
 		"no binary":    {func(c *eksCloud) { joins.Must(t, c.n.Remove("/usr/local/sbin/gpuadm")) }, eksJoin, "gpuadm apply --install"},
 		"half stated":  {func(c *eksCloud) { c.Cluster.ServiceCIDR = "fd00:1::/108"; c.Machine.IPv6 = "" }, eksJoin, "no address of that family"},

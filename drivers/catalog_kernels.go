@@ -58,7 +58,7 @@ func tooOldFor(version, kernel string) string {
 	if worst.branch == "" {
 		return ""
 	}
-	const why = "its modules do not know what Linux %s changed, and do not build: of branch %s a driver newer than %s may (as of %s)"
+	const why = "its modules do not compile against Linux %s, whose changes they do not know; of branch %s a driver newer than %s may (as of %s)"
 	return fmt.Sprintf(why, worst.linux, worst.branch, worst.through, worst.month)
 }
 

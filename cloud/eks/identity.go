@@ -42,7 +42,7 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 		user, err := client.Whoami(ctx)
 		return "", n.refused(user, err)
 	}
-	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
+	return things.Check("EKS knows this machine as its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
 // refused says why the cluster does not accept the machine as this node; nil if it does.
@@ -64,7 +64,7 @@ func (n *ownNode) refused(user kube.User, err error) error {
 	case err != nil:
 		return err
 	case user.Username != kubeletUser || !slices.Contains(user.Groups, "system:nodes"):
-		const text = "cannot join EKS: the cluster takes this machine for %q, and its kubelet would be %s"
+		const text = "cannot join EKS: the cluster knows this machine as %q, and its kubelet would register as %s"
 		return &trouble.Error{
 			What:    fmt.Sprintf(text, trouble.OneLine(user.Username), kubeletUser),
 			Because: []string{"a node's name and the name that EKS gives its role must be the same"},

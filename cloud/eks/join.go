@@ -139,7 +139,7 @@ func clusterOf(s spec.Spec, f facts.Facts) (instance.Cluster, error) {
 	if c.CA == nil {
 		return c, &trouble.Error{
 			What: fmt.Sprintf("cannot read %s: it is not there", file),
-			Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"},
+			Try:  []string{"write the cluster's CA certificate there, or drop ca_file from [join]: then gpuadm asks EKS for it"},
 			Keys: []string{"join.ca_file"},
 		}
 	}
@@ -153,8 +153,8 @@ func (n *ownNode) checkKnown() (services netip.Prefix, err error) {
 	switch {
 	case n.cluster.Server == "" || n.cluster.CA == nil || err != nil:
 		return services, &trouble.Error{
-			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", n.cluster.Name),
-			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
+			What: fmt.Sprintf("cannot join EKS: the server, the CA or the service network of the cluster %s is not known", n.cluster.Name),
+			Try:  []string{"write all of server, ca_file and service_cidr in [join], or none of them: then gpuadm asks EKS"},
 		}
 	case n.machine.ID == "" || n.machine.Zone == "":
 		return services, &trouble.Error{

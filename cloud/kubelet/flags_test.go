@@ -176,10 +176,10 @@ func FuzzVariables(f *testing.F) {
 func TestTakeOutByWords(t *testing.T) {
 	const ours = "--node-labels=a=1,b=1"
 	for name, c := range map[string]struct{ before, after, found, rest, left, err string }{
-		"other file":     {"options nvidia a=1\n", "options nvidia a=2\n", "options nvidia a=3\n", "", "", "cannot tell its parts"},
-		"other flag":     {"A=--v=1\n", "A=--v=2\n", "A=--v=3\n", "", "", "cannot tell its parts"},
-		"other line":     {"A=\n", "A=" + ours + "\nB=1\n", "A=" + ours + "\n", "", "", "cannot tell its parts"},
-		"gpuadm's file":  {"", "[Service]\nX\n", "[Service]\nY\n", "", "", "cannot tell its parts"},
+		"other file":     {"options nvidia a=1\n", "options nvidia a=2\n", "options nvidia a=3\n", "", "", "cannot tell its own parts"},
+		"other flag":     {"A=--v=1\n", "A=--v=2\n", "A=--v=3\n", "", "", "cannot tell its own parts"},
+		"other line":     {"A=\n", "A=" + ours + "\nB=1\n", "A=" + ours + "\n", "", "", "cannot tell its own parts"},
+		"gpuadm's file":  {"", "[Service]\nX\n", "[Service]\nY\n", "", "", "cannot tell its own parts"},
 		"word gone":      {"A=\n", "A=" + ours + "\n", "A=--v=2\n", "A=--v=2\n", "", ""},
 		"variable gone":  {"A=\n", "A=" + ours + "\n", "B=\n", "B=\n", "", ""},
 		"word before":    {"A=\n", "A=" + ours + "\n", "A=--v=2 " + ours + "\n", "A=--v=2\n", "", ""},

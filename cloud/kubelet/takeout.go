@@ -26,7 +26,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 
 	variable, removed, added := changedWords(before, after)
 	if variable == "" {
-		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so it cannot tell its parts from others")
+		return nil, nil, errors.New("gpuadm changed more in it than kubelet's flags, so it cannot tell its own parts from others")
 	}
 
 	rest = found

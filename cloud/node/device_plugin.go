@@ -35,7 +35,7 @@ func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Nod
 		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
 	}
 
-	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
+	see := "check that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repellingTaints(n)
 	if len(taints) == 0 {
 		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}

@@ -197,7 +197,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 			const text = "cannot pause the GPU's clients: after %v these pods have not ended: %s"
 			return &trouble.Error{
 				What: fmt.Sprintf(text, migClientsEnd, strings.Join(pods, ", ")),
-				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
+				Try:  []string{"check that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
 				Err:  podsStay,
 			}
 		}

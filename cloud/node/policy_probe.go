@@ -68,7 +68,7 @@ func widePolicy(ctx context.Context, client *kube.Client) *trouble.Error {
 	t := &trouble.Error{
 		What: "the DaemonSet's ServiceAccount is not used: no policy restricts it to its own Node and its own keys",
 		Because: []string{
-			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints",
+			"who steals the token from this node could do more than its kubelet may: set restricted labels, roles and other taints",
 			kubeletAlone,
 		},
 		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},

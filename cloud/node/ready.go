@@ -30,7 +30,7 @@ type LacksCDI func(facts.Facts) string
 func NewReady(session *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",
-		About: "shows the cluster that the GPUs are ready, and lets pods in",
+		About: "tells the cluster that the GPUs are ready, so that it schedules pods here",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			if !ReportsToCluster(s) {
 				return nil, nil

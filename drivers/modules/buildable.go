@@ -34,7 +34,7 @@ func buildable(k KernelSide) converge.Want {
 		return "", nil
 	}
 
-	return things.Check("kernels that modules can be built for", look, "a build that cannot succeed is found out before packages are installed",
+	return things.Check("kernels that modules can be built for", look, "gpuadm finds a build that cannot succeed before it installs packages",
 		kmod.RealtimeRemedy()...)
 }
 

@@ -33,7 +33,7 @@ func trusted(k KernelSide) converge.Want {
 		}
 		return untrusted(trust), nil
 	}
-	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
+	return things.Check("modules will be trusted", look, "gpuadm finds a module that the kernel refuses now, not after the reboot")
 }
 
 // untrusted says why the kernel would not load what DKMS builds, and what to do.

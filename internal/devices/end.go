@@ -64,7 +64,7 @@ func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 			if h.Now().Sub(began) >= endWithin {
 				return &trouble.Error{
 					What: fmt.Sprintf("cannot end %s: it still has the GPU open, %s after SIGTERM", p.Who(), endWithin),
-					Try:  []string{fmt.Sprintf("kill -KILL %d, if what it does may be lost, then run the same command again", p.PID)},
+					Try:  []string{fmt.Sprintf("kill -KILL %d, if its work may be lost, then run the same command again", p.PID)},
 				}
 			}
 			if err := host.Pause(ctx, endPause); err != nil {

@@ -129,7 +129,7 @@ func (m *imdsClient) refusal(f outcome) *trouble.Error {
 			Try:     []string{showTakers},
 		}
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest:
-		const unknownVersion = cannotAsk + "what answers does not know its version 2 (status %d)"
+		const unknownVersion = cannotAsk + "the server that answers does not know version 2 of it (status %d)"
 		return &trouble.Error{
 			What: fmt.Sprintf(unknownVersion, f.status),
 			Because: []string{

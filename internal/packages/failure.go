@@ -67,14 +67,14 @@ func expired(t *trouble.Error, output string) {
 	if m[1] != "" {
 		t.What = fmt.Sprintf("%sthe list %s has expired, %s ago", Cannot, m[1], m[2])
 		t.Try = []string{
-			"see that this machine's clock is right (date): a clock that is fast finds a good list expired",
+			"check that this machine's clock is right (date): a clock that is fast finds a good list expired",
 			"if it is a mirror: mirror it again; its copy is older than the repository allows",
 			"if a proxy caches: have it drop what it has of the repository",
 		}
 		return
 	}
 	t.What = fmt.Sprintf("%sthe list %s is not valid for another %s: this machine's clock is slow, or the repository's was fast", Cannot, m[3], m[4])
-	t.Try = []string{"see that this machine's clock is right (date), and that it is synchronised (timedatectl)"}
+	t.Try = []string{"check that this machine's clock is right (date), and that it is synchronised (timedatectl)"}
 }
 
 // Failure describes a packager's failure with the packager's own lines. known reports whether
@@ -118,7 +118,7 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		t.Try = []string{
 			"look up the key's fingerprint at the vendor's, and give that key in the spec if it has changed",
 			"if it is a mirror: mirror it again, signatures included",
-			"see that this machine's clock is right (date), and that no proxy rewrites what passes through it",
+			"check that this machine's clock is right (date), and that no proxy rewrites what passes through it",
 		}
 		t.Err = Distrust{err}
 
@@ -184,7 +184,7 @@ func Unread(v host.View, err error, url, file string) error {
 
 	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
 	if !errors.As(err, new(Distrust)) && !errors.As(err, new(Mismatch)) {
-		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
+		t.Try = append(tryProxy(v), "check that the address is right, and can be reached from this machine: "+url)
 	}
 	return t
 }
@@ -208,7 +208,7 @@ func tryProxy(v host.View) (try []string) {
 		if strings.Contains(file, "gpuadm") {
 			setIn = "[proxy] of node.toml"
 		}
-		try = append(try, "if nothing answers at "+string(m[1])+": see that the proxy runs, and is the right one in "+setIn)
+		try = append(try, "if nothing answers at "+string(m[1])+": check that the proxy runs, and is the right one in "+setIn)
 	}
 	return try
 }

@@ -43,7 +43,7 @@ const (
 
 var (
 	errEnded   = errors.New("the connection ended")
-	errTooMuch = fmt.Errorf("it has said more than %d MiB", outputLimit>>20)
+	errTooMuch = fmt.Errorf("its output is larger than %d MiB", outputLimit>>20)
 )
 
 // Request is a command line of gpuadm for the other machine, with the operator's files that it reads.

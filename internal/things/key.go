@@ -188,7 +188,7 @@ func (k key) noKey(data []byte, err error) error {
 
 func (k key) fetch(ctx context.Context, h host.Host) ([]byte, error) {
 	address := k.from
-	try := "see that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
+	try := "check that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
 	if path.IsAbs(k.from) {
 		address = "file://" + k.from
 		try = "put the key there, or name another with key in the section repo of node.toml"

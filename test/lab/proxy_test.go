@@ -41,7 +41,7 @@ func TestLabDriverProxy(t *testing.T) {
 	spec := strings.Replace(n.spec("580.65.06", ""), "url = \""+repos.Mirror, "url = \""+vendorAt, 1)
 	first := n.snapshot()
 	r := n.wants(1, throughProxy(spec, "127.0.0.1:1"))
-	says(t, r, "127.0.0.1:1", "see that the proxy runs", "[proxy] of node.toml", "undone")
+	says(t, r, "127.0.0.1:1", "check that the proxy runs", "[proxy] of node.toml", "undone")
 	t.Log(r.Stderr)
 	n.same(first)
 
@@ -49,7 +49,7 @@ func TestLabDriverProxy(t *testing.T) {
 	n.has("580.65.06")
 	proxied(t, asked(), "InRelease", "nvidia-driver-cuda_")
 	r = n.wants(1, throughProxy(strings.Replace(spec, "580.65.06", "580.95.05", 1), "127.0.0.1:1"))
-	says(t, r, "127.0.0.1:1", "see that the proxy runs", "[proxy] of node.toml")
+	says(t, r, "127.0.0.1:1", "check that the proxy runs", "[proxy] of node.toml")
 	t.Log(r.Stderr)
 	n.has("580.65.06")
 	n.gpuadm(0, "undo", "--to", "all")
@@ -68,7 +68,7 @@ func TestLabDnfProxy(t *testing.T) {
 		d.Put("/etc/gpuadm/node.toml", throughProxy(d.Get("/etc/gpuadm/node.toml"), proxy), 0o644)
 	}
 	ask("127.0.0.1:1")
-	t.Log(d.apply(1, "127.0.0.1:1", "see that the proxy runs", "[proxy] of node.toml", "undone").Stderr)
+	t.Log(d.apply(1, "127.0.0.1:1", "check that the proxy runs", "[proxy] of node.toml", "undone").Stderr)
 	ask(proxyAt)
 	d.apply(0)
 	d.installed("580.65.06")

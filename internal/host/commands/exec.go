@@ -218,4 +218,4 @@ func (r Runner) endGroup(leader int) {
 	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 
-var errTooMuch = fmt.Errorf("it says more than %d MiB", maxOutput>>20)
+var errTooMuch = fmt.Errorf("its output is larger than %d MiB", maxOutput>>20)

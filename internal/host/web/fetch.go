@@ -24,9 +24,9 @@ import (
 // What another try does not help: the server would send the same bytes again, and as slowly.
 var (
 	errSize      = errors.New("it is larger than expected")
-	errDigest    = errors.New("its SHA-256 is another one than expected")
+	errDigest    = errors.New("its SHA-256 is not the expected one")
 	errLong      = fmt.Errorf("it takes too long for its size: %v and a second for each %d KiB are enough", fetchGrace, fetchRate>>10)
-	errDowngrade = errors.New("it leads from https to http, or on for ever")
+	errDowngrade = errors.New("it redirects from https to http, or without end")
 )
 
 const (

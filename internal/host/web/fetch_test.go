@@ -65,7 +65,7 @@ func TestFetch(t *testing.T) {
 		{"other digest", host.Request{URL: web.URL + "/key", Max: 10, SHA256: digest("kex")}, "", "SHA-256"},
 		{"too large", host.Request{URL: web.URL + "/key", Max: 2}, "", "larger"},
 		{"missing", host.Request{URL: web.URL + "/none", Max: 10}, "", "404"},
-		{"round", host.Request{URL: web.URL + "/round", Max: 10}, "", "on for ever"},
+		{"round", host.Request{URL: web.URL + "/round", Max: 10}, "", "without end"},
 		{"on the machine", host.Request{URL: "file:///local", Max: 10, SHA256: digest("local")}, "local", ""},
 		{"not on the machine", host.Request{URL: "file:///none", Max: 10}, "", "no such file"},
 		{"no URL", host.Request{URL: "http://%zz", Max: 10}, "", "not a URL"},

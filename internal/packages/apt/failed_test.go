@@ -57,7 +57,7 @@ func TestExplainedDates(t *testing.T) {
 		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said})
 		got := wordsOf(packages.Unread(h, err, "http://a", "/etc/x.sources"))
 		contains(t, got, try)
-		for _, other := range []string{"fingerprint", "see that the address"} {
+		for _, other := range []string{"fingerprint", "check that the address"} {
 			check.That(t, !strings.Contains(got, other), "%s\nadvises on %q: %s", said, other, got)
 		}
 	}
@@ -99,8 +99,8 @@ func TestExplainedProxy(t *testing.T) {
 	} {
 		n := must.Get(simhost.New([]byte(text)))(t)
 		got := wordsOf(packages.Unread(n, explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
-		check.That(t, strings.Contains(got, "127.0.0.1:1: see that the proxy runs, and is the right one in "+in+"\n") == (in != ""), "%s\n%s", text, got)
-		contains(t, got, "cannot read repository http://vendor.invalid/x (/etc/x.sources): Failed to fetch http://vendor.invalid/x/InRelease  Could not connect", "\nSome index files failed to download", "see that the address is right")
+		check.That(t, strings.Contains(got, "127.0.0.1:1: check that the proxy runs, and is the right one in "+in+"\n") == (in != ""), "%s\n%s", text, got)
+		contains(t, got, "cannot read repository http://vendor.invalid/x (/etc/x.sources): Failed to fetch http://vendor.invalid/x/InRelease  Could not connect", "\nSome index files failed to download", "check that the address is right")
 		if strings.Count(got, "Could not connect to") > 2 { // as the cause, and as what apt said
 			t.Errorf("the message repeats the cause: %s", got)
 		}

@@ -246,7 +246,7 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		out, err := h.Do(ctx, argv...)
 		if err == nil && sayErr().Match(out) { // apt before 2.1 knows no Error-Mode
-			cause := errors.New("not every list could be read")
+			cause := errors.New("apt could not read every list")
 			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: cause}
 		}
 		return out, err

@@ -27,7 +27,7 @@ func (n *Node) Fetch(_ context.Context, r host.Request) ([]byte, error) {
 	case int64(len(data)) > r.Max:
 		return nil, &host.FetchError{URL: r.URL, Cause: errors.New("it is larger than expected")}
 	case r.SHA256 != "" && r.SHA256 != hex.EncodeToString(sum[:]):
-		return nil, &host.FetchError{URL: r.URL, Cause: errors.New("its SHA-256 is another one than expected")}
+		return nil, &host.FetchError{URL: r.URL, Cause: errors.New("its SHA-256 is not the expected one")}
 	}
 	return data, nil
 }
