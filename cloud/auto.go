@@ -51,7 +51,7 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	switch by := method.Of(s, f); {
 	case joinsItself(by, f):
 		notes = leftNotes(by, s, f)
-	case by == "eks":
+	case platform.Of(by).Join.Own:
 		notes = eks.Notes(s, f)
 	default:
 		notes = leftNotes(by, s, f)

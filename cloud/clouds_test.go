@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -39,7 +39,7 @@ func cloudEngine(s spec.Spec) *converge.Engine {
 // TestNodeadm tells nodeadm labels, the union of the taints, and has it wait; twice, and back.
 func TestNodeadm(t *testing.T) {
 	text := "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
-	n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmResolved: joins.Resolved, node.BootUnit: string(systemd.Service)})
+	n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.Resolved: joins.Resolved, node.BootUnit: string(systemd.Service)})
 	first := n.Tree(converge.Home, "/run", "/proc")
 	e := cloudEngine(joins.Spec(t, text))
 	apply := func() converge.Result {
@@ -55,7 +55,7 @@ func TestNodeadm(t *testing.T) {
 		must.OK(t, err)
 		return string(data)
 	}
-	told := read(method.NodeadmDropIn)
+	told := read(nodeadm.DropIn)
 	var doc struct {
 		APIVersion string `yaml:"apiVersion"`
 		Kind       string
@@ -73,7 +73,7 @@ func TestNodeadm(t *testing.T) {
 	check.That(t, doc.APIVersion == "node.eks.aws/v1alpha1" && doc.Kind == "NodeConfig" && doc.Spec.Containerd == nil, "%+v", doc)
 	check.That(t, cmp.Equal([]string{"--node-labels=example.com/team=a,k8s.amazonaws.com/accelerator=nvidia-h100"}, doc.Spec.Kubelet.Flags), "flags %v", doc.Spec.Kubelet.Flags)
 	check.Equal(t, fmt.Sprint(doc.Spec.Kubelet.Config.Taints), "[{karpenter.sh/unregistered  NoExecute} {nvidia.com/gpu present NoSchedule}]", "taints")
-	check.Has(t, read(node.GateOf(method.NodeadmRun)), "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n", "nodeadm-run does not ask the gate:")
+	check.Has(t, read(node.GateOf(nodeadm.RunUnit)), "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n", "nodeadm-run does not ask the gate:")
 	for _, owned := range []string{"/etc/containerd/config.toml", "/etc/kubernetes/kubelet/config.json", "/etc/eks/kubelet/environment"} {
 		check.That(t, !strings.Contains(first, owned) || strings.Contains(n.Tree(), owned), "%s is gone", owned)
 	}
@@ -83,10 +83,10 @@ func TestNodeadm(t *testing.T) {
 	// nodeadm-run merges ours into what it notes. A taint that node.toml drops goes all the same,
 	// and the user data's stays.
 	merged := strings.Replace(joins.Resolved, `"effect":"NoExecute"}]`, `"effect":"NoExecute"},{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"},{"key":"example.com/own","effect":"NoSchedule"}]`, 1)
-	must.OK(t, n.WriteFile(method.NodeadmResolved, []byte(merged), host.Attr{Mode: 0o644}))
+	must.OK(t, n.WriteFile(nodeadm.Resolved, []byte(merged), host.Attr{Mode: 0o644}))
 	e.Spec = joins.Spec(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
 	apply()
-	if told := read(method.NodeadmDropIn); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
+	if told := read(nodeadm.DropIn); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
 		t.Errorf("taints:\n%s", told)
 	}
 	_, err := e.Undo(t.Context(), n, "all", nil)

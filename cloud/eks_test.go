@@ -13,15 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/host/files"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
@@ -232,10 +231,10 @@ func userDataOf(c cloudfake.Cluster) string {
 func TestEKSProvider(t *testing.T) {
 	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
 	c := startEKS(t, eksMachine, eksJoin)
-	joins.Must(t, c.n.WriteFile(method.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
+	joins.Must(t, c.n.WriteFile(instance.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
 	c.apply(t)
-	check.Equal(t, c.read(t, method.ECRConfig), theirs, "it is now")
-	check.Has(t, c.read(t, kubelet.UnitFile), "--image-credential-provider-config="+method.ECRConfig, "kubelet is not told:")
+	check.Equal(t, c.read(t, instance.ECRConfig), theirs, "it is now")
+	check.Has(t, c.read(t, kubelet.UnitFile), "--image-credential-provider-config="+instance.ECRConfig, "kubelet is not told:")
 }
 
 // TestEKSUserData joins as the user data says, and asks EKS nothing.

@@ -3,7 +3,6 @@
 package cloud
 
 import (
-	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -13,8 +12,8 @@ import (
 func testThing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
 	case "file":
-		if ref.Form == eks.FormLogin {
-			return eks.NewLogin(ref.Name), nil
+		if ref.Form == node.FormLogin {
+			return node.NewLogin(ref.Name), nil
 		}
 		return things.NewFile(ref.Name, nil), nil
 	case "registered":

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
@@ -23,7 +23,7 @@ func TestHybrid(t *testing.T) {
 	e.Stages = append(e.Stages, Joined(new(node.Session)))
 	_, err := e.Apply(t.Context(), n)
 	must.That(t, err != nil && trouble.Passes(err), "%v", err)
-	for _, want := range []string{"nodeadm to join this machine", eks.HybridInit} {
+	for _, want := range []string{"nodeadm to join this machine", platform.Of("eks-hybrid").Join.Init} {
 		check.Has(t, err.Error()+joins.Because(err), want, "want")
 	}
 	p := must.Get(e.Plan(t.Context(), n))(t)

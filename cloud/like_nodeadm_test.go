@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -60,7 +60,7 @@ func TestLikeNodeadm(t *testing.T) {
 
 	theirs, ours = nil, nil
 	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
-	joins.Must(t, json.Unmarshal([]byte(c.read(t, method.ECRConfig)), &ours))
+	joins.Must(t, json.Unmarshal([]byte(c.read(t, instance.ECRConfig)), &ours))
 	compare("credentials", theirs, ours)
 
 	for version, file := range map[string]string{"1.7.27": "containerd.toml", "2.1.5": "containerd2.toml"} {

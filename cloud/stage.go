@@ -47,7 +47,7 @@ func joinNeeds(s spec.Spec) facts.Needs {
 	if s.Join.Method == "none" {
 		return facts.Needs{Files: method.Files(s)}
 	}
-	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.EKSRef(s)})
+	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.ClusterRef(s)})
 }
 
 // Joined waits until the node is ready in the cluster. It is a stage of its own: a node that
@@ -69,7 +69,7 @@ func Joined(session *node.Session) converge.Stage {
 // joinedWant waits until kubelet has joined the cluster, and then until the node is ready.
 func joinedWant(session *node.Session, s spec.Spec, f facts.Facts) converge.Want {
 	joiner := method.Joiner(f)
-	isOwn := method.EKSOwn(s, f)
+	isOwn := method.SetsUpKubelet(s, f)
 	switch {
 	case joiner != "" && !isOwn && !f.Kubelet.Joined:
 		return notJoinedYet(joiner, f)
@@ -99,11 +99,12 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 			"journalctl -u kubelet, which says what it waits for",
 			trouble.Command("apply") + ", once it has joined",
 		}
-		switch f.Cloud.Managed {
-		case "eks": // if the first fails, for example without the metadata service, the second never starts kubelet
-			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"
-		case "eks-hybrid":
-			try = append([]string{eks.HybridInit + ", if it has not run yet: everything before the join has converged"}, try...)
+		join := platform.Of(f.Cloud.Managed).Join
+		switch {
+		case join.Unit != "":
+			try[0] = "journalctl -u " + join.First + " -u " + join.Unit + " -u kubelet, which say what they wait for"
+		case join.Init != "":
+			try = append([]string{join.Init + ", if it has not run yet: everything before the join has converged"}, try...)
 		}
 		return "", trouble.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
 	}
@@ -112,7 +113,7 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 
 // SetsUpKubelet reports whether gpuadm's own join writes the files of this machine's kubelet.
 func SetsUpKubelet(s spec.Spec, f facts.Facts) bool {
-	return s.Has("join") && method.EKSOwn(s, f) || method.SetUpByGpuadm(f)
+	return s.Has("join") && method.SetsUpKubelet(s, f) || method.SetUpByGpuadm(f)
 }
 
 func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
@@ -59,7 +58,7 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"file " + docker.Form:           edited(docker.TakeOut),
 		"file " + drivers.FormKeys:      edited(drivers.TakeOutKeys),
 		"file " + kubelet.FormKubelet:   edited(kubelet.TakeOut),
-		"file " + eks.FormLogin:         named(eks.NewLogin),
+		"file " + node.FormLogin:        named(node.NewLogin),
 		"file " + packages.FormSource:   by(func(r converge.Ref) converge.Thing { return packages.NewSource(r.Name, database) }),
 		"file " + packages.FormDeclared: named(packages.NewDeclared),
 		"folder":                        named(things.NewFolder),

@@ -70,9 +70,9 @@ func BeforeKubelet() []converge.Stage {
 	return all[:indexOfJoin(all)]
 }
 
-// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: its configuration
-// must be written by then, too.
-func BeforeNodeadm() []converge.Stage {
+// BeforeJoiner is BeforeKubelet where a unit of the platform starts kubelet: stage join must have
+// written that unit's settings by then, too.
+func BeforeJoiner() []converge.Stage {
 	all := Sequence()
 	return all[:indexOfJoin(all)+1]
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"path"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -62,8 +61,8 @@ func ecr(f facts.Facts) []converge.Want {
 		}
 		return ecrConfig()
 	}
-	file := things.NewFile(method.ECRConfig, nil)
-	wants := things.Folders(path.Dir(method.ECRConfig), "holds kubelet's plugin for ECR")
+	file := things.NewFile(instance.ECRConfig, nil)
+	wants := things.Folders(path.Dir(instance.ECRConfig), "holds kubelet's plugin for ECR")
 	return append(wants, things.Edited(file, edit, "images of ECR are pulled as the machine's role"))
 }
 
@@ -85,11 +84,11 @@ func ecrConfig() ([]byte, error) {
 
 // ecrFlags returns kubelet's flags for the plugin.
 func ecrFlags(f facts.Facts) []string {
-	if f.Files[method.ECRConfig] == nil && !f.Cloud.ECRPlugin {
+	if f.Files[instance.ECRConfig] == nil && !f.Cloud.ECRPlugin {
 		return nil
 	}
 	return []string{
-		"--image-credential-provider-config=" + method.ECRConfig,
-		"--image-credential-provider-bin-dir=" + path.Dir(method.ECRConfig),
+		"--image-credential-provider-config=" + instance.ECRConfig,
+		"--image-credential-provider-bin-dir=" + path.Dir(instance.ECRConfig),
 	}
 }

@@ -12,11 +12,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// HybridInit is the command that joins a machine outside EC2, after nodeadm has installed its
-// parts.
-// Source: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
-const HybridInit = "nodeadm init --config-source file://nodeConfig.yaml"
-
 // hybrid checks what would keep EKS's nodeadm for hybrid nodes from joining the machine. It leaves
 // the rest to nodeadm, which turns swap off, and checks the network, the clock, the API server, the
 // credentials and the node's name.

@@ -29,7 +29,7 @@ import (
 func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
-		return nodeadm(s, f)
+		return settings(s, f)
 	case "eks-hybrid":
 		return hybrid(s, f)
 	}
@@ -47,7 +47,7 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 				"then run gpuadm again: it goes on where nodeadm has set up kubelet",
 			},
 		}
-	case method.EKSOthers(f):
+	case method.HasOtherKubelet(f):
 		return nil, nil
 	}
 
@@ -185,13 +185,13 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 	if !f.Kubelet.Joined {
 		wants = append(wants, n.accepted(method.Via(s)))
 	}
-	for _, folder := range []string{path.Dir(kubelet.ClusterCA), path.Dir(method.EKSKept)} {
+	for _, folder := range []string{path.Dir(kubelet.ClusterCA), path.Dir(method.Kept)} {
 		wants = append(wants, things.Folders(folder, "holds the settings of a node of EKS")...)
 	}
 	wants = append(wants,
 		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "the CA by which kubelet verifies the API server"),
 		n.login(),
-		things.Exact(method.EKSKept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
+		things.Exact(method.Kept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
 	)
 	wants = append(wants, ecr(f)...)
 	wants = append(wants, own...)

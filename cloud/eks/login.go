@@ -3,26 +3,18 @@
 package eks
 
 import (
-	"bytes"
-	"context"
-
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
-
-// login is the kubeconfig of a kubelet that has no certificate but calls a program for tokens. Its
-// removal takes the node out of the cluster, as the removal of a certificate does elsewhere.
-type login struct{ *things.FileThing }
 
 // login wants kubelet to log in as the machine's role.
 func (n *ownNode) login() converge.Want {
 	w := things.Exact(kubelet.Kubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
-	w.Thing = login{w.Thing.(*things.FileThing).Formed(FormLogin)}
+	w.Thing = node.Login(w.Thing.(*things.FileThing))
 	return w
 }
 
@@ -57,30 +49,3 @@ func (n *ownNode) kubeconfig() []byte {
 	}
 	return append([]byte(kubelet.Written), text...)
 }
-
-// FormLogin is the form of such a kubeconfig, for the journal.
-const FormLogin = "login"
-
-// NewLogin builds the thing again, for undo.
-func NewLogin(name string) converge.Thing {
-	return login{things.NewFile(name, nil).Formed(FormLogin)}
-}
-
-// Breaks refuses to remove kubelet's credentials while pods run here.
-func (l login) Breaks(
-	ctx context.Context, v host.View, before, after converge.State,
-) (breaks []string, clients map[string][]string, err error) {
-	removes := before != "" && after == ""
-	if !removes {
-		return nil, nil, nil
-	}
-
-	text, err := l.Bytes(v, before)
-	if err != nil || !callsProgram(text) {
-		return nil, nil, err
-	}
-	return nil, nil, node.RefuseWhilePodsRun(ctx, v)
-}
-
-// callsProgram says whether a kubeconfig gets its tokens from a program.
-func callsProgram(kubeconfig []byte) bool { return bytes.Contains(kubeconfig, []byte(" exec:\n")) }

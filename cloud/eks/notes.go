@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -27,12 +28,12 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	}
 
 	const joins = "nodeadm joins this machine (%s) and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by %s"
-	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, method.NodeadmDropIn)}
+	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, nodeadm.DropIn)}
 	if f.Files[node.BootUnit] == nil {
 		const notHeld = "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "
 		notes = append(notes, notHeld+trouble.Command("apply --install"))
 	}
-	written := bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind))
+	written := bytes.Contains(f.Files[nodeadm.DropIn], []byte(nodeadm.Kind))
 	if f.Kubelet.Joined && !written {
 		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
 	}
@@ -41,7 +42,7 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 
 // podsNote warns if the number of pods is a guess.
 func podsNote(s spec.Spec, f facts.Facts) []string {
-	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil {
+	if !method.SetsUpKubelet(s, f) || f.Cluster == nil || f.Instance == nil {
 		return nil
 	}
 	stated := bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods"))

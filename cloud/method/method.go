@@ -11,8 +11,10 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -27,10 +29,7 @@ func Of(s spec.Spec, f facts.Facts) string {
 	if method := platform.Of(f.Cloud.Managed).Join.Method; method != "" {
 		return method
 	}
-	if f.Cloud.Name == "aws" {
-		return "eks"
-	}
-	return ""
+	return platform.OwnMethodIn(f.Cloud.Name)
 }
 
 // Joiner names the scripts that make the machine a node, "" if there are none.
@@ -58,9 +57,9 @@ func Files(s spec.Spec) (names []string) {
 	names = []string{
 		"/proc/swaps", "/etc/resolv.conf",
 		kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn,
-		NodeadmResolved, NodeadmDropIn, NodeadmUnit,
-		ECRConfig,
 	}
+	names = append(names, nodeadm.Files()...)
+	names = append(names, instance.ECRConfig)
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)
@@ -80,7 +79,7 @@ func NodeName(s spec.Spec, f facts.Facts) string {
 	if s.Join.NodeName != "" {
 		return s.Join.NodeName
 	}
-	if name := eksName(s, f); name != "" {
+	if name := cloudName(s, f); name != "" {
 		return name
 	}
 	return strings.ToLower(strings.TrimSpace(f.Hostname))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // autoscalerLabels returns the labels by which cluster-autoscaler recognises a GPU node. The node
@@ -13,14 +14,12 @@ import (
 // counts as a node without GPUs, and cluster-autoscaler adds another; with it the node counts as
 // not ready yet. Source: cluster-autoscaler's processors/customresources/gpu_processor.go and
 // https://github.com/NVIDIA/k8s-device-plugin/issues/1746.
-//
-// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere. EKS sets
-// none, so gpuadm sets the label of cluster-autoscaler's cloudprovider/aws: GPULabel.
 func autoscalerLabels(f facts.Facts) map[string]string {
-	if f.Cloud.Name != "aws" || f.Driver == nil && !hasGPU(f) {
+	label := platform.AcceleratorIn(f.Cloud.Name)
+	if label == "" || f.Driver == nil && !hasGPU(f) {
 		return nil
 	}
-	return map[string]string{"k8s.amazonaws.com/accelerator": accelerator(f)}
+	return map[string]string{label: accelerator(f)}
 }
 
 // accelerator names the GPU as cluster-autoscaler's own list for AWS does, which knows these:

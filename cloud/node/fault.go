@@ -12,12 +12,12 @@ const (
 	fabricForming    trouble.Code = "fabric-forming"
 	noLicence        trouble.Code = "no-licence"
 	foreignKey       trouble.Code = "foreign-key"
+	joinerRuns       trouble.Code = "joiner-runs" // it has not started kubelet yet
 	managerFollows   trouble.Code = "mig-manager-follows"
 	noAccount        trouble.Code = "no-account" // that may change a taint, or a label of Kubernetes' own
 	noKubeconfig     trouble.Code = "no-kubeconfig"
 	noPlaceForTaint  trouble.Code = "no-place-for-taint"
 	noPolicy         trouble.Code = "no-policy"
-	nodeadmRuns      trouble.Code = "nodeadm-runs"
 	notRegistered    trouble.Code = "not-registered"
 	notReported      trouble.Code = "not-reported" // by kubelet, since this boot
 	otherName        trouble.Code = "other-name"   // of kubelet than its credentials'

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -18,16 +19,16 @@ const BootUnit = "/etc/systemd/system/gpuadm.service"
 // GateOf returns the drop-in that makes a unit wait for gpuadm.service.
 func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
 
-// gated reports whether kubelet is held back until the GPUs are ready: by a drop-in of its unit or,
-// on EKS's images, since nodeadm-run starts it and stage join orders nodeadm-run after
-// gpuadm.service. For EKS gated reads the spec, not the drop-in, which does not exist yet at the
-// first call.
+// gated reports whether kubelet is held back until the GPUs are ready: by a drop-in of its own unit,
+// or of the platform's unit that starts it, which stage join orders after gpuadm.service. Of the
+// second drop-in gated asks the spec, since it does not exist yet at the first call.
 func gated(s spec.Spec, f facts.Facts) bool {
 	if f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil {
 		return true
 	}
-	joinsEKS := s.Join.Method == "eks" || s.Join.Method == "auto"
-	return f.Cloud.Nodeadm && joinsEKS && f.Files[BootUnit] != nil
+	join := platform.Of(f.Cloud.Managed).Join
+	usesJoin := s.Join.Method == join.Method || s.Join.Method == "auto"
+	return join.Unit != "" && usesJoin && f.Files[BootUnit] != nil
 }
 
 // KeepsPodsOff says what keeps pods off the machine at its next boot until the GPUs are ready; ""

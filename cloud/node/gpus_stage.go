@@ -34,7 +34,7 @@ func gpusWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !ReportsToCluster(s) || !hasGPU(f) || !f.Live {
 		return nil, nil
 	}
-	holdsKubelet := gated(s, f) || method.EKSOwn(s, f)
+	holdsKubelet := gated(s, f) || method.SetsUpKubelet(s, f)
 	if s.Join.Gate == "open" || !holdsKubelet {
 		return nil, nil
 	}

@@ -5,7 +5,7 @@ package node
 import (
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -77,8 +77,8 @@ func karpenterSign(f facts.Facts) (sign string, err error) {
 
 // userDataKubelet is kubelet in the user data, as nodeadm has resolved it. What gpuadm cannot read
 // may have Karpenter's signs.
-func userDataKubelet(f facts.Facts) (method.NodeadmKubelet, error) {
-	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+func userDataKubelet(f facts.Facts) (nodeadm.Kubelet, error) {
+	resolved, err := nodeadm.Read(f.Files[nodeadm.Resolved])
 	if err != nil {
 		return resolved, &trouble.Unknown{Err: err}
 	}

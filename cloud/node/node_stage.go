@@ -43,7 +43,7 @@ const theJoin = "the join"
 // join. It is "" if stage node does.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch {
-	case method.EKSOwn(s, f), method.SetUpByGpuadm(f):
+	case method.SetsUpKubelet(s, f), method.SetUpByGpuadm(f):
 		return theJoin
 	case platform.Writes(f.Kubelet.ConfigOwner):
 		return f.Kubelet.ConfigOwner

@@ -26,23 +26,13 @@ func ownerOf(key string) (owner string) {
 		return "" // for operators to set
 	}
 
-	owns := func(pattern string) bool {
-		isDomain := strings.HasSuffix(pattern, "/")
-		return key == pattern || isDomain && strings.HasPrefix(key, pattern)
-	}
-	for _, p := range platform.All() {
-		switch {
-		case slices.Contains(p.Free, key):
-			return ""
-		case slices.ContainsFunc(p.Labels, owns):
-			return p.Title
-		case p.Karpenter != "" && owns(p.Karpenter):
-			return "Karpenter"
-		}
+	owner, free := platform.LabelOwner(key)
+	if owner != "" || free {
+		return owner
 	}
 	for row := range strings.Lines(ownerRows) {
 		pattern, owner, ok := strings.Cut(strings.TrimSpace(row), "\t")
-		if ok && owns(pattern) {
+		if ok && platform.Covers(pattern, key) {
 			return owner
 		}
 	}

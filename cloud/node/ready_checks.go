@@ -7,10 +7,10 @@ import (
 	"context"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -38,18 +38,19 @@ func (r readyStage) checks(answers Answers, lacksCDI LacksCDI) []converge.Want {
 
 // handlerCheck verifies that the container engine has the runtime handler.
 func (r readyStage) handlerCheck(answers Answers) converge.Want {
-	onEKS := r.facts.Cloud.Managed == "eks"
+	join := platform.Of(r.facts.Cloud.Managed).Join
+	byUnit := join.Unit != ""
 	try := trouble.Command("apply runtime")
-	if onEKS && r.spec.Runtime.Owner != "gpuadm" {
-		try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
+	if byUnit && r.spec.Runtime.Owner != "gpuadm" {
+		try = "reboot: " + join.By + " writes containerd's configuration, and the handler into it, at each boot"
 	}
 	look := func(ctx context.Context, v host.View) (string, error) {
 		err := answers(ctx, v, r.spec, r.facts)
 		switch {
 		case err == nil:
 			return "", nil
-		case onEKS && r.facts.Kubelet.Active != "active":
-			return "", waitForNodeadm(err)
+		case byUnit && r.facts.Kubelet.Active != "active":
+			return "", waitForJoiner(join, err)
 		}
 		return err.Error(), nil
 	}
@@ -57,16 +58,16 @@ func (r readyStage) handlerCheck(answers Answers) converge.Want {
 	return r.check(name, look, try)
 }
 
-// waitForNodeadm waits for nodeadm-run, which gives containerd its configuration and then starts it
-// and kubelet.
-func waitForNodeadm(cause error) error {
+// waitForJoiner waits for the platform's unit that gives containerd its configuration, and then
+// starts it and kubelet.
+func waitForJoiner(join platform.Join, cause error) error {
 	return trouble.Wait{
-		For: "nodeadm to configure containerd and start kubelet: " + trouble.OneLine(cause.Error()),
+		For: join.By + " to configure containerd and start kubelet: " + trouble.OneLine(cause.Error()),
 		Try: []string{
-			"journalctl -u " + method.NodeadmRun + ", which says what it waits for",
+			"journalctl -u " + join.Unit + ", which says what it waits for",
 			trouble.Command("apply") + ", once it has run",
 		},
-		Err: nodeadmRuns,
+		Err: joinerRuns,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -33,12 +34,10 @@ func waitForRepair(n *kube.Node) error {
 // repairOf names the component whose condition reports faulty hardware, and how the node is
 // repaired; "" if the condition reports none.
 func repairOf(c kube.Condition) (monitor, repair string) {
+	byPlatform := platform.MonitorOf(c.Type)
 	switch {
-	case c.Type == "AcceleratedHardwareReady" && c.Status == kube.False:
-		// Sources: aws/eks-node-monitoring-agent, pkg/conditions/conditions.go and
-		// docs/node-health-issues.adoc;
-		// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html.
-		return "EKS's node monitoring agent", "where it is enabled, EKS's node auto repair reboots or replaces the node after 10 minutes; Karpenter replaces it if its NodeRepair is on"
+	case byPlatform.Who != "" && c.Status == kube.False:
+		return byPlatform.Who, byPlatform.Repair
 	case isNVSentinel(c.Type) && c.Status == kube.True:
 		return "NVSentinel", "NVSentinel cordons the node, drains it and has it repaired, as its rules say"
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -152,7 +152,7 @@ func awaitedRemover(s spec.Spec, f facts.Facts) string {
 
 // StartupNeeds returns the additional facts for the choice of the startup taint.
 func StartupNeeds() facts.Needs {
-	files := []string{PodKubeconfig, PodUnsure, BootUnit, method.NodeadmResolved}
+	files := []string{PodKubeconfig, PodUnsure, BootUnit, nodeadm.Resolved}
 	for _, unit := range facts.KubeletUnits() {
 		files = append(files, GateOf(unit))
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -45,9 +45,13 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "other's":
 		f.Files["/etc/systemd/system/k3s.service.d/50-gpuadm.conf"] = []byte("x")
 	case "nodeadm":
-		f.Cloud.Nodeadm, f.Files["/etc/systemd/system/gpuadm.service"] = true, []byte("x")
+		f.Cloud.Managed = "eks"
+		f.Files["/etc/systemd/system/gpuadm.service"] = []byte("x")
 	case "nodeadm alone":
-		f.Cloud.Nodeadm = true
+		f.Cloud.Managed = "eks"
+	case "hybrid": // nodeadm runs once, by hand, and no unit of its own starts kubelet
+		f.Cloud.Managed = "eks-hybrid"
+		f.Files["/etc/systemd/system/gpuadm.service"] = []byte("x")
 	}
 	switch c.maker {
 	case "taint":
@@ -55,11 +59,11 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "label":
 		f.Kubelet.Labels = map[string]string{"karpenter.sh/nodepool": "gpus"}
 	case "resolved taint": // by nodeadm, which has not written kubelet's files yet
-		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
+		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
 	case "resolved label":
-		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
+		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
 	case "unread": // of a nodeadm that is newer than gpuadm
-		f.Files[method.NodeadmResolved] = []byte(`{"apiVersion":"node.eks.aws/v2","spec":{}}`)
+		f.Files[nodeadm.Resolved] = []byte(`{"apiVersion":"node.eks.aws/v2","spec":{}}`)
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
@@ -67,7 +71,7 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "kubelet":
 		f.Kubelet.Taints = append(f.Kubelet.Taints, facts.Taint{Key: "readiness.k8s.io/gpu", Value: "pending", Effect: "NoSchedule"})
 	case "user data":
-		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
+		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
 	}
 	return s, f
 }
@@ -75,7 +79,7 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 func each(do func(c startupCase)) {
 	for _, wanted := range []string{"auto", "none", "example.com/starting=yes:NoExecute", "readiness.k8s.io/mine:NoSchedule", "karpenter.sh/unregistered:NoExecute"} {
 		for _, clearer := range []string{"", "kubeconfig", "pod"} {
-			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone"} {
+			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone", "hybrid"} {
 				for _, open := range []string{"closed", "open"} {
 					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label", "unread"} {
 						do(startupCase{wanted, clearer, gate, open, maker, ""})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -26,8 +26,9 @@ type Closed struct {
 func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	e := r.Engine
 	before := stages.BeforeKubelet()
-	if instance.Detect(r.Host).Managed == "eks" {
-		before = stages.BeforeNodeadm() // nodeadm starts kubelet, and reads its configuration then
+	joiner, _ := platform.Detect(r.Host)
+	if joiner.Join.Unit != "" {
+		before = stages.BeforeJoiner()
 	}
 	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
 	e.Before = e.Stages // kubelet starts whether the API server answers or not

@@ -17,23 +17,18 @@ import (
 const (
 	GPUOperator = "NVIDIA's GPU Operator"
 	OSTree      = "the ostree image that this system is"
-	EKSImage    = "the EKS image"
 	CIQDriver   = "CIQ's packages" // which Google's Rocky Linux images have
 	OtherOwner  = "another owner"  // nothing more is known of it
 )
 
-// eksLoaders returns the units that load the driver of EKS's accelerated images of Amazon Linux
-// 2023 at each boot: from archives of DKMS, and since 2026-09 from prebuilt trees, which they mount
-// over /usr. rpm names a proprietary package whichever modules are loaded.
-// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and
-// pulls 2783, 2792 and 2819.
-func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
-
-// LoadsDriver returns the unit that is loading the driver of EKS's image; "" if none is.
+// LoadsDriver returns the unit with which a platform's image is loading its driver; "" if none is.
 func LoadsDriver(ctx context.Context, v host.View) string {
-	for _, name := range eksLoaders() {
-		if u, err := v.Unit(ctx, name); err == nil && u.Active == "activating" {
-			return name
+	for _, p := range platform.All() {
+		for _, name := range p.Driver.Loaders {
+			u, err := v.Unit(ctx, name)
+			if err == nil && u.Active == "activating" {
+				return name
+			}
 		}
 	}
 	return ""
@@ -49,7 +44,7 @@ func (g *gathering) kind() platform.Node {
 // (drivers/owner.go) says what an operator can do about an owner.
 func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !g.v.Live() {
-		return g.eksImage() // what is in /run is this boot's
+		return g.loadedByImage() // what is in /run is this boot's
 	}
 	if sign := g.driverContainer(); sign != "" {
 		return &Owner{Name: GPUOperator, Why: sign}
@@ -67,7 +62,7 @@ func (g *gathering) driverOwner(ctx context.Context, m Modules) *Owner {
 		return &Owner{Name: OSTree, Why: booted + " is there"}
 	}
 
-	if image := g.eksImage(); image != nil {
+	if image := g.loadedByImage(); image != nil {
 		return image
 	}
 	return g.unpackaged(ctx, m)
@@ -217,12 +212,14 @@ func (g *gathering) rpmOf(ctx context.Context, m Modules) string {
 	})
 }
 
-// eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these
-// names.
-func (g *gathering) eksImage() *Owner {
-	for _, name := range eksLoaders() {
-		if at := "/etc/systemd/system/" + name; g.exists(at) {
-			return &Owner{Name: EKSImage, Why: at + " is there"}
+// loadedByImage recognises a platform's image by the units that load its driver.
+func (g *gathering) loadedByImage() *Owner {
+	for _, p := range platform.All() {
+		for _, name := range p.Driver.Loaders {
+			file := "/etc/systemd/system/" + name
+			if g.exists(file) {
+				return &Owner{Name: p.Driver.Title, Why: file + " is there"}
+			}
 		}
 	}
 	return nil

@@ -105,8 +105,8 @@ func TestDriverOwner(t *testing.T) {
 		{"ready", mounts + "-- run/nvidia/validations/.driver-ctr-ready --\n", facts.GPUOperator, "its driver container has written /run/nvidia/validations/.driver-ctr-ready"},
 		{"AKS's own, built into its image", mounts + "-- opt/azure/containers/provision.complete --\n-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", "AKS", "/opt/azure/aks-gpu/dkms-marker is there"},
 		{"AKS's marker elsewhere", mounts + "-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", "", ""},
-		{"EKS, by archives", "-- etc/systemd/system/nvidia-kmod-load.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-kmod-load.service is there"},
-		{"EKS, by trees", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-setup.service is there"},
+		{"EKS, by archives", "-- etc/systemd/system/nvidia-kmod-load.service --\n[Service]\n", "the EKS image", "/etc/systemd/system/nvidia-kmod-load.service is there"},
+		{"EKS, by trees", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n", "the EKS image", "/etc/systemd/system/nvidia-setup.service is there"},
 		{"the operator on EKS' image", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n-- run/nvidia/nvidia-driver.pid --\n1\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ostree", mounts + "-- run/ostree-booted --\n", facts.OSTree, "/run/ostree-booted is there"},
 	} {

@@ -120,11 +120,8 @@ type kubeletCommand struct {
 // configOwner names the program that writes the files of a kubelet with a unit of its own.
 func configOwner(c kubeletCommand, engines []Engine) string {
 	for _, f := range c.environ.files {
-		switch f.Path {
-		case "/var/lib/kubelet/kubeadm-flags.env": // by its 10-kubeadm.conf
-			return "kubeadm"
-		case "/etc/eks/kubelet/environment":
-			return "nodeadm"
+		if writer := platform.KubeletWriter(f.Path); writer != "" {
+			return writer
 		}
 	}
 	for _, e := range engines {

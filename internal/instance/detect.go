@@ -14,6 +14,9 @@ import (
 // AWS.
 const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
+// ECRConfig is that plugin's configuration, beside it.
+const ECRConfig = "/etc/eks/image-credential-provider/config.json"
+
 // Cloud is the machine's cloud and the tool that set it up as a node, as far as its files show.
 type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
@@ -22,7 +25,6 @@ type Cloud struct {
 	// (bootstrap.sh: refused), gke, aks, aks-flex; "" for none.
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
-	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
 	ECRPlugin  bool   `json:"ecrPlugin,omitempty"`  // kubelet's plugin that logs in to ECR is installed
 	InstanceID string `json:"instanceID,omitempty"` // if the firmware has it
 	Type       string `json:"type,omitempty"`       // of the instance, if the firmware has it: g5.xlarge
@@ -39,7 +41,6 @@ func Detect(v host.View) Cloud {
 	if c.Name == "aws" {
 		c.InstanceID, c.Type = nitroNames(v)
 	}
-	c.Nodeadm = exists(v, "/usr/bin/nodeadm")
 	c.ECRPlugin = exists(v, ECRPlugin)
 
 	managed, why := platform.Detect(v)

@@ -2,8 +2,6 @@
 
 package platform
 
-// Not yet moved here: cloud/eks, cloud/method/eks.go, facts' eksImage, agent's and ready's
-// questions whether this is EKS.
 var (
 	// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and
 	// the engine's files from templates.
@@ -15,9 +13,22 @@ var (
 			Every: []string{"/usr/bin/nodeadm"},
 			One:   []string{"nodeadm-run.service", "nodeadm-config.service"},
 		},
-		Join: Join{Method: "eks", By: "nodeadm", Gate: true},
+		Join: Join{
+			Method: "eks",
+			By:     "nodeadm",
+			Own:    true,
+			Gate:   true,
+			Unit:   "nodeadm-run.service",
+			First:  "nodeadm-config.service", // it fails, for example, without the metadata service
+			Env:    "/etc/eks/kubelet/environment",
+		},
 		Driver: Driver{
-			Title:    "the EKS image",
+			Title: "the EKS image",
+			// templates/al2023/runtime/gpu at 81fec2e8, and pulls 2783, 2792 and 2819: the
+			// accelerated images load the driver from archives of DKMS, and since 2026-09 from
+			// prebuilt trees, which they mount over /usr. rpm names a proprietary package whichever
+			// modules are loaded.
+			Loaders:  []string{"nvidia-kmod-load.service", "nvidia-setup.service"},
 			Not:      "in an image without NVIDIA in its name",
 			TakeOver: "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs",
 		},
@@ -27,6 +38,17 @@ var (
 		// eks.amazonaws.com/capacityType marks spot nodes.
 		Labels:    []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
 		Karpenter: "karpenter.k8s.aws/",
+		// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere. EKS
+		// sets none. The label is that of cluster-autoscaler's cloudprovider/aws: GPULabel.
+		Accelerator: "k8s.amazonaws.com/accelerator",
+		// Sources: aws/eks-node-monitoring-agent, pkg/conditions/conditions.go and
+		// docs/node-health-issues.adoc;
+		// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html.
+		Monitor: Monitor{
+			Condition: "AcceleratedHardwareReady",
+			Who:       "EKS's node monitoring agent",
+			Repair:    "where it is enabled, EKS's node auto repair reboots or replaces the node after 10 minutes; Karpenter replaces it if its NodeRepair is on",
+		},
 	}
 	// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a
 	// machine outside EC2.
@@ -34,7 +56,12 @@ var (
 		Name:  "eks-hybrid",
 		Title: "EKS Hybrid Nodes",
 		Signs: Signs{Every: []string{"/opt/nodeadm/tracker"}},
-		Join:  Join{Method: "eks", By: "nodeadm"},
+		Join: Join{
+			Method: "eks",
+			By:     "nodeadm",
+			// https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
+			Init: "nodeadm init --config-source file://nodeConfig.yaml",
+		},
 	}
 	// Canonical's images: bootstrap.sh, which the user data runs, sets up the snap kubelet-eks, and
 	// makes containerd's file of a template each time. Sources: bootstrap.sh of the image ("a

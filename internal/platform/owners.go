@@ -2,7 +2,11 @@
 
 package platform
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // Node is a kind of node: a platform on an operating system. Each part that pods with GPUs need has
 // one owner there; an empty one is the machine's operator, who may give the part to gpuadm.
@@ -16,6 +20,7 @@ type Node struct {
 	Toolkit string // who brings NVIDIA's Container Toolkit
 	Engine  Engine
 	Kubelet string // who writes kubelet's files
+	Env     string // Join.Env
 	MIG     MIG
 	Plugin  Plugin
 }
@@ -86,7 +91,11 @@ func Nodes() []Node {
 var (
 	// https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/, and the
 	// package's 10-kubeadm.conf.
-	kubeadm = Node{Name: "kubeadm", Kubelet: "kubeadm, at init, join and upgrade"}
+	kubeadm = Node{
+		Name:    "kubeadm",
+		Kubelet: "kubeadm, at init, join and upgrade",
+		Env:     "/var/lib/kubelet/kubeadm-flags.env",
+	}
 
 	// openshift/machine-config-operator, docs/MachineConfig.md and templates/common/_base;
 	// https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/ (the operator brings driver,
@@ -102,6 +111,42 @@ var (
 		Plugin:  Plugin{Who: "the GPU Operator", Ends: "devicePlugin.enabled=false in its ClusterPolicy"},
 	}
 )
+
+// KubeletWriter names the program that writes kubelet's file of variables; "" if none is known to
+// write a file of this name.
+func KubeletWriter(file string) string {
+	for _, p := range All() {
+		if p.Join.Env == file && file != "" {
+			return p.Join.By
+		}
+	}
+	if file == kubeadm.Env {
+		return kubeadm.Name
+	}
+	return ""
+}
+
+// LabelOwner names the platform, or the tool on it, that alone sets a label or taint of a key, "" if
+// none does. free says that the platform leaves the key to operators, whatever owns its domain.
+func LabelOwner(key string) (owner string, free bool) {
+	for _, p := range All() {
+		switch {
+		case slices.Contains(p.Free, key):
+			return "", true
+		case slices.ContainsFunc(p.Labels, func(pattern string) bool { return Covers(pattern, key) }):
+			return p.Title, false
+		case p.Karpenter != "" && Covers(p.Karpenter, key):
+			return "Karpenter", false
+		}
+	}
+	return "", false
+}
+
+// Covers reports whether a pattern, which is one key, or a domain with its slash, covers a key.
+func Covers(pattern, key string) bool {
+	isDomain := strings.HasSuffix(pattern, "/")
+	return key == pattern || isDomain && strings.HasPrefix(key, pattern)
+}
 
 // UnitOf names the owner of a unit that offers GPUs to kubelet; "" if the machine's kind of node has
 // no such unit.

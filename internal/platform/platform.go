@@ -33,9 +33,13 @@ type Platform struct {
 	Free    []string // keys in those domains that an operator may set
 	// Karpenter is the domain of Karpenter's own labels on the platform.
 	Karpenter string
-	Units     []string // what its kubelet is a part of, where it starts kubelet and the engine itself
-	Snap      *Snap    // the snap that has its daemons
-	Limit     string   // what gpuadm cannot do there, for plan and for its page
+	// Accelerator is the label by which cluster-autoscaler knows the cloud's nodes with GPUs, where
+	// neither the platform nor the cloud sets it.
+	Accelerator string
+	Monitor     Monitor
+	Units       []string // what its kubelet is a part of, where it starts kubelet and the engine itself
+	Snap        *Snap    // the snap that has its daemons
+	Limit       string   // what gpuadm cannot do there, for plan and for its page
 }
 
 // Signs identify a platform: all of Every, one of One, and the system's name. A name is a file, or
@@ -49,7 +53,12 @@ type Signs struct {
 type Join struct {
 	Method string   // of [join] in node.toml, the name of a platform; "" = none of its own
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
+	Own    bool     // gpuadm sets up kubelet itself on a machine of the cloud without By
 	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
+	Unit   string   // the unit that runs By at each boot: it reads gpuadm's settings, and starts kubelet
+	First  string   // a unit without which that one never starts kubelet
+	Init   string   // the command that runs By, where no unit does
+	Env    string   // kubelet's file of variables that By writes
 	Left   bool     // By joins and owns kubelet's files, also where gpuadm has its own way
 	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
 	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing
@@ -96,10 +105,11 @@ type Engine struct {
 type Driver struct {
 	Title      string // "the EKS image"; "" = the platform brings none
 	Files      []string
-	Unpackaged bool   // a driver that no package installed is the platform's
-	Installer  string // the folder into which it has NVIDIA's installer write
-	Not        string // where it brings none
-	TakeOver   string // how an operator makes gpuadm manage the driver
+	Unpackaged bool     // a driver that no package installed is the platform's
+	Loaders    []string // units that load the driver at each boot, and that no package of NVIDIA's has
+	Installer  string   // the folder into which it has NVIDIA's installer write
+	Not        string   // where it brings none
+	TakeOver   string   // how an operator makes gpuadm manage the driver
 }
 
 // MIG says how the platform partitions GPUs.
@@ -123,6 +133,13 @@ type Plugin struct {
 	Off    string
 	Driver string
 	OffTry []string
+}
+
+// Monitor is the platform's agent that reports faulty hardware as a condition of the Node.
+type Monitor struct {
+	Condition string // which is False then
+	Who       string
+	Repair    string // how the node is repaired
 }
 
 // Snap says where a snap has the arguments of its daemons, and names their units.
@@ -185,6 +202,44 @@ func Gated() (methods []string) {
 		}
 	}
 	return methods
+}
+
+// Own lists the platforms that a machine of their cloud joins with a kubelet that gpuadm sets up.
+func Own() []Platform {
+	isOthers := func(p Platform) bool { return !p.Join.Own }
+	return slices.DeleteFunc(Joining(), isOthers)
+}
+
+// OwnMethodIn returns the method by which gpuadm itself joins a machine of a cloud; "" if there is
+// none.
+func OwnMethodIn(cloud string) string {
+	for _, p := range Own() {
+		if p.Cloud == cloud {
+			return p.Join.Method
+		}
+	}
+	return ""
+}
+
+// AcceleratorIn returns the label Accelerator of a cloud; "" if there is none.
+func AcceleratorIn(cloud string) string {
+	for _, p := range All() {
+		if p.Accelerator != "" && p.Cloud == cloud {
+			return p.Accelerator
+		}
+	}
+	return ""
+}
+
+// MonitorOf returns the agent that reports faulty hardware by a type of conditions, the zero Monitor
+// if none does.
+func MonitorOf(condition string) Monitor {
+	for _, p := range All() {
+		if p.Monitor.Condition == condition && condition != "" {
+			return p.Monitor
+		}
+	}
+	return Monitor{}
 }
 
 // Writes reports whether the program with this name joins machines, and so writes kubelet's and the

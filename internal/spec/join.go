@@ -101,25 +101,31 @@ type joinKey struct {
 }
 
 func joinKeys(j Join) []joinKey {
+	var own, titles []string
+	for _, p := range platform.Own() {
+		own = append(own, p.Join.Method)
+		titles = append(titles, p.Title)
+	}
+	clouds := strings.Join(titles, " or ")
+	byName := "only " + clouds + " is asked for a cluster by its name"
+	tellsDNS := "only on " + clouds + " gpuadm tells kubelet where the cluster's DNS is"
 	const (
-		byName    = "only EKS is asked for a cluster by its name"
-		tellsDNS  = "only on EKS gpuadm tells kubelet where the cluster's DNS is"
 		scripts   = "the cloud's own scripts join the node"
 		holdsBack = "this cloud's scripts start kubelet without asking the gate"
 	)
-	// The keys for EKS are allowed with method none, for a machine of a pool that stays out of the
-	// cluster.
-	eks := []string{"eks", "auto"}
-	eksOrNone := []string{"eks", "auto", "none"}
+	// Most keys of gpuadm's own join are allowed with method none, for a machine of a pool that stays
+	// out of the cluster.
+	own = append(own, "auto")
+	ownOrNone := append(slices.Clone(own), "none")
 	gated := append(platform.Gated(), "auto", "none") // after apply --install kubelet asks it on any machine
 	return []joinKey{
-		{"cluster", j.Cluster != "", eks, byName},
-		{"region", j.Region != "", eks, byName},
-		{"service_cidr", j.ServiceCIDR != "", eks, tellsDNS},
-		{"server", j.Server != "", eksOrNone, scripts},
-		{"ca_file", j.CAFile != "", eksOrNone, scripts},
-		{"cluster_dns", len(j.ClusterDNS) > 0, eksOrNone, scripts},
-		{"node_name", j.NodeName != "", eksOrNone, scripts},
+		{"cluster", j.Cluster != "", own, byName},
+		{"region", j.Region != "", own, byName},
+		{"service_cidr", j.ServiceCIDR != "", own, tellsDNS},
+		{"server", j.Server != "", ownOrNone, scripts},
+		{"ca_file", j.CAFile != "", ownOrNone, scripts},
+		{"cluster_dns", len(j.ClusterDNS) > 0, ownOrNone, scripts},
+		{"node_name", j.NodeName != "", ownOrNone, scripts},
 		{"gate", j.Gate == "open", gated, holdsBack},
 	}
 }

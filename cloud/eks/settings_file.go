@@ -11,15 +11,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
-func nodeadmText(
-	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmKubelet,
+// settingsText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
+func settingsText(
+	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved nodeadm.Kubelet,
 ) ([]byte, error) {
 	handler := s.Runtime.Handler
 	writesHandler := s.Has("runtime") && s.Runtime.Owner != "gpuadm"
@@ -34,14 +34,14 @@ func nodeadmText(
 		}
 	}
 
-	all, theirs := nodeadmTaints(f.Files[method.NodeadmDropIn], resolved, taints)
+	all, theirs := mergedTaints(f.Files[nodeadm.DropIn], resolved, taints)
 	addsTaints := len(all) > theirs
 	if len(labels) == 0 && !addsTaints {
 		return nil, nil
 	}
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, method.NodeadmAPI, method.NodeadmKind)
+	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, nodeadm.APIVersion, nodeadm.Kind)
 	if len(labels) > 0 {
 		flag := "--node-labels=" + strings.Join(kubelet.Pairs(labels), ",")
 		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
@@ -78,12 +78,12 @@ func quotedYAML(text string) string {
 // fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
 const fromNode = "node.toml"
 
-// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists and does
+// mergedTaints returns the list that the node must register with. nodeadm replaces lists and does
 // not merge them, so the result includes the user data's taints: without Karpenter's
 // karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
-func nodeadmTaints(ours []byte, resolved method.NodeadmKubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
-	marked := nodeadmMarked(ours)
+func mergedTaints(ours []byte, resolved nodeadm.Kubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
+	marked := markedTaints(ours)
 	for _, t := range resolved.Config.RegisterWithTaints {
 		taint := spec.Taint(t)
 		known := slices.Contains(marked, taint) || slices.Contains(all, taint)
@@ -102,8 +102,8 @@ func nodeadmTaints(ours []byte, resolved method.NodeadmKubelet, taints []spec.Ta
 	return all, theirs
 }
 
-// nodeadmMarked returns the taints in gpuadm's file that come from node.toml.
-func nodeadmMarked(ours []byte) (marked []spec.Taint) {
+// markedTaints returns the taints in gpuadm's file that come from node.toml.
+func markedTaints(ours []byte) (marked []spec.Taint) {
 	var doc struct {
 		Spec struct {
 			Kubelet struct {

@@ -8,8 +8,8 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -17,13 +17,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodeadmReadsFolder is the option with which nodeadm-run.service makes nodeadm read gpuadm's file;
+// folderOption is the option with which nodeadm-run.service makes nodeadm read gpuadm's file;
 // without it nodeadm reads no folder.
 // Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023;
 // nodeadm/internal/cli/options.go.
-const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
+const folderOption = "--config-source file:///etc/eks/nodeadm.d"
 
-// nodeadm configures the labels and taints that nodeadm registers the node with, and makes nodeadm
+// settings configures the labels and taints that nodeadm registers the node with, and makes nodeadm
 // wait until the GPUs are ready.
 //
 // The file has a second use. nodeadm configures the NVIDIA runtime in containerd if the runtime is
@@ -31,49 +31,49 @@ const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
 // nodeadm-run reuses that result unless the files of the folder change the spec. gpuadm's file
 // changes it, so nodeadm checks again.
 // Source: nodeadm/internal/containerd/runtime_config_nvidia.go and cmd/nodeadm/init, needsRecache.
-func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	labels, taints, err := node.Registration(s, f)
 	if err != nil {
 		return nil, err
 	}
-	resolved, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+	resolved, err := nodeadm.Read(f.Files[nodeadm.Resolved])
 	if err != nil {
 		return nil, err
 	}
-	text, err := nodeadmText(s, f, labels, taints, resolved)
+	text, err := settingsText(s, f, labels, taints, resolved)
 	if err != nil {
 		return nil, err
 	}
 
-	unit := f.Files[method.NodeadmUnit]
-	readsFolder := unit == nil || bytes.Contains(unit, []byte(nodeadmReadsFolder))
+	unit := f.Files[nodeadm.UnitFile]
+	readsFolder := unit == nil || bytes.Contains(unit, []byte(folderOption))
 	if text != nil && !readsFolder {
-		return nil, nodeadmTooOld(labels, taints)
+		return nil, readsNoFolder(labels, taints)
 	}
 
 	var wants []converge.Want
 	if text != nil {
-		wants = append(wants, things.Folders(path.Dir(method.NodeadmDropIn), "holds nodeadm's settings")...)
-		wants = append(wants, things.Exact(method.NodeadmDropIn, text, 0o644, nodeadmWhy(f, labels, taints)))
+		wants = append(wants, things.Folders(path.Dir(nodeadm.DropIn), "holds nodeadm's settings")...)
+		wants = append(wants, things.Exact(nodeadm.DropIn, text, 0o644, settingsWhy(f, labels, taints)))
 	}
 	if f.Files[node.BootUnit] != nil {
-		dropIn, text := nodeadmUnit(s)
-		wants = append(wants, things.Folders(path.Dir(dropIn), "holds what "+method.NodeadmRun+" waits for")...)
+		dropIn, text := waitDropIn(s)
+		wants = append(wants, things.Folders(path.Dir(dropIn), "holds what "+nodeadm.RunUnit+" waits for")...)
 		wants = append(wants,
 			things.Exact(dropIn, []byte(text), 0o644, "it starts kubelet, and not before the GPUs are ready"),
-			things.UnitFilesRead("systemd starts units as it has read them", method.NodeadmRun),
+			things.UnitFilesRead("systemd starts units as it has read them", nodeadm.RunUnit),
 		)
 	}
 	return wants, nil
 }
 
-// nodeadmTooOld is the error for an image whose nodeadm does not read gpuadm's file.
-func nodeadmTooOld(labels map[string]string, taints []spec.Taint) error {
+// readsNoFolder is the error for an image whose nodeadm does not read gpuadm's file.
+func readsNoFolder(labels map[string]string, taints []spec.Taint) error {
 	const text = "cannot have nodeadm register the node with %s: this image's %s does not read %s"
-	folder := path.Dir(method.NodeadmDropIn)
+	folder := path.Dir(nodeadm.DropIn)
 	return &trouble.Error{
-		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), method.NodeadmRun, folder),
-		Because: []string{"EKS's images before v20251023 do not have " + nodeadmReadsFolder + " in its ExecStart"},
+		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), nodeadm.RunUnit, folder),
+		Because: []string{"EKS's images before v20251023 do not have " + folderOption + " in its ExecStart"},
 		Try: []string{
 			"use an image v20251023 or newer",
 			"or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]",
@@ -81,8 +81,8 @@ func nodeadmTooOld(labels map[string]string, taints []spec.Taint) error {
 	}
 }
 
-// nodeadmWhy says for the plan why gpuadm writes its file for nodeadm.
-func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) string {
+// settingsWhy says for the plan why gpuadm writes its file for nodeadm.
+func settingsWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) string {
 	why := "nodeadm has the node register with " + node.RegistersWith(labels, taints)
 	if len(labels)+len(taints) == 0 {
 		why = "nodeadm gives containerd the NVIDIA runtime"
@@ -93,7 +93,7 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
-// nodeadmUnit returns the drop-in that makes nodeadm-run wait. With a closed gate, nodeadm-run
+// waitDropIn returns the drop-in that makes nodeadm-run wait. With a closed gate, nodeadm-run
 // waits within its own start, which has no time limit for a oneshot unit. A restart of nodeadm-run
 // would also run nodeadm-config, which it requires, and one failure of that would keep the node out
 // for good; so would Requires= on a gpuadm.service that fails. With an open gate it waits until
@@ -101,8 +101,8 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 // does.
 // Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in
 // awslabs/amazon-eks-ami.
-func nodeadmUnit(s spec.Spec) (name, text string) {
-	name = node.GateOf(method.NodeadmRun)
+func waitDropIn(s spec.Spec) (name, text string) {
+	name = node.GateOf(nodeadm.RunUnit)
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
 		return name, text + "Wants=gpuadm.service\n"
