@@ -5,10 +5,10 @@ package drivers
 import (
 	_ "embed"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 // bulletinRow is a row of bulletins.tsv, which make facts writes: a security bulletin of NVIDIA's, and
@@ -21,15 +21,8 @@ type bulletinRow struct {
 var bulletinText string
 
 var bulletinRows = sync.OnceValue(func() (rows []bulletinRow) {
-	for line := range strings.Lines(bulletinText) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 5 {
-			panic(fmt.Sprintf("internal error: bulletins.tsv: %d columns in %q", len(f), line)) // embedded, and every test reads it
-		}
-		rows = append(rows, bulletinRow{branch: f[0], fixed: f[1], number: f[2], month: f[3]})
+	for _, row := range gputable.Rows("bulletins.tsv", bulletinText, 5) {
+		rows = append(rows, bulletinRow{branch: row[0], fixed: row[1], number: row[2], month: row[3]})
 	}
 	return rows
 })

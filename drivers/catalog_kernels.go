@@ -6,10 +6,10 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
 // kernelRow is a row of kernels.tsv, which make facts writes: up to a driver, no driver of a branch
@@ -24,15 +24,8 @@ var kernelText string
 
 // kernelRows are in the order of the Linux releases.
 var kernelRows = sync.OnceValue(func() (rows []kernelRow) {
-	for line := range strings.Lines(kernelText) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 6 {
-			panic(fmt.Sprintf("internal error: kernels.tsv: %d columns in %q", len(f), line)) // embedded, and every test reads it
-		}
-		rows = append(rows, kernelRow{linux: f[0], branch: f[1], through: f[2], month: f[5]})
+	for _, row := range gputable.Rows("kernels.tsv", kernelText, 6) {
+		rows = append(rows, kernelRow{linux: row[0], branch: row[1], through: row[2], month: row[5]})
 	}
 	return rows
 })

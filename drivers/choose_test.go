@@ -230,6 +230,8 @@ func TestRefusals(t *testing.T) {
 		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
 		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel"},
 		{"Microsoft's packages", machine("azurelinux", "3.0", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install from Microsoft's repository for azl3: its packages cuda and cuda-open have one build for each kernel, which names the kernel in its release, and a fabric manager of its own that does not work beside NVIDIA's"},
+		{"Azure Linux 4", machine("azurelinux", "4.0", "amd64", "2331"), driver("595"), "cannot install from NVIDIA's repository for azl4: NVIDIA's guide names the system, and neither the repository's address nor its key was known at this release"},
+		{"Azure Linux 4's own", machine("azurelinux", "4.0", "amd64", "2331"), with(driver("595"), "source", "distro"), "cannot install from Microsoft's repository for azl4: its kernel brings open modules (kmod-nvidia-open), and no user space of their version was public in July 2026"},
 		{"precompiled streams of a branch", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules of branch 580 from NVIDIA's repository for rhel9: their packages are named after an exact version"},
 		{"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones"},
 		{"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel"},
@@ -349,4 +351,12 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 	if plan(f); marked() {
 		t.Error("no new choice after the spec has changed")
 	}
+}
+
+// TestAzureLinux4: with the address and the key of its repository in the spec, Azure Linux 4 has the
+// packages of NVIDIA's dnf repositories, without streams.
+func TestAzureLinux4(t *testing.T) {
+	ch := choose(t, machine("azurelinux", "4.0", "amd64", "2331"), mirrored("595.71.05"))
+	check.Equal(t, strings.Join(names(ch, "module"), " "), "kmod-nvidia-open-dkms", "the modules' package:")
+	check.Equal(t, ch.Stream, "", "stream:")
 }

@@ -81,6 +81,37 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// TestFabricMode: where the fabric manager's own file says that partitions of the switches are another
+// program's, gpuadm runs the fabric manager, and waits for no registration.
+func TestFabricMode(t *testing.T) {
+	hgx := []facts.PCI{function("2330", "030200"), function("22a3", "068000")}
+	for _, x := range []struct{ config, owner string }{
+		{"", ""},
+		{"# FABRIC_MODE=1\nFABRIC_MODE=0\nFABRIC_MODE_RESTART=1\n", ""},
+		{"LOG_LEVEL=4\nFABRIC_MODE=1\n", "shared NVSwitch"},
+		{"FABRIC_MODE = 2\r\n", "vGPU"},
+		{"FABRIC_MODE=7\n", "FABRIC_MODE=7"},
+	} {
+		files := map[string][]byte{FabricManagerConfig: []byte(x.config)}
+		f := facts.Facts{Live: true, GPUs: hgx, Files: files}
+		services := Services{Version: "580.95.05", Fabric: FabricSwitch, FabricManager: "auto"}
+		wants := must.Get(ServiceWants(services, f))(t)
+		waits, runs := false, false
+		for _, w := range wants {
+			waits = waits || w.Ref().Kind == "fabric"
+			runs = runs || w.Ref().Name == FabricManagerUnit
+		}
+		check.That(t, runs, "%q: the fabric manager does not run", x.config)
+		check.Equal(t, waits, x.owner == "", "%q: gpuadm waits for the GPUs:", x.config)
+		note := strings.Join(fabricNotes(FabricSwitch, "auto", f), "")
+		check.Has(t, note, x.owner, "%q:", x.config)
+		check.Equal(t, note == "", x.owner == "", "%q: nothing is said:", x.config)
+	}
+	other := facts.Facts{Live: true, Files: map[string][]byte{FabricManagerConfig: []byte("FABRIC_MODE=1\n")}}
+	check.None(t, strings.Join(fabricNotes(FabricSwitch, "off", other), ""), "left to another system:")
+	check.None(t, strings.Join(fabricNotes(FabricRack, "auto", other), ""), "a rack:")
+}
+
 // What keeps the fabric manager from starting is found before it is started, also where it has
 // failed already.
 func TestFabricManagerVersionAndSwitches(t *testing.T) {

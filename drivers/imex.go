@@ -163,18 +163,14 @@ func imexNodesKnown(named bool) converge.Want {
 }
 
 // imexNotes notes whether the host or a pod runs IMEX on a machine of a rack.
-func (d Driver) imexNotes(v host.View, s spec.Spec, f facts.Facts) []string {
-	c, asked, err := d.Choose(s, f)
-	if !asked || err != nil || c.Source == SourceNone {
-		return nil
-	}
-	if c.Fabric != FabricRack || s.Driver.IMEX == "off" {
+func (c Choice) imexNotes(v host.View, s spec.Driver) []string {
+	if c.Fabric != FabricRack || s.IMEX == "off" {
 		return nil
 	}
 
 	config, _ := v.ReadFile(IMEXConfig) // missing until the package is installed
 	socket := configValues(config)[imexPath]
-	if s.Driver.IMEX == "host" {
+	if s.IMEX == "host" {
 		return []string{
 			"the host runs IMEX: the DRA driver's chart needs featureGates.HostManagedIMEXDaemon=true, resources.computeDomains.imex.mode=hostManaged and resources.computeDomains.imex.hostSocketPath=" + cmp.Or(socket, imexSocket),
 		}

@@ -131,11 +131,11 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 		name:    "the fabric manager",
 		pkg:     s.ManagerPackage,
 	}
-	return append(wants,
-		manager.hasVersion(s.Version),
-		things.Running(FabricManagerUnit, why),
-		kmod.Fabric("every GPU is registered with the fabric manager"),
-	), nil
+	wants = append(wants, manager.hasVersion(s.Version), things.Running(FabricManagerUnit, why))
+	if partitionsOwned(f) == "" { // else GPUs register when their partition is activated
+		wants = append(wants, kmod.Fabric("every GPU is registered with the fabric manager"))
+	}
+	return wants, nil
 }
 
 // daemon is a daemon that serves a module of its own version only.

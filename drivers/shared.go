@@ -85,6 +85,7 @@ func (p *plan) bestReason(kernel string) string {
 		case m.Kernel != kernel:
 		case p.isAsked(m.Version, m.Flavour):
 			asked = append(asked, m)
+		case m.Failure != "": // of another driver: nothing to choose from
 		default:
 			others = append(others, m)
 		}
@@ -110,6 +111,8 @@ func (p *plan) whyNotShared(m facts.SharedModules) string {
 	switch {
 	case !p.isAsked(m.Version, m.Flavour):
 		return fmt.Sprintf("%s is of driver %s, %s, and %s, %s, is asked for", m.Package, m.Version, m.Flavour, p.asked(), p.choice.Flavour)
+	case m.Failure != "":
+		return "driver " + m.Version + " did not build for it where the mirror was written: " + m.Failure
 	case m.Problem != "":
 		return "cannot use " + m.Package + ": " + m.Problem
 	case p.machine.Trust.Demands() && !p.machine.Trust.Trusts(&m.Signer):

@@ -29,6 +29,11 @@ func TestShared(t *testing.T) {
 	stale := []facts.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
 	odd := slices.Clone(both)
 	odd[0].Problem = "they were built for another build of the kernel"
+	failed := of(newer, "580.95.05", "open")
+	failed.Failure = "nv.c:3: error: no follow_pfn"
+	otherFailed := failed
+	otherFailed.Version = "590.48.01"
+	failures := []facts.SharedModules{both[0], failed}
 	twoDrivers := func(l []facts.SharedModules) []facts.SharedModules {
 		return append(slices.Clone(l),
 			of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"),
@@ -58,6 +63,9 @@ func TestShared(t *testing.T) {
 		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
 		{"signed by another key", "auto", both, nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{"for another build of the kernel, beside other drivers", "auto", twoDrivers(odd), nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
+		{"one did not build", "auto", failures, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
+		{"one did not build, demanded", "shared", failures, nil, facts.Trust{}, false, nil, "driver 580.95.05 did not build for it where the mirror was written"},
+		{"another driver did not build", "auto", []facts.SharedModules{both[0], otherFailed}, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": the mirror has none"},
 		{"signed by another key, beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{"other drivers alone", "auto", twoDrivers(nil), nil, facts.Trust{}, false, nil, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
 		{"beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{}, true, nil, ""},

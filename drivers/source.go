@@ -200,6 +200,12 @@ func (p *plan) setURLAndKey() error {
 		repo.Mirror = true
 		return nil
 	}
+	if p.repo.URL == "" && p.repo.Source == SourceNVIDIA {
+		return refuse(
+			fmt.Sprintf("cannot install from %s: NVIDIA's guide names the system, and neither the repository's address nor its key was known at this release", p.repo),
+			`write url, key and fingerprint in [driver.repo]: NVIDIA's Driver Installation Guide has the address`,
+			`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
+	}
 	if p.repo.URL == "" {
 		return nil // the distribution's own repository, which brings its keys
 	}

@@ -96,7 +96,7 @@ func Needs(s spec.Spec) facts.Needs {
 		return facts.Needs{}
 	}
 
-	needs := facts.Needs{Modules: true, Files: packages.SourceFolders()}
+	needs := facts.Needs{Modules: true, Files: append(packages.SourceFolders(), FabricManagerConfig)}
 	if s.Driver.Source == "distro" && s.Driver.Build != "dkms" {
 		needs.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
@@ -261,6 +261,9 @@ func (d Driver) moduleNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 		notes = append(notes, note)
 	}
 	notes = append(notes, c.learned(v, f, k)...)
+	if s.Driver.Build == "dkms" { // else the choice names what a mirror lacks, and why
+		notes = append(notes, c.failedElsewhere(f, k)...)
+	}
 	driversMemory := c.Coherent && k.Parameters[coherentMode] == "driver"
 	if driversMemory && (s.MIG.Asked() || s.Driver.GDS) {
 		notes = append(notes, coherentMode+"=driver keeps the GPUs' memory out of the node's, and NVIDIA excludes MIG and GPUDirect Storage under it since 580.65.06: no release is known that allows them")
@@ -292,6 +295,19 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 	return notes
 }
 
+// failedElsewhere says of each kernel that modules are to be built for that this build has failed where
+// the mirror was written.
+func (c Choice) failedElsewhere(f facts.Facts, k modules.KernelSide) (notes []string) {
+	for _, m := range f.Shared {
+		sameBuild := m.Version == k.Version && m.Flavour == k.Flavour && slices.Contains(k.Kernels, m.Kernel)
+		if m.Failure == "" || !sameBuild || c.hasDriver(f, k, m.Kernel) {
+			continue
+		}
+		notes = append(notes, fmt.Sprintf("driver %s did not build for kernel %s where the mirror was written: %s", m.Version, m.Kernel, m.Failure))
+	}
+	return notes
+}
+
 // Services is the stage of the driver's daemons.
 func (d Driver) Services() converge.Stage {
 	return converge.Stage{
@@ -299,8 +315,16 @@ func (d Driver) Services() converge.Stage {
 		About: "the driver's daemons: persistence, the fabric where there are NVSwitches, IMEX, and a vGPU's licence",
 		Needs: Needs,
 		Wants: d.serviceWants,
-		Notes: d.imexNotes,
+		Notes: d.serviceNotes,
 	}
+}
+
+func (d Driver) serviceNotes(v host.View, s spec.Spec, f facts.Facts) []string {
+	c, asked, err := d.Choose(s, f)
+	if !asked || err != nil || c.Source == SourceNone {
+		return nil
+	}
+	return append(fabricNotes(c.Fabric, s.Driver.FabricManager, f), c.imexNotes(v, s.Driver)...)
 }
 
 func (d Driver) serviceWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {

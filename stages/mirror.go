@@ -47,33 +47,40 @@ const (
 	mirrorWork   = ".gpuadm" // what the packager needs while the mirror is made
 )
 
+// Mirrored is what Make has done.
+type Mirrored struct {
+	Lock    packages.Lock
+	Changed bool    // false: the folder has the same content already
+	Failed  []error // of modules that did not build
+	Stays   bool    // the old folder stays, with the failures: it has other modules for these kernels
+}
+
 // Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes
-// a new folder next to the old one, and replaces the old one at the end. changed is false if the
-// old one has the same content: then it stays.
+// a new folder next to the old one, and replaces the old one at the end.
 func (m Mirror) Make(
 	ctx context.Context, h host.Host, s spec.Spec, f facts.Facts,
-) (lock packages.Lock, changed bool, err error) {
+) (made Mirrored, err error) {
 	packager := f.OS.Packager().Name
 	from, ok := packagers().Named(packager).(packages.Gatherer)
 	if !ok {
-		return lock, false, &trouble.Error{
+		return made, &trouble.Error{
 			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),
 			Try:  []string{`set owner = "other" in [driver], if another tool installs the driver`},
 		}
 	}
 	if err := m.begin(ctx, h); err != nil {
-		return lock, false, err
+		return made, err
 	}
 	signer, err := m.signer(h)
 	if err != nil {
-		return lock, false, err
+		return made, err
 	}
 	public, err := signer.Public()
 	if err != nil {
-		return lock, false, err
+		return made, err
 	}
 
-	lock = packages.Lock{
+	lock := packages.Lock{
 		Format:  1,
 		For:     m.For,
 		Arch:    f.Arch,
@@ -90,28 +97,40 @@ func (m Mirror) Make(
 		mirrorSpec:   m.spec(s, packager, lock.Key),
 	}
 	if err := m.writeOwn(h, own); err != nil {
-		return lock, false, err
+		return made, err
 	}
-	names, err := m.fill(ctx, h, from, s, f, &lock)
+	names, failed, err := m.fill(ctx, h, from, s, f, &lock)
 	if err != nil {
-		return lock, false, err
+		return made, err
 	}
 
+	made.Failed = failed
 	next := m.newFolder()
+	if m.losesModules(h, lock) {
+		made.Stays = true
+		made.Lock, made.Changed, err = m.learn(h, signer, lock.Failed)
+		if err != nil {
+			return made, err
+		}
+		_, err = h.Do(ctx, "rm", "-rf", "--", next)
+		return made, err
+	}
 	if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, mirrorWork)); err != nil {
-		return lock, false, err
+		return made, err
 	}
 	names = slices.AppendSeq(names, maps.Keys(own))
 	if err := listFiles(h, &lock, next, names); err != nil {
-		return lock, false, err
+		return made, err
 	}
 	old, same := m.same(h, lock)
 	if same {
+		made.Lock = old
 		_, err := h.Do(ctx, "rm", "-rf", "--", next)
-		return old, false, err
+		return made, err
 	}
-	lock, err = m.publish(ctx, h, from, signer, lock)
-	return lock, err == nil, err
+	made.Lock, err = m.publish(ctx, h, from, signer, lock)
+	made.Changed = err == nil
+	return made, err
 }
 
 // newFolder is where the mirror is made, and oldFolder where the old one is while the new one
@@ -262,7 +281,7 @@ func (m Mirror) publish(
 	if err := listFiles(h, &lock, next, slices.Clone(names)); err != nil {
 		return lock, err
 	}
-	if err := m.writeLock(h, signer, lock); err != nil {
+	if err := m.writeLock(h, signer, next, lock); err != nil {
 		return lock, err
 	}
 
@@ -280,7 +299,7 @@ func (m Mirror) publish(
 }
 
 // writeLock writes the lock and its signature: Gatherer.Sign covers the packages alone.
-func (m Mirror) writeLock(h host.Host, signer things.Signer, lock packages.Lock) error {
+func (m Mirror) writeLock(h host.Host, signer things.Signer, dir string, lock packages.Lock) error {
 	data, err := json.MarshalIndent(lock, "", "  ")
 	if err != nil {
 		return err
@@ -293,7 +312,7 @@ func (m Mirror) writeLock(h host.Host, signer things.Signer, lock packages.Lock)
 
 	files := map[string][]byte{packages.MirrorLock: data, mirrorSigned: signature}
 	for name, data := range files {
-		if err := h.WriteFile(path.Join(m.newFolder(), name), data, host.Attr{Mode: 0o644}); err != nil {
+		if err := h.WriteFile(path.Join(dir, name), data, host.Attr{Mode: 0o644}); err != nil {
 			return err
 		}
 	}

@@ -19,10 +19,10 @@ import (
 )
 
 // fill gets packages, modules and their list into the new folder, and returns the names of the
-// files.
+// files, and the errors of modules that did not build.
 func (m Mirror) fill(
 	ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, lock *packages.Lock,
-) (names []string, err error) {
+) (names []string, failed []error, err error) {
 	next := m.newFolder()
 	g := packages.Gathering{
 		Via:    via(s),
@@ -34,22 +34,22 @@ func (m Mirror) fill(
 	}
 	names, err = m.gather(ctx, h, from, g, s, f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	lock.Modules, err = m.share(ctx, h, from, g, s, f, names)
+	failed, err = m.share(ctx, h, from, g, s, f, names, lock)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	names = slices.AppendSeq(names, maps.Keys(lock.Modules))
 	if m.Keep {
 		names, err = m.linkKept(ctx, h, lock, names)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	list, err := from.Index(ctx, h, g, names)
-	return append(names, list...), err
+	return append(names, list...), failed, err
 }
 
 // linkKept links the packages of the folder that an earlier run has written, in addition to those
@@ -62,6 +62,7 @@ func (m Mirror) linkKept(
 		return names, nil
 	}
 
+	lock.Failed = stillFailed(old.Failed, *lock)
 	var files []string
 	for _, file := range old.Files {
 		extension := path.Ext(file.Name)

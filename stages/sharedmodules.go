@@ -5,6 +5,7 @@ package stages
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/modinfo"
@@ -33,15 +35,16 @@ type Shared struct {
 // modules are to be the same bytes.
 const buildFolder = "/var/lib/gpuadm-modules"
 
-// share builds modules and puts their packages into the mirror's new folder. It returns the modules
-// by the names of the packages' files.
+// share builds modules and puts their packages into the mirror's new folder, and the modules into the
+// lock, by the names of the packages' files. Modules that do not build for a kernel are in the lock,
+// too, with their failure: failed has the errors.
 func (m Mirror) share(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
-	s spec.Spec, f facts.Facts, names []string,
-) (map[string]facts.SharedModules, error) {
-	shared := map[string]facts.SharedModules{}
+	s spec.Spec, f facts.Facts, names []string, lock *packages.Lock,
+) (failed []error, err error) {
+	lock.Modules = map[string]facts.SharedModules{}
 	if len(m.Shared.Kernels) == 0 {
-		return shared, nil
+		return nil, nil
 	}
 
 	choice, _, err := drivers.New(nil).Choose(s, f)
@@ -72,12 +75,19 @@ func (m Mirror) share(
 			Flavour: choice.Flavour,
 		}
 		file, err := m.modulePackage(ctx, h, from, g, source, &modules)
-		if err != nil {
+		var taught converge.Taught
+		switch {
+		case errors.As(err, &taught):
+			modules.Failure = taught.Lesson.Says
+			lock.Failed = append(lock.Failed, modules)
+			failed = append(failed, err)
+		case err != nil:
 			return nil, err
+		default:
+			lock.Modules[file] = modules
 		}
-		shared[file] = modules
 	}
-	return shared, nil
+	return failed, nil
 }
 
 // canBuild refuses a machine that lacks what builds modules: mirror installs nothing.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/signal"
 	"path/filepath"
@@ -107,7 +108,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		Say:    c.fetching,
 		Note:   func(text string) { printf(c.stderr, "Note: %s.\n", text) },
 	}
-	lock, changed, err := mirror.Make(ctx, h, s, facts.Facts{
+	made, err := mirror.Make(ctx, h, s, facts.Facts{
 		OS:     f.OS,
 		Arch:   f.Arch,
 		Day:    f.Day,
@@ -125,7 +126,14 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		return err
 	}
 
-	if !changed {
+	c.mirrored(dir, made)
+	return notBuilt(dir, made)
+}
+
+// mirrored prints what the mirror has, and how nodes use it.
+func (c *common) mirrored(dir string, made stages.Mirrored) {
+	lock := made.Lock
+	if !made.Changed {
 		c.answer("Nothing to do.")
 	}
 	size := int64(0)
@@ -137,7 +145,26 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, files, size/1e6, lock.For, kernels))
 	c.answer("Signed by " + lock.Key + "; the secret key is in " + dir + ".key.")
 	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
-	return nil
+}
+
+// notBuilt is the error of a mirror that lacks modules, since they did not build; nil if none failed.
+func notBuilt(dir string, made stages.Mirrored) error {
+	if len(made.Failed) == 0 {
+		return nil
+	}
+	has := dir + " has all else, and this failure, which the plans of nodes name"
+	if made.Stays {
+		has = dir + " stays as it was, with this failure: it has the modules of another driver for that kernel"
+	}
+
+	first := &trouble.Error{What: made.Failed[0].Error()}
+	errors.As(made.Failed[0], &first)
+	whole := *first
+	whole.Because = append(slices.Clone(first.Because), has)
+	for _, other := range made.Failed[1:] {
+		whole.Because = append(whole.Because, other.Error())
+	}
+	return &whole
 }
 
 // mayMirror refuses a command line or a user that cannot write a mirror.

@@ -129,9 +129,12 @@ func nothingToManage(m *Machine) []Finding {
 	}}
 }
 
-// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine
-// that has just booted.
+// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, a machine that has
+// just booted, and GPUs that wait for the owner of the NVSwitches' partitions.
 func notRegistered(m *Machine) []Finding {
+	config, _ := m.text(drivers.FabricManagerConfig)
+	waitsForOwner := drivers.PartitionsOwned([]byte(config)) != ""
+
 	u, ok := m.Unit(drivers.FabricManagerUnit)
 	mayStillRegister := !ok || u.Uptime < 10*time.Minute
 
@@ -144,7 +147,7 @@ func notRegistered(m *Machine) []Finding {
 		switch {
 		case fabric.Faults != "":
 			return "is registered with the fabric, and " + fabric.Faults
-		case !completed && mayStillRegister:
+		case !completed && (mayStillRegister || waitsForOwner):
 			return ""
 		case fabric.Status != "":
 			return "could not be registered with the fabric: " + fabric.Status

@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -25,6 +26,21 @@ type SharedModules struct {
 	Builder  string      `json:"builder"` // system, DKMS and the kernel's compiler
 	Signer   modinfo.Key `json:"signer"`
 	Problem  string      `json:"-"` // why this machine's kernel would not load them
+
+	// Failure is the compiler's first error where they did not build: then there is no package.
+	Failure string `json:"failure,omitempty"`
+}
+
+// SameBuild reports whether two are of one driver for one kernel.
+func (m SharedModules) SameBuild(o SharedModules) bool { return m.Compare(o) == 0 }
+
+// Compare orders by kernel, flavour and version of the driver, as text.
+func (m SharedModules) Compare(o SharedModules) int {
+	return cmp.Or(
+		strings.Compare(m.Kernel, o.Kernel),
+		strings.Compare(m.Flavour, o.Flavour),
+		strings.Compare(m.Version, o.Version),
+	)
 }
 
 // SharedFolder is where their package has modules, below the kernel's folder. depmod prefers the
@@ -46,6 +62,7 @@ func (g *gathering) shared(f Facts, list string) []SharedModules {
 	}
 	var lock struct {
 		Modules map[string]SharedModules `json:"modules"`
+		Failed  []SharedModules          `json:"failed"`
 	}
 	found := []SharedModules{}
 	if err := json.Unmarshal(data, &lock); err != nil {
@@ -63,6 +80,11 @@ func (g *gathering) shared(f Facts, list string) []SharedModules {
 			m.Problem = m.otherBuild(g.v)
 		}
 		found = append(found, m)
+	}
+	for _, m := range lock.Failed {
+		if slices.Contains(kernels, m.Kernel) {
+			found = append(found, m)
+		}
 	}
 	return found
 }

@@ -48,7 +48,17 @@ func TestShared(t *testing.T) {
 		must.That(t, len(f.Shared) == 1, "%s: %+v", x.name, f.Shared)
 		check.That(t, strings.HasPrefix(f.Shared[0].Problem, x.says) && (f.Shared[0].Problem == "") == (x.says == ""), "%s: %s", x.name, f.Shared[0].Problem)
 	}
-	n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n")
+	const failed = `{"kernel": "` + k + `", "version": "580.95.05", "failure": "no follow_pfn"}`
+	n := drivertest.Node(t, `-- proc/sys/kernel/osrelease --
+`+k+`
+-- lib/modules/`+k+`/modules.dep --
+-- `+list[1:]+` --
+{"failed": [`+failed+`, {"kernel": "another"}]}
+`)
 	f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
+	must.That(t, len(f.Shared) == 1 && f.Shared[0].Failure == "no follow_pfn", "a failure: %+v", f.Shared)
+
+	n = drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n")
+	f = must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
 	check.That(t, f.Shared == nil, "without a list: %+v", f.Shared)
 }

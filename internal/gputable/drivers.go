@@ -4,7 +4,6 @@ package gputable
 
 import (
 	_ "embed"
-	"fmt"
 	"strings"
 	"sync"
 )
@@ -28,20 +27,7 @@ const servedColumns = 6
 // served are the rows by PCI device id.
 var served = sync.OnceValue(func() map[string]Served {
 	all := map[string]Served{}
-	for line := range strings.Lines(servedText) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(fields) != servedColumns {
-			panic(fmt.Sprintf("internal error: drivers.tsv: %d columns in %q", len(fields), line)) // embedded, and every test reads it
-		}
-
-		for i, field := range fields {
-			if field == "-" {
-				fields[i] = ""
-			}
-		}
+	for _, fields := range Rows("drivers.tsv", servedText, servedColumns) {
 		all[fields[0]] = Served{
 			Name:    fields[1],
 			Modules: fields[2],

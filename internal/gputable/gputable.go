@@ -6,7 +6,6 @@ package gputable
 
 import (
 	_ "embed"
-	"fmt"
 	"strings"
 	"sync"
 )
@@ -59,14 +58,7 @@ const columns = 17
 // All are the rows of the table, in its order. Callers share them and must not write to them.
 var All = sync.OnceValue(func() []GPU {
 	var all []GPU
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(fields) != columns {
-			panic(fmt.Sprintf("internal error: gpus.tsv: %d columns in %q", len(fields), line)) // embedded, and every test reads it
-		}
+	for _, fields := range Rows("gpus.tsv", text, columns) {
 		all = append(all, parse(fields))
 	}
 
@@ -75,12 +67,6 @@ var All = sync.OnceValue(func() []GPU {
 
 // parse reads the fields of a row.
 func parse(fields []string) GPU {
-	for i, field := range fields {
-		if field == "-" {
-			fields[i] = ""
-		}
-	}
-
 	g := GPU{
 		ID:       fields[0],
 		Name:     fields[1],

@@ -36,6 +36,9 @@ type Lock struct {
 
 	// Modules are the kernel modules that were built once, for all nodes, by their package's file.
 	Modules map[string]facts.SharedModules `json:"modules,omitempty"`
+
+	// Failed are those that did not build where the mirror was written.
+	Failed []facts.SharedModules `json:"failed,omitempty"`
 }
 
 // A LockFile is one file of a mirror.

@@ -235,6 +235,72 @@ func (s sharing) strange(was, version string) {
 	}
 }
 
+// TestLabSharedModulesFail: modules that do not build for a kernel keep nothing else back. The folder
+// has the failure, and the plan of another node says it before that compiles. A folder never loses
+// modules by it.
+func TestLabSharedModulesFail(t *testing.T) {
+	t.Parallel()
+	lab.Nightly(t)
+	const version, newer = "580.65.06", "580.95.05"
+	const fault = "fatal error: " + brokenHeader + ": No such file or directory"
+	builder, kernel := bootDKMS(t, "bookworm")
+	booted := lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8})
+	s := sharing{builder, driverNode{node{booted, t}, ""}, "debian-12", kernel}
+	moduleKeyOf(builder.Host, "site")
+	next := nextKernel(builder.Host, kernel)
+	emptyPackage(builder.Host, "linux-headers-"+next)
+	s.arrives(kernel)
+	s.arrives(next)
+	runs(s.node.Host, kernel)
+
+	// dkms(8) reads this file for that version and that kernel alone.
+	breaks := func(version, kernel string) (mended func()) {
+		conf := "/etc/dkms/nvidia-" + version + "-" + kernel + ".conf"
+		in := "M=${dkms_tree}/nvidia/" + version + "/build"
+		broken := "KCPPFLAGS='-include " + brokenHeader + "'"
+		builder.Put(conf, `MAKE[0]="make -C ${kernel_source_dir} `+in+" "+broken+` modules"`+"\n", 0o644)
+		return func() { builder.Must("rm", conf) }
+	}
+	both := sharing{s.builder, s.node, s.system, kernel + "," + next}
+
+	mended := breaks(version, next)
+	r := both.build(1, version, "site")
+	says(t, r, "cannot build the modules nvidia "+version+" for "+next+": ", fault)
+	says(t, r, "/srv/mirror has all else, and this failure, which the plans of nodes name")
+	check.Has(t, builder.Must("ls", "/srv/mirror"), "gpuadm-modules-open-"+kernel+"_", "the mirror:")
+	says(t, both.build(1, version, "site"), "Nothing to do.", fault)
+
+	n := s.node
+	copyTo(t, builder.Host, n.Host, "/srv/mirror")
+	n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
+	failed := "driver " + version + " did not build for it where the mirror was written: "
+	r = s.asks(0, version, "auto", "plan")
+	says(t, r, "no shared kernel modules for kernel "+next+": "+failed, fault)
+	r = s.asks(1, version, "shared", "plan")
+	says(t, r, "cannot take shared kernel modules for kernel "+next+": "+failed, fault)
+	r = s.asks(0, version, "dkms", "plan")
+	says(t, r, "Note: driver "+version+" did not build for kernel "+next+" where the mirror was written: ", fault)
+	mended()
+	both.build(0, version, "site")
+	check.Has(t, builder.Must("ls", "/srv/mirror"), "gpuadm-modules-open-"+next+"_", "the mirror:")
+	copyTo(t, builder.Host, n.Host, "/srv/mirror")
+	r = s.asks(0, version, "shared", "plan")
+	silent := !strings.Contains(r.Stdout+r.Stderr, "did not build")
+	check.That(t, silent, "it is said of what has been built: %s", r)
+
+	// Without --keep the new folder would have no modules for this kernel.
+	mended = breaks(newer, kernel)
+	builder.Put("/root/mirror.toml", builder.spec(newer, ""), 0o644)
+	args := sharedArgs(s.system, kernel, "site")
+	args = slices.DeleteFunc(args, func(arg string) bool { return arg == "--keep" })
+	says(t, builder.gpuadm(1, args...), fault, "/srv/mirror stays as it was, with this failure")
+	check.Has(t, builder.Must("ls", "/srv/mirror"), "gpuadm-modules-open-"+kernel+"_"+version, "the mirror:")
+	copyTo(t, builder.Host, n.Host, "/srv/mirror")
+	r = s.asks(0, newer, "dkms", "plan")
+	says(t, r, "driver "+newer+" did not build for kernel "+kernel+" where the mirror was written: ", fault)
+	mended()
+}
+
 // TestLabSharedModulesDnf: the same by rpmbuild and dnf, with Debian's DKMS, compiler and headers
 // on a host that says that it is a RHEL.
 func TestLabSharedModulesDnf(t *testing.T) {
