@@ -60,8 +60,12 @@ func (c *common) gaveUp(g *agent.GaveUp) error {
 		code = exitAgain
 	}
 	held := "kubelet does not start until " + trouble.Command("apply") + " succeeds"
-	if g.Started {
+	switch {
+	case g.Started:
 		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
+	case g.Open:
+		held = "kubelet starts, since gate is open in [join], and the node is not ready until " +
+			trouble.Command("apply") + " succeeds"
 	}
 	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", agent.Tries, held))
 	if c.broken != nil {

@@ -28,6 +28,7 @@ const (
 type GaveUp struct {
 	Err     error
 	Started bool // kubelet has been allowed to start since the boot
+	Open    bool // kubelet starts all the same
 }
 
 func (g *GaveUp) Error() string { return g.Err.Error() }
@@ -47,7 +48,7 @@ func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error
 			return err
 		case errors.As(err, new(*host.Busy)) && time.Since(began) < busyLimit:
 			pause = busyPause
-		case trouble.Passes(err) && time.Since(began) < WaitLimit:
+		case trouble.Passes(err) && !r.startsDespite(err) && time.Since(began) < WaitLimit:
 			pause = WaitPause
 			if lastWait != err.Error() {
 				lastWait = err.Error()
@@ -55,7 +56,7 @@ func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error
 			}
 		case try == Tries:
 			r.report(ctx, node.Outcome{Stage: r.failed, Err: err, GaveUp: true})
-			return &GaveUp{err, BootSucceeded(ctx, r.Host)}
+			return &GaveUp{err, BootSucceeded(ctx, r.Host), r.gateIsOpen()}
 		default:
 			r.Say(Event{What: Retrying, Err: err, Try: try, Pause: pause})
 			try++
@@ -66,6 +67,10 @@ func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error
 		}
 	}
 }
+
+// startsDespite says that kubelet does not wait for what an error tells of: with an open gate it
+// starts before the GPUs can be looked at. A driver container brings the driver after kubelet.
+func (r *Run) startsDespite(err error) bool { return r.gateIsOpen() && trouble.IsUnknown(err) }
 
 // BootSucceeded says whether this boot's apply has succeeded.
 func BootSucceeded(ctx context.Context, v host.View) bool {

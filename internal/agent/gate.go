@@ -32,8 +32,8 @@ func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	}
 	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
 	e.Before = e.Stages // kubelet starts whether the API server answers or not
-	if e.Spec.Join.Gate == "open" {
-		return nil, nil // the node joins, and a taint keeps pods away
+	if r.gateIsOpen() {
+		return nil, nil
 	}
 
 	s, err := e.Pending(ctx, v)
@@ -52,6 +52,10 @@ func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	}
 	return c, nil
 }
+
+// gateIsOpen says that kubelet starts whether the GPUs are ready or not: the node joins, and a taint
+// keeps pods away.
+func (r *Run) gateIsOpen() bool { return r.Engine.Spec.Join.Gate == "open" }
 
 // mayStart says whether all that must hold before kubelet does, as far as this machine can show it
 // before kubelet runs.
