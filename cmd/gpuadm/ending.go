@@ -203,6 +203,13 @@ func (f *ending) advise(e env, err error) {
 		return
 	}
 
+	var file *host.FileError
+	if errors.As(err, &file) && file.Attribute.Set != "" {
+		f.Try = append(f.Try, fmt.Sprintf("see what has set it, then: sudo chattr -%s %s",
+			file.Attribute.Set, host.ShellWord(file.Attribute.Of)))
+		return
+	}
+
 	var confined []string
 	if e.root && (readOnly || denied) && e.confined != nil {
 		confined = e.confined()

@@ -35,3 +35,19 @@ func TestReadOnlyMountIsNamed(t *testing.T) {
 		check.That(t, len(f.Because) == 1, "because %q", f.Because)
 	}
 }
+
+// TestAttributeIsNamed: an attribute of a file keeps root from a change with all capabilities, too,
+// so the command that takes it away is printed, and not the limits of the process.
+func TestAttributeIsNamed(t *testing.T) {
+	err := &host.FileError{
+		Verb:      "write",
+		Path:      "/etc/containerd/config.toml",
+		Cause:     syscall.EPERM,
+		Attribute: host.Attribute{Of: "/etc/containerd", Set: "i"},
+	}
+	e := env{root: true, confined: func() []string { return []string{"this process lacks capabilities"} }}
+	f := failureOf(err)
+	f.advise(e, err)
+	check.List(t, f.Because, nil, "because")
+	check.List(t, f.Try, []string{"see what has set it, then: sudo chattr -i /etc/containerd"}, "try")
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -160,6 +161,10 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 func (g *gathering) imported(name string) File {
 	f := File{Path: name}
 	info, err := g.v.Stat(name)
+	if errors.Is(err, syscall.ELOOP) {
+		f.Is = "a link that leads back to itself"
+		return f
+	}
 	if err != nil {
 		f.Data = g.config(name)
 		return f

@@ -5,6 +5,7 @@ package facts
 import (
 	"context"
 	"io/fs"
+	"slices"
 	"testing"
 	"time"
 
@@ -120,6 +121,43 @@ func TestOneIdentity(t *testing.T) {
 			check.That(t, f.Kubelet.Uses(e) && e.Config == usualConfig, "kubelet does not use %+v", e)
 			check.Equal(t, [...]string{e.Unit, e.Binary, e.Owner}, [...]string{c.unit, c.binary, ""}, "unit, program and owner")
 		})
+	}
+}
+
+// TestWrapperThatExecs: where a script has become the engine's process, that process says which file
+// the engine reads. A script that stays may write the file itself, and one that has not run says
+// nothing.
+func TestWrapperThatExecs(t *testing.T) {
+	const (
+		script = "/usr/local/bin/wrap"
+		argv   = "/usr/bin/containerd\x00--config\x00/srv/engine.toml\x00"
+	)
+	for name, c := range map[string]struct {
+		main            int // the unit's main process
+		argv            string
+		wrapper, config string
+	}{
+		"execs":                     {7, argv, "", "/srv/engine.toml"},
+		"stays":                     {6, argv, script, usualConfig},
+		"has not run":               {0, "", script, usualConfig},
+		"execs, with a name of its": {7, "containerd\x00--config\x00engine.toml\x00", script, usualConfig},
+	} {
+		v := live{links: map[string]string{}, mains: map[string]int{"containerd.service": c.main}, files: files{
+			"/usr/lib/systemd/system/kubelet.service":    service1(usualKubelet),
+			"/usr/lib/systemd/system/containerd.service": service1(script),
+			"/usr/bin/kubelet":                           "x", "/usr/bin/containerd": "x", script: "#!/bin/sh\n",
+			usualConfig: "version = 2\n", "/srv/engine.toml": "version = 2\n", usualSocket: "",
+		}}
+		if c.argv != "" {
+			v.process("7", "containerd.service", "/usr/bin/containerd", c.argv)
+		}
+
+		f := must.Get(Gather(t.Context(), v, Needs{}))(t)
+		e := f.Engines[0]
+		check.Equal(t, [...]string{e.Wrapper, e.Config}, [...]string{c.wrapper, c.config}, "%s: wrapper and file", name)
+		if c.wrapper == "" {
+			check.That(t, slices.Contains(e.Started, script), "%s: an edit of the script restarts nothing: %q", name, e.Started)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 			claims = append(claims, e)
 		}
 	}
-	if len(claims) == 1 && g.servesAt(ctx, claims[0], k.Endpoint) {
+	if len(claims) == 1 && claims[0].Wrapper == "" && g.servesAt(ctx, claims[0], k.Endpoint) {
 		return
 	}
 
@@ -41,7 +41,7 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	case e != nil:
 		inUnit := func(claim Engine) bool { return claim.Unit == e.Unit }
 		if i := slices.IndexFunc(claims, inUnit); i >= 0 {
-			e = &claims[i] // its owner and its folder are known, too
+			e = unwrapped(&claims[i], e)
 		}
 	case len(claims) == 0:
 		e = g.startedAt(ctx, *k)
@@ -52,6 +52,23 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	isSame := func(other Engine) bool { return other.Unit == e.Unit && k.Uses(other) }
 	others := slices.DeleteFunc(slices.Clone(f.Engines), isSame)
 	f.Engines = withoutBare(append([]Engine{*e}, others...))
+}
+
+// unwrapped is the engine of a unit whose process listens. The unit says more of it, such as its owner
+// and its folder. Where the unit starts it by another program, which has become the engine's
+// process, the command line of that process says which file it reads.
+func unwrapped(ofUnit, process *Engine) *Engine {
+	isKnown := ofUnit.Wrapper == "" || ofUnit.Owner != ""
+	if isKnown || process.Child || process.Wrapper != "" {
+		return ofUnit
+	}
+
+	process.Env = ofUnit.Env
+	process.Started = ofUnit.Started
+	if path.IsAbs(ofUnit.Wrapper) {
+		process.Started = append(slices.Clone(ofUnit.Started), ofUnit.Wrapper)
+	}
+	return process
 }
 
 // resolvedEndpoint follows an endpoint that is a link.

@@ -341,6 +341,24 @@ type FileError struct {
 	Leads string // where it leads, if links are on the way
 	Cause error
 	Note  string // the cause in better words than the kernel's
+
+	Attribute Attribute // what keeps even root from it
+}
+
+// Attribute is an attribute of a file or folder that keeps even root from a change: chattr(1).
+type Attribute struct {
+	Of  string // the file or folder
+	Set string // "i" or "a"; "" for none
+}
+
+func (a Attribute) String() string {
+	switch a.Set {
+	case "i":
+		return "immutable (chattr +i)"
+	case "a":
+		return "append-only (chattr +a)"
+	}
+	return ""
 }
 
 func (e *FileError) Error() string {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // folder is a folder, or a link to one. Its state is "MODE UID:GID", whatever is in it. Make
@@ -30,6 +32,13 @@ func Folders(name, why string) []converge.Want {
 
 // existing is the desired state of a folder.
 func existing(found converge.State) (converge.State, error) {
+	target, isLink := strings.CutPrefix(string(found), linkState)
+	if isLink {
+		return "", &trouble.Error{
+			What: "the folder is a link to " + target + ", which is not there",
+			Try:  []string{"make that folder, or remove the link"},
+		}
+	}
 	if found != "" {
 		return found, nil
 	}
@@ -44,7 +53,7 @@ func (f folder) Ref() converge.Ref { return converge.Ref{Kind: "folder", Name: s
 func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	info, err := v.Stat(string(f))
 	if host.NotExist(err) {
-		return "", nil
+		return f.leadsNowhere(v)
 	}
 	if err != nil {
 		return "", err
@@ -57,10 +66,28 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
+// linkState begins the state of a link to a folder that is not there; the place where it leads
+// follows.
+const linkState = "link to "
+
+// leadsNowhere is the state of a folder that is not there, or of a link to one: no folder can be made
+// in its place.
+func (f folder) leadsNowhere(v host.View) (converge.State, error) {
+	target, err := v.Readlink(string(f))
+	if host.NotExist(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return converge.State(linkState + target), nil
+}
+
 // TakeOut removes a folder that gpuadm made, whatever its mode is now. Make keeps the folder if
-// files are in it. A folder that existed before gpuadm stays.
+// files are in it. A folder that existed before gpuadm stays, and so does a link in its place.
 func (f folder) TakeOut(_ host.View, found, before, after converge.State) (converge.State, []string, error) {
-	if before != "" && found != before {
+	isLink := strings.HasPrefix(string(found), linkState)
+	if found != before && (before != "" || isLink) {
 		left := fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)
 		return found, []string{left}, nil
 	}

@@ -28,6 +28,8 @@ func TestTakeOutOfUnitsAndFolders(t *testing.T) {
 		{unit("u"), "enabled active", "disabled inactive", "disabled inactive", "enabled active", ""},
 		{folder("/f"), "0700 0:0", "", "0755 0:0", "", ""},
 		{folder("/f"), "0700 0:0", "0750 0:0", "0755 0:0", "0700 0:0", "folder /f is 0700 0:0, gpuadm had made it 0755 0:0"},
+		{folder("/f"), "link to /g", "", "0755 0:0", "link to /g", "folder /f is link to /g, gpuadm had made it 0755 0:0"},
+		{folder("/f"), "link to /g", "link to /g", "link to /g", "link to /g", ""},
 	} {
 		rest, left, err := c.thing.TakeOut(nil, c.found, c.before, c.after)
 		if err != nil || rest != c.rest || strings.Join(left, "\n") != c.left {

@@ -3,9 +3,12 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -34,7 +37,21 @@ func Verdict(ctx context.Context, v host.View, e facts.Engine) error {
 	if err == nil {
 		err = checkPlugin(is, t)
 	}
-	return engine.Rejected(e, err)
+	return engine.Rejected(e, inOwnWords(e, err))
+}
+
+// inOwnWords is why the daemon's program rejects its files, in gpuadm's words and with their line,
+// where gpuadm's reader refuses them, too.
+func inOwnWords(e facts.Engine, rejected error) error {
+	var command *host.CommandError
+	if !errors.As(rejected, &command) || errors.As(rejected, new(engine.NotJudged)) {
+		return rejected
+	}
+	_, err := readEngine(e)
+	if err != nil {
+		return err
+	}
+	return rejected
 }
 
 // checkOpens refuses a tree with a file that cannot be opened, whatever else is wrong in it: see
@@ -74,11 +91,17 @@ func ownOf(ctx context.Context, v host.View, e facts.Engine, t Tree) func() erro
 // ownDump has the daemon print the configuration of the machine's own files. Without --config it
 // starts without a root file, too.
 func ownDump(ctx context.Context, v host.View, e facts.Engine) (map[string]any, error) {
+	_, err := v.Stat(e.Config)
+	isThere := !host.NotExist(err)
+	isNamed := len(facts.Options(e.Args, "config", "c")) > 0
+
 	args := []string{"config", "dump"}
-	named := len(facts.Options(e.Args, "config", "c")) > 0
-	if named || e.Config != usualConfig {
+	switch {
+	case isNamed && !isThere:
+		return nil, missingRoot(e)
+	case isNamed || e.Config != usualConfig:
 		args = slices.Concat([]string{"--config", e.Config}, args)
-	} else if _, err := v.Stat(e.Config); host.NotExist(err) {
+	case !isThere:
 		// The daemon starts without the file that no option names. "config dump" of 1.x does not.
 		args = []string{"config", "default"}
 	}
@@ -88,6 +111,18 @@ func ownDump(ctx context.Context, v host.View, e facts.Engine) (map[string]any, 
 		return nil, err
 	}
 	return toml.Values(out)
+}
+
+// missingRoot says that the file is not there which an option of the daemon names: then no containerd
+// starts. From 2.0 on "config dump" prints all the same, and exits with 0. Measured by starting
+// 1.7.24 and 2.4.2. Source: the action of App in cmd/containerd/command/main.go of
+// https://github.com/containerd/containerd, which passes over a missing file where no option names it.
+func missingRoot(e facts.Engine) error {
+	what := fmt.Sprintf("%s starts it with --config, %s does not start without the file, and it is not there",
+		engine.UnitOf(e), strings.TrimSpace("containerd "+e.Version))
+	try := fmt.Sprintf("write it: sudo sh -c '%s config default >%s'",
+		cmp.Or(e.Binary, "containerd"), e.Config)
+	return refuse(RefusedStart, e.Config, 0, what, try)
 }
 
 // usualConfig is what the daemon reads where its options name no file.

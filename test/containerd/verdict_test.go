@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -24,16 +25,24 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// world is a configuration of a machine: files, links to nothing or to /dev/null, and folders.
+// world is a configuration of a machine: files, links to nothing, to themselves or to /dev/null, and
+// folders.
 type world struct {
 	files   map[string][]byte
 	links   []string
+	circles []string
 	masks   []string
 	folders []string
 }
 
 func (w world) copied() world {
-	return world{maps.Clone(w.files), slices.Clone(w.links), slices.Clone(w.masks), slices.Clone(w.folders)}
+	return world{
+		files:   maps.Clone(w.files),
+		links:   slices.Clone(w.links),
+		circles: slices.Clone(w.circles),
+		masks:   slices.Clone(w.masks),
+		folders: slices.Clone(w.folders),
+	}
 }
 
 const (
@@ -78,6 +87,7 @@ func foreignEdits() map[string]func(w *world) {
 		"nothing":      func(*world) {},
 		"a link":       func(w *world) { w.links = append(w.links, etc+"/conf.d/10-x.toml") },
 		"a later link": func(w *world) { w.links = append(w.links, etc+"/conf.d/99-z.toml") },
+		"a circle":     func(w *world) { w.circles = append(w.circles, etc+"/conf.d/12-c.toml") },
 		"a mask":       func(w *world) { w.masks = append(w.masks, etc+"/conf.d/15-m.toml") },
 		"a folder":     func(w *world) { w.folders = append(w.folders, etc+"/conf.d/16-f.toml") },
 		"logs":         drop("30-logs.toml", "version = 2\n[debug]\nlevel = \"warn\"\n"),
@@ -147,6 +157,32 @@ func TestVerdictIsTheDaemons(t *testing.T) {
 	least := int32(trials / 8)
 	check.That(t, sound.Load() >= least && refused.Load() >= least, "%d trees serve, %d do not", sound.Load(), refused.Load())
 	t.Logf("%d trees serve, %d do not", sound.Load(), refused.Load())
+}
+
+// TestVerdictOfNoFile: a daemon whose options name a file that is not there does not start, whatever
+// its "config dump" prints.
+func TestVerdictOfNoFile(t *testing.T) {
+	for _, p := range parts.Get(t).Containerd {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			root := parts.Lay(t, map[string][]byte{etc + "/conf.d/10.toml": []byte("version = 2\n")})
+			config := filepath.Join(root, "config.toml")
+			e := facts.Engine{
+				Name:    "containerd",
+				Version: p.Version,
+				Binary:  p.Path,
+				Config:  config,
+				Args:    []string{p.Path, "--config", config},
+				Files:   []facts.File{{Path: config}},
+			}
+
+			var live host.View = must.Get(local.Open("/"))(t)
+			says := containerd.Verdict(t.Context(), live, e)
+			check.That(t, errors.Is(says, containerd.RefusedStart), "the verdict is %v", says)
+			booted := p.Boot(t, root)
+			check.That(t, !booted.Up, "a real start serves")
+		})
+	}
 }
 
 // applied edits a configuration as apply does; target is "" where gpuadm refuses.
@@ -228,6 +264,11 @@ func verdict(t *testing.T, w world, p parts.Part) (says error, serves bool) {
 		must.OK(t, os.Symlink("/opt/missing.toml", at))
 	}
 
+	for _, name := range w.circles {
+		at := filepath.Join(root, strings.TrimPrefix(name, etc))
+		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		must.OK(t, os.Symlink(filepath.Base(at), at))
+	}
 	for _, name := range w.masks {
 		at := filepath.Join(root, strings.TrimPrefix(name, etc))
 		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
@@ -264,6 +305,9 @@ func (w world) String() string {
 	}
 	for _, name := range w.links {
 		fmt.Fprintf(&all, "-- %s leads to nothing\n", path.Base(name))
+	}
+	for _, name := range w.circles {
+		fmt.Fprintf(&all, "-- %s leads to itself\n", path.Base(name))
 	}
 	for _, name := range w.masks {
 		fmt.Fprintf(&all, "-- %s leads to /dev/null\n", path.Base(name))

@@ -3,6 +3,7 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -138,26 +139,24 @@ func (at place) fail(verb, name string, err error) error {
 	case errors.Is(err, syscall.EBUSY):
 		e.Note = "it is a mount point of its own"
 	case errors.Is(err, syscall.EPERM) && verb != "read":
-		e.Note = at.chattr()
+		at.blame(e)
 	}
 	return e
 }
 
-// chattr names the attribute that keeps even root from changing a file or its folder: chattr(1).
-func (at place) chattr() string {
+// blame names the attribute that keeps even root from changing a file or its folder.
+func (at place) blame(e *host.FileError) {
+	changed := cmp.Or(e.Leads, e.Path)
 	file, _ := at.dir.Lstat(at.name)
 	folder, _ := at.dir.Lstat(".")
 	switch {
-	case file.Chattr == "i":
-		return "it is immutable (chattr +i)"
-	case file.Chattr == "a":
-		return "it is append-only (chattr +a)"
-	case folder.Chattr == "i":
-		return "its folder is immutable (chattr +i)"
-	case folder.Chattr == "a":
-		return "its folder is append-only (chattr +a)"
+	case file.Chattr != "":
+		e.Attribute = host.Attribute{Of: changed, Set: file.Chattr}
+		e.Note = "it is " + e.Attribute.String()
+	case folder.Chattr != "":
+		e.Attribute = host.Attribute{Of: path.Dir(changed), Set: folder.Chattr}
+		e.Note = "its folder is " + e.Attribute.String()
 	}
-	return ""
 }
 
 // notRegular says why a file is not read or replaced.
