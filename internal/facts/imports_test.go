@@ -34,7 +34,8 @@ func TestImportsThatAreNoFiles(t *testing.T) {
 	}
 	want := []string{
 		"config.toml true ", "conf.d/10.toml true ", "conf.d/20.toml false a folder", "conf.d/30.toml false ",
-		"conf.d/40.toml false a link that leads back to itself", "conf.d/50.toml false a link that leads back to itself",
+		"conf.d/40.toml false a link that leads back to itself",
+		"conf.d/50.toml false a link that leads back to itself",
 	}
 	check.List(t, got, want, "files:")
 }
