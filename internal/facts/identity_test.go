@@ -142,12 +142,17 @@ func TestWrapperThatExecs(t *testing.T) {
 		"has not run":               {0, "", script, usualConfig},
 		"execs, with a name of its": {7, "containerd\x00--config\x00engine.toml\x00", script, usualConfig},
 	} {
-		v := live{links: map[string]string{}, mains: map[string]int{"containerd.service": c.main}, files: files{
+		on := files{
 			"/usr/lib/systemd/system/kubelet.service":    service1(usualKubelet),
 			"/usr/lib/systemd/system/containerd.service": service1(script),
 			"/usr/bin/kubelet":                           "x", "/usr/bin/containerd": "x", script: "#!/bin/sh\n",
 			usualConfig: "version = 2\n", "/srv/engine.toml": "version = 2\n", usualSocket: "",
-		}}
+		}
+		v := live{
+			files: on,
+			links: map[string]string{},
+			mains: map[string]int{"containerd.service": c.main},
+		}
 		if c.argv != "" {
 			v.process("7", "containerd.service", "/usr/bin/containerd", c.argv)
 		}
@@ -156,7 +161,8 @@ func TestWrapperThatExecs(t *testing.T) {
 		e := f.Engines[0]
 		check.Equal(t, [...]string{e.Wrapper, e.Config}, [...]string{c.wrapper, c.config}, "%s: wrapper and file", name)
 		if c.wrapper == "" {
-			check.That(t, slices.Contains(e.Started, script), "%s: an edit of the script restarts nothing: %q", name, e.Started)
+			isRead := slices.Contains(e.Started, script)
+			check.That(t, isRead, "%s: the script is no file of %q", name, e.Started)
 		}
 	}
 }
