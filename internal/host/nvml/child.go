@@ -35,8 +35,9 @@ type reply struct {
 	late  time.Duration // for how long the child was waited for in vain; 0 if it has ended
 }
 
-// ask runs the child, and returns what it has written. A child in uninterruptible sleep cannot be killed, and a process with such a thread
-// cannot end, so gpuadm does not wait for the child after the limit.
+// ask runs the child, and returns what it has written. A child in uninterruptible sleep cannot be
+// killed, and a process with such a thread cannot end, so gpuadm does not wait for the child after
+// the limit.
 // Source: proc_pid_stat(5), state D; do_exit and exit_notify in kernel/exit.c of the kernel's tree.
 func (q question) ask(ctx context.Context) (reply, error) {
 	fd, err := unix.MemfdCreate("gpuadm-child", unix.MFD_CLOEXEC)
@@ -63,7 +64,7 @@ func (q question) ask(ctx context.Context) (reply, error) {
 
 	wait := make(chan error, 1)
 	go func() { wait <- cmd.Wait() }()
-	err, late := q.await(ctx, wait, child{cmd.Process.Pid, answer})
+	late, err := q.await(ctx, wait, child{cmd.Process.Pid, answer})
 	switch {
 	case late > 0:
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -80,25 +81,25 @@ func (q question) ask(ctx context.Context) (reply, error) {
 	return reply{text: text}, err
 }
 
-// await returns the error with which the child has ended, or how long it was waited for in vain.
-func (q question) await(ctx context.Context, ended <-chan error, c child) (err error, late time.Duration) {
+// await returns for how long it waited for the child in vain, or the error with which the child ended.
+func (q question) await(ctx context.Context, ended <-chan error, c child) (late time.Duration, err error) {
 	seen := 0
 	for waited := time.Duration(0); ; {
 		select {
 		case err := <-ended:
-			return err, 0
+			return 0, err
 		case <-ctx.Done():
-			return nil, 0
+			return 0, nil
 		case <-q.after(q.limit):
 		}
 
 		waited += q.limit
 		if q.sign == nil || waited >= q.most {
-			return nil, waited
+			return waited, nil
 		}
 		now, isSign := q.sign(c, seen, q.limit)
 		if !isSign {
-			return nil, q.limit
+			return q.limit, nil
 		}
 		seen = now
 	}

@@ -36,7 +36,7 @@ func TestAwait(t *testing.T) {
 				return before + 1, left >= 0
 			}
 			began := time.Now()
-			err, late := q.await(t.Context(), make(chan error), child{})
+			late, err := q.await(t.Context(), make(chan error), child{})
 			took := time.Since(began)
 			check.That(t, err == nil && late == c.want, "%s: %v, late %v", name, err, late)
 			want := min(time.Duration(c.signs+1)*q.limit, q.most)
@@ -47,7 +47,7 @@ func TestAwait(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	end()
 	q := question{limit: time.Hour, after: time.After}
-	err, late := q.await(ctx, make(chan error), child{})
+	late, err := q.await(ctx, make(chan error), child{})
 	check.That(t, err == nil && late == 0, "an end of the context: %v, late %v", err, late)
 }
 
