@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -143,7 +145,11 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Ready()
 	n.seenReady()
 	n.account() // the pod that the first token was bound to had no node, and went
-	ended, began := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic")
+	started := n.at("gpuadm.service", "ExecMainStartTimestampMonotonic")
+	ended := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic")
+	began := n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic")
+	took := time.Duration(ended-started) * time.Microsecond
+	check.That(t, took < agent.WaitLimit, "the boot has waited for the GPUs for %v", took)
 	check.That(t, ended <= began, "gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
 	n.condition("False")
 	taints := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
