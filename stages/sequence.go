@@ -63,6 +63,14 @@ func sequence(
 	}
 }
 
+// OfSection returns the stages that make what a section of node.toml asks for, if none has its name.
+func OfSection(section string) []string {
+	if section == "driver" {
+		return []string{"sources", "packages", "modules", "services"}
+	}
+	return nil
+}
+
 // BeforeKubelet returns the stages that must be converged before kubelet may start: the later ones
 // need a running kubelet.
 func BeforeKubelet() []converge.Stage {

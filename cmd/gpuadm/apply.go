@@ -184,7 +184,7 @@ func allowable(words []string) error {
 	known := strings.Split(allowed, ", ")
 	for _, what := range words {
 		if !slices.Contains(known, what) {
-			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, allowed)}
+			return notOneOf("allow", what, "--allow", known)
 		}
 	}
 	return nil

@@ -66,7 +66,10 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	}
 	file, err = filepath.Abs(file)
 	if err != nil {
-		return err
+		return &trouble.Error{
+			What: "cannot write the bundle into the current folder: it is gone",
+			Try:  []string{c.command("bundle -o /root/gpuadm-bundle.tar.gz")},
+		}
 	}
 	info, err := os.Stat(file)
 	if err == nil && info.IsDir() {

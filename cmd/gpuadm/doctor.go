@@ -31,7 +31,7 @@ func newDoctor(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [CODE]",
 		Short: "find what is broken on this machine, and name one fix",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMostOne("code"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return c.doctorCode(args[0])

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/doctor"
+	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -24,11 +26,40 @@ func (c *common) doctorCode(code string) error {
 	if i < 0 {
 		return usage{&trouble.Error{
 			What: fmt.Sprintf("cannot print %s: doctor has no such code", code),
-			Try:  []string{c.command("doctor") + "    names the codes of what is wrong here"},
+			Try: append(codesLike("gpuadm doctor", code),
+				c.command("doctor")+"    names the codes of what is wrong here"),
 		}}
 	}
 	c.entryText(all[i])
 	return nil
+}
+
+// codesLike are the commands with the codes that a mistyped one may mean: one letter is wrong, the number
+// is not written with three digits, or it is only an area, such as DRV.
+func codesLike(verb, code string) (commands []string) {
+	area, number := code, ""
+	if i := strings.IndexAny(code, pattern.Digits); i >= 0 {
+		area = strings.TrimRight(code[:i], "-_ ")
+		number = strings.TrimLeft(code[i:], "0")
+	}
+	meant := strings.ToUpper(area) + fmt.Sprintf("-%03s", number)
+
+	var ofArea []string
+	for _, entry := range doctor.Entries() {
+		isLike := nearest.Distance(entry.Code, meant) <= 1 && number != ""
+		switch {
+		case entry.Code == meant:
+			return []string{verb + " " + entry.Code}
+		case isLike && strings.HasSuffix(entry.Code, number):
+			commands = append(commands, verb+" "+entry.Code)
+		case number == "" && strings.HasPrefix(entry.Code, strings.ToUpper(area)+"-"):
+			ofArea = append(ofArea, entry.Code)
+		}
+	}
+	if len(ofArea) > 0 {
+		return []string{verb + " CODE    with one of " + strings.Join(ofArea, ", ")}
+	}
+	return commands
 }
 
 // entryText prints one entry.

@@ -31,7 +31,8 @@ type elsewhere struct {
 func (m *elsewhere) example() string {
 	gpu := "H100-80GB"
 	if len(m.gpus) > 0 {
-		gpu = m.gpus[0]
+		pci, _, _ := modelOf(m.gpus[0]) // known has found it
+		gpu = strings.ReplaceAll(pci.Model, " ", "-")
 	}
 	return trouble.Command("init --gpu " + host.ShellWord(gpu) + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04")))
 }
@@ -56,6 +57,19 @@ func gpuModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirec
 		names = append(names, m.Name+"\t"+m.Title)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// known refuses a GPU or an operating system that gpuadm does not know, and a wrong processor.
+func (m *elsewhere) known() error {
+	for _, name := range m.gpus {
+		if _, _, err := modelOf(name); err != nil {
+			return usage{err}
+		}
+	}
+	if m.os == "" {
+		return nil
+	}
+	return knownOS(m.os)
 }
 
 // facts returns the facts of such a machine; a model that is given once counts as n GPUs.
@@ -123,14 +137,30 @@ func knownOS(name string) error {
 	}
 
 	knowsNoneLike := len(like) == len(catalog.Systems())
-	meant := nearest.Of(strings.Replace(name, "al2", "amzn-2", 1), like) // AL2023 is AWS' own short name
+	meant := cmp.Or(codenames[name], nearest.Of(strings.Replace(name, "al2", "amzn-2", 1), like)) // AL2023 is AWS' own short name
 	if knowsNoneLike && meant != "" {
 		like = []string{meant}
+	}
+	if len(like) == 1 {
+		like[0] = "--os " + like[0]
+		return usage{&trouble.Error{
+			What: fmt.Sprintf("cannot find a driver for %q: --os takes ID-VERSION_ID of /etc/os-release", name),
+			Try:  like,
+		}}
 	}
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", name),
 		Try:  []string{"write one of " + strings.Join(like, ", ")},
 	}}
+}
+
+// codenames are the names by which users call a release:
+// https://wiki.ubuntu.com/Releases and https://www.debian.org/releases/.
+var codenames = map[string]string{
+	"jammy":    "ubuntu-22.04",
+	"noble":    "ubuntu-24.04",
+	"bookworm": "debian-12",
+	"trixie":   "debian-13",
 }
 
 // modelOf returns a model as the PCI bus shows it, and as NVML shows it before any change.
@@ -173,5 +203,5 @@ func modelMeant(name string) string {
 	if near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"
 	}
-	return "leave --gpu and --os out on the machine itself, whose PCI bus names the GPU"
+	return "write the model and its memory, such as H100-80GB, or the PCI device id, such as 2330; on the machine itself leave --gpu and --os out"
 }

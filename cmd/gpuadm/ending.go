@@ -143,6 +143,9 @@ func failed(e env, cmd *cobra.Command, err error, ran ending) ending {
 	case errors.As(err, new(*host.Busy)):
 		f.Exit = exitAgain
 		f.Try = []string{"wait until it has ended, and run the same command again"}
+	case errors.As(err, new(*local.NoFolder)):
+		f.Exit = exitUsage
+		f.Try = append(f.Try, "mount the image, and name the folder where it is mounted")
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable():
 		f.Exit = exitUsage
 	case errors.As(err, &overdue{}):
@@ -218,8 +221,6 @@ func (f *ending) advise(e env, err error) {
 
 	switch {
 	case len(f.Try) > 0:
-	case errors.Is(err, local.ErrNoFolder):
-		f.Try = []string{"mount the image, and name the folder where it is mounted"}
 	case len(confined) > 0:
 		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
 	case readOnly:

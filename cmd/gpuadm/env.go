@@ -170,6 +170,9 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 		return machineSpec(v)
 	}
 
+	if err := oneStdin(files); err != nil {
+		return nil, err
+	}
 	var all []spec.File
 	for _, name := range files {
 		data, err := e.file(name)
@@ -179,52 +182,6 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 		all = append(all, spec.File{Name: name, Data: data})
 	}
 	return all, nil
-}
-
-// cannotRead says why a file that -f names cannot be read.
-func cannotRead(name string, err error) error {
-	isMissing := errors.Is(err, fs.ErrNotExist)
-	isHome := strings.HasPrefix(name, "~") && isMissing
-	isURL := strings.Contains(name, "://") && isMissing
-	switch {
-	case isURL:
-		return &trouble.Error{
-			What: "cannot read " + name + ": gpuadm reads files, and asks no web server for a spec",
-			Try:  []string{"curl -fsSLo node.toml " + host.ShellWord(name), "then name it: -f node.toml"},
-		}
-	case errors.Is(err, syscall.EISDIR):
-		return &trouble.Error{
-			What: "cannot read " + name + ": it is a folder",
-			Try:  []string{"name the files in it, each with -f"},
-		}
-	case isHome:
-		return &trouble.Error{
-			What: "cannot read " + name + ": only a shell knows ~",
-			Try:  []string{"write the whole path"},
-		}
-	}
-	return fmt.Errorf("cannot read %s: %w", name, cause(err))
-}
-
-func (e env) file(name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(io.LimitReader(e.stdin, 2<<20))
-	}
-	return e.read(name)
-}
-
-// readFile reads a file of the caller's, which may be a pipe, or one without an end.
-func readFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, host.MaxFile+1))
-	if err == nil && len(data) > host.MaxFile {
-		err = fmt.Errorf("%s has more than %d MiB", name, host.MaxFile>>20)
-	}
-	return data, err
 }
 
 // self returns this program's own file.
@@ -310,13 +267,4 @@ func (c *common) unread(v host.View) (notes []string) {
 		}
 	}
 	return notes
-}
-
-// cause returns the cause of an error without the path, which the message before it has.
-func cause(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
 }

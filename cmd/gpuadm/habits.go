@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // A habit is what users of another program type, and what does the same here. No list can have all
@@ -32,8 +33,11 @@ var verbHabits = []habit{
 	{typed: "uninstall", here: "undo --to all"},
 	{typed: "remove", here: "undo --to all"},
 	{typed: "delete", here: "undo --to all"},
+	{typed: "purge", here: "undo --to all"},
+	{typed: "clean", here: "undo --to all"},
 	{typed: "rollback", here: "undo"},
 	{typed: "revert", here: "undo"},
+	{typed: "restore", here: "undo"},
 
 	{typed: "install", here: "apply --install"},
 	{typed: "bootstrap", here: "apply --install"},
@@ -41,31 +45,55 @@ var verbHabits = []habit{
 	{typed: "run", here: "apply"},
 	{typed: "sync", here: "apply"},
 	{typed: "reconcile", here: "apply"},
+	{typed: "setup", here: "apply"},
+	{typed: "configure", here: "apply"},
+	{typed: "start", here: "apply"},
+	{typed: "resume", here: "apply"},
+	{typed: "continue", here: "apply"},
+	{typed: "retry", here: "apply"},
+	{typed: "reboot", here: "apply --reboot"},
+	{typed: "create", here: "init"},
+	{typed: "new", here: "init"},
 	{typed: "init phase", here: "help stages"},
 	{typed: "phase", here: "help stages"},
 
 	{typed: "check", here: "doctor"},
+	{typed: "health", here: "doctor"},
 	{typed: "diagnose", here: "doctor"},
 	{typed: "explain", here: "doctor WORD"},
 	{typed: "fix", here: "repair WORD"},
 	{typed: "preflight", here: "plan"},
+	{typed: "refresh", here: "plan"},
 	{typed: "render", here: "plan -v"},
+	{typed: "template", here: "manifest"},
 	{typed: "diff", here: "status --diff"},
 	{typed: "show", here: "status"},
 	{typed: "get", here: "status"},
+	{typed: "list", here: "status"},
+	{typed: "state", here: "status"},
+	{typed: "history", here: "status"},
+	{typed: "verify", here: "status"},
+	{typed: "test", here: "status"},
+	{typed: "watch", here: "status"},
+	{typed: "info", here: "facts"},
 	{typed: "describe", here: "status -v"},
 	{typed: "logs", here: "status -v"},
 	{typed: "support", here: "bundle"},
 	{typed: "must-gather", here: "bundle"},
 
 	{typed: "lint", here: "validate"},
+	{typed: "fmt", here: "validate"},
+	{typed: "config check", here: "validate"},
 	{typed: "config validate", here: "validate"},
 	{typed: "config print", here: "config"},
 	{typed: "config view", here: "config"},
 	{typed: "config show", here: "config"},
+	{typed: "config get", here: "config"},
+	{typed: "config set", key: "each key below its [section], and gpuadm help spec lists them"},
 	{typed: "config migrate", here: "validate"},
 
 	{typed: "export", here: "mig export"},
+	{typed: "assert", here: "plan mig"},
 	{typed: "mig apply", here: "apply mig"},
 	{typed: "mig create", here: "apply mig"},
 	{typed: "mig assert", here: "plan mig"},
@@ -77,10 +105,15 @@ var verbHabits = []habit{
 	{typed: "mig disable", key: "[[mig.gpu]], with layout = {}"},
 	{typed: "runtime", here: "apply runtime"},
 	{typed: "cdi", here: "apply toolkit"},
+	{typed: "system", here: "apply toolkit"},
 
 	{typed: "upgrade", key: "version in [driver]"},
 	{typed: "update", key: "version in [driver]"},
 	{typed: "driver", key: "version in [driver]"},
+	{typed: "edit", key: "each key below its [section], and gpuadm help spec lists them"},
+	{typed: "set", key: "each key below its [section], and gpuadm help spec lists them"},
+	{typed: "enable", key: "a [section] for each part to manage"},
+	{typed: "disable", key: "no [section] for a part to leave alone"},
 	{typed: "label", key: "labels in [node]"},
 	{typed: "taint", key: "taints in [node]"},
 	{typed: "drain", key: `policy = "drain" in [disruption]`},
@@ -91,6 +124,14 @@ var verbHabits = []habit{
 // flagHabits are flags of other programs. VALUE is the value that was typed.
 var flagHabits = []habit{
 	{typed: "init --config", here: "apply -f VALUE"},
+	{typed: "init --config-source", drops: true},
+	{typed: "init --driver", key: "version in [driver]"},
+	{typed: "* -L", here: "facts"},
+	{typed: "mig -lgip", here: "mig profiles"},
+	{typed: "mig -lgi", here: "mig export"},
+	{typed: "mig -cgi", key: "[[mig.gpu]], with a layout"},
+	{typed: "mig -dgi", key: "[[mig.gpu]], with layout = {}"},
+	{typed: "mig -dci", key: "[[mig.gpu]], with layout = {}"},
 	{typed: "* --config", here: "-f"},
 	{typed: "* --spec", here: "-f"},
 	{typed: "* --values", here: "-f"},
@@ -104,6 +145,12 @@ var flagHabits = []habit{
 	{typed: "* --kubeconfig", key: "kubeconfig in [node]"},
 	{typed: "* --timeout", here: "--deadline"},
 
+	{typed: "apply --var-file", key: "each value below its [section], and gpuadm help spec lists them"},
+	{typed: "apply --var", key: "each value below its [section], and gpuadm help spec lists them"},
+	{typed: "plan --out", drops: true}, // apply plans again, each stage in its turn
+	{typed: "plan --destroy", here: "undo --dry-run"},
+	{typed: "plan --detailed-exitcode", here: "--exit-code"},
+	{typed: "apply --destroy", here: "undo --to all"},
 	{typed: "apply --auto-approve", here: "--yes"},
 	{typed: "apply --check", here: "--dry-run"},
 	{typed: "apply --diff", here: "plan -v"},
@@ -120,7 +167,10 @@ var flagHabits = []habit{
 	{typed: "plan -y"},
 	{typed: "plan --diff", here: "-v"},
 	{typed: "plan --target", here: "plan VALUE"},
-	{typed: "status --watch", here: "-v"},
+	{typed: "status --watch", here: "watch"},
+	{typed: "status -w", here: "watch"},
+	{typed: "version --short"},
+	{typed: "version --client"},
 	{typed: "doctor --fix", here: "repair"},
 	{typed: "repair --force", here: "doctor"},
 
@@ -132,18 +182,16 @@ var flagHabits = []habit{
 
 // habitual answers a command line that another program would understand; nil if it is none. cobra
 // reads the flags first, and would refuse the flags of a verb that gpuadm does not have; and it
-// reads -file x as -f ile.
-func (e env) habitual(root *cobra.Command, args []string) error {
+// reads -file x as -f ile. counts are the words whose flags the answer's commands repeat.
+func (e env) habitual(root *cobra.Command, args []string) (counts []string, err error) {
 	words := leadingWords(args)
-	asksForHelp := slices.Contains(args, "--help") || slices.Contains(args, "-h")
 	completes := len(words) > 0 && strings.HasPrefix(words[0], cobra.ShellCompRequestCmd)
-	if asksForHelp || completes {
-		return nil
+	if completes {
+		return args, nil
 	}
-
 	cmd, rest, err := root.Find(args)
 	if err != nil {
-		return nil
+		return args, nil
 	}
 
 	isFile := func(word string) bool {
@@ -156,10 +204,37 @@ func (e env) habitual(root *cobra.Command, args []string) error {
 		takesWords := cmd.HasParent() && !cmd.HasSubCommands()
 		isHabit := strings.Contains(h.typed, " ")
 		if !takesWords || isHabit && !isFile(extra[0]) {
-			return unknown(cmd, extra[0], h)
+			counts = withoutMissing(args, isFile)
+			at := slices.Index(args, extra[0])
+			return counts, unknown(cmd, extra[0], h, args[at+1:]...)
 		}
 	}
-	return wrongFlags(cmd, args)
+	asksForHelp := slices.Contains(args, "--help") || slices.Contains(args, "-h")
+	if asksForHelp {
+		return args, nil
+	}
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		if !isWord(cmd, name) {
+			counts = append(counts, arg)
+		}
+	}
+	return counts, wrongFlags(cmd, args)
+}
+
+// withoutMissing is a command line without each -f whose file is not there: of kubectl logs -f POD it
+// means something else.
+func withoutMissing(args []string, isFile func(string) bool) (counts []string) {
+	for i := 0; i < len(args); i++ {
+		next := i + 1
+		isOther := args[i] == "-f" && (next == len(args) || !isFile(args[next]))
+		if isOther {
+			i = next
+			continue
+		}
+		counts = append(counts, args[i])
+	}
+	return counts
 }
 
 // leadingWords are the words before the first flag.
@@ -194,6 +269,8 @@ func verbHabit(words []string) (found habit) {
 // try are the next steps that answer a habit; nil for the zero habit.
 func (h habit) try() []string {
 	switch {
+	case h.here == "watch": // the system's own program
+		return []string{"watch " + trouble.Command("status")}
 	case h.key != "":
 		return []string{"write it into node.toml: " + h.key, trouble.Command("plan")}
 	case h.here != "":
@@ -208,9 +285,15 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 	meant := []string{"gpuadm"}
 	wrong := ""
 	isDropped := false
+	isValue := false // of the flag before: --deadline -5m
 	for i, arg := range args {
 		if isDropped {
 			isDropped = false
+			continue
+		}
+		if isValue {
+			isValue = false
+			meant = append(meant, arg)
 			continue
 		}
 		if arg == "--" {
@@ -219,6 +302,10 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 		}
 		name, value, hasValue := strings.Cut(arg, "=")
 		h, isWrong := flagHabit(cmd, name)
+		isValue = !hasValue && strings.HasPrefix(name, "-") && takesValue(cmd, name)
+		if !isWrong && isWord(cmd, name) {
+			return noSuchFlag(cmd, name, []string{cmd.CommandPath() + " --help"})
+		}
 		if !isWrong {
 			meant = append(meant, arg)
 			continue
@@ -229,7 +316,7 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 			if !hasValue && i+1 < len(args) {
 				value = args[i+1]
 			}
-			h.here = strings.ReplaceAll(h.here, "VALUE", host.ShellWord(value))
+			h.here = strings.ReplaceAll(h.here, "VALUE", stageWords(value))
 			return noSuchFlag(cmd, name, h.try())
 		}
 		wrong = cmp.Or(wrong, name)
@@ -248,6 +335,15 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 		line = append(line, host.ShellWord(word))
 	}
 	return noSuchFlag(cmd, wrong, []string{strings.Join(line, " ")})
+}
+
+// stageWords is a value that was typed, as shell text; of a section it is the section's stages.
+func stageWords(value string) string {
+	ofSection := stages.OfSection(value)
+	if len(ofSection) > 0 {
+		return strings.Join(ofSection, " ")
+	}
+	return host.ShellWord(value)
 }
 
 // takesValue says whether a flag of a verb takes a value, and has none yet.
@@ -276,6 +372,31 @@ func flagHabit(cmd *cobra.Command, flag string) (h habit, is bool) {
 		}
 	}
 	return habit{}, false
+}
+
+// isWord says whether a flag with one dash is a whole word, as other programs have them: -force. It is
+// none where each letter is a flag's, or where the first letter's flag can have the rest as its value:
+// -vq, -ojson, -f=x, -fnode.toml.
+func isWord(cmd *cobra.Command, flag string) bool {
+	isShort := strings.HasPrefix(flag, "-") && !strings.HasPrefix(flag, "--")
+	if !isShort || len(flag) < 3 {
+		return false
+	}
+
+	for i, letter := range flag[1:] {
+		f := lookup(cmd, string(letter))
+		rest := flag[1+i+1:]
+		switch {
+		case f == nil:
+			return true
+		case f.Value.Type() == "bool":
+		case f.Name == "output" && rest != "":
+			return !slices.Contains([]string{"text", "json"}, rest) && f.Annotations[noVariable] == nil
+		default:
+			return rest != "" && !strings.ContainsAny(rest, "./-~")
+		}
+	}
+	return false
 }
 
 // takes says whether a verb has the flag that a habit names instead; a habit may name none.

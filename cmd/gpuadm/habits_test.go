@@ -48,7 +48,7 @@ func TestHabits(t *testing.T) {
 			line = strings.TrimPrefix(line, "sudo ")
 			next := (pages.Line{Text: line}).Commands()[0][1:]
 			_, err := typed(envOn(n, &out), next)
-			habit := envOn(n, &out).habitual(newRoot(envOn(n, &out)), next)
+			_, habit := envOn(n, &out).habitual(newRoot(envOn(n, &out)), next)
 			check.That(t, err == nil && habit == nil, "%q names %q: %v, %v", h.typed, line, err, habit)
 		}
 	}

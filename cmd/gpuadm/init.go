@@ -61,6 +61,9 @@ func newInit(c *common) *cobra.Command {
 
 // initElsewhere prints a spec for a machine that the command line describes.
 func (c *common) initElsewhere(m elsewhere, cloud string) error {
+	if err := m.known(); err != nil {
+		return err
+	}
 	switch {
 	case len(m.gpus) == 0 || m.os == "":
 		return usage{&trouble.Error{

@@ -66,9 +66,10 @@ func run(ctx context.Context, e env, args []string) int {
 	e.stdout = root.OutOrStdout()
 	e.stderr = root.ErrOrStderr()
 
-	if err := e.habitual(root, args); err != nil {
+	counts, err := e.habitual(root, args)
+	if err != nil {
 		root.FParseErrWhitelist.UnknownFlags = true
-		_ = root.ParseFlags(args) // -o json may be among them
+		_ = root.ParseFlags(counts) // -o json may be among them
 		return report(e, root, err)
 	}
 	cmd, err := root.ExecuteContextC(ctx)

@@ -3,8 +3,8 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -167,6 +167,8 @@ func (c *common) manifest(all ...manifestOf) error {
 		return err
 	}
 
+	// Half an answer is worse than none: kubectl apply -f - would apply it.
+	var answer bytes.Buffer
 	between := ""
 	for _, of := range all {
 		comment, object, err := of(h, s)
@@ -176,15 +178,16 @@ func (c *common) manifest(all ...manifestOf) error {
 		case object == nil:
 			continue
 		case c.output == "json":
-			err = printJSON(c.stdout, object)
+			err = printJSON(&answer, object)
 		default:
 			text, _ := yaml.Marshal(object) // it is of texts and numbers
-			_, err = io.WriteString(c.stdout, between+comment+string(text))
+			answer.WriteString(between + comment + string(text))
 		}
 		if err != nil {
 			return err
 		}
 		between = "---\n"
 	}
-	return nil
+	_, err = c.stdout.Write(answer.Bytes())
+	return err
 }

@@ -159,7 +159,7 @@ func unpartitioned(models []string) (gpus []host.GPU, err error) {
 	for i, name := range models {
 		m, err := mig.Find(name)
 		if err != nil {
-			return nil, err
+			return nil, usage{err}
 		}
 		gpu := m.GPU()
 		gpu.Index = i
@@ -187,7 +187,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if !want.Asked() || want.Layout != "" && want.File == "" {
 		return nil, &trouble.Error{
 			What: "cannot fit a layout: the spec asks for none",
-			Try:  []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"},
+			Try:  []string{"write one in [mig] of node.toml, or name mig-parted's file: -f config.yaml --layout NAME"},
 		}
 	}
 	var data []byte
@@ -205,7 +205,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 func (c *common) partedEntries(file, layout string) ([]mig.Entry, error) {
 	data, err := c.read(file)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", file, errors.Unwrap(err))
+		return nil, usage{cannotRead(file, err)}
 	}
 
 	isSecret := c.public != nil && !c.public(file)

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,9 @@ func strictHelp(root *cobra.Command) {
 		if err != nil {
 			return usage{err}
 		}
+		if len(rest) > 0 && cmd.HasParent() {
+			return unknown(cmd, rest[0], habit{}) // gpuadm help plan runtime
+		}
 		if len(rest) > 0 {
 			return unknown(cmd, rest[0], verbHabit(rest))
 		}
@@ -57,28 +61,100 @@ func strictHelp(root *cobra.Command) {
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})
-	if err == nil && completion != root {
-		group(completion)
+	if err != nil || completion == root {
+		return
+	}
+	group(completion)
+	for _, shell := range completion.Commands() {
+		shell.Args = noArgs
 	}
 }
 
-// wrongFlag names the flag that a wrong one may be meant for.
+// wrongFlag says what is wrong with a flag, and names the flag that a wrong one may be meant for.
 func wrongFlag(cmd *cobra.Command, err error) error {
-	t := &trouble.Error{
+	var unknown *pflag.NotExistError
+	var needed *pflag.ValueRequiredError
+	var wrong *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		name := dashed(unknown.GetSpecifiedName())
+		try := cmd.CommandPath() + " --help"
+		if like := flagLike(cmd, unknown.GetSpecifiedName()); like != "" {
+			try = cmd.CommandPath() + " --" + like
+		}
+		return noSuchFlag(cmd, name, []string{try})
+
+	case errors.As(err, &needed):
+		f := needed.GetFlag()
+		value, _ := pflag.UnquoteUsage(f)
+		name := dashed(needed.GetSpecifiedName())
+		return usage{&trouble.Error{
+			What: fmt.Sprintf("cannot use %s without its value", name),
+			Try:  []string{fmt.Sprintf("%s %s %s", cmd.CommandPath(), name, value)},
+		}}
+
+	case errors.As(err, &wrong):
+		return wrongFlagValue("--"+wrong.GetFlag().Name, wrong.GetFlag(), wrong.GetValue())
+	}
+	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot read the flags of %s: %v", cmd.CommandPath(), err),
 		Try:  []string{cmd.CommandPath() + " --help"},
+	}}
+}
+
+// dashed is a flag's name as it is typed: -f, --file.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// wrongFlagValue refuses the value of a flag, or of the variable that stands for it.
+func wrongFlagValue(typed string, f *pflag.Flag, value string) error {
+	takes := "another value"
+	try := "gpuadm --help"
+	switch f.Value.Type() {
+	case "bool":
+		takes = "true or false"
+		try = typed + "=true"
+	case "duration":
+		takes = "a time with its unit"
+		try = "write the unit: 90s, 10m, 1h"
+	case "int":
+		takes = "a whole number"
+		try = typed + "=" + f.DefValue
+	}
+	return usage{&trouble.Error{
+		What: fmt.Sprintf("cannot use %s=%s: it takes %s", typed, host.ShellWord(value), takes),
+		Try:  []string{try},
+	}}
+}
+
+// emptyValue refuses a flag with an empty value: a shell variable that is not set makes one, and
+// --root "" would mean the current folder.
+func emptyValue(cmd *cobra.Command, f *pflag.Flag) error {
+	isEmpty := f.Value.Type() == "string" && f.Value.String() == ""
+	if list, is := f.Value.(pflag.SliceValue); is {
+		all := list.GetSlice()
+		isEmpty = len(all) == 0 || slices.Contains(all, "")
+	}
+	if !f.Changed || !isEmpty {
+		return nil
 	}
 
-	var wrongValue *pflag.InvalidValueError
-	if errors.As(err, &wrongValue) && wrongValue.GetFlag().Value.Type() == "duration" {
-		t.Try = []string{"write the unit: 90s, 10m, 1h"}
-	}
-	var unknownFlag *pflag.NotExistError
-	if errors.As(err, &unknownFlag) {
-		like := flagLike(cmd, unknownFlag.GetSpecifiedName())
-		if like != "" {
-			t.Try = []string{cmd.CommandPath() + " --" + like}
-		}
+	value, _ := pflag.UnquoteUsage(f)
+	return usage{&trouble.Error{
+		What: fmt.Sprintf("cannot use --%s: its value is empty", f.Name),
+		Try:  []string{fmt.Sprintf("%s --%s %s; if a shell variable has it, set that first", cmd.CommandPath(), f.Name, value)},
+	}}
+}
+
+// notOneOf refuses a value that is not among a few, and names the one that it may be meant for.
+func notOneOf(cannot, value, takes string, known []string) error {
+	t := &trouble.Error{What: fmt.Sprintf("cannot %s %q: %s takes %s", cannot, value, takes, strings.Join(known, ", "))}
+	if like := nearest.Of(value, known); like != "" {
+		t.Try = []string{"did you mean " + like + "?"}
 	}
 	return usage{t}
 }
@@ -127,11 +203,42 @@ func flagOfWord(verb, word string) string {
 	return ""
 }
 
-// unknown refuses an unknown verb, and names what it may be meant for.
-func unknown(cmd *cobra.Command, word string, h habit) error {
+// atMostOne refuses a second word where a verb takes one.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, words []string) error {
+		if len(words) < 2 {
+			return nil
+		}
+		t := &trouble.Error{What: fmt.Sprintf("cannot use %q: %s takes one %s", words[1], cmd.CommandPath(), what)}
+		for _, word := range words {
+			t.Try = append(t.Try, cmd.CommandPath()+" "+host.ShellWord(word))
+		}
+		return usage{t}
+	}
+}
+
+// usageErrors makes what a verb says of its words an error of the command line.
+func usageErrors(cmd *cobra.Command) {
+	check := cmd.Args
+	if check != nil {
+		cmd.Args = func(cmd *cobra.Command, words []string) error {
+			err := check(cmd, words)
+			if err == nil || errors.As(err, &usage{}) {
+				return err
+			}
+			return usage{err}
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		usageErrors(sub)
+	}
+}
+
+// unknown refuses an unknown verb, and names what it may be meant for: the same line, with that verb.
+func unknown(cmd *cobra.Command, word string, h habit, more ...string) error {
 	var verbs []string
 	for _, v := range cmd.Commands() {
-		if !v.Hidden {
+		if v.IsAvailableCommand() { // no topic of the help
 			verbs = append(verbs, v.Name())
 		}
 	}
@@ -141,7 +248,11 @@ func unknown(cmd *cobra.Command, word string, h habit) error {
 	switch {
 	case try != nil:
 	case like != "":
-		try = []string{cmd.CommandPath() + " " + like}
+		line := cmd.CommandPath() + " " + like
+		for _, m := range more {
+			line += " " + host.ShellWord(m)
+		}
+		try = []string{line}
 	default:
 		try = []string{cmd.CommandPath() + " --help"}
 	}

@@ -25,7 +25,7 @@ func newRepair(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "repair [CODE]",
 		Short:             "fix one fault that doctor names",
-		Args:              cobra.MaximumNArgs(1),
+		Args:              atMostOne("code"),
 		ValidArgsFunction: repairCodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -148,10 +148,10 @@ func noRepair(code string) error {
 	if i < 0 {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot repair %s: doctor has no such code", code),
-			Try: []string{
-				trouble.Command("doctor") + "    names what is wrong",
-				trouble.Command("repair") + "    lists what it can fix",
-			},
+			Try: append(codesLike("sudo gpuadm repair", code),
+				trouble.Command("doctor")+"    names what is wrong",
+				trouble.Command("repair")+"    lists what it can fix",
+			),
 		}
 	}
 	return &trouble.Error{

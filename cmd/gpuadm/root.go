@@ -50,6 +50,7 @@ type common struct {
 	wait    time.Duration // how long doctor waits for an answer
 	broken  *unusable     // the machine's own spec, and what this process goes by instead; nil: it is used
 
+	verb     string   // with the program's name, as it was typed
 	shown    []string // stages whose details a plan shows
 	planVerb string   // the verb that shows a plan, if it is not plan
 	chosen   []string // stages and flags that select what to apply, for printed commands
@@ -100,6 +101,7 @@ func newRoot(e env) *cobra.Command {
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	strictCompletion(root)
+	usageErrors(root)
 	return root
 }
 
@@ -178,11 +180,11 @@ const noVariable = "gpuadm-no-variable"
 
 // check refuses wrong values of the common flags, and reads missing flags from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
+	c.verb = cmd.CommandPath()
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		isEmpty := f.Value.Type() == "stringSlice" && f.Value.String() == "[]"
-		if f.Changed && isEmpty {
-			err = usage{fmt.Errorf("cannot use --%s: it takes at least one value", f.Name)}
+		if err == nil {
+			err = emptyValue(cmd, f)
 		}
 		if err == nil {
 			err = c.fromVariable(f, cmd.Flags())
@@ -217,7 +219,7 @@ func (c *common) fromVariable(f *pflag.Flag, all *pflag.FlagSet) error {
 		return nil
 	}
 	if err := all.Set(f.Name, value); err != nil {
-		return usage{fmt.Errorf("cannot use %s=%q: %w", name, value, err)}
+		return wrongFlagValue(name, f, value)
 	}
 	return nil
 }
@@ -246,7 +248,7 @@ func (c *common) engineBy(
 		return nil, nil, err
 	}
 	e, all := c.newEngine(h)
-	sequence, err := choose(all, only, skip)
+	sequence, err := c.choose(all, only, skip)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -289,7 +291,7 @@ func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 }
 
 // choose returns the stages asked for, in the sequence's order.
-func choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error) {
+func (c *common) choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error) {
 	var chosen []converge.Stage
 	known := map[string]bool{}
 	for _, st := range all {
@@ -306,18 +308,32 @@ func choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error)
 		}
 		return nil, usage{&trouble.Error{
 			What: fmt.Sprintf("cannot find stage %q", name),
-			Try:  []string{stageMeant(name, slices.Sorted(maps.Keys(known)))},
+			Try:  []string{c.stageMeant(name, slices.Sorted(maps.Keys(known)))},
 		}}
 	}
 	return chosen, nil
 }
 
 // stageMeant says which stage, or what else, a wrong name may mean.
-func stageMeant(name string, known []string) string {
+func (c *common) stageMeant(name string, known []string) string {
 	like := nearest.Of(strings.ToLower(name), known)
+	list := strings.Fields(strings.ReplaceAll(name, ",", " "))
+	isUnknown := func(stage string) bool { return !slices.Contains(known, stage) }
+	areStages := len(list) > 1 && !slices.ContainsFunc(list, isUnknown)
+	isIt := func(v *cobra.Command) bool { return v.IsAvailableCommand() && v.Name() == name }
+	isVerb := slices.ContainsFunc(newRoot(c.env).Commands(), isIt)
+	ofSection := stages.OfSection(name)
 	switch {
 	case strings.HasSuffix(name, ".toml"):
 		return "a spec is named with -f"
+	case len(ofSection) > 0:
+		return "the stages of [" + name + "] are " + strings.Join(ofSection, ", ")
+	case areStages:
+		return c.verb + " " + strings.Join(list, " ")
+	case name == "help":
+		return c.verb + " --help"
+	case isVerb:
+		return "gpuadm " + name + "    is a command of its own"
 	case like != "":
 		return "the stage " + like
 	}

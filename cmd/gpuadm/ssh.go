@@ -8,15 +8,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/remote"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func newSSH(c *common) *cobra.Command {
@@ -41,8 +45,18 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	switch {
 	case len(hosts) == 0 || len(line) == 0 || slices.ContainsFunc(hosts, isWrong):
 		return usage{errors.New("cannot run this: name the machines as ssh takes them, then -- and what to run: gpuadm ssh root@gpu-01 -- status")}
-	case len(c.files) > 0 || c.rootDir != "/" || parallel < 1:
-		return usage{errors.New("cannot use -f or --root before the --, to which they belong behind it, or a --parallel below 1")}
+	case len(c.files) > 0 || c.rootDir != "/":
+		return usage{&trouble.Error{
+			What: "cannot use -f or --root before --: they belong to the command that runs there",
+			Try:  []string{"gpuadm ssh HOST -- plan -f node.toml"},
+		}}
+	case parallel < 1:
+		return usage{fmt.Errorf("cannot run on %d machines at a time: --parallel takes 1 or more", parallel)}
+	}
+	for _, host := range hosts {
+		if err := misnamed(host); err != nil {
+			return err
+		}
 	}
 	request, err := c.request(line)
 	if err != nil {
@@ -70,6 +84,33 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	return nil
 }
 
+// misnamed refuses the name of a machine that no ssh takes, and that a person may write.
+func misnamed(host string) error {
+	_, address, hasUser := strings.Cut(host, "@")
+	if !hasUser {
+		address = host
+	}
+	name, port, hasPort := strings.Cut(address, ":")
+	_, err := strconv.Atoi(port)
+	isURL := strings.HasPrefix(host, "ssh://")
+	switch {
+	case isURL:
+	case strings.Contains(host, ","):
+		return usage{&trouble.Error{
+			What: fmt.Sprintf("cannot run on %q: the name of a machine has no comma", host),
+			Try:  []string{"gpuadm ssh " + strings.ReplaceAll(host, ",", " ") + " -- status"},
+		}}
+	case hasUser && address == "":
+		return usage{fmt.Errorf("cannot run on %q: no machine follows the @; gpuadm ssh root@gpu-01 -- status", host)}
+	case hasPort && name != "" && err == nil:
+		return usage{&trouble.Error{
+			What: fmt.Sprintf("cannot run on %q: ssh takes a port in another form", host),
+			Try:  []string{"gpuadm ssh ssh://" + host + " -- status"},
+		}}
+	}
+	return nil
+}
+
 // request checks a command line before any machine runs it, and reads its files.
 func (c *common) request(args []string) (r remote.Request, err error) {
 	root := newRoot(c.env)
@@ -78,9 +119,9 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 		return r, usage{err}
 	}
 	if verb == root || verb.Name() == "ssh" || verb.Name() == "daemonset" {
-		return r, usage{fmt.Errorf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there; gpuadm --help lists them", strings.Join(args, " "))}
+		return r, notThere(root, args)
 	}
-	if err := c.habitual(root, args); err != nil {
+	if _, err := c.habitual(root, args); err != nil {
 		return r, err
 	}
 	if err := verb.ParseFlags(rest); err != nil {
@@ -96,13 +137,40 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	for _, name := range names {
 		r.Files[name], err = c.file(name)
 		if err != nil {
-			return r, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
+			return r, usage{cannotRead(name, err)}
 		}
 	}
 	if c.output == "json" {
 		r.Args = append([]string{"-o", "json"}, r.Args...)
 	}
 	return r, nil
+}
+
+// notThere refuses a command line that gpuadm ssh does not run, and names the one that may be meant.
+func notThere(root *cobra.Command, args []string) error {
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there", strings.Join(args, " ")),
+		Try:  []string{"gpuadm --help    lists them"},
+	}
+	own := slices.Clone(args)
+	for len(own) > 0 && (own[0] == "sudo" || path.Base(own[0]) == "gpuadm") {
+		own = own[1:]
+	}
+	if len(own) == 0 {
+		return usage{t}
+	}
+
+	var verbs []string
+	for _, v := range root.Commands() {
+		if v.IsAvailableCommand() {
+			verbs = append(verbs, v.Name())
+		}
+	}
+	if like := nearest.Of(own[0], verbs); like != "" {
+		own[0] = like
+		t.Try = []string{"gpuadm ssh HOST -- " + strings.Join(own, " ") + "    runs it as root"}
+	}
+	return usage{t}
 }
 
 // program returns gpuadm for a machine, by its uname -m. The packages install the programs for all

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func newStatus(c *common) *cobra.Command {
 		ValidArgsFunction: stageNames,
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.status(cmd.Context(), args, flags) },
 	}
-	cmd.Flags().StringVar(&flags.since, "since", "", "list the changes of all runs since `TIME` (2026-11-20, \"2026-11-20 06:00\", 36h) or since a run")
+	cmd.Flags().StringVar(&flags.since, "since", "", "list the changes of all runs since `TIME` (yesterday, 2026-11-20, \"2026-11-20 06:00\", 36h, 7d) or since a run")
 	cmd.Flags().BoolVar(&flags.diff, "diff", false, "show what was changed outside gpuadm, line by line")
 	return cmd
 }
@@ -137,6 +138,16 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 			return r.Time, nil
 		}
 	}
+	today := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
+	switch text {
+	case "today":
+		return today, nil
+	case "yesterday":
+		return today.AddDate(0, 0, -1), nil
+	}
+	if days, err := strconv.Atoi(strings.TrimSuffix(text, "d")); err == nil && strings.HasSuffix(text, "d") {
+		return now.AddDate(0, 0, -max(days, -days)), nil
+	}
 	for _, form := range []string{time.RFC3339, time.DateTime, day, time.DateOnly} {
 		at, err := time.ParseInLocation(form, text, now.Location())
 		if err == nil {
@@ -147,7 +158,10 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 	if err == nil {
 		return now.Add(-ago.Abs()), nil
 	}
-	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is neither a run that "+trouble.Command("status")+" lists nor a time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
+	return time.Time{}, usage{&trouble.Error{
+		What: fmt.Sprintf("cannot list the changes since %q: it is neither a time nor a run that "+trouble.Command("status")+" lists", text),
+		Try:  []string{"write yesterday, 2026-11-20, \"2026-11-20 06:00\", 36h or 7d"},
+	}}
 }
 
 const day = "2006-01-02 15:04"

@@ -66,7 +66,7 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	if layoutFile != "" {
 		layouts, err = c.file(layoutFile)
 		if err != nil {
-			return usage{fmt.Errorf("cannot read %s: %w", layoutFile, cause(err))}
+			return usage{cannotRead(layoutFile, err)}
 		}
 		_, err := mig.ParseParted(layoutFile, layouts)
 		errors.As(err, &wrong)

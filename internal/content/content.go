@@ -54,6 +54,9 @@ type form struct {
 	is   func(text string) string
 }
 
+// texts are recognized in this order. Sources of the TOML of others: containerd's docs/cri/config.md,
+// crio.conf(5), https://github.com/NVIDIA/nvidia-container-toolkit (internal/config), and
+// https://bottlerocket.dev/en/os/latest/#/api/settings/.
 var texts = sync.OnceValue(func() []form {
 	is := func(what string) func(string) string {
 		return func(string) string { return what }
@@ -64,13 +67,24 @@ var texts = sync.OnceValue(func() []form {
 		{regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`), is("a private key")},
 		{regexp.MustCompile(`^-----BEGIN PGP PUBLIC KEY BLOCK-----`), is("an OpenPGP key")},
 		{regexp.MustCompile(`-----BEGIN (?:TRUSTED )?CERTIFICATE-----`), is("a certificate")},
+		{regexp.MustCompile(`^#cloud-config\b`), is("cloud-init's user data")},
 		{regexp.MustCompile(`^#!`), is("a script")},
+		{regexp.MustCompile(`^(?:diff --git|--- a/)`), is("a diff")},
 		{regexp.MustCompile(`(?m)^kind:[ \t]*["']?[A-Z]\w*`), kubernetesKind},
 		{regexp.MustCompile(`(?m)^mig-configs:`), is("a file in mig-parted's format")},
+		{regexp.MustCompile(`(?m)^cdiVersion:`), is("a CDI spec")},
 		{regexp.MustCompile(`(?m)^(?:deb(?:-src)? |Types:[ \t]*deb)`), is("a list of apt's sources")},
 		{regexp.MustCompile(`(?m)^(?:baseurl|mirrorlist|metalink)[ \t]*=`), is("a repository file of dnf")},
 		{regexp.MustCompile(`(?m)^\[(?:Unit|Service|Install)\]`), is("a unit of systemd")},
 		{regexp.MustCompile(`^\{\s*(?:"|\})`), is("JSON")},
+		{regexp.MustCompile(`(?m)^(?:build|data|locals|module|output|packer|provider|resource|source|terraform|variable)\b[^=\n]*\{\s*$`), is("HCL, of Terraform or Packer")},
+		{regexp.MustCompile(`(?m)^FROM [\w./-]+`), is("a Dockerfile")},
+		{regexp.MustCompile(`(?m)^(?:options \w+ \w+=|blacklist \w+\s*$)`), is("a file of modprobe.d")},
+		{regexp.MustCompile(`(?m)^export \w+=`), is("a shell script")},
+		{regexp.MustCompile(`(?m)^\s*\[plugins[.\]]`), is("containerd's configuration")},
+		{regexp.MustCompile(`(?m)^\s*\[crio[.\]]`), is("CRI-O's configuration")},
+		{regexp.MustCompile(`(?m)^\s*\[nvidia-container-(?:cli|runtime)[.\]-]`), is("the configuration of NVIDIA's Container Toolkit")},
+		{regexp.MustCompile(`(?m)^\[settings[.\]]`), is("Bottlerocket's settings")},
 		{regexp.MustCompile(`(?m)^\[\[?[\w."-]+\]\]?[ \t]*(?:#.*)?$`), is("TOML")},
 		{regexp.MustCompile(`(?m)^[\w-]+[ \t]*=[ \t]*["'\[{0-9tf]`), is("TOML")},
 		{regexp.MustCompile(`(?m)^(?:---[ \t]*$|[\w-]+:(?:[ \t]|$))`), is("YAML")},
@@ -84,7 +98,10 @@ func kubernetesKind(text string) string {
 	switch kind {
 	case "Config":
 		return "a kubeconfig"
-	case "ConfigMap", "Secret", "KubeletConfiguration", "NodeConfig", "ClusterPolicy":
+	case "ConfigMap", "Secret", "DaemonSet", "Deployment", "Pod",
+		"ClusterConfiguration", "InitConfiguration", "JoinConfiguration", "KubeletConfiguration",
+		"ClusterPolicy", "NVIDIADriver",
+		"NodeConfig", "ClusterConfig", "NodePool", "EC2NodeClass", "AKSNodeClass":
 		return "a Kubernetes " + kind
 	}
 	return "a Kubernetes object"

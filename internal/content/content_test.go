@@ -32,6 +32,18 @@ func TestOf(t *testing.T) {
 		{"#!/bin/sh\nexit 0\n", "a script"},
 		{"\x7fELF\x02", "a program"},
 		{"!<arch>\ndebian-binary", "a Debian package"},
+		{"#cloud-config\npackages:\n- nvidia\n", "cloud-init's user data"},
+		{"--- a/node.toml\n+++ b/node.toml\n", "a diff"},
+		{"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "a CDI spec"},
+		{"source \"amazon-ebs\" \"gpu\" {\n  ami = \"a\"\n}\n", "HCL, of Terraform or Packer"},
+		{"FROM nvidia/cuda:12.9.0-base-ubuntu24.04\nRUN true\n", "a Dockerfile"},
+		{"options nvidia NVreg_EnableGpuFirmware=1\n", "a file of modprobe.d"},
+		{"export DRIVER=580\n", "a shell script"},
+		{"version = 3\n[plugins.\"io.containerd.cri\"]\n", "containerd's configuration"},
+		{"[crio.runtime]\ndefault_runtime = \"nvidia\"\n", "CRI-O's configuration"},
+		{"[nvidia-container-runtime]\n", "the configuration of NVIDIA's Container Toolkit"},
+		{"[settings.kubernetes]\ncluster-name = \"a\"\n", "Bottlerocket's settings"},
+		{"apiVersion: v1\nkind: JoinConfiguration\n", "a Kubernetes JoinConfiguration"},
 		{"Hello, world", ""},
 		{"\x99\x01\x0d\x04", ""}, // a binary OpenPGP key
 	} {

@@ -336,7 +336,10 @@ func (j Journal) noRun(to string, ids []string) error {
 	if joins := j.joins(); joins != "" {
 		t.Because = append(t.Because, "the runs from "+joins+" on that are not named any more were joined with it, since the journal has grown: they can be undone together, with --to "+joins)
 	}
-	t.Try = []string{"--to takes a run or all; without it the last run that left something to restore is undone"}
+	t.Try = []string{
+		trouble.Command("undo") + "    undoes the last run that left something to restore",
+		trouble.Command("undo --to all") + "    undoes all",
+	}
 	return t
 }
 

@@ -45,6 +45,7 @@ func gpuModels() (list []PCI) {
 func Named(name string) (PCI, bool) {
 	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
 	plain = strings.TrimPrefix(plain, "nvidia ")
+	plain = strings.TrimPrefix(plain, "tesla ") // as nvidia-smi calls GPUs up to Turing
 	for _, g := range gpuModels() {
 		if plain == g.Device || plain == strings.ToLower(strings.ReplaceAll(g.Model, "-", " ")) {
 			return g, true

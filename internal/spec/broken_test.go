@@ -95,8 +95,8 @@ func TestBytes(t *testing.T) {
 	}{
 		{"nothing", nil, "node.toml:1:1: no file is given"},
 		{"mark and CRLF", []spec.File{node("\ufeffformat = 1\r\n[driver]\r\n")}, ""},
-		{"column after a mark", []spec.File{node("\ufeffforma = 1")}, "node.toml:1:1: the format is missing\nnode.toml:1:1: unknown key \"forma\" at the top of the file"},
-		{"NUL", []spec.File{node("format = 1\n# ä\x00")}, "node.toml:2:4: a NUL byte"},
+		{"column after a mark", []spec.File{node("\ufeffforma = 1")}, "node.toml:1:1: unknown key \"forma\" at the top of the file"},
+		{"NUL", []spec.File{node("format = 1\n# ä\x00")}, "node.toml:2:4: there is a NUL byte"},
 		{"Latin-1", []spec.File{node("format = 1\n# \xe4")}, "node.toml:2:3: the byte 0xe4 is not UTF-8"},
 		{"UTF-16", []spec.File{node("\xff\xfef\x00")}, "node.toml:1:1: the file is UTF-16, not UTF-8"},
 		{"just not too large", []spec.File{node("format = 1\n#" + strings.Repeat("x", 1<<20-12))}, ""},

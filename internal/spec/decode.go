@@ -5,6 +5,9 @@ package spec
 import (
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/content"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 const format = 1 // of the files that gpuadm reads
@@ -30,7 +33,8 @@ type decoder struct {
 // file reads one file into the spec. It reports whether this gpuadm knows the file's format.
 func (d *decoder) file(src *source, root *value, first bool) bool {
 	d.src = src
-	if !src.checkFormat(root.find("format"), first) {
+	isFirst := first && !misplacesFormat(root)
+	if !src.checkFormat(root.find("format"), isFirst) {
 		return false // keys that this gpuadm does not know may be valid there
 	}
 
@@ -47,9 +51,24 @@ func (d *decoder) file(src *source, root *value, first bool) bool {
 	return true
 }
 
+// misplacesFormat says whether the format is in a section, or mistyped: the fault of that key is
+// enough.
+func misplacesFormat(root *value) bool {
+	for _, m := range root.members {
+		isLike := m.kind != tableKind && nearest.Of(m.name, []string{"format"}) != ""
+		if isLike || m.find("format") != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // checkFormat notes a missing or wrong format. It reports whether this gpuadm can read the file.
 func (s *source) checkFormat(f *value, first bool) bool {
 	switch {
+	case f == nil && first && isOthers(s.data):
+		s.addf(0, specIs, "this is %s", content.Of(s.data))
+		return false
 	case f == nil && first:
 		s.addf(0, "write format = 1 as the first line", "the format is missing")
 		return true
@@ -68,6 +87,12 @@ func (s *source) checkFormat(f *value, first bool) bool {
 		s.addf(f.at, "write format = 1", "this gpuadm reads format %d", format)
 	}
 	return n <= format
+}
+
+// isOthers says whether a TOML file is another program's.
+func isOthers(data []byte) bool {
+	what := content.Of(data)
+	return what != "" && what != "empty" && what != "TOML"
 }
 
 // section reads the table of a section.

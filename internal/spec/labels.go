@@ -88,5 +88,9 @@ func checkLabel(key, value string) (ofValue bool, fault *trouble.Error) {
 	if fault := checkLabelKey(key); fault != nil {
 		return false, fault
 	}
+	if key == "nvidia.com/gpu.present" && value != "true" {
+		const fix = "take it out, and keep pods off the node by taints in [node]"
+		return true, wrong(fix, "nvidia.com/gpu.present cannot be %s: gpuadm sets it to \"true\" on a machine with a GPU, and the device plugin and gpuadm's DaemonSet run where it is so", show(value))
+	}
 	return true, checkLabelValue(key, value)
 }

@@ -131,7 +131,7 @@ func (s *source) checkText() bool {
 		r, size := utf8.DecodeRune(s.data[i:])
 		switch {
 		case r == 0:
-			s.addf(i, "take it out; save the file as plain text", "a NUL byte")
+			s.addf(i, "take it out; save the file as plain text", "there is a NUL byte")
 			return false
 		case r == utf8.RuneError && size == 1:
 			s.addf(i, "save the file as UTF-8", "the byte 0x%02x is not UTF-8", s.data[i])

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/content"
@@ -35,9 +36,16 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		fix = "write the section's name in brackets, on a line of its own: [driver]"
 	case at >= len(data)-1 && matches("incomplete|terminated|end of input", message):
 		return opened, unclosed(byteAt(data, opened))
+	case at <= line.end && byteAt(data, at) == '=' && byteAt(data, at-1) == '=':
+		return at, wrong("write a single =", "invalid TOML: there is a second =")
+	case bytes.Contains(data[line.start:line.end], []byte("\r")):
+		return line.start, wrong("save the file with the line ends of Linux", "the lines end in a carriage return alone")
 	case at <= line.end:
 		if at, fault := b.bareText(line); fault != nil {
 			return at, fault
+		}
+		if fault := otherLine(data[line.start:line.end]); fault != nil {
+			return line.start, fault
 		}
 		noEquals := strings.HasPrefix(message, "expected '='")
 		switch {
@@ -75,6 +83,25 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	return at, wrong(fix, "invalid TOML: %s", message)
 }
 
+// otherLine recognises a line that is no TOML at all; nil if it may be TOML.
+func otherLine(line []byte) *trouble.Error {
+	text := bytes.TrimSpace(line)
+	isComment := false
+	for _, mark := range []string{";", "//", "/*", "-- "} {
+		isComment = isComment || bytes.HasPrefix(text, []byte(mark))
+	}
+	isPrompt := bytes.HasPrefix(text, []byte("$ "))
+	isPair := bytes.ContainsAny(text, "=:[]{} \t")
+	isStray := isPrompt || !isPair
+	switch {
+	case isComment:
+		return wrong("begin the comment with #", "invalid TOML: this is no comment")
+	case isStray:
+		return wrong("take this line out", "invalid TOML: this line is neither a [section] nor key = value")
+	}
+	return nil
+}
+
 // byteAt returns the byte at an offset; 0 at the end.
 func byteAt(data []byte, at int) byte {
 	if at >= len(data) {
@@ -83,9 +110,10 @@ func byteAt(data []byte, at int) byte {
 	return data[at]
 }
 
+const specIs = "a spec is TOML, with key = value below a [section]; gpuadm help spec lists them"
+
 // otherFormat recognises a file that is not TOML; nil if it may be TOML.
 func otherFormat(data []byte, start int) *trouble.Error {
-	const specIs = "a spec is TOML, with key = value below a [section]; gpuadm help spec lists them"
 	for _, other := range []struct{ begins, has, is, fix string }{
 		{"<<<<<<<", "", "the mark of a merge conflict", "keep one of the two sides, and take the marks out"},
 		{"{", "", "this is JSON", specIs},
@@ -96,13 +124,19 @@ func otherFormat(data []byte, start int) *trouble.Error {
 		}
 	}
 
-	switch what := content.Of(data); what {
-	case "", "empty", "TOML", "YAML": // the place of the first fault says more
-	default:
-		return wrong(specIs, "this is %s", what)
+	what := content.Of(data)
+	isOneLine := what == "YAML" && len(yamlLine().FindAll(data, 2)) < 2
+	switch {
+	case isOneLine, what == "", what == "empty", what == "TOML": // the place of the first fault says more
+		return nil
 	}
-	return nil
+	return wrong(specIs, "this is %s", what)
 }
+
+// yamlLine is a line as YAML has it: one alone may be a mistake in TOML.
+var yamlLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^\s*(?:- )?[\w.-]+:(?:\s|$)`)
+})
 
 // unclosed says what is missing at the end of the file, after a value that begins with this byte.
 func unclosed(begins byte) *trouble.Error {

@@ -57,11 +57,24 @@ func (d *decoder) nearFix(section, name, near string, names []string) string {
 		if isSection {
 			return "write " + trouble.Or(elsewhere)
 		}
-		return "it belongs in " + trouble.Or(elsewhere)
+		return "it belongs " + inSections(elsewhere)
 	case section == "":
 		return "the sections are " + strings.Join(sectionNames(d.rows), ", ")
 	}
 	return header(section) + " has " + strings.Join(names, ", ")
+}
+
+// inSections says where a key belongs, by the headers of its sections.
+func inSections(headers []string) string {
+	top := header("")
+	sections := slices.DeleteFunc(slices.Clone(headers), func(h string) bool { return h == top })
+	switch {
+	case len(sections) == 0:
+		return top
+	case len(sections) < len(headers):
+		return top + " or in " + trouble.Or(sections)
+	}
+	return "in " + trouble.Or(sections)
 }
 
 // namesIn returns the names of the keys and tables in a section.

@@ -116,20 +116,28 @@ func checkPackage(v string) (string, *trouble.Error) {
 }
 
 func checkProfile(v string) (string, *trouble.Error) {
-	// NVML's names of GPU instance profiles, perhaps with a smaller compute instance before and
-	// attributes after. Without the memory it means the GPU's own profile with so many slices.
-	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
+	if isProfile(v) {
 		return v, nil
 	}
 
 	fix := `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`
-	lower := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(v)), "mig ")
-	if lower != v && lower != "" {
-		if _, fault := checkProfile(lower); fault == nil {
-			fix = "did you mean " + show(lower) + "?"
+	plain := strings.ToLower(strings.TrimSpace(v))
+	plain = strings.TrimPrefix(plain, "nvidia.com/")
+	plain = strings.TrimLeft(strings.TrimPrefix(plain, "mig"), " -")
+	for _, likely := range []string{plain, plain + "b", plain + "gb"} { // 1g.10g, 1g.10
+		if isProfile(likely) {
+			fix = "did you mean " + show(likely) + "?"
+			break
 		}
 	}
 	return v, wrong(fix, "%s is not a MIG profile", show(v))
+}
+
+// isProfile says whether a text is one of NVML's names of GPU instance profiles, perhaps with a
+// smaller compute instance before and attributes after. Without the memory it means the GPU's own
+// profile with so many slices.
+func isProfile(v string) bool {
+	return matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v)
 }
 
 // checkParameter returns the fault of a parameter, and says whether it is in the value. gpuadm

@@ -3,11 +3,12 @@
 package spec
 
 import (
-	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -77,11 +78,15 @@ func (d *decoder) text(r row, v *value) string {
 
 // otherChoice says what to write in place of a value that is not among the allowed ones.
 func (r row) otherChoice(text string) string {
+	known := called()[r.Section+"."+r.Name+" "+strings.ToLower(text)]
 	near := nearest.Of(text, r.Allowed)
-	if near != "" {
+	switch {
+	case known != "":
+		return known
+	case near != "":
 		return "did you mean " + strconv.Quote(near) + "? It is " + choice(r.Allowed)
 	}
-	return cmp.Or(called()[r.Section+"."+r.Name+" "+text], "write "+choice(r.Allowed))
+	return "write " + choice(r.Allowed)
 }
 
 // maxString is the largest length in bytes of a string.
@@ -90,9 +95,11 @@ const maxString = 4096
 // checkText checks what no string may contain, and then the string by the row's own check.
 func (r row) checkText(text string) (canonical string, fault *trouble.Error) {
 	invisible := func(c rune) bool { return !unicode.IsPrint(c) }
+	i := strings.IndexFunc(text, invisible)
 	switch {
-	case strings.ContainsFunc(text, invisible):
-		return text, wrong("take it out", "there is an invisible character in it")
+	case i >= 0:
+		char, _ := utf8.DecodeRuneInString(text[i:])
+		return text, wrong("take it out", "it contains the invisible character U+%04X", char)
 	case len(text) > maxString:
 		const tooLong = "it has %d bytes; at most %d make sense"
 		return text, wrong("write a shorter one", tooLong, len(text), maxString)
@@ -170,8 +177,12 @@ func (d *decoder) counts(r row, v *value, to map[string]int) {
 		n, ok := parseInt(m.text)
 		inRange := ok && n >= 1 && n <= 64
 		if m.kind != intKind || !inRange {
+			likely := 1
+			if inRange {
+				likely = n
+			}
 			d.src.addf(m.at,
-				"write how many of it each GPU shall have, or leave it out: "+show(m.name)+" = 1",
+				fmt.Sprintf("write how many of it each GPU shall have, or leave it out: %s = %d", show(m.name), likely),
 				"the count of %s must be an integer from 1 on", show(m.name))
 			continue
 		}

@@ -43,13 +43,19 @@ func OpenFollowed(root string, follow commands.Follow) (host.Host, error) {
 	return newFolder(abs, disk, disk), nil
 }
 
-// ErrNoFolder reports that a root folder is a file, such as an image that is not mounted.
-var ErrNoFolder = fmt.Errorf("%w", syscall.ENOTDIR)
+// NoFolder is the error of a root folder that is not there, or is a file, such as an image that is not
+// mounted.
+type NoFolder struct{ Cause error }
+
+func (n *NoFolder) Error() string { return n.Cause.Error() }
+func (n *NoFolder) Unwrap() error { return n.Cause }
 
 // cannotOpen says why a root folder cannot be opened.
 func cannotOpen(root string, err error) error {
-	if errors.Is(err, syscall.ENOTDIR) {
-		err = ErrNoFolder
+	isFile := errors.Is(err, syscall.ENOTDIR)
+	isMissing := errors.Is(err, syscall.ENOENT)
+	if isFile || isMissing {
+		err = &NoFolder{err}
 	}
 	return host.Failed("open root folder", root, err)
 }
