@@ -27,13 +27,6 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	return result, e.untilIdle(err)
 }
 
-func isAfterReboot(c Line) bool { return c.When == host.AfterReboot }
-
-// waitsForReboot says whether the apply has changes that a reboot completes.
-func (r Result) waitsForReboot() bool {
-	return r.Reboot != "" || slices.ContainsFunc(r.Deferred, isAfterReboot)
-}
-
 func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {

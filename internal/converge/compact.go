@@ -8,10 +8,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-const (
-	compactAbove = 256 // a journal with more records is compacted when a run starts
-	compactKeeps = 16  // so many of the newest runs keep their records
-)
+// compactKeeps is how many of the newest runs keep their records.
+const compactKeeps = 16
 
 // joinedTool is the gpuadm version of the run that joins others.
 const joinedTool = "compacted"

@@ -125,15 +125,6 @@ type Change struct {
 	Unsure     bool   `json:"unsure,omitempty"`     // of a run that was cut short, which may not have made it
 }
 
-// A Line is a change as a plan and an event show it: with what only this moment can tell of it.
-type Line struct {
-	Change
-	Left    []string `json:"left,omitempty"`    // gpuadm's parts that stay, changed outside gpuadm
-	Diff    string   `json:"diff,omitempty"`    // of the bytes, unified, secrets masked
-	Drawing string   `json:"drawing,omitempty"` // of the two states, as lines that begin with +, - or a blank
-	Reason           // why it is not made now; the zero Reason: it is
-}
-
 // section is the spec's section that asked for the change.
 func (c Change) section() string { return cmp.Or(c.Section, c.Stage) }
 

@@ -53,6 +53,15 @@ type Engine struct {
 	validated sync.Map // changes that a Validator has verified: it is asked once a run
 }
 
+// Seen is what a look has found at a value of the spec that names something outside the spec, such
+// as a file, a repository or a parameter.
+type Seen struct {
+	Key   string // "driver.repo.key"
+	Value string
+	Stage string // of the first pending change that uses the value
+	Err   error  // why the value cannot be used; a host.Later: only that moment shows it
+}
+
 // ErrStopped reports that a run was asked to stop between two changes. The next run continues it.
 var ErrStopped = errors.New("stopped as asked; the same command continues from here")
 

@@ -36,6 +36,8 @@ const (
 	// journalMost is the size in bytes above which a journal is not read: gpuadm compacts its own
 	// long before.
 	journalMost = 16 << 20
+	// compactAbove is how many records a journal may have before a run that starts compacts it.
+	compactAbove = 256
 	// Each line begins with its format and ends with the checksum of the rest.
 	lineStart = `{"format":`
 	seal      = `,"crc32":`
@@ -320,4 +322,15 @@ func (j Journal) Damage(v host.View) string {
 	return fmt.Sprintf(
 		"cannot read these lines of %s: %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines",
 		file, strings.Join(trouble.Few(numbers, 6), ", "))
+}
+
+// asksForReboot returns the things whose changes have asked for a reboot in this boot.
+func (j Journal) asksForReboot(boot string) map[key]bool {
+	asks := map[key]bool{}
+	for _, r := range j.Records {
+		if r.What == "reboot" && r.Boot == boot {
+			asks[r.Change.key()] = true
+		}
+	}
+	return asks
 }

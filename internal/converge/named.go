@@ -12,15 +12,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Seen is what a look has found at a value of the spec that names something outside the spec, such
-// as a file, a repository or a parameter.
-type Seen struct {
-	Key   string // "driver.repo.key"
-	Value string
-	Stage string // of the first pending change that uses the value
-	Err   error  // why the value cannot be used; a host.Later: only that moment shows it
-}
-
 // Later is a value of the spec that only a later moment can judge.
 type Later struct {
 	Key   string `json:"key"` // "proxy.https"

@@ -17,32 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Result says how an apply or undo ended.
-type Result struct {
-	Run      string   `json:"run,omitempty"`      // "" if it had nothing to do
-	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
-	Made     []Change `json:"made,omitempty"`
-	Deferred []Line   `json:"deferred,omitempty"` // what waits, or is unknown: for the last line
-	Left     []Line   `json:"left,omitempty"`     // undo: what stays
-	Damaged  []int    `json:"damaged,omitempty"`  // undo: the journal's lines that cannot be read, so that it did not know their changes
-	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
-	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
-	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last
-	Reboot   string   `json:"reboot,omitempty"`   // why a reboot is needed
-	Changed  int      `json:"changed,omitempty"`  // how many things are not as before the run, which may have begun in another process
-	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
-}
-
-// Unknown counts the things whose state could not be read.
-func (r Result) Unknown() (count int) {
-	for _, c := range r.Deferred {
-		if c.Unknown != "" {
-			count++
-		}
-	}
-	return count
-}
-
 // run is one apply or undo at work.
 type run struct {
 	engine  *Engine

@@ -143,14 +143,3 @@ func (e *Engine) mark(ctx context.Context, v host.View, o owned, asksForReboot b
 	m.Drift = &drift
 	return m
 }
-
-// asksForReboot returns the things whose changes have asked for a reboot in this boot.
-func (j Journal) asksForReboot(boot string) map[key]bool {
-	asks := map[key]bool{}
-	for _, r := range j.Records {
-		if r.What == "reboot" && r.Boot == boot {
-			asks[r.Change.key()] = true
-		}
-	}
-	return asks
-}

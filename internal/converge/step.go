@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -95,23 +94,6 @@ func linesOf(steps []step) (list []Line) {
 		list = append(list, s.Line)
 	}
 	return list
-}
-
-// ChangesOf returns the changes of some lines.
-func ChangesOf(lines []Line) (list []Change) {
-	for _, l := range lines {
-		list = append(list, l.Change)
-	}
-	return list
-}
-
-// names lists the things of some changes, the first three by name: a Batch may have dozens.
-func names(all []Change) string {
-	var list []string
-	for _, c := range all {
-		list = append(list, c.String())
-	}
-	return strings.Join(trouble.Few(list, 3), ", ")
 }
 
 // withDiff returns the change with its diff.
