@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -173,7 +173,7 @@ func (p *plan) addSet(set setRow, conditions map[string]bool) {
 		}
 	}
 	if p.choice.Shared {
-		p.addRow(memberRow{Role: "module", Name: facts.SharedPackage(p.choice.Flavour, "{k}")}, conditions)
+		p.addRow(memberRow{Role: "module", Name: packages.SharedPackage(p.choice.Flavour, "{k}")}, conditions)
 	}
 }
 

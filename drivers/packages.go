@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/modules"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -112,7 +111,7 @@ func (c Choice) Family() *packages.Family {
 		Group: "driver",
 		Names: []string{
 			"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex",
-			facts.SharedPackage("*", "*"),
+			packages.SharedPackage("*", "*"),
 		},
 		Branch:     ofBranch,
 		OwnVersion: c.OwnVersion,

@@ -8,8 +8,61 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
+
+// sharedModules returns the modules for the kernels in the list of the mirror that a spec names; nil
+// if there is no such list. A kernel that has them is not compared again.
+func sharedModules(m hardware.Machine, s spec.Driver, f facts.Facts) []hardware.SharedModules {
+	lock := lockOf(s, f)
+	if lock == nil || f.Modules == nil {
+		return nil
+	}
+
+	kernels := append(slices.Clone(m.Kernels), f.Kernel.Fallback())
+	found := []hardware.SharedModules{}
+	for _, listed := range packages.SharedIn(lock) {
+		if !slices.Contains(kernels, listed.Kernel) {
+			continue
+		}
+		modules := hardware.SharedModules{
+			Package: listed.Package,
+			Kernel:  listed.Kernel,
+			Version: listed.Version,
+			Flavour: listed.Flavour,
+			Signer:  listed.Signer,
+			Failure: listed.Failure,
+		}
+		if listed.Failure == "" && m.OnDisk[listed.Kernel].Version != listed.Version {
+			modules.Problem = otherBuild(listed, f.Symbols[listed.Kernel])
+		}
+		found = append(found, modules)
+	}
+	return found
+}
+
+// lockOf returns the list of the mirror that a spec names; nil if there is none.
+func lockOf(s spec.Driver, f facts.Facts) (lock []byte) {
+	for _, list := range packages.LocksOf(s.Repo.URL) {
+		lock = f.Files[list]
+	}
+	return lock
+}
+
+// otherBuild says why a kernel would not load shared modules; "" if it would, or if that is unknown:
+// then the kernel compares the CRCs when it loads them.
+func otherBuild(m packages.SharedModules, kernel facts.Symbols) string {
+	switch {
+	case kernel.Problem != "":
+		return kernel.Problem
+	case kernel.Digest == "" || kernel.Digest == m.Headers:
+		return ""
+	}
+	return "they were built for another build of the kernel: the CRCs of its symbols have the digest " +
+		m.Headers + " there and " + kernel.Digest + " here"
+}
 
 // mirrorModules is the command that builds modules for a kernel once.
 func mirrorModules(kernel string) string {
@@ -79,7 +132,7 @@ func (p *plan) missingShared(kernel string) string {
 // hold several drivers, and the reason of the one that is asked for is what the operator can act
 // on: that of another driver only says that it is another.
 func (p *plan) bestReason(kernel string) string {
-	var asked, others []facts.SharedModules
+	var asked, others []hardware.SharedModules
 	for _, m := range p.machine.Shared {
 		switch {
 		case m.Kernel != kernel:
@@ -96,7 +149,7 @@ func (p *plan) bestReason(kernel string) string {
 			return ""
 		}
 	}
-	for _, candidates := range [][]facts.SharedModules{asked, others} {
+	for _, candidates := range [][]hardware.SharedModules{asked, others} {
 		if len(candidates) > 0 {
 			return p.whyNotShared(slices.MaxFunc(candidates, byVersion))
 		}
@@ -104,10 +157,10 @@ func (p *plan) bestReason(kernel string) string {
 	return "the mirror has none"
 }
 
-func byVersion(a, b facts.SharedModules) int { return hardware.Compare(a.Version, b.Version) }
+func byVersion(a, b hardware.SharedModules) int { return hardware.Compare(a.Version, b.Version) }
 
 // whyNotShared says why the driver does not work with a mirror's modules, "" if it does.
-func (p *plan) whyNotShared(m facts.SharedModules) string {
+func (p *plan) whyNotShared(m hardware.SharedModules) string {
 	switch {
 	case !p.isAsked(m.Version, m.Flavour):
 		return fmt.Sprintf("%s is of driver %s, %s, and %s, %s, is asked for", m.Package, m.Version, m.Flavour, p.asked(), p.choice.Flavour)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package facts_test
+package drivers
 
 import (
 	"bytes"
@@ -10,55 +10,91 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
+const (
+	sharedKernel = "6.1.0-28-amd64"
+	mirrorList   = "/srv/mirror/gpuadm-mirror.json"
+)
+
+// exported is a kernel's list with one symbol.
+func exported(crc string) string { return crc + "\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n" }
+
 func gzipped(text string) []byte {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, _ = w.Write([]byte(text))
-	_ = w.Close()
-	return b.Bytes()
+	var packed bytes.Buffer
+	writer := gzip.NewWriter(&packed)
+	_, _ = writer.Write([]byte(text))
+	_ = writer.Close()
+	return packed.Bytes()
 }
 
-// TestShared: the list of a mirror is compared with the symbols of the kernels that are there, in
-// whichever of its places a kernel has them.
-func TestShared(t *testing.T) {
-	const k, list = "6.1.0-28-amd64", "/srv/mirror/gpuadm-mirror.json"
-	symbol := func(crc string) string { return crc + "\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n" }
-	const differ = "they were built for another build of the kernel: the CRCs of its symbols"
-	for _, x := range []struct{ name, files, says string }{
-		{"no symbols", "", ""},
-		{"the headers' fit", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000a"), ""},
-		{"the headers differ", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000b"), differ},
-		{"RHEL's differ", drivertest.File("lib/modules/"+k+"/symvers.gz", gzipped(symbol("0x0000000b"))), differ},
-		{"what is there already is not compared", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000b") +
-			drivertest.ModuleFile("lib/modules/"+k+"/updates/gpuadm/nvidia.ko", "580.95.05", "Dual MIT/GPL", k), ""},
-	} {
-		dep := "updates/gpuadm/nvidia.ko:\n"
-		if x.name != "what is there already is not compared" {
-			dep = ""
-		}
-		n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n-- lib/modules/"+k+"/modules.dep --\n"+dep+x.files+"-- "+list[1:]+" --\n"+
-			fmt.Sprintf(`{"modules": {"a.deb": {"kernel": %q, "version": "580.95.05", "headers": "%x"}, "b.deb": {"kernel": "another"}}}`+"\n", k, sha256.Sum256([]byte(symbol("0x0000000a")))))
-		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
-		must.That(t, len(f.Shared) == 1, "%s: %+v", x.name, f.Shared)
-		check.That(t, strings.HasPrefix(f.Shared[0].Problem, x.says) && (f.Shared[0].Problem == "") == (x.says == ""), "%s: %s", x.name, f.Shared[0].Problem)
-	}
-	const failed = `{"kernel": "` + k + `", "version": "580.95.05", "failure": "no follow_pfn"}`
-	n := drivertest.Node(t, `-- proc/sys/kernel/osrelease --
-`+k+`
--- lib/modules/`+k+`/modules.dep --
--- `+list[1:]+` --
-{"failed": [`+failed+`, {"kernel": "another"}]}
-`)
-	f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
-	must.That(t, len(f.Shared) == 1 && f.Shared[0].Failure == "no follow_pfn", "a failure: %+v", f.Shared)
+// listedModules gathers the facts of a machine with these files, and returns the shared modules that
+// the driver's choice sees.
+func listedModules(t *testing.T, files string) []hardware.SharedModules {
+	const text = "format = 1\n[driver]\nversion = \"580.95.05\"\n"
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
+	s.Driver.Repo.URL = "file:///srv/mirror"
+	n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+sharedKernel+"\n"+files)
+	f := must.Get(facts.Gather(t.Context(), n, Needs(s)))(t)
+	return sharedModules(hardware.MachineOf(f, ""), s.Driver, f)
+}
 
-	n = drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n")
-	f = must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
-	check.That(t, f.Shared == nil, "without a list: %+v", f.Shared)
+// TestSharedOfOtherBuild: the modules in a mirror's list are compared with the symbols of the kernels
+// that are there, in whichever of its places a kernel has them.
+func TestSharedOfOtherBuild(t *testing.T) {
+	const modules = "lib/modules/" + sharedKernel
+	const differ = "they were built for another build of the kernel: the CRCs of its symbols"
+	headers := func(crc string) string {
+		return "-- " + modules + "/build/Module.symvers --\n" + exported(crc)
+	}
+	installed := "-- " + modules + "/modules.dep --\nupdates/gpuadm/nvidia.ko:\n" +
+		drivertest.ModuleFile(modules+"/updates/gpuadm/nvidia.ko", "580.95.05", "Dual MIT/GPL", sharedKernel)
+	none := "-- " + modules + "/modules.dep --\n"
+
+	const wanted, other = "0x0000000a", "0x0000000b"
+	digest := sha256.Sum256([]byte(exported(wanted)))
+	list := fmt.Sprintf("-- %s --\n"+
+		`{"modules": {"a.deb": {"kernel": %q, "version": "580.95.05", "headers": "%x"}, "b.deb": {"kernel": "another"}}}`+"\n",
+		mirrorList[1:], sharedKernel, digest)
+
+	for _, tt := range []struct{ name, files, problem string }{
+		{"no list of symbols", none, ""},
+		{"the headers fit", none + headers(wanted), ""},
+		{"the headers differ", none + headers(other), differ},
+		{"RHEL's list differs", none + drivertest.File(modules+"/symvers.gz", gzipped(exported(other))), differ},
+		{"a kernel that has the modules is not compared", installed + headers(other), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			found := listedModules(t, tt.files+list)
+
+			must.That(t, len(found) == 1, "%+v: want those of one kernel", found)
+			isRight := strings.HasPrefix(found[0].Problem, tt.problem) && (found[0].Problem == "") == (tt.problem == "")
+			check.That(t, isRight, "%q, want %q", found[0].Problem, tt.problem)
+		})
+	}
+}
+
+// TestSharedThatFailed: the list names the kernels for which the modules did not build.
+func TestSharedThatFailed(t *testing.T) {
+	const failed = `{"failed": [{"kernel": "` + sharedKernel + `", "version": "580.95.05", "failure": "no follow_pfn"}, {"kernel": "another"}]}`
+	found := listedModules(t, "-- lib/modules/"+sharedKernel+"/modules.dep --\n-- "+mirrorList[1:]+" --\n"+failed+"\n")
+
+	must.That(t, len(found) == 1, "%+v: want those of one kernel", found)
+	check.Equal(t, found[0].Failure, "no follow_pfn", "it says")
+}
+
+// TestSharedWithoutList: without a list nothing is known of shared modules; a list that cannot be
+// parsed has none.
+func TestSharedWithoutList(t *testing.T) {
+	found := listedModules(t, "")
+	check.That(t, found == nil, "without a list: %+v", found)
+
+	found = listedModules(t, "-- "+mirrorList[1:]+" --\nno JSON\n")
+	check.That(t, found != nil && len(found) == 0, "of a torn list: %+v", found)
 }

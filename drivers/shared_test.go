@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/modinfo"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -22,19 +23,19 @@ import (
 func TestShared(t *testing.T) {
 	const k, newer, notAsked = "6.1.0-28-amd64", "6.1.0-31-amd64", "the mirror is asked for no more"
 	ours := modinfo.Key{Name: "the site", Serial: "1", ID: "aa"}
-	of := func(kernel, version, flavour string) facts.SharedModules {
-		return facts.SharedModules{Package: facts.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
+	of := func(kernel, version, flavour string) hardware.SharedModules {
+		return hardware.SharedModules{Package: packages.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
 	}
-	both := []facts.SharedModules{of(k, "580.95.05", "open"), of(newer, "580.95.05", "open")}
-	stale := []facts.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
+	both := []hardware.SharedModules{of(k, "580.95.05", "open"), of(newer, "580.95.05", "open")}
+	stale := []hardware.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
 	odd := slices.Clone(both)
 	odd[0].Problem = "they were built for another build of the kernel"
 	failed := of(newer, "580.95.05", "open")
 	failed.Failure = "nv.c:3: error: no follow_pfn"
 	otherFailed := failed
 	otherFailed.Version = "590.48.01"
-	failures := []facts.SharedModules{both[0], failed}
-	twoDrivers := func(l []facts.SharedModules) []facts.SharedModules {
+	failures := []hardware.SharedModules{both[0], failed}
+	twoDrivers := func(l []hardware.SharedModules) []hardware.SharedModules {
 		return append(slices.Clone(l),
 			of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"),
 			of(k, "580.65.06", "proprietary"), of(newer, "580.95.05", "proprietary"))
@@ -43,7 +44,7 @@ func TestShared(t *testing.T) {
 	dkms := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", DKMS: true}, newer: {Version: "580.95.05", Flavour: "open", DKMS: true}}
 	for _, x := range []struct {
 		name, build string
-		list        []facts.SharedModules
+		list        []hardware.SharedModules
 		disk        map[string]hardware.Module
 		trust       facts.Trust
 		shared      bool
@@ -55,23 +56,23 @@ func TestShared(t *testing.T) {
 		{"no mirror", "auto", nil, nil, facts.Trust{}, false, nil, ""},
 		{"no folder to list, demanded", "shared", nil, nil, facts.Trust{}, true, nil, ""},
 		{"DKMS demanded", "dkms", both, nil, facts.Trust{}, false, nil, ""},
-		{"a mirror with none", "shared", []facts.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
-		{"DKMS has built some", "shared", []facts.SharedModules{}, dkms, facts.Trust{}, false, nil, "the mirror has none"},
+		{"a mirror with none", "shared", []hardware.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
+		{"DKMS has built some", "shared", []hardware.SharedModules{}, dkms, facts.Trust{}, false, nil, "the mirror has none"},
 		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none; DKMS builds them here"},
 		{"of an older driver", "auto", stale, nil, facts.Trust{}, false, nil, "gpuadm-modules-open-" + k + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
-		{"of the other flavour", "auto", []facts.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
+		{"of the other flavour", "auto", []hardware.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
 		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
 		{"signed by another key", "auto", both, nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{"for another build of the kernel, beside other drivers", "auto", twoDrivers(odd), nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
 		{"one did not build", "auto", failures, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
 		{"one did not build, demanded", "shared", failures, nil, facts.Trust{}, false, nil, "driver 580.95.05 did not build for it where the mirror was written"},
-		{"another driver did not build", "auto", []facts.SharedModules{both[0], otherFailed}, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": the mirror has none"},
+		{"another driver did not build", "auto", []hardware.SharedModules{both[0], otherFailed}, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": the mirror has none"},
 		{"signed by another key, beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{"other drivers alone", "auto", twoDrivers(nil), nil, facts.Trust{}, false, nil, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
 		{"beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{}, true, nil, ""},
 		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []modinfo.Key{ours}}, true, nil, ""},
-		{"a kernel that has none comes", "auto", []facts.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
-		{"the same, demanded", "shared", []facts.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
+		{"a kernel that has none comes", "auto", []hardware.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
+		{"the same, demanded", "shared", []hardware.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
 		{"the folder is gone", "auto", nil, on, facts.Trust{}, true, []string{newer}, "the mirror has none"},
 		{notAsked, "auto", nil, on, facts.Trust{}, false, nil, ""},
 		{"a kernel that has some comes", "auto", both[1:], on, facts.Trust{}, true, nil, ""},
@@ -92,7 +93,7 @@ func TestShared(t *testing.T) {
 		check.That(t, err == nil && ch.Shared == x.shared && slices.Equal(ch.Skipped, x.without) && strings.Contains(message, x.says), "%s: shared %t, without %v\n%s", x.name, ch.Shared, ch.Skipped, message)
 		want := []string{"nvidia-kernel-open-dkms"}
 		if x.shared {
-			want = []string{facts.SharedPackage("open", newer), facts.SharedPackage("open", k)}[len(x.without):]
+			want = []string{packages.SharedPackage("open", newer), packages.SharedPackage("open", k)}[len(x.without):]
 		}
 		tools := len(names(ch, "dkms")) + len(names(ch, "headers")) + len(names(ch, "compiler"))
 		check.That(t, slices.Equal(names(ch, "module"), want) && (tools == 0) == x.shared, "%s: %v, and %d tools", x.name, names(ch, "module"), tools)
@@ -102,11 +103,11 @@ func TestShared(t *testing.T) {
 	m := machine("debian", "12", "amd64", "2331")
 	m.Kernels, m.Shared = []string{newer, k}, both
 	ch := choose(t, m, driver("580"))
-	check.That(t, ch.Shared && names(ch, "module")[0] == facts.SharedPackage("open", newer), "of a branch: %+v", ch)
+	check.That(t, ch.Shared && names(ch, "module")[0] == packages.SharedPackage("open", newer), "of a branch: %+v", ch)
 	const before = "6.1.0-25-amd64" // its modules stay, or get the new version; no kernel is refused for it
-	for version, of := range map[string][]facts.SharedModules{"580.95.05": both, "580.65.06": append([]facts.SharedModules{of(before, "580.95.05", "open")}, both...), "570.1": both} {
+	for version, of := range map[string][]hardware.SharedModules{"580.95.05": both, "580.65.06": append([]hardware.SharedModules{of(before, "580.95.05", "open")}, both...), "570.1": both} {
 		m.OnDisk, m.Shared, m.Running, m.Fallback = map[string]hardware.Module{before: {Version: version, Flavour: "open", Shared: true}}, of, k, before
-		check.That(t, slices.Contains(names(choose(t, m, driver("580.95.05")), "module"), facts.SharedPackage("open", before)) == (version != "570.1"), "the kernel that ran before has %s", version)
+		check.That(t, slices.Contains(names(choose(t, m, driver("580.95.05")), "module"), packages.SharedPackage("open", before)) == (version != "570.1"), "the kernel that ran before has %s", version)
 	}
 	gds := driver("580.95.05")
 	gds.GDS = true // DKMS builds nvidia-fs, and NVIDIA's installer builds its own

@@ -83,6 +83,7 @@ func choiceFor(q question) (Choice, error) {
 	machine := hardware.MachineOf(q.facts, q.facts.Cloud.Type)
 	machine.MIG = q.mig
 	machine.Whole = q.whole
+	machine.Shared = sharedModules(machine, q.spec, q.facts)
 	choice, err := Choose(catalog, machine, q.spec)
 	if err == nil {
 		choice.addFabric(catalog, q.spec, q.facts)
@@ -101,7 +102,8 @@ func Needs(s spec.Spec) facts.Needs {
 		needs.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
 	for _, list := range packages.LocksOf(s.Driver.Repo.URL) {
-		needs.Shared = list
+		needs.Files = append(needs.Files, list)
+		needs.Symbols = true
 	}
 	return needs
 }
@@ -262,7 +264,7 @@ func (d Driver) moduleNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	}
 	notes = append(notes, c.learned(v, f, k)...)
 	if s.Driver.Build == "dkms" { // else the choice names what a mirror lacks, and why
-		notes = append(notes, c.failedElsewhere(f, k)...)
+		notes = append(notes, c.failedElsewhere(s.Driver, f, k)...)
 	}
 	driversMemory := c.Coherent && k.Parameters[coherentMode] == "driver"
 	if driversMemory && (s.MIG.Asked() || s.Driver.GDS) {
@@ -297,8 +299,8 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 
 // failedElsewhere says of each kernel that modules are to be built for that this build has failed where
 // the mirror was written.
-func (c Choice) failedElsewhere(f facts.Facts, k modules.KernelSide) (notes []string) {
-	for _, m := range f.Shared {
+func (c Choice) failedElsewhere(s spec.Driver, f facts.Facts, k modules.KernelSide) (notes []string) {
+	for _, m := range packages.SharedIn(lockOf(s, f)) {
 		sameBuild := m.Version == k.Version && m.Flavour == k.Flavour && slices.Contains(k.Kernels, m.Kernel)
 		if m.Failure == "" || !sameBuild || c.hasDriver(f, k, m.Kernel) {
 			continue

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -29,7 +28,7 @@ func (m Mirror) losesModules(h host.View, next packages.Lock) bool {
 
 // learn writes failures into the lock of the folder that is there.
 func (m Mirror) learn(
-	h host.Host, signer things.Signer, failed []facts.SharedModules,
+	h host.Host, signer things.Signer, failed []packages.SharedModules,
 ) (lock packages.Lock, changed bool, err error) {
 	lock, err = packages.ReadLock(h, m.Dir)
 	if err != nil {
@@ -45,10 +44,10 @@ func (m Mirror) learn(
 }
 
 // stillFailed adds a lock's failures to those of an earlier run whose modules it has not tried again.
-func stillFailed(before []facts.SharedModules, lock packages.Lock) []facts.SharedModules {
+func stillFailed(before []packages.SharedModules, lock packages.Lock) []packages.SharedModules {
 	all := slices.Clone(lock.Failed)
 	for _, m := range before {
-		same := func(other facts.SharedModules) bool { return m.SameBuild(other) }
+		same := func(other packages.SharedModules) bool { return m.SameBuild(other) }
 		tried := slices.ContainsFunc(lock.Failed, same)
 		for _, built := range lock.Modules {
 			tried = tried || same(built)
@@ -57,6 +56,6 @@ func stillFailed(before []facts.SharedModules, lock packages.Lock) []facts.Share
 			all = append(all, m)
 		}
 	}
-	slices.SortFunc(all, facts.SharedModules.Compare)
+	slices.SortFunc(all, packages.SharedModules.Compare)
 	return all
 }

@@ -42,7 +42,7 @@ func (m Mirror) share(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
 	s spec.Spec, f facts.Facts, names []string, lock *packages.Lock,
 ) (failed []error, err error) {
-	lock.Modules = map[string]facts.SharedModules{}
+	lock.Modules = map[string]packages.SharedModules{}
 	if len(m.Shared.Kernels) == 0 {
 		return nil, nil
 	}
@@ -68,8 +68,8 @@ func (m Mirror) share(
 	}
 
 	for _, kernel := range m.Shared.Kernels {
-		modules := facts.SharedModules{
-			Package: facts.SharedPackage(choice.Flavour, kernel),
+		modules := packages.SharedModules{
+			Package: packages.SharedPackage(choice.Flavour, kernel),
 			Kernel:  kernel,
 			Version: packages.Own(source.Version),
 			Flavour: choice.Flavour,
@@ -142,7 +142,7 @@ func (m Mirror) lacksHeaders(h host.View, kernel string) bool {
 // signer.
 func (m Mirror) modulePackage(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
-	source packages.ModuleSource, modules *facts.SharedModules,
+	source packages.ModuleSource, modules *packages.SharedModules,
 ) (file string, err error) {
 	if err := m.describe(ctx, h, path.Join(g.Into, source.File), modules); err != nil {
 		return "", err
@@ -185,7 +185,7 @@ func (m Mirror) modulePackage(
 
 // describe fills in what the modules are built from, and by what.
 func (m Mirror) describe(
-	ctx context.Context, h host.Host, sourceFile string, modules *facts.SharedModules,
+	ctx context.Context, h host.Host, sourceFile string, modules *packages.SharedModules,
 ) error {
 	source, err := packages.Digest(h, sourceFile)
 	if err != nil {
@@ -211,7 +211,7 @@ func (m Mirror) describe(
 
 // oldPackage is the file of the old mirror that has these modules. It fills in the vermagic that
 // only a build tells.
-func (m Mirror) oldPackage(h host.View, modules *facts.SharedModules) (file string, found bool) {
+func (m Mirror) oldPackage(h host.View, modules *packages.SharedModules) (file string, found bool) {
 	lock, _ := packages.ReadLock(h, m.Dir) // an empty one where the machine has no mirror yet
 	for _, file := range lock.Files {
 		old := lock.Modules[file.Name]
@@ -267,7 +267,7 @@ func (m Mirror) build(
 }
 
 // verifyBuilt refuses modules that are not what was to be built.
-func (m Mirror) verifyBuilt(h host.View, modules *facts.SharedModules, files []string) error {
+func (m Mirror) verifyBuilt(h host.View, modules *packages.SharedModules, files []string) error {
 	for _, name := range files {
 		module, err := modinfo.Read(h, name)
 		if err != nil {
@@ -297,7 +297,7 @@ func (m Mirror) signed(module modinfo.Module) bool {
 }
 
 // otherModule returns the error for a module that is not what was to be built.
-func (m Mirror) otherModule(module modinfo.Module, wanted *facts.SharedModules) error {
+func (m Mirror) otherModule(module modinfo.Module, wanted *packages.SharedModules) error {
 	const what = "of driver %s, %s, for kernel %s, signed by %s"
 	want := fmt.Sprintf(what, wanted.Version, wanted.Flavour, wanted.Kernel, m.Shared.Signer.Name)
 	signer := cmp.Or(module.Signer, &modinfo.Key{Name: "no key"}).Name

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
@@ -42,7 +43,7 @@ type Machine struct {
 	Signed []string
 	// Shared are the modules that were built once for the kernels, by the list of the mirror; nil
 	// where none is known.
-	Shared []facts.SharedModules
+	Shared []SharedModules
 	Trust  facts.Trust // whose modules the kernels load
 	// RefusesBuilds says that the kernel loads no modules that are built here: under Secure Boot,
 	// without an enrolled key.
@@ -55,6 +56,17 @@ type Module struct {
 	DKMS    bool // built here
 	Shared  bool // built once for this kernel, and installed from a package
 	Flavour string
+}
+
+// SharedModules are the driver's modules for one kernel in the list of a mirror.
+type SharedModules struct {
+	Package string
+	Kernel  string
+	Version string // of the driver
+	Flavour string
+	Signer  modinfo.Key
+	Problem string // why this machine's kernel would not load them
+	Failure string // the compiler's first error, where they did not build: then there is no package
 }
 
 // Device is one PCI function.
@@ -80,7 +92,6 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		VGPU:     f.VGPU,
 		Kernels:  f.Kernel.Targets(f.Live),
 		Signed:   f.Signed,
-		Shared:   f.Shared,
 	}
 	if f.DriverOwner != nil {
 		m.Owner = f.DriverOwner.String()

@@ -79,9 +79,8 @@ type Facts struct {
 	// Signed names the packages of signed modules that are available for target kernels; nil if
 	// they were not asked for, or if the package lists have none for any kernel.
 	Signed []string `json:"signed,omitempty"`
-	// Shared has the modules for target kernels in the list that Needs names; nil if there is no
-	// such list.
-	Shared []SharedModules `json:"-"`
+	// Symbols has the symbols that target kernels export, by kernel, where a file has their list.
+	Symbols map[string]Symbols `json:"-"`
 
 	Modules  *Modules     `json:"modules,omitempty"`
 	Driver   *host.Driver `json:"driver,omitempty"`   // as the loaded driver reports; nil if none answers
@@ -116,7 +115,7 @@ type Needs struct {
 	Files   []string    // contents of these files; a name with a slash at its end means all files of the folder
 	Engine  NamedEngine // the engine that the spec names
 	Signed  string      // a driver branch, 580: which signed modules are available for kernels without modules
-	Shared  string      // the file that lists the modules of a mirror: SharedModules
+	Symbols bool        // what target kernels export to modules
 
 	// Cluster asks for Facts.Cluster and Facts.Instance, unless EKS's own scripts make the machine
 	// a node. The file that a join has kept on this machine counts first: instance.Kept.
@@ -136,7 +135,7 @@ func (n Needs) And(o Needs) Needs {
 		Files:   slices.Concat(n.Files, o.Files),
 		Engine:  cmp.Or(n.Engine, o.Engine),
 		Signed:  cmp.Or(n.Signed, o.Signed),
-		Shared:  cmp.Or(n.Shared, o.Shared),
+		Symbols: n.Symbols || o.Symbols,
 		Cluster: cluster,
 	}
 }

@@ -83,8 +83,8 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 	if needs.Signed != "" {
 		f.Signed = g.signed(ctx, *f, needs.Signed)
 	}
-	if needs.Shared != "" {
-		f.Shared = g.shared(*f, needs.Shared)
+	if needs.Symbols {
+		f.Symbols = g.symbols(*f)
 	}
 
 	if needs.Driver {

@@ -203,3 +203,10 @@ func CompilerIn(config string) string {
 	}
 	return text
 }
+
+// SharedFolder is where a package of shared modules, which gpuadm mirror has built, has its modules,
+// below the kernel's folder. depmod prefers the folder updates to the kernel's own modules.
+const SharedFolder = "updates/gpuadm"
+
+// IsShared says whether a module's file is from the package of shared modules.
+func IsShared(file string) bool { return strings.Contains(file, "/"+SharedFolder+"/") }

@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -35,10 +34,10 @@ type Lock struct {
 	Files   []LockFile `json:"files"`
 
 	// Modules are the kernel modules that were built once, for all nodes, by their package's file.
-	Modules map[string]facts.SharedModules `json:"modules,omitempty"`
+	Modules map[string]SharedModules `json:"modules,omitempty"`
 
 	// Failed are those that did not build where the mirror was written.
-	Failed []facts.SharedModules `json:"failed,omitempty"`
+	Failed []SharedModules `json:"failed,omitempty"`
 }
 
 // A LockFile is one file of a mirror.
