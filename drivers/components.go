@@ -71,7 +71,8 @@ func (p *plan) components() string {
 		return p.repo.Component
 	}
 
-	multiverse, restricted := false, false
+	multiverse := false
+	restricted := false
 	for _, m := range p.choice.Members {
 		switch {
 		case p.repo.inMultiverse(p.branch, m):

@@ -16,9 +16,11 @@ func ManagerPackage(c Catalog, version string, isInstalled func(name string) boo
 		return ""
 	}
 
-	best, most := "", 0
+	best := ""
+	most := 0
 	for _, set := range c.Sets {
-		installed, manager := 0, ""
+		installed := 0
+		manager := ""
 		for _, member := range set.Members {
 			name := strings.ReplaceAll(member.Name, "{b}", major)
 			switch {
@@ -30,7 +32,8 @@ func ManagerPackage(c Catalog, version string, isInstalled func(name string) boo
 			}
 		}
 		if manager != "" && installed > most {
-			best, most = manager, installed
+			best = manager
+			most = installed
 		}
 	}
 	return best

@@ -76,7 +76,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	}
 
 	var all []Assigned
-	idle := false // an entry turns MIG off for a GPU that has none
+	nothingToDo := false // an entry turns MIG off for a GPU that has none
 	for _, g := range gpus {
 		entry, err := entryOf(entries, g)
 		if err != nil {
@@ -96,9 +96,9 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 				Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
 			}
 		}
-		idle = idle || !entry.Layout.Enabled
+		nothingToDo = nothingToDo || !entry.Layout.Enabled
 	}
-	if len(all) == 0 && len(entries) > 0 && !idle {
+	if len(all) == 0 && len(entries) > 0 && !nothingToDo {
 		return nil, refuseNone(entries, gpus)
 	}
 
@@ -178,27 +178,28 @@ func (e Entry) hasIndex(g host.GPU) bool {
 	return e.Devices.All || slices.Contains(e.Devices.Index, g.Index)
 }
 
-// matches reports whether s, one word of an entry's Match, is for this GPU.
-func matches(s string, g host.GPU) bool {
-	device, sub, hasSub := strings.Cut(s, ":")
+// matches reports whether word, one of an entry's Match, is for this GPU.
+func matches(word string, g host.GPU) bool {
+	device, sub, hasSub := strings.Cut(word, ":")
 	if isDeviceID(device) {
 		subMatches := !hasSub || g.Sub == "" || strings.EqualFold(sub, g.Sub)
 		return strings.EqualFold(device, g.Device) && subMatches
 	}
-	if namesOneGPU(s) {
-		s = strings.ToLower(s)
+	if namesOneGPU(word) {
+		lower := strings.ToLower(word)
 		spellings := []string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}
-		return strings.EqualFold(s, g.UUID) || slices.Contains(spellings, s)
+		return strings.EqualFold(word, g.UUID) || slices.Contains(spellings, lower)
 	}
-	if len(g.Device) == 10 && sameDevice(g.Device, s) {
+	isWholeID := len(g.Device) == len("0x233010DE")
+	if isWholeID && sameDevice(g.Device, word) {
 		return true
 	}
-	if m, err := Find(s); err == nil {
+	if m, err := Find(word); err == nil {
 		return slices.ContainsFunc(m.Devices, func(d string) bool { return strings.EqualFold(d, g.Device) })
 	}
 
 	// A name for several models, "H100", or for a model without a table.
-	return nameFits(tokens(s), tokens(g.Name))
+	return nameFits(tokens(word), tokens(g.Name))
 }
 
 // namesOneGPU reports whether s names one GPU: by its UUID, or by its PCI address as sysfs,

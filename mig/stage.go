@@ -193,7 +193,8 @@ func partitioned(a Assigned, shared *driverCache, stop []string) (converge.Want,
 		from := now // it says which instances are in use; a state's text does not
 		if string(found) != now.String() {
 			var err error
-			if from, err = ParseState(string(found)); err != nil {
+			from, err = ParseState(string(found))
+			if err != nil {
 				return "", err
 			}
 		}

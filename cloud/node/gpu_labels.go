@@ -57,7 +57,8 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 		mps:      s.Sharing.MPS > 0,
 		driver:   *f.Driver,
 	}
-	if why = found.all(strategyOn(s, *f.Driver), f); why != "" {
+	why = found.all(strategyOn(s, *f.Driver), f)
+	if why != "" {
 		return labels, why
 	}
 

@@ -130,7 +130,8 @@ func sandboxes(answer []byte) (pods []string, err error) {
 // kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
 func sandbox(item []byte) (pod string, drained bool, err error) {
 	const metadata, labels, annotations = 2, 5, 6
-	name, namespace := "", ""
+	name := ""
+	namespace := ""
 	drained = true
 	err = host.ProtoFields(item, func(field int, message []byte) error {
 		if field != metadata && field != labels && field != annotations {

@@ -109,9 +109,11 @@ func (e env) placedSpec(v host.View, files []string) (spec.Spec, spec.Places, er
 // machine opens the machine, and reads the files named with -f, or its own. follow hears what the
 // machine's programs print.
 func (c *common) machine(follow commands.Follow) (h host.Host, s spec.Spec, err error) {
-	if h, err = c.open(c.rootDir, follow); err == nil {
-		s, err = c.spec(h, c.files)
+	h, err = c.open(c.rootDir, follow)
+	if err != nil {
+		return h, s, err
 	}
+	s, err = c.spec(h, c.files)
 	return h, s, err
 }
 

@@ -29,7 +29,8 @@ func newOwners(c *common) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, s, err := c.machine(nil)
 			if errors.Is(err, errNoSpec) { // operators ask for the owners before they write a spec
-				s, err = spec.Defaults(), nil
+				s = spec.Defaults()
+				err = nil
 			}
 			if err != nil {
 				return err

@@ -43,9 +43,11 @@ func (c *common) voice() voice {
 	}
 
 	v := &textVoice{common: c, pulse: c.pulse, live: c.tty(c.stderr)}
-	every, idle := plain, plain
+	every := plain
+	idle := plain
 	if v.live {
-		every, idle = live, 2*live
+		every = live
+		idle = 2 * live
 	}
 	v.idle = idle
 	v.begin(every, v.progress)

@@ -27,7 +27,7 @@ func noDeviceFile(m *Machine) (found []Finding) {
 	}
 
 	asked := m.askedAccess()
-	if asked != nil && asked.mode&6 != 6 {
+	if asked != nil && !asked.isForAll() {
 		found = append(found, Finding{
 			Object: driverParams,
 			What:   "only root and the group of the device files may open a GPU, as the module's options ask: pods of other users cannot (" + asked.String() + ")",
@@ -110,6 +110,9 @@ type access struct {
 func (a access) String() string {
 	return fmt.Sprintf("mode %04o and owner %d:%d", uint32(a.mode), a.uid, a.gid)
 }
+
+// isForAll reports whether every user may read and write the files.
+func (a access) isForAll() bool { return a.mode&0o006 == 0o006 }
 
 func accessOf(file host.Info) access {
 	return access{mode: file.Mode.Perm(), uid: file.UID, gid: file.GID}

@@ -159,7 +159,9 @@ func readOnly(m *Machine) (found []Finding) {
 		writable[path.Clean(fields[1])] = !isReadOnly(fields)
 	}
 	for _, fields := range m.mounts("/proc/self/mounts") {
-		device, folder, kind := fields[0], fields[1], fields[2]
+		device := fields[0]
+		folder := fields[1]
+		kind := fields[2]
 		if isReadOnly(fields) && writable[path.Clean(folder)] {
 			found = append(found, Finding{
 				Object: folder,

@@ -23,7 +23,8 @@ func (m *Machine) damagedCheckpoint() (file, fault string) {
 		if !known || !m.has(file) {
 			continue
 		}
-		if fault = checkpointFault([]byte(text)); fault != "" {
+		fault = checkpointFault([]byte(text))
+		if fault != "" {
 			return file, fault
 		}
 	}

@@ -270,7 +270,9 @@ func (m *Machine) upgraded() string {
 			continue
 		}
 		name, _, _ := strings.Cut(fields[3], ":")
-		day, hour, version := fields[0], fields[1], fields[5]
+		day := fields[0]
+		hour := fields[1]
+		version := fields[5]
 		return "dpkg upgraded " + name + " to " + version + " at " + day + " " + hour
 	}
 	return ""

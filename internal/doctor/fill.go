@@ -73,7 +73,9 @@ func ofAllGPUs(commands []string) (joined []string) {
 			joined = append(joined, command)
 			continue
 		}
-		before, gpu, after := parts[1], parts[2], parts[3]
+		before := parts[1]
+		gpu := parts[2]
+		after := parts[3]
 		i, more := at[before+after]
 		if !more {
 			at[before+after] = len(joined)

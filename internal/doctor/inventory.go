@@ -28,10 +28,14 @@ func (m *Machine) Packages() inventory {
 		if err != nil {
 			return found, err
 		}
-		if found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil }); err == nil {
-			found.packages = all // in the midst of a transaction they would be of two versions
+
+		installed := func() (map[string]packages.State, error) { return all, nil }
+		found.audit, err = p.Audit(m.ctx, m.View, installed)
+		if err != nil {
+			return found, err // in the midst of a transaction the packages are of two versions
 		}
-		return found, err
+		found.packages = all
+		return found, nil
 	})
 	return all
 }

@@ -83,9 +83,11 @@ func waitsForReset(m *Machine) (list []Finding) {
 		if g.Mode == g.Pending {
 			continue
 		}
-		now, after := "off", "on"
+		now := "off"
+		after := "on"
 		if g.Mode {
-			now, after = "on", "off"
+			now = "on"
+			after = "off"
 		}
 		what := fmt.Sprintf("GPU %s has MIG mode %s, and %s after a reset", g.Address, now, after)
 		if holders, err := devices.Clients(m.ctx, m.View); err == nil && len(holders) > 0 {

@@ -45,15 +45,15 @@ func changesNothing(r *http.Request) bool {
 	return false
 }
 
-// CloseIdleConnections lets http.Client close what is left open.
+// CloseIdleConnections lets http.Client close the connections of the inner transport.
 func (l looking) CloseIdleConnections() {
 	if c, ok := l.through.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// AskSocket gets what a daemon of the machine says over HTTP at its Unix socket, up to 16 MiB. The
-// error is a Later if no daemon runs for the machine, as in a root folder.
+// AskSocket gets what a daemon of the machine says over HTTP at its Unix socket: at most MaxAnswer.
+// The error is a Later if no daemon runs for the machine, as in a root folder.
 func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error) {
 	through, err := v.AskWeb(Web{Socket: socket})
 	if err != nil {
@@ -72,13 +72,17 @@ func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error)
 		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer))
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("cannot ask at %s: HTTP status %s", socket, res.Status)
+	body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case res.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("cannot ask at %s: HTTP status %s", socket, res.Status)
+	case len(body) > MaxAnswer:
+		return nil, fmt.Errorf("cannot ask at %s: the answer has more than %d bytes", socket, MaxAnswer)
 	}
-
-	return body, err
+	return body, nil
 }
 
-// MaxAnswer is the size in bytes above which an answer to Call is refused.
+// MaxAnswer is the size in bytes above which an answer is refused.
 const MaxAnswer = 16 << 20

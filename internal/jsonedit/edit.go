@@ -49,7 +49,8 @@ func (d *Doc) Delete(path ...string) ([]byte, error) {
 		return d.text, nil
 	}
 
-	object, key := d.find(path[:len(path)-1]), path[len(path)-1]
+	object := d.find(path[:len(path)-1])
+	key := path[len(path)-1]
 	members := object.members
 	i := slices.IndexFunc(members, func(m member) bool { return m.key == key })
 	var out []byte
@@ -95,7 +96,9 @@ func (d *Doc) add(value string, path []string) []byte {
 	for d.find(path[:depth+1]) != nil {
 		depth++
 	}
-	object, key, below := d.find(path[:depth]), path[depth], path[depth+1:]
+	object := d.find(path[:depth])
+	key := path[depth]
+	below := path[depth+1:]
 	s := d.style()
 	last := len(object.members) - 1
 	if last < 0 {

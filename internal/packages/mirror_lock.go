@@ -111,7 +111,7 @@ func (l Lock) Verify(
 		found.Name = want.Name
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Sprintf("%s was not found, and %s has it", name, MirrorLock), nil
+			return fmt.Sprintf("%s is missing, and %s lists it", name, MirrorLock), nil
 		case err != nil:
 			return "", err
 		case found != want:

@@ -61,7 +61,9 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 // Guards requires an operator's permission to change a package that another tool holds, also one
 // held as not installed.
 func (t thing) Guards(found, left, after converge.State) (allow, who string) {
-	is, was, to := Parse(found), Parse(left), Parse(after)
+	is := Parse(found)
+	was := Parse(left)
+	to := Parse(after)
 	unchanged := is.Version == to.Version && is.Installed() == to.Installed()
 	heldByGpuadm := was.Held && was.Version == is.Version
 	if !is.Held || unchanged || heldByGpuadm {
@@ -151,7 +153,9 @@ func (t thing) TakeOut(
 	_ host.View,
 	found, before, after converge.State,
 ) (rest converge.State, left []string, err error) {
-	is, was, made := Parse(found), Parse(before), Parse(after)
+	is := Parse(found)
+	was := Parse(before)
+	made := Parse(after)
 	unpacked := is.Broken != "" && is.Version == Nowhere // for the first time, and incomplete
 	known := unpacked || is.Version == was.Version || is.Version == made.Version
 	switch {

@@ -59,7 +59,9 @@ func (d *decoder) cross() {
 // repo requires a fingerprint: a key without one is no protection.
 func (d *decoder) repo(section string, r Repo) {
 	section += ".repo"
-	url, key, fingerprint := section+".url", section+".key", section+".fingerprint"
+	url := section + ".url"
+	key := section + ".key"
+	fingerprint := section + ".fingerprint"
 	if !d.passed(url, key, fingerprint) {
 		return
 	}

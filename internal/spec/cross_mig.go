@@ -155,7 +155,9 @@ func (s Spec) Partitions() bool { return s.MIG.mayPartition() }
 // whole; count is the number of its GPUs. It is false where that is not known here: which GPUs a table
 // means by their names, and what a file in mig-parted's form does.
 func (s Spec) LeavesWhole(count int) bool {
-	all, byName, some := false, false, map[int]bool{}
+	all := false
+	byName := false
+	some := map[int]bool{}
 	for _, gpu := range s.MIG.GPU {
 		coversAll := gpu.Devices.All && len(gpu.Match) == 0
 		switch {

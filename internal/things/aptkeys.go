@@ -30,13 +30,17 @@ func Refused(v host.View, data []byte) (why, fix string) {
 		expired := k.lasts > 0 && !expires.After(v.Now())
 		switch {
 		case k.revoked:
-			why, fix = "its owner revoked it", newer
+			why = "its owner revoked it"
+			fix = newer
 		case !sqv && expired:
-			why, fix = "it expired on "+expires.Format(time.DateOnly), newer
+			why = "it expired on " + expires.Format(time.DateOnly)
+			fix = newer
 		case strict && k.short:
-			why, fix = "it is an RSA key of less than 2048 bits", old
+			why = "it is an RSA key of less than 2048 bits"
+			fix = old
 		case strict && !k.sha2:
-			why, fix = "its owner signed it by SHA-1 alone", old
+			why = "its owner signed it by SHA-1 alone"
+			fix = old
 		default:
 			return "", ""
 		}

@@ -91,7 +91,8 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 		}
 		var data []byte
 		if s.exists {
-			if data, err = f.bytes(s); err != nil {
+			data, err = f.bytes(s)
+			if err != nil {
 				return "", err
 			}
 		}
@@ -139,7 +140,8 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 
 	var s fileState
 	if info.Mode&fs.ModeSymlink != 0 {
-		if s.via, err = v.Readlink(f.name); err != nil {
+		s.via, err = v.Readlink(f.name)
+		if err != nil {
 			return "", err
 		}
 		if leadsNowhere(f.name, s.via) {
@@ -209,7 +211,8 @@ func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) er
 		if err != nil || state == to {
 			return err
 		}
-		if found, err = parseFile(state); err != nil {
+		found, err = parseFile(state)
+		if err != nil {
 			return err
 		}
 	}
@@ -217,7 +220,8 @@ func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) er
 	target := f.name
 	if want.via != "" { // the link stays, and its target is replaced
 		found.via = ""
-		if target, err = h.Resolve(f.name); err != nil {
+		target, err = h.Resolve(f.name)
+		if err != nil {
 			return err
 		}
 	}

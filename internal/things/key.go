@@ -245,7 +245,8 @@ func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 	var with *host.Entry
 	if data != nil {
 		with = &host.Entry{Data: data, Attr: host.Attr{Mode: 0o644}}
-		if name, err = h.Resolve(k.file); err != nil {
+		name, err = h.Resolve(k.file)
+		if err != nil {
 			return err
 		}
 	}

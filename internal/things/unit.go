@@ -124,7 +124,8 @@ func runs(u host.Unit) bool {
 func (u unit) SamePart(before, after, found converge.State) bool {
 	wasEnabled, wasActive := UnitWords(before)
 	if before == "" {
-		wasEnabled, wasActive = "disabled", "inactive"
+		wasEnabled = "disabled"
+		wasActive = "inactive"
 	}
 	madeEnabled, madeActive := UnitWords(after)
 	enabled, active := UnitWords(found)

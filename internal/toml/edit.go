@@ -202,7 +202,8 @@ func (d *Doc) add(path []string, value any) (splice, error) {
 		return d.addSection(path, table)
 	}
 
-	parent, name := path[:len(path)-1], path[len(path)-1]
+	parent := path[:len(path)-1]
+	name := path[len(path)-1]
 	if len(at.path) < len(parent) || at.kind == implicit {
 		return d.addSection(parent, Table{{name, value}})
 	}

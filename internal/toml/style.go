@@ -27,7 +27,8 @@ func (d *Doc) eol() string {
 
 // quote is the quotation mark around most strings and keys.
 func (d *Doc) quote() byte {
-	single, double := 0, 0
+	single := 0
+	double := 0
 	count := func(off int) {
 		switch d.src[off] {
 		case '\'':

@@ -91,7 +91,8 @@ func newReader(d Daemon, files []configFile) criReader {
 // unknownReader is for a daemon of unknown version: it does what is right for each version that the
 // files may have been written for.
 func unknownReader(files []configFile) criReader {
-	hasV2, hasV3 := false, false
+	hasV2 := false
+	hasV3 := false
 	for _, f := range files {
 		hasV2 = hasV2 || f.plugin(criV2) != nil
 		hasV3 = hasV3 || f.plugin(criV3) != nil

@@ -26,9 +26,11 @@ func cdiWants(s spec.Spec, f facts.Facts) []converge.Want {
 		cdi.DeviceLinks(),
 		cdi.Refresh(),
 	}
-	generated, current := cdi.Generated(), cdi.Spec()
+	generated := cdi.Generated()
+	current := cdi.Spec()
 	if ownDriver(s, f) {
-		generated, current = cdi.GeneratedOfOwnDriver(), cdi.SpecOfOwnDriver()
+		generated = cdi.GeneratedOfOwnDriver()
+		current = cdi.SpecOfOwnDriver()
 	}
 	if GeneratesCDI(s, f) {
 		wants = append(wants, generated)

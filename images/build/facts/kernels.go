@@ -223,7 +223,8 @@ func (k knowledge) lacking(branch, word string) string {
 		return releases[i-1]
 	}
 
-	anywhere, later := false, false
+	anywhere := false
+	later := false
 	for _, other := range k.branches() {
 		if k.first(other, word) != "" {
 			anywhere = true

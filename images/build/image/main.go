@@ -102,7 +102,8 @@ func (o options) image(arch, program string) (v1.Image, error) {
 		{name: "usr/share/doc/gpuadm/copyright", mode: 0o644, from: program + ".copyright"},
 	}
 	for i := range own {
-		if own[i].data, err = os.ReadFile(own[i].from); err != nil {
+		own[i].data, err = os.ReadFile(own[i].from)
+		if err != nil {
 			return nil, fmt.Errorf("cannot read what goes into the image: %w", err)
 		}
 	}
@@ -114,7 +115,8 @@ func (o options) image(arch, program string) (v1.Image, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot make a layer: %w", err)
 		}
-		if image, err = mutate.AppendLayers(image, layer); err != nil {
+		image, err = mutate.AppendLayers(image, layer)
+		if err != nil {
 			return nil, fmt.Errorf("cannot make the image: %w", err)
 		}
 	}

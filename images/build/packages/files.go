@@ -146,7 +146,8 @@ func (o options) manPages(scratch string) ([]file, error) {
 			return nil, err
 		}
 		_, err = zip.Write(text)
-		if err = errors.Join(err, zip.Close()); err != nil {
+		err = errors.Join(err, zip.Close())
+		if err != nil {
 			return nil, fmt.Errorf("cannot compress a manual page: %w", err)
 		}
 

@@ -36,7 +36,8 @@ func confined(status, label, last, own, initial string) (all []string) {
 	if own != "" && initial != "" && own != initial {
 		all = append(all, "this process has its own mount namespace, where parts may be read-only (ProtectSystem= or ReadOnlyPaths= in its unit)")
 	}
-	if label = strings.Trim(label, "\x00\n "); !unconfined(label) {
+	label = strings.Trim(label, "\x00\n ")
+	if !unconfined(label) {
 		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, says what it forbade)", label))
 	}
 	return all

@@ -110,7 +110,9 @@ func parseAnnounced(in io.Reader) (moves []packages.Move, installed map[string]p
 		if len(words) < 9 {
 			return nil, nil, fmt.Errorf("cannot read what apt announces: %q", lines.Text())
 		}
-		name, oldVersion, newVersion := words[0], words[1], words[5]
+		name := words[0]
+		oldVersion := words[1]
+		newVersion := words[5]
 		oldName := string(d.key([]byte(name), []byte(words[2])))
 		newName := string(d.key([]byte(name), []byte(words[6])))
 		switch words[8] {

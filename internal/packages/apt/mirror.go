@@ -148,7 +148,8 @@ func (i isolated) fetch(ctx context.Context, g packages.Gathering, all []debFile
 			continue
 		}
 		// The file may replace a different one that a killed run has left.
-		from, to := path.Join(g.Into, file.fetched), path.Join(g.Into, file.Name)
+		from := path.Join(g.Into, file.fetched)
+		to := path.Join(g.Into, file.Name)
 		if _, err := i.Do(ctx, "mv", "-fT", "--", from, to); err != nil {
 			return err
 		}

@@ -165,7 +165,8 @@ func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes
 
 	var reached []converge.Change
 	for _, c := range changes {
-		found, after := d.packages[c.Name], packages.Parse(c.After)
+		found := d.packages[c.Name]
+		after := packages.Parse(c.After)
 		if after.Installed() && found.Version == after.Version && found.Broken == "" {
 			reached = append(reached, c)
 		}
@@ -182,7 +183,8 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 
 	var auto, manual, hold, unhold []string
 	for _, c := range changes {
-		found, after := d.packages[c.Name], packages.Parse(c.After)
+		found := d.packages[c.Name]
+		after := packages.Parse(c.After)
 		if after.Installed() && found.Auto != after.Auto {
 			if after.Auto {
 				auto = append(auto, c.Name)

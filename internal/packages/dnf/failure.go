@@ -57,7 +57,9 @@ func scriptsRan(out string) error {
 	}
 
 	m := sayScript().FindStringSubmatch(out)
-	script, name, cause := m[1], m[2], m[3]
+	script := m[1]
+	name := m[2]
+	cause := m[3]
 	before := out[:strings.LastIndexByte(out[:at[0]], '\n')+1]
 	return &trouble.Error{
 		What:    fmt.Sprintf("cannot install package %s: its script %%%s failed, %s", name, script, cause),

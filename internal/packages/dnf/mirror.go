@@ -92,7 +92,10 @@ func (a dnf) files(ctx context.Context, v host.View, want []string) (map[string]
 	}
 	all := map[string]rpmFetched{}
 	for _, row := range rows(out, 7) {
-		name, version, release, arch := row[0], row[2], row[3], row[4]
+		name := row[0]
+		version := row[2]
+		release := row[3]
+		arch := row[4]
 		file := name + "-" + version + "-" + release + "." + arch + ".rpm"
 		fetched := all[file]
 		fetched.from = append(fetched.from, row[5])
@@ -145,7 +148,8 @@ func (a dnf) fetchInto(
 ) error {
 	var earlier []string
 	missing := 0
-	download, room := int64(0), int64(0)
+	download := int64(0)
+	room := int64(0)
 	for name, file := range files {
 		isIn := func(dir string) bool {
 			info, err := h.Stat(path.Join(dir, name))

@@ -66,7 +66,8 @@ func (dnf) Upgrades([]string, bool) []converge.Want { return nil }
 // repoFile has dnf stop without the repository: dnf's default is to skip a repository whose
 // signature is wrong.
 func repoFile(r packages.Repository, key string, via host.Via) []byte {
-	checkPackages, checkMetadata := 1, 1
+	checkPackages := 1
+	checkMetadata := 1
 	switch r.Signed {
 	case packages.SignedMetadata:
 		checkPackages = 0

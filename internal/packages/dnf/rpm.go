@@ -85,7 +85,8 @@ func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(versi
 
 // named returns dnf's and rpm's name for a wanted package in a version.
 func named(name, version string) string {
-	base, arch := name, ""
+	base := name
+	arch := ""
 	if dot := strings.LastIndex(name, "."); dot >= 0 {
 		base = name[:dot]
 		arch = name[dot+1:]

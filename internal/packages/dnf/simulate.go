@@ -143,7 +143,8 @@ func parseTable(out string) (moves []move) {
 
 // replaced reads "replacing NAME.ARCH VERSION.".
 func replaced(words []string) []move {
-	name, version := words[1], strings.TrimSuffix(words[2], ".")
+	name := words[1]
+	version := strings.TrimSuffix(words[2], ".")
 	dot := strings.LastIndex(name, ".")
 	if dot <= 0 {
 		return nil

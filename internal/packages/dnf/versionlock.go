@@ -68,7 +68,8 @@ func (l locks) holds(p rpmPackage) bool {
 // Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
 func (d rpmDatabase) hides(name, evr string) bool {
 	installed := d.packages[name].Installed()
-	locked, lockedElsewhere := false, false
+	locked := false
+	lockedElsewhere := false
 	for _, line := range d.locks.lines {
 		pattern, excludes := strings.CutPrefix(line, "!")
 		matches := locksVersion(pattern, name, evr)
