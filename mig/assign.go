@@ -190,7 +190,7 @@ func matches(word string, g host.GPU) bool {
 		spellings := []string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}
 		return strings.EqualFold(word, g.UUID) || slices.Contains(spellings, lower)
 	}
-	isWholeID := len(g.Device) == len("0x233010DE")
+	isWholeID := len(g.Device) == len("0x000010DE")
 	if isWholeID && sameDevice(g.Device, word) {
 		return true
 	}

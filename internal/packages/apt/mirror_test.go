@@ -130,7 +130,7 @@ func TestLock(t *testing.T) {
 	m.write("/srv/mirror/b", "twO")
 	check("/srv/mirror/b differs from gpuadm-mirror.json")
 	m.must("rm", "/srv/mirror/a")
-	check("/srv/mirror/a was not found")
+	check("/srv/mirror/a is missing")
 	for _, text := range []string{"{", `{"format": 2}`, `{"format": 1, "files": [{"name": "../x"}]}`} {
 		m.write("/srv/mirror/"+packages.MirrorLock, text)
 		if _, err := packages.ReadLock(m, "/srv/mirror"); err == nil {
