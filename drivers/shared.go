@@ -129,8 +129,8 @@ func (p *plan) missingShared(kernel string) string {
 }
 
 // bestReason says why none of a mirror's modules for a kernel works; "" if some do. A mirror may
-// hold several drivers, and the reason of the one that is asked for is what the operator can act
-// on: that of another driver only says that it is another.
+// hold several drivers. The operator can act on the reason for the driver that the spec asks for; the
+// reason for another driver only says that it is another.
 func (p *plan) bestReason(kernel string) string {
 	var asked, others []hardware.SharedModules
 	for _, m := range p.machine.Shared {

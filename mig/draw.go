@@ -38,7 +38,7 @@ func (g gpu) Draw(ctx context.Context, v host.View, before, after converge.State
 type row struct{ name, places string }
 
 // draw draws two states as Offer draws places: a row for each kind of partition. A row with "-"
-// goes, one with "+" comes, and one that is in both states stays.
+// goes, a row with "+" comes, and a row without a sign is in both states.
 func (m Model) draw(before, after State) string {
 	was := m.rows(before)
 	will := m.rows(after)

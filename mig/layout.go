@@ -20,7 +20,7 @@ const Anywhere = -1
 type Want struct {
 	Profile string // 1g.10gb+me, or 1g for whatever this GPU calls it
 	Start   int    // its first memory slice, or Anywhere
-	Compute []int  // slices of its compute instances, largest first; nil: one that takes them all
+	Compute []int  // slices of its compute instances, largest first; nil: one instance takes all slices
 }
 
 // Layout is the desired partitions of one GPU.

@@ -28,7 +28,7 @@ func (t *RolledBack) Restored() bool {
 // possible.
 type Failure struct {
 	RolledBack              // the GPU of the failed step
-	Step       Step         // the one that failed
+	Step       Step         // the failed step
 	Err        error        // why
 	Others     []RolledBack // the other GPUs
 }

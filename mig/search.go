@@ -120,9 +120,9 @@ func changed(f placedPart, it item) cost {
 	return c
 }
 
-// recompute lists the compute instances to destroy, by index, and to make, by slices. The places of
-// the found ones are unknown, and one that stays might block a new one of two slices or more: if
-// such a one is to be made, recompute destroys all.
+// recompute lists the compute instances to destroy, by index, and to make, by slices. The driver does
+// not say where the found instances are, and an instance that stays might block a new instance of two
+// slices or more: where such an instance is to be made, recompute destroys all others.
 func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {

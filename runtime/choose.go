@@ -69,7 +69,7 @@ func pick(r spec.Runtime, kubelet facts.Kubelet, engines []facts.Engine) (picked
 	return picked, found
 }
 
-// notInstalled says that none of the engines is the one that the spec asks for.
+// notInstalled says that the engine that the spec asks for is not among those that are installed.
 func notInstalled(r spec.Runtime, engines []facts.Engine, gone []string) error {
 	t := &trouble.Error{
 		What:    "cannot configure a container engine: none is installed",

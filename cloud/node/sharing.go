@@ -128,7 +128,7 @@ func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
 	return c
 }
 
-// NamespaceManifest is a Namespace; nil for one that each cluster has.
+// NamespaceManifest is a Namespace; nil for the namespaces that each cluster has.
 // Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/ ("Initial
 // namespaces").
 func NamespaceManifest(name string) map[string]any {

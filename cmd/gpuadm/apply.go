@@ -69,16 +69,8 @@ func newApply(c *common) *cobra.Command {
 
 // runApply runs apply with its flags.
 func (c *common) runApply(ctx context.Context, args []string, a applyFlags) error {
-	if err := allowable(a.allow); err != nil {
+	if err := c.checkFlags(a); err != nil {
 		return err
-	}
-	if a.deadline < 0 {
-		return usage{fmt.Errorf("cannot use --deadline %v: it takes a time such as 10m, or 0 for never", a.deadline)}
-	}
-	if a.reboot {
-		if err := c.rebootable(); err != nil {
-			return err
-		}
 	}
 
 	read := c.engine
@@ -135,6 +127,20 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		return overdue{err}
 	}
 	return err
+}
+
+// checkFlags refuses flags that apply cannot obey.
+func (c *common) checkFlags(a applyFlags) error {
+	if err := allowable(a.allow); err != nil {
+		return err
+	}
+	if a.deadline < 0 {
+		return usage{fmt.Errorf("cannot use --deadline %v: it takes a time such as 10m, or 0 for never", a.deadline)}
+	}
+	if a.reboot {
+		return c.rebootable()
+	}
+	return nil
 }
 
 // rebootable refuses an apply --reboot that the boot unit cannot continue: it works on this

@@ -75,8 +75,8 @@ func (c *common) runRepair(ctx context.Context, code string, a applyFlags) error
 	return c.apply(ctx, e, h)
 }
 
-// provenFault refuses the repair of a fault that doctor does not find now, and of one that another
-// fault brings along. A repair that was cut short goes on: it may have ended what doctor would find.
+// provenFault refuses the repair of a fault that doctor does not find now, or that another fault
+// causes. A repair that was cut short goes on: it may have ended what doctor would find.
 func (c *common) provenFault(ctx context.Context, h host.Host, code string) error {
 	if !h.Live() {
 		return usage{fmt.Errorf("cannot repair %s in the files of another machine: doctor cannot find it there", code)}

@@ -90,10 +90,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		if err != nil {
 			return err
 		}
-		isOldRun := func(r converge.Run) bool { return r.Time.Before(from) }
-		isOldMark := func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil }
-		s.Runs = slices.DeleteFunc(s.Runs, isOldRun)
-		s.Made = slices.DeleteFunc(s.Made, isOldMark)
+		dropBefore(&s, from)
 	}
 	err = show(c, s, func(s converge.Status) { c.statusText(s, from, flags.diff) })
 	if err != nil {
@@ -109,6 +106,14 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		return exit(exitPending)
 	}
 	return ends
+}
+
+// dropBefore drops the runs before a time, and what they made; what has drifted stays.
+func dropBefore(s *converge.Status, from time.Time) {
+	isOldRun := func(r converge.Run) bool { return r.Time.Before(from) }
+	isOldMark := func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil }
+	s.Runs = slices.DeleteFunc(s.Runs, isOldRun)
+	s.Made = slices.DeleteFunc(s.Made, isOldMark)
 }
 
 func (c *common) engineOf(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {

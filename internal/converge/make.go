@@ -154,10 +154,10 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 	return nil
 }
 
-// leavesDaemon says whether undo or a roll-back goes on past a daemon that would not start again. A
-// roll-back leaves one that runs. An undo leaves one that it has not affected, one that does not run
-// now, and one that did not run before the first of the runs: that is the state to which it returns.
-// Any other undo fails: after it the daemon would not survive its next start.
+// leavesDaemon says whether undo or a roll-back leaves a daemon alone that would not start again. A
+// roll-back leaves a daemon that runs. An undo leaves a daemon that it has not affected, that does not
+// run now, or that did not run before the first of the runs, since undo returns to that state. Any
+// other undo fails: after it the daemon would not survive its next start.
 func (r *run) leavesDaemon(s step, down DoesNotStart) bool {
 	switch r.doing {
 	case RolledBack:
@@ -269,8 +269,8 @@ func (r *run) leaveToOthers(due []step, why string) error {
 	return nil
 }
 
-// recordFound journals the state in which a failed make, or one that takes effect after a reboot,
-// has left a thing: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so
+// recordFound journals the state in which a make has left a thing, if the make failed or takes effect
+// after a reboot: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so
 // bytes that are neither Before nor After are another process's. The next undo reverts what could
 // not be rolled back.
 func (r *run) recordFound(ctx context.Context, due []step) {

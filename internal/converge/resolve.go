@@ -118,7 +118,7 @@ func (e *Engine) addDependencies(
 	return slices.Insert(steps, last+1, extra...), nil
 }
 
-// resolveTo makes the step's change the one that a Resolver found.
+// resolveTo replaces the step's change by what a Resolver found.
 func (s *step) resolveTo(c Change) {
 	if s.converged() && !s.accepts(c) {
 		s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))

@@ -205,7 +205,7 @@ func (r *run) mayWrite() error {
 	return nil
 }
 
-// continues says whether this run continues the one that was cut short: it undoes the same runs, or
+// continues says whether this run continues the run that was cut short: it undoes the same runs, or
 // applies at least the same stages, and repairs the same fault.
 func (r *run) continues(undoes []string) bool {
 	if !r.open || r.cut.Repair != r.engine.Repair || !slices.Equal(r.cut.Undoes, undoes) {

@@ -177,8 +177,8 @@ func (e *Engine) reverting(all []owned) (steps []step) {
 	return append(suppliersFirst(joinBatches(steps)), followers...)
 }
 
-// addFollower adds the step that makes a Follower current, last. A Follower that reads more files
-// replaces the same one that reads fewer.
+// addFollower appends the step that makes a Follower current. It removes the step of the same Follower
+// with fewer files.
 func addFollower(steps []step, stage string, t Follower) []step {
 	ref := t.Ref()
 	steps = slices.DeleteFunc(steps, func(s step) bool { return ref.covers(s.Ref) })

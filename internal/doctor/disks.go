@@ -24,7 +24,7 @@ func bytesNeeded(folder string) uint64 {
 }
 
 // onReadOnly reports whether a folder is on a file system that is mounted read-only. The file system
-// of an image is full by design, and one that the kernel made read-only has a check of its own.
+// of an image is full by design, and another check finds a file system that the kernel made read-only.
 func (m *Machine) onReadOnly(folder string) bool {
 	mountPoint := ""
 	readOnly := false

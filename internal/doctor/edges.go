@@ -29,8 +29,8 @@ const (
 //go:embed edges.tsv
 var edgeRows string
 
-// Edges lists which fault explains which. What holds of a kubelet or an engine that does not run
-// holds of one that ends again and again.
+// Edges lists which fault explains which. A row about a kubelet or an engine that does not run
+// also counts for a kubelet or an engine that ends again and again.
 func Edges() (all []Edge) {
 	for row := range strings.Lines(edgeRows) {
 		by, explained, ok := strings.Cut(strings.TrimSpace(row), "\t")

@@ -91,7 +91,8 @@ func (g *gathering) resolvedEndpoint(endpoint string) string {
 const socketPatience = time.Minute
 
 // servesAt says whether an engine serves the endpoint that its settings name, as far as its unit and
-// the age of the socket show: one that is much younger than the unit's process may be another's.
+// the age of the socket show: a socket that is much younger than the unit's process may belong to
+// another process.
 func (g *gathering) servesAt(ctx context.Context, e Engine, endpoint string) bool {
 	byShim := socketPath(endpoint) == socketPath(e.CRI) // cri-dockerd listens for Docker
 	if !g.v.Live() || byShim {

@@ -94,8 +94,8 @@ func (g *gathering) config(name string) []byte {
 }
 
 // attr returns the line in a file of the kernel or systemd, in /proc, /sys or /run; "" if it cannot
-// be read, for whatever reason: attributes come and go, and gpuadm can do without one that only
-// root may read.
+// be read, for whatever reason: attributes come and go, and gpuadm needs none that only root
+// may read.
 func (g *gathering) attr(name string) string {
 	b, err := g.v.ReadFile(name)
 	if err != nil {

@@ -17,8 +17,7 @@ const (
 // PlaceholderMode tells such a file from an empty file of the machine's own.
 const PlaceholderMode fs.FileMode = 0o400
 
-// Placeholders lists the empty files that a bake has made here: of one at work, or of one that was
-// killed.
+// Placeholders lists the empty files that a bake has made here: a bake at work, or a killed bake.
 func Placeholders(v View) (names []string) {
 	for _, name := range []string{PolicyFile, ResolversFile, DKMSFile, RPMFile} {
 		info, err := v.Lstat(name)

@@ -136,8 +136,8 @@ func (d *Doc) style() style {
 	return s
 }
 
-// object is an object of one member, or of one that holds one, and so on down the path. indent is
-// that of its line.
+// object writes an object with one member for each name of the path, each inside the one before.
+// indent is that of its line.
 func (s style) object(indent, value string, path []string) string {
 	if s.eol == "" {
 		return "{" + Quote(path[0]) + ": " + s.nested("", value, path[1:]) + "}"
@@ -208,8 +208,8 @@ func changes(before, after *Doc, at []string) (list []Change) {
 }
 
 // TakeOut takes an edit (before → after) out of found, which was changed since, value by value. A
-// value that is as the edit left it becomes what it was; one that is gone, or is what it was,
-// counts as taken out; any other stays, and left names it. An object that the edit brought, and
+// value that is as the edit left it becomes what it was. A value that is gone, or is what it was,
+// counts as taken out. Any other value stays, and left names it. An object that the edit brought, and
 // that holds nothing any more, goes too. keep says why a change stays all the same; nil: none does.
 func TakeOut(
 	before, after, found []byte,

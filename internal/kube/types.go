@@ -150,7 +150,7 @@ type Container struct {
 	Env []EnvVar `json:"env,omitempty"`
 }
 
-// EnvVar is a variable with a value of its own, or one that comes from another object.
+// EnvVar is a variable. Its value is here, or in another object.
 type EnvVar struct {
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// isSecretName reports whether the name of a key, a variable, a flag or a header is one that
-// secrets have.
+// isSecretName reports whether secrets have such a name of a key, a variable, a flag or a header.
 func isSecretName(name string) bool {
 	words := splitName(name)
 	if len(words) == 0 {

@@ -18,8 +18,8 @@ type Rules struct {
 }
 
 // TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside
-// gpuadm since, key by key. A key that is as we wrote it becomes what it was; one that is gone, or
-// is what it was, counts as taken out; any other value stays, and left names it. Parsing proves
+// gpuadm since, key by key. A key that is as we wrote it becomes what it was. A key that is gone, or
+// is what it was, counts as taken out. Any other value stays, and left names it. Parsing proves
 // that rest is found without what was taken out and nothing else. rest is nil when we made the file
 // and nothing else is in it.
 func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {

@@ -9,11 +9,10 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// staysAlike says whether a file of the tree stays as it is, beside the file to edit or as that file:
-// another file has an entry of the handler, too, and this file's is the one that the daemon reads
-// anyway. Another program, such as nvidia-ctk, has written an entry with gpuadm's keys and values.
-// To take gpuadm's own out would change nothing for containers, and would restart the daemon. Undo
-// takes it out.
+// staysAlike says whether a file of the tree keeps its entry of the handler, although another file
+// has one, too: a program such as nvidia-ctk has written the other entry with gpuadm's keys and
+// values, and the daemon reads this file's in any case. To remove gpuadm's entry would change nothing
+// for containers, and would restart the daemon. Undo removes it.
 func (c *criTree) staysAlike(f configFile, h engine.Handler, target string) bool {
 	if !c.hasEntryOutside(f.path, h.Name) || !c.isAlike(f, h) {
 		return false

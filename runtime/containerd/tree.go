@@ -25,7 +25,7 @@ func readEngine(e facts.Engine) (*criTree, error) {
 	return readTree(treeOf(e), Daemon{Version: e.Version})
 }
 
-// readTree reads a configuration as a daemon does, and refuses one that gpuadm cannot edit.
+// readTree reads a configuration as a daemon does. It refuses a configuration that gpuadm cannot edit.
 func readTree(t Tree, d Daemon) (*criTree, error) {
 	files, err := readFiles(t)
 	if err != nil {
@@ -85,8 +85,7 @@ func (c *criTree) effectiveName() string {
 	return criV3
 }
 
-// namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins
-// first.
+// namesIn lists the plugin names under which the daemon reads runtimes in a file. The first name wins.
 func (c *criTree) namesIn(f configFile) []string {
 	switch c.reader.merge {
 	case mergeWhole:

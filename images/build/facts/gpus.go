@@ -98,6 +98,28 @@ func row(id string, lists []list, exceptions []exception, begins, newest map[str
 		}
 	}
 
+	first := firstOfBranches(firstOf, begins, newest)
+	g.First = shorten(first, begins)
+	if !slices.Contains(g.Sources, dense) && len(g.First) > 0 {
+		// The README omits the GPU, and the other records have few releases: from the first on, all.
+		g.First = []string{strings.TrimSuffix(g.First[0], "+") + "+"}
+	}
+	for _, e := range exceptions {
+		if e.ID == id {
+			g.First = strings.Fields(e.First)
+			g.Why = e.Why
+		}
+	}
+
+	slices.Sort(g.Sources)
+	return g
+}
+
+// firstOfBranches returns the first version of each branch that serves a GPU, of what the sources
+// list.
+func firstOfBranches(
+	firstOf map[string]map[string]string, begins, newest map[string]string,
+) map[string]string {
 	first := map[string]string{}
 	for _, branch := range slices.SortedFunc(maps.Keys(firstOf), compare) {
 		version := firstListed(firstOf[branch], newest[branch])
@@ -117,21 +139,7 @@ func row(id string, lists []list, exceptions []exception, begins, newest map[str
 			delete(first, branch)
 		}
 	}
-
-	g.First = shorten(first, begins)
-	if !slices.Contains(g.Sources, dense) && len(g.First) > 0 {
-		// The README omits the GPU, and the other records have few releases: from the first on, all.
-		g.First = []string{strings.TrimSuffix(g.First[0], "+") + "+"}
-	}
-	for _, e := range exceptions {
-		if e.ID == id {
-			g.First = strings.Fields(e.First)
-			g.Why = e.Why
-		}
-	}
-
-	slices.Sort(g.Sources)
-	return g
+	return first
 }
 
 // oldest is the first branch whose libraries gpuadm reads: drivers.oldestBranch.

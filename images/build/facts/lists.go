@@ -30,8 +30,8 @@ var (
 	inName     = regexp.MustCompile(`-([0-9]{3}\.[0-9.]+?)(\.json)?$`)
 )
 
-// versionsOf makes a list of each version of a file, at commits or tags; ok is false for one that is no
-// list. A commit that does not have the file is passed over: it removed or moved it.
+// versionsOf makes a list of each version of a file, at commits or tags; ok is false for a version
+// that is no list. versionsOf skips a commit without the file: it removed or moved the file.
 func versionsOf(
 	r records, source, name string, commits []string,
 	read func(commit string, text []byte) (l list, ok bool, err error),

@@ -88,7 +88,7 @@ func (r Runner) Do(ctx context.Context, argv []string, lock *os.File) ([]byte, e
 	return r.run(ctx, argv, lock, false)
 }
 
-// run runs a command; if ask is true, one that only reads.
+// run runs a command; ask says that the command only reads.
 func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bool) ([]byte, error) {
 	if len(argv) == 0 {
 		return nil, &host.CommandError{Argv: []string{"nothing"}, Code: -1, Cause: fs.ErrInvalid}

@@ -315,8 +315,8 @@ func (f *Files) Room(name string) (host.Room, error) {
 	}
 }
 
-// roomAt asks by a descriptor, never by a path: since Linux 3.12 fstatfs(2) takes one that was opened
-// with O_PATH ("vfs: allow O_PATH file descriptors for fstatfs()"; open(2), O_PATH). Root may use all
+// roomAt asks by a descriptor, never by a path: since Linux 3.12 fstatfs(2) takes a descriptor of
+// O_PATH ("vfs: allow O_PATH file descriptors for fstatfs()"; open(2), O_PATH). Root may use all
 // that is free, with the part that the file system keeps for root.
 func (f *Files) roomAt(name string) (host.Room, error) {
 	at, err := f.walk(name, true)

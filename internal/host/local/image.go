@@ -265,7 +265,7 @@ func (i *image) cover(p placeholder) (err error) {
 	return i.sandbox.put(p, "", data)
 }
 
-// makeFolder makes a folder, and the one that it is in, unless the name is empty.
+// makeFolder makes a folder and its parent, unless the name is empty.
 func (i *image) makeFolder(name string) error {
 	if name == "" {
 		return nil

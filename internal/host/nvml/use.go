@@ -20,7 +20,7 @@ const (
 )
 
 // use is the use of the library by one goroutine at a time. A call of the library cannot be cut
-// short, so nothing waits for it without a limit: one that takes longer is abandoned, and the
+// short, so each caller waits with a limit. A caller abandons a call that takes longer, and the
 // library stays in use until that call ends.
 //
 // A thread in uninterruptible sleep keeps this process from ending, too. Verbs that only look, and

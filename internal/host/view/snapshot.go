@@ -87,8 +87,8 @@ func Gathering(v host.View) host.View {
 	return &s
 }
 
-// isKernel reports whether a file is the kernel's, or one that programs write about themselves while
-// they run. systemd's folders below /run hold files like others.
+// isKernel reports whether the kernel makes a file, or a running program writes it about itself.
+// systemd's folders below /run hold files like others.
 func isKernel(name string) bool {
 	for _, folder := range []string{"/proc/", "/sys/", "/dev/", "/run/"} {
 		if strings.HasPrefix(name, folder) {

@@ -147,7 +147,7 @@ func (i isolated) fetch(ctx context.Context, g packages.Gathering, all []debFile
 		if file.fetched == file.Name {
 			continue
 		}
-		// The file may replace a different one that a killed run has left.
+		// A killed run may have left another file of this name.
 		from := path.Join(g.Into, file.fetched)
 		to := path.Join(g.Into, file.Name)
 		if _, err := i.Do(ctx, "mv", "-fT", "--", from, to); err != nil {

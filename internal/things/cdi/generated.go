@@ -101,7 +101,8 @@ func (generated) Make(ctx context.Context, h host.Host, to converge.State) error
 	return nil
 }
 
-// generateLimit is for a program that asks a driver: one that hangs must not hold gpuadm's lock.
+// generateLimit is how long the toolkit's program may take: it asks the driver, and a driver that
+// hangs must not hold gpuadm's lock.
 const generateLimit = 2 * time.Minute
 
 // generate has the toolkit's program write the spec.
