@@ -37,7 +37,7 @@ func cudaFails(m *Machine) []Finding {
 			return nil
 		}
 		if !answer.Works() && !m.isUsed(answer) {
-			return []Finding{cudaFault(answer)}
+			return []Finding{m.cudaFault(answer)}
 		}
 	}
 	return nil
@@ -58,7 +58,7 @@ const reloadUVM = "sudo modprobe -r nvidia-uvm && sudo modprobe nvidia-uvm"
 
 // cudaFault says what an answer of CUDA's means. Sources: cuda.h, CUresult;
 // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
-func cudaFault(answer host.CUDA) Finding {
+func (m *Machine) cudaFault(answer host.CUDA) Finding {
 	said := fmt.Sprintf("cuInit answers %d", answer.Code)
 	if answer.Name != "" {
 		said += " (" + answer.Name + ")"
@@ -104,6 +104,9 @@ func cudaFault(answer host.CUDA) Finding {
 		finding.Fix = "compare the device files with the driver's GPUs, and read in the kernel log why CUDA takes none"
 		finding.Command = "ls -l /dev/nvidia*; sudo journalctl --dmesg --grep 'NVRM|Xid' --lines=30"
 	case host.CUDASystemNotReady:
+		if m.fabric() == "" {
+			return notReady(finding)
+		}
 		finding.What += ": the NVLink fabric is not ready"
 		finding.Fix = "start the fabric manager in the driver's version, and wait until each GPU is registered: nvidia-smi -q shows Fabric"
 		finding.Command = "sudo systemctl status nvidia-fabricmanager; sudo tail -n 40 /var/log/fabricmanager.log"
@@ -115,6 +118,16 @@ func cudaFault(answer host.CUDA) Finding {
 		finding.Fix = "load the module of CUDA's memory again, once no program uses the GPUs; if that does not help, reboot"
 		finding.Command = reloadUVM
 	}
+	return finding
+}
+
+// notReady is the answer 802 of a machine without an NVLink fabric: GPUs of a confidential machine take no
+// work until the operator has attested them, and says so. Sources: https://github.com/NVIDIA/nvtrust/issues/56;
+// https://github.com/google/go-tpm-tools/pull/542.
+func notReady(finding Finding) Finding {
+	finding.What += ": the GPUs are not ready, and no NVLink fabric is here that they could wait for"
+	finding.Fix = "where confidential computing is on, attest the GPUs, and set them to the ready state; if it is off, read in the kernel log what the driver found"
+	finding.Command = "nvidia-smi conf-compute --get-gpus-ready-state; sudo nvidia-smi conf-compute --set-gpus-ready-state=1"
 	return finding
 }
 

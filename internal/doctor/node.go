@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -165,18 +166,30 @@ func nothingOffers(m *Machine) []Finding {
 	}}
 }
 
-// pluginLoops finds a pod that is to offer the GPUs, and whose container kubelet cannot start, or ends
-// again and again.
+// preparesGPUs reports whether a pod has the name of one of the GPU Operator's that the plugin's pod waits
+// for. Source: assets of https://github.com/NVIDIA/gpu-operator (state-driver, state-container-toolkit,
+// state-operator-validation).
+func preparesGPUs(pod kube.Pod) bool {
+	for _, name := range []string{"nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator"} {
+		if strings.HasPrefix(pod.Name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// pluginLoops finds a pod that is to offer the GPUs, or one that this pod waits for, whose container
+// kubelet cannot start, or ends again and again.
 func pluginLoops(m *Machine) (found []Finding) {
 	registered, ok := m.Registration()
 	if !ok || registered.node == nil {
 		return nil
 	}
 	for _, pod := range registered.pods {
-		if !offersGPUs(pod) {
+		if !offersGPUs(pod) && !preparesGPUs(pod) {
 			continue
 		}
-		for _, container := range pod.Status.Containers {
+		for _, container := range slices.Concat(pod.Status.Init, pod.Status.Containers) {
 			waiting := container.State.Waiting
 			isStuck := strings.HasSuffix(waiting.Reason, "BackOff") || strings.HasSuffix(waiting.Reason, "Error")
 			if !isStuck {
@@ -207,6 +220,49 @@ func (m *Machine) stuckPlugin(node string, pod kube.Pod, reason string, restarts
 		finding.Command = withoutCheckpoint(node, file, pod)
 	}
 	return finding
+}
+
+// MIG manager's labels on the Node: https://github.com/NVIDIA/mig-parted, deployments/container
+// (reconfigure-mig.sh), and https://github.com/NVIDIA/gpu-operator/issues/2833.
+const (
+	migConfigLabel = "nvidia.com/mig.config"
+	migStateLabel  = "nvidia.com/mig.config.state"
+	deployLabels   = "nvidia.com/gpu.deploy."
+	pausedForMIG   = "paused-for-mig-change"
+)
+
+// migManagerStopped finds a change of partitions that NVIDIA's MIG manager has begun and not ended: it has
+// failed, or has stopped all that uses the GPUs and waits. While it works, that is as it should be, so
+// it is a fault only where something is missing.
+func migManagerStopped(m *Machine) []Finding {
+	registered, ok := m.Registration()
+	if !ok || registered.node == nil {
+		return nil
+	}
+	labels := registered.node.Labels
+	var paused []string
+	for _, label := range slices.Sorted(maps.Keys(labels)) {
+		if strings.HasPrefix(label, deployLabels) && labels[label] == pausedForMIG {
+			paused = append(paused, strings.TrimPrefix(label, deployLabels))
+		}
+	}
+
+	state := labels[migStateLabel]
+	isOpen := state == "failed" || state == "pending" && len(paused) > 0
+	if !isOpen {
+		return nil
+	}
+	what := fmt.Sprintf("the Node %s has the label %s=%s for the layout %s", registered.name, migStateLabel, state, labels[migConfigLabel])
+	if len(paused) > 0 {
+		what += "; paused until it ends: " + strings.Join(paused, ", ")
+	}
+	const again = "kubectl label node %[1]s %[2]s- && kubectl label node %[1]s %[2]s=%[3]s"
+	return []Finding{{
+		Object:  registered.name,
+		What:    what,
+		Command: fmt.Sprintf(again, registered.name, migConfigLabel, labels[migConfigLabel]),
+		Note:    true,
+	}}
 }
 
 // hasGPUs reports whether the Node offers GPUs or shares of them, by whichever plugin's resource.

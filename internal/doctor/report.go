@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/devices"
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // Format is the version of the report's form.
@@ -109,6 +111,20 @@ func (m *Machine) releaseGPUs(commands []string, pluginPod string) []string {
 		stop := []string{"sudo systemctl stop " + unit}
 		start := []string{"sudo systemctl start " + unit}
 		commands = slices.Concat(stop, commands, start)
+	}
+
+	// Both count as clients, and refuse a reset: "In use by another client".
+	// Sources: https://github.com/NVIDIA/mig-parted/issues/181 (nvidia_drm);
+	// https://github.com/NVIDIA/NVSentinel/pull/1692 (persistence mode).
+	if m.has("/sys/module/nvidia_drm") {
+		commands = slices.Concat([]string{"sudo modprobe -r nvidia-drm"}, commands, []string{"sudo modprobe nvidia-drm"})
+	}
+	isPersistent := func(gpu host.GPU) bool { return gpu.Persistent }
+	byDaemon := slices.Contains(m.daemons(), drivers.PersistencedUnit)
+	if !byDaemon && slices.ContainsFunc(m.answering(), isPersistent) {
+		off := []string{"sudo nvidia-smi --persistence-mode=0"}
+		on := []string{"sudo nvidia-smi --persistence-mode=1"}
+		commands = slices.Concat(off, commands, on)
 	}
 
 	// A drain leaves the pods of DaemonSets. The device plugin is one, and tolerates no NoExecute:

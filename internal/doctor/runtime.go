@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,12 +56,35 @@ func noHandler(m *Machine) []Finding {
 			return nil
 		}
 	}
-	return []Finding{{
+	finding := Finding{
 		Object:  found.Config,
 		What:    fmt.Sprintf("%s is installed, and no handler in %s runs it", programs[0], found.Config),
 		Command: engine.Shows(found),
-	}}
+	}
+	if namesOfOtherVersion(found) {
+		finding.What += "; the file is of version 1, in which the CRI plugin's long name counts for nothing"
+		finding.Fix = "write version = 2 at the top of " + found.Config + ", and restart the engine"
+		finding.Other = "an operator or another program chose the version of the file"
+	}
+	return []Finding{finding}
 }
+
+// namesOfOtherVersion reports whether containerd's file is of version 1, and has the name that the CRI
+// plugin has from version 2 on. Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/410;
+// https://github.com/containerd/containerd (docs/PLUGINS.md, docs/man/containerd-config.toml.5.md).
+func namesOfOtherVersion(e facts.Engine) bool {
+	for _, file := range e.Files {
+		if file.Path != e.Config || e.Name != "containerd" {
+			continue
+		}
+		isNewer := versionKey().Match(file.Data)
+		return !isNewer && bytes.Contains(file.Data, []byte("io.containerd.grpc.v1.cri"))
+	}
+	return false
+}
+
+// versionKey is the key of a file of version 2 or newer.
+var versionKey = pattern.Of(`(?m)^\s*version\s*=\s*[2-9]`)
 
 // needsHandler reports whether pods get a GPU only from a handler: no CDI spec injects it, and no
 // device plugin runs without a handler.
@@ -175,6 +199,26 @@ func notExecutable(m *Machine) (list []Finding) {
 			Object:  name,
 			What:    fmt.Sprintf("handler %s runs %s, and %s is mounted with noexec", name, program, mount[1]),
 			Command: "sudo mount -o remount,exec " + mount[1],
+		})
+	}
+	return list
+}
+
+// noRuntimeType finds handlers of NVIDIA's program for which containerd starts no container.
+func noRuntimeType(m *Machine) (list []Finding) {
+	found, config, ok := m.engine()
+	if !ok {
+		return nil
+	}
+	for _, name := range config.Untyped {
+		forGPUs := name == config.Default || isNvidia(config.Programs[name])
+		if name == "runc" || !forGPUs {
+			continue // containerd has a type for runc, and no pod with a GPU asks for the others
+		}
+		list = append(list, Finding{
+			Object:  name,
+			What:    fmt.Sprintf("the handler %s in %s has no runtime_type", name, decidingFile(found, config.Programs[name])),
+			Command: engine.Shows(found),
 		})
 	}
 	return list

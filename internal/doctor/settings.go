@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
@@ -39,7 +40,32 @@ func toolkitFaults(m *Machine) (list []Finding) {
 	for _, what := range toolkit.Faults(m.View, m.Basics()) {
 		list = append(list, Finding{Object: toolkit.Config, What: what, Command: "sudo nvidia-ctk config"})
 	}
-	return list
+	return append(list, m.toolkitWithoutCgroups()...)
+}
+
+// toolkitWithoutCgroups finds a toolkit that knows no cgroup v2. Sources: the release notes of
+// libnvidia-container 1.8.0; https://github.com/NVIDIA/k8s-device-plugin/issues/324.
+func (m *Machine) toolkitWithoutCgroups() []Finding {
+	const library = "libnvidia-container1"
+	version := m.Packages().packages[library].Version
+	minor, known := minorOf(version)
+	if !known || minor >= 8 || m.Basics().Cgroup != 2 {
+		return nil
+	}
+	return []Finding{{
+		Object:  library,
+		What:    fmt.Sprintf("%s %s cannot use cgroup v2, which this machine has: cgroup subsystem devices not found", library, version),
+		Fix:     "install a toolkit of 1.8 or newer: with [toolkit] in node.toml, " + trouble.Command("apply") + " does",
+		Command: trouble.Command("plan toolkit"),
+	}}
+}
+
+// minorOf is the second number of a version of the toolkit, 1.18.0-1.
+func minorOf(version string) (minor int, known bool) {
+	_, rest, isFirst := strings.Cut(version, "1.")
+	number, _, _ := strings.Cut(rest, ".")
+	minor, err := strconv.Atoi(number)
+	return minor, isFirst && strings.HasPrefix(version, "1.") && err == nil
 }
 
 // noCgroups applies only where the toolkit's hook adds the devices: since 1.18.0 mode = "auto" does
@@ -60,11 +86,8 @@ func noCgroups(m *Machine) []Finding {
 // hooks says whether the toolkit's package is older than 1.18.
 func (m *Machine) hooks() bool {
 	for _, name := range []string{"nvidia-container-toolkit-base", "nvidia-container-toolkit"} {
-		version := m.Packages().packages[name].Version
-		_, minor, ok := strings.Cut(version, "1.")
-		minor, _, _ = strings.Cut(minor, ".")
-		if n, err := strconv.Atoi(minor); ok && strings.HasPrefix(version, "1.") && err == nil {
-			return n < 18
+		if minor, known := minorOf(m.Packages().packages[name].Version); known {
+			return minor < 18
 		}
 	}
 	return false

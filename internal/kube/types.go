@@ -142,6 +142,7 @@ type Pod struct {
 	Status struct {
 		Phase      string    `json:"phase,omitempty"`
 		Containers []Started `json:"containerStatuses,omitempty"`
+		Init       []Started `json:"initContainerStatuses,omitempty"`
 	} `json:"status"`
 }
 

@@ -170,10 +170,14 @@ func Configured(e facts.Engine) engine.Configured {
 	for name := range c.runtimes() {
 		entry := c.entry(name)
 		configured.Programs[name] = programOf(entry)
-		if toml.String(entry, "runtime_type") == runcV2 {
+		switch toml.String(entry, "runtime_type") {
+		case runcV2:
 			configured.Cgroups[name] = cgroupsOf(entry)
+		case "":
+			configured.Untyped = append(configured.Untyped, name)
 		}
 	}
+	slices.Sort(configured.Untyped)
 	return configured
 }
 

@@ -28,6 +28,7 @@ type Configured struct {
 	Default    string            // the handler of pods that name none
 	Unread     []string          // which settings the engine starts without, by file
 	Programs   map[string]string // by handler: the program that it runs, as the configuration has it
+	Untyped    []string          // handlers without a runtime_type, which containerd needs; sorted
 	Cgroups    map[string]string // by handler: systemd or cgroupfs, where containerd has the choice
 }
 

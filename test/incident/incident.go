@@ -274,11 +274,21 @@ func (w *World) step(line string) {
 			})
 		})
 	case "pod-waits":
-		pod := Pod(words[1])
-		pod["status"] = kubesim.Object{"containerStatuses": []any{kubesim.Object{
-			"restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": words[2]}},
-		}}}
-		w.Server.AddPod(pod)
+		w.podWaits(words[1], "containerStatuses", words[2])
+	case "init-waits":
+		w.podWaits(words[1], "initContainerStatuses", words[2])
+	case "label":
+		w.Server.EditNode(nodeName, func(n kubesim.Object) {
+			labels, _ := n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
+			labels[words[1]] = words[2]
+		})
+	case "unit-inactive":
+		from := "name = \"" + words[1] + ".service\"\nenabled = \"enabled\"\nactive = "
+		w.Change("sim.toml", from+`"active"`, from+`"inactive"`)
+	case "no-switches":
+		for _, address := range w.NVSwitches() {
+			w.Remove("sys/bus/pci/devices/" + address)
+		}
 	case "masked":
 		w.Masked(words[1])
 	case "loops":
@@ -347,6 +357,15 @@ func (w *World) step(line string) {
 	default:
 		w.t.Fatalf("no step %q", line)
 	}
+}
+
+// podWaits adds a pod with a container that waits for this reason.
+func (w *World) podWaits(name, list, reason string) {
+	pod := Pod(name)
+	pod["status"] = kubesim.Object{list: []any{kubesim.Object{
+		"restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": reason}},
+	}}}
+	w.Server.AddPod(pod)
 }
 
 // certificate has kubelet's credentials be a certificate of a user, valid from and until so long

@@ -220,6 +220,10 @@ func (y *Typist) kubectl(words []string, _ string) (string, error) {
 			return "", y.pluginStarts()
 		}
 		return "", y.pluginEnds()
+	case "label": // words: label node NAME KEY=VALUE, or KEY- to take it off
+		if !strings.HasSuffix(last, "-") {
+			y.migManagerEnds(words[2])
+		}
 	case "wait": // for the pod to be deleted
 	case "delete":
 		if last == nodeName {
@@ -230,6 +234,20 @@ func (y *Typist) kubectl(words []string, _ string) (string, error) {
 		return "", fmt.Errorf("kubectl %s is not known here", words[0])
 	}
 	return "", nil
+}
+
+// migManagerEnds is NVIDIA's MIG manager, which makes the layout of a new label, and starts again what it
+// has paused: reconfigure-mig.sh in https://github.com/NVIDIA/mig-parted.
+func (y *Typist) migManagerEnds(node string) {
+	y.world.Server.EditNode(node, func(n kubesim.Object) {
+		labels, _ := n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
+		labels["nvidia.com/mig.config.state"] = "success"
+		for label := range labels {
+			if strings.HasPrefix(label, "nvidia.com/gpu.deploy.") {
+				labels[label] = "true"
+			}
+		}
+	})
 }
 
 const pluginSocket = "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"
@@ -379,6 +397,10 @@ func (y *Typist) nvidiaSMI(words []string, _ string) (string, error) {
 		if err := y.node.ResetGPUs(context.Background(), of...); err != nil {
 			return "", err
 		}
+	case has("--persistence-mode=0"), has("--persistence-mode=1"):
+		each(func(g *host.GPU) { g.Persistent = has("--persistence-mode=1") })
+	case has("--set-gpus-ready-state=1"):
+		y.node.CUDAAnswers(nil)
 	case has("--compute-mode=DEFAULT"):
 		each(func(g *host.GPU) { g.Prohibited = false })
 		y.node.CUDAAnswers(nil)
