@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -15,105 +16,251 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestShared: modules that were built once are taken where each kernel has some that fit. What does
-// not fit is named, and the next way is taken: DKMS here. A machine that runs on them stays on
-// them.
-func TestShared(t *testing.T) {
-	const k, newer, notAsked = "6.1.0-28-amd64", "6.1.0-31-amd64", "the mirror is asked for no more"
-	ours := modinfo.Key{Name: "the site", Serial: "1", ID: "aa"}
-	of := func(kernel, version, flavour string) hardware.SharedModules {
-		return hardware.SharedModules{Package: packages.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
+// The kernels of these tests, and the key that signs the site's modules.
+const (
+	sharedNow   = "6.1.0-28-amd64"
+	sharedNewer = "6.1.0-31-amd64"
+)
+
+func siteKey() modinfo.Key { return modinfo.Key{Name: "the site", Serial: "1", ID: "aa"} }
+
+// sharedOf is an entry of a mirror's list.
+func sharedOf(kernel, version, flavour string) hardware.SharedModules {
+	return hardware.SharedModules{
+		Package: packages.SharedPackage(flavour, kernel),
+		Kernel:  kernel,
+		Version: version,
+		Flavour: flavour,
+		Signer:  siteKey(),
 	}
-	both := []hardware.SharedModules{of(k, "580.95.05", "open"), of(newer, "580.95.05", "open")}
-	stale := []hardware.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
-	odd := slices.Clone(both)
-	odd[0].Problem = "they were built for another build of the kernel"
-	failed := of(newer, "580.95.05", "open")
-	failed.Failure = "nv.c:3: error: no follow_pfn"
-	otherFailed := failed
-	otherFailed.Version = "590.48.01"
-	failures := []hardware.SharedModules{both[0], failed}
-	twoDrivers := func(l []hardware.SharedModules) []hardware.SharedModules {
-		return append(slices.Clone(l),
-			of(k, "570.211.01", "open"), of(newer, "590.48.01", "open"),
-			of(k, "580.65.06", "proprietary"), of(newer, "580.95.05", "proprietary"))
+}
+
+// sharedBoth is a list with the modules of 580.95.05 for both kernels.
+func sharedBoth() []hardware.SharedModules {
+	return []hardware.SharedModules{
+		sharedOf(sharedNow, "580.95.05", "open"),
+		sharedOf(sharedNewer, "580.95.05", "open"),
 	}
-	on := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", Shared: true}}
-	dkms := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", DKMS: true}, newer: {Version: "580.95.05", Flavour: "open", DKMS: true}}
-	for _, x := range []struct {
-		name, build string
-		list        []hardware.SharedModules
-		disk        map[string]hardware.Module
-		trust       facts.Trust
-		shared      bool
-		without     []string
-		says        string // a warning, or the refusal
+}
+
+// besideOthers is a list with modules of other drivers, too.
+func besideOthers(list ...hardware.SharedModules) []hardware.SharedModules {
+	return append(slices.Clone(list),
+		sharedOf(sharedNow, "570.211.01", "open"), sharedOf(sharedNewer, "590.48.01", "open"),
+		sharedOf(sharedNow, "580.65.06", "proprietary"), sharedOf(sharedNewer, "580.95.05", "proprietary"))
+}
+
+// A sharedCase is a machine with two kernels, and a mirror's list.
+type sharedCase struct {
+	name     string
+	build    string // of the spec; "" is auto
+	list     []hardware.SharedModules
+	disk     map[string]hardware.Module
+	trust    facts.Trust
+	noMirror bool // the spec names none
+}
+
+func (c sharedCase) choose() (Choice, error) {
+	m := machine("debian", "12", "amd64", "2331")
+	m.Kernels = []string{sharedNewer, sharedNow}
+	m.Running = sharedNow
+	m.Shared = c.list
+	m.OnDisk = c.disk
+	m.Trust = c.trust
+
+	d := with(driver("580.95.05"), "build", cmp.Or(c.build, "auto"))
+	if !c.noMirror {
+		d.Repo.URL = "file:///srv/mirror"
+	}
+	return Choose(Load(), m, d)
+}
+
+// runsOnShared is the disk of a machine that runs on shared modules.
+func runsOnShared() map[string]hardware.Module {
+	return map[string]hardware.Module{sharedNow: {Version: "580.95.05", Flavour: "open", Shared: true}}
+}
+
+// TestSharedAreTaken: modules that were built once are taken where each kernel has some that fit, and
+// nothing that builds modules is installed. A machine that runs on them stays on them.
+func TestSharedAreTaken(t *testing.T) {
+	enrolled := facts.Trust{SecureBoot: "on", Enrolled: []modinfo.Key{siteKey()}}
+	noList := []hardware.SharedModules{}
+	for _, tt := range []struct {
+		sharedCase
+		skipped []string // kernels that get none
+		warns   string
 	}{
-		{"both", "auto", both, nil, facts.Trust{}, true, nil, ""},
-		{"both, demanded", "shared", both, nil, facts.Trust{}, true, nil, ""},
-		{"no mirror", "auto", nil, nil, facts.Trust{}, false, nil, ""},
-		{"no folder to list, demanded", "shared", nil, nil, facts.Trust{}, true, nil, ""},
-		{"DKMS demanded", "dkms", both, nil, facts.Trust{}, false, nil, ""},
-		{"a mirror with none", "shared", []hardware.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
-		{"DKMS has built some", "shared", []hardware.SharedModules{}, dkms, facts.Trust{}, false, nil, "the mirror has none"},
-		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none; DKMS builds them here"},
-		{"of an older driver", "auto", stale, nil, facts.Trust{}, false, nil, "gpuadm-modules-open-" + k + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
-		{"of the other flavour", "auto", []hardware.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
-		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
-		{"signed by another key", "auto", both, nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
-		{"for another build of the kernel, beside other drivers", "auto", twoDrivers(odd), nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
-		{"one did not build", "auto", failures, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
-		{"one did not build, demanded", "shared", failures, nil, facts.Trust{}, false, nil, "driver 580.95.05 did not build for it where the mirror was written"},
-		{"another driver did not build", "auto", []hardware.SharedModules{both[0], otherFailed}, nil, facts.Trust{}, false, nil, "for kernel " + newer + ": the mirror has none"},
-		{"signed by another key, beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
-		{"other drivers alone", "auto", twoDrivers(nil), nil, facts.Trust{}, false, nil, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
-		{"beside other drivers", "shared", twoDrivers(both), nil, facts.Trust{}, true, nil, ""},
-		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []modinfo.Key{ours}}, true, nil, ""},
-		{"a kernel that has none comes", "auto", []hardware.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
-		{"the same, demanded", "shared", []hardware.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
-		{"the folder is gone", "auto", nil, on, facts.Trust{}, true, []string{newer}, "the mirror has none"},
-		{notAsked, "auto", nil, on, facts.Trust{}, false, nil, ""},
-		{"a kernel that has some comes", "auto", both[1:], on, facts.Trust{}, true, nil, ""},
+		{sharedCase{name: "both", list: sharedBoth()}, nil, ""},
+		{sharedCase{name: "both, demanded", build: "shared", list: sharedBoth()}, nil, ""},
+		{sharedCase{name: "no folder to list, demanded", build: "shared"}, nil, ""},
+		{sharedCase{name: "beside other drivers", build: "shared", list: besideOthers(sharedBoth()...)}, nil, ""},
+		{sharedCase{name: "signed by an enrolled key", list: sharedBoth(), trust: enrolled}, nil, ""},
+		{sharedCase{name: "a kernel that has some comes", list: sharedBoth()[1:], disk: runsOnShared()}, nil, ""},
+		{
+			sharedCase{name: "a kernel that has none comes", list: noList, disk: runsOnShared()},
+			[]string{sharedNewer}, "for kernel " + sharedNewer + ": the mirror has none; gpuadm installs none for it",
+		},
+		{
+			sharedCase{name: "the folder is gone", disk: runsOnShared()},
+			[]string{sharedNewer}, "the mirror has none",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			choice := must.Get(tt.choose())(t)
+
+			check.That(t, choice.Shared, "not shared")
+			check.That(t, slices.Equal(choice.Skipped, tt.skipped), "without %v, want %v", choice.Skipped, tt.skipped)
+			check.Has(t, strings.Join(choice.Warnings, "\n"), tt.warns, "it warns")
+
+			want := []string{packages.SharedPackage("open", sharedNewer), packages.SharedPackage("open", sharedNow)}
+			want = want[len(tt.skipped):]
+			check.That(t, slices.Equal(names(choice, "module"), want), "%v, want %v", names(choice, "module"), want)
+			for _, role := range []string{"dkms", "headers", "compiler"} {
+				check.That(t, names(choice, role) == nil, "%s %v is installed", role, names(choice, role))
+			}
+			check.Equal(t, builtBy(choice), "shared", "the stage's modules are built")
+		})
+	}
+}
+
+// TestSharedAreNot: what does not fit is named, and DKMS builds the modules here.
+func TestSharedAreNot(t *testing.T) {
+	now := "gpuadm-modules-open-" + sharedNow
+	const otherBuild = "they were built for another build of the kernel"
+	odd := sharedBoth()
+	odd[0].Problem = otherBuild
+	stale := sharedBoth()
+	stale[0].Version = "580.65.06"
+	proprietary := sharedBoth()
+	proprietary[0] = sharedOf(sharedNow, "580.95.05", "proprietary")
+	failed := sharedBoth()
+	failed[1].Failure = "nv.c:3: error: no follow_pfn"
+	otherFailed := slices.Clone(failed)
+	otherFailed[1].Version = "590.48.01"
+	secureBoot := facts.Trust{SecureBoot: "on"}
+	const notTrusted = "it is signed by the site (serial 1), which the kernel does not trust"
+
+	for _, tt := range []struct {
+		sharedCase
+		warns string
+	}{
+		{sharedCase{name: "no mirror"}, ""},
+		{sharedCase{name: "DKMS demanded", build: "dkms", list: sharedBoth()}, ""},
+		{sharedCase{name: "the spec names no mirror any more", disk: runsOnShared(), noMirror: true}, ""},
+		{sharedCase{name: "one kernel", list: sharedBoth()[:1]}, "no shared kernel modules for kernel " + sharedNewer + ": the mirror has none; DKMS builds them here"},
+		{sharedCase{name: "of an older driver", list: stale}, now + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
+		{sharedCase{name: "of the other flavour", list: proprietary}, "is of driver 580.95.05, proprietary"},
+		{sharedCase{name: "for another build of the kernel", list: odd}, "cannot use " + now + ": " + otherBuild},
+		{sharedCase{name: "the same, beside other drivers", list: besideOthers(odd...)}, "cannot use " + now + ": " + otherBuild},
+		{sharedCase{name: "signed by another key", list: sharedBoth(), trust: secureBoot}, notTrusted},
+		{sharedCase{name: "one did not build", list: failed}, "for kernel " + sharedNewer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
+		{sharedCase{name: "another driver did not build", list: otherFailed}, "for kernel " + sharedNewer + ": the mirror has none"},
+		{sharedCase{name: "other drivers alone", list: besideOthers()}, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			choice := must.Get(tt.choose())(t)
+
+			check.That(t, !choice.Shared && choice.Skipped == nil, "shared %t, without %v", choice.Shared, choice.Skipped)
+			check.Has(t, strings.Join(choice.Warnings, "\n"), tt.warns, "it warns")
+
+			module := names(choice, "module")
+			check.That(t, slices.Equal(module, []string{"nvidia-kernel-open-dkms"}), "%v", module)
+			check.That(t, names(choice, "headers") != nil, "nothing to build with")
+			check.That(t, builtBy(choice) != "shared", "the stage's modules are shared")
+		})
+	}
+}
+
+// TestSharedDemanded: build = "shared" is refused where a kernel has no modules that fit.
+func TestSharedDemanded(t *testing.T) {
+	none := []hardware.SharedModules{}
+	builtHere := hardware.Module{Version: "580.95.05", Flavour: "open", DKMS: true}
+	dkms := map[string]hardware.Module{sharedNow: builtHere, sharedNewer: builtHere}
+	failed := sharedBoth()
+	failed[1].Failure = "nv.c:3: error: no follow_pfn"
+	secureBoot := facts.Trust{SecureBoot: "on"}
+
+	for _, tt := range []struct {
+		sharedCase
+		says string
+	}{
+		{sharedCase{name: "a mirror with none", list: none}, "cannot take shared kernel modules for kernel " + sharedNewer + ": the mirror has none"},
+		{sharedCase{name: "DKMS has built some", list: none, disk: dkms}, "the mirror has none"},
+		{sharedCase{name: "one did not build", list: failed}, "driver 580.95.05 did not build for it where the mirror was written"},
+		{sharedCase{name: "signed by another key", list: besideOthers(sharedBoth()...), trust: secureBoot}, "it is signed by the site (serial 1), which the kernel does not trust"},
+		{sharedCase{name: "a kernel that has none comes", list: none, disk: runsOnShared()}, "mirror --for ID --modules " + sharedNewer},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.build = "shared"
+			_, err := tt.choose()
+
+			var refused *trouble.Error
+			must.That(t, errors.As(err, &refused), "not refused: %v", err)
+			check.Has(t, whole(refused), tt.says, "it says")
+		})
+	}
+}
+
+// builtBy is where the stage of the modules has them built.
+func builtBy(c Choice) string {
+	kernels := facts.Kernel{Running: sharedNow, Installed: []string{sharedNewer, sharedNow}}
+	side, _ := c.KernelSide(spec.Driver{}, facts.Facts{Live: true, Kernel: kernels})
+	return side.Build
+}
+
+// TestSharedOfBranch: a branch takes the version of the list.
+func TestSharedOfBranch(t *testing.T) {
+	m := machine("debian", "12", "amd64", "2331")
+	m.Kernels = []string{sharedNewer, sharedNow}
+	m.Shared = sharedBoth()
+
+	choice := choose(t, m, driver("580"))
+
+	check.That(t, choice.Shared, "not shared")
+	check.Equal(t, names(choice, "module")[0], packages.SharedPackage("open", sharedNewer), "the first package is")
+}
+
+// TestSharedOfFormerKernel: the modules of the kernel that ran before stay, or get the new version; the
+// driver is not refused for that kernel.
+func TestSharedOfFormerKernel(t *testing.T) {
+	const former = "6.1.0-25-amd64"
+	forAll := append([]hardware.SharedModules{sharedOf(former, "580.95.05", "open")}, sharedBoth()...)
+	for _, tt := range []struct {
+		onDisk string
+		list   []hardware.SharedModules
+		has    bool
+	}{
+		{"580.95.05", sharedBoth(), true},
+		{"580.65.06", forAll, true},
+		{"570.1", sharedBoth(), false},
 	} {
 		m := machine("debian", "12", "amd64", "2331")
-		m.Kernels, m.Running, m.Shared, m.OnDisk, m.Trust = []string{newer, k}, k, x.list, x.disk, x.trust
-		d := with(driver("580.95.05"), "build", x.build)
-		if x.name != notAsked {
-			d.Repo.URL = "file:///srv/mirror"
-		}
-		ch, err := Choose(Load(), m, d)
-		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
-			text := strings.Join(slices.Concat([]string{tr.What}, tr.Because, tr.Try), "\n")
-			check.That(t, x.build == "shared" && x.says != "" && strings.Contains(text, x.says), "%s: %s", x.name, text)
-			continue
-		}
-		message := strings.Join(ch.Warnings, "\n")
-		check.That(t, err == nil && ch.Shared == x.shared && slices.Equal(ch.Skipped, x.without) && strings.Contains(message, x.says), "%s: shared %t, without %v\n%s", x.name, ch.Shared, ch.Skipped, message)
-		want := []string{"nvidia-kernel-open-dkms"}
-		if x.shared {
-			want = []string{packages.SharedPackage("open", newer), packages.SharedPackage("open", k)}[len(x.without):]
-		}
-		tools := len(names(ch, "dkms")) + len(names(ch, "headers")) + len(names(ch, "compiler"))
-		check.That(t, slices.Equal(names(ch, "module"), want) && (tools == 0) == x.shared, "%s: %v, and %d tools", x.name, names(ch, "module"), tools)
-		side, _ := ch.KernelSide(spec.Driver{}, facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}})
-		check.That(t, (side.Build == "shared") == x.shared, "%s: built %s", x.name, side.Build)
+		m.Kernels = []string{sharedNewer, sharedNow}
+		m.Running = sharedNow
+		m.Fallback = former
+		m.OnDisk = map[string]hardware.Module{former: {Version: tt.onDisk, Flavour: "open", Shared: true}}
+		m.Shared = tt.list
+
+		modules := names(choose(t, m, driver("580.95.05")), "module")
+
+		has := slices.Contains(modules, packages.SharedPackage("open", former))
+		check.That(t, has == tt.has, "the kernel that ran before has %s: %v", tt.onDisk, modules)
 	}
-	m := machine("debian", "12", "amd64", "2331")
-	m.Kernels, m.Shared = []string{newer, k}, both
-	ch := choose(t, m, driver("580"))
-	check.That(t, ch.Shared && names(ch, "module")[0] == packages.SharedPackage("open", newer), "of a branch: %+v", ch)
-	const before = "6.1.0-25-amd64" // its modules stay, or get the new version; no kernel is refused for it
-	for version, of := range map[string][]hardware.SharedModules{"580.95.05": both, "580.65.06": append([]hardware.SharedModules{of(before, "580.95.05", "open")}, both...), "570.1": both} {
-		m.OnDisk, m.Shared, m.Running, m.Fallback = map[string]hardware.Module{before: {Version: version, Flavour: "open", Shared: true}}, of, k, before
-		check.That(t, slices.Contains(names(choose(t, m, driver("580.95.05")), "module"), packages.SharedPackage("open", before)) == (version != "570.1"), "the kernel that ran before has %s", version)
-	}
+}
+
+// TestSharedIsNotFor: DKMS builds nvidia-fs, and NVIDIA's installer builds its own modules.
+func TestSharedIsNotFor(t *testing.T) {
 	gds := driver("580.95.05")
-	gds.GDS = true // DKMS builds nvidia-fs, and NVIDIA's installer builds its own
-	for _, d := range []spec.Driver{gds, with(driver("580.95.05"), "source", "runfile")} {
+	gds.GDS = true
+	runfile := with(driver("580.95.05"), "source", "runfile")
+	for _, d := range []spec.Driver{gds, runfile} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
-		m.Kernels, m.Shared = []string{newer, k}, both
+		m.Kernels = []string{sharedNewer, sharedNow}
+		m.Shared = sharedBoth()
+
 		check.That(t, !choose(t, m, d).Shared, "shared, with gds %t from %q", d.GDS, d.Source)
 	}
 }

@@ -78,10 +78,18 @@ func torn(got, old, new string) bool {
 
 // eachAttr allows each attribute to be old or new, and a mode that is narrower than both.
 func eachAttr(got, old, new string) bool {
-	g, o, n := strings.Split(got, ";"), strings.Split(old, ";"), strings.Split(new, ";")
-	mode, owner, content := g[0] == "-rw-------" || g[0] == o[0] || g[0] == n[0], g[1] == o[1] || g[1] == n[1], g[3] == o[3]
-	xattrs := []string{`map["user.x":"1"]`, `map["user.x":"2"]`, `map["user.x":"2" "user.y":"3"]`}
-	return mode && owner && content && slices.Contains(xattrs, g[2])
+	const mode, owner, xattrs, content = 0, 1, 2, 3 // the parts that show shows
+	is := strings.Split(got, ";")
+	was := strings.Split(old, ";")
+	will := strings.Split(new, ";")
+
+	modes := []string{"-rw-------", was[mode], will[mode]}
+	owners := []string{was[owner], will[owner]}
+	someXattrs := []string{`map["user.x":"1"]`, `map["user.x":"2"]`, `map["user.x":"2" "user.y":"3"]`}
+	return slices.Contains(modes, is[mode]) &&
+		slices.Contains(owners, is[owner]) &&
+		slices.Contains(someXattrs, is[xattrs]) &&
+		is[content] == was[content]
 }
 
 // show is all a person can see at a name.

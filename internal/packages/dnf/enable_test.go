@@ -3,6 +3,7 @@
 package dnf
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -22,49 +23,101 @@ const (
 	epel      = "[epel]\nname=EPEL\nmetalink=https://mirrors.fedoraproject.org/metalink?repo=epel-$releasever\nenabled=1\n[epel-debuginfo]\nenabled=0\n"
 )
 
-// TestLackingRepositories: what is not enabled is named with the command of this distribution, or
-// enabled by a file or package.
-func TestLackingRepositories(t *testing.T) {
-	both := []string{"epel", "crb"}
-	for _, x := range []struct {
-		what, id, version string
-		needs             []string
-		files             map[string]string
-		want              []string // TRY | FILE | PACKAGE
-	}{
-		{"fresh Rocky 9", "rocky", "9.6", both, map[string]string{"rocky.repo": rockyCRB}, []string{"dnf install epel-release||epel-release", "dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|"}},
-		{"fresh Alma 8", "almalinux", "8.10", []string{"epel", "powertools"}, map[string]string{"almalinux-powertools.repo": "[powertools]\nenabled=0\nbaseurl=x\n"}, []string{"dnf install epel-release||epel-release", "dnf config-manager --set-enabled powertools|/etc/yum.repos.d/gpuadm-powertools.repo|"}},
-		{"CentOS Stream 10 that has both", "centos", "10", both, map[string]string{"centos.repo": "[crb]\nbaseurl=x\n", "company.repo": epel}, nil},
-		{"the package's own file", "centos", "10", both, map[string]string{"centos.repo": "[crb]\nenabled=1\n", "epel.repo": epel}, []string{"||epel-release enabled"}},
-		{"EPEL disabled", "rocky", "9.6", []string{"epel"}, map[string]string{"epel.repo": strings.Replace(epel, "enabled=1", "enabled=0", 1)}, []string{"dnf config-manager --set-enabled epel|/etc/yum.repos.d/gpuadm-epel.repo|"}},
-		{"fresh Oracle 9", "ol", "9.6", both, map[string]string{"oracle-linux-ol9.repo": "[ol9_codeready_builder]\nenabled=0\nbaseurl=x\n"}, []string{"dnf install oracle-epel-release-el9||oracle-epel-release-el9", "dnf config-manager --set-enabled ol9_codeready_builder|/etc/yum.repos.d/gpuadm-crb.repo|"}},
-		{"Oracle 10 with its EPEL disabled", "ol", "10.1", []string{"epel"}, map[string]string{"oracle-epel-ol10.repo": "[ol10_u1_developer_EPEL]\nenabled=0\nbaseurl=x\n"}, []string{"dnf config-manager --set-enabled ol10_u1_developer_EPEL|/etc/yum.repos.d/gpuadm-epel.repo|"}},
-		{"RHEL 9 with a subscription", "rhel", "9.6", both, map[string]string{"redhat.repo": redhatCRB}, []string{"dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm||", "subscription-manager repos --enable=codeready-builder-for-rhel-9-x86_64-rpms||"}},
-		{"RHEL 9 of a cloud", "rhel", "9.6", []string{"crb"}, map[string]string{"redhat-rhui.repo": "[codeready-builder-for-rhel-9-rhui-rpms]\nenabled=0\n[codeready-builder-for-rhel-9-rhui-source-rpms]\nenabled=1\n"}, []string{"dnf config-manager --set-enabled codeready-builder-for-rhel-9-rhui-rpms||"}},
-		{"RHEL 10 without", "rhel", "10.0", []string{"crb"}, nil, []string{"subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms||"}},
-		{"ours does not count", "rocky", "9.6", []string{"crb"}, map[string]string{"rocky.repo": rockyCRB, "gpuadm-crb.repo": "[gpuadm-crb]\nenabled=1\n"}, []string{"dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|"}},
-		{"AL2023", "amzn", "2023", []string{"amazonlinux-nvidia"}, nil, []string{"dnf install nvidia-release||nvidia-release"}},
-	} {
-		f := packages.System{ID: x.id, Version: x.version, Arch: "amd64", Files: map[string][]byte{}}
-		for name, data := range x.files {
-			f.Files["/etc/yum.repos.d/"+name] = []byte(data)
-		}
-		var got []string
-		for _, l := range lacking(f, x.needs...) {
-			s := l.Try + "|" + l.File + "|"
-			if l.Release != nil {
-				s += l.Release.Package
-			}
-			if l.Enabled {
-				s += " enabled"
-			}
-			got = append(got, s)
-			err := l.Unavailable()
-			check.That(t, (err != nil) == strings.HasSuffix(s, "||") && (err == nil || strings.Contains(strings.Join(err.(*trouble.Error).Try, "\n"), l.Try)),
-				"%s: %v", x.what, err)
-		}
-		check.That(t, slices.Equal(got, x.want), "%s:\n got %q\nwant %q", x.what, got, x.want)
+// textOf says how a repository that is lacking is enabled: TRY | FILE | PACKAGE.
+func textOf(l packages.Lack) string {
+	text := l.Try + "|" + l.File + "|"
+	if l.Release != nil {
+		text += l.Release.Package
 	}
+	if l.Enabled {
+		text += " enabled"
+	}
+	return text
+}
+
+// TestLackingRepositories: a repository that is not enabled is named with the command of this
+// distribution, or enabled by a file or a package.
+func TestLackingRepositories(t *testing.T) {
+	type files = map[string]string // of /etc/yum.repos.d
+	epelAndCRB := []string{"epel", "crb"}
+	epelOff := strings.Replace(epel, "enabled=1", "enabled=0", 1)
+	off := func(name string) string { return "[" + name + "]\nenabled=0\nbaseurl=x\n" }
+	const rhui = "[codeready-builder-for-rhel-9-rhui-rpms]\nenabled=0\n[codeready-builder-for-rhel-9-rhui-source-rpms]\nenabled=1\n"
+
+	for _, tt := range []struct {
+		name, id, version string
+		needs             []string
+		files             files
+		want              []string
+	}{
+		{"fresh Rocky 9", "rocky", "9.6", epelAndCRB, files{"rocky.repo": rockyCRB}, []string{
+			"dnf install epel-release||epel-release",
+			"dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|",
+		}},
+		{"fresh Alma 8", "almalinux", "8.10", []string{"epel", "powertools"}, files{"almalinux-powertools.repo": off("powertools")}, []string{
+			"dnf install epel-release||epel-release",
+			"dnf config-manager --set-enabled powertools|/etc/yum.repos.d/gpuadm-powertools.repo|",
+		}},
+		{"CentOS Stream 10 that has both", "centos", "10", epelAndCRB, files{"centos.repo": "[crb]\nbaseurl=x\n", "company.repo": epel}, nil},
+		{"the package's own file", "centos", "10", epelAndCRB, files{"centos.repo": "[crb]\nenabled=1\n", "epel.repo": epel}, []string{
+			"||epel-release enabled",
+		}},
+		{"EPEL disabled", "rocky", "9.6", []string{"epel"}, files{"epel.repo": epelOff}, []string{
+			"dnf config-manager --set-enabled epel|/etc/yum.repos.d/gpuadm-epel.repo|",
+		}},
+		{"fresh Oracle 9", "ol", "9.6", epelAndCRB, files{"oracle-linux-ol9.repo": off("ol9_codeready_builder")}, []string{
+			"dnf install oracle-epel-release-el9||oracle-epel-release-el9",
+			"dnf config-manager --set-enabled ol9_codeready_builder|/etc/yum.repos.d/gpuadm-crb.repo|",
+		}},
+		{"Oracle 10 with its EPEL disabled", "ol", "10.1", []string{"epel"}, files{"oracle-epel-ol10.repo": off("ol10_u1_developer_EPEL")}, []string{
+			"dnf config-manager --set-enabled ol10_u1_developer_EPEL|/etc/yum.repos.d/gpuadm-epel.repo|",
+		}},
+		{"RHEL 9 with a subscription", "rhel", "9.6", epelAndCRB, files{"redhat.repo": redhatCRB}, []string{
+			"dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm||",
+			"subscription-manager repos --enable=codeready-builder-for-rhel-9-x86_64-rpms||",
+		}},
+		{"RHEL 9 of a cloud", "rhel", "9.6", []string{"crb"}, files{"redhat-rhui.repo": rhui}, []string{
+			"dnf config-manager --set-enabled codeready-builder-for-rhel-9-rhui-rpms||",
+		}},
+		{"RHEL 10 without", "rhel", "10.0", []string{"crb"}, nil, []string{
+			"subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms||",
+		}},
+		{"gpuadm's own file does not count", "rocky", "9.6", []string{"crb"}, files{"rocky.repo": rockyCRB, "gpuadm-crb.repo": "[gpuadm-crb]\nenabled=1\n"}, []string{
+			"dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|",
+		}},
+		{"AL2023", "amzn", "2023", []string{"amazonlinux-nvidia"}, nil, []string{
+			"dnf install nvidia-release||nvidia-release",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			system := packages.System{ID: tt.id, Version: tt.version, Arch: "amd64", Files: map[string][]byte{}}
+			for name, text := range tt.files {
+				system.Files["/etc/yum.repos.d/"+name] = []byte(text)
+			}
+
+			var got []string
+			for _, l := range lacking(system, tt.needs...) {
+				got = append(got, textOf(l))
+				checkUnavailable(t, l)
+			}
+			check.That(t, slices.Equal(got, tt.want), "got %q\nwant %q", got, tt.want)
+		})
+	}
+}
+
+// checkUnavailable wants an error, with the operator's command, only of a repository that neither a
+// file nor a package of gpuadm's enables.
+func checkUnavailable(t *testing.T, l packages.Lack) {
+	t.Helper()
+	err := l.Unavailable()
+	if !strings.HasSuffix(textOf(l), "||") {
+		check.That(t, err == nil, "gpuadm enables it: %v", err)
+		return
+	}
+
+	var refused *trouble.Error
+	must.That(t, errors.As(err, &refused), "%v", err)
+	check.Has(t, strings.Join(refused.Try, "\n"), l.Try, "it advises")
 }
 
 // TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found
