@@ -7,7 +7,7 @@ import "strings"
 // shapes masks what is a secret by its form: logins and queries of URLs, tokens, and what follows
 // "Bearer".
 func shapes(s string) string {
-	s = told(urls(s))
+	s = named(told(urls(s)))
 	var out strings.Builder
 	afterScheme := false // the word before was Bearer or Basic
 	for i := 0; i < len(s); {

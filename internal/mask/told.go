@@ -44,3 +44,28 @@ func told(s string) string {
 	out.WriteString(s[from:])
 	return out.String()
 }
+
+// namedSecret is a secret directly behind its name, as logs and comments have it, and a login of a
+// command line: "with password X", "# token X", "--user NAME:X", "k3s agent -t K10…::server:X".
+var namedSecret = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:(?:^|[^\w-])(?i:password|passphrase|passcode|token) +|(?:^| )(?:-u|--user)[ =][^\s:"'=]+:|::(?:server|node):)([^\s"'=,;)]+)`)
+})
+
+// named masks such secrets, if they look like no word.
+func named(s string) string {
+	if !strings.Contains(s, "oken") && !strings.Contains(s, "ass") && !strings.Contains(s, ":") {
+		return s
+	}
+	var out strings.Builder
+	from := 0
+	for _, at := range namedSecret().FindAllStringSubmatchIndex(s, -1) {
+		value := s[at[2]:at[3]]
+		if !looksGenerated(value) || isHarmless("", value) {
+			continue
+		}
+		out.WriteString(s[from:at[2]] + Mark)
+		from = at[3]
+	}
+	out.WriteString(s[from:])
+	return out.String()
+}

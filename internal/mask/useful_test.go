@@ -127,6 +127,10 @@ func TestTold(t *testing.T) {
 	for _, text := range []string{
 		"the token is expired.", "the password is wrong", "no secret is named",
 		"the token of the service account is not-valid", "# the password is in /etc/x/password",
+		"the token file /var/lib/kubelet/token1", "token expired after 24h0m0s", "no token for gpu-1",
+		"docker run --user 1000:1000 x", "--user nobody:nogroup", "nvidia-persistenced --user nvidia-persistenced",
+		"the image is sha256:9f86d081884c7d65", "https://10.0.0.1:6443 k3s::server: started",
+		"libnvidia-ml.so.580.95.05 of driver 580.95.05", "GPU-29689fa2-005b-bfbd-b7ad-94fde3bc2b16 at 0000:3a:00.0",
 	} {
 		check.Equal(t, mask.Message(text), text, "got")
 	}
