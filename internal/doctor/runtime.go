@@ -141,6 +141,10 @@ func unreadable(m *Machine) []Finding {
 	if err == nil || errors.Is(err, engine.NoProgram) || servesNoPods {
 		return nil
 	}
+	if errors.As(err, new(engine.NotJudged)) {
+		m.cannotRead("the configuration of "+found.Name, err)
+		return nil
+	}
 	return []Finding{{Object: found.Config, What: err.Error(), Command: engine.Shows(found)}}
 }
 
