@@ -36,6 +36,9 @@ type env struct {
 	root    bool     // whether it may change the live machine
 	ended   *ending  // the result of the command's run
 
+	impatient  bool                 // an operator waits: say that gpuadm works, where it prints nothing
+	isTerminal func(io.Writer) bool // whether a stream is a terminal; nil: asks the kernel
+
 	// open opens a machine; image opens an image for bake. follow receives what programs print that
 	// make changes; may be nil.
 	open  func(root string, follow commands.Follow) (host.Host, error)
@@ -57,7 +60,11 @@ type env struct {
 
 // tty says whether w is a terminal that can rewrite its last line.
 func (e env) tty(w io.Writer) bool {
-	return terminal(w) && e.getenv("TERM") != "dumb"
+	is := terminal
+	if e.isTerminal != nil {
+		is = e.isTerminal
+	}
+	return is(w) && e.getenv("TERM") != "dumb"
 }
 
 func terminal(w io.Writer) bool {

@@ -55,8 +55,15 @@ func (c *common) screen(w io.Writer) io.Writer {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
 	}
+	if s, ok := w.(spoken); ok {
+		w = s.Writer
+	}
+	stream := w
+	if c.silence != nil {
+		stream = spoken{w, c.silence}
+	}
 	return screen{
-		Writer:  w,
+		Writer:  stream,
 		typed:   func(words string) string { return c.command(words) },
 		columns: func() int { return c.width(w) },
 	}
@@ -65,6 +72,9 @@ func (c *common) screen(w io.Writer) io.Writer {
 // file returns the open file behind a stream.
 func file(w io.Writer) (*os.File, bool) {
 	if s, ok := w.(screen); ok {
+		w = s.Writer
+	}
+	if s, ok := w.(spoken); ok {
 		w = s.Writer
 	}
 	if a, ok := w.(*stdout); ok {

@@ -48,6 +48,8 @@ func system() env {
 		unit:     ownUnit,
 		confined: commands.Confined,
 
+		impatient: true,
+
 		readOnlyMount: commands.ReadOnlyMount,
 
 		restartSelf: commands.Reexec,

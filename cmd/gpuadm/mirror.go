@@ -108,6 +108,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		Say:    c.fetching,
 		Note:   func(text string) { printf(c.stderr, "Note: %s.\n", text) },
 	}
+	c.silence.does("writes the mirror")
 	made, err := mirror.Make(ctx, h, s, facts.Facts{
 		OS:     f.OS,
 		Arch:   f.Arch,

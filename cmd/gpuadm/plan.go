@@ -51,9 +51,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
-	done := c.looking()
 	p, err := e.Plan(ctx, view.Patiently(h))
-	done()
 	if err != nil {
 		return err
 	}

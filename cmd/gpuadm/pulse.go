@@ -48,7 +48,7 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.over = over
 
 	go func() {
-		clock := time.NewTicker(time.Second)
+		clock := time.NewTicker(betweenBeats)
 		defer clock.Stop()
 		for {
 			select {

@@ -43,6 +43,7 @@ type common struct {
 
 	run     *agent.Run    // the engine, and its reports to the cluster
 	pulse   *pulse        // of the voice: shows the programs at work
+	silence *silence      // says that a verb works that prints nothing
 	booting bool          // the boot unit has started gpuadm
 	bakes   bool          // the verb is bake
 	repairs bool          // the apply is a repair, and chosen is its code
@@ -61,7 +62,7 @@ var inOrder = sync.OnceFunc(func() { cobra.EnableCommandSorting = false })
 
 // newRoot returns the root command with all verbs.
 func newRoot(e env) *cobra.Command {
-	c := &common{env: e, pulse: new(pulse)}
+	c := &common{env: e, pulse: new(pulse), silence: &silence{to: e.stderr, doing: looksHere}}
 	c.stdout = c.screen(e.stdout)
 	c.stderr = c.screen(e.stderr)
 	root := &cobra.Command{
@@ -102,6 +103,7 @@ func newRoot(e env) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	strictCompletion(root)
 	usageErrors(root)
+	c.endSilence(root)
 	return root
 }
 

@@ -69,6 +69,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 		answers: map[string][]json.RawMessage{},
 		worst:   len(sshExits) - 1,
 	}
+	c.silence.does("waits for " + strings.Join(trouble.Few(hosts, 3), ", "))
 	fleet := remote.Fleet{
 		Parallel: parallel,
 		Request:  request,

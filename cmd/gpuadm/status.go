@@ -62,9 +62,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		return err
 	}
 
-	done := c.looking()
 	s, err := e.Status(ctx, view.Within(h))
-	done()
 	if err != nil {
 		return err
 	}

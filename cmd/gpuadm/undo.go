@@ -139,7 +139,9 @@ func (c *common) whichRun(
 
 	printf(c.stderr, "Undo %s of run %s? [y/N] ", trouble.Count(len(p.Changes), "change"), p.Runs[0])
 	var answer string
+	c.silence.pause() // the operator thinks
 	_, _ = fmt.Fscanln(c.stdin, &answer)
+	c.silence.resume()
 	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(answer)) {
 		return "", &trouble.Error{
 			What:   "cannot undo: the answer was not yes",

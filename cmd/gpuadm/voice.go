@@ -42,12 +42,13 @@ func (c *common) voice() voice {
 		return v
 	}
 
+	c.silence.pause() // the voice speaks
 	v := &textVoice{common: c, pulse: c.pulse, live: c.tty(c.stderr)}
 	every := plain
 	idle := plain
 	if v.live {
 		every = live
-		idle = 2 * live
+		idle = livePatience
 	}
 	v.idle = idle
 	v.begin(every, v.progress)
@@ -61,15 +62,6 @@ func (c *common) follower() commands.Follow {
 		return nil
 	}
 	return c.pulse.follow
-}
-
-// looking says on a terminal that gpuadm looks at the machine, until done is called: for a verb that
-// makes no change.
-func (c *common) looking() (done func()) {
-	if c.output == "json" || c.quiet || !c.tty(c.stderr) {
-		return func() {}
-	}
-	return c.voice().close
 }
 
 type jsonVoice struct{ to io.Writer }
@@ -154,6 +146,7 @@ func (v *textVoice) close() {
 	v.making = nil
 	v.wipe()
 	v.flush()
+	v.silence.resume()
 }
 
 // wipe erases the live line.
