@@ -37,6 +37,23 @@ func reading[T converge.Thing](build func(name string, reads []string) T) kind {
 	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, r.Reads), nil }
 }
 
+// with is a kind whose things share a part: the reading of a database, or a function that looks.
+func with[T converge.Thing, S any](build func(name string, shared S) T, shared S) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, shared), nil }
+}
+
+// readingWith is a kind whose things depend on files, and share a part.
+func readingWith[T converge.Thing, S any](
+	build func(name string, reads []string, shared S) T, shared S,
+) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, r.Reads, shared), nil }
+}
+
+// of is a kind whose things are parts of the Node object, as a session reads it.
+func of[T converge.Thing](build func(string, *node.Session) (T, error), session *node.Session) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, session) }
+}
+
 // edited is a file out of which merge takes gpuadm's part; nil: gpuadm writes it as a whole.
 func edited(merge things.MergeFunc) kind {
 	return func(r converge.Ref) (converge.Thing, error) {
@@ -59,36 +76,36 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"file " + drivers.FormKeys:      edited(drivers.TakeOutKeys),
 		"file " + kubelet.FormKubelet:   edited(kubelet.TakeOut),
 		"file " + node.FormLogin:        named(node.NewLogin),
-		"file " + packages.FormSource:   by(func(r converge.Ref) converge.Thing { return packages.NewSource(r.Name, database) }),
+		"file " + packages.FormSource:   with(packages.NewSource, database),
 		"file " + packages.FormDeclared: named(packages.NewDeclared),
 		"folder":                        named(things.NewFolder),
 		"key *":                         by(things.NewKey),
 		"unit":                          named(things.NewUnit),
 		"unit-files":                    named(things.NewUnitFiles),
 		"paused":                        named(things.NewPaused),
-		"daemon":                        by(func(r converge.Ref) converge.Thing { return containerd.NewSupervised(r.Name, r.Reads, "") }),
+		"daemon":                        readingWith(containerd.NewSupervised, ""),
 		"daemon *":                      by(childOf),
 		"restart":                       reading(restartOf),
 		"restart " + kubelet.FormUnit:   reading(kubeletOf),
 		"restart " + docker.FormUnit:    reading(docker.NewRestart),
 		"restart " + drivers.FormIMEX:   by(func(r converge.Ref) converge.Thing { return drivers.NewIMEX(r.Reads) }),
-		"package":                       by(func(r converge.Ref) converge.Thing { return packages.New(r.Name, database) }),
-		"package-database":              by(func(r converge.Ref) converge.Thing { return packages.NewDatabase(r.Name, database) }),
-		"package-lists":                 by(func(r converge.Ref) converge.Thing { return packages.NewLists(r.Name, r.Reads, database) }),
+		"package":                       with(packages.New, database),
+		"package-database":              with(packages.NewDatabase, database),
+		"package-lists":                 readingWith(packages.NewLists, database),
 		"package-stream":                named(dnf.NewStream),
-		"package-key":                   by(func(r converge.Ref) converge.Thing { return dnf.NewKey(r.Name, r.Reads, database) }),
+		"package-key":                   readingWith(dnf.NewKey, database),
 		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk, mig.Unpartitioned) }),
-		"module-file":                   by(func(r converge.Ref) converge.Thing { return kmod.NewModuleFile(r.Name, modules.OnDiskLoadable) }),
-		"dkms":                          by(func(r converge.Ref) converge.Thing { return kmod.NewDKMS(r.Name, modules.Built) }),
-		"dkms " + kmod.FormAddOn:        by(func(r converge.Ref) converge.Thing { return kmod.NewDKMSAddOn(r.Name, modules.BuiltBeside) }),
+		"module-file":                   with(kmod.NewModuleFile, modules.OnDiskLoadable),
+		"dkms":                          with(kmod.NewDKMS, modules.Built),
+		"dkms " + kmod.FormAddOn:        with(kmod.NewDKMSAddOn, modules.BuiltBeside),
 		"runfile":                       named(drivers.NewRunfile),
 		"initramfs":                     reading(kmod.NewInitramfs),
 		"fabric":                        by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),
 		"mig *":                         by(mig.New),
 		"cdi":                           named(cdi.New),
 		"device-links":                  named(cdi.NewDeviceLinks),
-		"node":                          func(r converge.Ref) (converge.Thing, error) { return node.NewPart(r.Name, session) },
-		"guard":                         func(r converge.Ref) (converge.Thing, error) { return node.NewGuardThing(r.Name, session) },
+		"node":                          of(node.NewPart, session),
+		"guard":                         of(node.NewGuardThing, session),
 		"registered":                    named(node.NewRegistered),
 		"joined":                        named(node.NewJoined),
 	}

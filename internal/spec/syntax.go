@@ -4,6 +4,7 @@ package spec
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -47,18 +48,7 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		if fault := otherLine(data[line.start:line.end]); fault != nil {
 			return line.start, fault
 		}
-		noEquals := strings.HasPrefix(message, "expected '='")
-		switch {
-		case bytes.HasPrefix(data[at:], []byte("\u00a0")):
-			fix = "write a plain space: there is a NO-BREAK SPACE"
-		case noEquals && byteAt(data, at) >= utf8.RuneSelf:
-			char, _ := utf8.DecodeRune(data[at:])
-			fix = fmt.Sprintf("write the key in plain letters: %q is U+%04X", char, char)
-		case noEquals && byteAt(data, at) == ':':
-			fix = "write = in place of the colon"
-		case noEquals && byteAt(data, at) == '/':
-			fix = "put the whole name in quotes: \"example.com/pool\" = \"gpu\""
-		}
+		fix = cmp.Or(fixOfCharacter(data[at:], message), fix)
 	}
 
 	bracket := "write the missing bracket"
@@ -81,6 +71,27 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		}
 	}
 	return at, wrong(fix, "invalid TOML: %s", message)
+}
+
+// fixOfCharacter says what to write in place of the character at which the parser stopped; "" if the
+// character is not at fault.
+func fixOfCharacter(rest []byte, message string) string {
+	noEquals := strings.HasPrefix(message, "expected '='")
+	first := byteAt(rest, 0)
+	switch {
+	case bytes.HasPrefix(rest, []byte("\u00a0")):
+		return "write a plain space: there is a NO-BREAK SPACE"
+	case !noEquals:
+		return ""
+	case first >= utf8.RuneSelf:
+		char, _ := utf8.DecodeRune(rest)
+		return fmt.Sprintf("write the key in plain letters: %q is U+%04X", char, char)
+	case first == ':':
+		return "write = in place of the colon"
+	case first == '/':
+		return "put the whole name in quotes: \"example.com/pool\" = \"gpu\""
+	}
+	return ""
 }
 
 // otherLine recognises a line that is no TOML at all; nil if it may be TOML.
