@@ -68,7 +68,8 @@ func TestLackingIsSaid(t *testing.T) {
 		{"Ubuntu's own", ubuntu, distro("580"), aptHas("main"), []string{"the component restricted,"}},
 		{
 			"Ubuntu's own with NVSwitches", machine("ubuntu", "24.04", "amd64", "2330", "0680:22a3"),
-			distro("580"), aptHas("main restricted"), []string{"the component multiverse,"},
+			distro("580"), aptHas("main restricted"),
+			[]string{"the component multiverse,"},
 		},
 		// The modules of 595 for each kernel are in restricted.
 		{"Ubuntu's own 595", ubuntu, distro("595"), aptHas("main"), []string{"the components restricted, multiverse,"}},

@@ -101,11 +101,13 @@ func TestSharedAreTaken(t *testing.T) {
 		{sharedCase{name: "a kernel that has some comes", list: sharedBoth()[1:], disk: runsOnShared()}, nil, ""},
 		{
 			sharedCase{name: "a kernel that has none comes", list: noList, disk: runsOnShared()},
-			[]string{sharedNewer}, "for kernel " + sharedNewer + ": the mirror has none; gpuadm installs none for it",
+			[]string{sharedNewer},
+			"for kernel " + sharedNewer + ": the mirror has none; gpuadm installs none for it",
 		},
 		{
 			sharedCase{name: "the folder is gone", disk: runsOnShared()},
-			[]string{sharedNewer}, "the mirror has none",
+			[]string{sharedNewer},
+			"the mirror has none",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
