@@ -85,8 +85,10 @@ func mokka(t *testing.T, c mokkaCase, config, gpuadm, at string) {
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+at, "MOCK_NVML_CONFIG="+file)
 	cmd.ExtraFiles = []*os.File{answer}
 	said := must.Get(cmd.CombinedOutput())(t)
-	var says struct{ Driver host.Driver }
-	must.OK(t, json.Unmarshal(must.Get(os.ReadFile(answer.Name()))(t), &says))
+	lines := strings.Split(strings.TrimSpace(string(must.Get(os.ReadFile(answer.Name()))(t))), "\n")
+	var last struct{ End struct{ Driver host.Driver } } // the lines before say how far it has come
+	must.OK(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+	says := last.End
 	must.That(t, len(says.Driver.GPUs) > 3, "%d GPUs: %s", len(says.Driver.GPUs), said)
 
 	w := incident.Joined(t, false)
