@@ -26,6 +26,7 @@ type runner struct {
 	says    string // in [runtime]
 	handler string // "" = nvidia
 	alone   bool   // no other containerd is installed, and only its file is left
+	older   bool   // its containerd is Debian's 1.7
 	fix     string // the command that gpuadm prints where the daemon was not started again
 }
 
@@ -35,6 +36,14 @@ type runner struct {
 //
 //go:embed testdata/k0s.sh
 var k0sProgram string
+
+// After handleImports in configurer.go and the restart in component.go, in pkg/component/worker/containerd
+// of k0sproject/k0s at 02d9a102, for containerd 1.x: k0s merges the files of its folder that name the
+// CRI plugin into a file of its own, and has containerd import the others. k0s pull request 2637
+// says why.
+//
+//go:embed testdata/k0s-merges.sh
+var k0sMerges string
 
 // After getContainerdConfig and findNvidiaContainerRuntimes in pkg/agent/containerd, and the death
 // signal of its child in pkg/daemons/executor, of k3s-io/k3s at 06ea261 and f646604. RKE2 has the
@@ -91,6 +100,20 @@ func runners() []runner {
 				"/etc/systemd/system/k0sworker.service": k0sUnit,
 			},
 			command: k0sDump, fix: "systemctl restart 'k0s*'",
+		},
+		{
+			name:    "k0s-merges",
+			older:   true,
+			socket:  "/run/k0s/containerd.sock",
+			changed: "/etc/k0s/containerd.d/99-gpuadm.toml",
+			units:   []string{"k0sworker"},
+			files: map[string]string{
+				"/usr/local/bin/k0s": strings.Replace(k0sMerges, "ARGS",
+					args("k0s", "/etc/k0s/containerd.toml"), 1),
+				"/etc/systemd/system/k0sworker.service": k0sUnit,
+				"/etc/k0s/containerd.d/10-site.toml":    "version = 2\noom_score = 1\n",
+			},
+			command: k0sDump,
 		},
 		{ // the file without k0s's first line is the operator's, as in NVIDIA/k8s-device-plugin issue 176
 			name:    "k0s-own-file",
@@ -209,7 +232,11 @@ func TestLabRunners(t *testing.T) {
 	for _, r := range runners() {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			n := boot(t, lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 1})
+			host := lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 1}
+			if r.older {
+				host.Containerd = ""
+			}
+			n := boot(t, host)
 			const rke2Bin = "/var/lib/rancher/rke2/data/v1.33.8-rke2r1/bin"
 			for _, at := range []string{
 				"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin",
