@@ -3,7 +3,7 @@ trap 'kill $pid; wait $pid; exit 0' TERM
 mkdir -p /etc/k0s/containerd.d /run/k0s
 cri='io.containerd.grpc.v1.cri'
 setup() {
-  { printf 'version = 2\n[plugins."%s".cni]\n  bin_dir = "/opt/cni/bin"\n' $cri
+  { echo 'version = 2'; /var/lib/k0s/bin/containerd config default | awk -v cri="$cri" '/^ *\[/ {on = index($0, cri)} on'
     for f in /etc/k0s/containerd.d/*.toml; do [ -e "$f" ] && grep -q "$cri" "$f" && { echo; grep -v '^version' "$f"; }; done; } >/run/k0s/containerd-cri.toml
   { printf '# k0s_managed=true\nversion = 2\nimports = ['; for f in /etc/k0s/containerd.d/*.toml; do [ -e "$f" ] && ! grep -q "$cri" "$f" && printf '"%s", ' "$f"; done
     printf '"/run/k0s/containerd-cri.toml"]\n'; } >/etc/k0s/containerd.toml
