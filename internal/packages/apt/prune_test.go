@@ -272,20 +272,33 @@ func TestUnpackedIsGpuadmsAgain(t *testing.T) {
 	}
 }
 
-// TestHalfInstalledIsRemoved: dpkg was killed as it unpacked a package for the first time, and the
-// undo has no source left that has its archive. apt refuses all work then, and dpkg removes the
-// package: dpkg(1), --force-remove-reinstreq.
+// TestHalfInstalledIsRemoved: dpkg was killed as it unpacked packages for the first time, and the
+// undo has no source left that has their archives. apt refuses all work then, and dpkg removes the
+// packages: dpkg(1), --force-remove-reinstreq. A package that nothing depends on is then no name that
+// apt knows ("Unable to locate package", apt 2.6.1).
 func TestHalfInstalledIsRemoved(t *testing.T) {
 	t.Parallel()
-	m := withBranches(t)
-	before := m.has()
-	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
-	m.breaks("nvidia-kernel-common-580", "install reinstreq half-installed")
-	m.must("sh", "-c", "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb")
+	for _, broken := range [][]string{
+		{"nvidia-kernel-common-580"},
+		{"libnvidia-compute-580"},
+		{"nvidia-dkms-580-open", "libnvidia-compute-580"},
+	} {
+		t.Run(strings.Join(broken, " "), func(t *testing.T) {
+			t.Parallel()
+			m := withBranches(t)
+			before := m.has()
+			m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
+			for _, name := range broken {
+				m.breaks(name, "install reinstreq half-installed")
+			}
+			m.must("sh", "-c", "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/* "+
+				"/var/cache/apt/*.bin /var/cache/apt/archives/*.deb")
 
-	m.undo()
-	m.still(before)
-	m.must("apt-get", "check")
+			m.undo()
+			m.still(before)
+			m.must("apt-get", "check")
+		})
+	}
 }
 
 // breaks has dpkg's database say that a package is in a state, and removes a file of a package
@@ -302,6 +315,6 @@ func (m *machine) breaks(name, status string) {
 	}
 	m.write("/var/lib/dpkg/status", before+"Package: "+name+"\nStatus: "+status+"\n"+rest)
 	if strings.HasSuffix(status, "half-installed") {
-		m.must("rm", "/opt/nvidia.conf")
+		m.must("rm", "-f", "/opt/nvidia.conf")
 	}
 }

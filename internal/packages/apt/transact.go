@@ -71,7 +71,8 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		argv := slices.Concat(aptGet, slices.Concat(args...))
 		return a.again(ctx, h, packages.Quiet(h, argv...)...)
 	}
-	if err := a.removeHalf(ctx, h, d, changes); err != nil {
+	changes, err = a.removeHalf(ctx, h, d, changes)
+	if err != nil || len(packages.Due(changes)) == 0 {
 		return err
 	}
 	if packages.Removes(changes) {
@@ -108,12 +109,15 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	return err
 }
 
-// removeHalf has dpkg remove the packages that are to go and that a killed dpkg has half unpacked.
-// While no source has the archive of such a package, apt refuses all work: "needs to be reinstalled,
-// but I can't find an archive for it" (apt 2.6.1, in this package's tests). What depends on them goes
-// in apt's transaction that follows.
+// removeHalf has dpkg remove the packages that are to go and that a killed dpkg has half unpacked, and
+// returns the other changes. While no source has the archive of such a package, apt refuses all
+// work: "needs to be reinstalled, but I can't find an archive for it" (apt 2.6.1, in this package's
+// tests). Once it is gone, apt may not know its name any more. What depends on it goes in apt's
+// transaction that follows.
 // Source: dpkg(1), --force-remove-reinstreq and --force-depends.
-func (a apt) removeHalf(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+func (a apt) removeHalf(
+	ctx context.Context, h host.Host, d dpkg, changes []converge.Change,
+) (rest []converge.Change, err error) {
 	var half []string
 	for _, c := range packages.Due(changes) {
 		goes := !packages.Parse(c.After).Installed()
@@ -122,11 +126,13 @@ func (a apt) removeHalf(ctx context.Context, h host.Host, d dpkg, changes []conv
 		}
 	}
 	if len(half) == 0 {
-		return nil
+		return changes, nil
 	}
 
+	isHalf := func(c converge.Change) bool { return slices.Contains(half, c.Name) }
+	rest = slices.DeleteFunc(slices.Clone(changes), isHalf)
 	dpkg := []string{"dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", "--"}
-	return a.again(ctx, h, packages.Quiet(h, append(dpkg, half...)...)...)
+	return rest, a.again(ctx, h, packages.Quiet(h, append(dpkg, half...)...)...)
 }
 
 func fetchFailed(err error) bool {
