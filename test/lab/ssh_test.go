@@ -216,7 +216,9 @@ func (o *office) held(args ...string) *lab.Task {
 	for _, n := range o.nodes {
 		n.Put(hold, "", 0o644)
 	}
-	task := o.Go(append([]string{"gpuadm", "ssh"}, args...)...)
+	// A shell has its background jobs ignore SIGINT, and a test may be such a job: sh(1).
+	ssh := []string{"env", "--default-signal=INT", "gpuadm", "ssh"}
+	task := o.Go(append(ssh, args...)...)
 	for _, n := range o.nodes {
 		must.That(o.t, eventually(func() bool { return n.Property(daemon, "ActiveState") == "activating" }), "%s does not restart containerd", n.Options.Name)
 	}
