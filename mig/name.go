@@ -58,8 +58,11 @@ func parseName(s string) (name, error) {
 	low := strings.ToLower(strings.TrimSpace(s))
 	low = strings.TrimPrefix(strings.TrimPrefix(low, "mig "), "mig-")
 	low = strings.Replace(low, "gb.", "gb+", 1)
-	if _, still := splitName(low); still == "" {
-		why = "did you mean " + strconv.Quote(low) + "?"
+	for _, likely := range []string{low, low + "b", low + "gb"} { // 1g.10g, 1g.10
+		if _, still := splitName(likely); still == "" {
+			why = "did you mean " + strconv.Quote(likely) + "?"
+			break
+		}
 	}
 
 	return name{}, fmt.Errorf("%q is not a MIG profile: %s", s, why)

@@ -278,8 +278,12 @@ func (p *partedParser) unknownKey(key *yaml.Node) {
 		"version", "mig-configs",
 		"device-filter", "devices", "mig-enabled", "mig-devices",
 	}
-	fix := ""
-	if near := nearest.Of(key.Value, known); near != "" {
+	fix := "the keys are " + strings.Join(known, ", ")
+	near := nearest.Of(key.Value, known)
+	switch {
+	case key.Value == "hooks": // of nvidia-mig-manager's hooks.yaml
+		fix = "this is a file of hooks: stop in [mig] of node.toml names the units to stop"
+	case near != "":
 		fix = "did you mean " + strconv.Quote(near) + "?"
 	}
 	p.fault(key.Line, fix, "unknown key %q", key.Value)

@@ -29,6 +29,10 @@ func suggestion(r row, v *value) string {
 		}
 		return "a whole number, such as 2"
 	case TypeStrings:
+		isTaints := r.Name == "taints" && word == ""
+		if isTaints {
+			return key + `["key=value:NoSchedule"]`
+		}
 		return key + suggestedList(word)
 	case TypeLabels:
 		return key + `{ "example.com/name" = "value" }`
