@@ -5,6 +5,7 @@ package runtime
 import (
 	"bytes"
 	"cmp"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/platform"
@@ -58,7 +59,16 @@ func editable(s spec.Spec, f facts.Facts, e facts.Engine, handler string) bool {
 func FileOwner(f facts.Facts, name string) (owner, why string) {
 	for _, e := range f.Engines {
 		for _, file := range e.Files {
-			if file.Path == name && bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
+			if file.Path != name {
+				continue
+			}
+			i := slices.IndexFunc(f.Programs, func(program string) bool {
+				return facts.OfOperator(program) && bytes.Contains(file.Data, []byte(program))
+			})
+			if i >= 0 {
+				return facts.GPUOperator, name + " names " + f.Programs[i]
+			}
+			if bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) { // which is not there any more
 				return facts.GPUOperator, name + " names " + facts.RuntimeOfOperator
 			}
 		}

@@ -159,10 +159,10 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 	if s.Has("toolkit") {
 		claims = append(claims, byTable("[toolkit]", "remove [toolkit]"))
 	}
-	if slices.Contains(f.Programs, facts.RuntimeOfOperator) {
+	if i := slices.IndexFunc(f.Programs, facts.OfOperator); i >= 0 {
 		claims = append(claims, Claim{
 			Who:  facts.GPUOperator,
-			By:   facts.RuntimeOfOperator + " is there",
+			By:   f.Programs[i] + " is there",
 			Ends: operatorEnds("toolkit"),
 		})
 	}
@@ -205,15 +205,12 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 
 func handlerPart(s spec.Spec, f facts.Facts) Part {
 	h, err := runtime.HandlerOwner(s, f)
-	switch {
-	case err != nil:
+	if err != nil {
 		return part("handler", err.Error())
-	case h.Name == "":
-		return part("handler", h.Engine.Config+" needs no handler: pods get the GPUs without one")
 	}
 
 	var claims []Claim
-	if h.Owner != "" {
+	if h.Owner != "" && h.Name != "" {
 		const leave = `owner = "gpuadm" in [runtime], if it writes the file no more`
 		claims = append(claims, Claim{h.Owner, h.Why, []Ends{{"node.toml", leave}}})
 	}
@@ -222,6 +219,9 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 			claims = append(claims, Claim{owner, why, operatorEnds("toolkit")})
 			break
 		}
+	}
+	if h.Name == "" {
+		return part("handler", h.Engine.Config+" needs no handler: pods get the GPUs without one", claims...)
 	}
 
 	// The runtime stage leaves the operator's entry alone, unless gpuadm installs the toolkit.
@@ -238,8 +238,11 @@ func migPart(s spec.Spec, f facts.Facts) Part {
 	if f.DynamicMIG != "" {
 		claims = append(claims, Claim{ownerDRA, "DynamicMIG, " + f.DynamicMIG, operatorEnds("dynamic MIG")})
 	}
-	owner := f.MIGOwner
-	if owner != nil {
+	owners := f.MIGAlso
+	if f.MIGOwner != nil {
+		owners = append([]facts.Owner{*f.MIGOwner}, owners...)
+	}
+	for _, owner := range owners {
 		ends := []Ends{{"this node", owner.Ends}}
 		if owner.Name == "nvidia-mig-manager" {
 			ends = operatorEnds("MIG")
@@ -299,11 +302,13 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 
 	var claims []Claim
 	programs := map[string]bool{}
+	isFound := false
 	for _, r := range found {
 		claims = append(claims, offerClaim(r, ours))
 		programs[r.Program] = true
+		isFound = isFound || ours.UnitOf(r.Unit) != "" // its units for plugin and DRA driver exclude each other
 	}
-	if len(claims) == 0 && unit != "" {
+	if unit != "" && !isFound {
 		claims = append(claims, Claim{ours.Who, unit + " is enabled", []Ends{{"pool", ours.Ends}}})
 	}
 	if dra != "" && !programs[facts.DRAPlugin] {

@@ -45,11 +45,35 @@ const (
 func Offering(ctx context.Context, v host.View) (found []Runner, err error) {
 	g := &gathering{v: v}
 	for _, program := range []string{NvidiaPlugin, GooglePlugin, DRAPlugin} {
-		if r, _ := g.runner(ctx, program); r.Program != "" {
-			found = append(found, r)
-		}
+		found = append(found, g.runners(ctx, program)...)
 	}
 	return found, g.err
+}
+
+// runners finds all that run a program: a pod's plugin beside that of a unit offers the same GPUs
+// twice.
+func (g *gathering) runners(ctx context.Context, program string) (found []Runner) {
+	var pids []string
+	if g.v.Live() {
+		pids = g.processes(program[:min(15, len(program))])
+	}
+	runs := func(unit string) bool {
+		return slices.ContainsFunc(found, func(r Runner) bool { return r.Unit == unit })
+	}
+	for _, pid := range pids {
+		unit := ""
+		if !g.inPod(pid) {
+			_, unit = g.commandOf(pid)
+		}
+		if !runs(unit) {
+			found = append(found, Runner{Program: program, Unit: unit, Process: pid})
+		}
+	}
+
+	if s := g.enabledService(ctx, program); s != nil && !runs(s.name) {
+		found = append(found, Runner{Program: program, Unit: s.name})
+	}
+	return found
 }
 
 // FindPlugin asks the machine for NVIDIA's device plugin. The error says what could not be looked at.

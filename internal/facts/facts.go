@@ -87,13 +87,14 @@ type Facts struct {
 	NoDriver string       `json:"noDriver,omitempty"` // why none answers
 	NVMLSays string       `json:"-"`                  // NVML's name of that: host.NoDriver.Code
 
-	DriverOwner *Owner `json:"driverOwner,omitempty"` // another owner of the driver
-	MIGOwner    *Owner `json:"migOwner,omitempty"`    // another owner of the partitions
-	DynamicMIG  string `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions for pods
-	Clique      string `json:"clique,omitempty"`      // the sign that the DRA driver sets the label nvidia.com/gpu.clique
-	GFD         string `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
-	Machine     string `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
-	VGPU        *VGPU  `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one
+	DriverOwner *Owner  `json:"driverOwner,omitempty"` // another owner of the driver
+	MIGOwner    *Owner  `json:"migOwner,omitempty"`    // another owner of the partitions
+	MIGAlso     []Owner `json:"migAlso,omitempty"`     // beside MIGOwner: two that partition the same GPUs
+	DynamicMIG  string  `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions for pods
+	Clique      string  `json:"clique,omitempty"`      // the sign that the DRA driver sets the label nvidia.com/gpu.clique
+	GFD         string  `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
+	Machine     string  `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
+	VGPU        *VGPU   `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one
 
 	Files   map[string][]byte `json:"-"` // those that were asked for and exist
 	Private map[string]bool   `json:"-"` // those that not every user can read: no error quotes them

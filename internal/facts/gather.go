@@ -88,7 +88,10 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 	}
 
 	if needs.Driver {
-		f.MIGOwner = g.migOwner(f.Kubelet)
+		if owners := g.migOwners(f.Kubelet); len(owners) > 0 {
+			f.MIGOwner = &owners[0]
+			f.MIGAlso = owners[1:]
+		}
 		f.DynamicMIG = g.dynamicMIG()
 		f.Clique = g.clique()
 		f.GFD = g.gfd()

@@ -11,22 +11,35 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// migOwner finds another owner of the partitions, which would undo gpuadm's changes.
-func (g *gathering) migOwner(k Kubelet) *Owner {
+// migOwners finds the other owners of the partitions, which would undo gpuadm's changes, each once.
+func (g *gathering) migOwners(k Kubelet) (all []Owner) {
 	if g.v.Live() {
 		if sign := g.migManager(); sign != "" {
-			return managerOwner(sign)
+			all = append(all, *managerOwner(sign))
 		}
 		if owner := g.partitioningPod(); owner != nil {
-			return owner
+			all = append(all, *owner)
 		}
 	}
 	for _, p := range platform.All() {
 		if sign := g.poolPartitioned(p.MIG, k); sign != "" {
-			return &Owner{p.MIG.Who, sign, p.MIG.Ends}
+			all = append(all, Owner{p.MIG.Who, sign, p.MIG.Ends})
 		}
 	}
+	if owner := g.partitionerOwner(); owner != nil {
+		all = append(all, *owner)
+	}
 
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(o Owner) bool {
+		isKnown := seen[o.Name]
+		seen[o.Name] = true
+		return isKnown
+	})
+}
+
+// partitionerOwner is the owner of what partitions GPUs at a boot; nil if nothing does.
+func (g *gathering) partitionerOwner() *Owner {
 	found := g.partitioner()
 	switch {
 	case found.name == "":

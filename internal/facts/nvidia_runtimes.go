@@ -18,6 +18,15 @@ const (
 	RuntimeOfOperator = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 )
 
+// OfOperator reports whether a program is the GPU Operator's runtime: its toolkit is in the folder
+// toolkit of toolkit.installDir, which on Container-Optimized OS is /home/kubernetes/bin/nvidia.
+// Sources: NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer (toolkitSubDir);
+// NVIDIA/cloud-native-docs, gpu-operator/google-gke.rst.
+func OfOperator(program string) bool {
+	return path.IsAbs(program) && path.Base(path.Dir(program)) == "toolkit" &&
+		strings.HasPrefix(path.Base(program), path.Base(RuntimeOfOperator))
+}
+
 // programs lists the NVIDIA runtimes that can be run here, as the engines' configurations name them
 // and where packages and the GPU Operator put them.
 func (g *gathering) programs(engines []Engine) []string {

@@ -67,7 +67,10 @@ var (
 	// makes containerd's file of a template each time. Sources: bootstrap.sh of the image ("a
 	// customized version of the Amazon bootstrap script", Canonical 2020); canonical/ubuntu-cloud-docs
 	// issues 290, 317 and 389 (the template for --container-runtime nvidia-container-runtime lacks
-	// what pods need); eksctl-io/eksctl, pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh.
+	// what pods need); eksctl-io/eksctl, pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh. The
+	// snap has an option node-labels, which a former script of eksctl set in place of bootstrap.sh. No
+	// public source shows whether the snap still adds it to the args that bootstrap.sh sets, so gpuadm
+	// does not set it.
 	eksUbuntu = Platform{
 		Name:  "eks-ubuntu",
 		Title: "EKS with Ubuntu",
@@ -79,7 +82,7 @@ var (
 			Left:   true,
 			Notes: []string{
 				"EKS's bootstrap.sh joins this machine (%s) and starts the snap kubelet-eks: driver, toolkit and handler are gpuadm's, kubelet's arguments are the script's and the snap's",
-				"labels and taints that the node registers with go through --kubelet-extra-args of bootstrap.sh in the user data, or through snap set kubelet-eks node-labels=… before the snap starts",
+				"labels and taints that the node registers with go through --kubelet-extra-args of bootstrap.sh in the user data; gpuadm sets labels by the API once the node has joined",
 				"call bootstrap.sh without --container-runtime: with nvidia-container-runtime it copies another file over containerd's, which gpuadm does not edit",
 			},
 			Taints: "its user data must call /etc/eks/bootstrap.sh with --kubelet-extra-args --register-with-taints=%s",

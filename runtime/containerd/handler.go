@@ -36,8 +36,8 @@ func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
 	}
 
 	hasPackage := s.Has("toolkit") || slices.Contains(f.Programs, engine.Binary)
-	if !hasPackage && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
-		h.Binary = facts.RuntimeOfOperator
+	if i := slices.IndexFunc(f.Programs, facts.OfOperator); i >= 0 && !hasPackage {
+		h.Binary = f.Programs[i]
 	}
 	return named(h, s, f, e)
 }

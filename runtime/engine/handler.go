@@ -47,7 +47,7 @@ func (h Handler) Runs(program string) bool {
 }
 
 // Stated says that the spec says which program the handler runs: an entry with another one is wrong.
-func (h Handler) Stated() bool { return h.Binary != Binary && h.Binary != facts.RuntimeOfOperator }
+func (h Handler) Stated() bool { return h.Binary != Binary && !facts.OfOperator(h.Binary) }
 
 // Why says what the handler is for, as the reason of an edit.
 func (h Handler) Why() string {
