@@ -23,7 +23,8 @@ type question struct {
 	env   []string      // more of the environment
 	limit time.Duration // how long the child may give no sign
 	most  time.Duration // how long it may take in all
-	sign  sign          // nil: no sign counts
+	sign  sign          // shows that the child is at work
+	every time.Duration // how often a sign is looked for
 
 	after func(time.Duration) <-chan time.Time // time.After
 }
@@ -84,24 +85,28 @@ func (q question) ask(ctx context.Context) (reply, error) {
 // await returns for how long it waited for the child in vain, or the error with which the child ended.
 func (q question) await(ctx context.Context, ended <-chan error, c child) (late time.Duration, err error) {
 	seen := 0
+	sinceSign := time.Duration(0)
 	for waited := time.Duration(0); ; {
 		select {
 		case err := <-ended:
 			return 0, err
 		case <-ctx.Done():
 			return 0, nil
-		case <-q.after(q.limit):
+		case <-q.after(q.every):
 		}
 
-		waited += q.limit
-		if q.sign == nil || waited >= q.most {
+		waited += q.every
+		sinceSign += q.every
+		if now, isSign := q.sign(c, seen, q.every); isSign {
+			seen = now
+			sinceSign = 0
+		}
+		switch {
+		case sinceSign >= q.limit:
+			return q.limit, nil
+		case waited >= q.most:
 			return waited, nil
 		}
-		now, isSign := q.sign(c, seen, q.limit)
-		if !isSign {
-			return q.limit, nil
-		}
-		seen = now
 	}
 }
 

@@ -122,6 +122,7 @@ func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 		limit: d.limit,
 		most:  cudaLimit,
 		sign:  hasComputed,
+		every: d.limit,
 		after: d.after,
 	}
 	r, err := q.ask(ctx)

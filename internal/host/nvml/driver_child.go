@@ -80,6 +80,7 @@ func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driv
 		limit: limit,
 		most:  max(limit, longestStart),
 		sign:  hasWritten,
+		every: limit / 40,
 		after: time.After,
 	}
 	r, err := q.ask(ctx)

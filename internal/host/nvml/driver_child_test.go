@@ -30,7 +30,7 @@ func TestAwait(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			left := c.signs
-			q := question{limit: 2 * time.Second, most: 10 * time.Second, after: time.After}
+			q := question{limit: 2 * time.Second, most: 10 * time.Second, every: 2 * time.Second, after: time.After}
 			q.sign = func(_ child, before int, _ time.Duration) (int, bool) {
 				left--
 				return before + 1, left >= 0
@@ -44,9 +44,22 @@ func TestAwait(t *testing.T) {
 		})
 	}
 
+	synctest.Test(t, func(t *testing.T) { // the limit counts from the last sign: that it has started
+		signs := 2
+		q := question{limit: 2 * time.Second, most: time.Minute, every: 50 * time.Millisecond, after: time.After}
+		q.sign = func(_ child, before int, _ time.Duration) (int, bool) {
+			signs--
+			return before + 1, signs >= 0
+		}
+		began := time.Now()
+		late, err := q.await(t.Context(), make(chan error), child{})
+		check.That(t, err == nil && late == q.limit, "late %v, %v", late, err)
+		check.Equal(t, time.Since(began), q.limit+2*q.every, "a child that stops after its start")
+	})
+
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	q := question{limit: time.Hour, after: time.After}
+	q := question{limit: time.Hour, every: time.Hour, after: time.After}
 	late, err := q.await(ctx, make(chan error), child{})
 	check.That(t, err == nil && late == 0, "an end of the context: %v, late %v", err, late)
 }
