@@ -220,6 +220,8 @@ func (b *book) run(interrupted context.Context, ring nightRing, part string, n n
 		return r, fmt.Errorf("cannot run %s: %w", words[0], err)
 	}
 	if isCut {
+		// What takes no notice of SIGINT would work on beside the next run.
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		return r, nil
 	}
 
