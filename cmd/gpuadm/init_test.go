@@ -181,3 +181,30 @@ func TestGPUByID(t *testing.T) {
 		check.Equal(t, code, want, "validate --gpu %s: %s: exit code ", id, text)
 	}
 }
+
+// TestGPUWithoutProfiles: a spec without [mig] is valid for each GPU that a driver's lists know, whether
+// or not a table of its MIG profiles is public; with [mig] the missing table is named.
+func TestGPUWithoutProfiles(t *testing.T) {
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
+	name := filepath.Join(t.TempDir(), "node.toml")
+	const spec = "format = 1\n[driver]\nversion = \"595.71.05\"\n"
+	validate := func(text, gpu string) (int, string) {
+		t.Helper()
+		must.OK(t, os.WriteFile(name, []byte(text), 0o600))
+		return onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", "ubuntu-24.04")
+	}
+
+	for _, gpu := range []string{
+		"2bb9", "0x2BB910DE", "10de:2bb9", "2909", "31c3", "RTX-PRO-5000",
+		"2c33", "2c34", "2d30", "233b", "232c", "2348", "2e12", "2321", "2342", "2c3a", "1e30",
+	} {
+		code, text := validate(spec, gpu)
+		check.Equal(t, code, 0, "validate --gpu %s: %s: exit code ", gpu, text)
+	}
+	code, text := validate(strings.Replace(spec, "595.71.05", "615.71.09", 1), "3041")
+	check.Equal(t, code, 0, "validate --gpu 3041: %s: exit code ", text)
+
+	code, text = validate(spec+"[[mig.gpu]]\nlayout = { \"1g.24gb\" = 1 }\n", "2bb9")
+	check.Equal(t, code, 2, "validate with [mig]: %s: exit code ", text)
+	check.Has(t, text, "no table of its profiles is public", "validate with [mig]:")
+}

@@ -203,6 +203,11 @@ func (v *validated) mig(
 		v.unchecked("whether the layout fits: --gpu says on which GPUs")
 		return nil
 	}
+	for _, gpu := range gpus {
+		if err := mig.Unlisted(gpu.Device); err != nil {
+			return blame(places, err, keys...)
+		}
+	}
 	all, err := mig.Assign(entries, gpus)
 	if err != nil {
 		return blame(places, err, keys...)

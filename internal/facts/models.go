@@ -40,8 +40,8 @@ func gpuModels() (list []PCI) {
 	return list
 }
 
-// Named returns a GPU of a known model by its device id, 1eb8, or by its name, T4 or "A100 PCIe
-// 80GB".
+// Named returns a GPU of a known model by its name, T4 or "A100 PCIe 80GB", or by its device id, 1eb8,
+// which the lists of NVIDIA's drivers may have alone.
 func Named(name string) (PCI, bool) {
 	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
 	plain = strings.TrimPrefix(plain, "nvidia ")
@@ -51,7 +51,24 @@ func Named(name string) (PCI, bool) {
 			return g, true
 		}
 	}
-	return PCI{}, false
+	return listed(plain)
+}
+
+// listed returns a GPU without a name of its own in the table by its device id: 2bb9, 2bb910de or
+// 10de:2bb9.
+func listed(name string) (PCI, bool) {
+	id := strings.TrimSuffix(strings.TrimPrefix(name, "10de:"), "10de")
+	if len(id) != 4 {
+		return PCI{}, false
+	}
+	gpu := PCI{Vendor: "10de", Device: id, Class: "030200"}
+	if known := gputable.Of(id); known != nil && !known.Switch() {
+		gpu.Model = known.Product
+		return gpu, true
+	}
+	served, isListed := gputable.ServedBy(id)
+	gpu.Model = strings.TrimPrefix(served.Name, "NVIDIA ")
+	return gpu, isListed
 }
 
 // Models are the names of all known models, as --gpu takes them: V100-16GB.
