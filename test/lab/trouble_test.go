@@ -121,7 +121,7 @@ func troubles() []trouble {
 		},
 		{
 			name: "systemd does not answer",
-			exit: 1, says: []string{daemon, "systemd does not answer"}, refused: true,
+			exit: 75, says: []string{daemon, "systemd does not answer"}, refused: true,
 			apply: []string{
 				"unshare", "--mount", "sh", "-c",
 				"mount --bind /dev/null /run/systemd/private; mount --bind /dev/null /run/dbus/system_bus_socket; gpuadm apply",
@@ -169,7 +169,7 @@ func denials() []trouble {
 		{
 			name: "no capability to override owners", make: notRoots,
 			apply: []string{"setpriv", "--bounding-set", "-sys_admin,-dac_override,-dac_read_search", "--inh-caps", "-all", "gpuadm", "apply"},
-			exit:  1, says: []string{"/etc/containerd", "permission denied", "lacks capabilities: capsh --decode=", fix},
+			exit:  75, says: []string{"/etc/containerd", "permission denied", "lacks capabilities: capsh --decode=", fix},
 		},
 		{
 			name: "no capability to change owners", make: notRoots,
