@@ -24,7 +24,7 @@ var generic = []string{
 	"cmd/gpuadm/bundle.go", // what a file of the bundle has
 	// who has written a file
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror_lock.go", "stages/mirror.go", "stages/mirrorkey.go",
-	"cloud/eks/nodeadm.go", "cmd/gpuadm/draft.go", // what a file says
+	"cloud/eks/settings.go", "cmd/gpuadm/draft.go", // what a file says
 	"internal/platform/gke.go", "cloud/node/policy_probe.go", // what a pod runs
 	"cmd/gpuadm/ssh.go",       // an example of what to type
 	"cmd/gpuadm/mirror.go",    // what is typed in a container

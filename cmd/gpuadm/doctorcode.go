@@ -26,7 +26,7 @@ func (c *common) doctorCode(code string) error {
 	if i < 0 {
 		return usage{&trouble.Error{
 			What: fmt.Sprintf("cannot print %s: doctor has no such code", code),
-			Try: append(codesLike("gpuadm doctor", code),
+			Try: append(codesLike("doctor", code),
 				c.command("doctor")+"    names the codes of what is wrong here"),
 		}}
 	}
@@ -49,15 +49,15 @@ func codesLike(verb, code string) (commands []string) {
 		isLike := nearest.Distance(entry.Code, meant) <= 1 && number != ""
 		switch {
 		case entry.Code == meant:
-			return []string{verb + " " + entry.Code}
+			return []string{trouble.Command(verb + " " + entry.Code)}
 		case isLike && strings.HasSuffix(entry.Code, number):
-			commands = append(commands, verb+" "+entry.Code)
+			commands = append(commands, trouble.Command(verb+" "+entry.Code))
 		case number == "" && strings.HasPrefix(entry.Code, strings.ToUpper(area)+"-"):
 			ofArea = append(ofArea, entry.Code)
 		}
 	}
 	if len(ofArea) > 0 {
-		return []string{verb + " CODE    with one of " + strings.Join(ofArea, ", ")}
+		return []string{trouble.Command(verb) + " CODE    with one of " + strings.Join(ofArea, ", ")}
 	}
 	return commands
 }

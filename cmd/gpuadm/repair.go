@@ -148,7 +148,7 @@ func noRepair(code string) error {
 	if i < 0 {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot repair %s: doctor has no such code", code),
-			Try: append(codesLike("sudo gpuadm repair", code),
+			Try: append(codesLike("repair", code),
 				trouble.Command("doctor")+"    names what is wrong",
 				trouble.Command("repair")+"    lists what it can fix",
 			),

@@ -117,18 +117,18 @@ func (s *silence) beat(now time.Time) {
 	took := now.Sub(s.since).Round(time.Second)
 	line := fmt.Sprintf("  %-10s … %s   %s", "", s.doing, took)
 	if !s.live {
-		fmt.Fprintln(s.to, line)
+		printf(s.to, "%s\n", line)
 		return
 	}
 	s.wipe()
-	fmt.Fprint(s.to, clip(line, s.width()))
+	printf(s.to, "%s", clip(line, s.width()))
 	s.shown = true
 }
 
 // wipe erases the live line. The caller holds mu.
 func (s *silence) wipe() {
 	if s.shown {
-		fmt.Fprint(s.to, "\r\x1b[2K")
+		printf(s.to, "\r\x1b[2K")
 		s.shown = false
 	}
 }

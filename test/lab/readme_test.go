@@ -33,9 +33,13 @@ func readmeDiffers() map[string]string {
 // readmeMachine is the lab's share of gpu-01's spec: the driver came with the machine's image,
 // since hosts share their kernel; and the toolkit's packages come from the lab, since hosts have no
 // network.
+//
+// It has no CDI, since its nvidia-ctk is a stand-in: see withoutCDI.
 const readmeMachine = `format = 1
 [driver]
 owner = "other"
+[runtime]
+cdi = false
 [toolkit.repo]
 url = %q
 key = %q
