@@ -55,6 +55,7 @@ func TestLabKubeLost(t *testing.T) {
 			keepsTaint(c)
 		}
 		c.Apply(policyObjects(t, labKeys)...)
+		d.ownPolicyHolds(n.Name)
 		n.agent("[runtime]\n[node]\n")
 		if l.cut {
 			n.c.Until("the startup taint stays", func() string {
@@ -126,6 +127,23 @@ func linesFor(said string) (lines []string) {
 	}
 	slices.Sort(lines)
 	return slices.Compact(lines)
+}
+
+// ownPolicyHolds waits until the API server judges by the policy of the account. Before, the pod uses
+// kubelet's identity, and its first apply sees no startup taint that it could take off.
+func (d desk) ownPolicyHolds(node string) {
+	d.t.Helper()
+	as := d.Bearer(d.Account("gpuadm", "gpuadm", node))
+	labels := kube.Object{"node-restriction.kubernetes.io/probe": "x"}
+	foreign := kube.Object{"metadata": kube.Object{"labels": labels}}
+
+	d.Until("the policy is in force", func() string {
+		_, err := as.Merge(d.t.Context(), "/api/v1/nodes/"+node+"?dryRun=All", foreign)
+		if !strings.Contains(fmt.Sprint(err), "gpuadm-own-node") {
+			return fmt.Sprint("a label that is not listed gets: ", err)
+		}
+		return ""
+	})
 }
 
 // keepsTaint has the API server refuse gpuadm's account to take a startup taint off.
