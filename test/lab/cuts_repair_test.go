@@ -105,7 +105,10 @@ func (n node) joined() {
 	n.t.Helper()
 	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
 	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)
-	n.Put("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", 0o644)
+	// /proc/swaps is the machine's: hosts of the lab share its kernel.
+	const config = "kind: KubeletConfiguration\nfailSwapOn: false\n" +
+		"containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n"
+	n.Put("/var/lib/kubelet/config.yaml", config, 0o644)
 	n.Put("/etc/cni/net.d/10-lab.conflist", "{\"cniVersion\": \"1.0.0\", \"name\": \"lab\", \"plugins\": [{\"type\": \"loopback\"}]}\n", 0o644)
 	n.Put("/etc/systemd/system/kubelet.service", joinedKubelet, 0o644)
 	n.Must("systemctl", "daemon-reload")
