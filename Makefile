@@ -119,13 +119,13 @@ repository: ## write bin/repository: repositories for apt and dnf of the package
 release-dry: ## rehearse the release VERSION on this machine: dist, a registry, signatures, repositories, notes: 2 minutes
 	@GO="$(GO)" sh images/packages/release-dry.sh $(VERSION) $(CRANEPKG)
 
-demo: ## take an embedded simulated node through plan, apply, apply, undo: seconds, 50 from empty caches
-	@echo "make demo: compiles gpuadm with its simulated node (50 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100: driver, toolkit, MIG, containerd."
+demo: ## take an embedded simulated node through plan, apply, apply, undo: seconds, 50 to 90 from empty caches
+	@echo "make demo: compiles gpuadm with its simulated node (50 to 90 s from empty caches), then runs plan, apply, apply, undo on 8 simulated H100: driver, toolkit, MIG, containerd."
 	@sh images/build/waiting.sh "compiling" $(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
 	@cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 
-test: ## run all tests that need neither root nor a GPU: 3 minutes on two cores, also from empty caches
-	@echo "make test: about 3 minutes on two cores; a line for each package that is done. The first four take longest."
+test: ## run all tests that need neither root nor a GPU: 3 to 10 minutes on two cores, by their speed, also from empty caches
+	@echo "make test: 3 to 10 minutes on two cores, by their speed; a line for each package that is done. The first four take longest."
 	GOGC=400 $(TEST) -skip '$(LABTESTS)' -timeout 30m $(LONGEST) ./...
 	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
 
