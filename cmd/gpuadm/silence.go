@@ -73,8 +73,11 @@ func (s *silence) begin(c *common) (done func()) {
 		return func() {}
 	}
 
+	terminal := c.env // a copy: a verb may change its own while the line is written
+	stderr := c.stderr
+
 	s.mu.Lock()
-	s.width = func() int { return c.width(c.stderr) }
+	s.width = func() int { return terminal.width(stderr) }
 	s.live = c.tty(c.stderr)
 	s.patience = pipePatience
 	s.every = pipePatience
