@@ -79,7 +79,8 @@ type unloadRow struct {
 }
 
 type parameterRow struct {
-	Names []string `toml:"names"`
+	Module string   `toml:"module"` // "" is nvidia
+	Names  []string `toml:"names"`  // uvm_* is each name that begins so
 	Origin
 }
 

@@ -5,6 +5,7 @@ package drivers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -23,6 +24,12 @@ func CheckParameter(name, version string, m *facts.Modules) error {
 	}
 	if slices.Contains(known, name) {
 		return nil
+	}
+	if module := moduleBeside(name); module != "" {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot set %s: it is a parameter of the module %s, and gpuadm sets those of nvidia", name, module),
+			Try:  []string{fmt.Sprintf("take it out of parameters in [driver], and write a line into a file of your own in /etc/modprobe.d: options %s %s=VALUE", module, name)},
+		}
 	}
 
 	prefixed := "NVreg_" + name
@@ -67,9 +74,26 @@ func installedParameters(version string, m *facts.Modules) (names []string, inst
 	return names, len(names) > 0
 }
 
+// catalogParameters are the parameters of the module nvidia that the catalog knows.
 func catalogParameters() (names []string) {
 	for _, row := range Load().Parameters {
-		names = append(names, row.Names...)
+		if row.Module == "" {
+			names = append(names, row.Names...)
+		}
 	}
 	return names
+}
+
+// moduleBeside returns the module beside nvidia that has a parameter by the catalog; "" if none has.
+func moduleBeside(name string) (module string) {
+	has := func(pattern string) bool {
+		head, isPrefix := strings.CutSuffix(pattern, "*")
+		return pattern == name || isPrefix && strings.HasPrefix(name, head)
+	}
+	for _, row := range Load().Parameters {
+		if row.Module != "" && slices.ContainsFunc(row.Names, has) {
+			return row.Module
+		}
+	}
+	return ""
 }

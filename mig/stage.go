@@ -75,6 +75,13 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{withoutDriver(s, f)}, refuseByTable(s, f)
 	}
 
+	if why := f.NoFiles[s.MIG.File]; why != "" {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot use %s as file in [mig]: %s", s.MIG.File, why),
+			Try:  []string{"name another file with file in [mig]"},
+			Keys: []string{"mig.file"},
+		}
+	}
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
 	if err != nil {
 		return nil, err

@@ -8,10 +8,12 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/content"
@@ -36,6 +38,8 @@ func (q question) stat(name string) (host.Info, error) {
 	switch {
 	case host.NotExist(err):
 		return info, q.missing(name)
+	case errors.Is(err, syscall.ELOOP):
+		return info, q.refused(name, "it is a link that leads back to itself", q.another())
 	case err != nil:
 		return info, err
 	case !info.Mode.IsRegular():
@@ -51,6 +55,9 @@ func (q question) missing(name string) error {
 	if !q.facts.Live && mayComeLater {
 		return host.FirstBoot
 	}
+	if target, err := q.view.Readlink(name); err == nil {
+		return q.refused(name, "it is a link to "+target+", which does not exist", "put the file there", q.another())
+	}
 	return q.refused(name, "it does not exist", "put the file there", q.another())
 }
 
@@ -58,8 +65,12 @@ func (q question) another() string { return "name another file with " + q.named.
 
 // read reads a file that the spec names.
 func (q question) read(name string) ([]byte, error) {
-	if _, err := q.stat(name); err != nil {
+	info, err := q.stat(name)
+	if err != nil {
 		return nil, err
+	}
+	if info.Size > host.MaxFile {
+		return nil, q.refused(name, fmt.Sprintf("it is bigger than %d MiB", host.MaxFile>>20), q.another())
 	}
 	return q.view.ReadFile(name)
 }

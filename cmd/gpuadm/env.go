@@ -214,8 +214,8 @@ func machineSpec(v host.View) ([]spec.File, error) {
 	main := path.Join(specHome, "node.toml")
 	data, err := v.ReadFile(main)
 	if errors.Is(err, fs.ErrNotExist) {
-		if target, linkErr := v.Readlink(main); linkErr == nil {
-			return nil, fmt.Errorf("cannot read %s: it is a link to %s, which is not there", main, target)
+		if err := dangling(v, specHome, main); err != nil {
+			return nil, err
 		}
 		where := ""
 		if v.Root() != "/" {
@@ -230,7 +230,10 @@ func machineSpec(v host.View) ([]spec.File, error) {
 	all := []spec.File{{Name: main, Data: data}}
 	folder := path.Join(specHome, "node.d")
 	names, err := v.ReadDir(folder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, dangling(v, folder)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, n := range names {
@@ -245,6 +248,21 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		all = append(all, spec.File{Name: name, Data: data})
 	}
 	return all, nil
+}
+
+// dangling refuses a link to what is not there: the disk that has the spec may not be mounted, and
+// less than the whole spec is another spec.
+func dangling(v host.View, names ...string) error {
+	for _, name := range names {
+		target, err := v.Readlink(name)
+		if err != nil {
+			continue
+		}
+		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot read %s: it is a link to %s, which is not there", name, target)
+		}
+	}
+	return nil
 }
 
 // unread names what lies where an operator may expect gpuadm to read it, and that gpuadm does not

@@ -80,8 +80,9 @@ func (c *common) closedGate(ctx context.Context) error {
 		return nil
 	}
 	_, err = h.Lstat(path.Join(specHome, "node.toml"))
-	if errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
-		return nil // this machine has no spec
+	hasNone := errors.Is(err, fs.ErrNotExist) && dangling(h, specHome) == nil
+	if hasNone && len(c.files) == 0 {
+		return nil
 	}
 
 	e, h, err := c.engineAtBoot(ctx, nil, nil)

@@ -45,14 +45,20 @@ func TestPlanLooksFirst(t *testing.T) {
 	}
 	for _, r := range []struct{ name, host, spec, want string }{
 		{"no layouts", "mig-h100-a100-t4", "[mig]\nfile = \"/etc/gpuadm/none\"\nlayout = \"x\"\n", ":3:1: cannot .*/etc/gpuadm/none"},
+		{"a folder as layouts", "mig-h100-a100-t4", "[mig]\nfile = \"/etc\"\nlayout = \"x\"\n", ":3:1: cannot use /etc as file in .mig.: it is a folder"},
+		{"a circle as layouts", "mig-h100-a100-t4", "[mig]\nfile = \"/etc/gpuadm/circle\"\nlayout = \"x\"\n", ":3:1: cannot use /etc/gpuadm/circle as file in .mig."},
 		{"no such layout", "mig-h100-a100-t4", "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"halv\"\n", ":4:1: cannot find layout .*halv"},
+		{"no driver yet, a folder as layouts", "debian12-containerd16", "[mig]\nfile = \"/etc\"\n", ":3:1: cannot use /etc as file in .mig.: it is a folder"},
 		{"no driver yet, no layouts", "debian12-containerd16", "[mig]\nfile = \"/etc/gpuadm/none\"\n", ":3:1: cannot .*/etc/gpuadm/none"},
 		{"no key", "debian12-containerd16", driver + repoURL + "key = \"/etc/gpuadm/none\"\n", ":7:1: cannot use /etc/gpuadm/none as key in .driver.repo.: it does not exist"},
 		{"a web page as key", "debian12-containerd16", driver + repoURL + "key = \"/etc/gpuadm/page\"\n", ":7:1: .*a web page"},
 		{"a folder as key", "debian12-containerd16", driver + repoURL + "key = \"/etc\"\n", ":7:1: .*it is a folder"},
+		{"a link to nowhere as key", "debian12-containerd16", driver + repoURL + "key = \"/etc/gpuadm/dangling\"\n", ":7:1: .*it is a link to nowhere, which does not exist"},
+		{"a circle as key", "debian12-containerd16", driver + repoURL + "key = \"/etc/gpuadm/circle\"\n", ":7:1: .*it is a link that leads back to itself"},
 		{"no runfile", "debian13-containerd17", runfile + "url = \"/srv/none.run\"\n", ":7:1: cannot use /srv/none.run"},
 		{"another runfile", "debian13-containerd17", runfile + "url = \"/etc/gpuadm/page\"\n", ":7:1: .*its sha256 is a296"},
 		{"no such parameter", "debian12-containerd16", driver + "parameters = { RestrictProfilingToAdminUsers = 0 }\n", ":4:16: cannot set RestrictProfilingToAdminUsers"},
+		{"a parameter of another module", "debian12-containerd16", driver + "parameters = { modeset = 1 }\n", ":4:16: cannot set modeset: it is a parameter of the module nvidia_drm"},
 		{"no runtime", "debian12-containerd16", "[toolkit]\nruntimes = [\"/srv/none\"]\n", ":3:1: .*runtimes"},
 		{"no kubeconfig", "debian12-containerd16", "[node]\nkubeconfig = \"/etc/gpuadm/none\"\n", ":3:1: cannot use /etc/gpuadm/none as kubeconfig"},
 		{"a folder as kubeconfig", "debian12-containerd16", "[node]\nkubeconfig = \"/etc\"\n", ":3:1: .*it is a folder"},
@@ -66,6 +72,8 @@ func TestPlanLooksFirst(t *testing.T) {
 			pairs.Write(t, n, specHome+"/page", webPage)
 			pairs.Write(t, n, specHome+"/mig.yaml", aLayout)
 			pairs.Write(t, n, specPath, "format = 1\n"+tt.spec)
+			must.OK(t, n.Symlink(specHome+"/dangling", "nowhere"))
+			must.OK(t, n.Symlink(specHome+"/circle", "circle"))
 			before := n.Touches()
 			want := regexp.MustCompile(regexp.QuoteMeta(specPath) + tt.want)
 
@@ -138,6 +146,49 @@ func TestUnreadNames(t *testing.T) {
 
 	_, out := onHostWith(t, n, "format = 1\n[runtime]\n", []string{"plan", "-f", "-"}...)
 	check.That(t, !strings.Contains(out, "is not read"), "with -f node.d is not the spec:\n%s", out)
+}
+
+// TestSpecBehindALink: where a part of the spec is a link to what is not there, such as a disk that is
+// not mounted, the rest of it is another spec, and gpuadm does not go by it.
+func TestSpecBehindALink(t *testing.T) {
+	for _, name := range []string{specPath, specHome + "/node.d", specHome} {
+		n := appliedNode(t)
+		must.OK(t, n.Remove(specPath))
+		if name == specHome {
+			must.OK(t, n.Remove(specHome))
+		} else if name != specPath {
+			pairs.Write(t, n, specPath, "format = 1\n[runtime]\n")
+		}
+		must.OK(t, n.Symlink(name, "/data/gpuadm"))
+
+		before := n.Tree(converge.Home, "/run")
+		want := "cannot read " + name + ": it is a link to /data/gpuadm, which is not there"
+		for _, verb := range []string{"plan", "status", "apply", "validate"} {
+			code, out := onHost(t, n, verb)
+			check.That(t, code != 0 && strings.Contains(out, want), "%s: exit code %d\n%s", verb, code, out)
+		}
+
+		// A boot goes by the spec that was applied last.
+		out := ends(t, n, 0, "gate")
+		check.Has(t, out, want, "the gate")
+		check.Equal(t, n.Tree(converge.Home, "/run"), before, "%s:", name)
+	}
+}
+
+// TestValidateJudgesOwnFiles: on the machine validate refuses what plan refuses: files that others can
+// write. It does not ask for a file that it has read.
+func TestValidateJudgesOwnFiles(t *testing.T) {
+	n := must.Get(simhost.New(recorded(t)["debian12-containerd16"]))(t)
+	pairs.Write(t, n, specHome+"/mig.yaml", aLayout)
+	pairs.Write(t, n, specPath, "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"half\"\n")
+	out := ends(t, n, 0, "validate")
+	check.That(t, !strings.Contains(out, "--mig-file"), "it has read the file:\n%s", out)
+
+	must.OK(t, n.SetAttr(specHome+"/mig.yaml", host.Attr{Mode: 0o666}))
+	for _, verb := range []string{"plan", "validate"} {
+		out := ends(t, n, exitCannot, verb)
+		check.Has(t, out, "cannot trust /etc/gpuadm/mig.yaml: all users can write to it", "%s:", verb)
+	}
 }
 
 // TestBakeWithoutKernel: an image without a kernel gets no driver, and none of its packages.

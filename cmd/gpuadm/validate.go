@@ -62,13 +62,13 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 
 	v := validated{Format: 1}
 	var wrong trouble.Faults
-	var layouts []byte
+	layouts := partedFile{name: layoutFile}
 	if layoutFile != "" {
-		layouts, err = c.file(layoutFile)
+		layouts.data, err = c.file(layoutFile)
 		if err != nil {
 			return usage{cannotRead(layoutFile, err)}
 		}
-		_, err := mig.ParseParted(layoutFile, layouts)
+		_, err := mig.ParseParted(layoutFile, layouts.data)
 		errors.As(err, &wrong)
 	}
 
@@ -91,14 +91,21 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	if layoutFile != "" {
 		v.Files = append(v.Files, layoutFile)
 	}
+	isOwn := len(c.files) == 0 && layoutFile == ""
+	if isOwn && len(wrong) == 0 {
+		if err := trust(h, append(slices.Clone(v.Files), s.Files()...)...); err != nil {
+			return err
+		}
+		layouts = ownLayouts(h, s.MIG.File)
+	}
 
-	count := max(s.Driver.GPUCount, gpusNeeded(s.MIG, layoutFile, layouts))
+	count := max(s.Driver.GPUCount, gpusNeeded(s.MIG, layouts))
 	f, gpus, err := m.facts(h.Now().UTC().Format(time.DateOnly), count)
 	if err != nil {
 		return err
 	}
 	if len(wrong) == 0 && v.Spec != "" {
-		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layoutFile, layouts, gpus)...)
+		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layouts, gpus)...)
 		wrong = append(wrong, ofOthers(s, places)...)
 		inNamed, err := v.named(ctx, c, h, s, places)
 		if err != nil {
@@ -123,12 +130,32 @@ func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}
 }
 
-// gpusNeeded returns the number of GPUs that the entries of a layout need.
-func gpusNeeded(m spec.MIG, layoutFile string, layouts []byte) int {
-	if layouts != nil {
-		m.File = layoutFile
+// partedFile is a file in mig-parted's format.
+type partedFile struct {
+	name    string
+	data    []byte // nil if it was not read
+	private bool   // not every user can read it
+	own     bool   // the machine's: the looks at what the spec names judge it, too
+}
+
+// ownLayouts is the file that the machine's own spec names.
+func ownLayouts(h host.View, name string) partedFile {
+	if name == "" {
+		return partedFile{}
 	}
-	entries, err := mig.Asked(m, layouts, false)
+	data, err := h.ReadFile(name)
+	if err != nil {
+		data = nil // named says why
+	}
+	return partedFile{name, data, !host.Public(h, name), true}
+}
+
+// gpusNeeded returns the number of GPUs that the entries of a layout need.
+func gpusNeeded(m spec.MIG, layouts partedFile) int {
+	if layouts.data != nil {
+		m.File = layouts.name
+	}
+	entries, err := mig.Asked(m, layouts.data, layouts.private)
 	if err != nil {
 		return 1
 	}
@@ -178,25 +205,30 @@ func ofOthers(s spec.Spec, places spec.Places) (wrong trouble.Faults) {
 
 // mig checks whether the layout fits such GPUs.
 func (v *validated) mig(
-	s spec.Spec, places spec.Places, layoutFile string, layouts []byte, gpus []host.GPU,
+	s spec.Spec, places spec.Places, layouts partedFile, gpus []host.GPU,
 ) trouble.Faults {
 	want := s.MIG
 	switch {
 	case !want.Asked():
 		return nil
-	case want.File != "" && layouts == nil:
+	case want.File != "" && layouts.own && layouts.data == nil:
+		return nil // named says why
+	case want.File != "" && layouts.data == nil:
 		v.unchecked(want.File + ": --mig-file names the file here")
 		return nil
 	case want.FollowLabel:
 		v.unchecked("whether the layout fits: the node's label will name it")
 		return nil
 	case want.File != "":
-		want.File = layoutFile
+		want.File = layouts.name
 	}
 
 	keys := []string{"mig.layout", "mig.gpu", "mig.file"}
-	entries, err := mig.Asked(want, layouts, false)
-	if err != nil {
+	entries, err := mig.Asked(want, layouts.data, layouts.private)
+	switch {
+	case err != nil && layouts.own && want.File != "":
+		return nil // named says it
+	case err != nil:
 		return blame(places, err, keys...)
 	}
 	if len(gpus) == 0 {
@@ -262,7 +294,7 @@ func (v *validated) named(
 		case seen.Key == "mig.file": // --mig-file names it here
 		default:
 			looks := trouble.Command("plan") + " on the machine looks at it"
-			v.unchecked(fmt.Sprintf("%s%s: %s; here: %v", place, seen.Key, looks, seen.Err))
+			v.unchecked(fmt.Sprintf("%s%s %s: %s; here: %v", place, seen.Key, seen.Value, looks, seen.Err))
 		}
 	}
 	return wrong, nil

@@ -98,6 +98,7 @@ type Facts struct {
 
 	Files   map[string][]byte `json:"-"` // those that were asked for and exist
 	Private map[string]bool   `json:"-"` // those that not every user can read: no error quotes them
+	NoFiles map[string]string `json:"-"` // those that are no files, and what they are: "it is a folder, not a regular file"
 
 	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service reports
 	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why the service does not

@@ -5,8 +5,10 @@ package facts
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -138,8 +140,15 @@ func (g *gathering) readFiles(f *Facts, wanted []string) {
 	names := g.expandFolders(wanted)
 	for i := 0; i < len(names); i++ { // names grows
 		name := names[i]
-		data := g.read(name)
-		if data == nil {
+		data, err := g.content(name)
+		switch {
+		case isNoFile(err):
+			f.setNoFile(name, err)
+			continue
+		case err != nil:
+			g.fail("read", name, err)
+			continue
+		case data == nil:
 			continue
 		}
 		names = append(names, g.mirrorLists(name, data)...)
@@ -151,6 +160,26 @@ func (g *gathering) readFiles(f *Facts, wanted []string) {
 		f.Files[name] = data
 		f.Private[name] = !host.Public(g.v, name)
 	}
+}
+
+// setNoFile notes what is in the place of a file: whoever wants the file says so, with the key that
+// names it.
+func (f *Facts) setNoFile(name string, err error) {
+	why := err.Error()
+	var fileErr *host.FileError
+	if errors.As(err, &fileErr) {
+		why = fileErr.Cause.Error()
+	}
+	if f.NoFiles == nil {
+		f.NoFiles = map[string]string{}
+	}
+	f.NoFiles[name] = why
+}
+
+// isNoFile reports whether an error says that a name leads to a folder, a FIFO or nowhere but to
+// itself: no later read finds a file there.
+func isNoFile(err error) bool {
+	return errors.Is(err, fs.ErrInvalid) || errors.Is(err, syscall.ELOOP)
 }
 
 // expandFolders puts the files of a folder in the place of a name that ends in a slash.

@@ -65,22 +65,31 @@ func missing(err error) bool {
 
 // read returns a file's bytes, nil if there is no such file.
 func (g *gathering) read(name string) []byte {
+	data, err := g.content(name)
+	if err != nil {
+		g.fail("read", name, err)
+	}
+	return data
+}
+
+// content is read, with the error of a file that cannot be read.
+func (g *gathering) content(name string) ([]byte, error) {
 	data, err := g.v.ReadFile(name)
 	switch {
 	case err == nil && data == nil:
-		return []byte{} // an empty file exists all the same
+		return []byte{}, nil // an empty file exists all the same
 	case err == nil:
-		return data
+		return data, nil
 	case missing(err):
-		return nil
+		return nil, nil
 	}
 
 	// /dev/null has no content: it masks a unit.
 	info, statErr := g.v.Stat(name)
-	if statErr != nil || info.Mode&fs.ModeDevice == 0 {
-		g.fail("read", name, err)
+	if statErr == nil && info.Mode&fs.ModeDevice != 0 {
+		return nil, nil
 	}
-	return nil
+	return nil, err
 }
 
 // config returns what an engine's file says, where its keys can be read in time.
