@@ -58,7 +58,7 @@ func TestOlderTables(t *testing.T) {
 // recordsOfGPUs are the newest drivers of the records that the head of drivers.tsv names.
 func recordsOfGPUs(t *testing.T) (all []string) {
 	text := string(must.Get(os.ReadFile("../internal/gputable/drivers.tsv"))(t))
-	for _, m := range regexp.MustCompile(`(?m)^#   \S+, to ([0-9.]+) \(`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^#   \S+: \S+, to ([0-9.]+) \(`).FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
 	}
 	check.That(t, len(all) >= 3, "the head of drivers.tsv names no records: %q", all)

@@ -7,11 +7,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
+// readinessTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
 // node while a node starts with a taint that the NodePool's startupTaints name. From 1.13 on it
 // knows taints of this domain without configuration; but a node does not show Karpenter's version,
 // so gpuadm adds the taint only if startupTaints name it. Older versions know, without
@@ -19,7 +20,7 @@ import (
 // Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and
 // KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
 // https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
-func karpenterTaint() spec.Taint {
+func readinessTaint() spec.Taint {
 	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
@@ -45,62 +46,65 @@ func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 	return false, nil
 }
 
-// The marks of Karpenter's nodes: a taint, and a label that is also a tag of the instance.
-const (
-	karpenterUnregistered = "karpenter.sh/unregistered"
-	karpenterPool         = "karpenter.sh/nodepool"
-)
+// whyNotNamed says why a node of a NodePool starts without a taint that the NodePool does not name.
+func whyNotNamed(sign string) string {
+	return sign + ": Karpenter before 1.13 would make a second node for a taint that its NodePool does not name; " +
+		"name " + readinessTaint().String() + " in startupTaints, or with 1.13 or newer write it in startup_taint"
+}
 
-// karpenterSign names the sign that Karpenter made this node, "" if there is none. Each of its
+// nodePoolSign names the sign that Karpenter made this node, "" if there is none. Each of its
 // nodes registers with its taint; kubelet's labels name its NodePool, and so do the instance's tags
 // if the cloud shows them.
 // Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
-func karpenterSign(f facts.Facts) (sign string, err error) {
+func nodePoolSign(f facts.Facts) (sign string, err error) {
 	for _, t := range f.Kubelet.Taints {
-		if t.Key == karpenterUnregistered {
-			return "kubelet registers with the taint " + karpenterUnregistered, nil
+		if t.Key == platform.UnregisteredTaint {
+			return "kubelet registers with the taint " + platform.UnregisteredTaint, nil
 		}
 	}
-	if f.Kubelet.Labels[karpenterPool] != "" {
-		return "kubelet registers with the label " + karpenterPool, nil
+	if f.Kubelet.Labels[platform.NodePoolLabel] != "" {
+		return "kubelet registers with the label " + platform.NodePoolLabel, nil
 	}
-	if f.Instance != nil && f.Instance.Tags[karpenterPool] != "" {
-		return "the instance has the tag " + karpenterPool, nil
+	if f.Instance != nil && f.Instance.Tags[platform.NodePoolLabel] != "" {
+		return "the instance has the tag " + platform.NodePoolLabel, nil
 	}
 
-	mark, err := karpenterUserData(f)
+	mark, err := userDataSign(f)
 	if err != nil || mark == "" {
 		return "", err
 	}
 	return "the user data has kubelet register with the " + mark, nil
 }
 
+// userDataFile is where nodeadm keeps what it has resolved of the user data.
+const userDataFile = nodeadm.Resolved
+
 // userDataKubelet is kubelet in the user data, as nodeadm has resolved it. What gpuadm cannot read
 // may have Karpenter's signs.
 func userDataKubelet(f facts.Facts) (nodeadm.Kubelet, error) {
-	resolved, err := nodeadm.Read(f.Files[nodeadm.Resolved])
+	resolved, err := nodeadm.Read(f.Files[userDataFile])
 	if err != nil {
 		return resolved, &trouble.Unknown{Err: err}
 	}
 	return resolved, nil
 }
 
-// karpenterUserData names Karpenter's mark in the user data: in the first boot of EKS's images
+// userDataSign names Karpenter's mark in the user data: in the first boot of EKS's images
 // kubelet's files do not exist yet.
-func karpenterUserData(f facts.Facts) (mark string, err error) {
+func userDataSign(f facts.Facts) (mark string, err error) {
 	resolved, err := userDataKubelet(f)
 	if err != nil {
 		return "", err
 	}
 	for _, t := range resolved.Config.RegisterWithTaints {
-		if t.Key == karpenterUnregistered {
-			return "taint " + karpenterUnregistered, nil
+		if t.Key == platform.UnregisteredTaint {
+			return "taint " + platform.UnregisteredTaint, nil
 		}
 	}
 	for _, flag := range resolved.Flags {
 		labels, ok := strings.CutPrefix(flag, "--node-labels=")
-		if ok && strings.Contains(","+labels, ","+karpenterPool+"=") {
-			return "label " + karpenterPool, nil
+		if ok && strings.Contains(","+labels, ","+platform.NodePoolLabel+"=") {
+			return "label " + platform.NodePoolLabel, nil
 		}
 	}
 	return "", nil

@@ -75,7 +75,7 @@ const gpuadmItself = "gpuadm"
 // then. With startup_taint of a spec's own, or none, these are left to others.
 func isOwnTaint(s spec.Spec, t spec.Taint) bool {
 	isOpen := s.Node.StartupTaint == "auto" || s.Node.StartupTaint == ""
-	return isOpen && hasTaint([]spec.Taint{autoscalerTaint(), karpenterTaint(), failureTaint()}, t)
+	return isOpen && hasTaint([]spec.Taint{autoscalerTaint(), readinessTaint(), failureTaint()}, t)
 }
 
 // isDiscovered reports whether a label is among those that GPU Feature Discovery writes. With

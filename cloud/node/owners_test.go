@@ -67,7 +67,7 @@ func TestOwnerOf(t *testing.T) {
 
 // TestOursAreNotForeign holds what we set ourselves against the list of others'.
 func TestOursAreNotForeign(t *testing.T) {
-	keys := []string{gpuPresent, karpenterTaint().Key, autoscalerTaint().Key}
+	keys := []string{gpuPresent, readinessTaint().Key, autoscalerTaint().Key}
 	for _, f := range []facts.Facts{{Cloud: instance.Cloud{Name: "aws"}}, {}} {
 		f.GPUs = []facts.PCI{{Class: "030200"}}
 		for key := range autoscalerLabels(f) {
@@ -95,7 +95,7 @@ func TestRefuseForeign(t *testing.T) {
 // TestOwnTaintsAreNotLasting: the taints by which gpuadm keeps pods off until the GPUs are ready are
 // none for [node] taints: gpuadm would take a lasting one off, also where startup_taint is left out.
 func TestOwnTaintsAreNotLasting(t *testing.T) {
-	own := []spec.Taint{autoscalerTaint(), karpenterTaint(), failureTaint()}
+	own := []spec.Taint{autoscalerTaint(), readinessTaint(), failureTaint()}
 	for _, lasting := range own {
 		for startup, refused := range map[string]bool{
 			"":                           true,

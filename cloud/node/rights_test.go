@@ -169,7 +169,7 @@ func TestPolicyFits(t *testing.T) {
 	text := string(daemonset.RBAC)
 	check.That(t, strings.Count(text, "["+PolicyCode+"]") == 1, "rbac.yaml does not say [%s] once", PolicyCode)
 	check.That(t, strings.Count(text, `c.type != "`+GPUReady+`"`) == 2, "rbac.yaml does not leave the condition %s to gpuadm", GPUReady)
-	for _, key := range []string{karpenterTaint().Key, autoscalerTaint().Key, failureTaint().Key} {
+	for _, key := range []string{readinessTaint().Key, autoscalerTaint().Key, failureTaint().Key} {
 		check.That(t, strings.Contains(text, "          \""+key+"\",\n"), "the taint %s is not in the list of rbac.yaml", key)
 	}
 	for _, key := range []string{labelRecord, taintRecord, gpuRecord} {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -58,7 +57,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		return spec.Taint{}, false, why, nil
 	}
 
-	sign, err := karpenterSign(f)
+	sign, err := nodePoolSign(f)
 	if err != nil {
 		return spec.Taint{}, false, "", err
 	}
@@ -66,17 +65,15 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		return autoscalerTaint(), true, why + remover + " takes it off", nil
 	}
 
-	isNamed, err := startupTaintsName(f, karpenterTaint())
+	isNamed, err := startupTaintsName(f, readinessTaint())
 	if err != nil {
 		return spec.Taint{}, false, "", err
 	}
 	if !isNamed {
-		why += sign + ": Karpenter before 1.13 would make a second node for a taint that its NodePool does not name; " +
-			"name " + karpenterTaint().String() + " in startupTaints, or with 1.13 or newer write it in startup_taint"
-		return spec.Taint{}, false, why, nil
+		return spec.Taint{}, false, why + whyNotNamed(sign), nil
 	}
 	why += remover + " takes it off; " + sign + ", and the NodePool's startupTaints name it"
-	return karpenterTaint(), true, why, nil
+	return readinessTaint(), true, why, nil
 }
 
 // specTaint returns the startup taint that the spec sets, which applies whether kubelet is held
@@ -140,7 +137,7 @@ func awaitedRemover(s spec.Spec, f facts.Facts) string {
 	if f.Files[PodUnsure] == nil {
 		return ""
 	}
-	own := []spec.Taint{autoscalerTaint(), karpenterTaint(), parsedTaint(s.Node.StartupTaint)}
+	own := []spec.Taint{autoscalerTaint(), readinessTaint(), parsedTaint(s.Node.StartupTaint)}
 	registers := slices.ContainsFunc(f.Kubelet.Taints, func(t facts.Taint) bool {
 		return slices.Contains(own, spec.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
 	})
@@ -152,7 +149,7 @@ func awaitedRemover(s spec.Spec, f facts.Facts) string {
 
 // StartupNeeds returns the additional facts for the choice of the startup taint.
 func StartupNeeds() facts.Needs {
-	files := []string{PodKubeconfig, PodUnsure, BootUnit, nodeadm.Resolved}
+	files := []string{PodKubeconfig, PodUnsure, BootUnit, userDataFile}
 	for _, unit := range facts.KubeletUnits() {
 		files = append(files, GateOf(unit))
 	}
@@ -173,7 +170,7 @@ func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
 	if err != nil || !on || taintRemover(s, f) == "" {
 		return spec.Taint{}, false
 	}
-	sign, err := karpenterSign(f)
+	sign, err := nodePoolSign(f)
 	if err != nil || sign != "" {
 		return spec.Taint{}, false
 	}
@@ -191,12 +188,12 @@ func failureTaint() spec.Taint {
 // formerTaints returns the taints that an earlier spec, or another kind of gate, may have left on
 // the node: no other client removes them. Their values show that they are gpuadm's.
 func formerTaints(f facts.Facts) ([]spec.Taint, error) {
-	sign, err := karpenterSign(f)
+	sign, err := nodePoolSign(f)
 	if err != nil {
 		return nil, err
 	}
 	if sign != "" {
-		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}, nil
+		return []spec.Taint{failureTaint(), readinessTaint(), autoscalerTaint()}, nil
 	}
 	return []spec.Taint{failureTaint(), autoscalerTaint()}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -161,9 +162,9 @@ func TestFormerTaintsUnread(t *testing.T) {
 	taints, err := formerTaints(f)
 	check.That(t, trouble.IsUnknown(err), "the former taints are %v, %v", taints, err)
 
-	f.Kubelet.Labels = map[string]string{karpenterPool: "gpus"} // another sign tells
+	f.Kubelet.Labels = map[string]string{platform.NodePoolLabel: "gpus"} // another sign tells
 	taints, err = formerTaints(f)
-	check.That(t, err == nil && slices.Contains(taints, karpenterTaint()), "the former taints are %v, %v", taints, err)
+	check.That(t, err == nil && slices.Contains(taints, readinessTaint()), "the former taints are %v, %v", taints, err)
 }
 
 // TestStartupNeeds: what is looked at must have been asked for.

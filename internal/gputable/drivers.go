@@ -14,7 +14,7 @@ type Served struct {
 	Name    string   // NVIDIA's: NVIDIA H200 NVL
 	Modules string   // open, both, closed; "" if no list says it
 	First   []string // the first driver of each branch: 570.169, 575.64, and 580+ for all from there on
-	Sources []string // readme, eks, suse, debian, exceptions
+	Sources []string // readme, ami, suse, debian, exceptions
 	Month   string   // of the newest list that has the GPU
 }
 

@@ -6,9 +6,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/netip"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // note is the content of the file that a join keeps.
@@ -29,16 +29,16 @@ type note struct {
 	Zone      string            `json:"zone,omitempty"`
 	PrivateIP string            `json:"privateIP,omitempty"`
 	IPv6      string            `json:"ipv6,omitempty"`
-	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags, which decide the startup taint
+	Tags      map[string]string `json:"tags,omitempty"` // those of a NodePool, which decide the startup taint
 }
 
 // Keep returns the content of ClusterRef.Kept: the facts, and the machine that they are for. It has
 // no secrets.
 func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
-	karpenter := map[string]string{}
+	tags := map[string]string{}
 	for key, value := range i.Tags {
-		if strings.HasPrefix(key, "karpenter.sh/") {
-			karpenter[key] = value
+		if platform.IsNodePoolTag(key) {
+			tags[key] = value
 		}
 	}
 
@@ -59,7 +59,7 @@ func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 		Zone:      i.Zone,
 		PrivateIP: i.PrivateIP,
 		IPv6:      i.IPv6,
-		Karpenter: karpenter,
+		Tags:      tags,
 	}, "", "\t")
 	return append(data, '\n'), err
 }
@@ -86,7 +86,7 @@ func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 		Zone:      n.Zone,
 		PrivateIP: n.PrivateIP,
 		IPv6:      n.IPv6,
-		Tags:      n.Karpenter,
+		Tags:      n.Tags,
 	}, c
 }
 

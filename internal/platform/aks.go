@@ -19,6 +19,7 @@ var aks = Platform{
 	},
 	Join: Join{
 		Method: "aks",
+		Called: []string{"azure"},
 		By:     "AKS",
 		Gate:   true,
 		Done:   aksDone,
@@ -59,8 +60,7 @@ var aks = Platform{
 	// marks spot nodes.
 	Labels: []string{"kubernetes.azure.com/", "node.kubernetes.azure.com/"},
 	// AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too.
-	Free:      []string{"kubernetes.azure.com/accelerator"},
-	Karpenter: "karpenter.azure.com/",
+	Free: []string{"kubernetes.azure.com/accelerator"},
 	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at
 	// fb060abe6, articles/aks/ deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442,
 	// and pull 5798 (2026-05-29).

@@ -15,6 +15,7 @@ var (
 		},
 		Join: Join{
 			Method: "eks",
+			Called: []string{"aws", "ec2", "amazon"},
 			By:     "nodeadm",
 			Own:    true,
 			Gate:   true,
@@ -36,8 +37,7 @@ var (
 		Engine:  Engine{Writer: "nodeadm", How: Boot},
 		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html;
 		// eks.amazonaws.com/capacityType marks spot nodes.
-		Labels:    []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
-		Karpenter: "karpenter.k8s.aws/",
+		Labels: []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
 		// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere. EKS
 		// sets none. The label is that of cluster-autoscaler's cloudprovider/aws: GPULabel.
 		Accelerator: "k8s.amazonaws.com/accelerator",
@@ -94,6 +94,8 @@ var (
 		},
 		Snap: &Snap{Kubelet: "snap.kubelet-eks.daemon.service"},
 	}
+	// https://github.com/eksctl-io/eksctl
+	eksctl = Tool{Name: "eksctl", Domains: []string{"alpha.eksctl.io/"}}
 	// The images before nodeadm, with Amazon Linux 2.
 	eksAL2 = Platform{
 		Name:  "eks-al2",

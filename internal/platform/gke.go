@@ -24,6 +24,7 @@ var gke = Platform{
 	},
 	Join: Join{
 		Method: "gke",
+		Called: []string{"gcp", "gce", "google"},
 		By:     "GKE",
 		Closed: "it takes no machines but those of its own node pools, and this is none of them",
 		Looked: []string{
@@ -88,7 +89,6 @@ var gke = Platform{
 		"cloud.google.com/", "cloud.google.com.node-restriction.kubernetes.io/",
 		"iam.gke.io/", "node.gke.io/",
 	},
-	Karpenter: "karpenter.k8s.gcp/",
 }
 
 const gkeNoPlugin = "gke-no-default-nvidia-gpu-device-plugin"

@@ -21,6 +21,7 @@ var oke = Platform{
 	},
 	Join: Join{
 		Method: "oke",
+		Called: []string{"oci", "oracle"},
 		By:     "OKE's scripts",
 		Looked: []string{"looked for /etc/oke with OKE's scripts"},
 		Try:    []string{"add a GPU node pool, or make a self-managed node: its cloud-init calls /etc/oke/oke-install.sh or oke bootstrap"},

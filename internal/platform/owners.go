@@ -62,31 +62,6 @@ func NodeOf(id, system string) Node {
 	return n
 }
 
-// Nodes lists the kinds of nodes of docs/who-owns-what.md.
-func Nodes() []Node {
-	named := func(name, id, system string) Node {
-		n := NodeOf(id, system)
-		n.Name = name
-		return n
-	}
-	return []Node{
-		named("EKS, AL2023", "eks", ""),
-		named("EKS, Ubuntu", "eks-ubuntu", ""),
-		named("EKS, Bottlerocket", "", "bottlerocket"),
-		named("AKS", "aks", ""),
-		named("GKE, Container-Optimized OS", "gke", "cos"),
-		named("GKE, Ubuntu", "gke", "ubuntu"),
-		kubeadm,
-		named("K3s", "k3s", ""),
-		named("RKE2", "rke2", ""),
-		named("k0s", "k0s", ""),
-		named("MicroK8s", "microk8s", ""),
-		named("Canonical Kubernetes", "k8s", ""),
-		openShift,
-		named("Talos", "", "talos"),
-	}
-}
-
 // Of kubeadm's and OpenShift's nodes gpuadm sees the owners by other signs than a platform's files.
 var (
 	// https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/, and the
@@ -126,20 +101,33 @@ func KubeletWriter(file string) string {
 	return ""
 }
 
-// LabelOwner names the platform, or the tool on it, that alone sets a label or taint of a key, "" if
+// Tool makes nodes on one platform or several, and alone sets the labels and taints of its domains.
+type Tool struct {
+	Name    string
+	Domains []string
+}
+
+// LabelOwner names the platform or the tool that alone sets a label or taint of a key, "" if
 // none does. free says that the platform leaves the key to operators, whatever owns its domain.
 func LabelOwner(key string) (owner string, free bool) {
 	for _, p := range All() {
 		switch {
 		case slices.Contains(p.Free, key):
 			return "", true
-		case slices.ContainsFunc(p.Labels, func(pattern string) bool { return Covers(pattern, key) }):
+		case covered(p.Labels, key):
 			return p.Title, false
-		case p.Karpenter != "" && Covers(p.Karpenter, key):
-			return "Karpenter", false
+		}
+	}
+	for _, tool := range Tools() {
+		if covered(tool.Domains, key) {
+			return tool.Name, false
 		}
 	}
 	return "", false
+}
+
+func covered(patterns []string, key string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return Covers(pattern, key) })
 }
 
 // Covers reports whether a pattern, which is one key, or a domain with its slash, covers a key.

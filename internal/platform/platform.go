@@ -31,8 +31,6 @@ type Platform struct {
 	Plugin  Plugin
 	Labels  []string // domains and keys of labels and taints that only the platform sets
 	Free    []string // keys in those domains that an operator may set
-	// Karpenter is the domain of Karpenter's own labels on the platform.
-	Karpenter string
 	// Accelerator is the label by which cluster-autoscaler knows the cloud's nodes with GPUs, where
 	// neither the platform nor the cloud sets it.
 	Accelerator string
@@ -52,6 +50,7 @@ type Signs struct {
 // Join says who makes the machine a node.
 type Join struct {
 	Method string   // of [join] in node.toml, the name of a platform; "" = none of its own
+	Called []string // what people write in its place
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
 	Own    bool     // gpuadm sets up kubelet itself on a machine of the cloud without By
 	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
@@ -149,14 +148,6 @@ type Snap struct {
 	Kubelet string // the unit of kubelet
 }
 
-// All lists all platforms, the narrower ones first: Detect takes the first that matches.
-func All() []Platform {
-	return []Platform{
-		eks, eksHybrid, eksUbuntu, eksAL2, aksFlex, aks, gke, oke,
-		microK8s, k8sSnap, k3s, rke2, k0s,
-	}
-}
-
 // Of returns the platform with a name, the zero Platform if there is none.
 func Of(name string) Platform {
 	for _, p := range All() {
@@ -208,6 +199,14 @@ func Gated() (methods []string) {
 func Own() []Platform {
 	isOthers := func(p Platform) bool { return !p.Join.Own }
 	return slices.DeleteFunc(Joining(), isOthers)
+}
+
+// OwnMethods lists the methods by which gpuadm itself joins a machine.
+func OwnMethods() (methods []string) {
+	for _, p := range Own() {
+		methods = append(methods, p.Join.Method)
+	}
+	return methods
 }
 
 // OwnMethodIn returns the method by which gpuadm itself joins a machine of a cloud; "" if there is

@@ -17,8 +17,3 @@ type Sealed struct {
 	Why string
 	Use string // what to use instead
 }
-
-// AllSealed lists the narrower kinds first: EKS Auto Mode's nodes run Bottlerocket.
-func AllSealed() []Sealed {
-	return []Sealed{eksAuto, bottlerocketNode, eksAL2Node, autopilot, talosNode}
-}

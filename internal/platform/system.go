@@ -25,9 +25,6 @@ type System struct {
 	Limit    string // what gpuadm cannot do there, for plan and for a page
 }
 
-// Systems lists the systems.
-func Systems() []System { return []System{cos, bottlerocket, talos} }
-
 // SystemOf returns the system with an ID, the zero System if there is none.
 func SystemOf(id string) System {
 	for _, s := range Systems() {

@@ -121,6 +121,17 @@ var called = sync.OnceValue(func() map[string]string {
 		name, fix, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		all[name] = fix
 	}
+
+	for _, p := range platform.Joining() {
+		fix := "write " + strconv.Quote(p.Join.Method)
+		for _, name := range p.Join.Called {
+			all["join.method "+name] = fix
+		}
+		if p.Join.Own {
+			through := ": gpuadm works through " + p.Join.By + " where the machine has it"
+			all["join.method "+p.Join.By] = fix + through
+		}
+	}
 	return all
 })
 
@@ -156,6 +167,7 @@ type checkFunc = func(string) (string, *trouble.Error)
 // ones, or the name of a check.
 func newRow(section string, cells []string, checks map[string]checkFunc) row {
 	name, values := cells[0], cells[3]
+	ownMethods := strings.Join(platform.OwnMethods(), " or ")
 	r := row{
 		Key: Key{
 			Section: section,
@@ -164,7 +176,7 @@ func newRow(section string, cells []string, checks map[string]checkFunc) row {
 			Default: cells[2],
 			File:    values == "path",
 			Names:   cells[4],
-			Doc:     cells[5],
+			Doc:     strings.Replace(cells[5], "OWN", ownMethods, 1),
 		},
 		check: checks[values],
 	}

@@ -125,17 +125,18 @@ func gpuTable(rows []gpu, lists []list) string {
 # 575.64 on, and in all branches from 580 on. A branch between that is not named does not have the GPU; one before
 # the first does not either, but for 515+, of which nothing older is said: 515 is the first branch with open modules.
 #
-# Records, and the newest driver of each:
+# Records by their short names, and the newest driver of each:
 `)
 	for _, source := range slices.Sorted(maps.Keys(newest)) {
-		fmt.Fprintf(&b, "#   %s, to %s (%s)\n", repositories[source], newest[source].Version, newest[source].Month)
+		l := newest[source]
+		fmt.Fprintf(&b, "#   %s: %s, to %s (%s)\n", shortNames[source], repositories[source], l.Version, l.Month)
 	}
 	b.WriteString("#\n# id\tname\tmodules\tfirst\tsources\tmonth\n")
 
 	for _, g := range rows {
 		sources := make([]string, len(g.Sources))
 		for i, source := range g.Sources {
-			sources[i] = letters[source]
+			sources[i] = shortNames[source]
 		}
 		if g.Why != "" {
 			sources = append(sources, "exceptions")
@@ -151,10 +152,10 @@ func gpuTable(rows []gpu, lists []list) string {
 	return b.String()
 }
 
-// letters are short names of the records.
-var letters = map[string]string{
+// shortNames are the records' names in the rows.
+var shortNames = map[string]string{
 	"open-gpu-kernel-modules": "readme",
-	"amazon-eks-ami":          "eks",
+	"amazon-eks-ami":          "ami",
 	"nvidia-open-driver-G06":  "suse",
 	"nvidia-graphics-drivers": "debian",
 }
