@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -75,7 +74,7 @@ func joinedWant(session *node.Session, s spec.Spec, f facts.Facts) converge.Want
 		return notJoinedYet(joiner, f)
 	case isOwn && !f.Kubelet.Joined: // the stage before this reports what it waits for
 		later := host.Later{Until: node.UntilJoined}
-		return eks.Deferred("the cluster has the node", later, "kubelet registers the node")
+		return things.Deferred("the cluster has the node", later, "kubelet registers the node")
 	}
 
 	name := method.NodeName(s, f)
@@ -114,19 +113,4 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 // SetsUpKubelet reports whether gpuadm's own join writes the files of this machine's kubelet.
 func SetsUpKubelet(s spec.Spec, f facts.Facts) bool {
 	return s.Has("join") && method.SetsUpKubelet(s, f) || method.SetUpByGpuadm(f)
-}
-
-func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch by := method.Of(s, f); {
-	case by == "none":
-		return nil, nil
-	case joinsItself(by, f):
-		return leftTo(by, f)
-	case by == "eks":
-		return eks.Wants(session, s, f)
-	case by == "":
-		return nil, untold(f)
-	default:
-		return leftTo(by, f)
-	}
 }

@@ -6,7 +6,6 @@ package eks
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"path"
@@ -36,7 +35,7 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 
 	switch {
 	case !f.Live:
-		cluster := Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")
+		cluster := things.Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")
 		return []converge.Want{cluster}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &trouble.Error{
@@ -56,12 +55,6 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 		return nil, err
 	}
 	return n.wants(session, s, f)
-}
-
-// Deferred is a want that waits for an event.
-func Deferred(what string, later host.Later, why string) converge.Want {
-	look := func(context.Context, host.View) (string, error) { return "", later }
-	return things.Check(what, look, why)
 }
 
 // ownNode has the settings of a kubelet that joins EKS.

@@ -14,14 +14,27 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
+// An action is a call to one of AWS's services, and what helps where AWS refuses it.
+type action struct {
+	name   string   // in policies: ec2:DescribeInstances
+	around []string // how gpuadm does without it
+	list   string   // the command that lists what can be asked about; "" = none
+}
+
+// service returns the service's name in policies and in the names of endpoints.
+func (a action) service() string {
+	service, _, _ := strings.Cut(a.name, ":")
+	return service
+}
+
 // explain says why AWS refused, and how to fix it. It includes AWS's message in one short line,
 // which names roles and resources, never keys.
-func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
+func (a *awsAPI) explain(ctx context.Context, asked action, object string, err error) *trouble.Error {
 	last := a.outcome()
 	var cause *trouble.Error
 	timeIsOver := errors.As(context.Cause(ctx), &cause)
 	if timeIsOver && last.status == 0 {
-		return a.unreached(call, err)
+		return a.unreached(asked, err)
 	}
 	if wrong := wrongClock(last.clockOff, "AWS's"); wrong != nil && last.status >= 400 {
 		wrong.Err = err
@@ -29,7 +42,7 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 	}
 
 	e := &trouble.Error{
-		What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region),
+		What: fmt.Sprintf("cannot ask %s about %s in %s: ", asked.name, object, a.region),
 		Err:  err,
 	}
 	var code string
@@ -42,12 +55,12 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 	}
 
 	switch {
-	case a.explainRefusal(e, call, code, last.status):
+	case a.explainRefusal(e, asked, code, last.status):
 		return e
 	case last.status == 0:
-		return a.unreached(call, err)
+		return a.unreached(asked, err)
 	case last.tooLong || last.status < 500:
-		return a.malformedAnswer(call)
+		return a.malformedAnswer(asked)
 	}
 	e.What += fmt.Sprintf("AWS fails (status %d)", last.status)
 	e.Passing = true
@@ -56,30 +69,23 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 }
 
 // explainRefusal completes an error by AWS's code and status; false if they are not a refusal's.
-func (a *awsAPI) explainRefusal(e *trouble.Error, call, code string, status int) bool {
+func (a *awsAPI) explainRefusal(e *trouble.Error, asked action, code string, status int) bool {
 	switch {
 	case status == http.StatusTooManyRequests, throttled(code):
 		e.What += "AWS limits the request rate"
 		e.Passing = true
 		e.Because = append(e.Because, "all machines of the account share one limit")
-		e.Try = []string{
-			"wait, and run apply again",
-			"[join] server, ca_file and service_cidr: then EKS is not asked at all",
-			"the same in the user data's NodeConfig",
-		}
-		if strings.HasPrefix(call, "ec2:") {
-			e.Try = []string{"wait, and run apply again", "[join] node_name: then EC2 is not asked for it"}
-		}
-	case status == http.StatusNotFound, code == "ResourceNotFoundException":
+		e.Try = append([]string{"wait, and run apply again"}, asked.around...)
+	case asked.list != "" && (status == http.StatusNotFound || code == "ResourceNotFoundException"):
 		e.What += "not found"
 		e.Try = []string{
-			"aws eks list-clusters --region " + a.region,
+			asked.list + " --region " + a.region,
 			"[join] cluster and region: the region is " + a.region + " where none is stated, since the machine is there",
 		}
 	case denied(code):
 		e.What += "the instance's role lacks the permission"
 		e.Try = []string{
-			"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does",
+			"allow " + asked.name + " to the role; AWS's policy " + nodePolicy + " does",
 			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
 		}
 	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
@@ -117,15 +123,15 @@ func denied(code string) bool {
 }
 
 // unreached returns the error for an API of AWS that does not answer.
-func (a *awsAPI) unreached(call string, err error) *trouble.Error {
+func (a *awsAPI) unreached(asked action, err error) *trouble.Error {
 	f := a.outcome()
 	const createEndpoint = "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name "
 	e := &trouble.Error{
-		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
+		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", asked.name, a.region, f.host),
 		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
 		Try: []string{
 			"[proxy] https = \"http://PROXY:PORT\"",
-			createEndpoint + a.endpointName(call[:3]),
+			createEndpoint + endpointName(a.region, asked.service()),
 			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
 		},
 		Passing: true,
@@ -134,7 +140,7 @@ func (a *awsAPI) unreached(call string, err error) *trouble.Error {
 
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) || strings.Contains(err.Error(), "no such host") {
-		e.What = fmt.Sprintf("cannot ask %s in %s: the name %s is not known", call, a.region, f.host)
+		e.What = fmt.Sprintf("cannot ask %s in %s: the name %s is not known", asked.name, a.region, f.host)
 		e.Because = []string{"there is no such region, or the machine's DNS does not answer yet"}
 		e.Try = append([]string{
 			"[join] region = \"…\", if " + a.region + " is not where the cluster is",
@@ -146,21 +152,10 @@ func (a *awsAPI) unreached(call string, err error) *trouble.Error {
 }
 
 // malformedAnswer returns the error for an answer of AWS without a required field.
-func (a *awsAPI) malformedAnswer(call string) *trouble.Error {
+func (a *awsAPI) malformedAnswer(asked action) *trouble.Error {
 	return &trouble.Error{
-		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
+		What:    "cannot read AWS's answer to " + asked.name + ": it is not of the form that AWS gives",
 		Because: []string{"a proxy may have answered in AWS's place"},
 		Try:     []string{"[proxy] no_proxy = [\"" + awsDomain(a.region) + "\"], where the VPC has endpoints of its own"},
 	}
-}
-
-// endpointName returns the service name of a VPC endpoint. Outside the first partitions each
-// service has its own prefix.
-// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html,
-// and its page of China.
-func (a *awsAPI) endpointName(service string) string {
-	if awsDomain(a.region) != "amazonaws.com" {
-		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
-	}
-	return "com.amazonaws." + a.region + "." + service
 }

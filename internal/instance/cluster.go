@@ -58,14 +58,14 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 	if c.Name == "" {
 		return nil, &trouble.Error{
 			What:    "cannot find out which cluster to join: neither node.toml nor the user data names it",
-			Because: []string{"user data names it in a NodeConfig of node.eks.aws"},
+			Because: []string{"user data names it in a NodeConfig of " + nodeConfigGroup},
 			Try:     []string{"[join] cluster = \"NAME\""},
 		}
 	}
 
-	needsEKS := !want.Stated && !c.complete()
-	needsEC2 := want.NodeName == ""
-	if !needsEKS && !needsEC2 {
+	needsCluster := !want.Stated && !c.complete()
+	needsName := want.NodeName == ""
+	if !needsCluster && !needsName {
 		return c, nil
 	}
 
@@ -80,12 +80,12 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 	if err != nil {
 		return nil, err
 	}
-	if needsEKS {
+	if needsCluster {
 		if err := a.describeCluster(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	if needsEC2 {
+	if needsName {
 		if err := a.describeInstance(ctx, i, c); err != nil {
 			return nil, err
 		}

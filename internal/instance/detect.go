@@ -10,13 +10,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
-// ECRPlugin is the path, in EKS's images, of kubelet's plugin that logs in to ECR, the registry of
-// AWS.
-const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
-
-// ECRConfig is that plugin's configuration, beside it.
-const ECRConfig = "/etc/eks/image-credential-provider/config.json"
-
 // Cloud is the machine's cloud and the tool that set it up as a node, as far as its files show.
 type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known

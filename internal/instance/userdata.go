@@ -22,6 +22,9 @@ import (
 // KiB packed. nodeadm could not read larger user data.
 const maxUserData = 1 << 20
 
+// nodeConfigGroup is the API group of nodeadm's NodeConfig.
+const nodeConfigGroup = "node.eks.aws"
+
 // nodeConfigDocument has the facts about a cluster in nodeadm's NodeConfig.
 type nodeConfigDocument struct {
 	APIVersion string `yaml:"apiVersion"`
@@ -47,7 +50,7 @@ func nodeConfig(data []byte) *Cluster {
 	for _, text := range documents(unpack(data)) {
 		var doc nodeConfigDocument
 		err := yaml.Unmarshal(text, &doc)
-		ofNodeadm := doc.Kind == "NodeConfig" && strings.HasPrefix(doc.APIVersion, "node.eks.aws/")
+		ofNodeadm := doc.Kind == "NodeConfig" && strings.HasPrefix(doc.APIVersion, nodeConfigGroup+"/")
 		if err == nil && ofNodeadm && c.merge(doc) {
 			found = true
 		}
@@ -132,7 +135,7 @@ func documents(data []byte) (list [][]byte) {
 			return list
 		}
 		kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
-		if kind != "application/node.eks.aws" {
+		if kind != "application/"+nodeConfigGroup {
 			continue
 		}
 		body, err := io.ReadAll(io.LimitReader(part, maxUserData))
@@ -173,36 +176,4 @@ func server(s string) bool {
 	}
 	onlyHost := u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 	return u.Scheme == "https" && u.Host != "" && onlyHost
-}
-
-// clusterName says whether s is a valid name for EKS:
-// https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
-func clusterName(s string) bool {
-	if s == "" || len(s) > 100 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		separator := i > 0 && (c == '-' || c == '_')
-		if !letter && !separator {
-			return false
-		}
-	}
-	return true
-}
-
-// ClusterDNS returns the address of the cluster's DNS in EKS: the services' tenth.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go:
-// GetClusterDns
-func ClusterDNS(cidr netip.Prefix) []string {
-	ip := cidr.Masked().Addr()
-	for range 10 {
-		ip = ip.Next()
-	}
-
-	if !ip.IsValid() {
-		return nil
-	}
-	return []string{ip.String()}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
 // judge says why a try failed.
@@ -110,8 +111,8 @@ func (c *Client) unauthorized(e *fault, a answer) {
 
 	switch l := c.login; {
 	case l.exec != nil:
-		const mustKnow = "The cluster must know the cloud identity that %s speaks for (on EKS: an access entry, or aws-auth)."
-		e.because = append(e.because, fmt.Sprintf(mustKnow, l.exec.argv[0]))
+		const mustKnow = "The cluster must know the cloud identity that %s speaks for (%s)."
+		e.because = append(e.because, fmt.Sprintf(mustKnow, l.exec.argv[0], instance.IdentityHint))
 	case l.certFile != "":
 		e.because = append(e.because, "Another cluster may answer at "+c.server+" than signed it.")
 		showIssuer := "openssl x509 -noout -issuer -enddate -in " + l.certFile

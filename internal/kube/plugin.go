@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +117,7 @@ func (l *login) runPlugin(ctx context.Context) (*credential, error) {
 // do something else.
 func (l *login) signed(ctx context.Context) (*credential, error) {
 	p := l.exec
-	cluster, region := p.eks()
+	cluster, region := instance.TokenOf(p.argv)
 	if cluster == "" || len(p.env) > 0 || instance.Detect(l.view).Name != "aws" {
 		return nil, nil
 	}
@@ -130,28 +128,6 @@ func (l *login) signed(ctx context.Context) (*credential, error) {
 
 	token, expires, err := instance.Token(ctx, l.view, cluster, region)
 	return &credential{token: token, expires: expires}, err
-}
-
-// eks returns the cluster and the region if the plugin makes tokens for EKS and is called as EKS's
-// own images call it; else "".
-// Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before
-// its pull 2645, templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli,
-// awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
-func (p *plugin) eks() (cluster, region string) {
-	args := p.argv[1:]
-	switch path.Base(p.argv[0]) {
-	case "aws":
-		begins := len(args) == 6 && slices.Equal(args[:3], []string{"eks", "get-token", "--cluster-name"})
-		if begins && args[4] == "--region" {
-			return args[3], args[5]
-		}
-	case "aws-iam-authenticator":
-		begins := len(args) == 5 && slices.Equal(args[:2], []string{"token", "-i"})
-		if begins && args[3] == "--region" {
-			return args[2], args[4]
-		}
-	}
-	return "", ""
 }
 
 // forget makes the next request ask the plugin again; false if that would change nothing.

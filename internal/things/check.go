@@ -49,6 +49,12 @@ func Check(name string, look LookFunc, why string, try ...string) converge.Want 
 	return converge.Want{Thing: check{name, look}, Why: why, To: to}
 }
 
+// Deferred is a check that an event must come before.
+func Deferred(name string, later host.Later, why string) converge.Want {
+	look := func(context.Context, host.View) (string, error) { return "", later }
+	return Check(name, look, why)
+}
+
 // problemError is a problem that a look has found, as an error.
 func problemError(name, problem string, try []string) error {
 	what, more, _ := strings.Cut(problem, "\n")

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// joinWants are what gpuadm does for the join: its own way, or what the way of a platform needs.
+func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	switch by := method.Of(s, f); {
+	case by == "none":
+		return nil, nil
+	case joinsItself(by, f):
+		return leftTo(by, f)
+	case platform.Of(by).Join.Own:
+		return eks.Wants(session, s, f)
+	case by == "":
+		return nil, untold(f)
+	default:
+		return leftTo(by, f)
+	}
+}
+
+// joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that
+// are for gpuadm's own way.
+func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
+	switch by := method.Of(s, f); {
+	case joinsItself(by, f):
+		notes = leftNotes(by, s, f)
+	case platform.Of(by).Join.Own:
+		notes = eks.Notes(s, f)
+	default:
+		notes = leftNotes(by, s, f)
+	}
+
+	by := method.Joiner(f)
+	own := ownKeys(s.Join)
+	if by != "" && len(notes) > 0 && len(own) > 0 {
+		notes = append(notes, "without effect here: "+strings.Join(own, ", ")+" in [join]: "+by+" joins this machine by its own settings")
+	}
+	return notes
+}
+
+// ownKeys are the keys that a spec sets for gpuadm's own way to join.
+func ownKeys(j spec.Join) (names []string) {
+	for _, key := range []struct {
+		name  string
+		isSet bool
+	}{
+		{"ca_file", j.CAFile != ""},
+		{"cluster", j.Cluster != ""},
+		{"cluster_dns", len(j.ClusterDNS) > 0},
+		{"region", j.Region != ""},
+		{"server", j.Server != ""},
+		{"service_cidr", j.ServiceCIDR != ""},
+	} {
+		if key.isSet {
+			names = append(names, key.name)
+		}
+	}
+	return names
+}
