@@ -157,9 +157,6 @@ func planTo(d *host.Driver, c converge.Change) (Plan, error) {
 	return Plan{GPU: c.Name, Steps: steps, Stop: strings.Fields(c.Form)}, err
 }
 
-// Sweep starts the services that a killed run had paused.
-func (g gpu) Sweep(h host.Host) error { return things.Resume(context.Background(), h) }
-
 // explain turns a Failure into a trouble.Error. If a GPU is in use, it names the processes that
 // have a device open.
 func explain(err error, held []string) error {

@@ -39,7 +39,7 @@ const (
 	Kept         What = "kept"        // a change stays: undo cannot revert it
 	Left         What = "left"        // a change stays: it was changed outside gpuadm since
 	Remains      What = "remains"     // gpuadm could not remove a file that no undo needs any more; Text says why
-	Healed       What = "healed"      // a power cut had torn the journal's last line; Text says which
+	Healed       What = "healed"      // gpuadm has repaired what a cut run left: a torn line of the journal, stopped services; Text says what
 	Damaged      What = "damaged"     // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
 	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, or the applied spec, and continues; Text says which, and why
 	Held         What = "held"        // nothing is done: an undo holds

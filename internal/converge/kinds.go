@@ -65,6 +65,15 @@ type Follower interface {
 	Current(found State) State             // its desired state
 }
 
+// A Sweeper is a Follower that stops something while it is made: a module's clients, and the module.
+// Undo restores nothing of a Follower, so that it would leave stopped what a killed run has stopped.
+type Sweeper interface {
+	Follower
+	// Sweep starts again what a killed change from the state before has stopped, and reports whether it
+	// has found such.
+	Sweep(ctx context.Context, h host.Host, before State) (found bool, err error)
+}
+
 // A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo first
 // restores the files that affect the Supplier, then what a Resolver gets from it, and makes the
 // Supplier current last.

@@ -75,8 +75,11 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return Result{}, err
 	}
 	if len(p.Runs) == 0 {
-		r.event(Event{What: Nothing})
-		return r.result, nil
+		found, err := r.sweepCut(ctx)
+		if err == nil && !found {
+			r.event(Event{What: Nothing})
+		}
+		return r.result, err
 	}
 	if err := r.consent(ctx, linesOf(p.steps)); err != nil {
 		return Result{}, err
@@ -85,6 +88,11 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return Result{}, err
 	}
 
+	if !slices.Contains(p.Runs, r.cut.ID) {
+		if _, err := r.sweepCut(ctx); err != nil {
+			return r.end(err)
+		}
+	}
 	for _, c := range p.Kept {
 		r.event(Event{Stage: c.Stage, What: Kept, Line: &c, Text: c.Keeps})
 	}
@@ -108,6 +116,30 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.result, nil
 	}
 	return r.endUndo(ctx, p.Runs)
+}
+
+// sweepCut starts again what a run that was cut short has stopped. Such a run that has changed nothing
+// else is not among the runs to undo.
+func (r *run) sweepCut(ctx context.Context) (found bool, err error) {
+	if !r.open || len(r.cut.Undoes) > 0 {
+		return false, nil
+	}
+	for _, c := range slices.Backward(r.cut.Makes) {
+		thing, _ := r.engine.ThingOf(c.Ref) // nil where this gpuadm does not know the kind
+		sweeper, is := thing.(Sweeper)
+		if !is {
+			continue
+		}
+		did, err := sweeper.Sweep(ctx, r.host, c.Before)
+		if err != nil {
+			return found, err
+		}
+		found = found || did
+	}
+	if found {
+		r.event(Event{What: Healed, Text: "run " + r.cut.ID + " was cut short: what it had stopped runs again"})
+	}
+	return found, nil
 }
 
 // endUndo holds unattended applies, and closes the undo. Without its hold the run stays open: the

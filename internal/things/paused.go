@@ -145,6 +145,12 @@ func addPaused(h host.Host, lines []string) error {
 	return writePaused(h, all)
 }
 
+// IsPaused reports whether something is paused.
+func IsPaused(v host.View) (bool, error) {
+	lines, err := pausedLines(v)
+	return len(lines) > 0, err
+}
+
 // Resume starts what was paused, last stopped first. It continues after a failure: the error names
 // what did not start, which stays on the list. Resume skips a unit that was removed or masked
 // meanwhile.

@@ -4,17 +4,17 @@ package lab_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// repairCuts are repairs, each with what breaks the machine for it, again and again. A boot may
-// repair it, too: it starts units. Not here: DRV-005, DRV-006 and DRV-014, for which the lab's hosts
-// have no module that loads, and GPU-010 and FAB-002, which ask for a loaded one.
-var repairCuts = []struct{ code, breaks string }{
+// A repairCut is a repair, with what breaks the machine for it, again and again. A boot may repair it,
+// too: it starts units, and loads modules.
+type repairCut struct{ code, breaks string }
+
+var repairCuts = []repairCut{
 	{"RUN-001", "! grep -q nvidia-container-runtime " + config},
 	{"RUN-002", "grep -q hand " + config + " || echo '# by hand' >>" + config + "; touch " + config},
 	{"RUN-005", "systemctl stop containerd"},
@@ -60,44 +60,56 @@ func TestLabCrashRepair(t *testing.T) {
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", cdiUnit)
 
-	chosen := sample(t, len(repairCuts), 2)
-	for i, repair := range repairCuts {
-		if !slices.Contains(chosen, i+1) {
-			continue
-		}
+	for _, repair := range chosenRepairs(t, repairCuts) {
 		if repair.code != "RUN-001" && n.Exec("grep", "-q", "nvidia-container-runtime", config).Exit != 0 {
 			n.Must("gpuadm", "repair", "RUN-001")
 			n.Must("rm", "-rf", state)
 		}
-		t.Run(repair.code, func(t *testing.T) {
-			c := &cutting{
-				node:    node{n.In(t), t},
-				folders: []string{"/etc", "/usr", "/var/lib"},
-				without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
-				command: []string{"gpuadm", "repair", repair.code, "--yes"},
-				broken:  true,
-				sampled: true,
-				lasting: []string{
-					"containerd is current", "kubelet is current",
-					"packages", "CDI spec", "interrupted", "refresh",
-				},
-				prepare: func(n node) { n.Exec("sh", "-c", repair.breaks) },
+		n.cutRepair(t, repair, func(n node) map[string]string {
+			says := n.services()
+			if repair.code == "CDI-001" {
+				says["CDI spec"] = fmt.Sprint(n.Exec("test", "-e", cdiSpec).Exit == 0)
 			}
-			c.ask = func(n node) map[string]string {
-				says := n.services()
-				if repair.code == "CDI-001" {
-					says["CDI spec"] = fmt.Sprint(n.Exec("test", "-e", cdiSpec).Exit == 0)
-				}
-				return says
-			}
-			c.ready()
-			c.killed(c.sample(1))
-			c.powerless(lab.Synced, c.sample(1))
-			c.powerless(lab.Named, c.sample(1))
-			c.count()
-			c.Exec("sh", "-c", "systemctl start containerd kubelet; dpkg --configure -a")
+			return says
 		})
+		n.Exec("sh", "-c", "systemctl start containerd kubelet; dpkg --configure -a")
 	}
+}
+
+// chosenRepairs are two of them, in turn; all if the whole lab runs.
+func chosenRepairs(t *testing.T, all []repairCut) (chosen []repairCut) {
+	t.Helper()
+	for _, number := range sample(t, len(all), 2) {
+		chosen = append(chosen, all[number-1])
+	}
+	return chosen
+}
+
+// cutRepair cuts a repair at its touches.
+func (n gpuNode) cutRepair(t *testing.T, repair repairCut, ask func(node) map[string]string) {
+	t.Helper()
+	t.Run(repair.code, func(t *testing.T) {
+		c := &cutting{
+			node:    node{n.In(t), t},
+			folders: []string{"/etc", "/usr", "/var/lib"},
+			without: []string{"/var/lib/dpkg", "/etc/ld.so.cache", "/usr/lib/gpuadm-lab"},
+			command: []string{"gpuadm", "repair", repair.code, "--yes"},
+			broken:  true,
+			sampled: true,
+			lasting: []string{
+				"containerd is current", "kubelet is current",
+				"packages", "CDI spec", "interrupted", "refresh",
+				"module", "driver", "GPUs",
+			},
+			prepare: func(n node) { n.Exec("sh", "-c", repair.breaks) },
+			ask:     ask,
+		}
+		c.ready()
+		c.killed(c.sample(1))
+		c.powerless(lab.Synced, c.sample(1))
+		c.powerless(lab.Named, c.sample(1))
+		c.count()
+	})
 }
 
 // joined is a node of a cluster whose kubelet only has the name and the flags.

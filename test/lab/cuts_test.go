@@ -82,6 +82,9 @@ type cutting struct {
 	// reaches this one. The command is cut there, and the power here.
 	from node
 	over string
+	// talks says that only touches count by which the command talks to this machine: the others change
+	// the operator's machine alone, and a program such as Ansible makes thousands of them.
+	talks bool
 	// broken says that prepare breaks the machine that the command repairs: there was no gpuadm
 	// before, and a boot may repair it, too.
 	broken bool
@@ -104,6 +107,7 @@ type cutting struct {
 	begin                lab.Picture
 	touches              int            // from the first, the run lock, on: nothing is changed before
 	locked               int            // the number of touches before the run lock
+	talked               []int          // the numbers of the touches that count, if only some do
 	status               int            // the exit code of gpuadm status after the command
 	cuts                 map[string]int // by the kind of cut
 }
@@ -129,6 +133,9 @@ func (c *cutting) ready() {
 	c.begin = c.Settled("begin")
 
 	r := c.touching(func(now lab.Touch) bool {
+		if c.talks && now.What == lab.Socket {
+			c.talked = append(c.talked, now.N)
+		}
 		if c.touches == 0 && now.What != lockFile {
 			c.locked = now.N
 			return true
@@ -137,7 +144,11 @@ func (c *cutting) ready() {
 		return true
 	})
 	must.That(c.t, r.Exit == 0, "%v, without a cut: %s", c.command, r)
-	if c.touches == 0 { // it takes no run lock
+	switch {
+	case c.talks:
+		c.touches = len(c.talked)
+		c.locked = 0
+	case c.touches == 0: // it takes no run lock
 		c.touches = c.locked
 		c.locked = 0
 	}
@@ -194,7 +205,7 @@ func (c *cutting) settles() {
 	if c.over == "" {
 		return
 	}
-	const runs = "pgrep -x gpuadm || systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q ."
+	const runs = "pgrep -x 'gpuadm|python3' || systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q ."
 	must.That(c.t, eventually(func() bool { return c.Exec("sh", "-c", runs).Exit != 0 }), "a run on the machine does not end")
 }
 
@@ -224,7 +235,11 @@ func (c *cutting) sample(n int) []int {
 		numbers = sample(c.t, c.touches, n)
 	}
 	for i := range numbers {
-		numbers[i] += c.locked
+		if c.talks {
+			numbers[i] = c.talked[numbers[i]-1]
+		} else {
+			numbers[i] += c.locked
+		}
 	}
 	return numbers
 }
@@ -448,14 +463,20 @@ func (n node) allUndone(c *cutting) {
 	r := n.tells(c, "undo", "--to", "all", "--yes")
 	check.That(n.t, r.Exit == 0, "undo of all: %s", r)
 	if c.broken { // what a boot has repaired stays so
-		check.List(n.t, n.leftoversIn(c.root), nil, "left behind:")
+		check.List(n.t, n.leftBehind(c), nil, "left behind:")
 		n.Must("rm", "-rf", state)
 		return
 	}
 	is := n.standing(c).without(c.lasting)
 	check.None(n.t, c.first.without(c.lasting).differs(is), "undo of all does not end in the machine from before gpuadm:\n%s", r)
-	check.List(n.t, n.leftoversIn(c.root), nil, "left behind:")
+	check.List(n.t, n.leftBehind(c), nil, "left behind:")
 	n.Must("rm", "-rf", c.root+state)
+}
+
+// leftBehind are the files of gpuadm's, but for those that are not undo's.
+func (n node) leftBehind(c *cutting) []string {
+	n.t.Helper()
+	return slices.DeleteFunc(n.leftoversIn(c.root), func(name string) bool { return slices.Contains(c.without, name) })
 }
 
 // count says how many cuts were tried.

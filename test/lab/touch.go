@@ -30,6 +30,9 @@ type Touch struct {
 	What string
 }
 
+// Socket is What a touch names if it is a socket.
+const Socket = "socket"
+
 func (t Touch) String() string { return fmt.Sprintf("%d %s %s", t.N, t.Call, t.What) }
 
 // Touches runs a program in the host and calls before ahead of each of its touches, while the whole
@@ -279,7 +282,7 @@ func touched(tid int, name string, args [6]uint64) (what string, ok bool) {
 	}
 	what = inject.Descriptor(tid, descriptor)
 	if strings.HasPrefix(what, "socket:") {
-		return "socket", true // its number is another each time
+		return Socket, true // its number is another each time
 	}
 	return what, strings.HasPrefix(what, "/") && what != os.DevNull
 }

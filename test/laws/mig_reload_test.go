@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
@@ -498,4 +499,48 @@ func withProcesses(t testing.TB, tables string) *simhost.Node {
 func opens(t testing.TB, n *simhost.Node, pid int, device string) {
 	t.Helper()
 	must.OK(t, n.Symlink(fmt.Sprintf("/proc/%d/fd/%d", pid, 3+len(device)), device))
+}
+
+// TestKilledReloadIsUndone: a reload of the module that was killed while the driver's daemon was
+// stopped, then undo. There is nothing to revert, and the daemon runs again.
+func TestKilledReloadIsUndone(t *testing.T) {
+	reload := func() *converge.Engine {
+		e := upgrading(t, oldDriver, "")
+		e.Repair = "DRV-014"
+		e.Stages = []converge.Stage{{Name: "repair", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+			return []converge.Want{kmod.Module("6.8.0", nil, onDisk, false, ""), things.Resumed()}, nil
+		}}}
+		return e
+	}
+	boot := func() *simhost.Node {
+		n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\n")
+		must.OK(t, n.WriteFile("/disk", []byte(newDriver), host.Attr{Mode: 0o644}))
+		return n
+	}
+	whole := boot()
+	units := whole.Units()
+	before := whole.Touches()
+	apply(t, whole, reload())
+	check.Equal(t, whole.Units(), units, "after the reload:")
+
+	stopped := 0
+	for at := before; at < whole.Touches(); at++ {
+		n := boot()
+		n.CutAt(at)
+		_, err := reload().Apply(t.Context(), n)
+		must.That(t, err != nil, "not killed")
+		n.CutAt(-1)
+		n.Revive()
+		if n.Units() != units {
+			stopped++
+		}
+
+		undo(t, n, reload(), "all")
+		check.Equal(t, n.Units(), units, "killed before touch %d, undone:", at)
+		_, err = n.Stat("/sys/module/nvidia/refcnt")
+		check.That(t, err == nil, "killed before touch %d, undone: the module is not loaded", at)
+		_, err = n.Stat("/run/gpuadm-paused")
+		check.That(t, host.NotExist(err), "killed before touch %d, undone: still noted as paused", at)
+	}
+	check.That(t, stopped > 0, "no kill came while the daemon was stopped")
 }

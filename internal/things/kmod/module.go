@@ -198,6 +198,31 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
 }
 
+// Sweep loads the module that a killed Make had unloaded, and starts the daemons that it had stopped.
+func (m module) Sweep(ctx context.Context, h host.Host, before converge.State) (found bool, err error) {
+	if !h.Live() {
+		return false, nil
+	}
+	stopped, err := things.IsPaused(h)
+	if err != nil {
+		return false, err
+	}
+	s, err := m.look(h)
+	if err != nil {
+		return false, err
+	}
+
+	wasLoaded := !strings.HasPrefix(string(before), "nothing"+moduleOnDisk)
+	unloaded := wasLoaded && s.loaded == "" && s.disk != ""
+	if unloaded {
+		err = m.load(ctx, h, s)
+	}
+	if stopped {
+		err = host.Join(err, things.Resume(ctx, h))
+	}
+	return stopped || unloaded, err
+}
+
 // reloads reports whether Make unloads the module and loads it again: not if only companions are
 // missing.
 func reloads(found converge.State) bool {
