@@ -145,3 +145,8 @@ func objection(what string) (why, try string, err error) {
 	}
 	return "the GPUs are in use", "stop them, or ", ErrInUse
 }
+
+// consent asks for the consent of an operator, with what the machine says now.
+func (r *run) consent(ctx context.Context, lines []Line) error {
+	return r.engine.consent(ctx, r.host, lines)
+}

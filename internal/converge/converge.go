@@ -7,16 +7,17 @@
 // as a plan shows it. Plan, diff, no-op, verification, undo, resume and drift are derived from
 // these five words, here, once, for all stages. The engine knows no kind of thing by name.
 //
-// Read the files in this order; almost all calls go down:
+// Read the words first: converge.go, kinds.go and engine.go. The others come in this order, and each
+// file uses those after it, never one before (TestReadsDown in test/house):
 //
-//   - the words: converge.go, kinds.go, engine.go
-//   - what an operator asks for: apply.go, undo.go, status.go
-//   - a run at work: rollback.go, make.go, reboot.go, prune.go, run.go
+//   - what an operator asks for: status.go, apply.go, undo.go
+//   - a run at work: rollback.go, make.go, reboot.go, prune.go, lastspec.go
 //   - what a run refuses: downgrade.go, consent.go, obstacles.go
-//   - how steps are planned: plan.go, whole.go, wants.go, look.go, followers.go, resolve.go,
-//     step.go, takeout.go, named.go
-//   - what the journal knows: blobs.go, compact.go, runs.go, owned.go, times.go, journal.go
-//   - what is reported: reason.go, event.go
+//   - how steps are planned: planning.go, whole.go, wants.go, look.go, followers.go, resolve.go, named.go
+//   - a run, and what it knows: run.go, machine.go, step.go, takeout.go
+//   - what the journal knows: compact.go, lesson.go, runs.go, owned.go, usual.go, journal.go, blobs.go
+//   - what is reported: plan.go, outcome.go, result.go
+//   - the words: engine.go, event.go, times.go, line.go, reason.go, kinds.go, converge.go, lists.go
 package converge
 
 import (

@@ -5,6 +5,7 @@ package converge
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -73,4 +74,15 @@ func (e *Engine) stopped() bool {
 	default:
 		return false
 	}
+}
+
+func (e *Engine) tell(ev Event) {
+	if e.Tell != nil {
+		e.Tell(ev)
+	}
+}
+
+// order is the place of a stage in the sequence; -1 if it is not in it.
+func (e *Engine) order(stage string) int {
+	return slices.IndexFunc(e.Stages, func(st Stage) bool { return st.Name == stage })
 }

@@ -50,12 +50,6 @@ const (
 	Nothing      What = "nothing"     // nothing to do
 )
 
-func (e *Engine) tell(ev Event) {
-	if e.Tell != nil {
-		e.Tell(ev)
-	}
-}
-
 // listenerKey is the context key of a listener.
 type listenerKey struct{}
 

@@ -69,6 +69,29 @@ func (r *Record) valid() bool {
 		(r.Change != nil || !needsChange) && (r.Lesson != nil || !needsLesson)
 }
 
+// A Lesson is what a failure has taught about this machine: something cannot be made here. The
+// journal keeps it, so that the next plan says it before the same work begins.
+type Lesson struct {
+	Subject string `json:"subject"`        // what cannot be made, as its kind names it
+	With    string `json:"with,omitempty"` // by which tool: with another one it may be made
+	Says    string `json:"says"`           // why
+}
+
+// Run is what the journal says of one run.
+type Run struct {
+	ID     string    `json:"id"`
+	Time   time.Time `json:"time"`
+	Ended  time.Time `json:"ended,omitzero"`
+	Spec   string    `json:"spec"`
+	Undoes []string  `json:"undoes,omitempty"`
+	Repair string    `json:"repair,omitempty"` // the code of the fault that it repairs
+	Leave  []string  `json:"leave,omitempty"`
+	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
+	Undone bool      `json:"undone,omitempty"`
+	Makes  []Change  `json:"changes,omitempty"`
+	Took   Times     `json:"took,omitempty"`
+}
+
 // A Journal is what the journal file says.
 type Journal struct {
 	Records []Record

@@ -4,14 +4,6 @@ package converge
 
 import "slices"
 
-// A Lesson is what a failure has taught about this machine: something cannot be made here. The
-// journal keeps it, so that the next plan says it before the same work begins.
-type Lesson struct {
-	Subject string `json:"subject"`        // what cannot be made, as its kind names it
-	With    string `json:"with,omitempty"` // by which tool: with another one it may be made
-	Says    string `json:"says"`           // why
-}
-
 // Taught is an error with a lesson.
 type Taught struct {
 	error

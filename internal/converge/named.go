@@ -12,14 +12,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Later is a value of the spec that only a later moment can judge.
-type Later struct {
-	Key   string `json:"key"` // "proxy.https"
-	Value string `json:"value"`
-	At    string `json:"at,omitempty"` // "/etc/gpuadm/node.toml:7"; "" if it is not known
-	Until string `json:"until"`        // "when apt reads the repository"
-}
-
 // lookAtNamed adds to a plan what the looks at the spec's values have found. A value that no
 // pending change uses is not looked at: a machine that is converged needs no key file any more.
 func (e *Engine) lookAtNamed(ctx context.Context, m machine, p *Plan) {
@@ -81,18 +73,6 @@ func (e *Engine) refused(s Seen) Line {
 func isJudged(err error) bool {
 	var t *trouble.Error
 	return errors.As(err, &t)
-}
-
-// refuse adds a change that cannot be made, or whose value could not be looked at.
-func (p *Plan) refuse(c Line) {
-	p.Changes = append(p.Changes, c)
-	if c.Unknown != "" {
-		p.Unknown++
-	}
-	i := slices.IndexFunc(p.Stages, func(st StagePlan) bool { return st.Name == c.Stage })
-	if i >= 0 {
-		p.Stages[i].Changes++
-	}
 }
 
 // placed adds to a refusal where the spec states the value at fault.

@@ -15,21 +15,3 @@ const (
 	EndsUnknown   Outcome = "unknown"   // some state could not be read
 	EndsCannot    Outcome = "cannot"    // some changes cannot be made
 )
-
-// outcome is what a plan comes to.
-func (p Plan) outcome() Outcome {
-	isAwaited := func(c Line) bool { return c.Waits != "" }
-	switch {
-	case len(p.Cannot()) > 0:
-		return EndsCannot
-	case p.Unknown > 0:
-		return EndsUnknown
-	case p.Now() > 0:
-		return EndsPending
-	case len(p.only(isAwaited)) > 0:
-		return EndsWaiting
-	case p.Deferred > 0:
-		return EndsDeferred
-	}
-	return EndsConverged
-}

@@ -13,11 +13,6 @@ type owned struct {
 	last   *Run     // and last
 }
 
-// present folds runs into gpuadm's changes that are on the machine.
-func present(runs []Run) []owned {
-	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
-}
-
 // fold groups the runs' changes by thing, in the order of the first touch. A thing was touched
 // after the things that it needs, so undo reverts it before them, even if they were changed again
 // later. fold skips Followers: they have nothing to undo.

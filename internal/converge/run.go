@@ -335,11 +335,6 @@ func (r *run) currentFacts(ctx context.Context, v host.View) (facts.Facts, error
 	return f, err
 }
 
-// consent asks for the consent of an operator, with what the machine says now.
-func (r *run) consent(ctx context.Context, lines []Line) error {
-	return r.engine.consent(ctx, r.host, lines)
-}
-
 // event reports what the run does.
 func (r *run) event(ev Event) {
 	ev.Time = r.host.Now()

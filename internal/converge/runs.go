@@ -4,23 +4,7 @@ package converge
 
 import (
 	"slices"
-	"time"
 )
-
-// Run is what the journal says of one run.
-type Run struct {
-	ID     string    `json:"id"`
-	Time   time.Time `json:"time"`
-	Ended  time.Time `json:"ended,omitzero"`
-	Spec   string    `json:"spec"`
-	Undoes []string  `json:"undoes,omitempty"`
-	Repair string    `json:"repair,omitempty"` // the code of the fault that it repairs
-	Leave  []string  `json:"leave,omitempty"`
-	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
-	Undone bool      `json:"undone,omitempty"`
-	Makes  []Change  `json:"changes,omitempty"`
-	Took   Times     `json:"took,omitempty"`
-}
 
 // Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
@@ -131,6 +115,11 @@ func unfinished(runs []Run) (Run, bool) {
 		return Run{}, false
 	}
 	return runs[len(runs)-1], true
+}
+
+// present folds runs into gpuadm's changes that are on the machine.
+func present(runs []Run) []owned {
+	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
 
 // idsOf is the set of the runs' ids.

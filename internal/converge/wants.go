@@ -51,6 +51,22 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 	return steps
 }
 
+// settleSilent gives the steps that wait for a silent reader an unknown state, unless a change that
+// comes before them may make it answer: comes says so of earlier stages. It returns the same for the
+// stages after these steps.
+func settleSilent(steps []step, comes bool) bool {
+	for i := range steps {
+		s := &steps[i]
+		switch {
+		case s.Silent != "" && !comes:
+			s.Reason = s.withoutEvent()
+		case !s.converged() && (s.now() || s.awaited()):
+			comes = true
+		}
+	}
+	return comes
+}
+
 // chosen returns the wants of what earlier runs made as dependencies: because they could be had, and
 // the spec still asks for them, or because others needed them.
 func chosen(stage string, wants []Want, all []owned) (more []Want) {
@@ -74,11 +90,6 @@ func chosen(stage string, wants []Want, all []owned) (more []Want) {
 		}
 	}
 	return more
-}
-
-// order is the place of a stage in the sequence; -1 if it is not in it.
-func (e *Engine) order(stage string) int {
-	return slices.IndexFunc(e.Stages, func(st Stage) bool { return st.Name == stage })
 }
 
 // wantedStep is the step that brings a thing to its desired state.
