@@ -196,7 +196,7 @@ func looks() []look {
 			names: "kubelet-config",
 			sees:  "whether the file is a KubeletConfiguration",
 			until: atFirstBoot,
-			at:    each(readable),
+			at:    each(kubeletConfig),
 			by:    []string{"join"},
 			uses:  inStages("join"),
 		},

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -237,6 +238,22 @@ func kubeconfig(_ context.Context, q question, name string) error {
 		return err
 	}
 	return kube.CheckKubeconfig(q.view, name)
+}
+
+// kubeletConfig wants a KubeletConfiguration with the keys that differ.
+func kubeletConfig(ctx context.Context, q question, name string) error {
+	if err := readable(ctx, q, name); err != nil {
+		return err
+	}
+	data, err := q.read(name)
+	if err != nil {
+		return err
+	}
+	err = kubelet.CheckConfig(name, data)
+	if err != nil && !host.Public(q.view, name) {
+		return q.refused(name, "it is not a KubeletConfiguration", "write one, in YAML or JSON", q.another())
+	}
+	return err
 }
 
 // certificates wants certificates in PEM.

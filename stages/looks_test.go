@@ -159,8 +159,8 @@ func TestLooksAtContent(t *testing.T) {
 			}
 		}
 	}
-	// Two keys, two lists of certificates, layouts, a kubeconfig, three programs.
-	check.Equal(t, rejects, 9, "keys that refuse a web page:")
+	// Two keys, two lists of certificates, layouts, a kubeconfig, a kubelet's configuration, three programs.
+	check.Equal(t, rejects, 10, "keys that refuse a web page:")
 }
 
 // TestABootLooksAtWhatItChanges: a kubeconfig that is gone keeps no kubelet from starting: at a boot

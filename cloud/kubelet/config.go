@@ -68,6 +68,12 @@ func withTaints(base, users table, taints []spec.Taint) table {
 // maxKubeletConfig is the largest size in bytes of the user's file.
 const maxKubeletConfig = 1 << 20
 
+// CheckConfig says why a file cannot be used as kubelet_config; nil if it can.
+func CheckConfig(name string, data []byte) error {
+	_, err := readKubeletConfig(name, data)
+	return err
+}
+
 // readKubeletConfig reads the user's file, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
 	if path.Clean(name) == ConfigFile {

@@ -103,6 +103,9 @@ func kubeconfigSettings(v host.View, name string, judged bool) (settings, error)
 	}
 	if err != nil {
 		f := fault{why: Broken, cause: err}
+		if errors.As(err, new(malformed)) {
+			f.try = []string{"kubectl config view --kubeconfig=" + host.ShellWord(name) + ", which says where"}
+		}
 		return settings{}, f.to("use", "kubeconfig "+name)
 	}
 
@@ -166,9 +169,9 @@ func parse(text []byte, folder string) (settings, error) {
 	var k kubeconfig
 	switch err := yaml.Unmarshal(text, &k); {
 	case errors.As(err, new(*yaml.TypeError)):
-		return settings{}, errors.New("it does not have the form of a kubeconfig" + whichLine)
+		return settings{}, malformed("it does not have the form of a kubeconfig")
 	case err != nil:
-		return settings{}, errors.New("it is not YAML" + whichLine)
+		return settings{}, malformed("it is not YAML")
 	}
 
 	cluster, user, err := k.current()
@@ -202,8 +205,11 @@ func CredentialsIn(text []byte) Credentials {
 	return user
 }
 
-// whichLine replaces the sentence of the YAML library, which may repeat a secret.
-const whichLine = "; kubectl config view --kubeconfig says where"
+// malformed is what a text is not. It replaces the sentence of the YAML library, which may repeat a
+// secret.
+type malformed string
+
+func (m malformed) Error() string { return string(m) }
 
 // current finds the cluster and the user of the current context. It returns the user also if only
 // the cluster is missing.

@@ -24,17 +24,31 @@ var moduleCuts = []repairCut{
 	{"DRV-014", "modprobe nvidia; echo 570.86.15 >/sys/module/nvidia/version; fakenvml driver --init LIB_RM_VERSION_MISMATCH"},
 	{"DRV-006", "touch /etc/lab-nouveau; rm -f /etc/modprobe.d/gpuadm.conf; lab-modules"},
 	{"GPU-010", "modprobe nvidia; systemctl stop " + persistenced},
+	{"FAB-002", "modprobe nvidia; systemctl stop " + fabricManager},
 }
 
+const fabricManager = "nvidia-fabricmanager.service"
+
+// fabricManagerUnit registers the GPUs as long as it runs, as the fabric manager does.
+const fabricManagerUnit = `[Unit]
+After=lab-modules.service
+[Service]
+ExecStartPre=/usr/local/bin/fakenvml fabric --state completed
+ExecStart=/bin/sleep infinity
+ExecStopPost=/usr/local/bin/fakenvml fabric --state not-started
+[Install]
+WantedBy=multi-user.target
+`
+
 // TestLabCrashModule: repairs of the driver's module are cut at their touches; for a change two of
-// them, in turn. The fabric manager's (FAB-002) is not among them: the fake driver has no fabric.
+// them, in turn.
 func TestLabCrashModule(t *testing.T) {
 	t.Parallel()
-	host := lab.Options{Dist: "trixie", GPUs: 2, Kind: "A100", Disk: true}
+	host := lab.Options{Dist: "trixie", GPUs: 2, Kind: "HGX H100", Disk: true}
 	n := bootGPUsOf(t, host, lab.OuterFile).withModules(t)
 	for _, repair := range chosenRepairs(t, moduleCuts) {
 		n.cutRepair(t, repair, node.module)
-		n.Must("sh", "-c", "rm -f /etc/lab-nouveau /etc/modprobe.d/gpuadm.conf; lab-modules; systemctl start "+persistenced)
+		n.Must("sh", "-c", "rm -f /etc/lab-nouveau /etc/modprobe.d/gpuadm.conf; lab-modules; systemctl start "+persistenced+" "+fabricManager)
 	}
 }
 
@@ -46,7 +60,7 @@ func (n gpuNode) withModules(t *testing.T) gpuNode {
 	n.Must("mv", lib+fakenvml.Soname, lib+"libnvidia-ml.so.580.95.05")
 	n.Must("ln", "-s", "libnvidia-ml.so.580.95.05", lib+fakenvml.Soname)
 	n.Must("ldconfig")
-	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", "A100-40:2")
+	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", "H100-80:2")
 	n.Must("ln", "-sf", lab.OuterFile, "/run/fakenvml.state")
 
 	kernel := strings.TrimSpace(n.Must("uname", "-r"))
@@ -59,10 +73,10 @@ func (n gpuNode) withModules(t *testing.T) gpuNode {
 	n.Put("/etc/systemd/system/lab-modules.service", "[Unit]\nDefaultDependencies=no\nAfter=fake-gpus.service\nBefore=sysinit.target\n"+
 		"[Service]\nType=oneshot\nExecStart=/usr/local/sbin/lab-modules\n[Install]\nWantedBy=sysinit.target\n", 0o644)
 	n.Put("/etc/systemd/system/"+persistenced, "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n", 0o644)
+	n.Put("/etc/systemd/system/"+fabricManager, fabricManagerUnit, 0o644)
 	n.Must("systemctl", "daemon-reload")
-	n.Must("systemctl", "enable", "--quiet", "lab-modules.service")
-	n.Must("systemctl", "start", "lab-modules.service")
-	n.Must("systemctl", "enable", "--now", "--quiet", persistenced)
+	n.Must("systemctl", "enable", "--now", "--quiet", "lab-modules.service")
+	n.Must("systemctl", "enable", "--now", "--quiet", persistenced, fabricManager)
 	return n
 }
 
@@ -73,5 +87,7 @@ func (n node) module() map[string]string {
 		"driver":     n.Exec("nvidia-smi", "-L").Stdout,
 		"GPUs":       n.Exec("sh", "-c", "grep -hs ^DRIVER= /sys/bus/pci/devices/*/uevent").Stdout,
 		persistenced: n.Property(persistenced, "ActiveState"),
+
+		fabricManager: n.Property(fabricManager, "ActiveState"),
 	}
 }
