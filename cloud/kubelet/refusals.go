@@ -32,13 +32,14 @@ type Refusal struct {
 }
 
 // Refusals lists what kubelet would refuse at its next start, by the files and the state that it
-// reads then. A running kubelet is not affected.
-func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
-	list = append(list, refusedCertificate(v, k)...)
-	list = append(list, refusedSwap(v, k)...)
-	list = append(list, refusedPolicy(v, k, "cpu_manager_state", cpuPolicy(), "none")...)
-	list = append(list, refusedPolicy(v, k, "memory_manager_state", memoryPolicy(), "None")...)
-	return append(list, refusedFiles(v, k)...)
+// reads then. A running kubelet is not affected. The error is of what could not be read.
+func Refusals(v host.View, k facts.Kubelet) (list []Refusal, unread error) {
+	swap, swapUnread := refusedSwap(v, k)
+	cpu, cpuUnread := refusedPolicy(v, k, "cpu_manager_state", cpuPolicy(), "none")
+	memory, memoryUnread := refusedPolicy(v, k, "memory_manager_state", memoryPolicy(), "None")
+
+	list = slices.Concat(refusedCertificate(v, k), swap, cpu, memory, refusedFiles(v, k))
+	return list, errors.Join(swapUnread, cpuUnread, memoryUnread)
 }
 
 // refusedCertificate finds a client certificate that has expired, or is not valid yet.
@@ -67,12 +68,15 @@ func refusedCertificate(v host.View, k facts.Kubelet) []Refusal {
 }
 
 // refusedSwap finds swap that is on, which kubelet refuses unless failSwapOn is false.
-func refusedSwap(v host.View, k facts.Kubelet) []Refusal {
-	table, _ := v.ReadFile("/proc/swaps") // its first line is a heading
+func refusedSwap(v host.View, k facts.Kubelet) ([]Refusal, error) {
+	table, err := v.ReadFile("/proc/swaps") // its first line is a heading
+	if err != nil && !host.NotExist(err) {  // a kernel without swap has no such file: mm/swapfile.c
+		return nil, err
+	}
 	lines := strings.Split(string(table), "\n")
 	inUse := len(lines) > 1 && lines[1] != ""
 	if !inUse || lastOf(k, failSwapOn()) == "false" {
-		return nil
+		return nil, nil
 	}
 
 	name := strings.Fields(lines[1])[0]
@@ -81,17 +85,22 @@ func refusedSwap(v host.View, k facts.Kubelet) []Refusal {
 		Object: name,
 		What:   name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false",
 		Fix:    faults.Of("KUB-006").Command,
-	}}
+	}}, nil
 }
 
 // refusedPolicy finds a state file of another policy than the configured one, which the key finds.
-func refusedPolicy(v host.View, k facts.Kubelet, file string, key *regexp.Regexp, preset string) []Refusal {
+func refusedPolicy(
+	v host.View, k facts.Kubelet, file string, key *regexp.Regexp, preset string,
+) ([]Refusal, error) {
 	name := path.Join(k.Folder(), file)
-	data, _ := v.ReadFile(name)
+	data, err := v.ReadFile(name)
+	if err != nil && !host.NotExist(err) {
+		return nil, err
+	}
 	state := policyName().FindSubmatch(data)
 	want := cmp.Or(lastOf(k, key), preset)
 	if state == nil || string(state[1]) == want {
-		return nil
+		return nil, nil
 	}
 
 	return []Refusal{{
@@ -99,7 +108,7 @@ func refusedPolicy(v host.View, k facts.Kubelet, file string, key *regexp.Regexp
 		Object: name,
 		What:   fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, name, state[1]),
 		Fix:    "sudo rm " + name + " && sudo systemctl restart " + k.Unit,
-	}}
+	}}, nil
 }
 
 // refusedFiles finds configuration files that do not exist or cannot be parsed.
@@ -173,7 +182,11 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
 func canRestart(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
-		if list := Refusals(v, k); len(list) > 0 {
+		list, unread := Refusals(v, k)
+		switch {
+		case unread != nil:
+			return &trouble.Unknown{What: "what kubelet would refuse at its start", Err: unread}
+		case len(list) > 0:
 			return &trouble.Error{
 				What: "cannot restart kubelet, which would not start again: " + list[0].What,
 				Try:  []string{trouble.Command("doctor") + "    names the fix"},
