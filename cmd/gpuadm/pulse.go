@@ -16,7 +16,7 @@ import (
 // program begins another phase. It is there before the machine is opened, which hands it to the
 // programs; a voice begins it.
 type pulse struct {
-	over chan struct{}
+	end func() // it reports no more
 
 	mu     sync.Mutex
 	every  time.Duration                          // between two lines
@@ -33,7 +33,7 @@ type pulse struct {
 	looked time.Time                              // when it last said so since then
 }
 
-// begin shows a line after each time of every, until over is closed.
+// begin shows a line after each time of every, until end is called.
 func (p *pulse) begin(every time.Duration, show func(stage, change, took, says string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,21 +44,7 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.done = ""
 	p.says = ""
 	p.heard = time.Now()
-	over := make(chan struct{})
-	p.over = over
-
-	go func() {
-		clock := time.NewTicker(betweenBeats)
-		defer clock.Stop()
-		for {
-			select {
-			case now := <-clock.C:
-				p.beat(now)
-			case <-over:
-				return
-			}
-		}
-	}()
+	p.end = everyBeat(p.beat)
 }
 
 // saw receives an event of the run. The caller holds mu.

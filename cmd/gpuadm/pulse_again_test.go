@@ -22,11 +22,11 @@ func TestPulseBeginsAgain(t *testing.T) {
 	p.begin(time.Hour, show)
 	p.saw(making)
 	p.follow("Unpacking 3 of 9", "the first run's line")
-	close(p.over)
+	p.end()
 
 	making.Usual = 0
 	p.begin(time.Hour, show)
-	defer close(p.over)
+	defer p.end()
 	p.saw(making)
 	p.beat(now.Add(2 * time.Hour))
 	if strings.Contains(shown, "3 of 9") || strings.Contains(shown, "first") || strings.Contains(shown, "usually") {

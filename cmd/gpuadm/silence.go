@@ -34,9 +34,8 @@ type silence struct {
 }
 
 const (
-	livePatience = 1500 * time.Millisecond // with beat it is less than two seconds
+	livePatience = 1500 * time.Millisecond // with a beat it is less than two seconds
 	pipePatience = 15 * time.Second
-	betweenBeats = 500 * time.Millisecond
 	looksHere    = "looks at the machine"
 )
 
@@ -88,21 +87,9 @@ func (s *silence) begin(c *common) (done func()) {
 	s.since = time.Now()
 	s.mu.Unlock()
 
-	over := make(chan struct{})
-	go func() {
-		clock := time.NewTicker(betweenBeats)
-		defer clock.Stop()
-		for {
-			select {
-			case now := <-clock.C:
-				s.beat(now)
-			case <-over:
-				return
-			}
-		}
-	}()
+	end := everyBeat(s.beat)
 	return func() {
-		close(over)
+		end()
 		s.pause()
 	}
 }

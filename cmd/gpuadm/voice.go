@@ -140,7 +140,7 @@ func (v *textVoice) flush() {
 }
 
 func (v *textVoice) close() {
-	close(v.over)
+	v.end()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.making = nil
@@ -325,7 +325,7 @@ func (v logVoice) repeats(e converge.Event) bool {
 	return false
 }
 
-func (v logVoice) close() { close(v.over) }
+func (v logVoice) close() { v.end() }
 
 // answer prints an answer as text, under systemd to the journal.
 func (c *common) answer(text string) {
