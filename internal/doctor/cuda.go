@@ -122,12 +122,14 @@ func (m *Machine) cudaFault(answer host.CUDA) Finding {
 }
 
 // notReady is the answer 802 of a machine without an NVLink fabric: GPUs of a confidential machine take no
-// work until the operator has attested them, and says so. Sources: https://github.com/NVIDIA/nvtrust/issues/56;
-// https://github.com/google/go-tpm-tools/pull/542.
+// work until the operator has attested them, and says so. Sources of the answer and of -srs 1, which sets that
+// state: https://github.com/NVIDIA/nvtrust/issues/56; https://github.com/google/go-tpm-tools/pull/542. Sources of
+// -grs, which prints it: gpu-operator/gpu-operator-confidential-containers.rst in
+// https://github.com/NVIDIA/cloud-native-docs; https://github.com/confidential-dot-ai/confidential-os-builder/issues/71.
 func notReady(finding Finding) Finding {
 	finding.What += ": the GPUs are not ready, and no NVLink fabric is here that they could wait for"
 	finding.Fix = "where confidential computing is on, attest the GPUs, and set them to the ready state; if it is off, read in the kernel log what the driver found"
-	finding.Command = "nvidia-smi conf-compute --get-gpus-ready-state; sudo nvidia-smi conf-compute --set-gpus-ready-state=1"
+	finding.Command = "nvidia-smi conf-compute -grs; sudo nvidia-smi conf-compute -srs 1"
 	return finding
 }
 

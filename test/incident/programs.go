@@ -399,7 +399,7 @@ func (y *Typist) nvidiaSMI(words []string, _ string) (string, error) {
 		}
 	case has("--persistence-mode=0"), has("--persistence-mode=1"):
 		each(func(g *host.GPU) { g.Persistent = has("--persistence-mode=1") })
-	case has("--set-gpus-ready-state=1"):
+	case has("-srs") && has("1"):
 		y.node.CUDAAnswers(nil)
 	case has("--compute-mode=DEFAULT"):
 		each(func(g *host.GPU) { g.Prohibited = false })
