@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
@@ -231,7 +232,7 @@ func (b *bundle) answers(ctx context.Context) {
 		if !b.h.Live() {
 			return nil, errors.New("the machine does not run")
 		}
-		return b.c.examine(ctx, b.host, b.seen)
+		return b.c.examine(ctx, b.host, b.seen, view.DeadlineIn(doctor.Wait))
 	})
 	b.answer(ctx, "plan.json", "what gpuadm apply would change", func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engine(ctx, nil, nil)

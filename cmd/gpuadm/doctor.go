@@ -40,11 +40,12 @@ func newDoctor(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&c.noCUDA, "no-cuda", false, "do not start CUDA on the GPUs")
-	cmd.Flags().DurationVar(&c.wait, "wait", doctor.Wait, "how long to wait for an answer of the driver, a daemon, a program or a disk")
+	cmd.Flags().DurationVar(&c.wait, "wait", doctor.Wait, "how long to wait, in all, for answers of the driver, daemons, programs and disks")
 	return cmd
 }
 
 func (c *common) doctor(ctx context.Context) error {
+	all := view.DeadlineIn(c.wait)
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -61,8 +62,8 @@ func (c *common) doctor(ctx context.Context) error {
 		return nil
 	}
 
-	v := view.WithinAll(h, c.wait)
-	report, err := c.examine(ctx, h, v)
+	v := view.WithinAll(h, all)
+	report, err := c.examine(ctx, h, v, all)
 	if err != nil {
 		return err
 	}
@@ -82,9 +83,10 @@ func (c *common) doctor(ctx context.Context) error {
 
 // examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by the
 // spec that a boot would apply; without one it reports what node.toml asks for as not checked.
-func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
-	wait := cmp.Or(c.wait, doctor.Wait)
-	s, _, err := c.bootSpec(view.WithinAll(h, wait)) // a bundle does not record the kept spec
+func (c *common) examine(
+	ctx context.Context, h host.Host, v host.View, all view.Deadline,
+) (doctor.Report, error) {
+	s, _, err := c.bootSpec(view.WithinAll(h, all)) // a bundle does not record the kept spec
 	if err != nil && len(c.files) > 0 {
 		return doctor.Report{}, err
 	}
@@ -95,12 +97,13 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 		Spec:    ownSpec,
 		Units:   stages.OwnServices(),
 		NoCUDA:  c.noCUDA,
-		Wait:    wait,
+		Wait:    cmp.Or(c.wait, doctor.Wait),
+		Left:    all.Left,
 		Kubelet: stages.KubeletUnit,
 		Gate:    stages.GateDropIn,
 	}
 	if c.root {
-		own.Shut = func(ctx context.Context) string { return c.whyShut(ctx, h) }
+		own.Shut = func(ctx context.Context) string { return c.whyShut(ctx, h, v) }
 		own.AtWork = func() bool { return agent.AtWork(h) }
 	}
 	r := doctor.Examine(ctx, v, s, own)
@@ -137,7 +140,7 @@ func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
 
 // whyShut says why the gate is closed; "" if it is open, or while a run is in progress, which most
 // often opens it.
-func (c *common) whyShut(ctx context.Context, h host.Host) string {
+func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 	if agent.AtWork(h) {
 		return ""
 	}
@@ -145,7 +148,7 @@ func (c *common) whyShut(ctx context.Context, h host.Host) string {
 	asking := &common{env: c.env, rootDir: c.rootDir, output: "json", pulse: new(pulse)}
 	asking.stdout = io.Discard
 	asking.stderr = io.Discard
-	err := asking.closedGate(ctx)
+	err := asking.closedGate(ctx, func(host.View) host.View { return v })
 	var t *trouble.Error
 	switch {
 	case err == nil:

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -59,7 +60,7 @@ func (c *common) waitForGate(ctx context.Context) error {
 // gate returns an error that says why kubelet may not start; nil if it may. Kubelet's Restart= runs
 // the gate every few seconds: in the journal the error is one line.
 func (c *common) gate(ctx context.Context) error {
-	err := c.closedGate(ctx)
+	err := c.closedGate(ctx, view.Patiently)
 	var t *trouble.Error
 	switch {
 	case err == nil:
@@ -70,8 +71,9 @@ func (c *common) gate(ctx context.Context) error {
 	return err
 }
 
-// closedGate returns an error that says why kubelet may not start; nil if it may.
-func (c *common) closedGate(ctx context.Context) error {
+// closedGate returns an error that says why kubelet may not start; nil if it may. within is a machine on
+// which nothing is waited for without a limit.
+func (c *common) closedGate(ctx context.Context, within func(host.View) host.View) error {
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func (c *common) closedGate(ctx context.Context) error {
 		return err
 	}
 
-	shut, err := c.run.Gate(ctx, view.Patiently(c.run.Host))
+	shut, err := c.run.Gate(ctx, within(c.run.Host))
 	if err != nil || shut == nil {
 		return err
 	}

@@ -85,7 +85,8 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 		return nil
 	}
 	c.noCUDA = true // no repair needs it
-	report, err := c.examine(ctx, h, view.WithinAll(h, doctor.Wait))
+	all := view.DeadlineIn(doctor.Wait)
+	report, err := c.examine(ctx, h, view.WithinAll(h, all), all)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func notSilent(t *testing.T, what, line string) {
 			spec += "[node]\nlabels = { a = \"b\" }\n"
 		}
 		w.Put("etc/gpuadm/node.toml", spec)
-		h := slowHost{hungHost{w.Node(), what, new(atomic.Bool)}}
+		h := slowHost{hungHost{Node: w.Node(), what: what, hung: new(atomic.Bool)}}
 		open := func(string, commands.Follow) (host.Host, error) {
 			if what == "disk" {
 				time.Sleep(slowOpen)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/kube"
@@ -89,10 +88,14 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	return r, nil
 }
 
-// soon bounds what waits for the API server, and for the program that gets kubelet's credentials:
-// doctor answers within two seconds, also without a network.
+// soon bounds what waits for the API server, and for the program that gets kubelet's credentials. A
+// server that no packet reaches is not waited for as long.
 func (m *Machine) soon() (context.Context, context.CancelFunc) {
-	return kube.Soon(m.ctx, time.Second, 2*time.Second)
+	left := Wait
+	if m.own.Left != nil {
+		left = m.own.Left()
+	}
+	return kube.Soon(m.ctx, left/2, left)
 }
 
 // refusedByServer finds a kubelet and an API server that do not trust each other's certificate.

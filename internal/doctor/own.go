@@ -25,8 +25,10 @@ type Own struct {
 	Units   []string // gpuadm's services, which run apply or plan
 	NoCUDA  bool     // CUDA is not to be started
 
-	// Wait is how long the View waits for an answer.
+	// Wait is how long the View waits for all answers, and Left how much of that is left; where it is nil,
+	// that is the constant Wait.
 	Wait time.Duration
+	Left func() time.Duration
 
 	// Kubelet is the unit that waits for the gate, and Gate the drop-in that asks it. Shut says why
 	// kubelet may not start; "" if it may, or if a run is in progress. It is nil for a user other

@@ -18,8 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestLabDoctorTakes runs doctor on a host with eight GPUs, and again with a driver whose library waits
-// for ever in its first call, and logs how long it takes. Figures are not compared: a busy machine is no
+// TestLabDoctorTakes runs doctor on a host with eight GPUs, again with each of the others that do not
+// answer, and with a driver whose library waits for ever in its first call, and logs how long it takes.
+// Figures are not compared: a busy machine is no
 // fault of doctor's. What it says is: a driver that may still start its GPUs is not said to hang.
 func TestLabDoctorTakes(t *testing.T) {
 	t.Parallel()
@@ -28,11 +29,32 @@ func TestLabDoctorTakes(t *testing.T) {
 	n.takes("eight GPUs", "")
 	n.takes("eight GPUs, without CUDA", "--no-cuda")
 
+	// The server's address is one that connects, and at which no program takes the connection.
+	const listen = "socket(S, PF_INET, SOCK_STREAM, 6); bind(S, sockaddr_in(6443, INADDR_LOOPBACK)) or die; listen(S, 99); sleep"
+	n.Must("systemd-run", "--quiet", "--unit=mute", "perl", "-MSocket", "-e", listen)
+	const kubeconfig = "/etc/kubernetes/kubelet.conf"
+	n.Must("cp", kubeconfig, "/root/")
+	n.Put(kubeconfig, "current-context: c\ncontexts:\n- {name: c, context: {cluster: c, user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n"+
+		"clusters:\n- {name: c, cluster: {server: \"https://127.0.0.1:6443\"}}\n", 0o600)
+	n.takes("an API server that is mute", "")
+	n.Must("systemctl", "stop", "mute")
+	n.Must("mv", "/root/kubelet.conf", kubeconfig)
+
+	for _, program := range []string{"journalctl", "timedatectl", "containerd"} {
+		n.Must("sh", "-c", fmt.Sprintf(`p=$(command -v %[1]s); mv $p /root/; printf '#!/bin/sh\nexec sleep 600\n' >$p; chmod 755 $p`, program))
+		n.takes(program+" that does not end", "")
+		n.Must("sh", "-c", fmt.Sprintf(`mv /root/%[1]s $(command -v %[1]s)`, program))
+	}
+
+	n.Must("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "containerd")
+	n.takes("containerd that is stopped", "")
+	n.Must("systemctl", "kill", "--signal=CONT", "--kill-whom=main", "containerd")
+
 	const library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05"
 	n.Put(library, hungLibrary(t), 0o755)
 	n.takes("a library that hangs", "")
 	said := n.Exec("gpuadm", "doctor")
-	check.That(t, strings.Contains(said.Stdout, "Not checked: GPUs: the driver has not answered for 2s"), "%s", said)
+	check.That(t, strings.Contains(said.Stdout, "Not checked: GPUs: the driver has not answered for "), "%s", said)
 	check.That(t, !strings.Contains(said.Stdout, "DRV-019"), "it is said to hang: %s", said)
 }
 

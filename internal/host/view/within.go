@@ -15,11 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patience is how long each has to answer a command that only reads. A driver that answers for one GPU
+// patience is how long each has to answer a command that only reads; CUDA has as long as it takes. A driver that answers for one GPU
 // after the other has longer: internal/host/nvml.
 type patience struct {
 	driver   time.Duration
-	cuda     time.Duration // 0: as long as it takes
 	call     time.Duration // of a daemon, by its socket
 	systemd  time.Duration
 	program  time.Duration
@@ -50,41 +49,68 @@ func patiently() patience {
 	}
 }
 
+// Deadline is until when all that a command asks has to answer.
+type Deadline struct {
+	whole time.Duration
+	ends  time.Time
+}
+
+// DeadlineIn begins a deadline, so long from now.
+func DeadlineIn(whole time.Duration) Deadline {
+	return Deadline{whole: whole, ends: time.Now().Add(whole)}
+}
+
+// Left is how long an answer that is asked for now may take. What is asked late, since something else
+// was slow, has half of the whole time.
+func (d Deadline) Left() time.Duration {
+	left := time.Until(d.ends).Round(100 * time.Millisecond)
+	return max(left, d.whole/2)
+}
+
 // within is a machine on which nothing delays a command that only reads for long. What has not
 // answered once is not asked again.
 type within struct {
 	host.View
 	patience
-	once   sync.Once
-	driver host.Driver
-	err    error
+	all    *Deadline     // takes the place of the limits; nil for none
+	asked  sync.Once     // the driver
+	said   chan struct{} // closed once driver is known
+	driver reply[host.Driver]
 	silent sync.Map // the error of what did not answer, by its name: a program, systemd, a folder
+}
+
+func newWithin(v host.View, alone patience, all *Deadline) *within {
+	return &within{View: v, patience: alone, all: all, said: make(chan struct{})}
 }
 
 // Within returns a View of the same machine on which nothing is waited for long. It asks the driver
 // once, in another process where it can.
-func Within(v host.View) host.View { return &within{View: v, patience: soon()} }
+func Within(v host.View) host.View { return newWithin(v, soon(), nil) }
 
-// WithinAll is Within with one limit for each: a packager and a disk have no longer, and CUDA has it too.
-func WithinAll(v host.View, limit time.Duration) host.View {
-	return &within{View: v, patience: patience{
-		driver:   limit,
-		cuda:     limit,
-		call:     limit,
-		systemd:  limit,
-		program:  limit,
-		packager: limit,
-		file:     limit,
-	}}
-}
+// WithinAll is Within with one deadline for all: a packager and a disk have no longer, and CUDA has it too.
+func WithinAll(v host.View, all Deadline) host.View { return newWithin(v, patience{}, &all) }
 
 // Patiently is Within with longer limits.
-func Patiently(v host.View) host.View { return &within{View: v, patience: patiently()} }
+func Patiently(v host.View) host.View { return newWithin(v, patiently(), nil) }
+
+// limit is how long an answer may take that is asked for now, and would have so long alone.
+func (w *within) limit(alone time.Duration) time.Duration {
+	if w.all == nil {
+		return alone
+	}
+	return w.all.Left()
+}
 
 // Driver is View's.
 func (w *within) Driver(ctx context.Context) (host.Driver, error) {
-	w.once.Do(func() { w.driver, w.err = apart(ctx, w.View, w.patience.driver) })
-	return w.driver, w.err
+	w.asked.Do(func() {
+		go func() {
+			defer close(w.said)
+			w.driver.value, w.driver.err = apart(ctx, w.View, w.limit(w.patience.driver))
+		}()
+	})
+	<-w.said
+	return w.driver.value, w.driver.err
 }
 
 // driverWithin is a View that can ask the driver in another process.
@@ -108,10 +134,10 @@ type cudaWithin interface {
 // CUDA is View's.
 func (w *within) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.CUDA, error) {
 	v, can := w.View.(cudaWithin)
-	if !can || w.cuda == 0 {
+	if !can || w.all == nil {
 		return w.View.CUDA(ctx, of, shown...)
 	}
-	return v.CUDAWithin(ctx, w.cuda, of, shown...)
+	return v.CUDAWithin(ctx, w.all.Left(), of, shown...)
 }
 
 // apartHost is a machine whose driver is asked in another process.
@@ -134,8 +160,9 @@ func (w *within) Call(ctx context.Context, socket, method string, request []byte
 	if err := w.hasNotAnswered(socket); err != nil {
 		return nil, err
 	}
-	late := fmt.Errorf("no answer within %v", w.call)
-	ctx, end := context.WithTimeoutCause(ctx, w.call, late)
+	limit := w.limit(w.call)
+	late := fmt.Errorf("no answer within %v", limit)
+	ctx, end := context.WithTimeoutCause(ctx, limit, late)
 	defer end()
 	answer, err := w.View.Call(ctx, socket, method, request)
 	if err != nil && errors.Is(context.Cause(ctx), late) {
@@ -174,9 +201,9 @@ func (w *within) ask(
 		return nil, err
 	}
 
-	limit := w.program
+	limit := w.limit(w.program)
 	if slices.Contains([]string{"rpm", "dnf", "zypper", "dpkg", "apt-get", "apt-cache"}, program) {
-		limit = w.packager
+		limit = w.limit(w.packager)
 	}
 	late := host.OverLimit{Limit: limit}
 	ctx, end := context.WithTimeoutCause(ctx, limit, late)
@@ -206,8 +233,9 @@ func (w *within) Unit(ctx context.Context, name string) (host.Unit, error) {
 		return host.Unit{}, err
 	}
 
-	late := fmt.Errorf("systemd has not answered within %v", w.systemd)
-	unit, err := replyOf(w.systemd, late, func() (host.Unit, error) {
+	limit := w.limit(w.systemd)
+	late := fmt.Errorf("systemd has not answered within %v", limit)
+	unit, err := replyOf(limit, late, func() (host.Unit, error) {
 		return w.View.Unit(ctx, name)
 	})
 	if errors.Is(err, late) {
@@ -248,11 +276,12 @@ func file[T any](w *within, name string, read func() (T, error)) (T, error) {
 		}
 	}
 
+	limit := w.limit(w.file)
 	late := errors.New("no answer")
-	value, err := replyOf(w.file, late, read)
+	value, err := replyOf(limit, late, read)
 	if errors.Is(err, late) {
 		folder := w.fileSystem(name)
-		err = fmt.Errorf("the file system of %s has not answered within %v", folder, w.file)
+		err = fmt.Errorf("the file system of %s has not answered within %v", folder, limit)
 		w.silent.Store(folder, err)
 	}
 	return value, err
