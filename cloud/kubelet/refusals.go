@@ -173,13 +173,8 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	return value
 }
 
-// canRestart says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks
-// for what it refuses, and runs it with its command line and --version, since it parses the command
-// line before it prints its version.
-// Sources: NewKubeletCommand in cmd/kubelet/app/server.go of
-// https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
-// verflag.PrintAndExitIfRequested);
-// https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
+// canRestart says why kubelet would not work after a restart: it looks for what kubelet refuses, and asks
+// kubelet itself about its command line.
 func canRestart(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		list, unread := Refusals(v, k)
@@ -192,18 +187,15 @@ func canRestart(k facts.Kubelet) things.PrecheckFunc {
 				Try:  []string{trouble.Command("doctor") + "    names the fix"},
 			}
 		}
-		if k.Binary == "" || len(k.Args) == 0 {
-			return nil
-		}
-
-		command := slices.Concat([]string{k.Binary}, k.Args, []string{"--version"})
-		_, err := v.Ask(ctx, command...)
-		var failed *host.CommandError
-		if errors.As(err, &failed) && failed.Code > 0 {
+		rejected, err := Rejected(ctx, v, k)
+		switch {
+		case err != nil:
+			return &trouble.Unknown{What: "whether kubelet accepts its command line", Err: err}
+		case rejected != nil:
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot restart kubelet, which rejects its command line: %v", err),
+				What: fmt.Sprintf("cannot restart kubelet, which rejects its command line: %v", rejected.Said),
 				Try:  []string{"systemctl cat " + k.Unit},
-				Err:  err,
+				Err:  rejected.Said,
 			}
 		}
 		return nil

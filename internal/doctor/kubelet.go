@@ -11,6 +11,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // isDown reports whether a kubelet that has joined does not run.
@@ -50,7 +52,52 @@ func kubeletCrashes(m *Machine) []Finding {
 	if !m.isDown(k) {
 		return nil
 	}
-	return m.crashLoop(k.Unit)
+	found := m.crashLoop(k.Unit)
+	if len(found) == 0 {
+		return nil
+	}
+	rejected, _ := kubelet.Rejected(m.ctx, m.View, k) // noting notes a kubelet that gives no answer
+	if rejected == nil {
+		return found
+	}
+	return []Finding{rejectedFlag(k, *rejected)}
+}
+
+// rejectedFlag describes a kubelet that ends at each start, since it does not accept its command line. The
+// command takes the flag out of a file that an operator may write.
+func rejectedFlag(k facts.Kubelet, rejected kubelet.Rejection) Finding {
+	finding := Finding{
+		Object:  k.Unit,
+		What:    "kubelet ends at each start, for it rejects its command line: " + lastLine(rejected.Said.Stderr),
+		Fix:     "take out of the command line what kubelet rejects",
+		Command: "systemctl cat " + k.Unit,
+	}
+	if rejected.Flag == "" || len(rejected.Files) == 0 {
+		return finding
+	}
+
+	file := rejected.Files[len(rejected.Files)-1]
+	finding.What += fmt.Sprintf("; %s stands in %s", rejected.Flag, strings.Join(rejected.Files, " and "))
+	finding.Fix = fmt.Sprintf("take the flag out of %s, and restart kubelet; what it did may have a key in kubelet's configuration", file)
+	finding.Command = "sudo grep -n -e " + host.ShellWord(rejected.Flag) + " " + file
+	isOwn := strings.HasPrefix(file, "/etc/") || strings.HasPrefix(file, "/var/")
+	if owner := k.ConfigOwner; owner != "" && owner != "kubeadm" {
+		finding.Fix += fmt.Sprintf("; %s writes the file, so change what it is made of", owner)
+		isOwn = false
+	}
+	if isOwn && isPlain().MatchString(rejected.Flag) {
+		finding.Command = fmt.Sprintf("sudo sed -i 's| *%s||' %s && sudo systemctl daemon-reload && sudo systemctl restart %s",
+			strings.ReplaceAll(rejected.Flag, ".", `\.`), file, strings.TrimSuffix(k.Unit, ".service"))
+	}
+	return finding
+}
+
+// isPlain matches a flag with its value that stands for itself in sed's expressions.
+var isPlain = pattern.Of(`^--[\w-]+=[\w.,:/@%+-]*$`)
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
 }
 
 func oldKubelet(m *Machine) []Finding {

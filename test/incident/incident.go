@@ -330,6 +330,8 @@ func (w *World) step(line string) {
 		w.Server.EditNode(nodeName, func(n kubesim.Object) {
 			n["spec"] = kubesim.Object{"taints": []any{kubesim.Object{"key": words[1], "effect": words[2]}}}
 		})
+	case "kubelet-rejects":
+		w.answers = append(w.answers, func(n *simhost.Node) { rejectsFlag(n, words[1]) })
 	case "cordoned":
 		w.Server.EditNode(nodeName, func(n kubesim.Object) {
 			n["spec"] = kubesim.Object{"unschedulable": true}
@@ -357,6 +359,25 @@ func (w *World) step(line string) {
 	default:
 		w.t.Fatalf("no step %q", line)
 	}
+}
+
+// rejectsFlag has kubelet end for a flag that it does not know, as
+// https://github.com/awslabs/amazon-eks-ami/issues/1398 and https://github.com/voxpupuli/puppet-k8s/issues/64
+// have its words.
+func rejectsFlag(n *simhost.Node, flag string) {
+	n.Install("kubelet", simhost.Program{
+		Looks: func([]string) bool { return true },
+		Run: func(_ *files.Files, argv []string) ([]byte, error) {
+			for _, word := range argv {
+				name, _, _ := strings.Cut(word, "=")
+				if name == flag {
+					const said = `E0707 08:17:04.199967    5604 run.go:74] "command failed" err="failed to parse kubelet flag: unknown flag: `
+					return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: said + flag + `"`}
+				}
+			}
+			return []byte("Kubernetes v1.31.4\n"), nil
+		},
+	})
 }
 
 // podWaits adds a pod with a container that waits for this reason.
