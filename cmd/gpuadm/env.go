@@ -255,8 +255,12 @@ func machineSpec(v host.View) ([]spec.File, error) {
 func dangling(v host.View, names ...string) error {
 	for _, name := range names {
 		target, err := v.Readlink(name)
-		if err != nil {
+		isNoLink := errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrInvalid)
+		switch {
+		case isNoLink, host.NotExist(err):
 			continue
+		case err != nil:
+			return err
 		}
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot read %s: it is a link to %s, which is not there", name, target)
