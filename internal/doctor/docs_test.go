@@ -28,7 +28,7 @@ func TestDocs(t *testing.T) {
 	b.WriteString(`# gpuadm doctor
 
 ` + "`gpuadm doctor`" + ` examines a machine with NVIDIA GPUs that need not be set up by gpuadm: it changes nothing, and needs no network. Where
-kubelet runs, it asks the API server for this machine's Node, with kubelet's own identity. Drivers, daemons, programs, disks and the API server have 1.8 seconds from its start to answer, so that it ends within two, or as long as --wait says. What did not answer is named. A driver that starts one GPU after the other has longer, as long as it answers for one more. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
+kubelet runs, it asks the API server for this machine's Node, with kubelet's own identity. Drivers, daemons, programs, disks and the API server have 1.5 seconds from its start to answer, so that it ends within two, or as long as --wait says. What did not answer is named. A driver that starts one GPU after the other has longer, as long as it answers for one more. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
 with one fix. The exit code is 0 if no fault is found, 3 if there is one, 75 if
 none is found in what could be looked at. What cannot be read, or does not answer, is named as not checked, never
 guessed. A program's error on a GPU that works is a note, and no fault. ` + "`gpuadm doctor CODE`" + ` prints the entry of one code, without a machine.

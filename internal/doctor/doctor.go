@@ -54,7 +54,7 @@ func Checks() (all []Check) {
 
 // Wait is how long doctor waits, from its start, for the answers of a driver, a daemon, a program or a
 // file, where the operator does not say it: with what it does besides it ends within two seconds.
-const Wait = 1800 * time.Millisecond
+const Wait = 1500 * time.Millisecond
 
 // patience is how long all checks together may take, since a file on a server that is gone never
 // answers. It is longer than the longest time that a driver has to start all its GPUs, and than a few

@@ -188,7 +188,7 @@ func TestNoNetwork(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}})
-	check.That(t, codes(r) == "" && strings.Contains(fmt.Sprint(r.Unread), "no connection within 900ms"), "%v %v", r.Causes, r.Unread)
+	check.That(t, codes(r) == "" && strings.Contains(fmt.Sprint(r.Unread), "no connection within 750ms"), "%v %v", r.Causes, r.Unread)
 }
 
 // TestBeforeReset: the pods, the device plugin and the driver's daemons are off the GPU before it
