@@ -389,8 +389,8 @@ type keptKey struct{}
 // KeepDriver returns a context whose calls, by one goroutine, share one session with the driver:
 // each session attaches GPUs that no process holds, which takes 1 to 3 seconds a GPU
 // (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The session begins with the
-// first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID
-// and the Share of a compute instance.
+// first call; a reset, or end, ends it. Its answers leave out what only containers need, the UUID
+// and the Share of a compute instance, and of a GPU's health all but that it is lost.
 func KeepDriver(ctx context.Context) (keeping context.Context, end func()) {
 	k := &Kept{}
 	return context.WithValue(ctx, keptKey{}, k), k.End

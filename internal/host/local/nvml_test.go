@@ -272,3 +272,35 @@ func fill(b *testing.B, h host.Host) {
 	}
 	must.OK(b, err)
 }
+
+// TestNVMLKept: calls that share a session ask for what changes of partitions need, and still notice
+// a GPU that is lost.
+func TestNVMLKept(t *testing.T) {
+	h := openFake(t, "A100-40:2")
+	ctx, end := host.KeepDriver(t.Context())
+	defer end()
+	must.Get(h.Driver(ctx))(t)
+
+	h.fake.Do("set", "--gpu", "0", "persistence=1")
+	h.fake.Forget()
+	d := must.Get(h.Driver(ctx))(t)
+	check.That(t, d.GPUs[0].Persistent && d.GPUs[0].MIG && !d.GPUs[0].Mode, "%+v", d.GPUs[0])
+	for call := range h.fake.Dump().Counts {
+		isHealth := slices.ContainsFunc([]string{"Ecc", "Remapped", "Clocks", "Fabric", "Virtualization"}, func(word string) bool {
+			return strings.Contains(call, word)
+		})
+		check.That(t, !isHealth, "a change of partitions asks %s", call)
+	}
+
+	h.fake.Forget()
+	must.OK(t, h.SetMIGMode(ctx, gpu0, true))
+	must.Get(h.Driver(ctx))(t)
+	id := must.Get(h.CreateInstance(ctx, gpu0, 19, host.Span{Start: 0, Size: 1}))(t)
+	must.Get(h.CreateCompute(ctx, gpu0, id, 0, host.Span{}))(t)
+	again := h.fake.Dump().Counts["nvmlDeviceGetHandleByPciBusId_v2"]
+	check.Equal(t, again, 0, "handles that the session has, asked once more:")
+
+	h.fake.Lose(1)
+	d = must.Get(h.Driver(ctx))(t)
+	check.Equal(t, d.GPUs[0].Lost, "it has fallen off the bus", "a GPU without an address:")
+}

@@ -12,8 +12,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// health asks for what a GPU's reports say. Calls that share a session change partitions: a service
+// that they pause has changed only the persistence mode.
 func (r *reading) health() error {
 	g := &r.gpu
+	if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
+		g.Persistent = mode == nvml.FEATURE_ENABLED
+	}
+	if r.keep {
+		return nil
+	}
+
 	if now, next, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
 		g.ECC = onOff(now)
 		if next != now {
@@ -32,9 +41,6 @@ func (r *reading) health() error {
 	}
 
 	g.Slowed = r.slowed()
-	if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
-		g.Persistent = mode == nvml.FEATURE_ENABLED
-	}
 	g.Fabric = r.fabric()
 	g.Licence = r.licence()
 	if r.driver.more {

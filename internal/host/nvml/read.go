@@ -151,6 +151,7 @@ func (s nvmlSession) read(index int, of handle) (host.GPU, error) {
 		}
 	}
 
+	s.seen.handle(r.gpu.Address, of.Device)
 	return r.gpu, nil
 }
 

@@ -184,10 +184,18 @@ func (s nvmlSession) gpu(address string) (nvml.Device, error) {
 	}
 	device, ret := s.DeviceGetHandleByPciBusId(address)
 	if ret == nvml.SUCCESS {
-		s.seen.devices[address] = device
-		s.seen.instances[address] = map[int]nvml.GpuInstance{}
+		s.seen.handle(address, device)
 	}
 	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
+}
+
+// handle notes a GPU's handle. The instances of an earlier handle are not its own.
+func (s *seen) handle(address string, device nvml.Device) {
+	if _, ok := s.devices[address]; ok {
+		return
+	}
+	s.devices[address] = device
+	s.instances[address] = map[int]nvml.GpuInstance{}
 }
 
 // change opens NVML, finds a GPU and changes something about it.
