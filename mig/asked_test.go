@@ -100,19 +100,43 @@ func TestPicksOneGPU(t *testing.T) {
 	}
 }
 
-// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm touches none,
-// releases its own, and says so once.
+// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm refuses a layout,
+// since the driver removes each partition that it has not made; a table without a layout asks for
+// MIG mode alone, which gpuadm makes where the driver cannot. Partitions that gpuadm has made are
+// released, also when [mig] is taken out.
 func TestDynamicMIG(t *testing.T) {
-	gpu := model(t, "H100-80").GPU()
-	gpu.Address = "0000:17:00.0"
-	f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
-	s := spec.Spec{MIG: spec.MIG{GPU: []spec.MIGGPU{{Devices: spec.Devices{All: true}, Enabled: true}}}}
-	list, err := wants(s, f)
-	must.That(t, err == nil && len(list) == 1 && list[0].Thing.Ref().Kind == "check" && list[0].Releases, "%+v, %v", list, err)
-	state, err := list[0].Look(t.Context(), nil)
-	check.That(t, err == nil && state == "ok", "%q, %v", state, err)
-	notes := Stage.Notes(nil, s, f)
-	check.That(t, len(notes) == 1 && strings.Contains(notes[0], "DynamicMIG"), "%q", notes)
-	notes = Stage.Notes(nil, spec.Spec{}, f)
-	check.That(t, notes == nil, "%q without [mig]", notes)
+	const (
+		seven  = "[[mig.gpu]]\nlayout = { \"1g\" = 7 }\n"
+		modeOn = "[[mig.gpu]]\n"
+	)
+	for _, c := range []struct {
+		name, toml, gpu string
+		mode            bool
+		wants           string // kinds
+		says            string
+	}{
+		{"a layout", seven, "H100-80", false, "", "cannot keep the partitions that node.toml asks for: NVIDIA's DRA driver makes and removes them as pods ask (DynamicMIG, process 77)"},
+		{"whole GPUs", "[[mig.gpu]]\nenabled = false\n", "H100-80", false, "", "DynamicMIG"},
+		{"a table of two", modeOn + "devices = [0]\n" + seven + "devices = [1]\n", "H100-80", false, "", "DynamicMIG"},
+		{"mode alone", modeOn, "H100-80", false, "check", ""},
+		{"mode alone, on", modeOn, "A100-40", true, "check", ""},
+		{"mode alone, off", modeOn, "A100-40", false, "check mig paused", ""},
+		{"no [mig]", "", "A100-40", true, "check", ""},
+	} {
+		gpu := model(t, c.gpu).GPU()
+		gpu.Address = "0000:17:00.0"
+		gpu.Mode = c.mode
+		gpu.Pending = c.mode
+		f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)}))(t)
+
+		list, err := Stage.Wants(s, f)
+		check.That(t, (err != nil) == (c.says != "") && strings.Contains(words(err), c.says), "%s: says %s; want %q", c.name, words(err), c.says)
+		var kinds []string
+		for i, w := range list {
+			kinds = append(kinds, w.Ref().Kind)
+			check.Equal(t, w.Releases, i == 0, "%s: want %d releases", c.name, i)
+		}
+		check.Equal(t, strings.Join(kinds, " "), c.wants, "%s: wants", c.name)
+	}
 }

@@ -30,7 +30,7 @@ func notes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.MIG.Asked() || f.DynamicMIG == "" {
 		return offerNotes(s, f)
 	}
-	return []string{"the DRA driver makes partitions as pods ask for them (DynamicMIG, " + f.DynamicMIG + "): gpuadm leaves MIG to it, and [mig] does nothing"}
+	return []string{"the DRA driver makes partitions as pods ask for them (DynamicMIG, " + f.DynamicMIG + "): gpuadm makes none"}
 }
 
 func needs(s spec.Spec) facts.Needs {
@@ -48,7 +48,10 @@ func needs(s spec.Spec) facts.Needs {
 
 // wants are asked's. A refusal is at the place of what asks for the layout.
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	if !s.MIG.Asked() {
+	switch {
+	case !s.MIG.Asked() && f.DynamicMIG != "":
+		return []converge.Want{leftToDRA()}, nil
+	case !s.MIG.Asked():
 		return nil, nil
 	}
 	list, err := asked(s, f)
@@ -66,7 +69,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		}
 	}
 	if f.DynamicMIG != "" {
-		return []converge.Want{untouched("partitions of the GPUs", nil, "the DRA driver makes them")}, nil
+		return besideDRA(s, f)
 	}
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {
 		return []converge.Want{untouched("partitions of the GPUs", nil, "no label nvidia.com/mig.config has named a layout yet")}, nil

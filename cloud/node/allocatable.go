@@ -68,7 +68,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 		switch {
 		case err != nil:
 			return err
-		case published && count == devices:
+		case published && (count == devices || r.facts.DynamicMIG != ""): // that driver lists all that could be
 			return nil
 		case published:
 			missing = []string{fmt.Sprintf("%d of %d devices of %s", count, devices, draDriver)}

@@ -116,6 +116,26 @@ func TestStaleZero(t *testing.T) {
 	}
 }
 
+// TestDynamicOffer: where the DRA driver makes partitions as pods ask for them, it publishes each
+// partition that a GPU could have, so their number is not that of the GPUs.
+func TestDynamicOffer(t *testing.T) {
+	a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
+	a.facts.DynamicMIG = "process 812"
+	offers(a, a.BootID(), "", "")
+	var devices []any
+	for _, name := range []string{"gpu-0", "gpu-0-mig-1g10gb-0", "gpu-0-mig-1g10gb-1"} {
+		devices = append(devices, kubesim.Object{"name": name})
+	}
+	a.sim.AddSlice("v1", kubesim.Object{"spec": kubesim.Object{
+		"nodeName": "gpu-1", "driver": draDriver, "devices": devices,
+		"pool": kubesim.Object{"name": "gpu-1", "generation": 1, "resourceSliceCount": 1},
+	}})
+	a.Advance(time.Minute)
+
+	a.apply()
+	check.That(t, a.ready(), "%s", a.condition())
+}
+
 // TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that
 // waits for it, with the YAML to add.
 func TestPluginStaysAway(t *testing.T) {

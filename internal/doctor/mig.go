@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -38,7 +39,11 @@ func otherPartitions(m *Machine) (list []Finding) {
 		return nil // Facts has noted it
 	}
 	wants, err := mig.Stage.Wants(m.spec, f)
-	if err != nil {
+	var refused *trouble.Error
+	switch {
+	case errors.As(err, &refused) && !trouble.IsUnknown(err):
+		return []Finding{refusedPartitions(refused)}
+	case err != nil:
 		m.cannotRead("the partitions that node.toml asks for", err)
 	}
 	for _, w := range wants {
@@ -60,6 +65,16 @@ func otherPartitions(m *Machine) (list []Finding) {
 		})
 	}
 	return list
+}
+
+// refusedPartitions is the finding where gpuadm cannot make what node.toml asks for.
+func refusedPartitions(refused *trouble.Error) Finding {
+	return Finding{
+		Object:  "[mig]",
+		What:    refused.What,
+		Fix:     strings.Join(refused.Try, "; "),
+		Command: trouble.Command("plan mig"),
+	}
 }
 
 func noPartition(m *Machine) (list []Finding) {

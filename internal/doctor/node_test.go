@@ -272,6 +272,39 @@ func TestPartitionsOfSpec(t *testing.T) {
 	}
 }
 
+// TestImpossiblePartitions: a layout that gpuadm refuses is a fault of node.toml, which doctor names:
+// nothing is unread. One of the reasons is a DRA driver that makes partitions itself.
+func TestImpossiblePartitions(t *testing.T) {
+	const dra = "812"
+	for name, c := range map[string]struct {
+		text  string
+		files map[string]string
+		says  string
+	}{
+		"too many": {"[[mig.gpu]]\nlayout = {\"1g.10gb\" = 8}\n", nil, "1g.10gb"},
+		"DynamicMIG": {"[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n", map[string]string{
+			"/proc/" + dra + "/comm":    "gpu-kubelet-plu\n",
+			"/proc/" + dra + "/status":  "Name:\tgpu-kubelet-plu\nUid:\t0\t0\t0\t0\n",
+			"/proc/" + dra + "/cgroup":  "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-0f.scope\n",
+			"/proc/" + dra + "/environ": "FEATURE_GATES=DynamicMIG=true\x00",
+		}, "NVIDIA's DRA driver makes and removes them"},
+	} {
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.text)}))(t)
+		n := incident.Working(t).Node()
+		if c.files != nil {
+			must.OK(t, n.Mkdir("/proc/"+dra, host.Attr{Mode: 0o555}))
+		}
+		for path, text := range c.files {
+			must.OK(t, n.WriteFile(path, []byte(text), host.Attr{Mode: 0o444}))
+		}
+		report := Examine(t.Context(), n, s, Own{})
+		isUnread := slices.ContainsFunc(report.Unread, func(u Unread) bool { return strings.Contains(u.What, "partitions") })
+		must.That(t, codes(report) == "MIG-003" && !isUnread, "%s: root causes %v, unread %v", name, report.Causes, report.Unread)
+		is := report.Causes[0]
+		check.That(t, strings.Contains(is.Found[0].What, c.says) && strings.Contains(strings.Join(is.Commands, ""), "plan mig"), "%s: %+v", name, is)
+	}
+}
+
 // TestNextKernel: a kernel that the next boot starts, and that has no module, is named before it
 // boots.
 func TestNextKernel(t *testing.T) {
