@@ -1,4 +1,8 @@
-// This module names NVIDIA's device plugin as a tool, so that no library of it becomes a dependency of
+// This module names NVIDIA's device plugin and its MPS control daemon as tools, so that no library of
+// theirs becomes a dependency of gpuadm. test/lab/kube builds them with the programs of a control plane,
+// and runs them, unmodified, on the fake NVML library. A new version:
+// go get -tool github.com/NVIDIA/k8s-device-plugin/cmd/{nvidia-device-plugin,mps-control-daemon}@VERSION
+module names NVIDIA's device plugin and its MPS control daemon as tools, so that no library of them becomes a dependency of
 // gpuadm. test/lab/kube builds the plugin with the programs of a control plane, and runs it,
 // unmodified, on the fake NVML library. A new version:
 // go get -tool github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin@VERSION
@@ -6,7 +10,10 @@ module github.com/gpuadm/gpuadm/test/plugin
 
 go 1.26.0
 
-tool github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin
+tool (
+	github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon
+	github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin
+)
 
 require (
 	cyphar.com/go-pathrs v0.2.1 // indirect
@@ -23,6 +30,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/moby/sys/capability v0.4.0 // indirect
+	github.com/moby/sys/mountinfo v0.7.2 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/opencontainers/cgroups v0.0.6 // indirect
@@ -49,6 +57,7 @@ require (
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
 	k8s.io/kubelet v0.35.2 // indirect
+	k8s.io/mount-utils v0.35.2 // indirect
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect

@@ -26,15 +26,19 @@ type Parts struct {
 }
 
 // Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
-// kubeadm, kubectl, helm, devplug, which is the device plugin of devices that are not there, or
-// NvidiaPlugin.
+// kubeadm, kubectl, helm, devplug, which is the device plugin of devices that are not there,
+// NvidiaPlugin or MPSControl.
 func (p Parts) Path(name string) string { return p.paths[name] }
 
-// NvidiaPlugin is NVIDIA's device plugin.
-const NvidiaPlugin = "nvidia-device-plugin"
+// NvidiaPlugin is NVIDIA's device plugin. MPSControl is the program beside it that starts a control
+// daemon of MPS for each resource.
+const (
+	NvidiaPlugin = "nvidia-device-plugin"
+	MPSControl   = "mps-control-daemon"
+)
 
 // program is one that the module in a folder of the source builds: test/kube, the chart's for helm,
-// or test/plugin for NVIDIA's device plugin.
+// or test/plugin for NVIDIA's device plugin and its MPS control daemon.
 type program struct {
 	dir, name, from string
 	module          string // the module that gives its version; "" for our own
@@ -51,6 +55,7 @@ func programs() []program {
 		{"test/kube", "devplug", "./devplug", "", false},
 		{"images/build/chart", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", false},
 		{"test/plugin", NvidiaPlugin, plugin + "/cmd/" + NvidiaPlugin, plugin, true},
+		{"test/plugin", MPSControl, plugin + "/cmd/" + MPSControl, plugin, true},
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm", "kubectl"} {
 		list = append(list, program{"test/kube", name, kubernetes + "/cmd/" + name, kubernetes, false})
