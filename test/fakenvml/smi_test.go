@@ -37,6 +37,11 @@ The following GPUs could not be reset:
 4 devices are currently being used by one or more other processes (e.g., Fabric Manager, CUDA application, graphics application such as an X server, or a monitoring application such as another instance of nvidia-smi). Please first kill all processes using these devices and all compute applications running in the system.
 `
 	recordedBusyExit = 255
+	// learn.microsoft.com/azure/databox-online/azure-stack-edge-gpu-configure-compute (Start-HcsGpuMPS); of three
+	// GPUs, by number: github.com/boostorg/compute/issues/66.
+	recordedExclusive = `Set compute mode to EXCLUSIVE_PROCESS for GPU 00000000:00:06.0.
+All done.
+`
 )
 
 var ownOfAMachine = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|00000000:[0-9A-F]{2}:`)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The fake nvidia-smi: -L, --query-gpu, -pm and --gpu-reset, with the words and exit codes of the real one
+// The fake nvidia-smi: -L, --query-gpu, -pm, -c and --gpu-reset, with the words and exit codes of the real one
 // (github.com/NVIDIA/NVSentinel/issues/1690, github.com/NVIDIA/mig-parted/issues/181).
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -99,6 +99,27 @@ static int persistence(const char *mode) {
 	return 0;
 }
 
+// compute_mode: the modes are those of nvidia-smi(1), by name or number.
+static int compute_mode(const char *wanted) {
+	static const char *const MODES[] = {"DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"};
+	int code = lost();
+	u32 mode = 0;
+	char at[32];
+	if (code) return code;
+	while (mode < 4 && strcasecmp(wanted, MODES[mode]) != 0 && !(wanted[0] == (char)('0' + mode) && !wanted[1])) mode++;
+	if (mode == 4) {
+		printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n");
+		return 2;
+	}
+	for (u32 i = 0; i < choices; i++) {
+		s->gpu[chosen[i]].set.compute_mode = mode;
+		address(chosen[i], at);
+		printf("Set compute mode to %s for GPU %s.\n", MODES[mode], at);
+	}
+	printf("All done.\n");
+	return 0;
+}
+
 static int list(void) {
 	int code = lost();
 	for (u32 i = 0; i < choices && !code; i++) {
@@ -169,10 +190,12 @@ static const char *value(int argc, char **argv, const char *brief, const char *f
 
 static int act(int argc, char **argv) {
 	const char *fields = value(argc, argv, "--query-gpu", "--query-gpu"), *mode = value(argc, argv, "-pm", "--persistence-mode");
+	const char *compute = value(argc, argv, "-c", "--compute-mode");
 	int code = choose(value(argc, argv, "-i", "--id"));
 	if (code) return code;
 	if (value(argc, argv, "-r", "--gpu-reset")) return reset();
 	if (mode) return persistence(mode);
+	if (compute) return compute_mode(compute);
 	if (fields) return query(fields, value(argc, argv, "--format", "--format"));
 	if (value(argc, argv, "-L", "--list-gpus")) return list();
 	printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n");

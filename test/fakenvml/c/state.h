@@ -49,7 +49,7 @@ struct client { u32 gpu, gi, ci, pid, type; };                                  
 
 // What can be set from outside, by name (settings.c).
 struct settings {
-	u32 lost, lost_late, reset_refused, reset_void, self_reset, persistence;
+	u32 lost, lost_late, reset_refused, reset_void, self_reset, persistence, compute_mode;
 	u32 ecc, ecc_pending, remap_corrected, remap_uncorrected, remap_pending, remap_failed, retired_pending;
 	u32 fabric_state, fabric_status, clique, links_down, repair_channel, repair_tpc, xid_count, clock_reasons, recovery;
 	u32 licence; // of a guest of vGPU: 1 none, 2 granted, 3 expired; 0 is bare metal

@@ -76,7 +76,7 @@ int call_by_name(const char *name) {
 static const struct { const char *name; size_t at, size; } SETTINGS[] = {
 	SETTING(lost), SETTING(lost_late),
 	SETTING(reset_refused), SETTING(reset_void), SETTING(self_reset),
-	SETTING(persistence),
+	SETTING(persistence), SETTING(compute_mode),
 
 	SETTING(ecc), SETTING(ecc_pending),
 	SETTING(ecc_corrected), SETTING(ecc_uncorrected),
