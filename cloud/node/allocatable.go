@@ -63,6 +63,9 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 	if cause != "" {
 		return r.explainOthers(ctx, v, n, missing, nil)
 	}
+	if err := r.waitForMPS(ctx, v, n, missing); err != nil {
+		return err
+	}
 	if !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
 		count, published, err := r.sliceDevices(ctx, v, n.Name)
 		switch {
@@ -169,10 +172,10 @@ func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node
 // pluginLog returns the command that leads to the device plugin's log.
 func pluginLog(ctx context.Context, v host.View, node string) string {
 	plugin, err := facts.FindPlugin(ctx, v)
-	if err == nil && plugin.Unit != "" {
-		return "journalctl -u " + plugin.Unit
+	if err != nil {
+		return podsOn(node)
 	}
-	return podsOn(node)
+	return runnerLog(plugin.Runner, node)
 }
 
 // strategyCause says that the device plugin has another MIG strategy than the one that the GPUs

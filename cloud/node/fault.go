@@ -14,6 +14,7 @@ const (
 	foreignKey       trouble.Code = "foreign-key"
 	joinerRuns       trouble.Code = "joiner-runs" // it has not started kubelet yet
 	managerFollows   trouble.Code = "mig-manager-follows"
+	mpsNotReady      trouble.Code = "mps-not-ready"
 	noAccount        trouble.Code = "no-account" // that may change a taint, or a label of Kubernetes' own
 	noKubeconfig     trouble.Code = "no-kubeconfig"
 	noPlaceForTaint  trouble.Code = "no-place-for-taint"

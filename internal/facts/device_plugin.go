@@ -92,6 +92,42 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 	return found, g.err
 }
 
+// MPS is the control daemon of CUDA MPS for the device plugin, and what starts it: NVIDIA's program
+// mps-control-daemon, which starts one nvidia-cuda-mps-control for each resource, with a folder below
+// /mps. One that an operator starts has another folder, where the plugin does not look.
+// Source: NVIDIA/k8s-device-plugin, cmd/mps-control-daemon, mps/daemon.go (EnvVars) and mps/root.go.
+type MPS struct {
+	Runner         // of mps-control-daemon
+	Control string // the process of the plugin's control daemon; "" = it does not run
+	Other   string // the process of another control daemon
+	At      string // the other one's folder
+}
+
+// FindMPS asks the machine for the control daemon of MPS. The error says what could not be looked at.
+func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
+	const folder = "CUDA_MPS_PIPE_DIRECTORY="
+	g := &gathering{v: v}
+	found.Runner, _ = g.runner(ctx, "mps-control-daemon")
+	if !v.Live() {
+		return found, g.err
+	}
+	for _, pid := range g.processes("nvidia-cuda-mps") { // nvidia-cuda-mps-control, and its servers
+		at := "/tmp/nvidia-mps" // CUDA's default
+		for _, variable := range strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00") {
+			if value, ok := strings.CutPrefix(variable, folder); ok {
+				at = value
+			}
+		}
+		if strings.HasPrefix(at, "/mps/") {
+			found.Control = pid
+		} else {
+			found.Other = pid
+			found.At = at
+		}
+	}
+	return found, g.err
+}
+
 // runner finds what runs a program, and the unit's settings where its process is not there.
 func (g *gathering) runner(ctx context.Context, program string) (Runner, *service) {
 	var pids []string

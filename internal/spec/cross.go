@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -149,11 +150,21 @@ func (d *decoder) inject(r Runtime) {
 	}
 }
 
-// sharing refuses mps with time_slicing, like the device plugin. Source: api/config/v1/sharing.go
-// of https://github.com/NVIDIA/k8s-device-plugin.
+// mostByMPS is how many clients an MPS server serves, on Volta and later GPUs.
+// Sources: https://docs.nvidia.com/deploy/mps, "Volta MPS"; NVIDIA/k8s-device-plugin,
+// cmd/mps-control-daemon/mps/device.go (assertReplicas).
+const mostByMPS = 48
+
+// sharing refuses mps with time_slicing, like the device plugin, and more pods than MPS serves.
+// Source: api/config/v1/sharing.go of https://github.com/NVIDIA/k8s-device-plugin.
 func (d *decoder) sharing(s Sharing) {
 	if s.MPS > 0 && s.TimeSlicing > 0 && d.passed("sharing.mps", "sharing.time_slicing") {
 		d.refuse("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
+	}
+	if s.MPS > mostByMPS && d.passed("sharing.mps") {
+		d.refuse("sharing.mps",
+			fmt.Sprintf("write %d or less, or time_slicing, which has no such limit", mostByMPS),
+			"an MPS server serves at most %d clients, and NVIDIA's control daemon starts none for more pods", mostByMPS)
 	}
 }
 

@@ -22,6 +22,8 @@ const (
 	pluginUnit    = "nvidia-plugin.service"
 	pluginFile    = "/etc/nvidia-plugin.yaml"
 	pluginOptions = "/etc/default/nvidia-plugin"
+	mpsUnit       = "nvidia-mps.service"
+	mpsProgram    = "/usr/local/bin/mps-control-daemon"
 )
 
 // Layouts for two H100.
@@ -46,7 +48,8 @@ done; done >/run/driver/nvidia-caps/mig-minors
 mount --bind /run/driver /proc/driver`
 
 // TestLabKubePlugin: NVIDIA's own device plugin, unmodified, offers on the fake GPUs what gpuadm
-// says that pods can ask for, if it has the configuration that gpuadm prints. With a setting of its
+// says that pods can ask for, if it has the configuration that gpuadm prints: whole GPUs, partitions,
+// and both shared in turns, or by MPS with NVIDIA's own MPS control daemon. With a setting of its
 // own it offers other names or nothing; then the node is not ready, and gpuadm names the setting.
 func TestLabKubePlugin(t *testing.T) {
 	t.Parallel()
@@ -76,6 +79,7 @@ func TestLabKubePlugin(t *testing.T) {
 		n.settled()
 		n.condition("True")
 	}
+	n.sharesByMPS()
 
 	for _, c := range []struct {
 		name, spec, options string
@@ -98,6 +102,30 @@ func TestLabKubePlugin(t *testing.T) {
 	}
 }
 
+// sharesByMPS: the plugin offers nothing before NVIDIA's MPS control daemon answers it, which gpuadm
+// names as the cause; then it offers what gpuadm says.
+func (n gpuHost) sharesByMPS() {
+	n.t.Helper()
+	n.t.Log("whole GPUs, shared by MPS")
+	n.wants("[node]\n", noPartitions+"[sharing]\nmps = 4\n")
+	n.partitioned()
+	n.nvidiaPlugin("CONFIG_FILE=" + pluginFile)
+	n.offers()
+	r := n.Exec("gpuadm", "apply")
+	check.That(n.t, r.Exit == 75, "without MPS: want exit 75: %s", r)
+	check.That(n.t, strings.Contains(r.String(), "no MPS control daemon runs here"), "without MPS: the cause is not named: %s", r)
+	n.condition("False")
+
+	n.Must("systemctl", "start", mpsUnit)
+	n.Must("systemctl", "restart", pluginUnit) // it asks each 30 seconds
+	offers := []string{"8 nvidia.com/gpu"}
+	n.offers(offers...)
+	n.announces(offers)
+	n.settled()
+	n.condition("True")
+	n.Must("systemctl", "stop", mpsUnit)
+}
+
 // pluginHost has joined the cluster and runs NVIDIA's device plugin as a service.
 func pluginHost(t *testing.T, c *kube.T) gpuHost {
 	t.Helper()
@@ -116,8 +144,19 @@ func (n gpuHost) hasPlugin() {
 	n.Put("/etc/systemd/system/"+pluginUnit, "[Unit]\nAfter=kubelet.service\nStartLimitIntervalSec=0\n"+
 		"[Service]\nEnvironmentFile="+pluginOptions+"\nExecStart="+devicePlugin+"\n"+
 		"Restart=always\nRestartSec=1\n[Install]\nWantedBy=multi-user.target\n", 0o644)
+	n.hasMPS(parts)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("sh", "-ec", capabilities)
+}
+
+// hasMPS installs NVIDIA's program that starts MPS control daemons, as a service that does not run
+// yet, and a stand-in for those daemons.
+func (n gpuHost) hasMPS(parts kube.Parts) {
+	n.t.Helper()
+	n.Put(mpsProgram, string(must.Get(os.ReadFile(parts.Path(kube.MPSControl)))(n.t)), 0o755)
+	n.Put("/usr/bin/nvidia-cuda-mps-control", must.Get(kube.MPSProgram())(n.t), 0o755)
+	n.Must("mkdir", "-p", "/mps")
+	n.Put("/etc/systemd/system/"+mpsUnit, "[Service]\nEnvironment=CONFIG_FILE="+pluginFile+"\nExecStart="+mpsProgram+"\n", 0o644)
 }
 
 // partitioned has gpuadm make the partitions of the spec while no plugin runs.
