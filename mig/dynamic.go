@@ -74,7 +74,7 @@ func refuseBesideDRA(sign string) error {
 		Because: []string{"at its start that driver removes each partition that it has not made"},
 		Try: []string{
 			"remove [mig] from node.toml: pods ask for a partition in a ResourceClaim",
-			"on A100 and A30 write [[mig.gpu]] without a layout: it switches MIG mode on, which that driver cannot",
+			"on GPUs before Hopper write [[mig.gpu]] without a layout: it switches MIG mode on, which that driver cannot",
 			"or keep the layout, and switch the gate off: draDriver.featureGates.DynamicMIG=false " +
 				"in the GPU Operator's values, featureGates.DynamicMIG=false in those of the driver's own chart",
 		},
