@@ -26,6 +26,7 @@ import (
 type nvidiaConfig struct {
 	Flags struct {
 		MigStrategy string `yaml:"migStrategy"`
+		MpsRoot     string `yaml:"mpsRoot"`
 	}
 	Sharing struct {
 		TimeSlicing *nvidiaShared `yaml:"timeSlicing"`
@@ -59,6 +60,9 @@ func (c nvidiaConfig) offer(gpus []partitioned) (map[string]int, error) {
 		shared = c.Sharing.MPS
 		if strategy == "mixed" {
 			return nil, errors.New("using --mig-strategy=mixed is not supported with MPS")
+		}
+		if c.Flags.MpsRoot == "" {
+			return nil, errors.New("using MPS requires --mps-root to be specified")
 		}
 	}
 
