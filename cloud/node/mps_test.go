@@ -35,13 +35,14 @@ func TestMPSNotReady(t *testing.T) {
 		says    string // "" is another cause
 		try     string
 	}{
-		"none":        {plugin, map[string]string{label: "true"}, "no MPS control daemon runs here", "mps-control-daemon"},
-		"no label":    {plugin, nil, "no MPS control daemon runs here", "kubectl label node gpu-1 " + label + "=true"},
-		"by hand":     {plugin + process("4713", "nvidia-cuda-mps", "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"), nil, "process 4713 is another one", label},
-		"no server":   {plugin + manager, nil, "NVIDIA's program for it (process 4712) has started none", podsOn("gpu-1")},
-		"all runs":    {plugin + manager + process("4714", "nvidia-cuda-mps", "CUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe"), nil, "", ""},
-		"no plugin":   {"-- etc/os-release --\nID=debian\n", nil, "", ""},
-		"time-slices": {plugin, nil, "", ""},
+		"none":         {plugin, map[string]string{label: "true"}, "no MPS control daemon runs here", "mps-control-daemon"},
+		"no label":     {plugin, nil, "no MPS control daemon runs here", "kubectl label node gpu-1 " + label + "=true"},
+		"by hand":      {plugin + process("4713", "nvidia-cuda-mps", "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"), nil, "process 4713 is another one", label},
+		"no server":    {plugin + manager, nil, "NVIDIA's program for it (process 4712) has started none", podsOn("gpu-1")},
+		"all runs":     {plugin + manager + process("4714", "nvidia-cuda-mps", "CUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe"), nil, "", ""},
+		"Bottlerocket": {plugin + manager + process("4714", "nvidia-cuda-mps", "CUDA_MPS_PIPE_DIRECTORY=/run/nvidia/mps/nvidia.com/gpu/pipe"), nil, "", ""},
+		"no plugin":    {"-- etc/os-release --\nID=debian\n", nil, "", ""},
+		"time-slices":  {plugin, nil, "", ""},
 	} {
 		sharing := "mps = 4\n"
 		if name == "time-slices" {

@@ -94,8 +94,11 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 
 // MPS is the control daemon of CUDA MPS for the device plugin, and what starts it: NVIDIA's program
 // mps-control-daemon, which starts one nvidia-cuda-mps-control for each resource, with a folder below
-// /mps. One that an operator starts has another folder, where the plugin does not look.
-// Source: NVIDIA/k8s-device-plugin, cmd/mps-control-daemon, mps/daemon.go (EnvVars) and mps/root.go.
+// /mps, on Bottlerocket below /run/nvidia/mps. One that an operator starts has another folder, where
+// the plugin does not look.
+// Sources: NVIDIA/k8s-device-plugin, cmd/mps-control-daemon, mps/daemon.go (EnvVars) and mps/root.go;
+// bottlerocket-os/bottlerocket-core-kit, packages/nvidia-k8s-device-plugin,
+// 0001-Update-MPS-roots-for-immutable-host-OS.patch, and bottlerocket-kernel-kit pull 415.
 type MPS struct {
 	Runner         // of mps-control-daemon
 	Control string // the process of the plugin's control daemon; "" = it does not run
@@ -118,7 +121,7 @@ func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
 				at = value
 			}
 		}
-		if strings.HasPrefix(at, "/mps/") {
+		if strings.HasPrefix(at, "/mps/") || strings.HasPrefix(at, "/run/nvidia/mps/") {
 			found.Control = pid
 		} else {
 			found.Other = pid
