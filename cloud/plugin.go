@@ -19,7 +19,7 @@ import (
 func pluginChecks(s spec.Spec, f facts.Facts) []converge.Want {
 	p := platform.Of(f.Cloud.Managed)
 	hasDriver := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
-	if p.Plugin.Off == "" || isSealed(f) || !hasDriver {
+	if p.Plugin.Driver == "" || isSealed(f) || !hasDriver {
 		return nil
 	}
 

@@ -52,6 +52,8 @@ const (
 	ownerToolkit = "NVIDIA's Container Toolkit"
 	ownerDRA     = "NVIDIA's DRA driver"
 	ownerPlugin  = "the device plugin"
+
+	ownerKubeVirt = "NVIDIA's KubeVirt device plugin"
 )
 
 //go:embed ends.tsv
@@ -304,7 +306,7 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 	programs := map[string]bool{}
 	isFound := false
 	for _, r := range found {
-		claims = append(claims, offerClaim(r, ours))
+		claims = append(claims, offerClaim(r, ours, f))
 		programs[r.Program] = true
 		isFound = isFound || ours.UnitOf(r.Unit) != "" // its units for plugin and DRA driver exclude each other
 	}
@@ -327,7 +329,7 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 }
 
 // offerClaim is the claim of a program that offers GPUs to kubelet.
-func offerClaim(r facts.Runner, ours platform.Plugin) Claim {
+func offerClaim(r facts.Runner, ours platform.Plugin, f facts.Facts) Claim {
 	by := r.Program + " runs in a pod: process " + r.Process
 	switch {
 	case r.Unit != "" && r.Process != "":
@@ -345,6 +347,10 @@ func offerClaim(r facts.Runner, ours platform.Plugin) Claim {
 		return Claim{cmp.Or(ours.Who, "Google's device plugin"), by, []Ends{{"pool", ours.Ends}}}
 	case r.Program == facts.DRAPlugin:
 		return Claim{ownerDRA, by, operatorEnds("DRA")}
+	case r.Program == facts.KubeVirtPlugin:
+		return Claim{ownerKubeVirt, by, operatorEnds("virtual machines")}
+	case r.Program == ours.Program && f.Kubelet.Labels[ours.Off] != "true":
+		return Claim{ours.Who, by, []Ends{{"pool", ours.Ends}}}
 	}
 	return Claim{ownerPlugin, by, operatorEnds("plugin")}
 }

@@ -38,13 +38,18 @@ const (
 	NvidiaPlugin = "nvidia-device-plugin"
 	GooglePlugin = "nvidia-gpu-device-plugin"
 	DRAPlugin    = "gpu-kubelet-plugin"
+
+	// KubeVirtPlugin offers GPUs of vfio-pci to virtual machines.
+	// Sources: NVIDIA/kubevirt-gpu-device-plugin, Dockerfile; NVIDIA/gpu-operator,
+	// assets/state-sandbox-device-plugin.
+	KubeVirtPlugin = "nvidia-kubevirt-gpu-device-plugin"
 )
 
 // Offering asks the machine which programs offer GPUs to kubelet, or would: the processes, then the
 // enabled units. The error says what could not be looked at.
 func Offering(ctx context.Context, v host.View) (found []Runner, err error) {
 	g := &gathering{v: v}
-	for _, program := range []string{NvidiaPlugin, GooglePlugin, DRAPlugin} {
+	for _, program := range []string{NvidiaPlugin, GooglePlugin, DRAPlugin, KubeVirtPlugin} {
 		found = append(found, g.runners(ctx, program)...)
 	}
 	return found, g.err

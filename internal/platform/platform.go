@@ -127,6 +127,9 @@ type Plugin struct {
 	Units []string // that run it, where no pod does
 	Ends  string   // how that is ended
 
+	// Program is the one that its pods run, where that is NVIDIA's.
+	Program string
+
 	// Off is kubelet's label that keeps the platform's plugin off a node; Driver says which driver
 	// the plugin finds, and OffTry how a pool has the label.
 	Off    string
