@@ -37,8 +37,8 @@ The following GPUs could not be reset:
 4 devices are currently being used by one or more other processes (e.g., Fabric Manager, CUDA application, graphics application such as an X server, or a monitoring application such as another instance of nvidia-smi). Please first kill all processes using these devices and all compute applications running in the system.
 `
 	recordedBusyExit = 255
-	// learn.microsoft.com/azure/databox-online/azure-stack-edge-gpu-configure-compute (Start-HcsGpuMPS); of three
-	// GPUs, by number: github.com/boostorg/compute/issues/66.
+	// MicrosoftDocs/azure-docs, databox-online, azure-stack-edge-gpu-deploy-kubernetes-gpu-sharing.md
+	// (Start-HcsGpuMPS); of three GPUs, by number: github.com/boostorg/compute/issues/9.
 	recordedExclusive = `Set compute mode to EXCLUSIVE_PROCESS for GPU 00000000:00:06.0.
 All done.
 `
@@ -56,6 +56,10 @@ func TestSMIRecorded(t *testing.T) {
 	said, code := f.SMI("-L", "-i", "0")
 	check.That(t, code == 0, "-L: exit %d", code)
 	check.Equal(t, anonymous(said), anonymous(recordedSevenths), "-L:")
+
+	said, code = f.SMI("-i", "0", "-c", "EXCLUSIVE_PROCESS")
+	check.That(t, code == 0, "-c: exit %d", code)
+	check.Equal(t, anonymous(said), anonymous(recordedExclusive), "-c:")
 
 	for gpu := range 4 {
 		f.PassThrough(gpu)
