@@ -44,7 +44,7 @@ All done.
 `
 )
 
-var ownOfAMachine = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|00000000:[0-9A-F]{2}:`)
+var ownOfAMachine = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.0`)
 
 // TestSMIRecorded: the fake nvidia-smi says what the real one has said.
 func TestSMIRecorded(t *testing.T) {
