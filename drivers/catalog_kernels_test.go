@@ -12,7 +12,7 @@ import (
 )
 
 // TestTooOldFor: the reports are of Frogging-Family/nvidia-all issue 379, void-linux/void-packages
-// issue 61087 and NVIDIA/open-gpu-kernel-modules issue 1143; what builds is what the distributions of
+// issue 61087, Frogging-Family/linux-tkg issue 1186 and NVIDIA/open-gpu-kernel-modules issue 1143; what builds is what the distributions of
 // these kernels ship.
 func TestTooOldFor(t *testing.T) {
 	for _, x := range []struct {
@@ -24,6 +24,9 @@ func TestTooOldFor(t *testing.T) {
 		{"580.142", "7.1.0-5-generic", true},
 		{"580.159.04", "7.1.0-5-generic", false},
 		{"590.48.01", "7.0.0-27-generic", true},
+		{"590.48.01", "6.19.0-3-generic", true},
+		{"590.48.01", "6.18.0-3-generic", false},
+		{"580.126.09", "6.19.0-3-generic", false},
 		{"595.71.05", "7.0.0-27-generic", false},
 		{"550.163.01", "6.17.0-19-generic", true},
 		{"580.95.05", "6.17.0-1004-aws", false},

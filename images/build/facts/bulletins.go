@@ -84,8 +84,9 @@ func bulletins(r records) (rows []bulletin, err error) {
 	return rows, nil
 }
 
-// rows are what an advisory says of each branch: the newest driver that fixes one of its
-// vulnerabilities in a data centre's GPUs.
+// rows are what an advisory says of each branch: the first driver that fixes all of its
+// vulnerabilities. Where a branch has a release for desktops and one for data centres, either has
+// the fix: they are of the same sources, and Debian's changelog says the same of both.
 func (a advisory) rows() (rows []bulletin) {
 	for linux, products := range a.Tree.linux() {
 		if compare(linux, oldest) < 0 {
@@ -99,7 +100,9 @@ func (a advisory) rows() (rows []bulletin) {
 		for _, v := range a.Vulnerabilities {
 			fixed := ""
 			for _, id := range v.Status.Fixed {
-				fixed = later(fixed, products[id])
+				if products[id] != "" {
+					fixed = earliest(fixed, products[id])
+				}
 			}
 			if fixed != "" {
 				row.CVEs++
@@ -111,6 +114,14 @@ func (a advisory) rows() (rows []bulletin) {
 		}
 	}
 	return rows
+}
+
+// earliest is the older of two drivers; "" is none.
+func earliest(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return earlier(a, b)
 }
 
 // linux returns the versions of the drivers for Linux, by branch and product id. Other products are

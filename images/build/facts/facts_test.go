@@ -66,7 +66,8 @@ func releases() recorded {
 		old  = "dma_fence_signal drm_print"
 		v617 = old + " drm_fb_create_takes_format_info"
 		irq  = v617 + " nv_in_hardirq"
-		v619 = irq + " vma_flags_set_word dma_map_ops_has_map_phys"
+		most = irq + " vma_flags_set_word dma_map_ops_has_map_phys"
+		v619 = most + " folio_free"
 		v700 = v619 + " is_vma_write_locked_has_mm_lock_seq_arg"
 	)
 	all := recorded{}
@@ -74,7 +75,7 @@ func releases() recorded {
 		"535.261.03": old, "535.274.02": v617,
 		"580.76.05": old, "580.82.07": v617, "580.105.08": v617, "580.119.02": irq, "580.126.09": v619, "580.142": v700,
 		"580.94.02": "", // a Vulkan developer's version
-		"590.44.01": v617, "590.48.01": v619,
+		"590.44.01": v617, "590.48.01": most,
 		"595.44.02": v619, "595.44.03": v700,
 	} {
 		all[release] = map[string]string{"kernel-open/conftest.sh": words}
@@ -97,7 +98,7 @@ func TestKernelRows(t *testing.T) {
 	for _, name := range []string{"testdata/changelog-550", "testdata/changelog-555"} {
 		texts = append(texts, string(must.Get(os.ReadFile(name))(t)))
 	}
-	changes := debianChanges(texts)
+	changes := addWords(debianChanges(texts), must.Get(readWords("words.tsv"))(t))
 	k := must.Get(readKnowledge(releases(), changes))(t)
 
 	var got []string
@@ -109,8 +110,8 @@ func TestKernelRows(t *testing.T) {
 		"6.17 535 535.261.03 2025-11 conftest debian",
 		"6.17 580 580.76.05 2025-11 conftest debian",
 		"6.19 535 535.274.02 2026-03 conftest debian",
-		"6.19 580 580.119.02 2026-03 conftest debian", // 580.119.02 has only a part of it
-		"6.19 590 590.44.01 2026-03 conftest debian nvidia-all",
+		"6.19 580 580.119.02 2026-03 conftest debian",    // 580.119.02 has only a part of it
+		"6.19 590 590.48.01 2026-03 conftest nvidia-all", // it knows what Debian names, and not folio_free
 		"7.0 535 535.274.02 2026-10 conftest debian",
 		"7.0 580 580.142 2026-10 conftest debian nvidia-all", // by the two others: its own sources know a part
 		"7.0 590 590.48.01 2026-10 conftest debian nvidia-all",
@@ -152,6 +153,17 @@ func TestBulletins(t *testing.T) {
 
 	_, err := bulletins(recorded{"HEAD": {"2026/5821/5821.json": "{"}})
 	check.That(t, err != nil, "a bulletin that cannot be read is passed over")
+}
+
+// TestBulletinOfTwoReleases reads NVIDIA's bulletin 5353, cut to three CVEs and the drivers of two
+// branches: what desktops get first fixes a data centre's GPUs as well.
+func TestBulletinOfTwoReleases(t *testing.T) {
+	text := string(must.Get(os.ReadFile("testdata/5353.json"))(t))
+	rows := must.Get(bulletins(recorded{"HEAD": {"2022/5353/5353.json": text}}))(t)
+	check.List(t, rows, []bulletin{
+		{Branch: "470", Fixed: "470.129.06", Number: "5353", Month: "2022-05", CVEs: 3},
+		{Branch: "510", Fixed: "510.73.05", Number: "5353", Month: "2022-05", CVEs: 3},
+	}, "rows:")
 }
 
 // TestMerge: the first driver of each branch, by the READMEs and two other lists.

@@ -21,6 +21,7 @@ import (
 type change struct {
 	Linux string
 	From  map[string]string // the driver, by word
+	Typed map[string]bool   // the words of words.tsv, which Debian's changelog does not name
 	Named []string          // all drivers that the changelog names, also for what has no word
 	Month string            // of the changelog's newest entry about it
 }
@@ -105,6 +106,40 @@ func addItem(byLinux map[string]*change, item, month string) {
 		}
 		begin = at[1]
 	}
+}
+
+// word is a row of words.tsv.
+type word struct{ linux, word, driver, month string }
+
+// readWords reads the words that Debian's changelog does not name.
+func readWords(name string) (all []word, err error) {
+	rows, err := readRows(name, 6)
+	for _, row := range rows {
+		all = append(all, word{linux: row[0], word: row[1], driver: row[2], month: row[5]})
+	}
+	return all, err
+}
+
+// addWords adds the words of words.tsv to what Debian's changelog says of their Linux release.
+func addWords(changes []change, words []word) []change {
+	for _, w := range words {
+		isOf := func(c change) bool { return c.Linux == w.linux }
+		i := slices.IndexFunc(changes, isOf)
+		if i < 0 {
+			i = len(changes)
+			changes = append(changes, change{Linux: w.linux, From: map[string]string{}})
+		}
+
+		c := &changes[i]
+		c.From[w.word] = w.driver
+		c.Month = max(c.Month, w.month)
+		if c.Typed == nil {
+			c.Typed = map[string]bool{}
+		}
+		c.Typed[w.word] = true
+	}
+	slices.SortFunc(changes, func(a, b change) int { return compare(a.Linux, b.Linux) })
+	return changes
 }
 
 // patchRows reads the list of patches of nvidia-all: its columns are said at its head. A patch with a
@@ -288,6 +323,7 @@ func (k knowledge) row(
 	c change, branch string, newer, known []string, patches []patch,
 ) (bad, bool) {
 	row := bad{Linux: c.Linux, Branch: branch, Month: c.Month}
+	byDebian := ""
 	for _, word := range k.marksOf([]change{c}) {
 		through := k.before(branch, k.lacking(branch, word), newer)
 		if through == "" {
@@ -295,6 +331,9 @@ func (k knowledge) row(
 		}
 		row.Words = append(row.Words, word)
 		row.Through = later(row.Through, through)
+		if !c.Typed[word] {
+			byDebian = later(byDebian, through)
+		}
 	}
 
 	debian := ""
@@ -311,7 +350,8 @@ func (k knowledge) row(
 		}
 	}
 	if debian != "" && patched != "" {
-		row.Through = later(row.Through, earlier(debian, patched))
+		byDebian = later(byDebian, earlier(debian, patched))
+		row.Through = later(row.Through, byDebian)
 	}
 	if row.Through == "" {
 		return row, false
@@ -320,7 +360,9 @@ func (k knowledge) row(
 	if len(row.Words) > 0 {
 		row.Sources = append(row.Sources, "conftest")
 	}
-	row.Sources = append(row.Sources, "debian")
+	if byDebian == row.Through {
+		row.Sources = append(row.Sources, "debian")
+	}
 	if patched != "" && compare(patched, row.Through) >= 0 {
 		row.Sources = append(row.Sources, "nvidia-all")
 	}
@@ -348,7 +390,8 @@ func kernelTable(rows []bad, k knowledge) string {
 #
 # Made by make facts: do not edit. Drivers that do not build on a Linux release or a newer one: those of a branch up
 # to the one named. Two of three records say so: the sources of NVIDIA's open modules, which lack the words;
-# Debian's changelog, which names the words and the drivers that have them; nvidia-all's list of patches.
+# Debian's changelog, which names the words and the drivers that have them; nvidia-all's list of patches. A word that
+# Debian's changelog does not name is a row of images/build/facts/words.tsv.
 # It is not so of packages that a distribution patches. Of drivers after the newest release of a branch in the
 # records nothing is said, and the records end at %s.
 #
@@ -399,7 +442,11 @@ func makeKernels(folder string) error {
 	if err != nil {
 		return err
 	}
-	changes := debianChanges(texts)
+	words, err := readWords("images/build/facts/words.tsv")
+	if err != nil {
+		return err
+	}
+	changes := addWords(debianChanges(texts), words)
 	sources, err := open(folder, "open-gpu-kernel-modules")
 	if err != nil {
 		return err

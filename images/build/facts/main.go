@@ -91,6 +91,15 @@ func readLists(folder string) (all []list, err error) {
 
 // readExceptions reads the typed rows: id, first drivers, reason, source, month.
 func readExceptions(name string) (all []exception, err error) {
+	rows, err := readRows(name, 5)
+	for _, row := range rows {
+		all = append(all, exception{row[0], row[1], row[2]})
+	}
+	return all, err
+}
+
+// readRows reads a table that people write: columns with tabs between, and comments that begin with #.
+func readRows(name string, columns int) (rows [][]string, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
@@ -99,13 +108,13 @@ func readExceptions(name string) (all []exception, err error) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		fields := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		if len(fields) != 5 {
-			return nil, fmt.Errorf("cannot read %s: %q has %d columns, not 5", name, line, len(fields))
+		row := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(row) != columns {
+			return nil, fmt.Errorf("cannot read %s: %q has %d columns, not %d", name, line, len(row), columns)
 		}
-		all = append(all, exception{fields[0], fields[1], fields[2]})
+		rows = append(rows, row)
 	}
-	return all, nil
+	return rows, nil
 }
 
 // gpuTable writes the rows as text.
