@@ -238,6 +238,10 @@ func TestTakeOut(t *testing.T) {
 		{"2-1 config-files", "", "2-1 held", ""},
 		{"2-1 auto", "1-1", "2-1", "1-1 auto"},
 		{"3-1 held", "1-1 held", "2-1 held", "stays"},
+		{"3-1 unpacked", "", "2-1 held", ""},
+		{"3-1 half-configured", "1-1 held", "2-1 held", "1-1"},
+		{"3-1 config-files", "1-1 held", "2-1 held", "stays"},
+		{"driver=3 held", "", "2-1 held", "driver=3 held"},
 	} {
 		got, left, err := thing{NewSet(new(Reading)), "p"}.TakeOut(nil, c.found, c.before, c.after)
 		if len(left) == 1 && got == c.found {

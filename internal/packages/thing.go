@@ -147,8 +147,9 @@ func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change
 }
 
 // TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a
-// transaction left incomplete: the package has one of the change's two versions. Marks that were
-// set or cleared outside gpuadm stay, and so does any other version.
+// transaction left incomplete, in whatever version: gpuadm's own has one of the change's two. Marks that were
+// set or cleared outside gpuadm stay, and so does any other version. An open version, which the spec
+// asks for, replaces whatever another process has installed: nothing of that stays.
 func (t thing) TakeOut(
 	_ host.View,
 	found, before, after converge.State,
@@ -156,9 +157,12 @@ func (t thing) TakeOut(
 	is := Parse(found)
 	was := Parse(before)
 	made := Parse(after)
-	unpacked := is.Broken != "" && is.Version == Nowhere // for the first time, and incomplete
-	known := unpacked || is.Version == was.Version || is.Version == made.Version
+	incomplete := is.Broken != "" && is.Broken != ConfigFiles // another process was killed: nobody keeps that
+	known := incomplete || is.Version == was.Version || is.Version == made.Version
+	_, _, open := is.open()
 	switch {
+	case open:
+		return found, nil, nil
 	case !known && before == after:
 		return found, nil, nil
 	case !known:

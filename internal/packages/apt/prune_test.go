@@ -272,6 +272,34 @@ func TestUnpackedIsGpuadmsAgain(t *testing.T) {
 	}
 }
 
+// TestUnpackedInAnotherVersion: an operator's dpkg was killed as it installed another version. gpuadm has
+// installed its own again, and has moved to that version and back since. When an operator lifts a
+// hold later, plan and status do not take up that old change again; undo removes it.
+func TestUnpackedInAnotherVersion(t *testing.T) {
+	t.Parallel()
+	m := withBranches(t)
+	wants := leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580")
+	m.apply(wants)
+	whole := m.has()
+	m.must("sh", "-c", "cd /root && apt-get download libnvidia-compute-580=580.105.08-0ubuntu1 && dpkg --unpack libnvidia-compute-580_*.deb")
+	m.apply(wants)
+	m.still(whole)
+	m.apply(leaves(nvidiaDriver(), "580.105.08", "nvidia-dkms-580-open", "libnvidia-compute-580"))
+	m.apply(wants)
+	m.still(whole)
+
+	m.must("apt-mark", "unhold", "nvidia-dkms-580-open")
+	p := must.Get(m.engine(wants).Plan(t.Context(), m))(t)
+	check.List(t, p.Notes, nil, "the plan's notes after a hold is lifted:")
+	m.apply(wants)
+	m.still(whole)
+	p = must.Get(m.engine(wants).Plan(t.Context(), m))(t)
+	check.List(t, p.Notes, nil, "the plan's notes at the end:")
+	_, err := m.engine(wants).Undo(t.Context(), m, "all", nil)
+	check.That(t, err == nil, "undo: %v", err)
+	check.Equal(t, m.state("libnvidia-compute-580").String(), "", "it is undone to")
+}
+
 // TestHalfInstalledIsRemoved: dpkg was killed as it unpacked packages for the first time, and the
 // undo has no source left that has their archives. apt refuses all work then, and dpkg removes the
 // packages: dpkg(1), --force-remove-reinstreq. A package that nothing depends on is then no name that
