@@ -236,11 +236,17 @@ func (d Driver) moduleWants(
 		return nil, err
 	}
 
-	installed := func(ctx context.Context, v host.View) (bool, error) {
-		return database.Meets(ctx, v, c.lockstep())
-	}
-	if c.Source == SourceRunfile {
-		installed = nil // the installer has no packages
+	var installed *modules.Installed // the installer has no packages
+	if c.Source != SourceRunfile {
+		installed = &modules.Installed{
+			Meets: func(ctx context.Context, v host.View) (bool, error) {
+				return database.Meets(ctx, v, c.lockstep())
+			},
+			Listed: func(ctx context.Context, v host.View, files []string) (map[string]string, error) {
+				return database.Listed(ctx, v, k.Version, files)
+			},
+			Reinstall: database.Reinstall,
+		}
 	}
 	parts := modules.Parts(k.Version, s.Driver.Persistenced && !c.Guest, *f.Modules, installed)
 	return append([]converge.Want{parts}, wants...), nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -15,15 +16,22 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
+// Installed says what a packager knows of the driver's packages.
+type Installed struct {
+	// Meets says whether the packages are converged.
+	Meets func(context.Context, host.View) (bool, error)
+	// Listed returns the installed packages that list a file, by the file.
+	Listed func(context.Context, host.View, []string) (map[string]string, error)
+	// Reinstall is the command that unpacks packages again.
+	Reinstall func(v host.View, names []string) string
+}
+
 // Parts checks that the driver's files other than its modules exist: NVML, CUDA, nvidia-smi, and
 // the persistence daemon where it is asked for. Their packages differ by repository and branch, and
-// a repository may have moved a file; a node without it must not count as converged. installed says
-// whether the driver's packages are converged: until they are, Parts waits for the missing files.
-// installed is nil where there are no packages.
-func Parts(
-	version string, persistenced bool, m facts.Modules,
-	installed func(context.Context, host.View) (bool, error),
-) converge.Want {
+// a repository may have moved a file; a node without it must not count as converged. Until the
+// driver's packages are converged, Parts waits for the missing files. installed is nil where there
+// are no packages.
+func Parts(version string, persistenced bool, m facts.Modules, installed *Installed) converge.Want {
 	programs := []string{"/usr/bin/nvidia-smi"}
 	if persistenced {
 		programs = append(programs, "/usr/bin/nvidia-persistenced")
@@ -53,7 +61,7 @@ func Parts(
 
 		if installed != nil {
 			var err error
-			complete, err = installed(ctx, v)
+			complete, err = installed.Meets(ctx, v)
 			if err != nil {
 				return "", err
 			}
@@ -61,12 +69,47 @@ func Parts(
 		if !complete {
 			return "", host.Later{Until: "once its packages are installed"}
 		}
-		return fmt.Sprintf("cannot use driver %s: %s was not found", version, strings.Join(missing, ", ")), nil
+		return whyMissing(ctx, v, version, missing, installed)
 	}
 
-	return things.Check("parts of the driver", look, "programs find NVML, CUDA and nvidia-smi, all of the module's version",
-		"find the package that has the file, and write it in packages = [] of [driver]",
-		"or write another version or source in [driver]")
+	return things.Check("parts of the driver", look, "programs find NVML, CUDA and nvidia-smi, all of the module's version")
+}
+
+// whyMissing says where files that were not found should be from: an installed package whose file
+// another process has removed is unpacked again; a file of no package may be in one that the spec
+// does not name.
+func whyMissing(
+	ctx context.Context, v host.View, version string, missing []string, installed *Installed,
+) (string, error) {
+	problem := fmt.Sprintf("cannot use driver %s: %s was not found", version, strings.Join(missing, ", "))
+	listed := map[string]string{}
+	if installed != nil {
+		var err error
+		listed, err = installed.Listed(ctx, v, missing)
+		if err != nil {
+			return "", err
+		}
+	}
+
+	var again []string
+	for _, file := range missing {
+		name := listed[file]
+		if name == "" {
+			continue
+		}
+		problem += fmt.Sprintf("\n%s is a file of package %s, which is installed: it was removed outside gpuadm", file, name)
+		if !slices.Contains(again, name) {
+			again = append(again, name)
+		}
+	}
+	if len(again) > 0 {
+		problem += things.OrTry(installed.Reinstall(v, again))
+	}
+	if len(listed) < len(missing) {
+		problem += things.OrTry("find the package that has the file, and write it in packages = [] of [driver]")
+		problem += things.OrTry("or write another version or source in [driver]")
+	}
+	return problem, nil
 }
 
 // hasLibrary says whether a library of a version is installed.

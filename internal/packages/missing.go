@@ -16,7 +16,7 @@ import (
 
 // headersOf matches the package of a kernel's headers: Debian's, Ubuntu's, Proxmox VE's, those of
 // Fedora, RHEL, Amazon (kernel6.12-devel) and Oracle.
-var headersOf = pattern.Of(`^(?:linux-headers|proxmox-headers|kernel[a-z0-9.-]*-devel)-(\d.*)$`)
+var headersOf = pattern.Of(`^(?:linux-headers|(?:proxmox|pve)-headers|kernel[a-z0-9.-]*-devel)-(\d.*)$`)
 
 // missing returns the error that no version of a group is available for all members: it lists each
 // member's versions and sources.

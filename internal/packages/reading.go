@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,6 +117,55 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 		}
 	}
 	return true, nil
+}
+
+// Listed returns the installed packages of a driver's version that list a file, by the file. A library
+// is asked for by its name alone: its folder is the distribution's. The file may be gone: another
+// process has removed it.
+func (r *Reading) Listed(
+	ctx context.Context, v host.View, version string, files []string,
+) (map[string]string, error) {
+	all, err := r.Read(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	packager, err := r.packager(v)
+	if err != nil {
+		return nil, err
+	}
+
+	var names []string
+	for name, state := range all {
+		if state.Installed() && Own(state.Version) == version {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	lists, err := packager.FilesOf(ctx, v, names)
+	if err != nil {
+		return nil, err
+	}
+
+	listed := map[string]string{}
+	for _, name := range names {
+		for _, file := range lists[name] {
+			for _, asked := range files {
+				if file == asked || path.Base(file) == asked {
+					listed[asked] = name
+				}
+			}
+		}
+	}
+	return listed, nil
+}
+
+// Reinstall is the command that unpacks installed packages again, held ones too.
+func (r *Reading) Reinstall(v host.View, names []string) string {
+	packages := strings.Join(names, " ")
+	if facts.PackagerOf(v).Name == "dnf" {
+		return "sudo dnf reinstall " + packages
+	}
+	return "sudo apt-get install --reinstall --allow-change-held-packages " + packages
 }
 
 // Forget makes the next Read read the database: with a coarse clock two writes may have the same

@@ -259,6 +259,28 @@ func TestLabDriverUnpacked(t *testing.T) {
 	says(t, n.wants(0, spec), "Nothing to do.")
 }
 
+// TestLabDriverFileRemoved: the packages of the driver are installed, and another process has removed
+// files of theirs. The reason names the packages, and the command that is printed unpacks them again.
+func TestLabDriverFileRemoved(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	spec := n.spec("580.65.06", "")
+	n.wants(0, spec)
+	before := n.snapshot()
+	n.Must("sh", "-ec", "rm /usr/bin/nvidia-smi $(dpkg -L libnvidia-ml1 | grep 'libnvidia-ml[.]so')")
+
+	r := n.gpuadm(1, "apply")
+	says(t, r, "libnvidia-ml.so.580.65.06 is a file of package libnvidia-ml1, which is installed", "/usr/bin/nvidia-smi is a file of package")
+	_, command, printed := strings.Cut(r.Stdout+r.Stderr, "try      sudo ")
+	must.That(t, printed, "no command is printed: %s", r)
+	command, _, _ = strings.Cut(command, "\n")
+	n.Must("sh", "-ec", command+" </dev/null")
+
+	n.wants(0, spec)
+	n.same(before)
+	says(t, n.wants(0, spec), "Nothing to do.")
+}
+
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question;
 // automatic upgrades are set to skip gpuadm's packages, and skip them; no password gets into what
 // gpuadm says or keeps.

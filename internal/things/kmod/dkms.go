@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -59,6 +60,23 @@ func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) 
 	return state, err
 }
 
+// noSource says that the sources are gone. The package that has them is installed when the modules'
+// turn comes: another process has removed its files.
+func (d dkmsBuild) noSource(v host.View) error {
+	source := "/usr/src/nvidia-" + d.version
+	names, unpacks := "dpkg -S "+source+"/dkms.conf", "sudo apt-get install --reinstall"
+	if facts.PackagerOf(v).Name == "dnf" {
+		names, unpacks = "rpm -qf "+source+"/dkms.conf", "sudo dnf reinstall"
+	}
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source, %s, is not there", d.version, d.kernel, source),
+		Try: []string{
+			names + ", which names the package that has the source; then unpack that again: " + unpacks,
+			"build = \"precompiled\" in [driver], where the distribution has signed modules",
+		},
+	}
+}
+
 // Make builds and installs the modules, or removes them: for "built" from the kernel's folder, for
 // "" from DKMS's tree as well.
 func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) error {
@@ -67,10 +85,7 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		return err
 	}
 	if name == "" {
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source is not there", d.version, d.kernel),
-			Try:  []string{"build = \"precompiled\" in [driver], or install the package with the source"},
-		}
+		return d.noSource(h)
 	}
 
 	build := []string{"-m", name, "-v", d.version, "-k", d.kernel}
