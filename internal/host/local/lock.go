@@ -121,8 +121,28 @@ func holder(fd int) *host.Busy {
 	}
 	pid := slices.Min(found) // of a family the eldest, but for a wrapped counter
 
-	orphan := taker > 0 && !slices.Contains(found, taker)
-	return &host.Busy{PID: pid, Command: command(pid), Orphan: orphan}
+	argv := command(pid)
+	if argv == "" {
+		return &host.Busy{} // it has ended meanwhile
+	}
+	return &host.Busy{PID: pid, Command: argv, Orphan: isOrphaned(taker, found, isGpuadm)}
+}
+
+// isOrphaned says whether the process that took a lock has ended, and others hold it. In a PID
+// namespace of its own, as in a container, the kernel has no number for a process that is gone
+// (locks_translate_pid in fs/locks.c): then no holder is a gpuadm.
+func isOrphaned(taker int, holders []int, isGpuadm func(pid int) bool) bool {
+	if taker > 0 {
+		return !slices.Contains(holders, taker)
+	}
+	return !slices.ContainsFunc(holders, isGpuadm)
+}
+
+// isGpuadm says whether a process runs this program, in whatever version.
+func isGpuadm(pid int) bool {
+	theirs, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	mine, _ := os.ReadFile("/proc/self/comm")
+	return err != nil || string(theirs) == string(mine)
 }
 
 // takerOf returns the process that took a lock, by the line "lock:  1: FLOCK  ADVISORY  WRITE 4711

@@ -93,6 +93,26 @@ func TestLock(t *testing.T) {
 	}
 }
 
+// TestOrphaned: a run that was killed is told from one that works, also in a container, where the kernel
+// has no number for a process that is gone.
+func TestOrphaned(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		taker   int
+		holders []int
+		gpuadm  int
+		want    bool
+	}{
+		{"gpuadm and its apt-get", 100, []int{100, 120}, 100, false},
+		{"apt-get of a killed gpuadm", 100, []int{120}, 0, true},
+		{"gpuadm of another namespace", 0, []int{100, 120}, 100, false},
+		{"apt-get of a killed gpuadm in a container", 0, []int{120, 121}, 0, true},
+	} {
+		is := func(pid int) bool { return pid == x.gpuadm }
+		check.Equal(t, isOrphaned(x.taker, x.holders, is), x.want, "%s:", x.name)
+	}
+}
+
 func TestLockInOneProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock

@@ -34,8 +34,9 @@ func TestExplain(t *testing.T) {
 		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s). Updates for this repository will not be applied.":                         "the list http://a/InRelease has expired, 1d 2h 3min 4s ago",
 		"E: Release file for http://a/InRelease is not valid yet (invalid for another 3h 1min 2s). Updates for this repository will not be applied.":                "this machine's clock is slow",
 		"E: Failed to fetch http://a/Packages.gz  File has unexpected size (32924 != 38727). Mirror sync in progress? [IP: 192.0.2.1 443]\n   Hashes of expected file:\n    - Filesize:38727 [weak]\nE: Some index files failed to download. They have been ignored, or old ones used instead.": "a file is not what the repository's list says of it: Failed to fetch http://a/Packages.gz  File has unexpected size (32924 != 38727)",
-		"E: Failed to fetch http://a/x_1_amd64.deb  Hash Sum mismatch\n   Hashes of expected file:\n    - SHA256:95": "a file is not what the repository's list says of it",
-		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                      "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
+		"E: Failed to fetch http://a/x_1_amd64.deb  Hash Sum mismatch\n   Hashes of expected file:\n    - SHA256:95":                                                                                  "a file is not what the repository's list says of it",
+		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                                                                                                       "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
+		"E: Encountered a section with no Package: header\nE: Problem with MergeList /var/lib/apt/lists/_srv_repo_nvbad_Packages\nE: The package lists or status file could not be parsed or opened.": "apt cannot read the list of a repository, /var/lib/apt/lists/_srv_repo_nvbad_Packages",
 		"E: Unable to correct problems": "cannot install packages: Unable to correct problems",
 	} {
 		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})

@@ -23,6 +23,9 @@ var (
 	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
 )
 
+// markMalformed is apt's message about a list with an entry that it cannot read: apt-pkg/pkgcachegen.cc.
+var markMalformed = pattern.Of(`Problem with MergeList (\S+)`)
+
 // explain turns a failure of apt or dpkg into an error that an operator can act on.
 func explain(v host.View, out string, err error) error {
 	var failed *host.CommandError
@@ -49,6 +52,14 @@ func explain(v host.View, out string, err error) error {
 	}
 	if len(t.Because) == 0 {
 		t.Because = packages.Tail(out, 6) // there apt names the packages that conflict
+	}
+	if list := markMalformed().FindStringSubmatch(failed.Stderr); list != nil {
+		t.What = packages.Cannot + "apt cannot read the list of a repository, " + list[1]
+		t.Try = []string{
+			"if it is a mirror of your own: make its list again (apt-ftparchive, reprepro), and see that each package in it has a Package: line",
+			"until then, name another repository in [driver]",
+		}
+		return t
 	}
 	t.Try = append(t.Try,
 		"apt-get check, which says whether anything is broken",
