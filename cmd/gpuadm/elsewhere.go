@@ -29,12 +29,24 @@ type elsewhere struct {
 
 // example is a command line with what the machine lacks.
 func (m *elsewhere) example() string {
-	gpu := "H100-80GB"
-	if len(m.gpus) > 0 {
-		pci, _, _ := modelOf(m.gpus[0]) // known has found it
-		gpu = strings.ReplaceAll(pci.Model, " ", "-")
+	flags := ""
+	for _, gpu := range m.gpus {
+		flags += " --gpu " + host.ShellWord(fullModel(gpu))
 	}
-	return trouble.Command("init --gpu " + host.ShellWord(gpu) + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04")))
+	flags = cmp.Or(flags, " --gpu H100-80GB")
+	return trouble.Command("init" + flags + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04")))
+}
+
+// fullModel is the whole name of a model that known has found. A GPU of several ids, or of no name,
+// stays as it was typed: the first driver is that of the id.
+func fullModel(typed string) string {
+	pci, _, _ := modelOf(typed)
+	name := strings.ReplaceAll(pci.Model, " ", "-")
+	named, _, err := modelOf(name)
+	if name == "" || err != nil || named.Device != pci.Device {
+		return typed
+	}
+	return name
 }
 
 func (m *elsewhere) flags(cmd *cobra.Command) {
