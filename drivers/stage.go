@@ -280,7 +280,7 @@ func (d Driver) moduleNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 }
 
 // learned says of each kernel that modules are to be built for that this build has failed before: by
-// the journal, and with the same compiler.
+// the journal, in the same flavour, and with the same compiler.
 func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes []string) {
 	if k.Build != "dkms" || k.Version == "" {
 		return nil
@@ -294,8 +294,7 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 			lessons = converge.ReadJournal(v).Lessons()
 		}
 		for _, l := range lessons {
-			sameCompiler := l.With == "" || l.With == kmod.Compiler(v, kernel)
-			if l.Subject == kmod.BuildSubject("nvidia", k.Version, kernel) && sameCompiler {
+			if kmod.Concerns(v, l, k.Version, kernel, k.Flavour) {
 				notes = append(notes, fmt.Sprintf("driver %s did not build for kernel %s on this machine before: %s", k.Version, kernel, l.Says))
 			}
 		}

@@ -5,6 +5,8 @@ package stages
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"path"
@@ -153,6 +155,9 @@ func (m Mirror) modulePackage(
 		return old, err
 	}
 
+	if err := m.failedBefore(h, *modules); err != nil {
+		return "", err
+	}
 	files, err := m.build(ctx, h, source, modules.Kernel)
 	if err != nil {
 		return "", err
@@ -206,7 +211,32 @@ func (m Mirror) describe(
 	modules.Builder = strings.TrimSpace(strings.Join(builder, "; "))
 	modules.Source = source.SHA256
 	modules.Signer = m.Shared.Signer
-	return nil
+	modules.Settings, err = dkmsSettings(h)
+	return err
+}
+
+// dkmsSettings is the digest of the files by which an operator changes how DKMS builds: dkms(8).
+func dkmsSettings(h host.View) (string, error) {
+	digest := sha256.New()
+	some := false
+	for _, folder := range []string{"/etc/dkms", "/etc/dkms/framework.conf.d"} {
+		for _, file := range packages.ListOf(h, folder) {
+			if path.Ext(file) != ".conf" {
+				continue
+			}
+			name := path.Join(folder, file)
+			text, err := h.ReadFile(name)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(digest, "%s %d\n%s", name, len(text), text)
+			some = true
+		}
+	}
+	if !some {
+		return "", nil
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
 // oldPackage is the file of the old mirror that has these modules. It fills in the vermagic that
@@ -223,6 +253,27 @@ func (m Mirror) oldPackage(h host.View, modules *packages.SharedModules) (file s
 		}
 	}
 	return "", false
+}
+
+// failedBefore refuses a build that has failed when the folder was written last: the compiler would say
+// the same after minutes.
+func (m Mirror) failedBefore(h host.View, modules packages.SharedModules) error {
+	lock, _ := packages.ReadLock(h, m.Dir)
+	failure := lock.FailedBefore(modules)
+	if failure == "" {
+		return nil
+	}
+
+	t := &trouble.Error{
+		What:    fmt.Sprintf("cannot build the modules nvidia %s for %s: %s", modules.Version, modules.Kernel, failure),
+		Because: []string{m.Dir + " has this failure from the same source and headers, by the same compiler, DKMS and settings: nothing was compiled again"},
+		Try: []string{
+			"ask for another version of the driver, or another kernel",
+			"change what the build goes by: the compiler, or DKMS's settings in /etc/dkms; gpuadm then builds again",
+			"to build once more all the same: -o with a folder that is not there yet",
+		},
+	}
+	return converge.Teach(t, converge.Lesson{Says: failure})
 }
 
 // build has DKMS build and sign, and returns the modules' files. The key is named in directives,

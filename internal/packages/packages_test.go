@@ -369,3 +369,31 @@ func TestOverdue(t *testing.T) {
 		check.That(t, (len(told.Try) > 0) == strings.Contains(want, "30s"), "%s: %q", want, told.Try)
 	}
 }
+
+// TestFailedBefore: what did not build is not compiled again while nothing has changed that decides it.
+func TestFailedBefore(t *testing.T) {
+	is := SharedModules{
+		Package: "gpuadm-modules-open-6.17.0", Kernel: "6.17.0", Version: "550.163.01", Flavour: "open",
+		Source: "s", Headers: "h", Builder: "debian-13; dkms-3.2.0; gcc 14", Settings: "c",
+	}
+	old := is
+	old.Failure = "nv.c:3:9: error: no such thing"
+	l := Lock{Failed: []SharedModules{old}}
+
+	check.Equal(t, l.FailedBefore(is), old.Failure, "the same build:")
+	for name, change := range map[string]func(*SharedModules){
+		"another source":   func(m *SharedModules) { m.Source = "s2" },
+		"other headers":    func(m *SharedModules) { m.Headers = "h2" },
+		"another compiler": func(m *SharedModules) { m.Builder = "debian-13; dkms-3.2.0; gcc 15" },
+		"other settings":   func(m *SharedModules) { m.Settings = "" },
+		"another flavour":  func(m *SharedModules) { m.Flavour = "proprietary" },
+		"another kernel":   func(m *SharedModules) { m.Kernel = "6.17.1" },
+		"another driver":   func(m *SharedModules) { m.Version = "580.95.05" },
+	} {
+		changed := is
+		change(&changed)
+		check.Equal(t, l.FailedBefore(changed), "", "%s:", name)
+	}
+	is.Signer.Name = "another key"
+	check.Equal(t, l.FailedBefore(is), old.Failure, "with another key:")
+}

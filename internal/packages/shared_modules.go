@@ -20,9 +20,10 @@ type SharedModules struct {
 	Version  string      `json:"version"` // of the driver
 	Flavour  string      `json:"flavour"` // open, proprietary
 	Vermagic string      `json:"vermagic"`
-	Source   string      `json:"source"`  // SHA-256 of the package with the source
-	Headers  string      `json:"headers"` // modinfo.Symbols of what they were built with
-	Builder  string      `json:"builder"` // system, DKMS and the kernel's compiler
+	Source   string      `json:"source"`             // SHA-256 of the package with the source
+	Headers  string      `json:"headers"`            // modinfo.Symbols of what they were built with
+	Builder  string      `json:"builder"`            // system, DKMS and the kernel's compiler
+	Settings string      `json:"settings,omitempty"` // SHA-256 of the files with DKMS's settings; "" if there are none
 	Signer   modinfo.Key `json:"signer"`
 
 	// Failure is the compiler's first error where they did not build: then there is no package.
@@ -39,6 +40,20 @@ func (m SharedModules) Compare(o SharedModules) int {
 		strings.Compare(m.Flavour, o.Flavour),
 		strings.Compare(m.Version, o.Version),
 	)
+}
+
+// FailedBefore returns the failure of the same build: of this driver from the same source and headers,
+// by the same builder and settings. "" if there was none: then it may build.
+func (l Lock) FailedBefore(m SharedModules) string {
+	for _, old := range l.Failed {
+		same := old
+		same.Failure = m.Failure
+		same.Signer = m.Signer // no key makes a compiler fail
+		if same == m {
+			return old.Failure
+		}
+	}
+	return ""
 }
 
 // SharedPackage returns the name of their package.

@@ -268,7 +268,9 @@ func TestLabSharedModulesFail(t *testing.T) {
 	says(t, r, "cannot build the modules nvidia "+version+" for "+next+": ", fault)
 	says(t, r, "/srv/mirror has all else, and this failure, which the plans of nodes name")
 	check.Has(t, builder.Must("ls", "/srv/mirror"), "gpuadm-modules-open-"+kernel+"_", "the mirror:")
-	says(t, both.build(1, version, "site"), "Nothing to do.", fault)
+	again := both.build(1, version, "site")
+	says(t, again, "Nothing to do.", fault, "nothing was compiled again", "-o with a folder that is not there yet")
+	check.That(t, !strings.Contains(again.Stdout+again.Stderr, "DKMS builds"), "a build that has failed is compiled again: %s", again)
 
 	n := s.node
 	copyTo(t, builder.Host, n.Host, "/srv/mirror")

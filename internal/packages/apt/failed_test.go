@@ -130,11 +130,12 @@ func TestExplainedScript(t *testing.T) {
 	contains(t, got, "the disk is full: cp: error writing '/var/lib/dkms", "make room in /var/lib/dkms")
 	check.That(t, !strings.Contains(got, "apt-get clean"), "%s", got)
 	const headers = "-- lib/modules/6.8.0-88-generic/build/.config --\n#\nCONFIG_CC_VERSION_TEXT=\"gcc 13.2.0\"\n-- lib/modules/6.8.0-45-generic/modules.dep --\n"
-	n = must.Get(simhost.New([]byte(status + headers + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\nDKMS make.log for nvidia-580.95.05 for kernel 6.8.0-88-generic (x86_64)\nnv.c:3:9: error: no such thing\n-- var/lib/dpkg/updates/ --\n")))(t)
+	const source = "-- usr/src/nvidia-580.95.05/nvidia/nv.c --\nMODULE_LICENSE(\"NVIDIA\");\n"
+	n = must.Get(simhost.New([]byte(status + headers + source + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\nDKMS make.log for nvidia-580.95.05 for kernel 6.8.0-88-generic (x86_64)\nnv.c:3:9: error: no such thing\n-- var/lib/dpkg/updates/ --\n")))(t)
 	var taught converge.Taught
 	must.That(t, errors.As(explain(n, "", &host.CommandError{Stderr: said}), &taught), "a build that fails teaches nothing")
 	check.Equal(t, taught.Lesson, converge.Lesson{
-		Subject: "the modules nvidia 580.95.05 for kernel 6.8.0-88-generic", With: "gcc 13.2.0", Says: "nv.c:3:9: error: no such thing",
+		Subject: "the modules nvidia 580.95.05 for kernel 6.8.0-88-generic, proprietary", With: "gcc 13.2.0", Says: "nv.c:3:9: error: no such thing",
 	}, "lesson: ")
 	got = wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"}))
 	check.That(t, !strings.Contains(got, "nvidia-dkms"), "dpkg has not run: %s", got)

@@ -138,7 +138,7 @@ func teach(v host.View, t *trouble.Error, version string) {
 		}
 		for _, kernel := range kernels {
 			if first := kmod.FirstError(string(log)); first != "" && strings.Contains(string(log), kernel) {
-				t.Err = kmod.BuildLesson(v, "nvidia", version, kernel, first, t.Err)
+				t.Err = kmod.BuildLesson(v, module, version, kernel, first, t.Err)
 			}
 		}
 	}

@@ -13,16 +13,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/modinfo"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NotBuilt says why a build in DKMS's tree failed, with the compiler's first error in its log.
 func NotBuilt(v host.View, tree, name, version, kernel string, err error) error {
-	modules := "nvidia"
-	if strings.HasPrefix(name, "nvidia-fs") {
-		modules = name
-	}
-	cannot := fmt.Sprintf("cannot build the modules %s %s for %s", modules, version, kernel)
+	cannot := fmt.Sprintf("cannot build the modules %s %s for %s", modulesOf(name), version, kernel)
 	t := &trouble.Error{What: fmt.Sprintf("%s: %v", cannot, err), Err: err}
 	if errors.Is(err, context.DeadlineExceeded) { // the deadline killed the compiler, not a lack of memory
 		t.What = cannot + " within --deadline: the build was ended"
@@ -43,7 +41,7 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 			t.What = cannot + ": " + first
 			t.Because = []string{"the first error in " + log}
 			t.Try = BuildRemedy(v, first)
-			t.Err = BuildLesson(v, modules, version, kernel, first, t.Err)
+			t.Err = BuildLesson(v, name, version, kernel, first, t.Err)
 		}
 		t.Try = append(t.Try, "read "+log)
 		break
@@ -60,24 +58,72 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 	return t
 }
 
-// BuildSubject names a build in a lesson.
-func BuildSubject(modules, version, kernel string) string {
-	return "the modules " + modules + " " + version + " for kernel " + kernel
+// modulesOf is what DKMS's name of modules stands for: nvidia, whatever the package calls them, or
+// GPUDirect Storage's.
+func modulesOf(name string) string {
+	if strings.HasPrefix(name, "nvidia-fs") {
+		return name
+	}
+	return "nvidia"
+}
+
+// buildSubject names a build in a lesson. The flavour is "" where the sources do not say it.
+func buildSubject(modules, version, kernel, flavour string) string {
+	subject := "the modules " + modules + " " + version + " for kernel " + kernel
+	if flavour != "" {
+		subject += ", " + flavour
+	}
+	return subject
 }
 
 // BuildLesson adds to an error that this version does not build for a kernel by its compiler. A cause
-// that passes, or that an operator can remove, teaches nothing.
-func BuildLesson(v host.View, modules, version, kernel, first string, err error) error {
+// that passes, or that an operator can remove, teaches nothing. name is DKMS's of the modules.
+func BuildLesson(v host.View, name, version, kernel, first string, err error) error {
 	passes := strings.Contains(first, "Killed") || strings.Contains(first, "***")
 	if passes || len(BuildRemedy(v, first)) > 0 {
 		return err
 	}
+	flavour := sourceFlavour(v, "/usr/src/"+name+"-"+version)
 	return converge.Teach(err, converge.Lesson{
-		Subject: BuildSubject(modules, version, kernel),
+		Subject: buildSubject(modulesOf(name), version, kernel, flavour),
 		With:    Compiler(v, kernel),
 		Says:    first,
 	})
 }
+
+// Concerns says whether a lesson is about a build of the driver for a kernel: one flavour's failure
+// says nothing of the other, nor one compiler's.
+func Concerns(v host.View, l converge.Lesson, version, kernel, flavour string) bool {
+	if l.With != "" && l.With != Compiler(v, kernel) {
+		return false
+	}
+	return l.Subject == buildSubject("nvidia", version, kernel, flavour) ||
+		l.Subject == buildSubject("nvidia", version, kernel, "")
+}
+
+// sourceFlavour is open or proprietary, by the licence in the driver's sources: kernel-open/nvidia/nv.c
+// and kernel/nvidia/nv.c of NVIDIA's installer. "" if they do not say it.
+func sourceFlavour(v host.View, source string) string {
+	for _, folder := range []string{source + "/nvidia", source} {
+		entries, err := v.ReadDir(folder)
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			if path.Ext(entry) != ".c" {
+				continue
+			}
+			text, err := v.ReadFile(path.Join(folder, entry))
+			m := sourceLicence().FindSubmatch(text)
+			if err == nil && m != nil {
+				return modinfo.Module{License: string(m[1])}.Flavour()
+			}
+		}
+	}
+	return ""
+}
+
+var sourceLicence = pattern.Of(`MODULE_LICENSE\("([^"]+)"\)`)
 
 // Compiler is the one that a kernel was built with, by the configuration in its headers; "" if they do
 // not say it.
