@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/modinfo"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Modules has the facts about NVIDIA's kernel modules: the loaded ones, those on disk, and who may
@@ -193,6 +194,18 @@ func (g *gathering) compiler(dir, kernel string) string {
 	}
 	return ""
 }
+
+// FlavourIn is open or proprietary, by the licence in a source of the driver's modules; "" if it says
+// none: kernel-open/nvidia/nv.c and kernel/nvidia/nv.c of NVIDIA's installer do.
+func FlavourIn(source string) string {
+	m := licence().FindStringSubmatch(source)
+	if m == nil {
+		return ""
+	}
+	return modinfo.Module{License: m[1]}.Flavour()
+}
+
+var licence = pattern.Of(`MODULE_LICENSE\("([^"]+)"\)`)
 
 // CompilerIn returns the compiler that a kernel's configuration names; "" if it names none.
 func CompilerIn(config string) string {

@@ -13,8 +13,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/modinfo"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -101,8 +99,7 @@ func Concerns(v host.View, l converge.Lesson, version, kernel, flavour string) b
 		l.Subject == buildSubject("nvidia", version, kernel, "")
 }
 
-// sourceFlavour is open or proprietary, by the licence in the driver's sources: kernel-open/nvidia/nv.c
-// and kernel/nvidia/nv.c of NVIDIA's installer. "" if they do not say it.
+// sourceFlavour is open or proprietary, by the licence in the driver's sources; "" if they do not say it.
 func sourceFlavour(v host.View, source string) string {
 	for _, folder := range []string{source + "/nvidia", source} {
 		entries, err := v.ReadDir(folder)
@@ -114,16 +111,16 @@ func sourceFlavour(v host.View, source string) string {
 				continue
 			}
 			text, err := v.ReadFile(path.Join(folder, entry))
-			m := sourceLicence().FindSubmatch(text)
-			if err == nil && m != nil {
-				return modinfo.Module{License: string(m[1])}.Flavour()
+			if err != nil {
+				continue
+			}
+			if flavour := facts.FlavourIn(string(text)); flavour != "" {
+				return flavour
 			}
 		}
 	}
 	return ""
 }
-
-var sourceLicence = pattern.Of(`MODULE_LICENSE\("([^"]+)"\)`)
 
 // Compiler is the one that a kernel was built with, by the configuration in its headers; "" if they do
 // not say it.
