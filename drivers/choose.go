@@ -194,6 +194,11 @@ func (p *plan) warnOfBranch() {
 		p.warn("no version is asked for: branch %d is taken, and its newest version: %s",
 			p.branch, cmp.Or(row.Why, p.repo.String()+" has no other branch"))
 	}
+	if p.spec.Repo.URL != "" {
+		if why := p.notAtVendors(p.branch, strconv.Itoa(p.branch)); why != "" {
+			p.warn("whether %s has branch %d is known once its lists are read: %s is not known to have it", p.spec.Repo.URL, p.branch, p.repo)
+		}
+	}
 	if row.ended(p.machine.Day) {
 		p.warn("driver branch %d ended in %s: no security fix will come for it", p.branch, row.End)
 	}

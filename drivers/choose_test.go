@@ -61,6 +61,33 @@ func mirrored(version string) spec.Driver {
 	return d
 }
 
+// TestOwnRepository: what an operator's own repository has, its lists say, where the names of the
+// packages are known. A branch that the spec does not name is one that the vendor's has.
+func TestOwnRepository(t *testing.T) {
+	m := machine("debian", "13", "amd64", "2331")
+	for _, x := range []struct {
+		driver  spec.Driver
+		branch  string
+		refusal string
+	}{
+		{driver: driver("580"), refusal: "no packages of branches before 590 are known there"},
+		{driver: mirrored("580"), branch: "580"},
+		{driver: mirrored("580.178.04"), branch: "580"},
+		{driver: mirrored(""), branch: "595"},
+		{driver: mirrored("535"), refusal: "no packages of branches before 590 are known there"}, // of which no names are known
+	} {
+		ch, err := Choose(Load(), m, x.driver)
+		if x.refusal != "" {
+			check.That(t, err != nil && strings.Contains(err.Error(), x.refusal), "%q at %q: %v", x.driver.Version, x.driver.Repo.URL, err)
+			continue
+		}
+		must.OK(t, err)
+		check.Equal(t, ch.Branch, x.branch, "%q at %q: branch", x.driver.Version, x.driver.Repo.URL)
+		said := strings.Contains(strings.Join(ch.Warnings, "\n"), "is known once its lists are read")
+		check.Equal(t, said, x.branch == "580", "%q at %q: it says that the lists decide:", x.driver.Version, x.driver.Repo.URL)
+	}
+}
+
 type sample struct {
 	name, arch, instance string
 	gpus                 []string

@@ -286,8 +286,26 @@ func (p *plan) packager() string {
 	return by.Name
 }
 
-// notInRepository says why the repository does not have a branch, "" if it does.
+// notInRepository says why the repository does not have a branch that gpuadm may choose, "" if it has.
+// What an operator's own repository has, its lists say, wherever the names of the branch's packages
+// are known: only a branch that the spec does not name goes by what is known of NVIDIA's.
 func (p *plan) notInRepository(branch int, asked string) string {
+	if p.spec.Repo.URL != "" && p.spec.Version != "" && p.knowsNames(branch) {
+		return ""
+	}
+	return p.notAtVendors(branch, asked)
+}
+
+// knowsNames says whether the names of a branch's packages are known for the repository's system.
+func (p *plan) knowsNames(branch int) bool {
+	other := *p
+	other.branch = branch
+	_, known := other.packageSet()
+	return known
+}
+
+// notAtVendors says why the vendor's repository does not have a branch, "" if it has.
+func (p *plan) notAtVendors(branch int, asked string) string {
 	row := p.repo
 	switch {
 	case row.onlyOneBranch() && branch != row.First:
