@@ -9,7 +9,9 @@ import (
 	"hash/fnv"
 	"path"
 	"strconv"
+	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
@@ -93,6 +95,26 @@ func sumIs(number, text []byte) bool {
 	sum := fnv.New32a()
 	sum.Write(append(printed, ']'))
 	return string(number) == strconv.FormatUint(uint64(sum.Sum32()), 10)
+}
+
+// forDNSNames is the driver from which on its IMEX knows peers by their names. The container of compute domains
+// asks for it, and ends without. Sources: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/pull/611
+// (IMEXDaemonsWithDNSNamesMinDriverVersion); its pull 1013;
+// https://docs.nvidia.com/datacenter/tesla/tesla-release-notes-570-158-01/index.html.
+const forDNSNames = "570.158.01"
+
+// lacksComputeDomains says what the container of compute domains looks for and does not find here; "" if that
+// is not known.
+func (m *Machine) lacksComputeDomains() string {
+	driver := m.Facts().Driver
+	if driver != nil && hardware.Compare(driver.Version, forDNSNames) < 0 {
+		return fmt.Sprintf("it asks for the driver %s or a newer one, and here is %s", forDNSNames, driver.Version)
+	}
+	devices, known := m.text("/proc/devices")
+	if known && !strings.Contains(devices, "nvidia-caps-imex-channels") {
+		return "the driver has no IMEX channels here, which it looks for"
+	}
+	return ""
 }
 
 // withoutCheckpoint is the command that has a DRA driver begin anew: without claims, and so without the

@@ -100,7 +100,7 @@ func unlisted(m *Machine) []Finding {
 // notLoadable says whether the running kernel has the module, and it is not loaded.
 func notLoadable(m *Machine) (facts.KernelModules, bool) {
 	k, ok := m.running()
-	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
+	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.passesAll() && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
 }
 
 // otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL
@@ -257,7 +257,31 @@ func mismatch(m *Machine) []Finding {
 	if when := m.upgraded(); when != "" {
 		what += "; " + when
 	}
-	return []Finding{{What: what}}
+
+	finding := Finding{What: what}
+	if on := m.moduleOfNoLibrary(); on != "" {
+		finding.What += "; the module on the disk is " + on
+		finding.Fix = "install the module and the libraries in one version, which an operator chooses: a reboot loads the same module again"
+		finding.Command = planDriver()
+		finding.Other = "the module on the disk does not fit the libraries either"
+	}
+	return []Finding{finding}
+}
+
+// moduleOfNoLibrary is the version of the running kernel's module on the disk, where no library is of it: an
+// image's bootstrap has installed one over the other. "" where one fits, or where that is not known.
+// Source: https://github.com/Azure/AKS/issues/5869.
+func (m *Machine) moduleOfNoLibrary() string {
+	k, ok := m.running()
+	libraries := m.Basics().Modules.Libraries
+	if !ok || k.Nvidia == nil || k.Nvidia.Version == "" || len(libraries) == 0 {
+		return ""
+	}
+	fits := func(l facts.Library) bool { return l.Version == k.Nvidia.Version }
+	if slices.ContainsFunc(libraries, fits) {
+		return ""
+	}
+	return k.Nvidia.Version
 }
 
 // upgraded says when dpkg last replaced a library of the driver: "2026-01-02 02:14:05 upgrade

@@ -17,6 +17,9 @@ import (
 // installed, or that one waits for another kernel.
 func (m *Machine) note() string {
 	f := m.Facts()
+	if m.passesAll() {
+		return "vfio-pci holds each GPU of this machine, for virtual machines: neither the driver nor a pod gets one"
+	}
 	if m.awaitsDriver(f) {
 		switch {
 		case !m.spec.Has("driver") && len(m.spec.Sections) > 0:
@@ -94,6 +97,14 @@ func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
 		gpus[gpu.Address] = gpu
 	}
 	return gpus, true
+}
+
+// passesAll reports whether each GPU is bound to vfio-pci, which an operator asks for: the module nvidia then
+// need not be loaded.
+// Sources: https://docs.kernel.org/driver-api/vfio.html; https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4353.
+func (m *Machine) passesAll() bool {
+	isOther := func(device facts.PCI) bool { return device.Driver != "vfio-pci" }
+	return len(m.GPUs()) > 0 && !slices.ContainsFunc(m.GPUs(), isOther)
 }
 
 // ownDriver reports whether the driver is the machine's, not a container's.

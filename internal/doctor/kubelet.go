@@ -77,7 +77,8 @@ func rejectedFlag(k facts.Kubelet, rejected kubelet.Rejection) Finding {
 	}
 
 	file := rejected.Files[len(rejected.Files)-1]
-	finding.What += fmt.Sprintf("; %s stands in %s", rejected.Flag, strings.Join(rejected.Files, " and "))
+	finding.What = fmt.Sprintf("kubelet ends at each start, for it rejects %s on its command line; the flag stands in %s",
+		rejected.Flag, strings.Join(rejected.Files, " and "))
 	finding.Fix = fmt.Sprintf("take the flag out of %s, and restart kubelet; what it did may have a key in kubelet's configuration", file)
 	finding.Command = "sudo grep -n -e " + host.ShellWord(rejected.Flag) + " " + file
 	isOwn := strings.HasPrefix(file, "/etc/") || strings.HasPrefix(file, "/var/")

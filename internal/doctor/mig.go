@@ -5,6 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/devices"
@@ -26,6 +27,40 @@ func (m *Machine) answering() (list []host.GPU) {
 		}
 	}
 	return list
+}
+
+// notSingle says what of the GPUs does not fit NVIDIA's strategy single, by which all GPUs have partitions of
+// one profile, or none has; "" if all does, or where the Node's label names another strategy.
+// Sources: internal/rm/device_map.go in https://github.com/NVIDIA/k8s-device-plugin (assertAllMigDevicesAreValid);
+// https://github.com/NVIDIA/gpu-operator/issues/460.
+func (m *Machine) notSingle(registered registration) string {
+	if registered.node.Labels["nvidia.com/mig.strategy"] != "single" {
+		return ""
+	}
+
+	var profiles []string
+	whole := 0
+	for _, gpu := range m.answering() {
+		if !gpu.Mode {
+			whole++
+			continue
+		}
+		for _, instance := range gpu.Instances {
+			isIts := func(p host.Profile) bool { return p.ID == instance.Profile }
+			if i := slices.IndexFunc(gpu.Profiles, isIts); i >= 0 {
+				profiles = append(profiles, gpu.Profiles[i].Name)
+			}
+		}
+	}
+	slices.Sort(profiles)
+	profiles = slices.Compact(profiles)
+	switch {
+	case len(profiles) > 1:
+		return "the GPUs have partitions of " + strings.Join(profiles, " and ")
+	case len(profiles) == 1 && whole > 0:
+		return fmt.Sprintf("%s in MIG mode, and the others are not", trouble.Count(len(m.answering())-whole, "GPU"))
+	}
+	return ""
 }
 
 // otherPartitions plans the stage of [mig] and touches nothing. Where another program partitions

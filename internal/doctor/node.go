@@ -195,29 +195,48 @@ func pluginLoops(m *Machine) (found []Finding) {
 			if !isStuck {
 				continue
 			}
-			found = append(found, m.stuckPlugin(registered.name, pod, waiting.Reason, container.Restarts))
+			found = append(found, m.stuckPlugin(registered, pod, container))
 			break
 		}
 	}
 	return found
 }
 
-// stuckPlugin describes such a pod.
-func (m *Machine) stuckPlugin(node string, pod kube.Pod, reason string, restarts int) Finding {
+// computeDomains is the container of the DRA driver's pod that serves compute domains. Without it the pod's
+// other container offers the GPUs all the same.
+// Source: templates/kubeletplugin.yaml in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu; its pull 1013.
+const computeDomains = "compute-domains"
+
+// stuckPlugin describes such a pod, by the container that does not start.
+func (m *Machine) stuckPlugin(registered registration, pod kube.Pod, container kube.Started) Finding {
 	name := pod.Namespace + "/" + pod.Name
 	finding := Finding{
-		Object:  name,
-		What:    fmt.Sprintf("the pod %s does not start: %s, %d restarts", name, reason, restarts),
-		Command: fmt.Sprintf("kubectl -n %[1]s logs %[2]s --previous; kubectl -n %[1]s describe pod %[2]s", pod.Namespace, pod.Name),
+		Object: name,
+		What: fmt.Sprintf("the container %s of the pod %s does not start: %s, %d restarts",
+			container.Name, name, container.State.Waiting.Reason, container.Restarts),
+		Command: fmt.Sprintf("kubectl -n %[1]s logs %[2]s -c %[3]s --previous; kubectl -n %[1]s describe pod %[2]s",
+			pod.Namespace, pod.Name, container.Name),
+	}
+	if layouts := m.notSingle(registered); layouts != "" && strings.Contains(pod.Name, "device-plugin") {
+		finding.What += "; the Node's label nvidia.com/mig.strategy is single, and " + layouts
+		finding.Fix = "make all partitions of one profile, on each GPU, or set the plugin's MIG strategy to mixed"
 	}
 	if !strings.Contains(pod.Name, "dra-driver") {
 		return finding
 	}
 
+	if container.Name == computeDomains {
+		finding.Part = computeDomains
+		finding.Fix = "read why it ends; where no pod here spans nodes over NVLink, leave this part out: " +
+			"resources.computeDomains.enabled=false in the chart's values"
+		if why := m.lacksComputeDomains(); why != "" {
+			finding.What += "; " + why
+		}
+	}
 	if file, fault := m.damagedCheckpoint(); fault != "" {
 		finding.What += "; of its checkpoint " + file + ": " + fault
 		finding.Fix = "drain the node, so that no pod holds a claim, and remove the checkpoint: the driver writes a new one"
-		finding.Command = withoutCheckpoint(node, file, pod)
+		finding.Command = withoutCheckpoint(registered.name, file, pod)
 	}
 	return finding
 }

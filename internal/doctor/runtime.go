@@ -145,8 +145,38 @@ func unreadable(m *Machine) []Finding {
 		m.cannotRead("the configuration of "+found.Name, err)
 		return nil
 	}
-	return []Finding{{Object: found.Config, What: err.Error(), Command: engine.Shows(found)}}
+	if errors.Is(err, engine.NoCRI) {
+		return []Finding{withoutCRI(found)}
+	}
+	finding := Finding{Object: found.Config, What: err.Error(), Command: engine.Shows(found)}
+	var t *trouble.Error
+	if errors.As(err, &t) {
+		finding.Fix = strings.Join(t.Try, "; ")
+	}
+	return []Finding{finding}
 }
+
+// withoutCRI describes a containerd that serves no pods, as Docker's package of it is set up. The command
+// takes out a list that has nothing but the plugins which kubelet needs.
+// Sources: https://github.com/containerd/containerd/issues/4581, and its issue 14121.
+func withoutCRI(found facts.Engine) Finding {
+	file := decidingFile(found, "disabled_plugins")
+	finding := Finding{
+		Object:  found.Config,
+		What:    "disabled_plugins in " + file + " switches off the CRI plugin, without which kubelet cannot use this containerd",
+		Fix:     "take the plugin out of disabled_plugins, and restart containerd",
+		Command: engine.Shows(found),
+	}
+	isIts := func(f facts.File) bool { return f.Path == file && disablesCRI().Match(f.Data) }
+	if slices.ContainsFunc(found.Files, isIts) && found.Unit != "" {
+		unit := strings.TrimSuffix(found.Unit, ".service")
+		finding.Command = fmt.Sprintf(`sudo sed -i -E 's/^(\s*disabled_plugins\s*=).*/\1 []/' %s && sudo systemctl restart %s`, file, unit)
+	}
+	return finding
+}
+
+// disablesCRI matches a list, in a line of its own, of nothing but the plugins that serve pods.
+var disablesCRI = pattern.Of(`(?m)^[ \t]*disabled_plugins[ \t]*=[ \t]*\[[ \t]*(?:["'](?:cri|io\.containerd\.grpc\.v1\.cri|io\.containerd\.cri\.v1\.\w+)["'][ \t]*,?[ \t]*)+\][ \t]*$`)
 
 func unreadSettings(m *Machine) (list []Finding) {
 	found, config, _ := m.engine()

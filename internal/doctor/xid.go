@@ -151,7 +151,7 @@ func recovery(address, action string) []Finding {
 	}
 	return []Finding{{
 		Object:  address,
-		What:    "of GPU " + address + " the driver asks for: " + xid.Means,
+		What:    "the driver asks for a recovery of GPU " + address + ": " + xid.Means,
 		Part:    "recovery",
 		Fix:     xid.Action(),
 		Command: xid.Command(address),

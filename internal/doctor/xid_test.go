@@ -36,13 +36,13 @@ func TestXidsOfOneGPU(t *testing.T) {
 		{"a driver that does not say", "", []string{at + "119, words", at + asks}, nil, "Xid 119, GSP RPC timeout: the GPU answers, and this driver does not say"},
 		{"a driver that does not say, twice", "", []string{at + "119, words", at + "119, words"}, nil, "Xid 119, GSP RPC timeout, 2 times: the GPU answers"},
 		{"its counters are clean", "", []string{at + "48, words"}, nil, ""},
-		{"a recovery alone", "reboot", nil, []string{"the driver asks for: Reboot Node | drain"}, ""},
-		{"no reset is asked for", "drain-p2p", []string{at + "74, words"}, []string{"the driver asks for: Drain P2P | end the programs"}, ""},
-		{"its work may end first", "drain-reset", nil, []string{"the driver asks for: Drain P2P and Reset Gpu | keep new pods off"}, ""},
-		{"a newer one", "bus-reset", nil, []string{"the driver asks for: Reset the GPU's PCIe bus | drain"}, ""},
+		{"a recovery alone", "reboot", nil, []string{": Reboot Node | drain"}, ""},
+		{"no reset is asked for", "drain-p2p", []string{at + "74, words"}, []string{": Drain P2P | end the programs"}, ""},
+		{"its work may end first", "drain-reset", nil, []string{": Drain P2P and Reset Gpu | keep new pods off"}, ""},
+		{"a newer one", "bus-reset", nil, []string{": Reset the GPU's PCIe bus | drain"}, ""},
 		{"another newer one", "system-reboot", []string{at + "119, words"}, []string{"Xid 119, GSP RPC timeout | "}, ""},
 		{"an unknown one", "action 9", []string{at + "48, words"}, []string{"Xid 48, "}, ""},
-		{"an unknown one alone", "action 9", nil, []string{"the driver asks for: action 9, which this release does not know | do what the driver asks for (nvidia-smi"}, ""},
+		{"an unknown one alone", "action 9", nil, []string{": action 9, which this release does not know | do what the driver asks for (nvidia-smi"}, ""},
 		{"of a MIG slice", "reset", []string{"NVRM: Xid (PCI:0000:18:00 GPU-I:05 GPU-CI:01): 109, words"}, []string{"Xid 109, context switch timeout | drain"}, ""},
 		{"of an old driver", "reset", []string{"NVRM: Xid (0000:18:00): 62, words"}, []string{"Xid 62, halt of an internal microcontroller | drain"}, ""},
 		{"a link's sub-code", "reset", []string{at + fmt.Sprintf(netir, 0x1005c6)}, []string{"Xid 149, NVLink NETIR error (NETIR_LINK_EVT) | drain"}, ""},
@@ -51,7 +51,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 			nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up", at + "74, words", other + "74, words", nvswitch + "20034, Data {0x0}",
 		}, []string{"NVSwitch 0000:05:00.0 reported SXid 20034, DLPL_LTSSM_FAULT_UP | drain"}, ""},
 		{"a switch's that is over", "none", []string{nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up"}, nil, "SXid 20034"},
-		{"a switch's that asks for nothing", "reset", []string{nvswitch + "22013, Non-fatal, Link 4 Minion"}, []string{"the driver asks for: Reset Gpu | drain"}, "SXid 22013, MINION_NONFATAL"},
+		{"a switch's that asks for nothing", "reset", []string{nvswitch + "22013, Non-fatal, Link 4 Minion"}, []string{": Reset Gpu | drain"}, "SXid 22013, MINION_NONFATAL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := incident.Working(t)

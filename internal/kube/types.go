@@ -159,7 +159,8 @@ type EnvVar struct {
 
 // Started is what kubelet says of a pod's container.
 type Started struct {
-	Restarts int `json:"restartCount,omitempty"`
+	Name     string `json:"name"`
+	Restarts int    `json:"restartCount,omitempty"`
 	State    struct {
 		Waiting struct {
 			Reason  string `json:"reason,omitempty"` // CrashLoopBackOff, ImagePullBackOff

@@ -274,9 +274,9 @@ func (w *World) step(line string) {
 			})
 		})
 	case "pod-waits":
-		w.podWaits(words[1], "containerStatuses", words[2])
+		w.podWaits(words[1], "containerStatuses", words[2], words[3])
 	case "init-waits":
-		w.podWaits(words[1], "initContainerStatuses", words[2])
+		w.podWaits(words[1], "initContainerStatuses", words[2], words[3])
 	case "label":
 		w.Server.EditNode(nodeName, func(n kubesim.Object) {
 			labels, _ := n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
@@ -381,10 +381,10 @@ func rejectsFlag(n *simhost.Node, flag string) {
 }
 
 // podWaits adds a pod with a container that waits for this reason.
-func (w *World) podWaits(name, list, reason string) {
+func (w *World) podWaits(name, list, reason, container string) {
 	pod := Pod(name)
 	pod["status"] = kubesim.Object{list: []any{kubesim.Object{
-		"restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": reason}},
+		"name": cmp.Or(container, "ctr"), "restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": reason}},
 	}}}
 	w.Server.AddPod(pod)
 }
