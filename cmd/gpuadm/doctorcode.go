@@ -80,7 +80,7 @@ func (c *common) entryText(entry doctor.Entry) {
 		row("repair", c.typed("repair "+entry.Code))
 	}
 	if len(entry.By) > 0 {
-		row("beside", "no root cause beside "+strings.Join(entry.By, ", "))
+		row("due to", "each of these, where doctor finds it too: "+strings.Join(entry.By, ", "))
 	}
 	row("source", entry.Sources...)
 	for _, xid := range entry.Xids {

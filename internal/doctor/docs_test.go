@@ -47,7 +47,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 			fmt.Fprintf(&b, "- repair: gpuadm repair %s\n", c.Code)
 		}
 		if len(c.By) > 0 {
-			fmt.Fprintf(&b, "- no root cause beside: %s\n", strings.Join(c.By, ", "))
+			fmt.Fprintf(&b, "- due to each of these, where doctor finds it too: %s\n", strings.Join(c.By, ", "))
 		}
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
 		if len(c.Xids) > 0 {
