@@ -186,7 +186,7 @@ func failureOf(err error) ending {
 			Line:    fault.At.Line,
 			Column:  fault.At.Column,
 			Message: fault.What,
-			Fix:     strings.Join(fault.Try, "; or "),
+			Fix:     trouble.Either(fault.Try),
 			Text:    fault.At.Text,
 		})
 	}

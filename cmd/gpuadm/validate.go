@@ -127,7 +127,7 @@ func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	if errors.As(err, &refused) {
 		keys = append(slices.Clone(refused.Keys), keys...)
 	}
-	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}
+	return trouble.Faults{places.Error(f.Error, trouble.Either(f.Try), keys...)}
 }
 
 // partedFile is a file in mig-parted's format.

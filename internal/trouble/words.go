@@ -43,6 +43,18 @@ func Or(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
+// Either is "a; or b" of ways out, each of which may begin with "or" itself.
+func Either(ways []string) string {
+	var bare []string
+	for i, way := range ways {
+		if i > 0 {
+			way = strings.TrimPrefix(way, "or ")
+		}
+		bare = append(bare, way)
+	}
+	return strings.Join(bare, "; or ")
+}
+
 // OneLine makes another program's text fit into a message.
 func OneLine(text string) string {
 	const most = 300 // bytes
