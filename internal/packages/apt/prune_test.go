@@ -329,6 +329,28 @@ func TestHalfInstalledIsRemoved(t *testing.T) {
 	}
 }
 
+// TestHalfUnpackedFilesAreRemoved: dpkg was killed between unpacking the files of a package and renaming
+// them, and has not yet written which files the package has. Once the package is removed nothing of it
+// is left, and a file of another package that waits for its configuration stays.
+func TestHalfUnpackedFilesAreRemoved(t *testing.T) {
+	t.Parallel()
+	m := withBranches(t)
+	m.repo.add(deb{name: "other", version: "1"})
+	m.update()
+	m.must("apt-get", "--yes", "install", "other")
+	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
+	m.must("sh", "-ec", `cd /opt
+mv nvidia.conf nvidia.conf.dpkg-new
+mkdir nvidia-new; touch nvidia-new/version.dpkg-new
+rm -r nvidia-kernel-common-580 /var/lib/dpkg/info/nvidia-kernel-common-580.*
+touch other/version.dpkg-new`)
+	m.breaks("nvidia-kernel-common-580", "install reinstreq half-installed")
+
+	m.undo()
+	left := m.must("find", "/opt", "-name", "*nvidia*", "-o", "-name", "*.dpkg-new")
+	check.Equal(t, left, "/opt/other/version.dpkg-new\n", "left behind:")
+}
+
 // breaks has dpkg's database say that a package is in a state, and removes a file of a package
 // whose unpacking was cut short.
 func (m *machine) breaks(name, status string) {

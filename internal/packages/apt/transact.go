@@ -132,7 +132,11 @@ func (a apt) removeHalf(
 	isHalf := func(c converge.Change) bool { return slices.Contains(half, c.Name) }
 	rest = slices.DeleteFunc(slices.Clone(changes), isHalf)
 	dpkg := []string{"dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", "--"}
-	return rest, a.again(ctx, h, packages.Quiet(h, append(dpkg, half...)...)...)
+	err = a.again(ctx, h, packages.Quiet(h, append(dpkg, half...)...)...)
+	if err != nil {
+		return rest, err
+	}
+	return rest, sweepUnpacked(ctx, h)
 }
 
 func fetchFailed(err error) bool {
