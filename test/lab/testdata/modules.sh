@@ -7,9 +7,10 @@
 set -e
 folder=/lib/modules/$(uname -r)
 modules=/sys/module
+bus=/run/lab-pci # a copy of the lab's: no power cut tears it
 
 bind() { # to a driver, or to none
-	for uevent in /usr/lib/gpuadm-lab/pci/sys/*/uevent; do
+	for uevent in "$bus"/*/uevent; do
 		grep -q '^PCI_ID=10DE' "$uevent" || continue
 		grep -v '^DRIVER=' "$uevent" >/run/uevent || true
 		if [ -n "$1" ]; then echo "DRIVER=$1" >>/run/uevent; fi
@@ -53,6 +54,10 @@ rmmod) unload "$last" ;;
 *)
 	mount -o remount,rw /sys
 	mkdir -p /run/driver
+	if [ ! -d "$bus" ]; then
+		cp -r /usr/lib/gpuadm-lab/pci/sys "$bus"
+		mount --bind "$bus" /sys/bus/pci/devices
+	fi
 	mountpoint -q /proc/driver || mount --bind /run/driver /proc/driver
 	unload nvidia
 	if [ -e /etc/lab-nouveau ] && ! grep -qs '^blacklist nouveau' /etc/modprobe.d/*; then
