@@ -92,7 +92,7 @@ func (n gpuNode) cutRepair(t *testing.T, repair repairCut, ask func(node) map[st
 		c := &cutting{
 			node:    node{n.In(t), t},
 			folders: []string{"/etc", "/usr", "/var/lib"},
-			without: []string{"/var/lib/dpkg", "/etc/ld.so.cache"},
+			without: []string{"/var/lib/dpkg", "/etc/ld.so.cache", "/usr/lib/gpuadm-lab"},
 			command: []string{"gpuadm", "repair", repair.code, "--yes"},
 			broken:  true,
 			sampled: true,
