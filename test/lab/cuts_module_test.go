@@ -70,7 +70,7 @@ func (n gpuNode) withModules(t *testing.T) gpuNode {
 	for _, name := range []string{"modprobe", "rmmod", "lab-modules"} {
 		n.Put("/usr/local/sbin/"+name, moduleTools, 0o755)
 	}
-	n.Put("/etc/systemd/system/lab-modules.service", "[Unit]\nDefaultDependencies=no\nAfter=fake-gpus.service\nBefore=sysinit.target\n"+
+	n.Put("/etc/systemd/system/lab-modules.service", "[Unit]\nDefaultDependencies=no\nAfter=fake-gpus.service gpuadm-lab.service\nBefore=sysinit.target\n"+
 		"[Service]\nType=oneshot\nExecStart=/usr/local/sbin/lab-modules\n[Install]\nWantedBy=sysinit.target\n", 0o644)
 	n.Put("/etc/systemd/system/"+persistenced, "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	n.Put("/etc/systemd/system/"+fabricManager, fabricManagerUnit, 0o644)
