@@ -5,6 +5,7 @@ package view
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,23 +20,23 @@ import (
 type hanging struct {
 	host.View
 	for_  chan struct{}
-	asked int
+	asked atomic.Int32
 }
 
 func (h *hanging) Ask(ctx context.Context, argv ...string) ([]byte, error) {
-	h.asked++
+	h.asked.Add(1)
 	<-ctx.Done()
 	return nil, &host.CommandError{Argv: argv, Code: -1, Cause: context.Cause(ctx)}
 }
 
 func (h *hanging) Unit(context.Context, string) (host.Unit, error) {
-	h.asked++
+	h.asked.Add(1)
 	<-h.for_
 	return host.Unit{}, nil
 }
 
 func (h *hanging) Stat(string) (host.Info, error) {
-	h.asked++
+	h.asked.Add(1)
 	<-h.for_
 	return host.Info{}, nil
 }
@@ -59,7 +60,7 @@ func TestWithinLimits(t *testing.T) {
 			{func() error { _, err := v.Stat("/proc/41/fd/1"); return err }, "/proc/41 ", soon().file},
 		} {
 			began := time.Now()
-			h.asked = 0
+			h.asked.Store(0)
 			for range 3 {
 				err := tt.ask()
 				must.That(t, err != nil, "%s answers", tt.names)
@@ -68,7 +69,7 @@ func TestWithinLimits(t *testing.T) {
 				check.That(t, isNamed, "%s: %v", tt.names, err)
 			}
 			took := time.Since(began)
-			check.That(t, took == tt.limit && h.asked == 1, "%s: %v, asked %d times", tt.names, took, h.asked)
+			check.That(t, took == tt.limit && h.asked.Load() == 1, "%s: %v, asked %d times", tt.names, took, h.asked.Load())
 		}
 		_, err := v.ReadFile("/proc/self/mounts")
 		check.That(t, err == nil, "others answer: %v", err)
