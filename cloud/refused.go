@@ -17,22 +17,23 @@ import (
 // signOf returns the sign that the machine is of a kind that its owner provides as a whole; "" if it
 // is not.
 func signOf(kind platform.Sealed, f facts.Facts) string {
-	switch {
-	case kind.System != "" && kind.System != f.OS.ID:
-	case kind.Platform != "" && kind.Platform != f.Cloud.Managed:
-	case kind.Label != "" && f.Kubelet.Labels[kind.Label] != kind.Value:
-	case !strings.HasPrefix(f.Hostname, kind.Host):
+	others := kind.System != "" && kind.System != f.OS.ID ||
+		kind.Platform != "" && kind.Platform != f.Cloud.Managed ||
+		kind.Label != "" && kind.Value != f.Kubelet.Labels[kind.Label] ||
+		!strings.HasPrefix(f.Hostname, kind.Host)
+	if others {
+		return ""
+	}
 
+	switch {
 	case kind.Host != "":
 		return "the name " + f.Hostname + ", since " + kind.HostWhy
 	case kind.Label != "":
 		return "kubelet's label " + kind.Label + "=" + kind.Value
 	case kind.System != "":
 		return "ID=" + kind.System + " in os-release"
-	default:
-		return f.Cloud.ManagedWhy
 	}
-	return ""
+	return f.Cloud.ManagedWhy
 }
 
 // sealed refuses a machine that gpuadm cannot prepare.

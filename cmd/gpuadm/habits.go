@@ -282,59 +282,70 @@ func (h habit) try() []string {
 // wrongFlags refuses flags of other programs, and long flags with one dash. The answer is the same
 // line with gpuadm's flags.
 func wrongFlags(cmd *cobra.Command, args []string) error {
-	meant := []string{"gpuadm"}
-	wrong := ""
-	isDropped := false
-	isValue := false // of the flag before: --deadline -5m
-	for i, arg := range args {
-		if isDropped {
-			isDropped = false
-			continue
+	line := retyped{cmd: cmd, words: []string{"gpuadm"}}
+	for len(args) > 0 && args[0] != "--" {
+		taken, err := line.take(args)
+		if err != nil {
+			return err
 		}
-		if isValue {
-			isValue = false
-			meant = append(meant, arg)
-			continue
-		}
-		if arg == "--" {
-			meant = append(meant, args[i:]...)
-			break
-		}
-		name, value, hasValue := strings.Cut(arg, "=")
-		h, isWrong := flagHabit(cmd, name)
-		isValue = !hasValue && strings.HasPrefix(name, "-") && takesValue(cmd, name)
-		if !isWrong && isWord(cmd, name) {
-			return noSuchFlag(cmd, name, []string{cmd.CommandPath() + " --help"})
-		}
-		if !isWrong {
-			meant = append(meant, arg)
-			continue
-		}
-
-		isFlag := h.key == "" && (h.here == "" || strings.HasPrefix(h.here, "-"))
-		if !isFlag {
-			if !hasValue && i+1 < len(args) {
-				value = args[i+1]
-			}
-			h.here = strings.ReplaceAll(h.here, "VALUE", stageWords(value))
-			return noSuchFlag(cmd, name, h.try())
-		}
-		wrong = cmp.Or(wrong, name)
-		isDropped = h.drops && !hasValue
-		meant = append(meant, strings.Fields(h.here)...)
-		if hasValue && takesValue(cmd, h.here) {
-			meant = append(meant, value)
-		}
+		args = args[taken:]
 	}
-	if wrong == "" {
+	if line.wrong == "" {
 		return nil
 	}
 
-	var line []string
-	for _, word := range meant {
-		line = append(line, host.ShellWord(word))
+	var words []string
+	for _, word := range append(line.words, args...) {
+		words = append(words, host.ShellWord(word))
 	}
-	return noSuchFlag(cmd, wrong, []string{strings.Join(line, " ")})
+	return noSuchFlag(cmd, line.wrong, []string{strings.Join(words, " ")})
+}
+
+// retyped is a command line with gpuadm's flags.
+type retyped struct {
+	cmd   *cobra.Command
+	words []string
+	wrong string // the first flag of another program; "" = none
+}
+
+// take takes over the first of the words that were typed, together with the flag's value if that is
+// a word of its own, and returns how many words these are.
+func (l *retyped) take(args []string) (taken int, err error) {
+	name, value, hasValue := strings.Cut(args[0], "=")
+	rest := args[1:]
+	var ofFlag []string // --deadline -5m: the next word is the value, whatever it looks like
+	if !hasValue && strings.HasPrefix(name, "-") && takesValue(l.cmd, name) {
+		ofFlag = rest[:min(1, len(rest))]
+	}
+
+	h, isWrong := flagHabit(l.cmd, name)
+	if !isWrong {
+		if isWord(l.cmd, name) {
+			return 0, noSuchFlag(l.cmd, name, []string{l.cmd.CommandPath() + " --help"})
+		}
+		l.words = append(append(l.words, args[0]), ofFlag...)
+		return 1 + len(ofFlag), nil
+	}
+
+	isFlag := h.key == "" && (h.here == "" || strings.HasPrefix(h.here, "-"))
+	if !isFlag {
+		if !hasValue && len(rest) > 0 {
+			value = rest[0]
+		}
+		h.here = strings.ReplaceAll(h.here, "VALUE", stageWords(value))
+		return 0, noSuchFlag(l.cmd, name, h.try())
+	}
+
+	l.wrong = cmp.Or(l.wrong, name)
+	l.words = append(l.words, strings.Fields(h.here)...)
+	switch {
+	case h.drops && !hasValue:
+		return min(2, len(args)), nil
+	case hasValue && takesValue(l.cmd, h.here):
+		l.words = append(l.words, value)
+	}
+	l.words = append(l.words, ofFlag...)
+	return 1 + len(ofFlag), nil
 }
 
 // stageWords is a value that was typed, as shell text; of a section it is the section's stages.

@@ -208,18 +208,10 @@ func (v *validated) mig(
 	s spec.Spec, places spec.Places, layouts partedFile, gpus []host.GPU,
 ) trouble.Faults {
 	want := s.MIG
-	switch {
-	case !want.Asked():
+	if !want.Asked() || !v.hasLayout(want, layouts) {
 		return nil
-	case want.File != "" && layouts.own && layouts.data == nil:
-		return nil // named says why
-	case want.File != "" && layouts.data == nil:
-		v.unchecked(want.File + ": --mig-file names the file here")
-		return nil
-	case want.FollowLabel:
-		v.unchecked("whether the layout fits: the node's label will name it")
-		return nil
-	case want.File != "":
+	}
+	if want.File != "" {
 		want.File = layouts.name
 	}
 
@@ -245,11 +237,35 @@ func (v *validated) mig(
 		return blame(places, err, keys...)
 	}
 
-	var wrong trouble.Faults
 	offer, err := mig.Offered(s, all, gpus)
+	wrong := v.layoutsFit(all, places, keys)
 	if err != nil {
-		wrong = blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
+		sharing := blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
+		wrong = append(sharing, wrong...)
 	}
+	if len(wrong) == 0 {
+		v.Checked = append(v.Checked, checked{"pods", mig.OfferText(offer)})
+	}
+	return wrong
+}
+
+// hasLayout reports whether the layout that the spec asks for can be read here, and notes why not.
+func (v *validated) hasLayout(want spec.MIG, layouts partedFile) bool {
+	isMissing := want.File != "" && layouts.data == nil
+	switch {
+	case isMissing && layouts.own: // named says why
+	case isMissing:
+		v.unchecked(want.File + ": --mig-file names the file here")
+	case want.FollowLabel:
+		v.unchecked("whether the layout fits: the node's label will name it")
+	default:
+		return true
+	}
+	return false
+}
+
+// layoutsFit checks the layout of each GPU, and notes those that fit.
+func (v *validated) layoutsFit(all []mig.Assigned, places spec.Places, keys []string) (wrong trouble.Faults) {
 	for _, a := range all {
 		f, err := fitOn(a)
 		if err != nil {
@@ -257,9 +273,6 @@ func (v *validated) mig(
 			continue
 		}
 		v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
-	}
-	if len(wrong) == 0 {
-		v.Checked = append(v.Checked, checked{"pods", mig.OfferText(offer)})
 	}
 	return wrong
 }

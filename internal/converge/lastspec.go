@@ -76,7 +76,9 @@ func withHead(text []byte) []byte {
 // the apply has ended well all the same, and an event says that a boot would not have the spec.
 func (r *run) keepSpec(result Result) {
 	e := r.engine
-	if !e.Own || !r.host.Live() || r.journal.Newer > 0 || result.waitsForReboot() || r.needsNewProcess() {
+	isMachines := e.Own && r.host.Live() && r.journal.Newer == 0
+	continues := result.waitsForReboot() || r.needsNewProcess()
+	if !isMachines || continues {
 		return
 	}
 

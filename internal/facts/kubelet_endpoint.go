@@ -98,13 +98,19 @@ func (g *gathering) servesAt(ctx context.Context, e Engine, endpoint string) boo
 	if !g.v.Live() || byShim {
 		return true
 	}
+	if e.Unit == "" {
+		return false
+	}
 
 	unit, err := g.v.Unit(ctx, e.Unit)
-	if e.Unit == "" || err != nil || unit.Active != "active" {
+	if err != nil || unit.Active != "active" {
 		return false
 	}
 	socket, err := g.v.Stat(socketPath(endpoint))
-	return err != nil || unit.Started.IsZero() || socket.Ctime.Sub(unit.Started) < socketPatience
+	if err != nil || unit.Started.IsZero() {
+		return true
+	}
+	return socket.Ctime.Sub(unit.Started) < socketPatience
 }
 
 // startedAt is the engine that some unit would start at kubelet's endpoint; nil if none does.

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/restjson"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -129,18 +130,12 @@ func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 // clusterName says whether s is a valid name for EKS:
 // https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
 func clusterName(s string) bool {
+	const first = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	if s == "" || len(s) > 100 {
 		return false
 	}
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		separator := i > 0 && (c == '-' || c == '_')
-		if !letter && !separator {
-			return false
-		}
-	}
-	return true
+	hasOthers := strings.Trim(s, first+"-_") != ""
+	return !hasOthers && strings.Contains(first, s[:1])
 }
 
 // ClusterDNS returns the address of the cluster's DNS in EKS: the services' tenth.
@@ -164,18 +159,20 @@ func ClusterDNS(cidr netip.Prefix) []string {
 // its pull 2645, templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli,
 // awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
 func TokenOf(argv []string) (cluster, region string) {
-	args := argv[1:]
+	var begins []string
 	switch path.Base(argv[0]) {
 	case "aws":
-		begins := len(args) == 6 && slices.Equal(args[:3], []string{"eks", "get-token", "--cluster-name"})
-		if begins && args[4] == "--region" {
-			return args[3], args[5]
-		}
+		begins = []string{"eks", "get-token", "--cluster-name"}
 	case "aws-iam-authenticator":
-		begins := len(args) == 5 && slices.Equal(args[:2], []string{"token", "-i"})
-		if begins && args[3] == "--region" {
-			return args[2], args[4]
-		}
+		begins = []string{"token", "-i"}
+	default:
+		return "", ""
 	}
-	return "", ""
+
+	args := argv[1:]
+	n := len(begins)
+	if len(args) != n+3 || !slices.Equal(args[:n], begins) || args[n+1] != "--region" {
+		return "", ""
+	}
+	return args[n], args[n+2]
 }

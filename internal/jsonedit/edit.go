@@ -264,18 +264,26 @@ func TakeOut(
 
 // revert reverts one change, and removes the objects that it had added and that are empty now.
 func (d *Doc) revert(was *Doc, c Change) (*Doc, error) {
-	if c.Old != nil {
-		parent := c.Path[:len(c.Path)-1]
-		if c.New == nil && len(parent) > 0 && !d.IsObject(parent...) {
-			return d, nil // the object around it is gone
-		}
-		return parsed(d.Set(string(c.Old), c.Path...))
+	if c.Old == nil {
+		return d.remove(was, c.Path)
 	}
 
-	d, err := parsed(d.Delete(c.Path...))
-	for n := len(c.Path) - 1; n > 0 && err == nil; n-- {
-		object := c.Path[:n]
-		if was.Text(object...) != nil || !d.IsObject(object...) || len(d.Keys(object...)) > 0 {
+	object := c.Path[:len(c.Path)-1]
+	wasRemoved := c.New == nil
+	if wasRemoved && len(object) > 0 && !d.IsObject(object...) {
+		return d, nil // the object around it is gone
+	}
+	return parsed(d.Set(string(c.Old), c.Path...))
+}
+
+// remove removes what a change had added, and then, from the inside out, the objects around it that
+// are empty and that was does not have.
+func (d *Doc) remove(was *Doc, path []string) (*Doc, error) {
+	d, err := parsed(d.Delete(path...))
+	for n := len(path) - 1; n > 0 && err == nil; n-- {
+		object := path[:n]
+		isEmpty := d.IsObject(object...) && len(d.Keys(object...)) == 0
+		if !isEmpty || was.Text(object...) != nil {
 			break
 		}
 		d, err = parsed(d.Delete(object...))

@@ -153,20 +153,28 @@ func (r Request) names(installed map[string]State) (names []string) {
 // that one does not even have its name: NVIDIA's libnvidia-cfg1 beside Ubuntu's
 // libnvidia-cfg1-595-server, which has the same files and does not replace it.
 func (f *Family) stateFor(found State, chosen choice, offers []Offer) (to State, kept bool) {
-	if Own(found.Version) == chosen.own {
-		offer, known := Find(offers, found.Version)
-		isForeign := found.Auto && chosen.site != "" && !slices.ContainsFunc(offers, chosen.has)
-		if known && chosen.has(offer) || !known && !isForeign {
-			return found, true
-		}
+	if Own(found.Version) == chosen.own && !chosen.lacks(found, offers) {
+		return found, true
 	}
 
-	for _, o := range offers {
-		if Own(o.Version) == chosen.own && chosen.has(o) && o.Priority >= 0 {
-			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
-		}
+	fits := func(o Offer) bool {
+		return Own(o.Version) == chosen.own && chosen.has(o) && o.Priority >= 0
 	}
-	return State{Version: removed}, false
+	i := slices.IndexFunc(offers, fits)
+	if i < 0 {
+		return State{Version: removed}, false
+	}
+	return State{Version: offers[i].Version, Held: true, Auto: found.Auto}, false
+}
+
+// lacks reports whether an installed version has come from another source than the chosen one.
+func (c choice) lacks(found State, offers []Offer) bool {
+	offer, isOffered := Find(offers, found.Version)
+	if isOffered {
+		return !c.has(offer)
+	}
+	hasName := slices.ContainsFunc(offers, c.has)
+	return found.Auto && c.site != "" && !hasName
 }
 
 // versionFor returns the version for a package that the spec asks for in any version. If the source
@@ -220,33 +228,52 @@ func (f *Family) addParts(
 		return changes
 	}
 
-	// A part that the spec no longer asks for is restored as gpuadm found it; parts of an earlier
-	// driver are upgraded.
-	for i, c := range changes {
-		before, after := Parse(c.Before), Parse(c.After)
-		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
-			to, _ := f.stateFor(before, chosen, offers[c.Name])
-			changes[i].After = to.String()
-		}
+	f.upgradeParts(changes, offers, chosen)
+	changes = append(changes, f.installedParts(Named(changes), all, offers, chosen)...)
+	if chosen.site == "" {
+		chosen.site = f.siteOf(chosen.own, all, offers)
 	}
+	return append(changes, f.extras(Named(changes), all, offers, chosen)...)
+}
 
-	asked := Named(changes)
+// upgradeParts gives the chosen version to changes that would restore parts of an earlier driver: a
+// part that the spec no longer asks for is restored as gpuadm found it.
+func (f *Family) upgradeParts(changes []converge.Change, offers map[string][]Offer, chosen choice) {
+	for i, c := range changes {
+		before := Parse(c.Before)
+		after := Parse(c.After)
+		if !after.Installed() || !f.Has(c.Name, after.Version) || Own(after.Version) == chosen.own {
+			continue
+		}
+		to, _ := f.stateFor(before, chosen, offers[c.Name])
+		changes[i].After = to.String()
+	}
+}
+
+// installedParts returns the changes to installed parts that have no change yet.
+func (f *Family) installedParts(
+	asked map[string]bool, all map[string]State, offers map[string][]Offer, chosen choice,
+) (changes []converge.Change) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found := all[name]
 		if asked[name] || !found.Installed() || !f.Has(name, found.Version) {
 			continue
 		}
-		if c := f.partChange(name, found, chosen, offers[name]); c.After != c.Before {
+		c := f.partChange(name, found, chosen, offers[name])
+		if c.After != c.Before {
 			changes = append(changes, c)
 		}
 	}
+	return changes
+}
 
-	if chosen.site == "" {
-		chosen.site = f.siteOf(chosen.own, all, offers)
-	}
+// extras returns the changes that install extras which the source has.
+func (f *Family) extras(
+	asked map[string]bool, all map[string]State, offers map[string][]Offer, chosen choice,
+) (changes []converge.Change) {
 	for _, name := range f.Extras {
 		found := all[name]
-		if found.Installed() || found.Version == Nowhere || indexOf(changes, name) >= 0 {
+		if asked[name] || found.Installed() || found.Version == Nowhere {
 			continue
 		}
 		to, _ := f.stateFor(State{Auto: true}, chosen, offers[name])

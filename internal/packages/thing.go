@@ -44,15 +44,16 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 // to returns the desired state of a package in the state found.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	group, pattern, isOpen := wanted.open()
-	_, _, foundOpen := found.open()
-	anyVersion := isOpen && pattern == "*" && !wanted.Held // with any automatic mark
-	if foundOpen || anyVersion && found.whole() {
+	_, _, isFoundOpen := found.open()
+	takesAny := isOpen && pattern == "*" && !wanted.Held // with any automatic mark
+	if isFoundOpen || takesAny && found.whole() {
 		return found.String(), nil
 	}
 
 	// Another tool's hold is no harm if gpuadm wants one anyway.
 	wanted.Held = wanted.Held || found.Held
-	if found.meets(wanted) && !(isOpen && s.split(group)) {
+	isSplit := isOpen && s.split(group)
+	if found.meets(wanted) && !isSplit {
 		return found.marked(wanted).String(), nil
 	}
 	return wanted.String(), nil

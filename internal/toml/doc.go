@@ -314,6 +314,9 @@ func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 	return nil
 }
 
+// isLeaf reports whether the node is a plain value; a nil node is none.
+func (n *node) isLeaf() bool { return n != nil && n.kind == leaf }
+
 // lookup follows a path through tables; nil if nothing is there.
 func (d *Doc) lookup(path []string) *node {
 	at := d.root

@@ -71,48 +71,65 @@ const mostCells = 1 << 20
 // lines, without regard to line breaks. ok is false where the two differ too much.
 func matches(a, b []line) (of []int, ok bool) {
 	of = make([]int, len(b))
-	same := func(i, j int) bool { return a[i].text == b[j].text }
-	from := 0
-	for from < len(a) && from < len(b) && same(from, from) {
-		of[from] = from
-		from++
+	from, toA, toB := differing(a, b)
+	for i := range from {
+		of[i] = i
 	}
-	toA := len(a)
-	toB := len(b)
-	for toA > from && toB > from && same(toA-1, toB-1) {
-		toA--
-		toB--
-		of[toB] = toA
+	for i := toB; i < len(b); i++ {
+		of[i] = toA + i - toB
 	}
 
-	rows := toA - from + 1
-	columns := toB - from + 1
-	if rows*columns > mostCells {
+	a = a[from:toA]
+	b = b[from:toB]
+	if (len(a)+1)*(len(b)+1) > mostCells {
 		return nil, false
 	}
-	common := make([]uint16, rows*columns) // the length of the longest sequence from a line of each on
-	for i := rows - 2; i >= 0; i-- {
-		for j := columns - 2; j >= 0; j-- {
-			if same(from+i, from+j) {
-				common[i*columns+j] = common[(i+1)*columns+j+1] + 1
-			} else {
-				common[i*columns+j] = max(common[(i+1)*columns+j], common[i*columns+j+1])
-			}
-		}
-	}
-
+	common := commonLengths(a, b)
 	i := 0
-	for j := range columns - 1 {
+	for j := range b {
 		of[from+j] = -1
-		for i < rows-1 && common[(i+1)*columns+j] == common[i*columns+j] && !same(from+i, from+j) {
+		for i < len(a) && common[i+1][j] == common[i][j] && a[i].text != b[j].text {
 			i++
 		}
-		if i < rows-1 && same(from+i, from+j) {
+		if i < len(a) && a[i].text == b[j].text {
 			of[from+j] = from + i
 			i++
 		}
 	}
 	return of, true
+}
+
+// differing returns where a and b begin to differ, and where in each of them they have ended to.
+func differing(a, b []line) (from, toA, toB int) {
+	for from < len(a) && from < len(b) && a[from].text == b[from].text {
+		from++
+	}
+	toA = len(a)
+	toB = len(b)
+	for toA > from && toB > from && a[toA-1].text == b[toB-1].text {
+		toA--
+		toB--
+	}
+	return from, toA, toB
+}
+
+// commonLengths has in row i and column j the length of the longest sequence that a has from line i
+// on and b from line j on.
+func commonLengths(a, b []line) [][]uint16 {
+	common := make([][]uint16, len(a)+1)
+	for i := range common {
+		common[i] = make([]uint16, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i].text == b[j].text {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	return common
 }
 
 // places turns matches round: for each of n lines of a the line of b that it is, or -1.

@@ -384,25 +384,28 @@ func ValueAt(t map[string]any, path []string) any {
 
 // revert undoes one change and restores the former value letter by letter.
 func (d *Doc) revert(c Change, old *Doc) (splice, error) {
-	n, was := d.lookup(c.Path), old.lookup(c.Path)
-	_, newTable := c.New.(map[string]any)
-	_, oldTable := c.Old.(map[string]any)
-	switch {
-	case c.New == nil && oldTable:
-		return d.add(c.Path, Table{})
-	case c.New == nil:
+	if c.New == nil {
+		if _, wasTable := c.Old.(map[string]any); wasTable {
+			return d.add(c.Path, Table{})
+		}
 		return d.add(c.Path, c.Old)
-	case c.Old == nil && newTable:
+	}
+
+	now := d.lookup(c.Path)
+	was := old.lookup(c.Path)
+	_, isTable := c.New.(map[string]any)
+	switch {
+	case c.Old == nil && isTable:
 		return splice{}, nil // an empty table: dropEmpty's
-	case n == nil:
+	case now == nil:
 		return splice{}, fmt.Errorf("%s is out of reach", ShowPath(c.Path))
 	case c.Old == nil:
-		return d.takeAway(n)
-	case n.kind != leaf || was == nil || was.kind != leaf:
+		return d.takeAway(now)
+	case !now.isLeaf() || !was.isLeaf():
 		return splice{}, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
 	}
 	text := string(old.src[was.value.start:was.value.end])
-	return splice{n.value.start, n.value.end, text}, nil
+	return splice{now.value.start, now.value.end, text}, nil
 }
 
 // setApart reports whether gpuadm's edit put an empty line above the header of a table: it adds

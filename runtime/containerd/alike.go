@@ -36,21 +36,12 @@ func (c *criTree) isAlike(f configFile, h engine.Handler) bool {
 	plugins, _, _ := c.reader.mergeAll([]configFile{f})
 	alone := &criTree{files: []configFile{f}, reader: c.reader}
 	alone.cri, _ = plugins[c.effectiveName()].(map[string]any)
-	if !sameEntry(alone.entry(h.Name), c.entry(h.Name)) {
+	if !engine.SameEntry(alone.entry(h.Name), c.entry(h.Name), isNone) {
 		return false
 	}
 
 	isDefault := toml.String(toml.Sub(alone.cri, "containerd"), "default_runtime_name") == h.Name
 	_, cdi := toml.Field(alone.cri, "enable_cdi")
-	return (h.Default || !isDefault) && (h.CDI || cdi != true)
-}
-
-// sameEntry compares two entries of a handler: a key with an empty value is the same as none.
-func sameEntry(one, other map[string]any) bool {
-	for _, change := range toml.Diff(one, other, nil) {
-		if !isNone(change.Old) || !isNone(change.New) {
-			return false
-		}
-	}
-	return true
+	saysMore := isDefault && !h.Default || cdi == true && !h.CDI
+	return !saysMore
 }

@@ -75,32 +75,43 @@ func wantsAfter(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([
 // bootstrap has the handler, and the configuration, once the script has made it.
 func wantsRooted(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	template := platform.EngineOf(e.Owner).Template
-	data, found := f.Files[template]
-	if !found {
+	data, hasTemplate := f.Files[template]
+	if !hasTemplate {
 		return wantsEdit(s, f, e, h)
 	}
 
-	of := e
-	of.Config = template
-	of.Files = []facts.File{{Path: template, Data: data}}
-	c, err := readEngine(of)
+	before, err := editedTemplate(s, f, e, h, facts.File{Path: template, Data: data})
 	if err != nil {
 		return nil, err
 	}
-	byDefault, _ := asDefault(s, f, c, h)
-	tree := treeOf(of)
-	edit := func(found []byte) ([]byte, error) {
-		return Edit(tree, Daemon{Version: e.Version}, byDefault, template, found)
-	}
-	file := things.NewFile(template, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML)
-	wants := []converge.Want{
-		things.Edited(file, edit, e.Owner+" makes "+e.Config+" of it at each bootstrap"),
-	}
-	if treeOf(e).Root.Data == nil {
+	wants := []converge.Want{before}
+	isMade := treeOf(e).Root.Data != nil
+	if !isMade {
 		return wants, nil
 	}
 	edits, err := wantsEdit(s, f, e, h)
 	return append(wants, edits...), err
+}
+
+// editedTemplate edits the template as if it were the engine's configuration.
+func editedTemplate(
+	s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, template facts.File,
+) (converge.Want, error) {
+	made := e
+	made.Config = template.Path
+	made.Files = []facts.File{template}
+	c, err := readEngine(made)
+	if err != nil {
+		return converge.Want{}, err
+	}
+
+	handler, _ := asDefault(s, f, c, h)
+	tree := treeOf(made)
+	edit := func(found []byte) ([]byte, error) {
+		return Edit(tree, Daemon{Version: e.Version}, handler, template.Path, found)
+	}
+	file := things.NewFile(template.Path, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML)
+	return things.Edited(file, edit, e.Owner+" makes "+e.Config+" of it at each bootstrap"), nil
 }
 
 // wantsBoot verifies a file that its owner writes after gpuadm in a boot: the owner waits for

@@ -183,8 +183,10 @@ func (c *criTree) defaultName() string {
 // unread says, by file, which settings of the CRI plugin the daemon starts without.
 func (c *criTree) unread() []string {
 	var list []string
+	skipsOld := c.reader.merge == mergeThenMigrate && c.version >= 3
 	for _, f := range c.files {
-		if c.reader.merge == mergeThenMigrate && c.version >= 3 && f.version == 2 && f.plugin(criV2) != nil {
+		isOld := f.version == 2 && f.plugin(criV2) != nil
+		if skipsOld && isOld {
 			list = append(list, fmt.Sprintf("%s has [plugins.%q], which %s does not read beside an imported file of version %d", f.path, criV2, c.reader.daemon, c.version))
 		}
 	}

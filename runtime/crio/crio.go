@@ -149,25 +149,26 @@ func (c config) isAlike(files []facts.File, h engine.Handler, target string) boo
 	tree, err := toml.Values(files[i].Data)
 	settings := toml.Sub(tree, "crio", "runtime")
 	own := toml.Sub(settings, "runtimes", h.Name)
-	if err != nil || !sameEntry(own, foreign) {
+	if err != nil || !engine.SameEntry(own, foreign, isEmpty) {
 		return false
 	}
 	names := toml.String(settings, "default_runtime") == h.Name
 	return names == h.Default && (!h.Default || c.byDefault == h.Name)
 }
 
-// sameEntry compares two entries of a handler: a key with an empty value is the same as none.
-func sameEntry(one, other map[string]any) bool {
-	isEmpty := func(value any) bool {
-		list, isList := value.([]any)
-		return value == nil || value == "" || value == false || isList && len(list) == 0
+// isEmpty reports whether a value of an entry means the same as none.
+func isEmpty(value any) bool {
+	switch value := value.(type) {
+	case nil:
+		return true
+	case string:
+		return value == ""
+	case bool:
+		return !value
+	case []any:
+		return len(value) == 0
 	}
-	for _, change := range toml.Diff(one, other, nil) {
-		if !isEmpty(change.Old) || !isEmpty(change.New) {
-			return false
-		}
-	}
-	return true
+	return false
 }
 
 // editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
@@ -164,4 +165,10 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 
 	return things.Check(fmt.Sprintf("handler %s in %s", name, file), look, "it was there before gpuadm, and stays",
 		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
+}
+
+// SameEntry compares two entries of a handler: a key whose value means none is the same as no key.
+func SameEntry(one, other map[string]any, isNone func(value any) bool) bool {
+	differs := func(c toml.Change) bool { return !isNone(c.Old) || !isNone(c.New) }
+	return !slices.ContainsFunc(toml.Diff(one, other, nil), differs)
 }

@@ -62,11 +62,18 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("HTTP status %s", res.Status)
 	}
+
 	const frame = 5 // bytes before the message: 0 and its length
-	if len(body) < frame || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:frame])) != len(body)-frame {
-		return nil, errors.New("the answer is not one whole gRPC message")
+	notWhole := errors.New("the answer is not one whole gRPC message")
+	if len(body) < frame {
+		return nil, notWhole
 	}
-	return body[frame:], nil
+	message := body[frame:]
+	length := int(binary.BigEndian.Uint32(body[1:frame]))
+	if body[0] != 0 || length != len(message) {
+		return nil, notWhole
+	}
+	return message, nil
 }
 
 // refusal is the error of a status that is not OK. Its message is escaped as in a URL.

@@ -131,13 +131,18 @@ const dkmsTree = "/var/lib/dkms"
 func teach(v host.View, t *trouble.Error, version string) {
 	kernels := packages.ListOf(v, "/lib/modules")
 	for _, module := range packages.ListOf(v, dkmsTree) {
-		log, err := v.ReadFile(path.Join(dkmsTree, module, version, "build", "make.log"))
 		isDrivers := strings.HasPrefix(module, "nvidia") && !strings.HasPrefix(module, "nvidia-fs")
-		if err != nil || !isDrivers {
+		if !isDrivers {
+			continue
+		}
+		data, err := v.ReadFile(path.Join(dkmsTree, module, version, "build", "make.log"))
+		log := string(data)
+		first := kmod.FirstError(log)
+		if err != nil || first == "" {
 			continue
 		}
 		for _, kernel := range kernels {
-			if first := kmod.FirstError(string(log)); first != "" && strings.Contains(string(log), kernel) {
+			if strings.Contains(log, kernel) {
 				t.Err = kmod.BuildLesson(v, module, version, kernel, first, t.Err)
 			}
 		}

@@ -169,8 +169,12 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 // a rollback one script that still fails must not cost all others their holds.
 func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes []converge.Change) error {
 	d, err := readDpkg(h)
-	if err != nil || d.interrupted || errors.As(failed, new(*packages.Locked)) || ctx.Err() != nil {
+	if err != nil {
 		return err
+	}
+	isLocked := errors.As(failed, new(*packages.Locked))
+	if d.interrupted || isLocked || ctx.Err() != nil {
+		return nil
 	}
 
 	var reached []converge.Change

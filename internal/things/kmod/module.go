@@ -139,39 +139,47 @@ func otherDriver(v host.View) (name string, err error) {
 // Affected says that a new build or package puts another module on disk, and that changed files set
 // other parameters. A build for a kernel that does not run affects nothing.
 func (m module) Affected(found converge.State, by converge.Change) converge.State {
-	moduleFileName := moduleFile{kernel: m.kernel}.Ref().Name
-	disk := "" // the module on disk after the change
-	switch {
-	case by.Kind == "dkms" && (m.kernel == "" || strings.HasSuffix(by.Name, " "+m.kernel)):
-		if by.After == installed {
-			build, _, _ := strings.Cut(by.Name, " ")
-			_, disk, _ = strings.Cut(build, "/")
-		}
-
-	case by.Kind == "module-file" && (m.kernel == "" || by.Name == moduleFileName):
-		disk = moduleIn(by.After)
-
-	case by.Kind == "file" && slices.Contains(m.files, by.Name):
-		if found != moduleSettled && found != "" {
+	isSettled := found == moduleSettled || found == ""
+	if by.Kind == "file" && slices.Contains(m.files, by.Name) {
+		if !isSettled {
 			return found
 		}
 		return converge.State("the one before" + moduleWithout + by.Name)
+	}
+
+	disk := m.onDiskAfter(by)
+	if disk == "" {
+		return found
+	}
+	loaded, _, _ := strings.Cut(string(found), moduleOnDisk)
+	if isSettled || strings.Contains(loaded, moduleWithout) {
+		loaded = "the one before"
+	}
+	return converge.State(loaded + moduleOnDisk + disk)
+}
+
+// onDiskAfter says which module is on disk after a change: its version, or words; "" if the change
+// leaves the module alone.
+func (m module) onDiskAfter(by converge.Change) string {
+	anyKernel := m.kernel == ""
+	switch {
+	case by.Kind == "dkms" && (anyKernel || strings.HasSuffix(by.Name, " "+m.kernel)):
+		if by.After != installed {
+			return "nothing"
+		}
+		build, _, _ := strings.Cut(by.Name, " ")
+		_, version, _ := strings.Cut(build, "/")
+		return cmp.Or(version, "nothing")
+
+	case by.Kind == "module-file" && (anyKernel || by.Name == moduleFile{kernel: m.kernel}.Ref().Name):
+		return cmp.Or(moduleIn(by.After), "nothing")
 
 	case slices.Contains(by.Brings, m.Ref().Name):
 		// Packages' scripts, or NVIDIA's installer, bring it: undo then loads the module that it
 		// restores.
-		disk = "what that leaves"
-
-	default:
-		return found
+		return "what that leaves"
 	}
-
-	loaded, _, _ := strings.Cut(string(found), moduleOnDisk)
-	if found == "" || found == moduleSettled || strings.Contains(loaded, moduleWithout) {
-		loaded = "the one before"
-	}
-
-	return converge.State(loaded + moduleOnDisk + cmp.Or(disk, "nothing"))
+	return ""
 }
 
 // Current is always "as on disk": which module that is, is known only when the Follower's turn
