@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 func cloudEngine(s spec.Spec) *converge.Engine {
@@ -41,7 +42,7 @@ func TestNodeadm(t *testing.T) {
 	text := "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
 	n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.Resolved: joins.Resolved, node.BootUnit: string(systemd.Service)})
 	first := n.Tree(converge.Home, "/run", "/proc")
-	e := cloudEngine(joins.Spec(t, text))
+	e := cloudEngine(specs.Of(t, text))
 	apply := func() converge.Result {
 		t.Helper()
 		res, err := e.Apply(t.Context(), n)
@@ -84,7 +85,7 @@ func TestNodeadm(t *testing.T) {
 	// and the user data's stays.
 	merged := strings.Replace(joins.Resolved, `"effect":"NoExecute"}]`, `"effect":"NoExecute"},{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"},{"key":"example.com/own","effect":"NoSchedule"}]`, 1)
 	must.OK(t, n.WriteFile(nodeadm.Resolved, []byte(merged), host.Attr{Mode: 0o644}))
-	e.Spec = joins.Spec(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
+	e.Spec = specs.Of(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
 	apply()
 	if told := read(nodeadm.DropIn); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
 		t.Errorf("taints:\n%s", told)
@@ -98,7 +99,7 @@ func TestNodeadm(t *testing.T) {
 
 // TestNodeadmPowerCuts heals from a cut at any touch.
 func TestNodeadmPowerCuts(t *testing.T) {
-	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/team\" = \"a\" }\n")
+	s := specs.Of(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/team\" = \"a\" }\n")
 	files := map[string]string{node.BootUnit: string(systemd.Service)}
 	whole := joins.Recorded(t, "al2023-eks-nvidia", files)
 	from := whole.Touches()
@@ -145,7 +146,7 @@ func TestClouds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := joins.Recorded(t, c.host, c.files)
-			s := joins.Spec(t, "[join]\n"+c.join+"\n[node]\ngpu_labels = false\n")
+			s := specs.Of(t, "[join]\n"+c.join+"\n[node]\ngpu_labels = false\n")
 			f, err := facts.Gather(t.Context(), n, Join(new(node.Session)).Needs(s))
 			must.OK(t, err)
 			wants, err := Join(new(node.Session)).Wants(s, f)
@@ -168,7 +169,7 @@ func TestClouds(t *testing.T) {
 func TestPoolWaits(t *testing.T) {
 	for name, how := range map[string]string{"aks-ubuntu2204": "aks", "gke-ubuntu": "gke", "al2023-eks-nvidia": "eks"} {
 		n := joins.Recorded(t, name, nil)
-		s := joins.Spec(t, "[join]\nmethod = \""+how+"\"\n")
+		s := specs.Of(t, "[join]\nmethod = \""+how+"\"\n")
 		f, err := facts.Gather(t.Context(), n, facts.Needs{})
 		must.OK(t, err)
 		f.Kubelet.Joined = false

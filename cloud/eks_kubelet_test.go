@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // kubeadmUnit is a unit as the packages kubelet and kubeadm bring it. Source:
@@ -71,7 +72,7 @@ func TestEKSChangedConfigRestartsKubelet(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
 	applied := c.n.Tree(converge.Home, "/run", "/proc")
-	c.spec = joins.Spec(t, eksJoin+"cluster_dns = [\"10.96.0.11\"]\n")
+	c.spec = specs.Of(t, eksJoin+"cluster_dns = [\"10.96.0.11\"]\n")
 	res := c.apply(t)
 	got := joins.Names(res.Made)
 	check.That(t, strings.Count(got, "restart kubelet.service") == 1 && strings.Contains(c.n.Units(), "kubelet.service enabled active fresh"), "made %s\n%s", got, c.n.Units())
@@ -194,7 +195,7 @@ func TestEKSUndoRefusesPods(t *testing.T) {
 				return []byte(c.answer), c.err
 			})
 			if c.folder {
-				joins.Must(t, joins.Mkdirs(at.n, "/var/lib/kubelet/pods"+"/8e5a"))
+				must.OK(t, joins.Mkdirs(at.n, "/var/lib/kubelet/pods"+"/8e5a"))
 			}
 			before := at.n.Touches()
 			e := at.engine()

@@ -28,6 +28,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 const eksServer = "https://api.example"
@@ -92,7 +93,7 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 			return []byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"by-exec"}}`), nil
 		},
 	})
-	c.spec = joins.Spec(t, join)
+	c.spec = specs.Of(t, join)
 	return c
 }
 
@@ -142,12 +143,12 @@ func TestEKS(t *testing.T) {
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
-	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
-	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
+	must.OK(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
+	must.OK(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
 	_, err := c.engine().Undo(t.Context(), c.n, "", nil)
 	check.That(t, err != nil && strings.Contains(err.Error()+joins.Because(err), "0a1b"), "a pod runs: %v", err)
 	check.Has(t, c.read(t, kubelet.Kubeconfig), "exec:", "the kubeconfig is")
-	joins.Must(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
+	must.OK(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
 	_, err = c.engine().Undo(t.Context(), c.n, "", nil)
 	check.That(t, err == nil, "%v", err)
 }
@@ -173,7 +174,7 @@ func TestEKSSays(t *testing.T) {
 		"unknown role": {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "does not know this machine's role"},
 		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `knows this machine as "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would register as system:node:ip-10-0-1-2.ec2.internal`},
 		"no cluster":   {func(*eksCloud) {}, "[join]\nmethod = \"eks\"\n", "which cluster to join"},
-		"no binary":    {func(c *eksCloud) { joins.Must(t, c.n.Remove("/usr/local/sbin/gpuadm")) }, eksJoin, "gpuadm apply --install"},
+		"no binary":    {func(c *eksCloud) { must.OK(t, c.n.Remove("/usr/local/sbin/gpuadm")) }, eksJoin, "gpuadm apply --install"},
 		"half stated":  {func(c *eksCloud) { c.Cluster.ServiceCIDR = "fd00:1::/108"; c.Machine.IPv6 = "" }, eksJoin, "no address of that family"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +191,7 @@ func TestEKSSays(t *testing.T) {
 func TestEKSStated(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	must.OK(t, c.n.WriteFile("/etc/gpuadm/ca.crt", c.Cluster.CA, host.Attr{Mode: 0o644}))
-	c.spec = joins.Spec(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
+	c.spec = specs.Of(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
 	c.apply(t)
 	all := strings.Join(c.Requests(), "\n")
 	check.That(t, !strings.Contains(all, "/clusters/"), "EKS was asked:\n%s", all)
@@ -208,9 +209,9 @@ func TestEKSPodsGuessed(t *testing.T) {
 		denied.On = "ec2 DescribeInstanceTypes"
 		c.Break(denied)
 		notes := func(config string) string {
-			joins.Must(t, c.n.WriteFile("/etc/gpuadm/kubelet.yaml", []byte(config), host.Attr{Mode: 0o644}))
+			must.OK(t, c.n.WriteFile("/etc/gpuadm/kubelet.yaml", []byte(config), host.Attr{Mode: 0o644}))
 			p, err := c.engine().Plan(t.Context(), c.n)
-			joins.Must(t, err)
+			must.OK(t, err)
 			return strings.Join(p.Notes, "\n")
 		}
 		got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n")
@@ -231,7 +232,7 @@ func userDataOf(c cloudfake.Cluster) string {
 func TestEKSProvider(t *testing.T) {
 	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
 	c := startEKS(t, eksMachine, eksJoin)
-	joins.Must(t, c.n.WriteFile(instance.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
+	must.OK(t, c.n.WriteFile(instance.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
 	c.apply(t)
 	check.Equal(t, c.read(t, instance.ECRConfig), theirs, "it is now")
 	check.Has(t, c.read(t, kubelet.UnitFile), "--image-credential-provider-config="+instance.ECRConfig, "kubelet is not told:")

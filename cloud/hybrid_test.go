@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // hybridNode is a machine of one's own, on which nodeadm for hybrid nodes is installed.
@@ -26,7 +27,7 @@ func hybridNode(t *testing.T) *simhost.Node {
 // with, and waits for it.
 func TestHybrid(t *testing.T) {
 	n := hybridNode(t)
-	e := cloudEngine(joins.Spec(t, "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
+	e := cloudEngine(specs.Of(t, "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
 	e.Stages = append(e.Stages, Joined(new(node.Session)))
 
 	_, err := e.Apply(t.Context(), n)
@@ -43,9 +44,9 @@ func TestHybrid(t *testing.T) {
 
 // hybridWants are the wants of stage join for a hybrid node with these facts.
 func hybridWants(t *testing.T, change func(*facts.Facts)) ([]converge.Want, error) {
-	s := joins.Spec(t, "[join]\nmethod = \"auto\"\nregion = \"us-west-2\"\n")
+	s := specs.Of(t, "[join]\nmethod = \"auto\"\nregion = \"us-west-2\"\n")
 	f, err := facts.Gather(t.Context(), hybridNode(t), Join(new(node.Session)).Needs(s))
-	joins.Must(t, err)
+	must.OK(t, err)
 	change(&f)
 	return joinWants(new(node.Session), s, f)
 }

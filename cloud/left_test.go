@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestAKSWaits waits for AKS's own scripts.
@@ -33,7 +34,7 @@ func TestAKSWaits(t *testing.T) {
 func TestAKSBoots(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
 	must.OK(t, n.Remove(platform.Of("aks").Join.Done))
-	s := joins.Spec(t, "[join]\nmethod = \"aks\"\n")
+	s := specs.Of(t, "[join]\nmethod = \"aks\"\n")
 	f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 	f.Booting = true
 	wants, err := leftTo("aks", f)
@@ -62,9 +63,9 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 		n := n
 		if c.gone {
 			n = joins.Recorded(t, "aks-ubuntu2204", nil)
-			joins.Must(t, n.Remove(platform.Of("aks").Join.Done))
+			must.OK(t, n.Remove(platform.Of("aks").Join.Done))
 		}
-		wants := scriptChecks(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
+		wants := scriptChecks(specs.Of(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
 		_, err := wants[0].Look(t.Context(), n.View())
 		check.That(t, len(wants) == 1 && c.want(err), "%+v: %v", c, err)
 	}

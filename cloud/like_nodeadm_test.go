@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
-	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLikeNodeadm compares every key that nodeadm writes with what we write for the same machine
@@ -38,19 +38,19 @@ func TestLikeNodeadm(t *testing.T) {
 	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }
 
 	var theirs, ours map[string]any
-	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
-	joins.Must(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
+	must.OK(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
+	must.OK(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
 	round, err := json.Marshal(ours)
-	joins.Must(t, err)
+	must.OK(t, err)
 	ours = nil
-	joins.Must(t, json.Unmarshal(round, &ours))
+	must.OK(t, json.Unmarshal(round, &ours))
 	compare("config", theirs, ours)
 
 	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubelet.UnitFile)))
 
 	theirs, ours = nil, nil
-	joins.Must(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
-	joins.Must(t, yaml.Unmarshal([]byte(c.read(t, kubelet.Kubeconfig)), &ours))
+	must.OK(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
+	must.OK(t, yaml.Unmarshal([]byte(c.read(t, kubelet.Kubeconfig)), &ours))
 	compare("kubeconfig", theirs, ours)
 	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
 		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
@@ -59,21 +59,21 @@ func TestLikeNodeadm(t *testing.T) {
 	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
 
 	theirs, ours = nil, nil
-	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
-	joins.Must(t, json.Unmarshal([]byte(c.read(t, instance.ECRConfig)), &ours))
+	must.OK(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
+	must.OK(t, json.Unmarshal([]byte(c.read(t, instance.ECRConfig)), &ours))
 	compare("credentials", theirs, ours)
 
 	for version, file := range map[string]string{"1.7.27": "containerd.toml", "2.1.5": "containerd2.toml"} {
 		theirs, ours = nil, nil
-		joins.Must(t, toml.Unmarshal([]byte(eksFile(t, file)), &theirs))
+		must.OK(t, toml.Unmarshal([]byte(eksFile(t, file)), &theirs))
 		plugin := "io.containerd.grpc.v1.cri"
 		if version > "2" {
 			plugin = "io.containerd.cri.v1.runtime"
 		}
 		tree, h := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}
 		text, err := containerd.Edit(tree, containerd.Daemon{Version: version}, h, tree.Root.Path, nil)
-		joins.Must(t, err)
-		joins.Must(t, toml.Unmarshal(text, &ours))
+		must.OK(t, err)
+		must.OK(t, toml.Unmarshal(text, &ours))
 		compare("containerd", cri(theirs, plugin), cri(ours, plugin))
 	}
 	for at := range reasons {
@@ -125,7 +125,7 @@ func flagsOf(text string) map[string]any {
 func eksFile(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/nodeadm/" + name)
-	joins.Must(t, err)
+	must.OK(t, err)
 	return string(data)
 }
 

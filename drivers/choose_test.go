@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -350,7 +351,7 @@ func TestNoArchitecture(t *testing.T) {
 // TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another
 // spec, choose again.
 func TestChoiceIsMadeOnce(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")}))(t)
+	s := specs.Of(t, "[driver]\nversion = \"580.95.05\"\n")
 	d := New(nil)
 	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{function("2330", "030200")}, Modules: &facts.Modules{}}
 	plan := func(f facts.Facts) {

@@ -11,11 +11,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 func TestEditIMEX(t *testing.T) {
@@ -129,7 +129,7 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 		{`imex = "host"`, "1", "resources.computeDomains.imex.hostSocketPath=/etc/nvidia-imex/imex_ctrl.sock", "hostSocketPath=/var/run/imex.sock"},
 		{"imex = \"host\"\nparameters = { NVreg_CreateImexChannel0 = 0 }", "0", "HostManagedIMEXDaemon=true", ""},
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")}))(t)
+		s := specs.Of(t, "[driver]\nversion = \"580.95.05\"\n"+x.text+"\n")
 		c, _, err := New(nil).Choose(s, f)
 		must.OK(t, err)
 		k, _ := c.KernelSide(s.Driver, f)

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 //go:embed testdata/owned-node.txtar
@@ -57,7 +58,7 @@ func TestOwners(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(ownedNode + test.files)))(t)
-			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")}))(t)
+			s := specs.Of(t, "[driver]\n"+test.spec+"\n")
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			record := "/run/gpuadm-modules.json" // what rpm said, until the next boot
 			before := n.Tree(record)
@@ -85,7 +86,7 @@ func TestEKSImage(t *testing.T) {
 		loading := strings.NewReplacer(active+`"active"`, active+`"activating"`, module, "-- tmp/x --").Replace(string(archive))
 		for version, on := range map[string]string{"580": string(archive), "595": string(archive), "580.105.08": loading} {
 			n := must.Get(simhost.New([]byte(on)))(t)
-			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")}))(t)
+			s := specs.Of(t, "[driver]\nversion = \""+version+"\"\n")
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			record := "/run/gpuadm-modules.json" // the version that containerd said, until the next boot
 			before := n.Tree(record)

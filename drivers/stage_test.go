@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // The newest version of a branch that a repository had may be older than the GPU.
@@ -28,7 +29,7 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 		Kernel: facts.Kernel{Running: "6.1.0-41-amd64", Installed: []string{"6.1.0-41-amd64"}},
 		GPUs:   []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "2bb1", Class: "030200"}},
 	}
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"570\"\n")}))(t)
+	s := specs.Of(t, "[driver]\nversion = \"570\"\n")
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
 		_, err := New(nil).Modules(new(packages.Reading)).Wants(s, f)
@@ -75,7 +76,7 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 // TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no
 // longer asks for would never be reverted, and status would call it released.
 func TestServicesAreTheDrivers(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
+	s := specs.Of(t, "[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")
 	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
 	wants, err := New(nil).Services().Wants(s, f)
 	must.That(t, err == nil && len(wants) > 0, "%d wants, %v", len(wants), err)

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // bus is two H100, an audio function, a GPU that the table does not know, and one that is given to
@@ -50,7 +51,7 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 		{"[mig]\nlayout = \"b2\"\nfile = \"/mig.yaml\"\n[sharing]\nstrategy = \"single\"\n", "GPU 0 has 1g.10gb and 3g.40gb"},
 		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)}))(t)
+		s := specs.Of(t, c.toml)
 		f := facts.Facts{Live: true, GPUs: bus(), NoDriver: "the module is not loaded", Files: map[string][]byte{
 			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n  b2: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1, 3g.40gb: 1}}]\n"),
 		}}

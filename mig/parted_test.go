@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // files are the configurations with layouts to plan: our own, and mig-parted's where it is on this
@@ -208,7 +209,7 @@ func TestExport(t *testing.T) {
 	yaml, toml := Parted("current", gpus), Tables(gpus)
 	golden(t, "export.yaml", yaml)
 	golden(t, "export.toml", toml)
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + toml)}))(t)
+	s := specs.Of(t, toml)
 	tables := must.Get(Entries(s.MIG))(t)
 	for name, entries := range map[string][]Entry{"YAML": parsed(t, yaml), "TOML": tables} {
 		as := must.Get(Assign(entries, gpus))(t)

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // Whether CDI is on goes by the engine, its version and its file; enable_cdi came with containerd
@@ -38,7 +38,7 @@ func TestInjected(t *testing.T) {
 		if x.config == "" {
 			e.Files[0].Data = nil
 		}
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\ninject = \"cdi\"\n")}))(t)
+		s := specs.Of(t, "[runtime]\ninject = \"cdi\"\n")
 		list, err := wants(s, facts.Facts{Live: true, Engines: []facts.Engine{e}})
 		must.That(t, err == nil && len(list) == 1 && list[0].Ref().Kind == "check" && list[0].Releases, "%s %s: %v, %v", x.engine, x.version, list, err)
 		problem, err := list[0].Look(t.Context(), nil)

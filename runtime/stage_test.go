@@ -8,28 +8,34 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestWrapper: where a program of the machine's own starts the engine, its configuration is edited
 // only if the spec says which it is.
 func TestWrapper(t *testing.T) {
-	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: "/etc/containerd/config.toml"}
-	for text, refused := range map[string]bool{"": true, "config = \"/etc/containerd/config.toml\"\n": false} {
-		_, err := wants(must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t), facts.Facts{Engines: []facts.Engine{e}})
-		check.That(t, (err != nil) == refused && (!refused || err.Error() == "cannot tell which configuration containerd reads: containerd.service starts it with /opt/start.sh"),
-			"%q: %v", text, err)
+	e := facts.Engine{
+		Name: "containerd", Version: "1.7.24", Config: "/etc/containerd/config.toml",
+		Unit: "containerd.service", Wrapper: "/opt/start.sh",
 	}
+	f := facts.Facts{Engines: []facts.Engine{e}}
+
+	_, err := wants(specs.Of(t, "[runtime]\nconfig = \"/etc/containerd/config.toml\"\n"), f)
+	must.OK(t, err)
+
+	_, err = wants(specs.Of(t, "[runtime]\n"), f)
+	must.That(t, err != nil, "it is not refused")
+	check.Equal(t, err.Error(), "cannot tell which configuration containerd reads: containerd.service starts it with /opt/start.sh", "the refusal")
 }
 
 // TestOtherEngine: doctor reads an engine that gpuadm does not configure, and the stage refuses it.
 func TestOtherEngine(t *testing.T) {
 	e := facts.Engine{Name: "rktlet", Binary: "/usr/bin/rktlet", Unit: "rktlet.service"}
 	check.That(t, ReadConfigured(e).Unreadable == nil && Loads(e) != nil, "it is not read")
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
+	s := specs.Of(t, "[runtime]\n")
 	_, err := wants(s, facts.Facts{Engines: []facts.Engine{e}})
 	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot configure rktlet: "), "%v", err)
 }
@@ -37,30 +43,51 @@ func TestOtherEngine(t *testing.T) {
 // TestStated: a file that nothing is known to read is not edited, and a file that a unit's engine
 // reads is, whichever kubelet uses.
 func TestStated(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\nconfig = \"/srv/c.toml\"\n")}))(t)
-	engines := []facts.Engine{{Name: "containerd", Version: "1.7.24", Unit: "x.service", Config: "/srv/c.toml", Socket: "/run/x.sock"}, {Name: "containerd", Config: "/etc/containerd/config.toml", Unit: "containerd.service"}}
-	list, err := wants(s, facts.Facts{Engines: engines, Kubelet: facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}})
-	must.That(t, err == nil && list[len(list)-1].Ref().Name == "x.service", "%v: %v", list, err)
-	_, err = wants(s, facts.Facts{Engines: engines[1:]})
-	must.That(t, err != nil && err.Error() == "cannot edit /srv/c.toml: no process and no unit is known to read it", "%v", err)
+	s := specs.Of(t, "[runtime]\nconfig = \"/srv/c.toml\"\n")
+	named := facts.Engine{
+		Name: "containerd", Version: "1.7.24", Config: "/srv/c.toml",
+		Unit: "x.service", Socket: "/run/x.sock",
+	}
+	kubelets := facts.Engine{
+		Name: "containerd", Config: "/etc/containerd/config.toml", Unit: "containerd.service",
+	}
+	kubelet := facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}
+
+	list, err := wants(s, facts.Facts{Engines: []facts.Engine{named, kubelets}, Kubelet: kubelet})
+	must.OK(t, err)
+	last := list[len(list)-1].Ref()
+	check.Equal(t, last.Name, "x.service", "the last want")
+
+	_, err = wants(s, facts.Facts{Engines: []facts.Engine{kubelets}})
+	must.That(t, err != nil, "it is not refused")
+	check.Equal(t, err.Error(), "cannot edit /srv/c.toml: no process and no unit is known to read it", "the refusal")
 }
 
 // TestSeveralEngines: the plan says which of several engines it is, and why; where a kubelet is
 // there and does not say, none is edited.
 func TestSeveralEngines(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
-	engines := []facts.Engine{
-		{Name: "containerd", Version: "2.1.5", Binary: "/usr/bin/containerd", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"},
-		{Name: "crio", Version: "1.34.0", Binary: "/usr/bin/crio", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"},
-	}
+	s := specs.Of(t, "[runtime]\n")
+	containerd := containerdWithoutProgram()
+	containerd.Version = "2.1.5"
+	containerd.Binary = "/usr/bin/containerd"
+	engines := []facts.Engine{containerd, crioEngine()}
+
+	const unit = "kubelet.service"
+	const unsaid = "no kubelet says which engine it uses: containerd.service is changed, and crio.service is left as it is; engine in [runtime] names another"
 	for _, c := range []struct {
 		kubelet facts.Kubelet
 		says    string
 	}{
-		{facts.Kubelet{Unit: "kubelet.service", Endpoint: "unix:///run/crio/crio.sock"}, "kubelet talks to unix:///run/crio/crio.sock, the socket of crio.service: containerd.service is left as it is"},
-		{facts.Kubelet{}, "no kubelet says which engine it uses: containerd.service is changed, and crio.service is left as it is; engine in [runtime] names another"},
-		{facts.Kubelet{Unit: "kubelet.service"}, "cannot tell which container engine kubelet uses: kubelet.service starts it by another program, and containerd.service and crio.service are here"},
-		{facts.Kubelet{Unit: "kubelet.service", Args: []string{}}, "no kubelet says which engine it uses: containerd.service is changed, and crio.service is left as it is; engine in [runtime] names another"},
+		{facts.Kubelet{}, unsaid},
+		{facts.Kubelet{Unit: unit, Args: []string{}}, unsaid},
+		{
+			facts.Kubelet{Unit: unit},
+			"cannot tell which container engine kubelet uses: kubelet.service starts it by another program, and containerd.service and crio.service are here",
+		},
+		{
+			facts.Kubelet{Unit: unit, Endpoint: "unix:///run/crio/crio.sock"},
+			"kubelet talks to unix:///run/crio/crio.sock, the socket of crio.service: containerd.service is left as it is",
+		},
 	} {
 		f := facts.Facts{Engines: engines, Kubelet: c.kubelet}
 		e, err := chosen(s.Runtime, f)
@@ -74,27 +101,57 @@ func TestSeveralEngines(t *testing.T) {
 	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
 }
 
+// containerdWithoutProgram is containerd's unit, whose program is not there.
+func containerdWithoutProgram() facts.Engine {
+	return facts.Engine{
+		Name: "containerd", Unit: "containerd.service",
+		Config: "/etc/containerd/config.toml",
+		Socket: "/run/containerd/containerd.sock",
+	}
+}
+
+func crioEngine() facts.Engine {
+	return facts.Engine{
+		Name: "crio", Version: "1.34.0",
+		Binary: "/usr/bin/crio", Unit: "crio.service",
+		Config: "/etc/crio/crio.conf",
+		Files:  []facts.File{{Path: "/etc/crio/crio.conf"}},
+		Folder: "/etc/crio/crio.conf.d",
+		Socket: "/run/crio/crio.sock",
+	}
+}
+
 // TestEngineWithoutProgram: a unit whose program is not there is no engine, whichever is named, and
 // the plan says so.
 func TestEngineWithoutProgram(t *testing.T) {
-	gone := facts.Engine{Name: "containerd", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"}
-	crio := facts.Engine{Name: "crio", Version: "1.34.0", Binary: "/usr/bin/crio", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"}
+	gone := containerdWithoutProgram()
+	crio := crioEngine()
+	both := []facts.Engine{gone, crio}
 	const why = "the program of containerd.service is not there"
+	const unserved = "cannot configure a container engine: kubelet talks to /run/containerd/containerd.sock, and none of the engines found listens there"
 	for _, c := range []struct {
-		spec     string
-		kubelet  string
-		engines  []facts.Engine
-		err, why string
+		spec    string
+		kubelet string // its endpoint
+		engines []facts.Engine
+		err     string
+		why     string
 	}{
-		{"", "", []facts.Engine{gone, crio}, "", "gpuadm configures crio.service: " + why},
-		{"", "unix:///run/crio/crio.sock", []facts.Engine{gone, crio}, "", ""},
-		{"", crio.Socket, []facts.Engine{crio}, "", ""},
-		{"", gone.Socket, []facts.Engine{gone, crio}, "cannot configure a container engine: kubelet talks to /run/containerd/containerd.sock, and none of the engines found listens there", why},
-		{"", "", []facts.Engine{gone}, "cannot configure a container engine: none is installed", why},
-		{"engine = \"containerd\"\n", "", []facts.Engine{gone, crio}, "cannot configure containerd: it is not installed", "installed: crio; " + why},
-		{"config = \"/etc/containerd/config.toml\"\n", "", []facts.Engine{gone, crio}, "cannot edit /etc/containerd/config.toml: no process and no unit is known to read it", ""},
+		{engines: both, why: "gpuadm configures crio.service: " + why},
+		{kubelet: "unix://" + crio.Socket, engines: both},
+		{kubelet: crio.Socket, engines: []facts.Engine{crio}},
+		{kubelet: gone.Socket, engines: both, err: unserved, why: why},
+		{engines: []facts.Engine{gone}, err: "cannot configure a container engine: none is installed", why: why},
+		{
+			spec: "engine = \"containerd\"\n", engines: both,
+			err: "cannot configure containerd: it is not installed",
+			why: "installed: crio; " + why,
+		},
+		{
+			spec: "config = \"/etc/containerd/config.toml\"\n", engines: both,
+			err: "cannot edit /etc/containerd/config.toml: no process and no unit is known to read it",
+		},
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + c.spec)}))(t)
+		s := specs.Of(t, "[runtime]\n"+c.spec)
 		f := facts.Facts{Engines: c.engines, Kubelet: facts.Kubelet{Endpoint: c.kubelet}}
 		e, err := chosen(s.Runtime, f)
 		says := whyChosen(s.Runtime, f, e)
@@ -112,10 +169,22 @@ func TestEngineWithoutProgram(t *testing.T) {
 // says so, also where it changes nothing of that. Seen with "crio config" of 1.24.6 and 1.36.3.
 func TestForgottenRuntime(t *testing.T) {
 	const at = "/etc/crio/crio.conf.d/99-nvidia.conf"
-	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n"
-	for version, want := range map[string]string{"1.24.6": "CRI-O 1.24.6 forgets the runtime runc, as " + at + " has another default", "1.36.3": ""} {
-		e := facts.Engine{Name: "crio", Version: version, Binary: "/usr/bin/crio", Folder: "/etc/crio/crio.conf.d", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: at, Data: []byte(text)}}}
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n[toolkit]\n")}))(t)
-		check.Equal(t, strings.Join(notes(nil, s, facts.Facts{Engines: []facts.Engine{e}}), "\n"), want, "%s:", version)
+	const text = `[crio.runtime]
+default_runtime = "nvidia"
+[crio.runtime.runtimes.nvidia]
+runtime_path = "/usr/bin/nvidia-container-runtime"
+`
+	s := specs.Of(t, "[runtime]\n[toolkit]\n")
+	for version, want := range map[string]string{
+		"1.24.6": "CRI-O 1.24.6 forgets the runtime runc, as " + at + " has another default",
+		"1.36.3": "",
+	} {
+		e := crioEngine()
+		e.Version = version
+		e.Files = []facts.File{{Path: at, Data: []byte(text)}}
+
+		told := notes(nil, s, facts.Facts{Engines: []facts.Engine{e}})
+
+		check.Equal(t, strings.Join(told, "\n"), want, "%s:", version)
 	}
 }

@@ -8,18 +8,18 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestToolkitConfigHasForm: undo finds out how to take gpuadm's keys out of the toolkit's file.
 func TestToolkitConfigHasForm(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[toolkit]\nversion = \"1.18.0\"\nruntimes = [\"/usr/bin/crun\"]\n")}))(t)
+	s := specs.Of(t, "[toolkit]\nversion = \"1.18.0\"\nruntimes = [\"/usr/bin/crun\"]\n")
 	seen := false
 	for _, w := range must.Get(toolkit.Stage(nil).Wants(s, facts.Facts{}))(t) {
 		if w.Ref().Name != toolkit.Config {
@@ -46,7 +46,7 @@ func TestEnginesRestartOfKubeletsUnit(t *testing.T) {
 // TestSectionsOfPackages: what [driver] names is [driver]'s whatever its name, and of the
 // repositories the toolkit's own is [toolkit]'s.
 func TestSectionsOfPackages(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\npackages = [\"cuda-toolkit-12-8\"]\n[toolkit]\nversion = \"1.18.0\"\n")}))(t)
+	s := specs.Of(t, "[driver]\nversion = \"580\"\npackages = [\"cuda-toolkit-12-8\"]\n[toolkit]\nversion = \"1.18.0\"\n")
 	f := facts.Facts{Live: true, OS: facts.OS{ID: "ubuntu", Version: "24.04"}, Arch: "amd64", Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}}
 	seen := map[string]string{}
 	for _, st := range Sequence() {

@@ -105,32 +105,36 @@ func (m Mirror) Make(
 	}
 
 	made.Failed = failed
-	next := m.newFolder()
 	if m.losesModules(h, lock) {
 		made.Stays = true
 		made.Lock, made.Changed, err = m.learn(h, signer, lock.Failed)
 		if err != nil {
 			return made, err
 		}
-		_, err = h.Do(ctx, "rm", "-rf", "--", next)
-		return made, err
+		return made, removeAll(ctx, h, m.newFolder())
 	}
-	if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, mirrorWork)); err != nil {
+
+	if err := removeAll(ctx, h, path.Join(m.newFolder(), mirrorWork)); err != nil {
 		return made, err
 	}
 	names = slices.AppendSeq(names, maps.Keys(own))
-	if err := listFiles(h, &lock, next, names); err != nil {
+	if err := listFiles(h, &lock, m.newFolder(), names); err != nil {
 		return made, err
 	}
 	old, same := m.same(h, lock)
 	if same {
 		made.Lock = old
-		_, err := h.Do(ctx, "rm", "-rf", "--", next)
-		return made, err
+		return made, removeAll(ctx, h, m.newFolder())
 	}
 	made.Lock, err = m.publish(ctx, h, from, signer, lock)
 	made.Changed = err == nil
 	return made, err
+}
+
+// removeAll removes files and folders with all that is in them.
+func removeAll(ctx context.Context, h host.Host, names ...string) error {
+	_, err := h.Do(ctx, append([]string{"rm", "-rf", "--"}, names...)...)
+	return err
 }
 
 // newFolder is where the mirror is made, and oldFolder where the old one is while the new one
@@ -173,7 +177,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host) error {
 	}
 
 	work := path.Join(m.newFolder(), mirrorWork)
-	if _, err := h.Do(ctx, "rm", "-rf", "--", m.oldFolder(), work); err != nil {
+	if err := removeAll(ctx, h, m.oldFolder(), work); err != nil {
 		return fmt.Errorf("cannot write the mirror: %w", err)
 	}
 	if _, err := h.Do(ctx, "mkdir", "-p", "--", work); err != nil {
@@ -294,8 +298,7 @@ func (m Mirror) publish(
 			return lock, err
 		}
 	}
-	_, err = h.Do(ctx, "rm", "-rf", "--", m.oldFolder())
-	return lock, err
+	return lock, removeAll(ctx, h, m.oldFolder())
 }
 
 // writeLock writes the lock and its signature: Gatherer.Sign covers the packages alone.
@@ -332,7 +335,7 @@ func (m Mirror) removeStrange(ctx context.Context, h host.Host, names []string) 
 		if slices.ContainsFunc(names, within) {
 			continue
 		}
-		if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(m.newFolder(), name)); err != nil {
+		if err := removeAll(ctx, h, path.Join(m.newFolder(), name)); err != nil {
 			return err
 		}
 	}

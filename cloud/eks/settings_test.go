@@ -18,11 +18,12 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 func TestNodeadmGate(t *testing.T) {
 	for gate, want := range map[string]string{"closed": "gate --wait\n", "open": "Wants=gpuadm.service"} {
-		s := joins.Spec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
+		s := specs.Of(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
 		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		wants, err := Wants(new(node.Session), s, f)
@@ -38,7 +39,7 @@ func TestNodeadmGate(t *testing.T) {
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm-run.service before and after 0d558ec3
 // and 81179a55.
 func TestNodeadmOld(t *testing.T) {
-	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/a\" = \"b\" }\n")
+	s := specs.Of(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/a\" = \"b\" }\n")
 	for files, refused := range map[string]bool{"": false, "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init --skip config\n": true} {
 		machine := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		if files != "" {
@@ -52,7 +53,7 @@ func TestNodeadmOld(t *testing.T) {
 
 // TestNodeadmHandler: nodeadm has the handler nvidia built in, and another one is refused.
 func TestNodeadmHandler(t *testing.T) {
-	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\n")
+	s := specs.Of(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\n")
 	f := must.Get(facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", nil), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 	_, err := Wants(new(node.Session), s, f)
 	check.That(t, err != nil && strings.Contains(err.Error(), "cannot give containerd the handler gpu"), "%v", err)
@@ -69,7 +70,7 @@ func TestNodeadmVersions(t *testing.T) {
 		`{"spec":{"node":{"taints":[{"key":"a"}]}},"status":{}}`:            "no spec.kubelet",
 		`{}`: "no spec.kubelet",
 	} {
-		s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\ntaints = [\"example.com/a=b:NoSchedule\"]\n")
+		s := specs.Of(t, "[join]\nmethod = \"eks\"\n[node]\ntaints = [\"example.com/a=b:NoSchedule\"]\n")
 		n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.Resolved: text})
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		_, err := Wants(new(node.Session), s, f)

@@ -72,12 +72,24 @@ func TestCgroupDriver(t *testing.T) {
 	}
 }
 
+// TestSystemdWord: a dollar sign is doubled in a command line, and stays in Environment=.
 func TestSystemdWord(t *testing.T) {
 	for word, want := range map[string]string{
-		"--a=b": "--a=b", "--a=$b": "--a=$$b", "--a=%h": "--a=%%h", "--a=b c": `"--a=b c"`, `--a="b"`: `"--a=\"b\""`, `--a=b\`: `"--a=b\\"`,
-		"HTTP_PROXY=http://p:1": "HTTP_PROXY=http://p:1", "A=$b": "A=$b", "A=b c": `"A=b c"`,
+		"--a=b":   "--a=b",
+		"--a=$b":  "--a=$$b",
+		"--a=%h":  "--a=%%h",
+		"--a=b c": `"--a=b c"`,
+		`--a="b"`: `"--a=\"b\""`,
+		`--a=b\`:  `"--a=b\\"`,
 	} {
-		check.Equal(t, systemdWord(word), want, "%s:", word)
+		check.Equal(t, argument(word), want, "%s:", word)
+	}
+	for pair, want := range map[string]string{
+		"HTTP_PROXY=http://p:1": "HTTP_PROXY=http://p:1",
+		"A=$b":                  "A=$b",
+		"A=b c":                 `"A=b c"`,
+	} {
+		check.Equal(t, quoted(pair), want, "%s:", pair)
 	}
 }
 

@@ -57,15 +57,17 @@ const confTaints = "registerWithTaints"
 // FileFor returns the file for the labels and taints. internal/facts/kubelet_flags.go selects it:
 // both are in the same file, or only one of the two has a file.
 func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) File {
-	l, t := k.LabelsAt, k.TaintsAt
+	labelsAt := k.LabelsAt
+	taintsAt := k.TaintsAt
+	file := cmp.Or(labelsAt.File, taintsAt.File)
 	switch {
-	case cmp.Or(l.How, t.How) == "env":
-		variable := cmp.Or(l.Var, t.Var)
-		return flagsFile(variable, cmp.Or(l.File, t.File), t.Others, labels, taints)
-	case t.Key == confTaints:
-		return confFile(t, taints)
+	case cmp.Or(labelsAt.How, taintsAt.How) == "env":
+		variable := cmp.Or(labelsAt.Var, taintsAt.Var)
+		return flagsFile(variable, file, taintsAt.Others, labels, taints)
+	case taintsAt.Key == confTaints:
+		return confFile(taintsAt, taints)
 	}
-	return rancherFile(cmp.Or(l.File, t.File), labels, taints)
+	return rancherFile(file, labels, taints)
 }
 
 // flagsFile adds gpuadm's flags to an administrator's file.

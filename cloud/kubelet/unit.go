@@ -41,7 +41,7 @@ func (k Own) unit(f facts.Facts, e facts.Engine) (name, text string, err error) 
 
 	b.WriteString("\n[Service]\n")
 	for _, pair := range Pairs(k.Env) {
-		fmt.Fprintf(&b, "Environment=%s\n", systemdWord(pair))
+		fmt.Fprintf(&b, "Environment=%s\n", quoted(pair))
 	}
 	if dropIn {
 		b.WriteString("ExecStart=\n") // drops the package's command line
@@ -73,7 +73,7 @@ func (k Own) argv(f facts.Facts) []string {
 	words = append(words, k.Flags...)
 
 	for i := range words {
-		words[i] = systemdWord(words[i])
+		words[i] = argument(words[i])
 	}
 	return words
 }
@@ -86,19 +86,17 @@ func hasPackagedUnit(f facts.Facts) bool {
 // mentioned says whether a file that gpuadm did not write contains a word.
 func mentioned(files []facts.File, word string) bool {
 	return slices.ContainsFunc(files, func(file facts.File) bool {
-		ours := bytes.HasPrefix(file.Data, []byte(Written))
-		return !ours && bytes.Contains(file.Data, []byte(word))
+		isOwn := bytes.HasPrefix(file.Data, []byte(Written))
+		return !isOwn && bytes.Contains(file.Data, []byte(word))
 	})
 }
 
-// systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5),
-// "Command lines": % begins a specifier, and $ a variable, except in Environment=.
-func systemdWord(word string) string {
-	assignment := !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "/")
+// argument quotes one word of a command line for systemd, for which $ begins a variable there.
+func argument(word string) string { return quoted(strings.ReplaceAll(word, "$", "$$")) }
+
+// quoted quotes a word for systemd: systemd.service(5), "Command lines": % begins a specifier.
+func quoted(word string) string {
 	word = strings.ReplaceAll(word, "%", "%%")
-	if !assignment {
-		word = strings.ReplaceAll(word, "$", "$$")
-	}
 	if !strings.ContainsAny(word, " \t\"'\\;") {
 		return word
 	}

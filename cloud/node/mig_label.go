@@ -134,8 +134,9 @@ func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod st
 	return func(pod string) bool { return slices.Contains(pods, pod) }, err
 }
 
-// runningClients returns the clients' labels that Begin may change: not one that is missing or
-// "false", since that client is not the operator's, or an administrator has switched it off.
+// runningClients returns the clients' labels that Begin may change. It leaves out a label that is
+// missing, since the client is not the operator's, and a label "false", since an administrator has
+// switched the client off.
 func runningClients(n *kube.Node) []string {
 	return slices.DeleteFunc(migClients(), func(key string) bool {
 		value, has := n.Labels[key]

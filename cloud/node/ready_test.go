@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestReadyFaults: each fault keeps the condition from being true and the startup taint on.
@@ -211,7 +212,7 @@ func TestOfferedNames(t *testing.T) {
 		"no plugin runs":       {oneKind, nil, "", ""},
 		"neither, another way": {"", map[string]kube.Quantity{"nvidia.com/gpu": "1"}, "", ""},
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.spec)}))(t)
+		s := specs.Of(t, c.spec)
 		machine := must.Get(simhost.New([]byte(c.machine)))(t)
 		driver := &host.Driver{GPUs: []host.GPU{cut, cut}}
 		r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: driver}}

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // startupCase is one combination of what the startup taint depends on.
@@ -231,10 +232,10 @@ func TestKeepsPodsOff(t *testing.T) {
 	})
 	n := joins.Recorded(t, "ubuntu24-h100", nil)
 	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs are ready: no account here may take a startup taint off"} {
-		got, err := KeepsPodsOff(t.Context(), n.View(), joins.Spec(t, text))
+		got, err := KeepsPodsOff(t.Context(), n.View(), specs.Of(t, text))
 		check.That(t, err == nil && strings.Contains(got, want) && (want != "" || got == ""), "%q: %q %v", text, got, err)
 	}
-	got, err := KeepsPodsOff(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
+	got, err := KeepsPodsOff(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), specs.Of(t, "[node]\n"))
 	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
 }
 
@@ -253,7 +254,7 @@ func TestStartupTaintWithoutAnswer(t *testing.T) {
 		"a no":                 {facts.Facts{Kubelet: registered}, false},
 		"the account is there": {facts.Facts{Files: map[string][]byte{PodKubeconfig: []byte("x")}}, true},
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\n")}))(t)
+		s := specs.Of(t, "[node]\n")
 		_, taints, err := Registration(s, tt.facts)
 		must.OK(t, err)
 		check.That(t, slices.Contains(taints, taint) == tt.keeps, "%s: kubelet registers with %v", name, taints)

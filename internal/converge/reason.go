@@ -98,7 +98,7 @@ func waitsFor(err error) Reason {
 	return r
 }
 
-// cannot is the Reason of a change that cannot be made, even where the error is one that passes.
+// cannot is the Reason of a change that cannot be made, even where the error passes by itself.
 func cannot(err error) Reason {
 	t := troubleOf(err)
 	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try, Keys: t.Keys}

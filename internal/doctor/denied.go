@@ -161,8 +161,8 @@ func (m *Machine) auditLines() (lines []string, booted time.Time) {
 // denialsPart is what a report calls the denials where they were not looked at.
 const denialsPart = "what SELinux and AppArmor denied"
 
-// endOf reads the end of a file. One that became shorter meanwhile, as a log does that is rotated, is
-// read as far as it goes.
+// endOf reads the end of a file. If the file became shorter meanwhile, as a rotated log does, endOf
+// reads as far as it goes.
 func (m *Machine) endOf(name string, most int64) ([]byte, error) {
 	info, err := m.View.Stat(name)
 	if err != nil {

@@ -25,10 +25,10 @@ func hangs(f facts.Facts) bool { return f.NVMLSays == host.Overdue || f.NVMLSays
 // eight A100 it was more than 25 (https://github.com/Azure/AgentBaker/pull/2829).
 const slowest = time.Minute
 
-// driverHung tells a driver that hangs from one that still starts its GPUs. A driver hangs that has
-// stopped at a GPU, and one that does not answer though its GPUs are started, though programs wait in
-// the kernel for it, or for longer than any start takes. Of another one doctor only says that it has
-// not answered yet.
+// driverHung tells a driver that hangs from a driver that still starts its GPUs. A driver hangs if it
+// has stopped at a GPU, or if it does not answer although its GPUs are started, although programs wait
+// in the kernel for it, or for longer than any start takes. Of any other driver doctor only says that
+// it has not answered yet.
 //
 // The Node stays ready meanwhile: https://github.com/NVIDIA/NVSentinel/issues/1576.
 func driverHung(m *Machine) []Finding {

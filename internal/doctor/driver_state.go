@@ -25,7 +25,7 @@ func (m *Machine) note() string {
 		case !m.spec.Has("driver") && len(m.spec.Sections) > 0:
 			return "no NVIDIA driver is installed, and node.toml has no [driver], which installs one"
 		case !m.spec.Has("driver"):
-			return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes one that does"
+			return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes a node.toml that does"
 		}
 		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
 	}

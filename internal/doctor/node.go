@@ -178,8 +178,8 @@ func preparesGPUs(pod kube.Pod) bool {
 	return false
 }
 
-// pluginLoops finds a pod that is to offer the GPUs, or one that this pod waits for, whose container
-// kubelet cannot start, or ends again and again.
+// pluginLoops finds a container that kubelet cannot start, or that ends again and again, of a pod that
+// offers the GPUs or of a pod for which that pod waits.
 func pluginLoops(m *Machine) (found []Finding) {
 	registered, ok := m.Registration()
 	if !ok || registered.node == nil {

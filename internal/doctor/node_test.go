@@ -28,6 +28,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // joined is the working machine in a cluster, without a device plugin.
@@ -308,7 +309,7 @@ func TestImpossiblePartitions(t *testing.T) {
 // TestNextKernel: a kernel that the next boot starts, and that has no module, is named before it
 // boots.
 func TestNextKernel(t *testing.T) {
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t)
+	s := specs.Of(t, "[driver]\nversion = \"580\"\n")
 	n := incident.Working(t).Node()
 	must.OK(t, n.Mkdir("/lib/modules/99.1-generic", host.Attr{Mode: 0o755}))
 	for name, text := range map[string]string{

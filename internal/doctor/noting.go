@@ -140,8 +140,8 @@ func (n noting) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return unit, err
 }
 
-// command notes a program that did not end. One that is not there or that exits with a status has
-// answered.
+// command notes a program that did not end. A missing program, and a program's exit status, are
+// answers.
 func (n noting) command(argv []string, err error) {
 	var failed *host.CommandError
 	if !errors.As(err, &failed) || failed.Code >= 0 || isAnswer(err) {

@@ -189,7 +189,10 @@ func damagedJournal(m *Machine) []Finding {
 func cutShort(m *Machine) (found []Finding) {
 	run, cut := m.ownJournal().CutShort(host.BootID(m.View))
 	left := host.Placeholders(m.View)
-	if !cut && len(left) == 0 || m.own.AtWork != nil && m.own.AtWork() {
+	if !cut && len(left) == 0 {
+		return nil
+	}
+	if m.own.AtWork != nil && m.own.AtWork() {
 		return nil
 	}
 

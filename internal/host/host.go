@@ -168,7 +168,7 @@ type Host interface {
 	// SetPersistence turns persistence mode on or off.
 	SetPersistence(ctx context.Context, gpu string, on bool) error
 
-	// Terminate asks a process to end: SIGTERM. One that has ended is not an error.
+	// Terminate asks a process to end: SIGTERM. If the process has ended already, that is no error.
 	Terminate(pid int) error
 
 	// Lock takes the machine's one run lock, or fails with *Busy. It never waits.

@@ -56,9 +56,9 @@ func digest(b []byte) string {
 // 32.4.1.
 func EFIKeys(data []byte) (keys []Key) {
 	const (
-		head  = 28 // type, size of the list, of its header, of each signature
-		owner = 16
-		x509  = "\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72" // EFI_CERT_X509_GUID
+		head   = 28 // type, size of the list, of its header, of each signature
+		owner  = 16
+		ofX509 = "\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72" // EFI_CERT_X509_GUID
 	)
 	for len(data) >= head {
 		size := uint64(bin.LittleEndian.Uint32(data[16:]))
@@ -69,7 +69,7 @@ func EFIKeys(data []byte) (keys []Key) {
 		}
 
 		signatures := data[head+header : size]
-		if string(data[:16]) != x509 {
+		if string(data[:16]) != ofX509 {
 			signatures = nil
 		}
 		for uint64(len(signatures)) >= each {

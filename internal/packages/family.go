@@ -32,7 +32,7 @@ type Family struct {
 	// them.
 	Extras []string
 	// Rivals are globs of parts that cannot be beside those asked for, though the packager allows it:
-	// kernel modules of another kind. One that the spec asks for is none.
+	// kernel modules of another kind. A part that the spec asks for is no rival.
 	Rivals []string
 	// Exclude is apt's pin for the source that must not mix with this one: "release o=Ubuntu"; ""
 	// for none.

@@ -217,8 +217,8 @@ func (t thing) optional() converge.Want {
 }
 
 // whileNeeded wants a dependency until the other changes make it unneeded. gpuadm holds it, so apt's
-// autoremove would never take it. One that an operator has asked for since, or does not hold any
-// more, is the operator's.
+// autoremove would never take it. A dependency that an operator has asked for since, or has taken
+// the hold off, is the operator's.
 func (t thing) whileNeeded() converge.Want {
 	return converge.Want{
 		Thing:   t,

@@ -11,8 +11,8 @@ var (
 		Kubelet: "Talos's machine configuration",
 		// /etc is made at each boot, from settings.
 		Engine: Engine{Writer: "talos", How: Entry},
-		// Talos has two: the usual file is of the one that runs its own services, and kubelet's
-		// reads this. Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
+		// Talos runs two containerds: Talos' own services use that of the usual file, and kubelet
+		// uses that of this file. Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
 		// (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
 		Config: "/etc/cri/containerd.toml",
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 const edKey = "F22CC24F7F742054127646D9354FB98A5B4AF876"
@@ -171,7 +172,7 @@ func TestKeyChanges(t *testing.T) {
 		}
 		wants := func(k key) *converge.Engine {
 			return &converge.Engine{
-				Spec: must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t),
+				Spec: specs.Of(t, "[driver]\nversion = \"580\"\n"),
 				Stages: []converge.Stage{{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 					return []converge.Want{things.Key(file, k.from, k.trusted, host.Via{}, "signs")}, nil
 				}}},

@@ -18,12 +18,13 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // parsed is a spec's [runtime].
 func parsed(t *testing.T, text string) spec.Spec {
 	t.Helper()
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t)
+	s := specs.Of(t, "[runtime]\n"+text)
 	return s
 }
 

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // What others do about CDI and device plugins on this machine is said.
@@ -27,7 +27,7 @@ func TestToolkitNotes(t *testing.T) {
 		{"[runtime]\n[sharing]\ntime_slicing = 4\n", unit, "nvidia-device-plugin.service runs the device plugin on this machine"},
 	} {
 		n := must.Get(simhost.New([]byte(x.archive)))(t)
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)}))(t)
+		s := specs.Of(t, x.spec)
 		said := strings.Join(Stage(usual).Notes(n, s, facts.Facts{}), "\n")
 		check.That(t, strings.Contains(said, x.says) && (x.says == "") == (said == ""), "%q: %q, want %q", x.spec, said, x.says)
 	}
@@ -38,7 +38,7 @@ func TestToolkitNotes(t *testing.T) {
 func TestNotesOfTheEnginesFolders(t *testing.T) {
 	const text = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {env: [A=b]}}\n"
 	n := must.Get(simhost.New([]byte("-- etc/cdi/a.yaml --\n" + text + "-- srv/cdi/b.yaml --\n" + text)))(t)
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
+	s := specs.Of(t, "[runtime]\n")
 	for folder, file := range map[string]string{"": "/etc/cdi/a.yaml", "/srv/cdi": "/srv/cdi/b.yaml"} {
 		folders := func(facts.Facts) []string {
 			if folder == "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
@@ -85,7 +86,7 @@ func TestConfigWants(t *testing.T) {
 		"[toolkit]\nruntimes = [\"/usr/bin/runc\"]\n":     1,
 		"[toolkit]\naccept_envvar_unprivileged = false\n": 1,
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
+		s := specs.Of(t, text)
 		files := 0
 		for _, w := range configWants(s) {
 			if w.Ref().Kind == "file" && w.Ref().Name == Config {

@@ -18,7 +18,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -59,20 +58,6 @@ func Mkdirs(n *simhost.Node, name string) error {
 	return n.Mkdir(name, host.Attr{Mode: 0o755})
 }
 
-// Spec is a node.toml without its first line.
-func Spec(t *testing.T, join string) spec.Spec {
-	t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + join)})
-	must.OK(t, err)
-	return s
-}
-
-// Must ends the test on an error.
-func Must(t *testing.T, err error) {
-	t.Helper()
-	must.OK(t, err)
-}
-
 // Thing builds a thing again, of the kinds that every join makes.
 func Thing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
@@ -100,7 +85,7 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 	// What the recording left out, and a join reads.
 	for name, text := range map[string]string{kubelet.Kubeconfig: "kind: Config\n"} {
 		if i, err := n.Stat(name); err == nil && i.Size > 0 {
-			Must(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+			must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
 	}
 	for name, text := range files {
@@ -110,10 +95,10 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 		}
 		for _, dir := range slices.Backward(folders) {
 			if _, err := n.Stat(dir); err != nil {
-				Must(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
+				must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 			}
 		}
-		Must(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
 	return n
 }
@@ -122,7 +107,7 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
-	Must(t, err)
+	must.OK(t, err)
 	for dir != "/" {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir

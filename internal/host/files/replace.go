@@ -27,9 +27,8 @@ func (s strayed) Error() string {
 
 func (s strayed) Unwrap() error { return s.error }
 
-// Replace is Host's. Most changes by others are seen by the look before the step. One that comes
-// between the two is seen by the look after the exchange: what was replaced is at hand, and goes
-// back. Only a process that opened the file before the exchange and writes to it after the second
+// Replace is Host's. The look before the step sees most changes by others. The look after the
+// exchange sees a change between the two: what was replaced is at hand, and goes back. Only a process that opened the file before the exchange and writes to it after the second
 // look is not noticed. Where the file system knows no exchange, or a seccomp filter forbids it, the
 // first look has to do.
 func (f *Files) Replace(name string, with *host.Entry, expected func(found *host.Entry) bool) error {

@@ -72,7 +72,7 @@ func (d *NVML) SayDriver(ctx context.Context) error {
 
 // DriverWithin asks the driver in a child. A driver that gives no answer at all for the limit is a
 // NoDriver of the code host.Overdue. A driver that answers for one GPU after the other has longer for
-// all of them; one that stops at a GPU has the code host.Stuck.
+// all of them; a driver that stops at a GPU has the code host.Stuck.
 func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
 	q := question{
 		self:  "/proc/self/exe",

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestDeclaredByOthers: a repository that another tool has declared, in each form that apt knows.
@@ -49,7 +50,7 @@ func TestDeclaredByOthers(t *testing.T) {
 		name = "/etc/apt/" + name
 		m.write(name, text)
 		e := &converge.Engine{
-			Spec: must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t),
+			Spec: specs.Of(t, "[driver]\nversion = \"580\"\n"),
 			Stages: []converge.Stage{{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 				sys := packages.System{Arch: m.repo.arch, Files: map[string][]byte{name: must.Get(m.Host.ReadFile(name))(t)}}
 				wants, err := reading().Repositories("apt", []packages.Repository{repo}, host.Via{})

@@ -104,7 +104,7 @@ func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys pa
 		return slices.ContainsFunc(repos, same)
 	}
 	hasOurURL := func(r repository) bool {
-		same := func(ours packages.Repository) bool { return r.names(ours.URL, sys) }
+		same := func(ours packages.Repository) bool { return r.hasURL(ours.URL, sys) }
 		return slices.ContainsFunc(repos, same)
 	}
 
@@ -153,10 +153,10 @@ func disabled(section string) string {
 	return strings.Join(lines, "")
 }
 
-var sayVariable = pattern.Of(`\$(?:\w+|\{\w+\})`)
+var variablesInURL = pattern.Of(`\$(?:\w+|\{\w+\})`)
 
-// names reports whether a section is of a URL: dnf.conf(5), baseurl and variables.
-func (r repository) names(url string, sys packages.System) bool {
+// hasURL reports whether a section is of the repository at a URL: dnf.conf(5), baseurl and variables.
+func (r repository) hasURL(url string, sys packages.System) bool {
 	major, _, _ := strings.Cut(sys.Version, ".")
 	want := plainURL(url, major, sys)
 	same := func(u string) bool {
@@ -184,7 +184,7 @@ func (r repository) names(url string, sys packages.System) bool {
 // plainURL fills dnf's variables in a URL, and writes it without a slash at its end.
 func plainURL(url, release string, sys packages.System) string {
 	major, _, _ := strings.Cut(sys.Version, ".")
-	url = sayVariable().ReplaceAllStringFunc(url, func(variable string) string {
+	url = variablesInURL().ReplaceAllStringFunc(url, func(variable string) string {
 		name := strings.Trim(variable, "${}")
 		own := ""
 		switch name {

@@ -122,7 +122,7 @@ func sourceFlavour(v host.View, source string) string {
 	return ""
 }
 
-// Compiler is the one that a kernel was built with, by the configuration in its headers; "" if they do
+// Compiler names the compiler of a kernel, by the configuration in the kernel's headers; "" if they do
 // not say it.
 func Compiler(v host.View, kernel string) string {
 	config, err := v.ReadFile("/lib/modules/" + kernel + "/build/.config")
