@@ -104,43 +104,89 @@ func TestTaintsInVariable(t *testing.T) {
 	}
 }
 
-// Whatever the variable holds and whatever we want: an edit done twice is one, and taking it out
-// leaves what was there.
+// TestRandomFlags: whatever the variable holds and whatever gpuadm wants, an edit done twice is one,
+// and TakeOut leaves what was there.
 func TestRandomFlags(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
-	values := []string{"", `""`, "--v=2", `"--v=2 --x y"`, "'--v=2'", "--node-labels=q=1", `"--node-labels q=1 --register-with-taints=t:NoExecute"`, `--x='a b'`, `"--x='a  b' --y"`}
-	pick := func(list ...string) string { return list[rnd.IntN(len(list))] }
 	for range 3000 {
-		before := []byte("# c\nA=1\n" + extra + "=" + pick(values...) + "\nZ=2\n")
-		if rnd.IntN(8) == 0 {
-			before = []byte("A=1\n")
-		}
-		var others []string
-		flag, parts := taintFlag, []string{pick("t", "nvidia.com/gpu", "1") + pick("", "=v", "=0x1f") + ":" + pick("NoSchedule", "NoExecute")}
-		if rnd.IntN(2) == 0 {
-			flag, parts = labelFlag, []string{"nvidia.com/gpu.present=true", "q=" + pick("0", "1", "2")}
-		} else if rnd.IntN(2) == 0 {
-			others = []string{"o:NoSchedule", "t:NoSchedule"}
-		}
-		after, err := withFlag(before, extra, flag, parts, others)
-		must.That(t, err == nil, "%v in\n%s", err, before)
-		value, _ := variableOf(after, extra)
-		stated := flagParts(facts.Words(value), flag)
-		was, _ := variableOf(before, extra)
-		for _, p := range slices.Concat(parts, others, flagParts(facts.Words(was), flag)) {
-			is := slices.ContainsFunc(stated, func(o string) bool { return partKey(o) == partKey(p) })
-			if slices.Contains(parts, p) && string(after) != string(before) {
-				is = slices.Contains(stated, p)
-			}
-			must.That(t, is || slices.Contains(others, p), "%q states %q, and lacks %s", after, stated, p)
-		}
-		again, err := withFlag(after, extra, flag, parts, others)
+		w := randomFlags(rnd)
+		after, err := w.added(w.before)
+		must.That(t, err == nil, "%v in\n%s", err, w.before)
+		w.statesAll(t, after)
+
+		again, err := w.added(after)
 		must.That(t, err == nil && string(again) == string(after), "twice: %q, %q, %v", after, again, err)
-		if string(after) == string(before) {
+		if string(after) == string(w.before) {
 			continue
 		}
-		out, left, err := TakeOut(before, after, append([]byte("X=1\n"), after...))
-		must.That(t, err == nil && left == nil && string(out) == "X=1\n"+string(before), "taken out of %q: %q, left %q, %v; want %q", after, out, left, err, before)
+
+		found := "X=1\n" + string(after)
+		want := "X=1\n" + string(w.before)
+		rest, left, err := TakeOut(w.before, after, []byte(found))
+		isOut := err == nil && left == nil && string(rest) == want
+		must.That(t, isOut, "taken out of %q: %q, left %q, %v; want %q", after, rest, left, err, want)
+	}
+}
+
+// wantedFlags is a file, and what gpuadm adds to a variable in it.
+type wantedFlags struct {
+	before []byte
+	flag   string
+	parts  []string // of gpuadm
+	others []string // taints of another file
+}
+
+func randomFlags(rnd *rand.Rand) wantedFlags {
+	pick := func(list ...string) string { return list[rnd.IntN(len(list))] }
+	isHalf := func() bool { return rnd.IntN(2) == 0 }
+
+	value := pick(
+		"", `""`, "--v=2", `"--v=2 --x y"`, "'--v=2'", "--node-labels=q=1",
+		`"--node-labels q=1 --register-with-taints=t:NoExecute"`, `--x='a b'`, `"--x='a  b' --y"`,
+	)
+	w := wantedFlags{before: []byte("# c\nA=1\n" + extra + "=" + value + "\nZ=2\n")}
+	if rnd.IntN(8) == 0 {
+		w.before = []byte("A=1\n")
+	}
+	if isHalf() {
+		w.flag = labelFlag
+		w.parts = []string{"nvidia.com/gpu.present=true", "q=" + pick("0", "1", "2")}
+		return w
+	}
+
+	taint := pick("t", "nvidia.com/gpu", "1") + pick("", "=v", "=0x1f") + ":" + pick("NoSchedule", "NoExecute")
+	w.flag = taintFlag
+	w.parts = []string{taint}
+	if isHalf() {
+		w.others = []string{"o:NoSchedule", "t:NoSchedule"}
+	}
+	return w
+}
+
+// added is a file with gpuadm's part.
+func (w wantedFlags) added(file []byte) ([]byte, error) {
+	return withFlag(file, extra, w.flag, w.parts, w.others)
+}
+
+// statesAll checks that the edited file has gpuadm's parts as they are, and that it has lost no key that
+// the variable had before.
+func (w wantedFlags) statesAll(t *testing.T, after []byte) {
+	t.Helper()
+	partsIn := func(file []byte) []string {
+		value, _ := variableOf(file, extra)
+		return flagParts(facts.Words(value), w.flag)
+	}
+	stated := partsIn(after)
+	hasChanged := string(after) != string(w.before)
+
+	for _, part := range w.parts {
+		isThere := slices.Contains(stated, part)
+		must.That(t, isThere || !hasChanged || slices.Contains(w.others, part), "%q states %q, and lacks %s", after, stated, part)
+	}
+	for _, part := range slices.Concat(w.parts, partsIn(w.before)) {
+		sameKey := func(other string) bool { return partKey(other) == partKey(part) }
+		isThere := slices.ContainsFunc(stated, sameKey)
+		must.That(t, isThere || slices.Contains(w.others, part), "%q states %q, and lacks the key of %s", after, stated, part)
 	}
 }
 
@@ -208,10 +254,18 @@ func TestTakeOutByWords(t *testing.T) {
 
 // The list of our file in kubelet's folder replaces those before it.
 func TestConfigurationRepeatsOthers(t *testing.T) {
-	at := facts.Place{How: "drop-in", File: "/k.d", Key: confTaints, Others: []facts.Taint{{Key: "a", Value: "1", Effect: "NoExecute"}, {Key: "gpu", Value: "old", Effect: "NoSchedule"}}}
+	at := facts.Place{
+		How: "drop-in", File: "/k.d", Key: confTaints,
+		Others: []facts.Taint{
+			{Key: "a", Value: "1", Effect: "NoExecute"},
+			{Key: "gpu", Value: "old", Effect: "NoSchedule"},
+		},
+	}
+
 	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
+
 	config := must.Get(readKubeletConfig(file.Name, file.data))(t)
-	want := "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
-	got := fmt.Sprint(config[confTaints])
-	check.That(t, got == want && config["kind"] == "KubeletConfiguration", "%s, want %s, in\n%s", got, want, file.data)
+	const want = "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
+	check.Equal(t, fmt.Sprint(config[confTaints]), want, "taints in\n%s\n", file.data)
+	check.Equal(t, fmt.Sprint(config["kind"]), "KubeletConfiguration", "kind")
 }
