@@ -213,15 +213,17 @@ func (f *ending) advise(e env, err error) {
 		return
 	}
 
-	var confined []string
+	var limits []string
 	if e.root && (readOnly || denied) && e.confined != nil {
-		confined = e.confined()
+		limits = e.confined()
 	}
-	f.Because = append(f.Because, confined...)
+	f.Because = append(f.Because, limits...)
+	if len(f.Try) > 0 {
+		return
+	}
 
 	switch {
-	case len(f.Try) > 0:
-	case len(confined) > 0:
+	case len(limits) > 0:
 		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
 	case readOnly:
 		f.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}

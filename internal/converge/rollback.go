@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It
@@ -19,34 +21,58 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 
 	all := r.journalled()
 	failed := all.in(of)
-	others := all.in(func(stage string) bool { return !of(stage) })
 	last := len(failed.Makes) - 1
 	if last >= 0 && slices.Contains(r.unmade, failed.Makes[last].key()) {
 		failed.Makes[last].Affects = nil
 	}
-	undone, errs := r.revert(ctx, r.engine.reverting(fold([]Run{failed})))
+
+	var done rolledBack
+	done.undone, done.errs = r.revert(ctx, r.engine.reverting(fold([]Run{failed})))
+	done.lost = r.notRestored(ctx, of)
+	done.remaining = all.in(func(stage string) bool { return !of(stage) }).stages()
+	r.forget(done.undone)
 
 	t := troubleOf(cause)
-	for _, err := range errs {
+	done.addTo(t, undoCommand(r.id, nil))
+	return t
+}
+
+// forget takes changes that are undone out of the run's Result.
+func (r *run) forget(undone []Change) {
+	isUndone := func(made Change) bool {
+		same := func(c Change) bool { return c.key() == made.key() }
+		return slices.ContainsFunc(undone, same)
+	}
+	r.result.Made = slices.DeleteFunc(r.result.Made, isUndone)
+}
+
+// rolledBack is what a roll-back has come to.
+type rolledBack struct {
+	undone    []Change
+	errs      []error  // of what could not be reverted
+	lost      []string // what is not as before the run
+	remaining []string // other stages whose changes of this run stay
+}
+
+// addTo adds it to the error that the run ends with; undo is the command that undoes the rest.
+func (b rolledBack) addTo(t *trouble.Error, undo string) {
+	for _, err := range b.errs {
 		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
 	}
-	lost := r.notRestored(ctx, of)
-	for _, was := range lost {
+	for _, was := range b.lost {
 		t.Because = append(t.Because, "this is not as before the run: "+was)
 	}
-	remaining := others.stages()
-	if len(undone)+len(errs)+len(lost)+len(remaining) > 0 {
+	if len(b.undone)+len(b.errs)+len(b.lost)+len(b.remaining) > 0 {
 		t.Undone = withoutClaim(t.Undone)
 	}
-	for _, c := range undone {
+	for _, c := range b.undone {
 		t.Undone = append(t.Undone, c.String())
-		r.result.Made = slices.DeleteFunc(r.result.Made, func(m Change) bool { return m.key() == c.key() })
 	}
-	if len(remaining) > 0 {
-		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(remaining, ", "))
-		t.Try = append(t.Try, "or undo them too: "+undoCommand(r.id, nil))
+	if len(b.remaining) > 0 {
+		stages := strings.Join(b.remaining, ", ")
+		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+stages)
+		t.Try = append(t.Try, "or undo them too: "+undo)
 	}
-	return t
 }
 
 // revert makes the steps of a roll-back. The run's Result keeps nothing of it but a reboot that it

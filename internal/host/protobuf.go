@@ -22,7 +22,6 @@ func ProtoFields(message []byte, see func(field int, value []byte) error) error 
 // the texts that it prints differ between programs on purpose.
 // Source: https://protobuf.dev/programming-guides/encoding/
 func ProtoAll(message []byte, see func(field int, value []byte, number uint64) error) error {
-	const varint, fixed64, bytes, fixed32 = 0, 1, 2, 5 // the types of fields
 	for len(message) > 0 {
 		tag, n := binary.Uvarint(message)
 		field := tag >> 3
@@ -31,36 +30,14 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 		}
 		message = message[n:]
 
-		var value []byte
-		var number uint64
-		size := 0
 		kind := tag & 7
-		switch kind {
-		case varint:
-			number, size = binary.Uvarint(message)
-			if size <= 0 {
-				return errNoProto
-			}
-		case bytes:
-			length, n := binary.Uvarint(message)
-			if n <= 0 || length > uint64(len(message)-n) {
-				return errNoProto
-			}
-			size = n + int(length)
-			value = message[n:size:size]
-		case fixed64:
-			size = 8
-		case fixed32:
-			size = 4
-		default: // groups belong to a syntax that CRI and the pods' resources never had
-			return errNoProto
-		}
-		if size > len(message) {
+		value, number, size := protoField(kind, message)
+		if size <= 0 || size > len(message) {
 			return errNoProto
 		}
 		message = message[size:]
 
-		if kind == fixed64 || kind == fixed32 { // no message that gpuadm reads has one
+		if kind == protoFixed64 || kind == protoFixed32 { // no message that gpuadm reads has one
 			continue
 		}
 		if err := see(int(field), value, number); err != nil {
@@ -68,6 +45,35 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 		}
 	}
 	return nil
+}
+
+// The types of fields.
+const (
+	protoVarint  = 0
+	protoFixed64 = 1
+	protoBytes   = 2
+	protoFixed32 = 5
+)
+
+// protoField reads the field at the beginning of a message: its bytes or its number, and its size;
+// size 0 or less if it is none. Groups belong to a syntax that CRI and the pods' resources never had.
+func protoField(kind uint64, message []byte) (value []byte, number uint64, size int) {
+	switch kind {
+	case protoVarint:
+		number, size = binary.Uvarint(message)
+	case protoBytes:
+		length, n := binary.Uvarint(message)
+		if n <= 0 || length > uint64(len(message)-n) {
+			return nil, 0, 0
+		}
+		size = n + int(length)
+		value = message[n:size:size]
+	case protoFixed64:
+		size = 8
+	case protoFixed32:
+		size = 4
+	}
+	return value, number, size
 }
 
 var errNoProto = errors.New("cannot read the answer: it is not a message of protocol buffers")
