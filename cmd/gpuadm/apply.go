@@ -370,17 +370,17 @@ func (c *common) applied(result converge.Result, seconds float64) string {
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
 // make them.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Line) {
-	isStep := func(ch converge.Line) bool { return !ch.Follows && ch.When == host.AtFirstBoot }
+	isStep := func(line converge.Line) bool { return !line.Follows && line.When == host.AtFirstBoot }
 	if c.rootDir == "/" || !slices.ContainsFunc(postponed, isStep) {
 		return
 	}
+
 	// In a folder the unit's links alone say whether it is enabled.
 	unit, err := h.Unit(ctx, stages.BootUnit)
-	unknown := err != nil && !errors.As(err, new(host.Later))
-	if unknown || unit.Enabled == "enabled" {
+	isUnknown := err != nil && !errors.As(err, new(host.Later))
+	if isUnknown || unit.Enabled == "enabled" {
 		return
 	}
-
 	install := strings.Replace(c.typed("install"), "install", "apply --install", 1)
 	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, install))
 }

@@ -192,10 +192,11 @@ func foldLine(line string, indent, width int) string {
 func textColumn(line string, most int) (at int) {
 	runes := []rune(colours().ReplaceAllString(line, ""))
 	isBlank := func(i int) bool { return i >= 0 && runes[i] == ' ' }
-	for i := range runes[:min(len(runes), most)] {
+	for i := 1; i < min(len(runes), most); i++ {
+		afterBlank := !isBlank(i) && isBlank(i-1)
+		afterTwo := isBlank(i - 2)
 		afterSign := at > 0 && i == at+2
-		begins := i == 0 || isBlank(i-1) && (isBlank(i-2) || afterSign)
-		if !isBlank(i) && begins {
+		if afterBlank && (afterTwo || afterSign) {
 			at = i
 		}
 	}

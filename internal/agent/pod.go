@@ -266,16 +266,20 @@ func makeFolders(machine host.Host, folders []string) error {
 // put writes a file unless it has these bytes and root owns it: another owner could change the
 // program before it runs.
 func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
-	want := host.Attr{Mode: mode}
-	info, err := machine.Stat(name)
-	sameOwner := info.UID == want.UID && info.GID == want.GID
-	if err == nil && sameOwner && info.Attr().Mode == mode {
-		now, err := machine.ReadFile(name)
-		if err == nil && bytes.Equal(now, data) {
-			return nil
-		}
+	if isPut(machine, name, data, mode) {
+		return nil
 	}
-	return machine.WriteFile(name, data, want)
+	return machine.WriteFile(name, data, host.Attr{Mode: mode})
+}
+
+func isPut(machine host.View, name string, data []byte, mode fs.FileMode) bool {
+	info, err := machine.Stat(name)
+	isRoots := info.UID == 0 && info.GID == 0
+	if err != nil || !isRoots || info.Attr().Mode != mode {
+		return false
+	}
+	now, err := machine.ReadFile(name)
+	return err == nil && bytes.Equal(now, data)
 }
 
 // cause leaves out the path that the message before it has named already.

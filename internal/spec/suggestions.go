@@ -29,8 +29,7 @@ func suggestion(r row, v *value) string {
 		}
 		return "a whole number, such as 2"
 	case TypeStrings:
-		isTaints := r.Name == "taints" && word == ""
-		if isTaints {
+		if r.Name == "taints" && word == "" {
 			return key + `["key=value:NoSchedule"]`
 		}
 		return key + suggestedList(word)

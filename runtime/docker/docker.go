@@ -90,16 +90,17 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 func settings(doc *jsonedit.Doc, version string, h engine.Handler) []setting {
 	var list []setting
 	program, _ := programOf(doc, h.Name)
-	if program == "" || h.Stated() && program != h.Binary {
+	hasOther := h.Stated() && program != h.Binary
+	if program == "" || hasOther {
 		list = append(list, setting{jsonedit.Quote(h.Binary), []string{runtimesKey, h.Name, "path"}})
 	}
 	if h.Default {
 		list = append(list, setting{jsonedit.Quote(h.Name), []string{defaultKey}})
 	}
 
-	has, byDefault := takesCDI(version)
-	isSet := doc.Text(featuresKey, "cdi") != nil
-	if h.CDI && has && !byDefault && !isSet {
+	takes, byDefault := takesCDI(version)
+	isSet := byDefault || doc.Text(featuresKey, "cdi") != nil
+	if h.CDI && takes && !isSet {
 		list = append(list, setting{"true", []string{featuresKey, "cdi"}})
 	}
 	return list
