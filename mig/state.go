@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -156,13 +155,6 @@ func (p Part) slices() int {
 		return 0
 	}
 	return n.slices
-}
-
-// Unpartitioned reports whether a GPU in this state has no partition. Of a state that cannot be
-// read, or of no GPU, that is not known.
-func Unpartitioned(text converge.State) bool {
-	s, err := ParseState(string(text))
-	return err == nil && s.Mode != Unknown && len(s.Parts) == 0
 }
 
 // maxStateText bounds what ParseState reads, in bytes: no state's text is longer.

@@ -5,6 +5,7 @@ package mig
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -32,6 +33,10 @@ func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{})
 // Look returns "" for a GPU that the driver does not know: it was removed from the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	d, err := g.cache().ask(ctx, v)
+	var none *host.NoDriver
+	if errors.As(err, &none) && none.Again {
+		return "", host.NewProcess
+	}
 	if err != nil {
 		return "", err
 	}
@@ -45,6 +50,13 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 
 	return converge.State(StateOf(found).String()), nil
+}
+
+// Outlasts says that a reload of the driver's module loses partitions, and on GPUs newer than Ampere
+// the MIG mode.
+// Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
+func (g gpu) Outlasts(state converge.State, made converge.Ref) bool {
+	return made.Kind != "module" || state == "" || state == converge.State(Off)
 }
 
 // TakeOut returns the state before gpuadm, if each partition on the GPU was there before or is

@@ -215,6 +215,9 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if err != nil {
 		return err
 	}
+	if waitsFor(result, host.InNewProcess) {
+		return c.inNewProcess(ctx, result, stop)
+	}
 
 	if c.output != "json" {
 		c.undoAnswer(h, result, to)
@@ -238,6 +241,11 @@ func (c *common) undoAnswer(h host.View, result converge.Result, to string) {
 	s := trouble.Count(len(result.Made), "change") + " undone"
 	if len(result.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(result.Left))
+	}
+	if rest := converge.ChangesOf(result.Deferred); len(rest) > 0 {
+		printf(c.stdout, "%s. A reboot is needed: %s. Afterwards the boot unit restores %s; without that unit: %s\n",
+			s, result.Reboot, converge.Names(rest), c.typed("undo"))
+		return
 	}
 	_, err := machineSpec(h)
 	if errors.Is(err, errNoSpec) { // undo does not know which file an operator gave to apply

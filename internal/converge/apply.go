@@ -71,6 +71,7 @@ func (r *run) makeAll(ctx context.Context, plan Plan) (Result, error) {
 	if err := r.refuseDowngrade(); err != nil {
 		return Result{}, err
 	}
+	r.found = plan.found
 	if err := r.begin(nil, 0); err != nil {
 		return Result{}, err
 	}

@@ -128,6 +128,43 @@ func TestUndo(t *testing.T) {
 	check.Equal(t, box.String(), "a=red", "after an unattended apply:")
 }
 
+// TestPerishable: what a Follower takes away is as before the run once that run is undone or rolled
+// back, also where the undo was cut short.
+func TestPerishable(t *testing.T) {
+	keep := func(box *toybox, bead, castle string) []converge.Stage {
+		return []converge.Stage{
+			stage("chains", box.bead("chain", bead), box.want("robot", "robot", "")),
+			stage("castles", box.want("castle", "castle", converge.State(castle)), box.want("block", "flag", "up")),
+		}
+	}
+
+	for _, second := range []string{"low", "high"} {
+		box := newToybox(t, states{"robot": "current"})
+		box.apply(t, keep(box, "one", "low")...)
+		before := box.String()
+		box.apply(t, keep(box, "two", second)...)
+		box.made = nil
+		must.Get(box.engine().Undo(t.Context(), box, "", nil))(t)
+		check.That(t, box.String() == before, "from a %s castle: undo ended in %s, want %s", second, box, before)
+		check.List(t, box.made, []string{"chain", "robot", "castle"}, "undone")
+
+		box.apply(t, keep(box, "two", second)...)
+		box.broken = "castle"
+		_, err := box.engine().Undo(t.Context(), box, "", nil)
+		must.That(t, err != nil, "an undo that cannot build the castle succeeded")
+		box.broken = ""
+		box.undo(t)
+		check.Equal(t, box.String(), "robot=current", "all is undone after an undo that failed:")
+	}
+
+	box := newToybox(t, states{"robot": "current"})
+	box.apply(t, keep(box, "one", "low")...)
+	box.broken = "robot"
+	_, err := box.engine(keep(box, "two", "low")...).Apply(t.Context(), box)
+	must.That(t, err != nil, "an apply with a broken robot succeeded")
+	check.Equal(t, box.toys["castle"], "low", "the castle after the roll-back:")
+}
+
 // TestShrunkSpec: an apply restores a thing that its section no longer asks for.
 func TestShrunkSpec(t *testing.T) {
 	box := newToybox(t, states{"a": "red"})

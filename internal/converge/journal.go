@@ -56,9 +56,16 @@ type Record struct {
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Leave  []string  `json:"leave,omitempty"`  // begin: what the operator told the undo to leave
 	Repair string    `json:"repair,omitempty"` // begin: the code of the fault that this run repairs
+	Found  []Found   `json:"found,omitempty"`  // begin: the states of Perishable things before the run
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
 	Lesson *Lesson   `json:"lesson,omitempty"` // learned: what a failure of the run has taught
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
+}
+
+// Found is the state in which a run has found a thing.
+type Found struct {
+	Ref
+	State State `json:"state"`
 }
 
 // valid says whether a record is complete.
@@ -86,6 +93,7 @@ type Run struct {
 	Undoes []string  `json:"undoes,omitempty"`
 	Repair string    `json:"repair,omitempty"` // the code of the fault that it repairs
 	Leave  []string  `json:"leave,omitempty"`
+	Found  []Found   `json:"found,omitempty"`  // the states of Perishable things before the run
 	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
 	Undone bool      `json:"undone,omitempty"`
 	Makes  []Change  `json:"changes,omitempty"`

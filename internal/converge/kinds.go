@@ -74,6 +74,16 @@ type Sweeper interface {
 	Sweep(ctx context.Context, h host.Host, before State) (found bool, err error)
 }
 
+// A Perishable thing loses its state when a Follower is made: the driver forgets partitions when its
+// module is loaded again. The journal keeps the state from before each run, so that an undo and a
+// roll-back restore it after that Follower. Its TakeOut returns before where all that is missing is
+// what the Follower takes away.
+type Perishable interface {
+	Merger
+	// Outlasts reports whether the thing still has the state once the Follower is made. It is pure.
+	Outlasts(state State, made Ref) bool
+}
+
 // A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo first
 // restores the files that affect the Supplier, then what a Resolver gets from it, and makes the
 // Supplier current last.
@@ -139,13 +149,14 @@ type Disruptor interface {
 	) (breaks []string, clients map[string][]string, err error)
 }
 
-// A DisruptorAfter is a Follower that interrupts less where other changes of the run come first: undo
-// destroys gpuadm's partitions, and then unloads the module that would have lost them.
-type DisruptorAfter interface {
+// A DisruptorBeside is a Follower that interrupts less where a run makes other changes too: undo
+// destroys gpuadm's partitions before it unloads the module, or restores the earlier ones after it.
+type DisruptorBeside interface {
 	Disruptor
-	// BreaksAfter is Breaks for the machine as it is once the earlier changes are made.
-	BreaksAfter(
-		ctx context.Context, v host.View, before, after State, earlier []Change,
+	// BreaksBeside is Breaks where the run makes the other changes too, before the Follower or after
+	// it.
+	BreaksBeside(
+		ctx context.Context, v host.View, before, after State, others []Change,
 	) (breaks []string, clients map[string][]string, err error)
 }
 

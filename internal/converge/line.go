@@ -28,8 +28,8 @@ func ChangesOf(lines []Line) (list []Change) {
 	return list
 }
 
-// names lists the things of some changes, the first three by name: a Batch may have dozens.
-func names(all []Change) string {
+// Names lists the things of some changes, the first three by name: a Batch may have dozens.
+func Names(all []Change) string {
 	var list []string
 	for _, c := range all {
 		list = append(list, c.String())
@@ -117,7 +117,7 @@ func sameUnknown(all []Line, like Line) (same []Line) {
 func unknownTrouble(same []Line) *trouble.Error {
 	r := same[0].Reason
 	cause := &trouble.Error{What: r.Unknown, Passing: r.Passes, Err: r.Code}
-	unknown := &trouble.Unknown{What: names(ChangesOf(same)), Err: cause}
+	unknown := &trouble.Unknown{What: Names(ChangesOf(same)), Err: cause}
 	return &trouble.Error{
 		What:    unknown.Error(),
 		Because: slices.Clone(r.Because),

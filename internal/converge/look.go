@@ -36,24 +36,24 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, all []o
 		case !s.converged() && s.Cannot == "" && s.Unknown == "":
 			ahead.add(s)
 		}
+		if s.strict && is[Perishable](*s) && !s.unseen {
+			ahead.perishable = append(ahead.perishable, s.Change)
+		}
 	}
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
 // foreseen are the pending changes that come before the Followers.
 type foreseen struct {
-	pending   []Change
-	validated []Change // those of a Validator
-	whole     []Change // those after which nothing that gpuadm made is left of the thing
+	pending    []Change
+	validated  []Change // those of a Validator
+	perishable []Change // of an undo: those of Perishable things, pending or not
 }
 
 func (f *foreseen) add(s *step) {
 	f.pending = append(f.pending, s.Change)
 	if is[Validator](*s) {
 		f.validated = append(f.validated, s.Change)
-	}
-	if !s.earlier {
-		f.whole = append(f.whole, s.Change)
 	}
 }
 
@@ -83,7 +83,8 @@ func (e *Engine) lookAhead(
 ) {
 	current := t.Current(s.Before)
 	s.foresee(t, ahead.pending)
-	s.askDisruptor(ctx, v, ahead.whole)
+	s.beside = ahead.perishable
+	s.askDisruptor(ctx, v)
 
 	affects := func(c Change) bool { return t.Affected(current, c) != current }
 	if !slices.ContainsFunc(ahead.validated, affects) {
@@ -96,7 +97,7 @@ func (e *Engine) lookAhead(
 // them.
 func (e *Engine) lookAndAsk(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
-	s.askDisruptor(ctx, v, nil)
+	s.askDisruptor(ctx, v)
 	if !is[Follower](*s) {
 		e.askValidator(ctx, v, s)
 	}

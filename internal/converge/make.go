@@ -52,6 +52,10 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		}
 
 		switch {
+		case s.mayBeGone && s.withoutDriver() && s.When != host.InNewProcess:
+		case s.late && r.result.Reboot != "":
+			s.Reason = Reason{Deferred: "after the reboot", When: host.AfterReboot}
+			r.postpone(s)
 		case s.refused():
 			return nil, s.trouble()
 		case s.blocked():
@@ -236,7 +240,7 @@ func cannotMake(due []step, err error) error {
 	if errors.As(err, &t) && t.Error() == err.Error() {
 		return err // its text begins with "cannot" already
 	}
-	return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
+	return fmt.Errorf("cannot make %s: %w", Names(changes(due)), err)
 }
 
 // verify looks at a thing after its change. A state that takes effect after a reboot cannot be seen

@@ -68,7 +68,7 @@ func whyUnseen(steps []step, err error) string {
 	if errors.As(err, &wait) && wait.Error() == why {
 		why = wait.For
 	}
-	return fmt.Sprintf("cannot read the state of %s: %s", names(unseen), why)
+	return fmt.Sprintf("cannot read the state of %s: %s", Names(unseen), why)
 }
 
 // undoCommand is the command line of an undo that leaves some things.

@@ -27,6 +27,8 @@ type Plan struct {
 
 	// Reboot is the pending change for which a run of this boot has asked for a reboot; "" for none.
 	Reboot string `json:"asks_for_reboot,omitempty"`
+
+	found []Found // the states of Perishable things
 }
 
 // Host names the machine and the spec that a plan is for.

@@ -63,6 +63,7 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Line) (Pla
 
 		comes = settleSilent(steps, comes)
 		blocking.note(st.Name, steps)
+		p.found = append(p.found, perishable(steps)...)
 		if st.Notes != nil {
 			p.Notes = append(p.Notes, st.Notes(m.view, e.Spec, m.facts)...)
 		}

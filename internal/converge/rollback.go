@@ -26,8 +26,10 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 		failed.Makes[last].Affects = nil
 	}
 
+	steps := r.engine.reverting(fold([]Run{failed}))
 	var done rolledBack
-	done.undone, done.errs = r.revert(ctx, r.engine.reverting(fold([]Run{failed})))
+	done.undone, done.errs = r.revert(ctx, steps)
+	done.errs = append(done.errs, r.restorePerishable(ctx, steps)...)
 	done.lost = r.notRestored(ctx, of)
 	done.remaining = all.in(func(stage string) bool { return !of(stage) }).stages()
 	r.forget(done.undone)

@@ -26,6 +26,7 @@ type run struct {
 	boot    string       // the kernel's boot id
 	facts   *facts.Facts // gathered since this run last changed something; nil: not yet
 	first   *facts.Facts // from before the run's first change; nil where another process began the run
+	found   []Found      // the states of Perishable things before the run's first change
 	result  Result
 
 	cut  Run  // the last run, if it has no end
@@ -149,6 +150,7 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 	}
 	if r.continues(undoes) {
 		r.id = r.cut.ID
+		r.found = r.cut.Found
 		r.result.Run = r.cut.ID
 		r.makeResult = resumed
 		r.event(Event{What: Began, Text: "continues", Undoes: undoes, Count: due})
@@ -172,6 +174,7 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 		Undoes: undoes,
 		Repair: r.engine.Repair,
 		Leave:  leave,
+		Found:  r.found,
 	})
 }
 

@@ -29,6 +29,7 @@ func (j Journal) Runs() []Run {
 				Undoes: r.Undoes,
 				Repair: r.Repair,
 				Leave:  r.Leave,
+				Found:  r.Found,
 			})
 		}
 

@@ -4,6 +4,7 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -33,14 +34,25 @@ type step struct {
 	stuck    bool  // a Resolver had no answer
 	optional bool  // an earlier run made it as a dependency: see Chooser
 	idle     bool  // a Follower whose state is deferred, and that no pending change affects
-	earlier  bool  // of an undo: a run that it does not undo had changed the thing before
+
+	late bool // of an undo: it comes after a Follower that would take its state away
+	// mayBeGone: an undo that was cut short has changed the driver, which does not answer now. Where
+	// it does not answer either once all else is undone, the thing is gone with it.
+	mayBeGone bool
+	beside    []Change // of an undo: the changes of Perishable things that it makes beside this one
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
+// withoutDriver says that the step waits for a driver that does not answer.
+func (s step) withoutDriver() bool { return errors.As(s.err, new(*host.NoDriver)) }
+
 // blocked says that this step prevents an undo: it cannot be made, or its state is not known. A
 // daemon that does not run prevents none: it will read its files when it starts.
 func (s step) blocked() bool {
+	if s.mayBeGone {
+		return false
+	}
 	waits := s.Unknown != "" || s.Deferred != "" && s.When != host.InNewProcess
 	return s.refused() || s.strict && waits && !is[Follower](s)
 }
@@ -159,9 +171,8 @@ func (s *step) askLeaver(ctx context.Context, v host.View) {
 	}
 }
 
-// askDisruptor asks what the change interrupts, and what an operator has to allow, once the earlier
-// changes are made.
-func (s *step) askDisruptor(ctx context.Context, v host.View, earlier []Change) {
+// askDisruptor asks what the change interrupts, and what an operator has to allow.
+func (s *step) askDisruptor(ctx context.Context, v host.View) {
 	s.askGuarded()
 	disruptor, ok := s.want.Thing.(Disruptor)
 	if !ok || !s.now() {
@@ -174,8 +185,8 @@ func (s *step) askDisruptor(ctx context.Context, v host.View, earlier []Change) 
 		return
 	}
 	var err error
-	if after, ok := disruptor.(DisruptorAfter); ok {
-		s.Breaks, s.Clients, err = after.BreaksAfter(ctx, v, s.Before, s.After, earlier)
+	if d, ok := disruptor.(DisruptorBeside); ok {
+		s.Breaks, s.Clients, err = d.BreaksBeside(ctx, v, s.Before, s.After, s.beside)
 	} else {
 		s.Breaks, s.Clients, err = disruptor.Breaks(ctx, v, s.Before, s.After)
 	}

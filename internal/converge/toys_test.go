@@ -133,6 +133,13 @@ type robot struct{ block }
 
 func (k robot) Ref() converge.Ref { return converge.Ref{Kind: "robot", Name: k.name} }
 
+func (k robot) Make(ctx context.Context, h host.Host, state converge.State) error {
+	if !k.box.Off() && k.box.toys["castle"] != "" {
+		k.box.toys["castle"] = "flat"
+	}
+	return k.block.Make(ctx, h, state)
+}
+
 func (k robot) Affected(found converge.State, by converge.Change) converge.State {
 	if by.Kind == "chain" {
 		return "outdated"
@@ -141,6 +148,24 @@ func (k robot) Affected(found converge.State, by converge.Change) converge.State
 }
 
 func (k robot) Current(converge.State) converge.State { return "current" }
+
+// A castle is Perishable: a robot that reads its chain again tramples on it, and leaves it flat.
+type castle struct{ block }
+
+func (k castle) Ref() converge.Ref { return converge.Ref{Kind: "castle", Name: k.name} }
+
+func (castle) Outlasts(state converge.State, made converge.Ref) bool {
+	return state == "" || made.Kind != "robot"
+}
+
+func (castle) TakeOut(
+	_ host.View, found, before, after converge.State,
+) (rest converge.State, left []string, err error) {
+	if found == "flat" || found == after {
+		return before, nil, nil
+	}
+	return found, nil, nil
+}
 
 // kind builds a thing again from the journal.
 func (b *toybox) kind(ref converge.Ref) (converge.Thing, error) {
@@ -154,6 +179,8 @@ func (b *toybox) kind(ref converge.Ref) (converge.Thing, error) {
 		return chain{toy}, nil
 	case "robot":
 		return robot{toy}, nil
+	case "castle":
+		return castle{toy}, nil
 	}
 	return nil, errors.New("no such toy")
 }

@@ -84,6 +84,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err := r.consent(ctx, linesOf(p.steps)); err != nil {
 		return Result{}, err
 	}
+	r.found = perishable(p.steps)
 	if err := r.begin(p.Runs, len(p.due()), leave...); err != nil {
 		return Result{}, err
 	}
@@ -112,7 +113,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
-	case r.needsNewProcess():
+	case r.needsNewProcess(), r.waitsForBoot():
 		return r.result, nil
 	}
 	return r.endUndo(ctx, p.Runs)
@@ -190,9 +191,7 @@ func (e *Engine) planUndo(
 	}
 
 	var steps []step
-	earlier := j.changedEarlier(scope)
 	for _, s := range e.reverting(present(scope.runs)) {
-		s.earlier = earlier[s.key()]
 		if !p.setAside(ctx, v, &s, scope.leave) {
 			steps = append(steps, s)
 		}
@@ -201,10 +200,13 @@ func (e *Engine) planUndo(
 	if err != nil {
 		return p, err
 	}
-	if scope.continues { // the interrupted undo was changing the driver; what the old driver knew is gone with it
-		withoutDriver := func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) }
-		p.steps = slices.DeleteFunc(p.steps, withoutDriver)
+	if scope.continues {
+		for i := range p.steps {
+			s := &p.steps[i]
+			s.mayBeGone = is[Perishable](*s) && s.withoutDriver()
+		}
 	}
+	p.steps = perishablesLast(p.steps)
 
 	if err := e.noteLost(ctx, v, p.steps); err != nil {
 		return p, err
@@ -255,23 +257,6 @@ func (j Journal) scope(to string, leave []string) (sc scope, err error) {
 		}
 	}
 	return sc, nil
-}
-
-// changedEarlier are the things that gpuadm had changed before the runs of the scope: their undo
-// does not restore what an earlier run made of them.
-func (j Journal) changedEarlier(sc scope) map[key]bool {
-	undone := map[string]bool{}
-	for _, run := range sc.runs {
-		undone[run.ID] = true
-	}
-
-	earlier := map[key]bool{}
-	for _, o := range present(j.Runs()) {
-		if !undone[o.first.ID] {
-			earlier[o.key] = true
-		}
-	}
-	return earlier
 }
 
 // halfUndo says that the run is an undo that was cut short or failed.

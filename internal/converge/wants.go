@@ -159,7 +159,7 @@ func (e *Engine) takingOut(o owned) (step, error) {
 	return step{
 		Line:     Line{Change: c},
 		want:     Want{Thing: thing, To: asFound},
-		makes:    o.makes,
+		makes:    o.sinceFound(),
 		left:     leftOf(o.makes),
 		unwanted: true,
 	}, err

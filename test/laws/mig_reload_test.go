@@ -110,7 +110,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 			case "package":
 				return driverPackage{}, nil
 			case "module":
-				return kmod.NewModule(ref.Reads, onDisk, mig.Unpartitioned), nil
+				return kmod.NewModule(ref.Reads, onDisk), nil
 			}
 			return thingOf(ref)
 		},
@@ -200,13 +200,6 @@ func loaded(t testing.TB, n *simhost.Node) string {
 	return "on disk " + disk + ", loaded " + string(is) + ids(t, n)
 }
 
-// undoing is the engine of an undo that may lose the partitions.
-func undoingUpgrade(t testing.TB, layout string) *converge.Engine {
-	e := upgrading(t, newDriver, layout)
-	e.Allow = []string{"lose-partitions"}
-	return e
-}
-
 // refused says that a run would lose partitions, which ones, and how to allow it, and that it has
 // left all as it was.
 func refused(t testing.TB, what string, err error, lost ...string) {
@@ -219,25 +212,61 @@ func refused(t testing.TB, what string, err error, lost ...string) {
 	}
 }
 
-// Undo of an upgrade loads the module again, which forgets the partitions: it asks first, loses
-// them where that is allowed, and the next apply makes those that node.toml has.
-func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
+// Undo of an upgrade loads the module again, which forgets the partitions: undo restores those from
+// before the upgrade, and asks for nothing.
+func TestUndoOfAnUpgradeRestoresPartitions(t *testing.T) {
 	for model, l := range layouts {
-		n, before := upgraded(t, model, l[0], l[0])
-		upgraded, e := loaded(t, n), upgrading(t, newDriver, l[0])
-		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
-		i := slices.IndexFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
-		check.That(t, err == nil && i >= 0, "%s: the plan of the undo is %+v, %v", model, p.Changes, err)
-		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
-		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
-		compare(t, model+", refused", upgraded, loaded(t, n))
+		for _, second := range l {
+			n := partitioned(t, model, l[0])
+			before := loaded(t, n)
+			applyIn(t, n, upgrading(t, newDriver, second))
+			what := model + " from " + second
 
-		undoIn(t, n, undoingUpgrade(t, l[0]), "")
-		got := loaded(t, n)
-		check.That(t, strings.HasPrefix(got, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")) && !strings.Contains(got, "@"),
-			"%s: after undo %s", model, got)
-		applyIn(t, n, upgrading(t, oldDriver, l[0]))
-		compare(t, model+", applied again", before, ids(t, n))
+			e := upgrading(t, newDriver, second)
+			p := must.Get(e.PlanUndo(t.Context(), newProcess(n), "", nil))(t)
+			asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+			check.That(t, !asks, "%s: the plan of the undo asks: %+v", what, p.Changes)
+
+			undoIn(t, n, e, "")
+			compare(t, what, before, loaded(t, n))
+		}
+	}
+}
+
+// An upgrade whose module does not load is rolled back, with the partitions from before it.
+func TestFailedUpgradeRestoresPartitions(t *testing.T) {
+	for model, l := range layouts {
+		for _, second := range l {
+			n := partitioned(t, model, l[0])
+			before := loaded(t, n)
+			_, err := upgrading(t, badDriver, second).Apply(t.Context(), newProcess(n))
+			check.That(t, err != nil && strings.Contains(err.Error(), "cannot load the module nvidia 590.1"), "%s: the upgrade ended with %v", model, err)
+			compare(t, model+", rolled back from "+second, before, loaded(t, n))
+		}
+	}
+}
+
+// Where a process holds the module a boot loads the earlier one: undo stays open, and that boot
+// restores the partitions, and then holds.
+func TestUndoOfAnUpgradeByReboot(t *testing.T) {
+	for model, l := range layouts {
+		n := partitioned(t, model, l[0])
+		before := loaded(t, n)
+		applyIn(t, n, upgrading(t, newDriver, l[1]))
+
+		must.OK(t, n.WriteFile("/sys/module/nvidia/refcnt", []byte("1\n"), host.Attr{Mode: 0o644}))
+		e := upgrading(t, newDriver, l[1])
+		res := must.Get(e.Undo(t.Context(), newProcess(n), "", nil))(t)
+		check.That(t, res.Reboot != "" && len(res.Deferred) == 2, "%s: a held module ended in %+v", model, res)
+
+		n.Reboot()
+		must.Get(n.Do(t.Context(), "rmmod", "nvidia"))(t)
+		must.Get(n.Do(t.Context(), "modprobe", "nvidia"))(t)
+		e.Unattended = true
+		booted := applyIn(t, n, e)
+		check.That(t, len(booted.Undone) == 2, "%s: the boot restored %+v", model, booted)
+		compare(t, model+" after the boot", before, loaded(t, n))
+		check.That(t, converge.ReadJournal(n).Held() != "", "%s: the undo does not hold", model)
 	}
 }
 
@@ -292,12 +321,12 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 	for model, second := range map[string]string{"A100-40": layouts["A100-40"][1], "H100-80": ""} {
 		whole, _ := upgraded(t, model, layouts[model][0], second)
 		from := whole.Touches()
-		undoIn(t, whole, undoingUpgrade(t, second), "")
+		undoIn(t, whole, upgrading(t, newDriver, second), "")
 		want := loaded(t, whole)
 		for at := range every(whole.Touches() - from) {
 			n, _ := upgraded(t, model, layouts[model][0], second)
 			n.CutAt(from + at)
-			if _, err := undoingUpgrade(t, second).Undo(t.Context(), newProcess(n), "", nil); err == nil {
+			if _, err := upgrading(t, newDriver, second).Undo(t.Context(), newProcess(n), "", nil); err == nil {
 				continue // it was clearing away what no run needs
 			}
 			up := []func(*simhost.Node){(*simhost.Node).Revive, (*simhost.Node).Reboot}[at%2]
@@ -305,7 +334,7 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 			if j, err := converge.ReadJournal(n), error(nil); err != nil || j.Records[len(j.Records)-1].What == "end" {
 				continue // its end was written, and only the disk had not said so
 			}
-			undoIn(t, n, undoingUpgrade(t, second), "")
+			undoIn(t, n, upgrading(t, newDriver, second), "")
 			compare(t, fmt.Sprintf("%s, %q, cut at touch %d", model, second, at), want, loaded(t, n))
 		}
 	}
@@ -348,7 +377,7 @@ func TestUndoOfAllOfAnUpgrade(t *testing.T) {
 			first := loaded(t, n)
 			applyIn(t, n, upgrading(t, oldDriver, l[0]))
 			applyIn(t, n, upgrading(t, newDriver, l[1]))
-			if e := undoingUpgrade(t, l[1]); twoProcesses {
+			if e := upgrading(t, newDriver, l[1]); twoProcesses {
 				undoIn(t, n, e, "all")
 			} else {
 				undo(t, n, e, "all")
@@ -365,7 +394,9 @@ func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
 	must.Get(n.Do(t.Context(), "rmmod", "nvidia"))(t)
 	applyIn(t, n, upgrading(t, newDriver, ""))
 	must.Get(n.CreateInstance(t.Context(), first, 0, host.Span{Start: 0, Size: 8}))(t)
-	res := undoIn(t, n, undoingUpgrade(t, ""), "")
+	e := upgrading(t, newDriver, "")
+	e.Allow = []string{"lose-partitions"}
+	res := undoIn(t, n, e, "")
 	_, err := n.Stat("/sys/module/nvidia/version")
 	check.That(t, err != nil && len(res.Made) == 2, "the module is still loaded, or not all was undone: %+v", res)
 }

@@ -31,16 +31,11 @@ type module struct {
 	files  []string // with its parameters (modprobe.d), and the modules to load at boot (modules-load.d)
 	onDisk OnDiskFunc
 	remade bool // the run makes the partitions again that a reload of the module loses
-
-	unpartitioned UnpartitionedFunc // nil: a change of partitions spares the reload nothing
 }
 
 // An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe
 // would load for a kernel; "" if there is none.
 type OnDiskFunc func(v host.View, kernel string) (string, error)
-
-// An UnpartitionedFunc reports whether a GPU in this state, of kind mig, has no partition.
-type UnpartitionedFunc func(converge.State) bool
 
 // Module wants the module nvidia that is on disk to be loaded, with the parameters and companions
 // that the files name. gpuadm unloads the old module only if no process but the driver's own
@@ -51,8 +46,8 @@ func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why s
 }
 
 // NewModule builds the thing again.
-func NewModule(files []string, onDisk OnDiskFunc, unpartitioned UnpartitionedFunc) converge.Thing {
-	return module{files: files, onDisk: onDisk, unpartitioned: unpartitioned}
+func NewModule(files []string, onDisk OnDiskFunc) converge.Thing {
+	return module{files: files, onDisk: onDisk}
 }
 
 func (m module) Ref() converge.Ref {
@@ -251,33 +246,30 @@ func reloads(found converge.State) bool {
 // also forget their MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func (m module) Breaks(ctx context.Context, v host.View, found, to converge.State) ([]string, map[string][]string, error) {
-	return m.BreaksAfter(ctx, v, found, to, nil)
+	return m.BreaksBeside(ctx, v, found, to, nil)
 }
 
-// BreaksAfter counts no partition that an earlier change of the run destroys.
-func (m module) BreaksAfter(
-	ctx context.Context, v host.View, found, _ converge.State, earlier []converge.Change,
+// BreaksBeside counts no partition of a GPU whose partitions the run changes too: it destroys them
+// before the reload, or restores the earlier ones after it.
+func (m module) BreaksBeside(
+	ctx context.Context, v host.View, found, _ converge.State, others []converge.Change,
 ) ([]string, map[string][]string, error) {
 	breaks := []string{"stop-clients"}
 	if m.remade || !reloads(found) {
 		return breaks, nil, nil
 	}
-	lost := partitioned(ctx, v, m.emptied(earlier))
+	var spared []string
+	for _, c := range others {
+		if c.Kind == "mig" {
+			spared = append(spared, c.Name)
+		}
+	}
+	lost := partitioned(ctx, v, spared)
 	if len(lost) == 0 {
 		return breaks, nil, nil
 	}
 
 	return append(breaks, "lose-partitions"), map[string][]string{"lose-partitions": lost}, nil
-}
-
-// emptied returns the addresses of the GPUs that have no partition once the changes are made.
-func (m module) emptied(changes []converge.Change) (addresses []string) {
-	for _, c := range changes {
-		if c.Kind == "mig" && m.unpartitioned != nil && m.unpartitioned(c.After) {
-			addresses = append(addresses, c.Name)
-		}
-	}
-	return addresses
 }
 
 // partitioned counts the MIG instances of each GPU that has some, but for those in without. If

@@ -180,7 +180,7 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 	before, after, err := settle(t, n)
 	check.That(t, before == "580.95.05 open without nvidia-modeset" && after == "as on disk" && err == nil, "%q, %q, %v", before, after, err)
 	must.OK(t, n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}))
-	s, _ := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk, nil).Look(t.Context(), n)
+	s, _ := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n)
 	check.That(t, s == "580.95.05 open without NVreg_X=17", "%q", s)
 }
 
