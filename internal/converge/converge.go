@@ -96,6 +96,10 @@ type Stage struct {
 	// together, and undoing the earlier one affects this one's Followers.
 	Verifies string
 
+	// Follows names earlier stages whose changes affect this one's Followers. In an apply they are
+	// made in this stage; undo of the others' changes makes them current too.
+	Follows []string
+
 	// Restores returns what a roll-back brings back beside the stage's things, by name and in words:
 	// what a package's own scripts build. Where it differs after a roll-back, gpuadm says so. nil:
 	// nothing.

@@ -35,14 +35,14 @@ func (e *Engine) addFollowers(wants []Want, c Change) []Want {
 	return wants
 }
 
-// followersOfVerifiers returns the Followers of the stages that verify this one. A stage that
-// cannot say yet what it wants has none.
-func (e *Engine) followersOfVerifiers(m machine, st Stage) (list []step) {
-	for _, verifier := range e.Stages {
-		if verifier.Verifies != st.Name {
+// followersElsewhere returns the Followers of the stages that verify or follow this one. A stage
+// that cannot say yet what it wants has none.
+func (e *Engine) followersElsewhere(m machine, st Stage) (list []step) {
+	for _, later := range e.Stages {
+		if later.Verifies != st.Name && !slices.Contains(later.Follows, st.Name) {
 			continue
 		}
-		wants, err := verifier.Wants(e.Spec, m.facts)
+		wants, err := later.Wants(e.Spec, m.facts)
 		if err != nil {
 			continue
 		}
@@ -57,16 +57,16 @@ func (e *Engine) followersOfVerifiers(m machine, st Stage) (list []step) {
 	return list
 }
 
-// noteFollowers notes which Followers of the stage, and of the stages that verify it, the step's
-// change affects.
-func (s *step) noteFollowers(steps, verifiers []step) {
+// noteFollowers notes which Followers of the stage, and of the stages that verify or follow it, the
+// step's change affects.
+func (s *step) noteFollowers(steps, elsewhere []step) {
 	s.Follows = is[Follower](*s)
 	if s.Follows {
 		return
 	}
 
 	s.Affects = nil
-	for _, all := range [][]step{steps, verifiers} {
+	for _, all := range [][]step{steps, elsewhere} {
 		for i := range all {
 			t, ok := all[i].want.Thing.(Follower)
 			if ok && t.Affected("", s.Change) != "" {

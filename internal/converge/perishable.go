@@ -32,14 +32,14 @@ func (o owned) sinceFound() []Change {
 	return makes
 }
 
-// perishablesLast moves what the make of a Follower would take away behind that Follower, and the
-// Followers that this affects to the end.
+// perishablesLast moves what the make of a Follower would take away behind that Follower. Followers
+// that Perishable things affect come last: they depend on both.
 func perishablesLast(steps []step) []step {
 	var affected []Ref
 	for i := range steps {
 		s := &steps[i]
 		s.late = s.mayBeGone || takenAway(steps, s.want.Thing, s.After)
-		if s.late {
+		if is[Perishable](*s) {
 			affected = append(affected, s.Affects...)
 		}
 	}

@@ -44,9 +44,9 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 
 	steps := joinBatches(append(unwanted, wanted...))
 	moveBehind(steps, is[Follower])
-	verifiers := e.followersOfVerifiers(m, st)
+	elsewhere := e.followersElsewhere(m, st)
 	for i := range steps {
-		steps[i].noteFollowers(steps, verifiers)
+		steps[i].noteFollowers(steps, elsewhere)
 	}
 	return steps
 }
@@ -188,15 +188,21 @@ func (e *Engine) reverting(all []owned) (steps []step) {
 	return append(suppliersFirst(joinBatches(steps)), followers...)
 }
 
-// addFollower appends the step that makes a Follower current. It removes the step of the same Follower
-// with fewer files.
+// addFollower adds the step that makes a Follower current: in the place of the same Follower with
+// fewer files, if there is one, else at the end.
 func addFollower(steps []step, stage string, t Follower) []step {
 	ref := t.Ref()
-	steps = slices.DeleteFunc(steps, func(s step) bool { return ref.covers(s.Ref) })
 	if slices.ContainsFunc(steps, func(s step) bool { return s.Ref.covers(ref) }) {
 		return steps
 	}
-	return append(steps, step{
+
+	covered := func(s step) bool { return ref.covers(s.Ref) }
+	place := slices.IndexFunc(steps, covered)
+	steps = slices.DeleteFunc(steps, covered)
+	if place < 0 {
+		place = len(steps)
+	}
+	return slices.Insert(steps, place, step{
 		Line:   Line{Change: Change{Stage: stage, Ref: ref, Follows: true}},
 		want:   Following(t, ""),
 		strict: true,

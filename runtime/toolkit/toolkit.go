@@ -24,7 +24,9 @@ func Stage(specFolders func(facts.Facts) []string) converge.Stage {
 		Name:  "toolkit",
 		About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
 		Wants: wants,
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string { return notes(v, s, f, specFolders(f)) },
+		// The CDI spec names the driver's libraries.
+		Follows: []string{"packages", "modules"},
+		Notes:   func(v host.View, s spec.Spec, f facts.Facts) []string { return notes(v, s, f, specFolders(f)) },
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -87,13 +88,13 @@ func Run() converge.Want {
 func New(name string) converge.Thing {
 	switch name {
 	case Unit:
-		return duringMIG{cdi{}, name, cdiOutdated + ": partitions change"}
+		return besideOthers{Follower: cdi{}, name: name, affected: byPartitions(cdiOutdated + ": partitions change")}
 	case refresh{}.Ref().Name:
 		return refresh{}
 	case generated{}.Ref().Name:
 		return generated{}
 	}
-	return cdi{}
+	return besideOthers{Follower: cdi{}, name: cdi{}.Ref().Name, affected: byDriver}
 }
 
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
@@ -226,8 +227,11 @@ func (c cdi) regenerate(ctx context.Context, h host.Host) error {
 	return fmt.Errorf("cannot make the CDI spec current: nvidia-ctk cdi generate ran, and the spec is %s", state)
 }
 
-// Affected returns found: in the stage that changes partitions duringMIG runs the service.
-func (cdi) Affected(found converge.State, _ converge.Change) converge.State { return found }
+// Affected says that the spec names the libraries of one version of the driver. In the stage that
+// changes partitions, Run has the spec written again.
+func (cdi) Affected(found converge.State, by converge.Change) converge.State {
+	return byDriver(found, by)
+}
 
 // Current says that an outdated spec must be current.
 func (cdi) Current(found converge.State) converge.State {
@@ -237,31 +241,49 @@ func (cdi) Current(found converge.State) converge.State {
 	return found
 }
 
-// duringMIG is a Follower in the stage that changes partitions: a change of partitions affects it,
-// and so does its undo. If it cannot be made, the run names it and does not roll the partitions
-// back; the same thing in the next stage, toolkit, then fails.
-type duringMIG struct {
+// besideOthers is a Follower that changes of other stages affect, and so does their undo. If it
+// cannot be made, the run names it, and reverts none of these changes; the same thing in the stage
+// toolkit then fails.
+type besideOthers struct {
 	converge.Follower
-	name    string         // differs from the Follower's own: the journal identifies things by kind and name
-	changed converge.State // its state after a change of partitions
+	name     string // the journal identifies things by kind and name
+	affected func(found converge.State, by converge.Change) converge.State
 }
 
-func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Follower.Ref().Kind, Name: d.name} }
+func (b besideOthers) Ref() converge.Ref {
+	return converge.Ref{Kind: b.Follower.Ref().Kind, Name: b.name}
+}
 
 // Make calls the Follower's, and turns a failure into Stays. A run that is interrupted, and a
 // host.Later, are not failures.
-func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
-	err := d.Follower.Make(ctx, h, to)
+func (b besideOthers) Make(ctx context.Context, h host.Host, to converge.State) error {
+	err := b.Follower.Make(ctx, h, to)
 	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {
 		return err
 	}
 	return converge.Stays{Why: err.Error()}
 }
 
-// Affected says that a change of partitions affects the Follower.
-func (d duringMIG) Affected(found converge.State, by converge.Change) converge.State {
-	if by.Kind != "mig" || found == cdiNone {
+func (b besideOthers) Affected(found converge.State, by converge.Change) converge.State {
+	return b.affected(found, by)
+}
+
+// byPartitions returns a function of a state and another change: a change of partitions turns the
+// state into changed, unless there is nothing to keep current.
+func byPartitions(changed converge.State) func(found converge.State, by converge.Change) converge.State {
+	return func(found converge.State, by converge.Change) converge.State {
+		if by.Kind != "mig" || found == cdiNone {
+			return found
+		}
+		return changed
+	}
+}
+
+// byDriver is the spec's state after another change: one that brings another driver makes it
+// outdated.
+func byDriver(found converge.State, by converge.Change) converge.State {
+	if !slices.Contains(by.Brings, "nvidia") || found == cdiNone {
 		return found
 	}
-	return d.changed
+	return cdiOutdated + ": the driver changes"
 }

@@ -245,7 +245,7 @@ func TestCDISpecMade(t *testing.T) {
 		if works {
 			r.writes = cdiSpec(t, n)
 		}
-		err := cdi.New("spec").Make(t.Context(), r, "current")
+		err := cdi.Spec().Make(t.Context(), r, "current")
 		told := (*trouble.Error)(nil)
 		switch {
 		case strings.Join(r.jobs, ",") != "nvidia-cdi-refresh.service restart":

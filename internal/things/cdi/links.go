@@ -51,7 +51,7 @@ func PartitionNodes() converge.Want {
 // NewDeviceLinks builds a thing of the kind again.
 func NewDeviceLinks(name string) converge.Thing {
 	if name == capsFolder {
-		return duringMIG{capNodes{}, name, "missing nodes: partitions change"}
+		return besideOthers{Follower: capNodes{}, name: name, affected: byPartitions("missing nodes: partitions change")}
 	}
 	return deviceLinks{}
 }
@@ -136,7 +136,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 	return nil
 }
 
-// Affected returns found: in the stage that changes partitions duringMIG makes the nodes.
+// Affected returns found: in the stage that changes partitions besideOthers makes the nodes.
 func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
 // Current says that missing nodes and links must be made.

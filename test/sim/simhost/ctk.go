@@ -23,11 +23,16 @@ func (n *Node) generatesCDI(argv []string) (output string, is bool) {
 	return strings.CutPrefix(argv[3], "--output=")
 }
 
+// driverLibraries is the folder of the driver's libraries on Debian and Ubuntu.
+const driverLibraries = "/usr/lib/x86_64-linux-gnu"
+
 // generateCDI does what nvidia-ctk cdi generate does: a device for each GPU or partition, by its
-// number, since a simulated machine has no device nodes that UUIDs would lead to. Source:
-// NVIDIA/nvidia-container-toolkit, pkg/nvcdi/lib-nvml.go.
+// number, since a simulated machine has no device nodes that UUIDs would lead to, and the libraries
+// whose names end with the driver's version. Source: NVIDIA/nvidia-container-toolkit,
+// pkg/nvcdi/lib-nvml.go and pkg/nvcdi/driver-nvml.go.
 func (n *Node) generateCDI(output string) error {
-	if _, err := n.answers(); err != nil {
+	version, err := n.answers()
+	if err != nil {
 		return err
 	}
 
@@ -49,6 +54,18 @@ func (n *Node) generateCDI(output string) error {
 		for range has {
 			fmt.Fprintf(&s, "- {name: %q, containerEdits: {env: [NVIDIA_VISIBLE_DEVICES=void]}}\n", fmt.Sprint(count))
 			count++
+		}
+	}
+
+	s.WriteString("containerEdits:\n  env: [NVIDIA_VISIBLE_DEVICES=void]\n  mounts:\n")
+	names, err := n.raw.ReadDir(driverLibraries)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".so."+version) {
+			library := path.Join(driverLibraries, name)
+			fmt.Fprintf(&s, "  - {hostPath: %[1]s, containerPath: %[1]s}\n", library)
 		}
 	}
 
