@@ -13,8 +13,8 @@
 //   - what an operator asks for: status.go, apply.go, undo.go
 //   - a run at work: rollback.go, make.go, reboot.go, prune.go, lastspec.go
 //   - what a run refuses: downgrade.go, consent.go, obstacles.go
-//   - how steps are planned: planning.go, whole.go, wants.go, look.go, followers.go, perishable.go,
-//     resolve.go, named.go
+//   - how steps are planned: planning.go, whole.go, wants.go, look.go
+//   - what depends on what: followers.go, perishable.go, resolve.go, named.go
 //   - a run, and what it knows: run.go, machine.go, step.go, takeout.go
 //   - what the journal knows: compact.go, lesson.go, runs.go, owned.go, usual.go, journal.go, blobs.go
 //   - what is reported: plan.go, outcome.go, result.go
