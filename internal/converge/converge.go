@@ -142,6 +142,12 @@ type Ref struct {
 	Form  string   `json:"form,omitempty"`  // the form of its bytes, by which undo finds the same merger again
 }
 
+// Found is the state in which a run has found a thing.
+type Found struct {
+	Ref
+	State State `json:"state"`
+}
+
 // String is the thing's kind and name.
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 

@@ -62,12 +62,6 @@ type Record struct {
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
 }
 
-// Found is the state in which a run has found a thing.
-type Found struct {
-	Ref
-	State State `json:"state"`
-}
-
 // valid says whether a record is complete.
 func (r *Record) valid() bool {
 	needsChange := r.What == "make" || r.What == "reboot"
