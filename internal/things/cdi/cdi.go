@@ -280,9 +280,10 @@ func byPartitions(changed converge.State) func(found converge.State, by converge
 }
 
 // byDriver is the spec's state after another change: one that brings another driver makes it
-// outdated.
+// outdated. Without a driver nothing can be written.
 func byDriver(found converge.State, by converge.Change) converge.State {
-	if !slices.Contains(by.Brings, "nvidia") || found == cdiNone {
+	removes := by.After == ""
+	if removes || !slices.Contains(by.Brings, "nvidia") || found == cdiNone {
 		return found
 	}
 	return cdiOutdated + ": the driver changes"
