@@ -203,7 +203,7 @@ func (e *Engine) planUndo(
 	if scope.continues {
 		for i := range p.steps {
 			s := &p.steps[i]
-			s.mayBeGone = is[Perishable](*s) && s.withoutDriver()
+			s.mayBeGone = s.blocked() && s.withoutDriver()
 		}
 	}
 	p.steps = perishablesLast(p.steps)
