@@ -169,8 +169,10 @@ func withoutCRI(found facts.Engine) Finding {
 	}
 	isIts := func(f facts.File) bool { return f.Path == file && disablesCRI().Match(f.Data) }
 	if slices.ContainsFunc(found.Files, isIts) && found.Unit != "" {
-		unit := strings.TrimSuffix(found.Unit, ".service")
-		finding.Command = fmt.Sprintf(`sudo sed -i -E 's/^(\s*disabled_plugins\s*=).*/\1 []/' %s && sudo systemctl restart %s`, file, unit)
+		edit := fmt.Sprintf(`sudo sed -i -E 's/^(\s*disabled_plugins\s*=).*/\1 []/' %s`, file)
+		// The repair has containerd judge its files first: another fault in them would end a containerd
+		// that still runs.
+		finding.Command = edit + " && " + trouble.Command("repair RUN-002")
 	}
 	return finding
 }

@@ -282,7 +282,7 @@ func byPartitions(changed converge.State) func(found converge.State, by converge
 // byDriver is the spec's state after another change: one that brings another driver makes it
 // outdated. Without a driver nothing can be written.
 func byDriver(found converge.State, by converge.Change) converge.State {
-	removes := by.After == ""
+	removes := by.Before != "" && by.After == ""
 	if removes || !slices.Contains(by.Brings, "nvidia") || found == cdiNone {
 		return found
 	}
