@@ -56,7 +56,7 @@ func TestLabCloudInit(t *testing.T) {
 	ofLab := fmt.Sprintf(readmeMachine, toolkit, repos.Key, repos.Fingerprint(t, deb))
 	n.Put("/etc/gpuadm/node.d/lab.toml", ofLab, 0o644)
 	n.Put("/etc/systemd/system/kubelet.service", kubeletOfKubeadm, 0o644)
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/usr/bin/kubelet", kubeletProgram, 0o755)
 	config := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailSwapOn: false\n"
 	n.Put("/var/lib/kubelet/config.yaml", config, 0o644)
 	n.Put("/usr/local/bin/kubeadm", kubeadm, 0o755)

@@ -49,7 +49,7 @@ func bootCRIO(t *testing.T, spec string) node {
 	n.Put("/etc/sysconfig/crio", "CRIO_STORAGE_OPTIONS=\"--storage-driver=vfs\"\n", 0o644)
 	n.Put(crioFolder+"10-crio.conf", crioPackaged, 0o644)
 	n.Put("/usr/lib/systemd/system/"+crioUnit, crioService, 0o644)
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/usr/bin/kubelet", kubeletProgram, 0o755)
 	n.Put("/etc/systemd/system/kubelet.service",
 		"[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix://"+crioSocket+"\n", 0o644)
 	n.Put(specFile, "format = 1\n[runtime]\n"+spec, 0o644)

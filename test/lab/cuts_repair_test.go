@@ -115,7 +115,7 @@ func (n gpuNode) cutRepair(t *testing.T, repair repairCut, ask func(node) map[st
 // joined is a node of a cluster whose kubelet only has the name and the flags.
 func (n node) joined() {
 	n.t.Helper()
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/usr/bin/kubelet", kubeletProgram, 0o755)
 	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)
 	// /proc/swaps is the machine's: hosts of the lab share its kernel.
 	const config = "kind: KubeletConfiguration\nfailSwapOn: false\n" +

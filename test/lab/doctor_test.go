@@ -13,6 +13,17 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
+// kubeletProgram runs and does nothing, and says its version as kubelet does, whatever its other flags.
+// Source: PrintAndExitIfRequested in
+// https://github.com/kubernetes/component-base/blob/master/version/verflag/verflag.go, which kubelet's
+// NewKubeletCommand calls once it has parsed its flags.
+const kubeletProgram = `#!/bin/sh
+case " $* " in
+*" --version "*) echo "Kubernetes v1.33.5"; exit ;;
+esac
+exec sleep infinity
+`
+
 // joinedKubelet is a unit whose program has kubelet's name and flags, and does nothing: doctor goes
 // by unit, flags and files.
 const joinedKubelet = "[Unit]\nAfter=containerd.service\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml\n[Install]\nWantedBy=multi-user.target\n"

@@ -34,7 +34,7 @@ func TestLabNodeadmWaits(t *testing.T) {
 	n := bootGPUs(t).with(t, "H100-80:8")
 	n.cuda()
 	n.Put("/usr/bin/nodeadm", nodeadmScript, 0o755)
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/usr/bin/kubelet", kubeletProgram, 0o755)
 	n.Put("/etc/eks/kubelet/environment", "NODEADM_KUBELET_ARGS=\n", 0o644)
 	for name, text := range lab.NodeadmUnits() {
 		n.Put("/etc/systemd/system/"+name, text, 0o644)

@@ -205,7 +205,7 @@ func runners() []runner {
 			name: "other-unit", alone: true, socket: usualSocket, changed: config, units: []string{"gpu-cri", "kubelet"}, restart: "gpu-cri",
 			files: map[string]string{
 				config:                                "version = 3\n",
-				"/usr/bin/kubelet":                    "#!/bin/sh\nexec sleep infinity\n",
+				"/usr/bin/kubelet":                    kubeletProgram,
 				"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix://" + usualSocket + "\n",
 				"/etc/systemd/system/gpu-cri.service": snap("gpu", "cri", "/opt/stated/gpu-engine --log-level info"),
 			},

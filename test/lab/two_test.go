@@ -52,7 +52,7 @@ func (n node) serves(e engine) {
 // kubeletOf is a fake kubelet that is configured to use an engine.
 func (n node) kubeletOf(e engine) {
 	n.t.Helper()
-	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/usr/bin/kubelet", kubeletProgram, 0o755)
 	n.Put("/etc/systemd/system/kubelet.service", strings.Replace(kubelet, "/bin/sleep infinity", "/usr/bin/kubelet --container-runtime-endpoint=unix://"+e.socket, 1), 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--now", "kubelet.service")
