@@ -15,12 +15,13 @@ import (
 )
 
 // nodeadmScript does of nodeadm what its units see: the config phase answers the first time in a
-// boot only, and the run phase starts kubelet. It counts both.
+// boot only, and the run phase starts kubelet. It counts both. What it keeps has the fields that
+// nodeadm always writes: nodeadm/internal/api/types.go of awslabs/amazon-eks-ami.
 const nodeadmScript = `#!/bin/sh
 echo "$3" >>/run/nodeadm-calls
 if [ "$3" = run ]; then # --skip run
 	[ "$(grep -c '^run$' /run/nodeadm-calls)" = 1 ] || { echo 'no metadata service' >&2; exit 1; }
-	mkdir -p /run/eks/nodeadm; echo '{"spec":{}}' >/run/eks/nodeadm/config.json
+	mkdir -p /run/eks/nodeadm; echo '{"spec":{"cluster":{},"containerd":{},"instance":{},"kubelet":{}},"status":{}}' >/run/eks/nodeadm/config.json
 	exit 0
 fi
 exec systemctl restart kubelet.service
