@@ -191,3 +191,24 @@ func TestMerge(t *testing.T) {
 	want := map[string]string{"1eb8": "515+", "2331": "515+", "233b": "550.142 565+"}
 	check.That(t, maps.Equal(first, want), "first drivers: %v, want %v", first, want)
 }
+
+// TestListedOnce: a release lists a GPU that no later release of its branch lists any more. Such a branch
+// does not have the GPU: 535.154.05 alone of 535 lists the RTX 4090 D (2685), which 550 has.
+func TestListedOnce(t *testing.T) {
+	const h100, rtx4090d = "| NVIDIA H100 | 2331 |\n", "| NVIDIA GeForce RTX 4090 D | 2685 |\n"
+	sources := recorded{}
+	for tag, text := range map[string]string{
+		"515.65.01": h100, "535.54.03": h100, "535.154.05": h100 + rtx4090d, "535.161.07": h100, "535.183.01": h100,
+		"550.54.14": h100 + rtx4090d, "560.28.03": h100 + rtx4090d,
+		"580.65.06": h100 + rtx4090d, "580.82.07": h100, "580.95.05": h100 + rtx4090d, // an omission of one
+	} {
+		sources[tag] = map[string]string{"README.md": text}
+	}
+
+	first := map[string]string{}
+	for _, g := range merge(must.Get(readmes(sources))(t), nil) {
+		first[g.ID] = strings.Join(g.First, " ")
+	}
+	want := map[string]string{"2331": "515+", "2685": "550+"}
+	check.That(t, maps.Equal(first, want), "first drivers: %v, want %v", first, want)
+}

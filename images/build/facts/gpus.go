@@ -73,6 +73,7 @@ func merge(lists []list, exceptions []exception) (rows []gpu) {
 func row(id string, lists []list, exceptions []exception, begins, newest map[string]string) gpu {
 	g := gpu{ID: id}
 	firstOf := map[string]map[string]string{} // by branch and source
+	last := map[string]bool{}                 // by branch: the newest release of the dense record has the GPU
 	for _, l := range lists {
 		name, listed := l.Names[id]
 		branch := branchOf(l.Version)
@@ -95,6 +96,16 @@ func row(id string, lists []list, exceptions []exception, begins, newest map[str
 		}
 		if firstOf[branch][l.Source] == "" {
 			firstOf[branch][l.Source] = l.Version
+		}
+		if l.Source == dense && l.Version == newest[branch] {
+			last[branch] = true
+		}
+	}
+	// A listing that the branch's newest release has not was withdrawn: the README of 535.154.05
+	// lists 2685, and those of the 13 later releases of 535 do not.
+	for branch, bySource := range firstOf {
+		if !last[branch] {
+			delete(bySource, dense)
 		}
 	}
 
