@@ -158,6 +158,7 @@ func TestSharedAreNot(t *testing.T) {
 		{sharedCase{name: "for another build of the kernel", list: odd}, "cannot use " + now + ": " + otherBuild},
 		{sharedCase{name: "the same, beside other drivers", list: besideOthers(odd...)}, "cannot use " + now + ": " + otherBuild},
 		{sharedCase{name: "signed by another key", list: sharedBoth(), trust: secureBoot}, notTrusted},
+		{sharedCase{name: "signed by another key, beside other drivers", list: besideOthers(sharedBoth()...), trust: secureBoot}, notTrusted},
 		{sharedCase{name: "one did not build", list: failed}, "for kernel " + sharedNewer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
 		{sharedCase{name: "another driver did not build", list: otherFailed}, "for kernel " + sharedNewer + ": the mirror has none"},
 		{sharedCase{name: "other drivers alone", list: besideOthers()}, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
@@ -183,6 +184,8 @@ func TestSharedDemanded(t *testing.T) {
 	dkms := map[string]hardware.Module{sharedNow: builtHere, sharedNewer: builtHere}
 	failed := sharedBoth()
 	failed[1].Failure = "nv.c:3: error: no follow_pfn"
+	odd := sharedBoth()
+	odd[0].Problem = "they were built for another build of the kernel"
 	secureBoot := facts.Trust{SecureBoot: "on"}
 
 	for _, tt := range []struct {
@@ -192,6 +195,7 @@ func TestSharedDemanded(t *testing.T) {
 		{sharedCase{name: "a mirror with none", list: none}, "cannot take shared kernel modules for kernel " + sharedNewer + ": the mirror has none"},
 		{sharedCase{name: "DKMS has built some", list: none, disk: dkms}, "the mirror has none"},
 		{sharedCase{name: "one did not build", list: failed}, "driver 580.95.05 did not build for it where the mirror was written"},
+		{sharedCase{name: "for another build of the kernel, beside other drivers", list: besideOthers(odd...)}, "cannot use gpuadm-modules-open-" + sharedNow + ": they were built for another build"},
 		{sharedCase{name: "signed by another key", list: besideOthers(sharedBoth()...), trust: secureBoot}, "it is signed by the site (serial 1), which the kernel does not trust"},
 		{sharedCase{name: "a kernel that has none comes", list: none, disk: runsOnShared()}, "mirror --for ID --modules " + sharedNewer},
 	} {
