@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/lines"
 )
 
 // Rules are what a kind of file knows of its keys beyond TOML. Either may be nil.
@@ -182,12 +184,15 @@ func (u *TakingOut) hasParent(path []string) bool {
 }
 
 // Want is what found must parse to without what is due.
-func (u *TakingOut) Want() (map[string]any, error) {
+func (u *TakingOut) Want() (map[string]any, error) { return u.revertedIn(u.Is) }
+
+// revertedIn is a tree without what is due.
+func (u *TakingOut) revertedIn(tree map[string]any) (map[string]any, error) {
 	var ops []Op
 	for _, c := range u.Due {
 		ops = append(ops, Op{c.Path, c.Old})
 	}
-	out, err := Apply(u.Is, ops)
+	out, err := Apply(tree, ops)
 	if err != nil {
 		return nil, err
 	}
@@ -221,18 +226,23 @@ func (u *TakingOut) rest() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := reverting{u, u.found, u.Is}
 	if len(u.changes) > 0 {
-		rest, ok := u.byLines()
+		rest, ok := lines.TakeOut(u.before, u.after, u.found, "#")
 		if ok && u.proven(rest, want) == nil && !u.leavesTables(rest) {
 			return rest, nil
 		}
+		if ok {
+			r.begin(rest, want)
+		}
 	}
 
-	isEmpty := func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }
-	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, isEmpty) {
-		return u.found, nil
+	isEmpty := func(path []string) bool { return isEmptyTable(ValueAt(r.tree, path)) }
+	if u.same(r.tree, want) && !slices.ContainsFunc(u.Made, isEmpty) {
+		return r.text, nil
 	}
-	return u.byKeys()
+	rest, err := r.byKeys()
+	return lines.Ended(u.before, u.after, u.found, rest), err
 }
 
 // leavesTables says whether a text has an empty table that gpuadm's edit brought.
@@ -276,33 +286,35 @@ func (u *TakingOut) withoutEmpty(tree map[string]any) (_ map[string]any, err err
 
 // byKeys reverts each key alone, wherever it is now, and proves the result. A key whose revert
 // cannot be proven stays.
-func (u *TakingOut) byKeys() ([]byte, error) {
-	old, err := Parse(u.before)
+func (r *reverting) byKeys() ([]byte, error) {
+	old, err := Parse(r.before)
 	if err != nil {
 		return nil, err
 	}
-	became, err := Parse(u.after)
+	became, err := Parse(r.after)
 	if err != nil {
 		return nil, err
 	}
 
-	r := reverting{u, u.found, u.Is}
 	const cannot = ", and cannot be taken out: "
-	for _, c := range u.Due {
+	for _, c := range r.Due {
+		if r.isReverted(c) {
+			continue
+		}
 		err := r.edit(c.Path, c.Old, func(d *Doc) (splice, error) { return d.revert(c, old) })
 		if err != nil {
-			u.Stays(c.Path, "is as gpuadm wrote it", cannot+err.Error())
+			r.Stays(c.Path, "is as gpuadm wrote it", cannot+err.Error())
 		}
 	}
 
-	for _, path := range slices.Backward(u.Made) {
+	for _, path := range slices.Backward(r.Made) {
 		if !isEmptyTable(ValueAt(r.tree, path)) {
 			continue
 		}
 		apart := became.setApart(path, old)
 		err := r.edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path, apart) })
 		if err != nil {
-			u.Stays(path, "is an empty table that gpuadm wrote", cannot+err.Error())
+			r.Stays(path, "is an empty table that gpuadm wrote", cannot+err.Error())
 		}
 	}
 
@@ -326,8 +338,31 @@ type reverting struct {
 	tree map[string]any
 }
 
-// edit makes a change to the text. It proves that the change gives the path that value, and does
-// nothing else.
+// begin begins with a text in which some of the changes are reverted, if the others lead from there
+// to what is wanted.
+func (r *reverting) begin(text []byte, want map[string]any) {
+	tree, err := r.texts.Values(text)
+	if err != nil {
+		return
+	}
+	reached, err := r.revertedIn(tree)
+	if err == nil && r.same(reached, want) {
+		r.text = text
+		r.tree = tree
+	}
+}
+
+// isReverted reports whether the file has the value from before gpuadm's edit.
+func (r *reverting) isReverted(c Change) bool {
+	now := ValueAt(r.tree, c.Path)
+	if c.Old == nil {
+		return now == nil
+	}
+	return now != nil && Equal(now, c.Old)
+}
+
+// edit makes a change to the text, and keeps the comments there. It proves that the change gives the
+// path that value, and does nothing else.
 func (r *reverting) edit(path []string, value any, change func(d *Doc) (splice, error)) error {
 	want, err := Apply(r.tree, []Op{{path, value}})
 	if err != nil {
@@ -341,7 +376,7 @@ func (r *reverting) edit(path []string, value any, change func(d *Doc) (splice, 
 	if err != nil {
 		return err
 	}
-	next := d.make(s)
+	next := d.make(d.keepingComments(s))
 	if err := r.proven(next, want); err != nil {
 		return err
 	}
