@@ -16,8 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// lines reads the words of each line of a data file.
-func lines(t testing.TB, name string) (all [][]string) {
+// wordsByLine reads the words of each line of a data file.
+func wordsByLine(t testing.TB, name string) (all [][]string) {
 	t.Helper()
 	b := must.Get(os.ReadFile("testdata/" + name))(t)
 	for l := range strings.Lines(string(b)) {
@@ -32,7 +32,7 @@ func lines(t testing.TB, name string) (all [][]string) {
 // TestEveryGPU runs each known device id through the ranges and through Choose.
 func TestEveryGPU(t *testing.T) {
 	c := Load()
-	for _, w := range lines(t, "gpus.txt") {
+	for _, w := range wordsByLine(t, "gpus.txt") {
 		for _, id := range []string{w[0], "0x" + w[0], strings.ToUpper(w[0])} {
 			if a, ok := c.Arch(id); !ok || a.Name != w[1] {
 				t.Errorf("%s is %s (%v), not %s", id, a.Name, ok, w[1])
@@ -59,7 +59,7 @@ func TestChips(t *testing.T) {
 		"AD": "ada", "GH": "hopper", "GB": "blackwell",
 	}
 	checked := 0
-	for _, w := range lines(t, "chips.txt") {
+	for _, w := range wordsByLine(t, "chips.txt") {
 		want := families[w[0][:2]]
 		for _, id := range w[1:] {
 			a, ok := c.Arch(id)

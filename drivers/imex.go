@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/lines"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -297,5 +298,6 @@ func TakeOutKeys(before, after, found []byte) (rest []byte, left []string, err e
 			rest = dropKey(rest, key)
 		}
 	}
-	return rest, left, nil
+	means := func(exact []byte) bool { return maps.Equal(configValues(exact), configValues(rest)) }
+	return lines.Exact(before, after, found, rest, means), left, nil
 }

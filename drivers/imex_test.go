@@ -172,3 +172,24 @@ func TestRubinRack(t *testing.T) {
 		check.Equal(t, FabricOf(Load(), facts.Facts{GPUs: []facts.PCI{function(id, "030200")}}), FabricRack, "%s: fabric", id)
 	}
 }
+
+// TestTakeOutKeysBeside: another process writes a line anywhere into the configuration. Without it the
+// rest is the file from before gpuadm's edit, to the byte.
+func TestTakeOutKeysBeside(t *testing.T) {
+	for _, before := range []string{
+		"# c\nIMEX_CMD_ENABLED=0",
+		"# c",
+		"IMEX_CMD_ENABLED = 0\r\nSERVER_PORT=50000\r\n",
+		" IMEX_CMD_ENABLED=0 \n\nIMEX_NODE_CONFIG_FILE = /srv/nodes\nX=1",
+	} {
+		after := must.Get(editIMEX(true)([]byte(before)))(t)
+		lines := slices.Collect(strings.Lines(string(after)))
+		for at := range lines {
+			found := strings.Join(slices.Insert(slices.Clone(lines), at, "# foreign\n"), "")
+			rest, left, err := TakeOutKeys([]byte(before), after, []byte(found))
+			erased := strings.Replace(string(rest)+"\n", "# foreign\n", "", 1)
+			isExact := err == nil && left == nil && strings.TrimRight(erased, "\r\n") == strings.TrimRight(before, "\r\n")
+			check.That(t, isExact, "taken out of %q: %q, left %q, %v; before %q", found, rest, left, err, before)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -268,4 +269,31 @@ func TestConfigurationRepeatsOthers(t *testing.T) {
 	const want = "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
 	check.Equal(t, fmt.Sprint(config[confTaints]), want, "taints in\n%s\n", file.data)
 	check.Equal(t, fmt.Sprint(config["kind"]), "KubeletConfiguration", "kind")
+}
+
+// TestTakeOutBeside: another process writes lines above or below gpuadm's into the file of a variable.
+// Without them the rest is the file from before gpuadm's edit, to the byte.
+func TestTakeOutBeside(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(60, 1))
+	for range 3000 {
+		w := randomFlags(rnd)
+		ending := []string{"", "\n", "\n\n", " \n", "\t"}[rnd.IntN(5)]
+		w.before = append(bytes.TrimRight(w.before, "\n"), ending...)
+		after, err := w.added(w.before)
+		must.That(t, err == nil, "%v in\n%s", err, w.before)
+		if string(after) == string(w.before) {
+			continue
+		}
+
+		lines := slices.Collect(strings.Lines(string(after)))
+		found := strings.Join(slices.Insert(lines, rnd.IntN(len(lines)), "# foreign\n"), "")
+		rest, left, err := TakeOut(w.before, after, []byte(found))
+		want := string(w.before)
+		erased := strings.Replace(string(rest), "# foreign\n", "", 1)
+		if above, isLast := strings.CutSuffix(string(rest), "\n# foreign"); isLast { // it ends as the file did
+			erased = above
+		}
+		isExact := err == nil && left == nil && erased == want
+		must.That(t, isExact, "taken out of %q: %q, left %q, %v; before %q", found, rest, left, err, want)
+	}
 }

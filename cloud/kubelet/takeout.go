@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/lines"
 )
 
 // TakeOut reverts, word by word, gpuadm's edit of a variable (before → after) in found, which was
@@ -51,9 +52,10 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 		rest = withoutLine(rest, variable)
 	}
 	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
-		rest = nil // the file did not exist
+		return nil, left, nil // the file did not exist
 	}
-	return rest, left, nil
+	means := func(exact []byte) bool { return sameButFor(rest, exact, variable, wordsOf(rest, variable)) }
+	return lines.Exact(before, after, found, rest, means), left, nil
 }
 
 // changedWords returns the variable whose words gpuadm's edit changed, the removed words and the

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/lines"
 )
 
 // Set returns the text with a value, which is JSON, at a path. It replaces what is there, makes the
@@ -259,7 +261,8 @@ func TakeOut(
 	if before == nil && isEmpty {
 		return nil, left, nil
 	}
-	return is.text, left, nil
+	means := func(exact []byte) bool { return valid(exact) == nil && same(exact, is.text) }
+	return lines.Exact(before, after, found, is.text, means), left, nil
 }
 
 // revert reverts one change, and removes the objects that it had added and that are empty now.
@@ -277,12 +280,16 @@ func (d *Doc) revert(was *Doc, c Change) (*Doc, error) {
 }
 
 // remove removes what a change had added, and then, from the inside out, the objects around it that
-// are empty and that was does not have.
+// are empty and that was does not have. One that was has, empty too, gets its text back.
 func (d *Doc) remove(was *Doc, path []string) (*Doc, error) {
 	d, err := parsed(d.Delete(path...))
 	for n := len(path) - 1; n > 0 && err == nil; n-- {
 		object := path[:n]
 		isEmpty := d.IsObject(object...) && len(d.Keys(object...)) == 0
+		if isEmpty && was.IsObject(object...) && len(was.Keys(object...)) == 0 {
+			now := d.find(object)
+			return parsed(d.replace(now.start, now.end, string(was.Text(object...))), nil)
+		}
 		if !isEmpty || was.Text(object...) != nil {
 			break
 		}
