@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/lines"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -83,11 +84,11 @@ func NewDeclared(name string) *things.FileThing {
 }
 
 // enableIn removes gpuadm's marks from a file, whatever else was changed in it since.
-func enableIn(_, _, found []byte) (rest []byte, left []string, err error) {
+func enableIn(before, after, found []byte) (rest []byte, left []string, err error) {
 	if found == nil {
 		return nil, nil, errors.New("internal error: a file that is not there has no marks")
 	}
-	return EnabledAgain(found), nil, nil
+	return lines.Ended(before, after, found, EnabledAgain(found)), nil, nil
 }
 
 // EnabledAgain returns a file without gpuadm's marks.
