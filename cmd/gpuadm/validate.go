@@ -104,6 +104,12 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	if err != nil {
 		return err
 	}
+	if len(wrong) == 0 && isOwn && len(m.gpus) == 0 && s.MIG.Asked() {
+		gpus, err = partitionable(ctx, h)
+		if err != nil {
+			return err
+		}
+	}
 	if len(wrong) == 0 && v.Spec != "" {
 		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layouts, gpus)...)
 		wrong = append(wrong, ofOthers(s, places)...)
@@ -148,6 +154,16 @@ func ownLayouts(h host.View, name string) partedFile {
 		data = nil // named says why
 	}
 	return partedFile{name, data, !host.Public(h, name), true}
+}
+
+// partitionable are this machine's GPUs as their driver reports them, for gpuadm to partition; none
+// where no driver answers, or where another program makes partitions when pods ask for them.
+func partitionable(ctx context.Context, h host.View) ([]host.GPU, error) {
+	f, err := facts.Gather(ctx, h, facts.Needs{Driver: true})
+	if err != nil || f.Driver == nil || f.VGPU != nil || f.DynamicMIG != "" {
+		return nil, err
+	}
+	return f.Driver.GPUs, nil
 }
 
 // gpusNeeded returns the number of GPUs that the entries of a layout need.
@@ -228,7 +244,7 @@ func (v *validated) mig(
 		return nil
 	}
 	for _, gpu := range gpus {
-		if err := mig.Unlisted(gpu.Device); err != nil {
+		if err := mig.Unlisted(gpu.Device); err != nil && len(gpu.Profiles) == 0 {
 			return blame(places, err, keys...)
 		}
 	}
