@@ -46,10 +46,10 @@ var aks = Platform{
 		Files:      []string{"/opt/azure/aks-gpu/dkms-marker"},
 		Unpackaged: true,
 		Installer:  "/usr/bin/lib64",
-		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node",
+		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none. If this pool already is one, AKS has not removed all of its driver: reimage the node",
 	},
 	Toolkit: "AKS",
-	MIG:     MIG{Who: "AKS", Unit: true, Ends: "GPUs of a pool are cut as it was made: make one without --gpu-instance-profile"},
+	MIG:     MIG{Who: "AKS", Unit: true, Ends: "make a pool without --gpu-instance-profile: AKS partitions the GPUs when it makes the pool"},
 	// cse_config.sh: configureManagedGPUExperience.
 	Plugin: Plugin{
 		Who:   "AKS",

@@ -34,7 +34,7 @@ var (
 	bottlerocketNode = Sealed{
 		Name:   "Bottlerocket",
 		System: "bottlerocket",
-		Why:    "its root is sealed, its files are made of its API's settings, and its NVIDIA variants bring driver, toolkit and device plugin",
+		Why:    "its root is sealed, its API's settings generate its files, and its NVIDIA variants bring driver, toolkit and device plugin",
 		Use:    "an NVIDIA variant of Bottlerocket with settings.kubelet-device-plugins.nvidia for partitions and sharing, or an AL2023 image",
 	}
 )

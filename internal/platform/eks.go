@@ -31,7 +31,7 @@ var (
 			// modules are loaded.
 			Loaders:  []string{"nvidia-kmod-load.service", "nvidia-setup.service"},
 			Not:      "in an image without NVIDIA in its name",
-			TakeOver: "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs",
+			TakeOver: "gpuadm cannot take it over here: use an image with the driver that you want, or one without a driver. An image that you make from an instance with GPUs keeps that instance's driver: make it from an instance without GPUs",
 		},
 		Toolkit: "the EKS image",
 		Engine:  Engine{Writer: "nodeadm", How: Boot},
@@ -108,7 +108,7 @@ var (
 	eksAL2Node = Sealed{
 		Name:     "EKS with Amazon Linux 2",
 		Platform: "eks-al2",
-		Why:      "AWS has ended these images and the system, and no newer driver is made for it",
+		Why:      "AWS no longer maintains these images or the system, and no newer driver supports it",
 		Use:      "an AL2023 image",
 	}
 	// If the label is not on kubelet's command line, the node is one of Bottlerocket's. Sources:

@@ -56,7 +56,7 @@ var gke = Platform{
 		Title:    "GKE's driver installer",
 		Not:      "with gpu-driver-version=disabled",
 		Files:    []string{"/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"},
-		TakeOver: "or take it over: make the pool again with gpu-driver-version=disabled (--accelerator=type=TYPE,count=N,gpu-driver-version=disabled); to remove the driver from this node does not help, since GKE installs it again",
+		TakeOver: "or take it over: make the pool again with gpu-driver-version=disabled (--accelerator=type=TYPE,count=N,gpu-driver-version=disabled). If you remove the driver from this node, GKE installs it again",
 	},
 	// Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi;
 	// GoogleCloudPlatform/container-engine-accelerators at 992db812, partition_gpu.
@@ -65,7 +65,7 @@ var gke = Platform{
 		Label: "cloud.google.com/gke-gpu-partition-size",
 		File:  "/etc/nvidia/gpu_config.json",
 		Key:   "GPUPartitionSize",
-		Ends:  "GPUs of a pool are cut as it was made: make one without gpu-partition-size",
+		Ends:  "make a pool without gpu-partition-size: GKE partitions the GPUs when it makes the pool",
 	},
 	// GKE's plugin mounts /home/kubernetes/bin/nvidia into containers, where only Google's installer
 	// puts a driver: with another driver pods get no libcuda. Sources:

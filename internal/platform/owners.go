@@ -80,7 +80,7 @@ var (
 		System:  "rhcos",
 		Driver:  Driver{Title: "the GPU Operator", TakeOver: "driver.enabled=false in its ClusterPolicy"},
 		Toolkit: "the GPU Operator",
-		Engine:  Engine{Writer: "machine-config-operator", Made: "of MachineConfigs and ContainerRuntimeConfigs; gpuadm adds a file beside"},
+		Engine:  Engine{Writer: "machine-config-operator", Made: "generated from MachineConfigs and ContainerRuntimeConfigs; gpuadm adds a file next to it"},
 		Kubelet: "machine-config-operator",
 		MIG:     MIG{Who: "the GPU Operator", Ends: "migManager.enabled=false in its ClusterPolicy"},
 		Plugin:  Plugin{Who: "the GPU Operator", Ends: "devicePlugin.enabled=false in its ClusterPolicy"},

@@ -20,13 +20,13 @@ const page = "../../docs/who-owns-what.md"
 // writes says who writes an engine's configuration, and how.
 func writes(e Engine) string {
 	ways := map[How]string{
-		Entry:  "verified",
-		NoNeed: "needs no handler",
-		After:  "edited once its scripts have ended",
-		Boot:   "written after gpuadm",
-		Render: "rendered at each start",
-		Folder: "a file beside it",
-		Rooted: "made of a template at each bootstrap; both are edited",
+		Entry:  "gpuadm only verifies it",
+		NoNeed: "pods need no handler",
+		After:  "gpuadm edits it when its scripts have ended",
+		Boot:   "writes it at each boot, after gpuadm",
+		Render: "renders it at each start",
+		Folder: "gpuadm adds a file next to it",
+		Rooted: "writes it from a template at each bootstrap; gpuadm edits both",
 	}
 	how := cmp.Or(e.Made, ways[e.How])
 	if e.Writer == "" {
@@ -65,10 +65,12 @@ func cuts(m MIG) string {
 // TestPage holds docs/who-owns-what.md against the register.
 func TestPage(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Who owns what\n\nGenerated from internal/platform, " +
-		"by which `gpuadm owners` names what it finds on a machine: " +
-		"the unit, the pod, the file or the registration with kubelet that has a part. " +
-		"An empty cell is the machine's own, and gpuadm's where node.toml asks for it.\n\n" +
+	b.WriteString("# Who owns what\n\n" +
+		"On many nodes other tools own some parts. This page says which. " +
+		"`gpuadm owners` names the owners on a machine, with the evidence: " +
+		"the unit, the pod, the file or the registration with kubelet.\n\n" +
+		"An empty cell means that the part has no other owner: gpuadm manages it if node.toml asks for it. " +
+		"This page is generated from internal/platform.\n\n" +
 		"| node | driver | toolkit | engine's configuration | kubelet's files | partitions | offers GPUs |\n" +
 		"|---|---|---|---|---|---|---|\n")
 	for _, n := range Nodes() {
@@ -77,8 +79,8 @@ func TestPage(t *testing.T) {
 		}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
-	b.WriteString("\nHow gpuadm gets to manage a driver that another owner has brought:\n\n" +
-		"| driver of | how |\n|---|---|\n")
+	b.WriteString("\nTo have gpuadm manage a driver that another owner has installed:\n\n" +
+		"| driver of | what to do |\n|---|---|\n")
 	var told []string
 	for _, n := range Nodes() {
 		if n.Driver.TakeOver == "" || slices.Contains(told, n.Driver.Title) {
@@ -88,8 +90,8 @@ func TestPage(t *testing.T) {
 		how := strings.TrimPrefix(n.Driver.TakeOver, "or take it over: ")
 		fmt.Fprintf(&b, "| %s | %s |\n", n.Driver.Title, how)
 	}
-	b.WriteString("\n## By which signs gpuadm knows a platform\n\n" +
-		"| platform | known by | joins the machine | its labels |\n|---|---|---|---|\n")
+	b.WriteString("\n## How gpuadm recognises a platform\n\n" +
+		"| platform | recognised by | who joins the machine | its labels |\n|---|---|---|---|\n")
 	for _, p := range All() {
 		signs := slices.Concat(p.Every, p.One, p.Units)
 		if p.Snap != nil {
@@ -98,13 +100,13 @@ func TestPage(t *testing.T) {
 		row := []string{p.Title, signs[0], p.Join.By, strings.Join(p.Labels, ", ")}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
-	b.WriteString("\nOperating systems whose makers provide them as a whole, " +
-		"where no platform above writes the engine's configuration:\n\n" +
-		"| known by | engine's configuration | what gpuadm cannot do there |\n|---|---|---|\n")
+	b.WriteString("\nOperating systems that are sealed or managed as a whole, " +
+		"if no platform above writes the engine's configuration:\n\n" +
+		"| recognised by | engine's configuration | what gpuadm cannot do there |\n|---|---|---|\n")
 	for _, s := range Systems() {
 		fmt.Fprintf(&b, "| ID=%s in os-release | %s | %s |\n", s.ID, writes(s.Engine), s.Limit)
 	}
-	b.WriteString("\nNodes that gpuadm cannot prepare, since their owners provide them as a whole:\n\n" +
+	b.WriteString("\nNodes that gpuadm cannot prepare, since their owners manage them as a whole:\n\n" +
 		"| node | why | what to use |\n|---|---|---|\n")
 	for _, s := range AllSealed() {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.Name, s.Why, s.Use)

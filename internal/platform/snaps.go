@@ -10,7 +10,7 @@ var (
 	microK8s = Platform{
 		Name:   "microk8s",
 		Title:  "MicroK8s",
-		Engine: Engine{Made: "MicroK8s: of its containerd-template.toml at each start; gpuadm edits the template"},
+		Engine: Engine{Made: "MicroK8s: generated from its containerd-template.toml at each start; gpuadm edits the template"},
 		Snap: &Snap{
 			Args:    "/var/snap/microk8s/current/args",
 			Engine:  "snap.microk8s.daemon-containerd.service",
@@ -20,7 +20,7 @@ var (
 	k8sSnap = Platform{
 		Name:   "k8s",
 		Title:  "Canonical Kubernetes",
-		Engine: Engine{Made: "the snap k8s: of its template; gpuadm adds a file beside"},
+		Engine: Engine{Made: "the snap k8s: generated from its template; gpuadm adds a file next to it"},
 		Snap: &Snap{
 			Args:    "/var/snap/k8s/common/args",
 			Engine:  "snap.k8s.containerd.service",
