@@ -27,16 +27,26 @@ func TestDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# gpuadm doctor
 
-` + "`gpuadm doctor`" + ` examines a machine with NVIDIA GPUs that need not be set up by gpuadm: it changes nothing, and needs no network. Where
-kubelet runs, it asks the API server for this machine's Node, with kubelet's own identity. Drivers, daemons, programs, disks and the API server have 1.5 seconds from its start to answer, so that it ends within two, or as long as --wait says. What did not answer is named. A driver that starts one GPU after the other has longer, as long as it answers for one more. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
-with one fix. The exit code is 0 if no fault is found, 3 if there is one, 75 if
-none is found in what could be looked at. What cannot be read, or does not answer, is named as not checked, never
-guessed. A program's error on a GPU that works is a note, and no fault. ` + "`gpuadm doctor CODE`" + ` prints the entry of one code, without a machine.
+` + "`gpuadm doctor`" + ` examines any machine with NVIDIA GPUs, whether or not gpuadm has set it up. It changes nothing and needs no network.
 
-Doctor asks until the node can run pods with GPUs. What changes after that, such as counters of NVLink, ports of InfiniBand that flap, and
-disks that age, is left to programs that watch a fleet.
+- It prints root causes, each with one fix. Below a cause it lists the faults that the cause explains. Each check has a code;
+  ` + "`gpuadm doctor CODE`" + ` prints the entry of that code, without a machine.
+- It ends within two seconds, or as ` + "`--wait`" + ` says. Drivers, daemons, programs, disks and the API server have 1.5 seconds from its start to
+  answer; doctor names what did not answer. A driver that starts one GPU after the other gets longer, as long as it makes progress.
+- If kubelet runs, doctor asks the API server for this machine's Node, with kubelet's own identity.
+- It names what it cannot read, or what does not answer, as not checked. It never guesses.
+- If a program reports an error of a GPU that works, doctor prints a note, not a fault.
 
-This file is made of the table in internal/doctor: ` + "`go test ./internal/doctor -run TestDocs -update`" + `.
+| exit code | meaning |
+|---|---|
+| 0 | no fault found |
+| 3 | a fault found |
+| 75 | no fault found in what doctor could read |
+
+Doctor answers whether the node can run pods with GPUs. It does not watch what changes after that, such as counters of NVLink, ports of
+InfiniBand that flap, and disks that age: programs that watch a fleet do.
+
+This file is generated from the table in internal/doctor: ` + "`go test ./internal/doctor -run TestDocs -update`" + `.
 `)
 	for _, c := range Entries() {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n- reads: %s\n- meaning: %s\n", c.Code, c.Title, c.Reads, c.Meaning)
@@ -47,7 +57,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 			fmt.Fprintf(&b, "- repair: gpuadm repair %s\n", c.Code)
 		}
 		if len(c.By) > 0 {
-			fmt.Fprintf(&b, "- due to each of these, where doctor finds it too: %s\n", strings.Join(c.By, ", "))
+			fmt.Fprintf(&b, "- caused by any of these, if doctor finds it too: %s\n", strings.Join(c.By, ", "))
 		}
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
 		if len(c.Xids) > 0 {
