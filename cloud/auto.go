@@ -27,6 +27,7 @@ func untold(f facts.Facts) error {
 		signs = append(signs, p.Every[0]+" ("+p.Title+")")
 		methods = append(methods, strconv.Quote(p.Join.Method))
 	}
+
 	last := len(methods) - 1
 	return &trouble.Error{
 		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,

@@ -49,6 +49,7 @@ func TestNodeadm(t *testing.T) {
 		must.That(t, err == nil, "%v\n%s", err, joins.Because(err))
 		return res
 	}
+
 	apply()
 	read := func(name string) string {
 		t.Helper()
@@ -56,6 +57,7 @@ func TestNodeadm(t *testing.T) {
 		must.OK(t, err)
 		return string(data)
 	}
+
 	told := read(nodeadm.DropIn)
 	var doc struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -182,6 +184,7 @@ func TestPoolWaits(t *testing.T) {
 		} else if w := (trouble.Wait{}); !errors.As(err, &w) || strings.Contains(fmt.Sprint(w.Try), "nodeadm-config") != (how == "eks") {
 			t.Errorf("%s: try %q", name, w.Try)
 		}
+
 		f.Booting = true
 		if wants, err = Joined(new(node.Session)).Wants(s, f); err != nil {
 			t.Fatal(name, err)

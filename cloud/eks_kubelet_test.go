@@ -61,6 +61,7 @@ func TestEKSKubeletConfigIsMergedLast(t *testing.T) {
 	} {
 		check.That(t, strings.Contains(unit, want), "the unit lacks %q:\n%s", want, unit)
 	}
+
 	for _, not := range []string{"Requires=", "--bootstrap-kubeconfig"} {
 		check.That(t, !strings.Contains(unit, not), "the unit has %q:\n%s", not, unit)
 	}
@@ -100,6 +101,7 @@ func TestEKSFlagsThatContradict(t *testing.T) {
 		c := startEKS(t, eksMachine+kubeadmUnit+"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 "+flag+"\"\n", spec)
 		c.refused(t, strings.SplitN(flag, "=", 2)[0], "/etc/default/kubelet", word)
 	}
+
 	c := startEKS(t, eksMachine+kubeadmUnit+"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 --hostname-override=ip-10-0-1-2.ec2.internal --node-labels=a=b\"\n", spec)
 	c.apply(t)
 	check.Has(t, c.read(t, kubelet.DropIn), " $KUBELET_EXTRA_ARGS\n", "the administrator's flags are lost:")
@@ -135,7 +137,9 @@ func TestEKSWaitsForGPUs(t *testing.T) {
 	machine := strings.Replace(eksMachine, "[[unit]]", "[[gpu]]\nmodel = \"H100-80\"\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nenabled = \"enabled\"\nactive = \"active\"\n[[unit]]", 1)
 	machine += "-- sys/bus/pci/devices/0000:17:00.0/uevent --\nDRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\nPCI_SLOT_NAME=0000:17:00.0\n"
 	c := startEKS(t, machine, eksJoin)
-	c.n.CUDAAnswers(func([]string) host.CUDA { return host.CUDA{Code: host.CUDASystemNotReady} })
+	c.n.CUDAAnswers(func([]string) host.CUDA {
+		return host.CUDA{Code: host.CUDASystemNotReady}
+	})
 	e := c.engine()
 	e.Stages = append([]converge.Stage{node.GPUs()}, e.Stages...)
 	_, err := e.Apply(t.Context(), c.n)

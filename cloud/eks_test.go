@@ -76,7 +76,13 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 			ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1", Zone: "us-east-1a", Image: "ami-0123456789abcdef0", Account: "123456789012",
 			Name: "ip-10-0-1-2.ec2.internal", PrivateIP: "10.0.1.2", IPv6: "2600:1f18::2", MAC: "0a:ff:c0:00:00:01", Role: "node",
 		},
-		Cluster: cloudfake.Cluster{Name: "gpus", Server: eksServer, CA: ca, Version: "1.34", ServiceCIDR: "172.20.0.0/16"},
+		Cluster: cloudfake.Cluster{
+			Name:        "gpus",
+			Server:      eksServer,
+			CA:          ca,
+			Version:     "1.34",
+			ServiceCIDR: "172.20.0.0/16",
+		},
 	}}
 	c.known.Store(true)
 	n.Serve("169.254.169.254", c.EC2())
@@ -98,7 +104,12 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 }
 
 func (c *eksCloud) engine() *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join(new(node.Session))}, Spec: c.spec, ThingOf: testThing, Version: "test"}
+	return &converge.Engine{
+		Stages:  []converge.Stage{Join(new(node.Session))},
+		Spec:    c.spec,
+		ThingOf: testThing,
+		Version: "test",
+	}
 }
 
 func (c *eksCloud) apply(t *testing.T) converge.Result {
@@ -214,6 +225,7 @@ func TestEKSPodsGuessed(t *testing.T) {
 			must.OK(t, err)
 			return strings.Join(p.Notes, "\n")
 		}
+
 		got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n")
 		check.That(t, strings.Contains(got, "110 pods at most, since no source says how many addresses a "+kind+" has") == want, "%s: noted: %s", kind, got)
 		got = notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n")
@@ -243,7 +255,9 @@ func TestEKSUserData(t *testing.T) {
 	c := startEKS(t, eksMachine, "[join]\nmethod = \"eks\"\n")
 	c.Machine.UserData = userDataOf(c.Cluster)
 	c.apply(t)
-	check.That(t, !slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }), "EKS was asked: %v", c.Requests())
+	check.That(t, !slices.ContainsFunc(c.Requests(), func(r string) bool {
+		return strings.Contains(r, "/clusters/")
+	}), "EKS was asked: %v", c.Requests())
 }
 
 // TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it

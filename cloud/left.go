@@ -35,6 +35,7 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 	case p.Join.Done != "":
 		return []converge.Want{scriptsEnded(p, f.Booting)}, nil
 	}
+
 	return nil, nil
 }
 
@@ -57,6 +58,7 @@ func scriptChecks(s spec.Spec, f facts.Facts) []converge.Want {
 	case f.Booting && s.Has("driver"):
 		return []converge.Want{noDriverAtBoot(p)}
 	}
+
 	return []converge.Want{scriptsEnded(p, f.Booting)}
 }
 
@@ -91,11 +93,13 @@ func scriptsEnded(p platform.Platform, booting bool) converge.Want {
 		case booting:
 			return "", host.Later{Until: "once " + p.Title + "'s own scripts have run"}
 		}
+
 		return "", trouble.Wait{
 			For: p.Title + "'s own scripts to have set this machine up (" + p.Join.Done + " is not there)",
 			Try: []string{"tail " + p.Join.Log},
 		}
 	}
+
 	why := cmp.Or(p.Join.Begin, p.Title+" writes kubelet's files")
 	return things.Check(p.Title+"'s own scripts have set this machine up", look, why)
 }

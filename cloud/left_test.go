@@ -65,7 +65,10 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 			n = joins.Recorded(t, "aks-ubuntu2204", nil)
 			must.OK(t, n.Remove(platform.Of("aks").Join.Done))
 		}
-		wants := scriptChecks(specs.Of(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
+		wants := scriptChecks(specs.Of(t, c.spec), facts.Facts{
+			Booting: c.booting,
+			Cloud:   instance.Cloud{Managed: "aks"},
+		})
 		_, err := wants[0].Look(t.Context(), n.View())
 		check.That(t, len(wants) == 1 && c.want(err), "%+v: %v", c, err)
 	}

@@ -34,8 +34,11 @@ func TestLikeNodeadm(t *testing.T) {
 		at, why, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		reasons[at] = why
 	}
+
 	used := map[string]bool{}
-	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }
+	compare := func(at string, theirs, ours any) {
+		compareKeys(t, at, theirs, ours, reasons, used)
+	}
 
 	var theirs, ours map[string]any
 	must.OK(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
@@ -56,6 +59,7 @@ func TestLikeNodeadm(t *testing.T) {
 		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
 		check.That(t, a == b, "%s: nodeadm has %v, we have %v", keys[0], a, b)
 	}
+
 	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
 
 	theirs, ours = nil, nil
@@ -70,19 +74,25 @@ func TestLikeNodeadm(t *testing.T) {
 		if version > "2" {
 			plugin = "io.containerd.cri.v1.runtime"
 		}
-		tree, h := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}
+		tree, h := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}, engine.Handler{
+			Name:   "nvidia",
+			Binary: engine.Binary,
+		}
 		text, err := containerd.Edit(tree, containerd.Daemon{Version: version}, h, tree.Root.Path, nil)
 		must.OK(t, err)
 		must.OK(t, toml.Unmarshal(text, &ours))
 		compare("containerd", cri(theirs, plugin), cri(ours, plugin))
 	}
+
 	for at := range reasons {
 		check.That(t, used[at], "a reason without a difference: %s", at)
 	}
 }
 
 // cri is what containerd's configuration says of Kubernetes's containers.
-func cri(config map[string]any, plugin string) any { return at(config, "plugins", plugin) }
+func cri(config map[string]any, plugin string) any {
+	return at(config, "plugins", plugin)
+}
 
 // compareKeys compares two tables, and takes no difference without a reason. A key that only we
 // have has a + before it.
@@ -94,6 +104,7 @@ func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string
 		}
 		return
 	}
+
 	a, aIs := theirs.(map[string]any)
 	b, bIs := ours.(map[string]any)
 	if !aIs || !bIs {
@@ -119,6 +130,7 @@ func flagsOf(text string) map[string]any {
 			flags[name] = value
 		}
 	}
+
 	return flags
 }
 

@@ -30,6 +30,7 @@ func pluginChecks(s spec.Spec, f facts.Facts) []converge.Want {
 		return fmt.Sprintf("cannot install a driver on this node of %s: its pool lacks the label %s=true, and %[1]s's own device plugin finds no driver but %[3]s",
 			p.Title, p.Plugin.Off, p.Plugin.Driver), nil
 	}
+
 	check := things.Check(p.Title+"'s own device plugin stays off this node", look,
 		"it gives pods "+p.Plugin.Driver+" driver only", p.Plugin.OffTry...)
 	return []converge.Want{check}

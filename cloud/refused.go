@@ -33,6 +33,7 @@ func signOf(kind platform.Sealed, f facts.Facts) string {
 	case kind.System != "":
 		return "ID=" + kind.System + " in os-release"
 	}
+
 	return f.Cloud.ManagedWhy
 }
 

@@ -46,7 +46,11 @@ func joinNeeds(s spec.Spec) facts.Needs {
 	if s.Join.Method == "none" {
 		return facts.Needs{Files: method.Files(s)}
 	}
-	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.ClusterRef(s)})
+	return node.StartupNeeds().And(facts.Needs{
+		Driver:  s.Node.GPULabels,
+		Files:   method.Files(s),
+		Cluster: method.ClusterRef(s),
+	})
 }
 
 // Joined waits until the node is ready in the cluster. It is a stage of its own: a node that
@@ -105,7 +109,11 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		case join.Init != "":
 			try = append([]string{join.Init + ", if it has not run yet: everything before the join has converged"}, try...)
 		}
-		return "", trouble.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
+
+		return "", trouble.Wait{
+			For: by + " to join this machine: its kubelet has no credentials yet",
+			Try: try,
+		}
 	}
 	return things.Check(by+" has joined this machine", look, "kubelet registers the node")
 }

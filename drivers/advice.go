@@ -57,6 +57,7 @@ func (p *plan) repositories() []repositoryRow {
 			list = append(list, row)
 		}
 	}
+
 	return list
 }
 

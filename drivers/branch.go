@@ -87,6 +87,7 @@ func (p *plan) chooseBranch() error {
 			first = why
 		}
 	}
+
 	return p.refuse(first.what, first.try...)
 }
 
@@ -120,6 +121,7 @@ func (p *plan) supportedBranches() []int {
 			list = append(list, row.Branch)
 		}
 	}
+
 	return list
 }
 
@@ -222,6 +224,7 @@ func (p *plan) whyNotOpen(branch int, asked string) *obstacle {
 	case branch < first:
 		return obstacleOf(fmt.Sprintf("cannot install driver %s: %s open kernel modules, which begin with branch %d", asked, who, first))
 	}
+
 	return nil
 }
 
@@ -258,5 +261,6 @@ func (p *plan) whyNotProprietary(branch int, asked string) *obstacle {
 			try:  try,
 		}
 	}
+
 	return nil
 }

@@ -43,11 +43,13 @@ func (p *plan) checkBuild() error {
 			fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
+
 	if p.spec.Build == "dkms" && p.signedOnly() {
 		return refuse(
 			fmt.Sprintf("cannot build kernel modules from %s: it has signed ones only", p.repo),
 			`write build = "auto" in [driver], or source = "nvidia"`)
 	}
+
 	return nil
 }
 
@@ -114,6 +116,7 @@ func (p *plan) signedModule() memberRow {
 			return row
 		}
 	}
+
 	return memberRow{}
 }
 
@@ -144,6 +147,7 @@ func (p *plan) useReadyMade(ready readyMade) (bool, error) {
 				ready.remedy(kernel),
 				`write build = "auto" in [driver], by which other modules are taken, or DKMS builds some`)
 		}
+
 		skipped = append(skipped, kernel)
 		why = append(why, fmt.Sprintf("no %s kernel modules for kernel %s: %s", ready.kind, kernel, missing))
 	}
@@ -164,6 +168,7 @@ func (p *plan) useReadyMade(ready readyMade) (bool, error) {
 		p.warn("%s; gpuadm installs none for it, since DKMS would also replace the modules of kernel %s. Under kernel %s no GPU works until it has modules: %s",
 			why[i], p.machine.Running, kernel, ready.remedy(kernel))
 	}
+
 	p.machine.Kernels = has
 	p.choice.Skipped = skipped
 	return true, nil

@@ -97,6 +97,7 @@ func readCatalog() (Catalog, error) {
 			catalog.GPUs = append(catalog.GPUs, gpu)
 		}
 	}
+
 	return catalog, nil
 }
 
@@ -117,6 +118,7 @@ func (c Catalog) Arch(pciID string) (Architecture, bool) {
 			return a, !strings.HasPrefix(a.Name, "unknown-")
 		}
 	}
+
 	return Architecture{}, false
 }
 
@@ -130,7 +132,9 @@ func (c Catalog) coherent(pciID string) bool {
 }
 
 // plainID returns a device id as the tables write it: 2330 of 0x2330.
-func plainID(pciID string) string { return strings.TrimPrefix(strings.ToLower(pciID), "0x") }
+func plainID(pciID string) string {
+	return strings.TrimPrefix(strings.ToLower(pciID), "0x")
+}
 
 // rangeOf returns the row whose range has a device id, nil if the text is not a device id.
 func (c Catalog) rangeOf(pciID string) *rangeRow {
@@ -146,6 +150,7 @@ func (c Catalog) rangeOf(pciID string) *rangeRow {
 			return &c.Ranges[i]
 		}
 	}
+
 	return nil
 }
 
@@ -239,6 +244,7 @@ func (c Catalog) cudaMajor(version string) int {
 			newest = row.Major
 		}
 	}
+
 	return newest
 }
 
@@ -255,6 +261,7 @@ func (c Catalog) Systems() []string {
 			all = append(all, id)
 		}
 	}
+
 	for _, row := range c.Owners {
 		all = append(all, row.IDs...)
 	}
@@ -277,6 +284,7 @@ func (c Catalog) Knows(system string) (known bool, like []string) {
 			like = append(like, name)
 		}
 	}
+
 	if len(like) == 0 {
 		like = all
 	}

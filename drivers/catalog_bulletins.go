@@ -22,7 +22,12 @@ var bulletinText string
 
 var bulletinRows = sync.OnceValue(func() (rows []bulletinRow) {
 	for _, row := range gputable.Rows("bulletins.tsv", bulletinText, 5) {
-		rows = append(rows, bulletinRow{branch: row[0], fixed: row[1], number: row[2], month: row[3]})
+		rows = append(rows, bulletinRow{
+			branch: row[0],
+			fixed:  row[1],
+			number: row[2],
+			month:  row[3],
+		})
 	}
 	return rows
 })
@@ -44,6 +49,7 @@ func Vulnerable(version string) string {
 			worst = r
 		}
 	}
+
 	if worst.number == "" {
 		return ""
 	}
@@ -55,6 +61,7 @@ func Vulnerable(version string) string {
 	case others > 1:
 		more = fmt.Sprintf(" and %d older ones", others)
 	}
+
 	const text = "driver %s has known vulnerabilities: NVIDIA's security bulletin %s of %s%s; %s of branch %s fixes them"
 	return fmt.Sprintf(text, version, worst.number, worst.month, more, worst.fixed, worst.branch)
 }

@@ -25,7 +25,12 @@ var kernelText string
 // kernelRows are in the order of the Linux releases.
 var kernelRows = sync.OnceValue(func() (rows []kernelRow) {
 	for _, row := range gputable.Rows("kernels.tsv", kernelText, 6) {
-		rows = append(rows, kernelRow{linux: row[0], branch: row[1], through: row[2], month: row[5]})
+		rows = append(rows, kernelRow{
+			linux:   row[0],
+			branch:  row[1],
+			through: row[2],
+			month:   row[5],
+		})
 	}
 	return rows
 })
@@ -48,6 +53,7 @@ func tooOldFor(version, kernel string) string {
 			worst = r
 		}
 	}
+
 	if worst.branch == "" {
 		return ""
 	}

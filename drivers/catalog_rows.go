@@ -181,4 +181,6 @@ type memberRow struct {
 }
 
 // in says whether a branch has the member by this name.
-func (m memberRow) in(branch int) bool { return m.First <= branch && (m.Last == 0 || branch <= m.Last) }
+func (m memberRow) in(branch int) bool {
+	return m.First <= branch && (m.Last == 0 || branch <= m.Last)
+}

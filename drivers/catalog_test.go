@@ -25,6 +25,7 @@ func wordsByLine(t testing.TB, name string) (all [][]string) {
 			all = append(all, w)
 		}
 	}
+
 	must.That(t, len(all) >= 50, "%s has %d lines: that is not all", name, len(all))
 	return all
 }
@@ -38,6 +39,7 @@ func TestEveryGPU(t *testing.T) {
 				t.Errorf("%s is %s (%v), not %s", id, a.Name, ok, w[1])
 			}
 		}
+
 		ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", w[0]), driver(""))
 		if err != nil {
 			t.Errorf("%s: %v", w[0], err)
@@ -69,9 +71,11 @@ func TestChips(t *testing.T) {
 			case !ok || a.Name != want && a.Name != "grace-"+want && a.Name != want+"-ultra":
 				t.Errorf("%s, a %s, is %s (%v)", id, w[0], a.Name, ok)
 			}
+
 			checked++
 		}
 	}
+
 	check.That(t, checked >= 700, "only %d ids were checked", checked)
 }
 
@@ -81,6 +85,7 @@ func TestArchOfNonsense(t *testing.T) {
 		a, ok := c.Arch(id)
 		check.That(t, !ok && a.Name == "", "%q is %s", id, a.Name)
 	}
+
 	for _, id := range []string{"4000", "ffff", "3000", "1900"} {
 		a, ok := c.Arch(id)
 		check.That(t, !ok && a.Name != "", "%q is %q (%v)", id, a.Name, ok)
@@ -99,8 +104,14 @@ func TestCatalogOrigins(t *testing.T) {
 		all["ranges"] = append(all["ranges"], r.Origin)
 	}
 	for _, r := range c.GPUs {
-		all["gpus"] = append(all["gpus"], Origin{Where: r.Source.Origin, Checked: r.Source.Checked, Confidence: r.Source.Confidence, Date: r.Source.Date})
+		all["gpus"] = append(all["gpus"], Origin{
+			Where:      r.Source.Origin,
+			Checked:    r.Source.Checked,
+			Confidence: r.Source.Confidence,
+			Date:       r.Source.Date,
+		})
 	}
+
 	for _, r := range c.Exceptions {
 		all["exceptions"] = append(all["exceptions"], r.Origin)
 	}
@@ -152,6 +163,7 @@ func TestCatalogOrigins(t *testing.T) {
 				!slices.Contains([]string{"high", "medium", "low"}, o.Confidence) {
 				t.Errorf("row %d of %s: %+v", i, table, o)
 			}
+
 			check.That(t, o.Checked != "memory" || o.Confidence != "high", "row %d of %s is from memory and of high confidence", i, table)
 		}
 	}
@@ -169,6 +181,7 @@ func TestRanges(t *testing.T) {
 		_, ok := c.Arch(r.From)
 		check.That(t, ok || strings.HasPrefix(r.Architecture, "unknown-"), "range %s-%s is of an architecture without a row: %s", r.From, r.To, r.Architecture)
 	}
+
 	check.That(t, next == 0x10000, "the ranges end at %x", next)
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
@@ -204,7 +217,9 @@ func TestBranches(t *testing.T) {
 	for _, a := range c.Architectures {
 		check.That(t, (a.Open != "no" || a.Last == c.rule("legacy-last") || a.Name == "kepler") && (a.Open == "no" || a.Last == 0), "%s has the last branch %d", a.Name, a.Last)
 	}
-	check.That(t, slices.IsSortedFunc(c.Branches, func(a, b branchRow) int { return a.Branch - b.Branch }), "the branches are not in order")
+	check.That(t, slices.IsSortedFunc(c.Branches, func(a, b branchRow) int {
+		return a.Branch - b.Branch
+	}), "the branches are not in order")
 	past := map[int]bool{}
 	for _, b := range c.Branches {
 		past[b.Branch] = b.ended("2026-11-22")
@@ -219,7 +234,10 @@ func TestBranches(t *testing.T) {
 		"2028-06-30": {580},
 		"2028-07-01": nil,
 	} {
-		check.List(t, (&plan{catalog: c, machine: hardware.Machine{Day: day}}).candidates(), want, "supported on %q:", day)
+		check.List(t, (&plan{
+			catalog: c,
+			machine: hardware.Machine{Day: day},
+		}).candidates(), want, "supported on %q:", day)
 	}
 }
 
@@ -242,6 +260,7 @@ func TestNameSets(t *testing.T) {
 					fit = append(fit, s)
 				}
 			}
+
 			if len(fit) != 1 {
 				t.Errorf("%s, branch %d: %d sets", r, b, len(fit))
 				continue
@@ -252,17 +271,20 @@ func TestNameSets(t *testing.T) {
 					roles[m.Role]++
 				}
 			}
+
 			for _, role := range []string{"module", "utils", "persistenced"} {
 				if b >= 590 && role == "utils" && strings.HasPrefix(r.Name, "ubuntu") && r.Source == SourceNVIDIA {
 					continue // libnvidia-compute has nvidia-smi
 				}
 				check.That(t, roles[role] == 1, "%s, branch %d: %d packages bring the %s", r, b, roles[role], role)
 			}
+
 			if r.Source == SourceNVIDIA && (roles["fabricmanager"] != 1 || roles["nscq"] != 1 || roles["nvlsm"] != 1 || b >= 560 && roles["imex"] != 1) {
 				t.Errorf("%s, branch %d lacks a companion: %v", r, b, roles)
 			}
 		}
 	}
+
 	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds"}
 	for _, s := range c.Sets {
 		for _, m := range s.Members {
@@ -271,8 +293,11 @@ func TestNameSets(t *testing.T) {
 			}
 			check.That(t, !strings.Contains(m.Name, "{v}") || m.Extra || slices.Contains(m.When, "precompiled"), "%s needs a version that may not be asked for", m.Name)
 		}
+
 		for _, d := range s.Distros {
-			check.That(t, slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && slices.Contains(s.Sources, r.Source) }),
+			check.That(t, slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool {
+				return r.Name == d && slices.Contains(s.Sources, r.Source)
+			}),
 				"a set is for %s of source %s, which has no row", d, s.Sources)
 		}
 	}
@@ -287,8 +312,11 @@ func TestKeys(t *testing.T) {
 			"%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
 		check.That(t, strings.Contains(k.Where, "; "), "%s was seen in one place: %s", k.Name, k.Where)
 	}
+
 	for _, r := range c.Repositories {
-		check.That(t, r.Key == "" || slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }), "%s is signed by %s, which has no row", r, r.Key)
+		check.That(t, r.Key == "" || slices.ContainsFunc(c.Keys, func(k keyRow) bool {
+			return k.Name == r.Key
+		}), "%s is signed by %s, which has no row", r, r.Key)
 		check.That(t, r.URL == "" || strings.Contains(r.Where, "; "), "the address of %s was seen in one place: %s", r, r.Where)
 	}
 }
@@ -313,6 +341,7 @@ func TestKnownBad(t *testing.T) {
 		why := c.KnownBad(x.version, x.kernel)
 		check.That(t, (why != "") == x.bad, "%s on %s: %q", x.version, x.kernel, why)
 	}
+
 	check.None(t, c.knownBad("535.154.05", "6.7.3", FlavourOpen), "open modules:")
 }
 

@@ -95,7 +95,11 @@ func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 				`write owner = "other" in [driver]: the driver is then verified, and not touched`,
 				takeOver(owner))
 		}
-		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
+		return Choice{
+			Source: SourceNone,
+			Owner:  owner,
+			Why:    "the driver is left to " + owner,
+		}, nil
 	}
 
 	// GPUs is nil where they cannot be seen: an image may be for machines with GPUs.
@@ -141,7 +145,9 @@ func (p *plan) warn(format string, args ...any) {
 	p.choice.Warnings = append(p.choice.Warnings, fmt.Sprintf(format, args...))
 }
 
-func refuse(what string, try ...string) error { return &trouble.Error{What: what, Try: try} }
+func refuse(what string, try ...string) error {
+	return &trouble.Error{What: what, Try: try}
+}
 
 // asked returns the version that was chosen, or else the branch.
 func (p *plan) asked() string { return cmp.Or(p.choice.Version, p.choice.Branch) }
@@ -194,11 +200,13 @@ func (p *plan) warnOfBranch() {
 		p.warn("no version is asked for: branch %d is taken, and its newest version: %s",
 			p.branch, cmp.Or(row.Why, p.repo.String()+" has no other branch"))
 	}
+
 	if p.spec.Repo.URL != "" {
 		if why := p.notAtVendors(p.branch, strconv.Itoa(p.branch)); why != "" {
 			p.warn("whether %s has branch %d is known once its lists are read: %s is not known to have it", p.spec.Repo.URL, p.branch, p.repo)
 		}
 	}
+
 	if row.ended(p.machine.Day) {
 		p.warn("driver branch %d ended in %s: no security fix will come for it", p.branch, row.End)
 	}

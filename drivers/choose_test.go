@@ -30,14 +30,26 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // machine has the GPUs, at addresses in their order; an id with class 0680 in front is an
 // NVSwitch's.
 func machine(id, version, arch string, gpus ...string) hardware.Machine {
-	f := facts.Facts{Live: true, Day: "2026-11-22", OS: facts.OS{ID: id, Version: version}, Arch: arch, GPUs: []facts.PCI{}}
+	f := facts.Facts{
+		Live: true,
+		Day:  "2026-11-22",
+		OS:   facts.OS{ID: id, Version: version},
+		Arch: arch,
+		GPUs: []facts.PCI{},
+	}
 	for i, g := range gpus {
 		class, dev := "030200", g
 		if sw, ok := strings.CutPrefix(g, "0680:"); ok {
 			class, dev = "068000", sw
 		}
-		f.GPUs = append(f.GPUs, facts.PCI{Address: fmt.Sprintf("0000:%02x:00.0", i+1), Vendor: "10de", Device: dev, Class: class})
+		f.GPUs = append(f.GPUs, facts.PCI{
+			Address: fmt.Sprintf("0000:%02x:00.0", i+1),
+			Vendor:  "10de",
+			Device:  dev,
+			Class:   class,
+		})
 	}
+
 	k := kernels[id]
 	f.Kernel = facts.Kernel{Running: k, Installed: []string{k}}
 	return hardware.MachineOf(f, "")
@@ -58,7 +70,11 @@ func driver(version string) spec.Driver {
 // mirrored is a spec for repositories with a key that the catalog does not know.
 func mirrored(version string) spec.Driver {
 	d := driver(version)
-	d.Repo = spec.Repo{URL: "https://mirror.example/cuda", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: strings.Repeat("0", 40)}
+	d.Repo = spec.Repo{
+		URL:         "https://mirror.example/cuda",
+		Key:         "/etc/gpuadm/keys/cuda.asc",
+		Fingerprint: strings.Repeat("0", 40),
+	}
 	return d
 }
 
@@ -178,11 +194,13 @@ func table(c Catalog, id, version, source string) string {
 					rows.WriteString(", " + note)
 				}
 			}
+
 			for _, p := range slices.Sorted(maps.Keys(ch.Parameters)) {
 				if p != "NVreg_CoherentGPUMemoryMode" { // in every row from 580 on: TestPlatforms
 					fmt.Fprintf(&rows, ", %s=%s", p, ch.Parameters[p])
 				}
 			}
+
 			rows.WriteString("\n")
 			for _, w := range ch.Warnings {
 				if strings.HasPrefix(w, "no version is asked for") || strings.Contains(w, " ended in ") || strings.HasPrefix(w, "cannot see the GPUs") {
@@ -192,6 +210,7 @@ func table(c Catalog, id, version, source string) string {
 			}
 		}
 	}
+
 	for i, s := range sets {
 		fmt.Fprintf(&rows, "\nset %d\n%s", i+1, s)
 	}
@@ -214,6 +233,7 @@ func members(ch Choice) string {
 		}
 		b.WriteString(" " + m.Name)
 	}
+
 	if len(ch.Extras) > 0 {
 		b.WriteString("\n  + where there: " + strings.Join(ch.Extras, " "))
 	}
@@ -337,6 +357,7 @@ func TestOwners(t *testing.T) {
 		check.That(t, err == nil && ch.Source == SourceNone && strings.Contains(ch.Owner, x.want) && strings.Contains(ch.Why, ch.Owner) && ch.Members == nil,
 			"%s: %+v, %v", x.m.ID, ch, err)
 	}
+
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "0680:22a3"), driver("580"))
 	check.That(t, err == nil && ch.Source == SourceNone && ch.Owner == "" && ch.Why != "", "a machine without a GPU: %+v, %v", ch, err)
 }
@@ -353,7 +374,13 @@ func TestNoArchitecture(t *testing.T) {
 func TestChoiceIsMadeOnce(t *testing.T) {
 	s := specs.Of(t, "[driver]\nversion = \"580.95.05\"\n")
 	d := New(nil)
-	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{function("2330", "030200")}, Modules: &facts.Modules{}}
+	f := facts.Facts{
+		OS:      facts.OS{ID: "debian", Version: "12"},
+		Arch:    "amd64",
+		Live:    true,
+		GPUs:    []facts.PCI{function("2330", "030200")},
+		Modules: &facts.Modules{},
+	}
 	plan := func(f facts.Facts) {
 		t.Helper()
 		_, _, _ = d.Choose(s, f)
@@ -363,6 +390,7 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 		_, _ = d.Modules(new(packages.Reading)).Wants(s, f)
 		_, _ = d.Services().Wants(s, f)
 	}
+
 	const mark = "made before"
 	marked := func() bool { return slices.Contains(d.last.choice.Warnings, mark) }
 	for _, kernel := range []string{"6.1.0-30-amd64", "6.1.0-31-amd64"} {
@@ -375,6 +403,7 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 			t.Errorf("the choice for kernel %s was made twice", kernel)
 		}
 	}
+
 	s.Driver.Version = "580.105.08"
 	if plan(f); marked() {
 		t.Error("no new choice after the spec has changed")

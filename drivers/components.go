@@ -25,7 +25,12 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 		needs = nil // nothing is built, so DKMS is not needed
 	}
 
-	system := packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}
+	system := packages.System{
+		ID:      f.OS.ID,
+		Version: f.OS.Version,
+		Arch:    f.Arch,
+		Files:   f.Files,
+	}
 	lacks, components := dnf.Lacking(system, needs)
 	return append(lacks, apt.Lacking(system, components)...)
 }
@@ -49,6 +54,7 @@ func (c Choice) lacking(s spec.Driver, f facts.Facts) []string {
 		}
 		notes = append(notes, note)
 	}
+
 	return notes
 }
 
@@ -88,5 +94,6 @@ func (p *plan) components() string {
 	case multiverse:
 		return "multiverse"
 	}
+
 	return p.repo.Component
 }

@@ -49,6 +49,7 @@ func FabricOf(c Catalog, f facts.Facts) string {
 			kind = row.Fabric
 		}
 	}
+
 	return kind
 }
 
@@ -67,7 +68,11 @@ func (c *Choice) addFabric(catalog Catalog, s spec.Driver, f facts.Facts) {
 
 	for _, kernel := range f.Kernel.Targets(f.Live) {
 		if name := infinibandPackage(f, kernel); name != "" {
-			c.Members = append(c.Members, Member{Name: name, Role: "kernel-modules", PerKernel: kernel})
+			c.Members = append(c.Members, Member{
+				Name:      name,
+				Role:      "kernel-modules",
+				PerKernel: kernel,
+			})
 		}
 	}
 }
@@ -134,6 +139,7 @@ func switchReady() converge.Want {
 				return "", nil
 			}
 		}
+
 		return "cannot join the GPUs over NVLink: no InfiniBand device manages the switches (none says SW_MNG)", nil
 	}
 

@@ -29,11 +29,14 @@ func PartitionsOwned(config []byte) string {
 	case "2":
 		return named + " (vGPU multitenancy)"
 	}
+
 	return named
 }
 
 // partitionsOwned is PartitionsOwned of this machine.
-func partitionsOwned(f facts.Facts) string { return PartitionsOwned(f.Files[FabricManagerConfig]) }
+func partitionsOwned(f facts.Facts) string {
+	return PartitionsOwned(f.Files[FabricManagerConfig])
+}
 
 // fabricNotes says that another program owns the partitions of the NVSwitches.
 func fabricNotes(fabric, manager string, f facts.Facts) []string {

@@ -39,8 +39,12 @@ func TestFabricOf(t *testing.T) {
 		{[]facts.PCI{function("2901", "040300")}, ""}, // no GPU, but a function beside it
 		{nil, ""},
 	} {
-		check.Equal(t, FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}), x.want, "%v:", x.gpus)
+		check.Equal(t, FabricOf(c, facts.Facts{
+			Live: true,
+			GPUs: x.gpus,
+		}), x.want, "%v:", x.gpus)
 	}
+
 	for _, row := range c.GPUs {
 		got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{function(row.ID, "030200")}})
 		want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]
@@ -63,7 +67,13 @@ func TestServices(t *testing.T) {
 		{"GB200", []facts.PCI{function("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
 	} {
 		f := facts.Facts{Live: true, GPUs: c.gpus}
-		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
+		wants, err := ServiceWants(Services{
+			Version:       "580.95.05",
+			Fabric:        FabricOf(Load(), f),
+			Persistenced:  true,
+			FabricManager: c.fm,
+			IMEX:          "auto",
+		}, f)
 		must.That(t, err == nil, "%v: %v", c.name, err)
 		var units []string
 		for _, w := range wants {
@@ -71,8 +81,10 @@ func TestServices(t *testing.T) {
 				units = append(units, w.Ref().Name)
 			}
 		}
+
 		check.Equal(t, strings.Join(units, " "), c.units, "%s:", c.name)
 	}
+
 	alone := facts.Facts{Live: true, GPUs: []facts.PCI{function("2330", "030200")}}
 	for _, s := range []Services{{FabricManager: "on"}, {FabricManager: "auto", IMEX: "host"}, {FabricManager: "on", Fabric: FabricRack}} {
 		_, err := ServiceWants(s, alone)
@@ -94,20 +106,29 @@ func TestFabricMode(t *testing.T) {
 	} {
 		files := map[string][]byte{FabricManagerConfig: []byte(x.config)}
 		f := facts.Facts{Live: true, GPUs: hgx, Files: files}
-		services := Services{Version: "580.95.05", Fabric: FabricSwitch, FabricManager: "auto"}
+		services := Services{
+			Version:       "580.95.05",
+			Fabric:        FabricSwitch,
+			FabricManager: "auto",
+		}
 		wants := must.Get(ServiceWants(services, f))(t)
 		waits, runs := false, false
 		for _, w := range wants {
 			waits = waits || w.Ref().Kind == "fabric"
 			runs = runs || w.Ref().Name == FabricManagerUnit
 		}
+
 		check.That(t, runs, "%q: the fabric manager does not run", x.config)
 		check.Equal(t, waits, x.owner == "", "%q: gpuadm waits for the GPUs:", x.config)
 		note := strings.Join(fabricNotes(FabricSwitch, "auto", f), "")
 		check.Has(t, note, x.owner, "%q:", x.config)
 		check.Equal(t, note == "", x.owner == "", "%q: nothing is said:", x.config)
 	}
-	other := facts.Facts{Live: true, Files: map[string][]byte{FabricManagerConfig: []byte("FABRIC_MODE=1\n")}}
+
+	other := facts.Facts{
+		Live:  true,
+		Files: map[string][]byte{FabricManagerConfig: []byte("FABRIC_MODE=1\n")},
+	}
 	check.None(t, strings.Join(fabricNotes(FabricSwitch, "off", other), ""), "left to another system:")
 	check.None(t, strings.Join(fabricNotes(FabricRack, "auto", other), ""), "a rack:")
 }
@@ -115,8 +136,16 @@ func TestFabricMode(t *testing.T) {
 // What keeps the fabric manager from starting is found before it is started, also where it has
 // failed already.
 func TestFabricManagerVersionAndSwitches(t *testing.T) {
-	s := Services{Version: "580.95.05", Fabric: FabricNVLink5, FabricManager: "auto", ManagerPackage: "nvidia-fabricmanager-580"}
-	wants, _ := ServiceWants(s, facts.Facts{Live: true, GPUs: []facts.PCI{function("2901", "030200")}})
+	s := Services{
+		Version:        "580.95.05",
+		Fabric:         FabricNVLink5,
+		FabricManager:  "auto",
+		ManagerPackage: "nvidia-fabricmanager-580",
+	}
+	wants, _ := ServiceWants(s, facts.Facts{
+		Live: true,
+		GPUs: []facts.PCI{function("2901", "030200")},
+	})
 	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
 	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
 	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
@@ -164,9 +193,16 @@ func TestInfinibandModules(t *testing.T) {
 		{"H100", "ubuntu", "24.04", "2330", nil, false, "auto", "", ""},
 	} {
 		f := facts.Facts{
-			Live: true, OS: facts.OS{ID: x.id, Version: x.version}, GPUs: []facts.PCI{function(x.device, "030200")},
-			Kernel:  facts.Kernel{Running: kernel, Installed: []string{kernel}},
-			Modules: &facts.Modules{Kernels: []facts.KernelModules{{Kernel: kernel, Infiniband: x.has, Extra: x.extra}}},
+			Live: true, OS: facts.OS{
+				ID:      x.id,
+				Version: x.version,
+			}, GPUs: []facts.PCI{function(x.device, "030200")},
+			Kernel: facts.Kernel{Running: kernel, Installed: []string{kernel}},
+			Modules: &facts.Modules{Kernels: []facts.KernelModules{{
+				Kernel:     kernel,
+				Infiniband: x.has,
+				Extra:      x.extra,
+			}}},
 		}
 		d := spec.Driver{FabricManager: x.manager}
 		c := Choice{Version: "580.95.05", Source: SourceNVIDIA}
@@ -176,8 +212,11 @@ func TestInfinibandModules(t *testing.T) {
 			packages = append(packages, m.Name)
 			check.That(t, !m.Lockstep && m.PerKernel == kernel, "%s: %+v", x.name, m)
 		}
+
 		k, _ := c.KernelSide(d, f)
-		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool { return strings.HasPrefix(m, "nvidia") })
+		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool {
+			return strings.HasPrefix(m, "nvidia")
+		})
 		got := strings.Join(packages, " ")
 		check.That(t, got == x.packages && strings.Join(loads, " ") == x.loads && strings.Join(k.Extra, " ") == x.packages,
 			"%s: packages %q and %q, want %q; loads %q, want %q", x.name, got, k.Extra, x.packages, loads, x.loads)
@@ -218,6 +257,7 @@ func TestGDS(t *testing.T) {
 			t.Errorf("%s: %v", x.name, whole(err))
 			continue
 		}
+
 		check.That(t, slices.Equal(got, x.want), "%s: %v, want %v", x.name, got, x.want)
 		for _, m := range ch.Members {
 			check.That(t, m.Role != "gds" || !m.Lockstep, "%s: %s has a version of its own", x.name, m.Name)

@@ -75,6 +75,7 @@ func TestServedRows(t *testing.T) {
 		check.That(t, served.Modules == "" || served.Modules == want,
 			"%s: %s modules, and %s says %s", device, served.Modules, arch.Name, arch.Open)
 	}
+
 	check.That(t, rows >= 290, "%d rows: that is not all", rows)
 }
 

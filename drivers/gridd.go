@@ -36,6 +36,7 @@ func griddKeys(s spec.Grid, cloud string) map[string]string {
 		keys["EnableUI"] = "FALSE"
 		keys["FeatureType"] = ""
 	}
+
 	if s.FeatureType > 0 {
 		keys["FeatureType"] = strconv.Itoa(s.FeatureType)
 	}
@@ -108,6 +109,7 @@ func licensed() converge.Want {
 				},
 			}
 		}
+
 		return "", nil
 	}
 	return things.Check("GPUs are licensed", look, "without a licence CUDA fails on a vGPU")

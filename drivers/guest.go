@@ -33,6 +33,7 @@ func (p *plan) checkGuest() error {
 			fmt.Sprintf("cannot install a data-centre driver: %s is for a vGPU guest driver: %s", p.limits[0], why),
 			`write source = "runfile" and the exact version in [driver], and url and sha256 of the guest driver in [driver.runfile]: `+guestFiles(p.machine.Cloud))
 	}
+
 	p.choice.Guest = true
 	return p.checkGuestRelease()
 }
@@ -58,6 +59,7 @@ func (p *plan) whyGuest() (why string, isGuest bool) {
 			return e.Why, true
 		}
 	}
+
 	return "its hypervisor cut it out of a whole one", p.machine.VGPU != nil
 }
 
@@ -83,6 +85,7 @@ func (p *plan) checkGuestRelease() error {
 			fmt.Sprintf("cannot install driver %s: it is of vGPU %d, and the host's is of vGPU %d (%s), which serves no newer guests", p.spec.Version, asked, host, p.machine.VGPU.Version),
 			fmt.Sprintf("write the version of a guest driver of vGPU %d or %d in [driver]", host, host-1))
 	}
+
 	if asked < host-1 {
 		p.warn("driver %s is of vGPU %d, and the host's of vGPU %d (%s): guests that are more than one release behind may not work", p.spec.Version, asked, host, p.machine.VGPU.Version)
 	}
@@ -127,6 +130,7 @@ func (p *plan) checkLicence() error {
 			"cannot license a driver: nvidia-gridd reads tokens whose names end in .tok, and not "+grid.TokenFile,
 			"rename the file, and write its name as token_file in [driver.grid]")
 	}
+
 	return nil
 }
 

@@ -75,6 +75,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{`write imex = "auto" in [driver]`},
 		}
 	}
+
 	if s.Fabric != FabricRack {
 		return nil, nil
 	}
@@ -85,6 +86,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	case "host":
 		return hostIMEXWants(s, f), nil
 	}
+
 	masked := things.Masked(IMEXUnit, `the DRA driver's ComputeDomains start IMEX themselves, which fails while the host's runs; imex = "host" in [driver] has the host's run instead`)
 	// Programs that share memory between nodes lose it when a running unit is stopped.
 	masked.Breaks = []string{"stop-clients"}
@@ -119,6 +121,7 @@ func hostIMEXWants(s Services, f facts.Facts) []converge.Want {
 		wants = append(wants, things.Folders("/etc/nvidia-imex", "holds IMEX's configuration")...)
 		wants = append(wants, nodes)
 	}
+
 	wants = append(wants, things.Folders(imexDropIn, "holds what is added to the unit")...)
 
 	// ComputeDomains require a masked unit, and this spec asks for the host's IMEX.
@@ -133,7 +136,9 @@ func hostIMEXWants(s Services, f facts.Facts) []converge.Want {
 	)
 }
 
-func imexNodesText(nodes []string) []byte { return []byte(strings.Join(nodes, "\n") + "\n") }
+func imexNodesText(nodes []string) []byte {
+	return []byte(strings.Join(nodes, "\n") + "\n")
+}
 
 // imexNodesKnown refuses to run the host's IMEX without a list of its nodes.
 func imexNodesKnown(named bool) converge.Want {
@@ -211,6 +216,7 @@ func configValues(config []byte) map[string]string {
 			values[key] = value
 		}
 	}
+
 	return values
 }
 
@@ -240,8 +246,10 @@ func setKey(config []byte, key, value string) []byte {
 				line = key + "=" + value + "\n"
 			}
 		}
+
 		edited.WriteString(line)
 	}
+
 	if !found {
 		edited.WriteString(key + "=" + value + "\n")
 	}
@@ -268,6 +276,7 @@ func dropKey(config []byte, key string) []byte {
 			edited.WriteString(line)
 		}
 	}
+
 	return []byte(edited.String())
 }
 
@@ -298,6 +307,9 @@ func TakeOutKeys(before, after, found []byte) (rest []byte, left []string, err e
 			rest = dropKey(rest, key)
 		}
 	}
-	means := func(exact []byte) bool { return maps.Equal(configValues(exact), configValues(rest)) }
+
+	means := func(exact []byte) bool {
+		return maps.Equal(configValues(exact), configValues(rest))
+	}
 	return lines.Exact(before, after, found, rest, means), left, nil
 }

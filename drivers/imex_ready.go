@@ -30,7 +30,9 @@ type imexRestart struct{ converge.Follower }
 // imexRestarted wants IMEX restarted if its files changed since it started, and ready after a
 // restart.
 func imexRestarted() converge.Want {
-	ready := func(ctx context.Context, v host.View, _ string, _ []string) error { return imexReady(ctx, v) }
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return imexReady(ctx, v)
+	}
 	files := []string{IMEXConfig, IMEXNodes}
 	want := things.Restart(IMEXUnit, files, ready, "IMEX reads its files when it starts")
 	want.Thing = imexRestart{want.Thing.(converge.Follower)}

@@ -36,6 +36,7 @@ func TestEditIMEX(t *testing.T) {
 		want := configValues([]byte(x.found + "\nTHEIRS=1\n"))
 		check.That(t, err == nil && left == nil && equal(configValues(back), want), "%s: taken out: %v\n%s", x.name, err, back)
 	}
+
 	if got, err := editIMEX(true)(nil); got != nil || err != nil {
 		t.Errorf("a file that the package is to bring: %q, %v", got, err)
 	}
@@ -119,8 +120,14 @@ func TestIMEXNodesKnown(t *testing.T) {
 // wins.
 func TestIMEXParameterAndNotes(t *testing.T) {
 	f := facts.Facts{
-		Live: true, Arch: "arm64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{function("2941", "030200")},
-		Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{},
+		Live: true, Arch: "arm64", OS: facts.OS{
+			ID:      "ubuntu",
+			Version: "24.04",
+		}, GPUs: []facts.PCI{function("2941", "030200")},
+		Kernel: facts.Kernel{
+			Running:   "6.8.0",
+			Installed: []string{"6.8.0"},
+		}, Modules: &facts.Modules{},
 	}
 	const theirs = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/imex.sock\n"
 	for _, x := range []struct{ text, channel, says, saysTheirs string }{
@@ -144,7 +151,10 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 // In an image, where nothing runs, the unit is masked for the first boot; where it is not installed
 // nothing is wanted.
 func TestIMEXMaskedInAnImage(t *testing.T) {
-	wants, err := imexWants(Services{Fabric: FabricRack, IMEX: "auto"}, facts.Facts{Live: true})
+	wants, err := imexWants(Services{
+		Fabric: FabricRack,
+		IMEX:   "auto",
+	}, facts.Facts{Live: true})
 	must.That(t, err == nil && len(wants) == 1, "%v: %v", wants, err)
 	const image = "-- sim.toml --\nlive = false\n-- etc/systemd/system/ --\n"
 	for archive, want := range map[string]converge.State{

@@ -75,6 +75,7 @@ func (c Choice) installedVersion(m facts.Modules) string {
 			installed = lib.Version
 		}
 	}
+
 	return installed
 }
 
@@ -87,6 +88,7 @@ func (c Choice) waitingForHeaders(f facts.Facts, k modules.KernelSide) []string 
 			waiting = append(waiting, kernel)
 		}
 	}
+
 	return waiting
 }
 
@@ -106,6 +108,7 @@ func (c Choice) hasDriver(f facts.Facts, k modules.KernelSide, kernel string) bo
 	case facts.IsShared(m.Path) && !c.Shared:
 		return false // they go with their package
 	}
+
 	return !f.Modules.Trust.Demands() || f.Modules.Trust.Trusts(m.Signer)
 }
 
@@ -120,6 +123,7 @@ func (c Choice) mayWait(f facts.Facts, k modules.KernelSide, kernel string) bool
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -151,6 +155,7 @@ func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string)
 			ifThere = append(ifThere, m.Name)
 		}
 	}
+
 	return asFound, ifThere
 }
 
@@ -196,6 +201,7 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	case len(next.Missing) > 0:
 		problem = "firmware is missing: " + strings.Join(next.Missing, ", ")
 	}
+
 	if problem == "" {
 		return ""
 	}
@@ -234,6 +240,7 @@ func (c Choice) moduleSource(kernel string) string {
 			return m.Name
 		}
 	}
+
 	return "its headers, or the package of its signed modules"
 }
 

@@ -55,14 +55,28 @@ func TestModuleProblems(t *testing.T) {
 		oldDriver = "570.172.08"
 		newDriver = "580.95.05"
 	)
-	libraries := []facts.Library{{Name: "libnvidia-ml.so", Version: newDriver, Path: "/usr/lib/libnvidia-ml.so." + newDriver}}
+	libraries := []facts.Library{{
+		Name:    "libnvidia-ml.so",
+		Version: newDriver,
+		Path:    "/usr/lib/libnvidia-ml.so." + newDriver,
+	}}
 	// loaded is a machine with a loaded module, and the kernels on its disk.
 	loaded := func(version string, kernels ...facts.KernelModules) facts.Modules {
-		return facts.Modules{Version: version, Libraries: libraries, Kernels: kernels}
+		return facts.Modules{
+			Version:   version,
+			Libraries: libraries,
+			Kernels:   kernels,
+		}
 	}
+
 	has := func(version string) facts.KernelModules {
-		return facts.KernelModules{Kernel: running, Headers: true, Nvidia: moduleFor(running, version)}
+		return facts.KernelModules{
+			Kernel:  running,
+			Headers: true,
+			Nvidia:  moduleFor(running, version),
+		}
 	}
+
 	hasNone := facts.KernelModules{Kernel: newer}
 	hasHeaders := facts.KernelModules{Kernel: newer, Headers: true}
 

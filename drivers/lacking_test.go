@@ -24,7 +24,10 @@ func TestPackagesAndWithout(t *testing.T) {
 
 	choice := choose(t, ubuntu, d)
 
-	check.That(t, slices.Contains(choice.Members, Member{Name: "libnvidia-gl-580", Role: "spec"}), "%+v", choice.Members)
+	check.That(t, slices.Contains(choice.Members, Member{
+		Name: "libnvidia-gl-580",
+		Role: "spec",
+	}), "%+v", choice.Members)
 	check.That(t, len(names(choice, "utils")) == 0, "%v was left out", names(choice, "utils"))
 	check.That(t, !slices.Contains(choice.Extras, "libnvidia-encode-580"), "%v", choice.Extras)
 	check.That(t, slices.Contains(choice.Extras, "nvidia-modprobe"), "%v", choice.Extras)
@@ -40,7 +43,9 @@ func TestLackingIsSaid(t *testing.T) {
 	debian12 := machine("debian", "12", "amd64", "2331")
 	ubuntu := machine("ubuntu", "24.04", "amd64", "2331")
 	rocky := machine("rocky", "9.6", "amd64", "2331")
-	distro := func(version string) spec.Driver { return with(driver(version), "source", "distro") }
+	distro := func(version string) spec.Driver {
+		return with(driver(version), "source", "distro")
+	}
 
 	aptHas := func(components string) map[string]string {
 		return map[string]string{"/etc/apt/sources.list": "deb http://archive.example/ x " + components + "\n"}

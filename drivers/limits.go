@@ -80,6 +80,7 @@ func (l limit) needs(asked string) string {
 			return first
 		}
 	}
+
 	return ""
 }
 
@@ -105,6 +106,7 @@ func (l limit) firstIn(branch int) string {
 		}
 		found = first
 	}
+
 	return found
 }
 
@@ -202,6 +204,7 @@ func (p *plan) checkGPUs() error {
 			fmt.Sprintf("cannot choose a driver: %s works with branch %d and older only, and %s needs %s or newer", old, last, newer, min),
 			"take one of the two out of the machine")
 	}
+
 	return nil
 }
 
@@ -221,6 +224,7 @@ func (p *plan) checkFlavours() error {
 	case hasMust && p.spec.Modules == FlavourProprietary:
 		return refuse(fmt.Sprintf("cannot use proprietary kernel modules: %s works with open ones only", must), auto)
 	}
+
 	return nil
 }
 
@@ -233,6 +237,7 @@ func (p *plan) exceptions(asked string) []exceptionRow {
 			rows = append(rows, row)
 		}
 	}
+
 	return rows
 }
 

@@ -42,6 +42,7 @@ func distroOf(name string) (id, version string) {
 	case "azl":
 		return "azurelinux", m[2] + ".0"
 	}
+
 	return m[1], m[2]
 }
 
@@ -95,6 +96,7 @@ func TestListings(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, asked >= 400, "only %d names were held against listings", asked)
 }
 
@@ -129,7 +131,9 @@ func TestMembersWereSeen(t *testing.T) {
 			seen := slices.ContainsFunc(listings.All(), func(l listings.Listing) bool {
 				branch, err := strconv.Atoi(branchText(l.Version))
 				repository := l.Repository
-				distro := slices.ContainsFunc(s.Distros, func(d string) bool { return d == l.Distro || l.Distro == "debian" && strings.HasPrefix(d, "debian") })
+				distro := slices.ContainsFunc(s.Distros, func(d string) bool {
+					return d == l.Distro || l.Distro == "debian" && strings.HasPrefix(d, "debian")
+				})
 				if err != nil || !row.in(branch) || !distro || !slices.Contains(s.Sources, repository) {
 					return false
 				}
@@ -145,7 +149,10 @@ func TestMembersWereSeen(t *testing.T) {
 // TestFamilyKnowsTheListings wants all that listings have in the driver's version to be taken for a
 // part of the driver, and nothing else.
 func TestFamilyKnowsTheListings(t *testing.T) {
-	f := Choice{Source: SourceNVIDIA, OwnVersion: []string{"nvidia-settings", "nvidia-modprobe", "nvidia-persistenced", "nvidia-xconfig"}}.Family()
+	f := Choice{
+		Source:     SourceNVIDIA,
+		OwnVersion: []string{"nvidia-settings", "nvidia-modprobe", "nvidia-persistenced", "nvidia-xconfig"},
+	}.Family()
 	others := regexp.MustCompile(`^(cuda-compat-.*|libxnvctrl.*|xorg-x11-nvidia|libnvsdm-dev.*|linux-.*|kmod-nvidia-[0-9].*)$`)
 	for _, l := range listings.All() {
 		for _, p := range l.Packages {

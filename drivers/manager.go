@@ -31,10 +31,12 @@ func ManagerPackage(c Catalog, version string, isInstalled func(name string) boo
 				installed++
 			}
 		}
+
 		if manager != "" && installed > most {
 			best = manager
 			most = installed
 		}
 	}
+
 	return best
 }

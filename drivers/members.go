@@ -44,6 +44,7 @@ func (p *plan) chooseMembers() error {
 			fmt.Sprintf("cannot name the packages of driver %s from %s: none of that branch are known", p.choice.Branch, p.repo),
 			"write a newer version or another source in [driver]")
 	}
+
 	if err := p.checkCompanions(conditions, set); err != nil {
 		return err
 	}
@@ -172,8 +173,12 @@ func (p *plan) addSet(set setRow, conditions map[string]bool) {
 			p.addRow(row, conditions)
 		}
 	}
+
 	if p.choice.Shared {
-		p.addRow(memberRow{Role: "module", Name: packages.SharedPackage(p.choice.Flavour, "{k}")}, conditions)
+		p.addRow(memberRow{
+			Role: "module",
+			Name: packages.SharedPackage(p.choice.Flavour, "{k}"),
+		}, conditions)
 	}
 }
 
@@ -202,7 +207,12 @@ func (p *plan) addRow(row memberRow, conditions map[string]bool) {
 			p.choice.Extras = append(p.choice.Extras, name)
 			continue
 		}
-		p.addMember(Member{Name: name, Role: row.Role, Lockstep: !row.Own, PerKernel: kernel})
+		p.addMember(Member{
+			Name:      name,
+			Role:      row.Role,
+			Lockstep:  !row.Own,
+			PerKernel: kernel,
+		})
 	}
 }
 
@@ -241,8 +251,13 @@ func (p *plan) applySpecPackages() error {
 				"remove it from without in [driver]",
 				"the packages asked for: "+strings.Join(p.names(), ", ")), "driver.without")
 		}
-		p.choice.Members = slices.DeleteFunc(p.choice.Members, func(m Member) bool { return m.Name == name })
-		p.choice.Extras = slices.DeleteFunc(p.choice.Extras, func(extra string) bool { return extra == name })
+
+		p.choice.Members = slices.DeleteFunc(p.choice.Members, func(m Member) bool {
+			return m.Name == name
+		})
+		p.choice.Extras = slices.DeleteFunc(p.choice.Extras, func(extra string) bool {
+			return extra == name
+		})
 	}
 
 	for _, name := range p.spec.Packages {
@@ -250,6 +265,7 @@ func (p *plan) applySpecPackages() error {
 			p.addMember(Member{Name: name, Role: "spec"})
 		}
 	}
+
 	return nil
 }
 
@@ -297,8 +313,13 @@ func (p *plan) addBuildTools() {
 	p.warnNoKernel()
 	for _, kernel := range p.machine.Kernels {
 		if compiler := p.machine.Compilers[kernel]; compiler != "" {
-			p.addMember(Member{Name: compiler, Role: "compiler", PerKernel: kernel})
+			p.addMember(Member{
+				Name:      compiler,
+				Role:      "compiler",
+				PerKernel: kernel,
+			})
 		}
+
 		p.addHeaders(kernel)
 	}
 }
@@ -315,8 +336,13 @@ func (p *plan) addHeaders(kernel string) {
 		p.addMember(Member{Name: headers, Role: "headers", PerKernel: kernel})
 		if row.Extra != "" {
 			extra := strings.ReplaceAll(row.Extra, "{k}", release)
-			p.addMember(Member{Name: extra, Role: "kernel-modules", PerKernel: kernel})
+			p.addMember(Member{
+				Name:      extra,
+				Role:      "kernel-modules",
+				PerKernel: kernel,
+			})
 		}
+
 		return
 	}
 }

@@ -75,7 +75,11 @@ func TestCompilers(t *testing.T) {
 	m.Kernels = []string{"6.8.0-60-generic", "5.15.0-100-generic"}
 	m.Compilers = map[string]string{"6.8.0-60-generic": "gcc-12"}
 	ch := choose(t, m, driver("580.95.05"))
-	check.That(t, slices.Contains(ch.Members, Member{Name: "gcc-12", Role: "compiler", PerKernel: "6.8.0-60-generic"}), "%v", names(ch, "compiler"))
+	check.That(t, slices.Contains(ch.Members, Member{
+		Name:      "gcc-12",
+		Role:      "compiler",
+		PerKernel: "6.8.0-60-generic",
+	}), "%v", names(ch, "compiler"))
 }
 
 // TestFabric wants the companions of NVSwitches where there are NVSwitches, or where they are asked
@@ -105,6 +109,7 @@ func TestFabric(t *testing.T) {
 				check.That(t, p.Lockstep != own, "%s: %+v", x.name, p)
 			}
 		}
+
 		slices.Sort(got)
 		check.That(t, slices.Equal(got, x.roles), "%s: %v", x.name, got)
 		w := strings.Join(ch.Warnings, "\n")
@@ -207,6 +212,7 @@ func TestRepositories(t *testing.T) {
 		ch := choose(t, machine(x.id, x.version, x.arch, "20b5"), driver(""))
 		check.None(t, cmp.Diff(x.want, ch.Repo), "%s %s:", x.id, x.version)
 	}
+
 	d := mirrored("595")
 	ch := choose(t, machine("rhel", "10.0", "amd64", "2331"), d)
 	check.That(t, ch.Repo.URL == d.Repo.URL && ch.Repo.KeyURL == d.Repo.Key && ch.Repo.Fingerprint == d.Repo.Fingerprint && ch.Repo.Distro == "rhel10" && ch.Stream == "",
@@ -239,6 +245,7 @@ func TestExceptions(t *testing.T) {
 		ch := choose(t, m, d)
 		check.That(t, ch.Flavour == x.flavour && maps.Equal(ch.Parameters, x.want), "%+v: %s %v", x, ch.Flavour, ch.Parameters)
 	}
+
 	p6e := machine("ubuntu", "24.04", "arm64", "2941")
 	p6e.Instance, p6e.RDMA = "p6e-gb200.36xlarge", true
 	d := driver("595")
@@ -272,6 +279,7 @@ func TestGuests(t *testing.T) {
 		}
 		check.That(t, strings.Contains(is, x.want) && (x.want != "" || err == nil && ch.Guest && !strings.Contains(is, "vGPU")), "%+v: %+v, %v", x, ch, err)
 	}
+
 	for instance, where := range map[string]string{"aws": "s3://ec2-linux-nvidia-drivers", "azure": "resources.json", "gce": "gs://", "": "licensing portal"} {
 		m := machine("ubuntu", "24.04", "amd64", "27b8")
 		m.Cloud, m.GPUs[0].Board = instance, "1733"
@@ -286,8 +294,12 @@ func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 	ch := must.Get(Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")))(t)
 	f := ch.Family()
 	out := func(name string) bool {
-		return slices.ContainsFunc(f.Excluded, func(glob string) bool { ok, err := path.Match(glob, name); return ok || err != nil })
+		return slices.ContainsFunc(f.Excluded, func(glob string) bool {
+			ok, err := path.Match(glob, name)
+			return ok || err != nil
+		})
 	}
+
 	driver := "cuda-drivers firmware-nvidia-gsp libnvidia-api1 libnvidia-cfg1-580-server libnvidia-common-580 libnvidia-compute-580 libnvidia-decode-580 libnvidia-encode-580 " +
 		"libnvidia-extra-580 libnvidia-fbc1-580 libnvidia-gl-580 libnvidia-gpucomp-580 libnvidia-nscq-580 nvidia-compute-utils-580 nvidia-dkms-580-open nvidia-driver-580-open " +
 		"nvidia-fabricmanager-580 nvidia-firmware-580-580.95.05 nvidia-headless-580 nvidia-imex-580 nvidia-kernel-common-580 nvidia-open nvidia-open-580 nvidia-persistenced " +
@@ -304,7 +316,9 @@ func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 // the reason. A converged machine keeps the modules that it has.
 func TestPrecompiledOrDKMS(t *testing.T) {
 	const k, other = "6.8.0-41-generic", "6.8.0-45-generic"
-	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }
+	signed := func(kernel string) string {
+		return "linux-modules-nvidia-580-server-open-" + kernel
+	}
 	for _, x := range []struct {
 		name   string
 		build  string
@@ -338,8 +352,12 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		check.That(t, err != nil || x.signed == slices.Contains(names(ch, "module"), signed(k)), "%s: %v", x.name, names(ch, "module"))
 		check.That(t, err != nil || x.signed || len(names(ch, "headers")) == 2, "%s: DKMS has no headers: %v", x.name, ch.Members)
 	}
+
 	m := machine("ubuntu", "24.04", "amd64", "2331")
-	m.Kernels, m.Running, m.Fallback, m.OnDisk = []string{other}, other, k, map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open"}, other: {Version: "580.95.05", Flavour: "open"}}
+	m.Kernels, m.Running, m.Fallback, m.OnDisk = []string{other}, other, k, map[string]hardware.Module{
+		k:     {Version: "580.95.05", Flavour: "open"},
+		other: {Version: "580.95.05", Flavour: "open"},
+	}
 	check.List(t, names(choose(t, m, with(driver("580"), "source", "distro")), "module"), []string{signed(other), signed(k)}, "the kernel that ran before keeps its modules:")
 }
 
@@ -360,7 +378,9 @@ func TestPrecompiledStream(t *testing.T) {
 
 func TestSignedStay(t *testing.T) {
 	const k, newer = "6.8.0-41-generic", "6.8.0-45-generic"
-	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }
+	signed := func(kernel string) string {
+		return "linux-modules-nvidia-580-server-open-" + kernel
+	}
 	for _, x := range []struct {
 		name    string
 		running string
@@ -399,7 +419,11 @@ func TestSignedStay(t *testing.T) {
 			check.That(t, member.PerKernel != newer && !strings.HasPrefix(member.Name, "nvidia-dkms") && member.Role != "dkms" && member.Role != "headers",
 				"%s: %v", x.name, member)
 		}
-		f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}}
+
+		f := facts.Facts{
+			Live:   true,
+			Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}},
+		}
 		side, _ := ch.KernelSide(spec.Driver{}, f)
 		check.That(t, side.Build == "precompiled" && slices.Equal(side.Kernels, []string{k}), "%s: the modules are for %+v", x.name, side)
 	}

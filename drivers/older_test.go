@@ -37,6 +37,7 @@ func TestOlderTables(t *testing.T) {
 			known[r.branch] = r.through
 		}
 	}
+
 	var text strings.Builder
 	for _, branch := range slices.Sorted(maps.Keys(newest)) {
 		switch to := known[branch]; {
@@ -46,12 +47,14 @@ func TestOlderTables(t *testing.T) {
 			fmt.Fprintf(&text, "kernels.tsv: branch %s to %s, and %s is out\n", branch, to, newest[branch])
 		}
 	}
+
 	for _, l := range recordsOfGPUs(t) {
 		branch, _, _ := strings.Cut(l, ".")
 		if hardware.Compare(newest[branch], l) > 0 {
 			fmt.Fprintf(&text, "drivers.tsv: a record ends at %s, and %s is out\n", l, newest[branch])
 		}
 	}
+
 	golden(t, "older.txt", text.String())
 }
 

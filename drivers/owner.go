@@ -86,5 +86,6 @@ func takeOver(owner string) string {
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and reboot; without owner = "other" in [driver], gpuadm then installs its own`
 	}
+
 	return "gpuadm cannot take it over on this system: have its owner install another version"
 }

@@ -31,7 +31,9 @@ var ownedNode string
 // and how to take it over.
 func TestOwners(t *testing.T) {
 	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
-	release := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
+	release := func(id string) string {
+		return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n"
+	}
 	// kmod-nvidia-dc-open580 and nvidia-dc-driver580 of CIQ are in Google's
 	// rocky-linux-9-optimized-gcp-nvidia-580: see unpackaged in internal/facts.
 	asked := func(file, answer string) string {
@@ -59,7 +61,12 @@ func TestOwners(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(ownedNode + test.files)))(t)
 			s := specs.Of(t, "[driver]\n"+test.spec+"\n")
-			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
+			e := &converge.Engine{
+				ThingOf: thingOf,
+				Prune:   stages.Prune,
+				Stages:  stages.Sequence(),
+				Spec:    s,
+			}
 			record := "/run/gpuadm-modules.json" // what rpm said, until the next boot
 			before := n.Tree(record)
 			res, err := e.Apply(context.Background(), n)
@@ -87,7 +94,12 @@ func TestEKSImage(t *testing.T) {
 		for version, on := range map[string]string{"580": string(archive), "595": string(archive), "580.105.08": loading} {
 			n := must.Get(simhost.New([]byte(on)))(t)
 			s := specs.Of(t, "[driver]\nversion = \""+version+"\"\n")
-			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
+			e := &converge.Engine{
+				ThingOf: thingOf,
+				Prune:   stages.Prune,
+				Stages:  stages.Sequence(),
+				Spec:    s,
+			}
 			record := "/run/gpuadm-modules.json" // the version that containerd said, until the next boot
 			before := n.Tree(record)
 			res, err := e.Apply(t.Context(), n)
@@ -120,9 +132,19 @@ func TestLeftAlone(t *testing.T) {
 		n := installerNode(t, &message)
 		gpu := drivertest.Lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=10DE:2330\n"))
 		must.OK(t, errors.Join(gpu, drivertest.Lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), drivertest.Lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)))
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})
+		s, err := spec.Parse(spec.File{
+			Name: "node.toml",
+			Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n"),
+		})
 		must.OK(t, err)
-		e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
+		e := &converge.Engine{
+			ThingOf: thingOf,
+			Prune:   stages.Prune,
+			Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool {
+				return st.Name != "packages"
+			}),
+			Spec: s,
+		}
 		_, err = e.Apply(context.Background(), n)
 		must.That(t, err == nil, "%v: %v", name, err)
 		have(t, n, "580.95.05 open")

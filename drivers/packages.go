@@ -28,6 +28,7 @@ func (c Choice) Packages() map[string]packages.State {
 			want[m.Name] = packages.State{Version: m.Name + "=*"}
 		}
 	}
+
 	return want
 }
 
@@ -39,6 +40,7 @@ func (c Choice) lockstep() map[string]packages.State {
 			want[m.Name] = packages.State{Version: "driver=" + c.Pattern(), Held: true}
 		}
 	}
+
 	return want
 }
 
@@ -50,6 +52,7 @@ func (c Choice) Headers() map[string]string {
 			of[m.PerKernel] = m.Name
 		}
 	}
+
 	return of
 }
 
@@ -64,6 +67,7 @@ func (c Choice) Brings() map[string][]string {
 			of[m.Name] = []string{modules.Storage}
 		}
 	}
+
 	return of
 }
 

@@ -50,6 +50,7 @@ func CheckParameter(name, version string, m *facts.Modules) error {
 		}
 		return host.Later{Until: until}
 	}
+
 	t := &trouble.Error{
 		What: fmt.Sprintf("cannot set %s: the module nvidia has no such parameter, and the kernel would ignore it", name),
 		Try:  []string{"modinfo -p nvidia, on a machine with the driver, lists those that it has"},
@@ -71,6 +72,7 @@ func installedParameters(version string, m *facts.Modules) (names []string, inst
 			names = append(names, k.Nvidia.Parameters...)
 		}
 	}
+
 	return names, len(names) > 0
 }
 
@@ -90,10 +92,12 @@ func moduleBeside(name string) (module string) {
 		head, isPrefix := strings.CutSuffix(pattern, "*")
 		return pattern == name || isPrefix && strings.HasPrefix(name, head)
 	}
+
 	for _, row := range Load().Parameters {
 		if row.Module != "" && slices.ContainsFunc(row.Names, has) {
 			return row.Module
 		}
 	}
+
 	return ""
 }

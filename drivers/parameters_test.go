@@ -19,6 +19,7 @@ func TestCheckParameter(t *testing.T) {
 		file := &modinfo.Module{Version: version, Parameters: parameters}
 		return &facts.Modules{Kernels: []facts.KernelModules{{Kernel: "6.1", Nvidia: file}}}
 	}
+
 	const (
 		fine    = ""
 		unknown = "later"
@@ -75,6 +76,7 @@ func TestCatalogHasItsParameters(t *testing.T) {
 			names = append(names, name)
 		}
 	}
+
 	check.That(t, len(names) >= 4, "%v", names)
 	for _, name := range names {
 		check.That(t, CheckParameter(name, "580", nil) == nil, "%s is not in the catalog", name)

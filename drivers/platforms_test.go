@@ -64,15 +64,27 @@ var systems = [][4]string{
 // aPlatform is a machine of platforms under a system.
 func aPlatform(i int, system [4]string) facts.Facts {
 	p := platforms[i]
-	f := facts.Facts{Live: true, Day: "2026-11-25", OS: facts.OS{ID: system[0], Version: system[1]}, Arch: p.arch, GPUs: []facts.PCI{}}
+	f := facts.Facts{
+		Live: true,
+		Day:  "2026-11-25",
+		OS:   facts.OS{ID: system[0], Version: system[1]},
+		Arch: p.arch,
+		GPUs: []facts.PCI{},
+	}
 	f.Cloud = instance.Cloud{Name: p.cloud, Type: p.instance}
 	for n, g := range p.gpus {
 		class, id := "030200", g
 		if sw, is := strings.CutPrefix(g, "0680:"); is {
 			class, id = "068000", sw
 		}
-		f.GPUs = append(f.GPUs, facts.PCI{Address: fmt.Sprintf("0000:%02x:00.0", n+1), Vendor: "10de", Device: id, Class: class})
+		f.GPUs = append(f.GPUs, facts.PCI{
+			Address: fmt.Sprintf("0000:%02x:00.0", n+1),
+			Vendor:  "10de",
+			Device:  id,
+			Class:   class,
+		})
 	}
+
 	if branch, _, _ := strings.Cut(p.host, "."); p.host != "" {
 		f.VGPU = &facts.VGPU{Version: p.host, Branch: "r" + branch + "_00"}
 	}
@@ -100,12 +112,14 @@ func cell(f facts.Facts, asked, source string) string {
 			words = append(words, p)
 		}
 	}
+
 	short := strings.NewReplacer("NVreg_CoherentGPUMemoryMode=driver", "cdmm", "NVreg_GrdmaPciTopoCheckOverride=1", "grdma", "NVreg_EnableGpuFirmware=0", "gsp-off")
 	for _, m := range ch.Members {
 		if slices.Contains([]string{"fabricmanager", "nvlsm", "imex"}, m.Role) {
 			words = append(words, "+"+m.Role)
 		}
 	}
+
 	return short.Replace(strings.Join(words, " "))
 }
 
@@ -119,6 +133,7 @@ func TestPlatforms(t *testing.T) {
 			known[id] = true
 		}
 	}
+
 	check.Equal(t, len(known), 64, "facts:")
 	gap := regexp.MustCompile(`  +`)
 	var rows [][]string
@@ -130,6 +145,7 @@ func TestPlatforms(t *testing.T) {
 			}
 		}
 	}
+
 	is := func(pattern, name string) bool {
 		return pattern == "*" || slices.Contains(strings.Split(pattern, ","), name)
 	}
@@ -144,6 +160,7 @@ func TestPlatforms(t *testing.T) {
 						at = n
 					}
 				}
+
 				if at < 0 {
 					t.Errorf("%v  %s  %s: no row: %s", s, p.name, asked, got)
 					continue
@@ -155,6 +172,7 @@ func TestPlatforms(t *testing.T) {
 			}
 		}
 	}
+
 	for n, row := range rows {
 		check.That(t, used[n], "no cell is of the row %q", row)
 	}

@@ -68,6 +68,7 @@ func compared(a, b string) int {
 		v, _ := goversion.NewVersion(s)
 		return v
 	}
+
 	va, vb := number(a), number(b)
 	switch {
 	case va == nil && vb == nil:
@@ -77,6 +78,7 @@ func compared(a, b string) int {
 	case vb == nil:
 		return 1
 	}
+
 	return va.Compare(vb)
 }
 
@@ -161,6 +163,7 @@ func TestMonotone(t *testing.T) {
 			must.That(t, roles(b)[role] || a.Flavour != b.Flavour || a.Branch != b.Branch, "%s is gone with one GPU more", role)
 		}
 	}
+
 	check.That(t, refused >= 500 && chosen >= 500, "%d refused, %d chosen: the draw is lopsided", refused, chosen)
 }
 
@@ -196,6 +199,7 @@ func TestSound(t *testing.T) {
 			must.That(t, (a.Open != "must" || ch.Flavour == FlavourOpen) && (a.Open != "no" || ch.Flavour == FlavourProprietary) && (a.Last <= 0 || major <= a.Last),
 				"%s gets %s modules of %s", a.Name, ch.Flavour, ch.Branch)
 		}
+
 		must.That(t, (ch.Flavour != FlavourProprietary || major <= 615) && (ch.Flavour == FlavourOpen || ch.Flavour == FlavourProprietary),
 			"%s modules of %s", ch.Flavour, ch.Branch)
 		must.That(t, (ch.Version == "" || hardware.InBranch(ch.Version, ch.Branch)) && (ch.Version == "" || ch.Minimum == "" || hardware.Compare(ch.Version, ch.Minimum) >= 0),

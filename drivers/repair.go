@@ -33,6 +33,7 @@ func NoOtherDriver(f facts.Facts) ([]converge.Want, error) {
 		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile},
 			"the initial file system knows modprobe's settings"))
 	}
+
 	return append(wants, Reload(f)...), nil
 }
 

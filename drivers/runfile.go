@@ -61,9 +61,13 @@ func RunfileWant(c Choice, sha256 string, via host.Via) converge.Want {
 // NewRunfile builds the thing for undo, which uses the kept installers.
 func NewRunfile(string) converge.Thing { return runfile{} }
 
-func (r runfile) wanted() converge.State { return converge.State(r.version + " " + r.flavour) }
+func (r runfile) wanted() converge.State {
+	return converge.State(r.version + " " + r.flavour)
+}
 
-func (r runfile) Ref() converge.Ref { return converge.Ref{Kind: "runfile", Name: "nvidia"} }
+func (r runfile) Ref() converge.Ref {
+	return converge.Ref{Kind: "runfile", Name: "nvidia"}
+}
 
 // Look reads what is installed. In an image gpuadm names the image's kernel to the installer, which
 // then loads no module, as in any chroot.
@@ -144,6 +148,7 @@ func libraryProblem(v host.View, version, files string) (string, error) {
 	case path.Base(target) != path.Base(name):
 		return link + " leads to " + path.Base(target), nil
 	}
+
 	return "", nil
 }
 
@@ -201,6 +206,7 @@ func keptFile(v host.View, version string) (string, error) {
 			return path.Join(Runfiles, name), nil
 		}
 	}
+
 	return "", nil
 }
 
@@ -277,6 +283,7 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 			names = append(names, name)
 		}
 	}
+
 	return names, err
 }
 
@@ -288,7 +295,9 @@ func onlyNamedAlike(name string) bool {
 		"container", "nvidia-detect", "nvidia-support",
 		"nvidia-installer-cleanup", "nvidia-gds", "nvidia-fs",
 	}
-	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
+	return slices.ContainsFunc(parts, func(part string) bool {
+		return strings.Contains(name, part)
+	})
 }
 
 // digestOf is the SHA-256 of a file, which may be larger than ReadFile takes.

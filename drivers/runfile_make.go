@@ -84,7 +84,12 @@ func keptRunfile(v host.View, to converge.State) (runfile, error) {
 	}
 
 	_, sum, _ := strings.Cut(strings.TrimSuffix(path.Base(file), ".run"), "-")
-	return runfile{version: version, flavour: flavour, url: "file://" + file, sha256: sum}, nil
+	return runfile{
+		version: version,
+		flavour: flavour,
+		url:     "file://" + file,
+		sha256:  sum,
+	}, nil
 }
 
 // fetch returns the installer in Runfiles after a check of its digest, also if the file was there
@@ -106,7 +111,12 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 		}
 	}
 
-	request := host.Request{URL: r.url, SHA256: r.sha256, Max: MaxRunfile, Via: r.via}
+	request := host.Request{
+		URL:    r.url,
+		SHA256: r.sha256,
+		Max:    MaxRunfile,
+		Via:    r.via,
+	}
 	if err := h.Download(ctx, request, file, host.Attr{Mode: 0o600}); err != nil {
 		return "", &trouble.Error{
 			What:    err.Error(),
@@ -115,6 +125,7 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 			Err:     err,
 		}
 	}
+
 	return file, nil
 }
 
@@ -153,6 +164,7 @@ func (r runfile) options(kernel string, jobs int) []string {
 			argv = append(argv, option.text)
 		}
 	}
+
 	if r.flavour == FlavourOpen && hardware.Compare(r.version, moduleTypeSince) < 0 {
 		argv = append(argv, "--kernel-module-build-directory=kernel-open")
 	}
@@ -192,6 +204,7 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 			t.Because = append(t.Because, fmt.Sprintf("and gpuadm could not remove what it left: %v", err))
 		}
 	}
+
 	if err := h.Remove(file); err != nil {
 		t.Because = append(t.Because, err.Error())
 	}
@@ -216,6 +229,7 @@ func uninstall(ctx context.Context, h host.Host) error {
 			Err:     err,
 		}
 	}
+
 	return nil
 }
 
@@ -262,6 +276,7 @@ func logErrors(v host.View, log string, start time.Time) []string {
 			failures = append(failures, line)
 		}
 	}
+
 	if len(failures) == 0 {
 		failures = all
 	}
@@ -285,6 +300,7 @@ func buildKernel(ctx context.Context, v host.View) (string, error) {
 			return kernel, nil
 		}
 	}
+
 	return "", &trouble.Error{
 		What: "cannot run NVIDIA's installer: none of the kernels that it could build for has its headers",
 		Try:  []string{"install linux-headers-KERNEL (Debian, Ubuntu) or kernel-devel-KERNEL (RHEL) for one of " + strings.Join(targets, ", ")},
@@ -307,6 +323,7 @@ func removeOthers(h host.Host, keep ...string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -358,5 +375,6 @@ func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) err
 			errs = append(errs, h.Remove(path.Join(Runfiles, name)))
 		}
 	}
+
 	return host.Join(errs...)
 }

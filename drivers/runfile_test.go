@@ -52,6 +52,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 		}
 		return errors.Join(errs...)
 	}
+
 	install := func(f *files.Files, argv []string) error {
 		data, err := f.ReadFile(argv[1])
 		if err != nil {
@@ -66,6 +67,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 				return err
 			}
 		}
+
 		license := "NVIDIA"
 		if slices.Contains(argv, "--kernel-module-type=open") {
 			license = "Dual MIT/GPL"
@@ -78,10 +80,17 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 		)
 		if kind == "bad" {
 			return errors.Join(err, drivertest.Lay(f, "/var/log/nvidia-installer.log", []byte("-> Building\nERROR: Unable to build the NVIDIA kernel module.\n-> Cleaning\nERROR: Installation has failed.\n")),
-				&host.CommandError{Argv: argv, Code: 1, Stderr: "said on the way out", Cause: errors.New("exit status 1")})
+				&host.CommandError{
+					Argv:   argv,
+					Code:   1,
+					Stderr: "said on the way out",
+					Cause:  errors.New("exit status 1"),
+				})
 		}
+
 		return err
 	}
+
 	n.Install("sh", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		*calls = append(*calls, strings.Join(argv[2:], " "))
 		return nil, install(f, argv)
@@ -102,7 +111,11 @@ func runfileEngine(version, flavour, file, content string) *converge.Engine {
 			if version == "" {
 				return nil, nil
 			}
-			c := drivers.Choice{Version: version, Flavour: flavour, Repo: drivers.Repository{URL: "https://mirror.example/" + file}}
+			c := drivers.Choice{
+				Version: version,
+				Flavour: flavour,
+				Repo:    drivers.Repository{URL: "https://mirror.example/" + file},
+			}
 			return []converge.Want{drivers.RunfileWant(c, hex.EncodeToString(sum[:]), host.Via{})}, nil
 		},
 	}}}
@@ -137,6 +150,7 @@ func TestRunfileThereAndBack(t *testing.T) {
 		must.Get(old.Undo(ctx, n, "", nil))(t)
 		have(t, n, want)
 	}
+
 	d := cmp.Diff(first, n.Tree(converge.Home))
 	check.That(t, strings.Count(d, "\n+") == 0, "after undo (-first +now)\n%s", d)
 	if got := calls[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
@@ -158,6 +172,7 @@ func TestRunfileInAnImage(t *testing.T) {
 			}
 			continue
 		}
+
 		if have(t, n, "580.95.05 open"); len(calls) != 1 || !strings.Contains(calls[0], "--kernel-name=6.8.0") || !strings.Contains(calls[0], "--skip-module-load") {
 			t.Errorf("in an image: %v", calls)
 		}
@@ -183,6 +198,7 @@ func TestRunfileOptions(t *testing.T) {
 				t.Errorf("%s is not told %s: %s", test.version, o, calls[0])
 			}
 		}
+
 		for _, o := range strings.Fields(test.hasNot) {
 			if strings.Contains(calls[0], o) {
 				t.Errorf("%s is called with %s: %s", test.version, o, calls[0])
@@ -201,6 +217,7 @@ func TestRunfileRefused(t *testing.T) {
 		}
 		check.Says(t, text, want...)
 	}
+
 	good := runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 
 	var calls []string
@@ -228,7 +245,11 @@ func TestRunfileRefused(t *testing.T) {
 	must.OK(t, drivertest.Lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
 	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*files.Files, []string) ([]byte, error) {
 		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
-		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
+		return []byte(out), &host.CommandError{
+			Argv:  []string{"dpkg-query"},
+			Code:  1,
+			Cause: errors.New("exit status 1"),
+		}
 	}})
 	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
 	check.That(t, len(calls) == 0, "this was run: %v", calls)

@@ -40,6 +40,7 @@ func sharedModules(m hardware.Machine, s spec.Driver, f facts.Facts) []hardware.
 		}
 		found = append(found, modules)
 	}
+
 	return found
 }
 
@@ -109,6 +110,7 @@ func (p *plan) keepsShared() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -149,15 +151,19 @@ func (p *plan) bestReason(kernel string) string {
 			return ""
 		}
 	}
+
 	for _, candidates := range [][]hardware.SharedModules{asked, others} {
 		if len(candidates) > 0 {
 			return p.whyNotShared(slices.MaxFunc(candidates, byVersion))
 		}
 	}
+
 	return "the mirror has none"
 }
 
-func byVersion(a, b hardware.SharedModules) int { return hardware.Compare(a.Version, b.Version) }
+func byVersion(a, b hardware.SharedModules) int {
+	return hardware.Compare(a.Version, b.Version)
+}
 
 // whyNotShared says why the driver does not work with a mirror's modules, "" if it does.
 func (p *plan) whyNotShared(m hardware.SharedModules) string {

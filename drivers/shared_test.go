@@ -25,7 +25,13 @@ const (
 	sharedNewer = "6.1.0-31-amd64"
 )
 
-func siteKey() modinfo.Key { return modinfo.Key{Name: "the site", Serial: "1", ID: "aa"} }
+func siteKey() modinfo.Key {
+	return modinfo.Key{
+		Name:   "the site",
+		Serial: "1",
+		ID:     "aa",
+	}
+}
 
 // sharedOf is an entry of a mirror's list.
 func sharedOf(kernel, version, flavour string) hardware.SharedModules {
@@ -180,7 +186,11 @@ func TestSharedAreNot(t *testing.T) {
 // TestSharedDemanded: build = "shared" is refused where a kernel has no modules that fit.
 func TestSharedDemanded(t *testing.T) {
 	none := []hardware.SharedModules{}
-	builtHere := hardware.Module{Version: "580.95.05", Flavour: "open", DKMS: true}
+	builtHere := hardware.Module{
+		Version: "580.95.05",
+		Flavour: "open",
+		DKMS:    true,
+	}
 	dkms := map[string]hardware.Module{sharedNow: builtHere, sharedNewer: builtHere}
 	failed := sharedBoth()
 	failed[1].Failure = "nv.c:3: error: no follow_pfn"

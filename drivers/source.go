@@ -70,6 +70,7 @@ func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like st
 			return rows, like
 		}
 	}
+
 	return nil, ""
 }
 
@@ -81,6 +82,7 @@ func (c Catalog) repositoriesOf(id, version string) []repositoryRow {
 			rows = append(rows, row)
 		}
 	}
+
 	return rows
 }
 
@@ -92,6 +94,7 @@ func (p *plan) chooseRepository() error {
 			"cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
 			"make sure that the folder is the root of an image")
 	}
+
 	if p.spec.Source == SourceRunfile {
 		return p.chooseRunfile()
 	}
@@ -102,6 +105,7 @@ func (p *plan) chooseRepository() error {
 			fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
 			`write source = "runfile" and a version in [driver], or owner = "other" if another tool installs the driver`)
 	}
+
 	row, err := p.pickRepository(rows)
 	if err != nil {
 		return err
@@ -144,6 +148,7 @@ func (p *plan) requested(rows []repositoryRow) []repositoryRow {
 	case "distro":
 		return distros
 	}
+
 	return append(vendors, distros...)
 }
 
@@ -200,12 +205,14 @@ func (p *plan) setURLAndKey() error {
 		repo.Mirror = true
 		return nil
 	}
+
 	if p.repo.URL == "" && p.repo.Source == SourceNVIDIA {
 		return refuse(
 			fmt.Sprintf("cannot install from %s: NVIDIA's guide names the system, and neither the repository's address nor its key was known at this release", p.repo),
 			`write url, key and fingerprint in [driver.repo]: NVIDIA's Driver Installation Guide has the address`,
 			`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
 	}
+
 	if p.repo.URL == "" {
 		return nil // the distribution's own repository, which brings its keys
 	}
@@ -227,6 +234,7 @@ func (p *plan) setURLAndKey() error {
 			repo.Fingerprint = "sha256:" + key.SHA256
 		}
 	}
+
 	return nil
 }
 
@@ -315,5 +323,6 @@ func (p *plan) notAtVendors(branch int, asked string) string {
 	case row.Last > 0 && branch > row.Last:
 		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, row, row.Last)
 	}
+
 	return ""
 }

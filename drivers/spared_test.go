@@ -19,14 +19,30 @@ func TestSpared(t *testing.T) {
 	on := func(kernel, version string) facts.KernelModules {
 		k := facts.KernelModules{Kernel: kernel}
 		if version != "" {
-			k.Nvidia = &modinfo.Module{Version: version, Vermagic: kernel + " SMP", License: "Dual MIT/GPL"}
+			k.Nvidia = &modinfo.Module{
+				Version:  version,
+				Vermagic: kernel + " SMP",
+				License:  "Dual MIT/GPL",
+			}
 		}
+
 		return k
 	}
-	c := Choice{Branch: "580", Version: "580.95.05", Flavour: FlavourOpen, Members: []Member{{Name: "make", Role: "compiler"}, {Name: "dkms", Role: "dkms"}}}
-	for _, k := range []string{running, next} {
-		c.Members = append(c.Members, Member{Name: "headers-" + k, Role: "headers", PerKernel: k}, Member{Name: "gcc-" + k, Role: "compiler", PerKernel: k})
+
+	c := Choice{
+		Branch:  "580",
+		Version: "580.95.05",
+		Flavour: FlavourOpen,
+		Members: []Member{{Name: "make", Role: "compiler"}, {Name: "dkms", Role: "dkms"}},
 	}
+	for _, k := range []string{running, next} {
+		c.Members = append(c.Members, Member{
+			Name:      "headers-" + k,
+			Role:      "headers",
+			PerKernel: k,
+		}, Member{Name: "gcc-" + k, Role: "compiler", PerKernel: k})
+	}
+
 	for name, x := range map[string]struct {
 		running                   string // that runs
 		headers                   string // the kernel whose headers are on the disk
@@ -54,8 +70,11 @@ func TestSpared(t *testing.T) {
 		}
 		asked := c
 		if x.old != "" {
-			asked.Members = slices.DeleteFunc(slices.Clone(c.Members), func(m Member) bool { return m.PerKernel == running })
+			asked.Members = slices.DeleteFunc(slices.Clone(c.Members), func(m Member) bool {
+				return m.PerKernel == running
+			})
 		}
+
 		asFound, ifThere := asked.Spared(driver("580.95.05"), f)
 		k, _ := asked.KernelSide(driver("580.95.05"), f)
 		if got := [3]string{strings.Join(asFound, " "), strings.Join(ifThere, " "), strings.Join(k.Waiting, " ")}; got != [3]string{x.asFound, x.ifThere, x.waiting} {

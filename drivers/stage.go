@@ -64,7 +64,9 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 // gpuCount counts the GPUs on the bus, without NVSwitches.
 func gpuCount(f facts.Facts) int {
 	isGPU := func(p facts.PCI) bool { return strings.HasPrefix(p.Class, "03") }
-	return len(slices.DeleteFunc(slices.Clone(f.GPUs), func(p facts.PCI) bool { return !isGPU(p) }))
+	return len(slices.DeleteFunc(slices.Clone(f.GPUs), func(p facts.PCI) bool {
+		return !isGPU(p)
+	}))
 }
 
 // kernelSide is the KernelSide of a choice, with the memory of files.
@@ -97,7 +99,10 @@ func Needs(s spec.Spec) facts.Needs {
 		return facts.Needs{}
 	}
 
-	needs := facts.Needs{Modules: true, Files: append(packages.SourceFolders(), FabricManagerConfig)}
+	needs := facts.Needs{
+		Modules: true,
+		Files:   append(packages.SourceFolders(), FabricManagerConfig),
+	}
 	if s.Driver.Source == "distro" && s.Driver.Build != "dkms" {
 		needs.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
@@ -105,6 +110,7 @@ func Needs(s spec.Spec) facts.Needs {
 		needs.Files = append(needs.Files, list)
 		needs.Symbols = true
 	}
+
 	return needs
 }
 
@@ -201,6 +207,7 @@ func modulesOnDisk(f facts.Facts) map[string]string {
 			all["kernel "+k.Kernel] = "module nvidia " + k.Nvidia.Version
 		}
 	}
+
 	return all
 }
 
@@ -248,6 +255,7 @@ func (d Driver) moduleWants(
 			Reinstall: database.Reinstall,
 		}
 	}
+
 	parts := modules.Parts(k.Version, s.Driver.Persistenced && !c.Guest, *f.Modules, installed)
 	return append([]converge.Want{parts}, wants...), nil
 }
@@ -299,6 +307,7 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 			}
 		}
 	}
+
 	return notes
 }
 
@@ -363,7 +372,9 @@ func (d Driver) serviceWants(s spec.Spec, f facts.Facts) ([]converge.Want, error
 
 // later is a want that waits until the version is known.
 func later(name, until string) converge.Want {
-	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
+	look := func(context.Context, host.View) (string, error) {
+		return "", host.Later{Until: until}
+	}
 	return things.Check(name, look, "one version for all")
 }
 
@@ -386,6 +397,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 			}
 			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil
 		}
+
 		if !hardware.InBranch(loaded, d.Version) {
 			return fmt.Sprintf("cannot use the driver: %s is loaded, %s is wanted, and the driver is left to %s", loaded, d.Version, c.Owner), nil
 		}

@@ -27,11 +27,19 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 	f := facts.Facts{
 		Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"},
 		Kernel: facts.Kernel{Running: "6.1.0-41-amd64", Installed: []string{"6.1.0-41-amd64"}},
-		GPUs:   []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "2bb1", Class: "030200"}},
+		GPUs: []facts.PCI{{
+			Address: "0000:17:00.0",
+			Vendor:  "10de",
+			Device:  "2bb1",
+			Class:   "030200",
+		}},
 	}
 	s := specs.Of(t, "[driver]\nversion = \"570\"\n")
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
-		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
+		f.Modules = &facts.Modules{Libraries: []facts.Library{{
+			Name:    "libnvidia-ml.so",
+			Version: version,
+		}}}
 		_, err := New(nil).Modules(new(packages.Reading)).Wants(s, f)
 		named := err != nil && strings.Contains(err.Error(), "570.133.07 or newer")
 		check.That(t, (err != nil) == refused && named == refused, "driver %s for an RTX PRO 6000: %v", version, err)
@@ -40,7 +48,9 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 
 // TestAdviceCanBeFollowed: what a refusal advises is not refused itself.
 func TestAdviceCanBeFollowed(t *testing.T) {
-	debian := func(version string) hardware.Machine { return machine("debian", version, "arm64", "2342") }
+	debian := func(version string) hardware.Machine {
+		return machine("debian", version, "arm64", "2342")
+	}
 	for _, x := range []struct {
 		what   string
 		m      hardware.Machine
@@ -77,7 +87,13 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 // longer asks for would never be reverted, and status would call it released.
 func TestServicesAreTheDrivers(t *testing.T) {
 	s := specs.Of(t, "[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")
-	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
+	f := facts.Facts{
+		Live:    true,
+		Arch:    "amd64",
+		OS:      facts.OS{ID: "debian", Version: "12"},
+		GPUs:    []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}},
+		Modules: &facts.Modules{},
+	}
 	wants, err := New(nil).Services().Wants(s, f)
 	must.That(t, err == nil && len(wants) > 0, "%d wants, %v", len(wants), err)
 	for _, w := range wants {
@@ -88,10 +104,22 @@ func TestServicesAreTheDrivers(t *testing.T) {
 // TestServicesOfAnotherKernel: daemons with a module for a kernel that does not run are enabled for
 // the boot that starts it, and not started: Debian's nvidia-persistenced fails without a device.
 func TestServicesOfAnotherKernel(t *testing.T) {
-	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
+	f := facts.Facts{
+		Live: true,
+		GPUs: []facts.PCI{{
+			Vendor: "10de",
+			Device: "2330",
+			Class:  "030200",
+		}, {Vendor: "10de", Device: "22a3", Class: "068000"}},
+	}
 	for running, want := range map[string]converge.State{"6.1.0-50-amd64": "enabled active", "6.18.44": "enabled inactive"} {
 		f.Kernel = facts.Kernel{Running: running, Installed: []string{"6.1.0-50-amd64"}}
-		wants := must.Get(ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f))(t)
+		wants := must.Get(ServiceWants(Services{
+			Version:       "535.261.03",
+			Fabric:        FabricOf(Load(), f),
+			Persistenced:  true,
+			FabricManager: "auto",
+		}, f))(t)
 		units := 0
 		for _, w := range wants {
 			check.That(t, w.Ref().Kind != "fabric" || running == "6.1.0-50-amd64", "kernel %s: a fabric is waited for that cannot come", running)
@@ -102,6 +130,7 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 			to, err := w.To("disabled inactive")
 			check.That(t, to == want && err == nil, "kernel %s: %s shall be %q, %v; want %q", running, w.Ref().Name, to, err, want)
 		}
+
 		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {
 			t.Errorf("kernel %s: said %v", running, ModuleProblems(f, facts.Modules{}, Choice{}))
 		}
@@ -165,6 +194,7 @@ func TestAdvice(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, advised >= 1000 && none >= 300, "%d refusals advise a version, %d none: the draw is lopsided", advised, none)
 }
 
@@ -197,6 +227,7 @@ func follow(t *testing.T, c Catalog, m hardware.Machine, d spec.Driver, err erro
 			return named, false
 		}
 	}
+
 	return named, true
 }
 
@@ -238,6 +269,10 @@ func TestKernelSide(t *testing.T) {
 	check.That(t, known && slices.Equal(k.Companions, want), "loaded are %v, want %v", k.Companions, want)
 	check.That(t, k.Build == "dkms" && k.Image == nil, "build %q, image %v", k.Build, k.Image)
 	image := &facts.Trust{SecureBoot: "on"}
-	k, known = Choice{Version: "580.95.05", Flavour: "open", Precompiled: true}.KernelSide(driver("580"), facts.Facts{Image: image})
+	k, known = Choice{
+		Version:     "580.95.05",
+		Flavour:     "open",
+		Precompiled: true,
+	}.KernelSide(driver("580"), facts.Facts{Image: image})
 	check.That(t, known && k.Version == "580.95.05" && k.Flavour == "open" && k.Build == "precompiled" && k.Image == image, "signed modules in an image: %+v, %v", k, known)
 }

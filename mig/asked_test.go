@@ -70,7 +70,14 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 // TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs
 // write them, and a subsystem also where GPUs are planned for that no machine has.
 func TestPicksOneGPU(t *testing.T) {
-	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Name: "NVIDIA H100 PCIe", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
+	live := host.GPU{
+		Address: "0000:3d:00.0",
+		UUID:    "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c",
+		Name:    "NVIDIA H100 PCIe",
+		Device:  "0x233010DE",
+		Sub:     "0x162610DE",
+		MIG:     true,
+	}
 	bare := must.Get(Find("H100-80GB"))(t)
 	other := must.Get(Find("0x233010DE:0x162610DE"))(t)
 	for _, c := range []struct {
@@ -128,8 +135,15 @@ func TestDynamicMIG(t *testing.T) {
 		gpu.Address = "0000:17:00.0"
 		gpu.Mode = c.mode
 		gpu.Pending = c.mode
-		f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)}))(t)
+		f := facts.Facts{
+			Live:       true,
+			Driver:     &host.Driver{GPUs: []host.GPU{gpu}},
+			DynamicMIG: "process 77",
+		}
+		s := must.Get(spec.Parse(spec.File{
+			Name: "node.toml",
+			Data: []byte("format = 1\n" + c.toml),
+		}))(t)
 
 		list, err := Stage.Wants(s, f)
 		check.That(t, (err != nil) == (c.says != "") && strings.Contains(words(err), c.says), "%s: says %s; want %q", c.name, words(err), c.says)
@@ -138,6 +152,7 @@ func TestDynamicMIG(t *testing.T) {
 			kinds = append(kinds, w.Ref().Kind)
 			check.Equal(t, w.Releases, i == 0, "%s: want %d releases", c.name, i)
 		}
+
 		check.Equal(t, strings.Join(kinds, " "), c.wants, "%s: wants", c.name)
 	}
 }

@@ -28,7 +28,11 @@ type Entry struct {
 func Entries(m spec.MIG) ([]Entry, error) {
 	var all []Entry
 	for i, g := range m.GPU {
-		e := Entry{Match: g.Match, Devices: g.Devices, Where: fmt.Sprintf("[[mig.gpu]] %d", i+1)}
+		e := Entry{
+			Match:   g.Match,
+			Devices: g.Devices,
+			Where:   fmt.Sprintf("[[mig.gpu]] %d", i+1),
+		}
 		var err error
 		switch {
 		case !g.Enabled:
@@ -37,6 +41,7 @@ func Entries(m spec.MIG) ([]Entry, error) {
 		default:
 			e.Layout, err = layoutByCount(g.Layout)
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", e.Where, err)
 		}
@@ -96,8 +101,10 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 				Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
 			}
 		}
+
 		nothingToDo = nothingToDo || !entry.Layout.Enabled
 	}
+
 	if len(all) == 0 && len(entries) > 0 && !nothingToDo {
 		return nil, refuseNone(entries, gpus)
 	}
@@ -127,6 +134,7 @@ func entryOf(entries []Entry, g host.GPU) (*Entry, error) {
 				Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
 			}
 		}
+
 		entry = &entries[i]
 	}
 
@@ -158,6 +166,7 @@ func refuseNone(entries []Entry, gpus []host.GPU) error {
 		}
 		t.Because = append(t.Because, fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, nameOrDevice(g), g.Device, without))
 	}
+
 	if len(gpus) == 0 {
 		t.Because = []string{"there is no GPU"}
 	}
@@ -170,7 +179,9 @@ func (e Entry) Matches(g host.GPU) bool {
 	if !e.hasIndex(g) {
 		return false
 	}
-	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
+	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool {
+		return matches(s, g)
+	})
 }
 
 // hasIndex reports whether the entry's devices have the GPU's index; its model does not matter.
@@ -190,12 +201,15 @@ func matches(word string, g host.GPU) bool {
 		spellings := []string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}
 		return strings.EqualFold(word, g.UUID) || slices.Contains(spellings, lower)
 	}
+
 	isWholeID := len(g.Device) == len("0x000010DE")
 	if isWholeID && sameDevice(g.Device, word) {
 		return true
 	}
 	if m, err := Find(word); err == nil {
-		return slices.ContainsFunc(m.Devices, func(d string) bool { return strings.EqualFold(d, g.Device) })
+		return slices.ContainsFunc(m.Devices, func(d string) bool {
+			return strings.EqualFold(d, g.Device)
+		})
 	}
 
 	// A name for several models, "H100", or for a model without a table.

@@ -52,11 +52,13 @@ func (m Model) draw(before, after State) string {
 		text := fmt.Sprintf("%s %-*s  %s", sign, width, r.name, r.places)
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
+
 	for _, r := range was {
 		if !slices.Contains(will, r) {
 			line("-", r)
 		}
 	}
+
 	for _, r := range will {
 		sign := "+"
 		if slices.Contains(was, r) {
@@ -64,6 +66,7 @@ func (m Model) draw(before, after State) string {
 		}
 		line(sign, r)
 	}
+
 	return b.String()
 }
 
@@ -96,6 +99,7 @@ func (m Model) rows(s State) (list []row) {
 		places := host.Profile{Places: kinds[name]}
 		list = append(list, row{name, drawPlaces(places, m.cell())})
 	}
+
 	return list
 }
 

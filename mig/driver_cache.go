@@ -48,7 +48,9 @@ func (c *driverCache) ask(ctx context.Context, v host.View) (*host.Driver, error
 
 // open lists the processes that have a device open.
 func (c *driverCache) open(ctx context.Context, v host.View) ([]devices.Holder, error) {
-	return once(c, &c.holders, func() ([]devices.Holder, error) { return devices.Holders(ctx, v) })
+	return once(c, &c.holders, func() ([]devices.Holder, error) {
+		return devices.Holders(ctx, v)
+	})
 }
 
 // paused lists the running services that the plans pause; for a change of mode nvidia-persistenced

@@ -51,6 +51,7 @@ func besideDRA(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		}
 		list = append(list, w)
 	}
+
 	if len(list) > 1 {
 		list = append(list, things.Resumed())
 	}

@@ -25,6 +25,7 @@ func Parted(name string, gpus []host.GPU) string {
 		list, _ := counts(StateOf(g))
 		return string(StateOf(g).Mode) + strings.Join(list, "\n")
 	}
+
 	groups := groupBy(gpus, sameCounts)
 	if len(groups) == 0 {
 		return strings.TrimSuffix(b.String(), ":\n") + ": []\n"
@@ -49,6 +50,7 @@ func Parted(name string, gpus []host.GPU) string {
 		} else if s.Mode == On {
 			b.WriteString("      mig-devices:\n")
 		}
+
 		for _, profile := range list {
 			fmt.Fprintf(&b, "        %q: %d\n", profile, count[profile])
 		}
@@ -67,6 +69,7 @@ func Tables(gpus []host.GPU) string {
 		s.Next = s.Mode
 		return s.String()
 	}
+
 	for i, group := range groupBy(gpus, sameState) {
 		if i > 0 {
 			b.WriteString("\n")
@@ -217,6 +220,7 @@ func Generate(gpus []host.GPU) (PartedFile, error) {
 			kinds = append(kinds, g.Device)
 		}
 	}
+
 	if len(kinds) == 0 {
 		return file, &trouble.Error{
 			What: "cannot generate layouts: none of the GPUs has MIG",
@@ -249,12 +253,19 @@ func Generate(gpus []host.GPU) (PartedFile, error) {
 // add gives it one more filter; "" is none.
 func (f PartedFile) add(name string, p host.Profile, filter string) {
 	entries := f.Configs[name]
-	i := slices.IndexFunc(entries, func(e partedEntry) bool { return e.Parts[p.Name] == p.Max })
+	i := slices.IndexFunc(entries, func(e partedEntry) bool {
+		return e.Parts[p.Name] == p.Max
+	})
 	if i < 0 {
 		i = len(entries)
-		e := partedEntry{Devices: "all", Enabled: true, Parts: map[string]int{p.Name: p.Max}}
+		e := partedEntry{
+			Devices: "all",
+			Enabled: true,
+			Parts:   map[string]int{p.Name: p.Max},
+		}
 		entries = append(entries, e)
 	}
+
 	if filter != "" && !slices.Contains(entries[i].Filter, filter) {
 		entries[i].Filter = append(entries[i].Filter, filter)
 	}

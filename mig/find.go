@@ -41,6 +41,7 @@ func Find(name string) (Model, error) {
 			matching = append(matching, m)
 		}
 	}
+
 	if len(matching) == 1 {
 		return matching[0], nil
 	}
@@ -51,6 +52,7 @@ func Find(name string) (Model, error) {
 			Err:  errKnown,
 		}
 	}
+
 	if err := refuseUnlisted(name, asked); err != nil {
 		return Model{}, err
 	}

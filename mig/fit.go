@@ -52,6 +52,7 @@ func (m Model) Fit(found State, want Layout) (Fit, error) {
 				f.Disturbs = append(f.Disturbs, p)
 			}
 		}
+
 		return f, nil
 	}
 
@@ -82,12 +83,15 @@ func (m Model) placedParts(found State) []placedPart {
 	for _, part := range found.Parts {
 		placed := placedPart{Part: part, profile: noProfile}
 		for _, p := range m.Profiles {
-			i := slices.IndexFunc(p.Places, func(at host.Span) bool { return at.Start == part.Start })
+			i := slices.IndexFunc(p.Places, func(at host.Span) bool {
+				return at.Start == part.Start
+			})
 			if p.Name == part.Profile && i >= 0 && mask(p.Places[i])&seen == 0 {
 				placed.profile = p.ID
 				placed.mask = mask(p.Places[i])
 			}
 		}
+
 		seen |= placed.mask
 		all = append(all, placed)
 	}

@@ -41,6 +41,7 @@ func TestGenerate(t *testing.T) {
 		}
 		all = append(all, m.GPU())
 	}
+
 	text := generated(t, "all models", all, label)
 	check.Says(t, text, "all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`, " 1g.10gb: 7\n", " 1g.16gb-me: 2\n")
 	_, err := Generate([]host.GPU{{Name: "Tesla T4"}})
@@ -65,6 +66,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 			check.That(t, e.Devices == "all" && e.Enabled != nil && e.Parts != nil && (*e.Enabled || len(e.Parts) == 0), "%s: %s: %+v", name, key, e)
 		}
 	}
+
 	c := must.Get(ParseParted("generated.yaml", text))(t)
 	profiles := map[string]bool{}
 	for _, l := range c.Layouts {
@@ -79,11 +81,13 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 			}
 		}
 	}
+
 	for _, g := range gpus {
 		m := must.Get(Of(g))(t)
 		if i := slices.IndexFunc(m.Profiles, func(p host.Profile) bool { return !profiles[m.Name+p.Name] }); i >= 0 {
 			t.Errorf("%s: no layout has %s of %s", name, m.Profiles[i].Name, m.Name)
 		}
 	}
+
 	return string(text)
 }

@@ -44,6 +44,7 @@ func (l Layout) String() string {
 		}
 		count[s]++
 	}
+
 	if len(order) == 0 {
 		return "on and empty"
 	}
@@ -103,9 +104,14 @@ func layoutByCount(counts map[string]int) (Layout, error) {
 
 	for _, whole := range slices.Sorted(maps.Keys(shared)) {
 		for _, compute := range pack(shared[whole], slots[whole]) {
-			l.Wants = append(l.Wants, Want{Profile: whole, Start: Anywhere, Compute: compute})
+			l.Wants = append(l.Wants, Want{
+				Profile: whole,
+				Start:   Anywhere,
+				Compute: compute,
+			})
 		}
 	}
+
 	l.sort()
 
 	return l, nil
@@ -124,6 +130,7 @@ next:
 				continue next
 			}
 		}
+
 		bins = append(bins, []int{c})
 	}
 
@@ -162,9 +169,11 @@ func layoutByPlace(list []spec.Placement) (Layout, error) {
 			l.Wants = append(l.Wants, w)
 			continue
 		}
+
 		l.Wants[i].Compute = append(l.Wants[i].Compute, n.compute)
 		largestFirst(l.Wants[i].Compute)
 	}
+
 	l.sort()
 
 	return l, nil

@@ -39,6 +39,7 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 		}
 		plans = append(plans, p)
 	}
+
 	if err := makePlans(ctx, h, &d, plans, all); err != nil {
 		return err
 	}
@@ -80,6 +81,7 @@ func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, a
 		}
 		return host.Join(err, things.ResumePersistence(context.WithoutCancel(ctx), h))
 	}
+
 	run.Holders = func(ctx context.Context, gpus []string) ([]string, error) {
 		return holding(ctx, h, d, gpus)
 	}
@@ -175,6 +177,7 @@ func explain(err error, held []string) error {
 		} else {
 			t.Because = append(t.Because, fmt.Sprintf("GPU %s was %q and is %q now", g.GPU, g.Before, g.After))
 		}
+
 		for _, err := range g.Left {
 			t.Because = append(t.Because, err.Error())
 		}

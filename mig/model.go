@@ -104,6 +104,7 @@ var read = sync.OnceValue(func() table {
 		row := &t.GPUs[i]
 		row.Devices, row.Arch = devicesOf(row.Name)
 	}
+
 	for i := range t.Unlisted {
 		row := &t.Unlisted[i]
 		row.Devices, _ = devicesOf(row.Name)
@@ -174,7 +175,12 @@ func (t table) model(row gpuRow) Model {
 func (t table) compute(slices int) []host.ComputeProfile {
 	var all []host.ComputeProfile
 	for _, c := range t.Compute[strconv.Itoa(slices)] {
-		all = append(all, host.ComputeProfile{ID: c.ID, Enum: c.ID, Slices: c.Slices, Max: c.Max})
+		all = append(all, host.ComputeProfile{
+			ID:     c.ID,
+			Enum:   c.ID,
+			Slices: c.Slices,
+			Max:    c.Max,
+		})
 	}
 
 	return all
@@ -211,6 +217,7 @@ func Of(g host.GPU) (Model, error) {
 		}
 		return known, nil
 	}
+
 	if found && g.Address == "" { // a GPU of Model.GPU, not of a driver
 		return known, nil
 	}
@@ -260,7 +267,9 @@ func onePerSize(all []host.ComputeProfile) []host.ComputeProfile {
 		return cmp.Or(a.Slices-b.Slices, a.Enum-b.Enum)
 	})
 
-	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool { return a.Slices == b.Slices })
+	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool {
+		return a.Slices == b.Slices
+	})
 }
 
 // byID returns the index of a profile; -1 if the model has no profile with this id.

@@ -116,6 +116,7 @@ func (m Model) profile(n name) (host.Profile, error) {
 			smallest = i
 		}
 	}
+
 	if smallest >= 0 {
 		return m.Profiles[smallest], nil
 	}
@@ -153,6 +154,7 @@ func (m Model) noSuchProfile(n name) error {
 			least = distance
 		}
 	}
+
 	if near == "" {
 		near = nearest.Of(n.whole(), offers)
 	}

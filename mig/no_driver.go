@@ -101,4 +101,6 @@ func byTable(err error, g host.GPU) error {
 }
 
 // deviceID writes two PCI ids, 2330 and 10de, like host.GPU and mig-parted: 0x233010DE.
-func deviceID(device, vendor string) string { return "0x" + strings.ToUpper(device+vendor) }
+func deviceID(device, vendor string) string {
+	return "0x" + strings.ToUpper(device+vendor)
+}

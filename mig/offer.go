@@ -46,6 +46,7 @@ func (m Model) Offer() string {
 		}
 		fmt.Fprintf(&b, "%-*s  %2s  %7d  %4d  %s\n", width, p.Name, id, p.Slices, p.Max, drawPlaces(p, cell))
 	}
+
 	if m.inFractions() {
 		b.WriteString("Ids and memory slices are not public: the driver says them.\n")
 	}
@@ -112,8 +113,11 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (Offer, error) {
 		}
 		offers = append(offers, offersOf(a.GPU, fit.Target))
 	}
+
 	for _, g := range gpus {
-		assigned := slices.ContainsFunc(all, func(a Assigned) bool { return a.GPU.Address == g.Address })
+		assigned := slices.ContainsFunc(all, func(a Assigned) bool {
+			return a.GPU.Address == g.Address
+		})
 		if g.Lost == "" && !assigned {
 			offers = append(offers, offersOf(g, StateOf(g)))
 		}
@@ -123,7 +127,11 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (Offer, error) {
 	if !allFit {
 		counts = nil
 	}
-	return Offer{Counts: counts, Strategy: s.StrategyFor(offers), Stated: s.Strategy()}, err
+	return Offer{
+		Counts:   counts,
+		Strategy: s.StrategyFor(offers),
+		Stated:   s.Strategy(),
+	}, err
 }
 
 // offerNotes says what pods can ask for once the GPUs are as the spec asks, where that is not one
@@ -178,6 +186,7 @@ func Kinds(entries []Entry) []string {
 			}
 		}
 	}
+
 	if !coversAll {
 		for _, m := range Models() {
 			for _, p := range m.Profiles {
@@ -185,6 +194,7 @@ func Kinds(entries []Entry) []string {
 			}
 		}
 	}
+
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -202,6 +212,7 @@ func fullNames(n name) []string {
 			names = append(names, p.Name)
 		}
 	}
+
 	return names
 }
 

@@ -28,13 +28,18 @@ type oracle struct {
 }
 
 func newOracle(m Model) *oracle {
-	o := &oracle{model: m, layouts: map[string][][]block{}, counts: map[string][]int{}}
+	o := &oracle{
+		model:   m,
+		layouts: map[string][][]block{},
+		counts:  map[string][]int{},
+	}
 	var all []block
 	for i, p := range m.Profiles {
 		for _, at := range p.Places {
 			all = append(all, block{i, at.Start, at.Size})
 		}
 	}
+
 	var walk func(next int, taken []bool, chosen []block)
 	walk = func(next int, taken []bool, chosen []block) {
 		if len(chosen) > 0 {
@@ -50,6 +55,7 @@ func newOracle(m Model) *oracle {
 					same++
 				}
 			}
+
 			sets, whole, shares := 0, 0, 0
 			for _, c := range append(slices.Clone(chosen), b) {
 				switch n := m.Profiles[c.profile].Name; {
@@ -58,10 +64,12 @@ func newOracle(m Model) *oracle {
 				case !strings.HasSuffix(n, "-me"):
 					shares++
 				}
+
 				if strings.HasSuffix(m.Profiles[c.profile].Name, "+me") {
 					sets++
 				}
 			}
+
 			if !free || same >= m.Profiles[b.profile].Max || sets > 1 || whole > 1 || whole == 1 && shares > 0 {
 				continue
 			}
@@ -72,6 +80,7 @@ func newOracle(m Model) *oracle {
 			walk(i+1, now, append(slices.Clone(chosen), b))
 		}
 	}
+
 	walk(0, make([]bool, m.Memory), nil)
 	return o
 }
@@ -96,10 +105,12 @@ func (o *oracle) maximal() []string {
 			more[i]++
 			full = full && o.layouts[fmt.Sprint(more)] == nil
 		}
+
 		if full {
 			list = append(list, key)
 		}
 	}
+
 	sort.Strings(list)
 	return list
 }
@@ -111,6 +122,7 @@ func (o *oracle) layout(count []int) Layout {
 			l.Wants = append(l.Wants, Want{Profile: o.model.Profiles[i].Name, Start: Anywhere})
 		}
 	}
+
 	return l
 }
 
@@ -124,8 +136,10 @@ func (o *oracle) least(from []block, to string) int {
 				gone++
 			}
 		}
+
 		best = min(best, gone)
 	}
+
 	return best
 }
 
@@ -133,8 +147,13 @@ func (o *oracle) state(blocks []block) State {
 	s := State{Mode: On, Next: On}
 	for _, b := range blocks {
 		p := o.model.Profiles[b.profile]
-		s.Parts = append(s.Parts, Part{Profile: p.Name, Start: b.start, Compute: []int{p.Slices}})
+		s.Parts = append(s.Parts, Part{
+			Profile: p.Name,
+			Start:   b.start,
+			Compute: []int{p.Slices},
+		})
 	}
+
 	s.sort()
 	return s
 }
@@ -163,8 +182,10 @@ func each(profiles []host.Profile, slots, over int, f func([]int)) {
 			count[i] = n
 			walk(i+1, used+n)
 		}
+
 		count[i] = 0
 	}
+
 	walk(0, 0)
 }
 
@@ -180,6 +201,7 @@ func TestOracle(t *testing.T) {
 		case 2:
 			want = [2]int{13, 9} // counted by hand: none, 4 of one half, 7 pairs of halves, 2 of both
 		}
+
 		check.That(t, m.Memory == 12 || want == [2]int{feasible, maximal}, "%s: %d layouts, %d maximal; want %v", m.Name, feasible, maximal, want)
 		t.Logf("%s: %d layouts, %d of them maximal", m.Name, feasible, maximal)
 		slots, over, tested, taken := 7, 0, 0, 0
@@ -230,10 +252,12 @@ func TestLeast(t *testing.T) {
 						t.Fatalf("%s: %s → %s keeps %d, says %+v", name, o.state(from), f.Target, stay, f)
 					}
 				}
+
 				sum += o.least(o.canonical(a), b)
 				all += len(o.canonical(a))
 			}
 		}
+
 		mean := fmt.Sprintf("%.2f, all of them %.2f", float64(sum)/float64(pairs), float64(all)/float64(pairs))
 		t.Logf("%s: %d pairs, %d ways; the least that goes from the canonical places, on average: %s", name, pairs, ways, mean)
 		check.That(t, name != "A100-40GB" || (pairs == 1892 && mean == "3.00, all of them 4.45"), "%d pairs, %s; want 1892, 3.00, all of them 4.45", pairs, mean)
@@ -257,7 +281,10 @@ func (o *oracle) canonical(key string) []block {
 		}
 		return s
 	}
-	return slices.MinFunc(o.layouts[key], func(a, b []block) int { return strings.Compare(rank(a), rank(b)) })
+
+	return slices.MinFunc(o.layouts[key], func(a, b []block) int {
+		return strings.Compare(rank(a), rank(b))
+	})
 }
 
 func common(a, b State) int {
@@ -267,6 +294,7 @@ func common(a, b State) int {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -288,6 +316,7 @@ func BenchmarkFit(b *testing.B) {
 			}
 		})
 	}
+
 	o := newOracle(model(b, "A100-40GB"))
 	b.Run("A100 every maximal pair", func(b *testing.B) {
 		list := o.maximal()
@@ -298,6 +327,7 @@ func BenchmarkFit(b *testing.B) {
 				}
 			}
 		}
+
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(list)*len(list)), "µs/fit")
 	})
 }

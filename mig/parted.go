@@ -86,8 +86,11 @@ func ParseParted(file string, data []byte) (Config, error) {
 		}
 		c.Layouts = append(c.Layouts, l)
 	}
+
 	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b *trouble.Error) int { return a.At.Line - b.At.Line })
+		slices.SortStableFunc(p.faults, func(a, b *trouble.Error) int {
+			return a.At.Line - b.At.Line
+		})
 		return Config{}, p.faults
 	}
 

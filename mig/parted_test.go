@@ -28,6 +28,7 @@ func files(t *testing.T) []string {
 	} else {
 		t.Log("GPUADM_TEST_CORPUS is not set: mig-parted's own configuration is not read")
 	}
+
 	return list
 }
 
@@ -50,8 +51,10 @@ func TestEveryLayout(t *testing.T) {
 					used[l.Name] += n
 				}
 			}
+
 			check.That(t, used[l.Name] != 0, "%s: layout %q is for no GPU", filepath.Base(file), l.Name)
 		}
+
 		t.Logf("%s: %d layouts, made %d times", filepath.Base(file), len(c.Layouts), made)
 	}
 }
@@ -67,6 +70,7 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 		}
 		return 0, nil // for other GPUs
 	}
+
 	e := as[0].Entry
 	if len(e.Match) == 0 {
 		for _, w := range e.Layout.Wants {
@@ -82,6 +86,7 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 			}
 		}
 	}
+
 	fit, err := m.Fit(StateOf(g), e.Layout)
 	if err != nil && len(e.Match) == 0 && strings.Contains(err.Error(), "holds at most") {
 		return 0, nil // all-1g.24gb asks for what another GPU of the same profile name holds
@@ -139,8 +144,10 @@ func TestPartedRefuses(t *testing.T) {
 				}
 			}
 		}
+
 		got.WriteString("\n=== " + name + "\n" + input + "--- says\n" + says)
 	}
+
 	golden(t, "refused.txt", strings.TrimSuffix(got.String(), "\n")+"\n")
 }
 
@@ -180,6 +187,7 @@ func TestPartedReads(t *testing.T) {
 	} {
 		check.Equal(t, parsed(t, head+c.text)[0].Layout.String(), c.want, "%s: got", c.text)
 	}
+
 	json := parsed(t, `{"version": "v1", "mig-configs": {"a": [{"devices": [1, 0], "device-filter": "0x20B010DE:0x134F10DE", "mig-enabled": true, "mig-devices": {"1g.5gb": 7}}]}}`)
 	e := json[0]
 	check.That(t, e.Layout.String() == "7 × 1g.5gb" && fmt.Sprint(e.Match, e.Devices.Index) == "[0x20B010DE:0x134F10DE] [0 1]", "JSON: %+v", e)
@@ -205,7 +213,12 @@ func TestExport(t *testing.T) {
 		g.Index, g.Address = i, fmt.Sprintf("0000:%02x:00.0", i+1)
 		gpus = append(gpus, g)
 	}
-	gpus = append(gpus, host.GPU{Index: 8, Name: "Tesla T4", Device: "0x1EB810DE"})
+
+	gpus = append(gpus, host.GPU{
+		Index:  8,
+		Name:   "Tesla T4",
+		Device: "0x1EB810DE",
+	})
 	yaml, toml := Parted("current", gpus), Tables(gpus)
 	golden(t, "export.yaml", yaml)
 	golden(t, "export.toml", toml)
@@ -221,12 +234,16 @@ func TestExport(t *testing.T) {
 			check.That(t, fit.Target.String() == want && fit.Destroys+fit.Creates <= 0, "%s: GPU %d: %+v, want %s", name, i, fit, want)
 		}
 	}
+
 	check.Equal(t, Parted("current", nil), "version: v1\nmig-configs:\n  current: []\n", "none:")
 }
 
 // TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
 func TestAskedListsFaults(t *testing.T) {
-	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"), false)
+	_, err := Asked(spec.MIG{
+		File:   "mig.yaml",
+		Layout: "x",
+	}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"), false)
 	told := (*trouble.Error)(nil)
 	check.That(t, errors.As(err, &told) && len(told.Because) >= 2 && !strings.Contains(told.What+strings.Join(told.Because, "")+strings.Join(told.Try, ""), "\n"), "%+v", err)
 }

@@ -77,6 +77,7 @@ func (p *partedParser) refuseOther(data []byte) bool {
 	case "TOML":
 		fix = "write its [[mig.gpu]] tables in node.toml, which needs no file for them"
 	}
+
 	p.fault(1, fix, "this is %s, not a file in mig-parted's format", what)
 	return true
 }
@@ -116,6 +117,7 @@ func tabbed(data []byte) int {
 			return n
 		}
 	}
+
 	return 0
 }
 
@@ -155,6 +157,7 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 			f.Layouts[key.Value] = append(f.Layouts[key.Value], p.entryYAML(n))
 		})
 	}
+
 	p.keys(&doc, map[string]func(*yaml.Node){
 		"version":     func(n *yaml.Node) { decode(p, n, &f.Version, "a string") },
 		"mig-configs": func(n *yaml.Node) { p.pairs(n, layout) },
@@ -211,6 +214,7 @@ func (p *partedParser) content(n *yaml.Node, kind yaml.Kind, what string) []*yam
 		}
 		return nil
 	}
+
 	if n.Kind == kind {
 		return n.Content
 	}
@@ -286,6 +290,7 @@ func (p *partedParser) unknownKey(key *yaml.Node) {
 	case near != "":
 		fix = "did you mean " + strconv.Quote(near) + "?"
 	}
+
 	p.fault(key.Line, fix, "unknown key %q", key.Value)
 }
 
@@ -338,6 +343,7 @@ func (p *partedParser) counts(n *yaml.Node) map[string]int {
 		} else if count < 0 || count > maxCount {
 			p.fault(key.Line, "", "no GPU has %d of %q", count, key.Value)
 		}
+
 		all[key.Value] = count
 	})
 
@@ -348,8 +354,13 @@ func (p *partedParser) counts(n *yaml.Node) map[string]int {
 // colon.
 func (p *partedParser) filters(n *yaml.Node) []string {
 	if n.Kind == yaml.ScalarNode {
-		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}
+		n = &yaml.Node{
+			Kind:    yaml.SequenceNode,
+			Line:    n.Line,
+			Content: []*yaml.Node{n},
+		}
 	}
+
 	var all []string
 	if n.Decode(&all) != nil {
 		p.fault(n.Line, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")

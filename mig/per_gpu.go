@@ -22,7 +22,9 @@ func perGPU(s spec.Spec, f facts.Facts) bool {
 }
 
 // mayStop reports whether the spec lets a change end the processes that use a GPU.
-func mayStop(s spec.Spec) bool { return slices.Contains(s.Disruption.Allow, "stop-clients") }
+func mayStop(s spec.Spec) bool {
+	return slices.Contains(s.Disruption.Allow, "stop-clients")
+}
 
 // gpuThatWaits is a GPU that waits while it is in use; the other GPUs get their partitions.
 type gpuThatWaits struct {

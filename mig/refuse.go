@@ -23,6 +23,7 @@ func (m Model) refuseOne(want Layout, items []item) error {
 				return err
 			}
 		}
+
 		count[it.profile.ID]++
 	}
 
@@ -80,6 +81,7 @@ func (m Model) refuseCompute(it item) error {
 		offers = append(offers, fmt.Sprintf("%dc", c.Slices))
 		most[c.Slices] = c.Max
 	}
+
 	for i, c := range it.compute {
 		if _, ok := most[c]; !ok {
 			t := &trouble.Error{
@@ -90,6 +92,7 @@ func (m Model) refuseCompute(it item) error {
 			}
 			return t
 		}
+
 		sameSize := i + 1 - slices.Index(it.compute, c) // so far
 		if sameSize > most[c] {
 			return &trouble.Error{

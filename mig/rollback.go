@@ -33,7 +33,9 @@ type Failure struct {
 	Others     []RolledBack // the other GPUs
 }
 
-func (f *Failure) Error() string { return fmt.Sprintf("cannot %s: %v", f.Step.on(f.GPU), f.Err) }
+func (f *Failure) Error() string {
+	return fmt.Sprintf("cannot %s: %v", f.Step.on(f.GPU), f.Err)
+}
 
 func (f *Failure) Unwrap() error { return f.Err }
 
@@ -64,7 +66,9 @@ func (r *runner) rollBack(ctx context.Context) []RolledBack {
 		result.Left = append(result.Left, fmt.Errorf("cannot %s: %w", f.step, f.err))
 	})
 	for _, g := range r.gpus {
-		of[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool { return slices.Contains(failed[g], s) })
+		of[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool {
+			return slices.Contains(failed[g], s)
+		})
 	}
 
 	if err := r.look(ctx); err != nil {
@@ -95,6 +99,7 @@ func exactGeometry(g host.GPU) geometry {
 				spot:    c.At,
 			})
 		}
+
 		exact.instances = append(exact.instances, in)
 	}
 

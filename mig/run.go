@@ -62,6 +62,7 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 			r.gpus = append(r.gpus, &gpuRun{Plan: p})
 		}
 	}
+
 	if len(r.gpus) == 0 {
 		return nil
 	}
@@ -72,6 +73,7 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 	} else {
 		err = r.look(ctx)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -90,8 +92,10 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 				f.Others = append(f.Others, t)
 			}
 		}
+
 		return f
 	}
+
 	if r.unreset != nil {
 		return r.unreset
 	}
@@ -202,6 +206,7 @@ func (r *runner) changeModes(ctx context.Context, counts modeCounts, failed func
 			addresses = append(addresses, g.GPU)
 		}
 	}
+
 	if len(changing) == 0 {
 		return nil
 	}
@@ -253,7 +258,9 @@ func (r *runner) setModes(ctx context.Context, counts modeCounts, failed func(fa
 			r.leaveToReboot(unreset)
 			return nil
 		}
-		at = toReset[slices.IndexFunc(toReset, func(g *gpuRun) bool { return g.GPU == unreset.GPUs[0] })]
+		at = toReset[slices.IndexFunc(toReset, func(g *gpuRun) bool {
+			return g.GPU == unreset.GPUs[0]
+		})]
 	}
 
 	return report(failedStep{at, Step{Do: Reset}, err}, failed)
@@ -294,8 +301,13 @@ func (r *runner) runStep(ctx context.Context, g *gpuRun, s Step) error {
 	case CreateInstance:
 		id, err := r.CreateInstance(ctx, g.GPU, s.Profile, s.At)
 		if err == nil {
-			g.now.Instances = append(g.now.Instances, host.Instance{ID: id, Profile: s.Profile, At: s.At})
+			g.now.Instances = append(g.now.Instances, host.Instance{
+				ID:      id,
+				Profile: s.Profile,
+				At:      s.At,
+			})
 		}
+
 		return err
 	}
 
@@ -353,6 +365,7 @@ func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instanc
 			i = j
 		}
 	}
+
 	if i < 0 {
 		return fmt.Errorf("there is no compute instance %dc in %s at %d", s.Slices, s.Name, s.At.Start)
 	}
@@ -375,7 +388,9 @@ func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, er
 				continue
 			}
 			offers := onePerSize(p.Compute)
-			i := slices.IndexFunc(offers, func(c host.ComputeProfile) bool { return c.Slices == s.Slices })
+			i := slices.IndexFunc(offers, func(c host.ComputeProfile) bool {
+				return c.Slices == s.Slices
+			})
 			if i >= 0 && s.Spot.Size == 0 {
 				return offers[i].ID, nil
 			}
@@ -383,6 +398,7 @@ func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, er
 				return s.Compute, nil
 			}
 		}
+
 		if err := r.look(ctx); err != nil {
 			return 0, err
 		}

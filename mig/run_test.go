@@ -49,7 +49,10 @@ func TestSteps(t *testing.T) {
 			if leg[0] == leg[1] && len(steps) > 0 {
 				t.Errorf("%s: %q is converged and has steps %v", c.gpu, leg[0], steps)
 			}
-			err := (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
+			err := (Runner{Device: x}).Run(context.Background(), Plan{
+				GPU:   x.gpu.Address,
+				Steps: steps,
+			})
 			if err != nil {
 				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
 			}
@@ -73,8 +76,13 @@ func (c scenario) sim() *sim { return newSim(c.m, c.from, c.spots...) }
 func scenarios(t testing.TB) (list []scenario) {
 	t.Helper()
 	for _, c := range turns {
-		list = append(list, scenario{m: model(t, c.gpu), from: state(t, c.from), to: state(t, c.to)})
+		list = append(list, scenario{
+			m:    model(t, c.gpu),
+			from: state(t, c.from),
+			to:   state(t, c.to),
+		})
 	}
+
 	a100 := model(t, "A100-40")
 	list = append(list,
 		scenario{a100, state(t, "on 7g.40gb@0(1c,1c)"), state(t, "on 7g.40gb@0(4c)"), []int{3, 5}},
@@ -89,9 +97,11 @@ func scenarios(t testing.TB) (list []scenario) {
 					from.Parts[i].Compute = nil
 				}
 			}
+
 			list = append(list, scenario{m: m, from: from, to: to})
 		}
 	}
+
 	return list
 }
 
@@ -121,8 +131,10 @@ func random(rnd *rand.Rand, m Model) State {
 				part.Compute = []int{1}
 			}
 		}
+
 		s.Parts = append(s.Parts, part)
 	}
+
 	s.sort()
 	return s
 }
@@ -137,6 +149,7 @@ func layoutOf(s State) Layout {
 		}
 		l.Wants = append(l.Wants, w)
 	}
+
 	return l
 }
 
@@ -157,7 +170,11 @@ func TestFailure(t *testing.T) {
 					}
 					return none
 				}
-				err := (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
+
+				err := (Runner{Device: x}).Run(context.Background(), Plan{
+					GPU:   x.gpu.Address,
+					Steps: steps,
+				})
 				var f *Failure
 				if err == nil && how == late && x.log[n-1] == "reset" && StateOf(x.gpu).String() == c.to.String() {
 					continue // it had worked, and the runner looks
@@ -167,6 +184,7 @@ func TestFailure(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("%d failures", runs)
 }
 
@@ -194,7 +212,9 @@ func TestFailureLeavesOthers(t *testing.T) {
 
 // restored says whether all GPUs are in their former state.
 func restored(f *Failure) bool {
-	return !slices.ContainsFunc(append(f.Others, f.RolledBack), func(t RolledBack) bool { return !t.Restored() })
+	return !slices.ContainsFunc(append(f.Others, f.RolledBack), func(t RolledBack) bool {
+		return !t.Restored()
+	})
 }
 
 // TestPowerCut: wherever the power goes, planning again ends in the same target.
@@ -216,17 +236,25 @@ func TestPowerCut(t *testing.T) {
 				}
 				return none
 			}
-			_ = (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps})
+
+			_ = (Runner{Device: x}).Run(context.Background(), Plan{
+				GPU:   x.gpu.Address,
+				Steps: steps,
+			})
 			x.fail = nil
 			again := must.Get(c.m.Fit(StateOf(x.gpu), want))(t)
 			if again.Target.String() != fit.Target.String() {
 				t.Errorf("%s: %s → %s, cut at %d (%s): the target is %s", c.m.Name, c.from, fit.Target, n, StateOf(x.gpu), again.Target)
 			}
 			more := must.Get(c.m.Steps(StateOf(x.gpu), again.Target))(t)
-			must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: more}))
+			must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{
+				GPU:   x.gpu.Address,
+				Steps: more,
+			}))
 			check.Equal(t, StateOf(x.gpu).String(), again.Target.String(), "%s: %s → %s, cut at %d: ends in", c.m.Name, c.from, again.Target, n)
 		}
 	}
+
 	t.Logf("%d power cuts", runs)
 }
 
@@ -243,7 +271,11 @@ func TestBackFails(t *testing.T) {
 		}
 		return none
 	}
-	err = explain((Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps}), nil)
+
+	err = explain((Runner{Device: x}).Run(context.Background(), Plan{
+		GPU:   x.gpu.Address,
+		Steps: steps,
+	}), nil)
 	want := []string{
 		"cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN",
 		`GPU 0000:17:00.0 was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now`,
@@ -268,6 +300,7 @@ func TestCancelled(t *testing.T) {
 		}
 		return none
 	}
+
 	var f *Failure
 	err := (Runner{Device: x}).Run(ctx, Plan{GPU: x.gpu.Address, Steps: steps})
 	check.That(t, errors.As(err, &f) && restored(f) && errors.Is(err, context.Canceled), "got %v", err)
@@ -279,8 +312,17 @@ func TestExactCompute(t *testing.T) {
 	m := model(t, "A100-40")
 	x := newSim(m, state(t, "on 7g.40gb@0(1c,1c)"), 3, 5)
 	whole := m.Profiles[m.byID(0)]
-	step := Step{Do: DestroyCompute, Name: whole.Name, At: whole.Places[0], Slices: 1, Spot: host.Span{Start: 3, Size: 1}}
-	must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: []Step{step}}))
+	step := Step{
+		Do:     DestroyCompute,
+		Name:   whole.Name,
+		At:     whole.Places[0],
+		Slices: 1,
+		Spot:   host.Span{Start: 3, Size: 1},
+	}
+	must.OK(t, (Runner{Device: x}).Run(context.Background(), Plan{
+		GPU:   x.gpu.Address,
+		Steps: []Step{step},
+	}))
 	check.Equal(t, x.shape(), "true/true 0:0@0[0@5]", "%s leaves", step)
 }
 
@@ -298,6 +340,7 @@ func TestPendingMode(t *testing.T) {
 			t.Errorf("%q → %q: %v, %v; want %s", c[0], c[1], steps, err, want)
 		}
 	}
+
 	_, err := model(t, "H100-80").Steps(state(t, "off"), state(t, "off, on after a reset"))
 	check.That(t, err != nil, "an H100 waits for a reset")
 }
@@ -307,10 +350,18 @@ func TestOwnIDs(t *testing.T) {
 	m := model(t, "A30")
 	x := newSim(m, empty())
 	x.gpu.Profiles = slices.Clone(x.gpu.Profiles)
-	x.gpu.Profiles[1].Compute = []host.ComputeProfile{{ID: 7, Enum: 7, Slices: 1, Max: 1}}
+	x.gpu.Profiles[1].Compute = []host.ComputeProfile{{
+		ID:     7,
+		Enum:   7,
+		Slices: 1,
+		Max:    1,
+	}}
 	late := &lateProfiles{sim: x}
 	steps := must.Get(m.Steps(empty(), state(t, "on 1g.6gb+me@0")))(t)
-	must.OK(t, (Runner{Device: late}).Run(context.Background(), Plan{GPU: x.gpu.Address, Steps: steps}))
+	must.OK(t, (Runner{Device: late}).Run(context.Background(), Plan{
+		GPU:   x.gpu.Address,
+		Steps: steps,
+	}))
 	check.Equal(t, x.gpu.Instances[0].Compute[0].Profile, 7, "made with profile")
 }
 
@@ -325,6 +376,7 @@ func (l *lateProfiles) Driver(ctx context.Context) (host.Driver, error) {
 			d.GPUs[0].Profiles[i].Compute = nil
 		}
 	}
+
 	return d, err
 }
 

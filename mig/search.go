@@ -60,6 +60,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 			return
 		}
 	}
+
 	if i == len(s.items) {
 		s.compare(used, changes.plus(s.removed(^uint64(0))))
 		return
@@ -86,6 +87,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 				now = now.plus(changed(f, it))
 			}
 		}
+
 		s.at = append(s.at, at)
 		s.place(i+1, used|here, now)
 		s.at = s.at[:i]
@@ -132,6 +134,7 @@ func recompute(found, want []int) (destroy, create []int) {
 			destroy = append(destroy, i)
 		}
 	}
+
 	if len(left) == 0 || left[0] == 1 || len(found) == 0 {
 		return destroy, left
 	}
@@ -149,7 +152,9 @@ func (s *search) compare(used uint64, c cost) {
 	room := s.room(used)
 	order := cmp.Or(slices.Compare(c[:], s.bestCost[:]), s.bestRoom-room)
 	if order == 0 {
-		order = slices.CompareFunc(s.at, s.best, func(a, b host.Span) int { return a.Start - b.Start })
+		order = slices.CompareFunc(s.at, s.best, func(a, b host.Span) int {
+			return a.Start - b.Start
+		})
 	}
 
 	if s.best == nil || order < 0 {
@@ -186,7 +191,11 @@ func (s *search) fit() Fit {
 
 	for i, it := range s.items {
 		at := s.best[i]
-		part := Part{Profile: it.profile.Name, Start: at.Start, Compute: slices.Clone(it.compute)}
+		part := Part{
+			Profile: it.profile.Name,
+			Start:   at.Start,
+			Compute: slices.Clone(it.compute),
+		}
 		for k, old := range s.found {
 			if s.bestKept&(1<<k) == 0 || old.mask != mask(at) {
 				continue
@@ -196,6 +205,7 @@ func (s *search) fit() Fit {
 				f.Disturbs = append(f.Disturbs, old.Part)
 			}
 		}
+
 		f.Target.Parts = append(f.Target.Parts, part)
 	}
 
@@ -204,6 +214,7 @@ func (s *search) fit() Fit {
 			f.Disturbs = append(f.Disturbs, old.Part)
 		}
 	}
+
 	f.Target.sort()
 	slices.SortFunc(f.Disturbs, func(a, b Part) int { return a.Start - b.Start })
 

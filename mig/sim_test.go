@@ -57,10 +57,12 @@ func newSim(m Model, s State, spots ...int) *sim {
 				panic(err)
 			}
 		}
+
 		if s.Parts[i].Busy {
 			x.gpu.Instances[len(x.gpu.Instances)-1].Clients = []int{4711}
 		}
 	}
+
 	return x
 }
 
@@ -144,6 +146,7 @@ func (x *sim) create(profile int, at host.Span) (int, error) {
 			same++
 		}
 	}
+
 	if same > x.gpu.Profiles[i].Max {
 		return 0, refused("nvmlDeviceCreateGpuInstanceWithPlacement", "INSUFFICIENT_RESOURCES")
 	}
@@ -152,13 +155,19 @@ func (x *sim) create(profile int, at host.Span) (int, error) {
 	if x.gpu.Profiles[0].Places[0].Size == 3 {
 		id = 100*at.Size + at.Start
 	}
-	x.gpu.Instances = append(x.gpu.Instances, host.Instance{ID: id, Profile: profile, At: at})
+	x.gpu.Instances = append(x.gpu.Instances, host.Instance{
+		ID:      id,
+		Profile: profile,
+		At:      at,
+	})
 	return id, nil
 }
 
 func (x *sim) DestroyInstance(ctx context.Context, _ string, id int) error {
 	return x.touch(ctx, fmt.Sprintf("destroy %d", id), func() error {
-		i := slices.IndexFunc(x.gpu.Instances, func(in host.Instance) bool { return in.ID == id })
+		i := slices.IndexFunc(x.gpu.Instances, func(in host.Instance) bool {
+			return in.ID == id
+		})
 		if i < 0 {
 			return refused("nvmlGpuInstanceDestroy", "NOT_FOUND")
 		}
@@ -187,8 +196,12 @@ func (x *sim) compute(instance, profile int, at host.Span) (int, error) {
 		if in.ID != instance {
 			continue
 		}
-		p := x.gpu.Profiles[slices.IndexFunc(x.gpu.Profiles, func(p host.Profile) bool { return p.ID == in.Profile })]
-		i := slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool { return c.ID == profile })
+		p := x.gpu.Profiles[slices.IndexFunc(x.gpu.Profiles, func(p host.Profile) bool {
+			return p.ID == in.Profile
+		})]
+		i := slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool {
+			return c.ID == profile
+		})
 		if i < 0 {
 			return 0, refused("nvmlGpuInstanceCreateComputeInstance", "INVALID_ARGUMENT")
 		}
@@ -200,12 +213,18 @@ func (x *sim) compute(instance, profile int, at host.Span) (int, error) {
 			})
 			if free && (at == host.Span{} || at == want) {
 				x.next++
-				in.Compute = append(slices.Clone(in.Compute), host.ComputeInstance{ID: x.next, Profile: profile, At: want})
+				in.Compute = append(slices.Clone(in.Compute), host.ComputeInstance{
+					ID:      x.next,
+					Profile: profile,
+					At:      want,
+				})
 				return x.next, nil
 			}
 		}
+
 		return 0, no
 	}
+
 	return 0, refused("nvmlGpuInstanceCreateComputeInstance", "NOT_FOUND")
 }
 
@@ -213,7 +232,9 @@ func (x *sim) DestroyCompute(ctx context.Context, _ string, instance, id int) er
 	return x.touch(ctx, fmt.Sprintf("destroy compute %d in %d", id, instance), func() error {
 		for k := range x.gpu.Instances {
 			in := &x.gpu.Instances[k]
-			i := slices.IndexFunc(in.Compute, func(c host.ComputeInstance) bool { return c.ID == id })
+			i := slices.IndexFunc(in.Compute, func(c host.ComputeInstance) bool {
+				return c.ID == id
+			})
 			if in.ID != instance || i < 0 {
 				continue
 			}
@@ -240,6 +261,7 @@ func (x *sim) shape() string {
 		slices.Sort(compute)
 		s += fmt.Sprintf(" %d:%d@%d%v", in.ID, in.Profile, in.At.Start, compute)
 	}
+
 	return s
 }
 

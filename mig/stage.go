@@ -54,6 +54,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case !s.MIG.Asked():
 		return nil, nil
 	}
+
 	list, err := asked(s, f)
 	return list, trouble.WithKeys(err, "mig.layout", "mig.gpu", "mig.file")
 }
@@ -68,6 +69,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{"remove [mig] from node.toml"},
 		}
 	}
+
 	if f.DynamicMIG != "" {
 		return besideDRA(s, f)
 	}
@@ -85,6 +87,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Keys: []string{"mig.file"},
 		}
 	}
+
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
 	if err != nil {
 		return nil, err
@@ -106,6 +109,7 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		}
 		list = append(list, w)
 	}
+
 	if !s.Has("runtime") || s.Runtime.CDI {
 		list = append(list, cdi.PartitionNodes(), cdi.Run()) // the CDI spec names nodes that exist
 	}
@@ -168,11 +172,15 @@ func ReadLayouts(name string, data []byte, private bool) (Config, error) {
 		return c, err
 	}
 
-	t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", name), Keys: []string{"mig.file"}}
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot read the layouts in %s", name),
+		Keys: []string{"mig.file"},
+	}
 	for _, f := range faults.Unquoted(func(string) bool { return !private }) {
 		t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.At.Line, f.What))
 		t.Try = append(t.Try, f.Try...)
 	}
+
 	return Config{}, t
 }
 
@@ -208,6 +216,7 @@ func partitioned(a Assigned, shared *driverCache, stop []string) (converge.Want,
 				return "", err
 			}
 		}
+
 		fit, err := m.Fit(from, a.Entry.Layout)
 		if err != nil {
 			return "", err

@@ -68,6 +68,7 @@ func StateOf(g host.GPU) State {
 		}
 		s.Parts = append(s.Parts, part)
 	}
+
 	s.sort()
 
 	return s

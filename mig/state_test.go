@@ -23,6 +23,7 @@ func TestStateText(t *testing.T) {
 		s, err := ParseState(text)
 		check.That(t, err == nil && s.String() == text, "%q: read as %q, %v", text, s, err)
 	}
+
 	for _, text := range []string{
 		" ", "On", "on ", " on", "on  1g.5gb@0", "off 1g.5gb@0", "on, on after a reset", "on, off", "on,off after a reset",
 		"on 1g.5gb", "on 1g.5gb@", "on 1g.5gb@-1", "on 1g.5gb@00", "on 1g.5gb@1000", "on 1g.5gb@1 1g.5gb@0", "on 1g.5gb@0(1c)",
@@ -51,10 +52,21 @@ func TestStateRoundTrip(t *testing.T) {
 func TestStateOf(t *testing.T) {
 	g := host.GPU{
 		MIG: true, Mode: true, Pending: true,
-		Profiles: []host.Profile{{ID: 9, Name: "MIG 3g.40gb", Slices: 3, Compute: []host.ComputeProfile{{ID: 0, Slices: 1}, {ID: 2, Slices: 3}}}},
+		Profiles: []host.Profile{{
+			ID:      9,
+			Name:    "MIG 3g.40gb",
+			Slices:  3,
+			Compute: []host.ComputeProfile{{ID: 0, Slices: 1}, {ID: 2, Slices: 3}},
+		}},
 		Instances: []host.Instance{
-			{ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{77}, Compute: []host.ComputeInstance{{Profile: 2}}},
-			{ID: 1, Profile: 44, At: host.Span{Start: 2, Size: 1}, Compute: []host.ComputeInstance{{Profile: 3, At: host.Span{Size: 1}}}},
+			{ID: 2, Profile: 9, At: host.Span{
+				Start: 4,
+				Size:  4,
+			}, Clients: []int{77}, Compute: []host.ComputeInstance{{Profile: 2}}},
+			{ID: 1, Profile: 44, At: host.Span{
+				Start: 2,
+				Size:  1,
+			}, Compute: []host.ComputeInstance{{Profile: 3, At: host.Span{Size: 1}}}},
 			{ID: 0, Profile: 9, At: host.Span{Start: 0, Size: 4}},
 		},
 	}
@@ -106,6 +118,7 @@ func FuzzParted(f *testing.F) {
 			}
 			return
 		}
+
 		for _, l := range c.Layouts[:min(3, len(c.Layouts))] {
 			for _, e := range l.Entries[:min(3, len(l.Entries))] {
 				for _, m := range models[:2] {
@@ -134,6 +147,7 @@ func FuzzLayout(f *testing.F) {
 			}
 			l.Wants = append(l.Wants, w)
 		}
+
 		checkFit(t, m, l)
 	})
 }
@@ -151,6 +165,7 @@ func checkFit(t *testing.T, m Model, l Layout) {
 		must.That(t, f.profile != noProfile && used&f.mask == 0, "%s on %s: %s", l, m.Name, fit.Target)
 		used |= f.mask
 	}
+
 	must.That(t, len(fit.Target.Parts) == len(l.Wants), "%s on %s: %s", l, m.Name, fit.Target)
 	if fit.Target.Mode == On {
 		newSim(m, fit.Target) // panics if it cannot be made

@@ -122,7 +122,12 @@ func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
 	for _, part := range s.Parts {
-		in := instance{name: part.Profile, profile: noProfile, at: host.Span{Start: part.Start}, busy: part.Busy}
+		in := instance{
+			name:    part.Profile,
+			profile: noProfile,
+			at:      host.Span{Start: part.Start},
+			busy:    part.Busy,
+		}
 		if id, unnamed := strings.CutPrefix(part.Profile, "?"); unnamed {
 			in.profile, _ = strconv.Atoi(id)
 		}
@@ -143,14 +148,18 @@ func (m Model) geometry(s State) (geometry, error) {
 
 		for _, size := range part.Compute {
 			c := computeInstance{slices: size, profile: noProfile}
-			i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool { return o.Slices == size })
+			i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool {
+				return o.Slices == size
+			})
 			if i >= 0 {
 				c.profile = offers[i].ID
 			} else if wrong == nil {
 				wrong = fmt.Errorf("cannot make a compute instance %dc in %s on %s: it has no such profile", size, part.Profile, m.Name)
 			}
+
 			in.compute = append(in.compute, c)
 		}
+
 		if in.at.Size == 0 && wrong == nil {
 			wrong = fmt.Errorf("cannot make %s at %d on %s: it offers no such instance there", part.Profile, part.Start, m.Name)
 		}
@@ -172,6 +181,7 @@ func stepsBetween(from, to geometry, resets bool) []Step {
 			destroyed = append(destroyed, in.step(DestroyInstance))
 			continue
 		}
+
 		target := to.instances[i]
 		destroy, create := in.computeChanges(target.compute)
 		destroyed = append(destroyed, in.computeSteps(DestroyCompute, destroy)...)
@@ -223,6 +233,7 @@ func modeSteps(from, to geometry, resets bool) []Step {
 			steps = append(steps, Step{Do: Reset})
 		}
 	}
+
 	if next != to.next {
 		set(to.next)
 	}
@@ -285,8 +296,10 @@ func inOrder(list []computeInstance, slots int) []computeInstance {
 				return found
 			}
 		}
+
 		return nil
 	}
+
 	if order := try(list, []computeInstance{}, 0); order != nil {
 		return order
 	}
@@ -322,6 +335,7 @@ func (in instance) computeChanges(want []computeInstance) (destroy, create []com
 				destroy = append(destroy, c)
 			}
 		}
+
 		return destroy, left
 	}
 

@@ -51,7 +51,11 @@ func TestFailureInWords(t *testing.T) {
 		CreateCompute:   "cannot create compute instance 1c in 3g.20gb at 4 on GPU 0000:17:00.0: x",
 	} {
 		of.Do = do
-		f := &Failure{RolledBack: RolledBack{GPU: "0000:17:00.0"}, Step: of, Err: errors.New("x")}
+		f := &Failure{
+			RolledBack: RolledBack{GPU: "0000:17:00.0"},
+			Step:       of,
+			Err:        errors.New("x"),
+		}
 		check.Equal(t, f.Error(), want, "got")
 		check.Equal(t, explain(f, nil).(*trouble.Error).What, want, "the engine says")
 	}
@@ -63,6 +67,7 @@ func TestTakeOut(t *testing.T) {
 		s := must.Get(ParseState(text))(t)
 		return converge.State(s.String())
 	}
+
 	const ours, theirs, old = " 3g.20gb@0", " 1g.5gb@6", " 2g.10gb@4"
 	for name, c := range map[string]struct{ found, before, after, rest, left string }{
 		"lost by a reboot":   {"on", "off", "on" + ours, "off", ""},
@@ -115,12 +120,19 @@ func TestBusy(t *testing.T) {
 // one is taken if there is.
 func TestBusyCompute(t *testing.T) {
 	m := model(t, "A100-40")
-	want := Layout{Enabled: true, Wants: []Want{{Profile: "3g", Start: Anywhere, Compute: []int{2, 1}}}}
+	want := Layout{
+		Enabled: true,
+		Wants:   []Want{{Profile: "3g", Start: Anywhere, Compute: []int{2, 1}}},
+	}
 	found := state(t, "on 3g.20gb@0(1c,1c)")
 	found.Parts[0].Busy = true
 	f, err := m.Fit(found, want)
 	check.That(t, err == nil && f.Keeps == 1 && len(f.Disturbs) == 1, "alone: %+v, %v", f, err)
-	want.Wants = append(want.Wants, Want{Profile: "3g", Start: Anywhere, Compute: []int{1, 1}})
+	want.Wants = append(want.Wants, Want{
+		Profile: "3g",
+		Start:   Anywhere,
+		Compute: []int{1, 1},
+	})
 	found = state(t, "on 3g.20gb@0(1c,1c) 3g.20gb@4(1c,1c)")
 	for busy := range 2 {
 		found.Parts[busy].Busy, found.Parts[1-busy].Busy = true, false

@@ -25,7 +25,9 @@ func New(r converge.Ref) converge.Thing { return gpu{address: r.Name, stop: r.Fo
 
 // Ref names a GPU by its PCI address: its index changes when another GPU falls off the bus. The
 // units to pause are part of it, so that undo pauses them too.
-func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address, Form: g.stop} }
+func (g gpu) Ref() converge.Ref {
+	return converge.Ref{Kind: "mig", Name: g.address, Form: g.stop}
+}
 
 // cache is the stage's cache, or a new one for this question.
 func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{}) }
@@ -71,6 +73,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (converge
 		}
 		states = append(states, s)
 	}
+
 	now := states[0]
 	was := states[1].Parts
 	made := states[2].Parts
@@ -86,6 +89,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (converge
 			stay = append(stay, p)
 		}
 	}
+
 	if len(left) == 0 {
 		return before, nil, nil
 	}

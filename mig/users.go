@@ -114,6 +114,7 @@ func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) []user {
 			}
 			list = append(list, user{h, fmt.Sprintf("%s uses %s", h.Who(), what)})
 		}
+
 		for _, h := range open {
 			if holds(h) && !slices.Contains(pids, h.PID) {
 				list = append(list, user{h, h.String()})
@@ -140,7 +141,9 @@ func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) []user {
 
 	paused := slices.Concat(modeServices(), instanceServices(), p.Stop)
 	paused = append(paused, things.Persistenced)
-	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) })
+	return slices.DeleteFunc(list, func(u user) bool {
+		return slices.Contains(paused, u.Unit)
+	})
 }
 
 // withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance
@@ -153,11 +156,14 @@ func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice
 			lost = fmt.Sprintf("GPU %d", g.Index)
 		}
 		for i, in := range g.Instances {
-			has := slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.UUID == p.Device })
+			has := slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool {
+				return c.UUID == p.Device
+			})
 			if has && (mode || destroysIn(g, i, steps)) {
 				lost = fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index)
 			}
 		}
+
 		if lost == "" || p.Device == "" {
 			continue
 		}
@@ -272,7 +278,9 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan,
 		return err
 	}
 
-	allowed := slices.ContainsFunc(all, func(c converge.Change) bool { return slices.Contains(c.Breaks, "stop-clients") })
+	allowed := slices.ContainsFunc(all, func(c converge.Change) bool {
+		return slices.Contains(c.Breaks, "stop-clients")
+	})
 	if !allowed {
 		return &trouble.Error{
 			What:    "cannot change the partitions: the GPUs are in use",
@@ -281,6 +289,7 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan,
 			Err:     converge.ErrInUse,
 		}
 	}
+
 	pods := slices.DeleteFunc(slices.Clone(found), func(u user) bool { return u.Pod == "" })
 	if len(pods) > 0 {
 		return &trouble.Error{
@@ -311,7 +320,10 @@ func endUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan) er
 				Err:  converge.ErrInUse,
 			}
 		}
-		listed := slices.ContainsFunc(holders, func(o devices.Holder) bool { return o.PID == u.PID })
+
+		listed := slices.ContainsFunc(holders, func(o devices.Holder) bool {
+			return o.PID == u.PID
+		})
 		if !listed {
 			holders = append(holders, u.Holder)
 		}

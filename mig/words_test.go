@@ -32,6 +32,7 @@ func words(err error) string {
 			s += "    try: " + line + "\n"
 		}
 	}
+
 	return s
 }
 
@@ -50,8 +51,10 @@ func ask(list ...string) Layout {
 				one.Compute = append(one.Compute, n.slices)
 			}
 		}
+
 		l.Wants = append(l.Wants, one)
 	}
+
 	return l
 }
 
@@ -94,6 +97,7 @@ func TestRefusals(t *testing.T) {
 		check.That(t, err != nil, "%s fits on %s", c.want, m.Name)
 		fmt.Fprintf(&out, "=== %s: %s\n%s\n", m.Name, c.want, words(err))
 	}
+
 	golden(t, "refusals.txt", out.String())
 }
 
@@ -105,6 +109,7 @@ func TestOffers(t *testing.T) {
 			out.WriteString(m.Offer() + "\n")
 		}
 	}
+
 	for _, line := range strings.Split(out.String(), "\n") {
 		check.That(t, utf8.RuneCountInString(line) <= 80, "%d columns: %s", utf8.RuneCountInString(line), line)
 	}
@@ -128,11 +133,13 @@ func TestFind(t *testing.T) {
 		m, err := Find(asked)
 		check.That(t, err == nil && m.Name == want, "%q: %s, %v; want %s", asked, m.Name, err, want)
 	}
+
 	var out strings.Builder
 	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "H20", "RTX PRO 5000", "2BB3", "31C3", "2909", "230E", "2BB9", "307F"} {
 		_, err := Find(asked)
 		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
 	}
+
 	golden(t, "find.txt", out.String())
 }
 
@@ -147,6 +154,7 @@ func TestTable(t *testing.T) {
 			check.That(t, devices[d] == "" && isDeviceID(d), "%s: device %s is bad, or also %s", m.Name, d, devices[d])
 			devices[d] = m.Name
 		}
+
 		ids, names := map[int]bool{}, map[string]bool{}
 		for _, p := range m.Profiles {
 			n, err := parseName(p.Name)
@@ -157,10 +165,12 @@ func TestTable(t *testing.T) {
 				check.That(t, at.Size == size(p) && at.Start+at.Size <= m.Memory, "%s: %s at %+v", m.Name, p.Name, at)
 			}
 		}
+
 		if m.Resets() != (m.Arch == "ampere") {
 			t.Errorf("%s: resets %t", m.Name, m.Resets())
 		}
 	}
+
 	for _, g := range read().GPUs {
 		check.That(t, len(g.Sources) > 0 && g.Names != "", "%s: its source is missing: %+v", g.Name, g)
 	}
@@ -170,10 +180,12 @@ func TestTable(t *testing.T) {
 		check.That(t, len(g.Devices) > 0, "no GPU of gpus.tsv has the MIG table %s", g.Name)
 		tables[g.Name] = true
 	}
+
 	for _, u := range read().Unlisted {
 		check.That(t, len(u.Devices) > 0, "no GPU of gpus.tsv has the reason %s", u.Name)
 		tables[u.Name] = true
 	}
+
 	for _, g := range gputable.All() {
 		check.That(t, g.MIG == "" || tables[g.MIG], "%s names the MIG table %s, which is not there", g.ID, g.MIG)
 	}
@@ -194,8 +206,16 @@ func TestOf(t *testing.T) {
 	}
 	odd := host.GPU{Name: "NVIDIA X1", Device: "0x999910DE", Arch: "rubin", MIG: true, Profiles: []host.Profile{
 		{
-			ID: 1, Name: "MIG 2g.50gb", Slices: 2, Max: 3, Places: []host.Span{{Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}},
-			Compute: []host.ComputeProfile{{ID: 9, Enum: 7, Slices: 1, Max: 2}, {ID: 1, Enum: 0, Slices: 1, Max: 2}, {ID: 2, Enum: 1, Slices: 2, Max: 1}},
+			ID: 1, Name: "MIG 2g.50gb", Slices: 2, Max: 3, Places: []host.Span{{
+				Start: 0,
+				Size:  2,
+			}, {Start: 2, Size: 2}, {Start: 4, Size: 2}},
+			Compute: []host.ComputeProfile{{
+				ID:     9,
+				Enum:   7,
+				Slices: 1,
+				Max:    2,
+			}, {ID: 1, Enum: 0, Slices: 1, Max: 2}, {ID: 2, Enum: 1, Slices: 2, Max: 1}},
 		},
 	}}
 	m, err := Of(odd)
@@ -208,10 +228,19 @@ func TestOf(t *testing.T) {
 	}
 	live := pro.GPU()
 	live.Address = "0000:31:00.0"
-	live.Profiles = []host.Profile{{ID: 14, Name: "MIG 1g.16gb", Slices: 1, Max: 2, Places: []host.Span{{Start: 0, Size: 4}, {Start: 4, Size: 4}}}}
+	live.Profiles = []host.Profile{{
+		ID:     14,
+		Name:   "MIG 1g.16gb",
+		Slices: 1,
+		Max:    2,
+		Places: []host.Span{{Start: 0, Size: 4}, {Start: 4, Size: 4}},
+	}}
 	m, err = Of(live)
 	check.That(t, err == nil && m.Places == "driver" && m.Memory == 8 && m.Profiles[0].ID == 14, "RTX PRO 4500 with a driver: %+v, %v", m, err)
-	fit, err := m.Fit(empty(), Layout{Enabled: true, Wants: []Want{{Profile: "1g.16gb", Start: 4}}})
+	fit, err := m.Fit(empty(), Layout{
+		Enabled: true,
+		Wants:   []Want{{Profile: "1g.16gb", Start: 4}},
+	})
 	check.That(t, err == nil && fit.Target.String() == "on 1g.16gb@4", "RTX PRO 4500 with a driver: %s, %v", fit.Target, err)
 	for _, g := range []host.GPU{{Address: "a", Name: "Tesla T4"}, {Address: "a", Lost: "gone"}, {Address: "a", MIG: true, Name: "X2"}} {
 		_, err := Of(g)
@@ -225,6 +254,7 @@ func TestAssign(t *testing.T) {
 		g.Index, g.Address = i, fmt.Sprintf("0000:%02x:00.0", i)
 		return g
 	}
+
 	t4 := host.GPU{Index: 2, Name: "Tesla T4", Device: "0x1EB810DE"}
 	gpus := []host.GPU{gpu(0, "A100-40"), gpu(1, "H100-80"), t4, gpu(3, "A100-40")}
 	gpus[0].Sub, gpus[3].Sub = "0x134F10DE", "0x134F0000"
@@ -255,6 +285,7 @@ func TestAssign(t *testing.T) {
 			fmt.Fprintf(&out, "GPU %d: %s\n", a.GPU.Index, a.Entry.Layout)
 		}
 	}
+
 	golden(t, "assign.txt", out.String())
 }
 
@@ -263,12 +294,20 @@ func TestAssign(t *testing.T) {
 func TestAssignLost(t *testing.T) {
 	ok := model(t, "H100-80").GPU()
 	ok.Address = "0000:17:00.0"
-	lost := host.GPU{Index: 1, Address: "0000:1f:00.0", Lost: "it has fallen off the bus"}
+	lost := host.GPU{
+		Index:   1,
+		Address: "0000:1f:00.0",
+		Lost:    "it has fallen off the bus",
+	}
 	for _, c := range []struct {
 		devices spec.Devices
 		want    int
 	}{{spec.Devices{All: true}, 2}, {spec.Devices{Index: []int{0}}, 1}} {
-		e := Entry{Match: []string{"H100-80GB"}, Devices: c.devices, Layout: Layout{Enabled: true}}
+		e := Entry{
+			Match:   []string{"H100-80GB"},
+			Devices: c.devices,
+			Layout:  Layout{Enabled: true},
+		}
 		as, err := Assign([]Entry{e}, []host.GPU{ok, lost})
 		check.That(t, err == nil && len(as) == c.want, "%v: %d GPUs, want %d: %v", c.devices, len(as), c.want, err)
 	}
@@ -277,7 +316,10 @@ func TestAssignLost(t *testing.T) {
 func TestEntries(t *testing.T) {
 	got, err := Entries(spec.MIG{GPU: []spec.MIGGPU{
 		{Match: []string{"A100"}, Devices: spec.Devices{All: true}, Enabled: true, Layout: map[string]int{"1g.5gb": 2, "1c.3g.20gb": 3}},
-		{Devices: spec.Devices{Index: []int{1}}, Enabled: true, Placements: []spec.Placement{{Profile: "1c.3g.20gb", Start: 4}, {Profile: "2c.3g.20gb", Start: 4}, {Profile: "4g.20gb"}}},
+		{Devices: spec.Devices{Index: []int{1}}, Enabled: true, Placements: []spec.Placement{{
+			Profile: "1c.3g.20gb",
+			Start:   4,
+		}, {Profile: "2c.3g.20gb", Start: 4}, {Profile: "4g.20gb"}}},
 		{Devices: spec.Devices{Index: []int{2}}},
 	}})
 	must.OK(t, err)

@@ -56,6 +56,7 @@ func ReadingSpecs(f facts.Facts) (engines []facts.Engine) {
 			engines = append(engines, e)
 		}
 	}
+
 	return engines
 }
 

@@ -35,6 +35,9 @@ func TestCDIFolders(t *testing.T) {
 		check.Equal(t, got, x.want, "%s %s with %q:", x.engine, x.version, x.config)
 	}
 
-	options := facts.Engine{Name: "docker", Args: []string{"dockerd", "--cdi-spec-dir=/a", "--cdi-spec-dir", "/b"}}
+	options := facts.Engine{
+		Name: "docker",
+		Args: []string{"dockerd", "--cdi-spec-dir=/a", "--cdi-spec-dir", "/b"},
+	}
 	check.Equal(t, strings.Join(CDIFolders(options), " "), "/a /b", "options:")
 }

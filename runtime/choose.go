@@ -16,7 +16,9 @@ import (
 )
 
 // ForPods is the engine that pods run on.
-func ForPods(f facts.Facts) (facts.Engine, error) { return chosen(spec.Runtime{Engine: "auto"}, f) }
+func ForPods(f facts.Facts) (facts.Engine, error) {
+	return chosen(spec.Runtime{Engine: "auto"}, f)
+}
 
 // chosen returns the container engine to configure: the spec's, if it names one; else kubelet's;
 // else the first one found.
@@ -36,6 +38,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 			return e, err
 		}
 	}
+
 	if e.Wrapper != "" {
 		return e, &trouble.Error{
 			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it with %s", e.Name, engine.UnitOf(e), e.Wrapper),
@@ -45,6 +48,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 			},
 		}
 	}
+
 	return e, nil
 }
 
@@ -184,7 +188,9 @@ func onlyForDocker(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" {
 		return false
 	}
-	isDocker := func(other facts.Engine) bool { return other.Name == "docker" && other.Binary != "" }
+	isDocker := func(other facts.Engine) bool {
+		return other.Name == "docker" && other.Binary != ""
+	}
 	return slices.ContainsFunc(all, isDocker) && errors.Is(containerd.Configured(e).Unreadable, engine.NoCRI)
 }
 
@@ -204,6 +210,7 @@ func otherUnits(e facts.Engine, all []facts.Engine) []string {
 			units = append(units, unit)
 		}
 	}
+
 	return units
 }
 

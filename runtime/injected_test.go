@@ -34,7 +34,12 @@ func TestInjected(t *testing.T) {
 		{"crio", "1.34.0", "", ""},
 		{"docker", "28.3.0", "", "docker is not what kubelet runs containers with"},
 	} {
-		e := facts.Engine{Name: x.engine, Version: x.version, Config: "/etc/containerd/config.toml", Files: []facts.File{{Path: "/etc/containerd/config.toml", Data: []byte(x.config)}}}
+		e := facts.Engine{
+			Name:    x.engine,
+			Version: x.version,
+			Config:  "/etc/containerd/config.toml",
+			Files:   []facts.File{{Path: "/etc/containerd/config.toml", Data: []byte(x.config)}},
+		}
 		if x.config == "" {
 			e.Files[0].Data = nil
 		}

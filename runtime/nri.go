@@ -54,6 +54,7 @@ func withoutNRI(v host.View, e facts.Engine) string {
 	case settings.Off != "":
 		return settings.Off
 	}
+
 	return fmt.Sprintf("%s does not listen at %s, though its files have NRI on: restart %s",
 		e.Name, settings.Socket, engine.UnitOf(e))
 }

@@ -28,6 +28,7 @@ func TestNRI(t *testing.T) {
 			Files: []facts.File{{Path: "/etc/c.toml", Data: []byte(text)}},
 		}
 	}
+
 	crio := func(version, text string) facts.Engine {
 		return facts.Engine{
 			Name: "crio", Version: version, Binary: "/usr/bin/crio", Config: "/etc/crio/crio.conf", Folder: "/etc/crio/crio.conf.d", Unit: "crio.service",

@@ -42,6 +42,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 		h.Owner = e.Owner
 		h.Why = e.Why
 	}
+
 	return h, nil
 }
 

@@ -30,6 +30,7 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	case "containerd":
 		return containerd.Answers(ctx, v, e, engine.Handler{})
 	}
+
 	return err
 }
 
@@ -59,7 +60,9 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 }
 
 // ReadConfigured reads an engine's configuration.
-func ReadConfigured(e facts.Engine) engine.Configured { return configurerOf(e).configured(e) }
+func ReadConfigured(e facts.Engine) engine.Configured {
+	return configurerOf(e).configured(e)
+}
 
 // Reread wants the engine that pods run on to have started after the last change of its
 // configuration. It edits nothing.

@@ -112,6 +112,7 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	case "crio":
 		list = append(list, crio.Configured(e).Unread...)
 	}
+
 	list = append(list, nriNote(v, s, f, e)...)
 	return append(list, whyChosen(s.Runtime, f, e)...)
 }

@@ -33,7 +33,11 @@ func TestWrapper(t *testing.T) {
 
 // TestOtherEngine: doctor reads an engine that gpuadm does not configure, and the stage refuses it.
 func TestOtherEngine(t *testing.T) {
-	e := facts.Engine{Name: "rktlet", Binary: "/usr/bin/rktlet", Unit: "rktlet.service"}
+	e := facts.Engine{
+		Name:   "rktlet",
+		Binary: "/usr/bin/rktlet",
+		Unit:   "rktlet.service",
+	}
 	check.That(t, ReadConfigured(e).Unreadable == nil && Loads(e) != nil, "it is not read")
 	s := specs.Of(t, "[runtime]\n")
 	_, err := wants(s, facts.Facts{Engines: []facts.Engine{e}})
@@ -53,7 +57,10 @@ func TestStated(t *testing.T) {
 	}
 	kubelet := facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}
 
-	list, err := wants(s, facts.Facts{Engines: []facts.Engine{named, kubelets}, Kubelet: kubelet})
+	list, err := wants(s, facts.Facts{
+		Engines: []facts.Engine{named, kubelets},
+		Kubelet: kubelet,
+	})
 	must.OK(t, err)
 	last := list[len(list)-1].Ref()
 	check.Equal(t, last.Name, "x.service", "the last want")
@@ -97,6 +104,7 @@ func TestSeveralEngines(t *testing.T) {
 		}
 		check.Equal(t, says, c.says, "says")
 	}
+
 	f := facts.Facts{Engines: engines[:1]}
 	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
 }
@@ -161,6 +169,7 @@ func TestEngineWithoutProgram(t *testing.T) {
 		} else {
 			check.That(t, c.err == "" && e.Name == "crio", "%+v: %s, %v", c, e.Name, err)
 		}
+
 		check.Equal(t, strings.Join(says, "; "), c.why, "%q", c.spec+c.kubelet)
 	}
 }

@@ -46,7 +46,9 @@ func with[T converge.Thing, S any](build func(name string, shared S) T, shared S
 func readingWith[T converge.Thing, S any](
 	build func(name string, reads []string, shared S) T, shared S,
 ) kind {
-	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, r.Reads, shared), nil }
+	return func(r converge.Ref) (converge.Thing, error) {
+		return build(r.Name, r.Reads, shared), nil
+	}
 }
 
 // of is a kind whose things are parts of the Node object, as a session reads it.
@@ -88,26 +90,28 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"restart":                       reading(restartOf),
 		"restart " + kubelet.FormUnit:   reading(kubeletOf),
 		"restart " + docker.FormUnit:    reading(docker.NewRestart),
-		"restart " + drivers.FormIMEX:   by(func(r converge.Ref) converge.Thing { return drivers.NewIMEX(r.Reads) }),
-		"package":                       with(packages.New, database),
-		"package-database":              with(packages.NewDatabase, database),
-		"package-lists":                 readingWith(packages.NewLists, database),
-		"package-stream":                named(dnf.NewStream),
-		"package-key":                   readingWith(dnf.NewKey, database),
-		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
-		"module-file":                   with(kmod.NewModuleFile, modules.OnDiskLoadable),
-		"dkms":                          with(kmod.NewDKMS, modules.Built),
-		"dkms " + kmod.FormAddOn:        with(kmod.NewDKMSAddOn, modules.BuiltBeside),
-		"runfile":                       named(drivers.NewRunfile),
-		"initramfs":                     reading(kmod.NewInitramfs),
-		"fabric":                        by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),
-		"mig *":                         by(mig.New),
-		"cdi":                           named(cdi.New),
-		"device-links":                  named(cdi.NewDeviceLinks),
-		"node":                          of(node.NewPart, session),
-		"guard":                         of(node.NewGuardThing, session),
-		"registered":                    named(node.NewRegistered),
-		"joined":                        named(node.NewJoined),
+		"restart " + drivers.FormIMEX: by(func(r converge.Ref) converge.Thing {
+			return drivers.NewIMEX(r.Reads)
+		}),
+		"package":                with(packages.New, database),
+		"package-database":       with(packages.NewDatabase, database),
+		"package-lists":          readingWith(packages.NewLists, database),
+		"package-stream":         named(dnf.NewStream),
+		"package-key":            readingWith(dnf.NewKey, database),
+		"module":                 by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
+		"module-file":            with(kmod.NewModuleFile, modules.OnDiskLoadable),
+		"dkms":                   with(kmod.NewDKMS, modules.Built),
+		"dkms " + kmod.FormAddOn: with(kmod.NewDKMSAddOn, modules.BuiltBeside),
+		"runfile":                named(drivers.NewRunfile),
+		"initramfs":              reading(kmod.NewInitramfs),
+		"fabric":                 by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),
+		"mig *":                  by(mig.New),
+		"cdi":                    named(cdi.New),
+		"device-links":           named(cdi.NewDeviceLinks),
+		"node":                   of(node.NewPart, session),
+		"guard":                  of(node.NewGuardThing, session),
+		"registered":             named(node.NewRegistered),
+		"joined":                 named(node.NewJoined),
 	}
 }
 
@@ -144,5 +148,6 @@ func thingOf(kinds map[string]kind, ref converge.Ref) (converge.Thing, error) {
 			return build(ref)
 		}
 	}
+
 	return nil, fmt.Errorf("cannot undo %s: this gpuadm does not know the kind %s; use the newer gpuadm that made it", ref, formed)
 }

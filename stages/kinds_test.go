@@ -29,6 +29,7 @@ func TestToolkitConfigHasForm(t *testing.T) {
 		_, err := thingOf(kinds(nil, nil), w.Ref())
 		check.That(t, err == nil && w.Ref().Form == engine.FormTOML, "form %q: %v", w.Ref().Form, err)
 	}
+
 	check.That(t, seen, "the stage does not edit the file")
 }
 
@@ -47,7 +48,14 @@ func TestEnginesRestartOfKubeletsUnit(t *testing.T) {
 // repositories the toolkit's own is [toolkit]'s.
 func TestSectionsOfPackages(t *testing.T) {
 	s := specs.Of(t, "[driver]\nversion = \"580\"\npackages = [\"cuda-toolkit-12-8\"]\n[toolkit]\nversion = \"1.18.0\"\n")
-	f := facts.Facts{Live: true, OS: facts.OS{ID: "ubuntu", Version: "24.04"}, Arch: "amd64", Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}}
+	f := facts.Facts{
+		Live:    true,
+		OS:      facts.OS{ID: "ubuntu", Version: "24.04"},
+		Arch:    "amd64",
+		Kernel:  facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}},
+		Modules: &facts.Modules{},
+		GPUs:    []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}},
+	}
 	seen := map[string]string{}
 	for _, st := range Sequence() {
 		if st.Name != "sources" && st.Name != "packages" {
@@ -58,6 +66,7 @@ func TestSectionsOfPackages(t *testing.T) {
 			check.That(t, slices.Contains(w.Brings, "nvidia") == (w.Ref().Name == "nvidia-dkms-580-open"), "%s brings modules: %v", w.Ref(), w.Brings)
 		}
 	}
+
 	for name, want := range map[string]string{
 		"cuda-toolkit-12-8": "driver", "nvidia-dkms-580-open": "driver", "nvidia-container-toolkit": "toolkit", "libnvidia-container1": "toolkit",
 		"/etc/apt/sources.list.d/gpuadm-toolkit.sources": "toolkit", "/etc/apt/sources.list.d/gpuadm-driver.sources": "driver",

@@ -244,6 +244,7 @@ func LooksPage() string {
 			fmt.Fprintf(&page, "| `%s` | %s | %s |\n", k, cmp.Or(l.sees, "nothing"), l.until)
 		}
 	}
+
 	return page.String()
 }
 
@@ -323,7 +324,9 @@ func each(at func(context.Context, question, string) error) func(context.Context
 
 // later is the look at what only a later moment shows.
 func later(until string) func(context.Context, question) []finding {
-	return each(func(context.Context, question, string) error { return host.Later{Until: until} })
+	return each(func(context.Context, question, string) error {
+		return host.Later{Until: until}
+	})
 }
 
 func ofKinds(names ...string) func(converge.Line, question) bool {

@@ -46,6 +46,7 @@ func (q question) stat(name string) (host.Info, error) {
 	case !info.Mode.IsRegular():
 		return info, q.refused(name, "it is "+host.TypeName(info.Mode)+", not a file", q.another())
 	}
+
 	return info, nil
 }
 
@@ -132,6 +133,7 @@ func repository(_ context.Context, q question, address string) error {
 		return q.refused(address, folder+" is "+host.TypeName(info.Mode)+", not a folder",
 			"write the folder that has the repository's index")
 	}
+
 	return err
 }
 
@@ -197,6 +199,7 @@ func unitThere(ctx context.Context, q question, name string) error {
 	case unit.Load == "not-found" || unit.Load == "" && len(unit.Files) == 0:
 		return q.refused(name, "systemd has no such unit", "systemctl list-units --type=service shows those that run", "take it out of stop in [mig]")
 	}
+
 	return nil
 }
 
@@ -212,6 +215,7 @@ func runtimes(ctx context.Context, q question) []finding {
 			first = err
 		}
 	}
+
 	return []finding{{strings.Join(q.named.Values, ", "), first}}
 }
 
@@ -229,6 +233,7 @@ func layouts(_ context.Context, q question, name string) error {
 	} else {
 		_, err = mig.Asked(q.spec.MIG, data, isPrivate)
 	}
+
 	return err
 }
 
@@ -274,6 +279,7 @@ func certificates(_ context.Context, q question, name string) error {
 		}
 		found++
 	}
+
 	if found > 0 {
 		return nil
 	}

@@ -43,6 +43,7 @@ func TestEveryKeyHasItsLook(t *testing.T) {
 		check.That(t, l.names == k.Names, "no look is named %s, which keys.tsv has for %s", k.Names, k)
 		check.That(t, !k.File || l.at != nil, "nothing looks at the path in %s", k)
 	}
+
 	for _, l := range looks() {
 		check.That(t, used[l.names], "no key names the look %s", l.names)
 		check.That(t, l.at != nil || len(l.by) > 0 || lookNames[l.with], "nothing looks at %s", l.names)
@@ -139,6 +140,7 @@ func TestLooksSayWhatIsNotThere(t *testing.T) {
 		none := Named(ctx, empty, s, facts.Facts{Live: true}, nil)
 		check.Equal(t, len(none), 0, "%s without a pending change:", k)
 	}
+
 	check.That(t, seenKeys >= 20, "%d keys with a look", seenKeys)
 }
 
@@ -171,7 +173,10 @@ func TestABootLooksAtWhatItChanges(t *testing.T) {
 	s, err := spec.Parse(spec.File{Data: []byte("format = 1\n[node]\nkubeconfig = \"/srv/none\"\n")})
 	must.OK(t, err)
 	guard := converge.Change{Stage: "guard"}
-	waiting := converge.Line{Change: guard, Reason: converge.Reason{Deferred: "once kubelet runs"}}
+	waiting := converge.Line{
+		Change: guard,
+		Reason: converge.Reason{Deferred: "once kubelet runs"},
+	}
 	live := facts.Facts{Live: true}
 
 	check.Equal(t, len(Named(ctx, n, s, live, []converge.Line{waiting})), 1, "plan:")

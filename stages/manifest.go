@@ -87,6 +87,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 		}
 		m.Made = append(m.Made, b)
 	}
+
 	for _, ch := range s.Changes {
 		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch.Change)})
 	}
@@ -102,6 +103,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 			return err
 		}
 	}
+
 	return h.WriteFile(ManifestFile, data, host.Attr{Mode: 0o644})
 }
 

@@ -68,6 +68,7 @@ func (m Mirror) Make(
 			Try:  []string{`set owner = "other" in [driver], if another tool installs the driver`},
 		}
 	}
+
 	if err := m.begin(ctx, h); err != nil {
 		return made, err
 	}
@@ -163,6 +164,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host) error {
 			Try:  []string{"name a new folder with -o, or remove " + m.Dir},
 		}
 	}
+
 	if err := m.restoreOld(h); err != nil {
 		return err
 	}
@@ -230,6 +232,7 @@ func (m Mirror) spec(s spec.Spec, packager, fingerprint string) []byte {
 			b.WriteString("signature = \"metadata\"\n")
 		}
 	}
+
 	if s.Driver.Runfile.URL != "" {
 		fmt.Fprintf(&b, "[driver.runfile]\nurl = \"file://%s/%s\"\n", m.Dir, path.Base(s.Driver.Runfile.URL))
 	}
@@ -248,6 +251,7 @@ func listFiles(h host.View, lock *packages.Lock, dir string, names []string) err
 		file.Name = name
 		lock.Files = append(lock.Files, file)
 	}
+
 	return nil
 }
 
@@ -262,7 +266,9 @@ func (m Mirror) same(h host.View, lock packages.Lock) (old packages.Lock, same b
 		return old, false
 	}
 
-	isSignature := func(f packages.LockFile) bool { return slices.Contains(packages.Signatures(), f.Name) }
+	isSignature := func(f packages.LockFile) bool {
+		return slices.Contains(packages.Signatures(), f.Name)
+	}
 	unsigned := old
 	unsigned.Files = slices.DeleteFunc(slices.Clone(old.Files), isSignature)
 	before, err1 := json.Marshal(unsigned)
@@ -298,6 +304,7 @@ func (m Mirror) publish(
 			return lock, err
 		}
 	}
+
 	return lock, removeAll(ctx, h, m.oldFolder())
 }
 
@@ -319,6 +326,7 @@ func (m Mirror) writeLock(h host.Host, signer things.Signer, dir string, lock pa
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -331,7 +339,9 @@ func (m Mirror) removeStrange(ctx context.Context, h host.Host, names []string) 
 	}
 
 	for _, name := range all {
-		within := func(file string) bool { return file == name || strings.HasPrefix(file, name+"/") }
+		within := func(file string) bool {
+			return file == name || strings.HasPrefix(file, name+"/")
+		}
 		if slices.ContainsFunc(names, within) {
 			continue
 		}
@@ -339,5 +349,6 @@ func (m Mirror) removeStrange(ctx context.Context, h host.Host, names []string) 
 			return err
 		}
 	}
+
 	return nil
 }

@@ -26,11 +26,19 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		t.Helper()
 		text := spec.File{Name: "node.toml", Data: []byte(base)}
 		asked := must.Get(spec.Parse(text))(t)
-		s := must.Get(spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "apt", print)}))(t)
+		s := must.Get(spec.Parse(text, spec.File{
+			Name: "node.d/mirror.toml",
+			Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "apt", print),
+		}))(t)
 		return s
 	}
+
 	s := parse("format = 1\n[driver]\nversion = \"580.95.05\"\n[toolkit]\nversion = \"1.18.0\"\n")
-	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Kernel: facts.Kernel{Installed: []string{"6.1.0-9-amd64"}}}
+	f := facts.Facts{
+		OS:     facts.OS{ID: "debian", Version: "12"},
+		Arch:   "amd64",
+		Kernel: facts.Kernel{Installed: []string{"6.1.0-9-amd64"}},
+	}
 	pinned := func(r packages.Repository) (n int) {
 		for _, p := range r.Pins {
 			if p.Pin == "release o="+packages.MirrorOrigin {
@@ -39,6 +47,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		}
 		return n
 	}
+
 	for _, locked := range []bool{false, true} {
 		f.Files = nil
 		if locked {
@@ -53,9 +62,15 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 
 	// For dnf there are no streams, and what enable_needed would enable is in the mirror.
 	f.OS = facts.OS{ID: "rhel", Version: "9.4", Like: []string{"fedora"}}
-	text := spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\nenable_needed = true\n[toolkit]\nversion = \"1.18.0\"\n")}
+	text := spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\nenable_needed = true\n[toolkit]\nversion = \"1.18.0\"\n"),
+	}
 	asked := must.Get(spec.Parse(text))(t)
-	both := must.Get(spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print)}))(t)
+	both := must.Get(spec.Parse(text, spec.File{
+		Name: "node.d/mirror.toml",
+		Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print),
+	}))(t)
 	w, err := wantedPackages(drivers.New(nil), both, f)
 	must.OK(t, err)
 	if len(w.repos) != 1 || w.repos[0].Signed != packages.SignedMetadata || !w.repos[0].Whole || w.stream != "" || len(w.enables()) > 0 {
@@ -106,6 +121,7 @@ func TestMirrorOfOthers(t *testing.T) {
 			t.Errorf("%s %v: %v, want %q", c.name, c.attr, err, c.want)
 		}
 	}
+
 	n := must.Get(simhost.New([]byte("-- srv/mirror/" + packages.MirrorLock + " --\n{\"format\": 2}\n")))(t)
 	err = Mirror{Dir: m.Dir, Key: m.Key, Keep: true}.begin(t.Context(), n)
 	check.That(t, err != nil && strings.Contains(err.Error(), "it has format 2") && n.Touches() == 0, "which packages to keep cannot be read: %v", err)

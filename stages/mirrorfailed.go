@@ -23,6 +23,7 @@ func (m Mirror) losesModules(h host.View, next packages.Lock) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -56,6 +57,7 @@ func stillFailed(before []packages.SharedModules, lock packages.Lock) []packages
 			all = append(all, m)
 		}
 	}
+
 	slices.SortFunc(all, packages.SharedModules.Compare)
 	return all
 }

@@ -48,6 +48,7 @@ func (m Mirror) fill(
 			return nil, nil, err
 		}
 	}
+
 	list, err := from.Index(ctx, h, g, names)
 	return append(names, list...), failed, err
 }
@@ -76,6 +77,7 @@ func (m Mirror) linkKept(
 			lock.Modules[file.Name] = modules
 		}
 	}
+
 	if len(files) == 0 {
 		return names, nil
 	}
@@ -142,6 +144,7 @@ func (m Mirror) compilers(
 			kernels = append(kernels, facts.KernelModules{Kernel: kernel, Compiler: compiler})
 		}
 	}
+
 	return kernels, nil
 }
 
@@ -165,7 +168,12 @@ func (m Mirror) getRunfile(
 	}
 
 	m.Say(1, 0)
-	request := host.Request{URL: url, SHA256: digest, Max: drivers.MaxRunfile, Via: via(s)}
+	request := host.Request{
+		URL:    url,
+		SHA256: digest,
+		Max:    drivers.MaxRunfile,
+		Via:    via(s),
+	}
 	return h.Download(ctx, request, target, host.Attr{Mode: 0o644})
 }
 
@@ -192,12 +200,14 @@ func (m Mirror) packages(
 		family.Exclude = "" // see Gather
 		g.Request.Family = &family
 	}
+
 	for _, name := range w.names() {
 		g.Request.Changes = append(g.Request.Changes, converge.Change{
 			Ref:   converge.Ref{Kind: "package", Name: name},
 			After: all[name].String(),
 		})
 	}
+
 	names, err = from.Gather(ctx, h, g)
 	return names, w, err
 }

@@ -29,6 +29,7 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 	case err != nil:
 		return things.Signer{}, err
 	}
+
 	signer, err := things.ReadSigner(secret)
 	if err != nil {
 		return signer, &trouble.Error{
@@ -37,6 +38,7 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 			Err:  err,
 		}
 	}
+
 	return signer, nil
 }
 

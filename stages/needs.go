@@ -29,5 +29,6 @@ func Needs(ch converge.Change) string {
 	case "mig", "modules", "gpus":
 		return aGPU
 	}
+
 	return "the running machine"
 }

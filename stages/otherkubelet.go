@@ -18,5 +18,6 @@ func OtherKubelet(v host.View) string {
 			return name
 		}
 	}
+
 	return ""
 }

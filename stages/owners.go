@@ -72,7 +72,10 @@ func operatorEnds(part string) (all []Ends) {
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
-	return facts.Needs{Driver: true, Modules: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s)).And(node.Stage().Needs(s))
+	return facts.Needs{
+		Driver:  true,
+		Modules: true,
+	}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s)).And(node.Stage().Needs(s))
 }
 
 // Owners says who owns each part of this node, as the stages decide it.
@@ -102,7 +105,11 @@ func part(name, none string, claims ...Claim) Part {
 
 // byTable is gpuadm's claim, by a table of node.toml.
 func byTable(table, leave string) Claim {
-	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
+	return Claim{
+		Who:  ownerGPUADM,
+		By:   table + " in node.toml",
+		Ends: []Ends{{"node.toml", leave}},
+	}
 }
 
 // imageClaim is the claim of an image that has a driver; nil if it has none. Such an image may have
@@ -115,6 +122,7 @@ func imageClaim(f facts.Facts, other drivers.Other) *Claim {
 	case owner == nil && other.Owner != "":
 		return &Claim{Who: other.Owner, By: "ID=" + f.OS.ID + " in os-release"}
 	}
+
 	return nil
 }
 
@@ -168,14 +176,19 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 			Ends: operatorEnds("toolkit"),
 		})
 	}
+
 	if len(f.Programs) == 0 {
 		return part("toolkit", "no NVIDIA runtime is there, and no [toolkit] in node.toml asks for one", claims...)
 	}
 
 	program := f.Programs[0]
 	if len(claims) == 0 && image != nil {
-		claims = append(claims, Claim{Who: image.Who, By: program + " is there, and " + image.By})
+		claims = append(claims, Claim{
+			Who: image.Who,
+			By:  program + " is there, and " + image.By,
+		})
 	}
+
 	return part("toolkit", program+" is there, no sign names who brought it, and gpuadm leaves it alone", claims...)
 }
 
@@ -186,8 +199,12 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 	unit, err := v.Unit(ctx, cdi.Unit)
 	var later host.Later
 	if err != nil && !errors.As(err, &later) {
-		return Part{Name: "CDI", Unknown: "cannot ask systemd about " + cdi.Unit + ": " + err.Error()}
+		return Part{
+			Name:    "CDI",
+			Unknown: "cannot ask systemd about " + cdi.Unit + ": " + err.Error(),
+		}
 	}
+
 	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
 	if !isMissing {
 		mask := "systemctl mask " + cdi.Unit + " " + cdi.Path
@@ -196,8 +213,12 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 
 	_, err = v.Stat(file)
 	if err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
-		return part("CDI", "", Claim{Who: image.Who, By: file + " is there without " + cdi.Unit + ", and " + image.By})
+		return part("CDI", "", Claim{
+			Who: image.Who,
+			By:  file + " is there without " + cdi.Unit + ", and " + image.By,
+		})
 	}
+
 	lacks, err := cdi.LacksService(ctx, v)
 	if err == nil && lacks && toolkit.GeneratesCDI(s, f) {
 		return part("CDI", "", byTable("[runtime]", "cdi = false"))
@@ -222,6 +243,7 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 			break
 		}
 	}
+
 	if h.Name == "" {
 		return part("handler", h.Engine.Config+" needs no handler: pods get the GPUs without one", claims...)
 	}
@@ -251,6 +273,7 @@ func migPart(s spec.Spec, f facts.Facts) Part {
 		}
 		claims = append(claims, Claim{owner.Name, owner.Why, ends})
 	}
+
 	if s.MIG.Asked() {
 		claims = append(claims, byTable("[mig]", "remove [mig]"))
 	}
@@ -288,11 +311,17 @@ func kubeletPart(s spec.Spec, f facts.Facts) Part {
 	case who == "":
 		return part(name, runs+" runs it, and no program is known to write its files")
 	}
-	return part(name, "", Claim{Who: who, By: runs + " runs it, and " + who + " writes its files"})
+
+	return part(name, "", Claim{
+		Who: who,
+		By:  runs + " runs it, and " + who + " writes its files",
+	})
 }
 
 // kindOf is the kind of node that a machine is.
-func kindOf(f facts.Facts) platform.Node { return platform.NodeOf(f.Cloud.Managed, f.OS.ID) }
+func kindOf(f facts.Facts) platform.Node {
+	return platform.NodeOf(f.Cloud.Managed, f.OS.ID)
+}
 
 // allocationPart is what offers GPUs to kubelet: a unit or a pod of a device plugin or of the DRA
 // driver, or what has registered with kubelet.
@@ -310,6 +339,7 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 		programs[r.Program] = true
 		isFound = isFound || ours.UnitOf(r.Unit) != "" // its units for plugin and DRA driver exclude each other
 	}
+
 	if unit != "" && !isFound {
 		claims = append(claims, Claim{ours.Who, unit + " is enabled", []Ends{{"pool", ours.Ends}}})
 	}
@@ -352,6 +382,7 @@ func offerClaim(r facts.Runner, ours platform.Plugin, f facts.Facts) Claim {
 	case r.Program == ours.Program && f.Kubelet.Labels[ours.Off] != "true":
 		return Claim{ours.Who, by, []Ends{{"pool", ours.Ends}}}
 	}
+
 	return Claim{ownerPlugin, by, operatorEnds("plugin")}
 }
 

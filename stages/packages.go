@@ -78,7 +78,12 @@ func sourceWants(
 	for _, dir := range slices.Backward(w.mirrors) {
 		wants = append(wants, database.Mirrored(dir, w.all()))
 	}
-	system := packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}
+	system := packages.System{
+		ID:      f.OS.ID,
+		Version: f.OS.Version,
+		Arch:    f.Arch,
+		Files:   f.Files,
+	}
 	wants = append(wants, enabled...)
 	wants = append(wants, database.Declared(w.manager, w.repos, system)...)
 	wants = append(wants, repositories...)
@@ -151,6 +156,7 @@ func packageWants(
 		want.Brings = w.brings[name]
 		wants = append(wants, want)
 	}
+
 	return wants
 }
 
@@ -167,7 +173,9 @@ func (w wanted) markToolkits(wants []converge.Want, database *packages.Reading, 
 	needed, _ := database.Repositories(w.manager, others, via(s))
 	for i, want := range wants {
 		ref := want.Ref()
-		same := func(o converge.Want) bool { return o.Ref().Kind == ref.Kind && o.Ref().Name == ref.Name }
+		same := func(o converge.Want) bool {
+			return o.Ref().Kind == ref.Kind && o.Ref().Name == ref.Name
+		}
 		if !slices.ContainsFunc(needed, same) {
 			wants[i].Section = "toolkit"
 		}

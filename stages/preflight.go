@@ -40,6 +40,7 @@ func preflightNotes(v host.View, _ spec.Spec, f facts.Facts) []string {
 			notes = append(notes, name+" is on a read-only file system: an apply that has something to change there fails")
 		}
 	}
+
 	return notes
 }
 
@@ -65,6 +66,7 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		}
 		return gpusMissing(found, expected, why), nil
 	}
+
 	return things.Check("NVIDIA GPUs on the PCI bus", look,
 		"a GPU that falls off the bus leaves nothing on it",
 		"lspci -d 10de: lists them, and dmesg shows PCI errors")
@@ -88,5 +90,6 @@ func gpusMissing(found, expected int, why string) string {
 	case found == 0:
 		ifMeant = "if the machine should have none: remove gpu_count from [driver]"
 	}
+
 	return problem + things.OrTry(faults.Of("GPU-001").Fix) + things.OrTry(ifMeant)
 }

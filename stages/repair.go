@@ -142,6 +142,7 @@ func (r Repair) Stage() converge.Stage {
 				wants[i].AsFound = true
 				wants[i].Section = ""
 			}
+
 			return wants, err
 		},
 	}
@@ -184,6 +185,7 @@ func finishPackages(f facts.Facts) ([]converge.Want, error) {
 		}
 		return finish(found)
 	}
+
 	return []converge.Want{w}, nil
 }
 

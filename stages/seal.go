@@ -24,6 +24,7 @@ func Sealable(s converge.Status) error {
 			open = append(open, ch.String())
 		}
 	}
+
 	if len(open) == 0 && s.Unfinished == "" {
 		return nil
 	}
@@ -59,7 +60,9 @@ func Seal(
 		c.folder(dir, folders[dir])
 	}
 	if hostKeys {
-		isOther := func(name string) bool { return !strings.HasPrefix(path.Base(name), "ssh_host_") }
+		isOther := func(name string) bool {
+			return !strings.HasPrefix(path.Base(name), "ssh_host_")
+		}
 		c.folder("/etc/ssh", isOther)
 	}
 

@@ -25,6 +25,7 @@ func TestSealable(t *testing.T) {
 		c := converge.Change{Stage: stage, Ref: converge.Ref{Kind: kind, Name: "x"}}
 		return converge.Line{Change: c, Reason: converge.Reason{Deferred: "first boot"}}
 	}
+
 	for name, c := range map[string]struct {
 		is      converge.Status
 		refused string

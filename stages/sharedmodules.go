@@ -53,7 +53,9 @@ func (m Mirror) share(
 	if err != nil {
 		return nil, err
 	}
-	builtByDKMS := func(m drivers.Member) bool { return m.Role == "module" && m.PerKernel == "" }
+	builtByDKMS := func(m drivers.Member) bool {
+		return m.Role == "module" && m.PerKernel == ""
+	}
 	i := slices.IndexFunc(choice.Members, builtByDKMS)
 	if i < 0 {
 		return nil, &trouble.Error{
@@ -61,6 +63,7 @@ func (m Mirror) share(
 			Try:  []string{`write source = "nvidia" and a version in [driver]`},
 		}
 	}
+
 	if err := m.canBuild(ctx, h, from, choice); err != nil {
 		return nil, err
 	}
@@ -89,6 +92,7 @@ func (m Mirror) share(
 			lock.Modules[file] = modules
 		}
 	}
+
 	return failed, nil
 }
 
@@ -120,6 +124,7 @@ func (m Mirror) canBuild(ctx context.Context, h host.Host, from packages.Gathere
 			}
 		}
 	}
+
 	if len(lacks) == 0 {
 		return nil
 	}
@@ -233,6 +238,7 @@ func dkmsSettings(h host.View) (string, error) {
 			some = true
 		}
 	}
+
 	if !some {
 		return "", nil
 	}
@@ -252,6 +258,7 @@ func (m Mirror) oldPackage(h host.View, modules *packages.SharedModules) (file s
 			return file.Name, true
 		}
 	}
+
 	return "", false
 }
 
@@ -314,6 +321,7 @@ func (m Mirror) build(
 			}
 		}
 	}
+
 	return files, nil
 }
 

@@ -90,6 +90,7 @@ func (w *wanted) addRepository(r packages.Repository) {
 			return
 		}
 	}
+
 	w.repos = append(w.repos, r)
 }
 
@@ -165,5 +166,6 @@ func (w wanted) reads(contents map[string][]byte) (files []string, hold map[stri
 			hold[lack.File] = lack.Data
 		}
 	}
+
 	return files, hold
 }

@@ -61,6 +61,7 @@ func ecr(f facts.Facts) []converge.Want {
 		}
 		return ecrConfig()
 	}
+
 	file := things.NewFile(instance.ECRConfig, nil)
 	wants := things.Folders(path.Dir(instance.ECRConfig), "holds kubelet's plugin for ECR")
 	return append(wants, things.Edited(file, edit, "images of ECR are pulled as the machine's role"))

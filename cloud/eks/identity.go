@@ -74,5 +74,6 @@ func (n *ownNode) refused(user kube.User, err error) error {
 			},
 		}
 	}
+
 	return nil
 }

@@ -73,6 +73,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 			return nil, unanswered
 		}
 	}
+
 	if f.Instance == nil || f.Cluster == nil {
 		return nil, &trouble.Error{
 			What: "cannot join EKS: no service says which machine and which cluster this is",
@@ -114,6 +115,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 			Try:  []string{"give the machine's subnet addresses of that family, and start it again"},
 		}
 	}
+
 	return n, method.NameFits(n.name, s)
 }
 
@@ -136,6 +138,7 @@ func clusterOf(s spec.Spec, f facts.Facts) (instance.Cluster, error) {
 			Keys: []string{"join.ca_file"},
 		}
 	}
+
 	return c, nil
 }
 
@@ -155,6 +158,7 @@ func (n *ownNode) checkKnown() (services netip.Prefix, err error) {
 			Try:  []string{trouble.Command("facts")},
 		}
 	}
+
 	return services, nil
 }
 

@@ -64,6 +64,7 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			things.UnitFilesRead("systemd starts units as it has read them", nodeadm.RunUnit),
 		)
 	}
+
 	return wants, nil
 }
 

@@ -91,14 +91,18 @@ func mergedTaints(ours []byte, resolved nodeadm.Kubelet, taints []spec.Taint) (a
 			all = append(all, taint)
 		}
 	}
+
 	theirs = len(all)
 
 	for _, t := range taints {
-		sameTaint := func(other spec.Taint) bool { return other.Key == t.Key && other.Effect == t.Effect }
+		sameTaint := func(other spec.Taint) bool {
+			return other.Key == t.Key && other.Effect == t.Effect
+		}
 		if !slices.ContainsFunc(all, sameTaint) {
 			all = append(all, t)
 		}
 	}
+
 	return all, theirs
 }
 
@@ -127,5 +131,6 @@ func markedTaints(ours []byte) (marked []spec.Taint) {
 			marked = append(marked, spec.Taint(t))
 		}
 	}
+
 	return marked
 }

@@ -90,7 +90,11 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		ours := spec.Taint{Key: "example.com/x", Value: "y", Effect: "NoSchedule"}
+		ours := spec.Taint{
+			Key:    "example.com/x",
+			Value:  "y",
+			Effect: "NoSchedule",
+		}
 		text := must.Get(settingsText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved))(t)
 		again, err := settingsText(s, facts.Facts{Files: map[string][]byte{nodeadm.DropIn: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
 		check.That(t, err == nil && string(again) == string(text), "not the same again: %v\n%s\n%s", err, text, again)

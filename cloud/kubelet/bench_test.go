@@ -29,6 +29,7 @@ func BenchmarkTakeOut(b *testing.B) {
 					rest, left, err := TakeOut(before, after, found)
 					must.That(b, err == nil && len(left) == 0 && len(rest) == len(found)-len(word)-1, "%d bytes, left %q, %v", len(rest), left, err)
 				}
+
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(lines), "ns/line")
 			})
 		}
@@ -48,5 +49,6 @@ func file(line string, lines int) []byte {
 			labels = append(labels, fmt.Sprintf("--node-labels=label-%d=b", i))
 		}
 	}
+
 	return fmt.Appendf(nil, "%s%s=\"--v=3 %s\"\n", text.String(), extraArgs, strings.Join(labels, " "))
 }

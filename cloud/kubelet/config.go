@@ -49,6 +49,7 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 		}
 		users = read
 	}
+
 	return withTaints(base, users, k.Taints), nil
 }
 
@@ -87,6 +88,7 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 		const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
 		return &trouble.Error{What: what, Try: []string{fix}}
 	}
+
 	if data == nil {
 		return nil, refuse(fmt.Sprintf("cannot read %s: not found", name))
 	}
@@ -126,6 +128,7 @@ func merge(onto, patch table) table {
 			merged[key] = value
 		}
 	}
+
 	return merged
 }
 
@@ -138,6 +141,7 @@ func taintList(taints []spec.Taint, list []any) []any {
 			present, _ := item.(table)
 			return present["key"] == t.Key && present["effect"] == t.Effect
 		}
+
 		if slices.ContainsFunc(list, same) {
 			continue
 		}
@@ -148,6 +152,7 @@ func taintList(taints []spec.Taint, list []any) []any {
 		}
 		list = append(list, taint)
 	}
+
 	return list
 }
 

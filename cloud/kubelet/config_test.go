@@ -53,6 +53,7 @@ func TestReserved(t *testing.T) {
 		r := Reserved(facts.Facts{CPUs: c.cpus, Memory: c.gib << 30}, 110)
 		check.That(t, r["cpu"] == c.cpu && r["memory"] == c.memory, "%d CPUs, %d GiB: %v", c.cpus, c.gib, r)
 	}
+
 	r := Reserved(facts.Facts{}, 110)
 	check.That(t, r == nil, "of a machine that is not known: %v", r)
 }
@@ -68,7 +69,10 @@ func TestCgroupDriver(t *testing.T) {
 		"CRI-O":        {"crio", "", "systemd"},
 		"CRI-O's own":  {"crio", "[crio.runtime]\ncgroup_manager = \"cgroupfs\"", "cgroupfs"},
 	} {
-		check.Equal(t, cgroupDriver(facts.Engine{Name: c.engine, Files: []facts.File{{Path: "/c", Data: []byte(c.data)}}}), c.want, "%s:", name)
+		check.Equal(t, cgroupDriver(facts.Engine{
+			Name:  c.engine,
+			Files: []facts.File{{Path: "/c", Data: []byte(c.data)}},
+		}), c.want, "%s:", name)
 	}
 }
 
@@ -84,6 +88,7 @@ func TestSystemdWord(t *testing.T) {
 	} {
 		check.Equal(t, argument(word), want, "%s:", word)
 	}
+
 	for pair, want := range map[string]string{
 		"HTTP_PROXY=http://p:1": "HTTP_PROXY=http://p:1",
 		"A=$b":                  "A=$b",
@@ -125,7 +130,10 @@ func TestStartsOnCgroup1(t *testing.T) {
 		{"1.35.4", 2, nil, false},
 		{"1.35.4", 0, nil, false},
 	} {
-		err := CheckStart(c.config, spec.Spec{}, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
+		err := CheckStart(c.config, spec.Spec{}, facts.Facts{
+			Cgroup:  c.cgroup,
+			Kubelet: facts.Kubelet{Version: c.version},
+		})
 		check.That(t, (err != nil) == c.refused, "%+v: %v", c, err)
 	}
 }

@@ -37,6 +37,7 @@ func endpoint(e facts.Engine) string {
 	case socket == "":
 		socket = "/run/containerd/containerd.sock"
 	}
+
 	return "unix://" + strings.TrimPrefix(socket, "unix://")
 }
 
@@ -77,6 +78,7 @@ func cgroupDriver(e facts.Engine) string {
 			}
 		}
 	}
+
 	return driver
 }
 

@@ -54,6 +54,7 @@ func (k Own) checkExtraArgs(f facts.Facts) error {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -45,8 +45,10 @@ func (f File) Want(why string) converge.Want {
 				Err:  err,
 			}
 		}
+
 		return edited, nil
 	}
+
 	file := things.NewFile(f.Name, TakeOut).Formed(FormKubelet)
 	return things.Edited(file, edit, why)
 }
@@ -67,6 +69,7 @@ func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) Fil
 	case taintsAt.Key == confTaints:
 		return confFile(taintsAt, taints)
 	}
+
 	return rancherFile(file, labels, taints)
 }
 
@@ -80,6 +83,7 @@ func flagsFile(variable, name string, others []facts.Taint, labels map[string]st
 		}
 		return withFlag(withLabels, variable, taintFlag, TaintTexts(taints), otherTaints)
 	}
+
 	return File{Name: name, edit: edit}
 }
 
@@ -95,7 +99,9 @@ func specTaints(list []facts.Taint) (taints []spec.Taint) {
 // Sources: https://kubernetes.io/docs/reference/node/kubelet-config-directory-merging/;
 // mergeKubeletConfigurations in kubernetes, cmd/kubelet/app/server.go.
 func confFile(at facts.Place, taints []spec.Taint) File {
-	replaced := func(other spec.Taint) bool { return hasTaint(taints, other.Key, other.Effect) }
+	replaced := func(other spec.Taint) bool {
+		return hasTaint(taints, other.Key, other.Effect)
+	}
 	others := slices.DeleteFunc(specTaints(at.Others), replaced)
 
 	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + at.Key + ":\n"
@@ -107,7 +113,9 @@ func confFile(at facts.Place, taints []spec.Taint) File {
 
 // hasTaint says whether a list has a taint with this key and effect, whatever its value.
 func hasTaint(taints []spec.Taint, key, effect string) bool {
-	return slices.ContainsFunc(taints, func(t spec.Taint) bool { return t.Key == key && t.Effect == effect })
+	return slices.ContainsFunc(taints, func(t spec.Taint) bool {
+		return t.Key == key && t.Effect == effect
+	})
 }
 
 // rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list

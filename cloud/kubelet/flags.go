@@ -42,6 +42,7 @@ func flagParts(words []string, flag string) (parts []string) {
 			of[partKey(part)] = i
 		}
 	}
+
 	for i, list := range lists {
 		for part := range strings.SplitSeq(list, ",") {
 			if part != "" && of[partKey(part)] == i {
@@ -49,6 +50,7 @@ func flagParts(words []string, flag string) (parts []string) {
 			}
 		}
 	}
+
 	return parts
 }
 

@@ -171,6 +171,7 @@ func (w wantedFlags) statesAll(t *testing.T, after []byte) {
 		value, _ := variableOf(file, extra)
 		return flagParts(facts.Words(value), w.flag)
 	}
+
 	stated := partsIn(after)
 	hasChanged := string(after) != string(w.before)
 
@@ -178,6 +179,7 @@ func (w wantedFlags) statesAll(t *testing.T, after []byte) {
 		isThere := slices.Contains(stated, part)
 		must.That(t, isThere || !hasChanged || slices.Contains(w.others, part), "%q states %q, and lacks %s", after, stated, part)
 	}
+
 	for _, part := range slices.Concat(w.parts, partsIn(w.before)) {
 		sameKey := func(other string) bool { return partKey(other) == partKey(part) }
 		isThere := slices.ContainsFunc(stated, sameKey)
@@ -194,7 +196,9 @@ func FuzzVariables(f *testing.F) {
 		parts := []string{"a=1", "nvidia.com/gpu.present=true"}
 		var out []byte
 		var err error
-		alloc.Most(t, 2000, len(data), func() { out, err = withFlag(data, extra, labelFlag, parts, nil) })
+		alloc.Most(t, 2000, len(data), func() {
+			out, err = withFlag(data, extra, labelFlag, parts, nil)
+		})
 		if err != nil {
 			return
 		}
@@ -257,7 +261,11 @@ func TestConfigurationRepeatsOthers(t *testing.T) {
 		},
 	}
 
-	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
+	file := confFile(at, []spec.Taint{{
+		Key:    "gpu",
+		Value:  "true",
+		Effect: "NoSchedule",
+	}})
 
 	config := must.Get(readKubeletConfig(file.Name, file.data))(t)
 	const want = "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"

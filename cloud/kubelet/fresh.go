@@ -60,7 +60,9 @@ func IsUnit(name string) bool {
 }
 
 // NewRestart builds kubelet's thing of kind restart, for undo.
-func NewRestart(unit string, files []string) converge.Thing { return NewJudged(unit, files, nil) }
+func NewRestart(unit string, files []string) converge.Thing {
+	return NewJudged(unit, files, nil)
+}
 
 // NewJudged is NewRestart with a verdict: where the engine runs in kubelet's unit, it restarts with
 // kubelet.
@@ -87,5 +89,6 @@ func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error
 	case unit.Enabled != "enabled": // undo of a join has stopped it, and must not start it again
 		return "", host.Later{Until: "its start"}
 	}
+
 	return state, nil
 }

@@ -40,6 +40,7 @@ func CheckStart(config table, s spec.Spec, f facts.Facts) error {
 			},
 		}
 	}
+
 	return nil
 }
 

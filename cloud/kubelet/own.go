@@ -50,6 +50,7 @@ func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{"install the package kubelet, in the cluster's version or up to three minor versions older: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
 		}
 	}
+
 	engine, err := EngineOf(f)
 	if err != nil {
 		return nil, err

@@ -64,6 +64,7 @@ func refusedCertificate(v host.View, k facts.Kubelet) []Refusal {
 	default:
 		return nil
 	}
+
 	return []Refusal{{Code: "KUB-005", Object: k.Kubeconfig, What: what}}
 }
 
@@ -180,13 +181,17 @@ func canRestart(k facts.Kubelet) things.PrecheckFunc {
 		list, unread := Refusals(v, k)
 		switch {
 		case unread != nil:
-			return &trouble.Unknown{What: "what kubelet would refuse at its start", Err: unread}
+			return &trouble.Unknown{
+				What: "what kubelet would refuse at its start",
+				Err:  unread,
+			}
 		case len(list) > 0:
 			return &trouble.Error{
 				What: "cannot restart kubelet, which would not start again: " + list[0].What,
 				Try:  []string{trouble.Command("doctor") + "    names the fix"},
 			}
 		}
+
 		rejected, err := Rejected(ctx, v, k)
 		switch {
 		case err != nil:
@@ -198,6 +203,7 @@ func canRestart(k facts.Kubelet) things.PrecheckFunc {
 				Err:  rejected.Said,
 			}
 		}
+
 		return nil
 	}
 }

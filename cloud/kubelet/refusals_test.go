@@ -22,7 +22,11 @@ type blindTo struct {
 
 func (b blindTo) ReadFile(name string) ([]byte, error) {
 	if name == b.name {
-		return nil, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+		return nil, &host.FileError{
+			Verb:  "read",
+			Path:  name,
+			Cause: syscall.EIO,
+		}
 	}
 	return b.View.ReadFile(name)
 }

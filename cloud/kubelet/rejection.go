@@ -58,6 +58,7 @@ func Rejected(ctx context.Context, v host.View, k facts.Kubelet) (*Rejection, er
 			rejection.Files = append(rejection.Files, file)
 		}
 	}
+
 	return rejection, nil
 }
 

@@ -54,7 +54,9 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
 		return nil, left, nil // the file did not exist
 	}
-	means := func(exact []byte) bool { return sameButFor(rest, exact, variable, wordsOf(rest, variable)) }
+	means := func(exact []byte) bool {
+		return sameButFor(rest, exact, variable, wordsOf(rest, variable))
+	}
 	return lines.Exact(before, after, found, rest, means), left, nil
 }
 
@@ -77,6 +79,7 @@ func changedWords(before, after []byte) (variable string, removed, added []strin
 			return "", nil, nil
 		}
 	}
+
 	return variable, removed, added
 }
 
@@ -91,6 +94,7 @@ func changedVariable(before, after []byte) string {
 			changed = append(changed, variable)
 		}
 	}
+
 	for variable := range values {
 		if _, has := edited[variable]; !has {
 			changed = append(changed, variable)
@@ -115,7 +119,9 @@ func lastValues(data []byte) map[string]string {
 // without returns the words of list that other does not have.
 func without(list, other []string) []string {
 	isOther := setOf(other)
-	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return isOther[word] })
+	return slices.DeleteFunc(slices.Clone(list), func(word string) bool {
+		return isOther[word]
+	})
 }
 
 func setOf(words []string) map[string]bool {
@@ -142,5 +148,6 @@ func leftParts(before, rest []byte, variable string, added []string) (left []str
 			}
 		}
 	}
+
 	return left
 }

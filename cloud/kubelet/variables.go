@@ -44,6 +44,7 @@ func lineOf(data []byte, variable string) (from, to int) {
 		}
 		at = next
 	}
+
 	return from, to
 }
 
@@ -71,6 +72,7 @@ func withWord(data []byte, variable, word string) ([]byte, error) {
 			return edited, nil
 		}
 	}
+
 	return nil, fmt.Errorf("%s is not written on one line, in one pair of quotes or none", variable)
 }
 
@@ -95,6 +97,7 @@ func wordAdded(data []byte, variable, word string) (edits [][]byte) {
 			edits = append(edits, slices.Insert(slices.Clone(data), at, []byte(word)...))
 		}
 	}
+
 	return edits
 }
 
@@ -122,6 +125,7 @@ func withoutWord(data []byte, variable, word string) []byte {
 			}
 		}
 	}
+
 	return data
 }
 

@@ -65,12 +65,18 @@ func Files(s spec.Spec) (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
 // Via returns how the machine reaches the API server.
 func Via(s spec.Spec) host.Via {
-	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
+	return host.Via{
+		HTTP:   s.Proxy.HTTP,
+		HTTPS:  s.Proxy.HTTPS,
+		No:     s.Proxy.NoProxy,
+		CAFile: s.Proxy.CAFile,
+	}
 }
 
 // NodeName returns the node's name. Like kubelet it uses the host's name in lower case
@@ -105,10 +111,14 @@ func NameFits(name string, s spec.Spec) error {
 			}
 		}
 	}
+
 	if problem == "" {
 		return nil
 	}
-	t := &trouble.Error{What: "cannot join: " + problem, Try: []string{`write node_name = "…" in [join], or hostnamectl set-hostname NAME`}}
+	t := &trouble.Error{
+		What: "cannot join: " + problem,
+		Try:  []string{`write node_name = "…" in [join], or hostnamectl set-hostname NAME`},
+	}
 	if s.Join.NodeName != "" {
 		t.Try = []string{"write another node_name in [join]"}
 	}

@@ -18,7 +18,9 @@ func accountLosses() map[string]func(a *apiNode) {
 	return map[string]func(a *apiNode){
 		"401":           func(a *apiNode) { a.sim.Revoke(account) },
 		"no kubeconfig": func(a *apiNode) { must.OK(a.t, a.Remove(apiAccount)) },
-		"no rights":     func(a *apiNode) { a.sim.Token(account, kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm"}) },
+		"no rights": func(a *apiNode) {
+			a.sim.Token(account, kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm"})
+		},
 	}
 }
 
@@ -97,6 +99,7 @@ func kubesimCondition(n kubesim.Object) string {
 			return text
 		}
 	}
+
 	return ""
 }
 
@@ -108,7 +111,9 @@ func TestUndoOfGuard(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			a := apiFixture(t, apiSpec)
-			a.sim.EditNode("gpu-1", func(n kubesim.Object) { n["spec"].(kubesim.Object)["taints"] = []any{} })
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["spec"].(kubesim.Object)["taints"] = []any{}
+			})
 			a.stages = a.stages[:1]
 			a.apply()
 			must.That(t, a.tainted("example.com/starting"), "the guard did not shut the node")

@@ -28,6 +28,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 			return err
 		}
 	}
+
 	if n.Status.NodeInfo.BootID != r.facts.BootID {
 		return trouble.Wait{
 			For: "kubelet has not reported since this boot",
@@ -35,6 +36,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 			Err: notReported,
 		}
 	}
+
 	planned, devices, err := plannedResources(r.spec, *r.facts.Driver)
 	if err != nil {
 		return err
@@ -49,6 +51,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 			missing = append(missing, fmt.Sprintf("%d of %d %s", count, planned[name], name))
 		}
 	}
+
 	if len(missing) == 0 {
 		return nil
 	}
@@ -77,6 +80,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 			missing = []string{fmt.Sprintf("%d of %d devices of %s", count, devices, draDriver)}
 		}
 	}
+
 	return r.explainNoOffer(ctx, v, n, "the node offers "+strings.Join(missing, ", "))
 }
 
@@ -128,7 +132,9 @@ func keepsPluginLogs(v host.View) bool {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
-	return slices.ContainsFunc(folders, func(name string) bool { return strings.Contains(name, "device-plugin") })
+	return slices.ContainsFunc(folders, func(name string) bool {
+		return strings.Contains(name, "device-plugin")
+	})
 }
 
 // offeredBeside returns what the node offers of GPUs and partitions under other names than the
@@ -234,6 +240,7 @@ func (r readyStage) configureTries() []string {
 			"with the GPU Operator and without such a label: mig.strategy="+strategy+" in its values",
 			"or write in [sharing] the strategy that the plugin has")
 	}
+
 	return tries
 }
 
@@ -255,6 +262,7 @@ func plannedResources(s spec.Spec, d host.Driver) (planned map[string]int, devic
 			devices++
 		}
 	}
+
 	return planned, devices, nil
 }
 
@@ -265,7 +273,11 @@ func offersOf(d host.Driver) (offers []spec.Offers, why string) {
 		if why != "" {
 			return nil, why
 		}
-		offer := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), Model: g.Name, MIG: g.Mode}
+		offer := spec.Offers{
+			GPU:   fmt.Sprintf("GPU %d", g.Index),
+			Model: g.Name,
+			MIG:   g.Mode,
+		}
 		for _, p := range partitions {
 			offer.Kinds = append(offer.Kinds, p.name)
 		}

@@ -37,6 +37,7 @@ func accelerator(f facts.Facts) string {
 	case "rtx": // the first word is not enough
 		chip = sanitise(model)
 	}
+
 	return "nvidia-" + sanitise(strings.ReplaceAll(chip, "/", "-"))
 }
 

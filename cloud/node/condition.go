@@ -57,9 +57,15 @@ func conditionFrom(kind string, s converge.State) kube.Condition {
 			Message: "gpuadm undo was run: gpuadm does not check the GPUs any more",
 		}
 	}
+
 	status, rest, _ := strings.Cut(string(s), " ")
 	reason, message, _ := strings.Cut(rest, " ")
-	return kube.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	return kube.Condition{
+		Type:    kind,
+		Status:  status,
+		Reason:  reason,
+		Message: message,
+	}
 }
 
 // trueIn reports whether a condition's state is true for a boot: its message ends in bootMark.

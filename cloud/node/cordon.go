@@ -71,6 +71,7 @@ func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) erro
 			Err:  errors.Join(trouble.Wait{For: "the API server"}, err),
 		}
 	}
+
 	return h.Remove(mayBeCordoned)
 }
 
@@ -105,6 +106,7 @@ func (s *Session) patchCordon(ctx context.Context, h host.Host, id identity, pat
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -32,6 +32,7 @@ func cudaCheck(f facts.Facts) gpuCheck {
 		}
 		return problem, err
 	}
+
 	return gpuCheck{what: "CUDA", look: look}
 }
 
@@ -58,6 +59,7 @@ func startCUDA(ctx context.Context, v host.View, f facts.Facts) (string, error) 
 			return cudaProblem(answer, f), nil
 		}
 	}
+
 	return "", nil
 }
 
@@ -85,6 +87,7 @@ func cudaValidFor(ctx context.Context, v host.View, f facts.Facts) (string, erro
 			Fabric:  g.Fabric,
 		})
 	}
+
 	if slices.ContainsFunc(f.GPUs, isNVSwitch) {
 		unit, _ := v.Unit(ctx, fabricManager) // without systemd the process is unknown each time
 		state.Fabric = []string{unit.Active, fmt.Sprint(unit.PID), unit.Since.String()}
@@ -111,6 +114,7 @@ func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 			Err: fabricForming,
 		}
 	}
+
 	return problem + "the fabric manager does not run, or the NVLink fabric is not ready" +
 		things.OrTry("systemctl enable --now nvidia-fabricmanager") +
 		things.OrTry(see), nil
@@ -141,6 +145,7 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 	case len(c.Shown) == 1 && strings.HasPrefix(c.Shown[0], "MIG-"):
 		return fmt.Sprintf("CUDA does not see the MIG device %s, which the driver has", c.Shown[0])
 	}
+
 	const text = "CUDA counts %s, the driver has %d that are not in MIG mode"
 	return fmt.Sprintf(text, trouble.Count(c.Devices, "GPU"), len(c.Shown))
 }

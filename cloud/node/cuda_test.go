@@ -66,10 +66,15 @@ func TestCUDAShown(t *testing.T) {
 	cut := func(id string, devices ...string) host.GPU {
 		g := host.GPU{UUID: id, Mode: true, Instances: []host.Instance{{ID: 9}}} // one without a compute instance
 		for i, uuid := range devices {
-			g.Instances = append(g.Instances, host.Instance{ID: i, Compute: []host.ComputeInstance{{ID: 3, UUID: uuid}}})
+			g.Instances = append(g.Instances, host.Instance{
+				ID:      i,
+				Compute: []host.ComputeInstance{{ID: 3, UUID: uuid}},
+			})
 		}
+
 		return g
 	}
+
 	lost := host.GPU{UUID: "GPU-lost", Lost: "it has fallen off the bus"}
 	for want, gpus := range map[string][]host.GPU{
 		"[[GPU-a GPU-b]]":           {whole("GPU-a"), lost, whole("GPU-b")},
@@ -101,6 +106,7 @@ func TestCUDAOf(t *testing.T) {
 		text := must.Get(cudaValidFor(a.ctx, a, a.facts))(t)
 		return text
 	}
+
 	seen := map[string]string{of(): "at first"}
 	for _, c := range []struct {
 		what string

@@ -64,6 +64,7 @@ func offeringUnit(ctx context.Context, v host.View) (unit string, err error) {
 			return r.Unit, err
 		}
 	}
+
 	return "", err
 }
 
@@ -108,6 +109,7 @@ func (r readyStage) pluginPod(ctx context.Context, v host.View, node string) (po
 			return p.Namespace + "/" + p.Name, true
 		}
 	}
+
 	return "", pods != nil
 }
 
@@ -129,7 +131,9 @@ func (r readyStage) pods(ctx context.Context, v host.View, node string) []kube.P
 // plugin. A killed plugin leaves its socket, so gpuadm calls the plugin. Sources for the name and
 // the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet,
 // deviceplugin/v1beta1/api.proto.
-func pluginServes(ctx context.Context, v host.View) bool { return pluginSocket(ctx, v) != "" }
+func pluginServes(ctx context.Context, v host.View) bool {
+	return pluginSocket(ctx, v) != ""
+}
 
 // pluginSocket returns the socket at which the plugin answers, "" if it does not.
 func pluginSocket(ctx context.Context, v host.View) string {
@@ -144,5 +148,6 @@ func pluginSocket(ctx context.Context, v host.View) string {
 			return socket
 		}
 	}
+
 	return ""
 }

@@ -35,6 +35,7 @@ func draRegistered(v host.View, k facts.Kubelet, driver string) string {
 			return path.Join(folder, name)
 		}
 	}
+
 	return ""
 }
 

@@ -12,7 +12,9 @@ import (
 // TestDRAReady: a node on which NVIDIA's DRA driver has registered has what that needs, or is not
 // ready and says what is missing.
 func TestDRAReady(t *testing.T) {
-	engine := func(version string) []facts.Engine { return []facts.Engine{{Name: "containerd", Version: version}} }
+	engine := func(version string) []facts.Engine {
+		return []facts.Engine{{Name: "containerd", Version: version}}
+	}
 	for name, c := range map[string]struct {
 		socket  string
 		engines []facts.Engine

@@ -130,13 +130,16 @@ func (d *Drain) Stays(ctx context.Context, refused error) error {
 	detailed := *t
 	for _, pod := range using {
 		p := d.pods[pod]
-		i := slices.IndexFunc(p.OwnerReferences, func(o kube.Owner) bool { return o.Controller })
+		i := slices.IndexFunc(p.OwnerReferences, func(o kube.Owner) bool {
+			return o.Controller
+		})
 		if i < 0 || p.Drained() {
 			continue
 		}
 		line := whyStays(p, p.OwnerReferences[i])
 		detailed.Because = append(slices.Clip(detailed.Because), line)
 	}
+
 	return &detailed
 }
 
@@ -166,6 +169,7 @@ func (d *Drain) Run(ctx context.Context) error {
 			leaving[p.UID] = p
 		}
 	}
+
 	if len(leaving) == 0 {
 		return nil // they have ended meanwhile
 	}
@@ -252,6 +256,7 @@ func (d *Drain) evict(
 			return nil, false, refused
 		}
 	}
+
 	return remaining, budgets, nil
 }
 

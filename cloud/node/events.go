@@ -36,11 +36,16 @@ func (s *Session) postEvents(ctx context.Context, h host.Host, id identity, node
 	}
 
 	for _, e := range events {
-		err := client.Event(ctx, node, kube.Event{Type: e.kind, Reason: e.reason, Message: e.message})
+		err := client.Event(ctx, node, kube.Event{
+			Type:    e.kind,
+			Reason:  e.reason,
+			Message: e.message,
+		})
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -66,8 +71,13 @@ func madeEvents(changes []converge.Change, sinceBoot string) []event {
 		if slices.Contains(made, "node condition "+GPUReady) {
 			text += sinceBoot
 		}
-		list = append(list, event{kind: "Normal", reason: camelCase(stage) + "Made", message: clip(text)})
+		list = append(list, event{
+			kind:    "Normal",
+			reason:  camelCase(stage) + "Made",
+			message: clip(text),
+		})
 	}
+
 	return list
 }
 

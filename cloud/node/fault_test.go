@@ -35,6 +35,7 @@ func faulted(t *testing.T, name string, err error, code trouble.Code) {
 		slices.Sort(all)
 		must.OK(t, os.WriteFile(words, []byte(strings.Join(all, "")), 0o644))
 	}
+
 	check.That(t, slices.Contains(all, said), "%s does not have this; if it is meant: make update\n%s", words, said)
 }
 

@@ -62,17 +62,46 @@ func apiFixture(t *testing.T, text string, machine ...string) *apiNode {
 	must.OK(t, err)
 	sim := kubesim.New(kubesim.User{})
 	sim.Token(apiSecret+"-kubelet", kubesim.Node("gpu-1"))
-	sim.Token(apiSecret+"-account", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes", "patch nodes"}})
+	sim.Token(apiSecret+"-account", kubesim.User{
+		Name: "system:serviceaccount:gpuadm:gpuadm",
+		May:  []string{"get nodes", "patch nodes"},
+	})
 	sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux", "theirs.example/x": "1"},
 		kubesim.Object{"key": "theirs.example/busy", "value": "y", "effect": "NoSchedule"},
 		kubesim.Object{"key": "example.com/starting", "effect": "NoSchedule"},
 		kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
 	n.Serve("api.example:6443", sim)
 	n.CUDAAnswers(cudaWorks) // the GPUs are in the facts alone
-	gpus := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}, {Address: "0000:18:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}}
-	driver := &host.Driver{Version: "580.95.05", NVML: "580.95.05", GPUs: []host.GPU{{Address: gpus[0].Address, Name: "NVIDIA H100"}, {Address: gpus[1].Address, Name: "NVIDIA H100"}}}
-	a := &apiNode{Node: n, t: t, sim: sim, spec: text, ctx: t.Context()}
-	a.facts = facts.Facts{GPUs: gpus, Driver: driver, Kubelet: facts.Kubelet{Kubeconfig: apiKubelet, NodeName: "gpu-1", Joined: true}}
+	gpus := []facts.PCI{{
+		Address: "0000:17:00.0",
+		Vendor:  "10de",
+		Class:   "030200",
+		Model:   "H100 80GB",
+	}, {Address: "0000:18:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}}
+	driver := &host.Driver{
+		Version: "580.95.05",
+		NVML:    "580.95.05",
+		GPUs: []host.GPU{{
+			Address: gpus[0].Address,
+			Name:    "NVIDIA H100",
+		}, {Address: gpus[1].Address, Name: "NVIDIA H100"}},
+	}
+	a := &apiNode{
+		Node: n,
+		t:    t,
+		sim:  sim,
+		spec: text,
+		ctx:  t.Context(),
+	}
+	a.facts = facts.Facts{
+		GPUs:   gpus,
+		Driver: driver,
+		Kubelet: facts.Kubelet{
+			Kubeconfig: apiKubelet,
+			NodeName:   "gpu-1",
+			Joined:     true,
+		},
+	}
 	se := new(Session)
 	a.shared = se
 	a.stages = []converge.Stage{a.with(NewGuard(se)), a.with(NewReady(se, nil, oldEngine))}
@@ -95,12 +124,16 @@ func (a *apiNode) with(st converge.Stage) converge.Stage {
 		g.Live, g.BootID, g.Files = f.Live, a.BootID(), f.Files
 		return wants(s, g)
 	}
+
 	return st
 }
 
 func (a *apiNode) engine() *converge.Engine {
 	a.t.Helper()
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + a.spec)}))(a.t)
+	s := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n" + a.spec),
+	}))(a.t)
 	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "guard" {
 			thing, err := NewGuardThing(ref.Name, a.shared)
@@ -110,6 +143,7 @@ func (a *apiNode) engine() *converge.Engine {
 			}
 			return thing, err
 		}
+
 		thing, err := NewPart(ref.Name, a.shared)
 		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
 			p.identity = a.accountIdentity()
@@ -151,6 +185,7 @@ func (a *apiNode) shown() string {
 		o := t.(kubesim.Object)
 		lines = append(lines, fmt.Sprintf("taint %v=%v:%v %v", o["key"], o["value"], o["effect"], o["timeAdded"]))
 	}
+
 	slices.Sort(lines)
 	b.WriteString(strings.Join(lines, "\n") + "\n" + a.condition())
 	return b.String()
@@ -163,7 +198,9 @@ func (a *apiNode) label(key string) any {
 
 func (a *apiNode) tainted(key string) bool {
 	taints, _ := a.sim.Node("gpu-1")["spec"].(kubesim.Object)["taints"].([]any)
-	return slices.ContainsFunc(taints, func(t any) bool { return t.(kubesim.Object)["key"] == key })
+	return slices.ContainsFunc(taints, func(t any) bool {
+		return t.(kubesim.Object)["key"] == key
+	})
 }
 
 func (a *apiNode) ready() bool { return strings.HasPrefix(a.condition(), kube.True) }
@@ -179,6 +216,7 @@ func (a *apiNode) condition() string {
 			return fmt.Sprintf("%v %v %v", o["status"], o["reason"], o["message"])
 		}
 	}
+
 	return ""
 }
 

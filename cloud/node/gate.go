@@ -17,7 +17,9 @@ import (
 const BootUnit = "/etc/systemd/system/gpuadm.service"
 
 // GateOf returns the drop-in that makes a unit wait for gpuadm.service.
-func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
+func GateOf(unit string) string {
+	return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf"
+}
 
 // gated reports whether kubelet is held back until the GPUs are ready: by a drop-in of its own unit,
 // or of the platform's unit that starts it, which stage join orders after gpuadm.service. Of the
@@ -56,5 +58,6 @@ func keepsPodsOff(s spec.Spec, f facts.Facts) string {
 		const text = "at a boot the taint %s keeps new pods away until the GPUs are ready; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by %s"
 		return fmt.Sprintf(text, startup, trouble.Command("apply --install"))
 	}
+
 	return "at a boot nothing keeps pods away before the GPUs are ready: " + why
 }

@@ -78,6 +78,7 @@ func wrongDriver(s spec.Spec, d host.Driver) string {
 	case d.NVML != "" && d.NVML != d.Version:
 		return fmt.Sprintf("driver %s is loaded, and its library is %s", d.Version, d.NVML)
 	}
+
 	return ""
 }
 
@@ -96,6 +97,7 @@ func wrongGPUCount(s spec.Spec, f facts.Facts) string {
 			onBus++
 		}
 	}
+
 	inDriver := len(f.Driver.GPUs)
 	expected := s.Driver.GPUCount
 	switch {
@@ -104,6 +106,7 @@ func wrongGPUCount(s spec.Spec, f facts.Facts) string {
 	case expected > 0 && inDriver != expected:
 		return fmt.Sprintf("the driver has %s, node.toml expects %d", trouble.Count(inDriver, "GPU"), expected)
 	}
+
 	return ""
 }
 
@@ -122,6 +125,7 @@ func waitForLicence(s spec.Spec, f facts.Facts) error {
 			}
 		}
 	}
+
 	return nil
 }
 

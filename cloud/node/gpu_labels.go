@@ -66,7 +66,9 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 	// drops such labels too: https://github.com/kubernetes-sigs/node-feature-discovery,
 	// pkg/apis/nfd/validate.
 	valid := regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
-	maps.DeleteFunc(found.labels, func(_, value string) bool { return !valid.MatchString(value) })
+	maps.DeleteFunc(found.labels, func(_, value string) bool {
+		return !valid.MatchString(value)
+	})
 	maps.Copy(labels, found.labels)
 
 	return labels, ""
@@ -87,6 +89,7 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 			return "GPU " + g.Address + " does not answer: " + g.Lost
 		}
 	}
+
 	if len(d.driver.GPUs) == 0 {
 		return "the driver sees no GPU"
 	}
@@ -96,7 +99,9 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 
 	d.set("gpu.machine", sanitise(f.Machine))
 	d.set("gpu.mode", gpuMode(d.driver.GPUs, f.GPUs))
-	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool { return g.MIG }))
+	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool {
+		return g.MIG
+	}))
 	d.set("mps.capable", d.mps) // only if pods share GPUs by MPS: its control daemon's DaemonSet selects by it
 	if clique := clique(d.driver.GPUs); clique != "" {
 		d.labels[gpuClique] = clique
@@ -116,7 +121,9 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	return ""
 }
 
-func (d *discovery) set(name string, value any) { d.labels["nvidia.com/"+name] = fmt.Sprint(value) }
+func (d *discovery) set(name string, value any) {
+	d.labels["nvidia.com/"+name] = fmt.Sprint(value)
+}
 
 // versions sets the labels of the driver's version and of the newest CUDA that it supports, each in
 // the current and the former format. It returns false if the driver's version has another form.
@@ -157,12 +164,14 @@ func (d *discovery) gpus() {
 		counts[g.Name]++
 		whole[g.Name] = whole[g.Name] || !g.Mode
 	}
+
 	weight := func(g host.GPU) int {
 		if whole[g.Name] {
 			return len(d.driver.GPUs) + counts[g.Name]
 		}
 		return counts[g.Name]
 	}
+
 	g := slices.MinFunc(d.driver.GPUs, func(a, b host.GPU) int {
 		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name))
 	})
@@ -173,6 +182,7 @@ func (d *discovery) gpus() {
 		d.set("gpu.replicas", 0)
 		d.set("gpu.sharing-strategy", "none")
 	}
+
 	if mib := g.Memory >> 20; mib != 0 {
 		d.set("gpu.memory", mib)
 	}
@@ -236,6 +246,7 @@ func family(major, minor string) string {
 		}
 		return "ada-lovelace"
 	}
+
 	families := map[string]string{
 		"1": "tesla", "2": "fermi", "3": "kepler", "5": "maxwell", "6": "pascal",
 		"9": "hopper", "10": "blackwell", "12": "blackwell", "13": "rubin",
@@ -254,6 +265,7 @@ func gpuMode(gpus []host.GPU, bus []facts.PCI) string {
 		}
 		common = mode
 	}
+
 	return cmp.Or(common, "unknown")
 }
 
@@ -271,6 +283,7 @@ func classMode(bus []facts.PCI, address string) string {
 			mode = "compute"
 		}
 	}
+
 	return mode
 }
 
@@ -288,5 +301,6 @@ func clique(gpus []host.GPU) string {
 		}
 		common = name
 	}
+
 	return common
 }

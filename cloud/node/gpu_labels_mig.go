@@ -56,6 +56,7 @@ func (d *discovery) mig(strategy string) (why string) {
 	default:
 		d.partition("gpu", devices[0], len(devices))
 	}
+
 	return ""
 }
 
@@ -104,7 +105,9 @@ func migDevices(g host.GPU) (devices []migDevice, why string) {
 
 // profileOf returns the profile of an instance; false if the driver does not name it.
 func profileOf(g host.GPU, instance host.Instance) (host.Profile, bool) {
-	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == instance.Profile })
+	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool {
+		return p.ID == instance.Profile
+	})
 	if i < 0 {
 		return host.Profile{}, false
 	}
@@ -123,5 +126,6 @@ func migName(g host.GPU, p host.Profile, c host.ComputeInstance) string {
 			return fmt.Sprintf("%dc.%s", kind.Slices, name)
 		}
 	}
+
 	return name
 }

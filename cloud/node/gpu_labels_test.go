@@ -78,6 +78,7 @@ func (c labelCase) resources() []string {
 			}
 		}
 	}
+
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -96,6 +97,7 @@ func (c labelCase) node(t *testing.T) *simhost.Node {
 			archive += "fabric = { state = \"completed\", cluster = \"5a61686f-767d-848b-9299-a0a7aeb5bcc3\" }\n"
 		}
 	}
+
 	n := must.Get(simhost.New([]byte(archive)))(t)
 	if wait := partition(t, n, c.layout); len(wait) > 0 {
 		must.OK(t, n.ResetGPUs(t.Context(), wait...))
@@ -111,21 +113,25 @@ func partition(t *testing.T, h host.Host, layout map[int][]string) (wait []strin
 		t.Helper()
 		must.OK(t, err)
 	}
+
 	gpus := func() []host.GPU {
 		d, err := h.Driver(t.Context())
 		must(err)
 		return d.GPUs
 	}
+
 	for _, g := range gpus() {
 		if _, on := layout[g.Index]; on && !g.Mode {
 			must(h.SetMIGMode(t.Context(), g.Address, true))
 		}
 	}
+
 	for _, g := range gpus() {
 		if _, on := layout[g.Index]; on && !g.Mode {
 			wait = append(wait, g.Address)
 		}
 	}
+
 	if len(wait) > 0 {
 		return wait
 	}
@@ -135,25 +141,31 @@ func partition(t *testing.T, h host.Host, layout map[int][]string) (wait []strin
 			create(t, h, g, name, compute)
 		}
 	}
+
 	return nil
 }
 
 // create makes a partition where there is room for it.
 func create(t *testing.T, h host.Host, g host.GPU, name, compute string) {
 	t.Helper()
-	p := g.Profiles[slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.Name == name })]
+	p := g.Profiles[slices.IndexFunc(g.Profiles, func(p host.Profile) bool {
+		return p.Name == name
+	})]
 	id, err := 0, error(nil)
 	for _, at := range p.Places {
 		if id, err = h.CreateInstance(t.Context(), g.Address, p.ID, at); err == nil {
 			break
 		}
 	}
+
 	must.That(t, err == nil, "%s: %v", name, err)
 	if compute == "" {
 		compute = fmt.Sprint(p.Slices)
 	}
 	for _, size := range strings.Split(compute, ",") {
-		kind := p.Compute[slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool { return fmt.Sprint(c.Slices) == size })]
+		kind := p.Compute[slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool {
+			return fmt.Sprint(c.Slices) == size
+		})]
 		_, err := h.CreateCompute(t.Context(), g.Address, id, kind.ID, host.Span{})
 		must.That(t, err == nil, "%s/%s: %v", name, size, err)
 	}
@@ -167,7 +179,14 @@ func TestGPULabelsAreGFDs(t *testing.T) {
 				askGFD(t, c, *gfd, golden)
 			}
 			f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
-			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas, MPS: c.mps}, Node: spec.Node{GPULabels: true}}
+			s := spec.Spec{
+				Sharing: spec.Sharing{
+					Strategy:    c.strategy,
+					TimeSlicing: c.replicas,
+					MPS:         c.mps,
+				},
+				Node: spec.Node{GPULabels: true},
+			}
 			labels, why := gpuLabels(s, f)
 			must.That(t, why == "" && labels[gpuPresent] == "true", "%v, %q", labels, why)
 			delete(labels, gpuPresent)
@@ -183,6 +202,7 @@ func lines(text string) map[string]string {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		labels[key] = value
 	}
+
 	return labels
 }
 
@@ -190,7 +210,12 @@ func TestGPULabelsWhyNot(t *testing.T) {
 	c := labelCases()[0]
 	f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
 	present := map[string]string{gpuPresent: "true"}
-	t4 := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "1eb8", Class: "030200"}}
+	t4 := []facts.PCI{{
+		Address: "0000:17:00.0",
+		Vendor:  "10de",
+		Device:  "1eb8",
+		Class:   "030200",
+	}}
 	for name, c := range map[string]struct {
 		change func(*spec.Spec, *facts.Facts)
 		want   map[string]string
@@ -234,9 +259,15 @@ func TestGPULabelsBeside(t *testing.T) {
 		got, there := labels["nvidia.com/"+key]
 		check.That(t, why == "" && got == want && there != (want == ""), "%s = %q, %q, want %q", key, got, why, want)
 	}
+
 	for _, g := range f.Driver.GPUs {
-		f.GPUs = append(f.GPUs, facts.PCI{Address: g.Address, Vendor: "10de", Class: "030200"})
+		f.GPUs = append(f.GPUs, facts.PCI{
+			Address: g.Address,
+			Vendor:  "10de",
+			Class:   "030200",
+		})
 	}
+
 	says("gpu.mode", "compute")
 	f.GPUs[2].Class = "030000"
 	says("gpu.mode", "unknown")
@@ -257,7 +288,10 @@ func TestGPULabelsBeside(t *testing.T) {
 	says("gpu.clique", "")
 	f.Driver.GPUs[3].Fabric.Status = "UNKNOWN"
 	says("gpu.clique", "5a61686f-767d-848b-9299-a0a7aeb5bcc3.0")
-	f.Driver.GPUs[3].Fabric = host.Fabric{State: "completed", Cluster: "11111111-0000-4000-8000-000000000000"}
+	f.Driver.GPUs[3].Fabric = host.Fabric{
+		State:   "completed",
+		Cluster: "11111111-0000-4000-8000-000000000000",
+	}
 	says("gpu.clique", "")
 
 	f.Machine = strings.Repeat("a", 64)
@@ -271,7 +305,9 @@ func TestGPULabelsBeside(t *testing.T) {
 	labels, _ := gpuLabels(s, f)
 	v, there := labels["nvidia.com/cuda.driver-version.revision"]
 	check.That(t, v == "" && there, "revision %q, %t", v, there)
-	check.That(t, !slices.ContainsFunc(slices.Collect(maps.Keys(labels)), func(k string) bool { return strings.Contains(k, "timestamp") }), "a timestamp")
+	check.That(t, !slices.ContainsFunc(slices.Collect(maps.Keys(labels)), func(k string) bool {
+		return strings.Contains(k, "timestamp")
+	}), "a timestamp")
 }
 
 func TestFamily(t *testing.T) {
@@ -286,8 +322,12 @@ func TestFamily(t *testing.T) {
 
 func TestAutoscalerLabels(t *testing.T) {
 	gpu := func(model string) []facts.PCI {
-		return []facts.PCI{{Class: "068000", Model: "NVSwitch (H100)"}, {Class: "030200", Model: model}}
+		return []facts.PCI{{
+			Class: "068000",
+			Model: "NVSwitch (H100)",
+		}, {Class: "030200", Model: model}}
 	}
+
 	aws := func(value string) map[string]string {
 		return map[string]string{"k8s.amazonaws.com/accelerator": value}
 	}

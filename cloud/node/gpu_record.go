@@ -36,6 +36,7 @@ func gpusOnBus(f facts.Facts) []string {
 			addresses = append(addresses, p.Address)
 		}
 	}
+
 	slices.Sort(addresses)
 	return addresses
 }

@@ -48,11 +48,13 @@ func gpusWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			}
 			return problem, err
 		}
+
 		const why = "kubelet is held back until the GPUs work"
 		w := things.Check("before kubelet: "+c.what, look, why, c.try...)
 		w.Section = nodeSection(s)
 		list = append(list, w)
 	}
+
 	return list, nil
 }
 

@@ -104,6 +104,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case id.later.Until != "":
 		return "", id.later
 	}
+
 	n, err := g.part.session.look(ctx, v, id)
 	if errors.Is(err, notRegistered) && g.rebuilt {
 		return guardOpen, nil
@@ -129,6 +130,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case id.serviceAccount(v) == "" && !isReadyTrue(n):
 		return guardShut, nil // the client that adds the taint goes by the condition
 	}
+
 	return guardOpen, nil
 }
 
@@ -142,6 +144,7 @@ func (g guard) ownTaints(n *kube.Node) []spec.Taint {
 			own = append(own, t)
 		}
 	}
+
 	return own
 }
 
@@ -184,6 +187,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 			edits = append(edits, record)
 		}
 	}
+
 	if isReadyTrue(n) {
 		const unchecked = "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"
 		edits = append(edits, editOf(n, conditionPart(), unchecked))

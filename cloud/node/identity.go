@@ -56,6 +56,7 @@ func identityOf(s spec.Spec, f facts.Facts) identity {
 	case f.Booting:
 		id.later = host.Later{Until: "once kubelet runs"}
 	}
+
 	return id
 }
 
@@ -112,7 +113,11 @@ func (id identity) serviceAccount(v host.View) string {
 
 // from returns the origin of a client with one of the identity's kubeconfigs.
 func (id identity) from(kubeconfig string) kube.From {
-	return kube.From{Kubeconfig: kubeconfig, Via: id.via, Judged: kubeconfig == id.account}
+	return kube.From{
+		Kubeconfig: kubeconfig,
+		Via:        id.via,
+		Judged:     kubeconfig == id.account,
+	}
 }
 
 // reads returns the kubeconfig for reading.

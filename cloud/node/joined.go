@@ -29,7 +29,9 @@ func WaitReady(session *Session, s spec.Spec, f facts.Facts, name, kubeconfig st
 }
 
 // NewJoined builds the thing for undo, which does nothing with it.
-func NewJoined(name string) converge.Thing { return joined{nodeAsk{identity: identity{node: name}}} }
+func NewJoined(name string) converge.Thing {
+	return joined{nodeAsk{identity: identity{node: name}}}
+}
 
 func (j joined) Ref() converge.Ref { return converge.Ref{Kind: "joined", Name: j.node} }
 
@@ -48,11 +50,15 @@ func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
 }
 
 func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
-	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.bootID) })
+	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string {
+		return Unready(n, j.bootID)
+	})
 }
 
 // Affected returns the state found.
-func (j joined) Affected(found converge.State, _ converge.Change) converge.State { return found }
+func (j joined) Affected(found converge.State, _ converge.Change) converge.State {
+	return found
+}
 
 // Current returns ready.
 func (j joined) Current(converge.State) converge.State { return isReady }
@@ -71,5 +77,6 @@ func Unready(n *kube.Node, bootID string) string {
 	case c.Status == kube.True:
 		return ""
 	}
+
 	return "it is not ready: " + trouble.OneLine(c.Reason+": "+c.Message)
 }

@@ -21,7 +21,11 @@ import (
 // KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
 // https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
 func readinessTaint() spec.Taint {
-	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
+	return spec.Taint{
+		Key:    readinessDomain + "gpu",
+		Value:  "pending",
+		Effect: "NoSchedule",
+	}
 }
 
 // startupTaintsName reports whether Karpenter has kubelet register with a taint: it passes
@@ -34,6 +38,7 @@ func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 			return true, nil
 		}
 	}
+
 	resolved, err := userDataKubelet(f)
 	if err != nil {
 		return false, err
@@ -43,6 +48,7 @@ func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 			return true, nil
 		}
 	}
+
 	return false, nil
 }
 
@@ -62,6 +68,7 @@ func nodePoolSign(f facts.Facts) (sign string, err error) {
 			return "kubelet registers with the taint " + platform.UnregisteredTaint, nil
 		}
 	}
+
 	if f.Kubelet.Labels[platform.NodePoolLabel] != "" {
 		return "kubelet registers with the label " + platform.NodePoolLabel, nil
 	}
@@ -101,11 +108,13 @@ func userDataSign(f facts.Facts) (mark string, err error) {
 			return "taint " + platform.UnregisteredTaint, nil
 		}
 	}
+
 	for _, flag := range resolved.Flags {
 		labels, ok := strings.CutPrefix(flag, "--node-labels=")
 		if ok && strings.Contains(","+labels, ","+platform.NodePoolLabel+"=") {
 			return "label " + platform.NodePoolLabel, nil
 		}
 	}
+
 	return "", nil
 }

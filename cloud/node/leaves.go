@@ -73,6 +73,7 @@ func (p nodePart) command(node string, to converge.State) string {
 	case p.what == partRecord:
 		return fmt.Sprintf("kubectl annotate node %s %s%s%s", node, p.key, value, overwrite)
 	}
+
 	return fmt.Sprintf("kubectl label node %s %s%s%s", node, p.key, value, overwrite)
 }
 
@@ -114,6 +115,7 @@ func (s *Session) askAccount(ctx context.Context, v host.View, id identity) stri
 	case errors.Is(err, kube.Forbidden), err == nil && !may:
 		return "the account of " + account + " may not change it any more"
 	}
+
 	return ""
 }
 

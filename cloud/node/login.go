@@ -41,4 +41,6 @@ func (l login) Breaks(
 }
 
 // callsProgram says whether a kubeconfig gets its tokens from a program.
-func callsProgram(kubeconfig []byte) bool { return bytes.Contains(kubeconfig, []byte(" exec:\n")) }
+func callsProgram(kubeconfig []byte) bool {
+	return bytes.Contains(kubeconfig, []byte(" exec:\n"))
+}

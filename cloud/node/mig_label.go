@@ -146,7 +146,9 @@ func runningClients(n *kube.Node) []string {
 
 // pausedClients returns the clients' labels that pause the client.
 func pausedClients(n *kube.Node) []string {
-	return slices.DeleteFunc(migClients(), func(key string) bool { return n.Labels[key] != migPaused })
+	return slices.DeleteFunc(migClients(), func(key string) bool {
+		return n.Labels[key] != migPaused
+	})
 }
 
 // clientPods returns the node's pods whose nodeSelector has one of the clients' labels.
@@ -167,6 +169,7 @@ func (m *MIGLabel) clientPods(ctx context.Context, h host.Host, node string, lab
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
+
 	return names, nil
 }
 
@@ -202,6 +205,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 				Err:  podsStay,
 			}
 		}
+
 		if err := host.Pause(ctx, time.Second); err != nil {
 			return err
 		}
@@ -217,6 +221,7 @@ func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed 
 			labels[key] = "true"
 			resumed = true
 		}
+
 		return labels
 	})
 	return resumed, err
@@ -242,6 +247,7 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, labelsFor labelsFunc)
 			edits = append(edits, e)
 		}
 	}
+
 	if len(edits) == 0 {
 		return n, nil
 	}

@@ -29,7 +29,9 @@ func migFixture(t *testing.T, labels kubesim.Object) (*apiNode, *MIGLabel) {
 }
 
 func (a *apiNode) relabel(labels kubesim.Object) {
-	a.sim.EditNode("gpu-1", func(n kubesim.Object) { n["metadata"].(kubesim.Object)["labels"] = labels })
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["metadata"].(kubesim.Object)["labels"] = labels
+	})
 }
 
 // TestMIGLabelLayout: the label names the layout, and the last name counts where there is none, or
@@ -43,6 +45,7 @@ func TestMIGLabelLayout(t *testing.T) {
 		check.That(t, err == nil && f.Layout == layout && f.Asked == asked, "%s: %+v, %v", what, f, err)
 		return f
 	}
+
 	says("no label", "", true)
 	a.relabel(kubesim.Object{MIGConfig: "all-1g.10gb", migState: MIGFailed})
 	f := says("a label", "all-1g.10gb", true)
@@ -108,6 +111,7 @@ func TestMIGLabelProtocol(t *testing.T) {
 				check.That(t, err == nil && resumed == (tt.resumed && state == MIGSuccess), "%s: resumed %v, %v", state, resumed, err)
 				check.Equal(t, labelsOf(a, MIGConfig), "nvidia.com/mig.config.state="+state, "ended:")
 			}
+
 			got := labelsOf(a, deploy)
 			check.That(t, got == before, "resumed: %s, and %s was there before", got, before)
 			for _, r := range a.sim.Requests() {
@@ -141,13 +145,18 @@ func labelsOf(a *apiNode, prefix string) string {
 			list = append(list, fmt.Sprintf("%s=%v", key, labels[key]))
 		}
 	}
+
 	return strings.Join(list, " ")
 }
 
 // TestPodsMIGLabel: the DaemonSet's pod reads its own Node from the cache.
 func TestPodsMIGLabel(t *testing.T) {
 	n, sim := probePod(t)
-	sim.Token(apiSecret, kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes"}, OnNode: "gpu-1"})
+	sim.Token(apiSecret, kubesim.User{
+		Name:   "system:serviceaccount:gpuadm:gpuadm",
+		May:    []string{"get nodes"},
+		OnNode: "gpu-1",
+	})
 	sim.EditNode("gpu-1", func(o kubesim.Object) {
 		o["metadata"].(kubesim.Object)["labels"] = kubesim.Object{MIGConfig: "all-balanced"}
 	})

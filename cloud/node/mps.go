@@ -44,6 +44,7 @@ func (r readyStage) waitForMPS(ctx context.Context, v host.View, n *kube.Node, m
 	case mps.Other != "":
 		cause = fmt.Sprintf("no MPS control daemon runs here that answers the device plugin: process %s is another one, at %s", mps.Other, mps.At)
 	}
+
 	const text = "the node offers %s: [sharing] shares the GPUs by MPS, and %s"
 	return trouble.Wait{
 		For: fmt.Sprintf(text, strings.Join(missing, ", "), cause),

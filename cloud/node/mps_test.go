@@ -25,6 +25,7 @@ func TestMPSNotReady(t *testing.T) {
 		return "-- proc/" + pid + "/comm --\n" + comm + "\n-- proc/" + pid + "/status --\nUid:\t0\t0\n" +
 			"-- proc/" + pid + "/environ --\n" + strings.Join(environ, "\x00") + "\n"
 	}
+
 	plugin := process("4711", "nvidia-device-p", "MIG_STRATEGY=none")
 	manager := process("4712", "mps-control-dae")
 	const label = "nvidia.com/mps.capable"
@@ -48,8 +49,15 @@ func TestMPSNotReady(t *testing.T) {
 		if name == "time-slices" {
 			sharing = "time_slicing = 4\n"
 		}
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nwait_for_allocatable = true\n[sharing]\n" + sharing)}))(t)
-		r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: &host.Driver{GPUs: []host.GPU{{}, {}}}}}
+		s := must.Get(spec.Parse(spec.File{
+			Name: "node.toml",
+			Data: []byte("format = 1\n[node]\nwait_for_allocatable = true\n[sharing]\n" + sharing),
+		}))(t)
+		r := readyStage{
+			spec:    s,
+			session: new(Session),
+			facts:   facts.Facts{BootID: "b", Driver: &host.Driver{GPUs: []host.GPU{{}, {}}}},
+		}
 		n := &kube.Node{}
 		n.Name = "gpu-1"
 		n.Labels = c.labels

@@ -70,6 +70,7 @@ func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	case k.LabelsAt.How == "" && len(labels) > 0:
 		return []string{"labels are set by the API once the node has registered: " + k.LabelsAt.Why}
 	}
+
 	return nil
 }
 
@@ -93,6 +94,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		}
 		taints = nil
 	}
+
 	if len(labels) == 0 && len(taints) == 0 {
 		return nil, nil
 	}

@@ -35,10 +35,15 @@ type nodeAsk struct {
 
 func newNodeAsk(session *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
 	return nodeAsk{
-		identity: identity{node: name, kubelet: kubeconfig, via: method.Via(s), bootID: f.BootID},
-		booting:  f.Booting,
-		session:  session,
-		pause:    host.Pause,
+		identity: identity{
+			node:    name,
+			kubelet: kubeconfig,
+			via:     method.Via(s),
+			bootID:  f.BootID,
+		},
+		booting: f.Booting,
+		session: session,
+		pause:   host.Pause,
 	}
 }
 
@@ -53,6 +58,7 @@ func (a nodeAsk) get(ctx context.Context, v host.View, read readNode) (*kube.Nod
 	case a.booting:
 		return nil, host.Later{Until: "once kubelet runs"}
 	}
+
 	n, err := read(ctx, v, a.identity)
 	hasNotJoined := host.NotExist(err) // a machine without kubelet's files has no identity to ask with
 	if hasNotJoined || errors.Is(err, kube.Missing) {

@@ -36,6 +36,7 @@ func ownerOf(key string) (owner string) {
 			return owner
 		}
 	}
+
 	return ""
 }
 
@@ -55,6 +56,7 @@ func Foreigns(s spec.Spec) (all []Foreign) {
 		}
 		all = append(all, Foreign{"node.labels." + key, "label " + key, owner})
 	}
+
 	for _, t := range s.Node.Taints {
 		owner := ownerOf(t.Key)
 		if isOwnTaint(s, t) {
@@ -62,6 +64,7 @@ func Foreigns(s spec.Spec) (all []Foreign) {
 		}
 		all = append(all, Foreign{"node.taints", "taint " + t.String(), owner})
 	}
+
 	if t := parsedTaint(s.Node.StartupTaint); t.Effect != "" {
 		all = append(all, Foreign{"node.startup_taint", "startup taint " + t.String(), ownerOf(t.Key)})
 	}
@@ -94,6 +97,7 @@ func isDiscovered(key string) bool {
 	case slices.ContainsFunc(groups, func(group string) bool { return strings.HasPrefix(name, group) }):
 		return true
 	}
+
 	ofGPU, ok := strings.CutPrefix(name, "gpu.")
 	return ok && slices.Contains(kinds, ofGPU)
 }
@@ -107,6 +111,7 @@ func (f Foreign) Trouble() *trouble.Error {
 			Err:  taintTwice,
 		}
 	}
+
 	list, _, _ := strings.Cut(strings.TrimPrefix(f.Key, "node."), ".")
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot set the %s: %s sets it", f.What, f.Who),
@@ -127,5 +132,6 @@ func refuseForeign(s spec.Spec) error {
 		refused.Because = append(refused.Because, also.What)
 		refused.Try = append(refused.Try, also.Try...)
 	}
+
 	return refused
 }

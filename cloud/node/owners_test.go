@@ -74,6 +74,7 @@ func TestOursAreNotForeign(t *testing.T) {
 			keys = append(keys, key)
 		}
 	}
+
 	check.That(t, len(keys) == 4, "keys %v", keys)
 	for _, key := range keys {
 		owner := ownerOf(key)
@@ -82,7 +83,14 @@ func TestOursAreNotForeign(t *testing.T) {
 }
 
 func TestRefuseForeign(t *testing.T) {
-	check.OK(t, refuseForeign(spec.Spec{Node: spec.Node{Labels: map[string]string{"example.com/a": "b"}, Taints: []spec.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}}}}))
+	check.OK(t, refuseForeign(spec.Spec{Node: spec.Node{
+		Labels: map[string]string{"example.com/a": "b"},
+		Taints: []spec.Taint{{
+			Key:    "nvidia.com/gpu",
+			Value:  "present",
+			Effect: "NoSchedule",
+		}},
+	}}))
 	for name, n := range map[string]spec.Node{
 		"GKE's label": {Labels: map[string]string{"cloud.google.com/gke-spot": "true"}},
 		"AKS's taint": {Taints: []spec.Taint{{Key: "kubernetes.azure.com/scalesetpriority", Value: "spot", Effect: "NoSchedule"}}},
@@ -218,6 +226,7 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 		must.That(t, err == nil, "%v: %v\n%s", argv, err, out)
 		return string(out)
 	}
+
 	layout, _ := json.Marshal(c.layout)
 	for range 2 {
 		said := run([]string{os.Args[0], "-test.run=^TestPartitionFake$", "-test.v"}, layoutEnv+"="+string(layout))
@@ -227,6 +236,7 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 			}
 		}
 	}
+
 	dir := t.TempDir()
 	config := fmt.Sprintf("version: v1\nflags:\n  migStrategy: %s\n", c.strategy)
 	for how, replicas := range map[string]int{"timeSlicing": c.replicas, "mps": c.mps} {
@@ -237,6 +247,7 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 			}
 		}
 	}
+
 	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -297,6 +308,7 @@ func TestSharingCompared(t *testing.T) {
 		}
 		a.apply()
 	}
+
 	a := apiFixture(t, apiSpec)
 	offers(a, a.BootID(), "nvidia.com/gpu", "8")
 	a.Advance(time.Minute)

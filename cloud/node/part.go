@@ -139,6 +139,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 			return "", err
 		}
 	}
+
 	return p.stateOn(n), nil
 }
 
@@ -186,7 +187,9 @@ func (p nodePart) stateOn(n *kube.Node) converge.State {
 // indexIn returns the taint's index in a Node's list, -1 for none. A node has at most one taint
 // with a key and an effect.
 func (p nodePart) indexIn(taints []kube.Taint) int {
-	return slices.IndexFunc(taints, func(t kube.Taint) bool { return t.Key == p.key && t.Effect == p.effect })
+	return slices.IndexFunc(taints, func(t kube.Taint) bool {
+		return t.Key == p.key && t.Effect == p.effect
+	})
 }
 
 // needsAccount reports whether kubelet's identity may not change the part. Source: kubernetes, the
@@ -248,7 +251,11 @@ func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if err != nil {
 		return err
 	}
-	return p.MakeAll(ctx, h, []converge.Change{{Ref: p.Ref(), Before: found, After: to}})
+	return p.MakeAll(ctx, h, []converge.Change{{
+		Ref:    p.Ref(),
+		Before: found,
+		After:  to,
+	}})
 }
 
 // MakeAll changes parts of the Node together, with one PATCH by each identity. A patch names the
@@ -269,7 +276,12 @@ func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.C
 			return err
 		}
 		part.rebuilt = p.rebuilt
-		edits = append(edits, partEdit{nodePart: part, before: c.Before, after: c.After})
+		edits = append(edits, partEdit{
+			nodePart: part,
+			before:   c.Before,
+			after:    c.After,
+		})
 	}
+
 	return p.session.patch(ctx, h, id, edits)
 }

@@ -71,6 +71,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, id identity, edits []p
 			return err
 		}
 	}
+
 	return err
 }
 
@@ -91,7 +92,10 @@ func refuseOverwrite(n *kube.Node, edits []partEdit) error {
 			continue
 		}
 		const text = "another client has just changed the %s of the node: %q was found, and now it is %q"
-		return trouble.Wait{For: fmt.Sprintf(text, e.name(), e.before, now), Err: changedMeanwhile}
+		return trouble.Wait{
+			For: fmt.Sprintf(text, e.name(), e.before, now),
+			Err: changedMeanwhile,
+		}
 	}
 	return nil
 }
@@ -137,6 +141,7 @@ func (s *Session) patchOnce(
 		}
 		n = patched
 	}
+
 	return n, nil
 }
 
@@ -236,9 +241,14 @@ func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
 		case i >= 0:
 			list[i].Value = stateValue(e.after)
 		default:
-			list = append(list, kube.Taint{Key: e.key, Value: stateValue(e.after), Effect: e.effect})
+			list = append(list, kube.Taint{
+				Key:    e.key,
+				Value:  stateValue(e.after),
+				Effect: e.effect,
+			})
 		}
 	}
+
 	return list
 }
 

@@ -49,6 +49,7 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 		const text = "the container engine does not answer at %s: %s"
 		because = append(because, fmt.Sprintf(text, socket, trouble.OneLine(engineErr.Error())))
 	}
+
 	if len(pods) == 0 {
 		return nil
 	}

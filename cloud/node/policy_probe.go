@@ -49,6 +49,7 @@ func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 			Err:     errors.Join(rightLacking, err),
 		}, nil
 	}
+
 	return nil, err
 }
 

@@ -63,7 +63,9 @@ func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.D
 
 // shouldHaveGPU reports whether the machine has a GPU, or must have one by the spec: a machine that
 // has lost all its GPUs is not ready.
-func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
+func shouldHaveGPU(s spec.Spec, f facts.Facts) bool {
+	return hasGPU(f) || s.Driver.GPUCount > 0
+}
 
 // nodeSection returns the section of the spec that asks for labels, taints and the condition.
 func nodeSection(s spec.Spec) string {
@@ -136,6 +138,7 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 		}
 		list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
 	}
+
 	if !hasGPU(r.facts) || r.facts.Driver == nil {
 		return list, nil
 	}
@@ -150,9 +153,13 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 			list = append(list, r.removed(t, hasValue(t)))
 		}
 	}
+
 	if startup.Key != "" {
-		list = append(list, r.removed(startup, func(found converge.State) bool { return found != "" }))
+		list = append(list, r.removed(startup, func(found converge.State) bool {
+			return found != ""
+		}))
 	}
+
 	return list, nil
 }
 
@@ -193,6 +200,7 @@ func (r readyStage) removed(t spec.Taint, isOurs func(found converge.State) bool
 		}
 		return found, nil
 	}
+
 	w.Keeps = "the taint " + t.String() + " is off the node, and no other tool would remove it"
 	return w
 }
@@ -284,6 +292,7 @@ func readyNotes(s spec.Spec, f facts.Facts) []string {
 			exempt = append(exempt, g.Address)
 		}
 	}
+
 	if len(exempt) == 0 {
 		return notes
 	}

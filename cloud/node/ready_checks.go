@@ -52,8 +52,10 @@ func (r readyStage) handlerCheck(answers Answers) converge.Want {
 		case byUnit && r.facts.Kubelet.Active != "active":
 			return "", waitForJoiner(join, err)
 		}
+
 		return err.Error(), nil
 	}
+
 	name := strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto")
 	return r.check(name, look, try)
 }
@@ -97,6 +99,7 @@ func (r readyStage) check(what string, look lookFunc, try ...string) converge.Wa
 		}
 		return problem, err
 	}
+
 	w := things.Check("ready: "+what, whenJoined, "looked at once more before pods come", try...)
 	w.Section = r.section
 	return w

@@ -25,7 +25,12 @@ import (
 // GPU is waited for.
 func TestFabricOfGPUsInMIGMode(t *testing.T) {
 	for _, state := range []string{"not-started", "in-progress"} {
-		g := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: state}}
+		g := host.GPU{
+			Address: "0000:17:00.0",
+			MIG:     true,
+			Mode:    true,
+			Fabric:  host.Fabric{State: state},
+		}
 		open, err := fabricProblem(host.Driver{GPUs: []host.GPU{g}})
 		check.That(t, open == "" && err == nil, "%s in MIG mode: %q, %v", state, open, err)
 		g.Mode = false
@@ -38,11 +43,30 @@ func TestFabricOfGPUsInMIGMode(t *testing.T) {
 // registered.
 func TestFabricNote(t *testing.T) {
 	const said = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
-	open := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "in-progress"}}
-	failed := host.GPU{Address: "0000:2a:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "completed", Status: "UNKNOWN"}}
-	done := host.GPU{Address: "0000:3b:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "completed"}}
+	open := host.GPU{
+		Address: "0000:17:00.0",
+		MIG:     true,
+		Mode:    true,
+		Fabric:  host.Fabric{State: "in-progress"},
+	}
+	failed := host.GPU{
+		Address: "0000:2a:00.0",
+		MIG:     true,
+		Mode:    true,
+		Fabric:  host.Fabric{State: "completed", Status: "UNKNOWN"},
+	}
+	done := host.GPU{
+		Address: "0000:3b:00.0",
+		MIG:     true,
+		Mode:    true,
+		Fabric:  host.Fabric{State: "completed"},
+	}
 	none := host.GPU{Address: "0000:4c:00.0", MIG: true, Mode: true}
-	whole := host.GPU{Address: "0000:5d:00.0", MIG: true, Fabric: host.Fabric{State: "in-progress"}}
+	whole := host.GPU{
+		Address: "0000:5d:00.0",
+		MIG:     true,
+		Fabric:  host.Fabric{State: "in-progress"},
+	}
 	for _, c := range []struct {
 		gpus []host.GPU
 		want []string
@@ -54,6 +78,7 @@ func TestFabricNote(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		check.List(t, NewReady(new(Session), nil, nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}), c.want, "got")
 	}
+
 	got := NewReady(new(Session), nil, nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}})
 	check.That(t, got == nil, "no node is asked for: %q", got)
 }
@@ -64,7 +89,9 @@ func TestFabricNote(t *testing.T) {
 func TestStaleZero(t *testing.T) {
 	const socket = "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"
 	answers := func(string, []byte) ([]byte, error) { return nil, nil }
-	refuses := func(string, []byte) ([]byte, error) { return nil, errors.New("connection refused") }
+	refuses := func(string, []byte) ([]byte, error) {
+		return nil, errors.New("connection refused")
+	}
 	for name, c := range map[string]struct {
 		offered string // nvidia.com/gpu on the Node
 		devices int    // of the DRA driver
@@ -92,9 +119,11 @@ func TestStaleZero(t *testing.T) {
 					err := a.Mkdir(dir, host.Attr{Mode: 0o755})
 					must.That(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 				}
+
 				must.OK(t, a.WriteFile(socket, nil, host.Attr{Mode: 0o755}))
 				a.Daemon(socket, c.plugin)
 			}
+
 			if c.devices > 0 {
 				var devices []any
 				for i := range c.devices {
@@ -105,6 +134,7 @@ func TestStaleZero(t *testing.T) {
 					"pool": kubesim.Object{"name": "gpu-1", "generation": 1, "resourceSliceCount": 1},
 				}})
 			}
+
 			a.Advance(time.Minute)
 			if c.waits != "" {
 				a.faulted(name, c.waits)
@@ -188,6 +218,7 @@ func TestMissingGPUs(t *testing.T) {
 		f.Live = true
 		return MissingGPUs(a, a.engine().Spec, f)
 	}
+
 	both, driver := a.facts.GPUs, *a.facts.Driver
 	have := func(n int) {
 		a.facts.GPUs, a.facts.Driver.GPUs = both[:n], driver.GPUs[:n]
@@ -196,6 +227,7 @@ func TestMissingGPUs(t *testing.T) {
 		have(n)
 		check.None(t, missing(), "with %d before it was ready with both:", n)
 	}
+
 	have(2)
 	a.apply()
 	a.converged(a.mark())
@@ -250,10 +282,15 @@ func TestFailedKeepsGuard(t *testing.T) {
 			must.That(t, err != nil, "boot %d, try %d: a GPU is lost and apply said nothing", boot, try)
 			first := boot == 0 && try == 0
 			check.That(t, first || len(res.Made) == 0 && !a.tainted("example.com/starting"), "boot %d, try %d made %v:\n%s", boot, try, res.Made, a.shown())
-			must.OK(t, a.report(Outcome{Made: res.Made, Stage: res.Stage, Err: err}))
+			must.OK(t, a.report(Outcome{
+				Made:  res.Made,
+				Stage: res.Stage,
+				Err:   err,
+			}))
 			check.That(t, !a.tainted("example.com/starting") && a.tainted(failureTaint().Key) && a.condition()[:5] == "False", "boot %d, after try %d:\n%s", boot, try, a.shown())
 		}
 	}
+
 	a.facts.Driver.GPUs = all
 	a.Advance(time.Minute)
 	a.apply()

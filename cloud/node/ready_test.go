@@ -87,6 +87,7 @@ func TestReadyWaits(t *testing.T) {
 			a.faulted(name, code)
 			must.That(t, a.label("example.com/rack") == "r7", "while it waits:\n%s", a.shown())
 		}
+
 		offers(a, "another", "nvidia.com/gpu", "8")
 		waits("before kubelet reports", notReported)
 		offers(a, a.BootID(), "", "")
@@ -103,6 +104,7 @@ func TestReadyWaits(t *testing.T) {
 			waits("7 of 8", offersOther)
 			offers(a, a.BootID(), "nvidia.com/gpu", "8")
 		}
+
 		a.Advance(time.Minute)
 		a.apply()
 		a.converged(a.mark())
@@ -114,7 +116,17 @@ func TestPlanned(t *testing.T) {
 	share := host.Share{Memory: 10 << 30, Slices: 1, Compute: 1}
 	part := host.Instance{Profile: 19, Compute: []host.ComputeInstance{{Share: share}}}
 	whole := host.GPU{Memory: 80 << 30}
-	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}}, Instances: []host.Instance{part, part}}
+	cut := host.GPU{
+		Memory: 80 << 30,
+		Mode:   true,
+		Profiles: []host.Profile{{
+			ID:     19,
+			Name:   "1g.10gb",
+			Slices: 1,
+			Memory: 10 << 30,
+		}},
+		Instances: []host.Instance{part, part},
+	}
 	for _, c := range []struct {
 		strategy string
 		slicing  int
@@ -129,12 +141,17 @@ func TestPlanned(t *testing.T) {
 	} {
 		s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.slicing}}
 		if c.strategy == "none" && c.slicing > 0 {
-			mps, _, err := plannedResources(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus})
+			mps, _, err := plannedResources(spec.Spec{Sharing: spec.Sharing{
+				Strategy: "none",
+				MPS:      c.slicing,
+			}}, host.Driver{GPUs: c.gpus})
 			check.That(t, err == nil && fmt.Sprint(mps) == c.want, "MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
 		}
+
 		got, total, err := plannedResources(s, host.Driver{GPUs: c.gpus})
 		check.That(t, err == nil && fmt.Sprint(got) == c.want && total == c.total, "%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
 	}
+
 	other := cut
 	other.Name = "NVIDIA A100-SXM4-80GB" // its 1g.10gb has fewer multiprocessors
 	for _, g := range []host.GPU{whole, other} {
@@ -154,13 +171,24 @@ func TestOfferedNames(t *testing.T) {
 	)
 	share := host.Share{Memory: 10 << 30, Slices: 1, Compute: 1}
 	part := host.Instance{Profile: 19, Compute: []host.ComputeInstance{{Share: share}}}
-	profile := host.Profile{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}
-	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{profile}, Instances: []host.Instance{part, part}}
+	profile := host.Profile{
+		ID:     19,
+		Name:   "1g.10gb",
+		Slices: 1,
+		Memory: 10 << 30,
+	}
+	cut := host.GPU{
+		Memory:    80 << 30,
+		Mode:      true,
+		Profiles:  []host.Profile{profile},
+		Instances: []host.Instance{part, part},
+	}
 
 	runs := func(settings ...string) string {
 		const process = "-- proc/4711/comm --\nnvidia-device-p\n-- proc/4711/status --\nUid:\t0\t0\n"
 		return process + strings.Join(settings, "")
 	}
+
 	const crashes = "-- sim.toml --\n[[unit]]\nname = \"nvidia-device-plugin.service\"\n" +
 		"enabled = \"enabled\"\nactive = \"activating\"\n" +
 		"-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nEnvironment=MIG_STRATEGY=single\n" +
@@ -215,7 +243,11 @@ func TestOfferedNames(t *testing.T) {
 		s := specs.Of(t, c.spec)
 		machine := must.Get(simhost.New([]byte(c.machine)))(t)
 		driver := &host.Driver{GPUs: []host.GPU{cut, cut}}
-		r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: driver}}
+		r := readyStage{
+			spec:    s,
+			session: new(Session),
+			facts:   facts.Facts{BootID: "b", Driver: driver},
+		}
 		n := &kube.Node{}
 		n.Status.NodeInfo.BootID = "b"
 		n.Status.Allocatable = c.offers
@@ -233,13 +265,27 @@ func TestOfferedBesideAWholeGPU(t *testing.T) {
 	const text = "format = 1\n[[mig.gpu]]\nlayout = { \"1g.10gb\" = 1 }\n"
 	share := host.Share{Memory: 10 << 30, Slices: 1, Compute: 1}
 	part := host.Instance{Profile: 19, Compute: []host.ComputeInstance{{Share: share}}}
-	profile := host.Profile{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}
-	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{profile}, Instances: []host.Instance{part}}
+	profile := host.Profile{
+		ID:     19,
+		Name:   "1g.10gb",
+		Slices: 1,
+		Memory: 10 << 30,
+	}
+	cut := host.GPU{
+		Memory:    80 << 30,
+		Mode:      true,
+		Profiles:  []host.Profile{profile},
+		Instances: []host.Instance{part},
+	}
 	whole := host.GPU{Index: 1, Name: "Tesla T4", Memory: 16 << 30}
 
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
 	driver := &host.Driver{GPUs: []host.GPU{cut, whole}}
-	r := readyStage{spec: s, session: new(Session), facts: facts.Facts{BootID: "b", Driver: driver}}
+	r := readyStage{
+		spec:    s,
+		session: new(Session),
+		facts:   facts.Facts{BootID: "b", Driver: driver},
+	}
 	n := &kube.Node{}
 	n.Status.NodeInfo.BootID = "b"
 	n.Status.Allocatable = map[string]kube.Quantity{spec.WholeGPU: "2"}
@@ -291,9 +337,11 @@ func TestConditionTimes(t *testing.T) {
 				return o["lastTransitionTime"].(string), o["lastHeartbeatTime"].(string)
 			}
 		}
+
 		t.Fatal("there is no condition")
 		return "", ""
 	}
+
 	a.apply()
 	began, _ := at()
 	a.Advance(time.Hour)
@@ -327,7 +375,9 @@ func TestWhole(t *testing.T) {
 	must.Get(e.Apply(a.ctx, a))(t)
 	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", trouble.Wait{Err: trouble.Code("sun")} }, "")}, nil
+		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) {
+			return "", trouble.Wait{Err: trouble.Code("sun")}
+		}, "")}, nil
 	}}
 	e = a.engine()
 	e.Stages = []converge.Stage{waits, ready}

@@ -39,6 +39,7 @@ func (r readyStage) record(key, why string, names func(found converge.State) []s
 		}
 		return recordState(list), nil
 	}
+
 	return w
 }
 
@@ -60,12 +61,14 @@ func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 				}
 			}
 		}
+
 		for key, value := range labels {
 			// The ServiceAccount sets restricted labels, and the journal has them.
 			if !spec.RestrictedLabel(key) {
 				named[key] = value
 			}
 		}
+
 		return kubelet.Pairs(named)
 	}
 	return r.record(labelRecord, "so that labels can be taken off that are no longer asked for", names)
@@ -81,6 +84,7 @@ func readRecord(s converge.State) map[string]string {
 			named[key] = value
 		}
 	}
+
 	return named
 }
 
@@ -97,6 +101,7 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 		}
 		return kubelet.TaintTexts(named)
 	}
+
 	w := r.record(taintRecord, "so that a startup taint can be taken off that node.toml names no more", names)
 
 	to := w.To
@@ -137,6 +142,7 @@ func recordTaints(n *kube.Node, taints ...spec.Taint) (edit partEdit, due bool) 
 			due = true
 		}
 	}
+
 	return editOf(n, record, recordState(kubelet.TaintTexts(named))), due
 }
 
@@ -149,6 +155,7 @@ func recordedTaints(s converge.State) []spec.Taint {
 			taints = append(taints, t)
 		}
 	}
+
 	return taints
 }
 
@@ -174,6 +181,7 @@ func (e partEdit) removals(s converge.State) []partEdit {
 			list = append(list, partEdit{nodePart: taintPart(t), before: valueState(t.Value)})
 		}
 	}
+
 	return list
 }
 
@@ -190,6 +198,8 @@ func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	stay := slices.Concat(e.removals(e.after), others)
 	return slices.DeleteFunc(e.removals(e.before), func(gone partEdit) bool {
 		return gone.stateOn(n) != gone.before ||
-			slices.ContainsFunc(stay, func(other partEdit) bool { return other.name() == gone.name() })
+			slices.ContainsFunc(stay, func(other partEdit) bool {
+				return other.name() == gone.name()
+			})
 	})
 }

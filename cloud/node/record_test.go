@@ -17,7 +17,11 @@ import (
 // TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the
 // GPUs are ready, by whichever way it came there, and one of another owner stays.
 func TestFormerStartupTaint(t *testing.T) {
-	failed := Outcome{Stage: "mig", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "x"}}, GaveUp: false}
+	failed := Outcome{
+		Stage:  "mig",
+		Err:    &trouble.Error{What: "x", Err: trouble.Wait{For: "x"}},
+		GaveUp: false,
+	}
 	for name, c := range map[string]struct {
 		before func(*apiNode) // how the node came by it
 		after  string         // what node.toml says then
@@ -107,7 +111,9 @@ func TestRecordedLabels(t *testing.T) {
 	a.spec = "\n[node]\nlabels = { \"example.com/rack\" = \"r7\" }\ngpu_labels = false\n"
 	a.Advance(answerServes * 2)
 	a.apply()
-	kept := func() bool { return a.label("example.com/rack") == "r7" && a.label("theirs.example/x") == "1" }
+	kept := func() bool {
+		return a.label("example.com/rack") == "r7" && a.label("theirs.example/x") == "1"
+	}
 	check.That(t, kept() && a.label("example.com/row") == nil, "after row was dropped from node.toml:\n%s", a.shown())
 	a.Advance(answerServes * 2)
 	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
@@ -118,5 +124,9 @@ func TestRecordedLabels(t *testing.T) {
 // is not gpuadm's.
 func TestRecordedTaintsForm(t *testing.T) {
 	got := recordedTaints("a b:NoSchedule,a=b c:NoSchedule,a=b:Never,a=b,node.kubernetes.io/not-ready:NoExecute,example.com/a=b:NoSchedule")
-	check.That(t, slices.Equal(got, []spec.Taint{{Key: "example.com/a", Value: "b", Effect: "NoSchedule"}}), "got %v", got)
+	check.That(t, slices.Equal(got, []spec.Taint{{
+		Key:    "example.com/a",
+		Value:  "b",
+		Effect: "NoSchedule",
+	}}), "got %v", got)
 }

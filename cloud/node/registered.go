@@ -28,7 +28,10 @@ const isRegistered = "there"
 // WaitRegistered wants kubelet to have registered the node.
 func WaitRegistered(session *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	return converge.Want{
-		Thing: registered{nodeAsk: newNodeAsk(session, s, f, name, kubeconfig), absent: new(bool)},
+		Thing: registered{
+			nodeAsk: newNodeAsk(session, s, f, name, kubeconfig),
+			absent:  new(bool),
+		},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return isRegistered, nil },
 		Keeps: "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force",
@@ -40,7 +43,9 @@ func NewRegistered(name string) converge.Thing {
 	return registered{nodeAsk: nodeAsk{identity: identity{node: name}}}
 }
 
-func (r registered) Ref() converge.Ref { return converge.Ref{Kind: "registered", Name: r.node} }
+func (r registered) Ref() converge.Ref {
+	return converge.Ref{Kind: "registered", Name: r.node}
+}
 
 func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if r.kubelet == "" {
@@ -59,6 +64,7 @@ func (r registered) Look(ctx context.Context, v host.View) (converge.State, erro
 	case r.absent != nil && *r.absent:
 		return "", nil
 	}
+
 	return isRegistered, nil
 }
 

@@ -41,7 +41,9 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 	if on && !slices.Contains(taints, startup) {
 		taints = append(taints, startup)
 	}
-	slices.SortFunc(taints, func(a, b spec.Taint) int { return strings.Compare(taintName(a), taintName(b)) })
+	slices.SortFunc(taints, func(a, b spec.Taint) int {
+		return strings.Compare(taintName(a), taintName(b))
+	})
 	if err := refuseTwice(taints); err != nil {
 		return nil, nil, err
 	}
@@ -70,7 +72,9 @@ func sameTaint(a, b spec.Taint) bool { return a.Key == b.Key && a.Effect == b.Ef
 
 // hasTaint reports whether a taint with the key and the effect of another is in a list.
 func hasTaint(taints []spec.Taint, t spec.Taint) bool {
-	return slices.ContainsFunc(taints, func(other spec.Taint) bool { return sameTaint(t, other) })
+	return slices.ContainsFunc(taints, func(other spec.Taint) bool {
+		return sameTaint(t, other)
+	})
 }
 
 // RegistersWith returns a short text of the labels and taints that the node registers with.
@@ -83,6 +87,7 @@ func RegistersWith(labels map[string]string, taints []spec.Taint) string {
 			texts = append(texts, "label "+key)
 		}
 	}
+
 	for _, t := range taints {
 		texts = append(texts, "taint "+t.String())
 	}
@@ -112,5 +117,6 @@ func Unique(wants []converge.Want) []converge.Want {
 		}
 		seen[id] = true
 	}
+
 	return list
 }

@@ -41,6 +41,7 @@ func repairOf(c kube.Condition) (monitor, repair string) {
 	case isNVSentinel(c.Type) && c.Status == kube.True:
 		return "NVSentinel", "NVSentinel cordons the node, drains it and has it repaired, as its rules say"
 	}
+
 	return "", ""
 }
 

@@ -63,11 +63,17 @@ func Report(ctx context.Context, session *Session, h host.Host, s spec.Spec, f f
 	if reason != "" {
 		condition := r.conditionEdit(n, reason, message)
 		if isNews(n, condition, reason) {
-			events = append(events, event{kind: "Warning", reason: reason, message: message})
+			events = append(events, event{
+				kind:    "Warning",
+				reason:  reason,
+				message: message,
+			})
 		}
+
 		edits := append([]partEdit{condition}, r.taintEdits(h, n, o)...)
 		err = session.patch(ctx, h, id, edits)
 	}
+
 	return errors.Join(err, session.postEvents(ctx, h, id, n.Name, events))
 }
 
@@ -201,6 +207,7 @@ func (r readyStage) swapTaints(v host.View, n *kube.Node, hasMade bool) []partEd
 			return nil
 		}
 	}
+
 	return []partEdit{remove, add}
 }
 

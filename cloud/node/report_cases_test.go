@@ -27,17 +27,20 @@ func TestReportAgain(t *testing.T) {
 		a.Advance(time.Minute)
 		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New(why)}))
 	}
+
 	a := apiFixture(t, apiSpec)
 	a.apply()
 	for _, why := range []string{"x", "y", "y", "z"} {
 		fails(a, why)
 		check.That(t, !a.tainted(failureTaint().Key) && a.condition() == "False MigFailed "+why, "failed with %s in the boot that it was ready in:\n%s", why, a.shown())
 	}
+
 	a.Reboot()
 	for _, why := range []string{"z", "x", "x"} {
 		fails(a, why)
 		check.That(t, a.tainted(failureTaint().Key) && a.condition() == "False MigFailed "+why, "failed with %s after a reboot:\n%s", why, a.shown())
 	}
+
 	a.Advance(time.Minute)
 	a.apply()
 	a.converged(a.mark())
@@ -212,7 +215,10 @@ func TestUndoOfFailureTaint(t *testing.T) {
 				check.That(t, gone == (!fails || name == "the account is there"), "the taint of the failure is gone: %v\n%s", gone, a.shown())
 				line := removeTaintCommand("gpu-1", failureTaint())
 				check.That(t, strings.Contains(left+kept, line) == !gone, "undo leaves\n%s\nand keeps\n%s", left, kept)
-				startup := removeTaintCommand("gpu-1", spec.Taint{Key: "example.com/starting", Effect: "NoSchedule"})
+				startup := removeTaintCommand("gpu-1", spec.Taint{
+					Key:    "example.com/starting",
+					Effect: "NoSchedule",
+				})
 				check.That(t, a.tainted("example.com/starting") || !strings.Contains(left+kept, startup), "undo leaves\n%s\nand keeps\n%s", left, kept)
 			})
 		}

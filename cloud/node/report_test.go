@@ -45,8 +45,17 @@ func (a *apiNode) told() string {
 func TestReport(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	failed := Outcome{
-		Made:  []converge.Change{{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "a"}}, {Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "b"}}, {Stage: "mig", Ref: converge.Ref{Kind: "mig", Name: "0"}}},
-		Stage: "module-load", Err: &trouble.Error{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
+		Made: []converge.Change{{
+			Stage: "packages",
+			Ref:   converge.Ref{Kind: "package", Name: "a"},
+		}, {Stage: "packages", Ref: converge.Ref{
+			Kind: "package",
+			Name: "b",
+		}}, {Stage: "mig", Ref: converge.Ref{Kind: "mig", Name: "0"}}},
+		Stage: "module-load", Err: &trouble.Error{
+			What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000),
+			Try:  []string{"no " + apiSecret},
+		},
 	}
 	must.OK(t, a.report(failed))
 	check.Equal(t, a.condition(), "False ModuleLoadFailed cannot load nvidia: it is", "the condition:")
@@ -72,7 +81,10 @@ func TestReportWaits(t *testing.T) {
 	a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
 	offers(a, a.BootID(), "nvidia.com/gpu", "2")
 	a.apply()
-	wait := Outcome{Stage: "ready", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "the server"}}}
+	wait := Outcome{
+		Stage: "ready",
+		Err:   &trouble.Error{What: "x", Err: trouble.Wait{For: "the server"}},
+	}
 	err := a.report(wait)
 	check.That(t, err == nil && strings.HasPrefix(a.condition(), "True") && a.told() == "", "a busy server: %v, %s, %s", err, a.condition(), a.told())
 	offers(a, a.BootID(), "nvidia.com/gpu", "1")
@@ -96,6 +108,7 @@ func TestReportQuiet(t *testing.T) {
 		err := a.report(Outcome{Stage: "mig", Err: errors.New("x")})
 		check.That(t, err == nil && len(a.sim.Requests()) == 0, "%s: %v", name, err)
 	}
+
 	a := apiFixture(t, apiSpec)
 	err := a.report(Outcome{})
 	check.That(t, err == nil && len(a.sim.Requests()) == 0, "nothing to tell: %v", err)
@@ -121,9 +134,16 @@ func TestReportHealthyNode(t *testing.T) {
 	} {
 		a := apiFixture(t, apiSpec)
 		if !c.started {
-			a.sim.EditNode("gpu-1", func(n kubesim.Object) { delete(n["spec"].(kubesim.Object), "taints") })
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				delete(n["spec"].(kubesim.Object), "taints")
+			})
 		}
-		must.OK(t, a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}))
+
+		must.OK(t, a.report(Outcome{
+			Stage: "runtime",
+			Made:  c.made,
+			Err:   errors.New("cannot use the handler"),
+		}))
 		got := a.tainted(failureTaint().Key)
 		check.That(t, got == c.marked, "%s: marked %v\n%s", c.name, got, a.shown())
 	}
@@ -138,9 +158,15 @@ func TestWaitsTell(t *testing.T) {
 		n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "cni plugin not initialized"}}
 	})
 	var told []string
-	ctx := converge.Listen(a.ctx, func(_ converge.What, text string) { told = append(told, text) })
+	ctx := converge.Listen(a.ctx, func(_ converge.What, text string) {
+		told = append(told, text)
+	})
 	slept := time.Duration(0)
-	j := joined{nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
+	j := joined{nodeAsk{
+		identity: identity{node: "gpu-1", kubelet: apiKubelet},
+		session:  new(Session),
+		pause:    func(_ context.Context, d time.Duration) error { slept += d; return nil },
+	}}
 	err := j.Make(ctx, a, isReady)
 	must.That(t, trouble.Passes(err) && errors.Is(err, waitedEnough), "got %v", err)
 	first := a.Now()
@@ -155,7 +181,12 @@ func TestWaitsTell(t *testing.T) {
 func TestWaitsEnd(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	asked := 0
-	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503, Do: func(*kubesim.Server) { asked++ }})
+	a.sim.Fail(kubesim.Fault{
+		On:     "GET",
+		Times:  -1,
+		Status: 503,
+		Do:     func(*kubesim.Server) { asked++ },
+	})
 	r := registered{nodeAsk: nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: impatient(), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
 	err := r.wait(a.ctx, a, registerPatience, nil)
 	check.That(t, trouble.Passes(err) && asked <= 8, "asked %d times: %v", asked, err)
@@ -170,11 +201,16 @@ func TestWaitsSeldom(t *testing.T) {
 		a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 			n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}}
 		})
-		j := joined{nodeAsk{identity: identity{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
+		j := joined{nodeAsk{
+			identity: identity{node: "gpu-1", kubelet: apiKubelet},
+			session:  new(Session),
+			pause:    func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil },
+		}}
 		err := j.Make(a.ctx, a, isReady)
 		must.That(t, trouble.Passes(err), "got %v", err)
 		return pauses, a.sim.Requests()
 	}
+
 	pauses, asked := waits()
 	check.That(t, len(asked) >= 20 && len(asked) <= 60, "asked %d times", len(asked))
 	for _, r := range asked {

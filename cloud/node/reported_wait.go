@@ -30,7 +30,9 @@ func newReportedWait(v host.View, limit time.Duration) *reportedWait {
 
 // elapsed returns how long it has waited, including the requests: one to a server that does not
 // answer takes half a minute.
-func (w *reportedWait) elapsed() time.Duration { return max(w.paused, w.view.Now().Sub(w.began)) }
+func (w *reportedWait) elapsed() time.Duration {
+	return max(w.paused, w.view.Now().Sub(w.began))
+}
 
 // over reports whether it has waited long enough.
 func (w *reportedWait) over() bool { return w.elapsed() >= w.limit }

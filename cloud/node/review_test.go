@@ -37,7 +37,9 @@ func TestAPIOneNode(t *testing.T) {
 			return
 		}
 		first = false
-		s.EditNode("gpu-1", func(n kubesim.Object) { n["metadata"].(kubesim.Object)["uid"] = "another" })
+		s.EditNode("gpu-1", func(n kubesim.Object) {
+			n["metadata"].(kubesim.Object)["uid"] = "another"
+		})
 	}})
 	a.apply()
 	conflicts := 0
@@ -46,6 +48,7 @@ func TestAPIOneNode(t *testing.T) {
 			conflicts++
 		}
 	}
+
 	check.That(t, conflicts == 2, "the other Node was changed without a look at it: %d looks", conflicts)
 }
 

@@ -75,7 +75,9 @@ func TestRightsOfTheGate(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.sim.Fail(kubesim.Fault{Times: -1, Status: 403})
 	bad := converge.Stage{Name: "bad", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "no GPU answers", nil }, "")}, nil
+		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) {
+			return "no GPU answers", nil
+		}, "")}, nil
 	}}
 	a.stages = []converge.Stage{a.stages[0], bad, a.stages[1]}
 	_, err := a.engine().Apply(a.ctx, a)
@@ -90,7 +92,11 @@ func probePod(t *testing.T) (*simhost.Node, *kubesim.Server) {
 		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\n%[3]s\n", folder, kubesim.CA(time.Now()), apiSecret))
 	must.OK(t, err)
 	sim := kubesim.New(kubesim.User{})
-	account := kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"}
+	account := kubesim.User{
+		Name:   "system:serviceaccount:gpuadm:gpuadm",
+		May:    []string{"patch nodes"},
+		OnNode: "gpu-1",
+	}
 	sim.Token(apiSecret, account)
 	for _, name := range []string{"gpu-1", "gpu-2"} {
 		sim.AddNode(name, nil)
@@ -157,6 +163,7 @@ func TestProbeUnanswered(t *testing.T) {
 		told, err := ProbePolicy(t.Context(), n)
 		check.That(t, err != nil && told == nil, "%+v: %v, %v", fault, told, err)
 	}
+
 	n, err := simhost.New([]byte("-- proc/self/environ --\nA=b\n"))
 	must.OK(t, err)
 	told, err := ProbePolicy(t.Context(), n)

@@ -165,6 +165,7 @@ func (s *Session) fetch(
 			n, err = client.Node(ctx, real)
 		}
 	}
+
 	return n, unseen(waitForRight(explainMissing(err, s.nodeName(id))))
 }
 

@@ -92,6 +92,7 @@ func TestSpecOn(t *testing.T) {
 	} {
 		must.OK(t, a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
+
 	check.Equal(t, machineSpec(a).Node.Kubeconfig, "/other", "the spec says")
 }
 
@@ -100,7 +101,11 @@ func TestAPIShrinks(t *testing.T) {
 	t.Run("with GPUs", func(t *testing.T) { apiShrinks(t, func(*apiNode) {}) })
 	// Without checks between them, what goes and what comes is one batch, made by a thing from the
 	// journal.
-	t.Run("without", func(t *testing.T) { apiShrinks(t, func(a *apiNode) { a.facts.GPUs = nil }) })
+	t.Run("without", func(t *testing.T) {
+		apiShrinks(t, func(a *apiNode) {
+			a.facts.GPUs = nil
+		})
+	})
 }
 
 func apiShrinks(t *testing.T, set func(*apiNode)) {
@@ -142,6 +147,7 @@ func cutAt(t *testing.T, cut int) (whole bool) {
 			break
 		}
 	}
+
 	must.That(t, err == nil, "cut at %d: %v", cut, err)
 	a.converged(a.mark())
 	return false
@@ -162,12 +168,15 @@ func TestAPIOthersWrite(t *testing.T) {
 					return
 				default:
 				}
+
 				writes++
 				a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 					n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["their.example/count"] = fmt.Sprint(writes)
 					sp := n["spec"].(kubesim.Object)
 					taints, _ := sp["taints"].([]any)
-					taints = slices.DeleteFunc(taints, func(t any) bool { return t.(kubesim.Object)["key"] == "their.example/moving" })
+					taints = slices.DeleteFunc(taints, func(t any) bool {
+						return t.(kubesim.Object)["key"] == "their.example/moving"
+					})
 					at := writes % (len(taints) + 1)
 					sp["taints"] = slices.Insert(taints, at, any(kubesim.Object{"key": "their.example/moving", "value": fmt.Sprint(writes), "effect": "NoSchedule"}))
 				})
@@ -184,6 +193,7 @@ func TestAPIOthersWrite(t *testing.T) {
 				break
 			}
 		}
+
 		close(stop)
 		wg.Wait()
 		must.That(t, err == nil, "round %d: %v", round, err)
@@ -216,6 +226,7 @@ func TestAPIOthersBetween(t *testing.T) {
 		check.That(t, strings.Contains(got, line), "lost: %s", line)
 		got = strings.Replace(got, line, "", 1)
 	}
+
 	check.That(t, n == 4 && got == apiConverged+a.mark(), "after %d writes of others:\n%s", n, got)
 
 	a = apiFixture(t, apiSpec)
@@ -257,6 +268,7 @@ func TestAPIFaults(t *testing.T) {
 				a.converged(a.mark())
 				return
 			}
+
 			must.That(t, err != nil && trouble.Passes(err) == c.passes, "passes by waiting: want %v, got %v", c.passes, err)
 			check.That(t, !strings.Contains(err.Error(), "s3cret"), "the error repeats a secret: %v", err)
 			a.sim.Heal()
@@ -266,6 +278,7 @@ func TestAPIFaults(t *testing.T) {
 					kubesim.Object{"key": "theirs.example/busy", "value": "y", "effect": "NoSchedule"},
 					kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
 			}
+
 			a.apply()
 			a.converged(a.mark())
 		})
@@ -306,12 +319,14 @@ func TestAPINames(t *testing.T) {
 		thing, err := NewPart(name, nil)
 		check.That(t, err == nil && thing.Ref().Name == name && thing.Ref().Kind == "node", "%s: %v %v", name, thing, err)
 	}
+
 	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule", nil)
 	check.That(t, err == nil && guard.Ref().Name == "startup taint example.com/a=b:NoSchedule" && guard.Ref().Kind == "guard", "%v %v", guard, err)
 	for _, name := range []string{"", "label", "taint x", "finger x", "label "} {
 		thing, err := NewPart(name, nil)
 		check.That(t, err != nil, "%q made %+v", name, thing)
 	}
+
 	s := valueState("")
 	check.That(t, s != "" && stateValue(s) == "", "a taint without a value is like none: %q", s)
 }

@@ -35,6 +35,7 @@ func PluginEntry(s spec.Spec) string {
 	case s.Sharing.TimeSlicing > 0:
 		parts = append(parts, fmt.Sprintf("time-slicing-%d", s.Sharing.TimeSlicing))
 	}
+
 	if len(parts) == 0 {
 		parts = []string{"unshared"}
 	}
@@ -70,6 +71,7 @@ func PluginManifest(pools []Pool, namespace string) (map[string]any, error) {
 		}
 		data[entry] = string(text)
 	}
+
 	return map[string]any{
 		"apiVersion": "v1",
 		"kind":       "ConfigMap",
@@ -124,6 +126,7 @@ func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
 			names = append(names, spec.PartitionResource(kind))
 		}
 	}
+
 	var resources []any
 	for _, name := range names {
 		resources = append(resources, map[string]any{"name": name, "replicas": s.Sharing.Replicas()})
@@ -135,6 +138,7 @@ func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
 	case s.Sharing.TimeSlicing > 0:
 		c.Sharing = map[string]any{"timeSlicing": shared}
 	}
+
 	return c
 }
 

@@ -99,7 +99,12 @@ func kubeletEngine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
 	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
 	must.OK(t, err)
-	return &converge.Engine{Stages: []converge.Stage{Stage()}, Spec: s, ThingOf: kubeletThing, Version: "test"}
+	return &converge.Engine{
+		Stages:  []converge.Stage{Stage()},
+		Spec:    s,
+		ThingOf: kubeletThing,
+		Version: "test",
+	}
 }
 
 func kubeletThing(ref converge.Ref) (converge.Thing, error) {
@@ -118,7 +123,9 @@ func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 	return nil, fmt.Errorf("no such kind: %s %s", ref.Kind, ref.Name)
 }
 
-func kubeletTree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
+func kubeletTree(n *simhost.Node) string {
+	return n.Tree(converge.Home, "/run", "/proc") + n.Units()
+}
 
 func mustApply(t *testing.T, n *simhost.Node, text string) converge.Result {
 	t.Helper()
@@ -128,7 +135,9 @@ func mustApply(t *testing.T, n *simhost.Node, text string) converge.Result {
 }
 
 func restarts(r converge.Result) bool {
-	return slices.ContainsFunc(r.Made, func(c converge.Change) bool { return c.Kind == "restart" })
+	return slices.ContainsFunc(r.Made, func(c converge.Change) bool {
+		return c.Kind == "restart"
+	})
 }
 
 // TestNodeLayouts: each layout gets its labels and taints, once; a changed spec ends as on a fresh
@@ -151,6 +160,7 @@ func TestNodeLayouts(t *testing.T) {
 					check.That(t, strings.Contains(string(data), part), "%s lacks %q:\n%s", file, part, data)
 				}
 			}
+
 			c.registers(t, n, map[string]string{"team": "red", "size": "big"}, "{nvidia.com/gpu present NoSchedule}")
 			r = mustApply(t, n, redSpec)
 			check.That(t, len(r.Made) == 0, "again: %v", r.Made)
@@ -218,7 +228,11 @@ func TestK3sFilesOfOthers(t *testing.T) {
 // At boot kubelet waits for us, and will start with the files that are there.
 func TestNodeAtBoot(t *testing.T) {
 	red := kubeletEngine(t, redSpec).Spec
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
+	env := facts.Place{
+		How:  "env",
+		File: "/etc/default/kubelet",
+		Var:  "KUBELET_EXTRA_ARGS",
+	}
 	for _, f := range []facts.Facts{
 		{Booting: true, Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env}},
 		{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env, Joined: true}},
@@ -248,6 +262,7 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 		must.OK(t, err)
 		must.OK(t, n.WriteFile(file, []byte(strings.Replace(string(data), change[0], change[1], 1)), host.Attr{Mode: 0o644}))
 	}
+
 	mustApply(t, n, redSpec) // the union has their new taint
 	checkRegisters(t, n, map[string]string{"team": "red", "more": "1"}, "{added  NoExecute}")
 	must.Get(kubeletEngine(t, redSpec).Undo(ctx, n, "all", nil))(t)
@@ -295,10 +310,17 @@ func TestNoPlaceForTaints(t *testing.T) {
 }
 
 func TestNodeWantsNothing(t *testing.T) {
-	red, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)})
+	red, err := spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n" + redSpec),
+	})
 	must.OK(t, err)
 	bare, _ := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
+	env := facts.Place{
+		How:  "env",
+		File: "/etc/default/kubelet",
+		Var:  "KUBELET_EXTRA_ARGS",
+	}
 	for name, c := range map[string]struct {
 		spec spec.Spec
 		k    facts.Kubelet
@@ -320,15 +342,29 @@ func TestNodeWantsNothing(t *testing.T) {
 		notes := strings.Join(Stage().Notes(nil, c.spec, f), "; ")
 		check.That(t, err == nil && len(wants) == 0 && strings.Contains(notes, c.note) && (c.note != "" || notes == ""), "%s: %d wants, notes %q, %v", name, len(wants), notes, err)
 	}
+
 	for version, taken := range map[string]bool{"1.29.4": false, "v1.30.0": true, "1.34.1": true, "": true} {
-		_, err := Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", Version: version, TaintsAt: facts.Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"}}})
+		_, err := Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{
+			Unit:    "kubelet.service",
+			Version: version,
+			TaintsAt: facts.Place{
+				How:  "drop-in",
+				File: "/k.d",
+				Key:  "registerWithTaints",
+			},
+		}})
 		if taken {
 			check.OK(t, err)
 			continue
 		}
 		faulted(t, "kubelet "+version, err, noPlaceForTaint)
 	}
-	_, err = Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: facts.Place{Why: "a wrapper"}}})
+
+	_, err = Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{
+		Unit:     "kubelet.service",
+		LabelsAt: env,
+		TaintsAt: facts.Place{Why: "a wrapper"},
+	}})
 	faulted(t, "kubelet in a wrapper", err, noPlaceForTaint)
 }
 
@@ -336,7 +372,10 @@ func TestRegistrationRefuses(t *testing.T) {
 	s := spec.Spec{Node: spec.Node{Labels: map[string]string{"node-role.kubernetes.io/gpu": "x", "team": "red", "feature.node.kubernetes.io/a": "b"}}}
 	labels, _, err := Registration(s, facts.Facts{})
 	check.That(t, err == nil && labels["team"] == "red" && labels["feature.node.kubernetes.io/a"] == "b" && labels["node-role.kubernetes.io/gpu"] == "", "%v, %v", labels, err)
-	twice := spec.Node{Taints: []spec.Taint{{Key: "a", Effect: "NoSchedule"}, {Key: "a", Value: "b", Effect: "NoSchedule"}}}
+	twice := spec.Node{Taints: []spec.Taint{{
+		Key:    "a",
+		Effect: "NoSchedule",
+	}, {Key: "a", Value: "b", Effect: "NoSchedule"}}}
 	_, _, err = Registration(spec.Spec{Node: twice}, facts.Facts{})
 	faulted(t, "two taints of a key and an effect", err, taintTwice)
 }

@@ -51,6 +51,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		}
 		why = "kubelet starts even if the GPUs are not ready: gate is open; "
 	}
+
 	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
 	if remover == "" {
 		why += "no account here may take a startup taint off: [node] kubeconfig is not set"
@@ -139,7 +140,11 @@ func awaitedRemover(s spec.Spec, f facts.Facts) string {
 	}
 	own := []spec.Taint{autoscalerTaint(), readinessTaint(), parsedTaint(s.Node.StartupTaint)}
 	registers := slices.ContainsFunc(f.Kubelet.Taints, func(t facts.Taint) bool {
-		return slices.Contains(own, spec.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+		return slices.Contains(own, spec.Taint{
+			Key:    t.Key,
+			Value:  t.Value,
+			Effect: t.Effect,
+		})
 	})
 	if !registers {
 		return ""

@@ -33,14 +33,21 @@ type startupCase struct {
 }
 
 func (c startupCase) make() (s spec.Spec, f facts.Facts) {
-	s = spec.Spec{Node: spec.Node{StartupTaint: c.wanted}, Join: spec.Join{Method: "auto", Gate: c.open}}
-	f = facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service"}, Files: map[string][]byte{}}
+	s = spec.Spec{
+		Node: spec.Node{StartupTaint: c.wanted},
+		Join: spec.Join{Method: "auto", Gate: c.open},
+	}
+	f = facts.Facts{
+		Kubelet: facts.Kubelet{Unit: "kubelet.service"},
+		Files:   map[string][]byte{},
+	}
 	switch c.clearer {
 	case "kubeconfig":
 		s.Node.Kubeconfig = "/etc/gpuadm/kubeconfig"
 	case "pod":
 		f.Files["/run/gpuadm/kubeconfig"] = []byte("x")
 	}
+
 	switch c.gate {
 	case "drop-in":
 		f.Files["/etc/systemd/system/kubelet.service.d/50-gpuadm.conf"] = []byte("x")
@@ -55,9 +62,13 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 		f.Cloud.Managed = "eks-hybrid"
 		f.Files["/etc/systemd/system/gpuadm.service"] = []byte("x")
 	}
+
 	switch c.maker {
 	case "taint":
-		f.Kubelet.Taints = []facts.Taint{{Key: "karpenter.sh/unregistered", Effect: "NoExecute"}}
+		f.Kubelet.Taints = []facts.Taint{{
+			Key:    "karpenter.sh/unregistered",
+			Effect: "NoExecute",
+		}}
 	case "label":
 		f.Kubelet.Labels = map[string]string{"karpenter.sh/nodepool": "gpus"}
 	case "resolved taint": // by nodeadm, which has not written kubelet's files yet
@@ -69,12 +80,18 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
+
 	switch c.named {
 	case "kubelet":
-		f.Kubelet.Taints = append(f.Kubelet.Taints, facts.Taint{Key: "readiness.k8s.io/gpu", Value: "pending", Effect: "NoSchedule"})
+		f.Kubelet.Taints = append(f.Kubelet.Taints, facts.Taint{
+			Key:    "readiness.k8s.io/gpu",
+			Value:  "pending",
+			Effect: "NoSchedule",
+		})
 	case "user data":
 		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
 	}
+
 	return s, f
 }
 
@@ -123,6 +140,7 @@ func (c startupCase) expected() (taint, failed string) {
 	default:
 		taint = ca
 	}
+
 	if c.clearer != "" && c.maker == "" {
 		failed = status
 	}
@@ -148,6 +166,7 @@ func TestStartupTaint(t *testing.T) {
 		case on:
 			got = taint.String()
 		}
+
 		check.That(t, got == want && (err != nil || why != "") && (on || taint == (spec.Taint{})), "%+v: %s, %q, %v; want %q", c, got, why, err, want)
 		status, on := failedTaint(s, f)
 		got = fmt.Sprint(status, on)
@@ -201,6 +220,7 @@ func TestQuickKubelet(t *testing.T) {
 		is, err := w.Look(a.ctx, a)
 		check.That(t, err == nil && is == want, "%q, %v; want %q", is, err, want)
 	}
+
 	look(wanted(), "there")
 
 	a.sim.DeleteNode("gpu-1")
@@ -227,6 +247,7 @@ func TestKeepsPodsOff(t *testing.T) {
 		case on:
 			want = "those that are bound to the node already come back with kubelet"
 		}
+
 		got := keepsPodsOff(s, f)
 		check.That(t, strings.Contains(got, want) && (want != "" || got == ""), "%+v: %q, want %q", c, got, want)
 	})
@@ -235,6 +256,7 @@ func TestKeepsPodsOff(t *testing.T) {
 		got, err := KeepsPodsOff(t.Context(), n.View(), specs.Of(t, text))
 		check.That(t, err == nil && strings.Contains(got, want) && (want != "" || got == ""), "%q: %q %v", text, got, err)
 	}
+
 	got, err := KeepsPodsOff(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), specs.Of(t, "[node]\n"))
 	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
 }
@@ -243,7 +265,11 @@ func TestKeepsPodsOff(t *testing.T) {
 // used, kubelet's flags keep a startup taint, and get none. A clear no takes it out.
 func TestStartupTaintWithoutAnswer(t *testing.T) {
 	taint := autoscalerTaint()
-	registered := facts.Kubelet{Taints: []facts.Taint{{Key: taint.Key, Value: taint.Value, Effect: taint.Effect}}}
+	registered := facts.Kubelet{Taints: []facts.Taint{{
+		Key:    taint.Key,
+		Value:  taint.Value,
+		Effect: taint.Effect,
+	}}}
 	unsure := map[string][]byte{PodUnsure: []byte("x")}
 	for name, tt := range map[string]struct {
 		facts facts.Facts

@@ -67,6 +67,7 @@ func Read(data []byte) (k Kubelet, err error) {
 	case n.Spec.Kubelet == nil:
 		return k, unread("it has no spec.kubelet, which each NodeConfig of "+APIVersion+" has", newerGpuadm)
 	}
+
 	return *n.Spec.Kubelet, nil
 }
 

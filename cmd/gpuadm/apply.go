@@ -89,6 +89,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 			return err
 		}
 	}
+
 	if a.reboot {
 		agent.InstallFirst(e)
 	}
@@ -111,6 +112,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		ctx, cancel = context.WithTimeout(ctx, a.deadline)
 		defer cancel()
 	}
+
 	if a.reboot {
 		if err := c.mayReboot(ctx); err != nil {
 			return err
@@ -122,6 +124,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	} else {
 		err = c.apply(ctx, e, h)
 	}
+
 	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if isOver && errors.Is(err, context.DeadlineExceeded) {
 		return overdue{err}
@@ -193,6 +196,7 @@ func allowable(words []string) error {
 			return notOneOf("allow", what, "--allow", known)
 		}
 	}
+
 	return nil
 }
 
@@ -219,6 +223,7 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 			Err:     err,
 		}
 	}
+
 	binary, err := c.self()
 	if err != nil {
 		return err
@@ -275,6 +280,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	case c.run.Reboots:
 		return reboot(ctx, h)
 	}
+
 	return exit(exitReboot)
 }
 
@@ -329,7 +335,9 @@ func (c *common) inNewProcess(ctx context.Context, result converge.Result, stop 
 
 // waitsFor says whether a change is deferred until an event.
 func waitsFor(result converge.Result, event host.When) bool {
-	return slices.ContainsFunc(result.Deferred, func(ch converge.Line) bool { return ch.When == event })
+	return slices.ContainsFunc(result.Deferred, func(ch converge.Line) bool {
+		return ch.When == event
+	})
 }
 
 // applied returns an apply's last sentence.
@@ -370,7 +378,9 @@ func (c *common) applied(result converge.Result, seconds float64) string {
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
 // make them.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Line) {
-	isStep := func(line converge.Line) bool { return !line.Follows && line.When == host.AtFirstBoot }
+	isStep := func(line converge.Line) bool {
+		return !line.Follows && line.When == host.AtFirstBoot
+	}
 	if c.rootDir == "/" || !slices.ContainsFunc(postponed, isStep) {
 		return
 	}

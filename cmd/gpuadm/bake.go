@@ -95,6 +95,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 			Try:  []string{c.again()},
 		}
 	}
+
 	trust, err := c.forSecureBoot(b, key)
 	if err != nil {
 		return err
@@ -109,6 +110,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		}
 		return h, err
 	}
+
 	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
 		return err
@@ -132,6 +134,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 			f.Kernel.Installed = []string{kernel}
 		}
 	}
+
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
@@ -144,6 +147,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 			return err
 		}
 	}
+
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -207,6 +211,7 @@ func imageKernel(has []string, asked string, needed bool) (string, error) {
 	case asked == "" && len(has) == 1:
 		return has[0], nil
 	}
+
 	return asked, nil
 }
 
@@ -271,5 +276,6 @@ func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, host
 			c.answer("  - " + name)
 		}
 	}
+
 	return nil
 }

@@ -44,6 +44,7 @@ func bakeSpecs(t *testing.T) map[string]string {
 		all[name] = "\n-- usr/bin/nvidia-container-runtime mode=0755 --\n" +
 			"-- etc/gpuadm/key.asc --\n" + string(key) + "-- etc/gpuadm/node.toml --\nformat = 1\n" + text
 	}
+
 	return all
 }
 
@@ -76,7 +77,9 @@ func newBakery(t *testing.T, archive string) (bakery, bool) {
 func (b bakery) run(args ...string) (code int, said io.Reader) {
 	out := new(bytes.Buffer)
 	code = run(context.Background(), env{
-		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
+		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string {
+			return ""
+		},
 		read: func(string) ([]byte, error) { return []byte("the binary\n"), nil },
 		open: func(string, commands.Follow) (host.Host, error) { b.open(); return b.image, nil },
 		image: func(string, *local.ModuleKey, commands.Follow) (host.Host, func(), error) {
@@ -111,6 +114,7 @@ func (b bakery) bake() (made, deferred []converge.Line) {
 			deferred = append(deferred, *e.Line)
 		}
 	}
+
 	check.That(b, code == 0, "bake ends with %d", code)
 	return made, deferred
 }
@@ -145,7 +149,9 @@ func TestBakeIsItsPlan(t *testing.T) {
 					check.None(t, cmp.Diff(want, got), "%s (-want +got):", what)
 				}
 				same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
-				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Line) bool { return ch.Stage == "install" }))
+				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Line) bool {
+					return ch.Stage == "install"
+				}))
 				if code != 0 || of == "driver" {
 					return // refused, and by both for the same reasons; or for a real apt: TestLabBake
 				}
@@ -157,11 +163,19 @@ func TestBakeIsItsPlan(t *testing.T) {
 					}
 					return all
 				}
+
 				in := func(ch converge.Line) (i int) {
-					return slices.IndexFunc(made, func(o converge.Line) bool { return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name })
+					return slices.IndexFunc(made, func(o converge.Line) bool {
+						return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name
+					})
 				}
-				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool { return in(ch) < 0 })), names(made)), "planned, made (-want +got):")
-				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool { return in(ch) >= 0 })), names(deferred))
+
+				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool {
+					return in(ch) < 0
+				})), names(made)), "planned, made (-want +got):")
+				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool {
+					return in(ch) >= 0
+				})), names(deferred))
 				check.That(t, d == "", "planned and not made, deferred (-want +got):\n%s", d)
 				for _, ch := range dry.Changes {
 					i := in(ch)
@@ -177,5 +191,6 @@ func TestBakeIsItsPlan(t *testing.T) {
 			})
 		}
 	}
+
 	check.That(t, tested >= 60, "only %d images could be baked: the law was hardly tested", tested)
 }

@@ -36,7 +36,11 @@ labels = { "example.com/pool" = "h100" }
 		code, said := typedOn(t, n, "apply --allow all")
 		must.That(t, code == 0, "apply: exit %d\n%s", code, said)
 
-		w.Server.Fail(kubesim.Fault{On: "GET /api/v1/nodes", Status: status, Times: -1})
+		w.Server.Fail(kubesim.Fault{
+			On:     "GET /api/v1/nodes",
+			Status: status,
+			Times:  -1,
+		})
 		for _, line := range []string{"status", "plan", "plan --exit-code", "apply"} {
 			code, said := typedOn(t, n, line)
 			check.Has(t, said, "annot read the state of", "%s:", line)
@@ -143,6 +147,7 @@ func TestVerdictThatCouldNotBeHad(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, tested > 0, "no engine's program was asked")
 }
 

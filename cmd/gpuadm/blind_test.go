@@ -155,6 +155,7 @@ func (r reader) causes() []error {
 	case "driver":
 		return []error{errors.New("NVML does not answer")}
 	}
+
 	return []error{syscall.EACCES, syscall.EIO}
 }
 
@@ -197,6 +198,7 @@ func TestBlindIsAnEndOfItsOwn(t *testing.T) {
 			tested += blindOn(t, name+"/"+wish, n)
 		}
 	}
+
 	t.Logf("%d readers", tested)
 	check.That(t, tested > 0, "no reader failed: the law was not tested")
 }
@@ -233,6 +235,7 @@ func blindOn(t *testing.T, name string, n *simhost.Node) (tested int) {
 						continue
 					}
 				}
+
 				code, said := m.said(t, line)
 				isDeceived := strings.Contains(said, "Converged.") || strings.Contains(said, "Nothing to do.")
 				check.That(t, code == exitAgain && !isDeceived,
@@ -240,6 +243,7 @@ func blindOn(t *testing.T, name string, n *simhost.Node) (tested int) {
 			}
 		}
 	}
+
 	return tested
 }
 
@@ -285,6 +289,7 @@ func TestDoctorIsNotBlind(t *testing.T) {
 				Run:   func(*files.Files, []string) ([]byte, error) { return nil, nil },
 			})
 		}
+
 		w := watch(n)
 		if _, said := w.said(t, "doctor"); strings.HasPrefix(said, "No NVIDIA GPU") {
 			continue
@@ -305,6 +310,7 @@ func TestDoctorIsNotBlind(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("%d readers", tested)
 	check.That(t, tested > 0, "no reader failed: the law was not tested")
 }

@@ -67,13 +67,21 @@ func (c *common) gaveUp(g *agent.GaveUp) error {
 		held = "kubelet starts, since gate is open in [join], and the node is not ready until " +
 			trouble.Command("apply") + " succeeds"
 	}
+
 	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", agent.Tries, held))
 	if c.broken != nil {
 		f.Because = append(f.Because, c.broken.trouble("this boot went").Error())
 	}
 	if !c.toJournal() {
-		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: g.Err}
+		return &trouble.Error{
+			What:    f.Error,
+			Because: f.Because,
+			Undone:  f.Undone,
+			Try:     f.Try,
+			Err:     g.Err,
+		}
 	}
+
 	c.loudly(f)
 	return code
 }

@@ -58,6 +58,7 @@ func (c *common) bootSpec(h host.View) (spec.Spec, spec.Places, error) {
 		c.broken = &unusable{why: why}
 		return spec.Spec{}, spec.Places{}, nil
 	}
+
 	return spec.Spec{}, spec.Places{}, &noSpecAtBoot{why, err}
 }
 

@@ -22,11 +22,20 @@ func (c *common) addBoot(ctx context.Context, v host.View, s *converge.Status) {
 		return
 	}
 
-	units := boottime.Units{Boot: stages.BootUnit, Kubelet: s.Host.Facts.Kubelet.Unit, Ready: stages.ReadyUnit}
+	units := boottime.Units{
+		Boot:    stages.BootUnit,
+		Kubelet: s.Host.Facts.Kubelet.Unit,
+		Ready:   stages.ReadyUnit,
+	}
 	var runs []boottime.Run
 	for _, r := range s.Runs {
-		runs = append(runs, boottime.Run{ID: r.ID, Time: r.Time, Took: r.Took.String()})
+		runs = append(runs, boottime.Run{
+			ID:   r.ID,
+			Time: r.Time,
+			Took: r.Took.String(),
+		})
 	}
+
 	b, err := boottime.Read(ctx, v, units, runs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

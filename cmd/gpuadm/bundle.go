@@ -72,6 +72,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 			Try:  []string{c.command("bundle -o /root/gpuadm-bundle.tar.gz")},
 		}
 	}
+
 	info, err := os.Stat(file)
 	if err == nil && info.IsDir() {
 		return usage{&trouble.Error{
@@ -79,6 +80,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 			Try:  []string{c.command("bundle -o " + host.ShellWord(filepath.Join(file, "gpuadm-bundle.tar.gz")))},
 		}}
 	}
+
 	if err := c.writeBundle(file, packed); err != nil {
 		return err
 	}
@@ -107,6 +109,7 @@ func (c *common) writeBundle(file string, packed []byte) error {
 			Try:  []string{"name another file with -o, or remove it"},
 		}
 	}
+
 	return err
 }
 
@@ -166,6 +169,7 @@ func (b *bundle) text(ctx context.Context, name, about string, read partReader) 
 			wholeLines := data[bytes.IndexByte(data, '\n')+1:]
 			data = append([]byte("(the beginning is left out)\n"), wholeLines...)
 		}
+
 		return []byte(mask.Message(string(mask.Text(data)))), err
 	})
 }
@@ -195,6 +199,7 @@ func (b *bundle) pack(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
+
 	if err := errors.Join(archive.Close(), gz.Close()); err != nil {
 		return nil, err
 	}

@@ -68,6 +68,7 @@ func unpacked(t *testing.T, packed []byte) map[string]string {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+
 		data := must.Get(io.ReadAll(archive))(t)
 		check.That(t, len(files) > 0 || head.Name == bundleFolder+"index.txt", "the first file is %s", head.Name)
 		files[strings.TrimPrefix(head.Name, bundleFolder)] = string(data)
@@ -92,6 +93,7 @@ func TestBundleHasNoSecret(t *testing.T) {
 			check.That(t, !strings.Contains(text, secret), "%s has %s:\n%s", name, secret, lineWith(text, secret))
 		}
 	}
+
 	for name, want := range map[string]string{
 		"journal/containerd.service.txt": "(masked)", "journal/gpuadm.txt": "mirror.example", "kernel.txt": "loading NVIDIA UNIX Open Kernel Module",
 		"plan.json": `"changes":[{`, "facts.txtar": "-- etc/containerd/config.toml", "units.txt": "kubelet.service",
@@ -127,6 +129,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 		check.That(t, !packed && at >= 0 && strings.Contains(files["index.txt"][at:], name) && strings.Contains(out, name),
 			"%s is not named as missing:\n%s\n%s", name, files["index.txt"], out)
 	}
+
 	check.That(t, strings.Contains(files["facts.txtar"], "-- sim.toml --"), "no recording:\n%s", files["index.txt"])
 	for _, there := range []string{"/tmp/a.tar.gz", "/tmp/there.tar.gz"} {
 		before, _ := n.ReadFile(there)

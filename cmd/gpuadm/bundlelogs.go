@@ -34,6 +34,7 @@ func (b *bundle) services() []string {
 			all = append(all, path.Base(file))
 		}
 	}
+
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -45,6 +46,7 @@ func (b *bundle) logs(ctx context.Context) {
 		loaded, text, err = b.units(ctx)
 		return text, err
 	}
+
 	b.text(ctx, "units.txt", "units: loaded, enabled, running since when", units)
 	b.text(ctx, "journal/gpuadm.txt", "gpuadm's own lines of this boot, runs by hand too",
 		b.journal("--lines="+bundledLines, "SYSLOG_IDENTIFIER=gpuadm"))
@@ -52,6 +54,7 @@ func (b *bundle) logs(ctx context.Context) {
 		b.text(ctx, "journal/"+unit+".txt", "the unit's lines of this boot",
 			b.journal("--lines="+bundledLines, "--unit="+unit))
 	}
+
 	b.text(ctx, "kernel.txt", "the kernel's lines of this boot about GPUs, modules and PCI", b.kernel)
 	b.text(ctx, "packages.txt", "packages of the driver, the toolkit, engines, kubelet and kernels", b.packages)
 	b.text(ctx, "versions.txt", "gpuadm, kernel, engine, kubelet, toolkit, driver", b.versions)
@@ -104,6 +107,7 @@ func (b *bundle) kernel(ctx context.Context) ([]byte, error) {
 		newest, err = b.journal("--dmesg", "--lines="+newestKernelLines)(ctx)
 		lines = append(lines, newest...)
 	}
+
 	return linesWith(lines,
 		"nvrm", "nvidia", "nouveau", "nova", "xid",
 		"aer:", "pcieport", "vfio",
@@ -149,6 +153,7 @@ func (b *bundle) versions(ctx context.Context) ([]byte, error) {
 			lines = append(lines, strings.Join(argv, " ")+": "+strings.TrimSpace(string(out)))
 		}
 	}
+
 	return []byte(strings.Join(lines, "\n") + "\n"), nil
 }
 
@@ -161,5 +166,6 @@ func linesWith(text []byte, words ...string) []byte {
 			kept = append(kept, line...)
 		}
 	}
+
 	return kept
 }

@@ -41,6 +41,7 @@ func TestPrintedCommands(t *testing.T) {
 			verbs = append(verbs, cmd.Name())
 		}
 	}
+
 	command := regexp.MustCompile(`\bgpuadm (` + strings.Join(verbs, "|") + `)\b`)
 	marked, found := 0, map[string]bool{}
 	look := func(file string) {
@@ -73,6 +74,7 @@ func TestPrintedCommands(t *testing.T) {
 			return true
 		})
 	}
+
 	for _, dir := range []string{"cloud", "cmd", "drivers", "internal", "mig", "runtime", "stages"} {
 		if err := filepath.WalkDir("../../"+dir, func(name string, _ fs.DirEntry, err error) error {
 			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
@@ -83,6 +85,7 @@ func TestPrintedCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	check.That(t, marked >= 50, "only %d commands were found", marked)
 	for _, g := range generic {
 		check.That(t, found[g], "%s names no command any more", g)
@@ -98,6 +101,7 @@ func calls(n *ast.CallExpr) string {
 	case *ast.Ident:
 		name = f.Name
 	}
+
 	if name != "Command" || len(n.Args) != 1 {
 		return ""
 	}

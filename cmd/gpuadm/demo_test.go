@@ -46,6 +46,7 @@ func TestDemo(t *testing.T) {
 		code := run(context.Background(), e, strings.Fields(line))
 		must.That(t, code == 0 || code == exitPending, "exit code %d", code)
 	}
+
 	if !*demo {
 		compareGolden(t, filepath.Join("testdata", "demo.txt"), seconds.ReplaceAllString(out.String(), "in 0.0 s"))
 	}

@@ -32,7 +32,10 @@ const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 // each with a name (1), a namespace (2) and a container (3) with a device (2).
 func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 	t.Helper()
-	b := &busyNode{labelled: newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"}), pods: pods}
+	b := &busyNode{
+		labelled: newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"}),
+		pods:     pods,
+	}
 	b.gpuadm("apply", "mig")
 	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/kubelet/pod-resources"} {
 		must.OK(t, b.Mkdir(dir, host.Attr{Mode: 0o755}))
@@ -49,6 +52,7 @@ func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 			id := d.GPUs[0].Instances[i].Compute[0].UUID
 			answer.WriteString(field(1, field(1, name)+field(2, namespace)+field(3, field(2, field(1, "nvidia.com/gpu")+field(2, id)))))
 		}
+
 		return []byte(answer.String()), nil
 	})
 	for _, pod := range pods {
@@ -59,6 +63,7 @@ func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 		}
 		b.sim.AddPod(kubesim.Object{"metadata": meta, "spec": kubesim.Object{"nodeName": "gpu-1"}, "status": kubesim.Object{"phase": "Running"}})
 	}
+
 	b.sim.OnEvict(func(pod string) string {
 		if b.refuses == "" {
 			b.pods = slices.DeleteFunc(b.pods, func(p string) bool { return p == pod })
@@ -93,6 +98,7 @@ func (b *busyNode) condition() string {
 			return fmt.Sprintf("%v %v %v", o["status"], o["reason"], o["message"])
 		}
 	}
+
 	return ""
 }
 
@@ -133,7 +139,10 @@ func TestDrain(t *testing.T) {
 		b.evicted = append(b.evicted, pod)
 		return ""
 	})
-	b.sim.Fail(kubesim.Fault{On: "POST /api/v1/namespaces/ml/pods/train/eviction", Do: func(*kubesim.Server) { was = b.cordoned() }})
+	b.sim.Fail(kubesim.Fault{
+		On: "POST /api/v1/namespaces/ml/pods/train/eviction",
+		Do: func(*kubesim.Server) { was = b.cordoned() },
+	})
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "0 [pending success] "+seven)
 	if slices.Sort(b.evicted); !slices.Equal(b.evicted, []string{"ml/train", "web/infer"}) || was != "true true" || b.cordoned() != free {
 		t.Errorf("evicted %v while cordoned %s, and then %s\n%s", b.evicted, was, b.cordoned(), b.said)
@@ -244,7 +253,9 @@ func TestDrainForNothing(t *testing.T) {
 // TestDrainOperatorsCordon: a node that an operator has cordoned stays cordoned.
 func TestDrainOperatorsCordon(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train")
-	b.sim.EditNode("gpu-1", func(n kubesim.Object) { n["spec"].(kubesim.Object)["unschedulable"] = true })
+	b.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["spec"].(kubesim.Object)["unschedulable"] = true
+	})
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "0 [pending success] "+seven)
 	check.That(t, len(b.evicted) == 1 && b.cordoned() == "true false", "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 }
@@ -270,6 +281,7 @@ func TestDrainCut(t *testing.T) {
 			t.Errorf("cut at %d: cordoned %s, %v, %v\n%s", cut, b.cordoned(), d.GPUs[0].Instances, err, b.said)
 		}
 	}
+
 	t.Error("no run went to its end")
 }
 

@@ -78,6 +78,7 @@ func (c *common) doctor(ctx context.Context) error {
 	case doctor.Unknown:
 		return exit(exitAgain)
 	}
+
 	return nil
 }
 
@@ -108,9 +109,13 @@ func (c *common) examine(
 	}
 	r := doctor.Examine(ctx, v, s, own)
 	if unread != "" {
-		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: unread})
+		r.Unread = append(r.Unread, doctor.Unread{
+			What: "what node.toml asks for",
+			Why:  unread,
+		})
 		r.Judge()
 	}
+
 	return r, nil
 }
 
@@ -134,6 +139,7 @@ func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
 		s.Fix = strings.Join(append(fixSpec(c.broken.why), "then apply"), "; ")
 		s.Instead = c.broken.instead()
 	}
+
 	_, s.Removed, _ = c.specRemoved(err)
 	return s, unread
 }
@@ -145,7 +151,12 @@ func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 		return ""
 	}
 
-	asking := &common{env: c.env, rootDir: c.rootDir, output: "json", pulse: new(pulse)}
+	asking := &common{
+		env:     c.env,
+		rootDir: c.rootDir,
+		output:  "json",
+		pulse:   new(pulse),
+	}
 	asking.stdout = io.Discard
 	asking.stderr = io.Discard
 	err := asking.closedGate(ctx, func(host.View) host.View { return v })
@@ -156,6 +167,7 @@ func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 	case errors.As(err, &t):
 		return strings.Join(append([]string{t.What}, t.Because...), "; ")
 	}
+
 	return trouble.OneLine(err.Error())
 }
 
@@ -205,6 +217,7 @@ func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) str
 	case p.Now() == 0:
 		return "gpuadm finds nothing here that it could change about it"
 	}
+
 	return ""
 }
 
@@ -235,6 +248,7 @@ func doctorEnd(r doctor.Report) string {
 	case r.State == doctor.Faulty:
 		return trouble.Count(len(r.Causes), "root cause")
 	}
+
 	return "No fault found"
 }
 
@@ -275,8 +289,10 @@ func together(found []doctor.Found) (sentences []string) {
 			text = strings.Replace(g.sentence, one, each, 1) + ": " + strings.Join(g.objects, ", ")
 			text = strings.ReplaceAll(text, "\x00", "its address")
 		}
+
 		sentences = append(sentences, text)
 	}
+
 	return sentences
 }
 

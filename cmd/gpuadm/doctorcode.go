@@ -30,6 +30,7 @@ func (c *common) doctorCode(code string) error {
 				c.command("doctor")+"    names the codes of what is wrong here"),
 		}}
 	}
+
 	c.entryText(all[i])
 	return nil
 }
@@ -56,6 +57,7 @@ func codesLike(verb, code string) (commands []string) {
 			ofArea = append(ofArea, entry.Code)
 		}
 	}
+
 	if len(ofArea) > 0 {
 		return []string{trouble.Command(verb) + " CODE    with one of " + strings.Join(ofArea, ", ")}
 	}
@@ -79,6 +81,7 @@ func (c *common) entryText(entry doctor.Entry) {
 	} else {
 		row("repair", c.typed("repair "+entry.Code))
 	}
+
 	if len(entry.By) > 0 {
 		row("due to", "each of these, where doctor finds it too: "+strings.Join(entry.By, ", "))
 	}

@@ -26,9 +26,11 @@ func TestDoctorCode(t *testing.T) {
 			isThere := strings.Contains(squeezed(said), squeezed(text))
 			check.That(t, isThere, "%s lacks %q:\n%s", entry.Code, text, said)
 		}
+
 		isTyped := !strings.ContainsAny(said, "{\u2063")
 		check.That(t, isTyped, "%s is not as an operator types it:\n%s", entry.Code, said)
 	}
+
 	code, said := typedOn(t, n, "doctor DRV-999")
 	check.That(t, code == exitUsage && strings.Contains(said, "no such code"), "exit %d\n%s", code, said)
 	code, said = typedOn(t, n, "doctor GPU-011")

@@ -28,7 +28,9 @@ type draft struct {
 	text   strings.Builder
 }
 
-func (d *draft) say(lines ...string) { d.text.WriteString(strings.Join(lines, "\n") + "\n") }
+func (d *draft) say(lines ...string) {
+	d.text.WriteString(strings.Join(lines, "\n") + "\n")
+}
 
 // spec is the text of the draft.
 func (d *draft) spec() (string, error) {
@@ -74,6 +76,7 @@ func (d *draft) driver() {
 			d.say("# Branch " + advised.Branch + ": " + advised.Reason + ".")
 		}
 	}
+
 	d.say("[driver]", fmt.Sprintf("version = %q", version))
 
 	exact := d.present()
@@ -104,6 +107,7 @@ func (d *draft) choose() (choice drivers.Choice, version string, err error) {
 			return found, version, nil
 		}
 	}
+
 	return advised, version, err
 }
 
@@ -126,6 +130,7 @@ func (d *draft) noDriver(choice drivers.Choice, err error) string {
 	case ofOther && d.present() == "":
 		return "The driver is left to " + choice.Owner + "; with a version here gpuadm verifies it."
 	}
+
 	return ""
 }
 
@@ -138,6 +143,7 @@ func (d *draft) enableNeeded(choice drivers.Choice) {
 			needs = append(needs, lack.Name)
 		}
 	}
+
 	if len(needs) > 0 {
 		d.say("# The driver's packages depend on "+strings.Join(needs, " and ")+", which gpuadm enables until undo.",
 			"[driver.repo]", "enable_needed = true")
@@ -162,6 +168,7 @@ func (d *draft) runtime() {
 	} else {
 		d.say("# Containers get GPUs without a RuntimeClass:", "#set_as_default = true")
 	}
+
 	d.say("")
 }
 
@@ -195,6 +202,7 @@ func (d *draft) present() string {
 	case d.facts.Driver != nil:
 		return d.facts.Driver.Version
 	}
+
 	return ""
 }
 

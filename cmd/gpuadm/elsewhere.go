@@ -78,6 +78,7 @@ func (m *elsewhere) known() error {
 			return usage{err}
 		}
 	}
+
 	if m.os == "" {
 		return nil
 	}
@@ -114,6 +115,7 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 		f.GPUs = append(f.GPUs, pci)
 		gpus = append(gpus, gpu)
 	}
+
 	return f, gpus, nil
 }
 
@@ -136,6 +138,7 @@ func (m *elsewhere) chooseArch() error {
 			Try:  []string{"--arch arm64"},
 		}}
 	}
+
 	return nil
 }
 
@@ -160,6 +163,7 @@ func knownOS(name string) error {
 			Try:  like,
 		}}
 	}
+
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", name),
 		Try:  []string{"write one of " + strings.Join(like, ", ")},
@@ -192,8 +196,12 @@ func modelOf(name string) (facts.PCI, host.GPU, error) {
 
 	pci, known := facts.Named(name)
 	if known {
-		return pci, host.GPU{Name: pci.Model, Device: "0x" + strings.ToUpper(pci.Device) + "10DE"}, nil
+		return pci, host.GPU{
+			Name:   pci.Model,
+			Device: "0x" + strings.ToUpper(pci.Device) + "10DE",
+		}, nil
 	}
+
 	var t *trouble.Error
 	if errors.As(err, &t) && t.Err == nil { // Find knows only those with MIG
 		t.What = fmt.Sprintf("cannot find GPU %q: this release knows none of this name or PCI device id", name)
@@ -205,7 +213,9 @@ func modelOf(name string) (facts.PCI, host.GPU, error) {
 // modelMeant advises what to write in place of an unknown model.
 func modelMeant(name string) string {
 	family := strings.ToLower(strings.ReplaceAll(name, " ", "-")) + "-"
-	isOther := func(model string) bool { return !strings.HasPrefix(strings.ToLower(model), family) }
+	isOther := func(model string) bool {
+		return !strings.HasPrefix(strings.ToLower(model), family)
+	}
 	like := slices.DeleteFunc(facts.Models(), isOther)
 	if len(like) > 0 {
 		return "write one of " + strings.Join(like, ", ")

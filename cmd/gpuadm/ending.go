@@ -113,6 +113,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 	} else {
 		end = failed(e, cmd, err, end)
 	}
+
 	if end.Format == 0 { // no run, and everything has been printed
 		return end.Exit
 	}
@@ -163,12 +164,17 @@ func failed(e env, cmd *cobra.Command, err error, ran ending) ending {
 	default:
 		f.advise(e, err)
 	}
+
 	return f
 }
 
 // failureOf returns an error as gpuadm prints it.
 func failureOf(err error) ending {
-	f := ending{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
+	f := ending{
+		Format: converge.PlanFormat,
+		Error:  err.Error(),
+		Exit:   exitCannot,
+	}
 
 	var t *trouble.Error
 	if errors.As(err, &t) {
@@ -190,6 +196,7 @@ func failureOf(err error) ending {
 			Text:    fault.At.Text,
 		})
 	}
+
 	return f
 }
 
@@ -278,6 +285,7 @@ func (w finding) print(e env) {
 		text := clip(w.Text, width)
 		printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, whole(text), whole(w.blanks()))
 	}
+
 	if w.Fix != "" {
 		reasons(e.stderr, nil, nil, []string{w.Fix})
 	}

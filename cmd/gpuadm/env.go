@@ -102,6 +102,7 @@ func (e env) placedSpec(v host.View, files []string) (spec.Spec, spec.Places, er
 		}
 		own = append(own, path.Join(specHome, "node.d"))
 	}
+
 	if err := trust(v, own...); err != nil {
 		return spec.Spec{}, spec.Places{}, err
 	}
@@ -190,6 +191,7 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 		}
 		all = append(all, spec.File{Name: name, Data: data})
 	}
+
 	return all, nil
 }
 
@@ -223,6 +225,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		}
 		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+trouble.Command("init")+") or name another with -f", main, where, errNoSpec)}
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +250,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		}
 		all = append(all, spec.File{Name: name, Data: data})
 	}
+
 	return all, nil
 }
 
@@ -262,6 +266,7 @@ func dangling(v host.View, names ...string) error {
 		case err != nil:
 			return err
 		}
+
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot read %s: it is a link to %s, which is not there", name, target)
 		}
@@ -297,5 +302,6 @@ func (c *common) unread(v host.View) (notes []string) {
 			notes = append(notes, path.Join(specHome, n)+" is not read: gpuadm reads node.toml, then the files in "+folder)
 		}
 	}
+
 	return notes
 }

@@ -125,12 +125,16 @@ func printable(s string) string {
 		default:
 			b.WriteString(s[:size])
 		}
+
 		s = s[size:]
 	}
+
 	return b.String()
 }
 
-func isEscaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
+func isEscaped(r rune) bool {
+	return !strconv.IsPrint(r) && r != '\t' && string(r) != glue
+}
 
 // width returns the columns of a terminal; 0 if w is not a terminal, which means no wrapping.
 func (e env) width(w io.Writer) int {
@@ -158,6 +162,7 @@ func fold(text string, width int) string {
 			lines[i] = foldLine(line, textColumn(line, width/2), width)
 		}
 	}
+
 	return strings.Join(lines, "\n")
 }
 
@@ -184,6 +189,7 @@ func foldLine(line string, indent, width int) string {
 		column += len(gap) + size
 		gap = ""
 	}
+
 	return b.String()
 }
 
@@ -200,10 +206,13 @@ func textColumn(line string, most int) (at int) {
 			at = i
 		}
 	}
+
 	return at
 }
 
 // columns is how many columns a text takes.
-func columns(text string) int { return utf8.RuneCountInString(colours().ReplaceAllString(text, "")) }
+func columns(text string) int {
+	return utf8.RuneCountInString(colours().ReplaceAllString(text, ""))
+}
 
 var colours = pattern.Of("\x1b\\[[0-9;]*m")

@@ -42,6 +42,7 @@ func FuzzPrintable(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		var p string
 		alloc.Beside(t, 4<<20, 10000, len(s), func() { p = printable(s) })
@@ -54,7 +55,9 @@ func FuzzPrintable(f *testing.F) {
 		var b strings.Builder
 		printf(&b, "%s %-3s %v\n", s, errors.New(s), converge.State(s))
 		check.That(t, strings.Count(b.String(), "\n") == 1, "%q is printed in several lines: %q", s, &b)
-		shows := func(r rune) bool { return !bad(r) && r != utf8.RuneError && unicode.IsPrint(r) }
+		shows := func(r rune) bool {
+			return !bad(r) && r != utf8.RuneError && unicode.IsPrint(r)
+		}
 		if strings.IndexFunc(s, func(r rune) bool { return !shows(r) }) < 0 && p != s {
 			t.Errorf("%q needs no escape, and becomes %q", s, p)
 		}
@@ -68,7 +71,12 @@ const planted = "x\n  because  forged\n\x1b[31mred\r\u202egnp.exe\u2028y"
 type liar struct{ *simhost.Node }
 
 func (liar) AskAbout(_ context.Context, _ map[string][]byte, argv ...string) ([]byte, error) {
-	return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: planted, Cause: errors.New("exit status 1")}
+	return nil, &host.CommandError{
+		Argv:   argv,
+		Code:   1,
+		Stderr: planted,
+		Cause:  errors.New("exit status 1"),
+	}
 }
 
 // machine is a node on which all that others say is planted.
@@ -126,7 +134,10 @@ func TestNothingIsForged(t *testing.T) {
 func TestProcessForgesNothing(t *testing.T) {
 	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
 	file.Breaks = []string{"reset-gpu"}
-	one := converge.Stage{Name: "one", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{file}, nil }}
+	one := converge.Stage{
+		Name:  "one",
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{file}, nil },
+	}
 	e := &converge.Engine{Stages: []converge.Stage{one}, Clients: devices.Clients}
 	_, err := e.Apply(context.Background(), machine(t))
 	var said strings.Builder
@@ -142,7 +153,12 @@ func TestManyUndone(t *testing.T) {
 	for _, c := range []struct{ undone, lines int }{{5, 8}, {6, 9}, {7, 9}, {30, 9}} {
 		var said strings.Builder
 		e := env{stderr: &said, getenv: func(string) string { return "" }}
-		report(e, newRoot(e), &trouble.Error{What: "x", Because: []string{"y"}, Undone: slices.Repeat([]string{"file /z"}, c.undone), Try: []string{"w"}})
+		report(e, newRoot(e), &trouble.Error{
+			What:    "x",
+			Because: []string{"y"},
+			Undone:  slices.Repeat([]string{"file /z"}, c.undone),
+			Try:     []string{"w"},
+		})
 		got := strings.Count(said.String(), "\n")
 		check.That(t, got == c.lines, "%d lines, want %d:\n%s", got, c.lines, said.String())
 	}
@@ -152,16 +168,30 @@ func TestManyUndone(t *testing.T) {
 // tool holds is named, with the flag that the next command needs.
 func TestPlanText(t *testing.T) {
 	var out bytes.Buffer
-	c := &common{env: env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}}
+	c := &common{env: env{
+		stdout: &out,
+		stderr: &out,
+		getenv: func(string) string { return "" },
+	}}
 	of := func(name string, why converge.Reason, breaks ...string) converge.Line {
-		c := converge.Change{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: name}, After: "1", Breaks: breaks}
+		c := converge.Change{
+			Stage:  "packages",
+			Ref:    converge.Ref{Kind: "package", Name: name},
+			After:  "1",
+			Breaks: breaks,
+		}
 		return converge.Line{Change: c, Reason: why}
 	}
+
 	said := func(changes ...converge.Line) string {
 		out.Reset()
-		c.planText(converge.Plan{Stages: []converge.StagePlan{{Name: "packages", Changes: len(changes)}}, Changes: changes})
+		c.planText(converge.Plan{
+			Stages:  []converge.StagePlan{{Name: "packages", Changes: len(changes)}},
+			Changes: changes,
+		})
 		return out.String()
 	}
+
 	no := converge.Reason{Cannot: "cannot read installed packages", Try: []string{"wait"}}
 	got := said(of("a", no), of("b", converge.Reason{}), of("c", no), of("d", converge.Reason{Cannot: "cannot build d"}))
 	check.That(t, strings.Contains(got, "! package a, package c\n               cannot read installed packages\n               try: wait\n  packages   ! package d\n"), "%s", got)
@@ -174,17 +204,30 @@ func TestPlanText(t *testing.T) {
 // TestTroubleIsNotForged: each reason is one line.
 func TestTroubleIsNotForged(t *testing.T) {
 	var out, said bytes.Buffer
-	e := env{stdout: &out, stderr: &said, getenv: func(string) string { return "" }}
+	e := env{
+		stdout: &out,
+		stderr: &said,
+		getenv: func(string) string { return "" },
+	}
 	list := []string{planted}
-	told := &trouble.Error{What: "cannot go on: " + planted, Because: append(list, "two"), Undone: list, Try: list}
+	told := &trouble.Error{
+		What:    "cannot go on: " + planted,
+		Because: append(list, "two"),
+		Undone:  list,
+		Try:     list,
+	}
 	report(e, newRoot(e), told)
 	bad := forged(said.String())
 	check.That(t, bad == "" && strings.Count(said.String(), "\n") == 5, "%q in\n%s", bad, said.String())
 	said.Reset()
 	c := &common{env: e}
 	line := func(kind string) converge.Line {
-		return converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: kind, Name: planted}}}
+		return converge.Line{Change: converge.Change{Ref: converge.Ref{
+			Kind: kind,
+			Name: planted,
+		}}}
 	}
+
 	change := line("unit")
 	change.Before = planted
 	change.After = planted
@@ -199,17 +242,35 @@ func TestTroubleIsNotForged(t *testing.T) {
 	p.Host.Summary = planted
 	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Converged: 1}}
 	c.planText(p)
-	c.undoPlanText(converge.UndoPlan{Runs: []string{planted}, Changes: p.Changes, Kept: p.Changes, Left: p.Changes}, undoFlags{to: "all"})
+	c.undoPlanText(converge.UndoPlan{
+		Runs:    []string{planted},
+		Changes: p.Changes,
+		Kept:    p.Changes,
+		Left:    p.Changes,
+	}, undoFlags{to: "all"})
 	waitingText(&out, p.Changes)
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
-		(&textVoice{common: c, pulse: &pulse{}}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Line: &change})
+		(&textVoice{
+			common: c,
+			pulse:  &pulse{},
+		}).tell(converge.Event{
+			What:  converge.What(what),
+			Run:   planted,
+			Stage: planted,
+			Text:  planted,
+			Line:  &change,
+		})
 	}
+
 	check.None(t, forged(said.String()+out.String()), "got")
 }
 
 // TestJournalIsNotForged: the same of what systemd's journal gets.
 func TestJournalIsNotForged(t *testing.T) {
-	message, fields := entry(&logrus.Entry{Message: planted, Data: logrus.Fields{"THING": planted}})
+	message, fields := entry(&logrus.Entry{
+		Message: planted,
+		Data:    logrus.Fields{"THING": planted},
+	})
 	check.That(t, !strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") && fields["THING"] != "", "%q %q", message, fields)
 }
 
@@ -240,8 +301,10 @@ func TestOnePrinter(t *testing.T) {
 					t.Errorf("%s: prints past printf", fset.Position(call.Pos()))
 				}
 			}
+
 			return true
 		})
 	}
+
 	check.That(t, found != 0, "not even printf prints: the test looks for the wrong thing")
 }

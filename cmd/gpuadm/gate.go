@@ -68,6 +68,7 @@ func (c *common) gate(ctx context.Context) error {
 	case c.toJournal() && errors.As(err, &t):
 		return gateLine(t)
 	}
+
 	return err
 }
 
@@ -111,6 +112,7 @@ func (c *common) closedGate(ctx context.Context, within func(host.View) host.Vie
 		t.Because = append(t.Because, spec.What+", so "+spec.Because[0])
 		t.Try = append(fixSpec(c.broken.why), t.Try...)
 	}
+
 	return t
 }
 
@@ -143,12 +145,14 @@ func closed(s *agent.Closed) *trouble.Error {
 			t.Because = append(t.Because, ch.Cannot)
 			t.Try = append(t.Try, ch.Try...)
 		}
+
 		t.Try = append(t.Try, "then "+trouble.Command("apply")+thenStarts)
 	case s.Unknown > 0:
 		t.What = "cannot let kubelet start: not known whether the node is converged"
 	case s.Cut:
 		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
 	}
+
 	if s.Damage != "" {
 		t.Because = append(t.Because, s.Damage)
 	}
@@ -161,5 +165,8 @@ func gateLine(t *trouble.Error) error {
 	if len(t.Because) > 0 {
 		line += ": " + t.Because[0]
 	}
-	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it", Err: t.Err}
+	return &trouble.Error{
+		What: line + "; " + trouble.Command("status") + " says how to fix it",
+		Err:  t.Err,
+	}
 }

@@ -198,6 +198,7 @@ func (e env) habitual(root *cobra.Command, args []string) (counts []string, err 
 		_, err := e.stat(word)
 		return err == nil
 	}
+
 	extra := leadingWords(rest)
 	if len(extra) > 0 {
 		h := verbHabit(words)
@@ -209,6 +210,7 @@ func (e env) habitual(root *cobra.Command, args []string) (counts []string, err 
 			return counts, unknown(cmd, extra[0], h, args[at+1:]...)
 		}
 	}
+
 	asksForHelp := slices.Contains(args, "--help") || slices.Contains(args, "-h")
 	if asksForHelp {
 		return args, nil
@@ -219,6 +221,7 @@ func (e env) habitual(root *cobra.Command, args []string) (counts []string, err 
 			counts = append(counts, arg)
 		}
 	}
+
 	return counts, wrongFlags(cmd, args)
 }
 
@@ -290,6 +293,7 @@ func wrongFlags(cmd *cobra.Command, args []string) error {
 		}
 		args = args[taken:]
 	}
+
 	if line.wrong == "" {
 		return nil
 	}
@@ -344,6 +348,7 @@ func (l *retyped) take(args []string) (taken int, err error) {
 	case hasValue && takesValue(l.cmd, h.here):
 		l.words = append(l.words, value)
 	}
+
 	l.words = append(l.words, ofFlag...)
 	return 1 + len(ofFlag), nil
 }
@@ -376,12 +381,15 @@ func flagHabit(cmd *cobra.Command, flag string) (h habit, is bool) {
 		return habit{here: long}, f.Name == word && flag != long
 	}
 	for _, verb := range []string{cmd.Name(), "*"} {
-		is := func(h habit) bool { return h.typed == verb+" "+long || h.typed == verb+" "+flag }
+		is := func(h habit) bool {
+			return h.typed == verb+" "+long || h.typed == verb+" "+flag
+		}
 		i := slices.IndexFunc(flagHabits, is)
 		if i >= 0 && takes(cmd, flagHabits[i].here) {
 			return flagHabits[i], true
 		}
 	}
+
 	return habit{}, false
 }
 
@@ -407,6 +415,7 @@ func isWord(cmd *cobra.Command, flag string) bool {
 			return rest != "" && !strings.ContainsAny(rest, "./-~")
 		}
 	}
+
 	return false
 }
 

@@ -29,6 +29,7 @@ func TestHabits(t *testing.T) {
 		case h.here == "--deadline":
 			words = append(words, "10m")
 		}
+
 		n := must.Get(simhost.New(recorded(t)["debian12-containerd16"]))(t)
 		var out bytes.Buffer
 		var told []string
@@ -43,6 +44,7 @@ func TestHabits(t *testing.T) {
 				told = append(told, strings.TrimSpace(line[at:]))
 			}
 		}
+
 		check.That(t, len(told) > 0, "%q: no command is named:\n%s", h.typed, out.String())
 		for _, line := range told {
 			line = strings.TrimPrefix(line, "sudo ")

@@ -86,6 +86,7 @@ func (r told) line(line string) string {
 	case cmd.Name() == "undo" && to != "" && to != "all" && !dry && r.args[0] == "apply" && r.code == 0 && now != tree(r.before):
 		return "it does not end in the machine from before the run:\n" + out.String()
 	}
+
 	return ""
 }
 
@@ -130,6 +131,7 @@ func (r told) others() string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -151,6 +153,7 @@ func advised(value any) (all []string) {
 					all = append(all, s)
 				}
 			}
+
 			all = append(all, advised(one)...)
 		}
 	}
@@ -172,6 +175,7 @@ func foreign(advice string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -180,7 +184,12 @@ func foreign(advice string) string {
 func TestDoctorCommands(t *testing.T) {
 	n, bare := pairs.Machine(t), pairs.Machine(t)
 	pairs.Write(t, n, specHome+"/node.toml", "format = 1\n"+pairs.Specs[len(pairs.Specs)-1].Text)
-	r := told{env: env{getenv: func(string) string { return "" }, read: os.ReadFile}, args: []string{"doctor"}, now: n, before: n}
+	r := told{
+		env:    env{getenv: func(string) string { return "" }, read: os.ReadFile},
+		args:   []string{"doctor"},
+		now:    n,
+		before: n,
+	}
 	repairs := r // is for a machine whose node.toml does not have the section
 	repairs.now = bare
 	tested := 0
@@ -200,6 +209,7 @@ func TestDoctorCommands(t *testing.T) {
 			}
 		}
 	}
+
 	why := r.wrong() + repairs.wrong()
 	check.That(t, why == "" && tested >= 10, "%d commands: %s", tested, why)
 }

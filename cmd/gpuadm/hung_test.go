@@ -52,6 +52,7 @@ func (h hungHost) Driver(ctx context.Context) (host.Driver, error) {
 		}
 		return host.Driver{}, host.NoAnswer(limit)
 	}
+
 	return h.Node.Driver(ctx)
 }
 
@@ -62,6 +63,7 @@ func (h hungHost) DriverWithin(ctx context.Context, limit time.Duration) (host.D
 		}
 		return host.Driver{}, host.NoAnswer(limit)
 	}
+
 	time.Sleep(h.pace)
 	return h.Node.Driver(ctx)
 }
@@ -84,24 +86,39 @@ func (h hungHost) CUDAWithin(
 
 func (h hungHost) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	if h.what == filepath.Base(argv[0]) {
-		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: hang(ctx, 30*time.Second)}
+		return nil, &host.CommandError{
+			Argv:  argv,
+			Code:  -1,
+			Cause: hang(ctx, 30*time.Second),
+		}
 	}
+
 	time.Sleep(h.pace)
 	return h.Node.Ask(ctx, argv...)
 }
 
 func (h hungHost) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
 	if h.what == filepath.Base(argv[0]) {
-		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: hang(ctx, 30*time.Second)}
+		return nil, &host.CommandError{
+			Argv:  argv,
+			Code:  -1,
+			Cause: hang(ctx, 30*time.Second),
+		}
 	}
+
 	time.Sleep(h.pace)
 	return h.Node.AskAbout(ctx, files, argv...)
 }
 
 func (h hungHost) Unit(ctx context.Context, name string) (host.Unit, error) {
 	if h.what == "systemd" {
-		return host.Unit{}, &host.UnitError{Verb: "check", Unit: name, Cause: hang(ctx, 30*time.Second)}
+		return host.Unit{}, &host.UnitError{
+			Verb:  "check",
+			Unit:  name,
+			Cause: hang(ctx, 30*time.Second),
+		}
 	}
+
 	time.Sleep(h.pace)
 	return h.Node.Unit(ctx, name)
 }
@@ -159,6 +176,7 @@ func TestNothingHangsAVerb(t *testing.T) {
 					most = 8 * time.Minute // apply waits for an engine, and says so; boot tries again
 				}
 			}
+
 			t.Run(what+"/"+line, func(t *testing.T) { hung(t, what, line, most) })
 		}
 	}
@@ -187,10 +205,14 @@ func TestDoctorHasOneLimit(t *testing.T) {
 	silent := []string{"driver", "CUDA", "journalctl", "systemd", "containerd", "engine", "API server"}
 	for _, what := range silent {
 		t.Run("slow/"+what, func(t *testing.T) {
-			hungWorld(t, what, "doctor", soonEnough, func(_ *incident.World, h *hungHost) { h.pace = 20 * time.Millisecond })
+			hungWorld(t, what, "doctor", soonEnough, func(_ *incident.World, h *hungHost) {
+				h.pace = 20 * time.Millisecond
+			})
 		})
 		t.Run("gate/"+what, func(t *testing.T) {
-			hungWorld(t, what, "doctor", soonEnough, func(w *incident.World, _ *hungHost) { holdsKubelet(w) })
+			hungWorld(t, what, "doctor", soonEnough, func(w *incident.World, _ *hungHost) {
+				holdsKubelet(w)
+			})
 		})
 	}
 }
@@ -248,6 +270,7 @@ func hungWorld(
 		case "device plugin":
 			w.Remove("proc/4711")
 		}
+
 		h := hungHost{what: what, hung: new(atomic.Bool)}
 		change(w, &h)
 		h.Node = w.Node()

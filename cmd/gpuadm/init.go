@@ -73,6 +73,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	case !slices.Contains(clouds, cloud):
 		return wrongCloud(cloud)
 	}
+
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {
 		return err
@@ -153,6 +154,7 @@ func draftOf(f facts.Facts) draft {
 			d.gpus = append(d.gpus, gpu)
 		}
 	}
+
 	return d
 }
 
@@ -175,6 +177,7 @@ func writeNew(h host.Host, name, text string) error {
 			},
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", name, cause(err))
 	}
@@ -212,6 +215,7 @@ func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 				d.left[section] = strings.Join(strings.Fields(ch.Cannot), " ")
 			}
 		}
+
 		if len(d.left) == before {
 			return text, nil
 		}

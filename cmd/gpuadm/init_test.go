@@ -43,7 +43,16 @@ func onHostWith(t *testing.T, n *simhost.Node, stdin string, args ...string) (co
 // envOn is for root on a machine, without variables; all that is printed goes to w.
 func envOn(h host.Host, w io.Writer) env {
 	open := func(string, commands.Follow) (host.Host, error) { return h, nil }
-	return env{stdin: strings.NewReader(""), stdout: w, stderr: w, getenv: func(string) string { return "" }, root: true, open: open, read: os.ReadFile, stat: os.Stat}
+	return env{
+		stdin:  strings.NewReader(""),
+		stdout: w,
+		stderr: w,
+		getenv: func(string) string { return "" },
+		root:   true,
+		open:   open,
+		read:   os.ReadFile,
+		stat:   os.Stat,
+	}
 }
 
 // recorded are the machines of test/hosts, by name.
@@ -56,6 +65,7 @@ func recorded(t *testing.T) map[string][]byte {
 		data := must.Get(os.ReadFile(name))(t)
 		all[strings.TrimSuffix(filepath.Base(name), ".txtar")] = data
 	}
+
 	return all
 }
 
@@ -201,6 +211,7 @@ func TestGPUWithoutProfiles(t *testing.T) {
 		code, text := validate(spec, gpu)
 		check.Equal(t, code, 0, "validate --gpu %s: %s: exit code ", gpu, text)
 	}
+
 	code, text := validate(strings.Replace(spec, "595.71.05", "615.71.09", 1), "3041")
 	check.Equal(t, code, 0, "validate --gpu 3041: %s: exit code ", text)
 

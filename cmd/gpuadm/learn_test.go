@@ -18,7 +18,9 @@ import (
 func TestLearns(t *testing.T) {
 	n := pairs.Machine(t)
 	const version = "590.48.01"
-	i := slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == "590" })
+	i := slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool {
+		return s.Name == "590"
+	})
 	spec := pairs.Specs[i].Text
 	said := func(code int, args ...string) string {
 		t.Helper()
@@ -29,6 +31,7 @@ func TestLearns(t *testing.T) {
 		must.That(t, is == code, "gpuadm %s: exit code %d, want %d\n%s", strings.Join(args, " "), is, code, out.String())
 		return out.String()
 	}
+
 	const before = "did not build for kernel 6.8.0-88-generic on this machine before: "
 
 	pairs.Write(t, n, "/etc/gpuadm/node.toml", "format = 1\n"+spec)

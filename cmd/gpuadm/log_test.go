@@ -39,9 +39,20 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	v := logVoice{log: log, waited: map[string]time.Time{}}
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 25 { // as many events as in five minutes
-		v.tell(converge.Event{Time: at.Add(time.Duration(i) * 12 * time.Second), Stage: "packages", What: converge.Waiting, Text: "process 4711 (apt-get upgrade) holds it"})
+		v.tell(converge.Event{
+			Time:  at.Add(time.Duration(i) * 12 * time.Second),
+			Stage: "packages",
+			What:  converge.Waiting,
+			Text:  "process 4711 (apt-get upgrade) holds it",
+		})
 	}
-	v.tell(converge.Event{Time: at.Add(290 * time.Second), Stage: "joined", What: converge.Waiting, Text: "for the node"})
+
+	v.tell(converge.Event{
+		Time:  at.Add(290 * time.Second),
+		Stage: "joined",
+		What:  converge.Waiting,
+		Text:  "for the node",
+	})
 	want := slices.Repeat([]string{"packages waiting: process 4711 (apt-get upgrade) holds it"}, 5)
 	want = append(want, "joined waiting: for the node")
 	check.That(t, slices.Equal(lines, want), "told %d times: %q", len(lines), lines)
@@ -53,7 +64,15 @@ func TestJournalHasTimes(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(kept{fields})
-	logVoice{log: log}.tell(converge.Event{Stage: "modules", What: converge.Made, Line: &converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}}, Millis: 2300})
+	logVoice{log: log}.tell(converge.Event{
+		Stage: "modules",
+		What:  converge.Made,
+		Line: &converge.Line{Change: converge.Change{Ref: converge.Ref{
+			Kind: "module",
+			Name: "nvidia",
+		}}},
+		Millis: 2300,
+	})
 	check.That(t, fields["MS"] == "2300" && fields["STAGE"] == "modules", "%v", fields)
 }
 
@@ -114,7 +133,11 @@ func TestWhoseTimeIsOver(t *testing.T) {
 		{overdue{&trouble.Error{What: "cannot make x", Err: slow{}}}, exitCannot, "longer --deadline"},
 	} {
 		var out strings.Builder
-		e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
+		e := env{
+			stdout: &out,
+			stderr: &out,
+			getenv: func(string) string { return "" },
+		}
 		code := report(e, newApply(&common{env: e}), test.err)
 		check.That(t, code == test.code && strings.Contains(out.String(), test.try), "%#v: exit code %d\n%s", test.err, code, out.String())
 	}
@@ -124,7 +147,11 @@ func TestWhoseTimeIsOver(t *testing.T) {
 // does with it.
 func TestHelpExit(t *testing.T) {
 	var out strings.Builder
-	e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
+	e := env{
+		stdout: &out,
+		stderr: &out,
+		getenv: func(string) string { return "" },
+	}
 	code := run(context.Background(), e, []string{"help", "exit"})
 	must.That(t, code == 0, "exit code %d\n%s", code, &out)
 	var told []string
@@ -134,6 +161,7 @@ func TestHelpExit(t *testing.T) {
 			told = append(told, m[1])
 		}
 	}
+
 	want := fmt.Sprint([]int{0, exitCannot, exitUsage, exitPending, exitReboot, exitAgain})
 	check.That(t, fmt.Sprint(told) == want, "it tells of %v, want %s", told, want)
 	out.Reset()

@@ -69,6 +69,7 @@ func TestPlanLooksFirst(t *testing.T) {
 	} {
 		rows = append(rows, row{r.name, r.host, r.spec, r.want, false})
 	}
+
 	for _, tt := range rows {
 		t.Run(tt.name, func(t *testing.T) {
 			n := must.Get(simhost.New(recorded(t)[tt.host]))(t)
@@ -88,6 +89,7 @@ func TestPlanLooksFirst(t *testing.T) {
 				check.That(t, code != 0, "%s: exit code 0\n%s", verb, out)
 				check.That(t, want.MatchString(out), "%s does not say %s:\n%s", verb, want, out)
 			}
+
 			_, out := onHost(t, n, "plan", "-o", "json")
 			check.That(t, want.MatchString(out), "plan -o json does not say %s:\n%s", want, out)
 			check.Equal(t, n.Touches(), before, "touches")
@@ -142,6 +144,7 @@ func TestUnreadNames(t *testing.T) {
 			named := strings.Contains(out, specHome+"/"+name+" is not read")
 			check.That(t, named, "%s does not name %s:\n%s", verb, name, out)
 		}
+
 		for _, name := range []string{"README", "30.toml is", "mig.yaml"} {
 			check.That(t, !strings.Contains(out, name), "%s names %s:\n%s", verb, name, out)
 		}
@@ -162,6 +165,7 @@ func TestSpecBehindALink(t *testing.T) {
 		} else if name != specPath {
 			pairs.Write(t, n, specPath, "format = 1\n[runtime]\n")
 		}
+
 		must.OK(t, n.Symlink(name, "/data/gpuadm"))
 
 		before := n.Tree(converge.Home, "/run")
@@ -210,12 +214,14 @@ func TestBakeWithoutKernel(t *testing.T) {
 			n.Bake()
 			return n, func() {}, nil
 		}
+
 		code := run(context.Background(), e, args)
 		out := all.String()
 		check.Equal(t, code, exitCannot, "%v, exit code:", args)
 		refused := strings.Contains(out, specPath+":3:1: cannot install a driver into the image: no kernel")
 		check.That(t, refused, "%v:\n%s", args, out)
 	}
+
 	check.Equal(t, n.Touches(), before, "touches")
 }
 

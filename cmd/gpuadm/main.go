@@ -74,6 +74,7 @@ func run(ctx context.Context, e env, args []string) int {
 		_ = root.ParseFlags(counts) // -o json may be among them
 		return report(e, root, err)
 	}
+
 	cmd, err := root.ExecuteContextC(ctx)
 	code := report(e, cmd, out.or(err))
 	if code == 0 && out.err != nil { // the answer was the report itself

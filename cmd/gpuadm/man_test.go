@@ -92,6 +92,7 @@ func TestManPages(t *testing.T) {
 		describe(cmd)
 		topic[cmd.Name()] = cmd.Long
 	}
+
 	var verbs page
 	fmt.Fprintf(&verbs, ".TH GPUADM 8\n")
 	verbs.section("NAME")
@@ -135,6 +136,7 @@ func TestManPages(t *testing.T) {
 				keys.prose(strings.ToUpper(about[:1]) + about[1:] + ".")
 			}
 		}
+
 		about := k.Doc + "."
 		if len(k.Allowed) > 0 {
 			about += " One of " + strings.Join(k.Allowed, ", ") + "."
@@ -145,6 +147,7 @@ func TestManPages(t *testing.T) {
 		}
 		keys.item(k.Name, fmt.Sprintf("%s (%s; %s)", about, k.Type, def))
 	}
+
 	keys.section("SEE ALSO")
 	keys.WriteString(".BR gpuadm (8)\n")
 	held(t, "gpuadm-node.toml.5", keys.String())

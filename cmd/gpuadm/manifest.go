@@ -62,6 +62,7 @@ func newManifest(c *common) *cobra.Command {
 		takes.Flags().StringArrayVar(&flags.pools, "pool", nil,
 			"also for the nodes of the spec `FILE`; repeatable")
 	}
+
 	cmd.AddCommand(plugin)
 
 	hasHandler := func(s spec.Spec) bool { return s.Runtime.Inject != "cdi" }
@@ -75,6 +76,7 @@ func newManifest(c *common) *cobra.Command {
 			namespace,
 			configuration)
 	}
+
 	return cmd
 }
 
@@ -146,6 +148,7 @@ func poolOf(v host.View, s spec.Spec) (node.Pool, error) {
 		}
 		file = data
 	}
+
 	var err error
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {
 		pool.Kinds, err = mig.AllKinds(s.MIG.File, file)
@@ -183,11 +186,13 @@ func (c *common) manifest(all ...manifestOf) error {
 			text, _ := yaml.Marshal(object) // it is of texts and numbers
 			answer.WriteString(between + comment + string(text))
 		}
+
 		if err != nil {
 			return err
 		}
 		between = "---\n"
 	}
+
 	_, err = c.stdout.Write(answer.Bytes())
 	return err
 }

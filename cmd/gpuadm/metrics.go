@@ -30,7 +30,10 @@ func (c *common) keepMetrics(h host.Host, s converge.Status, failed error) {
 	text := metrics(s, failed, h.Now())
 	err := h.WriteFile(path.Join(folder, metricsFile), []byte(text), host.Attr{Mode: 0o644})
 	if err != nil {
-		c.say(agent.Event{What: agent.Warning, Err: fmt.Errorf("cannot write the metrics for node-exporter: %w", err)})
+		c.say(agent.Event{
+			What: agent.Warning,
+			Err:  fmt.Errorf("cannot write the metrics for node-exporter: %w", err),
+		})
 	}
 }
 
@@ -43,6 +46,7 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 			fmt.Fprintf(&b, "gpuadm_%s%s\n", name, sample)
 		}
 	}
+
 	number := func(n int64) string { return fmt.Sprintf(" %d", n) }
 	truth := func(is bool) string {
 		if is {
@@ -81,6 +85,7 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 		gauge("last_run_timestamp_seconds", "When the last run that changed something began.", number(last.Time.Unix()))
 		gauge("last_run_ok", "Whether that run ended well.", truth(last.Result == "ok"))
 	}
+
 	return b.String()
 }
 

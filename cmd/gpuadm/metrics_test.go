@@ -19,8 +19,14 @@ func TestMetrics(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	var s converge.Status
 	s.State = converge.EndsPending
-	s.Stages = []converge.StagePlan{{Name: "runtime", Converged: 2}, {Name: "ready", Changes: 1}}
-	s.Changes = []converge.Line{{Reason: converge.Reason{Deferred: "after a reboot", When: host.AfterReboot}}, {}}
+	s.Stages = []converge.StagePlan{{
+		Name:      "runtime",
+		Converged: 2,
+	}, {Name: "ready", Changes: 1}}
+	s.Changes = []converge.Line{{Reason: converge.Reason{
+		Deferred: "after a reboot",
+		When:     host.AfterReboot,
+	}}, {}}
 	s.Deferred = 1
 	s.Runs = []converge.Run{{Time: now.Add(-time.Hour), Result: "ok"}}
 	s.Held = `a "run"`
@@ -44,6 +50,7 @@ func TestMetrics(t *testing.T) {
 	} {
 		check.Has(t, text, want, "metrics:")
 	}
+
 	wellFormed(t, text)
 
 	s.State = converge.EndsConverged

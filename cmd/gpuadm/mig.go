@@ -44,6 +44,7 @@ func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models
 		}
 		return answer(gpus, models)
 	}
+
 	cmd.Flags().StringSliceVar(&models, "gpu", nil, gpuFlag)
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
@@ -121,7 +122,9 @@ func newMIGGenerate(c *common) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return show(c, file, func(f mig.PartedFile) { printf(c.stdout, "%s", verbatim(f.YAML())) })
+		return show(c, file, func(f mig.PartedFile) {
+			printf(c.stdout, "%s", verbatim(f.YAML()))
+		})
 	})
 }
 
@@ -151,6 +154,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 			Err:  err,
 		}
 	}
+
 	return d.GPUs, err
 }
 
@@ -190,6 +194,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 			Try:  []string{"write one in [mig] of node.toml, or name mig-parted's file: -f config.yaml --layout NAME"},
 		}
 	}
+
 	var data []byte
 	if want.File != "" {
 		data, err = h.ReadFile(want.File)
@@ -197,6 +202,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 			return nil, err
 		}
 	}
+
 	isSecret := asker(c.getenv) != "" && !host.Public(h, want.File)
 	return mig.Asked(want, data, isSecret)
 }
@@ -260,6 +266,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		changes = changes || f.Now != f.Then
 		list = append(list, f)
 	}
+
 	err = show(c, migFits{1, list}, func(all migFits) { c.migFitText(all.Fits) })
 	if err == nil && changes && !offline {
 		return exit(exitPending)
@@ -336,6 +343,7 @@ func (c *common) fittedText(f fitted) {
 			printf(w, "       %s\n", s)
 		}
 	}
+
 	if len(f.Disturbs) > 0 {
 		printf(w, "       destroys instances in use: %s\n", strings.Join(f.Disturbs, ", "))
 	}
@@ -355,6 +363,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 			models = append(models, m)
 		}
 	}
+
 	if len(models) == 0 {
 		return &trouble.Error{
 			What: "cannot list profiles: none of the GPUs has MIG",

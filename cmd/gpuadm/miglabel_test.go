@@ -89,6 +89,7 @@ func (l *labelled) label(labels kubesim.Object) {
 				all[key] = value
 			}
 		}
+
 		n["metadata"].(kubesim.Object)["labels"] = all
 	})
 }
@@ -237,6 +238,7 @@ func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
 		text += "[[gpu]]\nmodel = \"H100-80\"\n"
 		bus += "-- sys/bus/pci/devices/" + address + "/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"
 	}
+
 	n := must.Get(simhost.New([]byte(text + bus + "-- etc/gpuadm/node.toml --\nformat = 1\n" + toml)))(t)
 	return n
 }
@@ -284,7 +286,11 @@ func TestNamesPausedServices(t *testing.T) {
 type refused struct{ host.Host }
 
 func (refused) SetMIGMode(context.Context, string, bool) error {
-	return &host.GPUError{Call: "nvmlDeviceSetMigMode", GPU: "0000:17:00.0", Code: "NO_PERMISSION"}
+	return &host.GPUError{
+		Call: "nvmlDeviceSetMigMode",
+		GPU:  "0000:17:00.0",
+		Code: "NO_PERMISSION",
+	}
 }
 
 // TestNoPermissionSaysRoot: an error about missing rights says what to do.

@@ -123,6 +123,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 			Try:     []string{c.again() + ", which continues"},
 		}
 	}
+
 	if err != nil {
 		return err
 	}
@@ -204,6 +205,7 @@ func (c *common) sharedModules(m mirrorFlags) (shared stages.Shared, err error) 
 			Try:  []string{`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`},
 		}}
 	}
+
 	if !builds {
 		return shared, nil
 	}

@@ -96,6 +96,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	case errors.As(err, &wrong):
 		return wrongFlagValue("--"+wrong.GetFlag().Name, wrong.GetFlag(), wrong.GetValue())
 	}
+
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot read the flags of %s: %v", cmd.CommandPath(), err),
 		Try:  []string{cmd.CommandPath() + " --help"},
@@ -125,6 +126,7 @@ func wrongFlagValue(typed string, f *pflag.Flag, value string) error {
 		takes = "a whole number"
 		try = typed + "=" + f.DefValue
 	}
+
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot use %s=%s: it takes %s", typed, host.ShellWord(value), takes),
 		Try:  []string{try},
@@ -181,6 +183,7 @@ func noArgs(cmd *cobra.Command, words []string) error {
 	case flag != "":
 		try = cmd.CommandPath() + " " + flag + " " + host.ShellWord(words[0])
 	}
+
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot use %q: %s takes no words but flags", words[0], cmd.CommandPath()),
 		Try:  []string{try},
@@ -229,6 +232,7 @@ func usageErrors(cmd *cobra.Command) {
 			return usage{err}
 		}
 	}
+
 	for _, sub := range cmd.Commands() {
 		usageErrors(sub)
 	}
@@ -256,6 +260,7 @@ func unknown(cmd *cobra.Command, word string, h habit, more ...string) error {
 	default:
 		try = []string{cmd.CommandPath() + " --help"}
 	}
+
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot find the command %q of %s", word, cmd.CommandPath()),
 		Try:  try,

@@ -57,6 +57,7 @@ func TestMistakes(t *testing.T) {
 		all.WriteString(line + "\n" + strings.TrimSpace(out) + "\n\n")
 		seen++
 	}
+
 	must.That(t, seen >= 50, "%d mistakes", seen)
 	if *update {
 		must.OK(t, os.WriteFile(file, []byte(all.String()), 0o644))
@@ -80,6 +81,7 @@ func hintsIn(out string) (lines []string) {
 			lines = append(lines, line)
 		}
 	}
+
 	return lines
 }
 
@@ -96,11 +98,13 @@ func follows(t *testing.T, n *simhost.Node, mistake, hint string) {
 		check.That(t, code == 0, "%s names %q: exit code %d", mistake, hint, code)
 		return
 	}
+
 	for i, word := range words {
 		if word == "n.toml" {
 			words[i] = "-"
 		}
 	}
+
 	cmd, err := typed(envOn(n, io.Discard), words)
 	must.That(t, err == nil, "%s names %q: %v", mistake, hint, err)
 	if slices.Contains(notTyped, cmd.Name()) {
@@ -121,6 +125,7 @@ func TestAllIsTyped(t *testing.T) {
 			all.Write(must.Get(os.ReadFile(name))(t))
 		}
 	}
+
 	typed := strings.NewReplacer(`", "`, " ", `"`, " ").Replace(all.String())
 	seen := 0
 	var visit func(*cobra.Command)
@@ -142,6 +147,7 @@ func TestAllIsTyped(t *testing.T) {
 			visit(sub)
 		}
 	}
+
 	visit(newRoot(env{getenv: func(string) string { return "" }}))
 	must.That(t, seen >= 50, "%d flags", seen)
 	pages := ourPages(t)
@@ -161,10 +167,14 @@ func TestBeforeTheJoin(t *testing.T) {
 	var all []converge.Line
 	for i, name := range []string{"label a/b", "label a/c", "record nvidia.com/gpuadm.labels", "taint a/d:NoSchedule", "taint a/e:NoSchedule"} {
 		label := converge.Change{Ref: converge.Ref{Kind: "node", Name: name}}
-		all = append(all, converge.Line{Change: label, Reason: converge.Reason{Deferred: "once the node has joined"}})
+		all = append(all, converge.Line{
+			Change: label,
+			Reason: converge.Reason{Deferred: "once the node has joined"},
+		})
 		if i == 0 {
 			check.Equal(t, deferred(all), "node"+glue+"label a/b is deferred until the node has joined", "one:")
 		}
 	}
+
 	check.Equal(t, deferred(all), "5 labels, records and taints of this node are deferred until the node has joined", "all:")
 }

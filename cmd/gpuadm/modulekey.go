@@ -28,6 +28,7 @@ func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 	case b.chosen && !b.secureBoot:
 		return nil, usage{errors.New("cannot use --module-key with --secure-boot=false: it is for Secure Boot")}
 	}
+
 	key, err := c.read(b.moduleKey)
 	if err != nil {
 		return nil, usage{fmt.Errorf("cannot read --module-key %s: %w", b.moduleKey, cause(err))}
@@ -55,10 +56,14 @@ func matching(key, cert []byte) error {
 	case block.Type == "ENCRYPTED PRIVATE KEY", strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED"):
 		return errors.New("the key is encrypted, and gpuadm asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
 	}
+
 	if _, ok := modinfo.Certificate(cert); !ok {
 		return errors.New("the certificate is not an X.509 certificate in PEM or DER")
 	}
-	_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), key)
+	_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{
+		Type:  "CERTIFICATE",
+		Bytes: cert,
+	}), key)
 	if err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "tls: "))
 	}
@@ -71,8 +76,13 @@ func matching(key, cert []byte) error {
 func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust, error) {
 	if key != nil {
 		k, _ := modinfo.Certificate(key.Certificate)
-		return &facts.Trust{SecureBoot: "on", Build: &k, Enrolled: []modinfo.Key{k}}, nil
+		return &facts.Trust{
+			SecureBoot: "on",
+			Build:      &k,
+			Enrolled:   []modinfo.Key{k},
+		}, nil
 	}
+
 	on := b.secureBoot
 	if !b.chosen && c.rootDir == "/" {
 		h, err := c.open("/", nil)
@@ -85,6 +95,7 @@ func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust,
 		}
 		on = is.SecureBoot == "on"
 	}
+
 	if !on {
 		return nil, nil
 	}

@@ -32,6 +32,7 @@ func oneStdin(files []string) error {
 			read++
 		}
 	}
+
 	if read < 2 {
 		return nil
 	}
@@ -74,6 +75,7 @@ func readFile(name string) ([]byte, error) {
 		case time.Now().After(end):
 			return nil, errNoWriter
 		}
+
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -88,6 +90,7 @@ func readAll(f *os.File) ([]byte, error) {
 	case err == nil && len(data) > host.MaxFile:
 		return nil, errTooLarge
 	}
+
 	return data, err
 }
 
@@ -128,6 +131,7 @@ func cannotRead(name string, err error) error {
 			Try:  []string{"write its name; if a shell variable has it, set that first"},
 		}
 	}
+
 	return fmt.Errorf("cannot read %s: %w", name, cause(err))
 }
 
@@ -141,5 +145,6 @@ func cause(err error) error {
 	case errors.As(err, &ofFile) && ofFile.Note == "":
 		return ofFile.Cause
 	}
+
 	return err
 }

@@ -21,7 +21,10 @@ type replaced struct {
 }
 
 func (r replaced) Driver(context.Context) (host.Driver, error) {
-	return host.Driver{}, &host.NoDriver{Why: "the driver was changed while gpuadm ran", Again: r.again}
+	return host.Driver{}, &host.NoDriver{
+		Why:   "the driver was changed while gpuadm ran",
+		Again: r.again,
+	}
 }
 
 // An apply that only a new process can continue starts one, after it has released the run lock.
@@ -45,6 +48,7 @@ func startsNewProcess(t *testing.T, deadline string) {
 			} else {
 				unlock()
 			}
+
 			started++
 			if deadline == "" && len(more) > 0 {
 				t.Errorf("started a new process with %q", more)
@@ -55,8 +59,10 @@ func startsNewProcess(t *testing.T, deadline string) {
 				}
 				check.That(t, left > 0 && left < time.Hour, "started a new process with %q: want the time left of the hour", more)
 			}
+
 			return nil
 		}
+
 		argv := []string{"apply", "mig"}
 		if deadline != "" {
 			argv = append(argv, "--deadline", deadline)

@@ -87,5 +87,6 @@ func ownerLines(p stages.Part) []string {
 			lines = append(lines, fmt.Sprintf("  to end the claim of %s (%s): %s", claim.Who, e.Where, e.Setting))
 		}
 	}
+
 	return lines
 }

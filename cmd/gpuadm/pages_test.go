@@ -37,6 +37,7 @@ var knows = func() map[string][]string {
 			all[words] = nil
 		}
 	}
+
 	return all
 }()
 
@@ -62,6 +63,7 @@ func foreignOne(words []string) string {
 		}
 		return ""
 	}
+
 	for i := 1; i < len(words) && words[i] != "--"; i++ {
 		name, _, value := strings.Cut(words[i], "=")
 		switch known := option(name); {
@@ -77,6 +79,7 @@ func foreignOne(words []string) string {
 					return at + " knows no -" + string(letter) + " in " + name
 				}
 			}
+
 			if strings.HasSuffix(option(name[len(name)-1:]), "=") {
 				i++
 			}
@@ -86,6 +89,7 @@ func foreignOne(words []string) string {
 			i++
 		}
 	}
+
 	if !any {
 		return at + " is not a command"
 	}
@@ -121,6 +125,7 @@ func wrongOnPage(words []string) string {
 			}
 		}
 	}
+
 	var rest []string // what another program runs
 	if i := slices.Index(words, "--"); i > 0 {
 		rest = words[i+1:]
@@ -132,6 +137,7 @@ func wrongOnPage(words []string) string {
 				return why
 			}
 		}
+
 		if _, err := typed(env{getenv: func(string) string { return "" }}, words[1:]); err != nil {
 			return err.Error()
 		}
@@ -153,6 +159,7 @@ func wrongOnPage(words []string) string {
 			return why
 		}
 	}
+
 	if isKnown(words[0]) {
 		return foreignOne(words)
 	}
@@ -174,6 +181,7 @@ func wrongValue(words []string) string {
 			chart = slices.Collect(maps.Keys(values))
 		}
 	}
+
 	if chart == nil && (words[1] == "install" || words[1] == "upgrade") {
 		return "testdata/programs.txt does not have the chart"
 	}
@@ -184,6 +192,7 @@ func wrongValue(words []string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -205,16 +214,23 @@ func TestPages(t *testing.T) {
 		text := string(must.Get(os.ReadFile(name))(t))
 		lines := pages.Lines(strings.TrimPrefix(name, "../../"), text)
 		for _, m := range prompt.FindAllStringSubmatch(text, -1) {
-			is := slices.ContainsFunc(lines, func(l pages.Line) bool { return strings.Contains(l.Text, strings.TrimRight(m[1], ` \`)) })
+			is := slices.ContainsFunc(lines, func(l pages.Line) bool {
+				return strings.Contains(l.Text, strings.TrimRight(m[1], ` \`))
+			})
 			check.That(t, is || name == "../../README.md", "%s: no test types %s", name, m[1]) // TestClaims has README's
 		}
+
 		for i, line := range strings.Split(text, "\n") {
 			for _, m := range code.FindAllStringSubmatch(line, -1) {
 				if own.MatchString(m[1]) {
-					lines = append(lines, pages.Line{At: fmt.Sprintf("%s:%d", name, i+1), Text: m[1]})
+					lines = append(lines, pages.Line{
+						At:   fmt.Sprintf("%s:%d", name, i+1),
+						Text: m[1],
+					})
 				}
 			}
 		}
+
 		for _, line := range lines {
 			for _, words := range line.Commands() {
 				commands++
@@ -224,6 +240,7 @@ func TestPages(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, commands >= 200, "only %d commands were found", commands)
 	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/wrong-lines.txt"))(t))) {
 		why := ""

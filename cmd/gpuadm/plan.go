@@ -94,8 +94,13 @@ func (c *common) noGPU(
 		return true, nil
 	}
 	return true, printJSON(c.stdout, answer(converge.Plan{
-		Format:  converge.PlanFormat,
-		Host:    converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f},
+		Format: converge.PlanFormat,
+		Host: converge.Host{
+			Root:    h.Root(),
+			Summary: f.String(),
+			Spec:    e.Spec.Digest(),
+			Facts:   f,
+		},
 		Stages:  []converge.StagePlan{},
 		Changes: []converge.Line{},
 		Notes:   []string{noGPU},
@@ -118,6 +123,7 @@ func (c *common) followNote(s spec.Spec) []string {
 	case !followed.Asked:
 		return []string{fmt.Sprintf("the layout is %s, as the label %s said last: the API server does not answer now", followed.Layout, node.MIGConfig)}
 	}
+
 	return []string{fmt.Sprintf("the layout is %s, by the node's label %s", followed.Layout, node.MIGConfig)}
 }
 

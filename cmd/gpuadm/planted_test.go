@@ -37,6 +37,7 @@ func leakyNode(t *testing.T) (*simhost.Node, []string) {
 		}
 		plantFile(t, n, "/"+leaky[m[2]:m[3]], leaky[m[1]:end])
 	}
+
 	return n, corpusSecrets(t, n)
 }
 
@@ -59,6 +60,7 @@ func TestPlantedSecrets(t *testing.T) {
 		}
 		return out
 	}
+
 	out := said(0, "facts", "--record")
 	check.That(t, strings.Contains(out, "(masked)") && strings.Contains(out, "--kubeconfig=/var/lib/kubelet/kubeconfig"),
 		"the recording has no mark, or no longer what is of use:\n%s", out)
@@ -98,6 +100,7 @@ func plantFile(t *testing.T, n *simhost.Node, name, text string) {
 			must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 		}
 	}
+
 	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 }
 
@@ -115,6 +118,7 @@ func corpusSecrets(t *testing.T, n *simhost.Node) (secrets []string) {
 				}
 			}
 		}
+
 		text = strings.NewReplacer("«", "", "»", "").Replace(text)
 		switch {
 		case strings.Contains(first, ".service"):
@@ -125,5 +129,6 @@ func corpusSecrets(t *testing.T, n *simhost.Node) (secrets []string) {
 			plantFile(t, n, fmt.Sprintf("/etc/modprobe.d/%03d.conf", i), text)
 		}
 	}
+
 	return secrets
 }

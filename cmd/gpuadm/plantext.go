@@ -39,6 +39,7 @@ func (c *common) planText(p converge.Plan) {
 	case cannot == 0 && p.Now() > 0:
 		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
 	}
+
 	if short {
 		printf(w, "Details: %s\n", c.typed(cmp.Or(c.planVerb, "plan")+" -v"))
 	}
@@ -58,6 +59,7 @@ func (c *common) laterText(all []converge.Later) {
 		}
 		printf(c.stdout, "  %s %s%s: %s\n", l.Key, l.Value, place, l.Until)
 	}
+
 	printf(c.stdout, "\n")
 }
 
@@ -89,12 +91,14 @@ func (c *common) planStages(p converge.Plan) (short bool) {
 			c.drawings(w, changes)
 			continue
 		}
+
 		name := st.Name
 		for _, ch := range joined(changes) {
 			c.changeText(w, name, ch)
 			name = ""
 		}
 	}
+
 	flush()
 	return short
 }
@@ -204,12 +208,15 @@ func joined(changes []converge.Line) (list []converge.Line) {
 		at[reason] = len(list)
 		list = append(list, ch)
 	}
+
 	return list
 }
 
 // of returns a stage's changes.
 func of(changes []converge.Line, stage string) []converge.Line {
-	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Line) bool { return ch.Stage != stage })
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Line) bool {
+		return ch.Stage != stage
+	})
 }
 
 // planEnd says how many changes a plan has, and what they interrupt.
@@ -249,6 +256,7 @@ func changesEnd(p converge.Plan) string {
 			stages[ch.Stage] = true
 		}
 	}
+
 	s := fmt.Sprintf("%s in %s", trouble.Count(now, "change"), trouble.Count(len(stages), "stage"))
 	if p.Deferred > 0 {
 		s += "; " + deferred(p.Changes)
@@ -270,6 +278,7 @@ func deferred(changes []converge.Line) string {
 		}
 		sentences = append(sentences, several(by[event])+verb+until(event))
 	}
+
 	return strings.Join(sentences, "; ")
 }
 
@@ -285,13 +294,16 @@ func grouped(
 		}
 		by[k] = append(by[k], ch)
 	}
+
 	return order, by
 }
 
 // ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this
 // node".
 func ofNode(changes []converge.Line) string {
-	nouns, _ := grouped(changes, func(ch converge.Line) string { return firstWord(ch.Name) + "s" })
+	nouns, _ := grouped(changes, func(ch converge.Line) string {
+		return firstWord(ch.Name) + "s"
+	})
 	last := len(nouns) - 1
 	list := nouns[last]
 	if last > 0 {
@@ -317,6 +329,7 @@ func several(changes []converge.Line) string {
 			}
 		}
 	}
+
 	return strings.Join(names, ", ")
 }
 

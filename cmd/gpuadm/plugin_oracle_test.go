@@ -75,6 +75,7 @@ func (c nvidiaConfig) offer(gpus []partitioned) (map[string]int, error) {
 			wholes++
 			continue
 		}
+
 		if strategy == "single" && len(g.kinds) == 0 {
 			return nil, errors.New("device has no MIG devices configured")
 		}
@@ -92,6 +93,7 @@ func (c nvidiaConfig) offer(gpus []partitioned) (map[string]int, error) {
 			first = attributes
 		}
 	}
+
 	if strategy == "single" && wholes > 0 && partitions > 0 {
 		return nil, errors.New("all devices on the node must be configured with the same migEnabled value")
 	}
@@ -109,6 +111,7 @@ func (c nvidiaConfig) offer(gpus []partitioned) (map[string]int, error) {
 		}
 		times[r.Name] = r.Replicas
 	}
+
 	for name := range counts {
 		counts[name] *= max(1, times[name])
 	}
@@ -171,6 +174,7 @@ func oracleSharings() []string {
 			sharings = append(sharings, text)
 		}
 	}
+
 	return sharings
 }
 
@@ -183,6 +187,7 @@ func oracleMachines(t *testing.T) map[string][]host.GPU {
 		must.OK(t, err)
 		return gpus
 	}
+
 	cut := func(gpus []host.GPU, layouts ...string) []host.GPU {
 		for i, text := range layouts {
 			gpus[i].Mode = true
@@ -191,6 +196,7 @@ func oracleMachines(t *testing.T) map[string][]host.GPU {
 		}
 		return gpus
 	}
+
 	return map[string][]host.GPU{
 		"two alike":                  models("H100-80GB", "H100-80GB"),
 		"with a T4":                  models("A100-40GB", "T4"),
@@ -217,6 +223,7 @@ func instances(t *testing.T, g host.GPU, profile string) (list []host.Instance) 
 			})
 		}
 	}
+
 	must.That(t, profile == "" || len(list) > 0, "%s has no %s", g.Name, profile)
 	return list
 }
@@ -234,7 +241,10 @@ func TestPluginOffersWhatValidateSays(t *testing.T) {
 			for _, sharing := range oracleSharings() {
 				text := layout + sharing
 				on := fmt.Sprintf("%s:\n%s", name, text)
-				s, err := spec.Parse(spec.File{Name: "n.toml", Data: []byte("format = 1\n" + text)})
+				s, err := spec.Parse(spec.File{
+					Name: "n.toml",
+					Data: []byte("format = 1\n" + text),
+				})
 				if err != nil {
 					ends[refusedInSpec(t, on, err)]++
 					continue
@@ -243,6 +253,7 @@ func TestPluginOffersWhatValidateSays(t *testing.T) {
 			}
 		}
 	}
+
 	t.Log(ends)
 	for _, end := range []string{"offered", "offered with the strategy that plan names", "refused by both"} {
 		check.That(t, ends[end] > 0, "no case is %s: %v", end, ends)
@@ -277,6 +288,7 @@ func oracleEnd(t *testing.T, on string, s spec.Spec, file []byte, gpus []host.GP
 		offers, pluginErr = printed(t, s).offer(target)
 		end = "offered with the strategy that plan names"
 	}
+
 	check.That(t, pluginErr == nil && maps.Equal(offers, offer.Counts),
 		"%s: gpuadm says %v, the plugin offers %v, %v", on, offer.Counts, offers, pluginErr)
 	return end
@@ -287,7 +299,9 @@ func afterwards(t *testing.T, all []mig.Assigned, gpus []host.GPU) (target []par
 	t.Helper()
 	for _, g := range gpus {
 		state := mig.StateOf(g)
-		i := slices.IndexFunc(all, func(a mig.Assigned) bool { return a.GPU.Address == g.Address })
+		i := slices.IndexFunc(all, func(a mig.Assigned) bool {
+			return a.GPU.Address == g.Address
+		})
 		if i >= 0 {
 			m := must.Get(mig.Of(g))(t)
 			fit, err := m.Fit(state, all[i].Entry.Layout)
@@ -308,8 +322,10 @@ func afterwards(t *testing.T, all []mig.Assigned, gpus []host.GPU) (target []par
 				p.kinds = append(p.kinds, kind)
 			}
 		}
+
 		target = append(target, p)
 	}
+
 	return target, true
 }
 
@@ -320,7 +336,9 @@ func refusedInSpec(t *testing.T, on string, err error) string {
 		"the device plugin does not share GPUs with MIG by MPS",
 		`strategy = "single" takes one kind of partition on all GPUs`,
 	}
-	known := slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(err.Error(), r) })
+	known := slices.ContainsFunc(reasons, func(r string) bool {
+		return strings.Contains(err.Error(), r)
+	})
 	check.That(t, known, "%s: refused: %v", on, err)
 	return "refused in the spec"
 }

@@ -47,7 +47,9 @@ func printJSON(w io.Writer, v any) error {
 		return err
 	}
 
-	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte { return safeString(w, quoted) })
+	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte {
+		return safeString(w, quoted)
+	})
 	var out []byte
 	for _, r := range string(all) {
 		switch {
@@ -62,6 +64,7 @@ func printJSON(w io.Writer, v any) error {
 			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 	}
+
 	_, err = w.Write(out)
 	return err
 }
@@ -190,6 +193,7 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Line) {
 	case ch.Diff == "":
 		state = "   " + states(ch)
 	}
+
 	printf(w, "  %-10s %s %s%s\n", stage, c.colour(w, sign(ch)), ch, state)
 	if ch.Cannot == "" {
 		return
@@ -204,7 +208,9 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Line) {
 }
 
 // until names the event to which a change is deferred: "first boot", "the driver answers".
-func until(event string) string { return "deferred until " + strings.TrimPrefix(event, "once ") }
+func until(event string) string {
+	return "deferred until " + strings.TrimPrefix(event, "once ")
+}
 
 // changeText prints one change, its reason and its diff.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Line) {
@@ -252,6 +258,7 @@ func (c *common) typed(verb string) string {
 	case verb == "apply" && c.repairs:
 		verb = "repair"
 	}
+
 	if firstWord(verb) == "undo" {
 		return c.command(verb)
 	}
@@ -267,6 +274,7 @@ func (c *common) command(verb string, more ...string) string {
 			more = append([]string{"-f", f}, more...)
 		}
 	}
+
 	line := "sudo " + c.typedName() + " " + verb
 	if c.rootDir != "/" {
 		line = c.typedName() + " " + verb

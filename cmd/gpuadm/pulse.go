@@ -56,12 +56,14 @@ func (p *pulse) saw(e converge.Event) {
 		p.says = e.Text
 		return
 	}
+
 	if e.What != converge.Making || p.stage != e.Stage {
 		p.making = nil
 		p.usual = 0
 		p.done = ""
 		p.says = ""
 	}
+
 	if e.What != converge.Making {
 		return
 	}
@@ -71,13 +73,16 @@ func (p *pulse) saw(e converge.Event) {
 		p.since = e.Time
 		p.told = e.Time
 	}
+
 	p.making = append(p.making, *e.Line)
 	usual := time.Duration(e.Usual) * time.Millisecond
 	p.usual = max(p.usual, usual.Round(time.Second))
 }
 
 // change names what is made: up to three things, or how many.
-func (p *pulse) change() string { return strings.ReplaceAll(several(p.making), glue, " ") }
+func (p *pulse) change() string {
+	return strings.ReplaceAll(several(p.making), glue, " ")
+}
 
 // follow receives a line that a program prints, and how much it has done. The first line of another
 // phase is shown at once.

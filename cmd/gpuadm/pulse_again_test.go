@@ -14,7 +14,13 @@ import (
 // printed.
 func TestPulseBeginsAgain(t *testing.T) {
 	now := time.Now()
-	making := converge.Event{What: converge.Making, Stage: "packages", Time: now, Line: &converge.Line{}, Usual: 60_000}
+	making := converge.Event{
+		What:  converge.Making,
+		Stage: "packages",
+		Time:  now,
+		Line:  &converge.Line{},
+		Usual: 60_000,
+	}
 	var shown string
 	show := func(_, _, took, says string) { shown = took + " " + says }
 	p := new(pulse)

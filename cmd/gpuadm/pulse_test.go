@@ -23,13 +23,24 @@ func long(v *textVoice) {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
 	}
 	tell := func(second int, what converge.What, usual time.Duration, kind, name string) {
-		c := converge.Line{Change: converge.Change{Ref: converge.Ref{Kind: kind, Name: name}, After: "580"}}
-		v.tell(converge.Event{Time: at(second), What: what, Stage: "modules", Line: &c, Usual: usual.Milliseconds()})
+		c := converge.Line{Change: converge.Change{
+			Ref:   converge.Ref{Kind: kind, Name: name},
+			After: "580",
+		}}
+		v.tell(converge.Event{
+			Time:  at(second),
+			What:  what,
+			Stage: "modules",
+			Line:  &c,
+			Usual: usual.Milliseconds(),
+		})
 	}
+
 	said := func(second int, done, line string) {
 		v.follow(done, line)
 		v.beat(at(second))
 	}
+
 	tell(1, converge.Making, 3*time.Minute, "package", "linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
 	v.beat(at(2))
 	said(5, "download 9%", "Retrieving file 3 of 34")
@@ -42,7 +53,12 @@ func long(v *textVoice) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		tell(201, converge.Making, 0, "package", name)
 	}
-	v.tell(converge.Event{Time: at(210), What: converge.Waiting, Stage: "modules", Text: "process 4711 (apt-get) holds the lock"})
+	v.tell(converge.Event{
+		Time:  at(210),
+		What:  converge.Waiting,
+		Stage: "modules",
+		Text:  "process 4711 (apt-get) holds the lock",
+	})
 	v.beat(at(216))
 	tell(217, converge.Made, 0, "package", "a")
 	v.close()
@@ -51,7 +67,11 @@ func long(v *textVoice) {
 // voiceOn is the voice of a run that writes to w.
 func voiceOn(w io.Writer) *textVoice {
 	noVariable := func(string) string { return "" }
-	c := &common{pulse: new(pulse), env: env{stdout: w, stderr: w, getenv: noVariable}}
+	c := &common{pulse: new(pulse), env: env{
+		stdout: w,
+		stderr: w,
+		getenv: noVariable,
+	}}
 	return c.voice().(*textVoice)
 }
 
@@ -80,6 +100,7 @@ func TestPulse(t *testing.T) {
 		check.That(t, utf8.RuneCountInString(line) < 80 || strings.Contains(line, "+"), "the terminal wraps %q", line)
 		live = append(live, line)
 	}
+
 	for _, want := range []string{"   1s of usually 3m0s\n", "   download 10%, 5s of usually 3m0s   R…", "   dpkg 57%, 15s of usually 3m0s   B…", "   dpkg 96%, 2m10s of usually 3m0s   S…", "  modules    … 4 packages", "  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock"} {
 		check.Has(t, strings.Join(live, "\n"), want, "the live line was never")
 	}
@@ -93,6 +114,7 @@ func TestUsualTime(t *testing.T) {
 		must.That(t, strings.Contains(out, `"changed":`) && !strings.Contains(out, `"changed":0`), "%v: nothing was changed: %s", args, out)
 		return strings.Contains(out, `"usual_ms":`)
 	}
+
 	check.That(t, !usual("apply", "-f", "-"), "the first apply knows a time")
 	usual("undo", "--to", "all")
 	check.That(t, usual("apply", "-f", "-"), "the second apply does not know the time of the first")

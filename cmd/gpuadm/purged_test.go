@@ -33,6 +33,7 @@ func TestPurgedPartIsMissed(t *testing.T) {
 			check.Says(t, out.String(), c.says...)
 		}
 	}
+
 	purge := func() {
 		t.Helper()
 		must.Get(n.Do(t.Context(), "apt-get", "-y", "purge", encode))(t)

@@ -45,7 +45,10 @@ func TestAttributeIsNamed(t *testing.T) {
 		Cause:     syscall.EPERM,
 		Attribute: host.Attribute{Of: "/etc/containerd", Set: "i"},
 	}
-	e := env{root: true, confined: func() []string { return []string{"this process lacks capabilities"} }}
+	e := env{
+		root:     true,
+		confined: func() []string { return []string{"this process lacks capabilities"} },
+	}
 	f := failureOf(err)
 	f.advise(e, err)
 	check.List(t, f.Because, nil, "because")

@@ -36,8 +36,12 @@ func TestMayReboot(t *testing.T) {
 	needs := file
 	needs.Breaks = []string{"reboot"}
 	stage := func(name string, wants ...converge.Want) converge.Stage {
-		return converge.Stage{Name: name, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+		return converge.Stage{
+			Name:  name,
+			Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+		}
 	}
+
 	for _, c := range []struct {
 		name    string
 		stages  []converge.Stage
@@ -119,7 +123,11 @@ type noReset struct{ *simhost.Node }
 
 func (noReset) ResetGPUs(context.Context, ...string) error {
 	argv := []string{"nvidia-smi", "--gpu-reset"}
-	return &host.CommandError{Argv: argv, Code: 3, Cause: errors.New("exit status 3")}
+	return &host.CommandError{
+		Argv:  argv,
+		Code:  3,
+		Cause: errors.New("exit status 3"),
+	}
 }
 
 // After an apply has asked for a reboot, plan and status ask for it, too, until the machine has booted: an
@@ -141,6 +149,7 @@ func TestPlanAndStatusSayReboot(t *testing.T) {
 		_, said := typedOn(t, n, line)
 		check.Says(t, said, want, "sudo reboot, then: ")
 	}
+
 	n.Reboot()
 	for _, line := range []string{"plan mig", "status"} {
 		_, said := typedOn(t, n, line)

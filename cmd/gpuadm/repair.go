@@ -63,6 +63,7 @@ func (c *common) runRepair(ctx context.Context, code string, a applyFlags) error
 			return err
 		}
 	}
+
 	if err := c.provenFault(ctx, h, code); err != nil {
 		return err
 	}
@@ -104,6 +105,7 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 			Try:     cause.Commands,
 		}
 	}
+
 	for _, cause := range report.Causes {
 		if slices.ContainsFunc(cause.Explains, func(f doctor.Found) bool { return f.Code == code }) {
 			return &trouble.Error{
@@ -113,6 +115,7 @@ func (c *common) provenFault(ctx context.Context, h host.Host, code string) erro
 			}
 		}
 	}
+
 	return c.notFound(code, report)
 }
 
@@ -127,6 +130,7 @@ func (c *common) notFound(code string, report doctor.Report) error {
 		t.Passing = true
 		t.Because = append(t.Because, "not checked: "+u.What+": "+u.Why)
 	}
+
 	return t
 }
 
@@ -155,6 +159,7 @@ func noRepair(code string) error {
 			),
 		}
 	}
+
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot repair %s: %s", code, all[i].NoRepair),
 		Try: []string{

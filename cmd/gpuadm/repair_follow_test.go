@@ -37,7 +37,16 @@ func TestVerbsHearPrograms(t *testing.T) {
 			hears = hears || follow != nil
 			return n, nil
 		}
-		e := env{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, getenv: os.Getenv, root: true, open: open, stat: os.Stat}
+
+		e := env{
+			stdin:  strings.NewReader(""),
+			stdout: io.Discard,
+			stderr: io.Discard,
+			getenv: os.Getenv,
+			root:   true,
+			open:   open,
+			stat:   os.Stat,
+		}
 		run(t.Context(), e, strings.Fields(tt.args))
 		if hears != tt.hears {
 			t.Errorf("%s hears the programs: %v, want %v", tt.args, hears, tt.hears)

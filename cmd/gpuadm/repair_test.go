@@ -45,6 +45,7 @@ func TestRepairRefusesWhatIsNotFound(t *testing.T) {
 			check.That(t, isRefused, "repair %s %s: exit %d\n%s", r.Code, more, code, said)
 		}
 	}
+
 	check.That(t, n.Touches() == 0, "%d touches", n.Touches())
 }
 
@@ -166,6 +167,7 @@ func TestDoctorsRepairsAreNotRefused(t *testing.T) {
 			check.That(t, hasWork, "%s: repair %s: exit %d\n%s", name, r.Code, code, said)
 		}
 	}
+
 	check.That(t, printed >= 10, "only %d repairs were printed", printed)
 }
 

@@ -62,7 +62,11 @@ var inOrder = sync.OnceFunc(func() { cobra.EnableCommandSorting = false })
 
 // newRoot returns the root command with all verbs.
 func newRoot(e env) *cobra.Command {
-	c := &common{env: e, pulse: new(pulse), silence: &silence{to: e.stderr, doing: looksHere}}
+	c := &common{
+		env:     e,
+		pulse:   new(pulse),
+		silence: &silence{to: e.stderr, doing: looksHere},
+	}
 	c.stdout = c.screen(e.stdout)
 	c.stderr = c.screen(e.stderr)
 	root := &cobra.Command{
@@ -89,13 +93,16 @@ func newRoot(e env) *cobra.Command {
 			verb.GroupID = id
 			root.AddCommand(verb)
 		}
+
 		root.SetHelpCommandGroupID(id)
 		root.SetCompletionCommandGroupID(id)
 	}
+
 	for _, verb := range c.served() {
 		verb.Hidden = true
 		root.AddCommand(verb)
 	}
+
 	root.AddCommand(topics()...)
 
 	root.SetHelpFunc(c.help(root.HelpFunc()))
@@ -233,7 +240,9 @@ func variable(flag string) string {
 
 // engine opens the machine, reads the spec and chooses the stages.
 func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
-	read := func(h host.View) (spec.Spec, spec.Places, error) { return c.placedSpec(h, c.files) }
+	read := func(h host.View) (spec.Spec, spec.Places, error) {
+		return c.placedSpec(h, c.files)
+	}
 	return c.engineBy(ctx, only, skip, read)
 }
 
@@ -313,6 +322,7 @@ func (c *common) choose(all []converge.Stage, only, skip []string) ([]converge.S
 			Try:  []string{c.stageMeant(name, slices.Sorted(maps.Keys(known)))},
 		}}
 	}
+
 	return chosen, nil
 }
 
@@ -339,6 +349,7 @@ func (c *common) stageMeant(name string, known []string) string {
 	case like != "":
 		return "the stage " + like
 	}
+
 	return "gpuadm help stages    lists them"
 }
 

@@ -62,7 +62,10 @@ const (
 func TestSchemas(t *testing.T) {
 	made := map[string]*jsonschema.Schema{"node": nodeSchema(t)}
 	docs := fieldDocs{}
-	bytesText := &jsonschema.Schema{Types: []string{"null", "string"}, ContentEncoding: "base64"}
+	bytesText := &jsonschema.Schema{
+		Types:           []string{"null", "string"},
+		ContentEncoding: "base64",
+	}
 	for name, v := range answers {
 		s, err := jsonschema.ForType(reflect.TypeOf(v), &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 			reflect.TypeFor[[]byte]():          bytesText,
@@ -72,6 +75,7 @@ func TestSchemas(t *testing.T) {
 		docs.describe(t, s, reflect.TypeOf(v))
 		made[name] = s
 	}
+
 	for name, s := range made {
 		s.Schema, s.ID = draft07, schemaHome+name+".json"
 		text, err := json.Marshal(s)
@@ -87,6 +91,7 @@ func TestSchemas(t *testing.T) {
 		want, err := os.ReadFile(file)
 		check.That(t, err == nil && bytes.Equal(want, text), "%s is not as the code says (%v); if that is meant: make update", file, err)
 	}
+
 	files, err := filepath.Glob(schemas + "*.json")
 	check.That(t, err == nil && len(files) == len(made), "%d files for %d schemas, %v: %v", len(files), len(made), err, files)
 }
@@ -94,7 +99,12 @@ func TestSchemas(t *testing.T) {
 // nodeSchema is the schema of node.toml: each key of the spec's table with its type, default and
 // meaning.
 func nodeSchema(t *testing.T) *jsonschema.Schema {
-	root := &jsonschema.Schema{Title: "node.toml of gpuadm", Type: "object", AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, Properties: map[string]*jsonschema.Schema{}}
+	root := &jsonschema.Schema{
+		Title:                "node.toml of gpuadm",
+		Type:                 "object",
+		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
+		Properties:           map[string]*jsonschema.Schema{},
+	}
 	for _, k := range spec.Keys() {
 		at := root
 		for i, name := range strings.Split(k.Section, ".") {
@@ -104,7 +114,11 @@ func nodeSchema(t *testing.T) *jsonschema.Schema {
 			next := at.Properties[name]
 			list := k.Section == "mig.gpu" && i == 1 || k.Section == "mig.gpu.placements" && i > 0
 			if next == nil {
-				table := &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, Properties: map[string]*jsonschema.Schema{}}
+				table := &jsonschema.Schema{
+					Type:                 "object",
+					AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
+					Properties:           map[string]*jsonschema.Schema{},
+				}
 				if next = table; list {
 					next = &jsonschema.Schema{Type: "array", Items: table}
 				}
@@ -112,13 +126,16 @@ func nodeSchema(t *testing.T) *jsonschema.Schema {
 				at.Properties[name] = next
 				at.PropertyOrder = append(at.PropertyOrder, name)
 			}
+
 			if at = next; list {
 				at = next.Items
 			}
 		}
+
 		at.Properties[k.Name] = keySchema(t, k)
 		at.PropertyOrder = append(at.PropertyOrder, k.Name)
 	}
+
 	return root
 }
 
@@ -134,13 +151,16 @@ func TestNodeDescribed(t *testing.T) {
 			}
 		}
 	}
+
 	look("", nodeSchema(t))
 }
 
 // keySchema is the schema of a key's value.
 func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 	text := func() *jsonschema.Schema { return &jsonschema.Schema{Type: "string"} }
-	whole := func() *jsonschema.Schema { return &jsonschema.Schema{Type: "integer", Minimum: jsonschema.Ptr(0.0)} }
+	whole := func() *jsonschema.Schema {
+		return &jsonschema.Schema{Type: "integer", Minimum: jsonschema.Ptr(0.0)}
+	}
 	s, of := (*jsonschema.Schema)(nil), (*jsonschema.Schema)(nil)
 	switch k.Type {
 	case spec.TypeString:
@@ -156,14 +176,21 @@ func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 	case spec.TypeLabels:
 		s = &jsonschema.Schema{Type: "object", AdditionalProperties: text()}
 	case spec.TypeParameters:
-		s = &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{Types: []string{"string", "integer", "boolean"}}}
+		s = &jsonschema.Schema{
+			Type:                 "object",
+			AdditionalProperties: &jsonschema.Schema{Types: []string{"string", "integer", "boolean"}},
+		}
 	case spec.TypeCounts:
 		s = &jsonschema.Schema{Type: "object", AdditionalProperties: whole()}
 	case spec.TypeDevices:
-		s = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Const: jsonschema.Ptr[any]("all")}, {Type: "array", Items: whole()}}}
+		s = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Const: jsonschema.Ptr[any]("all")}, {
+			Type:  "array",
+			Items: whole(),
+		}}}
 	default:
 		t.Fatalf("%s: no schema for the type %q", k.Name, k.Type)
 	}
+
 	for _, word := range k.Allowed {
 		of.Enum = append(of.Enum, word)
 	}
@@ -178,6 +205,7 @@ func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 		s.Default, err = json.Marshal(table.V)
 		must.OK(t, err)
 	}
+
 	return s
 }
 
@@ -207,8 +235,10 @@ func TestAnswersHaveSchemas(t *testing.T) {
 			}
 			lines++
 		}
+
 		seen[name] = seen[name] || lines > 0
 	}
+
 	good := filepath.Join(t.TempDir(), "node.toml")
 	must.OK(t, os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644))
 	for name, archive := range recorded(t) {
@@ -223,6 +253,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 			}
 		}
 	}
+
 	n, err := simhost.New(recorded(t)["debian12-containerd16"])
 	must.OK(t, err)
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
@@ -238,6 +269,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		_, out := onHost(t, n, args...)
 		check(name, out)
 	}
+
 	runtime := filepath.Join(t.TempDir(), "node.toml")
 	must.OK(t, os.WriteFile(runtime, []byte("format = 1\n[runtime]\n"), 0o644))
 	_, out := onHost(t, n, "apply", "-o", "json", "-f", runtime)
@@ -257,10 +289,17 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	check("mig-export", out)
 	var all bytes.Buffer
 	c := &common{env: env{stdout: &all}}
-	a := sshAnswers{common: c, answers: map[string][]json.RawMessage{"a": {rawJSON(`{"format":1}`), rawJSON("words")}}}
+	a := sshAnswers{
+		common:  c,
+		answers: map[string][]json.RawMessage{"a": {rawJSON(`{"format":1}`), rawJSON("words")}},
+	}
 	c.output = "json"
 	a.ended(remote.Result{Host: "a"})
-	a.ended(remote.Result{Host: "b", Err: errors.New("no way"), Because: []string{"x"}})
+	a.ended(remote.Result{
+		Host:    "b",
+		Err:     errors.New("no way"),
+		Because: []string{"x"},
+	})
 	check("ssh", all.String())
 	for name := range answers {
 		if !seen[name] {
@@ -277,7 +316,12 @@ func TestTextIsMadeOfJSON(t *testing.T) {
 	check := func(n *simhost.Node, render func(c *common, out []byte) error, args ...string) {
 		t.Helper()
 		var all strings.Builder
-		c := &common{env: env{getenv: func(string) string { return "" }}, rootDir: "/", files: []string{good}, verbose: slices.Contains(args, "-v")}
+		c := &common{
+			env:     env{getenv: func(string) string { return "" }},
+			rootDir: "/",
+			files:   []string{good},
+			verbose: slices.Contains(args, "-v"),
+		}
 		c.stdout = c.screen(&all)
 		c.stderr = c.stdout
 		code, out := onHost(t, n, append(args, "-f", good, "-o", "json")...)
@@ -292,6 +336,7 @@ func TestTextIsMadeOfJSON(t *testing.T) {
 			t.Errorf("%q, exit code %d: %v; as JSON it says\n%s\nand as text\n%s", args, code, err, &all, text)
 		}
 	}
+
 	verbs := map[string]func(c *common, out []byte) error{
 		"facts": rendered((*common).factsText), "plan": rendered((*common).planText), "owners": rendered((*common).ownersText),
 		"status": rendered(func(c *common, s converge.Status) { c.statusText(s, time.Time{}, false) }),
@@ -302,17 +347,24 @@ func TestTextIsMadeOfJSON(t *testing.T) {
 			check(n, render, verb)
 		}
 	}
+
 	n := must.Get(simhost.New(recorded(t)["debian12-containerd16"]))(t)
 	onHost(t, n, "apply", "runtime", "-f", good)
 	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
 	check(n, verbs["plan"], "plan", "-v")
 	check(n, rendered((*common).doctorText), "doctor", "-v")
-	check(n, rendered(func(c *common, p converge.UndoPlan) { c.undoPlanText(p, undoFlags{}) }), "undo", "--dry-run")
+	check(n, rendered(func(c *common, p converge.UndoPlan) {
+		c.undoPlanText(p, undoFlags{})
+	}), "undo", "--dry-run")
 	check(n, rendered((*common).repairsText), "repair")
 	check(n, rendered((*common).validText), "validate", "--os", "ubuntu-24.04", "--gpu", "H100-80GB")
-	check(n, rendered(func(c *common, s converge.Status) { c.statusText(s, time.Unix(1, 0), true) }), "status", "--diff", "--since", "2000-01-01")
+	check(n, rendered(func(c *common, s converge.Status) {
+		c.statusText(s, time.Unix(1, 0), true)
+	}), "status", "--diff", "--since", "2000-01-01")
 	must.OK(t, os.WriteFile(good, []byte("format = 1\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644))
-	check(n, rendered(func(c *common, m migFits) { c.migFitText(m.Fits) }), "mig", "fit", "--gpu", "H100-80GB")
+	check(n, rendered(func(c *common, m migFits) {
+		c.migFitText(m.Fits)
+	}), "mig", "fit", "--gpu", "H100-80GB")
 	must.OK(t, os.WriteFile(good, []byte("format = 1\n\t[runtime]\nwrong = 1\n"), 0o644))
 	check(n, nil, "plan")
 }
@@ -342,6 +394,7 @@ func TestSpecHasSchema(t *testing.T) {
 		must.OK(t, json.Unmarshal(asJSON, &plain))
 		return s.Validate(plain)
 	}
+
 	names, err := filepath.Glob("../../docs/examples/*/values.yaml")
 	must.That(t, err == nil && len(names) >= 4, "%d examples, %v", len(names), err)
 	for _, name := range names {
@@ -353,15 +406,20 @@ func TestSpecHasSchema(t *testing.T) {
 		} else if err := yaml.Unmarshal(data, &values); err != nil {
 			t.Fatal(err)
 		}
+
 		err := judge(values.NodeToml)
 		check.That(t, err == nil, "%s: %v", name, err)
 	}
+
 	wrong := map[string]string{
 		spec.TypeString: "1", spec.TypeBool: `"yes"`, spec.TypeInt: `"1"`, spec.TypeStrings: `[1]`, spec.TypeLabels: `{ a = 1 }`,
 		spec.TypeParameters: `{ a = [1] }`, spec.TypeCounts: `{ "1g.10gb" = "1" }`, spec.TypeDevices: `"some"`,
 	}
 	for _, k := range spec.Keys() {
-		header := map[bool]string{true: "[[" + k.Section + "]]", false: "[" + k.Section + "]"}[strings.HasPrefix(k.Section, "mig.gpu")]
+		header := map[bool]string{
+			true:  "[[" + k.Section + "]]",
+			false: "[" + k.Section + "]",
+		}[strings.HasPrefix(k.Section, "mig.gpu")]
 		if k.Section == "mig.gpu.placements" {
 			header = "[[mig.gpu]]\n" + header
 		}
@@ -373,6 +431,7 @@ func TestSpecHasSchema(t *testing.T) {
 			err := judge(text)
 			check.That(t, err == nil, "the schema refuses a default: %v\n%s", err, text)
 		}
+
 		bad := []string{k.Name + " = " + wrong[k.Type], k.Name + "x = 1"}
 		if len(k.Allowed) > 0 {
 			word := strconv.Quote(k.Allowed[0] + "x")
@@ -381,6 +440,7 @@ func TestSpecHasSchema(t *testing.T) {
 			}
 			bad = append(bad, k.Name+" = "+word)
 		}
+
 		for _, line := range bad {
 			text := "format = 1\n" + header + "\n" + line + "\n"
 			_, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)})
@@ -388,6 +448,7 @@ func TestSpecHasSchema(t *testing.T) {
 			check.That(t, judge(text) != nil, "the schema takes it:\n%s", text)
 		}
 	}
+
 	check.That(t, judge("format = 1\n[drivers]\n") != nil && judge("format = 2\n") != nil && judge("format = 1\nversion = 1\n") != nil,
 		"the schema takes an unknown section, format or key")
 	check.That(t, slices.Contains([]string{draft07}, s.Schema().Schema), "it is of %s", s.Schema().Schema)

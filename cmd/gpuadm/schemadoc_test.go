@@ -40,6 +40,7 @@ func (d fieldDocs) of(t *testing.T, of reflect.Type) map[string]string {
 			})
 		}
 	}
+
 	return d[dir][of.Name()]
 }
 
@@ -55,6 +56,7 @@ func commentsOf(s *ast.StructType) map[string]string {
 			docs[name.Name] = strings.Join(strings.Fields(text), " ")
 		}
 	}
+
 	return docs
 }
 
@@ -86,6 +88,7 @@ func (d fieldDocs) describe(t *testing.T, s *jsonschema.Schema, of reflect.Type)
 					parent = parent.Elem()
 				}
 			}
+
 			in.Description = d.of(t, parent)[f.Name]
 			d.describe(t, in, f.Type)
 		}

@@ -26,7 +26,10 @@ func atTerminal(t *testing.T, columns int) (screen *os.File, close func() string
 	t.Helper()
 	pty := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	must.OK(t, unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0))
-	must.OK(t, unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: 24}))
+	must.OK(t, unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{
+		Col: uint16(columns),
+		Row: 24,
+	}))
 	number := must.Get(unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN))(t)
 	screen = must.Get(os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	seen := make(chan string)
@@ -68,6 +71,7 @@ func TestScreens(t *testing.T) {
 				}
 				continue
 			}
+
 			var shown [2]string
 			for i, plain := range []string{"1", ""} {
 				screen, close := atTerminal(t, columns)
@@ -76,10 +80,15 @@ func TestScreens(t *testing.T) {
 					on = n.Clone()
 				}
 				e := envOn(on, screen)
-				e.getenv = func(name string) string { return map[string]string{"NO_COLOR": plain}[name] }
+				e.getenv = func(name string) string {
+					return map[string]string{"NO_COLOR": plain}[name]
+				}
 				run(t.Context(), e, strings.Fields(strings.TrimPrefix(line, "$ gpuadm ")))
-				shown[i] = dated.ReplaceAllStringFunc(close(), func(s string) string { return strings.Repeat("N", len(s)) })
+				shown[i] = dated.ReplaceAllStringFunc(close(), func(s string) string {
+					return strings.Repeat("N", len(s))
+				})
 			}
+
 			bare := painted.ReplaceAllString(shown[1], "")
 			shown[0] = painted.ReplaceAllString(shown[0], "") // a live line is wiped in both
 			check.That(t, shown[0] == bare, "%s: without colours:\n%s\nwith:\n%s", line, shown[0], bare)
@@ -88,8 +97,10 @@ func TestScreens(t *testing.T) {
 				file := said != "" && strings.ContainsRune("+-#", rune(said[0])) // a line of one
 				check.That(t, file || utf8.RuneCountInString(said) <= columns || toType(said) != said || strings.Contains(said, "sudo gpuadm"), "%s: %d columns: %s", line, columns, said)
 			}
+
 			all.WriteString(strings.ReplaceAll(shown[1], "\x1b", "^[") + "\n")
 		}
+
 		file := fmt.Sprintf("testdata/screens-%d.txt", columns)
 		if *update {
 			must.OK(t, os.WriteFile(file, []byte(all.String()), 0o644))

@@ -67,7 +67,9 @@ func TestScripts(t *testing.T) {
 			"incident": func(ts *testscript.TestScript, _ bool, args []string) {
 				at(ts).take(reported(t, args[0]))
 			},
-			"gpuadm":  func(ts *testscript.TestScript, neg bool, args []string) { want(ts, neg, command(ts, args)) },
+			"gpuadm": func(ts *testscript.TestScript, neg bool, args []string) {
+				want(ts, neg, command(ts, args))
+			},
 			"exits":   cmdExits,
 			"put":     cmdPut,
 			"owner":   cmdOwner,
@@ -96,6 +98,7 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(b.node.WriteFile("/etc/gpuadm/node.toml", spec, host.Attr{Mode: 0o644}))
 	}
+
 	if len(args) > 1 { // toolkit: what a default handler runs
 		ts.Check(b.node.WriteFile("/usr/bin/nvidia-container-runtime", nil, host.Attr{Mode: 0o755}))
 	}
@@ -109,7 +112,9 @@ func (b *benchNode) take(n *simhost.Node) {
 	b.touches = n.Touches()
 }
 
-func tree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
+func tree(n *simhost.Node) string {
+	return n.Tree(converge.Home, "/run", "/proc") + n.Units()
+}
 
 // command runs gpuadm in this process, on the script's machine.
 func command(ts *testscript.TestScript, args []string) int {
@@ -136,13 +141,17 @@ func command(ts *testscript.TestScript, args []string) int {
 			}
 			return local.Open(ts.MkAbs(root))
 		}
+
 		e.image = func(string, *local.ModuleKey, commands.Follow) (host.Host, func(), error) {
 			n.Bake()
 			return n, func() {}, nil
 		}
 	} else {
-		e.open = func(root string, _ commands.Follow) (host.Host, error) { return local.Open(ts.MkAbs(root)) }
+		e.open = func(root string, _ commands.Follow) (host.Host, error) {
+			return local.Open(ts.MkAbs(root))
+		}
 	}
+
 	if n == nil || n.Off() || len(args) == 0 {
 		return run(context.Background(), e, args)
 	}
@@ -177,6 +186,7 @@ func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Check(err)
 		}
 	}
+
 	ts.Check(n.WriteFile(args[1], []byte(ts.ReadFile(args[0])), host.Attr{Mode: 0o644}))
 	at(ts).touches = n.Touches()
 }
@@ -187,7 +197,11 @@ func cmdOwner(ts *testscript.TestScript, _ bool, args []string) {
 	mode, err := strconv.ParseUint(args[1], 8, 9)
 	ts.Check(err)
 	n := at(ts).node
-	ts.Check(n.SetAttr(args[2], host.Attr{Mode: fs.FileMode(mode), UID: uid, GID: uid}))
+	ts.Check(n.SetAttr(args[2], host.Attr{
+		Mode: fs.FileMode(mode),
+		UID:  uid,
+		GID:  uid,
+	}))
 	at(ts).touches = n.Touches()
 }
 
@@ -256,7 +270,14 @@ func golden(t *testing.T, name string, args ...string) {
 		args = []string{name}
 	}
 	var out strings.Builder
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: local.OpenFollowed, read: os.ReadFile}
+	e := env{
+		stdin:  strings.NewReader(""),
+		stdout: &out,
+		stderr: &out,
+		getenv: func(string) string { return "" },
+		open:   local.OpenFollowed,
+		read:   os.ReadFile,
+	}
 	code := run(context.Background(), e, args)
 	must.That(t, code == 0, "gpuadm %s: exit code %d\n%s", args, code, &out)
 	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")

@@ -61,24 +61,28 @@ func TestSealed(t *testing.T) {
 					"exit code %d\n%s", code, out)
 				return
 			}
+
 			var why, use string
 			for _, s := range platform.AllSealed() {
 				if s.Name == c.name {
 					why, use = s.Why, s.Use
 				}
 			}
+
 			for verb, wide := range map[string]string{"plan": out, "apply": applied(t, n)} {
 				text := strings.Join(strings.Fields(wide), " ")
 				for _, word := range []string{"cannot prepare a node of " + c.name + ": " + why, "use " + use} {
 					check.That(t, strings.Contains(text, word), "%s does not say %q:\n%s", verb, word, wide)
 				}
 			}
+
 			check.That(t, code == exitCannot && n.Touches() == touched, "exit code %d, %d touches", code, n.Touches()-touched)
 			if c.page != "" {
 				onPage(t, c.page, c.name+" | gpuadm cannot prepare these nodes: "+why+". Use "+use)
 			}
 		})
 	}
+
 	onPage(t, "aks", "AKS Automatic | "+platform.Of("aks").Limit)
 	onPage(t, "gke", "Container-Optimized OS | "+platform.SystemOf("cos").Limit)
 }
@@ -101,7 +105,10 @@ func moduleKey(t *testing.T) (key, cert []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.OK(t, err)
-	c := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "site key"}}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(7),
+		Subject:      pkix.Name{CommonName: "site key"},
+	}
 	cert, err = x509.CreateCertificate(rand.Reader, c, c, &private.PublicKey, private)
 	must.OK(t, err)
 	der := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
@@ -114,8 +121,15 @@ func TestModuleKey(t *testing.T) {
 	key, cert := moduleKey(t)
 	other, _ := moduleKey(t)
 	block, _ := pem.Decode(key)
-	encrypted := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: block.Bytes})
-	older := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED"}, Bytes: block.Bytes})
+	encrypted := pem.EncodeToMemory(&pem.Block{
+		Type:  "ENCRYPTED PRIVATE KEY",
+		Bytes: block.Bytes,
+	})
+	older := pem.EncodeToMemory(&pem.Block{
+		Type:    "RSA PRIVATE KEY",
+		Headers: map[string]string{"Proc-Type": "4,ENCRYPTED"},
+		Bytes:   block.Bytes,
+	})
 	armoured := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
 	for _, x := range []struct {
 		name      string
@@ -132,7 +146,9 @@ func TestModuleKey(t *testing.T) {
 		{"another's", other, cert, "private key does not match public key"},
 		{"broken", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), cert, "failed to parse private key"},
 	} {
-		c := &common{env: env{read: func(name string) ([]byte, error) { return map[string][]byte{"k": x.key, "c": x.cert}[name], nil }}}
+		c := &common{env: env{read: func(name string) ([]byte, error) {
+			return map[string][]byte{"k": x.key, "c": x.cert}[name], nil
+		}}}
 		got, err := c.signing(bakeFlags{moduleKey: "k", moduleCert: "c"})
 		switch {
 		case x.says == "":
@@ -140,6 +156,7 @@ func TestModuleKey(t *testing.T) {
 		case !errors.As(err, new(usage)) || !strings.Contains(err.Error(), x.says):
 			t.Errorf("%s: %v", x.name, err)
 		}
+
 		if x.says == "" {
 			trust, err := c.forSecureBoot(bakeFlags{}, got)
 			check.That(t, err == nil && trust.Demands() && trust.Trusts(trust.Build) && trust.Build.Name == "site key", "%s: %+v, %v", x.name, trust, err)
@@ -168,7 +185,10 @@ func TestModuleKeyOutside(t *testing.T) {
 		{"image", "image/root/gone.pem", false}, // in what the image's view hides
 	} {
 		c := &common{rootDir: filepath.Join(root, x.root)}
-		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &local.ModuleKey{Private: key, Certificate: cert})
+		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &local.ModuleKey{
+			Private:     key,
+			Certificate: cert,
+		})
 		told := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &told) == x.refused, "%s in %s: %v", x.key, x.root, err)
 	}

@@ -33,7 +33,9 @@ func (c *common) children() []*cobra.Command {
 			Use:   nvml.CUDAVerb,
 			Short: "start CUDA in this process and print what it answers",
 			Args:  cobra.MaximumNArgs(1),
-			RunE:  func(_ *cobra.Command, args []string) error { return nvml.StartCUDA(strings.Join(args, "")) },
+			RunE: func(_ *cobra.Command, args []string) error {
+				return nvml.StartCUDA(strings.Join(args, ""))
+			},
 		},
 		{
 			Use:   nvml.DriverVerb,

@@ -53,6 +53,7 @@ func (c *common) endSilence(cmd *cobra.Command) {
 			return run(cmd, args)
 		}
 	}
+
 	for _, sub := range cmd.Commands() {
 		if !sub.Hidden {
 			c.endSilence(sub)

@@ -83,10 +83,12 @@ func TestSilence(t *testing.T) {
 		} else if cmd.HasParent() && cmd.Runnable() {
 			check.That(t, none[path], "no line types %s", path)
 		}
+
 		for _, sub := range cmd.Commands() {
 			visit(sub)
 		}
 	}
+
 	visit(newRoot(env{getenv: func(string) string { return "" }}))
 	must.That(t, seen == len(lines), "%d of %d verbs", seen, len(lines))
 }
@@ -100,7 +102,11 @@ func notSilent(t *testing.T, what, line string) {
 			spec += "[node]\nlabels = { a = \"b\" }\n"
 		}
 		w.Put("etc/gpuadm/node.toml", spec)
-		h := slowHost{hungHost{Node: w.Node(), what: what, hung: new(atomic.Bool)}}
+		h := slowHost{hungHost{
+			Node: w.Node(),
+			what: what,
+			hung: new(atomic.Bool),
+		}}
 		open := func(string, commands.Follow) (host.Host, error) {
 			if what == "disk" {
 				time.Sleep(slowOpen)
@@ -115,6 +121,7 @@ func notSilent(t *testing.T, what, line string) {
 			h, err := open(root, follow)
 			return h, func() {}, err
 		}
+
 		e.impatient = true
 		e.isTerminal = func(io.Writer) bool { return true }
 		run(t.Context(), e, strings.Fields(line))

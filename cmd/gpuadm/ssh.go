@@ -53,11 +53,13 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	case parallel < 1:
 		return usage{fmt.Errorf("cannot run on %d machines at a time: --parallel takes 1 or more", parallel)}
 	}
+
 	for _, host := range hosts {
 		if err := misnamed(host); err != nil {
 			return err
 		}
 	}
+
 	request, err := c.request(line)
 	if err != nil {
 		return err
@@ -109,6 +111,7 @@ func misnamed(host string) error {
 			Try:  []string{"gpuadm ssh ssh://" + host + " -- status"},
 		}}
 	}
+
 	return nil
 }
 
@@ -141,6 +144,7 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 			return r, usage{cannotRead(name, err)}
 		}
 	}
+
 	if c.output == "json" {
 		r.Args = append([]string{"-o", "json"}, r.Args...)
 	}
@@ -167,6 +171,7 @@ func notThere(root *cobra.Command, args []string) error {
 			verbs = append(verbs, v.Name())
 		}
 	}
+
 	if like := nearest.Of(own[0], verbs); like != "" {
 		own[0] = like
 		t.Try = []string{"gpuadm ssh HOST -- " + strings.Join(own, " ") + "    runs it as root"}
@@ -184,6 +189,7 @@ func (c *common) program(machine string) (data []byte, digest string, err error)
 	} else {
 		data, err = c.read("/usr/lib/gpuadm/gpuadm-" + arch)
 	}
+
 	if err != nil {
 		err = fmt.Errorf("cannot bring gpuadm: this machine has none for %s: %w", machine, err)
 	}
@@ -255,6 +261,7 @@ func tooDeep(line string) bool {
 			depth--
 		}
 	}
+
 	return true
 }
 
@@ -282,6 +289,7 @@ func (a *sshAnswers) ended(r remote.Result) {
 	case !slices.Contains(sshExits, r.Exit): // such as a signal's
 		m.Exit = exitCannot
 	}
+
 	if a.output != "json" {
 		a.endText(m)
 	}
@@ -350,5 +358,6 @@ func (c *common) remoteEnv(r remote.Request) env {
 		}
 		return c.read(name)
 	}
+
 	return e
 }

@@ -52,7 +52,15 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
 	none := func(string) string { return "" }
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: local.OpenFollowed, read: os.ReadFile, stat: os.Stat}
+	e := env{
+		stdin:  strings.NewReader(""),
+		stdout: &out,
+		stderr: &bad,
+		getenv: none,
+		open:   local.OpenFollowed,
+		read:   os.ReadFile,
+		stat:   os.Stat,
+	}
 	code = run(context.Background(), e, args)
 	return code, out.String(), bad.String(), homes
 }
@@ -86,6 +94,7 @@ func TestSSHJSON(t *testing.T) {
 		must.That(t, err == nil, "%v: %s", err, line)
 		all[m.Host] = m
 	}
+
 	m := all["one"]
 	check.That(t, code == 1 && m.Exit == 0 && len(m.Answers) == 1 && strings.Contains(string(m.Answers[0]), version()), "exit %d, one: %+v: %s", code, m, bad)
 	m = all["down"]
@@ -164,6 +173,7 @@ func TestSSHExit(t *testing.T) {
 		}
 		return all
 	}
+
 	for _, c := range []struct {
 		results []remote.Result
 		want    int
@@ -178,7 +188,10 @@ func TestSSHExit(t *testing.T) {
 		{append(ended(0), remote.Result{Err: lost, Goes: true}), 75},
 		{append(ended(2), remote.Result{Err: lost}), 1},
 	} {
-		a := sshAnswers{common: &common{env: env{stderr: io.Discard}}, worst: len(sshExits) - 1}
+		a := sshAnswers{
+			common: &common{env: env{stderr: io.Discard}},
+			worst:  len(sshExits) - 1,
+		}
 		for _, r := range c.results {
 			a.ended(r)
 		}
@@ -194,6 +207,7 @@ func TestHangupIsIgnored(t *testing.T) {
 		mask, _, _ := strings.Cut(rest, "\n")
 		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit
 	}
+
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // another test's run, or nohup, may have left it ignored
 	must.That(t, !ignored(), "a signal that is asked for is ignored")
 	_, done := onSignal(func() {})

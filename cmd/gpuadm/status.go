@@ -55,8 +55,13 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		return c.withoutSpec(ctx, err)
 	}
 	nothing := func(p converge.Plan) any {
-		return converge.Status{Plan: p, Runs: []converge.Run{}, Made: []converge.Mark{}}
+		return converge.Status{
+			Plan: p,
+			Runs: []converge.Run{},
+			Made: []converge.Mark{},
+		}
 	}
+
 	none, err := c.noGPU(ctx, e, h, nothing)
 	if err != nil || none && !flags.diff {
 		return err
@@ -90,6 +95,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		}
 		dropBefore(&s, from)
 	}
+
 	err = show(c, s, func(s converge.Status) { c.statusText(s, from, flags.diff) })
 	if err != nil {
 		return err
@@ -98,7 +104,9 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 		return c.broken.why
 	}
 
-	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
+	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool {
+		return m.Drift != nil
+	})
 	ends := exitOf(s.State)
 	if ends == nil && flags.diff && hasDrift {
 		return exit(exitPending)
@@ -141,6 +149,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 			return r.Time, nil
 		}
 	}
+
 	today := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
 	switch text {
 	case "today":
@@ -148,6 +157,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 	case "yesterday":
 		return today.AddDate(0, 0, -1), nil
 	}
+
 	if days, err := strconv.Atoi(strings.TrimSuffix(text, "d")); err == nil && strings.HasSuffix(text, "d") {
 		return now.AddDate(0, 0, -max(days, -days)), nil
 	}
@@ -157,6 +167,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 			return at, nil
 		}
 	}
+
 	ago, err := time.ParseDuration(text)
 	if err == nil {
 		return now.Add(-ago.Abs()), nil
@@ -186,6 +197,7 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 			printf(w, "  %-10s = converged%s\n", st.Name, since(s, st.Name))
 		}
 	}
+
 	if len(s.Cannot()) > 0 {
 		printf(w, "\n")
 	}
@@ -300,7 +312,9 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		}
 	}
 
-	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil })
+	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool {
+		return m.Drift != nil
+	})
 	if diff && !hasDrift && len(unseen) == 0 {
 		printf(w, "\nNothing was changed outside gpuadm since its last run.\n")
 	}
@@ -308,6 +322,7 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		names := strings.Join(trouble.Few(unseen[why], 3), ", ")
 		printf(w, "\nCannot read the state of %s: %s.\n", names, why)
 	}
+
 	for _, stage := range slices.Sorted(maps.Keys(released)) {
 		count := trouble.Count(released[stage], "thing")
 		undo := c.typed("undo --to " + firstRun[stage])
@@ -369,5 +384,6 @@ func (c *common) statusEnd(s converge.Status) string {
 	case slices.ContainsFunc(s.Stages, hasConverged):
 		return "Converged."
 	}
+
 	return "Nothing to do: the spec has no section with a stage."
 }

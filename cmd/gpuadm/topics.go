@@ -71,6 +71,7 @@ func keysHelp() string {
 		}
 		fmt.Fprintf(&b, "  %-30s # %s\n", k.Name+" = "+value, doc)
 	}
+
 	return b.String()
 }
 

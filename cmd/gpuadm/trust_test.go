@@ -63,7 +63,11 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 				text = naming(k, `"/srv/named"`)
 				must.OK(t, n.WriteFile("/srv/named", []byte(secret), private))
 			}
-			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: map[bool]fs.FileMode{true: 0o640, false: 0o644}[text == secret]}))
+
+			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: map[bool]fs.FileMode{
+				true:  0o640,
+				false: 0o644,
+			}[text == secret]}))
 			for _, args := range [][]string{{"plan"}, {"plan", "-o", "json"}, {"status"}, {"doctor"}, {"gate"}, {"mig", "fit"}, {"manifest", "device-plugin"}} {
 				var said strings.Builder
 				e := env{
@@ -115,6 +119,7 @@ func TestFilesOfASpec(t *testing.T) {
 			_, err := env{}.spec(n, nil)
 			return fmt.Sprint(err)
 		}
+
 		check.Equal(t, said(), "<nil>", "%s of root's:", name)
 		must.OK(t, n.SetAttr("/srv/ours/named", host.Attr{Mode: 0o644, UID: 1000}))
 		check.Equal(t, said(), "cannot trust /srv/ours/named: user 1000 owns it", "%s of another user's:", name)
@@ -122,6 +127,7 @@ func TestFilesOfASpec(t *testing.T) {
 		must.OK(t, n.SetAttr("/srv/ours", host.Attr{Mode: 0o777}))
 		check.Equal(t, said(), "cannot trust /srv/ours/named: all users can write to /srv/ours", "%s in a folder of all:", name)
 	}
+
 	check.That(t, names >= 8, "only %d keys name files", names)
 }
 
@@ -175,7 +181,14 @@ func TestReadOnlyEtc(t *testing.T) {
 			must.OK(t, syscall.Mount("", at, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 		}
 		var out, bad strings.Builder
-		e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, open: local.OpenFollowed, read: os.ReadFile}
+		e := env{
+			stdin:  strings.NewReader(""),
+			stdout: &out,
+			stderr: &bad,
+			getenv: func(string) string { return "" },
+			open:   local.OpenFollowed,
+			read:   os.ReadFile,
+		}
 		code := run(t.Context(), e, []string{"plan", "--root", root})
 		check.That(t, code == 0 && strings.Contains(out.String(), "/etc is on a read-only file system") == readOnly, "read-only %t: exit %d: %s%s", readOnly, code, &out, &bad)
 	}
@@ -185,7 +198,14 @@ func TestReadOnlyEtc(t *testing.T) {
 func TestRecordOnATerminal(t *testing.T) {
 	screen, close := atTerminal(t, 0)
 	h := machine(t)
-	e := env{stdin: strings.NewReader(""), stdout: screen, stderr: io.Discard, getenv: func(string) string { return "" }, open: func(string, commands.Follow) (host.Host, error) { return h, nil }, read: os.ReadFile}
+	e := env{
+		stdin:  strings.NewReader(""),
+		stdout: screen,
+		stderr: io.Discard,
+		getenv: func(string) string { return "" },
+		open:   func(string, commands.Follow) (host.Host, error) { return h, nil },
+		read:   os.ReadFile,
+	}
 	code := run(t.Context(), e, []string{"facts", "--record"})
 	seen := close()
 	check.That(t, code == 0 && strings.Contains(seen, `\x1b`) && !strings.ContainsAny(seen, "\x1b\u202e"), "exit %d: %q", code, seen)

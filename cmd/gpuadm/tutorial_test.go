@@ -116,5 +116,6 @@ func TestShownOutput(t *testing.T) {
 			found = append(found, strings.TrimPrefix(name, "../../"))
 		}
 	}
+
 	check.Equal(t, strings.Join(found, " "), "README.md docs/tutorial.md", "pages with output:")
 }

@@ -35,7 +35,11 @@ type broken struct {
 type stalling struct{}
 
 func (stalling) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: unended{r.Context()}}, nil
+	return &http.Response{
+		StatusCode: http.StatusOK,
+		Header:     http.Header{},
+		Body:       unended{r.Context()},
+	}, nil
 }
 
 type unended struct{ ctx context.Context }
@@ -69,6 +73,7 @@ func TestTypedFixes(t *testing.T) {
 				machines[name] = broken{breaks: func(w *incident.World) { w.Do(report) }}
 			}
 		}
+
 		for name, machine := range made[c.Code] {
 			machines[name] = machine
 		}
@@ -79,6 +84,7 @@ func TestTypedFixes(t *testing.T) {
 			})
 		}
 	}
+
 	t.Logf("%v", ends)
 }
 
@@ -175,6 +181,7 @@ func typesFix(t *testing.T, code string, b broken) string {
 		must.That(t, noted, "doctor does not find it: %+v", reportOn(t, h).Causes)
 		return "a note"
 	}
+
 	for range 3 {
 		must.That(t, len(before.Commands) > 0, "nothing is typed")
 		var failed []string
@@ -184,6 +191,7 @@ func typesFix(t *testing.T, code string, b broken) string {
 				failed = append(failed, command+": "+err.Error())
 			}
 		}
+
 		if !typist.Changed {
 			text := before.NoRepair + " " + before.Fix
 			isAnswer := before.Code == "ADM-001" // validate says with its exit code what is wrong
@@ -191,6 +199,7 @@ func typesFix(t *testing.T, code string, b broken) string {
 			check.That(t, whose.MatchString(text), "%v changes nothing, and no sentence says who has to act: %s", before.Commands, text)
 			return "by a person"
 		}
+
 		check.That(t, len(failed) == 0, "%s", strings.Join(failed, "\n"))
 
 		typist.Settles()
@@ -202,6 +211,7 @@ func typesFix(t *testing.T, code string, b broken) string {
 		must.That(t, !isSame, "%v leave the fault: %+v", before.Commands, after.Found)
 		before = after
 	}
+
 	t.Errorf("three rounds of commands leave the fault")
 	return "stays"
 }
@@ -229,6 +239,7 @@ func brokenByHand() map[string]map[string]broken {
 			},
 		}
 	}
+
 	full := func(folder string, room host.Room) broken {
 		return broken{breaks: func(w *incident.World) { w.Rooms[folder] = room }}
 	}
@@ -360,7 +371,9 @@ func brokenByHand() map[string]map[string]broken {
 		}}},
 		"KUB-007": {"edited": writes("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
 		"KUB-008": {"deleted": {breaks: func(w *incident.World) { w.Steps("node-deleted") }}},
-		"KUB-016": {"pids": {breaks: func(w *incident.World) { w.Condition("PIDPressure", "True", "kubelet has no process ids left") }}},
+		"KUB-016": {"pids": {breaks: func(w *incident.World) {
+			w.Condition("PIDPressure", "True", "kubelet has no process ids left")
+		}}},
 		"KUB-011": {"cordoned": {breaks: func(w *incident.World) { w.Steps("cordoned") }}},
 		"KUB-019": {"stalls": {breaks: func(*incident.World) {}, server: stalling{}}},
 	}

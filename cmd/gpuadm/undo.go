@@ -87,6 +87,7 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 			return err
 		}
 	}
+
 	return c.undo(ctx, e, h, u.to, u.leave)
 }
 
@@ -114,6 +115,7 @@ func (c *common) openToUndo(ctx context.Context, u undoFlags) (h host.Host, done
 			Try:    []string{c.again()},
 		}
 	}
+
 	return c.image(c.rootDir, nil, c.follower())
 }
 
@@ -149,6 +151,7 @@ func (c *common) whichRun(
 			Try:    []string{c.typed("undo --dry-run") + "    lists what undo would revert"},
 		}
 	}
+
 	return p.Runs[0], nil
 }
 
@@ -166,6 +169,7 @@ func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 			names = append(names, r.ID+"\t"+trouble.Count(len(r.Makes), "change"))
 		}
 	}
+
 	return names, inOrder
 }
 
@@ -184,6 +188,7 @@ func (c *common) leavable(h host.View, leave []string) error {
 			}
 		}
 	}
+
 	if len(made) == 0 {
 		return nil // all is undone already
 	}
@@ -199,6 +204,7 @@ func (c *common) leavable(h host.View, leave []string) error {
 			Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
 		}}
 	}
+
 	return nil
 }
 
@@ -228,6 +234,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	case result.Reboot != "":
 		return exit(exitReboot)
 	}
+
 	return nil
 }
 
@@ -247,12 +254,14 @@ func (c *common) undoAnswer(h host.View, result converge.Result, to string) {
 			s, result.Reboot, converge.Names(rest), c.typed("undo"))
 		return
 	}
+
 	_, err := machineSpec(h)
 	if errors.Is(err, errNoSpec) { // undo does not know which file an operator gave to apply
 		printf(c.stdout, "%s. Unattended applies are held until an operator applies a spec.\n", s)
 	} else {
 		printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
 	}
+
 	if result.Reboot != "" {
 		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", result.Reboot)
 	}

@@ -19,7 +19,9 @@ func TestUndoOfABakedImage(t *testing.T) {
 	must.That(t, ok, "the demo's machine cannot be an image")
 	b.open = b.image.Folder
 	ubuntu.Install(b.image)
-	packages := func() string { return string(must.Get(b.image.ReadFile(facts.DpkgStatus))(t)) }
+	packages := func() string {
+		return string(must.Get(b.image.ReadFile(facts.DpkgStatus))(t))
+	}
 
 	made, _ := b.bake()
 	must.That(t, len(made) > 10 && strings.Contains(packages(), "nvidia-container-toolkit"), "the bake made %v", made)

@@ -43,7 +43,14 @@ func TestUndoAsks(t *testing.T) {
 		must.OK(t, n.WriteFile(specHome+"/node.toml", []byte("format = 1\n[runtime]\n"), host.Attr{Mode: 0o644}))
 		first := tree(n)
 		var out strings.Builder
-		e := env{stdin: terminal, stdout: &out, stderr: terminal, getenv: os.Getenv, root: true, open: func(string, commands.Follow) (host.Host, error) { return n, nil }}
+		e := env{
+			stdin:  terminal,
+			stdout: &out,
+			stderr: terminal,
+			getenv: os.Getenv,
+			root:   true,
+			open:   func(string, commands.Follow) (host.Host, error) { return n, nil },
+		}
 		if code := run(t.Context(), e, []string{"apply", "-q"}); code != 0 {
 			t.Fatal(code, out.String())
 		}
@@ -55,6 +62,7 @@ func TestUndoAsks(t *testing.T) {
 			got := must.Get(pty.Read(buffer))(t)
 			shown += string(buffer[:got])
 		}
+
 		if asks := strings.Contains(shown, "Undo 2 changes of run 20") && strings.Contains(shown, "? [y/N] "); code != tt.code || asks != tt.asks || (tree(n) == first) != tt.undo {
 			t.Errorf("%s, typed %q: exit code %d, undone %v, shown:\n%s", tt.args, tt.types, code, tree(n) == first, shown)
 		}

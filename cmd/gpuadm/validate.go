@@ -88,6 +88,7 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 		errors.As(err, &inSpec)
 		wrong = append(inSpec, wrong...)
 	}
+
 	if layoutFile != "" {
 		v.Files = append(v.Files, layoutFile)
 	}
@@ -110,6 +111,7 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 			return err
 		}
 	}
+
 	if len(wrong) == 0 && v.Spec != "" {
 		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layouts, gpus)...)
 		wrong = append(wrong, ofOthers(s, places)...)
@@ -120,6 +122,7 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 		wrong = append(wrong, inNamed...)
 		v.Warnings = append(v.Warnings, c.unread(h)...)
 	}
+
 	if len(wrong) > 0 {
 		return c.unquoted(h, append(slices.Clone(c.files), layoutFile), wrong)
 	}
@@ -239,6 +242,7 @@ func (v *validated) mig(
 	case err != nil:
 		return blame(places, err, keys...)
 	}
+
 	if len(gpus) == 0 {
 		v.unchecked("whether the layout fits: --gpu says on which GPUs")
 		return nil
@@ -248,6 +252,7 @@ func (v *validated) mig(
 			return blame(places, err, keys...)
 		}
 	}
+
 	all, err := mig.Assign(entries, gpus)
 	if err != nil {
 		return blame(places, err, keys...)
@@ -277,6 +282,7 @@ func (v *validated) hasLayout(want spec.MIG, layouts partedFile) bool {
 	default:
 		return true
 	}
+
 	return false
 }
 
@@ -326,6 +332,7 @@ func (v *validated) named(
 			v.unchecked(fmt.Sprintf("%s%s %s: %s; here: %v", place, seen.Key, seen.Value, looks, seen.Err))
 		}
 	}
+
 	return wrong, nil
 }
 

@@ -26,6 +26,7 @@ var version = sync.OnceValue(func() string {
 			return "devel-" + s.Value[:12]
 		}
 	}
+
 	return "devel"
 })
 
@@ -41,7 +42,9 @@ func newVersion(c *common) *cobra.Command {
 		Short: "print the version",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return show(c, versionOf{1, version()}, func(v versionOf) { printf(c.stdout, "gpuadm %s\n", v.Version) })
+			return show(c, versionOf{1, version()}, func(v versionOf) {
+				printf(c.stdout, "gpuadm %s\n", v.Version)
+			})
 		},
 	}
 }

@@ -133,6 +133,7 @@ func (v *textVoice) flush() {
 			v.line(v.stderr, e)
 		}
 	}
+
 	if len(changes) > 3 && !v.quiet {
 		v.stageLine(v.stderr, v.deferred[0].Stage, changes)
 	}
@@ -211,6 +212,7 @@ func began(e converge.Event) string {
 	case continues:
 		return fmt.Sprintf("Continuing run %s.", e.Run)
 	}
+
 	return ""
 }
 
@@ -229,6 +231,7 @@ func summary(e converge.Event) string {
 	case e.Line.Diff != "" || isLong:
 		return name
 	}
+
 	return name + "   " + states(*e.Line)
 }
 
@@ -275,6 +278,7 @@ func (v logVoice) tell(e converge.Event) {
 		defer v.mu.Unlock()
 		v.saw(e)
 	}
+
 	if v.repeats(e) {
 		return
 	}
@@ -288,6 +292,7 @@ func (v logVoice) tell(e converge.Event) {
 		}
 		text = strings.TrimSpace(summary(e) + "  " + e.Text)
 	}
+
 	if len(e.Took) > 0 {
 		text += ": " + e.Took.String()
 	}
@@ -335,6 +340,7 @@ func (c *common) answer(text string) {
 		v.log.Info(text)
 		return
 	}
+
 	printf(c.stdout, "%s\n", text)
 }
 
@@ -381,6 +387,7 @@ func entry(e *logrus.Entry) (message string, fields map[string]string) {
 			fields[name] = strings.ReplaceAll(text, glue, " ")
 		}
 	}
+
 	return strings.ReplaceAll(printable(e.Message), glue, " "), fields
 }
 

@@ -107,6 +107,7 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		m.Compilers = compilers(*f.Modules)
 		m.OnDisk = onDisk(*f.Modules)
 	}
+
 	if f.Image != nil {
 		m.Trust = *f.Image
 	}
@@ -134,6 +135,7 @@ func onDisk(m facts.Modules) map[string]Module {
 		}
 		found[k.Kernel] = module
 	}
+
 	return found
 }
 
@@ -173,6 +175,7 @@ func compilers(m facts.Modules) map[string]string {
 		}
 		found[k.Kernel] = name
 	}
+
 	return found
 }
 

@@ -21,6 +21,7 @@ func FuzzPlain(f *testing.F) {
 	} {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		want := ""
 		if m := compiler.FindStringSubmatch(text); m != nil {
@@ -34,8 +35,16 @@ func FuzzPlain(f *testing.F) {
 
 func TestMachineOf(t *testing.T) {
 	f := facts.Facts{
-		Live: true, Arch: "amd64", OS: facts.OS{ID: "ubuntu", Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04"},
-		Kernel: facts.Kernel{Running: "6.8.0-40", Installed: []string{"6.8.0-41", "6.8.0-40", "6.8.0-39"}},
+		Live: true, Arch: "amd64", OS: facts.OS{
+			ID:      "ubuntu",
+			Version: "24.04",
+			Like:    []string{"debian"},
+			Name:    "Ubuntu 24.04",
+		},
+		Kernel: facts.Kernel{
+			Running:   "6.8.0-40",
+			Installed: []string{"6.8.0-41", "6.8.0-40", "6.8.0-39"},
+		},
 		GPUs: []facts.PCI{
 			{Address: "a", Device: "2330", Class: "030200", Model: "H100 80GB"},
 			{Address: "b", Device: "22a3", Class: "068000"},
@@ -44,7 +53,14 @@ func TestMachineOf(t *testing.T) {
 		},
 	}
 	want := Machine{
-		GPUs: []Device{{Address: "a", ID: "2330", Model: "H100 80GB"}, {Address: "d", ID: "1eb8"}}, Switches: []Device{{Address: "b", ID: "22a3"}}, ID: "ubuntu",
+		GPUs: []Device{{
+			Address: "a",
+			ID:      "2330",
+			Model:   "H100 80GB",
+		}, {Address: "d", ID: "1eb8"}}, Switches: []Device{{
+			Address: "b",
+			ID:      "22a3",
+		}}, ID: "ubuntu",
 		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Running: "6.8.0-40", Fallback: "6.8.0-39", Instance: "p5",
 	}
 	check.None(t, cmp.Diff(want, MachineOf(f, "p5")), "got")
@@ -61,6 +77,7 @@ func TestMachineOf(t *testing.T) {
 		f.Live, f.Kernel = x.live, x.k
 		check.List(t, MachineOf(f, "").Kernels, x.want, "%+v:", x.k)
 	}
+
 	f.GPUs = nil
 	check.That(t, MachineOf(f, "").GPUs == nil, "the GPUs were not read, and MachineOf says that there are none")
 	f.GPUs = []facts.PCI{}

@@ -35,6 +35,7 @@ func Numbers(version string) []uint64 {
 			end = len(all)
 		}
 	}
+
 	return all[:end]
 }
 

@@ -16,6 +16,7 @@ func TestCompare(t *testing.T) {
 			check.That(t, got < 0 == (i < j) && got > 0 == (i > j), "Compare(%q, %q) = %d", a, b, got)
 		}
 	}
+
 	check.That(t, Compare("580.095.5", "580.95.05") == 0 && Compare("580", "580.0") == 0, "numbers are not compared as numbers")
 }
 

@@ -31,6 +31,7 @@ func buildable(k KernelSide) converge.Want {
 			}
 			return fmt.Sprintf("cannot build modules for kernel %s: it has PREEMPT_RT, and NVIDIA's build refuses such kernels", kernel), nil
 		}
+
 		return "", nil
 	}
 
@@ -59,5 +60,6 @@ func ignoresRealtime(v host.View) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -185,6 +185,7 @@ func sourceVersion(v host.View, name string) string {
 			newest = version
 		}
 	}
+
 	return newest
 }
 
@@ -208,9 +209,11 @@ func (k KernelSide) infinibandProblem(v host.View, kernel string) (string, error
 				return "", host.Later{Until: "once " + extra + " is installed"}
 			}
 		}
+
 		return fmt.Sprintf("cannot join the GPUs over NVLink: kernel %s has no module %s, by which the switches are managed", kernel, name) +
 			things.OrTry("install the InfiniBand drivers for this kernel, of the distribution or of DOCA") +
 			things.OrTry(`fabricmanager = "off" in [driver], if another system manages the switches`), nil
 	}
+
 	return "", nil
 }

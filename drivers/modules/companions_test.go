@@ -34,7 +34,12 @@ func TestInfinibandFiles(t *testing.T) {
 		{"a package is to come", dep, []string{extra}, "", "once " + extra + " is installed"},
 		{"the package lacks it", dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n", []string{extra}, "kernel 6.8.0 has no module mlx5_ib", ""},
 	} {
-		side := KernelSide{Version: "580.95.05", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm", "mlx5_ib", "ib_umad"}, Extra: x.extra}
+		side := KernelSide{
+			Version:    "580.95.05",
+			Kernels:    []string{"6.8.0"},
+			Companions: []string{"nvidia-uvm", "mlx5_ib", "ib_umad"},
+			Extra:      x.extra,
+		}
 		state, err := companionFiles(side).Look(t.Context(), drivertest.Node(t, x.archive))
 		later := host.Later{}
 		if errors.As(err, &later); later.Until != x.later || (x.says == "") != (state == "ok" || err != nil) || !strings.Contains(string(state), x.says) {
@@ -48,7 +53,9 @@ func TestInfinibandFiles(t *testing.T) {
 func TestBuiltInCompanion(t *testing.T) {
 	const driver = "-- sys/module/nvidia/refcnt --\n0\n-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nNVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n" +
 		"-- proc/sys/kernel/osrelease --\n6.8.0\n-- etc/modules-load.d/gpuadm.conf --\nnvidia\nib_umad\n"
-	w := kmod.Module("6.8.0", []string{LoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, false, "")
+	w := kmod.Module("6.8.0", []string{LoadFile}, func(host.View, string) (string, error) {
+		return "580.95.05 open", nil
+	}, false, "")
 	for archive, want := range map[string]bool{driver: false, driver + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/core/ib_umad.ko\n": true} {
 		state, err := w.Look(t.Context(), drivertest.Node(t, archive))
 		check.That(t, err == nil && strings.Contains(string(state), "ib_umad") != want, "%q, %v; built in: %v", state, err, want)
@@ -66,6 +73,7 @@ func TestCompanions(t *testing.T) {
 		}
 		return s
 	}
+
 	ko := func(name, version string) string {
 		return drivertest.ModuleFile(dir+name+".ko", version, "Dual MIT/GPL", "6.8.0-41-generic")
 	}
@@ -89,6 +97,7 @@ func TestCompanions(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+
 		check.That(t, (x.problem != "" || state == "ok") && strings.Contains(string(state), x.problem), "%s: %q, want %q", x.name, state, x.problem)
 	}
 }
@@ -105,6 +114,7 @@ func TestBuiltBeside(t *testing.T) {
 		check.That(t, err == nil && (version == "2.26.6" || is == "fits"), "version %q, %v", version, err)
 		return string(is)
 	}
+
 	check.Equal(t, state(drivertest.Node(t, source)), "fits", "without a driver:")
 	check.Equal(t, state(drivertest.Node(t, driver)), "fits", "without a source:")
 	n := drivertest.Node(t, source+driver)

@@ -43,6 +43,7 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 				Try:  []string{"fix parameters in [driver]; modinfo -p nvidia lists the names"},
 			}
 		}
+
 		if strings.ContainsFunc(value, unusableInValue) {
 			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot set parameter %s of the module nvidia: the kernel takes no quotes, backslashes or control characters in values", name),
@@ -55,6 +56,7 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 		}
 		fmt.Fprintf(&conf, "options nvidia %s=%s\n", name, value)
 	}
+
 	return []byte(conf.String()), nil
 }
 
@@ -70,5 +72,6 @@ func modulesLoad(companions []string) ([]byte, error) {
 		}
 		text += name + "\n"
 	}
+
 	return []byte(text), nil
 }

@@ -63,7 +63,11 @@ func TestUndoReloadsModule(t *testing.T) {
 				drivertest.Lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})
 		must.Get(n.Do(context.Background(), "seed"))(t)
-		side := modules.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
+		side := modules.KernelSide{
+			Flavour: "open",
+			Build:   "precompiled",
+			Kernels: []string{"6.8.0"},
+		}
 		e := &converge.Engine{
 			Spec: spec.Spec{Sections: []string{"packages", "modules"}},
 			ThingOf: func(ref converge.Ref) (converge.Thing, error) {
@@ -74,7 +78,13 @@ func TestUndoReloadsModule(t *testing.T) {
 			},
 			Stages: []converge.Stage{
 				{Name: "packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-					return []converge.Want{{Thing: brought{name: name}, Brings: []string{"nvidia"}, To: func(converge.State) (converge.State, error) { return converge.State(side.Version), nil }}}, nil
+					return []converge.Want{{
+						Thing:  brought{name: name},
+						Brings: []string{"nvidia"},
+						To: func(converge.State) (converge.State, error) {
+							return converge.State(side.Version), nil
+						},
+					}}, nil
 				}},
 				{Name: "modules", Verifies: "packages", Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 					return modules.Wants(side, f, facts.Modules{})
@@ -86,13 +96,17 @@ func TestUndoReloadsModule(t *testing.T) {
 			is, err := n.ReadFile("/sys/module/nvidia/version")
 			check.That(t, err == nil && string(is) == want+"\n", "%s: loaded is %q, %v; want %s", name, is, err, want)
 		}
+
 		for _, version := range []string{"570.172.08", "580.95.05"} {
 			side.Version = version
 			_, err := e.Apply(context.Background(), n)
 			must.That(t, err == nil, "%v: %v", name, err)
 			loads(version)
 		}
-		e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 4711 (python3)"}, nil }
+
+		e.Clients = func(context.Context, host.View) ([]string, error) {
+			return []string{"process 4711 (python3)"}, nil
+		}
 		told, before := (*trouble.Error)(nil), n.Touches()
 		if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &told) || !errors.Is(err, converge.ErrInUse) || !slices.Contains(told.Because, "process 4711 (python3)") || n.Touches() > before+2 {
 			t.Errorf("%s: undo while a GPU is used, with %d touches: %v", name, n.Touches()-before, err)

@@ -91,6 +91,7 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 				"it is loaded with the driver that it was built against, and no other"))
 		}
 	}
+
 	for _, kernel := range k.Kernels {
 		wants = append(wants, kmod.Initramfs(kernel, []string{ModprobeFile},
 			"the initial file system knows modprobe's settings"))
@@ -165,6 +166,7 @@ func booted(f facts.Facts, k KernelSide) converge.Want {
 				return "", nil
 			}
 		}
+
 		return "", host.Later{Until: "kernel " + kernel + " is booted", When: host.AfterReboot}
 	}
 

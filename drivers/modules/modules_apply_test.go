@@ -55,6 +55,7 @@ func machine(t *testing.T) *simhost.Node {
 		} {
 			errs = append(errs, f.Remove(name))
 		}
+
 		return nil, errors.Join(append(errs, drivertest.Lay(f, dep, []byte("kernel/fs/ext4.ko:\n")))...)
 	}})
 	n.Install("update-initramfs", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
@@ -76,7 +77,13 @@ func machine(t *testing.T) *simhost.Node {
 
 // engine wants the modules of one version for kernel 6.8.0.
 func engine() *converge.Engine {
-	side := modules.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+	side := modules.KernelSide{
+		Version:    "580.95.05",
+		Flavour:    "open",
+		Build:      "dkms",
+		Kernels:    []string{"6.8.0"},
+		Companions: []string{"nvidia-uvm"},
+	}
 	_, thingOf := stages.Run(new(node.Session), nil)
 	return &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
@@ -106,6 +113,7 @@ func TestRunningKernelIsGone(t *testing.T) {
 		check.That(t, made == (try == 0) && strings.Contains(res.Reboot, "kernel 6.5.0 runs and is not installed") && strings.Contains(res.Reboot, "kernel 6.8.0 has the driver"),
 			"apply %d: %q, %v", try, res.Reboot, res.Made)
 	}
+
 	p := must.Get(e.Plan(t.Context(), n.View()))(t)
 	check.That(t, p.Now() == 0 && p.Deferred == 1, "%+v", p.Changes)
 }

@@ -92,7 +92,13 @@ func TestBuilt(t *testing.T) {
 const secured = "-- sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c base64 --\nBgAAAAE=\n"
 
 func kernelSide() KernelSide {
-	return KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+	return KernelSide{
+		Version:    "580.95.05",
+		Flavour:    "open",
+		Build:      "dkms",
+		Kernels:    []string{"6.8.0"},
+		Companions: []string{"nvidia-uvm"},
+	}
 }
 
 func TestSecureBootIsReadFirst(t *testing.T) {
@@ -132,6 +138,7 @@ func TestEnrolment(t *testing.T) {
 			}
 			at += i
 		}
+
 		for _, not := range x.none {
 			check.That(t, !strings.Contains(message, not), "%s: %q in %s", x.name, not, message)
 		}
@@ -149,12 +156,17 @@ func TestModuleWantsInAFolder(t *testing.T) {
 				t.Errorf("%s %s would be made in a folder: %q to %q", w.Ref().Kind, w.Ref().Name, state, to)
 			}
 		}
+
 		check.That(t, err == nil || errors.As(err, new(host.Later)), "%s %s: %v", w.Ref().Kind, w.Ref().Name, err)
 	}
 }
 
 func TestOrderOfWhatSettles(t *testing.T) {
-	f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: "6.8.0"}, GPUs: []facts.PCI{{Vendor: "10de", Class: "030200"}}}
+	f := facts.Facts{
+		Live:   true,
+		Kernel: facts.Kernel{Running: "6.8.0"},
+		GPUs:   []facts.PCI{{Vendor: "10de", Class: "030200"}},
+	}
 	wants, err := Wants(kernelSide(), f, facts.Modules{})
 	must.OK(t, err)
 	var kinds []string
@@ -184,6 +196,7 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		check.That(t, last.Ref().Kind == "check" && errors.As(err, &later) == (when != "") && later.When == when && strings.Contains(last.Why, "6.5.0"),
 			"%q: kernel 6.5.0 runs, which has no folder: %v, %v", state, last.Ref(), err)
 	}
+
 	_, err = Wants(KernelSide{}, f, facts.Modules{})
 	check.That(t, err != nil, "no kernel, and no refusal")
 }
@@ -211,7 +224,11 @@ func secure(t *testing.T, record string) *facts.Trust {
 	}
 	m, err := modinfo.Read(drivertest.Node(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
 	must.That(t, err == nil && m.Signer != nil, "%v", err)
-	return &facts.Trust{SecureBoot: "on", Build: m.Signer, Enrolled: []modinfo.Key{*m.Signer}}
+	return &facts.Trust{
+		SecureBoot: "on",
+		Build:      m.Signer,
+		Enrolled:   []modinfo.Key{*m.Signer},
+	}
 }
 
 // TestImageSignedBy: in an image for Secure Boot each module must be signed by the key that bake
@@ -222,6 +239,7 @@ func TestImageSignedBy(t *testing.T) {
 			"-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-uvm.ko: updates/dkms/nvidia.ko\n" +
 			signedFile(t, updates+"nvidia.ko", "580.95.05", signedA) + uvm
 	}
+
 	for _, x := range []struct{ name, uvm, key, problem string }{
 		{"all", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedA, ""},
 		{"by another", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedB, "it is signed by "},
@@ -249,7 +267,12 @@ func TestImageOfSignedPackages(t *testing.T) {
 		signedFile(t, updates+"nvidia.ko", "580.95.05", signedA):                         "580.95.05 open",
 		drivertest.ModuleFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
 	} {
-		k := KernelSide{Version: "580.95.05", Flavour: "open", Build: "precompiled", Image: secure(t, signedB)}
+		k := KernelSide{
+			Version: "580.95.05",
+			Flavour: "open",
+			Build:   "precompiled",
+			Image:   secure(t, signedB),
+		}
 		state, err := k.loadableState(drivertest.Node(t, dep+file), "6.8.0")
 		check.That(t, err == nil && string(state) == is, "%q, want %q, %v", state, is, err)
 	}
@@ -280,7 +303,12 @@ func TestImageNeedsKey(t *testing.T) {
 		{"a key", "dkms", secure(t, signedA), false},
 		{"signed by the distribution", "precompiled", secure(t, ""), false},
 	} {
-		wants := must.Get(Settings(KernelSide{Version: "580.95.05", Flavour: "open", Build: x.build, Image: x.image}))(t)
+		wants := must.Get(Settings(KernelSide{
+			Version: "580.95.05",
+			Flavour: "open",
+			Build:   x.build,
+			Image:   x.image,
+		}))(t)
 		p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\nlive = false\n"))
 		check.That(t, strings.Contains(p, "bake has no key to sign them with") == x.refused && (p != "") == x.refused, "%s: %q", x.name, p)
 	}

@@ -45,6 +45,7 @@ func Parts(version string, persistenced bool, m facts.Modules, installed *Instal
 				missing = append(missing, name+"."+version)
 			}
 		}
+
 		complete := len(missing) < len(libraries) // without packages: one library shows that the rest is due
 
 		for _, name := range programs {
@@ -55,6 +56,7 @@ func Parts(version string, persistenced bool, m facts.Modules, installed *Instal
 				return "", err
 			}
 		}
+
 		if len(missing) == 0 {
 			return "", nil
 		}
@@ -66,6 +68,7 @@ func Parts(version string, persistenced bool, m facts.Modules, installed *Instal
 				return "", err
 			}
 		}
+
 		if !complete {
 			return "", host.Later{Until: "once its packages are installed"}
 		}
@@ -102,6 +105,7 @@ func whyMissing(
 			again = append(again, name)
 		}
 	}
+
 	if len(again) > 0 {
 		problem += things.OrTry(installed.Reinstall(v, again))
 	}

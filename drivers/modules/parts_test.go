@@ -24,8 +24,13 @@ func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	h := must.Get(local.Open(dir))(t)
 	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
 	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
-	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
-	pending := &Installed{Meets: func(context.Context, host.View) (bool, error) { return false, nil }}
+	m := facts.Modules{Libraries: []facts.Library{{
+		Name:    "libnvidia-ml.so",
+		Version: "580.95.05",
+	}, {Name: "libcuda.so", Version: "580.95.05"}}}
+	pending := &Installed{Meets: func(context.Context, host.View) (bool, error) {
+		return false, nil
+	}}
 	w := Parts("580.95.05", true, m, pending)
 	found, err := w.Look(context.Background(), h)
 	if err != nil {

@@ -38,6 +38,7 @@ func (k KernelSide) built(
 			state = converge.State(build.State)
 		}
 	}
+
 	if name == "" {
 		name, err = unregistered(v, version)
 	}
@@ -70,6 +71,7 @@ func unregistered(v host.View, version string) (string, error) {
 			found = source
 		}
 	}
+
 	return found, nil
 }
 
@@ -85,11 +87,14 @@ func (k KernelSide) installedProblem(v host.View, version, kernel string) (strin
 	case m.Version != version:
 		return "modprobe would load " + m.Version + " from " + m.Path, nil
 	}
+
 	return k.faults(v, kernel, *m)
 }
 
 // OnDisk returns version and flavour of the module that modprobe would load for a kernel.
-func OnDisk(v host.View, kernel string) (string, error) { return KernelSide{}.stateOnDisk(v, kernel) }
+func OnDisk(v host.View, kernel string) (string, error) {
+	return KernelSide{}.stateOnDisk(v, kernel)
+}
 
 func (k KernelSide) stateOnDisk(v host.View, kernel string) (string, error) {
 	m, err := k.onDisk(v, kernel)
@@ -184,6 +189,7 @@ func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string
 			return path.Base(name) + ": " + problem, err
 		}
 	}
+
 	return "", nil
 }
 
@@ -205,6 +211,7 @@ func (k KernelSide) fault(v host.View, kernel string, m modinfo.Module) (string,
 	case k.Image != nil && trust.Build != nil:
 		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*trust.Build), nil
 	}
+
 	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
 }
 

@@ -50,6 +50,7 @@ func untrusted(trust facts.Trust) string {
 	case trust.Build != nil:
 		missing = fmt.Sprintf("and the key that DKMS signs with (%s, serial %s) is not enrolled", trust.Build.Name, trust.Build.Serial)
 	}
+
 	return "cannot use modules built here: " + demand + ", " + missing + enrolment(trust)
 }
 

@@ -76,6 +76,7 @@ func read(t *testing.T, cloud string) (w workload) {
 		w = workload{}
 		must.OK(t, d.Decode(&w))
 	}
+
 	return w
 }
 
@@ -102,6 +103,7 @@ func podIsNarrow(t *testing.T, w workload) {
 			}
 		}
 	}
+
 	check.That(t, slices.Equal(lives, []int{3600}), "tokens live for %v s", lives)
 	for _, c := range pod.Containers {
 		s := c.SecurityContext
@@ -111,6 +113,7 @@ func podIsNarrow(t *testing.T, w workload) {
 		}
 		check.That(t, regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(c.Image), "the image %s is not named by its digest", c.Image)
 	}
+
 	terms := pod.Affinity.NodeAffinity.Required.NodeSelectorTerms
 	must.That(t, len(terms) > 0 && len(pod.Containers) == 1, "%d terms of affinity, %d containers", len(terms), len(pod.Containers))
 	for _, term := range terms { // one is enough, so each must keep out control planes and what is not a machine
@@ -120,6 +123,7 @@ func podIsNarrow(t *testing.T, w workload) {
 			t.Errorf("the affinity has the term %+v", e)
 		}
 	}
+
 	check.Equal(t, pod.NodeSelector["kubernetes.io/os"], "linux", "the nodes' system is")
 }
 
@@ -129,7 +133,9 @@ func TestTolerations(t *testing.T) {
 	for _, cloud := range clouds() {
 		all := read(t, cloud).Spec.Template.Spec.Tolerations
 		blanket := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "" })
-		system := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "CriticalAddonsOnly" })
+		system := slices.ContainsFunc(all, func(e expression) bool {
+			return e.Key == "CriticalAddonsOnly"
+		})
 		check.That(t, blanket == (cloud != "aks") && !system && len(all) > 0, "%s: the tolerations are %+v", cloud, all)
 	}
 }
@@ -140,7 +146,10 @@ func TestSpecs(t *testing.T) {
 		text := must.Get(Manifests.ReadFile(cloud + ".yaml"))(t)
 		var config struct{ Data map[string]string }
 		must.OK(t, yaml.Unmarshal(text, &config))
-		_, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(config.Data["node.toml"])})
+		_, err := spec.Parse(spec.File{
+			Name: "node.toml",
+			Data: []byte(config.Data["node.toml"]),
+		})
 		check.That(t, err == nil, "%s: %v", cloud, err)
 	}
 }

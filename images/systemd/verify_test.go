@@ -106,6 +106,7 @@ func TestVerify(t *testing.T) {
 			check.That(t, strings.Contains(out, "cycle") == cycle, "a gpuadm.service after cloud-final.service: want a cycle %v:\n%s", cycle, out)
 		})
 	}
+
 	t.Run("EKS", func(t *testing.T) {
 		units := distributions()["Amazon Linux 2023"]
 		for name, text := range lab.NodeadmUnits() {
@@ -113,6 +114,7 @@ func TestVerify(t *testing.T) {
 				units[name] = text
 			}
 		}
+
 		for _, host := range []string{"al2023-eks-nvidia", "al2023-eks-trees"} {
 			archive := must.Get(txtar.ParseFile("../../test/hosts/" + host + ".txtar"))(t)
 			for _, f := range archive.Files {
@@ -121,6 +123,7 @@ func TestVerify(t *testing.T) {
 				}
 			}
 		}
+
 		units["nodeadm-run.service.d/50-gpuadm.conf"] = "[Unit]\nAfter=gpuadm.service\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
 		out := verify(t, program, units, nil)
 		check.That(t, !strings.Contains(out, "gpuadm") && !strings.Contains(out, "cycle"), "%s", out)
@@ -171,6 +174,7 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 			must.OK(t, os.Symlink(at, filepath.Join(wants, name)))
 		}
 	}
+
 	if service == nil {
 		service = systemd.Service
 	}
@@ -183,8 +187,10 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 		} else if strings.HasSuffix(name, ".target") {
 			text = "[Unit]\n" + text
 		}
+
 		put(name, text)
 	}
+
 	put("cloud-init.target", "[Unit]\nAfter=multi-user.target\n[Install]\nWantedBy=multi-user.target\n") // the generator's link
 	put("gpuadm.service", string(service))
 	put("gpuadm-ready.service", string(systemd.Ready))
@@ -204,5 +210,6 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 			said.WriteString(line)
 		}
 	}
+
 	return said.String()
 }

@@ -64,6 +64,7 @@ func (p *Pod) lend(ctx context.Context, machine host.Host) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -84,6 +85,7 @@ func (p *Pod) mayLend(ctx context.Context, machine host.Host) bool {
 		p.narrow = refused == nil
 		p.answered = true
 	}
+
 	if !p.answered {
 		p.narrow = p.narrow || lends(machine)
 	}

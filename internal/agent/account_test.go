@@ -31,7 +31,11 @@ func accountPod(t *testing.T) (p *Pod, sim *kubesim.Server, inside, machine *sim
 		t.Fatal(err)
 	}
 	sim = kubesim.New(kubesim.User{})
-	sim.Token("secret", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"})
+	sim.Token("secret", kubesim.User{
+		Name:   "system:serviceaccount:gpuadm:gpuadm",
+		May:    []string{"patch nodes"},
+		OnNode: "gpu-1",
+	})
 	sim.AddNode("gpu-1", nil)
 	inside.Serve("10.96.0.1:443", sim)
 	said = new(bytes.Buffer)
@@ -55,10 +59,13 @@ func TestDaemonSetLends(t *testing.T) {
 			sim.Heal()
 			sim.Admit(nil)
 			if on {
-				sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+				sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string {
+					return "denied [" + node.PolicyCode + "]"
+				})
 			}
 		}
 	}
+
 	silent := func() { sim.Fail(kubesim.Fault{Status: 401, Times: -1}) }
 	for _, step := range []struct {
 		what          string
@@ -83,10 +90,12 @@ func TestDaemonSetLends(t *testing.T) {
 			_, err := machine.Stat(name)
 			check.That(t, (err == nil) == step.lent, "%s: %s: %v", step.what, name, err)
 		}
+
 		check.That(t, p.unknown == step.unknown, "%s: unknown is %v", step.what, p.unknown)
 		text := said.String()
 		check.That(t, (text == "") == (step.says == "") && strings.Contains(text, step.says), "%s: it says %q, want %q", step.what, text, step.says)
 	}
+
 	p.WithoutPolicy = true
 	sim.Requests()
 	err := p.lend(t.Context(), machine)
@@ -106,12 +115,23 @@ func TestNoAnswerIsNotANo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, sim, inside, machine, _ := accountPod(t)
-			sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+			sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string {
+				return "denied [" + node.PolicyCode + "]"
+			})
 			must.OK(t, before.lend(t.Context(), machine))
 
 			must.OK(t, inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}))
-			sim.Token("newer", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"})
-			after := &Pod{Read: before.Read, Getenv: before.Getenv, Own: before.Own, Say: before.Say}
+			sim.Token("newer", kubesim.User{
+				Name:   "system:serviceaccount:gpuadm:gpuadm",
+				May:    []string{"patch nodes"},
+				OnNode: "gpu-1",
+			})
+			after := &Pod{
+				Read:   before.Read,
+				Getenv: before.Getenv,
+				Own:    before.Own,
+				Say:    before.Say,
+			}
 			sim.Fail(fault)
 			must.OK(t, after.lend(t.Context(), machine))
 			token, err := machine.ReadFile(podToken)
@@ -134,7 +154,9 @@ func TestNoAnswerIsNotANo(t *testing.T) {
 	must.OK(t, p.lend(t.Context(), machine))
 	check.That(t, exists(machine, node.PodUnsure), "the machine is not told that the cluster did not answer")
 	sim.Heal()
-	sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+	sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string {
+		return "denied [" + node.PolicyCode + "]"
+	})
 	must.OK(t, p.lend(t.Context(), machine))
 	check.That(t, exists(machine, node.PodKubeconfig) && !exists(machine, node.PodUnsure), "the answer is not used")
 }
@@ -149,7 +171,9 @@ func exists(v host.View, name string) bool {
 func TestPodWithdraws(t *testing.T) {
 	for name, want := range map[string]bool{"its own": false, "another pod's": true} {
 		p, sim, _, machine, _ := accountPod(t)
-		sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
+		sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string {
+			return "denied [" + node.PolicyCode + "]"
+		})
 		must.OK(t, p.lend(t.Context(), machine))
 		if want {
 			must.OK(t, machine.WriteFile(podToken, []byte("another"), host.Attr{Mode: 0o600}))
@@ -186,7 +210,11 @@ func TestDaemonSetRenews(t *testing.T) {
 // TestPodSeesLabel: a pod asks its own Node, and sees each change of the label once.
 func TestPodSeesLabel(t *testing.T) {
 	p, sim, _, _, _ := accountPod(t)
-	sim.Token("secret", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes"}, OnNode: "gpu-1"})
+	sim.Token("secret", kubesim.User{
+		Name:   "system:serviceaccount:gpuadm:gpuadm",
+		May:    []string{"get nodes"},
+		OnNode: "gpu-1",
+	})
 	for i, step := range []struct {
 		label   string
 		fails   bool

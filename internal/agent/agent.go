@@ -85,7 +85,11 @@ func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
 	result, err := r.Engine.Apply(ctx, r.Host)
 	r.endMIG(ctx, parts, result, err)
 	r.failed = result.Stage
-	r.report(ctx, node.Outcome{Made: result.Made, Stage: result.Stage, Err: err})
+	r.report(ctx, node.Outcome{
+		Made:  result.Made,
+		Stage: result.Stage,
+		Err:   err,
+	})
 	return result, err
 }
 

@@ -52,13 +52,22 @@ func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error
 			pause = WaitPause
 			if lastWait != err.Error() {
 				lastWait = err.Error()
-				r.Say(Event{What: Waiting, Err: err, Until: began.Add(WaitLimit)})
+				r.Say(Event{
+					What:  Waiting,
+					Err:   err,
+					Until: began.Add(WaitLimit),
+				})
 			}
 		case try == Tries:
 			r.report(ctx, node.Outcome{Stage: r.failed, Err: err, GaveUp: true})
 			return &GaveUp{err, BootSucceeded(ctx, r.Host), r.gateIsOpen()}
 		default:
-			r.Say(Event{What: Retrying, Err: err, Try: try, Pause: pause})
+			r.Say(Event{
+				What:  Retrying,
+				Err:   err,
+				Try:   try,
+				Pause: pause,
+			})
 			try++
 		}
 
@@ -70,7 +79,9 @@ func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error
 
 // startsDespite says that kubelet does not wait for what an error tells of: with an open gate it
 // starts before the GPUs can be looked at. A driver container brings the driver after kubelet.
-func (r *Run) startsDespite(err error) bool { return r.gateIsOpen() && trouble.IsUnknown(err) }
+func (r *Run) startsDespite(err error) bool {
+	return r.gateIsOpen() && trouble.IsUnknown(err)
+}
 
 // BootSucceeded says whether this boot's apply has succeeded.
 func BootSucceeded(ctx context.Context, v host.View) bool {

@@ -21,7 +21,10 @@ import (
 // whose state cannot be read: Karpenter gives a node 15 minutes to register. It waits for what
 // another program does, such as one that writes kubelet's configuration.
 func TestBootWaits(t *testing.T) {
-	silent := &trouble.Unknown{What: "GPU 0", Err: &trouble.Error{What: "the driver does not answer", Passing: true}}
+	silent := &trouble.Unknown{
+		What: "GPU 0",
+		Err:  &trouble.Error{What: "the driver does not answer", Passing: true},
+	}
 	later := trouble.Wait{For: "kubeadm has not run"}
 	for _, c := range []struct {
 		gate  string

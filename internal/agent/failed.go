@@ -45,6 +45,7 @@ func (r *Run) ClearFailed(ctx context.Context) (cleared []string, err error) {
 		}
 		cleared = append(cleared, stages.KubeletUnit)
 	}
+
 	return cleared, nil
 }
 

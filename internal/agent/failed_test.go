@@ -24,7 +24,9 @@ type failing struct {
 	jobs  []string
 }
 
-func (f *failing) Unit(_ context.Context, name string) (host.Unit, error) { return f.units[name], nil }
+func (f *failing) Unit(_ context.Context, name string) (host.Unit, error) {
+	return f.units[name], nil
+}
 
 func (f *failing) SetUnit(_ context.Context, name string, to host.UnitChange) error {
 	f.jobs = append(f.jobs, to.Job+" "+name)
@@ -35,7 +37,9 @@ func (f *failing) SetUnit(_ context.Context, name string, to host.UnitChange) er
 // started, and all other units stay as they are: one that runs, a kubelet that fails for another
 // reason, and one that systemd starts again anyway.
 func TestClearFailed(t *testing.T) {
-	failedAt := func(argv ...string) host.Unit { return host.Unit{Active: "failed", Refused: argv} }
+	failedAt := func(argv ...string) host.Unit {
+		return host.Unit{Active: "failed", Refused: argv}
+	}
 	for name, c := range map[string]struct {
 		unit string
 		is   host.Unit
@@ -69,14 +73,22 @@ type unreadable struct {
 
 func (u unreadable) Lstat(name string) (host.Info, error) {
 	if path.Dir(name) == u.folder {
-		return host.Info{}, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+		return host.Info{}, &host.FileError{
+			Verb:  "read",
+			Path:  name,
+			Cause: syscall.EIO,
+		}
 	}
 	return u.failing.Lstat(name)
 }
 
 func (u unreadable) ReadDir(name string) ([]string, error) {
 	if name == u.folder {
-		return nil, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+		return nil, &host.FileError{
+			Verb:  "read",
+			Path:  name,
+			Cause: syscall.EIO,
+		}
 	}
 	return u.failing.ReadDir(name)
 }

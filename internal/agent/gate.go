@@ -30,7 +30,9 @@ func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	if joiner.Join.Unit != "" {
 		before = stages.BeforeJoiner()
 	}
-	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
+	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool {
+		return st.Name == "guard"
+	})
 	e.Before = e.Stages // kubelet starts whether the API server answers or not
 	if r.gateIsOpen() {
 		return nil, nil

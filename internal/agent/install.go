@@ -40,5 +40,7 @@ func InstallFirst(e *converge.Engine) {
 }
 
 func indexOfInstall(e *converge.Engine) int {
-	return slices.IndexFunc(e.Stages, func(st converge.Stage) bool { return st.Name == stages.InstallName })
+	return slices.IndexFunc(e.Stages, func(st converge.Stage) bool {
+		return st.Name == stages.InstallName
+	})
 }

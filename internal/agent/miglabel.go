@@ -48,7 +48,9 @@ func isMIG(st converge.Stage) bool { return st.Name == mig.Stage.Name }
 func (r *Run) partitions(ctx context.Context) (partitions, error) {
 	e := r.Engine
 	all := e.Stages
-	e.Stages = slices.DeleteFunc(slices.Clone(all), func(st converge.Stage) bool { return !isMIG(st) })
+	e.Stages = slices.DeleteFunc(slices.Clone(all), func(st converge.Stage) bool {
+		return !isMIG(st)
+	})
 	p, err := e.Plan(ctx, r.Host)
 	e.Stages = all
 	if err != nil {
@@ -66,14 +68,19 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 			parts.deferred++
 		}
 	}
+
 	cannot := p.Cannot()
 	if len(cannot) > 0 {
 		return parts, errors.New(cannot[0].Cannot)
 	}
 	unseen := p.Unseen()
 	if len(unseen) > 0 {
-		return parts, &trouble.Unknown{What: unseen[0].String(), Err: errors.New(unseen[0].Unknown)}
+		return parts, &trouble.Unknown{
+			What: unseen[0].String(),
+			Err:  errors.New(unseen[0].Unknown),
+		}
 	}
+
 	parts.made = parts.now+parts.deferred == 0
 	return parts, nil
 }
@@ -136,7 +143,9 @@ func (r *Run) endMIG(ctx context.Context, parts partitions, result converge.Resu
 	if parts.follows {
 		resumed, err = r.writeState(ctx, parts, result, failed)
 	}
-	changed := slices.ContainsFunc(result.Made, func(c converge.Change) bool { return c.Kind == "mig" })
+	changed := slices.ContainsFunc(result.Made, func(c converge.Change) bool {
+		return c.Kind == "mig"
+	})
 	restart := changed && !resumed && r.Host.Live()
 	if err == nil && restart {
 		err = restartPlugin(ctx, r.Host)
@@ -185,6 +194,7 @@ func (r *Run) migState(
 	case parts.deferred > 0:
 		return node.MIGPending
 	}
+
 	return node.MIGSuccess
 }
 

@@ -124,6 +124,7 @@ func (p *Pod) pause(status int) time.Duration {
 			return podRetry
 		}
 	}
+
 	if p.unknown {
 		return podRetry
 	}
@@ -191,7 +192,12 @@ func (p *Pod) apply(ctx context.Context, machine host.Host, stop <-chan struct{}
 	defer ended()
 	go p.renew(renewing, machine, tick.C, stop)
 
-	job := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}
+	job := systemd.Job{
+		Unit:   podUnit,
+		About:  "gpuadm, for its DaemonSet",
+		Argv:   argv,
+		Output: log,
+	}
 	status, err := job.Run(ctx)
 	output, readErr := machine.ReadFile(log)
 	if readErr == nil {
@@ -237,6 +243,7 @@ func (p *Pod) copyFiles(ctx context.Context, machine host.Host) (argv []string, 
 		}
 		argv = append(argv, "-f", target)
 	}
+
 	return argv, p.lend(ctx, machine)
 }
 

@@ -57,6 +57,7 @@ func TestDaemonSetOwners(t *testing.T) {
 		n := must.Get(simhost.New([]byte(sections)))(t)
 		return n
 	}
+
 	p := lentPod("same\n")
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
@@ -72,6 +73,7 @@ func TestDaemonSetOwners(t *testing.T) {
 			i, err := n.Stat(name)
 			check.That(t, err == nil && i.UID == 0 && i.GID == 0 && i.Mode == mode, "%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)
 		}
+
 		touches := n.Touches()
 		_, err := p.copyFiles(t.Context(), n)
 		check.That(t, err == nil && n.Touches() == touches, "%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
@@ -131,7 +133,14 @@ func TestMIGLabelState(t *testing.T) {
 		"rebooting": {partitions{made: true}, converge.Result{Reboot: "a GPU changes its mode"}, true},
 		"failed":    {partitions{}, converge.Result{Reboot: "a GPU changes its mode"}, false}, // of a layout that is not in the file
 	} {
-		r := &Run{Host: n, Reboots: tt.reboots, Engine: &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}}}}
+		r := &Run{
+			Host:    n,
+			Reboots: tt.reboots,
+			Engine: &converge.Engine{
+				Stages: []converge.Stage{mig.Stage},
+				Spec:   spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}},
+			},
+		}
 		check.Equal(t, r.migState(t.Context(), tt.is, tt.res, nil), want, "%+v:", tt)
 	}
 }

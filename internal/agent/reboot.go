@@ -37,6 +37,7 @@ func (r *Run) AllowReboot(ctx context.Context) (*converge.Line, error) {
 			return &ch, nil
 		}
 	}
+
 	return nil, nil
 }
 

@@ -122,8 +122,10 @@ func show(ctx context.Context, v host.View, properties []string, units ...string
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			s[name] = value
 		}
+
 		list = append(list, s)
 	}
+
 	return list, nil
 }
 
@@ -143,6 +145,7 @@ func clockOf(manager stamps) clock {
 	case firmware > 0:
 		return clock{"power-on", -firmware}
 	}
+
 	return clock{"kernel", 0}
 }
 
@@ -206,12 +209,14 @@ func (m machine) bootUnit(name string, runs []Run) []Step {
 			s.Detail = "run " + r.ID + ": " + r.Took
 		}
 	}
+
 	switch {
 	case isOpen:
 		return []Step{s, m.step("gate opens", opened, 0)}
 	case u["ActiveState"] == "failed":
 		return []Step{s, m.step(name+" has failed: the gate stays closed", failed, 0)}
 	}
+
 	return []Step{s}
 }
 
@@ -252,6 +257,7 @@ func (m machine) firstContainer(v host.View, kubelet string) []Step {
 			}
 		}
 	}
+
 	if first == 0 {
 		return nil
 	}

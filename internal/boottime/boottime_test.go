@@ -17,7 +17,11 @@ import (
 )
 
 // units are the units of the tests' machines.
-var units = Units{Boot: "gpuadm.service", Kubelet: "kubelet.service", Ready: "gpuadm-ready.service"}
+var units = Units{
+	Boot:    "gpuadm.service",
+	Kubelet: "kubelet.service",
+	Ready:   "gpuadm-ready.service",
+}
 
 // manager has time stamps as `systemctl show` prints them.
 func manager(firmware, loader, initrd, userspace, finish, security int64) string {
@@ -50,6 +54,7 @@ func bootOf(t *testing.T, ofManager string, ofUnits []string, runs ...Run) strin
 		err := n.Mkdir(folder, host.Attr{Mode: 0o755})
 		must.That(t, err == nil || strings.Contains(err.Error(), "exists"), "%v", err)
 	}
+
 	must.OK(t, n.WriteFile("/proc/uptime", []byte("600.00 4000.00\n"), host.Attr{Mode: 0o444}))
 
 	b, err := Read(t.Context(), n, units, runs)
@@ -82,7 +87,11 @@ func TestUnits(t *testing.T) {
 		Time: time.Date(2026, 11, 21, 10, 0, 16, 500e6, time.UTC),
 		Took: "packages 40.1 s, runtime 1.2 s",
 	}
-	before := Run{ID: "20261120T090000Z", Time: run.Time.Add(-time.Hour), Took: "packages 1.0 s"}
+	before := Run{
+		ID:   "20261120T090000Z",
+		Time: run.Time.Add(-time.Hour),
+		Took: "packages 1.0 s",
+	}
 	got := bootOf(t, manager(0, 0, 0, 2000182, 61000000, 2042364), []string{
 		unit("gpuadm.service", "active", 16000000, 58100000, 0, 16010000),
 		unit("kubelet.service", "active", 58150000, 58200000, 0, 58200000),

@@ -30,6 +30,7 @@ func Of(data []byte) string {
 			return k.is(text)
 		}
 	}
+
 	return ""
 }
 
@@ -104,5 +105,6 @@ func kubernetesKind(text string) string {
 		"NodeConfig", "ClusterConfig", "NodePool", "EC2NodeClass", "AKSNodeClass":
 		return "a Kubernetes " + kind
 	}
+
 	return "a Kubernetes object"
 }

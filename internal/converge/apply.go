@@ -41,6 +41,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 			return result, err
 		}
 	}
+
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
 
 	plan, err := r.plan(ctx)
@@ -88,6 +89,7 @@ func (r *run) unattended(ctx context.Context) (result Result, done bool, err err
 			return undone, true, err
 		}
 	}
+
 	result = Result{Undone: undone.Made, Changed: undone.Changed}
 
 	held := r.journal.Held()
@@ -106,6 +108,7 @@ func (r *run) unattended(ctx context.Context) (result Result, done bool, err err
 		result.Newer = newer
 		return result, true, nil
 	}
+
 	return Result{}, false, nil
 }
 
@@ -130,7 +133,11 @@ func (r *run) nothingToMake(plan Plan) (Result, error) {
 		return Result{}, err
 	}
 
-	r.engine.tell(Event{Time: r.host.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
+	r.engine.tell(Event{
+		Time: r.host.Now(),
+		What: Nothing,
+		Text: fmt.Sprint(plan.Converged),
+	})
 	result := Result{Deferred: plan.Changes}
 	if r.open {
 		result.Changed = r.cut.countChanged()
@@ -181,6 +188,7 @@ func (r *run) makePlan(ctx context.Context) (Result, error) {
 			return result, err
 		}
 	}
+
 	return r.result, waiting(r.result.Deferred)
 }
 
@@ -192,7 +200,9 @@ func (r *run) makeStages(ctx context.Context) error {
 		if err := r.makeStage(ctx, st); err != nil {
 			return err
 		}
-		waits := func(c Line) bool { return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "") }
+		waits := func(c Line) bool {
+			return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "")
+		}
 		if st.Holds && slices.ContainsFunc(r.result.Deferred, waits) {
 			return nil
 		}
@@ -234,9 +244,14 @@ func (r *run) tryStage(ctx context.Context, st Stage) error {
 	}
 
 	if !slices.ContainsFunc(steps, func(s step) bool { return !s.converged() }) {
-		r.event(Event{Stage: st.Name, What: AllConverged, Text: fmt.Sprint(len(steps))})
+		r.event(Event{
+			Stage: st.Name,
+			What:  AllConverged,
+			Text:  fmt.Sprint(len(steps)),
+		})
 		return nil
 	}
+
 	return r.walk(ctx, steps)
 }
 
@@ -251,5 +266,6 @@ func (r *run) verifiedBy(st Stage) func(stage string) bool {
 		}
 		st = r.engine.Stages[i]
 	}
+
 	return func(stage string) bool { return slices.Contains(names, stage) }
 }

@@ -35,6 +35,7 @@ func BenchmarkUndo(b *testing.B) {
 					p := must.Get(box.engine().PlanUndo(b.Context(), box, "all", nil))(b)
 					must.That(b, len(p.Changes) == 1, "%d changes", len(p.Changes))
 				}
+
 				perRun(b)
 			})
 			b.Run(fmt.Sprintf("compact/%s/%d", others, runs), func(b *testing.B) {
@@ -45,6 +46,7 @@ func BenchmarkUndo(b *testing.B) {
 					j := converge.ReadJournal(box)
 					converge.Compact(&j, box)
 				}
+
 				perRun(b)
 			})
 		}
@@ -114,6 +116,7 @@ func longJournal(t testing.TB, others string, runs int) []byte {
 		add(converge.Record{What: "make", Run: id, Change: change})
 		add(converge.Record{What: "end", Run: id, Result: "ok"})
 	}
+
 	return text.Bytes()
 }
 

@@ -42,6 +42,7 @@ func (j *Journal) compact(h host.Host) {
 			records = append(records, r)
 		}
 	}
+
 	_ = j.rewrite(h, records)
 }
 
@@ -69,12 +70,15 @@ func recentRuns(runs []Run) map[string]bool {
 		if !recent[run.ID] {
 			continue
 		}
-		namesRecent := slices.ContainsFunc(run.Undoes, func(id string) bool { return recent[id] })
+		namesRecent := slices.ContainsFunc(run.Undoes, func(id string) bool {
+			return recent[id]
+		})
 		if len(run.Undoes) == 0 || namesRecent {
 			break
 		}
 		delete(recent, run.ID)
 	}
+
 	return recent
 }
 
@@ -99,6 +103,7 @@ func renamed(ids []string, old []Run) (names []string) {
 			names = append(names, id)
 		}
 	}
+
 	return names
 }
 
@@ -114,12 +119,14 @@ func joinedRecords(old []Run) (records []Record) {
 		r.Time = old[0].Time
 		records = append(records, r)
 	}
+
 	add(Record{What: "begin", Spec: old[0].Spec, Tool: joinedTool})
 	for _, o := range fold(old) {
 		for _, c := range joined(o.makes) {
 			add(Record{What: "make", Change: &c})
 		}
 	}
+
 	add(Record{What: "end", Result: "ok"})
 	return records
 }

@@ -107,6 +107,7 @@ func (e *Engine) forbidden(lines []Line) (list []string) {
 			}
 		}
 	}
+
 	return list
 }
 

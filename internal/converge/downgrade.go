@@ -48,6 +48,7 @@ func (j Journal) NewerThan(version string) string {
 		}
 		return ""
 	}
+
 	return ""
 }
 

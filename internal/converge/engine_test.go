@@ -204,6 +204,7 @@ func TestResume(t *testing.T) {
 			box.want("block", "a", "blue"), box.want("car", "x", "fast"), box.want("car", "y", "fast"),
 			box.bead("chain", "mine"), box.want("robot", "robot", ""))
 	}
+
 	whole := newToybox(t, first)
 	whole.apply(t, toysOf(whole))
 
@@ -248,10 +249,13 @@ func TestCompaction(t *testing.T) {
 		}
 		most = max(most, len(converge.ReadJournal(box).Records))
 	}
+
 	check.That(t, most < 300, "the journal of 300 runs has %d records", most)
 
 	runs := converge.ReadJournal(box).Runs()
-	inOrder := slices.IsSortedFunc(runs, func(a, b converge.Run) int { return a.Time.Compare(b.Time) })
+	inOrder := slices.IsSortedFunc(runs, func(a, b converge.Run) int {
+		return a.Time.Compare(b.Time)
+	})
 	check.That(t, inOrder, "the runs are not in order")
 	box.undo(t)
 	check.Equal(t, box.String(), "a=red", "after undoing all runs:")

@@ -53,6 +53,7 @@ func TestLongHistories(t *testing.T) {
 		compactions += h.compactions
 		cuts += h.cuts
 	}
+
 	check.That(t, compactions >= int(many)/2, "%d journals were compacted", compactions)
 	check.That(t, cuts >= int(many), "%d undos were cut short", cuts)
 }
@@ -105,6 +106,7 @@ func (h *history) apply() {
 			wants = append(wants, h.box.want("block", name, colour))
 		}
 	}
+
 	if h.random.IntN(2) == 0 {
 		wants = append(wants, h.box.bead("chain", "mine"), h.box.want("robot", "robot", ""))
 	}
@@ -122,6 +124,7 @@ func (h *history) someRun() string {
 			ids = append(ids, run.ID)
 		}
 	}
+
 	return ids[h.random.IntN(len(ids))]
 }
 

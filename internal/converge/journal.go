@@ -133,6 +133,7 @@ func ReadJournal(v host.View) Journal {
 	case err != nil:
 		return Journal{Problem: err.Error()}
 	}
+
 	return ParseJournal(data)
 }
 
@@ -176,6 +177,7 @@ func ParseJournal(data []byte) Journal {
 			j.raw = append(j.raw, line)
 		}
 	}
+
 	return j
 }
 
@@ -235,6 +237,7 @@ func (j *Journal) add(h host.Host, r Record, appendTo func(name string, data []b
 			return err
 		}
 	}
+
 	if err := appendTo(journalFile, line); err != nil {
 		return cannotWriteJournal(h, err)
 	}
@@ -281,6 +284,7 @@ func makeHome(h host.Host) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -295,6 +299,7 @@ func (j *Journal) rewrite(h host.Host, records []Record) error {
 		}
 		data.Write(line)
 	}
+
 	for _, line := range j.raw {
 		data.Write(append(line, '\n'))
 	}
@@ -357,5 +362,6 @@ func (j Journal) asksForReboot(boot string) map[key]bool {
 			asks[r.Change.key()] = true
 		}
 	}
+
 	return asks
 }

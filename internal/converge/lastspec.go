@@ -117,6 +117,9 @@ func (r *run) forgetSpec() {
 		return
 	}
 	if err := r.host.Remove(LastSpecFile); err != nil {
-		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot remove the spec that was applied last: %v", err)})
+		r.event(Event{
+			What: Remains,
+			Text: fmt.Sprintf("cannot remove the spec that was applied last: %v", err),
+		})
 	}
 }

@@ -105,6 +105,7 @@ func TestLastSpecPowerCut(t *testing.T) {
 					_, _ = box.engine(blue).Undo(t.Context(), box, "all", nil)
 				}
 			}
+
 			if verb == "undo" {
 				must.Get(box.ownEngine(t, blueSpec, blue).Apply(t.Context(), box))(t)
 			}
@@ -161,6 +162,7 @@ func TestLastSpecUnkept(t *testing.T) {
 			said = append(said, ev.Text)
 		}
 	}
+
 	box.Fail(box.Touches(), syscall.ENOSPC)
 	must.Get(e.Apply(t.Context(), box))(t)
 	check.Has(t, strings.Join(said, "\n"), "cannot keep the spec for a boot", "the events")

@@ -39,6 +39,7 @@ func (j Journal) learned(most int) (records []Record) {
 			records = append(records, r)
 		}
 	}
+
 	slices.Reverse(records)
 	return records
 }

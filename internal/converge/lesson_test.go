@@ -18,10 +18,14 @@ func TestLesson(t *testing.T) {
 	toys := stage("toys", box.want("block", "a", "blue"))
 	box.broken = "a"
 	for _, says := range []string{"no paint", "no brush"} {
-		box.why = converge.Teach(errors.New("it is broken"), converge.Lesson{Subject: "a", Says: says})
+		box.why = converge.Teach(errors.New("it is broken"), converge.Lesson{
+			Subject: "a",
+			Says:    says,
+		})
 		_, err := box.engine(toys).Apply(t.Context(), box)
 		check.That(t, err != nil, "a broken toy was made")
 	}
+
 	want := []converge.Lesson{{Subject: "a", Says: "no brush"}}
 	check.List(t, converge.ReadJournal(box).Lessons(), want, "lessons:")
 

@@ -44,11 +44,22 @@ func (l Line) trouble() *trouble.Error {
 	case r.Unknown != "":
 		return unknownTrouble([]Line{l})
 	case r.Cannot != "":
-		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try, Err: r.Code}
+		return &trouble.Error{
+			What:    r.Cannot,
+			Because: r.Because,
+			Try:     r.Try,
+			Err:     r.Code,
+		}
 	case r.Waits != "":
 		wait := trouble.Wait{For: r.Waits, Err: r.Code}
-		return &trouble.Error{What: r.Waits, Because: r.Because, Try: r.Try, Err: wait}
+		return &trouble.Error{
+			What:    r.Waits,
+			Because: r.Because,
+			Try:     r.Try,
+			Err:     wait,
+		}
 	}
+
 	return nil
 }
 
@@ -65,6 +76,7 @@ func reasons(all []Line) (joined *trouble.Error) {
 			named[c.Unknown] = true
 			next = unknownTrouble(sameUnknown(all, c))
 		}
+
 		switch {
 		case next == nil:
 			continue
@@ -82,6 +94,7 @@ func reasons(all []Line) (joined *trouble.Error) {
 			joined.Err = errors.Join(joined.Err, next.Err)
 		}
 	}
+
 	return joined
 }
 

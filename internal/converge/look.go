@@ -36,10 +36,12 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, all []o
 		case !s.converged() && s.Cannot == "" && s.Unknown == "":
 			ahead.add(s)
 		}
+
 		if s.strict && is[Perishable](*s) && !s.unseen {
 			ahead.perishable = append(ahead.perishable, s.Change)
 		}
 	}
+
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 

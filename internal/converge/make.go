@@ -155,6 +155,7 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 			r.reportLeft(s.Line, left)
 		}
 	}
+
 	return nil
 }
 
@@ -211,7 +212,12 @@ func (r *run) announce(due []step) error {
 		}
 		if !r.reverting() {
 			usual := r.journal.usual(s.Change)
-			r.event(Event{Stage: s.Stage, What: Making, Line: &s.Line, Usual: usual})
+			r.event(Event{
+				Stage: s.Stage,
+				What:  Making,
+				Line:  &s.Line,
+				Usual: usual,
+			})
 		}
 	}
 	return nil
@@ -253,6 +259,7 @@ func (r *run) verify(ctx context.Context, s step, reboot host.Reboot) error {
 	case now != s.After && reboot.Why == "":
 		return fmt.Errorf("cannot make %s: wanted %q, found %q afterwards", s, s.After, now)
 	}
+
 	return nil
 }
 
@@ -297,6 +304,7 @@ func (r *run) recordFound(ctx context.Context, due []step) {
 		default:
 			continue
 		}
+
 		_ = r.record(s.want.Thing, s.Change)
 	}
 }

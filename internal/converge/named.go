@@ -35,6 +35,7 @@ func (e *Engine) lookAtNamed(ctx context.Context, m machine, p *Plan) {
 			})
 			continue
 		}
+
 		if seen.Err != nil {
 			p.refuse(e.refused(seen))
 		}

@@ -39,6 +39,7 @@ func obstacles(steps []step, to string, leave []string) error {
 		t.Because = appendUnique(t.Because, s.Because...)
 		t.Try = appendUnique(t.Try, s.Try...)
 	}
+
 	if len(whys) == 0 {
 		return nil
 	}
@@ -72,7 +73,9 @@ func whyUnseen(steps []step, err error) string {
 }
 
 // undoCommand is the command line of an undo that leaves some things.
-func undoCommand(to string, leave []string) string { return trouble.Command(UndoOf(to, leave)) }
+func undoCommand(to string, leave []string) string {
+	return trouble.Command(UndoOf(to, leave))
+}
 
 // UndoOf is the verb of an undo that leaves some things, with its flags.
 func UndoOf(to string, leave []string) string {

@@ -32,9 +32,11 @@ func fold(runs []Run) (list []owned) {
 				at[is] = i
 				list = append(list, owned{key: is, first: run})
 			}
+
 			list[i].add(c, run)
 		}
 	}
+
 	return list
 }
 
@@ -65,6 +67,7 @@ func (o *owned) restored() bool {
 			return false // it was changed outside gpuadm meanwhile
 		}
 	}
+
 	return state == o.After
 }
 
@@ -90,6 +93,7 @@ func leftOf(makes []Change) (states []State) {
 			break
 		}
 	}
+
 	if len(states) == 0 {
 		return []State{""}
 	}
@@ -98,5 +102,7 @@ func leftOf(makes []Change) (states []State) {
 
 // knows says whether gpuadm found or made a state.
 func knows(makes []Change, state State) bool {
-	return slices.ContainsFunc(makes, func(c Change) bool { return c.Before == state || c.After == state })
+	return slices.ContainsFunc(makes, func(c Change) bool {
+		return c.Before == state || c.After == state
+	})
 }

@@ -43,6 +43,7 @@ func perishablesLast(steps []step) []step {
 			affected = append(affected, s.Affects...)
 		}
 	}
+
 	isAffected := func(s step) bool {
 		return slices.ContainsFunc(affected, func(ref Ref) bool { return ref.covers(s.Ref) })
 	}
@@ -58,12 +59,16 @@ func takenAway(steps []step, t Thing, state State) bool {
 	if !ok {
 		return false
 	}
-	return slices.ContainsFunc(steps, func(s step) bool { return is[Follower](s) && !p.Outlasts(state, s.Ref) })
+	return slices.ContainsFunc(steps, func(s step) bool {
+		return is[Follower](s) && !p.Outlasts(state, s.Ref)
+	})
 }
 
 // waitsForBoot says that an undo has to restore something once a boot has loaded the earlier driver:
 // it stays open, and that boot continues it.
-func (r *run) waitsForBoot() bool { return slices.ContainsFunc(r.result.Deferred, isAfterReboot) }
+func (r *run) waitsForBoot() bool {
+	return slices.ContainsFunc(r.result.Deferred, isAfterReboot)
+}
 
 // restorePerishable makes the states again that the run has found, and that a roll-back of some
 // steps takes away. It journals nothing: each thing is as before the run then.

@@ -55,10 +55,14 @@ type Later struct {
 }
 
 // Cannot returns the changes that cannot be made.
-func (p Plan) Cannot() []Line { return p.only(func(c Line) bool { return c.Cannot != "" }) }
+func (p Plan) Cannot() []Line {
+	return p.only(func(c Line) bool { return c.Cannot != "" })
+}
 
 // Unseen returns the changes to things whose state could not be read.
-func (p Plan) Unseen() []Line { return p.only(func(c Line) bool { return c.Unknown != "" }) }
+func (p Plan) Unseen() []Line {
+	return p.only(func(c Line) bool { return c.Unknown != "" })
+}
 
 // Blind returns an error that names the things whose state could not be read; nil if there are none.
 func (p Plan) Blind() error {
@@ -107,5 +111,6 @@ func (p Plan) outcome() Outcome {
 	case p.Deferred > 0:
 		return EndsDeferred
 	}
+
 	return EndsConverged
 }

@@ -22,7 +22,12 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return e.planToPrint(ctx, machine{view: v, facts: f, owned: present(j.Runs()), asked: j.asksForReboot(f.BootID)})
+	return e.planToPrint(ctx, machine{
+		view:  v,
+		facts: f,
+		owned: present(j.Runs()),
+		asked: j.asksForReboot(f.BootID),
+	})
 }
 
 // planToPrint is a plan with the diffs, the drawings and Host.
@@ -33,7 +38,13 @@ func (e *Engine) planToPrint(ctx context.Context, m machine) (Plan, error) {
 			p.Reboot = c.String()
 		}
 	}
-	p.Host = Host{Root: m.view.Root(), Summary: m.facts.String(), Spec: e.Spec.Digest(), Facts: m.facts}
+
+	p.Host = Host{
+		Root:    m.view.Root(),
+		Summary: m.facts.String(),
+		Spec:    e.Spec.Digest(),
+		Facts:   m.facts,
+	}
 	return p, err
 }
 
@@ -46,6 +57,7 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Line) (Pla
 		c.Reason = e.placed(c.Reason)
 		return c
 	}
+
 	var blocking unconverged
 	comes := false // a change of an earlier stage may make a silent reader answer
 	for _, st := range e.Stages {
@@ -69,6 +81,7 @@ func (e *Engine) plan(ctx context.Context, m machine, show func(step) Line) (Pla
 		}
 		p.add(st.Name, steps, showPlaced)
 	}
+
 	e.lookAtNamed(ctx, m, &p)
 	p.State = p.outcome()
 	return p, ctx.Err()
@@ -93,6 +106,7 @@ func (p *Plan) add(stage string, steps []step, show func(step) Line) {
 		case s.Deferred != "":
 			p.Deferred++
 		}
+
 		p.Changes = append(p.Changes, show(s))
 	}
 

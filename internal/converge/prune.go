@@ -61,5 +61,6 @@ func (r *run) pruneBlobs(needed []Change) (errs []error) {
 			errs = append(errs, r.host.Remove(path.Join(blobsFolder, sha)))
 		}
 	}
+
 	return errs
 }

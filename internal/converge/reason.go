@@ -28,7 +28,9 @@ type Reason struct {
 }
 
 // now says that nothing keeps the change from being made.
-func (r Reason) now() bool { return r.Cannot == "" && r.Deferred == "" && r.Unknown == "" }
+func (r Reason) now() bool {
+	return r.Cannot == "" && r.Deferred == "" && r.Unknown == ""
+}
 
 // refused says that the change keeps an apply from touching anything.
 func (r Reason) refused() bool { return r.Cannot != "" || r.Unknown != "" && !r.Passes }
@@ -45,12 +47,17 @@ func reasonOf(err error) Reason {
 	case err == nil:
 		return Reason{}
 	case errors.As(err, &later):
-		return Reason{Deferred: later.Until, When: later.When, Silent: later.Silent}
+		return Reason{
+			Deferred: later.Until,
+			When:     later.When,
+			Silent:   later.Silent,
+		}
 	case trouble.IsUnknown(err):
 		return unknownBecause(err)
 	case trouble.Passes(err):
 		return waitsFor(err)
 	}
+
 	return cannot(err)
 }
 
@@ -101,7 +108,12 @@ func waitsFor(err error) Reason {
 // cannot is the Reason of a change that cannot be made, even where the error passes by itself.
 func cannot(err error) Reason {
 	t := troubleOf(err)
-	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try, Keys: t.Keys}
+	r := Reason{
+		Cannot:  err.Error(),
+		Because: t.Because,
+		Try:     t.Try,
+		Keys:    t.Keys,
+	}
 
 	var code trouble.Code
 	if errors.As(err, &code) {
@@ -121,6 +133,7 @@ func troubleOf(err error) *trouble.Error {
 		t.Try = slices.Clone(inner.Try)
 		t.Keys = inner.Keys
 	}
+
 	return t
 }
 

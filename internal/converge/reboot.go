@@ -38,6 +38,7 @@ func (r *run) recordReboot(c Change, reboot error) error {
 			return reboot
 		}
 	}
+
 	if err := r.write(Record{What: "reboot", Run: r.id, Boot: r.boot, Change: &c}); err != nil {
 		return err
 	}
@@ -67,6 +68,7 @@ func (r *run) rebootBudget(c Change) error {
 			boots[rec.Boot] = true
 		}
 	}
+
 	if len(boots) < rebootsMost {
 		return nil
 	}

@@ -51,6 +51,7 @@ func pendingOf(steps []step, kind string) (pending []Change) {
 			pending = append(pending, s.Change)
 		}
 	}
+
 	return pending
 }
 
@@ -59,7 +60,9 @@ func pendingOf(steps []step, kind string) (pending []Change) {
 func unresolved(steps []step, pending []Change, err error) (rest []step) {
 	waits := errors.As(err, new(host.Later))
 	for _, s := range steps {
-		asked := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
+		asked := slices.ContainsFunc(pending, func(c Change) bool {
+			return c.key() == s.key()
+		})
 		switch {
 		case asked && waits && s.want.Stays:
 			continue
@@ -73,8 +76,10 @@ func unresolved(steps []step, pending []Change, err error) (rest []step) {
 		case asked:
 			continue
 		}
+
 		rest = append(rest, s)
 	}
+
 	return rest
 }
 
@@ -115,6 +120,7 @@ func (e *Engine) addDependencies(
 			last = i
 		}
 	}
+
 	return slices.Insert(steps, last+1, extra...), nil
 }
 

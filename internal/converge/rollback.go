@@ -45,6 +45,7 @@ func (r *run) forget(undone []Change) {
 		same := func(c Change) bool { return c.key() == made.key() }
 		return slices.ContainsFunc(undone, same)
 	}
+
 	r.result.Made = slices.DeleteFunc(r.result.Made, isUndone)
 }
 
@@ -90,9 +91,15 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 		if s.Keeps == "" && s.UndoOnly == "" {
 			due = append(due, s)
 		} else {
-			r.event(Event{Stage: s.Stage, What: Kept, Line: &s.Line, Text: cmp.Or(s.Keeps, s.UndoOnly)})
+			r.event(Event{
+				Stage: s.Stage,
+				What:  Kept,
+				Line:  &s.Line,
+				Text:  cmp.Or(s.Keeps, s.UndoOnly),
+			})
 		}
 	}
+
 	for group := range groups(due) {
 		if err := r.walk(ctx, group); err != nil {
 			errs = append(errs, err)
@@ -110,7 +117,9 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 // notRestored looks at what a roll-back of some stages should have brought back beside their things,
 // and names what is not as before the run.
 func (r *run) notRestored(ctx context.Context, of func(stage string) bool) (lost []string) {
-	restores := func(st Stage) bool { return st.Restores != nil && (of(st.Name) || of(st.Verifies)) }
+	restores := func(st Stage) bool {
+		return st.Restores != nil && (of(st.Name) || of(st.Verifies))
+	}
 	if r.first == nil || !slices.ContainsFunc(r.engine.Stages, restores) {
 		return nil
 	}
@@ -131,5 +140,6 @@ func (r *run) notRestored(ctx context.Context, of func(stage string) bool) (lost
 			}
 		}
 	}
+
 	return lost
 }

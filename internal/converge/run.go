@@ -59,7 +59,13 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	}
 
 	e.validated.Clear() // a Validator that did not answer in the last run may answer now
-	r := &run{engine: e, host: h, journal: ReadJournal(h), boot: host.BootID(h), doing: Made}
+	r := &run{
+		engine:  e,
+		host:    h,
+		journal: ReadJournal(h),
+		boot:    host.BootID(h),
+		doing:   Made,
+	}
 	if r.journal.Refused != nil {
 		unlock()
 		return nil, nil, r.journal.Refused
@@ -82,6 +88,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		r.event(Event{What: Healed, Text: text})
 		_ = r.journal.rewrite(h, r.journal.Records) // where the disk is full, the next run does it
 	}
+
 	r.journal.compact(h)
 	r.cut, r.open = r.journal.unfinished()
 	return r, end, nil
@@ -102,6 +109,7 @@ func (r *run) sweep() {
 			r.event(Event{What: Remains, Text: err.Error()})
 		}
 	}
+
 	r.sweepPlaceholders()
 }
 
@@ -153,7 +161,12 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 		r.found = r.cut.Found
 		r.result.Run = r.cut.ID
 		r.makeResult = resumed
-		r.event(Event{What: Began, Text: "continues", Undoes: undoes, Count: due})
+		r.event(Event{
+			What:   Began,
+			Text:   "continues",
+			Undoes: undoes,
+			Count:  due,
+		})
 		return nil
 	}
 
@@ -162,6 +175,7 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 			return err
 		}
 	}
+
 	r.id = r.newID()
 	r.result.Run = r.id
 	r.event(Event{What: Began, Undoes: undoes, Count: due})
@@ -204,6 +218,7 @@ func (r *run) mayWrite() error {
 			Err:     err,
 		}
 	}
+
 	r.journal = Journal{}
 	return nil
 }
@@ -220,7 +235,9 @@ func (r *run) continues(undoes []string) bool {
 // coversCut says whether the stages of this run include all that the cut run has changed things
 // for.
 func (r *run) coversCut() bool {
-	return !slices.ContainsFunc(r.cut.Makes, func(c Change) bool { return r.engine.order(c.Stage) < 0 })
+	return !slices.ContainsFunc(r.cut.Makes, func(c Change) bool {
+		return r.engine.order(c.Stage) < 0
+	})
 }
 
 // newID is the time of day, with a number where another run has it already.
@@ -308,11 +325,15 @@ func unclosed(err error) error {
 
 // continuesRollBack says whether this run continues a run that was cut short in a roll-back, and
 // the journal does not say so yet.
-func (r *run) continuesRollBack() bool { return r.makeResult == resumed && r.cut.rollingBack() }
+func (r *run) continuesRollBack() bool {
+	return r.makeResult == resumed && r.cut.rollingBack()
+}
 
 // needsNewProcess says that a new process must continue this run, which stays open for it.
 func (r *run) needsNewProcess() bool {
-	return slices.ContainsFunc(r.result.Deferred, func(c Line) bool { return c.When == host.InNewProcess })
+	return slices.ContainsFunc(r.result.Deferred, func(c Line) bool {
+		return c.When == host.InNewProcess
+	})
 }
 
 // rollingBack says that the run rolls back a stage that has failed.
@@ -380,7 +401,12 @@ func (r *run) recordMake(t Thing, c Change) error {
 		return nil
 	}
 
-	err := r.write(Record{What: "make", Run: r.id, Change: &c, Result: r.makeResult})
+	err := r.write(Record{
+		What:   "make",
+		Run:    r.id,
+		Change: &c,
+		Result: r.makeResult,
+	})
 	if err == nil {
 		r.makeResult = ""
 	}

@@ -42,6 +42,7 @@ func (j Journal) Runs() []Run {
 			settleUndone(runs, at, runs[i].Undoes, halfUndos)
 		}
 	}
+
 	return runs
 }
 
@@ -56,6 +57,7 @@ func (r *Run) add(rec Record) {
 				r.Makes[i].Unsure = true
 			}
 		}
+
 		r.Makes = append(r.Makes, *rec.Change)
 	case "end":
 		r.Result = rec.Result
@@ -86,6 +88,7 @@ func settleUndone(runs []Run, at map[string]int, ids []string, halfUndos map[int
 		i, known := at[id]
 		return known && !runs[i].settled()
 	}
+
 	for i := range halfUndos {
 		run := &runs[i]
 		switch {
@@ -93,7 +96,9 @@ func settleUndone(runs []Run, at map[string]int, ids []string, halfUndos map[int
 		case !slices.ContainsFunc(run.Undoes, isLeft):
 			run.Makes = nil
 		default:
-			run.Makes = slices.DeleteFunc(run.Makes, func(c Change) bool { return undone[c.key()] })
+			run.Makes = slices.DeleteFunc(run.Makes, func(c Change) bool {
+				return undone[c.key()]
+			})
 		}
 	}
 }
@@ -167,17 +172,22 @@ func (r Run) countChanged() int {
 			differs[is] = true
 		}
 	}
+
 	return len(differs)
 }
 
 // restores says whether undo would restore anything of the run.
 func (r Run) restores() bool {
-	return slices.ContainsFunc(fold([]Run{r}), func(o owned) bool { return o.Keeps == "" && o.present() })
+	return slices.ContainsFunc(fold([]Run{r}), func(o owned) bool {
+		return o.Keeps == "" && o.present()
+	})
 }
 
 // in is the run with its changes of some stages alone.
 func (r Run) in(of func(stage string) bool) Run {
-	r.Makes = slices.DeleteFunc(slices.Clone(r.Makes), func(c Change) bool { return !of(c.Stage) })
+	r.Makes = slices.DeleteFunc(slices.Clone(r.Makes), func(c Change) bool {
+		return !of(c.Stage)
+	})
 	return r
 }
 

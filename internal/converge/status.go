@@ -76,8 +76,14 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (Status, error) {
 
 	f, err := e.Facts(ctx, v)
 	if err == nil {
-		s.Plan, err = e.planToPrint(ctx, machine{view: v, facts: f, owned: present(runs), asked: j.asksForReboot(f.BootID)})
+		s.Plan, err = e.planToPrint(ctx, machine{
+			view:  v,
+			facts: f,
+			owned: present(runs),
+			asked: j.asksForReboot(f.BootID),
+		})
 	}
+
 	return s, err
 }
 
@@ -95,7 +101,10 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 			s.Made = append(s.Made, e.mark(ctx, v, o, asks[o.key]))
 		}
 	}
-	slices.SortStableFunc(s.Made, func(a, b Mark) int { return e.order(a.Stage) - e.order(b.Stage) })
+
+	slices.SortStableFunc(s.Made, func(a, b Mark) int {
+		return e.order(a.Stage) - e.order(b.Stage)
+	})
 	return s, nil
 }
 

@@ -71,6 +71,7 @@ func moveBehind(steps []step, last func(step) bool) {
 		}
 		return 0
 	}
+
 	slices.SortStableFunc(steps, func(a, b step) int { return rank(a) - rank(b) })
 }
 
@@ -84,6 +85,7 @@ func groups(steps []step) iter.Seq[[]step] {
 					n++
 				}
 			}
+
 			if !yield(steps[:n]) {
 				return
 			}
@@ -147,12 +149,14 @@ func (s *step) look(ctx context.Context, v host.View) {
 		s.After, err = s.desired(v, found)
 		s.askLeaver(ctx, v)
 	}
+
 	s.err = err
 	if s.unseen {
 		s.Reason = unseenBecause(err)
 	} else {
 		s.Reason = reasonOf(err)
 	}
+
 	if s.Deferred != "" || s.Unknown != "" {
 		s.Before = ""
 		s.After = ""
@@ -190,6 +194,7 @@ func (s *step) askDisruptor(ctx context.Context, v host.View) {
 	} else {
 		s.Breaks, s.Clients, err = disruptor.Breaks(ctx, v, s.Before, s.After)
 	}
+
 	if err != nil {
 		s.Reason = cannot(err)
 	}
@@ -211,6 +216,7 @@ func (s *step) askGuarded() {
 			s.Clients = nil
 			return
 		}
+
 		s.Breaks = []string{what}
 		s.Clients = map[string][]string{what: {who}}
 	}
@@ -226,6 +232,7 @@ func (s *step) desired(v host.View, found State) (State, error) {
 	case s.strict:
 		return s.reverted(v, found)
 	}
+
 	return s.rebased(v, found)
 }
 
@@ -289,5 +296,6 @@ func (s *step) stillMeets(v host.View, found State) bool {
 		to, err := s.want.To(from)
 		return err == nil && to == want
 	}
+
 	return leadsTo(clean, last) && leadsTo(found, found)
 }

@@ -31,6 +31,7 @@ func takeOut(
 			left = appendUnique(left, still...)
 		}
 	}
+
 	return rest, left, nil
 }
 
@@ -52,7 +53,12 @@ type base struct {
 }
 
 func newPast(v host.View, t Thing, makes []Change) *past {
-	p := &past{view: v, thing: t, makes: makes, known: map[State]int{}}
+	p := &past{
+		view:  v,
+		thing: t,
+		makes: makes,
+		known: map[State]int{},
+	}
 	for i, c := range makes {
 		b := base{state: c.Before}
 		if i > 0 {
@@ -62,6 +68,7 @@ func newPast(v host.View, t Thing, makes []Change) *past {
 		p.known[c.Before] = i
 		p.known[c.After] = i
 	}
+
 	return p
 }
 
@@ -91,6 +98,7 @@ func (p *past) without(found State, n int) (rest State, left []string, err error
 	case before.state == last.After && !last.Unsure:
 		return found, nil, nil // it contains nothing of gpuadm's
 	}
+
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q",
 		p.thing.Ref(), last.After, found)
 }
@@ -107,6 +115,7 @@ func (p *past) made(found State, n int) (int, bool) {
 			return 0, false // another process made it between these two changes, so it is missing for another reason than before them
 		}
 	}
+
 	return i, true
 }
 
@@ -130,5 +139,6 @@ func merged(
 			break
 		}
 	}
+
 	return rest, left, err
 }

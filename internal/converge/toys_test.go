@@ -94,6 +94,7 @@ func (k car) MakeAll(_ context.Context, _ host.Host, changes []converge.Change) 
 			return err
 		}
 	}
+
 	k.box.made = append(k.box.made, strings.Join(names, "+"))
 	return nil
 }
@@ -182,6 +183,7 @@ func (b *toybox) kind(ref converge.Ref) (converge.Thing, error) {
 	case "castle":
 		return castle{toy}, nil
 	}
+
 	return nil, errors.New("no such toy")
 }
 
@@ -203,6 +205,7 @@ func (b *toybox) bead(name, bead string) converge.Want {
 		all := append(beads(found), bead)
 		return converge.State(strings.Join(all, ",")), nil
 	}
+
 	return w
 }
 

@@ -37,11 +37,15 @@ func (p UndoPlan) named(to string) string {
 
 // due is what is to be made.
 func (p UndoPlan) due() []step {
-	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" || s.Unknown != "" })
+	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool {
+		return s.converged() || s.Deferred != "" || s.Unknown != ""
+	})
 }
 
 // NeedsPrograms reports whether a change is made by programs of the machine or image: packages.
-func (p UndoPlan) NeedsPrograms() bool { return slices.ContainsFunc(p.due(), is[Resolver]) }
+func (p UndoPlan) NeedsPrograms() bool {
+	return slices.ContainsFunc(p.due(), is[Resolver])
+}
 
 // PlanUndo says what Undo would do, and touches nothing.
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
@@ -81,6 +85,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		}
 		return r.result, err
 	}
+
 	if err := r.consent(ctx, linesOf(p.steps)); err != nil {
 		return Result{}, err
 	}
@@ -94,9 +99,16 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 			return r.end(err)
 		}
 	}
+
 	for _, c := range p.Kept {
-		r.event(Event{Stage: c.Stage, What: Kept, Line: &c, Text: c.Keeps})
+		r.event(Event{
+			Stage: c.Stage,
+			What:  Kept,
+			Line:  &c,
+			Text:  c.Keeps,
+		})
 	}
+
 	for _, c := range p.Left {
 		r.reportLeft(c, c.Cannot)
 	}
@@ -116,6 +128,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	case r.needsNewProcess(), r.waitsForBoot():
 		return r.result, nil
 	}
+
 	return r.endUndo(ctx, p.Runs)
 }
 
@@ -137,9 +150,14 @@ func (r *run) sweepCut(ctx context.Context) (found bool, err error) {
 		}
 		found = found || did
 	}
+
 	if found {
-		r.event(Event{What: Healed, Text: "run " + r.cut.ID + " was cut short: what it had stopped runs again"})
+		r.event(Event{
+			What: Healed,
+			Text: "run " + r.cut.ID + " was cut short: what it had stopped runs again",
+		})
 	}
+
 	return found, nil
 }
 
@@ -180,7 +198,10 @@ func (e *Engine) planUndo(
 		return p, j.Refused
 	}
 	if j.Newer > 0 || j.Problem != "" {
-		return p, &trouble.Error{What: "cannot undo: " + j.Damage(v), Undone: []string{trouble.NothingTouched}}
+		return p, &trouble.Error{
+			What:   "cannot undo: " + j.Damage(v),
+			Undone: []string{trouble.NothingTouched},
+		}
 	}
 
 	scope, err := j.scope(to, leave)
@@ -196,6 +217,7 @@ func (e *Engine) planUndo(
 			steps = append(steps, s)
 		}
 	}
+
 	p.steps, err = e.lookAll(ctx, v, steps, nil)
 	if err != nil {
 		return p, err
@@ -206,6 +228,7 @@ func (e *Engine) planUndo(
 			s.mayBeGone = s.blocked() && s.withoutDriver()
 		}
 	}
+
 	p.steps = perishablesLast(p.steps)
 
 	if err := e.noteLost(ctx, v, p.steps); err != nil {
@@ -216,6 +239,7 @@ func (e *Engine) planUndo(
 		s.first = firstState(scope.runs, s.key())
 		p.noteRemains(s, scope.runs)
 	}
+
 	return p, obstacles(p.steps, p.named(to), scope.leave)
 }
 
@@ -256,6 +280,7 @@ func (j Journal) scope(to string, leave []string) (sc scope, err error) {
 			return scope{}, halfUndone(sc.ids[0], earliest(runs, due, reaches[0]), leave)
 		}
 	}
+
 	return sc, nil
 }
 
@@ -299,6 +324,7 @@ func earliest(runs []Run, due map[string]bool, id string) string {
 			}
 		}
 	}
+
 	return id
 }
 
@@ -327,6 +353,7 @@ func (j Journal) runsToUndo(to string) ([]string, error) {
 			break
 		}
 	}
+
 	slices.Reverse(ids)
 
 	switch {
@@ -335,6 +362,7 @@ func (j Journal) runsToUndo(to string) ([]string, error) {
 	case !restores:
 		return []string{}, nil // a restart, say, or lists that were read
 	}
+
 	return ids, nil
 }
 
@@ -393,6 +421,7 @@ func (p *UndoPlan) setAside(ctx context.Context, v host.View, s *step, leave []s
 		p.Kept = append(p.Kept, s.Line)
 		return true
 	}
+
 	return false
 }
 
@@ -437,6 +466,7 @@ func (e *Engine) noteLost(ctx context.Context, v host.View, steps []step) error 
 			}
 		}
 	}
+
 	return nil
 }
 

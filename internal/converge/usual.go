@@ -50,6 +50,7 @@ func (j Journal) usual(c Change) (longest int64) {
 			longest = max(longest, spent(from, to))
 		}
 	}
+
 	return longest
 }
 

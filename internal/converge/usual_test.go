@@ -35,10 +35,18 @@ func TestUsual(t *testing.T) {
 			_, _ = fmt.Sscan(line+" -", &r.Run, &r.What, &second, &r.Result)
 			r.Time = time.Unix(int64(second), 0)
 			if r.What == "package" || r.What == "file" {
-				r.What, r.Change, r.Result = "make", &Change{Ref: Ref{Kind: r.What}, After: "1"}, ""
+				r.What, r.Change, r.Result = "make", &Change{
+					Ref:   Ref{Kind: r.What},
+					After: "1",
+				}, ""
 			}
+
 			j.Records = append(j.Records, r)
 		}
-		check.Equal(t, j.usual(Change{Ref: Ref{Kind: "package"}, After: "1"})/1000, want, "%q: usually takes", journal)
+
+		check.Equal(t, j.usual(Change{
+			Ref:   Ref{Kind: "package"},
+			After: "1",
+		})/1000, want, "%q: usually takes", journal)
 	}
 }

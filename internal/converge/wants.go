@@ -74,6 +74,7 @@ func chosen(stage string, wants []Want, all []owned) (more []Want) {
 		_, is := w.Thing.(Chooser)
 		return is
 	}
+
 	i := slices.IndexFunc(wants, isChooser)
 	if i < 0 {
 		return nil
@@ -89,6 +90,7 @@ func chosen(stage string, wants []Want, all []owned) (more []Want) {
 			more = append(more, w)
 		}
 	}
+
 	return more
 }
 
@@ -137,6 +139,7 @@ func (e *Engine) unwanted(stage string, wants []Want, all []owned) (steps []step
 		s.Why = "no longer asked for"
 		steps = append(steps, s)
 	}
+
 	return steps
 }
 
@@ -183,8 +186,10 @@ func (e *Engine) reverting(all []owned) (steps []step) {
 			s.supplies = s.supplies || supplies
 			followers = addFollower(followers, o.Stage, t)
 		}
+
 		steps = append(steps, s)
 	}
+
 	return append(suppliersFirst(joinBatches(steps)), followers...)
 }
 
@@ -232,7 +237,9 @@ func joinBatches(steps []step) (list []step) {
 			continue // the last of the Batch adds it
 		}
 
-		batch := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !inBatch(o) })
+		batch := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool {
+			return !inBatch(o)
+		})
 		if is[Resolver](s) { // a Resolver goes by the wanted ones, which come first
 			moveBehind(batch, func(s step) bool { return s.unwanted })
 		}

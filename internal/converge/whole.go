@@ -33,6 +33,7 @@ func (e *Engine) planWhole(
 			return []step{standIn(st.Name, err)}, nil
 		}
 	}
+
 	return steps, nil
 }
 
@@ -52,13 +53,17 @@ func (e *Engine) mayMakeWhole(ctx context.Context, m machine, st Stage, steps []
 // allDeferred says that each change of a stage names the event that it waits for, which tells more
 // than an unconverged earlier stage.
 func allDeferred(steps []step) bool {
-	return !slices.ContainsFunc(steps, func(s step) bool { return s.Deferred == "" || s.Waits != "" })
+	return !slices.ContainsFunc(steps, func(s step) bool {
+		return s.Deferred == "" || s.Waits != ""
+	})
 }
 
 // cannotBeMade says that a stage has a change that cannot be made: its reason tells more than an
 // unconverged earlier stage.
 func cannotBeMade(steps []step) bool {
-	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" || s.Unknown != "" })
+	return slices.ContainsFunc(steps, func(s step) bool {
+		return s.Cannot != "" || s.Unknown != ""
+	})
 }
 
 // deferAll returns the steps that are not converged, all of them deferred.
@@ -106,6 +111,7 @@ func (e *Engine) unconvergedBefore(
 		comes = settleSilent(steps, comes)
 		first.note(earlier.Name, steps)
 	}
+
 	return first, nil
 }
 
@@ -140,5 +146,6 @@ func (u *unconverged) trouble(stage string) error {
 	case u.first.Deferred != "":
 		t.Because = []string{"deferred until " + strings.TrimPrefix(u.first.Deferred, "once ")}
 	}
+
 	return t
 }

@@ -65,7 +65,9 @@ type without struct {
 
 // WithoutPods is the machine as it would be if the pods were gone for which gone is true, by
 // NAMESPACE/NAME or "uid UID": their processes use no GPU.
-func WithoutPods(v host.View, gone func(pod string) bool) host.View { return &without{v, gone} }
+func WithoutPods(v host.View, gone func(pod string) bool) host.View {
+	return &without{v, gone}
+}
 
 // Gone reports whether a pod is thought away from this machine.
 func Gone(v host.View, pod string) bool {

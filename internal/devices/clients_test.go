@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+
 	os.Exit(m.Run())
 }
 
@@ -61,6 +62,7 @@ func hold(what string) error {
 		}
 		flags |= unix.O_CREAT
 	}
+
 	for i := range files {
 		path := name
 		if name == "/dev/nvidia" {
@@ -70,6 +72,7 @@ func hold(what string) error {
 			return fmt.Errorf("cannot open %s: %w", path, err)
 		}
 	}
+
 	fmt.Println("ready")
 	_, err = os.Stdin.Read(make([]byte, 1))
 	if err.Error() != "EOF" {
@@ -93,10 +96,18 @@ func start(t *testing.T, what string) int {
 	var stderr strings.Builder // not the test's own, which may be /dev/null
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
-		Credential:  &syscall.Credential{NoSetGroups: true},
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{
+			ContainerID: 0,
+			HostID:      65534,
+			Size:        1,
+		}},
+		GidMappings: []syscall.SysProcIDMap{{
+			ContainerID: 0,
+			HostID:      65534,
+			Size:        1,
+		}},
+		Credential: &syscall.Credential{NoSetGroups: true},
 	}
 	stdin := must.Get(cmd.StdinPipe())(t)
 	stdout := must.Get(cmd.StdoutPipe())(t)
@@ -177,6 +188,7 @@ func TestManyOpenFiles(t *testing.T) {
 		check.That(t, err == nil && len(said) <= 1024, "%s: %d bytes are said of it, %v", what, len(said), err)
 		return after.TotalAlloc - before.TotalAlloc, v.calls
 	}
+
 	few, fewCalls := cost("/dev/nvidia*1000")
 	many, manyCalls := cost("/dev/nvidia*16000")
 	if many > 4*16*few || // lists grow by doubling; what is quadratic takes 256 times as much

@@ -47,6 +47,7 @@ func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 		case !still:
 			continue // it has ended
 		}
+
 		if err := h.Terminate(p.PID); err != nil {
 			return err
 		}
@@ -67,6 +68,7 @@ func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 					Try:  []string{fmt.Sprintf("kill -KILL %d, if its work may be lost, then run the same command again", p.PID)},
 				}
 			}
+
 			if err := host.Pause(ctx, endPause); err != nil {
 				return err
 			}

@@ -53,6 +53,7 @@ func (h Holder) Who() string {
 	case h.Unit != "":
 		s += " of " + h.Unit
 	}
+
 	if h.Container != "" {
 		s += ", container " + h.Container + ","
 	}
@@ -165,6 +166,7 @@ func (h *Holder) readCgroup(cgroup string, pods map[string]string) {
 				h.Pod = "uid " + uid
 			}
 		}
+
 		if m := containerGroup().FindStringSubmatch(line); m != nil && h.Container == "" {
 			h.Container = m[1][:12]
 		}

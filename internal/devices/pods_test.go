@@ -47,6 +47,7 @@ func TestPodDevices(t *testing.T) {
 		})
 		return n
 	}
+
 	const socket = "-- var/lib/kubelet/pod-resources/kubelet.sock --\n"
 	n, want := boot(socket), []PodDevice{{"ml/train-0", "GPU-1"}, {"ml/train-0", "GPU-1"}, {"ml/pulls", "MIG-2"}}
 	got, err := OfPods(t.Context(), n)
@@ -70,10 +71,14 @@ func TestPodDevices(t *testing.T) {
 		"0: 00000002 00000000 00010000 0001 01 20000 /tmp/k/pod-resources/kubelet.sock\n"))
 	check.That(t, err == nil && got == nil, "another user's socket: %v, %v", got, err)
 	resources = "/var/lib/kubelet" + facts.PodResources
-	n.Daemon(resources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
+	n.Daemon(resources, func(string, []byte) ([]byte, error) {
+		return []byte{0x0a, 0x7f}, nil
+	})
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a torn answer is taken")
-	n.Daemon(resources, func(string, []byte) ([]byte, error) { return nil, host.Later{Until: "never"} })
+	n.Daemon(resources, func(string, []byte) ([]byte, error) {
+		return nil, host.Later{Until: "never"}
+	})
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a kubelet that fails counts as one with no pods")
 }
@@ -92,5 +97,6 @@ func TestHolderGroups(t *testing.T) {
 		h.readCgroup(group, pods)
 		check.That(t, h.Pod == want.Pod && h.Unit == want.Unit && h.Container == want.Container, "%s: %+v", group, h)
 	}
+
 	check.That(t, (Holder{Unit: "nvidia-persistenced.service"}).Daemon() && !(Holder{Unit: "x.service"}).Daemon(), "daemons are not told from others")
 }

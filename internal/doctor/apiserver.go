@@ -52,6 +52,7 @@ func (m *Machine) asked() (registration, bool) {
 		case errors.Is(err, kube.Slow):
 			return registration{stalls: err}, nil
 		}
+
 		return r, err
 	})
 }
@@ -78,11 +79,13 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 		r.name = name
 		r.node, err = c.Node(ctx, name)
 	}
+
 	if errors.Is(err, kube.Missing) {
 		return registration{name: r.name}, nil
 	} else if err != nil {
 		return r, err
 	}
+
 	r.pods, err = c.Pods(ctx, r.name)
 	r.listsPods = err == nil
 	return r, nil

@@ -107,6 +107,7 @@ func TestFull(t *testing.T) {
 				}
 				got = append(got, fmt.Sprintf("%s %v", cause.Code, objects))
 			}
+
 			if s := strings.Join(got, ", "); s != c.want {
 				t.Errorf("got %s, want %s", s, c.want)
 			}

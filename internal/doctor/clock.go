@@ -39,6 +39,7 @@ func (m *Machine) clock() (t times, ok bool) {
 			}
 			return t, nil
 		}
+
 		if m.runs() {
 			return t, nil // what keeps the server from answering is noted of the Node
 		}
@@ -71,6 +72,7 @@ func (m *Machine) skewed(by time.Duration, way string) []Finding {
 	} else if holdsAt(kubelet, t.server) && isOutside(kubelet, t.here) {
 		what += ", and by it kubelet's certificate, which is good, is not valid"
 	}
+
 	return []Finding{{What: what}}
 }
 
@@ -112,6 +114,7 @@ func clockBehind(m *Machine) []Finding {
 			return []Finding{{What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime))}}
 		}
 	}
+
 	for _, name := range []string{
 		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
 		"/var/lib/kubelet/pki/kubelet-client-current.pem",
@@ -121,6 +124,7 @@ func clockBehind(m *Machine) []Finding {
 			return []Finding{{What: fmt.Sprintf("the clock says %s, and %s was changed %s", day(now), name, day(i.Ctime))}}
 		}
 	}
+
 	return nil
 }
 

@@ -40,6 +40,7 @@ func cudaFails(m *Machine) []Finding {
 			return []Finding{m.cudaFault(answer)}
 		}
 	}
+
 	return nil
 }
 
@@ -118,6 +119,7 @@ func (m *Machine) cudaFault(answer host.CUDA) Finding {
 		finding.Fix = "load the module of CUDA's memory again, once no program uses the GPUs; if that does not help, reboot"
 		finding.Command = reloadUVM
 	}
+
 	return finding
 }
 

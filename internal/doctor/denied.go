@@ -47,6 +47,7 @@ func deniedFiles(m *Machine) (found []Finding) {
 		seen[finding.Object+finding.Fix] = true
 		found = append(found, finding)
 	}
+
 	return found
 }
 
@@ -110,6 +111,7 @@ func (m *Machine) deviceBoolean() (name string, on bool) {
 		}
 		name = boolean
 	}
+
 	return name, false
 }
 
@@ -137,6 +139,7 @@ func (m *Machine) denials() (found []denial) {
 			found = append(found, denial{line, when})
 		}
 	}
+
 	return found
 }
 

@@ -22,7 +22,11 @@ type auditView struct {
 
 func (a auditView) Stat(name string) (host.Info, error) {
 	if name == auditLog && a.stat != nil {
-		return host.Info{}, &host.FileError{Verb: "check", Path: name, Cause: a.stat}
+		return host.Info{}, &host.FileError{
+			Verb:  "check",
+			Path:  name,
+			Cause: a.stat,
+		}
 	}
 	return a.View.Stat(name)
 }

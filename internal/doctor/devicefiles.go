@@ -51,6 +51,7 @@ func (m *Machine) deviceFiles() map[string]int {
 			files[fmt.Sprintf("/dev/nvidia%d", gpu.Minor)] = gpu.Minor
 		}
 	}
+
 	return files
 }
 
@@ -60,10 +61,19 @@ func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked
 	create := fmt.Sprintf("sudo nvidia-modprobe -c %d", minor)
 	file, err := m.View.Stat(name)
 	if err != nil {
-		return []Finding{{Object: name, What: name + " is not there", Command: create}}
+		return []Finding{{
+			Object:  name,
+			What:    name + " is not there",
+			Command: create,
+		}}
 	}
+
 	if file.Mode&fs.ModeCharDevice == 0 {
-		return []Finding{{Object: name, What: name + " is not a device", Command: "sudo rm -r " + name + " && " + create}}
+		return []Finding{{
+			Object:  name,
+			What:    name + " is not a device",
+			Command: "sudo rm -r " + name + " && " + create,
+		}}
 	}
 
 	numbersKnown := file.Device != host.Device{} && len(majors) > 0
@@ -83,6 +93,7 @@ func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked
 			Command: fmt.Sprintf("sudo chown %d:%d %s && sudo chmod %04o %s", asked.uid, asked.gid, name, asked.mode, name),
 		}}
 	}
+
 	return nil
 }
 
@@ -98,6 +109,7 @@ func (m *Machine) majors() (numbers []uint32) {
 			numbers = append(numbers, number)
 		}
 	}
+
 	return numbers
 }
 
@@ -135,6 +147,7 @@ func (m *Machine) askedAccess() *access {
 			params[name] = n
 		}
 	}
+
 	if params["ModifyDeviceFiles"] != 1 || params["DeviceFileMode"] == 0 {
 		return nil
 	}

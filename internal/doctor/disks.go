@@ -35,6 +35,7 @@ func (m *Machine) onReadOnly(folder string) bool {
 			readOnly = isReadOnly(fields)
 		}
 	}
+
 	return readOnly
 }
 
@@ -51,6 +52,7 @@ func (m *Machine) mounts(table string) (all [][]string) {
 			all = append(all, f)
 		}
 	}
+
 	return all
 }
 
@@ -76,8 +78,10 @@ func (m *Machine) lackingRoom(lacks func(folder string, room host.Room) (yes boo
 				Fix:    m.frees(folder, room),
 			})
 		}
+
 		seen = append(seen, room)
 	}
+
 	return found
 }
 
@@ -109,6 +113,7 @@ func (m *Machine) imageFolder() string {
 	case "docker":
 		return "/var/lib/docker"
 	}
+
 	return ""
 }
 
@@ -126,6 +131,7 @@ func (m *Machine) frees(folder string, room host.Room) string {
 	case images != "" && err == nil && ofImages == room:
 		return "free room: remove logs and packages that are not needed, and unused images: sudo crictl rmi --prune; delete nothing by hand in the engine's folders"
 	}
+
 	return ""
 }
 
@@ -137,6 +143,7 @@ func fullDisks(m *Machine) []Finding {
 		const command = "df -h %[1]s && sudo du -xh --max-depth=2 %[1]s | sort -h | tail"
 		found[i].Command = fmt.Sprintf(command, f.Object)
 	}
+
 	return found
 }
 
@@ -148,6 +155,7 @@ func noInodes(m *Machine) []Finding {
 		const command = "df -i %[1]s && sudo du -x --inodes --max-depth=3 %[1]s | sort -n | tail"
 		found[i].Command = fmt.Sprintf(command, f.Object)
 	}
+
 	return found
 }
 
@@ -169,6 +177,7 @@ func readOnly(m *Machine) (found []Finding) {
 			})
 		}
 	}
+
 	if len(found) > 0 {
 		return found
 	}

@@ -56,6 +56,7 @@ This file is generated from the table in internal/doctor: ` + "`go test ./intern
 		} else {
 			fmt.Fprintf(&b, "- repair: gpuadm repair %s\n", c.Code)
 		}
+
 		if len(c.By) > 0 {
 			fmt.Fprintf(&b, "- caused by any of these, if doctor finds it too: %s\n", strings.Join(c.By, ", "))
 		}
@@ -67,6 +68,7 @@ This file is generated from the table in internal/doctor: ` + "`go test ./intern
 			}
 		}
 	}
+
 	if *update {
 		must.OK(t, os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644))
 	}
@@ -104,5 +106,6 @@ func TestLockstep(t *testing.T) {
 			check.That(t, v[1] == of[1], "%s: %s is %s", filepath.Base(file), f[0], f[1])
 		}
 	}
+
 	check.That(t, found >= 100, "only %d packages are found that must be of the driver's version", found)
 }

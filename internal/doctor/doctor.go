@@ -105,6 +105,7 @@ func (m *Machine) examineUntil(timeout <-chan time.Time) Report {
 		}
 	default: // a file or a program that the facts need does not answer
 	}
+
 	if len(report.Causes) == 0 {
 		m.silentDaemons() // a cause would say why
 	}
@@ -152,5 +153,6 @@ func (m *Machine) runChecks(checks []Check, timeout <-chan time.Time) (faults []
 			faults = append(faults, fault{check, finding})
 		}
 	}
+
 	return faults, complete
 }

@@ -59,6 +59,7 @@ func TestTable(t *testing.T) {
 		}
 		check.That(t, len(c.Sources) > 0 && c.Find != nil, "%s has no source or no Find", c.Code)
 	}
+
 	explains := map[string][]string{}
 	for _, e := range Edges() {
 		by, _, _ := strings.Cut(e.By, "/")
@@ -68,6 +69,7 @@ func TestTable(t *testing.T) {
 		}
 		explains[e.By] = append(explains[e.By], e.Explains)
 	}
+
 	var walk func(code string, path []string)
 	walk = func(code string, path []string) {
 		for _, seen := range path {
@@ -77,6 +79,7 @@ func TestTable(t *testing.T) {
 			walk(next, append(path, code))
 		}
 	}
+
 	for code := range explains {
 		walk(code, nil)
 	}
@@ -85,10 +88,17 @@ func TestTable(t *testing.T) {
 // TestCauses picks root causes: by the object where the edge says so, through a chain, below both
 // roots of one fault.
 func TestCauses(t *testing.T) {
-	edges := []Edge{{By: "A", Explains: "B"}, {By: "B", Explains: "C", Of: sameObject}, {By: "D", Explains: "C"}}
+	edges := []Edge{{
+		By:       "A",
+		Explains: "B",
+	}, {By: "B", Explains: "C", Of: sameObject}, {By: "D", Explains: "C"}}
 	of := func(code, object string) fault {
-		return fault{Check{Check: faults.Check{Code: code}}, Finding{Object: object, What: code + object}}
+		return fault{Check{Check: faults.Check{Code: code}}, Finding{
+			Object: object,
+			What:   code + object,
+		}}
 	}
+
 	for _, c := range []struct {
 		name   string
 		faults []fault
@@ -113,6 +123,7 @@ func TestCauses(t *testing.T) {
 				}
 				words = append(words, strings.TrimSpace(cause.Code+"["+strings.Join(objects, " ")+"] > "+strings.Join(below, " ")))
 			}
+
 			check.Equal(t, strings.Join(words, ", "), c.want, "got")
 		})
 	}
@@ -134,4 +145,6 @@ func TestGenerated(t *testing.T) {
 }
 
 // examine examines a machine without node.toml.
-func examine(t *testing.T, v host.View) Report { return Examine(t.Context(), v, spec.Spec{}, Own{}) }
+func examine(t *testing.T, v host.View) Report {
+	return Examine(t.Context(), v, spec.Spec{}, Own{})
+}

@@ -57,6 +57,7 @@ func checkpointFault(text []byte) string {
 			return "the checksum of its " + version + " is wrong"
 		}
 	}
+
 	return ""
 }
 

@@ -39,7 +39,10 @@ func noHeaders(m *Machine) []Finding {
 		return nil
 	}
 	command := strings.ReplaceAll(m.Packages().commands().headers, "%[1]s", k.Kernel)
-	return []Finding{{What: "/lib/modules/" + k.Kernel + "/build leads to no headers", Command: command}}
+	return []Finding{{
+		What:    "/lib/modules/" + k.Kernel + "/build leads to no headers",
+		Command: command,
+	}}
 }
 
 // buildFailed goes by the log that DKMS moves away when a build has succeeded: do_build in dkms.in
@@ -61,6 +64,7 @@ func buildFailed(m *Machine) []Finding {
 		}
 		return []Finding{{Object: version, What: what, Command: "less " + log}}
 	}
+
 	return nil
 }
 
@@ -86,6 +90,7 @@ func noModule(m *Machine) []Finding {
 			break
 		}
 	}
+
 	return []Finding{finding}
 }
 
@@ -126,6 +131,7 @@ func otherDriver(m *Machine) (found []Finding) {
 			Command: blacklist + " && " + m.Packages().commands().initrd + " && sudo reboot",
 		})
 	}
+
 	return found
 }
 
@@ -161,6 +167,7 @@ func refusedSignature(m *Machine) []Finding {
 			finding.Command = "sudo reboot"
 		}
 	}
+
 	return []Finding{finding}
 }
 
@@ -214,8 +221,12 @@ func noBAR(m *Machine) []Finding {
 	lines := m.sinceLoad()
 	if at := slices.IndexFunc(lines, faults.Of("DRV-016").In); at >= 0 && m.someMissing() {
 		near := strings.Join(lines[at:min(at+3, len(lines))], " ") // the next line names the device: nv-pci.c
-		return []Finding{{Object: m.gpuIn(near), What: "the driver says: " + strings.TrimSpace(near)}}
+		return []Finding{{
+			Object: m.gpuIn(near),
+			What:   "the driver says: " + strings.TrimSpace(near),
+		}}
 	}
+
 	return nil
 }
 
@@ -244,8 +255,12 @@ func noAdapter(m *Machine) (found []Finding) {
 			continue
 		}
 		seen[address] = true
-		found = append(found, Finding{Object: address, What: "the driver says: " + strings.TrimSpace(line)})
+		found = append(found, Finding{
+			Object: address,
+			What:   "the driver says: " + strings.TrimSpace(line),
+		})
 	}
+
 	return found
 }
 
@@ -265,6 +280,7 @@ func mismatch(m *Machine) []Finding {
 		finding.Command = planDriver()
 		finding.Other = "the module on the disk does not fit the libraries either"
 	}
+
 	return []Finding{finding}
 }
 
@@ -299,6 +315,7 @@ func (m *Machine) upgraded() string {
 		version := fields[5]
 		return "dpkg upgraded " + name + " to " + version + " at " + day + " " + hour
 	}
+
 	return ""
 }
 
@@ -340,5 +357,6 @@ func driverSilent(m *Machine) []Finding {
 		m.cannotRead("GPUs", fs.ErrPermission)
 		return nil
 	}
+
 	return []Finding{{What: f.NoDriver}}
 }

@@ -18,7 +18,9 @@ import (
 )
 
 // hangs reports whether the driver has not answered in time: at all, or about a GPU.
-func hangs(f facts.Facts) bool { return f.NVMLSays == host.Overdue || f.NVMLSays == host.Stuck }
+func hangs(f facts.Facts) bool {
+	return f.NVMLSays == host.Overdue || f.NVMLSays == host.Stuck
+}
 
 // slowest is how long a driver that is well may take until its first answer. NVIDIA says 1 to 3 seconds
 // for each GPU that no process holds (https://docs.nvidia.com/deploy/driver-persistence/overview.html); on
@@ -63,6 +65,7 @@ func (m *Machine) driversPrograms() (stuck []string, started bool) {
 		}
 		started = started || holder.HasAnyGPU()
 	}
+
 	return stuck, started || m.keepsGPUs()
 }
 
@@ -124,5 +127,6 @@ func (m *Machine) kernelWaits() bool {
 			return true
 		}
 	}
+
 	return false
 }

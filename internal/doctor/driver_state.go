@@ -64,6 +64,7 @@ func (m *Machine) nextKernel() string {
 	case len(m.dkmsVersions()) > 0:
 		return text + "sudo dkms autoinstall -k " + next.Kernel
 	}
+
 	return text + "install the driver's modules for that kernel"
 }
 
@@ -79,8 +80,11 @@ func (m *Machine) awaitsDriver(f facts.Facts) bool {
 
 	hasModule := func(kernel facts.KernelModules) bool { return kernel.Nvidia != nil }
 	isTaken := func(device facts.PCI) bool {
-		return slices.ContainsFunc(f.Modules.Taken, func(t facts.Taken) bool { return t.Address == device.Address })
+		return slices.ContainsFunc(f.Modules.Taken, func(t facts.Taken) bool {
+			return t.Address == device.Address
+		})
 	}
+
 	isHeld := func(device facts.PCI) bool { return device.Driver != "" && !isTaken(device) }
 	return !slices.ContainsFunc(f.Modules.Kernels, hasModule) && !slices.ContainsFunc(m.GPUs(), isHeld)
 }

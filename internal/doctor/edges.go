@@ -44,6 +44,7 @@ func Edges() (all []Edge) {
 			}
 		}
 	}
+
 	for _, codes := range [][2]string{{"KUB-001", "KUB-014"}, {"RUN-005", "RUN-010"}} {
 		stopped, ending := codes[0], codes[1]
 		for _, e := range all { // also those that the first pair has added
@@ -55,6 +56,7 @@ func Edges() (all []Edge) {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -87,6 +89,7 @@ func (g graph) explains(f, o fault) bool {
 		case eachOne:
 			return g.explainsAll(o)
 		}
+
 		return true
 	})
 }
@@ -102,6 +105,7 @@ func (g graph) explainsAll(missing fault) bool {
 			sick[f.Object] = true
 		}
 	}
+
 	return len(sick) >= missing.Count
 }
 
@@ -143,6 +147,7 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 			}
 		}
 	}
+
 	return list, notes
 }
 
@@ -171,5 +176,6 @@ func (g graph) explained(root int) (below []fault) {
 			}
 		}
 	}
+
 	return below
 }

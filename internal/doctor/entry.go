@@ -26,6 +26,7 @@ func Entries() (all []Entry) {
 		}
 		all = append(all, entry)
 	}
+
 	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Code, b.Code) })
 	return all
 }
@@ -39,6 +40,7 @@ func bringing(code string) (by []string) {
 			by = append(by, from)
 		}
 	}
+
 	slices.Sort(by)
 	return by
 }

@@ -40,6 +40,7 @@ func otherFabricManager(m *Machine) []Finding {
 			Command: fmt.Sprintf(all.commands().exact, name, version),
 		}}
 	}
+
 	return nil
 }
 
@@ -85,6 +86,7 @@ func noFabricManager(m *Machine) []Finding {
 	case "masked":
 		return []Finding{maskedUnit(drivers.FabricManagerUnit)}
 	}
+
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }
 
@@ -154,7 +156,9 @@ func notRegistered(m *Machine) []Finding {
 		case completed:
 			return ""
 		}
+
 		return "is not registered with the fabric: " + fabric.State
 	}
+
 	return ofGPUs(describe, nil)(m)
 }

@@ -54,6 +54,7 @@ func (c *Cause) fill(node, drained string) {
 		}
 		return text
 	}
+
 	c.Fix = fill(c.Fix)
 	c.Commands = ofAllGPUs(c.Commands)
 	for i := range c.Commands {
@@ -82,8 +83,10 @@ func ofAllGPUs(commands []string) (joined []string) {
 			joined = append(joined, command)
 			continue
 		}
+
 		joined[i] = strings.TrimSuffix(joined[i], after) + "," + gpu + after
 	}
+
 	return joined
 }
 
@@ -98,6 +101,7 @@ func (m *Machine) nodeNames() (name, drained string) {
 			return registered.name, registered.name
 		}
 	}
+
 	hostname, _ := m.text("/proc/sys/kernel/hostname")
 	name = cmp.Or(kubelet.NodeName, strings.ToLower(hostname))
 	return name, "--selector=kubernetes.io/hostname=" + name

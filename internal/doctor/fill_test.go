@@ -25,6 +25,7 @@ func TestOneCommandForAllGPUs(t *testing.T) {
 			resets = append(resets, command)
 		}
 	}
+
 	want := "sudo nvidia-smi --gpu-reset -i " + strings.Join(w.GPUs(), ",")
 	check.That(t, len(resets) == 1 && resets[0] == want, "%q, want %q", resets, want)
 }

@@ -52,8 +52,12 @@ func finders() map[string]func(*Machine) []Finding {
 		"GPU-001": offBus,
 		"GPU-003": ofGPUs(lost, resetCommand),
 		"GPU-002": gpuNotListed,
-		"GPU-007": ofGPUs(when(func(g host.GPU) bool { return g.RemapFails }, "has a faulty row of memory that could not be remapped"), nil),
-		"GPU-006": ofGPUs(when(func(g host.GPU) bool { return g.RemapWaits }, "has a faulty row of memory that is remapped at its next reset"), resetCommand),
+		"GPU-007": ofGPUs(when(func(g host.GPU) bool {
+			return g.RemapFails
+		}, "has a faulty row of memory that could not be remapped"), nil),
+		"GPU-006": ofGPUs(when(func(g host.GPU) bool {
+			return g.RemapWaits
+		}, "has a faulty row of memory that is remapped at its next reset"), resetCommand),
 		"GPU-005": ofGPUs(uncorrected, resetCommand),
 		"GPU-008": hot,
 		"GPU-009": slowed("power-brake", "is slowed down by the power brake"),
@@ -75,7 +79,9 @@ func finders() map[string]func(*Machine) []Finding {
 		"GPU-017": noDirect,
 		"FAB-006": nothingToManage,
 		"GPU-013": ofGPUs(limited, nil),
-		"GPU-014": ofGPUs(when(func(g host.GPU) bool { return g.Prohibited }, "is in compute mode PROHIBITED"), nil),
+		"GPU-014": ofGPUs(when(func(g host.GPU) bool {
+			return g.Prohibited
+		}, "is in compute mode PROHIBITED"), nil),
 		"MIG-004": migManagerStopped,
 		"MIG-003": otherPartitions,
 		"MIG-001": noPartition,

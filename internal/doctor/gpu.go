@@ -10,7 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-func resetCommand(address string) string { return "sudo nvidia-smi --gpu-reset -i " + address }
+func resetCommand(address string) string {
+	return "sudo nvidia-smi --gpu-reset -i " + address
+}
 
 // gpuNotListed leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or
 // nouveau, which has a check of its own.
@@ -33,6 +35,7 @@ func gpuNotListed(m *Machine) (found []Finding) {
 		}
 		found = append(found, Finding{Object: device.Address, What: what})
 	}
+
 	return found
 }
 
@@ -53,6 +56,7 @@ func ofGPUs(describe func(host.GPU) string, command func(address string) string)
 			}
 			found = append(found, finding)
 		}
+
 		return found
 	}
 }
@@ -132,6 +136,7 @@ func hot(m *Machine) []Finding {
 			Note:   true,
 		})
 	}
+
 	return found
 }
 
@@ -139,13 +144,18 @@ func hot(m *Machine) []Finding {
 // knows which of the two is wanted.
 func withoutECC(m *Machine) []Finding {
 	describe := func(gpu host.GPU) string {
-		hasECC := func(other host.GPU) bool { return other.Name == gpu.Name && other.ECC == "on" }
+		hasECC := func(other host.GPU) bool {
+			return other.Name == gpu.Name && other.ECC == "on"
+		}
 		if gpu.ECC != "off" || !slices.ContainsFunc(m.answering(), hasECC) {
 			return ""
 		}
 		return "has ECC off, and others of its kind have it on"
 	}
-	command := func(address string) string { return "sudo nvidia-smi -i " + address + " --ecc-config=1" }
+
+	command := func(address string) string {
+		return "sudo nvidia-smi -i " + address + " --ecc-config=1"
+	}
 
 	return append(ofGPUs(describe, command)(m), waitingECC(m)...)
 }

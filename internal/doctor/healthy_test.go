@@ -58,6 +58,7 @@ func TestHealthyEdges(t *testing.T) {
 					w.Steps(step)
 				}
 			}
+
 			n := w.Node()
 			for _, cause := range examine(t, fullView{n, w.Rooms}).Causes {
 				t.Errorf("%s: %v", cause.Code, cause.Found)

@@ -36,13 +36,17 @@ func incidents(t *testing.T, want string, all ...incident.Incident) Report {
 			t.Logf("%s %v explains %v", c.Code, c.Found, c.Explains)
 		}
 	}
+
 	for _, c := range r.Causes {
 		check.That(t, len(c.Commands) > 0, "%s has nothing to type", c.Code)
 	}
 	check.That(t, n.Touches() == 0, "doctor touched the machine %d times", n.Touches())
 	for _, u := range r.Unread {
-		check.That(t, slices.ContainsFunc(all, func(i incident.Incident) bool { return i.Unread == u.What }), "not checked: %v", u)
+		check.That(t, slices.ContainsFunc(all, func(i incident.Incident) bool {
+			return i.Unread == u.What
+		}), "not checked: %v", u)
 	}
+
 	return r
 }
 
@@ -55,7 +59,9 @@ func TestTwoFaults(t *testing.T) {
 			r := incidents(t, p.Want, p.Of...)
 			for _, code := range strings.Fields(p.Of[0].Want + " " + p.Of[1].Want) {
 				check.That(t, slices.ContainsFunc(r.Causes, func(c Cause) bool {
-					return c.Code == code || slices.ContainsFunc(c.Explains, func(f Found) bool { return f.Code == code })
+					return c.Code == code || slices.ContainsFunc(c.Explains, func(f Found) bool {
+						return f.Code == code
+					})
 				}), "%s is not found", code)
 			}
 		})

@@ -95,6 +95,7 @@ func beforeThe(newest, found []string) []string {
 			among++
 		}
 	}
+
 	return found[:max(0, len(found)-among)]
 }
 
@@ -108,6 +109,7 @@ func (m *Machine) sinceLoad() []string {
 			return lines[i:]
 		}
 	}
+
 	return lines
 }
 

@@ -30,15 +30,22 @@ func longJournal(lines []string, most int) simhost.Program {
 					}
 				}
 			}
+
 			if strings.HasPrefix(word, "--lines=") {
 				shown = lines[max(0, len(lines)-most):]
 			}
 		}
+
 		if len(shown) > most {
 			out := strings.Join(shown[:most], "\n")
 			tooMuch := errors.New("it says too much")
-			return []byte(out), &host.CommandError{Argv: argv, Code: -1, Cause: tooMuch}
+			return []byte(out), &host.CommandError{
+				Argv:  argv,
+				Code:  -1,
+				Cause: tooMuch,
+			}
 		}
+
 		return []byte(strings.Join(shown, "\n") + "\n"), nil
 	}
 	return simhost.Program{Looks: func([]string) bool { return true }, Run: ask}

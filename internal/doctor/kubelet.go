@@ -128,6 +128,7 @@ func otherEngine(m *Machine) []Finding {
 		installed = append(installed, engine.Name+" at "+engine.Socket)
 		sockets = append(sockets, engine.Socket)
 	}
+
 	asked := strings.TrimPrefix(endpoint, "unix://")
 	return []Finding{{
 		Object:  endpoint,
@@ -156,6 +157,7 @@ func refused(code string) func(*Machine) []Finding {
 				})
 			}
 		}
+
 		return found
 	}
 }
@@ -200,6 +202,7 @@ func (m *Machine) ofOtherKubelet(pid string) bool {
 			return len(strings.Fields(ids)) > 2
 		}
 	}
+
 	return false
 }
 
@@ -223,6 +226,7 @@ func (m *Machine) plugins() (processes []string) {
 			processes = append(processes, fmt.Sprintf("process %s (%s)", pid, name))
 		}
 	}
+
 	return processes
 }
 
@@ -280,6 +284,7 @@ func (m *Machine) deadSocket() string {
 			return socket
 		}
 	}
+
 	return ""
 }
 

@@ -125,6 +125,7 @@ func (m *Machine) whyUnread(what string, err error) string {
 	case errors.As(err, &file) && file.Path != what && !isOfProcess().MatchString(file.Path):
 		return "only root may read " + file.Path
 	}
+
 	return "only root may read it"
 }
 
@@ -140,6 +141,7 @@ func (m *Machine) notRead() []Unread {
 			m.unread = append(m.unread, Unread{What: what, Why: m.whyUnread(what, err)})
 		}
 	}
+
 	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int {
 		return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why))
 	})
@@ -207,6 +209,7 @@ func (m *Machine) text(name string) (text string, ok bool) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return "", true
 	}
+
 	m.cannotRead(name, err)
 	return "", false
 }
@@ -249,10 +252,12 @@ func (m *Machine) settledUnit(name string) (host.Unit, error) {
 			unit.PID = 0
 			return unit, nil
 		}
+
 		if err != nil {
 			break
 		}
 	}
+
 	return unit, err
 }
 

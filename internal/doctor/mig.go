@@ -26,6 +26,7 @@ func (m *Machine) answering() (list []host.GPU) {
 			list = append(list, g)
 		}
 	}
+
 	return list
 }
 
@@ -52,6 +53,7 @@ func (m *Machine) notSingle(registered registration) string {
 			}
 		}
 	}
+
 	slices.Sort(profiles)
 	profiles = slices.Compact(profiles)
 	switch {
@@ -60,6 +62,7 @@ func (m *Machine) notSingle(registered registration) string {
 	case len(profiles) == 1 && whole > 0:
 		return fmt.Sprintf("%s in MIG mode, and the others are not", trouble.Count(len(m.answering())-whole, "GPU"))
 	}
+
 	return ""
 }
 
@@ -81,6 +84,7 @@ func otherPartitions(m *Machine) (list []Finding) {
 	case err != nil:
 		m.cannotRead("the partitions that node.toml asks for", err)
 	}
+
 	for _, w := range wants {
 		if w.Ref().Kind != "mig" {
 			continue
@@ -99,6 +103,7 @@ func otherPartitions(m *Machine) (list []Finding) {
 			What:   fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", name, found, want),
 		})
 	}
+
 	return list
 }
 
@@ -125,6 +130,7 @@ func noPartition(m *Machine) (list []Finding) {
 			})
 		}
 	}
+
 	return list
 }
 

@@ -25,6 +25,7 @@ func fewerGPUs(m *Machine) []Finding {
 			Count: count - found,
 		}}
 	}
+
 	return nil
 }
 
@@ -58,6 +59,7 @@ func byKubelet(m *Machine) (count int, by string) {
 			gpus = append(gpus, uuid)
 		}
 	}
+
 	return len(gpus), fmt.Sprintf("kubelet's device plugin registered %d before (%s)", len(gpus), file)
 }
 

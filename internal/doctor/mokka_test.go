@@ -101,7 +101,10 @@ func mokka(t *testing.T, c mokkaCase, config, gpuadm, at string) {
 	}
 	n := w.Node()
 	n.CUDAAnswers(func(shown []string) host.CUDA { // the simulated one knows other GPUs
-		return host.CUDA{Library: "/usr/lib/x86_64-linux-gnu/libcuda.so.1", Devices: len(shown)}
+		return host.CUDA{
+			Library: "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+			Devices: len(shown),
+		}
 	})
 	r := examine(t, mokkaView{n, says.Driver})
 	check.That(t, codes(r) == c.want, "root causes %q, want %q: %v", codes(r), c.want, r.Causes)

@@ -199,6 +199,7 @@ func pluginLoops(m *Machine) (found []Finding) {
 			break
 		}
 	}
+
 	return found
 }
 
@@ -233,11 +234,13 @@ func (m *Machine) stuckPlugin(registered registration, pod kube.Pod, container k
 			finding.What += "; " + why
 		}
 	}
+
 	if file, fault := m.damagedCheckpoint(); fault != "" {
 		finding.What += "; of its checkpoint " + file + ": " + fault
 		finding.Fix = "drain the node, so that no pod holds a claim, and remove the checkpoint: the driver writes a new one"
 		finding.Command = withoutCheckpoint(registered.name, file, pod)
 	}
+
 	return finding
 }
 
@@ -427,6 +430,7 @@ func badConditions(m *Machine) (found []Finding) {
 			Command: "kubectl describe node " + registered.name,
 		})
 	}
+
 	return found
 }
 

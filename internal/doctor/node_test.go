@@ -46,7 +46,9 @@ func condition(kind, status, message string) func(*incident.World) {
 }
 
 func taints(w *incident.World, list ...any) {
-	w.Server.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"taints": list} })
+	w.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
+		n["spec"] = kubesim.Object{"taints": list}
+	})
 }
 
 func plugin(r *incident.Machine) { r.Put("proc/4711/comm", "nvidia-device-p\n") }
@@ -120,9 +122,13 @@ func TestNode(t *testing.T) {
 // TestCordoned: an operator cordons on purpose, so that it is a note.
 func TestCordoned(t *testing.T) {
 	n, s := joined(t, nil)
-	s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
+	s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
+		n["spec"] = kubesim.Object{"unschedulable": true}
+	})
 	report := examine(t, n)
-	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }), "%v %v", report.Causes, report.Notes)
+	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool {
+		return f.Code == "KUB-011"
+	}), "%v %v", report.Causes, report.Notes)
 }
 
 // TestSilentServer: an API server that does not answer, or refuses, is not a fault of the machine, and
@@ -135,6 +141,7 @@ func TestSilentServer(t *testing.T) {
 			unread(t, n)
 		})
 	}
+
 	t.Run("hangs", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n, _ := joined(t, nil)
@@ -176,7 +183,11 @@ func TestDrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
 		r := examine(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
+			return &http.Response{
+				StatusCode: 200,
+				Header:     http.Header{},
+				Body:       endless{r.Context()},
+			}, nil
 		})})
 		check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
 	})
@@ -218,9 +229,15 @@ func TestBeforeReset(t *testing.T) {
 func TestClockByCertificate(t *testing.T) {
 	for code, from := range map[string]time.Duration{"SYS-003": 10 * time.Hour, "SYS-007": -10 * time.Hour} {
 		n, _ := joined(t, nil)
-		cert := &x509.Certificate{NotBefore: n.Now().Add(from), NotAfter: n.Now().Add(from + time.Hour)}
+		cert := &x509.Certificate{
+			NotBefore: n.Now().Add(from),
+			NotAfter:  n.Now().Add(from + time.Hour),
+		}
 		r := examine(t, through{n, roundTrip(func(*http.Request) (*http.Response, error) {
-			return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Cert: cert, Reason: x509.Expired}}
+			return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{
+				Cert:   cert,
+				Reason: x509.Expired,
+			}}
 		})})
 		check.That(t, codes(r) == code && strings.Contains(r.Causes[0].Found[0].What, "the API server's certificate does not hold"), "%s: %v %v", code, r.Causes, r.Unread)
 	}
@@ -290,7 +307,10 @@ func TestImpossiblePartitions(t *testing.T) {
 			"/proc/" + dra + "/environ": "FEATURE_GATES=DynamicMIG=true\x00",
 		}, "NVIDIA's DRA driver makes and removes them"},
 	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.text)}))(t)
+		s := must.Get(spec.Parse(spec.File{
+			Name: "node.toml",
+			Data: []byte("format = 1\n" + c.text),
+		}))(t)
 		n := incident.Working(t).Node()
 		if c.files != nil {
 			must.OK(t, n.Mkdir("/proc/"+dra, host.Attr{Mode: 0o555}))
@@ -299,7 +319,9 @@ func TestImpossiblePartitions(t *testing.T) {
 			must.OK(t, n.WriteFile(path, []byte(text), host.Attr{Mode: 0o444}))
 		}
 		report := Examine(t.Context(), n, s, Own{})
-		isUnread := slices.ContainsFunc(report.Unread, func(u Unread) bool { return strings.Contains(u.What, "partitions") })
+		isUnread := slices.ContainsFunc(report.Unread, func(u Unread) bool {
+			return strings.Contains(u.What, "partitions")
+		})
 		must.That(t, codes(report) == "MIG-003" && !isUnread, "%s: root causes %v, unread %v", name, report.Causes, report.Unread)
 		is := report.Causes[0]
 		check.That(t, strings.Contains(is.Found[0].What, c.says) && strings.Contains(strings.Join(is.Commands, ""), "plan mig"), "%s: %+v", name, is)
@@ -317,6 +339,7 @@ func TestNextKernel(t *testing.T) {
 	} {
 		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
+
 	report := Examine(t.Context(), n, s, Own{})
 	check.That(t, codes(report) == "" && len(report.Notes) == 1 && strings.HasPrefix(report.Notes[0].What, "the next boot starts kernel 99.1-generic, without the GPUs"), "%v %v", report.Causes, report.Notes)
 }
@@ -344,8 +367,13 @@ func TestEngineWithoutKubelet(t *testing.T) {
 		"containerd for other tools": {"debian13-containerd17", "active", "etc/containerd/config.toml", disabled, false, ""},
 	} {
 		a := must.Get(txtar.ParseFile("../../test/hosts/" + c.machine + ".txtar"))(t)
-		a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return strings.Contains(f.Name, "kubelet") || f.Name == c.put })
-		a.Files = append(a.Files, txtar.File{Name: cmp.Or(c.put, "etc/unused"), Data: []byte(c.text)})
+		a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool {
+			return strings.Contains(f.Name, "kubelet") || f.Name == c.put
+		})
+		a.Files = append(a.Files, txtar.File{
+			Name: cmp.Or(c.put, "etc/unused"),
+			Data: []byte(c.text),
+		})
 		for i, f := range a.Files {
 			if f.Name == "sim.toml" {
 				before, rest, _ := strings.Cut(string(f.Data), "[[unit]]\nname = \"kubelet.service\"")
@@ -356,15 +384,21 @@ func TestEngineWithoutKubelet(t *testing.T) {
 				a.Files[i].Data = []byte(text)
 			}
 		}
+
 		n := must.Get(simhost.New(txtar.Format(a)))(t)
 		if c.rejected {
 			n.Install("crio", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
 				if slices.Contains(argv, "config") {
-					return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "validating runtime config: monitor_cgroup"}
+					return nil, &host.CommandError{
+						Argv:   argv,
+						Code:   1,
+						Stderr: "validating runtime config: monitor_cgroup",
+					}
 				}
 				return []byte("crio version 1.33.6\n"), nil
 			}})
 		}
+
 		r := examine(t, n)
 		check.That(t, codes(r) == c.want, "%s: %q, want %q: %v", name, codes(r), c.want, r.Causes)
 	}
@@ -410,8 +444,16 @@ func (l *looked) Unit(ctx context.Context, name string) (host.Unit, error) {
 // TestEndsAgain: a kubelet that ends again and again is found while it runs, too.
 func TestEndsAgain(t *testing.T) {
 	runs := func(ended, uptime int) host.Unit {
-		return host.Unit{Active: "active", Sub: "running", PID: 7, Ended: ended, Since: time.Second, Uptime: time.Duration(uptime) * time.Second}
+		return host.Unit{
+			Active: "active",
+			Sub:    "running",
+			PID:    7,
+			Ended:  ended,
+			Since:  time.Second,
+			Uptime: time.Duration(uptime) * time.Second,
+		}
 	}
+
 	for name, c := range map[string]struct {
 		kubelet func(look int) host.Unit
 		want    string

@@ -46,6 +46,7 @@ func isAnswer(err error) bool {
 			return true
 		}
 	}
+
 	return errors.As(err, new(host.Later))
 }
 

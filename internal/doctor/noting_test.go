@@ -18,7 +18,11 @@ type denied struct{ *simhost.Node }
 
 func (d denied) ReadDir(name string) ([]string, error) {
 	if isOfProcess().MatchString(name) {
-		return nil, &host.FileError{Verb: "list", Path: name, Cause: syscall.EACCES}
+		return nil, &host.FileError{
+			Verb:  "list",
+			Path:  name,
+			Cause: syscall.EACCES,
+		}
 	}
 	return nil, &host.FileError{Verb: "list", Path: name, Cause: fs.ErrNotExist}
 }
@@ -33,6 +37,7 @@ func TestFilesOfProcessesAreOnePart(t *testing.T) {
 		check.That(t, err != nil, "it was read")
 		_, _ = m.View.ReadDir(fmt.Sprintf("/etc/%d", pid))
 	}
+
 	unread := m.notRead()
 	check.That(t, len(unread) == 1 && unread[0].What == "files of processes", "%v", unread)
 }

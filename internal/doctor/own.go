@@ -64,9 +64,19 @@ func unusableSpec(m *Machine) []Finding {
 		return nil
 	case s.Instead == "":
 		what := s.Fault + "; and there is no spec to go by instead, so that no boot lets kubelet start"
-		return []Finding{{Object: file, What: what, Part: "closed", Fix: s.Fix}}
+		return []Finding{{
+			Object: file,
+			What:   what,
+			Part:   "closed",
+			Fix:    s.Fix,
+		}}
 	}
-	return []Finding{{Object: file, What: s.Fault + "; a boot goes by " + s.Instead, Fix: s.Fix}}
+
+	return []Finding{{
+		Object: file,
+		What:   s.Fault + "; a boot goes by " + s.Instead,
+		Fix:    s.Fix,
+	}}
 }
 
 // failedUnits finds gpuadm's own services that have failed.
@@ -121,6 +131,7 @@ func closedGate(m *Machine) []Finding {
 		what := "gpuadm's gate was closed when systemd tried to start " + own.Kubelet + ", and is open now"
 		return []Finding{{Object: own.Kubelet, What: what}}
 	}
+
 	return nil
 }
 
@@ -155,6 +166,7 @@ func held(m *Machine) []Finding {
 	case m.spec.MIG.Asked():
 		part = "mig"
 	}
+
 	return []Finding{{What: what, Part: part, Note: true}}
 }
 
@@ -207,10 +219,16 @@ func cutShort(m *Machine) (found []Finding) {
 			f.Command = trouble.Command("repair " + run.Repair)
 			f.Fix = "repair: it continues the run"
 		}
+
 		found = append(found, f)
 	}
+
 	for _, name := range left {
-		found = append(found, Finding{Object: name, What: name + " is an empty file that a killed bake of this machine has left"})
+		found = append(found, Finding{
+			Object: name,
+			What:   name + " is an empty file that a killed bake of this machine has left",
+		})
 	}
+
 	return found
 }

@@ -58,6 +58,7 @@ func reportText(r Report) string {
 		}
 		words = append(words, text)
 	}
+
 	for _, n := range r.Notes {
 		words = append(words, "note "+n.Code)
 	}

@@ -85,7 +85,10 @@ func emptyLists(m *Machine) []Finding {
 	}
 	const text = "%s in %s, and apt does nothing until they are read again"
 	are := trouble.Count(len(lost), "file") + " without content"
-	return []Finding{{Object: path.Dir(lost[0]), What: fmt.Sprintf(text, are, path.Dir(lost[0]))}}
+	return []Finding{{
+		Object: path.Dir(lost[0]),
+		What:   fmt.Sprintf(text, are, path.Dir(lost[0])),
+	}}
 }
 
 func isDriverPackage(name string) bool { return strings.Contains(name, "nvidia") }
@@ -107,6 +110,7 @@ func brokenPackages(m *Machine, concerns func(name string) bool) (found []Findin
 			Command: all.command(name),
 		})
 	}
+
 	return found
 }
 
@@ -142,6 +146,7 @@ func mixedVersions(m *Machine) []Finding {
 		namesOf[version[1]] = append(namesOf[version[1]], name)
 		held[name] = p.Held
 	}
+
 	if len(namesOf) < 2 {
 		return nil
 	}
@@ -158,6 +163,7 @@ func mixedVersions(m *Machine) []Finding {
 		}
 		installed = append(installed, text)
 	}
+
 	return []Finding{{
 		What:    "installed are " + strings.Join(installed, ", "),
 		Command: m.Packages().commands().mixed,

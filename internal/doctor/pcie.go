@@ -35,6 +35,7 @@ func offBus(m *Machine) (found []Finding) {
 			What:   fmt.Sprintf("GPU %s (%s) does not answer on the PCI bus", device.Address, device.Model),
 		})
 	}
+
 	return append(found, m.cameBack()...)
 }
 
@@ -51,6 +52,7 @@ func pcieErrors(m *Machine) (found []Finding) {
 				kinds = append(kinds, fields[1]+" "+kind)
 			}
 		}
+
 		if len(kinds) > 0 {
 			found = append(found, Finding{
 				Object: device.Address,
@@ -84,6 +86,7 @@ func (m *Machine) cameBack() (found []Finding) {
 			Note:   true,
 		})
 	}
+
 	return found
 }
 
@@ -123,6 +126,7 @@ func pcieNarrow(m *Machine) (found []Finding) {
 			})
 		}
 	}
+
 	if len(found) > 0 && !m.bareMetal() {
 		return nil
 	}
@@ -190,6 +194,7 @@ func noDirect(m *Machine) (found []Finding) {
 			})
 		}
 	}
+
 	return found
 }
 
@@ -217,5 +222,6 @@ func (m *Machine) redirects(config string) bool {
 		}
 		offset = int64(word >> 20)
 	}
+
 	return false
 }

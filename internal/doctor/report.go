@@ -135,6 +135,7 @@ func (m *Machine) releaseGPUs(commands []string, pluginPod string) []string {
 		wait := "kubectl -n " + namespace + " wait --for=delete pod/" + pod + " --timeout=2m"
 		commands = slices.Concat([]string{taint + "=:NoExecute", wait}, commands, []string{taint + "-"})
 	}
+
 	return commands
 }
 
@@ -147,5 +148,6 @@ func (m *Machine) daemons() (units []string) {
 			units = append(units, unit)
 		}
 	}
+
 	return units
 }

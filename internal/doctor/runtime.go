@@ -56,6 +56,7 @@ func noHandler(m *Machine) []Finding {
 			return nil
 		}
 	}
+
 	finding := Finding{
 		Object:  found.Config,
 		What:    fmt.Sprintf("%s is installed, and no handler in %s runs it", programs[0], found.Config),
@@ -66,6 +67,7 @@ func noHandler(m *Machine) []Finding {
 		finding.Fix = "write version = 2 at the top of " + found.Config + ", and restart the engine"
 		finding.Other = "an operator or another program chose the version of the file"
 	}
+
 	return []Finding{finding}
 }
 
@@ -118,6 +120,7 @@ func oldConfiguration(m *Machine) []Finding {
 	case !m.outdated(unit, restart.Ref().Reads):
 		return nil
 	}
+
 	return []Finding{{
 		Object:  unit,
 		What:    fmt.Sprintf("%s started before its configuration was changed last", unit),
@@ -148,7 +151,11 @@ func unreadable(m *Machine) []Finding {
 	if errors.Is(err, engine.NoCRI) {
 		return []Finding{withoutCRI(found)}
 	}
-	finding := Finding{Object: found.Config, What: err.Error(), Command: engine.Shows(found)}
+	finding := Finding{
+		Object:  found.Config,
+		What:    err.Error(),
+		Command: engine.Shows(found),
+	}
 	var t *trouble.Error
 	if errors.As(err, &t) {
 		finding.Fix = strings.Join(t.Try, "; ")
@@ -174,6 +181,7 @@ func withoutCRI(found facts.Engine) Finding {
 		// that still runs.
 		finding.Command = edit + " && " + trouble.Command("repair RUN-002")
 	}
+
 	return finding
 }
 
@@ -183,8 +191,13 @@ var disablesCRI = pattern.Of(`(?m)^[ \t]*disabled_plugins[ \t]*=[ \t]*\[[ \t]*(?
 func unreadSettings(m *Machine) (list []Finding) {
 	found, config, _ := m.engine()
 	for _, what := range config.Unread {
-		list = append(list, Finding{Object: found.Config, What: what, Command: engine.Shows(found)})
+		list = append(list, Finding{
+			Object:  found.Config,
+			What:    what,
+			Command: engine.Shows(found),
+		})
 	}
+
 	return list
 }
 
@@ -210,6 +223,7 @@ func noProgram(m *Machine) (list []Finding) {
 		}
 		list = append(list, finding)
 	}
+
 	return list
 }
 
@@ -237,6 +251,7 @@ func notExecutable(m *Machine) (list []Finding) {
 			Command: "sudo mount -o remount,exec " + mount[1],
 		})
 	}
+
 	return list
 }
 
@@ -257,6 +272,7 @@ func noRuntimeType(m *Machine) (list []Finding) {
 			Command: engine.Shows(found),
 		})
 	}
+
 	return list
 }
 
@@ -308,6 +324,7 @@ func (m *Machine) mountOf(file string) (mount []string) {
 			mount = fields
 		}
 	}
+
 	return mount
 }
 
@@ -320,6 +337,7 @@ func engineStopped(m *Machine) []Finding {
 			return []Finding{maskedUnit(unit)}
 		}
 	}
+
 	if !ok || !m.hasNoProcess(found.Unit) {
 		return nil
 	}
@@ -368,6 +386,7 @@ func otherCgroups(m *Machine) (list []Finding) {
 		}
 		list = append(list, finding)
 	}
+
 	return list
 }
 
@@ -387,6 +406,7 @@ func stateCgroups(e facts.Engine, systemd bool) (file, command string) {
 		command = fmt.Sprintf(`sudo sed -i -E 's/^(\s*SystemdCgroup\s*=\s*)%t/\1%t/' %s && %s`,
 			!systemd, systemd, file, trouble.Command("repair RUN-002"))
 	}
+
 	return file, command
 }
 

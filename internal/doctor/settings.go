@@ -33,12 +33,17 @@ func (m *Machine) toolkit() map[string]string {
 			keys[found[1]] = found[2]
 		}
 	}
+
 	return keys
 }
 
 func toolkitFaults(m *Machine) (list []Finding) {
 	for _, what := range toolkit.Faults(m.View, m.Basics()) {
-		list = append(list, Finding{Object: toolkit.Config, What: what, Command: "sudo nvidia-ctk config"})
+		list = append(list, Finding{
+			Object:  toolkit.Config,
+			What:    what,
+			Command: "sudo nvidia-ctk config",
+		})
 	}
 	return append(list, m.toolkitWithoutCgroups()...)
 }
@@ -101,7 +106,10 @@ func emptyRoot(m *Machine) []Finding {
 	if names, err := m.View.ReadDir(root); len(names) > 0 || err != nil && m.has(root) {
 		return nil
 	}
-	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", toolkit.Config, root)}}
+	return []Finding{{
+		Object: root,
+		What:   fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", toolkit.Config, root),
+	}}
 }
 
 // otherDefault asks the engine which handler the device plugin's pod runs with: without NVIDIA's it
@@ -135,6 +143,7 @@ func otherDefault(m *Machine) []Finding {
 			What:   fmt.Sprintf("the pod %s runs with the handler %s and has not registered with kubelet; the default handler in %s is %s", pod, handler, file, defaultHandler),
 		}}
 	}
+
 	return nil
 }
 
@@ -169,6 +178,7 @@ func engineNotServing(m *Machine) []Finding {
 	case err != nil:
 		conditions = map[string]string{"RuntimeReady": err.Error()}
 	}
+
 	if conditions["RuntimeReady"] == "" {
 		return nil
 	}

@@ -44,6 +44,7 @@ func (m *Machine) inotify() inotify {
 				used.watches += strings.Count("\n"+string(info), "\ninotify wd:")
 			}
 		}
+
 		return used, err
 	})
 	return used
@@ -95,7 +96,10 @@ func noNameserver(m *Machine) []Finding {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		to, _ := m.View.Readlink(name)
-		finding := Finding{Object: name, What: name + " leads to " + to + ", which is not there"}
+		finding := Finding{
+			Object: name,
+			What:   name + " leads to " + to + ", which is not there",
+		}
 		resolved, known := m.Unit("systemd-resolved.service")
 		if !strings.Contains(to, "systemd/resolve") || known && resolved.Load != "loaded" {
 			finding.Command = "ls -l " + name
@@ -105,10 +109,16 @@ func noNameserver(m *Machine) []Finding {
 		m.cannotRead(name, err)
 		return nil
 	}
+
 	for line := range strings.Lines(string(data)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
 			return nil
 		}
 	}
-	return []Finding{{Object: name, What: name + " names no nameserver", Command: "cat " + name}}
+
+	return []Finding{{
+		Object:  name,
+		What:    name + " names no nameserver",
+		Command: "cat " + name,
+	}}
 }

@@ -39,6 +39,7 @@ func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[stri
 		}
 		seen[address][xid]++
 	}
+
 	return seen, asked
 }
 
@@ -98,6 +99,7 @@ func xids(m *Machine) (found []Finding) {
 			asked[address] = gpu.Recovery
 		}
 	}
+
 	for address, action := range asked {
 		found = append(found, recovery(address, action)...)
 	}
@@ -197,5 +199,6 @@ func sxids(m *Machine) (found []Finding) {
 			finding.Command = sxid.Command(address)
 		}
 	}
+
 	return found
 }

@@ -65,6 +65,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 					r.GPU(nth, fmt.Sprintf("recovery = %q", is))
 				}
 			}
+
 			report := examine(t, r.Node())
 			must.That(t, len(report.Causes) == len(c.want), "%v, want %q", report.Causes, c.want)
 			for i, want := range c.want {
@@ -75,6 +76,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 				got := strings.Join(what, " + ") + " | " + report.Causes[i].Fix
 				check.That(t, strings.Contains(got, want), "%q, want %q", got, want)
 			}
+
 			check.That(t, len(report.Notes) == min(1, len(c.note)), "notes %v, want %q", report.Notes, c.note)
 			check.That(t, c.note == "" || len(report.Notes) > 0 && strings.Contains(report.Notes[0].What, c.note), "notes %v, want %q", report.Notes, c.note)
 		})
@@ -92,10 +94,13 @@ func TestXids(t *testing.T) {
 	for _, x := range faults.Xids() {
 		want := fmt.Sprintf("GPU 0000:%04x:00.0 reported Xid %d, ", x.Number, x.Number)
 		is := func(f Found) bool { return strings.HasPrefix(f.What, want) }
-		at := slices.ContainsFunc(report.Causes, func(c Cause) bool { return slices.ContainsFunc(c.Found, is) })
+		at := slices.ContainsFunc(report.Causes, func(c Cause) bool {
+			return slices.ContainsFunc(c.Found, is)
+		})
 		if at != x.Note() && slices.ContainsFunc(report.Notes, is) == x.Note() {
 			named++
 		}
 	}
+
 	check.Equal(t, named, len(faults.Xids()), "Xids that are found")
 }

@@ -30,6 +30,7 @@ func (g *gathering) arch() string {
 			byLoader = append(byLoader, loader.arch)
 		}
 	}
+
 	if len(byLoader) == 1 {
 		return byLoader[0]
 	}
@@ -41,11 +42,13 @@ func (g *gathering) arch() string {
 			return arch
 		}
 	}
+
 	switch strings.TrimSpace(string(g.read("/etc/dnf/vars/basearch"))) {
 	case "x86_64":
 		return "amd64"
 	case "aarch64":
 		return "arm64"
 	}
+
 	return ""
 }

@@ -47,6 +47,7 @@ func AssignmentsIn(text string) (all []Assignment) {
 			all = append(all, a)
 		}
 	}
+
 	return all
 }
 
@@ -69,8 +70,10 @@ func firstValue(s string) (value, rest string) {
 		default:
 			r.plain(c)
 		}
+
 		r.at++
 	}
+
 	return r.value.String()[:r.kept], s[r.at:]
 }
 
@@ -107,6 +110,7 @@ func (r *valueReader) quoted(c byte) {
 		r.begins = true
 		return
 	}
+
 	r.value.WriteByte(c)
 	r.begins = false
 	r.kept = r.value.Len()

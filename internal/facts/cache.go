@@ -53,6 +53,7 @@ func (c *Cache) begin(v host.View) *gathering {
 			texts:  new(toml.Texts),
 		}
 	}
+
 	return &gathering{v: view.Gathering(v), cache: c, texts: c.texts}
 }
 

@@ -28,5 +28,6 @@ func (f Facts) ReadsCDI(v host.View) string {
 			return upstream(module.Version)
 		}
 	}
+
 	return ""
 }

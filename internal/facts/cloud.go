@@ -41,6 +41,7 @@ func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.Cluste
 		a.instance, err = instance.Ask(ctx, g.v, f.Cloud)
 		a.noInstance = g.unanswered("ask", "EC2's metadata service", err)
 	}
+
 	f.Instance = a.instance
 	f.NoInstance = a.noInstance
 	if f.Instance == nil {
@@ -55,6 +56,7 @@ func (g *gathering) askCloud(ctx context.Context, f *Facts, ref *instance.Cluste
 		a.cluster = cluster
 		a.noCluster = g.unanswered("ask for", "the cluster", err)
 	}
+
 	f.Cluster = a.cluster
 	f.NoCluster = a.noCluster
 }
@@ -70,6 +72,7 @@ func (g *gathering) unanswered(verb, object string, err error) *trouble.Error {
 	case errors.As(err, &refused):
 		return refused
 	}
+
 	g.fail(verb, object, err)
 	return nil
 }

@@ -73,6 +73,7 @@ func unescape(b *strings.Builder, s string) int {
 		b.WriteByte(byte(r))
 		return len(s) - len(tail) - 1
 	}
+
 	return 1
 }
 
@@ -106,6 +107,7 @@ func Options(argv []string, names ...string) []string {
 			}
 		}
 	}
+
 	return values
 }
 
@@ -147,12 +149,14 @@ func traced(line string, environment func() map[string]string) (args, from []str
 			from = append(from, "")
 			continue
 		}
+
 		variable := arg[1:]
 		for _, word := range Words(env[variable]) { // split at blanks into none or more arguments
 			replaced = append(replaced, word)
 			from = append(from, variable)
 		}
 	}
+
 	return replaced, from
 }
 

@@ -53,6 +53,7 @@ func Absolute(file string, imports []string, globs string) []string {
 			out[i] = path.Join(path.Dir(file), name)
 		}
 	}
+
 	return out
 }
 
@@ -72,11 +73,13 @@ func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 		ok = ok && (is || value == nil)
 		return t
 	}
+
 	text := func(value any) string {
 		s, is := value.(string)
 		ok = ok && (is || value == nil)
 		return s
 	}
+
 	at := func(t map[string]any, name string) any {
 		_, value := toml.Field(t, name)
 		return value
@@ -129,6 +132,7 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 		} else {
 			f = g.imported(name)
 		}
+
 		files = append(files, f)
 		if len(files) == maxFiles {
 			g.fail("read", root, errTooManyImports)
@@ -153,6 +157,7 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 			}
 		}
 	}
+
 	return files, address
 }
 

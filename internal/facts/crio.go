@@ -25,6 +25,7 @@ func (g *gathering) crio(ctx context.Context) *Engine {
 		e.Owner = "machine-config-operator"
 		e.Why = "/etc/machine-config-daemon"
 	}
+
 	return e
 }
 

@@ -71,7 +71,11 @@ func (g *gathering) runners(ctx context.Context, program string) (found []Runner
 			_, unit = g.commandOf(pid)
 		}
 		if !runs(unit) {
-			found = append(found, Runner{Program: program, Unit: unit, Process: pid})
+			found = append(found, Runner{
+				Program: program,
+				Unit:    unit,
+				Process: pid,
+			})
 		}
 	}
 
@@ -94,6 +98,7 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 	case s != nil:
 		found.Strategy, found.From = g.migStrategy(g.argv(s), g.environ(s).pairs(), "")
 	}
+
 	return found, g.err
 }
 
@@ -126,6 +131,7 @@ func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
 				at = value
 			}
 		}
+
 		if strings.HasPrefix(at, "/mps/") || strings.HasPrefix(at, "/run/nvidia/mps/") {
 			found.Control = pid
 		} else {
@@ -133,6 +139,7 @@ func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
 			found.At = at
 		}
 	}
+
 	return found, g.err
 }
 
@@ -179,6 +186,7 @@ func (g *gathering) enabledService(ctx context.Context, program string) *service
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -220,12 +228,14 @@ func (g *gathering) migStrategy(argv, environment []string, root string) (strate
 				return argv[i+1], "--" + flag + "=" + argv[i+1]
 			}
 		}
+
 		for _, pair := range environment {
 			name, value, _ := strings.Cut(pair, "=")
 			if name == variable && value != "" {
 				return value, pair
 			}
 		}
+
 		return "", ""
 	}
 

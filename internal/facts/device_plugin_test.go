@@ -63,6 +63,7 @@ func TestPluginUnseen(t *testing.T) {
 			check.That(t, err == nil && allErr == nil && sees, "%+v %+v, %v, %v", found, all, err, allErr)
 			continue
 		}
+
 		for _, err := range []error{err, allErr} {
 			check.That(t, err != nil && strings.Contains(err.Error(), x.says), "%s: %v", name, err)
 		}

@@ -48,5 +48,6 @@ func (g *gathering) findDistributions(ctx context.Context) (found []distribution
 			found = append(found, *d)
 		}
 	}
+
 	return found
 }

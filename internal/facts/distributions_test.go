@@ -28,6 +28,7 @@ func TestWhoRunsTheEngine(t *testing.T) {
 		maps.Copy(v, more)
 		return v
 	}
+
 	const moved = "/data/k3s/agent/etc/containerd/config.toml"
 	for _, c := range []struct {
 		name                         string
@@ -82,6 +83,7 @@ func TestWhoRunsTheEngine(t *testing.T) {
 					break
 				}
 			}
+
 			want := [...]string{c.engine, c.config, c.socket, c.unit, c.owner, c.kubelet}
 			got := [...]string{e.Name, e.Config, e.Socket, e.Unit, e.Owner, f.Kubelet.Unit}
 			check.That(t, got == want, "got  %q\nwant %q", got, want)

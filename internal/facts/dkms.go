@@ -44,6 +44,7 @@ func Builds(v host.View) ([]Build, error) {
 			found = append(found, built...)
 		}
 	}
+
 	return found, g.err
 }
 
@@ -60,7 +61,13 @@ func (g *gathering) builtFor(name, version string) (found []Build) {
 				continue
 			}
 
-			b := Build{Name: name, Version: version, Kernel: kernel, Arch: arch, State: "built"}
+			b := Build{
+				Name:    name,
+				Version: version,
+				Kernel:  kernel,
+				Arch:    arch,
+				State:   "built",
+			}
 			installed, err := g.v.Readlink(path.Join(dkmsTree, name, "kernel-"+kernel+"-"+arch))
 			if err == nil && (installed == path.Join(version, kernel, arch) || installed == built) {
 				b.State = "installed"
@@ -68,6 +75,7 @@ func (g *gathering) builtFor(name, version string) (found []Build) {
 			found = append(found, b)
 		}
 	}
+
 	return found
 }
 

@@ -53,6 +53,7 @@ func (g *gathering) criDockerd(ctx context.Context) string {
 			return k3sDocker
 		}
 	}
+
 	s := g.service(ctx, "cri-docker.service")
 	if s == nil {
 		return ""
@@ -71,5 +72,6 @@ func (g *gathering) criDockerd(ctx context.Context) string {
 			return at
 		}
 	}
+
 	return "/run/cri-dockerd.sock"
 }

@@ -24,6 +24,7 @@ func (g *gathering) dpkgVersion(file string, packages ...string) string {
 			return entry["Version"]
 		}
 	}
+
 	return ""
 }
 
@@ -48,5 +49,6 @@ func (g *gathering) dpkgEntry(name string) map[string]string {
 			entry[key] = strings.TrimSpace(value)
 		}
 	}
+
 	return entry
 }

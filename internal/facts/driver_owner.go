@@ -148,7 +148,10 @@ func (g *gathering) unpackaged(ctx context.Context, m Modules) *Owner {
 		rpm = g.rpmOf(ctx, m)
 	}
 
-	owner := &Owner{Name: OtherOwner, Why: "driver " + version + " is loaded, and no package has its files"}
+	owner := &Owner{
+		Name: OtherOwner,
+		Why:  "driver " + version + " is loaded, and no package has its files",
+	}
 	if byPlatform.Unpackaged {
 		owner.Name = byPlatform.Title
 	}
@@ -162,6 +165,7 @@ func (g *gathering) unpackaged(ctx context.Context, m Modules) *Owner {
 			return owner
 		}
 	}
+
 	return nil
 }
 
@@ -194,6 +198,7 @@ func (g *gathering) rpmOf(ctx context.Context, m Modules) string {
 	case len(m.Libraries) == 0:
 		return noPackage
 	}
+
 	file := m.Libraries[0].Path
 	if !g.exists(file) {
 		return ""

@@ -31,6 +31,7 @@ func (g *gathering) engines(ctx context.Context, os OS) []Engine {
 			found = append(found, *e)
 		}
 	}
+
 	return withoutBare(found)
 }
 
@@ -50,8 +51,11 @@ func withoutBare(all []Engine) []Engine {
 	}
 
 	isInstalled := func(e Engine) bool {
-		return slices.ContainsFunc(installed, func(other Engine) bool { return other.Name == e.Name })
+		return slices.ContainsFunc(installed, func(other Engine) bool {
+			return other.Name == e.Name
+		})
 	}
+
 	return append(installed, slices.DeleteFunc(bare, isInstalled)...)
 }
 
@@ -80,6 +84,7 @@ func (g *gathering) unitAndBinary(ctx context.Context, e *Engine, units, places 
 		e.Wrapper = argv[0]
 		argv = nil // its options are not the engine's
 	}
+
 	e.Binary = g.first(places...)
 	return e.knownArgs(argv)
 }
@@ -126,6 +131,7 @@ func (g *gathering) engineVersion(ctx context.Context, e *Engine) {
 	case "docker":
 		p.packages = []string{"docker-ce", "docker.io", "moby-engine"}
 	}
+
 	e.Version = g.version(ctx, e.Binary, p)
 }
 
@@ -211,6 +217,7 @@ func (g *gathering) dockerReads(e *Engine, argv []string) {
 			e.Socket = cmp.Or(e.Socket, socket)
 		}
 	}
+
 	e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
 }
 

@@ -28,6 +28,7 @@ func (g *gathering) gfd() string {
 			return logs + "/" + name
 		}
 	}
+
 	if pids := g.processes("gpu-feature-dis"); len(pids) > 0 { // gpu-feature-discovery
 		return "process " + pids[0]
 	}

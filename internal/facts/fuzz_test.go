@@ -20,12 +20,14 @@ func FuzzParsers(f *testing.F) {
 	} {
 		f.Add(s, s)
 	}
+
 	f.Fuzz(func(t *testing.T, a, b string) {
 		for _, kv := range Assignments(a) {
 			if kv[0] == "" || strings.ContainsAny(kv[0], "=\n") {
 				t.Errorf("not a name: %q", kv[0])
 			}
 		}
+
 		s := &service{}
 		s.add(a)
 		s.add(b)
@@ -34,12 +36,16 @@ func FuzzParsers(f *testing.F) {
 				t.Error("an empty command line")
 			}
 		}
+
 		for _, w := range Words(a) {
 			if alone().MatchString("$"+w) && replaceBraced("${"+w+"}", map[string]string{w: b}) != b {
 				t.Errorf("${%s} is not replaced", w)
 			}
 		}
-		argv := commandLine(a, func() map[string]string { return map[string]string{"OPTS": b} })
+
+		argv := commandLine(a, func() map[string]string {
+			return map[string]string{"OPTS": b}
+		})
 		Options(argv, "config", "c")
 		(&gathering{v: files{"/var/lib/dpkg/status": a}}).dpkgEntry(b)
 		if v := upstream(a); v != "" && upstream(v) != v {
@@ -60,7 +66,9 @@ func FuzzParsers(f *testing.F) {
 		}
 		var facts Facts
 		var err error
-		alloc.Beside(t, 16<<20, 4000, len(a)+len(b), func() { facts, err = Gather(t.Context(), v, Needs{}) })
+		alloc.Beside(t, 16<<20, 4000, len(a)+len(b), func() {
+			facts, err = Gather(t.Context(), v, Needs{})
+		})
 		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") {
 			t.Errorf("an error that does not say what cannot be done: %v", err)
 		}
@@ -94,6 +102,7 @@ func fuzzKubelet(t *testing.T, a, b string) {
 				t.Errorf("neither a place nor a reason: %+v", p)
 			}
 		}
+
 		for _, taint := range f.Kubelet.Taints {
 			if taint.Key == "" {
 				t.Error("a taint without a key")

@@ -79,6 +79,7 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 		f.Modules = &modules
 		f.DriverOwner = g.driverOwner(ctx, modules)
 	}
+
 	if needs.Modules || needs.Driver {
 		f.VGPU = g.vgpu(f.GPUs)
 	}
@@ -100,6 +101,7 @@ func (g *gathering) needed(ctx context.Context, f *Facts, needs Needs) {
 		f.Machine = g.machine()
 		g.askDriver(ctx, f)
 	}
+
 	g.askCloud(ctx, f, needs.Cluster)
 	g.readFiles(f, needs.Files)
 }
@@ -132,6 +134,7 @@ func (f *Facts) SetDriver(driver host.Driver, err error) error {
 	default:
 		return err
 	}
+
 	return nil
 }
 
@@ -151,6 +154,7 @@ func (g *gathering) readFiles(f *Facts, wanted []string) {
 		case data == nil:
 			continue
 		}
+
 		names = append(names, g.mirrorLists(name, data)...)
 
 		if f.Files == nil {
@@ -217,6 +221,7 @@ func (g *gathering) mirrorLists(name string, data []byte) (files []string) {
 			files = append(files, file)
 		}
 	}
+
 	return files
 }
 

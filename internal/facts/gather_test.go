@@ -30,7 +30,11 @@ func engine(t *testing.T, v files) Engine {
 
 func TestNothing(t *testing.T) {
 	f := gather(t, files{"/etc/hostname": "x"})
-	check.None(t, cmp.Diff(Facts{Day: "1970-01-01", Kernel: Kernel{Installed: []string{}}, Hostname: "x"}, f), "got")
+	check.None(t, cmp.Diff(Facts{
+		Day:      "1970-01-01",
+		Kernel:   Kernel{Installed: []string{}},
+		Hostname: "x",
+	}, f), "got")
 	check.That(t, f.String() == "", "%q", f)
 }
 
@@ -98,6 +102,7 @@ func TestImports(t *testing.T) {
 			check.None(t, cmp.Diff(c.want, paths(engine(t, c.files).Files)), "got")
 		})
 	}
+
 	got := Absolute("/etc/x/config.toml", []string{"/a/*.toml", "conf.d/*.toml", "../b.toml"}, "")
 	check.None(t, cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got), "got")
 }
@@ -320,7 +325,10 @@ func TestKernels(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	f := Facts{
-		Live: true, OS: OS{ID: "ubuntu", Version: "24.04"}, Kernel: Kernel{Running: "6.8.0-1021-aws"},
+		Live: true, OS: OS{
+			ID:      "ubuntu",
+			Version: "24.04",
+		}, Kernel: Kernel{Running: "6.8.0-1021-aws"},
 		GPUs: []PCI{
 			{Class: "030200", Device: "20b2", Model: "A100 80GB"},
 			{Class: "068000", Device: "1af1", Model: "NVSwitch (A100)"},
@@ -328,7 +336,10 @@ func TestSummary(t *testing.T) {
 			{Class: "030000", Device: "ffff"},
 			{Class: "030200", Device: "20b2", Model: "A100 80GB"},
 		},
-		Engines: []Engine{{Name: "containerd", Version: "1.7.24"}, {Name: "docker"}, {Name: "containerd", Version: "2.1.5", Owner: "k3s"}},
+		Engines: []Engine{{
+			Name:    "containerd",
+			Version: "1.7.24",
+		}, {Name: "docker"}, {Name: "containerd", Version: "2.1.5", Owner: "k3s"}},
 	}
 	const want = "ubuntu 24.04 · kernel 6.8.0-1021-aws · 2 × A100 80GB + 1 × T4 + 1 × NVIDIA GPU ffff · containerd 1.7.24 · docker · containerd 2.1.5 (k3s)"
 	got := f.String()

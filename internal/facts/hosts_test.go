@@ -73,6 +73,7 @@ func TestCache(t *testing.T) {
 		f := must.Get(c.Gather(t.Context(), n, facts.Needs{}))(t)
 		return f
 	}
+
 	first := gather()
 	other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar"), facts.Needs{})
 	check.That(t, err == nil && len(other.GPUs) == 0, "another machine has the first one's GPUs: %v %v", other, err)
@@ -130,6 +131,7 @@ func TestSigned(t *testing.T) {
 		return "[[command]]\nargv = [\"apt-cache\", \"-o\", \"Dir::Cache::pkgcache=\", \"-o\", \"Dir::Cache::srcpkgcache=\", \"-o\", \"Dir::State::status=/dev/null\", " +
 			"\"search\", \"--names-only\", \"^linux-modules-nvidia-\"]\nstdout = \"\"\"\n" + out + "\"\"\"\n"
 	}
+
 	all := apt(name + k + " - Linux kernel nvidia modules\n" + name + old + " - x\nlinux-modules-nvidia-580-open-" + k + " - x\n" + name + "generic - x\n")
 	for _, x := range []struct {
 		name, id, commands string
@@ -144,7 +146,10 @@ func TestSigned(t *testing.T) {
 		n, err := simhost.New([]byte("-- sim.toml --\n" + x.commands + "-- etc/os-release --\nID=" + x.id + "\n-- proc/sys/kernel/osrelease --\n" + k + "\n" +
 			"-- lib/modules/" + k + "/modules.dep --\n-- lib/modules/" + old + "/modules.dep --\n"))
 		must.OK(t, err)
-		f, err := facts.Gather(context.Background(), n, facts.Needs{Modules: true, Signed: "580"})
+		f, err := facts.Gather(context.Background(), n, facts.Needs{
+			Modules: true,
+			Signed:  "580",
+		})
 		must.OK(t, err)
 		check.That(t, slices.Equal(f.Signed, x.want) && (f.Signed == nil) == (x.want == nil), "%s: %q (%t), want %q", x.name, strings.Join(f.Signed, " "), f.Signed == nil, x.want)
 		if f, err = facts.Gather(context.Background(), n, facts.Needs{Modules: true}); err != nil || f.Signed != nil {
@@ -167,6 +172,7 @@ func TestCloud(t *testing.T) {
 		got := must.Get(c.Gather(t.Context(), n, needs))(t)
 		return got
 	}
+
 	got := gather(facts.Needs{})
 	check.That(t, got.Cloud.Name == "aws" && got.Instance == nil && len(f.Requests()) == 0, "%+v %+v, asked %v", got.Cloud, got.Instance, f.Requests())
 	needs := facts.Needs{Cluster: &instance.ClusterRef{}}
@@ -198,5 +204,6 @@ func TestNoCloud(t *testing.T) {
 		check.That(t, err == nil && got.Instance == nil && got.NoInstance != nil && strings.Contains(got.NoInstance.What, "turned off"),
 			"%+v %v %v", got.Instance, got.NoInstance, err)
 	}
+
 	check.That(t, len(f.Requests()) == 1, "asked %v", f.Requests())
 }

@@ -46,6 +46,7 @@ func (v live) Unit(ctx context.Context, name string) (host.Unit, error) {
 		u.PID = pid
 		u.Started = time.Unix(1000, 0)
 	}
+
 	return u, nil
 }
 
@@ -106,12 +107,18 @@ func TestOneIdentity(t *testing.T) {
 		{"containerd's own, restarted by its socket's owner", []files{kubelet, idle}, "containerd.service", map[string]int{"containerd.service": 7}, time.Hour, "containerd.service", "/usr/bin/containerd", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v := live{files: files{}, links: map[string]string{}, mains: c.mains, younger: c.younger}
+			v := live{
+				files:   files{},
+				links:   map[string]string{},
+				mains:   c.mains,
+				younger: c.younger,
+			}
 			for _, more := range c.files {
 				for name, data := range more {
 					v.files[name] = data
 				}
 			}
+
 			if c.listens != "" {
 				v.process("7", c.listens, "/opt/x/containerd", own)
 			}

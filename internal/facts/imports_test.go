@@ -32,6 +32,7 @@ func TestImportsThatAreNoFiles(t *testing.T) {
 		name := strings.TrimPrefix(file.Path, etc)
 		got = append(got, fmt.Sprintf("%s %v %s", name, file.Data != nil, file.Is))
 	}
+
 	want := []string{
 		"config.toml true ", "conf.d/10.toml true ", "conf.d/20.toml false a folder", "conf.d/30.toml false ",
 		"conf.d/40.toml false a link that leads back to itself",

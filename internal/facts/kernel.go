@@ -65,6 +65,7 @@ func (g *gathering) kernel() Kernel {
 			k.Installed = append(k.Installed, name)
 		}
 	}
+
 	slices.SortFunc(k.Installed, func(a, b string) int { return newer(b, a) })
 	return k
 }

@@ -56,6 +56,7 @@ func (g *gathering) kubelet(ctx context.Context, engines []Engine) Kubelet {
 			module:   "k8s.io/kubernetes",
 		})
 	}
+
 	return k
 }
 
@@ -124,11 +125,13 @@ func configOwner(c kubeletCommand, engines []Engine) string {
 			return writer
 		}
 	}
+
 	for _, e := range engines {
 		if platform.Writes(e.Owner) {
 			return e.Owner
 		}
 	}
+
 	return ""
 }
 

@@ -84,6 +84,7 @@ func taintsOf(value any) (taints []Taint) {
 			taints = append(taints, Taint{key, taint.text("value"), taint.text("effect")})
 		}
 	}
+
 	return taints
 }
 

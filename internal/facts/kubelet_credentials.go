@@ -42,6 +42,7 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 		k.Expired = certificate.NotAfter.UTC()
 		k.Identity = certificate.Subject.CommonName
 	}
+
 	switch {
 	case user.Token != "":
 		k.Joined = true

@@ -32,6 +32,7 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 			claims = append(claims, e)
 		}
 	}
+
 	if len(claims) == 1 && claims[0].Wrapper == "" && g.servesAt(ctx, claims[0], k.Endpoint) {
 		return
 	}
@@ -46,6 +47,7 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	case len(claims) == 0:
 		e = g.startedAt(ctx, *k)
 	}
+
 	if e == nil {
 		return
 	}
@@ -81,6 +83,7 @@ func (g *gathering) resolvedEndpoint(endpoint string) string {
 			at = path.Join(path.Dir(name), at)
 		}
 	}
+
 	if err != nil {
 		return endpoint
 	}
@@ -140,6 +143,7 @@ func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
 			sockets = append(sockets, "socket:["+s.inode+"]")
 		}
 	}
+
 	if sockets == nil {
 		return nil
 	}
@@ -153,6 +157,7 @@ func (g *gathering) listener(ctx context.Context, endpoint string) *Engine {
 			return g.engineOf(ctx, pid, socketPath(endpoint))
 		}
 	}
+
 	return nil
 }
 
@@ -166,6 +171,7 @@ func (g *gathering) holds(pid string, sockets []string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -190,6 +196,7 @@ func listening(v host.View) (found []socket) {
 			found = append(found, socket{columns[inode], columns[name]})
 		}
 	}
+
 	return found
 }
 
@@ -229,6 +236,7 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 		e.Owner = cmp.Or(unit, "another program")
 		e.Why = "process " + pid
 	}
+
 	if e.Owner == "" && e.Name == "containerd" && e.Config == containerdDefault {
 		e.Owner, e.Why = g.owner(g.os())
 	}
@@ -252,5 +260,6 @@ func (g *gathering) nameOf(word, program string) string {
 			}
 		}
 	}
+
 	return engineName(word)
 }

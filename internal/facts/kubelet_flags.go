@@ -27,7 +27,11 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	k.TaintsAt = k.LabelsAt
 	dir := option(c.argv, "config-dir")
 	if k.TaintsAt.How == "" && dir != "" {
-		k.TaintsAt = Place{How: "drop-in", File: path.Clean(dir), Key: taintsKey}
+		k.TaintsAt = Place{
+			How:  "drop-in",
+			File: path.Clean(dir),
+			Key:  taintsKey,
+		}
 	}
 
 	overridden := false
@@ -39,6 +43,7 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	case "env":
 		overridden = c.taintsAfter(k.TaintsAt.Var)
 	}
+
 	if overridden {
 		k.TaintsAt = Place{Why: c.name + " states --register-with-taints, which wins over what could be added"}
 		return
@@ -100,6 +105,7 @@ func (c kubeletCommand) flagPlace() Place {
 			return Place{How: "env", File: file, Var: name}
 		}
 	}
+
 	return Place{Why: c.name + " takes no KUBELET_EXTRA_ARGS from /etc/default/kubelet or /etc/sysconfig/kubelet"}
 }
 
@@ -132,6 +138,7 @@ func labels(values []string) map[string]string {
 			all[key] = strings.TrimSpace(value)
 		}
 	}
+
 	return all
 }
 
@@ -146,5 +153,6 @@ func taints(list string) []Taint {
 			all = append(all, Taint{key, value, effect})
 		}
 	}
+
 	return all
 }

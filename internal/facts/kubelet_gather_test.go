@@ -28,12 +28,14 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 		}
 		return v
 	}
+
 	unit := Kubelet{Binary: "/usr/bin/kubelet", Unit: "kubelet.service"}
 	with := func(config, driver, endpoint string) Kubelet {
 		k := unit
 		k.Config, k.CgroupDriver, k.Endpoint = config, driver, endpoint
 		return k
 	}
+
 	for _, c := range []struct {
 		name  string
 		files files
@@ -65,7 +67,15 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := gather(t, c.files).Kubelet
-			got := Kubelet{Binary: k.Binary, Version: k.Version, Unit: k.Unit, Requires: k.Requires, Config: k.Config, CgroupDriver: k.CgroupDriver, Endpoint: k.Endpoint}
+			got := Kubelet{
+				Binary:       k.Binary,
+				Version:      k.Version,
+				Unit:         k.Unit,
+				Requires:     k.Requires,
+				Config:       k.Config,
+				CgroupDriver: k.CgroupDriver,
+				Endpoint:     k.Endpoint,
+			}
 			if d := cmp.Diff(c.want, got); d != "" { // the rest is in TestNode
 				t.Error(d)
 			}

@@ -51,11 +51,21 @@ var (
 )
 
 func envPlace(file string, others ...Taint) Place {
-	return Place{How: "env", File: file, Var: extraArgs, Others: others}
+	return Place{
+		How:    "env",
+		File:   file,
+		Var:    extraArgs,
+		Others: others,
+	}
 }
 
 func confPlace(dir string, others ...Taint) Place {
-	return Place{How: "drop-in", File: dir, Key: "registerWithTaints", Others: others}
+	return Place{
+		How:    "drop-in",
+		File:   dir,
+		Key:    "registerWithTaints",
+		Others: others,
+	}
 }
 
 func service1(start string) string { return "[Service]\nExecStart=" + start + "\n" }
@@ -225,8 +235,17 @@ func TestRancherRegistration(t *testing.T) {
 		}
 		return v
 	}
-	labelsAt := Place{How: "drop-in", File: "/etc/rancher/k3s/config.yaml.d", Key: "node-label+"}
-	taintsAt := Place{How: "drop-in", File: "/etc/rancher/k3s/config.yaml.d", Key: "node-taint+"}
+
+	labelsAt := Place{
+		How:  "drop-in",
+		File: "/etc/rancher/k3s/config.yaml.d",
+		Key:  "node-label+",
+	}
+	taintsAt := Place{
+		How:  "drop-in",
+		File: "/etc/rancher/k3s/config.yaml.d",
+		Key:  "node-taint+",
+	}
 	for _, c := range []struct {
 		name  string
 		files files
@@ -324,6 +343,7 @@ func TestRotated(t *testing.T) {
 		f := must.Get(c.Gather(t.Context(), view, Needs{}))(t)
 		return f.Kubelet
 	}
+
 	k := at()
 	check.That(t, k.Joined && !k.Expired.IsZero(), "%+v", k)
 	v[pem] = "gone bad"

@@ -35,9 +35,14 @@ func (g *gathering) libraries(arch string) (found []Library) {
 			if !ok || !strings.Contains(version, ".") || !g.exists(file) {
 				continue
 			}
-			found = append(found, Library{Name: lib, Version: version, Path: file})
+			found = append(found, Library{
+				Name:    lib,
+				Version: version,
+				Path:    file,
+			})
 			break
 		}
 	}
+
 	return found
 }

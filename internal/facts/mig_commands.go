@@ -39,6 +39,7 @@ func (g *gathering) findMIGCall(file, text string, depth int) (calls string, sta
 			}
 		}
 	}
+
 	return "", starts
 }
 
@@ -104,6 +105,7 @@ func migCommand(line string) string {
 	case found != "":
 		return "nvidia-smi"
 	}
+
 	return ""
 }
 

@@ -21,11 +21,13 @@ func (g *gathering) migOwners(k Kubelet) (all []Owner) {
 			all = append(all, *owner)
 		}
 	}
+
 	for _, p := range platform.All() {
 		if sign := g.poolPartitioned(p.MIG, k); sign != "" {
 			all = append(all, Owner{p.MIG.Who, sign, p.MIG.Ends})
 		}
 	}
+
 	if owner := g.partitionerOwner(); owner != nil {
 		all = append(all, *owner)
 	}
@@ -86,6 +88,7 @@ func (g *gathering) migManager() string {
 			return logs + "/" + name
 		}
 	}
+
 	return ""
 }
 
@@ -106,6 +109,7 @@ func (g *gathering) partitioningPod() *Owner {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -121,6 +125,7 @@ func (g *gathering) poolPartitioned(m platform.MIG, k Kubelet) string {
 	case strings.Contains(g.attr(m.File), strconv.Quote(m.Key)):
 		return m.File + " has a " + m.Key
 	}
+
 	return ""
 }
 
@@ -178,6 +183,7 @@ func (g *gathering) partitioningUnit() partitioner {
 		units = append(units, g.glob(folder+"*.wants/*")...)
 		units = append(units, g.glob(folder+"*.requires/*")...)
 	}
+
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
 		if name == migManagerUnit {
@@ -198,6 +204,7 @@ func (g *gathering) partitioningUnit() partitioner {
 				return partitioner{name: name, file: file, calls: calls}
 			}
 		}
+
 		for _, unit := range starts {
 			known := func(file string) bool { return path.Base(file) == unit }
 			if g.exists(etc+unit) && !slices.ContainsFunc(units, known) {
@@ -205,6 +212,7 @@ func (g *gathering) partitioningUnit() partitioner {
 			}
 		}
 	}
+
 	return partitioner{}
 }
 
@@ -221,6 +229,7 @@ func (g *gathering) partitioningFile() partitioner {
 			}
 		}
 	}
+
 	return partitioner{}
 }
 
@@ -257,5 +266,6 @@ func (g *gathering) processWith(comm string, has func(variable string) bool) str
 			return "process " + pid
 		}
 	}
+
 	return ""
 }

@@ -34,7 +34,12 @@ func gpuModels() (list []PCI) {
 			names = append(names, known.Name)
 		}
 		for _, name := range names {
-			list = append(list, PCI{Vendor: "10de", Device: known.ID, Class: "030200", Model: name})
+			list = append(list, PCI{
+				Vendor: "10de",
+				Device: known.ID,
+				Class:  "030200",
+				Model:  name,
+			})
 		}
 	}
 	return list
@@ -51,6 +56,7 @@ func Named(name string) (PCI, bool) {
 			return g, true
 		}
 	}
+
 	return listed(plain)
 }
 

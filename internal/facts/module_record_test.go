@@ -49,6 +49,7 @@ func TestModuleRecord(t *testing.T) {
 		put(t, n, file, kmodule.Packed(t, ".zst", kmodule.Open("6.1.0")))
 		return n
 	}
+
 	gather := func(n *simhost.Node, keep bool) (nvidia *modinfo.Module, reads int) {
 		t.Helper()
 		var cache Cache
@@ -59,6 +60,7 @@ func TestModuleRecord(t *testing.T) {
 		}
 		return f.Modules.Kernels[0].Nvidia, reads
 	}
+
 	n := boot()
 	first, reads := gather(n, false)
 	_, err := n.Stat(recall.Record)
@@ -101,6 +103,7 @@ func put(t *testing.T, n *simhost.Node, name string, data []byte) {
 			_ = n.Mkdir(dir, host.Attr{Mode: 0o755})
 		}
 	}
+
 	must.OK(t, n.WriteFile(name, data, host.Attr{Mode: 0o644}))
 }
 
@@ -139,6 +142,7 @@ func TestPCILinks(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(device, "uevent"), []byte(event), 0o644))
 		must.OK(t, os.Symlink("../../../devices/pci0000:17/0000:17:01.0/"+address, filepath.Join(bus, address)))
 	}
+
 	v, err := local.Open(root)
 	must.OK(t, err)
 	g := &gathering{v: v}
@@ -180,6 +184,7 @@ func (v linked) ReadDir(name string) ([]string, error) {
 			names, err = append(names, path.Base(link)), nil
 		}
 	}
+
 	slices.Sort(names)
 	return names, err
 }
@@ -207,10 +212,21 @@ func TestModules(t *testing.T) {
 		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05":                 "x",
 	}, map[string]string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"}}
 	g := &gathering{v: v}
-	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
-	m := g.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64")
+	gpus := []PCI{{
+		Address: "0000:17:00.0",
+		Vendor:  "10de",
+		Class:   "030200",
+		Driver:  "nouveau",
+	}}
+	m := g.modules(Kernel{
+		Running:   "6.8.0-88",
+		Installed: []string{"6.8.0-90", "6.8.0-88"},
+	}, gpus, "amd64")
 	must.OK(t, g.err)
-	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Taken, []Taken{{Address: "0000:17:00.0", Module: "nouveau"}}), "%+v", m)
+	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Taken, []Taken{{
+		Address: "0000:17:00.0",
+		Module:  "nouveau",
+	}}), "%+v", m)
 	s := m.Mismatch()
 	check.That(t, strings.Contains(s, "570.172.08 is loaded") && strings.Contains(s, "is of 580.95.05"), "%v", s)
 	check.That(t, m.Reload("6.8.0-88") == "580.95.05", "%q", m.Reload("6.8.0-88"))
@@ -288,7 +304,11 @@ func TestUnpackagedRPM(t *testing.T) {
 			if len(code) > 1 {
 				return []byte(code + "-3:580.95.05-1.x86_64\n"), nil
 			}
-			return nil, &host.CommandError{Argv: argv, Code: int(code[0] - '0'), Cause: errors.New("exit status " + code)}
+			return nil, &host.CommandError{
+				Argv:  argv,
+				Code:  int(code[0] - '0'),
+				Cause: errors.New("exit status " + code),
+			}
 		}})
 		for range 2 {
 			var c Cache
@@ -303,6 +323,7 @@ func TestUnpackagedRPM(t *testing.T) {
 			check.Equal(t, got, owner, "%s: the owner", answers)
 			c.Keep(n)
 		}
+
 		check.That(t, answers == "yes 2" || answers == "1 1" || asked == 2 || asked == 0 && answers == "elsewhere", "%s: rpm was asked %d times", answers, asked)
 	}
 }
@@ -321,6 +342,7 @@ func TestProgramRecord(t *testing.T) {
 		c.Keep(n)
 		return first
 	}
+
 	check.Equal(t, version(), "", "a program that fails")
 	times, says = 0, "1.7.24"
 	check.Equal(t, version()+version(), "1.7.241.7.24", "two runs")

@@ -102,6 +102,7 @@ func (g *gathering) modules(kernels Kernel, gpus []PCI, arch string) Modules {
 			m.Taken = append(m.Taken, Taken{Address: gpu.Address, Module: module})
 		}
 	}
+
 	for _, kernel := range kernels.Installed {
 		m.Kernels = append(m.Kernels, g.kernelModules(kernel))
 	}
@@ -120,6 +121,7 @@ func LoadedDriver(v host.View) (version, flavour string) {
 	case strings.Contains(banner, "Open Kernel Module"):
 		return version, "open"
 	}
+
 	return version, "proprietary"
 }
 
@@ -153,6 +155,7 @@ func (g *gathering) kernelModules(kernel string) KernelModules {
 			k.Missing = append(k.Missing, name)
 		}
 	}
+
 	return k
 }
 

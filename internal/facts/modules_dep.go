@@ -26,7 +26,9 @@ var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
 // there is none. If there are several, modules.dep has the one that depmod(8) has chosen;
 // depmod.d(5) has the order of its search.
-func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
+func NvidiaModule(v host.View, kernel string) (string, error) {
+	return ModuleOf(v, kernel, "nvidia")
+}
 
 // ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
 func ModuleOf(v host.View, kernel, of string) (string, error) {
@@ -36,6 +38,7 @@ func ModuleOf(v host.View, kernel, of string) (string, error) {
 			return name, g.err
 		}
 	}
+
 	return "", g.err
 }
 
@@ -68,6 +71,7 @@ func (g *gathering) infiniband(dir string, dep []byte) (found []string) {
 			found = append(found, name)
 		}
 	}
+
 	return found
 }
 

@@ -23,7 +23,12 @@ import (
 func authority(t testing.TB, name string, serial int64) []byte {
 	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	c := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, SubjectKeyId: []byte{1, 2, byte(serial)}, NotAfter: time.Now().Add(time.Hour)}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(serial),
+		Subject:      pkix.Name{CommonName: name},
+		SubjectKeyId: []byte{1, 2, byte(serial)},
+		NotAfter:     time.Now().Add(time.Hour),
+	}
 	der := must.Get(x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key))(t)
 	return der
 }
@@ -38,6 +43,7 @@ func signatureList(certs ...[]byte) []byte {
 		out = bin.LittleEndian.AppendUint32(out, uint32(16+len(c)))
 		out = append(append(out, make([]byte, 16)...), c...)
 	}
+
 	return out
 }
 

@@ -71,6 +71,7 @@ func (g *gathering) asNamed(ctx context.Context, e Engine, s NamedEngine) Engine
 	case !slices.Contains(engineNames(), e.Name):
 		e.Name = "containerd"
 	}
+
 	e.Config = s.Config
 	e.Binary = cmp.Or(e.Binary, s.Binary)
 	g.filesAndSocket(ctx, &e, e.Args)
@@ -84,6 +85,7 @@ func (g *gathering) asNamed(ctx context.Context, e Engine, s NamedEngine) Engine
 		e.Owner = ""
 		e.Why = ""
 	}
+
 	return e
 }
 
@@ -130,6 +132,7 @@ func (g *gathering) running(ctx context.Context, unit string, match matchEngine)
 			return g.engineOf(ctx, pid, "")
 		}
 	}
+
 	return nil
 }
 
@@ -157,5 +160,6 @@ func (g *gathering) startedBy(ctx context.Context, match matchEngine) *Engine {
 		e.Texts = g.texts
 		return e
 	}
+
 	return nil
 }

@@ -44,6 +44,7 @@ func (g *gathering) hostname() string {
 			return line
 		}
 	}
+
 	return ""
 }
 
@@ -69,6 +70,7 @@ func (g *gathering) cgroup() int {
 			return 1
 		}
 	}
+
 	return 0
 }
 
@@ -87,6 +89,7 @@ func countList(list string) int {
 		}
 		n += int(last-first) + 1
 	}
+
 	return n
 }
 

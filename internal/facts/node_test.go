@@ -31,11 +31,17 @@ func clientPEM(t *testing.T, name string) (string, time.Time) {
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	end := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name, Organization: []string{"system:nodes"}}, NotAfter: end,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{
+			CommonName:   name,
+			Organization: []string{"system:nodes"},
+		}, NotAfter: end,
 	}, &x509.Certificate{SerialNumber: big.NewInt(2)}, &key.PublicKey, key)
 	must.OK(t, err)
 	der := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})) + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), end
+	return string(pem.EncodeToMemory(&pem.Block{
+		Type:  "PRIVATE KEY",
+		Bytes: der,
+	})) + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), end
 }
 
 // booted is files of a machine that runs, and the states of its units.
@@ -93,6 +99,7 @@ func TestCounts(t *testing.T) {
 		got := countList(list)
 		check.That(t, got == want, "%q are %d CPUs, want %d", list, got, want)
 	}
+
 	for text, want := range map[string]uint64{"": 0, "MemTotal: x kB": 0, "MemTotal: 1 kB": 1024, "MemTotal: 99999999999999999999 kB": 0, "Mem: 1 kB": 0} {
 		got := memory(text)
 		check.That(t, got == want, "%q is %d bytes, want %d", text, got, want)
@@ -181,6 +188,7 @@ func TestOthersProcesses(t *testing.T) {
 			name, _, _ := strings.Cut(argv, "\x00")
 			tree += strings.NewReplacer("N/", pid+"/").Replace("-- proc/N/comm --\n" + name + "\n-- proc/N/cmdline --\n" + argv + "\n-- proc/N/exe link=/srv/" + name + " --\n-- proc/N/status --\nName:\tx\n" + of)
 		}
+
 		n := must.Get(simhost.New([]byte(tree)))(t)
 		f, err := Gather(t.Context(), n, Needs{Engine: NamedEngine{Config: "/srv/c.toml"}})
 		check.That(t, err == nil && f.Kubelet.Kubeconfig == want && len(f.Engines) == min(1, len(want)), "%q: kubeconfig %q, engines %+v, %v", of, f.Kubelet.Kubeconfig, f.Engines, err)

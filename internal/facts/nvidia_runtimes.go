@@ -41,6 +41,7 @@ func (g *gathering) programs(engines []Engine) []string {
 			}
 		}
 	}
+
 	slices.Sort(names)
 
 	var found []string
@@ -49,6 +50,7 @@ func (g *gathering) programs(engines []Engine) []string {
 			found = append(found, name)
 		}
 	}
+
 	return found
 }
 
@@ -65,6 +67,7 @@ func programsIn(value any, depth int) (names []string) {
 		}
 		names = append(names, programsIn(value, depth+1)...)
 	}
+
 	return names
 }
 
@@ -94,5 +97,6 @@ func Runs(v host.View, name string, more ...string) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -47,5 +47,6 @@ func (g *gathering) os() OS {
 			o.Name = value
 		}
 	}
+
 	return o
 }

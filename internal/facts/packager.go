@@ -60,6 +60,7 @@ func PackagerOf(v host.View) Packager {
 			return p
 		}
 	}
+
 	return Packager{}
 }
 
@@ -70,11 +71,13 @@ func DatabaseOf(v host.View) string {
 		info, err := v.Stat(name)
 		return err == nil && info.Size > 0
 	}
+
 	switch {
 	case filled(DpkgStatus):
 		return "dpkg"
 	case slices.ContainsFunc(RpmFiles(), filled):
 		return "rpm"
 	}
+
 	return ""
 }

@@ -44,6 +44,7 @@ func TestAssignments(t *testing.T) {
 					got = kv[1]
 				}
 			}
+
 			check.That(t, got == c.want, "got %q, want %q", got, c.want)
 		})
 	}

@@ -25,6 +25,7 @@ func (g *gathering) pci() []PCI {
 			found = append(found, function)
 		}
 	}
+
 	return found
 }
 

@@ -30,7 +30,15 @@ func (v *liveFiles) ReadFile(name string) ([]byte, error) {
 // just before.
 func TestPCIReadOnce(t *testing.T) {
 	const at, other = "/sys/bus/pci/devices/0000:17:00.0/", "/sys/bus/pci/devices/0000:00:01.0/"
-	want := PCI{Address: "0000:17:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:16c1", Driver: "nvidia", Model: "H100 80GB"}
+	want := PCI{
+		Address:   "0000:17:00.0",
+		Vendor:    "10de",
+		Device:    "2330",
+		Class:     "030200",
+		Subsystem: "10de:16c1",
+		Driver:    "nvidia",
+		Model:     "H100 80GB",
+	}
 	var read []string
 	var cache Cache
 	v := &liveFiles{files{

@@ -21,6 +21,7 @@ func (g *gathering) processes(comm string) []string {
 			ofRoot = append(ofRoot, pid)
 		}
 	}
+
 	return ofRoot
 }
 
@@ -64,5 +65,6 @@ func (g *gathering) commandOf(pid string) (argv []string, unit string) {
 			}
 		}
 	}
+
 	return argv, unit
 }

@@ -97,8 +97,11 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 // of drop-ins, which the file of another containerd can import.
 func (g *gathering) hasRun(home string) bool {
 	isOther := func(dir, known string) bool {
-		return slices.ContainsFunc(g.list(dir), func(name string) bool { return name != known })
+		return slices.ContainsFunc(g.list(dir), func(name string) bool {
+			return name != known
+		})
 	}
+
 	agent := home + "/agent"
 	if !g.exists(agent) {
 		return false
@@ -112,7 +115,11 @@ func (g *gathering) hasRun(home string) bool {
 // Sources: findDataDir in cmd/k3s/main.go, and pkg/configfilearg/parser.go, of
 // https://github.com/k3s-io/k3s.
 func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
-	r := rancherStart{name: name, argv: g.argv(s), settings: map[string][]string{}}
+	r := rancherStart{
+		name:     name,
+		argv:     g.argv(s),
+		settings: map[string][]string{},
+	}
 	env := map[string]string{}
 	if s != nil {
 		r.unit = s.name
@@ -150,6 +157,7 @@ func (g *gathering) rancherFiles(config string) []File {
 			break
 		}
 	}
+
 	return files
 }
 
@@ -228,5 +236,6 @@ func (r rancherStart) places(taintArgs []string) (labels, taints Place) {
 	case len(Options(r.argv, "node-taint")) > 0:
 		taints = Place{Why: r.unit + " has --node-taint on its command line, which its files cannot add to"}
 	}
+
 	return labels, taints
 }

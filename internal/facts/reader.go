@@ -162,11 +162,13 @@ func (g *gathering) walk(dir string, depth int) []string {
 		case depth < 8:
 			out = append(out, g.walk(p, depth+1)...)
 		}
+
 		if len(out) > maxFiles {
 			g.fail("read", dir, errTooManyFiles)
 			return out[:maxFiles]
 		}
 	}
+
 	return out
 }
 
@@ -197,5 +199,6 @@ func (g *gathering) glob(pattern string) []string {
 			}
 		}
 	}
+
 	return out
 }

@@ -21,7 +21,9 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 		return nil
 	}
 	targets := f.Kernel.Targets(f.Live)
-	lacksSigned := func(kernel string) bool { return f.Modules == nil || !f.Modules.hasSigned(kernel, branch) }
+	lacksSigned := func(kernel string) bool {
+		return f.Modules == nil || !f.Modules.hasSigned(kernel, branch)
+	}
 	if !slices.ContainsFunc(targets, lacksSigned) {
 		return nil
 	}
@@ -45,6 +47,7 @@ func (g *gathering) signed(ctx context.Context, f Facts, branch string) []string
 			found = append(found, name)
 		}
 	}
+
 	slices.Sort(found)
 	return slices.Compact(found)
 }

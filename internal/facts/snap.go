@@ -13,7 +13,9 @@ import (
 
 // snaps returns the platforms that are snaps.
 func snaps() []platform.Platform {
-	return slices.DeleteFunc(platform.All(), func(p platform.Platform) bool { return p.Snap == nil })
+	return slices.DeleteFunc(platform.All(), func(p platform.Platform) bool {
+		return p.Snap == nil
+	})
 }
 
 // snapKubelets returns the units of kubelets that are snaps, and use an engine of the machine's own.

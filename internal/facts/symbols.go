@@ -23,5 +23,6 @@ func (g *gathering) symbols(f Facts) map[string]Symbols {
 			found[kernel] = Symbols{Digest: digest}
 		}
 	}
+
 	return found
 }

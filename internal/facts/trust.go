@@ -88,6 +88,7 @@ func (g *gathering) demands() Trust {
 		t.Lockdown = chosen(g.attr("/sys/kernel/security/lockdown"))
 		t.Enforced = g.attr("/sys/module/module/parameters/sig_enforce")
 	}
+
 	return t
 }
 
@@ -104,6 +105,7 @@ func (g *gathering) secureBoot() string {
 	case missing(err) && !g.exists("/sys/firmware/efi"):
 		return "off"
 	}
+
 	return "unknown"
 }
 
@@ -129,6 +131,7 @@ func (g *gathering) takesDB() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -157,6 +160,7 @@ func (g *gathering) enrolled() (keys []modinfo.Key) {
 			}
 		}
 	}
+
 	return keys
 }
 
@@ -179,6 +183,7 @@ func (g *gathering) buildKey(t *Trust) {
 		requests, _ := g.v.ReadFile(mokNew) // readable by root; without it nothing waits
 		t.Waiting = slices.ContainsFunc(modinfo.EFIKeys(content(requests)), key.Same)
 	}
+
 	if path.IsAbs(private) && g.exists(private) {
 		t.BuildKey = private
 	}
@@ -204,6 +209,7 @@ func (g *gathering) buildKeyFiles() (private, public string) {
 			files = append(files, conf+".d/"+name)
 		}
 	}
+
 	for _, name := range files {
 		for _, setting := range Assignments(string(g.read(name))) {
 			switch setting[0] {
@@ -214,6 +220,7 @@ func (g *gathering) buildKeyFiles() (private, public string) {
 			}
 		}
 	}
+
 	return private, public
 }
 

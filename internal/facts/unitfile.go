@@ -46,6 +46,7 @@ func (g *gathering) service(ctx context.Context, names ...string) *service {
 			s.files = append(s.files, File{Path: file, Data: data})
 			s.add(string(data))
 		}
+
 		return s
 	}
 	return nil
@@ -93,6 +94,7 @@ func (g *gathering) serviceOf(ctx context.Context, program string, units ...stri
 			return s
 		}
 	}
+
 	return nil
 }
 
@@ -164,6 +166,7 @@ func logicalLines(text string) (out []string) {
 			end()
 		}
 	}
+
 	end()
 	return out
 }
@@ -178,7 +181,9 @@ func (g *gathering) argv(s *service) []string {
 }
 
 // environment returns the variables that the unit sets.
-func (g *gathering) environment(s *service) map[string]string { return g.environ(s).values }
+func (g *gathering) environment(s *service) map[string]string {
+	return g.environ(s).values
+}
 
 // environ has the variables that a unit's command line may use.
 type environ struct {
@@ -226,6 +231,7 @@ func (g *gathering) environ(s *service) environ {
 			}
 		}
 	}
+
 	return e
 }
 

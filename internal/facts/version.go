@@ -79,6 +79,7 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 			return version
 		}
 	}
+
 	return ""
 }
 
@@ -112,6 +113,7 @@ func versionIn(out string) string {
 			return v
 		}
 	}
+
 	return ""
 }
 
@@ -126,6 +128,7 @@ func upstream(version string) string {
 	case match[2] == "":
 		return match[1]
 	}
+
 	return match[1] + "-" + match[2] + "." + match[3]
 }
 
@@ -134,6 +137,8 @@ var released = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[
 // remember reads what version a file has, or which package has the file, unless that is known of a
 // file of this path, size and ctime.
 func (g *gathering) remember(file string, read func() (string, error)) string {
-	known, _ := recall.Once(g.memory(), g.v, file, func(host.View) (string, error) { return read() })
+	known, _ := recall.Once(g.memory(), g.v, file, func(host.View) (string, error) {
+		return read()
+	})
 	return known
 }

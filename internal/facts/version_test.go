@@ -26,6 +26,7 @@ func TestBinaryVersion(t *testing.T) {
 	} {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
+
 	const flags = "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y"
 	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", flags, ".")
 	build.Dir = dir
@@ -34,7 +35,10 @@ func TestBinaryVersion(t *testing.T) {
 	must.That(t, err == nil, "%v\n%s", err, out)
 
 	data := must.Get(os.ReadFile(filepath.Join(dir, "daemon")))(t)
-	g := &gathering{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
+	g := &gathering{
+		v:     files{"/usr/bin/x": data, "/usr/bin/y": "no program"},
+		cache: new(Cache),
+	}
 	p := program{module: "example.org/daemon", ask: true}
 	check.Equal(t, g.version(t.Context(), "/usr/bin/x", p), "1.7.24", "got")
 	check.None(t, g.version(t.Context(), "/usr/bin/y", p), "no program:")
@@ -42,7 +46,9 @@ func TestBinaryVersion(t *testing.T) {
 
 func TestBuiltVersion(t *testing.T) {
 	const containerd = "github.com/containerd/containerd"
-	module := func(path, version string) debug.Module { return debug.Module{Path: path, Version: version} }
+	module := func(path, version string) debug.Module {
+		return debug.Module{Path: path, Version: version}
+	}
 	fork := module("github.com/k3s-io/containerd/v2", "v2.1.5-k3s1")
 	k3s := module(containerd+"/v2", "v2.1.5")
 	k3s.Replace = &fork
@@ -51,7 +57,9 @@ func TestBuiltVersion(t *testing.T) {
 		Main: module("github.com/k3s-io/k3s", "v1.33.5"),
 		Deps: []*debug.Module{&api, &k3s},
 	}
-	of := func(path, version string) debug.BuildInfo { return debug.BuildInfo{Main: module(path, version)} }
+	of := func(path, version string) debug.BuildInfo {
+		return debug.BuildInfo{Main: module(path, version)}
+	}
 	for _, c := range []struct {
 		name, want string
 		info       debug.BuildInfo

@@ -80,6 +80,7 @@ func vendorCapability(config []byte) []byte {
 		}
 		at = int(config[at+1])
 	}
+
 	return nil
 }
 
@@ -96,5 +97,6 @@ func hostDriver(records []byte) []byte {
 		}
 		records = records[size:]
 	}
+
 	return nil
 }

@@ -37,9 +37,15 @@ func (v files) ReadFile(name string) ([]byte, error) {
 	case error:
 		return nil, &fs.PathError{Op: "open", Path: name, Err: c}
 	}
+
 	if _, err := v.Stat(name); err == nil {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a directory")}
+		return nil, &fs.PathError{
+			Op:   "read",
+			Path: name,
+			Err:  errors.New("is a directory"),
+		}
 	}
+
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 
@@ -51,7 +57,11 @@ func (v files) Stat(name string) (host.Info, error) {
 	if _, err := v.ReadDir(name); err == nil {
 		return host.Info{Mode: 0o755 | fs.ModeDir}, nil
 	}
-	return host.Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	return host.Info{}, &fs.PathError{
+		Op:   "stat",
+		Path: name,
+		Err:  fs.ErrNotExist,
+	}
 }
 
 func (v files) Lstat(name string) (host.Info, error) { return v.Stat(name) }
@@ -68,6 +78,7 @@ func (v files) ReadDir(name string) ([]string, error) {
 			names = append(names, first)
 		}
 	}
+
 	if names == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
@@ -112,6 +123,7 @@ func (v files) Unit(_ context.Context, name string) (host.Unit, error) {
 			break
 		}
 	}
+
 	names, _ := v.ReadDir("/etc/systemd/system/" + name + ".d")
 	for _, n := range names {
 		u.Files = append(u.Files, "/etc/systemd/system/"+name+".d/"+n)
@@ -131,8 +143,11 @@ func (f files) AskWeb(host.Web) (http.RoundTripper, error) {
 	return nil, host.FirstBoot
 }
 
-func (files) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error) { return nil, nil }
-func (files) OpenDevices(int) ([]host.Device, error)                         { return nil, nil }
+func (files) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error) {
+	return nil, nil
+}
+
+func (files) OpenDevices(int) ([]host.Device, error) { return nil, nil }
 
 func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }
 
@@ -149,6 +164,7 @@ func FuzzPlain(f *testing.F) {
 	} {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		hasRole(t, text)
 		want := ""
@@ -157,6 +173,7 @@ func FuzzPlain(f *testing.F) {
 		} else if m != nil {
 			want = m[1]
 		}
+
 		if is := upstream(text); is != want {
 			t.Errorf("version in %q: %q, not %q", text, is, want)
 		}
@@ -168,6 +185,7 @@ func FuzzPlain(f *testing.F) {
 				}
 			}
 		}
+
 		if is := keyNames(text); !slices.Equal(is, names) {
 			t.Errorf("keys in %q: %q, not %q", text, is, names)
 		}

@@ -85,5 +85,7 @@ func Of(code string) Fault {
 
 // In reports whether a line of the kernel's log shows the fault.
 func (f Fault) In(line string) bool {
-	return slices.ContainsFunc(f.Says, func(text string) bool { return strings.Contains(line, text) })
+	return slices.ContainsFunc(f.Says, func(text string) bool {
+		return strings.Contains(line, text)
+	})
 }

@@ -32,6 +32,7 @@ func TestMeanings(t *testing.T) {
 			t.Errorf("%s\n%q, want %q", x.lines, got, x.first)
 		}
 	}
+
 	many := []string{}
 	for _, code := range []string{"48", "63", "64", "79", "79"} {
 		many = append(many, "NVRM: Xid (PCI:0000:17:00): "+code+", x")
@@ -53,6 +54,7 @@ func TestXids(t *testing.T) {
 			at := strings.Index(action, step)
 			check.That(t, at < 0 || (drain >= 0 && at >= drain), "Xid %d: %q comes before the drain: %s", x.Number, step, action)
 		}
+
 		check.That(t, strings.Contains(action, "(") || strings.Contains(action, "sudo "), "Xid %d: nothing can be typed: %s", x.Number, action)
 	}
 }
@@ -67,5 +69,6 @@ func TestFaults(t *testing.T) {
 			check.That(t, len(got) == 1 && strings.HasSuffix(got[0], f.Means+": "+f.Fix), "%q of %s counts as %q", text, c.Code, got)
 		}
 	}
+
 	check.That(t, faults.Of("").Fix == "", "a fault that is none has a fix")
 }

@@ -80,6 +80,7 @@ func KernelLines(ctx context.Context, v host.View) []string {
 			lines = append(lines, line)
 		}
 	}
+
 	last := lines[max(0, len(lines)-3):]
 
 	return append(Meanings(lines), last...)

@@ -24,11 +24,13 @@ func TestUnder(t *testing.T) {
 			isReboot := strings.Contains(asked, "sudo reboot") && !strings.Contains(asked, "--gpu-reset")
 			check.That(t, isReboot, "Xid %d, and the driver asks for a reboot: %s", x.Number, asked)
 		}
+
 		if x.Remedy == "program" {
 			others++
 			check.Equal(t, asked, x.Action(), "Xid %d: ", x.Number)
 		}
 	}
+
 	check.That(t, resets > 0 && others > 0, "%d errors with a reset, %d of programs", resets, others)
 }
 

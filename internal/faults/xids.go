@@ -156,7 +156,9 @@ var table = sync.OnceValue(func() []Xid {
 // Xids are the Xids of errors.tsv; root causes come first. docs/doctor.md has the same table: make
 // update writes it.
 func Xids() []Xid {
-	return slices.DeleteFunc(slices.Clone(table()), func(x Xid) bool { return x.kind != "xid" })
+	return slices.DeleteFunc(slices.Clone(table()), func(x Xid) bool {
+		return x.kind != "xid"
+	})
 }
 
 // find returns the first row for which is holds.

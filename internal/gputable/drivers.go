@@ -36,6 +36,7 @@ var served = sync.OnceValue(func() map[string]Served {
 			Month:   fields[5],
 		}
 	}
+
 	return all
 })
 

@@ -97,6 +97,7 @@ func parse(fields []string) GPU {
 		subsystem, name, _ := strings.Cut(board, "=")
 		g.Boards = append(g.Boards, Board{subsystem, name})
 	}
+
 	return g
 }
 
@@ -108,6 +109,7 @@ func Of(id string) *GPU {
 			return &all[i]
 		}
 	}
+
 	return nil
 }
 

@@ -25,6 +25,7 @@ func TestRows(t *testing.T) {
 		check.That(t, !g.Switch() || strings.HasPrefix(g.Name, "NVSwitch"), "%s has no architecture", g.ID)
 		check.That(t, !g.Arm || g.Product != "", "%s is on a board with Arm, and has no product", g.ID)
 	}
+
 	check.That(t, len(seen) >= 70, "%d rows: that is not all", len(seen))
 }
 

@@ -24,7 +24,9 @@ func Rows(file, text string, columns int) [][]string {
 				row[i] = ""
 			}
 		}
+
 		rows = append(rows, row)
 	}
+
 	return rows
 }

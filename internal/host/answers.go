@@ -78,7 +78,9 @@ type FetchError struct {
 	Cause  error
 }
 
-func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.URL, e.Cause) }
+func (e *FetchError) Error() string {
+	return fmt.Sprintf("cannot get %s: %v", e.URL, e.Cause)
+}
 
 func (e *FetchError) Unwrap() error { return e.Cause }
 
@@ -94,7 +96,9 @@ type Changed struct {
 	During string // what gpuadm did: writing, removing
 }
 
-func (c Changed) Error() string { return "it was changed while gpuadm was " + c.During + " it" }
+func (c Changed) Error() string {
+	return "it was changed while gpuadm was " + c.During + " it"
+}
 
 // Untrusted reports files and folders that users other than root can change: these users could
 // choose what root does.
@@ -145,8 +149,10 @@ func (u *Untrusted) Fix(root string) (whys, commands []string) {
 				others = append(others, why)
 			}
 		}
+
 		commands = append(commands, command)
 	}
+
 	return append(whys, others...), commands
 }
 
@@ -167,7 +173,9 @@ type UnitError struct {
 	Cause      error
 }
 
-func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + ": " + e.Cause.Error() }
+func (e *UnitError) Error() string {
+	return "cannot " + e.Verb + " " + e.Unit + ": " + e.Cause.Error()
+}
 
 func (e *UnitError) Unwrap() error { return e.Cause }
 
@@ -192,7 +200,9 @@ type Part struct {
 	Name string
 }
 
-func (p Part) ReadAt(b []byte, off int64) (int, error) { return p.View.ReadAt(p.Name, b, off) }
+func (p Part) ReadAt(b []byte, off int64) (int, error) {
+	return p.View.ReadAt(p.Name, b, off)
+}
 
 // Public reports whether every user can read a file, by its mode and the modes of the folders that it
 // is in.

@@ -13,7 +13,12 @@ import (
 
 // TestErrorsAreOneLine: a program's message of several lines, and several errors, become one line.
 func TestErrorsAreOneLine(t *testing.T) {
-	failed := &host.CommandError{Argv: []string{"apt-get"}, Code: 1, Stderr: "E: a\nE: b", Cause: errors.New("exit status 1")}
+	failed := &host.CommandError{
+		Argv:   []string{"apt-get"},
+		Code:   1,
+		Stderr: "E: a\nE: b",
+		Cause:  errors.New("exit status 1"),
+	}
 	got, want := failed.Error(), "cannot run apt-get: exit status 1: E: a; E: b"
 	check.That(t, got == want, "%q, want %q", got, want)
 	both := host.Join(nil, failed, fs.ErrNotExist)

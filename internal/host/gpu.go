@@ -171,7 +171,10 @@ func (e *NoDriver) Error() string { return "cannot ask the NVIDIA driver: " + e.
 // Awaited is the Later of what only the driver can say: it is unknown unless a change of the run
 // makes the driver answer.
 func (e *NoDriver) Awaited() Later {
-	return Later{Until: "once the driver answers", Silent: "the driver does not answer: " + e.Why}
+	return Later{
+		Until:  "once the driver answers",
+		Silent: "the driver does not answer: " + e.Why,
+	}
 }
 
 // Overdue is the code of a driver that has not answered in time. A call of its library may hang,
@@ -224,6 +227,7 @@ func ProfileName(p Profile, memory uint64) string {
 		eighths := min((8*p.Memory+memory-1)/memory, 8)
 		gib = (eighths*((memory+whole-1)/whole) + 4) / 8
 	}
+
 	return fmt.Sprintf("%dg.%dgb%s", p.Slices, gib, profileAttribute(p.Enum))
 }
 
@@ -259,5 +263,6 @@ func ComputeProfiles(slices int) []ComputeProfile {
 			Max:    slices / size,
 		})
 	}
+
 	return offered
 }

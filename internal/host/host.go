@@ -272,7 +272,9 @@ var FirstBoot = Later{Until: "first boot", When: AtFirstBoot}
 // NewProcess is the Later of what this process cannot ask the driver any more: NoDriver.Again.
 var NewProcess = Later{Until: "once a new process asks the driver", When: InNewProcess}
 
-func (l Later) Error() string { return "not before " + strings.TrimPrefix(l.Until, "once ") }
+func (l Later) Error() string {
+	return "not before " + strings.TrimPrefix(l.Until, "once ")
+}
 
 // Reboot reports that what was made holds only after a reboot.
 type Reboot struct{ Why string }
@@ -324,7 +326,9 @@ type CallError struct {
 // Unimplemented is the code of a service or method that the daemon does not have.
 const Unimplemented = 12
 
-func (e *CallError) Error() string { return fmt.Sprintf("gRPC status %d: %s", e.Code, e.Message) }
+func (e *CallError) Error() string {
+	return fmt.Sprintf("gRPC status %d: %s", e.Code, e.Message)
+}
 
 // OverLimit is the cause if a command took longer than gpuadm allows for its kind. It does not come
 // from --deadline.

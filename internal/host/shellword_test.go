@@ -15,6 +15,7 @@ func TestShellWord(t *testing.T) {
 		out, err := exec.Command("sh", "-c", "printf %s "+ShellWord(word)).Output()
 		check.That(t, err == nil && string(out) == word, "%q is read as %q: %v", word, out, err)
 	}
+
 	got := ShellWord("/etc/gpuadm/node.toml")
 	check.That(t, got == "/etc/gpuadm/node.toml", "%s is quoted without need", got)
 }

@@ -26,6 +26,7 @@ func (d Driver) Shown() [][]string {
 			}
 		}
 	}
+
 	if len(whole) > 0 || len(partitions) == 0 {
 		return append([][]string{whole}, partitions...)
 	}

@@ -81,6 +81,7 @@ func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error)
 	case len(body) > MaxAnswer:
 		return nil, fmt.Errorf("cannot ask at %s: the answer has more than %d bytes", socket, MaxAnswer)
 	}
+
 	return body, nil
 }
 

@@ -116,9 +116,17 @@ func faults() map[string][]cloudfake.Fault {
 		"slow":      {{On: "GET", What: "slow"}},
 		"truncated": {{On: "GET", What: "truncated"}},
 		"huge":      {{On: "GET", What: "huge"}},
-		"html":      {{On: "GET", What: "body", Body: "<html>\x1b[31mSign in to Wi-Fi</html>"}},
-		"types":     {{On: "GET", What: "body", Body: `{"instanceId": 7}`}},
-		"control":   {{On: "GET", What: "body", Body: `{"instanceId": "i-\u001b[2J", "instanceType": "x", "region": "r"}`}},
+		"html": {{
+			On:   "GET",
+			What: "body",
+			Body: "<html>\x1b[31mSign in to Wi-Fi</html>",
+		}},
+		"types": {{On: "GET", What: "body", Body: `{"instanceId": 7}`}},
+		"control": {{
+			On:   "GET",
+			What: "body",
+			Body: `{"instanceId": "i-\u001b[2J", "instanceType": "x", "region": "r"}`,
+		}},
 		"empty":     {{On: "GET", What: "body", Body: ""}},
 		"bare":      {{What: "bare"}},
 		"no answer": nil,
@@ -141,7 +149,10 @@ func TestAskFails(t *testing.T) {
 				n = made(t)
 			}
 			start := time.Now()
-			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws", InstanceID: "i-0abcdef1234567890"})
+			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{
+				Name:       "aws",
+				InstanceID: "i-0abcdef1234567890",
+			})
 			took := time.Since(start)
 			if err == nil {
 				t.Errorf("%s: no error: %+v", name, i)
@@ -151,6 +162,7 @@ func TestAskFails(t *testing.T) {
 			all.WriteString(name + ": " + said(t, err) + "\n")
 		})
 	}
+
 	golden(t, "fails/aws", all.String())
 }
 
@@ -171,7 +183,11 @@ func TestAskWaits(t *testing.T) {
 	t.Run("failing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, n := in(t, ec2())
-			f.Break(cloudfake.Fault{What: "status", Status: 503, Times: 3}, cloudfake.Fault{What: "status", Status: 429, Times: 2})
+			f.Break(cloudfake.Fault{
+				What:   "status",
+				Status: 503,
+				Times:  3,
+			}, cloudfake.Fault{What: "status", Status: 429, Times: 2})
 			_, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
 			check.That(t, err == nil, "%v", err)
 		})
@@ -182,7 +198,11 @@ func TestAskWaits(t *testing.T) {
 func TestTokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := in(t, ec2())
-		f.Break(cloudfake.Fault{On: "GET /latest/meta-data/mac", What: "forget", Times: 1})
+		f.Break(cloudfake.Fault{
+			On:    "GET /latest/meta-data/mac",
+			What:  "forget",
+			Times: 1,
+		})
 		i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 		if n := strings.Count(strings.Join(f.Requests(), "\n"), "PUT "); n != 2 || i.UserCluster == nil {
 			t.Errorf("%d tokens were asked for: %v", n, f.Requests())

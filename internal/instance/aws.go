@@ -80,6 +80,7 @@ func (m *imdsClient) role(ctx context.Context) (aws.Credentials, error) {
 	case keys.AccessKeyID == "" || keys.SecretAccessKey == "":
 		return keys, malformedAnswer("the role's keys")
 	}
+
 	return keys, nil
 }
 
@@ -153,5 +154,8 @@ func (a *awsAPI) askOnce(ctx context.Context, c call) error {
 	if err == nil {
 		err = &smithy.GenericAPIError{Code: code, Message: message}
 	}
-	return &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: answer}, Err: err}
+	return &smithyhttp.ResponseError{
+		Response: &smithyhttp.Response{Response: answer},
+		Err:      err,
+	}
 }

@@ -62,6 +62,7 @@ func (a *awsAPI) explain(ctx context.Context, asked action, object string, err e
 	case last.tooLong || last.status < 500:
 		return a.malformedAnswer(asked)
 	}
+
 	e.What += fmt.Sprintf("AWS fails (status %d)", last.status)
 	e.Passing = true
 	e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}

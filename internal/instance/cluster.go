@@ -85,11 +85,13 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 			return nil, err
 		}
 	}
+
 	if needsName {
 		if err := a.describeInstance(ctx, i, c); err != nil {
 			return nil, err
 		}
 	}
+
 	if c.ENIs == 0 {
 		a.describeType(ctx, i, c)
 	}

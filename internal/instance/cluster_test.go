@@ -19,7 +19,11 @@ import (
 )
 
 func asInstance() *instance.Instance {
-	return &instance.Instance{ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1"}
+	return &instance.Instance{
+		ID:     "i-0abcdef1234567890",
+		Type:   "p5.48xlarge",
+		Region: "us-east-1",
+	}
 }
 
 // TestAskCluster asks EKS and EC2, as the role, and shows what was asked.
@@ -38,7 +42,10 @@ func TestAskCluster(t *testing.T) {
 func TestAskClusterIPv6(t *testing.T) {
 	f, n := in(t, ec2())
 	f.Cluster.ServiceCIDR = "fd30:1c53:5f8a::/108"
-	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", NodeName: "x"})
+	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{
+		Name:     "gpus",
+		NodeName: "x",
+	})
 	check.That(t, err == nil && c.ServiceCIDR == "fd30:1c53:5f8a::/108" && c.DNS[0] == "fd30:1c53:5f8a::a", "%+v %v", c, err)
 }
 
@@ -51,12 +58,19 @@ func TestAskClusterNever(t *testing.T) {
 	check.That(t, err == nil && c.From == "user data" && c.Server != "", "%+v %v", c, err)
 	got := f.Requests()[before:]
 	check.That(t, len(got) == 0, "asked: %v", got)
-	c, err = instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"})
+	c, err = instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{
+		Name:     "gpus",
+		Stated:   true,
+		NodeName: "gpu-1",
+	})
 	check.That(t, err == nil && c.Name == "gpus" && c.From == "node.toml", "%+v %v", c, err)
 	got = f.Requests()[before:]
 	check.That(t, len(got) == 0, "asked, though node.toml states it: %v", got)
 	// Of another cluster than the user data's, EKS is asked.
-	_, err = instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "others", NodeName: "gpu-1"})
+	_, err = instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{
+		Name:     "others",
+		NodeName: "gpu-1",
+	})
 	check.That(t, err != nil, "the user data's cluster was taken for another")
 }
 
@@ -80,6 +94,7 @@ func TestAskClusterPods(t *testing.T) {
 			x.On = "ec2 DescribeInstanceTypes"
 			f.Break(x)
 		}
+
 		i := asInstance()
 		i.Type = kind
 		got, err := instance.AskCluster(t.Context(), n.View(), i, c.ref)
@@ -105,6 +120,7 @@ func testKept(t *testing.T) {
 		t.Helper()
 		must.OK(t, n.WriteFile(at, data, host.Attr{Mode: 0o644}))
 	}
+
 	write(data)
 	ref := instance.ClusterRef{Name: "gpus", Kept: at}
 	asked := func(i *instance.Instance, ref instance.ClusterRef) (*instance.Cluster, int) {
@@ -112,6 +128,7 @@ func testKept(t *testing.T) {
 		c, _ := instance.AskCluster(t.Context(), n.View(), i, ref)
 		return c, len(f.Requests()) - before
 	}
+
 	got, requests := asked(i, ref)
 	first.From = "kept"
 	d := cmp.Diff(first, got)
@@ -126,6 +143,7 @@ func testKept(t *testing.T) {
 	} {
 		check.That(t, requests != 0, "%s was taken for the one that was kept", name)
 	}
+
 	write([]byte(strings.Replace(string(data), "https://", "http://", 1)))
 	_, requests = asked(i, ref)
 	check.That(t, requests != 0, "a file that was changed is taken")
@@ -155,7 +173,11 @@ func TestAskClusterFails(t *testing.T) {
 			case "no role":
 				f.Machine.Role = ""
 			case "role broken":
-				f.Break(cloudfake.Fault{On: "GET /latest/meta-data/iam/security-credentials/node", What: "body", Body: `{"Code":"AssumeRoleUnauthorizedAccess","Message":"EC2 cannot assume the role"}`})
+				f.Break(cloudfake.Fault{
+					On:   "GET /latest/meta-data/iam/security-credentials/node",
+					What: "body",
+					Body: `{"Code":"AssumeRoleUnauthorizedAccess","Message":"EC2 cannot assume the role"}`,
+				})
 			case "no route":
 				f.Break(cloudfake.Fault{On: "eks ", What: "drop"})
 			case "hop limit":
@@ -164,7 +186,11 @@ func TestAskClusterFails(t *testing.T) {
 				n.Advance(time.Since(n.Now()) + 10*time.Minute)
 				f.Now = time.Now
 			case "html":
-				f.Break(cloudfake.Fault{On: "eks ", What: "body", Body: "<html>proxy</html>"})
+				f.Break(cloudfake.Fault{
+					On:   "eks ",
+					What: "body",
+					Body: "<html>proxy</html>",
+				})
 			case "huge":
 				f.Break(cloudfake.Fault{On: "eks ", What: "huge"})
 			case "no name":
@@ -185,6 +211,7 @@ func TestAskClusterFails(t *testing.T) {
 				}
 				f.Break(faults...)
 			}
+
 			start := time.Now()
 			c, err := instance.AskCluster(t.Context(), n.View(), i, ref)
 			if err == nil {
@@ -196,6 +223,7 @@ func TestAskClusterFails(t *testing.T) {
 			all.WriteString(name + ": " + said(t, err) + "\n")
 		})
 	}
+
 	golden(t, "fails/eks", all.String())
 }
 
@@ -207,6 +235,7 @@ func TestAskClusterThrottledOnce(t *testing.T) {
 			x.Times = 3
 			f.Break(x)
 		}
+
 		_, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"})
 		check.That(t, err == nil, "%v", err)
 	})

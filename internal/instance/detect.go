@@ -121,7 +121,9 @@ func xenUUID(text string) bool {
 	return swapped || strings.HasPrefix(s, "ec2")
 }
 
-func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }
+func ec2ID() *regexp.Regexp {
+	return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`)
+}
 
 // exists says whether a file exists. If it cannot be read, the answer is no.
 func exists(v host.View, name string) bool {

@@ -34,6 +34,7 @@ func made(t testing.TB, files ...string) *simhost.Node {
 			archive.WriteString(data + "\n")
 		}
 	}
+
 	n := must.Get(simhost.New([]byte(archive.String())))(t)
 	return n
 }
@@ -129,13 +130,21 @@ func TestUserData(t *testing.T) {
 		must.OK(t, z.Close())
 		return b.String()
 	}
+
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	_, alone, _ := strings.Cut(userData(), "application/node.eks.aws\n\n")
 	alone, _, _ = strings.Cut(alone, "--//")
 	part := func(head, body string) string {
 		return "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"B\"\n\n--B\nContent-Type: application/node.eks.aws\n" + head + "\n" + body + "\n--B--\n"
 	}
-	whole := &instance.Cluster{Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"}, From: "user data"}
+	whole := &instance.Cluster{
+		Name:        "gpus",
+		Server:      "https://ABC.gr7.us-east-1.eks.amazonaws.com",
+		CA:          []byte(ca),
+		ServiceCIDR: "172.20.0.0/16",
+		DNS:         []string{"172.20.0.10"},
+		From:        "user data",
+	}
 	for name, c := range map[string]struct {
 		data string
 		want *instance.Cluster

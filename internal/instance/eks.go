@@ -87,6 +87,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 			Passing: true,
 		}
 	}
+
 	if cluster == nil || cluster.Authority == nil || cluster.Network == nil {
 		return a.malformedAnswer(describesCluster)
 	}

@@ -57,7 +57,12 @@ func FuzzUserData(f *testing.F) {
 }
 
 func FuzzNote(f *testing.F) {
-	c := Cluster{Name: "gpus", Server: "https://x", CA: []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), ServiceCIDR: "10.0.0.0/16"}
+	c := Cluster{
+		Name:        "gpus",
+		Server:      "https://x",
+		CA:          []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"),
+		ServiceCIDR: "10.0.0.0/16",
+	}
 	data := must.Get(c.Keep(&Instance{ID: "i-0abcdef1234567890", Region: "us-east-1"}, ""))(f)
 	if got, _ := readNote(data); got == nil || got.DNS[0] != "10.0.0.10" {
 		f.Fatalf("%+v", got)
@@ -102,6 +107,7 @@ func TestChartTypes(t *testing.T) {
 			is = append(is, e.Values...)
 		}
 	}
+
 	for _, row := range interfaceRows() {
 		for name := range strings.FieldsSeq(row.names) {
 			if !slices.Contains(is, name) {
@@ -122,6 +128,7 @@ func TestInterfaces(t *testing.T) {
 			t.Errorf("%s: %d × %d, want %d pods", name, enis, addresses, pods)
 		}
 	}
+
 	if enis, _ := interfacesOf("p9.48xlarge"); enis != 0 {
 		t.Error("an unknown type is known")
 	}

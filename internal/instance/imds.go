@@ -76,6 +76,7 @@ func (m *imdsClient) identity(ctx context.Context) (*Instance, error) {
 	case !plain(doc.Region):
 		return nil, malformedAnswer("region")
 	}
+
 	return &Instance{
 		ID:        doc.InstanceID,
 		Type:      doc.InstanceType,
@@ -122,6 +123,7 @@ func (m *imdsClient) tags(ctx context.Context) (map[string]string, error) {
 			return nil, err
 		}
 	}
+
 	return fitForOutput(tags), nil
 }
 
@@ -188,6 +190,7 @@ func (m *imdsClient) try(ctx context.Context, ask func(context.Context) error) e
 			refused++
 			return refused == 2 // the token has expired: the SDK discards it and gets another
 		}
+
 		return !retryable(last, err)
 	}
 
@@ -232,6 +235,7 @@ func retryable(last outcome, err error) bool {
 	case last.status == 0 || last.status == http.StatusTooManyRequests || last.status >= 500:
 		return true
 	}
+
 	return last.status == http.StatusOK && brokenOff(err)
 }
 

@@ -90,6 +90,7 @@ func (m *imdsClient) explain(ctx context.Context, err error) error {
 	default:
 		problem = serviceFailure(f)
 	}
+
 	problem.Err = err
 	return problem
 }
@@ -141,6 +142,7 @@ func (m *imdsClient) refusal(f outcome) *trouble.Error {
 			},
 		}
 	}
+
 	return nil
 }
 

@@ -78,7 +78,11 @@ func TestHopLimitOnAConnection(t *testing.T) {
 	f := &cloudfake.Fake{Machine: ec2()}
 	f.Break(cloudfake.Fault{On: "PUT ", What: "drop"})
 	synctest.Test(t, func(t *testing.T) {
-		p := piped{Node: must.Get(simhost.New(nil))(t), conns: make(chan net.Conn), closed: make(chan bool)}
+		p := piped{
+			Node:   must.Get(simhost.New(nil))(t),
+			conns:  make(chan net.Conn),
+			closed: make(chan bool),
+		}
 		s := &http.Server{Handler: f.EC2()}
 		go func() { _ = s.Serve(p) }()
 		_, err := instance.Ask(t.Context(), p, instance.Cloud{Name: "aws"})

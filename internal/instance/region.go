@@ -5,7 +5,9 @@ package instance
 import "strings"
 
 // isRegion says whether a name can be a region's name.
-func isRegion(name string) bool { return plain(name) && !strings.ContainsAny(name, " ./:@?#%") }
+func isRegion(name string) bool {
+	return plain(name) && !strings.ContainsAny(name, " ./:@?#%")
+}
 
 // firstDomain is the DNS suffix of the first partition.
 const firstDomain = "amazonaws.com"

@@ -50,6 +50,7 @@ func plain(s string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -69,6 +70,7 @@ func fitForOutput(table map[string]string) map[string]string {
 		}
 		kept[key] = value
 	}
+
 	return kept
 }
 

@@ -54,6 +54,7 @@ func tokenRequest(ctx context.Context, v host.View, cluster, region string) (url
 			return "", now, err
 		}
 	}
+
 	if !isRegion(region) {
 		return "", now, &trouble.Error{
 			What: "cannot make a token: the region is not known",
@@ -78,6 +79,7 @@ func tokenRequest(ctx context.Context, v host.View, cluster, region string) (url
 			Err:  err,
 		}
 	}
+
 	return url, now, nil
 }
 

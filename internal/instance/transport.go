@@ -80,7 +80,11 @@ func (t *transport) note(change func(*outcome)) {
 // RoundTrip is http.RoundTripper's.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.note(func(last *outcome) {
-		*last = outcome{method: r.Method, path: r.URL.Path, host: r.URL.Hostname()}
+		*last = outcome{
+			method: r.Method,
+			path:   r.URL.Path,
+			host:   r.URL.Hostname(),
+		}
 	})
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {

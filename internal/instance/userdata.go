@@ -55,6 +55,7 @@ func nodeConfig(data []byte) *Cluster {
 			found = true
 		}
 	}
+
 	if !found {
 		return nil
 	}
@@ -83,6 +84,7 @@ func (c *Cluster) merge(doc nodeConfigDocument) (found bool) {
 		c.DNS = ClusterDNS(services)
 		found = true
 	}
+
 	return found
 }
 
@@ -150,6 +152,7 @@ func documents(data []byte) (list [][]byte) {
 		}
 		list = append(list, doc)
 	}
+
 	return list
 }
 

@@ -43,6 +43,7 @@ func TestTakeOutBeside(t *testing.T) {
 		must.That(t, erased == string(before), "%s\n--- erased\n%s", shown, erased)
 		exact++
 	}
+
 	check.That(t, exact >= 1000, "only %d files were compared", exact)
 }
 
@@ -78,6 +79,7 @@ func randomObject(random *rand.Rand) []byte {
 		value := pick("true", "1", "{ }", "{}", "{\n  }", "{\n    \"a\": 1\n  }", "[ 1,2 ]")
 		members = append(members, "  \""+name+"\""+pick(": ", " : ", ":")+value)
 	}
+
 	if len(members) == 0 {
 		return []byte(pick("{}", "{ }\n", "{\n}\n", "{\n\n}"))
 	}
@@ -97,5 +99,6 @@ func randomSets(t *testing.T, random *rand.Rand, text []byte) []byte {
 			text = edited
 		}
 	}
+
 	return text
 }

@@ -72,7 +72,9 @@ func valid(text []byte) error {
 }
 
 // lineAt returns the line, from 1, that an offset lies in.
-func lineAt(text []byte, offset int) int { return 1 + bytes.Count(text[:offset], []byte("\n")) }
+func lineAt(text []byte, offset int) int {
+	return 1 + bytes.Count(text[:offset], []byte("\n"))
+}
 
 // parser places the parts of valid JSON.
 type parser struct {
@@ -101,6 +103,7 @@ func (p *parser) value(depth int) (*node, error) {
 	} else {
 		err = p.read(new(json.RawMessage))
 	}
+
 	n.end = p.at
 	return n, err
 }
@@ -122,6 +125,7 @@ func (p *parser) object(n *node, depth int) error {
 		}
 		n.members = append(n.members, m)
 	}
+
 	p.at++
 	return nil
 }
@@ -144,6 +148,7 @@ func (n *node) member(key string) *node {
 			return m.value
 		}
 	}
+
 	return nil
 }
 
@@ -229,5 +234,6 @@ func with(tree any, path []string, value any) any {
 	default:
 		out[path[0]] = value
 	}
+
 	return out
 }

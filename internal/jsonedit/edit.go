@@ -25,6 +25,7 @@ func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 			return nil, fmt.Errorf("line %d: %s is not an object", d.Line(above...), strings.Join(above, "."))
 		}
 	}
+
 	want, err := decoded([]byte(value))
 	if err != nil {
 		return nil, fmt.Errorf("internal error: %q: %w", value, err)
@@ -64,6 +65,7 @@ func (d *Doc) Delete(path ...string) ([]byte, error) {
 	default: // all that lies between the braces
 		out = d.replace(object.start+1, object.end-1, "")
 	}
+
 	return d.proven(out, path, nil)
 }
 
@@ -117,7 +119,9 @@ func (d *Doc) add(value string, path []string) []byte {
 }
 
 // gap is the white space between the brace of an object and its first member.
-func (d *Doc) gap(n *node) string { return string(d.text[n.start+1 : n.members[0].start]) }
+func (d *Doc) gap(n *node) string {
+	return string(d.text[n.start+1 : n.members[0].start])
+}
 
 // style is how a document sets its members apart; the zero style is all on one line.
 type style struct{ eol, step string }
@@ -193,6 +197,7 @@ func changes(before, after *Doc, at []string) (list []Change) {
 			keys = append(keys, key)
 		}
 	}
+
 	for _, key := range keys {
 		path := append(slices.Clone(at), key)
 		old, now := before.Text(path...), after.Text(path...)
@@ -206,6 +211,7 @@ func changes(before, after *Doc, at []string) (list []Change) {
 			list = append(list, Change{path, old, now})
 		}
 	}
+
 	return list
 }
 
@@ -252,6 +258,7 @@ func TakeOut(
 			line := is.Line(c.Path...)
 			why = fmt.Sprintf("%s is %s (line %d), gpuadm had set %s", c, now, line, c.New)
 		}
+
 		if why != "" {
 			left = append(left, why)
 		}
@@ -295,6 +302,7 @@ func (d *Doc) remove(was *Doc, path []string) (*Doc, error) {
 		}
 		d, err = parsed(d.Delete(object...))
 	}
+
 	return d, err
 }
 

@@ -73,6 +73,7 @@ func TestRefused(t *testing.T) {
 		_, err := jsonedit.Parse([]byte(text))
 		check.That(t, err != nil && strings.Contains(err.Error(), why), "%.20q: %v, want %q", text, err, why)
 	}
+
 	_, err := doc(t, "{\n \"a\": [1]}").Set("1", "a", "b")
 	check.That(t, err != nil && strings.Contains(err.Error(), "line 2: a is not an object"), "%v", err)
 }
@@ -122,6 +123,7 @@ func FuzzSet(f *testing.F) {
 				t.Fatalf("%q of %q became %q", k, text, is.Text(k))
 			}
 		}
+
 		if keys := d.Keys(); !slices.Equal(keys, is.Keys()[:len(keys)]) {
 			t.Fatalf("the order of %q became that of %q", text, out)
 		}
@@ -140,6 +142,7 @@ func others(t *testing.T, before, after []byte) {
 		out := must.Get(doc(t, string(text)).Set("1", theirs))(t)
 		return out
 	}
+
 	rest, left, err := jsonedit.TakeOut(before, after, with(after), nil)
 	must.That(t, err == nil && len(left) == 0, "%q to %q cannot be taken out: %q %v", before, after, left, err)
 	must.That(t, len(jsonedit.Changes(doc(t, string(with(before))), doc(t, string(rest)))) == 0, "%q to %q, taken out beside others: %q", before, after, rest)

@@ -98,6 +98,7 @@ func TestNode(t *testing.T) {
 		_, err := c.Node(t.Context(), name)
 		wants(t, err, Refused, "is not the name of an object")
 	}
+
 	got := sim.Requests()
 	check.That(t, got == nil, "a name that is none was asked for: %v", got)
 }
@@ -174,7 +175,11 @@ func TestRight(t *testing.T) {
 func TestPatchStatus(t *testing.T) {
 	c, sim, _ := fixture(t)
 	node, err := c.PatchStatus(t.Context(), "gpu-1", Patch{
-		"status": Patch{"conditions": []Condition{{Type: "GPUReady", Status: "True", Reason: "R"}}}, "metadata": Patch{"labels": Patch{"b": "c"}},
+		"status": Patch{"conditions": []Condition{{
+			Type:   "GPUReady",
+			Status: "True",
+			Reason: "R",
+		}}}, "metadata": Patch{"labels": Patch{"b": "c"}},
 		"spec": Patch{"taints": nil},
 	})
 	must.OK(t, err)
@@ -187,7 +192,11 @@ func TestPatchStatus(t *testing.T) {
 
 func TestEvent(t *testing.T) {
 	c, sim, _ := fixture(t)
-	ev := Event{Reason: "GPUReady", Message: strings.Repeat("é", 2000), Type: "Warning"}
+	ev := Event{
+		Reason:  "GPUReady",
+		Message: strings.Repeat("é", 2000),
+		Type:    "Warning",
+	}
 	now := c.now()
 	c.now = func() time.Time { return now }
 	// The first answer is lost on the way: the Event is there once all the same.
@@ -236,12 +245,14 @@ func TestSlices(t *testing.T) {
 			"pool": kubesim.Object{"name": pool, "generation": generation, "resourceSliceCount": of},
 		}}
 	}
+
 	for _, s := range []kubesim.Object{
 		slice("gpu.nvidia.com", "a", 2, 2, 4), slice("gpu.nvidia.com", "a", 1, 1, 100), slice("gpu.nvidia.com", "a", 2, 2, 3),
 		slice("gpu.nvidia.com", "b", 1, 2, 50), slice("other.example", "a", 7, 3, 1),
 	} {
 		sim.AddSlice("v1", s)
 	}
+
 	got, err := c.Slices(t.Context(), "gpu-1")
 	if want := map[string]int{"gpu.nvidia.com": 7, "other.example": 0}; err != nil || !cmp.Equal(got, want) {
 		t.Errorf("%v %s", err, cmp.Diff(want, got))

@@ -99,6 +99,7 @@ func (c *Client) fail(r call, f *fault, tries int) error {
 			texts[i] = c.login.hide(texts[i])
 		}
 	}
+
 	return f.to(r.verb, r.what)
 }
 

@@ -48,6 +48,7 @@ func TestEvict(t *testing.T) {
 			}
 		})
 	}
+
 	c, sim, _ := fixture(t)
 	wants(t, c.Evict(t.Context(), Pod{Meta: Meta{Namespace: "../x", Name: "a"}}), Refused)
 	asked := sim.Requests()

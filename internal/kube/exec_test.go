@@ -74,6 +74,7 @@ func TestExec(t *testing.T) {
 					t.Errorf("%q, %v", is.Username, err)
 				}
 			}
+
 			check.That(t, tt.user == "" || asked == 1, "the plugin was asked %d times", asked)
 		})
 	}
@@ -101,6 +102,7 @@ func TestExecAgain(t *testing.T) {
 		check.That(t, err == nil && is.Username == want, "%q, %v", is.Username, err)
 		sim.Revoke(fmt.Sprint("token-", i+1))
 	}
+
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "what /etc/bin/p gives", "access entry")
 	check.That(t, asked == 3, "asked %d times", asked)
@@ -119,7 +121,11 @@ func (a ahead) Now() time.Time { return a.View.Now().Add(a.by) }
 
 // TestExecInfo wants the plugin told what form is wanted, and the cluster where it asks for it.
 func TestExecInfo(t *testing.T) {
-	l := &login{server: server, roots: []byte("x"), exec: &plugin{version: execGroup + "v1"}}
+	l := &login{
+		server: server,
+		roots:  []byte("x"),
+		exec:   &plugin{version: execGroup + "v1"},
+	}
 	got, want := l.execInfo(), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`
 	check.That(t, got == want, "got %s", got)
 	l.exec.cluster = true
@@ -141,7 +147,9 @@ func FuzzExecAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, out []byte) {
 		var got *credential
 		var err error
-		alloc.Most(t, 1000, len(out), func() { got, err = (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out) })
+		alloc.Most(t, 1000, len(out), func() {
+			got, err = (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out)
+		})
 		check.That(t, (got != nil) == (err == nil), "%v, %v", got, err)
 		if err != nil && len(err.Error()) > 200 {
 			t.Errorf("it repeats the answer: %v", err)
@@ -174,7 +182,11 @@ func TestExecOfEKS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := machine(t, tt.machine+"-- etc/k --\n"+withUser(`{exec: {apiVersion: `+execGroup+`v1beta1, `+tt.exec+`}}`))
 			now := n.Now()
-			cloud := &cloudfake.Fake{Machine: cloudfake.Machine{Region: "us-east-1", Role: "node"}, Cluster: cloudfake.Cluster{Name: "gpus"}, Now: func() time.Time { return now }}
+			cloud := &cloudfake.Fake{
+				Machine: cloudfake.Machine{Region: "us-east-1", Role: "node"},
+				Cluster: cloudfake.Cluster{Name: "gpus"},
+				Now:     func() time.Time { return now },
+			}
 			n.Serve("169.254.169.254", cloud.EC2())
 			n.Serve("api.example:6443", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if err := cloud.CheckToken(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); err != nil {
@@ -187,9 +199,13 @@ func TestExecOfEKS(t *testing.T) {
 			for _, program := range []string{"aws", "aws-iam-authenticator", "aws-like"} {
 				n.Install(program, simhost.Program{
 					Looks: func([]string) bool { return true },
-					Run:   func(*files.Files, []string) ([]byte, error) { ran = true; return nil, errors.New("it was run") },
+					Run: func(*files.Files, []string) ([]byte, error) {
+						ran = true
+						return nil, errors.New("it was run")
+					},
 				})
 			}
+
 			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
 			if _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {

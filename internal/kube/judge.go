@@ -86,6 +86,7 @@ func words(body []byte) (message string, causes []string) {
 			causes = append(causes, cause.Message)
 		}
 	}
+
 	return r.Message, causes
 }
 
@@ -186,6 +187,7 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 	case errors.As(err, &lookup):
 		e.try = append(e.try, "getent hosts "+clean(lookup.Name, 253)+"   # does the machine find the name?")
 	}
+
 	return e
 }
 
@@ -211,6 +213,7 @@ func (c *Client) untrusted(err error) *fault {
 	default:
 		return nil
 	}
+
 	return e
 }
 
@@ -222,6 +225,7 @@ func (c *Client) explainCertificate(e *fault, verify *tls.CertificateVerificatio
 		issuer := clean(shown.Issuer.String(), 200)
 		e.because = append(e.because, fmt.Sprintf("It shows a certificate of %q, issued by %q.", subject, issuer))
 	}
+
 	e.because = append(e.because, "Trusted is: "+c.trusts+".")
 
 	var (

@@ -124,6 +124,7 @@ func serverURL(server string) (*url.URL, error) {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, errors.New("its server is not a URL such as https://api.example:6443")
 	}
+
 	return u, nil
 }
 
@@ -156,6 +157,7 @@ func authorities(text []byte) (names []string, err error) {
 			names = append(names, clean(cert.Subject.String(), 100))
 		}
 	}
+
 	if names == nil {
 		return nil, errors.New("its certificate authority is not a certificate in PEM form")
 	}

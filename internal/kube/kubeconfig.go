@@ -125,6 +125,7 @@ func kubeconfigFault(err error) *fault {
 	case errors.Is(err, fs.ErrPermission):
 		f.try = []string{"run gpuadm as root"}
 	}
+
 	return f
 }
 
@@ -156,6 +157,7 @@ func (s settings) files() (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
@@ -218,7 +220,9 @@ func (k kubeconfig) current() (cluster cluster, user Credentials, err error) {
 		return cluster, user, errors.New("it has no current-context")
 	}
 
-	context := slices.IndexFunc(k.Contexts, func(c contextEntry) bool { return c.Name == k.Current })
+	context := slices.IndexFunc(k.Contexts, func(c contextEntry) bool {
+		return c.Name == k.Current
+	})
 	if context < 0 {
 		const unknown = "its current-context %q is not among its contexts: %s"
 		return cluster, user, fmt.Errorf(unknown, clean(k.Current, 60), k.contextNames())
@@ -233,7 +237,9 @@ func (k kubeconfig) current() (cluster cluster, user Credentials, err error) {
 	if userAt >= 0 {
 		user = k.Users[userAt].User
 	}
-	clusterAt := slices.IndexFunc(k.Clusters, func(c clusterEntry) bool { return c.Name == names.Cluster })
+	clusterAt := slices.IndexFunc(k.Clusters, func(c clusterEntry) bool {
+		return c.Name == names.Cluster
+	})
 	if clusterAt < 0 {
 		return cluster, user, lacks("cluster", names.Cluster)
 	}
@@ -327,6 +333,7 @@ func (u Credentials) login(resolve func(string) string) (*login, error) {
 	case l.exec != nil:
 		l.about = "what " + l.exec.argv[0] + " gives"
 	}
+
 	return l, nil
 }
 

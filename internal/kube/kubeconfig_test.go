@@ -63,7 +63,9 @@ func TestForms(t *testing.T) {
 // nothing of its secrets.
 func TestUnusable(t *testing.T) {
 	good := withUser(`{token: ` + planted + `}`)
-	with := func(old, new string) string { return "-- etc/k --\n" + strings.Replace(good, old, new, 1) }
+	with := func(old, new string) string {
+		return "-- etc/k --\n" + strings.Replace(good, old, new, 1)
+	}
 	user := func(u string) string { return "-- etc/k --\n" + withUser(u) }
 	for name, tt := range map[string]struct {
 		files string
@@ -111,6 +113,7 @@ func TestUnusable(t *testing.T) {
 			wants(t, err, tt.why, tt.words, "kubeconfig /etc/k")
 		})
 	}
+
 	_, err := new(Clients).Ask(machine(t, ""), From{})
 	wants(t, err, Broken, "none is named")
 }
@@ -122,6 +125,7 @@ func TestCredentials(t *testing.T) {
 		cert, key := ca.client(t, name, simNow().Add(from), simNow().Add(to))
 		return string(cert) + string(key)
 	}
+
 	other, _ := ca.client(t, "x", simNow(), simNow().Add(time.Hour))
 	_, key := ca.client(t, "x", simNow(), simNow().Add(time.Hour))
 	const day = 24 * time.Hour
@@ -253,6 +257,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
+
 		check.That(t, s.login != nil, "no error and no login")
 		if s.caFile != "" && !strings.HasPrefix(s.caFile, "/") {
 			t.Errorf("certificate authority at %q", s.caFile)

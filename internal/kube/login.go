@@ -53,7 +53,10 @@ func (l *login) bearer(ctx context.Context) (token string, bad *fault) {
 	}
 	notInTokens := func(r rune) bool { return r <= ' ' || r >= 0x7f }
 	if strings.ContainsFunc(token, notInTokens) {
-		return "", &fault{why: Broken, cause: errors.New(l.about + ": it has characters that no token has")}
+		return "", &fault{
+			why:   Broken,
+			cause: errors.New(l.about + ": it has characters that no token has"),
+		}
 	}
 
 	l.mu.Lock()
@@ -83,6 +86,7 @@ func (l *login) currentToken(ctx context.Context) (token string, bad *fault) {
 	case l.tokenFile != "":
 		return l.readToken()
 	}
+
 	return l.token, nil
 }
 
@@ -94,8 +98,12 @@ func (l *login) readToken() (token string, bad *fault) {
 	}
 	token = strings.TrimSpace(string(text))
 	if token == "" {
-		return "", &fault{why: Expired, cause: fmt.Errorf("the token file %s is empty", l.tokenFile)}
+		return "", &fault{
+			why:   Expired,
+			cause: fmt.Errorf("the token file %s is empty", l.tokenFile),
+		}
 	}
+
 	return token, nil
 }
 
@@ -169,6 +177,7 @@ func credentialFault(err error) *fault {
 	case errors.Is(err, fs.ErrPermission):
 		e.try = []string{"run gpuadm as root"}
 	}
+
 	return e
 }
 
@@ -229,6 +238,7 @@ func span(d time.Duration) string {
 	case d >= 2*time.Hour:
 		return fmt.Sprintf("%d hours", int(d.Hours()))
 	}
+
 	if d < 2*time.Minute {
 		return "a minute"
 	}
@@ -256,5 +266,6 @@ func (l *login) hide(s string) string {
 			s = strings.ReplaceAll(s, secret, mask.Mark)
 		}
 	}
+
 	return mask.Message(s)
 }

@@ -20,7 +20,11 @@ func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 // (resourceVersion="0").
 func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
 	fromCache := url.Values{"resourceVersion": {"0"}}
-	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: fromCache}, name)
+	return c.node(ctx, call{
+		verb:   "get",
+		method: http.MethodGet,
+		query:  fromCache,
+	}, name)
 }
 
 // Patch is a strategic merge patch: a field that it sets to nil is removed, conditions are merged

@@ -62,6 +62,7 @@ func (s execSetting) plugin(resolve func(string) string) (*plugin, error) {
 		}
 		p.env = append(p.env, e.Name+"="+e.Value)
 	}
+
 	return p, nil
 }
 
@@ -99,6 +100,7 @@ func (l *login) noCredentials(err error) *fault {
 	case !errors.As(err, new(host.Later)):
 		e.try = []string{"run the exec command of " + cmp.Or(l.from, "the kubeconfig") + " by hand"}
 	}
+
 	return e
 }
 

@@ -79,5 +79,8 @@ func (c *Client) Evict(ctx context.Context, p Pod) error {
 	if err := c.do(ctx, r); err != nil || answer.Status != "Failure" {
 		return err
 	}
-	return c.fail(r, &fault{why: Busy, cause: fmt.Errorf("the API server says: %s", answer.Message)}, 0)
+	return c.fail(r, &fault{
+		why:   Busy,
+		cause: fmt.Errorf("the API server says: %s", answer.Message),
+	}, 0)
 }

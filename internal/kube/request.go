@@ -179,6 +179,7 @@ func (c *Client) try(ctx context.Context, r call, body []byte, limit time.Durati
 			cause:  fmt.Errorf("the answer cannot be read: %w", err),
 		}
 	}
+
 	return nil
 }
 

@@ -64,14 +64,23 @@ func (c *Client) MayPatchNode(ctx context.Context, name string) (bool, error) {
 	var review struct {
 		Status struct{ Allowed bool }
 	}
-	patchesNode := attributes{Verb: "patch", Version: "v1", Resource: "nodes", Name: name}
+	patchesNode := attributes{
+		Verb:     "patch",
+		Version:  "v1",
+		Resource: "nodes",
+		Name:     name,
+	}
 	err := c.do(ctx, call{
 		verb:   "ask",
 		what:   "what we may do",
 		method: http.MethodPost,
 		path:   "/apis/" + group + "/selfsubjectaccessreviews",
-		send:   request{APIVersion: group, Kind: "SelfSubjectAccessReview", Spec: spec{patchesNode}},
-		into:   &review,
+		send: request{
+			APIVersion: group,
+			Kind:       "SelfSubjectAccessReview",
+			Spec:       spec{patchesNode},
+		},
+		into: &review,
 	})
 	return review.Status.Allowed, err
 }
@@ -106,7 +115,12 @@ func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here ti
 		return server, here, err
 	}
 
-	r := call{verb: "ask", what: "the time", method: http.MethodGet, path: "/version"}
+	r := call{
+		verb:   "ask",
+		what:   "the time",
+		method: http.MethodGet,
+		path:   "/version",
+	}
 	a, err := c.send(ctx, r, nil, "")
 	if err != nil {
 		return server, here, c.fail(r, c.judgeLine(ctx, err), 0)

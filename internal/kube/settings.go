@@ -34,6 +34,7 @@ func settingsFrom(v host.View, from From) (s settings, err error) {
 	} else {
 		s, err = kubeconfigSettings(v, from.Kubeconfig, from.Judged)
 	}
+
 	if err != nil {
 		return s, err
 	}

@@ -38,6 +38,7 @@ func (c *Client) Slices(ctx context.Context, node string) (devices map[string]in
 	case err != nil:
 		return nil, err
 	}
+
 	return countDevices(list.Items), nil
 }
 
@@ -74,5 +75,6 @@ func countDevices(slices []slice) map[string]int {
 			devices[id.driver] += int(p.devices)
 		}
 	}
+
 	return devices
 }

@@ -68,6 +68,7 @@ func TestTLS(t *testing.T) {
 		_, err = c.Node(t.Context(), "gpu-1")
 		return err
 	}
+
 	check.OK(t, try(s.URL, own))
 	check.That(t, !wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`).Passing, "waiting does not help")
 	wants(t, try("https://localhost:"+s.URL[len("https://127.0.0.1:"):], own), Untrusted, "a name that its certificate does not have")
@@ -109,7 +110,12 @@ func newAuthority(t testing.TB, name string) authority {
 // client signs a client certificate, and returns it with its key, in PEM form.
 func (a authority) client(t testing.TB, name string, from, to time.Time) (cert, key []byte) {
 	t.Helper()
-	c := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: []string{"system:nodes"}}, NotBefore: from, NotAfter: to}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(2),
+		Subject:      pkix.Name{CommonName: name, Organization: []string{"system:nodes"}},
+		NotBefore:    from,
+		NotAfter:     to,
+	}
 	cert, key, _ = signed(t, c, &a)
 	return cert, key
 }
@@ -147,6 +153,7 @@ func TestClientsShare(t *testing.T) {
 			connections.Add(1)
 		}
 	}
+
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
@@ -155,6 +162,7 @@ func TestClientsShare(t *testing.T) {
 		cert, key := ca.client(t, name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 		put("c.pem", string(cert)+string(key))
 	}
+
 	clients := new(Clients)
 	rounds := func() {
 		t.Helper()
@@ -166,6 +174,7 @@ func TestClientsShare(t *testing.T) {
 			}
 		}
 	}
+
 	for _, user := range []string{"first", "second"} {
 		certify(user)
 		connections.Store(0)
@@ -183,6 +192,7 @@ func TestClientsTrust(t *testing.T) {
 		t.Helper()
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
+
 	h := must.Get(local.Open("/"))(t)
 	for name, c := range map[string]struct {
 		cluster string
@@ -198,6 +208,7 @@ func TestClientsTrust(t *testing.T) {
 			made := must.Get(clients.Ask(h, from))(t)
 			return made
 		}
+
 		put("ca.pem", string(newAuthority(t, "before").pem))
 		first := ask()
 		check.That(t, ask() == first, "%s: nothing has changed, and the client is another", name)
@@ -218,6 +229,7 @@ func asking(t *testing.T, s *httptest.Server, user string) (host.Host, func(name
 		t.Helper()
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
+
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	put("kubeconfig", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {%s}}]}", s.URL, b64(own), user))
 	h := must.Get(local.Open("/"))(t)

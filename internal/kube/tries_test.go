@@ -58,6 +58,7 @@ func TestTries(t *testing.T) {
 			} else if tt.why != "" {
 				wants(t, err, tt.why, tt.words)
 			}
+
 			got := sim.Requests()
 			check.That(t, len(got) == tt.asked, "asked %d times, want %d", len(got), tt.asked)
 			check.That(t, tt.naps == nil || slices.Equal(s.took, tt.naps) || len(s.took)+len(tt.naps) <= 0, "slept %v, want %v", s.took, tt.naps)
@@ -183,6 +184,7 @@ func (w *silentWay) serve(at net.Listener, to string) {
 						return
 					default:
 					}
+
 					if _, werr := ends[1].Write(part[:n]); err != nil || werr != nil {
 						ends[1].Close()
 						return
@@ -219,7 +221,11 @@ func TestDeadConnection(t *testing.T) {
 	h, err := local.Open("/")
 	must.OK(t, err)
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	c := must.Get(newClient(h, h.DoWeb, settings{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
+	c := must.Get(newClient(h, h.DoWeb, settings{
+		server: "https://" + at.Addr().String(),
+		roots:  roots,
+		login:  &login{view: h},
+	}))(t)
 	pings := c.http.Transport.(*http.Transport).HTTP2
 	must.That(t, pings.SendPingTimeout != 0 && pings.PingTimeout != 0 && pings.SendPingTimeout+pings.PingTimeout < oneTry,
 		"a request of %v asks its connection after %v, for %v", oneTry, pings.SendPingTimeout, pings.PingTimeout)
@@ -250,6 +256,7 @@ func TestClientOutlivesPlan(t *testing.T) {
 		}
 		return err
 	}
+
 	plan := view.Snapshot(h)
 	check.That(t, ask(plan) != nil, "asked without a token")
 	for _, token := range []string{"first", "second"} {

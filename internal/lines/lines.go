@@ -38,7 +38,12 @@ func TakeOut(before, after, found []byte, comment string) (rest []byte, ok bool)
 			wasLines[i].end = ""
 		}
 	}
-	m := merge{before: wasLines, found: isLines, at: places(seen, len(madeLines))}
+
+	m := merge{
+		before: wasLines,
+		found:  isLines,
+		at:     places(seen, len(madeLines)),
+	}
 	for _, h := range hunksOf(kept, len(wasLines)) {
 		m.takeOut(h, madeLines)
 	}
@@ -52,6 +57,7 @@ func TakeOut(before, after, found []byte, comment string) (rest []byte, ok bool)
 		}
 		return kept[seen[foundLine]]
 	}
+
 	all, endsAsBefore := m.lines(originOf)
 	return join(all, breakOf(found), endsInBreak(before, after, found, endsAsBefore)), true
 }
@@ -167,6 +173,7 @@ func matches(a, b []line) (of []int, ok bool) {
 			i++
 		}
 	}
+
 	return of, true
 }
 
@@ -181,6 +188,7 @@ func differing(a, b []line) (from, toA, toB int) {
 		toA--
 		toB--
 	}
+
 	return from, toA, toB
 }
 
@@ -200,6 +208,7 @@ func commonLengths(a, b []line) [][]uint16 {
 			}
 		}
 	}
+
 	return common
 }
 
@@ -211,6 +220,7 @@ func places(of []int, n int) []int {
 			at[i] = j
 		}
 	}
+
 	return at
 }
 
@@ -228,11 +238,13 @@ func hunksOf(kept []int, before int) (hunks []hunk) {
 		}
 		h = hunk{b0: b + 1, a0: a + 1}
 	}
+
 	for a, b := range kept {
 		if b >= 0 {
 			add(b, a)
 		}
 	}
+
 	add(before, len(kept))
 	return hunks
 }
@@ -283,6 +295,7 @@ func (m *merge) takeOut(h hunk, after []line) {
 	case replaced:
 		m.restored[present[0]] = h
 	}
+
 	for _, line := range slices.Concat(present, blank) {
 		m.gone[line] = true
 		m.moveAside(line, h)
@@ -319,6 +332,7 @@ func (m *merge) together(present []int, h hunk) bool {
 			ofHunk++
 		}
 	}
+
 	return ofHunk == last-first+1
 }
 
@@ -357,6 +371,7 @@ func (m *merge) lines(originOf func(foundLine int) int) (all []line, endsAsBefor
 			endsAsBefore = true
 		}
 	}
+
 	return all, endsAsBefore
 }
 
@@ -396,5 +411,6 @@ func join(all []line, lineBreak string, ends bool) []byte {
 			out.WriteString(cmp.Or(l.end, lineBreak))
 		}
 	}
+
 	return out.Bytes()
 }

@@ -18,8 +18,10 @@ func (m *masker) command(s string, program bool) string {
 		} else {
 			out.WriteString(m.argument(w))
 		}
+
 		out.WriteString(w.quote)
 	}
+
 	return out.String() + after
 }
 
@@ -48,6 +50,7 @@ func (m *masker) argument(w quotedWord) string {
 	case w.quote != "":
 		return m.inner(w.text, 1)
 	}
+
 	return m.pairs(w.text, 1)
 }
 
@@ -124,6 +127,7 @@ func (m *masker) variableValue(name, value string) string {
 	case value == Mark, isHarmlessVariable(upper), isHarmlessValue(value):
 		return value
 	}
+
 	return Mark
 }
 

@@ -51,6 +51,7 @@ func (m *masker) coverTo(s string, single bool) (string, int) {
 			return out.String(), skipTo(s, i, " \t,;#)]}") // what follows without a blank belongs to it
 		}
 	}
+
 	return out.String(), i
 }
 

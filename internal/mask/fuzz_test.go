@@ -17,7 +17,9 @@ func FuzzMask(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, text string) {
 		var once string
-		alloc.Beside(t, 4<<20, 10000, len(text), func() { once = string(mask.File(name, []byte(text))) })
+		alloc.Beside(t, 4<<20, 10000, len(text), func() {
+			once = string(mask.File(name, []byte(text)))
+		})
 		if again := string(mask.File(name, []byte(once))); again != once {
 			t.Errorf("a file masked twice is another:\n%q\n%q\n%q", text, once, again)
 		}
@@ -50,6 +52,7 @@ func TestMaskIsLinear(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			return after.TotalAlloc - before.TotalAlloc
 		}
+
 		if once, twice := cost(32<<10), cost(64<<10); twice > 3*once {
 			t.Errorf("%q: %d bytes are allocated for a text, %d for twice of it", unit, once, twice)
 		}

@@ -16,6 +16,7 @@ func isHarmless(name, value string) bool {
 		"auto", "both", "metadata", "packages": // values of signature in node.toml
 		return true
 	}
+
 	if isPath(value) || isVariable(value) || isCodePoint(value) {
 		return true
 	}
@@ -63,6 +64,7 @@ func isPath(value string) bool {
 	case "/", "/root", "/dev", "/run":
 		return true
 	}
+
 	for _, dir := range []string{
 		"/bin/", "/boot/", "/dev/", "/etc/", "/home/", "/lib/", "/lib64/", "/mnt/", "/opt/", "/proc/",
 		"/root/", "/run/", "/sbin/", "/srv/", "/sys/", "/tmp/", "/usr/", "/var/",
@@ -71,6 +73,7 @@ func isPath(value string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -102,6 +105,7 @@ func isHarmlessValue(value string) bool {
 	case "", "ms", "s", "m", "h", "Ki", "Mi", "Gi", "K", "M", "G", "%":
 		return count > 0 && count <= 5
 	}
+
 	return false
 }
 

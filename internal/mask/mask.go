@@ -51,6 +51,7 @@ func Args(argv []string) []string {
 			out[i] = m.pairs(shapes(arg), 0)
 		}
 	}
+
 	return out
 }
 
@@ -81,6 +82,7 @@ func maskFile(name, text string) string {
 		out.WriteString(m.line(body))
 		out.WriteString(line[len(body):])
 	}
+
 	return out.String()
 }
 
@@ -91,6 +93,7 @@ func maskMessage(text string) string {
 		body := strings.TrimRight(line, "\r\n")
 		lines[i] = m.pairs(shapes(body), 0) + line[len(body):]
 	}
+
 	return strings.Join(lines, "")
 }
 
@@ -109,5 +112,6 @@ func holdsVariables(name string) bool {
 	case strings.HasSuffix(base, "_env"), strings.HasSuffix(base, "-env"):
 		return true
 	}
+
 	return false
 }

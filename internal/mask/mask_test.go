@@ -26,15 +26,21 @@ func planted(t testing.TB) (all []plant) {
 	for _, part := range strings.Split(string(data), "\n== ")[1:] {
 		head, text, _ := strings.Cut(part, "\n")
 		file, source, _ := strings.Cut(head, "  ")
-		p := plant{file: file, source: source, text: strings.NewReplacer("«", "", "»", "").Replace(text)}
+		p := plant{
+			file:   file,
+			source: source,
+			text:   strings.NewReplacer("«", "", "»", "").Replace(text),
+		}
 		for _, m := range between.FindAllStringSubmatch(text, -1) {
 			for _, line := range strings.Split(m[1], "\n") {
 				p.secrets = append(p.secrets, strings.Fields(line)...)
 			}
 		}
+
 		must.That(t, len(p.secrets) > 0, "nothing is planted in %s", head)
 		all = append(all, p)
 	}
+
 	return all
 }
 

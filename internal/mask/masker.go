@@ -51,6 +51,7 @@ func (m *masker) line(s string) string {
 			return out
 		}
 	}
+
 	if out, done := m.lineBelow(s); done {
 		return out
 	}
@@ -121,6 +122,7 @@ func (m *masker) lineBelow(s string) (string, bool) {
 	case isHarmless("", rest):
 		return s, true
 	}
+
 	return lead + m.cover(rest), true
 }
 
@@ -166,6 +168,7 @@ func netrc(s string) (string, bool) {
 			return s, false
 		}
 	}
+
 	lead := s[:len(s)-len(strings.TrimLeft(s, " \t"))]
 	return lead + strings.Join(words, " "), true
 }

@@ -83,6 +83,7 @@ func isKeyData(words []string) bool {
 	case "data", "pem", "base64", "b64", "material", "value", "content":
 		return true
 	}
+
 	return false
 }
 
@@ -109,6 +110,7 @@ func endsInSecret(words []string) bool {
 		}
 		return true
 	}
+
 	return false
 }
 
@@ -141,6 +143,7 @@ func holdsSecrets(name string) bool {
 	case "header", "headers", "auth", "credential", "credentials", "secrets", "tokens":
 		return true
 	}
+
 	return false
 }
 
@@ -154,6 +157,7 @@ func isSection(name string) bool {
 	case strings.HasPrefix(flat, "authentic"), strings.HasPrefix(flat, "authoriz"):
 		return true
 	}
+
 	return strings.HasSuffix(flat, "credentials")
 }
 
@@ -176,6 +180,7 @@ func splitName(name string) (words []string) {
 			start = i
 		}
 	}
+
 	if start >= 0 {
 		words = append(words, strings.ToLower(name[start:]))
 	}
@@ -203,4 +208,6 @@ func letter(c byte) bool { return upper(c) || c >= 'a' && c <= 'z' }
 func digit(c byte) bool  { return c >= '0' && c <= '9' }
 
 // isIdentifier reports whether s may be the name of a variable.
-func isIdentifier(s string) bool { return s != "" && strings.Trim(s, letters+digits+"_") == "" }
+func isIdentifier(s string) bool {
+	return s != "" && strings.Trim(s, letters+digits+"_") == ""
+}

@@ -49,6 +49,7 @@ func (m *masker) pairs(s string, depth int) string {
 				at.item = false
 				continue
 			}
+
 			unclosed[c] = true
 		}
 
@@ -60,9 +61,11 @@ func (m *masker) pairs(s string, depth int) string {
 			at.open = max(0, at.open-1)
 			m.named = m.named && c != '}'
 		}
+
 		out.WriteByte(c)
 		i++
 	}
+
 	return out.String()
 }
 
@@ -163,6 +166,7 @@ func (m *masker) inner(content string, depth int) string {
 	case escaped:
 		return strings.ReplaceAll(masked, `"`, `\"`)
 	}
+
 	return masked
 }
 
@@ -253,6 +257,7 @@ func wordEnd(s string) int {
 			return end
 		}
 	}
+
 	if strings.HasPrefix(s, Mark) {
 		return len(Mark)
 	}

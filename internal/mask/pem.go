@@ -45,6 +45,7 @@ func pem(text string) string {
 			text = rest[len(pemDashes):]
 		}
 	}
+
 	return out.String()
 }
 

@@ -25,9 +25,11 @@ func shapes(s string) string {
 		} else {
 			out.WriteString(word)
 		}
+
 		afterScheme = strings.EqualFold(word, "bearer") || strings.EqualFold(word, "basic")
 		i = end
 	}
+
 	return out.String()
 }
 
@@ -109,6 +111,7 @@ func isToken(word string) bool {
 	case strings.HasPrefix(word, "K10"): // K3s: K10 and the hash of its CA; the password follows
 		return len(word) >= 67
 	}
+
 	return isBootstrapToken(strings.Trim(word, ".-+~"))
 }
 

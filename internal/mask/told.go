@@ -33,14 +33,17 @@ func told(s string) string {
 		case len(bare) < 4 || strings.Trim(bare, small+"-./_") == "" || isHarmless("", bare):
 			continue
 		}
+
 		out.WriteString(s[from:at[2]])
 		if opensQuote(value) {
 			out.WriteString(value[:1] + Mark + value[:1])
 		} else {
 			out.WriteString(Mark)
 		}
+
 		from = at[2] + len(bare)
 	}
+
 	out.WriteString(s[from:])
 	return out.String()
 }
@@ -66,6 +69,7 @@ func named(s string) string {
 		out.WriteString(s[from:at[2]] + Mark)
 		from = at[3]
 	}
+
 	out.WriteString(s[from:])
 	return out.String()
 }

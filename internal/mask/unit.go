@@ -69,6 +69,7 @@ func (m *masker) setting(kind setting, value string, first bool) string {
 	case commandLine:
 		body = m.command(body, first)
 	}
+
 	if goesOn {
 		body += `\`
 	}
@@ -112,6 +113,7 @@ func systemdWords(s string) (words []quotedWord, after string) {
 			end = systemdWordEnd(rest)
 			word.text = rest[:end]
 		}
+
 		words = append(words, word)
 		s = rest[end:]
 	}
@@ -147,6 +149,7 @@ func systemdWordEnd(s string) int {
 			return len(s)
 		}
 	}
+
 	return end
 }
 
@@ -163,7 +166,9 @@ func (m *masker) assignments(s string) string {
 		} else { // the rest of a value that contains a blank
 			out.WriteString(Mark)
 		}
+
 		out.WriteString(w.quote)
 	}
+
 	return out.String() + after
 }

@@ -34,6 +34,7 @@ func urlEnd(s string) int {
 			end--
 		}
 	}
+
 	if stop := strings.IndexAny(s[:end], " \t\"'<>`|\\"); stop >= 0 {
 		return stop
 	}
@@ -94,6 +95,7 @@ func isMirrorQuery(query string) bool {
 		default:
 			return false
 		}
+
 		if len(value) > 40 {
 			return false
 		}

@@ -42,11 +42,15 @@ func harmlessFiles(t testing.TB) []txtar.File {
 			for _, f := range txtar.Parse(data).Files {
 				file, markers, _ := strings.Cut(f.Name, " ")
 				if !strings.Contains(markers, "base64") {
-					all = append(all, txtar.File{Name: strings.TrimSuffix(path.Base(name), ".txtar") + ":/" + file, Data: f.Data})
+					all = append(all, txtar.File{
+						Name: strings.TrimSuffix(path.Base(name), ".txtar") + ":/" + file,
+						Data: f.Data,
+					})
 				}
 			}
 		}
 	}
+
 	return all
 }
 
@@ -73,6 +77,7 @@ func TestMaskedFalsely(t *testing.T) {
 			}
 		}
 	}
+
 	slices.Sort(list)
 	const golden = "testdata/falsely.txt"
 	text := strings.Join(list, "\n") + "\n"
@@ -113,6 +118,7 @@ func TestSentencesStay(t *testing.T) {
 			})
 		}
 	}
+
 	check.That(t, n >= 1000, "only %d sentences", n)
 }
 

@@ -34,12 +34,14 @@ func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment)
 			out.WriteString(covered)
 			return n
 		}
+
 		if a.word && !opensBracket(plain) {
 			end := valueEnd(rest)
 			out.WriteString(quoteLike(rest[:end]))
 			return end
 		}
 	}
+
 	out.WriteString(m.value(rest, a.indent))
 	return len(rest)
 }
@@ -113,6 +115,7 @@ func (m *masker) pairValue(name, rest string) bool {
 		isName := label == "name" || label == "key"
 		return ok && isName && beginsWithSecretName(strings.TrimSpace(nameAfter))
 	}
+
 	return false
 }
 

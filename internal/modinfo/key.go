@@ -78,7 +78,9 @@ func EFIKeys(data []byte) (keys []Key) {
 			}
 			signatures = signatures[each:]
 		}
+
 		data = data[size:]
 	}
+
 	return keys
 }

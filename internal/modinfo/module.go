@@ -84,6 +84,7 @@ func Read(v host.View, name string) (Module, error) {
 	case overMemory(err):
 		err = fmt.Errorf("its unpacker asks for more than %d MiB", maxWindow>>20)
 	}
+
 	return m, fmt.Errorf("cannot read module %s: %w", name, err)
 }
 
@@ -183,6 +184,7 @@ func parseModule(r io.ReaderAt, size int64) (Module, error) {
 			m.Parameters = append(m.Parameters, name)
 		}
 	}
+
 	m.Signer, err = signer(r, size)
 	return m, err
 }

@@ -19,7 +19,9 @@ func SymbolsOnce(m *recall.Memory, v host.View, kernel string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	return recall.Once(m, v, file, func(v host.View) (string, error) { return symbolsDigest(v, file) })
+	return recall.Once(m, v, file, func(v host.View) (string, error) {
+		return symbolsDigest(v, file)
+	})
 }
 
 // Symbols returns the SHA-256 of a kernel's list of symbols with their CRCs. The kernel's
@@ -46,6 +48,7 @@ func symbolsFile(v host.View, kernel string) string {
 			return name
 		}
 	}
+
 	return ""
 }
 

@@ -39,9 +39,11 @@ func Distance(a, b string) int {
 				row[j+1] = min(row[j+1], before[j-1]+1)
 			}
 		}
+
 		before = last
 		last = row
 	}
+
 	return last[len(y)]
 }
 
@@ -64,6 +66,7 @@ func Of(name string, candidates []string) string {
 			found = c
 		}
 	}
+
 	return found
 }
 

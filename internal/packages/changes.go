@@ -10,7 +10,9 @@ import (
 
 const packageKind = "package"
 
-func packageRef(name string) converge.Ref { return converge.Ref{Kind: packageKind, Name: name} }
+func packageRef(name string) converge.Ref {
+	return converge.Ref{Kind: packageKind, Name: name}
+}
 
 // indexOf returns the index of a package's change; -1 if there is none.
 func indexOf(changes []converge.Change, name string) int {

@@ -51,6 +51,7 @@ func Short(all []string) (some []string) {
 			some = append(some, line)
 		}
 	}
+
 	return some
 }
 

@@ -75,14 +75,18 @@ func repairCommand(database string) string {
 	return "dpkg --configure -a"
 }
 
-func (d database) Ref() converge.Ref { return converge.Ref{Kind: "package-database", Name: d.name} }
+func (d database) Ref() converge.Ref {
+	return converge.Ref{Kind: "package-database", Name: d.name}
+}
 
 func (d database) Look(ctx context.Context, v host.View) (converge.State, error) {
 	packager, err := d.set.packager(v)
 	if err != nil {
 		return "", err
 	}
-	audit, err := packager.Audit(ctx, v, func() (map[string]State, error) { return d.set.Read(ctx, v) })
+	audit, err := packager.Audit(ctx, v, func() (map[string]State, error) {
+		return d.set.Read(ctx, v)
+	})
 	switch {
 	case errors.As(err, new(*Locked)):
 		return "busy", nil
@@ -110,6 +114,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 			what = "broken"
 		}
 	}
+
 	if len(broken) == 0 {
 		return orderlyState, nil
 	}

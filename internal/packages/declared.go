@@ -38,6 +38,7 @@ func DisabledAll(entry string) string {
 		}
 		out.WriteString(line)
 	}
+
 	return out.String()
 }
 
@@ -50,7 +51,9 @@ func Replacing(old, line string) string {
 // by its fingerprint.
 func (r *Reading) Declared(packager string, repos []Repository, sys System) (wants []converge.Want) {
 	p := r.Named(packager)
-	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
+	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool {
+		return r.URL == ""
+	})
 	if p == nil || len(repos) == 0 {
 		return nil
 	}
@@ -61,7 +64,9 @@ func (r *Reading) Declared(packager string, repos []Repository, sys System) (wan
 		FilesIn(sys, "/etc/yum.repos.d", ".repo"),
 	)
 	for _, file := range files {
-		disable := func(data []byte) []byte { return p.Disable(file, EnabledAgain(data), repos, sys) }
+		disable := func(data []byte) []byte {
+			return p.Disable(file, EnabledAgain(data), repos, sys)
+		}
 		data := sys.Files[file]
 		if data == nil || bytes.Equal(disable(data), EnabledAgain(data)) {
 			continue
@@ -72,9 +77,11 @@ func (r *Reading) Declared(packager string, repos []Repository, sys System) (wan
 			}
 			return disable(data), nil
 		}
+
 		const why = "gpuadm's own file declares the same repository, and its key by fingerprint"
 		wants = append(wants, things.Edited(NewDeclared(file), edit, why))
 	}
+
 	return wants
 }
 
@@ -108,7 +115,9 @@ func EnabledAgain(data []byte) []byte {
 		case !skip:
 			out = append(out, line...)
 		}
+
 		skip = replaced
 	}
+
 	return out
 }

@@ -73,6 +73,7 @@ func expired(t *trouble.Error, output string) {
 		}
 		return
 	}
+
 	t.What = fmt.Sprintf("%sthe list %s is not valid for another %s: this machine's clock is slow, or the repository's was fast", Cannot, m[3], m[4])
 	t.Try = []string{"check that this machine's clock is right (date), and that it is synchronised (timedatectl)"}
 }
@@ -97,7 +98,9 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 	case markFull().MatchString(output):
 		full := clean(markFull().FindString(output))
 		t.What = Cannot + "the disk is full: " + full
-		t.Because = slices.DeleteFunc(t.Because, func(line string) bool { return clean(line) == full })
+		t.Because = slices.DeleteFunc(t.Because, func(line string) bool {
+			return clean(line) == full
+		})
 		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
 
 	case markExpired().MatchString(output):
@@ -210,6 +213,7 @@ func tryProxy(v host.View) (try []string) {
 		}
 		try = append(try, "if nothing answers at "+string(m[1])+": check that the proxy runs, and is the right one in "+setIn)
 	}
+
 	return try
 }
 

@@ -53,7 +53,9 @@ func (c choice) has(o Offer) bool {
 	if c.site == "" {
 		return true
 	}
-	return slices.ContainsFunc(o.From, func(source string) bool { return siteOf(source) == c.site })
+	return slices.ContainsFunc(o.From, func(source string) bool {
+		return siteOf(source) == c.site
+	})
 }
 
 // Has reports whether a package in this version is part of the family.
@@ -86,6 +88,7 @@ func numbered(own string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -112,13 +115,19 @@ func (f *Family) branchOf(name string) string {
 // that fits a package counts.
 func (f *Family) Pins(version string) (pins []Pin) {
 	if f.Exclude != "" {
-		pins = append(pins, Pin{Names: f.Excluded, Pin: f.Exclude, Priority: -1})
+		pins = append(pins, Pin{
+			Names:    f.Excluded,
+			Pin:      f.Exclude,
+			Priority: -1,
+		})
 	}
 	return append(pins, KeepAt(version, f.Names...))
 }
 
 // extra reports whether a package is one of Extras.
-func (f *Family) extra(name string) bool { return f != nil && slices.Contains(f.Extras, name) }
+func (f *Family) extra(name string) bool {
+	return f != nil && slices.Contains(f.Extras, name)
+}
 
 // isRival reports whether a part that the spec does not ask for cannot be beside those that it asks
 // for.
@@ -143,6 +152,7 @@ func (r Request) names(installed map[string]State) (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	return append(names, r.Family.Extras...)
 }
 
@@ -164,7 +174,11 @@ func (f *Family) stateFor(found State, chosen choice, offers []Offer) (to State,
 	if i < 0 {
 		return State{Version: removed}, false
 	}
-	return State{Version: offers[i].Version, Held: true, Auto: found.Auto}, false
+	return State{
+		Version: offers[i].Version,
+		Held:    true,
+		Auto:    found.Auto,
+	}, false
 }
 
 // lacks reports whether an installed version has come from another source than the chosen one.
@@ -189,6 +203,7 @@ func (f *Family) versionFor(name string, chosen choice, offers []Offer) string {
 			return o.Version
 		}
 	}
+
 	return ""
 }
 
@@ -293,6 +308,7 @@ func (f *Family) siteOf(own string, all map[string]State, offers map[string][]Of
 			parts = append(parts, name)
 		}
 	}
+
 	sites, _ := bySite(parts, own, offers)
 	site, _ := bestSite(sites, len(parts))
 	return site
@@ -331,6 +347,7 @@ func (f *Family) partChange(name string, found State, chosen choice, offers []Of
 	default:
 		why = "does not work beside driver " + chosen.own
 	}
+
 	return dependencyChange(name, found, to, why)
 }
 
@@ -371,8 +388,10 @@ func (f *Family) addRevisions(
 			changes = append(changes, dependencyChange(name, found, to, why))
 			continue
 		}
+
 		changes[i].After = to.String()
 	}
+
 	return changes, more
 }
 
@@ -402,9 +421,11 @@ func (f *Family) refuseMixed(changes []converge.Change, chosen choice) error {
 		default:
 			continue
 		}
+
 		wrong = append(wrong, c.Name+" "+after.Version)
 		versions[other] = true
 	}
+
 	if len(wrong) == 0 {
 		return nil
 	}

@@ -22,7 +22,10 @@ func TestForeignDependency(t *testing.T) {
 		ubuntu = own + "-0ubuntu0.24.04.1"
 	)
 	archive := choice{own: own, site: siteOf("http://archive.example/ubuntu noble")}
-	none, others := []Offer(nil), []Offer{{Version: ubuntu, From: []string{"http://archive.example/ubuntu noble"}}}
+	none, others := []Offer(nil), []Offer{{
+		Version: ubuntu,
+		From:    []string{"http://archive.example/ubuntu noble"},
+	}}
 
 	for name, c := range map[string]struct {
 		found  State
@@ -46,7 +49,11 @@ func TestForeignDependency(t *testing.T) {
 // NVIDIA/yum-packaging-precompiled-kmod). One that the spec asks for stays.
 func TestRivals(t *testing.T) {
 	const own, precompiled, open = "580.178.04", "kmod-nvidia-580.178.04-5.14.0-687.54.1", "kmod-nvidia-open-dkms"
-	family := &Family{Group: "driver", Names: []string{"*nvidia*"}, Rivals: []string{"kmod-nvidia-[0-9]*"}}
+	family := &Family{
+		Group:  "driver",
+		Names:  []string{"*nvidia*"},
+		Rivals: []string{"kmod-nvidia-[0-9]*"},
+	}
 	all := map[string]State{
 		precompiled:          {Version: "3:580.178.04-3.el9_8"},
 		open:                 {Version: "3:580.178.04-1.el9"},
@@ -59,7 +66,11 @@ func TestRivals(t *testing.T) {
 	asks := func(name string) []converge.Change {
 		after := all[name]
 		after.Held = true
-		return []converge.Change{{Ref: converge.Ref{Kind: "package", Name: name}, Before: all[name].String(), After: after.String()}}
+		return []converge.Change{{
+			Ref:    converge.Ref{Kind: "package", Name: name},
+			Before: all[name].String(),
+			After:  after.String(),
+		}}
 	}
 
 	for name, goes := range map[string]bool{open: true, precompiled: false} {

@@ -43,6 +43,7 @@ func FilesIn(s System, folder string, ends ...string) (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }

@@ -62,6 +62,7 @@ func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
 	case old:
 		return stale, nil
 	}
+
 	return fresh, nil
 }
 
@@ -110,5 +111,6 @@ func TouchList(h host.Host, name string) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -38,6 +38,7 @@ func (r *Resolution) Lost(again map[string][]Offer, stored func(name, version st
 				whyAll = why
 			}
 		}
+
 		r.Changes[i].Lost = cmp.Or(why, c.Lost)
 	}
 
@@ -70,6 +71,7 @@ func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
 		}
 		lost[c.Name] = c.Lost != ""
 	}
+
 	names := slices.DeleteFunc(r.Replaced(), func(name string) bool { return lost[name] })
 	return unkept(ctx, h, r.Solver, names, r.Installed, err)
 }
@@ -94,6 +96,7 @@ func unkept(
 			lost = append(lost, name+" "+version)
 		}
 	}
+
 	if len(lost) == 0 {
 		return nil
 	}
@@ -111,6 +114,7 @@ func unkept(
 			cause += ": " + t.Because[0]
 		}
 	}
+
 	converge.Say(ctx, converge.Unkept, "cannot keep "+what+": "+cause+"; to install it again gpuadm will need a repository that has it")
 	return nil
 }

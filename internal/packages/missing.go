@@ -127,6 +127,7 @@ func (r *Resolution) refused(name, why string) error {
 			asked = append(asked, c.Name+words.At+after.Version)
 		}
 	}
+
 	list := strings.Join(asked, " ")
 	return &trouble.Error{
 		What:    fmt.Sprintf("cannot install %s: package %s prevents it", list, name),
@@ -135,4 +136,6 @@ func (r *Resolution) refused(name, why string) error {
 	}
 }
 
-func (r *Resolution) offered(name string) ([]Offer, State) { return r.Offers[name], r.Installed[name] }
+func (r *Resolution) offered(name string) ([]Offer, State) {
+	return r.Offers[name], r.Installed[name]
+}

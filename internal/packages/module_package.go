@@ -83,8 +83,10 @@ func SourceOf(
 				continue // only building needs the source
 			}
 		}
+
 		depends = append(depends, clause)
 	}
+
 	s.Depends = depends
 	isItself := func(clause string) bool { return strings.Contains(clause, name) }
 	s.Provides = slices.DeleteFunc(s.Provides, isItself)
@@ -126,6 +128,7 @@ func openSource(
 			fields[key] = append(fields[key], strings.Split(value, ", ")...)
 		}
 	}
+
 	s := ModuleSource{
 		Name:     name,
 		File:     files[i],
@@ -141,5 +144,6 @@ func openSource(
 			s.Folder = dir
 		}
 	}
+
 	return s, err
 }

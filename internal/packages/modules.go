@@ -26,6 +26,7 @@ func brings(ctx context.Context, v host.View, packager Packager, changes []conve
 			ask = append(ask, c.Name)
 		}
 	}
+
 	if len(ask) == 0 {
 		return nil
 	}
@@ -36,6 +37,7 @@ func brings(ctx context.Context, v host.View, packager Packager, changes []conve
 			changes[i].Brings = modulesIn(files[c.Name])
 		}
 	}
+
 	return err
 }
 

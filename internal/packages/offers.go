@@ -109,6 +109,7 @@ func bySite(
 			}
 		}
 	}
+
 	return sites, all
 }
 
@@ -145,6 +146,7 @@ func owns(members []string, pattern string, offers map[string][]Offer, compare o
 				best[own] = max(best[own], o.Priority)
 			}
 		}
+
 		for own, priority := range best {
 			if others, known := rank[own]; known {
 				priority = min(priority, others)
@@ -152,6 +154,7 @@ func owns(members []string, pattern string, offers map[string][]Offer, compare o
 			rank[own] = priority
 		}
 	}
+
 	return slices.SortedFunc(maps.Keys(rank), func(a, b string) int {
 		return cmp.Or(rank[b]-rank[a], compare(b, a))
 	})
@@ -199,6 +202,7 @@ func availableAll(names []string, source string, of func(name string) ([]Offer, 
 		}
 		namesOf[answer] = append(namesOf[answer], name)
 	}
+
 	for _, answer := range answers {
 		lines = append(lines, strings.Join(namesOf[answer], ", ")+": "+answer)
 	}
@@ -229,6 +233,7 @@ func available(offers []Offer, source string, found State) string {
 		}
 		listed = append(listed, versions)
 	}
+
 	text := cmp.Or(strings.Join(listed, "; "), "no "+source+" has it")
 	if len(offers) > most {
 		text += fmt.Sprintf(", and %d more", len(offers)-most)

@@ -55,7 +55,12 @@ func TestBrings(t *testing.T) {
 			before, after converge.State
 			says, want    []string
 		}{{"1-1 held", "2-1 held", nil, want}, {"1-1", "", nil, want}, {"1-1", "1-1 held", []string{"nvidia"}, nil}, {"", "2-1", []string{"x"}, []string{"x"}}, {"", "2-1", nil, nil}} {
-			changes := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: name}, Before: c.before, After: c.after, Brings: c.says}}
+			changes := []converge.Change{{
+				Ref:    converge.Ref{Kind: "package", Name: name},
+				Before: c.before,
+				After:  c.after,
+				Brings: c.says,
+			}}
 			if err := brings(t.Context(), nil, m, changes); err != nil || !slices.Equal(changes[0].Brings, c.want) {
 				t.Errorf("%s %q to %q: %v, %v", name, c.before, c.after, changes[0].Brings, err)
 			}
@@ -108,6 +113,7 @@ func BenchmarkSplit(b *testing.B) {
 		all[name] = State{Version: "580.95.05-0ubuntu1", Held: true}
 		s.wanted[name] = State{Version: "driver=580.95.05", Held: true}
 	}
+
 	s.found = all
 	for b.Loop() {
 		s.split("driver")
@@ -136,12 +142,20 @@ func TestChooseFromOneSource(t *testing.T) {
 func TestAvailableOnce(t *testing.T) {
 	const a, b = "https://a.example/cuda", "https://b.example/main"
 	offers := map[string][]Offer{
-		"nvidia-driver": {{Version: "590.1-1", From: []string{a}}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
-		"nvidia-smi":    {{Version: "590.1-1", From: []string{a}}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
-		"nvidia-old":    nil,
+		"nvidia-driver": {{
+			Version: "590.1-1",
+			From:    []string{a},
+		}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
+		"nvidia-smi": {{
+			Version: "590.1-1",
+			From:    []string{a},
+		}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
+		"nvidia-old": nil,
 	}
 	names := []string{"nvidia-driver", "nvidia-old", "nvidia-smi"}
-	got := availableAll(names, "source", func(name string) ([]Offer, State) { return offers[name], State{Version: "580.2-1"} })
+	got := availableAll(names, "source", func(name string) ([]Offer, State) {
+		return offers[name], State{Version: "580.2-1"}
+	})
 	want := []string{
 		"nvidia-driver, nvidia-smi: 590.1-1, 580.2-1 from " + a + "; 535.1-1 from " + b + "; installed is 580.2-1",
 		"nvidia-old: no source has it; installed is 580.2-1",
@@ -177,6 +191,7 @@ func TestDifference(t *testing.T) {
 	} {
 		check.Equal(t, r.Difference(moves), want, "%v:", moves)
 	}
+
 	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
 	check.Equal(t, r.Difference([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
@@ -210,6 +225,7 @@ func TestToIsIdempotent(t *testing.T) {
 			check.That(t, err == nil && twice == once, "wanted %q, found %q: %q, then %q, %v", wanted.String(), found, once, twice, err)
 		}
 	}
+
 	for _, c := range []struct{ found, left, after, who converge.State }{
 		{"- held", "", "580.1-1 held", "x is held as not installed"},
 		{"570.1-1 held", "", "580.1-1 held", "x is held at 570.1-1"},
@@ -222,6 +238,7 @@ func TestToIsIdempotent(t *testing.T) {
 		_, who := New("x", nil).(converge.Guarded).Guards(c.found, c.left, c.after)
 		check.That(t, who == string(c.who), "%+v: it says %q", c, who)
 	}
+
 	to, _ := Want(set, "x", State{Version: "driver=580.*"}, "").To("580.1-1 auto")
 	check.That(t, to == "580.1-1", "an automatic package that is wanted becomes %q", to)
 }
@@ -272,7 +289,10 @@ func TestOwnVersions(t *testing.T) {
 // TestAdvised: a refusal about packages says what to enable, one about a lock does not.
 func TestAdvised(t *testing.T) {
 	s := NewSet(new(Reading))
-	s.Lacks = []Lack{{Name: "the repository epel", Try: "dnf install epel-release"}, {Name: "x", Try: "y", Enabled: true}}
+	s.Lacks = []Lack{{
+		Name: "the repository epel",
+		Try:  "dnf install epel-release",
+	}, {Name: "x", Try: "y", Enabled: true}}
 	refused := &trouble.Error{What: "cannot install dkms", Try: []string{"dnf makecache"}}
 	said := (*trouble.Error)(nil)
 	if err := s.advised(refused); !errors.As(err, &said) || !slices.Equal(said.Try, []string{"enable the repository epel, which the driver's packages depend on: dnf install epel-release", "dnf makecache"}) || len(refused.Try) != 1 {
@@ -317,7 +337,9 @@ func TestPatienceSays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 			var says []string
-			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) })
+			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) {
+				says = append(says, text)
+			})
 			runs := 0
 			err := patiently(ctx, m, c.wait, 0, func() error {
 				m.now = m.now.Add(6 * time.Second)
@@ -348,7 +370,14 @@ func TestSpared(t *testing.T) {
 		to, err := w.To(found)
 		check.That(t, err == nil && to == want && w.AsFound, "%q: %q, %v", found, to, err)
 	}
-	ask := Request{Changes: []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "may"}, After: "may=*"}}, IfThere: []string{"may"}}
+
+	ask := Request{
+		Changes: []converge.Change{{
+			Ref:   converge.Ref{Kind: "package", Name: "may"},
+			After: "may=*",
+		}},
+		IfThere: []string{"may"},
+	}
 	r, err := Begin(t.Context(), nil, ask, nil, offering{})
 	check.That(t, err == nil && len(Due(r.Changes)) == 0, "%v", err)
 }
@@ -394,6 +423,7 @@ func TestFailedBefore(t *testing.T) {
 		change(&changed)
 		check.Equal(t, l.FailedBefore(changed), "", "%s:", name)
 	}
+
 	is.Signer.Name = "another key"
 	check.Equal(t, l.FailedBefore(is), old.Failure, "with another key:")
 }

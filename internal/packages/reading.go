@@ -116,6 +116,7 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 
@@ -140,6 +141,7 @@ func (r *Reading) Listed(
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	lists, err := packager.FilesOf(ctx, v, names)
 	if err != nil {
@@ -156,6 +158,7 @@ func (r *Reading) Listed(
 			}
 		}
 	}
+
 	return listed, nil
 }
 
@@ -196,6 +199,7 @@ func identities(v host.View, names []string) (all []identity, err error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
+
 		all = append(all, id)
 	}
 	return all, nil

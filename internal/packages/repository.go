@@ -77,6 +77,7 @@ func (r *Reading) Repositories(packager string, repos []Repository, via host.Via
 	case len(repos) > 0:
 		return nil, Unmanaged("install", packager)
 	}
+
 	return nil, nil
 }
 

@@ -58,6 +58,7 @@ func Begin(
 			r.Changes[i].After = by.Without(v, c.Name)
 		}
 	}
+
 	return r, r.Check(ctx, v)
 }
 
@@ -97,6 +98,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -145,6 +147,7 @@ func (r *Resolution) closeGroup(
 		c.After = after.String()
 		c.Why += olderMember(c.Name, version, members, pattern, r.Offers, r.Solver.Compare)
 	}
+
 	return nil
 }
 
@@ -194,6 +197,7 @@ func (r *Resolution) harm(move Move) string {
 		const because = "%s would remove %s %s, which depends on what would change and is not part of the driver"
 		return fmt.Sprintf(because, tool, move.Name, found.Version)
 	}
+
 	return ""
 }
 
@@ -205,6 +209,7 @@ func (r *Resolution) dependency(v host.View, move Move) converge.Change {
 		c.After = r.Solver.Without(v, move.Name)
 		return c
 	}
+
 	to := State{
 		Version: move.Version,
 		Held:    found.Held,
@@ -249,6 +254,7 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			return moves, nil // refuseMixed refuses parts that are still wrong
 		}
 	}
+
 	return nil, nil
 }
 
@@ -262,6 +268,7 @@ func (r *Resolution) correct(ctx context.Context, v host.View, moves []Move) (mo
 			wrong = append(wrong, move.Name)
 		}
 	}
+
 	offers, err := r.Solver.Offers(ctx, v, wrong)
 	if err != nil {
 		return false, err
@@ -277,6 +284,7 @@ func (r *Resolution) correct(ctx context.Context, v host.View, moves []Move) (mo
 			r.Changes = append(r.Changes, dependencyChange(name, found, to, "part of the driver"))
 		}
 	}
+
 	return more, nil
 }
 
@@ -302,6 +310,7 @@ func (r *Resolution) ask(
 		}
 		lost = lost || r.family.versionFor(move.Name, r.chosen, r.Offers[move.Name]) != ""
 	}
+
 	return moves, lost, err
 }
 
@@ -332,6 +341,7 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 			unasked = append(unasked, c)
 		}
 	}
+
 	if len(others) == len(r.Changes) {
 		return false
 	}
@@ -344,6 +354,7 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 		_, lost, err = r.ask(ctx, v, append(slices.Clip(others), c))
 		return lost, err
 	}
+
 	for _, c := range dependencies {
 		if slices.Contains(moves, Move{Name: c.Name}) {
 			if _, err := askWith(r.stays(c)); err != nil {
@@ -351,14 +362,17 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 				c.Why = whyRemoved
 			}
 		}
+
 		others = append(others, c)
 	}
+
 	for _, c := range unasked { // last, since they may depend on the dependencies
 		if lost, err := askWith(c); lost || err != nil {
 			c = r.stays(c)
 		}
 		others = append(others, c)
 	}
+
 	r.Changes = others
 	return true
 }

@@ -95,6 +95,7 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 			own[group] = Own(all[name].Version)
 		}
 	}
+
 	if s.Family != nil && own[s.Family.Group] == "" {
 		own[s.Family.Group] = s.sharedVersion(all)
 	}
@@ -167,6 +168,7 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -187,6 +189,7 @@ func (s *Set) advised(err error) error {
 			advised.Try = append(advised.Try, "enable "+l.Name+", which the driver's packages depend on: "+l.Try)
 		}
 	}
+
 	advised.Try = append(advised.Try, t.Try...)
 	return &advised
 }

@@ -57,7 +57,9 @@ func (l Lock) FailedBefore(m SharedModules) string {
 }
 
 // SharedPackage returns the name of their package.
-func SharedPackage(flavour, kernel string) string { return "gpuadm-modules-" + flavour + "-" + kernel }
+func SharedPackage(flavour, kernel string) string {
+	return "gpuadm-modules-" + flavour + "-" + kernel
+}
 
 // SharedIn returns the modules in the text of a MirrorLock, by their packages' files, then those that
 // did not build. A text that is no MirrorLock has none: the check of the mirror says so, where

@@ -42,6 +42,7 @@ func (s source) Make(ctx context.Context, h host.Host, to converge.State) error 
 			return err
 		}
 	}
+
 	return s.FileThing.Make(ctx, h, to)
 }
 
@@ -63,5 +64,6 @@ func (r *Reading) keep(ctx context.Context, h host.Host) error {
 			held = append(held, name)
 		}
 	}
+
 	return unkept(ctx, h, packager, held, all, packager.Keep(ctx, h, held))
 }

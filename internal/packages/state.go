@@ -46,6 +46,7 @@ func Parse(text converge.State) State {
 			s.Broken = word
 		}
 	}
+
 	return s
 }
 
@@ -111,7 +112,9 @@ func Own(version string) string {
 }
 
 // Unepoched returns a version without its epoch.
-func Unepoched(version string) string { return version[strings.IndexByte(version, ':')+1:] }
+func Unepoched(version string) string {
+	return version[strings.IndexByte(version, ':')+1:]
+}
 
 // Matches reports whether a package's version has the own version that a pattern asks for.
 func Matches(pattern, version string) bool {

@@ -49,6 +49,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 			files = append(files, path.Join(Store, name))
 		}
 	}
+
 	if len(files) == 0 {
 		return nil
 	}
@@ -72,6 +73,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 			keep[packager.Stored(h, name, found.Version)] = true
 		}
 	}
+
 	for _, file := range files {
 		if keep[file] {
 			continue
@@ -80,6 +82,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -96,5 +99,6 @@ func storedFor(v host.View, p Packager, changes []converge.Change) map[string]bo
 			}
 		}
 	}
+
 	return files
 }

@@ -92,7 +92,11 @@ func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return err
 	}
-	return t.MakeAll(ctx, h, []converge.Change{{Ref: t.Ref(), Before: found, After: to}})
+	return t.MakeAll(ctx, h, []converge.Change{{
+		Ref:    t.Ref(),
+		Before: found,
+		After:  to,
+	}})
 }
 
 // MakeAll makes all changes in one transaction.
@@ -142,9 +146,14 @@ func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change
 		r.Changes[i].After = c.Before
 		r.Changes[i].Lost = ""
 	}
+
 	offers, err := r.Solver.Offers(ctx, v, r.Replaced())
-	r.Lost(offers, func(name, version string) bool { return packager.Stored(v, name, version) != "" })
-	return slices.DeleteFunc(r.Changes, func(c converge.Change) bool { return c.Lost == "" }), err
+	r.Lost(offers, func(name, version string) bool {
+		return packager.Stored(v, name, version) != ""
+	})
+	return slices.DeleteFunc(r.Changes, func(c converge.Change) bool {
+		return c.Lost == ""
+	}), err
 }
 
 // TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a
@@ -196,6 +205,7 @@ func (t thing) Chosen(first, last converge.Change) (w converge.Want, ok bool) {
 	case !asked && !Parse(first.Before).Installed():
 		return part.whileNeeded(), true
 	}
+
 	return w, false
 }
 
@@ -255,6 +265,7 @@ func (t thing) Resolve(
 			converged = append(converged, due[i])
 		}
 	}
+
 	due = slices.DeleteFunc(due, func(c converge.Change) bool { return c.After == c.Before })
 
 	if err := t.set.ready(ctx, v); err != nil {

@@ -24,6 +24,7 @@ func (r *Resolution) dropUnneeded(ctx context.Context, v host.View, brought []co
 			delete(candidates, c.Name)
 		}
 	}
+
 	if len(candidates) == 0 {
 		return
 	}
@@ -51,6 +52,7 @@ func (r *Resolution) dropUnneeded(ctx context.Context, v host.View, brought []co
 		changes[i].Why = "nothing needs it any more, and an earlier run brought it"
 		changes[i].Dependency = true
 	}
+
 	if more && r.onlyThese(ctx, v, changes) {
 		r.Changes = changes
 	}

@@ -28,6 +28,7 @@ func (r *Resolution) Difference(moves []Move) string {
 			return fmt.Sprintf("%s would leave %s as it is: %q", r.Solver.Name(), c.Name, found.String())
 		}
 	}
+
 	return ""
 }
 
@@ -87,6 +88,7 @@ func Verify(tool string, changes []converge.Change, installed map[string]State) 
 			because = append(because, fmt.Sprintf("%s is %q and should be %q", c.Name, now, c.After))
 		}
 	}
+
 	if len(because) == 0 {
 		return nil
 	}

@@ -63,12 +63,14 @@ func Functions(v Files) (found []Function, err error) {
 			}
 			continue
 		}
+
 		f := parseUevent(string(text))
 		if f.Vendor != "" {
 			f.Address = address
 			found = append(found, f)
 		}
 	}
+
 	return found, err
 }
 

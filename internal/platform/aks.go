@@ -36,7 +36,11 @@ var aks = Platform{
 	},
 	// cse_config.sh: ensureContainerd. The name: pkg/agent/baker.go and
 	// aks-node-controller/parser/templates/containerd.toml.gtpl; images for GB200 have "nvidia".
-	Engine: Engine{Writer: "aks", How: After, Handler: "nvidia-container-runtime"},
+	Engine: Engine{
+		Writer:  "aks",
+		How:     After,
+		Handler: "nvidia-container-runtime",
+	},
 	// AKS's Ubuntu images have a driver. AKS's provisioning uses it, or at its end removes it by
 	// path; if the removal was incomplete, the marker stays. ubuntu/cse_install_ubuntu.sh:
 	// cleanUpPrebakedGPUDriver; Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin).
@@ -49,7 +53,11 @@ var aks = Platform{
 		TakeOver:   "or take it over: make a node pool with az aks nodepool add --gpu-driver none. If this pool already is one, AKS has not removed all of its driver: reimage the node",
 	},
 	Toolkit: "AKS",
-	MIG:     MIG{Who: "AKS", Unit: true, Ends: "make a pool without --gpu-instance-profile: AKS partitions the GPUs when it makes the pool"},
+	MIG: MIG{
+		Who:  "AKS",
+		Unit: true,
+		Ends: "make a pool without --gpu-instance-profile: AKS partitions the GPUs when it makes the pool",
+	},
 	// cse_config.sh: configureManagedGPUExperience.
 	Plugin: Plugin{
 		Who:   "AKS",

@@ -76,14 +76,26 @@ var (
 	// https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/ (the operator brings driver,
 	// toolkit and plugin to RHEL CoreOS).
 	openShift = Node{
-		Name:    "OpenShift",
-		System:  "rhcos",
-		Driver:  Driver{Title: "the GPU Operator", TakeOver: "driver.enabled=false in its ClusterPolicy"},
+		Name:   "OpenShift",
+		System: "rhcos",
+		Driver: Driver{
+			Title:    "the GPU Operator",
+			TakeOver: "driver.enabled=false in its ClusterPolicy",
+		},
 		Toolkit: "the GPU Operator",
-		Engine:  Engine{Writer: "machine-config-operator", Made: "generated from MachineConfigs and ContainerRuntimeConfigs; gpuadm adds a file next to it"},
+		Engine: Engine{
+			Writer: "machine-config-operator",
+			Made:   "generated from MachineConfigs and ContainerRuntimeConfigs; gpuadm adds a file next to it",
+		},
 		Kubelet: "machine-config-operator",
-		MIG:     MIG{Who: "the GPU Operator", Ends: "migManager.enabled=false in its ClusterPolicy"},
-		Plugin:  Plugin{Who: "the GPU Operator", Ends: "devicePlugin.enabled=false in its ClusterPolicy"},
+		MIG: MIG{
+			Who:  "the GPU Operator",
+			Ends: "migManager.enabled=false in its ClusterPolicy",
+		},
+		Plugin: Plugin{
+			Who:  "the GPU Operator",
+			Ends: "devicePlugin.enabled=false in its ClusterPolicy",
+		},
 	}
 )
 
@@ -95,6 +107,7 @@ func KubeletWriter(file string) string {
 			return p.Join.By
 		}
 	}
+
 	if file == kubeadm.Env {
 		return kubeadm.Name
 	}
@@ -118,16 +131,20 @@ func LabelOwner(key string) (owner string, free bool) {
 			return p.Title, false
 		}
 	}
+
 	for _, tool := range Tools() {
 		if covered(tool.Domains, key) {
 			return tool.Name, false
 		}
 	}
+
 	return "", false
 }
 
 func covered(patterns []string, key string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool { return Covers(pattern, key) })
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		return Covers(pattern, key)
+	})
 }
 
 // Covers reports whether a pattern, which is one key, or a domain with its slash, covers a key.

@@ -185,6 +185,7 @@ func MethodOn(cloud string) string {
 			methods[p.Cloud] = p.Join.Method
 		}
 	}
+
 	return methods[nearest.Of(cloud, slices.Sorted(maps.Keys(methods)))]
 }
 
@@ -291,6 +292,7 @@ func Done() []string {
 			files = append(files, p.Join.Done)
 		}
 	}
+
 	return files
 }
 
@@ -302,6 +304,7 @@ func Templates() []string {
 			files = append(files, p.Engine.Template)
 		}
 	}
+
 	return files
 }
 
@@ -337,6 +340,7 @@ func (s Signs) sign(v host.View) string {
 			return s.Every[0] + " and " + name
 		}
 	}
+
 	return ""
 }
 
@@ -355,5 +359,6 @@ func has(v host.View, name string) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -79,6 +79,7 @@ func TestPage(t *testing.T) {
 		}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
+
 	b.WriteString("\nTo have gpuadm manage a driver that another owner has installed:\n\n" +
 		"| driver of | what to do |\n|---|---|\n")
 	var told []string
@@ -90,6 +91,7 @@ func TestPage(t *testing.T) {
 		how := strings.TrimPrefix(n.Driver.TakeOver, "or take it over: ")
 		fmt.Fprintf(&b, "| %s | %s |\n", n.Driver.Title, how)
 	}
+
 	b.WriteString("\n## How gpuadm recognises a platform\n\n" +
 		"| platform | recognised by | who joins the machine | its labels |\n|---|---|---|---|\n")
 	for _, p := range All() {
@@ -100,6 +102,7 @@ func TestPage(t *testing.T) {
 		row := []string{p.Title, signs[0], p.Join.By, strings.Join(p.Labels, ", ")}
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
+
 	b.WriteString("\nOperating systems that are sealed or managed as a whole, " +
 		"if no platform above writes the engine's configuration:\n\n" +
 		"| recognised by | engine's configuration | what gpuadm cannot do there |\n|---|---|---|\n")
@@ -116,6 +119,7 @@ func TestPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if found, err := os.ReadFile(page); err != nil || string(found) != b.String() {
 		t.Fatalf("%s is old: go test ./internal/platform -update (%v)", page, err)
 	}
@@ -195,6 +199,7 @@ func TestSystems(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
+
 	for _, s := range AllSealed() {
 		signs := s.System + s.Platform + s.Label + s.Host
 		halfSign := (s.Host != "") != (s.HostWhy != "") || (s.Label != "") != (s.Value != "")

@@ -50,6 +50,7 @@ func systemID(v host.View) string {
 				return strings.Trim(id, `"'`)
 			}
 		}
+
 		return ""
 	}
 	return ""

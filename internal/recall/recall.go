@@ -156,6 +156,7 @@ func (m *Memory) Keep(h host.Host) {
 			all = append(all, recorded{k, text})
 		}
 	}
+
 	slices.SortFunc(all, func(a, b recorded) int { return strings.Compare(a.Path, b.Path) })
 
 	text, err := json.Marshal(all)

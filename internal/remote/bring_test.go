@@ -34,9 +34,13 @@ func TestBringSweeps(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", bring)
 	cmd.Env = []string{"HOME=" + home}
 	if os.Getuid() == 0 { // root's copies lie in /run, which a power cut empties
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: someUser, Gid: someUser}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
+			Uid: someUser,
+			Gid: someUser,
+		}}
 		must.OK(t, exec.CommandContext(t.Context(), "chown", "-R", fmt.Sprint(someUser), home).Run())
 	}
+
 	out, _ := cmd.CombinedOutput() // it ends with 1: no program comes
 	must.That(t, strings.Contains(string(out), mark+"machine"), "the session says %q", out)
 

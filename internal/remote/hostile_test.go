@@ -54,14 +54,20 @@ func TestMachineIsHostile(t *testing.T) {
 			time.Sleep(time.Second / 2)
 		}
 	}
+
 	endless := func(out, _ io.Writer) {
 		line := strings.Repeat("A", 1<<20) + "\n"
 		for _, err := io.WriteString(out, line); err == nil; _, err = io.WriteString(out, line) {
 		}
 	}
-	longLine := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", outputLimit+1)) }
+
+	longLine := func(_, stderr io.Writer) {
+		io.WriteString(stderr, strings.Repeat("A", outputLimit+1))
+	}
 	// A line of gpuadm's may be longer than a scanner's usual 64 KiB.
-	longWord := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", 1<<17)+"\n") }
+	longWord := func(_, stderr io.Writer) {
+		io.WriteString(stderr, strings.Repeat("A", 1<<17)+"\n")
+	}
 	says := func(text string) func(io.Writer, io.Writer) {
 		return func(out, _ io.Writer) { io.WriteString(out, text) }
 	}
@@ -77,6 +83,7 @@ func TestMachineIsHostile(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	}
+
 	for _, c := range []struct {
 		name  string
 		peer  hostile

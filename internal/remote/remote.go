@@ -90,6 +90,7 @@ func (f *Fleet) Run(ctx context.Context, hosts []string) {
 			}
 		})
 	}
+
 	for _, host := range hosts {
 		queue <- host
 	}
@@ -204,6 +205,7 @@ func start(ctx context.Context, host string) (*ssh, error) {
 		_ = cmd.Wait()
 		return cmd.ProcessState.ExitCode()
 	}
+
 	return &ssh{in: in, out: out, stderr: stderr, wait: wait}, nil
 }
 
@@ -216,6 +218,7 @@ func (s *session) lines(from *bufio.Scanner, take func(line string) (enough bool
 			return nil
 		}
 	}
+
 	if from.Err() != nil { // a line is too long
 		s.kill(errTooMuch)
 	}

@@ -40,6 +40,7 @@ func TestBroken(t *testing.T) {
 				files = append(files, spec.File{Name: file, Data: data})
 				continue
 			}
+
 			given := files
 			files = nil
 			t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar")+"/"+test, func(t *testing.T) {
@@ -52,6 +53,7 @@ func TestBroken(t *testing.T) {
 				}
 			})
 		}
+
 		check.That(t, len(files) == 0, "%s: the last case has no want", name)
 		if changed {
 			must.OK(t, os.WriteFile(name, txtar.Format(archive), 0o644))
@@ -80,6 +82,7 @@ func talk(t *testing.T, files []spec.File) string {
 		}, string([]rune(e.At.Text)[:min(e.At.Column-1, len([]rune(e.At.Text)))]))
 		fmt.Fprintf(&b, "%v\n    | %s\n    | %s^\n    = %s\n", e, e.At.Text, mark, e.Try[0])
 	}
+
 	return b.String()
 }
 
@@ -160,6 +163,7 @@ func TestSecrets(t *testing.T) {
 			must.That(t, !strings.Contains(strings.ToLower(said), strings.ToLower(hidden[:7])), "%s\nsays\n%s", text, said)
 		}
 	}
+
 	for _, frame := range frames {
 		for _, key := range keys {
 			for _, value := range values {
@@ -183,5 +187,6 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 	}
+
 	t.Log(count, "texts")
 }

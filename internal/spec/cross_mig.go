@@ -27,6 +27,7 @@ func (d *decoder) mig(m MIG) {
 			return
 		}
 	}
+
 	if !tablesPassed || m.Layout == "" {
 		return
 	}
@@ -39,6 +40,7 @@ func (d *decoder) mig(m MIG) {
 		d.refuse("mig.layout", fix, "[mig] has a layout and [[mig.gpu]] tables")
 		return
 	}
+
 	if m.File == "" {
 		d.refuse("mig.layout",
 			`write file = "/etc/gpuadm/mig.yaml", or [[mig.gpu]] tables in place of the layout`,
@@ -56,6 +58,7 @@ func (d *decoder) migGPU(v *value) {
 			"without MIG there are no partitions")
 		return
 	}
+
 	if len(gpu.Placements) == 0 {
 		return
 	}
@@ -69,8 +72,10 @@ func (d *decoder) migGPU(v *value) {
 				"two of the placements are the same: %s at %d", placement.Profile, placement.Start)
 			return
 		}
+
 		placed[placement.Profile]++
 	}
+
 	if len(gpu.Layout) > 0 && !maps.Equal(gpu.Layout, placed) {
 		d.src.addf(at,
 			"give every partition of the layout its place, or leave the layout or the placements out",
@@ -142,6 +147,7 @@ func (m MIG) strategy() string {
 			}
 		}
 	}
+
 	if kind == "" {
 		return "mixed"
 	}
@@ -174,6 +180,7 @@ func (s Spec) LeavesWhole(count int) bool {
 			byName = true
 		}
 	}
+
 	return !all && !byName && len(some) > 0 && len(some) < count
 }
 
@@ -206,6 +213,7 @@ func (d *decoder) single(s Spec) {
 				})
 			}
 		}
+
 		if fault := s.Single(offers); fault != nil {
 			what := strings.TrimPrefix(fault.What, "cannot offer the GPUs: ")
 			d.refuse("sharing.strategy", strings.Join(fault.Try, ", or "), "%s", what)

@@ -47,6 +47,7 @@ func TestPairs(t *testing.T) {
 			want = append(want, "mig "+text+` | sharing strategy = "single"`)
 		}
 	}
+
 	sections, got, pairs := slices.Sorted(maps.Keys(says)), []string{}, map[[2]string]bool{}
 	for i, a := range sections {
 		for _, b := range sections[i+1:] {
@@ -62,6 +63,7 @@ func TestPairs(t *testing.T) {
 			}
 		}
 	}
+
 	check.Equal(t, len(sections), len(sectionNames(table())), "sections with texts here")
 	slices.Sort(want)
 	slices.Sort(got)
@@ -125,8 +127,16 @@ func TestStrategy(t *testing.T) {
 
 // TestStrategyFor: beside a GPU that the tables do not partition the open strategy is mixed.
 func TestStrategyFor(t *testing.T) {
-	s := Spec{MIG: MIG{GPU: []MIGGPU{{Enabled: true, Devices: Devices{All: true}, Layout: map[string]int{"1g.5gb": 7}}}}}
-	cut, whole := Offers{GPU: "GPU 0", MIG: true, Kinds: []string{"1g.5gb"}}, Offers{GPU: "GPU 1"}
+	s := Spec{MIG: MIG{GPU: []MIGGPU{{
+		Enabled: true,
+		Devices: Devices{All: true},
+		Layout:  map[string]int{"1g.5gb": 7},
+	}}}}
+	cut, whole := Offers{
+		GPU:   "GPU 0",
+		MIG:   true,
+		Kinds: []string{"1g.5gb"},
+	}, Offers{GPU: "GPU 1"}
 	check.Equal(t, s.StrategyFor([]Offers{cut, cut}), "single", "two alike: ")
 	check.Equal(t, s.StrategyFor([]Offers{cut, whole}), "mixed", "beside a T4: ")
 	s.Sharing.Strategy = "single"

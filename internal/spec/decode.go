@@ -48,6 +48,7 @@ func (d *decoder) file(src *source, root *value, first bool) bool {
 			d.unknown("", m)
 		}
 	}
+
 	return true
 }
 
@@ -86,6 +87,7 @@ func (s *source) checkFormat(f *value, first bool) bool {
 	case n < format:
 		s.addf(f.at, "write format = 1", "this gpuadm reads format %d", format)
 	}
+
 	return n <= format
 }
 
@@ -174,6 +176,7 @@ func (d *decoder) isListOfTables(name string, v *value) bool {
 			return false
 		}
 	}
+
 	return true
 }
 

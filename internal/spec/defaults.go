@@ -17,6 +17,7 @@ func defaults(rows []row) Spec {
 			setDefault(r.ref(&s), r.Default)
 		}
 	}
+
 	return s
 }
 

@@ -37,6 +37,7 @@ func (d *decoder) entry(r row, member *value, to map[string]string) {
 			"%s removes a label, and has a value", show(name))
 		return
 	}
+
 	if removes {
 		name = strings.TrimSuffix(name, "-")
 	}
@@ -49,6 +50,7 @@ func (d *decoder) entry(r row, member *value, to map[string]string) {
 		d.src.add(at, fault)
 		return
 	}
+
 	removes = removes || !isLabel && text == ""
 	if removes {
 		delete(to, name)
@@ -67,6 +69,7 @@ func (d *decoder) refuseTable(r row, member *value) {
 	case member.dots:
 		fix = "put the whole name in quotes: a dot without quotes begins a table"
 	}
+
 	d.src.addf(member.key, fix, "%s in %s is a table", show(member.name), r.Name)
 }
 
@@ -100,6 +103,7 @@ func (d *decoder) parameterText(member *value) (text string, ok bool) {
 		}
 		return strconv.FormatInt(n, 10), true
 	}
+
 	d.src.addf(member.at,
 		"put the value in quotes",
 		"the value of a parameter must be a string, an integer or a boolean, not %s", member.kind)

@@ -36,10 +36,14 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	}
+
 	f.Add([]byte(example), []byte(whole))
 	f.Add([]byte(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)), []byte("node.taints = [\"example.com/a-\"]"))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		files := []spec.File{{Name: "node.toml", Data: first}, {Name: "node.d/10.toml", Data: second}}
+		files := []spec.File{{
+			Name: "node.toml",
+			Data: first,
+		}, {Name: "node.d/10.toml", Data: second}}
 		var s spec.Spec
 		var err error
 		alloc.Most(t, 2000, len(first)+len(second), func() { s, err = spec.Parse(files...) })
@@ -49,6 +53,7 @@ func FuzzParse(f *testing.F) {
 					t.Fatalf("go-toml does not take %s: %v", file.Name, err)
 				}
 			}
+
 			again, err := spec.Parse(spec.File{Name: "canonical", Data: s.TOML()})
 			if err != nil {
 				t.Fatalf("it is taken, but not its canonical form:\n%s\n%v", s.TOML(), err)
@@ -58,6 +63,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
+
 		var all trouble.Faults
 		if !errors.As(err, &all) || len(all) == 0 {
 			t.Fatalf("%T is not Faults", err)
@@ -104,7 +110,11 @@ func TestRendered(t *testing.T) {
 
 // randomJoin is a join that makes sense.
 func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) spec.Join {
-	j := spec.Join{Method: pick("none", "auto", "eks", "gke", "aks"), KubeletConfig: path(), Gate: "closed"}
+	j := spec.Join{
+		Method:        pick("none", "auto", "eks", "gke", "aks"),
+		KubeletConfig: path(),
+		Gate:          "closed",
+	}
 	if j.Method == "auto" || j.Method == "eks" {
 		j.Cluster, j.Region, j.ServiceCIDR = pick("", "a", "A_b-1"), pick("", "eu-west-1", "us-gov-east-1"), pick("", "10.100.0.0/16", "fd00::/108")
 	}
@@ -133,8 +143,10 @@ func random(r *rand.Rand) spec.Spec {
 				return pick(k.Allowed...)
 			}
 		}
+
 		panic(section + name)
 	}
+
 	section := func(name string) bool {
 		if some() {
 			return false
@@ -142,12 +154,19 @@ func random(r *rand.Rand) spec.Spec {
 		s.Sections = append(s.Sections, name)
 		return true
 	}
+
 	repo := func() spec.Repo {
 		if some() {
 			return spec.Repo{Signature: "auto"}
 		}
-		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Signature: pick("auto", "both", "metadata", "packages"), Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
+		return spec.Repo{
+			URL:         pick("https://a/b", "file:///x", "http://a:80"),
+			Key:         "/k",
+			Signature:   pick("auto", "both", "metadata", "packages"),
+			Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2)),
+		}
 	}
+
 	if section("driver") {
 		s.Driver = spec.Driver{
 			Version: pick("", "580", "580.95", "580.95.05"), GPUCount: 8 * r.IntN(2), Source: allowed("driver", "source"),
@@ -161,29 +180,55 @@ func random(r *rand.Rand) spec.Spec {
 			s.Driver.Parameters[fmt.Sprint("NVreg_", i)] = pick("1", "a b", "x=1;y=2", "#")
 		}
 	}
+
 	if s.Driver.Source == "runfile" {
 		s.Driver.Version = pick("", "580.95", "580.95.05")
-		s.Driver.Runfile = spec.Runfile{URL: pick("", "https://a/b.run", "file:///b.run"), SHA256: strings.Repeat("0a", 32)}
+		s.Driver.Runfile = spec.Runfile{
+			URL:    pick("", "https://a/b.run", "file:///b.run"),
+			SHA256: strings.Repeat("0a", 32),
+		}
 	}
+
 	if section("toolkit") {
-		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo(), AcceptEnvvarUnprivileged: some()}
+		s.Toolkit = spec.Toolkit{
+			Version:                  pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"),
+			Repo:                     repo(),
+			AcceptEnvvarUnprivileged: some(),
+		}
 		if some() {
 			s.Toolkit.Runtimes = []string{"/usr/libexec/crio/crun", "/b"}
 		}
 	}
+
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: "/c", EngineBinary: path(), Handler: pick("a", "auto", "nvidia"), Program: path(), Inject: allowed("runtime", "inject"), SetAsDefault: some(), CDI: some(), CDIStated: true}
+		s.Runtime = spec.Runtime{
+			Engine:       allowed("runtime", "engine"),
+			Owner:        allowed("runtime", "owner"),
+			Config:       "/c",
+			EngineBinary: path(),
+			Handler:      pick("a", "auto", "nvidia"),
+			Program:      path(),
+			Inject:       allowed("runtime", "inject"),
+			SetAsDefault: some(),
+			CDI:          some(),
+			CDIStated:    true,
+		}
 		if s.Runtime.Inject == "cdi" {
 			s.Runtime.SetAsDefault, s.Runtime.CDI = false, true
 		}
 	}
+
 	if section("mig") {
 		s.MIG.File = path()
 		if s.MIG.File != "" && some() {
 			s.MIG.Layout = pick("all", "ä \"", "a.b")
 		} else {
 			for range r.IntN(3) {
-				gpu := spec.MIGGPU{Devices: spec.Devices{All: true}, Enabled: some(), Layout: map[string]int{}}
+				gpu := spec.MIGGPU{
+					Devices: spec.Devices{All: true},
+					Enabled: some(),
+					Layout:  map[string]int{},
+				}
 				if some() {
 					gpu.Devices = spec.Devices{Index: []int{r.IntN(4), 4 + r.IntN(4)}}
 				}
@@ -194,14 +239,22 @@ func random(r *rand.Rand) spec.Spec {
 					gpu.Layout = map[string]int{"1g.10gb": 1, "3g.40gb": 1}
 				}
 				if gpu.Enabled && some() {
-					gpu.Placements = []spec.Placement{{Profile: "1g.10gb", Start: 2}, {Profile: "3g.40gb", Start: 4}}
+					gpu.Placements = []spec.Placement{{
+						Profile: "1g.10gb",
+						Start:   2,
+					}, {Profile: "3g.40gb", Start: 4}}
 				}
+
 				s.MIG.GPU = append(s.MIG.GPU, gpu)
 			}
 		}
 	}
+
 	if section("sharing") {
-		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
+		s.Sharing = spec.Sharing{
+			Strategy:    allowed("sharing", "strategy"),
+			TimeSlicing: []int{0, 2, 10}[r.IntN(3)],
+		}
 		if len(s.MIG.GPU) > 0 && s.Sharing.Strategy == "single" {
 			s.Sharing.Strategy = "mixed"
 		}
@@ -209,22 +262,39 @@ func random(r *rand.Rand) spec.Spec {
 			s.Sharing.MPS = 3
 		}
 	}
+
 	if section("node") {
-		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), WaitForAllocatable: some()}
+		s.Node = spec.Node{
+			Labels:             map[string]string{},
+			StartupTaint:       pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"),
+			GPULabels:          some(),
+			Kubeconfig:         path(),
+			WaitForAllocatable: some(),
+		}
 		for i := range r.IntN(4) {
 			s.Node.Labels[fmt.Sprint("example.com/l", i)] = pick("a", "1.0", "x_y")
-			s.Node.Taints = append(s.Node.Taints, spec.Taint{Key: fmt.Sprint("t", i), Value: pick("", "v"), Effect: pick("NoSchedule", "NoExecute")})
+			s.Node.Taints = append(s.Node.Taints, spec.Taint{
+				Key:    fmt.Sprint("t", i),
+				Value:  pick("", "v"),
+				Effect: pick("NoSchedule", "NoExecute"),
+			})
 		}
 	}
+
 	if section("join") {
 		s.Join = randomJoin(r, pick, path)
 	}
 	if section("proxy") {
-		s.Proxy = spec.Proxy{HTTP: pick("", "http://a:1"), HTTPS: pick("", "https://a"), CAFile: path()}
+		s.Proxy = spec.Proxy{
+			HTTP:   pick("", "http://a:1"),
+			HTTPS:  pick("", "https://a"),
+			CAFile: path(),
+		}
 		if some() {
 			s.Proxy.NoProxy = []string{"b", "a"}
 		}
 	}
+
 	if section("disruption") {
 		for _, v := range []string{"reboot", "reset-gpu", "restart-runtime", "stop-clients"} {
 			if some() {
@@ -232,6 +302,9 @@ func random(r *rand.Rand) spec.Spec {
 			}
 		}
 	}
-	slices.SortFunc(s.Node.Taints, func(a, b spec.Taint) int { return strings.Compare(a.Key, b.Key) })
+
+	slices.SortFunc(s.Node.Taints, func(a, b spec.Taint) int {
+		return strings.Compare(a.Key, b.Key)
+	})
 	return s
 }

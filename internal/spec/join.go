@@ -46,6 +46,7 @@ func checkNetwork(v string) (string, *trouble.Error) {
 	case p.Addr().BitLen()-p.Bits() < 4: // the cluster's DNS is the tenth address
 		return v, wrong(fix, "%s has too few addresses for the services of a cluster", show(v))
 	}
+
 	return p.String(), nil
 }
 
@@ -88,6 +89,7 @@ func checkNodeName(v string) (string, *trouble.Error) {
 	case domain(withDashes):
 		return v, wrong("did you mean "+show(withDashes)+"?", "the name of a node has no _")
 	}
+
 	const fix = `write lower-case letters, digits, - and dots: "gpu-1.example"`
 	return v, wrong(fix, "%s is not a name for a node", show(v))
 }
@@ -106,6 +108,7 @@ func joinKeys(j Join) []joinKey {
 		own = append(own, p.Join.Method)
 		titles = append(titles, p.Title)
 	}
+
 	clouds := strings.Join(titles, " or ")
 	byName := "only " + clouds + " is asked for a cluster by its name"
 	tellsDNS := "only on " + clouds + " gpuadm tells kubelet where the cluster's DNS is"

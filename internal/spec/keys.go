@@ -91,6 +91,7 @@ func (r row) ref(s *Spec) any {
 		}
 		v = v.Field(i)
 	}
+
 	return v.Addr().Interface()
 }
 
@@ -110,6 +111,7 @@ func fields(key string) (at []int) {
 			}
 		}
 	}
+
 	return at
 }
 
@@ -132,6 +134,7 @@ var called = sync.OnceValue(func() map[string]string {
 			all["join.method "+p.Join.By] = fix + through
 		}
 	}
+
 	return all
 })
 
@@ -157,6 +160,7 @@ var table = sync.OnceValue(func() []row {
 			rows = append(rows, newRow(section, cells, byName))
 		}
 	}
+
 	return rows
 })
 

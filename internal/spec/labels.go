@@ -18,7 +18,9 @@ import (
 // Source: kubernetes, pkg/kubelet/apis/well_known_labels.go (staging: k8s.io/kubelet/pkg/apis).
 func RestrictedLabel(key string) bool {
 	prefix, _, hasPrefix := strings.Cut(key, "/")
-	under := func(domain string) bool { return prefix == domain || strings.HasSuffix(prefix, "."+domain) }
+	under := func(domain string) bool {
+		return prefix == domain || strings.HasSuffix(prefix, "."+domain)
+	}
 	ofKubernetes := hasPrefix && (under("kubernetes.io") || under("k8s.io"))
 	ofKubelet := under("kubelet.kubernetes.io") || under("node.kubernetes.io")
 	if !ofKubernetes || ofKubelet {
@@ -63,7 +65,9 @@ func domain(text string) bool {
 	return len(text) <= 253 && !slices.ContainsFunc(strings.Split(text, "."), bad)
 }
 
-func domainLabel(text string) bool { return len(text) <= 63 && dnsLabel().MatchString(text) }
+func domainLabel(text string) bool {
+	return len(text) <= 63 && dnsLabel().MatchString(text)
+}
 
 // checkLabelKey checks the key of a label or a taint.
 func checkLabelKey(key string) *trouble.Error {

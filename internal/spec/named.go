@@ -68,7 +68,11 @@ func (p Places) At(keys ...string) trouble.Position {
 		of := p.of[key]
 		if of.src != nil {
 			line, column := of.src.position(of.at)
-			return trouble.Position{File: of.src.name, Line: line, Column: column}
+			return trouble.Position{
+				File:   of.src.name,
+				Line:   line,
+				Column: column,
+			}
 		}
 	}
 	return trouble.Position{}

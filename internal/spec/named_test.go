@@ -24,6 +24,7 @@ func TestEveryTextSaysWhatItNames(t *testing.T) {
 		check.That(t, k.Names != "", "%s says nothing in the column names of keys.tsv", k)
 		check.That(t, !k.File || k.Names != spec.NamesNothing, "%s is a path, and names nothing", k)
 	}
+
 	check.That(t, free >= 30, "%d keys with free texts", free)
 }
 

@@ -62,6 +62,7 @@ func Read(files ...File) (Spec, Places, error) {
 			src.judge()
 		}
 	}
+
 	if whole {
 		d.cross()
 	}
@@ -107,6 +108,7 @@ func (s *source) read(rows []row) *value {
 		s.lines = []int{0}
 		return nil
 	}
+
 	keys := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n["))
 	if keys > maxKeys {
 		s.addf(0, fix, "the file has %d keys and tables; at most %d are read", keys, maxKeys)
@@ -137,8 +139,10 @@ func (s *source) checkText() bool {
 			s.addf(i, "save the file as UTF-8", "the byte 0x%02x is not UTF-8", s.data[i])
 			return false
 		}
+
 		i += size
 	}
+
 	return true
 }
 

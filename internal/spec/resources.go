@@ -49,6 +49,7 @@ func (s Spec) Resources(gpus []Offers) (map[string]int, error) {
 			}
 		}
 	}
+
 	for name := range counts {
 		counts[name] *= s.Sharing.Replicas()
 	}

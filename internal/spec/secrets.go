@@ -31,7 +31,9 @@ func secretKey(name string) bool {
 		"password", "passwd", "passphrase",
 		"privatekey", "apikey",
 	}
-	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(flat, word) })
+	return slices.ContainsFunc(words, func(word string) bool {
+		return strings.Contains(flat, word)
+	})
 }
 
 // isPath says whether the text of a value, with its quotes, is a path: the path of a secret is none.
@@ -81,6 +83,7 @@ func brokenSecrets(data []byte, from int) []span {
 			return []span{{len(data) - len(value), len(data)}}
 		}
 	}
+
 	return nil
 }
 

@@ -43,6 +43,7 @@ func (s Spec) Single(all []Offers) *trouble.Error {
 			}
 		}
 	}
+
 	return nil
 }
 

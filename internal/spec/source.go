@@ -45,6 +45,7 @@ func newSource(f File) *source {
 			s.lines = append(s.lines, i+1)
 		}
 	}
+
 	return s
 }
 
@@ -80,6 +81,7 @@ func (s *source) finish() trouble.Faults {
 		}
 		line = e.At.Line
 	}
+
 	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 
 	if s.full {
@@ -87,6 +89,7 @@ func (s *source) finish() trouble.Faults {
 		more.At = s.errors[len(s.errors)-1].At
 		s.errors = append(s.errors, more)
 	}
+
 	scrub(s.errors)
 	for _, e := range s.errors {
 		e.At.Text = s.text(e.At.Line)

@@ -16,7 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-func node(text string) spec.File { return spec.File{Name: "node.toml", Data: []byte(text)} }
+func node(text string) spec.File {
+	return spec.File{Name: "node.toml", Data: []byte(text)}
+}
 
 func part(n int, text string) spec.File {
 	return spec.File{Name: fmt.Sprintf("node.d/%d.toml", n), Data: []byte(text)}
@@ -39,13 +41,34 @@ func wholeSpec() spec.Spec {
 			Version: "580.95.05", GPUCount: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", IMEX: "host", IMEXNodes: []string{"10.0.0.12", "fd00::b", "gb200-3.example"}, Peermem: true, GDS: true,
 			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"}, TrustVersion: true,
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "packages", EnableNeeded: true},
+			Repo: spec.Repo{
+				URL:          "https://mirror.example/cuda/debian12/x86_64",
+				Key:          "/etc/gpuadm/keys/cuda.asc",
+				Fingerprint:  "EB693B3035CD5710E231E123A4B469963BF863CC",
+				Signature:    "packages",
+				EnableNeeded: true,
+			},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18", Runtimes: []string{"/usr/libexec/crio/crun"},
-			Repo: spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
+			Repo: spec.Repo{
+				URL:         "file:///srv/toolkit",
+				Key:         "/k",
+				Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC",
+				Signature:   "auto",
+			},
 		},
-		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", EngineBinary: "/opt/bin/containerd", Handler: "nvidia-cdi", Program: "/opt/nvidia/runtime", Inject: "handler", SetAsDefault: true, CDIStated: true},
+		Runtime: spec.Runtime{
+			Engine:       "containerd",
+			Owner:        "other",
+			Config:       "/etc/containerd/config.toml",
+			EngineBinary: "/opt/bin/containerd",
+			Handler:      "nvidia-cdi",
+			Program:      "/opt/nvidia/runtime",
+			Inject:       "handler",
+			SetAsDefault: true,
+			CDIStated:    true,
+		},
 		MIG: spec.MIG{Failure: "per-gpu", TrustDriver: true, GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,
@@ -65,9 +88,18 @@ func wholeSpec() spec.Spec {
 			Method: "auto", Cluster: "my-cluster_1", Region: "eu-west-1", ServiceCIDR: "fd00:10::/108", ClusterDNS: []string{"10.100.0.10", "fd00::a"}, NodeName: "gpu-1.example", Gate: "open",
 			Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
 		},
-		Proxy:      spec.Proxy{HTTP: "http://proxy.example:3128", HTTPS: "socks5://proxy.example:1080", NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"}, CAFile: "/etc/gpuadm/proxy.crt"},
-		Disruption: spec.Disruption{Policy: "drain", DrainDeadline: "1h30m", Allow: []string{"reset-gpu", "restart-runtime", "stop-clients"}},
-		Sections:   []string{"driver", "toolkit", "runtime", "mig", "sharing", "node", "join", "proxy", "disruption"},
+		Proxy: spec.Proxy{
+			HTTP:    "http://proxy.example:3128",
+			HTTPS:   "socks5://proxy.example:1080",
+			NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"},
+			CAFile:  "/etc/gpuadm/proxy.crt",
+		},
+		Disruption: spec.Disruption{
+			Policy:        "drain",
+			DrainDeadline: "1h30m",
+			Allow:         []string{"reset-gpu", "restart-runtime", "stop-clients"},
+		},
+		Sections: []string{"driver", "toolkit", "runtime", "mig", "sharing", "node", "join", "proxy", "disruption"},
 	}
 }
 
@@ -82,6 +114,7 @@ func TestWhole(t *testing.T) {
 			t.Errorf("%s %s is not in this test", k.Section, k.Name)
 		}
 	}
+
 	if again := parse(t, spec.File{Data: got.TOML()}); !reflect.DeepEqual(again, got) {
 		t.Errorf("rendered and read again it is\n%s", again.TOML())
 	}
@@ -149,6 +182,7 @@ func TestHas(t *testing.T) {
 	} {
 		check.That(t, s.Has(name) == want, "Has(%q) is %v", name, !want)
 	}
+
 	s = parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)))
 	check.That(t, s.Has("driver.repo") && s.Has("toolkit.repo") && s.Has("mig.gpu"), "the sections are not found")
 }
@@ -213,6 +247,7 @@ func TestOrder(t *testing.T) {
 		}
 		return b.String()
 	}
+
 	same := func(l []string) []string { return l }
 	back := func(l []string) []string { slices.Reverse(l); return l }
 	want := parse(t, node("format = 1\n"+render([]string{"driver", "node", "join", "sharing"}, same)))

@@ -44,6 +44,7 @@ func (p Places) Stated(s Spec) (all []Stated) {
 			all = p.add(all, "mig.gpu", prefix+key.Key, key.Value)
 		}
 	}
+
 	return all
 }
 

@@ -45,6 +45,7 @@ func suggestion(r row, v *value) string {
 			return key + "[" + strconv.Itoa(n) + "]"
 		}
 	}
+
 	return key + `"all" or ` + key + "[0, 1]"
 }
 

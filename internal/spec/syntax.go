@@ -70,6 +70,7 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 			return at, wrong(known.fix, "invalid TOML: %s", known.says)
 		}
 	}
+
 	return at, wrong(fix, "invalid TOML: %s", message)
 }
 
@@ -91,6 +92,7 @@ func fixOfCharacter(rest []byte, message string) string {
 	case first == '/':
 		return "put the whole name in quotes: \"example.com/pool\" = \"gpu\""
 	}
+
 	return ""
 }
 
@@ -110,6 +112,7 @@ func otherLine(line []byte) *trouble.Error {
 	case isStray:
 		return wrong("take this line out", "invalid TOML: this line is neither a [section] nor key = value")
 	}
+
 	return nil
 }
 
@@ -141,6 +144,7 @@ func otherFormat(data []byte, start int) *trouble.Error {
 	case isOneLine, what == "", what == "empty", what == "TOML": // the place of the first fault says more
 		return nil
 	}
+
 	return wrong(specIs, "this is %s", what)
 }
 
@@ -185,6 +189,7 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 		case r.String() == "format":
 			fix = "write format = " + strconv.Itoa(format)
 		}
+
 		return at, wrong(fix, "invalid TOML: %s is not %s", show(raw), withArticle(r.Type))
 	}
 
@@ -219,5 +224,6 @@ func sectionNames(rows []row) []string {
 			names = append(names, r.Section)
 		}
 	}
+
 	return names
 }

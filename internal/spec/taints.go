@@ -40,6 +40,7 @@ func parseTaint(text string) (Taint, *trouble.Error) {
 		}
 		return t, wrong(fix, "the taint %s cannot have the effect %s", show(key), show(effect))
 	}
+
 	return t, nil
 }
 
@@ -83,7 +84,9 @@ func (d *decoder) taints(r row, v *value, to *[]Taint) {
 }
 
 // same says whether two taints are the same one, perhaps with different values.
-func (t Taint) same(other Taint) bool { return t.Key == other.Key && t.Effect == other.Effect }
+func (t Taint) same(other Taint) bool {
+	return t.Key == other.Key && t.Effect == other.Effect
+}
 
 // A taintRemoval removes the taints with a key, or the one with a key and an effect.
 type taintRemoval struct {
@@ -130,5 +133,6 @@ func checkStartupTaint(v string) (string, *trouble.Error) {
 	case fault != nil:
 		return v, fault
 	}
+
 	return t.String(), nil
 }

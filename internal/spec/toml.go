@@ -36,6 +36,7 @@ func (s Spec) TOML() []byte {
 			section[r.Name] = written(value)
 		}
 	}
+
 	for _, gpu := range s.MIG.GPU {
 		mig := subTable(root, "mig")
 		list, _ := mig["gpu"].([]map[string]any)

@@ -160,8 +160,15 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 
 		next := v.find(p.name)
 		if next == nil {
-			next = v.put(&value{kind: tableKind, dots: dots, name: p.name, key: p.at.start, at: p.at.start})
+			next = v.put(&value{
+				kind: tableKind,
+				dots: dots,
+				name: p.name,
+				key:  p.at.start,
+				at:   p.at.start,
+			})
 		}
+
 		if next.closed {
 			if dots {
 				b.twiceKey(parts[:i+1], next)
@@ -170,6 +177,7 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 			}
 			return &value{kind: tableKind}
 		}
+
 		v = next
 	}
 	return v
@@ -201,6 +209,7 @@ func shownName(parts []part) string {
 			break
 		}
 	}
+
 	return clip(strings.Join(names, "."))
 }
 
@@ -212,6 +221,7 @@ func (b *builder) parts(e *unstable.Node) []part {
 		end := start + int(n.Raw.Length)
 		parts = append(parts, part{string(n.Data), span{start, end}})
 	}
+
 	return parts
 }
 
@@ -252,6 +262,7 @@ func (b *builder) hide(parts []part, value, end int) bool {
 	} else if from < end && isPath(b.src.data[from:end]) {
 		return false
 	}
+
 	if from < end {
 		b.hideSpan(from, end)
 	}
@@ -300,6 +311,7 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 	default:
 		v.kind = timeKind
 	}
+
 	return v
 }
 

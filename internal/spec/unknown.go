@@ -38,6 +38,7 @@ func unknownMessage(section string, m *value) string {
 	case m.kind == tableKind || m.header:
 		return "unknown section [" + clip(m.name) + "]"
 	}
+
 	return key + " " + header(section)
 }
 
@@ -61,19 +62,23 @@ func (d *decoder) nearFix(section, name, near string, names []string) string {
 	case section == "":
 		return "the sections are " + strings.Join(sectionNames(d.rows), ", ")
 	}
+
 	return header(section) + " has " + strings.Join(names, ", ")
 }
 
 // inSections says where a key belongs, by the headers of its sections.
 func inSections(headers []string) string {
 	top := header("")
-	sections := slices.DeleteFunc(slices.Clone(headers), func(h string) bool { return h == top })
+	sections := slices.DeleteFunc(slices.Clone(headers), func(h string) bool {
+		return h == top
+	})
 	switch {
 	case len(sections) == 0:
 		return top
 	case len(sections) < len(headers):
 		return top + " or in " + trouble.Or(sections)
 	}
+
 	return "in " + trouble.Or(sections)
 }
 
@@ -102,6 +107,7 @@ func tableIn(outer, inner string) (name string, found bool) {
 			return "", false
 		}
 	}
+
 	name, _, _ = strings.Cut(rest, ".")
 	return name, true
 }

@@ -80,6 +80,7 @@ func checkBase(v, example string, schemes ...string) (string, *trouble.Error) {
 	case u.RawQuery != "" || u.ForceQuery:
 		return v, wrong("take out what begins with ?", "a query makes no sense here")
 	}
+
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
@@ -102,6 +103,7 @@ func checkFileURL(v string) (string, *trouble.Error) {
 	case strings.ContainsAny(u.String(), " \t"):
 		return v, wrong("write %20 in place of spaces", "a URL has no spaces")
 	}
+
 	return u.String(), nil
 }
 

@@ -15,7 +15,9 @@ import (
 // accepted defaults, refused long texts and control characters, and checked enumerations against
 // the table.
 
-func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
+func matches(pattern, text string) bool {
+	return regexp.MustCompile(pattern).MatchString(text)
+}
 
 // checkDuration accepts a duration of time.ParseDuration above zero.
 func checkDuration(v string) (string, *trouble.Error) {
@@ -75,6 +77,7 @@ func checkFingerprint(v string) (string, *trouble.Error) {
 	case len(hex) != 40 && len(hex) != 64:
 		return v, wrong(fix, "a fingerprint has 40 or 64 hex digits, not %d", len(hex))
 	}
+
 	return hex, nil
 }
 
@@ -130,6 +133,7 @@ func checkProfile(v string) (string, *trouble.Error) {
 			break
 		}
 	}
+
 	return v, wrong(fix, "%s is not a MIG profile", show(v))
 }
 
@@ -156,5 +160,6 @@ func checkParameter(name, value string) (ofValue bool, fault *trouble.Error) {
 		const fix = "leave out quotes, backslashes and what is not ASCII"
 		return true, wrong(fix, "modprobe cannot read the value of %s", show(name))
 	}
+
 	return false, nil
 }

@@ -44,6 +44,7 @@ func (d *decoder) set(r row, v *value) bool {
 	case *Devices:
 		d.devices(r, v, to)
 	}
+
 	return len(d.src.errors) == before && !d.src.full
 }
 
@@ -86,6 +87,7 @@ func (r row) otherChoice(text string) string {
 	case near != "":
 		return "did you mean " + strconv.Quote(near) + "? It is " + choice(r.Allowed)
 	}
+
 	return "write " + choice(r.Allowed)
 }
 
@@ -104,6 +106,7 @@ func (r row) checkText(text string) (canonical string, fault *trouble.Error) {
 		const tooLong = "it has %d bytes; at most %d make sense"
 		return text, wrong("write a shorter one", tooLong, len(text), maxString)
 	}
+
 	return r.check(text)
 }
 
@@ -152,8 +155,10 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 				"%s must be %s; this is %s", r.Name, withArticle(r.Type), item.kind)
 			continue
 		}
+
 		list = append(list, d.text(r, item))
 	}
+
 	*to = list
 }
 
@@ -169,6 +174,7 @@ func (d *decoder) counts(r row, v *value, to map[string]int) {
 				"a profile has a dot, and a dot without quotes begins a table")
 			continue
 		}
+
 		if _, fault := r.check(m.name); fault != nil {
 			d.src.add(m.key, fault)
 			continue
@@ -186,6 +192,7 @@ func (d *decoder) counts(r row, v *value, to map[string]int) {
 				"the count of %s must be an integer from 1 on", show(m.name))
 			continue
 		}
+
 		to[m.name] = n
 	}
 }
@@ -224,5 +231,6 @@ func (d *decoder) devices(r row, v *value, to *Devices) {
 			to.Index = append(to.Index, n)
 		}
 	}
+
 	slices.Sort(to.Index)
 }

@@ -26,6 +26,7 @@ func areNumbers(text string, minFirst, maxFirst, maxRest int) bool {
 		}
 		most = maxRest
 	}
+
 	return true
 }
 

@@ -13,7 +13,11 @@ func TestLeavesWhole(t *testing.T) {
 	all := MIGGPU{Devices: Devices{All: true}, Enabled: true}
 	off := MIGGPU{Devices: Devices{All: true}}
 	first := MIGGPU{Devices: Devices{Index: []int{0}}, Enabled: true}
-	named := MIGGPU{Devices: Devices{All: true}, Match: []string{"H100"}, Enabled: true}
+	named := MIGGPU{
+		Devices: Devices{All: true},
+		Match:   []string{"H100"},
+		Enabled: true,
+	}
 	for name, x := range map[string]struct {
 		tables []MIGGPU
 		count  int
@@ -36,7 +40,11 @@ func TestLeavesWhole(t *testing.T) {
 // TestNotByMPS: NVIDIA's plugin ends where it has to share partitions by MPS, whoever has made them: the
 // spec need not ask for partitions. With strategy none it offers GPUs in MIG mode as whole ones.
 func TestNotByMPS(t *testing.T) {
-	whole, cut := Offers{GPU: "GPU 0"}, Offers{GPU: "GPU 1", MIG: true, Kinds: []string{"1g.10gb"}}
+	whole, cut := Offers{GPU: "GPU 0"}, Offers{
+		GPU:   "GPU 1",
+		MIG:   true,
+		Kinds: []string{"1g.10gb"},
+	}
 	for _, x := range []struct {
 		strategy string
 		mps      int

@@ -20,6 +20,7 @@ func Refused(v host.View, data []byte) (why, fix string) {
 		_, err := v.Stat(name)
 		return err == nil
 	}
+
 	sqv := has("/usr/bin/sqv") && has("/usr/lib/apt/methods/sqv")
 	strict := sqv && !has("/etc/crypto-policies/back-ends/apt-sequoia.config")
 
@@ -105,6 +106,7 @@ func (k *primaryKey) read(body []byte) {
 		values[area[1]&0x7f] = length(area[2:6])
 		area = area[1+area[0]:]
 	}
+
 	const made, lasts = 2, 9
 	if values[made] >= k.signed { // the owner's last signature counts
 		k.signed = values[made]

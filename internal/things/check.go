@@ -58,7 +58,11 @@ func Deferred(name string, later host.Later, why string) converge.Want {
 // problemError is a problem that a look has found, as an error.
 func problemError(name, problem string, try []string) error {
 	what, more, _ := strings.Cut(problem, "\n")
-	t := &trouble.Error{What: what, Try: slices.Clone(try), Err: trouble.Code(name)}
+	t := &trouble.Error{
+		What: what,
+		Try:  slices.Clone(try),
+		Err:  trouble.Code(name),
+	}
 	for line := range strings.Lines(more) {
 		line = strings.TrimSpace(line)
 		fix, isFix := strings.CutPrefix(line, orTry)

@@ -26,7 +26,9 @@ func TestCheckLines(t *testing.T) {
 		"cannot a" + things.OrTry("if b: c"): {What: "cannot a", Try: []string{"fix", "if b: c"}},
 		"cannot a\n  why \r\n" + things.OrTry("b") + "\nwhy": {What: "cannot a", Because: []string{"why", "why"}, Try: []string{"fix", "b"}},
 	} {
-		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "fix")
+		w := things.Check("a", func(context.Context, host.View) (string, error) {
+			return problem, nil
+		}, "", "fix")
 		_, err := w.To(converge.State(problem))
 		got := (*trouble.Error)(nil)
 		must.That(t, errors.As(err, &got), "%v", err)

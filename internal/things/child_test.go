@@ -40,7 +40,12 @@ func (h *supervised) Stat(name string) (host.Info, error) {
 }
 
 func (*supervised) Unit(context.Context, string) (host.Unit, error) {
-	return host.Unit{Load: "loaded", Active: "active", PID: 7, Started: time.Unix(1000, 0)}, nil
+	return host.Unit{
+		Load:    "loaded",
+		Active:  "active",
+		PID:     7,
+		Started: time.Unix(1000, 0),
+	}, nil
 }
 
 func (h *supervised) SetUnit(_ context.Context, unit string, c host.UnitChange) error {
@@ -73,6 +78,7 @@ func TestChild(t *testing.T) {
 				asked = unit
 				return nil
 			}
+
 			daemon := things.NewChild("x.service", childSocket, []string{childFile}, ready, nil)
 			is := must.Get(daemon.Look(t.Context(), h))(t)
 			check.Equal(t, is, c.want, "state")

@@ -39,6 +39,7 @@ func (s fileState) State() converge.State {
 			words = append(words, url.QueryEscape(k)+"="+url.QueryEscape(s.xattrs[k]))
 		}
 	}
+
 	if s.via != "" {
 		words = append(words, "via", url.QueryEscape(s.via))
 	}
@@ -78,7 +79,12 @@ func (s fileState) entry(data []byte) *host.Entry {
 	if xattrs == nil {
 		xattrs = map[string]string{}
 	}
-	attr := host.Attr{Mode: s.mode, UID: s.uid, GID: s.gid, Xattrs: xattrs}
+	attr := host.Attr{
+		Mode:   s.mode,
+		UID:    s.uid,
+		GID:    s.gid,
+		Xattrs: xattrs,
+	}
 
 	return &host.Entry{Data: data, Attr: attr}
 }
@@ -105,6 +111,7 @@ func parseFile(state converge.State) (fileState, error) {
 		s.via = target
 		words = words[:n-2]
 	}
+
 	if len(words) == 0 {
 		return s, nil
 	}

@@ -37,6 +37,7 @@ func rewrittenSince(v host.View, u host.Unit, files []string) (bool, error) {
 		folder, err := v.Stat(path.Dir(name))
 		return err == nil && after(info.Ctime, v.Now(), u) && after(folder.Mtime, v.Now(), u)
 	}
+
 	for _, name := range files {
 		late, err := anyInfo(v, name, rewritten)
 		if late || err != nil {

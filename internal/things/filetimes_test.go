@@ -28,7 +28,11 @@ func TestAfter(t *testing.T) {
 		"in the future: the clock was set back later":     {time.Hour, time.Minute, 2 * time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := host.Unit{Started: started, Since: time.Second, Uptime: time.Second + c.running}
+			u := host.Unit{
+				Started: started,
+				Since:   time.Second,
+				Uptime:  time.Second + c.running,
+			}
 			got := after(started.Add(c.changed), started.Add(c.now), u)
 			must.That(t, got == c.want, "after: %v, want %v", got, c.want)
 		})

@@ -23,8 +23,13 @@ type folder string
 func Folders(name, why string) []converge.Want {
 	var wants []converge.Want
 	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
-		wants = append(wants, converge.Want{Thing: folder(dir), Why: why, To: existing})
+		wants = append(wants, converge.Want{
+			Thing: folder(dir),
+			Why:   why,
+			To:    existing,
+		})
 	}
+
 	slices.Reverse(wants)
 
 	return wants
@@ -39,6 +44,7 @@ func existing(found converge.State) (converge.State, error) {
 			Try:  []string{"make that folder, or remove the link"},
 		}
 	}
+
 	if found != "" {
 		return found, nil
 	}
@@ -48,7 +54,9 @@ func existing(found converge.State) (converge.State, error) {
 // NewFolder names a folder, for undo.
 func NewFolder(name string) converge.Thing { return folder(name) }
 
-func (f folder) Ref() converge.Ref { return converge.Ref{Kind: "folder", Name: string(f)} }
+func (f folder) Ref() converge.Ref {
+	return converge.Ref{Kind: "folder", Name: string(f)}
+}
 
 func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	info, err := v.Stat(string(f))

@@ -54,6 +54,7 @@ func keepKey(h host.Host, file string) error {
 				return err
 			}
 		}
+
 		if err := h.WriteFile(keptName(state), data, host.Attr{Mode: 0o600}); err != nil {
 			return err
 		}
@@ -97,6 +98,7 @@ func PruneKeys(h host.Host, needed []converge.Change) error {
 		keep[keptName(string(c.After))] = true
 		keep[keptName(c.Name)] = true // rpm's keys have their fingerprints in the name
 	}
+
 	for _, name := range names {
 		file := path.Join(keysKept, name)
 		if err == nil && !keep[file] {

@@ -72,7 +72,12 @@ const byDigest = "sha256 "
 // may change the key, and a mirror may have its own.
 func NewKey(ref converge.Ref) converge.Thing {
 	from, pinned := strings.CutPrefix(ref.Form, byDigest)
-	return key{file: ref.Name, from: from, pinned: pinned, last: &lastLook{}}
+	return key{
+		file:   ref.Name,
+		from:   from,
+		pinned: pinned,
+		last:   &lastLook{},
+	}
 }
 
 // Ref's form says where the key comes from.
@@ -194,7 +199,11 @@ func (k key) fetch(ctx context.Context, h host.Host) ([]byte, error) {
 		try = "put the key there, or name another with key in the section repo of node.toml"
 	}
 
-	data, err := h.Fetch(ctx, host.Request{URL: address, Max: maxKey, Via: k.via})
+	data, err := h.Fetch(ctx, host.Request{
+		URL: address,
+		Max: maxKey,
+		Via: k.via,
+	})
 	if err != nil {
 		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot get the key from %s: %v", k.from, fetchCause(err)),
@@ -250,6 +259,7 @@ func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 			return err
 		}
 	}
+
 	asFound := func(found *host.Entry) bool {
 		switch {
 		case found == nil:
@@ -294,6 +304,7 @@ func published(data []byte, trusted converge.State) []byte {
 			kept = append(kept, line...)
 		}
 	}
+
 	if digest(kept) == string(trusted) {
 		return kept
 	}

@@ -67,6 +67,7 @@ func TestKeyIsWhatItIs(t *testing.T) {
 		s, _ := w.Look(ctx, n)
 		check.That(t, s == "", "the key from %s was written: %q", from, s)
 	}
+
 	w := things.Key("/srv/both.asc", "/srv/both.asc", edKey, host.Via{}, "")
 	found := must.Get(w.Look(ctx, n))(t)
 	told := (*trouble.Error)(nil)
@@ -75,7 +76,9 @@ func TestKeyIsWhatItIs(t *testing.T) {
 }
 
 // digest is what sha256sum says of a file, as a key may be trusted by.
-func digest(data string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data))) }
+func digest(data string) string {
+	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data)))
+}
 
 // TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where
 // the digest is of the rest.
@@ -128,6 +131,7 @@ func TestRefused(t *testing.T) {
 			name, said, _ := strings.Cut(row.Name, " ")
 			return said == "refused" && system == sqv || name == "revoked" || name == "expired" && !strings.Contains(system, "sqv")
 		}
+
 		for i := 0; i < len(rows); i += 2 {
 			for j := 0; j < len(rows); j += 2 {
 				why, _ := things.Refused(n, slices.Concat(rows[i].Data, rows[j].Data))
@@ -170,6 +174,7 @@ func TestKeyChanges(t *testing.T) {
 			should, _ := things.Fingerprints(want, "")
 			check.That(t, strings.Join(is, " ") == strings.Join(should, " "), "%d: after %s the file holds %q, want %q", i, step, is, should)
 		}
+
 		wants := func(k key) *converge.Engine {
 			return &converge.Engine{
 				Spec: specs.Of(t, "[driver]\nversion = \"580\"\n"),
@@ -182,8 +187,14 @@ func TestKeyChanges(t *testing.T) {
 				},
 			}
 		}
+
 		apply := func(k key) error { _, err := wants(k).Apply(t.Context(), n); return err }
-		undo := func(to string) { t.Helper(); _, err := wants(one).Undo(t.Context(), n, to, nil); must.OK(t, err) }
+		undo := func(to string) {
+			t.Helper()
+			_, err := wants(one).Undo(t.Context(), n, to, nil)
+			must.OK(t, err)
+		}
+
 		must.OK(t, apply(row[0]))
 		holds("the first apply", plain)
 		if row[1].from == "/srv/old" { // the same place has the owner's next key

@@ -61,6 +61,7 @@ func fingerprints(keyring []byte) ([]string, error) {
 			return nil, fmt.Errorf("it holds something that is not part of a public key (packet of type %d)", tag)
 		}
 	}
+
 	if len(found) == 0 {
 		return nil, errors.New("it holds no key")
 	}
@@ -102,6 +103,7 @@ func packet(b []byte) (tag int, body, rest []byte, err error) {
 		tag = int(b[0]>>2) & 0xf
 		head, size = oldPacketSize(b)
 	}
+
 	if head == 0 || size > len(b)-head {
 		return 0, nil, nil, errTorn
 	}
@@ -122,6 +124,7 @@ func packetSize(b []byte) (head, size int) {
 	case first == 255 && len(b) > 5:
 		return 6, length(b[2:6])
 	}
+
 	return 0, 0
 }
 
@@ -168,6 +171,7 @@ func dearmor(data []byte) ([]byte, error) {
 			read++
 		}
 	}
+
 	if len(packets) == 0 || read != bytes.Count(data, []byte("-----BEGIN")) {
 		return nil, errTorn
 	}

@@ -55,8 +55,14 @@ func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected 
 		defer l.mu.Unlock()
 		l.looked = false
 	}
+
 	if errors.As(err, new(host.Changed)) {
-		return &trouble.Error{What: err.Error(), Try: []string{"run the same command again"}, Err: err}
+		return &trouble.Error{
+			What: err.Error(),
+			Try:  []string{"run the same command again"},
+			Err:  err,
+		}
 	}
+
 	return err
 }

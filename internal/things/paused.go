@@ -45,6 +45,7 @@ func Pauses(ctx context.Context, v host.View, units []string) ([]string, error) 
 				Try:  []string{"systemctl unmask " + name + ", or stop it for good"},
 			}
 		}
+
 		running = append(running, name)
 	}
 
@@ -101,6 +102,7 @@ func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.D
 			lines = append(lines, persistence+g.Address)
 		}
 	}
+
 	if err := addPaused(h, lines); err != nil {
 		return err
 	}
@@ -185,6 +187,7 @@ func resumeLines(ctx context.Context, h host.Host, due func(line string) bool) e
 			left = append(left, line)
 		}
 	}
+
 	if len(left) == 0 {
 		return h.Remove(pausedFile)
 	}

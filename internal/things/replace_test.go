@@ -43,6 +43,7 @@ func edit(root files.Folder, name string, inPlace bool) error {
 		}
 		defer func() { err = errors.Join(err, dir.Rename("editor", name, 0)) }()
 	}
+
 	_, err = file.Write([]byte("theirs"))
 	return err
 }
@@ -50,7 +51,9 @@ func edit(root files.Folder, name string, inPlace bool) error {
 // rewrites are the ways in which a thing replaces a file: from what lies there, by what is wanted,
 // with edits of which file.
 func rewrites(t *testing.T) []rewrite {
-	exact := func(name string) converge.Want { return things.Exact(name, []byte("ours\n"), 0o640, "") }
+	exact := func(name string) converge.Want {
+		return things.Exact(name, []byte("ours\n"), 0o640, "")
+	}
 	public, err := os.ReadFile("testdata/ed25519.asc")
 	must.OK(t, err)
 	return []rewrite{
@@ -63,14 +66,21 @@ func rewrites(t *testing.T) []rewrite {
 		{"key", "-- etc/ --\n-- srv/k --\n" + string(public), "x", things.Key("/etc/x", "/srv/k", edKey, host.Via{}, "")},
 		{
 			"removed key", "-- etc/x --\n" + string(public), "x",
-			removed(things.NewKey(converge.Ref{Kind: "key", Name: "/etc/x", Form: "/srv/k"})),
+			removed(things.NewKey(converge.Ref{
+				Kind: "key",
+				Name: "/etc/x",
+				Form: "/srv/k",
+			})),
 		},
 	}
 }
 
 // removed is a want to remove a thing, as undo has it.
 func removed(thing converge.Thing) converge.Want {
-	return converge.Want{Thing: thing, To: func(converge.State) (converge.State, error) { return "", nil }}
+	return converge.Want{
+		Thing: thing,
+		To:    func(converge.State) (converge.State, error) { return "", nil },
+	}
 }
 
 type rewrite struct {
@@ -91,7 +101,9 @@ func TestMakeLosesNoEdit(t *testing.T) {
 					must.OK(t, err)
 					to, err := w.To(found)
 					must.OK(t, err)
-					n.Meddle(at, func(root files.Folder) { must.OK(t, edit(root, row.edited, inPlace)) })
+					n.Meddle(at, func(root files.Folder) {
+						must.OK(t, edit(root, row.edited, inPlace))
+					})
 					err = w.Make(t.Context(), n, to)
 					if !n.Meddled() {
 						must.OK(t, err)
@@ -100,6 +112,7 @@ func TestMakeLosesNoEdit(t *testing.T) {
 						check.That(t, now == to && err == nil, "made %q (%v), want %q", now, err, to)
 						break
 					}
+
 					told := (*trouble.Error)(nil)
 					if errors.As(err, &told) && strings.Contains(err.Error(), "it was changed while gpuadm was ") {
 						refused++
@@ -108,15 +121,20 @@ func TestMakeLosesNoEdit(t *testing.T) {
 					} else if err != nil {
 						t.Errorf("before operation %d: %v", at, err)
 					}
+
 					data, err := n.ReadFile("/etc/" + row.edited)
 					check.That(t, strings.HasSuffix(string(data), "theirs"), "before operation %d: the edit is lost: %q (%v)", at, data, err)
 					names, _ := n.ReadDir("/etc")
-					check.That(t, !slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, ".gpuadm-") }), "before operation %d: left %q", at, names)
+					check.That(t, !slices.ContainsFunc(names, func(s string) bool {
+						return strings.HasPrefix(s, ".gpuadm-")
+					}), "before operation %d: left %q", at, names)
 				}
+
 				check.That(t, refused >= 2 && refused != at, "refused %d times of %d", refused, at)
 			})
 		}
 	}
+
 	w, n := things.Exact("/etc/x", []byte("ours\n"), 0o640, ""), node(t, "-- etc/x --\nold\n")
 	found, err := w.Look(t.Context(), n)
 	must.OK(t, err)

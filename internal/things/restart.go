@@ -63,7 +63,12 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 		return r.Current(found), nil
 	}
 
-	return converge.Want{Thing: r, Why: why, Breaks: []string{"restart-runtime"}, To: to}
+	return converge.Want{
+		Thing:  r,
+		Why:    why,
+		Breaks: []string{"restart-runtime"},
+		To:     to,
+	}
 }
 
 // Prechecked adds a check: the engine asks it before a restart that no pending change of gpuadm's
@@ -93,7 +98,12 @@ func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower 
 
 // NewJudged is NewRestart with a verdict: see Judged.
 func NewJudged(unit string, files []string, ready ReadyFunc, verdict PrecheckFunc) converge.Follower {
-	return restart{unit: unit, files: files, ready: ready, verdict: verdict}
+	return restart{
+		unit:    unit,
+		files:   files,
+		ready:   ready,
+		verdict: verdict,
+	}
 }
 
 // NewSupervised is the restart of a daemon that has no unit: its supervisor starts it again when a
@@ -105,12 +115,23 @@ func NewSupervised(socket string, files []string, ready ReadyFunc) converge.Foll
 // NewChild is the restart of a daemon that is not its unit's main process: the unit's program
 // prepares files, and starts the daemon then. For the verdict see Judged.
 func NewChild(unit, socket string, files []string, ready ReadyFunc, verdict PrecheckFunc) converge.Follower {
-	return restart{unit: unit, files: files, ready: ready, verdict: verdict, socket: socket}
+	return restart{
+		unit:    unit,
+		files:   files,
+		ready:   ready,
+		verdict: verdict,
+		socket:  socket,
+	}
 }
 
 func (r restart) Ref() converge.Ref {
 	if r.socket != "" {
-		return converge.Ref{Kind: "daemon", Name: r.socket, Form: r.unit, Reads: r.files}
+		return converge.Ref{
+			Kind:  "daemon",
+			Name:  r.socket,
+			Form:  r.unit,
+			Reads: r.files,
+		}
 	}
 	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
 }
@@ -256,6 +277,7 @@ func Verdict(ctx context.Context, v host.View, u host.Unit, unit string, judge P
 		t.Because = slices.Clone(explained.Because)
 		t.Try = explained.Try
 	}
+
 	if u.PID != 0 {
 		t.Because = append(t.Because, unit+" runs on with what it has loaded")
 	}

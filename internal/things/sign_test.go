@@ -22,6 +22,7 @@ func TestSigner(t *testing.T) {
 			t.Skip(err)
 		}
 	}
+
 	_, secret, err := NewSigner()
 	must.OK(t, err)
 	s := must.Get(ReadSigner(secret))(t)
@@ -35,10 +36,12 @@ func TestSigner(t *testing.T) {
 		must.OK(t, os.WriteFile(name, data, 0o600))
 		return name
 	}
+
 	run := func(argv ...string) (string, error) {
 		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 		return string(out), err
 	}
+
 	home, err := os.MkdirTemp("", "gpg") // a short name: gpg's sockets lie in it
 	must.OK(t, err)
 	defer os.RemoveAll(home)

@@ -22,6 +22,7 @@ func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (c
 		}
 		states = append(states, s)
 	}
+
 	now := states[0]
 	was := states[1]
 	made := states[2]
@@ -93,7 +94,9 @@ func (f *FileThing) takeOutAttributes(now *fileState, was, made fileState) []str
 	}{
 		{"mode", modeText(now.mode), modeText(was.mode), modeText(made.mode), func() { now.mode = was.mode }},
 		{"owner", now.owner(), was.owner(), made.owner(), func() { now.uid, now.gid = was.uid, was.gid }},
-		{"attributes", now.attributes(), was.attributes(), made.attributes(), func() { now.xattrs = was.xattrs }},
+		{"attributes", now.attributes(), was.attributes(), made.attributes(), func() {
+			now.xattrs = was.xattrs
+		}},
 		{"link", now.via, was.via, made.via, func() { now.via = was.via }},
 	}
 

@@ -73,6 +73,7 @@ func TestTakeOutOfFiles(t *testing.T) {
 			}
 			return f.stateWith(s, []byte(words[2]))
 		}
+
 		rest, left, err := f.TakeOut(nil, state(c.found), state(c.before), state(c.after))
 		if c.err != "" {
 			if err == nil || !strings.HasPrefix(err.Error(), c.err) {
@@ -80,6 +81,7 @@ func TestTakeOutOfFiles(t *testing.T) {
 			}
 			continue
 		}
+
 		var want []string
 		if c.left != "" {
 			want = []string{c.left}

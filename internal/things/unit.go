@@ -26,7 +26,9 @@ func UnitWords(state converge.State) (enabled, active string) {
 }
 
 // UnitState is the state of a unit's two words.
-func UnitState(enabled, active string) converge.State { return converge.State(enabled + " " + active) }
+func UnitState(enabled, active string) converge.State {
+	return converge.State(enabled + " " + active)
+}
 
 // NewUnit names a unit.
 func NewUnit(name string) converge.Thing { return unit(name) }
@@ -148,6 +150,7 @@ func (u unit) TakeOut(_ host.View, found, before, after converge.State) (converg
 			was[1] = "-"
 		}
 	}
+
 	if len(now) != 2 || len(was) != 2 || len(made) != 2 {
 		return "", nil, fmt.Errorf("cannot read state %q, %q or %q: not one of a unit", found, before, after)
 	}
@@ -185,6 +188,7 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 			return err
 		}
 	}
+
 	if enabled == "masked" {
 		return u.mask(ctx, h, enabledNow, job)
 	}
@@ -271,5 +275,8 @@ func (j judgedUnit) Make(ctx context.Context, h host.Host, to converge.State) er
 
 // DriverLoads waits for a unit that loads the driver.
 func DriverLoads(unit string) trouble.Wait {
-	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
+	return trouble.Wait{
+		For: unit + " loads the NVIDIA driver",
+		Try: []string{"journalctl -u " + unit},
+	}
 }

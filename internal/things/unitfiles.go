@@ -23,7 +23,9 @@ func UnitFilesRead(why string, units ...string) converge.Want {
 // NewUnitFiles builds the thing again from its name.
 func NewUnitFiles(name string) converge.Thing { return unitFiles(name) }
 
-func (f unitFiles) Ref() converge.Ref { return converge.Ref{Kind: "unit-files", Name: string(f)} }
+func (f unitFiles) Ref() converge.Ref {
+	return converge.Ref{Kind: "unit-files", Name: string(f)}
+}
 
 func (f unitFiles) Look(ctx context.Context, v host.View) (converge.State, error) {
 	for _, name := range strings.Fields(string(f)) {

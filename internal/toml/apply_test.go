@@ -30,8 +30,10 @@ func TestApplyLeavesTheTree(t *testing.T) {
 				}
 			}
 		}
+
 		return table
 	}
+
 	var whole func(any) any
 	whole = func(v any) any {
 		table, ok := v.(map[string]any)
@@ -58,6 +60,7 @@ func TestApplyLeavesTheTree(t *testing.T) {
 				}
 				at = table
 			}
+
 			if op.Value == nil {
 				delete(at, op.Path[len(op.Path)-1])
 			} else {
@@ -66,6 +69,7 @@ func TestApplyLeavesTheTree(t *testing.T) {
 		}
 		return true
 	}
+
 	edited, refused := 0, 0
 	for range 20000 {
 		tree := grow(3)
@@ -84,6 +88,7 @@ func TestApplyLeavesTheTree(t *testing.T) {
 					ops = append(ops, Set(path, int64(10+random.IntN(9))))
 				}
 			}
+
 			want := whole(tree).(map[string]any)
 			possible := inPlace(want, ops)
 			out, err := Apply(tree, ops)
@@ -97,5 +102,6 @@ func TestApplyLeavesTheTree(t *testing.T) {
 			tree = out
 		}
 	}
+
 	check.That(t, edited >= 5000 && refused >= 500, "%d edits made, %d refused", edited, refused)
 }

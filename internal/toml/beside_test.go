@@ -54,6 +54,7 @@ func TestTakeOutBeside(t *testing.T) {
 		must.That(t, bytes.Equal(erased, want), "%s\n--- erased\n%q\n--- want\n%q", shown, erased, want)
 		tried++
 	}
+
 	check.That(t, tried >= int(many)/2, "only %d of %d files were compared", tried, many)
 }
 
@@ -111,6 +112,7 @@ func (o *anotherProcess) edits(after []byte) []byte {
 		o.closed = breakOf(found)
 		found = append(found, o.closed...)
 	}
+
 	return found
 }
 
@@ -159,6 +161,7 @@ func (o *anotherProcess) converts(file []byte) []byte {
 	case o.closed != "":
 		return append(slices.Clone(file), o.closed...)
 	}
+
 	return file
 }
 
@@ -210,6 +213,7 @@ func TestTakeOutLosesNothing(t *testing.T) {
 		must.That(t, !sameEnd || (end == "") == (endBefore == ""), "%s\n--- another end", shown)
 		tried++
 	}
+
 	check.That(t, tried >= int(many)/3, "only %d of %d files were compared", tried, many)
 }
 
@@ -248,6 +252,7 @@ func rewritten(random *rand.Rand, after []byte) []byte {
 			lines[at] = strings.ReplaceAll(lines[at], `["a", `, fmt.Sprintf("[ # foreign%d\n \"a\", ", n))
 		}
 	}
+
 	return []byte(strings.Join(lines, ""))
 }
 
@@ -269,12 +274,14 @@ func randomFile(random *rand.Rand) []byte {
 		add("top%d = %d", i, random.IntN(9))
 		aside()
 	}
+
 	for i := range random.IntN(3) {
 		add("[table%d]", i)
 		for k := range random.IntN(4) {
 			aside()
 			add("  key%d = %d", k, random.IntN(9))
 		}
+
 		aside()
 	}
 
@@ -304,5 +311,6 @@ func randomEdit(random *rand.Rand) (ops []Op) {
 			ops = append(ops, op)
 		}
 	}
+
 	return ops
 }

@@ -36,6 +36,7 @@ func Diff(a, b map[string]any, at []string) []Change {
 			out = append(out, Change{path, old, now})
 		}
 	}
+
 	return out
 }
 

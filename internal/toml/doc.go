@@ -165,6 +165,7 @@ func parseFor(src []byte, only [][]string) (*Doc, error) {
 			return nil, err
 		}
 	}
+
 	if err := p.Error(); err != nil {
 		return nil, err
 	}
@@ -202,6 +203,7 @@ func (d *Doc) newExpr(n *unstable.Node, base int, above, like []string) expr {
 		e.value = span{valueStart(d.src, last), e.tail}
 		return e
 	}
+
 	e.head = max(base, bytes.LastIndexByte(d.src[:first], '\n')+1)
 	e.head += len(indentOf(d.src[e.head:]))
 	e.tail = last + bytes.IndexByte(d.src[last:], ']') + 1
@@ -258,8 +260,10 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 			kid.kind = headed
 			kid.expr = expr
 		}
+
 		at = kid
 	}
+
 	return at, nil
 }
 
@@ -274,9 +278,16 @@ func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inlin
 		kid := at.kids[name]
 		if i < len(e.path)-1 {
 			if kid == nil {
-				kid = &node{kind: dotted, path: path, kids: map[string]*node{}, expr: -1, inline: inline}
+				kid = &node{
+					kind:   dotted,
+					path:   path,
+					kids:   map[string]*node{},
+					expr:   -1,
+					inline: inline,
+				}
 				at.kids[name] = kid
 			}
+
 			at = kid
 			continue
 		}
@@ -284,7 +295,13 @@ func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inlin
 		if kid != nil {
 			return fmt.Errorf("%s is defined twice", strings.Join(path, "."))
 		}
-		kid = &node{kind: leaf, path: path, expr: line, inline: inline, value: e.value}
+		kid = &node{
+			kind:   leaf,
+			path:   path,
+			expr:   line,
+			inline: inline,
+			value:  e.value,
+		}
 		at.kids[name] = kid
 		if n.Kind == unstable.InlineTable {
 			return d.addInline(kid, n, base, line)
@@ -311,6 +328,7 @@ func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -326,6 +344,7 @@ func (d *Doc) lookup(path []string) *node {
 			return nil
 		}
 	}
+
 	return at
 }
 
@@ -339,6 +358,7 @@ func (d *Doc) deepest(path []string) *node {
 		}
 		at = kid
 	}
+
 	return at
 }
 
@@ -357,6 +377,7 @@ func (d *Doc) LineOf(path []string) int {
 			return d.lineAt(e.head)
 		}
 	}
+
 	return 1
 }
 

@@ -27,7 +27,9 @@ func Unset(path []string) Op { return Op{path, nil} }
 // Apply returns the parsed values with the differences; it knows nothing of the text, so that it
 // can prove what was done to the text. The tree stays as it is: tables on the paths are copied, and
 // all others shared.
-func Apply(tree map[string]any, ops []Op) (map[string]any, error) { return applyBelow(tree, ops, 0) }
+func Apply(tree map[string]any, ops []Op) (map[string]any, error) {
+	return applyBelow(tree, ops, 0)
+}
 
 // applyBelow applies the differences below the table that all paths share, depth parts deep.
 // Differences in one table follow each other, so that it is copied once: it may have a thousand
@@ -54,6 +56,7 @@ func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, erro
 		case !isTable:
 			return nil, fmt.Errorf("%s is not a table", strings.Join(ops[0].Path[:depth+1], "."))
 		}
+
 		sub, err := applyBelow(sub, ops[:below], depth+1)
 		if err != nil {
 			return nil, err
@@ -61,6 +64,7 @@ func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, erro
 		out[name] = sub
 		ops = ops[below:]
 	}
+
 	return out, nil
 }
 
@@ -141,20 +145,25 @@ func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 		case err != nil:
 			return nil, nil, err
 		}
+
 		splices = append(splices, s)
 	}
+
 	return d.make(splices...), nil, nil
 }
 
 // make returns the text with the splices made; none overlaps another.
 func (d *Doc) make(splices ...splice) []byte {
-	slices.SortFunc(splices, func(a, b splice) int { return cmp.Or(a.start-b.start, a.end-b.end) })
+	slices.SortFunc(splices, func(a, b splice) int {
+		return cmp.Or(a.start-b.start, a.end-b.end)
+	})
 	var out []byte
 	at := 0
 	for _, s := range splices {
 		out = append(append(out, d.src[at:s.start]...), s.text...)
 		at = s.end
 	}
+
 	return append(out, d.src[at:]...)
 }
 
@@ -170,6 +179,7 @@ func (d *Doc) edit(n *node, op Op) (splice, error) {
 	case n.kind != leaf:
 		return splice{}, fmt.Errorf("%s is a table", strings.Join(op.Path, "."))
 	}
+
 	text, err := Text(op.Value, d.quoteOf(n))
 	return splice{n.value.start, n.value.end, text}, err
 }
@@ -198,6 +208,7 @@ func (d *Doc) add(path []string, value any) (splice, error) {
 	case at.kind == dotted:
 		return d.addDotted(at, path, value)
 	}
+
 	if table, ok := value.(Table); ok {
 		return d.addSection(path, table)
 	}
@@ -219,6 +230,7 @@ func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
 		at = header.end
 		indent = d.indent(header) + d.keyStep()
 	}
+
 	empty := true
 	for _, e := range d.exprs {
 		if !e.header && e.section == table.expr {
@@ -245,6 +257,7 @@ func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
 			lines = slices.Insert(lines, 0, "")
 		}
 	}
+
 	return d.spliceLines(at, lines), nil
 }
 
@@ -263,6 +276,7 @@ func (d *Doc) addDotted(table *node, path []string, value any) (splice, error) {
 			depth = len(table.path) - inHeader
 		}
 	}
+
 	if depth == 0 {
 		return splice{}, fmt.Errorf("internal error: no line makes up %s", strings.Join(table.path, "."))
 	}
@@ -294,6 +308,7 @@ func dottedLines(prefix string, value any, quote byte) ([]string, error) {
 		}
 		lines = append(lines, more...)
 	}
+
 	return lines, nil
 }
 
@@ -341,6 +356,7 @@ func (d *Doc) takeAway(n *node) (splice, error) {
 	case len(elems) > 1:
 		return splice{elems[0].start, elems[1].start, ""}, nil
 	}
+
 	return splice{n.inline.value.start + 1, n.inline.value.end - 1, ""}, nil
 }
 
@@ -406,5 +422,6 @@ func (s sectionStyle) lines(header string, table Table) ([]string, error) {
 		}
 		lines = append(lines, more...)
 	}
+
 	return lines, nil
 }

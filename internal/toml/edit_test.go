@@ -101,6 +101,7 @@ func TestEditAtOnce(t *testing.T) {
 			whole, err := editWhole(before, op)
 			must.That(t, err == nil && bytes.Equal(whole, want), "%s\n%v\n%s\nby a parse of the whole: %v\n%s", before, op, want, err, whole)
 		}
+
 		if err != nil {
 			continue // a step alone may be refused that the next one makes good
 		}
@@ -110,6 +111,7 @@ func TestEditAtOnce(t *testing.T) {
 			same++
 		}
 	}
+
 	check.That(t, same >= 2000, "only %d of them were compared", same)
 }
 

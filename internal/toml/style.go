@@ -37,6 +37,7 @@ func (d *Doc) quote() byte {
 			double++
 		}
 	}
+
 	for _, e := range d.exprs {
 		for _, key := range e.keys {
 			count(key.start)
@@ -45,6 +46,7 @@ func (d *Doc) quote() byte {
 			count(e.value.start)
 		}
 	}
+
 	if single > double {
 		return '\''
 	}
@@ -104,12 +106,15 @@ func (d *Doc) aboveComments(at int) int {
 // onlyComment reports that no value reaches into the line: a # at its start is then a comment, not
 // part of a string.
 func (d *Doc) onlyComment(start int) bool {
-	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int { return e.end - off })
+	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int {
+		return e.end - off
+	})
 	for ; i < len(d.exprs) && d.exprs[i].start <= start; i++ {
 		if d.exprs[i].end > start {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -163,6 +168,7 @@ func (d *Doc) sectionEnd(path []string) int {
 			at = e.end
 		}
 	}
+
 	return d.belowComments(at)
 }
 
@@ -190,5 +196,6 @@ func (d *Doc) headerText(path []string, quote byte) string {
 		}
 		text += KeyText(name, quote)
 	}
+
 	return text
 }

@@ -31,6 +31,7 @@ func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, 
 	case bytes.Equal(found, before), bytes.Equal(before, after):
 		return found, nil, nil
 	}
+
 	u, err := t.newTakeOut(before, after, found)
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +68,12 @@ type staying struct {
 }
 
 func (t *Texts) newTakeOut(before, after, found []byte) (*TakingOut, error) {
-	u := &TakingOut{before: before, after: after, found: found, texts: t}
+	u := &TakingOut{
+		before: before,
+		after:  after,
+		found:  found,
+		texts:  t,
+	}
 	var err error
 	u.Is, err = t.checked(found, "")
 	if err != nil {
@@ -98,6 +104,7 @@ func (t *Texts) checked(data []byte, when string) (map[string]any, error) {
 		cause := strings.TrimPrefix(err.Error(), "toml: ")
 		return nil, fmt.Errorf("%sit is not valid TOML: line %d: %s", when, line, cause)
 	}
+
 	return tree, nil
 }
 
@@ -116,6 +123,7 @@ func newTables(a, b map[string]any, at []string) [][]string {
 		}
 		out = append(out, newTables(old, table, path)...)
 	}
+
 	return out
 }
 
@@ -170,6 +178,7 @@ func (u *TakingOut) leftAt() (left []string, err error) {
 		line := d.LineOf(s.path)
 		left = append(left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(s.path), s.is, line, s.why))
 	}
+
 	return left, nil
 }
 
@@ -202,6 +211,7 @@ func (u *TakingOut) revertedIn(tree map[string]any) (map[string]any, error) {
 			return nil, err
 		}
 	}
+
 	return out, nil
 }
 
@@ -262,6 +272,7 @@ func (u *TakingOut) proven(out []byte, want map[string]any) error {
 	case !u.same(got, want):
 		return fmt.Errorf("the result would change %s", FirstDifference(want, got))
 	}
+
 	return nil
 }
 
@@ -312,7 +323,9 @@ func (r *reverting) byKeys() ([]byte, error) {
 			continue
 		}
 		apart := became.setApart(path, old)
-		err := r.edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path, apart) })
+		err := r.edit(path, nil, func(d *Doc) (splice, error) {
+			return d.dropEmpty(path, apart)
+		})
 		if err != nil {
 			r.Stays(path, "is an empty table that gpuadm wrote", cannot+err.Error())
 		}
@@ -325,9 +338,12 @@ func (r *reverting) byKeys() ([]byte, error) {
 			continue
 		}
 		if value := ValueAt(r.tree, e.path); value != nil {
-			_ = r.edit(e.path, value, func(d *Doc) (splice, error) { return d.dropHeader(e.path) })
+			_ = r.edit(e.path, value, func(d *Doc) (splice, error) {
+				return d.dropHeader(e.path)
+			})
 		}
 	}
+
 	return r.text, nil
 }
 
@@ -439,6 +455,7 @@ func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	case !now.isLeaf() || !was.isLeaf():
 		return splice{}, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
 	}
+
 	text := string(old.src[was.value.start:was.value.end])
 	return splice{now.value.start, now.value.end, text}, nil
 }

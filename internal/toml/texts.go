@@ -65,6 +65,7 @@ func (t *Texts) entry(data []byte) (entry *text, isNew bool) {
 			return known, false
 		}
 	}
+
 	entry = &text{data: data}
 	entry.read.Add(1)
 	tooMany := max(0, len(t.last)+1-mostTexts)

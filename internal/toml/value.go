@@ -27,7 +27,9 @@ type Pair struct {
 }
 
 // With is the table with one more key at its end.
-func (t Table) With(key string, value any) Table { return append(t[:len(t):len(t)], Pair{key, value}) }
+func (t Table) With(key string, value any) Table {
+	return append(t[:len(t):len(t)], Pair{key, value})
+}
 
 func (t Table) asMap() map[string]any {
 	m := make(map[string]any, len(t))
@@ -38,6 +40,7 @@ func (t Table) asMap() map[string]any {
 			m[p.Key] = p.Value
 		}
 	}
+
 	return m
 }
 
@@ -79,6 +82,7 @@ func stringText(s string, quote byte) string {
 			b.WriteRune(r)
 		}
 	}
+
 	b.WriteByte('"')
 	return b.String()
 }
@@ -120,6 +124,7 @@ func floatText(v float64) string {
 	case math.IsInf(v, -1):
 		return "-inf"
 	}
+
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
 		s += ".0"
@@ -136,6 +141,7 @@ func arrayText(v []any, quote byte) (string, error) {
 		}
 		parts[i] = s
 	}
+
 	return "[" + strings.Join(parts, ", ") + "]", nil
 }
 
@@ -151,6 +157,7 @@ func inlineText(t Table, quote byte) (string, error) {
 		}
 		parts[i] = KeyText(p.Key, quote) + " = " + s
 	}
+
 	return "{ " + strings.Join(parts, ", ") + " }", nil
 }
 
@@ -224,6 +231,7 @@ func Depth(v any) int {
 			deepest = max(deepest, Depth(e))
 		}
 	}
+
 	return deepest
 }
 
@@ -259,6 +267,7 @@ func Field(t map[string]any, name string) (key string, value any) {
 			value = v
 		}
 	}
+
 	return key, value
 }
 
@@ -295,5 +304,6 @@ func Strings(t map[string]any, name string) []string {
 		}
 		all = append(all, text)
 	}
+
 	return all
 }

@@ -33,8 +33,15 @@ func WithKeys(err error, keys ...string) error {
 		return err
 	}
 	if error(t) != err { // another error is around it, and keeps its words
-		return &Error{What: err.Error(), Because: t.Because, Try: t.Try, Err: err, Keys: keys}
+		return &Error{
+			What:    err.Error(),
+			Because: t.Because,
+			Try:     t.Try,
+			Err:     err,
+			Keys:    keys,
+		}
 	}
+
 	named := *t
 	named.Keys = keys
 	return &named
@@ -90,6 +97,7 @@ func (f Faults) Unquoted(public func(file string) bool) Faults {
 			At:   at,
 		}
 	}
+
 	return all
 }
 

@@ -25,6 +25,7 @@ func Few(all []string, most int) []string {
 		seen[line] = true
 		return repeated
 	}
+
 	all = slices.DeleteFunc(slices.Clone(all), isRepeated)
 
 	more := len(all) - most
@@ -52,6 +53,7 @@ func Either(ways []string) string {
 		}
 		bare = append(bare, way)
 	}
+
 	return strings.Join(bare, "; or ")
 }
 

@@ -148,6 +148,7 @@ func (f configFile) checkTable(r criReader, table, want map[string]any, path []s
 					return err
 				}
 			}
+
 			if err := f.checkShape(r, pair.Value, sub, at); err != nil {
 				return err
 			}
@@ -167,11 +168,13 @@ func (f configFile) checkSpelling(r criReader, table map[string]any, name string
 			fmt.Sprintf("%s does not read %s: it distinguishes upper and lower case", r.daemon, key),
 			"write "+name)
 	}
+
 	if read, _ := toml.Field(table, name); read != key {
 		return f.refuse(RefusedNames, path,
 			fmt.Sprintf("%s is there a second time, as %s", key, read),
 			"take one of them out")
 	}
+
 	return nil
 }
 
@@ -206,6 +209,7 @@ func (f configFile) checkDisabled(r criReader) error {
 				fmt.Sprintf("take %q out of disabled_plugins; without the CRI plugin kubelet cannot use this containerd", name))
 		}
 	}
+
 	return nil
 }
 
@@ -240,6 +244,7 @@ func (f configFile) checkVersion(r criReader, isRoot bool) error {
 			fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
 			"take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' "+f.path)
 	}
+
 	return nil
 }
 

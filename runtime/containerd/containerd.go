@@ -55,8 +55,13 @@ func treeOf(e facts.Engine) Tree {
 			t.Root.Data = f.Data
 			continue
 		}
-		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data, Is: f.Is})
+		t.Imports = append(t.Imports, File{
+			Path: f.Path,
+			Data: f.Data,
+			Is:   f.Is,
+		})
 	}
+
 	return t
 }
 
@@ -98,6 +103,7 @@ func (t Tree) with(path string, data []byte) Tree {
 	} else if i := slices.IndexFunc(t.Imports, isFile); i >= 0 {
 		t.Imports[i].Data = data
 	}
+
 	return t
 }
 

@@ -68,6 +68,7 @@ func TestCorpus(t *testing.T) {
 					by[got] = append(by[got], label)
 				}
 			}
+
 			var all strings.Builder
 			for _, o := range order {
 				fmt.Fprintf(&all, "== %s\n%s\n", strings.Join(by[o], " "), o)
@@ -104,6 +105,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h engine.Handler) []byte {
 		must.That(t, errors.As(err, &r), "containerd %q: %v\n%s", d.Version, err, before)
 		return nil
 	}
+
 	then := tree.withFile(t, target, after)
 	if again, err := Edit(then, d, h, target, after); err != nil || !bytes.Equal(again, after) {
 		t.Fatalf("containerd %q: a second edit differs: %v\n%s", d.Version, err, textDiff(after, again))
@@ -148,6 +150,7 @@ func linesKept(t testing.TB, before, after []byte) {
 		}
 		a[n-1] = append(bytes.Clone(a[n-1]), end...)
 	}
+
 	for _, h := range diffExact(a, b) {
 		for _, l := range a[h.a0:h.a1] {
 			if !editable.Match(l) {
@@ -192,11 +195,15 @@ func TestLawsOnMixedVersions(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, edited >= 500, "only %d trees were edited", edited)
 }
 
 func TestEditElsewhere(t *testing.T) {
-	tree := Tree{Root: File{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}}
+	tree := Tree{Root: File{
+		Path: "/etc/containerd/config.toml",
+		Data: []byte("version = 2\n"),
+	}}
 	if _, err := Edit(tree, Daemon{"1.7.24"}, handlers()[0], "/etc/other.toml", nil); err == nil {
 		t.Error("a file that the daemon does not read was edited")
 	}
@@ -227,6 +234,7 @@ func TestSystemdCgroup(t *testing.T) {
 						got = value
 					}
 				}
+
 				check.That(t, got == "bool "+want, "containerd %s, default %v: SystemdCgroup is %q, want %s:\n%s", d.Version, h.Default, got, want, out)
 			}
 		}

@@ -44,9 +44,13 @@ func corpus(t testing.TB) []corpusCase {
 		case e.IsDir():
 			cases = append(cases, corpusCase{e.Name(), corpusTree(t, at)})
 		case strings.HasSuffix(e.Name(), ".toml"):
-			cases = append(cases, corpusCase{strings.TrimSuffix(e.Name(), ".toml"), Tree{Root: File{Path: etc + "/config.toml", Data: read(t, at)}}})
+			cases = append(cases, corpusCase{strings.TrimSuffix(e.Name(), ".toml"), Tree{Root: File{
+				Path: etc + "/config.toml",
+				Data: read(t, at),
+			}}})
 		}
 	}
+
 	must.That(t, len(cases) >= 35, "only %d shapes in %s", len(cases), corpusDir)
 	return cases
 }
@@ -72,13 +76,16 @@ func layTree(t testing.TB, files map[string][]byte) Tree {
 		patterns := must.Get(patternsOf(f))(t)
 		for _, p := range patterns {
 			for _, name := range slices.Sorted(maps.Keys(files)) {
-				known := slices.ContainsFunc(tree.Imports, func(f File) bool { return f.Path == name })
+				known := slices.ContainsFunc(tree.Imports, func(f File) bool {
+					return f.Path == name
+				})
 				if ok, _ := path.Match(p, name); ok && !known && name != tree.Root.Path {
 					tree.Imports = append(tree.Imports, File{Path: name, Data: files[name]})
 				}
 			}
 		}
 	}
+
 	return tree
 }
 
@@ -160,12 +167,14 @@ func textDiff(before, after []byte) string {
 			out.WriteString(strings.TrimRight(sign+s, " ") + "\n")
 		}
 	}
+
 	x, y := splitLines(before), splitLines(after)
 	for _, h := range diffExact(x, y) {
 		fmt.Fprintf(&out, "@@ line %d\n", h.a0+1)
 		show("-", x[h.a0:h.a1])
 		show("+", y[h.b0:h.b1])
 	}
+
 	return out.String()
 }
 
@@ -196,6 +205,7 @@ func diffExact(a, b [][]byte) []hunk {
 			}
 		}
 	}
+
 	var out []hunk
 	for i, j := 0, 0; i < n || j < m; {
 		if i < n && j < m && bytes.Equal(a[i], b[j]) {
@@ -203,6 +213,7 @@ func diffExact(a, b [][]byte) []hunk {
 			j++
 			continue
 		}
+
 		h := hunk{i, i, j, j}
 		for i < n || j < m {
 			if i < n && j < m && bytes.Equal(a[i], b[j]) {
@@ -214,8 +225,10 @@ func diffExact(a, b [][]byte) []hunk {
 				i++
 			}
 		}
+
 		h.a1, h.b1 = i, j
 		out = append(out, h)
 	}
+
 	return out
 }

@@ -67,7 +67,9 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 	if found == nil {
 		found = []byte{}
 	}
-	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
+	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool {
+		return f.Path == path
+	})
 	t.Imports = slices.Insert(imports, place-1, File{Path: path, Data: found})
 	return t, place, nil
 }
@@ -79,6 +81,7 @@ func verifyEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error
 			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
+
 	if changed := sideEffect(before.cri, after.cri, ops); changed != nil {
 		return fmt.Errorf("internal error: the daemon would see %s changed", toml.ShowPath(changed))
 	}
@@ -92,7 +95,9 @@ func sideEffect(before, after map[string]any, ops []toml.Op) []string {
 		if isNone(c.Old) && isNone(c.New) {
 			continue
 		}
-		changes := func(op toml.Op) bool { return len(op.Path) > 2 && toml.HasPrefix(c.Path, op.Path[2:]) }
+		changes := func(op toml.Op) bool {
+			return len(op.Path) > 2 && toml.HasPrefix(c.Path, op.Path[2:])
+		}
 		if !slices.ContainsFunc(ops, changes) {
 			return c.Path
 		}

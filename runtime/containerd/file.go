@@ -87,6 +87,7 @@ func (f *configFile) readVersion() error {
 			fmt.Sprintf("version is %s, not a positive integer", toml.Show(value)),
 			"write version = 2 (3 for containerd 2.0 and later), without quotation marks")
 	}
+
 	f.version = version
 	f.stated = true
 	return nil
@@ -114,5 +115,6 @@ func (f configFile) imports() []string {
 			patterns = append(patterns, pattern)
 		}
 	}
+
 	return facts.Absolute(f.path, patterns, f.globs)
 }

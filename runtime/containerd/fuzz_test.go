@@ -26,6 +26,7 @@ func FuzzEdit(f *testing.F) {
 			f.Add(c.tree.Root.Data, imported, byte(i*5))
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, root, imported []byte, choice byte) {
 		var err error
 		alloc.Most(t, 4000, len(root), func() { _, err = toml.Values(root) })
@@ -39,6 +40,7 @@ func FuzzEdit(f *testing.F) {
 				tree.Imports = nil
 			}
 		}
+
 		ds := daemons()
 		d, h := ds[int(choice/2)%len(ds)], handlers()[choice%2]
 		lawfulFuzz(t, tree, d, h)
@@ -75,6 +77,7 @@ func lawfulFuzz(t *testing.T, tree Tree, d Daemon, h engine.Handler) {
 	} else {
 		then = tree.with(target, after)
 	}
+
 	if again, err := Edit(then, d, h, target, after); err != nil || !bytes.Equal(again, after) {
 		t.Fatalf("containerd %q: a second edit differs: %v\n%q\n%q", d.Version, err, after, again)
 	}
@@ -88,6 +91,7 @@ func lawfulFuzz(t *testing.T, tree Tree, d Daemon, h engine.Handler) {
 			t.Fatalf("%q was %s, is %s", key, v, is[key])
 		}
 	}
+
 	if back, _, err := engine.TakeOut(before, after, after); err != nil || !bytes.Equal(back, before) {
 		t.Fatalf("taking out: %v", err)
 	}
@@ -99,6 +103,7 @@ func editable(key string) bool {
 	case "default_runtime_name", "enable_cdi", "binaryname", "runtime_type", "runtime_engine", "runtime_root":
 		return true
 	}
+
 	return false
 }
 
@@ -122,12 +127,14 @@ func FuzzTakeOut(f *testing.F) {
 			f.Add(before, after, marshalled(f, after))
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, before, after, found []byte) {
 		for _, data := range [][]byte{before, after, found} {
 			if tree, err := toml.Values(data); err != nil || toml.Depth(tree) > toml.MaxDepth || bytes.Contains(data, []byte("0000")) {
 				return // leaves tells no key with a zero in it from two
 			}
 		}
+
 		takenOut(t, before, after, found)
 	})
 }
@@ -152,6 +159,7 @@ func BenchmarkEdit(b *testing.B) {
 			}
 		})
 	}
+
 	b.Run("takeout", func(b *testing.B) {
 		found := append([]byte("# by others\n"), after...)
 		b.ReportAllocs()

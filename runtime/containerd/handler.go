@@ -70,6 +70,7 @@ func handlerFromFile(e facts.Engine, programs []string) string {
 			return name
 		}
 	}
+
 	return "nvidia"
 }
 
@@ -118,6 +119,7 @@ func (c *criTree) missing(h engine.Handler) string {
 	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
 		return fmt.Sprintf("CDI is off in %s", config)
 	}
+
 	return ""
 }
 

@@ -37,7 +37,9 @@ func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
 	if isRunc(kind) {
 		options = append(options, inheritedOptions(template)...)
 	}
-	isCgroups := func(pair toml.Pair) bool { return strings.EqualFold(pair.Key, "SystemdCgroup") }
+	isCgroups := func(pair toml.Pair) bool {
+		return strings.EqualFold(pair.Key, "SystemdCgroup")
+	}
 	if h.Systemd && !slices.ContainsFunc(options, isCgroups) {
 		options = options.With("SystemdCgroup", true)
 	}
@@ -56,6 +58,7 @@ func inheritedOptions(template map[string]any) toml.Table {
 			options = append(options, pair)
 		}
 	}
+
 	return options
 }
 
@@ -70,6 +73,7 @@ func (c *criTree) template(h engine.Handler) map[string]any {
 			return entry
 		}
 	}
+
 	return c.entry(c.defaultName())
 }
 

@@ -46,6 +46,7 @@ func wantsK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]c
 			Try:  []string{"systemctl start " + e.Unit, "then run the same command again"},
 		}
 	}
+
 	plugin := criV2
 	if major >= 2 {
 		plugin = criV3
@@ -59,6 +60,7 @@ func wantsK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]c
 		}
 		return validateMerged(ctx, v, e, h)
 	}
+
 	target := path.Join(e.Folder, dropIn)
 	file := things.NewFile(target, nil).Validated(validate)
 	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
@@ -74,7 +76,9 @@ func wantsK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]c
 }
 
 // k0sReads are gpuadm's file and the folder in which k0s looks for it.
-func k0sReads(e facts.Engine) []string { return []string{path.Join(e.Folder, dropIn), e.Folder} }
+func k0sReads(e facts.Engine) []string {
+	return []string{path.Join(e.Folder, dropIn), e.Folder}
+}
 
 // Reread wants containerd to have started after the last change of the files that stage runtime
 // compares with it.
@@ -141,6 +145,7 @@ func NewSupervised(socket string, files []string, handler string) converge.Follo
 				h.Name = ""
 			}
 		}
+
 		return Answers(ctx, v, facts.Engine{Socket: socket}, h)
 	}
 	return things.NewSupervised(socket, files, ready)

@@ -98,7 +98,12 @@ func unknownReader(files []configFile) criReader {
 		hasV3 = hasV3 || f.plugin(criV3) != nil
 	}
 
-	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
+	r := criReader{
+		daemon: "this containerd",
+		max:    4,
+		create: 2,
+		cdi:    cdiOff,
+	}
 	if files[0].version >= 3 || hasV3 && !hasV2 {
 		r.merge = migrateThenMerge
 		r.cdi = cdiOn
@@ -131,6 +136,7 @@ func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, ve
 			}
 			mergeTables(plugins, toml.CopyTable(toml.Sub(f.tree, "plugins")))
 		}
+
 		raw = plugins
 		if version < 3 {
 			plugins = toml.CopyTable(raw)
@@ -146,6 +152,7 @@ func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, ve
 		}
 		mergeTables(plugins, tables)
 	}
+
 	return plugins, plugins, 3
 }
 
@@ -218,4 +225,6 @@ func isZero(value any) bool {
 }
 
 // isNone says whether a value means the same as none.
-func isNone(value any) bool { return value == nil || isZero(value) || value == "podsandbox" }
+func isNone(value any) bool {
+	return value == nil || isZero(value) || value == "podsandbox"
+}

@@ -45,5 +45,6 @@ func NRI(e facts.Engine) engine.NRI {
 		settings.Off = fmt.Sprintf("containerd takes no NRI plugins: take disable_connections out of [plugins.%q] in %s, and restart %s",
 			nriPlugin, e.Config, engine.UnitOf(e))
 	}
+
 	return settings
 }

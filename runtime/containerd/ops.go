@@ -54,6 +54,7 @@ func (c *criTree) versionFor(i int) (version int64, needed bool) {
 	case c.reader.merge == mergeThenMigrate && c.version != max(root.version, 2):
 		return 0, false
 	}
+
 	return root.version, root.stated
 }
 
@@ -100,6 +101,7 @@ func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any)
 			}
 		}
 	}
+
 	return append(ops, binaryOps(path, entry, h)...)
 }
 
@@ -129,6 +131,7 @@ func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	case cdiOn:
 		isOff = value == false
 	}
+
 	if !isOff {
 		return nil
 	}
@@ -145,6 +148,7 @@ func (c *criTree) pathIn(f configFile, names ...string) []string {
 		path = append(path, key)
 		table, _ = value.(map[string]any)
 	}
+
 	return path
 }
 
@@ -174,6 +178,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 			}
 		}
 	}
+
 	if f.version == 2 && slices.Contains(read, criV2) {
 		return criV2
 	}
@@ -206,6 +211,7 @@ func nameWith(scopes []map[string]any, read, names []string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -225,5 +231,6 @@ func ignoresImages(plugins map[string]any) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -35,7 +35,12 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 		for _, says := range []string{"", "enable_cdi = false", "enable_cdi = true"} {
 			for _, text := range []string{"", "cdi = true\n", "cdi = false\n"} {
 				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
-				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
+				e := facts.Engine{
+					Name:    "containerd",
+					Version: version,
+					Config:  etc + "/config.toml",
+					Files:   []facts.File{{Path: etc + "/config.toml", Data: found}},
+				}
 				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
 				out := must.Get(Edit(treeOf(e), Daemon{version}, HandlerFor(s, f, e), e.Config, found))(t)
 				key := version != "1.6.36" && version != "2.4.2"
@@ -69,14 +74,20 @@ func TestImportsOfImports(t *testing.T) {
 	got := strings.Join(last.Ref().Reads, " ")
 	want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"
 	check.That(t, got == want, "reads %s, want %s", got, want)
-	state := last.(converge.Follower).Affected(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}})
+	state := last.(converge.Follower).Affected(things.UpToDate, converge.Change{Ref: converge.Ref{
+		Kind: "file",
+		Name: "/srv/more.d/50-cri.toml",
+	}})
 	check.That(t, state == things.Outdated, "after the edit it is %s", state)
 }
 
 // TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it
 // takes a star from its working directory.
 func TestRelativeImportsMoved(t *testing.T) {
-	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
+	f := File{
+		Path: etc + "/config.toml",
+		Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n"),
+	}
 	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
 		moved, err := relocate(f, Tree{Globs: facts.Globs(version)})
 		check.That(t, err == nil && strings.Contains(string(moved), host.Scratch+want+"\"") && strings.Contains(string(moved), host.Scratch+etc+"/one.toml\""),
@@ -92,6 +103,7 @@ func TestAutoOnAKSIsNotOurs(t *testing.T) {
 		return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\n"+
 			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%[1]s.options]\nBinaryName = %q\n", name, engine.Binary)
 	}
+
 	for text, want := range map[string]string{"": "nvidia", entry("nvidia-two"): "nvidia", entry("nvidia-two") + entry(platform.Of("aks").Engine.Handler): platform.Of("aks").Engine.Handler} {
 		found := []byte("version = 2\n" + text)
 		e := facts.Engine{
@@ -113,7 +125,10 @@ func TestManyWrongHandlers(t *testing.T) {
 		fmt.Fprintf(&text, "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.h%04d]\nruntime_type = 5\n", 999-i)
 	}
 	parsed := testing.AllocsPerRun(1, func() {
-		_, err := Target(Tree{Root: File{Path: "/etc/containerd/config.toml", Data: []byte(text.String())}}, Daemon{Version: "1.7.24"}, handlers()[0])
+		_, err := Target(Tree{Root: File{
+			Path: "/etc/containerd/config.toml",
+			Data: []byte(text.String()),
+		}}, Daemon{Version: "1.7.24"}, handlers()[0])
 		check.That(t, err != nil && strings.Contains(err.Error(), "h0000"), "%v", err)
 	})
 	if one := testing.AllocsPerRun(1, func() { _, _ = toml.Parse([]byte(text.String())) }); parsed > 50*one {
@@ -133,6 +148,7 @@ func TestSpellings(t *testing.T) {
 			must.That(t, err == nil, "%s: %v", what, err)
 			texts[string(out)] = true
 		}
+
 		check.That(t, len(texts) == 1, "%s: %d results", what, len(texts))
 	}
 }

@@ -59,6 +59,7 @@ func checkRegistry(registry map[string]any, t Tree) error {
 			beside = "configs." + name + ".tls"
 		}
 	}
+
 	if beside == "" {
 		return nil
 	}
@@ -92,6 +93,7 @@ func checkPrivileged(runtimes map[string]any, t Tree) error {
 			return fmt.Errorf("its CRI plugin does not load: %sruntimes.%s has %s without %s", t.fileWith("containerd"), name, with, without)
 		}
 	}
+
 	return nil
 }
 
@@ -113,10 +115,12 @@ func (t Tree) fileWith(setting string, oneOf ...string) string {
 				_, inner := toml.Field(table, key)
 				has = has || inner != nil
 			}
+
 			if has {
 				found = f.path + ": "
 			}
 		}
 	}
+
 	return found
 }

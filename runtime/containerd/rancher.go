@@ -39,6 +39,7 @@ func wantsRancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) 
 		want.Why = e.Owner + " has written the handler"
 		return []converge.Want{want}, nil
 	}
+
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
 		return nil, nil // the stage notes it: K3s writes the handler once the program is installed
 	}
@@ -49,6 +50,7 @@ func wantsRancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) 
 	case target != "":
 		return editWants(s, f, e, h, target, []string{target})
 	}
+
 	return nil, noDropInFolder(e, h)
 }
 
@@ -78,7 +80,9 @@ func rancherDropIn(e facts.Engine) string {
 // withoutFile is the engine without one of its files.
 func withoutFile(e facts.Engine, name string) facts.Engine {
 	if name != "" {
-		e.Files = slices.DeleteFunc(slices.Clone(e.Files), func(f facts.File) bool { return f.Path == name })
+		e.Files = slices.DeleteFunc(slices.Clone(e.Files), func(f facts.File) bool {
+			return f.Path == name
+		})
 	}
 	return e
 }

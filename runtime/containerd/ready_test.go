@@ -57,7 +57,10 @@ func TestAnswersStatus(t *testing.T) {
 		"not JSON":        {status(true, "{"), "nvidia", ""},
 		"empty":           {nil, "", ""},
 	} {
-		err := Answers(t.Context(), &slow{calls: 2, says: c.status}, facts.Engine{}, engine.Handler{Name: c.handler})
+		err := Answers(t.Context(), &slow{
+			calls: 2,
+			says:  c.status,
+		}, facts.Engine{}, engine.Handler{Name: c.handler})
 		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%s: %v, want %q", name, err, c.err)
 	}
 }
@@ -66,7 +69,9 @@ func FuzzStatus(f *testing.F) {
 	f.Add(status(true, `{"containerd":{}}`))
 	f.Add(status(true, "")[:20])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		alloc.Most(t, 1000, len(data), func() { engine.Status(t.Context(), &slow{calls: 2, says: data}, facts.Engine{}) })
+		alloc.Most(t, 1000, len(data), func() {
+			engine.Status(t.Context(), &slow{calls: 2, says: data}, facts.Engine{})
+		})
 	})
 }
 
@@ -88,7 +93,10 @@ func (s *slow) Call(context.Context, string, string, []byte) ([]byte, error) {
 func TestAnswers(t *testing.T) {
 	s := (&slow{says: status(true, "")})
 	check.That(t, Answers(t.Context(), s, facts.Engine{}, engine.Handler{Name: "nvidia"}) == nil && s.calls == 3, "a daemon that takes its time: %d calls", s.calls)
-	err := Answers(t.Context(), &slow{then: host.Failed("call", "/x.sock", &host.CallError{Code: 12, Message: "unknown service"})}, facts.Engine{}, engine.Handler{})
+	err := Answers(t.Context(), &slow{then: host.Failed("call", "/x.sock", &host.CallError{
+		Code:    12,
+		Message: "unknown service",
+	})}, facts.Engine{}, engine.Handler{})
 	check.That(t, err != nil && strings.Contains(err.Error(), "CRI plugin does not"), "a daemon without CRI: %v", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -117,8 +125,14 @@ func (m *machineWith) Stat(string) (host.Info, error) {
 func (m *machineWith) Ask(_ context.Context, argv ...string) ([]byte, error) {
 	m.asked++
 	if m.fails != "" {
-		return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: m.fails, Cause: errors.New("exit status 1")}
+		return nil, &host.CommandError{
+			Argv:   argv,
+			Code:   1,
+			Stderr: m.fails,
+			Cause:  errors.New("exit status 1"),
+		}
 	}
+
 	return []byte("NVIDIA Container Runtime version 1.18.0\n"), nil
 }
 
@@ -163,7 +177,12 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 				s.Sections = append(s.Sections, "toolkit")
 			}
 			s.Runtime.SetAsDefault = true
-			e := facts.Engine{Name: "containerd", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: []byte(c.config)}}}
+			e := facts.Engine{
+				Name:    "containerd",
+				Version: "1.7.24",
+				Config:  etc + "/config.toml",
+				Files:   []facts.File{{Path: etc + "/config.toml", Data: []byte(c.config)}},
+			}
 			f := facts.Facts{Live: !c.m.image, Booting: c.booting}
 			if c.m.mode != 0 {
 				f.Programs = []string{engine.Binary}

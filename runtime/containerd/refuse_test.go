@@ -86,8 +86,12 @@ func TestVersion1(t *testing.T) {
 			}
 		}
 	}
+
 	for _, v := range []string{"1.6.36", "1.7.24"} {
-		_, err := Target(Tree{Root: File{Path: etc + "/config.toml", Data: []byte("disabled_plugins = [\"cri\"]\n")}}, Daemon{v}, handlers()[0])
+		_, err := Target(Tree{Root: File{
+			Path: etc + "/config.toml",
+			Data: []byte("disabled_plugins = [\"cri\"]\n"),
+		}}, Daemon{v}, handlers()[0])
 		check.That(t, errors.Is(err, RefusedDisabled), "as Docker's package has it: %v", err)
 	}
 }
@@ -126,6 +130,7 @@ func TestStart(t *testing.T) {
 				unread = append(unread, v[:3])
 			}
 		}
+
 		check.That(t, strings.Join(refused, " ") == x.refused && strings.Join(unread, " ") == x.unread,
 			"%q with %q: refused by %v, unread by %v", x.root, x.imported, refused, unread)
 	}
@@ -143,13 +148,19 @@ func TestLinkToNothing(t *testing.T) {
 		check.Has(t, fmt.Sprint(err), "config.toml:2: it imports /etc/containerd/conf.d/10-x.toml, which is not there",
 			"containerd %s:", d.Version)
 
-		folder := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/20.toml", Is: "a folder"}}}
+		folder := Tree{
+			Root:    root,
+			Imports: []File{{Path: etc + "/conf.d/20.toml", Is: "a folder"}},
+		}
 		_, err = Target(folder, d, handlers()[0])
 		check.That(t, errors.Is(err, RefusedStart), "containerd %s: %v", d.Version, err)
 		const says = "config.toml:2: it imports /etc/containerd/conf.d/20.toml, which is a folder"
 		check.Has(t, fmt.Sprint(err), says, "containerd %s:", d.Version)
 
-		ours := Tree{Root: root, Imports: []File{{Path: etc + "/conf.d/" + dropIn, Data: []byte("version = 2\n")}}}
+		ours := Tree{
+			Root:    root,
+			Imports: []File{{Path: etc + "/conf.d/" + dropIn, Data: []byte("version = 2\n")}},
+		}
 		target := must.Get(Target(ours, d, handlers()[0]))(t)
 		_, err = Edit(ours, d, handlers()[0], target, nil)
 		check.That(t, target != etc+"/conf.d/"+dropIn || err == nil, "containerd %s: %v", d.Version, err)
@@ -200,7 +211,16 @@ func TestMerged(t *testing.T) {
 	text := func(version, more string) []byte {
 		return []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes." + version + "]\n" + more + "\n")
 	}
-	tree := Tree{Root: File{Path: "/etc/containerd/config.toml", Data: text("runc", "sandbox_mode = \"shim\"")}, Imports: []File{{Path: "/etc/containerd/conf.d/x.toml", Data: text("crun", "runtime_type = \"x\"")}}}
+	tree := Tree{
+		Root: File{
+			Path: "/etc/containerd/config.toml",
+			Data: text("runc", "sandbox_mode = \"shim\""),
+		},
+		Imports: []File{{
+			Path: "/etc/containerd/conf.d/x.toml",
+			Data: text("crun", "runtime_type = \"x\""),
+		}},
+	}
 	for version, want := range map[string]string{
 		"1.7.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" } } } }`,
 		"2.0.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }`,
@@ -224,6 +244,7 @@ func TestTakeOutAnyFile(t *testing.T) {
 		got, _, err := engine.TakeOut(before, after, []byte(found))
 		check.That(t, err == nil && string(got) == want, "got %v\n%s\nwant\n%s", err, got, want)
 	}
+
 	for found, want := range map[string]string{
 		strings.Replace(string(after), "[cli]\n", "[cli]\nload = false\n", 1): "cli.load is false (line 5), gpuadm had removed it",
 		strings.Replace(string(after), "'debug'", "'warn'", 1):                `runtime.level is "warn" (line 7), gpuadm had set "debug"`,
@@ -231,6 +252,7 @@ func TestTakeOutAnyFile(t *testing.T) {
 		got, left, err := engine.TakeOut(before, after, []byte(found))
 		check.That(t, err == nil && len(left) == 1 && left[0] == want && !bytes.Contains(got, []byte("features")), "%s gives %s, left %q, %v", found, got, left, err)
 	}
+
 	comments := append(bytes.Clone(before), "# c\n"...)
 	got, left, err := engine.TakeOut(before, comments, append([]byte("x = 1\n"), comments...))
 	check.That(t, err == nil && left == nil && string(got) == "x = 1\n"+string(comments), "an edit of comments alone: %s %q %v", got, left, err)
@@ -241,8 +263,14 @@ func TestTakeOutAnyFile(t *testing.T) {
 func TestVersionOfRootWithImportsAlone(t *testing.T) {
 	for version, want := range map[string]string{"1.7.24": "write version = 2 as the first line", "2.3.4": "write version = 3 as the first line"} {
 		tree := Tree{
-			Root:    File{Path: "/etc/containerd/config.toml", Data: []byte("imports = [\"/etc/containerd/conf.d/*.toml\"]\n")},
-			Imports: []File{{Path: "/etc/containerd/conf.d/a.toml", Data: []byte("version = 3\n")}},
+			Root: File{
+				Path: "/etc/containerd/config.toml",
+				Data: []byte("imports = [\"/etc/containerd/conf.d/*.toml\"]\n"),
+			},
+			Imports: []File{{
+				Path: "/etc/containerd/conf.d/a.toml",
+				Data: []byte("version = 3\n"),
+			}},
 		}
 		_, err := Target(tree, Daemon{Version: version}, handlers()[0])
 		says := (*trouble.Error)(nil)

@@ -93,7 +93,10 @@ func allDotted(t toml.Table) bool {
 
 func (s *shaper) section(path []string, t toml.Table) {
 	var lines []string
-	values := slices.ContainsFunc(t, func(p toml.Pair) bool { _, ok := p.Value.(toml.Table); return !ok })
+	values := slices.ContainsFunc(t, func(p toml.Pair) bool {
+		_, ok := p.Value.(toml.Table)
+		return !ok
+	})
 	if values || len(t) == 0 || s.IntN(2) == 0 {
 		if s.IntN(3) == 0 {
 			lines = append(lines, "# "+path[len(path)-1])
@@ -108,6 +111,7 @@ func (s *shaper) section(path []string, t toml.Table) {
 		s.sections[at] = lines
 		return
 	}
+
 	for _, p := range t {
 		s.section(append(slices.Clone(path), p.Key), p.Value.(toml.Table))
 	}
@@ -136,11 +140,13 @@ func (s *shaper) runtimes() toml.Table {
 				options = append(options, p)
 			}
 		}
+
 		if options != nil || s.IntN(3) == 0 {
 			entry = entry.With("options", options)
 		}
 		t = t.With(name, entry)
 	}
+
 	return t
 }
 
@@ -173,13 +179,16 @@ func (s *shaper) file() []byte {
 	whole := toml.Table{}.With("oom_score", -5).With("plugins", plugins).With("metrics", toml.Table{}.With("address", ""))
 	s.root = append(s.root, fmt.Sprintf("version = %d", s.version))
 	s.table(&s.root, nil, nil, whole)
-	s.Shuffle(len(s.sections), func(i, j int) { s.sections[i], s.sections[j] = s.sections[j], s.sections[i] })
+	s.Shuffle(len(s.sections), func(i, j int) {
+		s.sections[i], s.sections[j] = s.sections[j], s.sections[i]
+	})
 	text := strings.Join(s.root, "\n") + "\n"
 	for _, lines := range s.sections {
 		if len(lines) > 0 {
 			text += strings.Join(lines, "\n") + "\n"
 		}
 	}
+
 	if s.IntN(4) == 0 {
 		text = strings.ReplaceAll(text, "\n", "\r\n")
 	}
@@ -215,6 +224,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 			takenOut(t, data, after, marshalled(t, after))
 		}
 	}
+
 	check.That(t, edited >= 3000, "only %d shapes were edited", edited)
 }
 
@@ -248,6 +258,7 @@ func TestTextsStayAsParsed(t *testing.T) {
 						"%s, %s: takes out %s, %s, %v\nwant %s, %s, %v", c.name, d.Version, rest, left, err, wantRest, wantLeft, wantErr)
 					results["edited and taken out"]++
 				}
+
 				for _, text := range append([]File{c.tree.Root, {Data: want}, {Data: other}}, c.tree.Imports...) {
 					got, err := shared.Texts.Values(text.Data)
 					fresh, freshErr := toml.Values(text.Data)
@@ -258,5 +269,6 @@ func TestTextsStayAsParsed(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, results["edited and taken out"] >= 500, "too few: %v", results)
 }

@@ -78,6 +78,7 @@ func editWants(
 			wants = append(wants, asFound(other, "it has the same entry as "+target))
 		}
 	}
+
 	return append(wants, edited, restart), nil
 }
 
@@ -94,6 +95,7 @@ func restarted(
 		}
 		return Answers(ctx, v, e, h)
 	}
+
 	want := engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
 	return things.Judged(want, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
 }
@@ -129,6 +131,7 @@ func Reads(e facts.Engine) []string {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -177,6 +180,7 @@ func Configured(e facts.Engine) engine.Configured {
 			configured.Untyped = append(configured.Untyped, name)
 		}
 	}
+
 	slices.Sort(configured.Untyped)
 	return configured
 }

@@ -44,6 +44,7 @@ func TestTakeOutRandom(t *testing.T) {
 							found = then
 						}
 					}
+
 					left := takenOut(t, before, after, found)
 					done++
 					kept += min(1, len(left))
@@ -51,6 +52,7 @@ func TestTakeOutRandom(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, done >= 500 && kept >= 100 && kept <= done*9/10, "TakeOut had %d files, and in %d of them a part of gpuadm's edit was to stay", done, kept)
 }
 
@@ -93,6 +95,7 @@ func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
 			op.Value = v + 1
 		}
 	}
+
 	if out, err := toml.Edit(found, []toml.Op{op}); err == nil {
 		return out
 	}
@@ -115,6 +118,7 @@ func meddle(rng *rand.Rand, b []byte) []byte {
 		}
 		lines = append(lines[:at], append([][]byte{line}, lines[at:]...)...)
 	}
+
 	out := joinLines(lines, "\n")
 	if rng.IntN(2) == 0 {
 		out = append(out, fmt.Sprintf("\n[foreign.t%d]\nx = %d\n", rng.IntN(9), rng.IntN(99))...)
@@ -139,10 +143,12 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 			return false
 		})
 	}
+
 	fail := func(key, what string) {
 		t.Helper()
 		t.Fatalf("%q %s; left %q\n--- before\n%s\n--- after\n%s\n--- found\n%s\n--- got\n%s", key, what, left, before, after, found, got)
 	}
+
 	keys := maps.Clone(is)
 	maps.Copy(keys, has)
 	for key := range keys {
@@ -157,6 +163,7 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 			fail(key, "is not what it was, and not named")
 		}
 	}
+
 	if again, _, err := engine.TakeOut(before, after, got); err != nil || got != nil && !bytes.Equal(again, got) {
 		fail("", fmt.Sprintf("is taken out twice: %v\n%s", err, again))
 	}

@@ -35,6 +35,7 @@ func edited(t testing.TB, name string) (before, after []byte) {
 		must.OK(t, err)
 		return before, after
 	}
+
 	t.Fatalf("no shape %s", name)
 	return nil, nil
 }
@@ -75,6 +76,7 @@ func TestTakeOut(t *testing.T) {
 		must.That(t, bytes.Contains(b, []byte(old)), "no %q in\n%s", old, b)
 		return bytes.Replace(b, []byte(old), []byte(now), 1)
 	}
+
 	kata := `
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
         runtime_type = "io.containerd.kata.v2"
@@ -113,6 +115,7 @@ func TestTakeOutExact(t *testing.T) {
 		lines := joinLines(append(splitLines(b), []byte("\n")), "\n")
 		return append(lines, "[debug]\nlevel = \"info\"\n"...)
 	}
+
 	done := 0
 	for _, c := range corpus(t) {
 		if c.name == "24-v2-nvidia-other-case" {
@@ -143,6 +146,7 @@ func TestTakeOutExact(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, done >= 400, "%d files", done)
 }
 
@@ -151,7 +155,10 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 	const entry = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]` + "\n"
 	const options = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]` + "\n"
 	before := []byte("version = 3\n")
-	after := must.Get(Edit(Tree{Root: File{Path: etc + "/config.toml", Data: before}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before))(t)
+	after := must.Get(Edit(Tree{Root: File{
+		Path: etc + "/config.toml",
+		Data: before,
+	}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before))(t)
 	for found, want := range map[string]string{
 		"version = 3\n\n" + entry:                               "version = 3\n",
 		"version = 3\n\n" + entry + options:                     "version = 3\n",
@@ -201,6 +208,7 @@ func TestTakeOutLeaves(t *testing.T) {
 		must.That(t, bytes.Contains(b, []byte(old)), "no %q in\n%s", old, b)
 		return bytes.Replace(b, []byte(old), []byte(now), 1)
 	}
+
 	for what, c := range map[string]struct {
 		found, want []byte
 		left        []string
@@ -238,6 +246,7 @@ func TestTakeOutLeaves(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			a, b := leaves(t, got), leaves(t, want)
 			check.That(t, maps.Equal(a, b), "keys differ: got %q, want %q", a, b)
 			if again, _, err := engine.TakeOut(before, after, got); err != nil || !bytes.Equal(again, got) {
@@ -245,10 +254,12 @@ func TestTakeOutLeaves(t *testing.T) {
 			}
 		})
 	}
+
 	for _, found := range []string{"version = \n", "a = 1\na = 2\n"} {
 		out, _, err := engine.TakeOut(before, after, []byte(found))
 		check.That(t, err != nil && strings.HasPrefix(err.Error(), "it is not valid TOML: line ") && out == nil, "%q: %v", found, err)
 	}
+
 	out, left, err := engine.TakeOut(after, after, before)
 	check.That(t, err == nil && left == nil && bytes.Equal(out, before), "an edit that changed nothing: %q %v", left, err)
 }
@@ -279,6 +290,7 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 			other = c.tree.Root.Data
 		}
 	}
+
 	for what, found := range map[string][]byte{
 		"another version's default": other,
 		"migrated":                  bytes.ReplaceAll(bytes.Replace(after, []byte("version = 2"), []byte("version = 3"), 1), []byte(criV2), []byte(criV3)),
@@ -288,6 +300,7 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 			t.Errorf("%s: left %q, %v\n%s", what, left, err, textDiff(found, rest))
 		}
 	}
+
 	rest, left, err := engine.TakeOut(nil, own, before)
 	want := []string{ // what both have
 		`plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc is there (line 20), with options.SystemdCgroup = true`,
@@ -300,7 +313,10 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 
 // Without the runtime that is the default the CRI plugin does not load, so it stays.
 func TestTakeOutKeepsTheDefault(t *testing.T) {
-	tree, d, h := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n")}}, Daemon{"1.7.24"}, handlers()[0]
+	tree, d, h := Tree{Root: File{
+		Path: etc + "/config.toml",
+		Data: []byte("version = 2\n"),
+	}}, Daemon{"1.7.24"}, handlers()[0]
 	before := tree.Root.Data
 	after := must.Get(Edit(tree, d, h, tree.Root.Path, before))(t)
 	const runtimes = `plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`

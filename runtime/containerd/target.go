@@ -49,6 +49,7 @@ func (c *criTree) target(h engine.Handler) int {
 	case i < 0 && deciding < place:
 		return -1
 	}
+
 	return max(deciding, 0)
 }
 
@@ -61,6 +62,7 @@ func (c *criTree) decidingFile(h engine.Handler) int {
 			last = i
 		}
 	}
+
 	return last
 }
 
@@ -110,11 +112,14 @@ func (c *criTree) dropInPath() (path string, place int) {
 
 	place = 1
 	for _, f := range c.files[1:] {
-		i := slices.IndexFunc(patterns, func(pattern string) bool { return matches(pattern, f.path) })
+		i := slices.IndexFunc(patterns, func(pattern string) bool {
+			return matches(pattern, f.path)
+		})
 		if i >= 0 && (i < last || i == last && f.path < path) {
 			place++
 		}
 	}
+
 	return path, place
 }
 

@@ -37,6 +37,7 @@ func readTree(t Tree, d Daemon) (*criTree, error) {
 			return nil, err
 		}
 	}
+
 	if err := checkImports(reader, files, t); err != nil {
 		return nil, err
 	}
@@ -74,6 +75,7 @@ func readFiles(t Tree) ([]configFile, error) {
 		}
 		files = append(files, c)
 	}
+
 	return files, nil
 }
 
@@ -126,6 +128,7 @@ func (c *criTree) checkNames() error {
 			}
 		}
 	}
+
 	return unread
 }
 
@@ -149,6 +152,7 @@ func (c *criTree) has(f configFile, names ...string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -164,7 +168,9 @@ func (c *criTree) hasEntry(f configFile, handler string) bool {
 }
 
 // runtimes is the table of handlers' entries.
-func (c *criTree) runtimes() map[string]any { return toml.Sub(c.cri, "containerd", "runtimes") }
+func (c *criTree) runtimes() map[string]any {
+	return toml.Sub(c.cri, "containerd", "runtimes")
+}
 
 // entry returns a handler's table; nil if there is none.
 func (c *criTree) entry(handler string) map[string]any {
@@ -206,6 +212,7 @@ func (c *criTree) replaced() []string {
 			last = i
 		}
 	}
+
 	if last < 0 {
 		return nil
 	}
@@ -222,6 +229,7 @@ func (c *criTree) replaced() []string {
 			break
 		}
 	}
+
 	return list
 }
 
@@ -237,7 +245,9 @@ func (f configFile) missingImport(files []configFile, t Tree) string {
 			continue
 		}
 
-		leadsNowhere := func(other File) bool { return other.Data == nil && matches(name, other.Path) }
+		leadsNowhere := func(other File) bool {
+			return other.Data == nil && matches(name, other.Path)
+		}
 		if i := slices.IndexFunc(t.Imports, leadsNowhere); i >= 0 {
 			return t.Imports[i].Path
 		}

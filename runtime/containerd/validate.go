@@ -62,6 +62,7 @@ func Loads(e facts.Engine) things.PrecheckFunc {
 				Err:  engine.NoProgram,
 			}
 		}
+
 		return nil
 	})
 }
@@ -174,6 +175,7 @@ func checkEntry(was, is map[string]any, h engine.Handler) error {
 			return fmt.Errorf("the handler %s would run %v", h.Name, value)
 		}
 	}
+
 	if !h.Runs(toml.String(options, "BinaryName")) {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
@@ -210,6 +212,7 @@ func criOf(dump map[string]any) (plugin string, cri map[string]any) {
 			return name, cri
 		}
 	}
+
 	return "", nil
 }
 
@@ -247,5 +250,6 @@ func isIntended(c toml.Change, plugin string, h engine.Handler, loaded bool) boo
 	case setting == "enable_cdi":
 		return h.CDI && c.New == true
 	}
+
 	return false
 }

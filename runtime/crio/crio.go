@@ -104,6 +104,7 @@ func (c *config) read(f facts.File, version string) error {
 				Try:  []string{"fix it; crio config says the same"},
 			}
 		}
+
 		c.runtimes[name] = entry
 		c.from[name] = f.Path
 	}
@@ -124,6 +125,7 @@ func (c *config) read(f facts.File, version string) error {
 		c.forgets = f.Path
 		delete(c.runtimes, c.builtin)
 	}
+
 	return nil
 }
 
@@ -270,6 +272,7 @@ func (c config) verifyEffect(after config, h engine.Handler, target, version str
 				Try:  []string{"leave set_as_default out of [runtime]", "or update CRI-O to 1.26 or newer, which keeps it"},
 			}
 		}
+
 		if name != h.Name && !toml.Equal(now, entry) {
 			return fmt.Errorf("cannot edit %s: internal error: CRI-O would see the runtime %s changed", target, name)
 		}
@@ -282,12 +285,15 @@ func (c config) verifyEffect(after config, h engine.Handler, target, version str
 			Try: []string{"take default_runtime out of " + after.defaultIn},
 		}
 	}
+
 	return nil
 }
 
 // withFile gives the file at target these bytes, at its place in the order of reading.
 func withFile(files []facts.File, target string, data []byte) []facts.File {
-	files = slices.DeleteFunc(slices.Clone(files), func(f facts.File) bool { return f.Path == target })
+	files = slices.DeleteFunc(slices.Clone(files), func(f facts.File) bool {
+		return f.Path == target
+	})
 	if data == nil {
 		return files
 	}
@@ -328,6 +334,7 @@ func missing(e facts.Engine, h engine.Handler) string {
 		}
 		return c.defaultIn + " has another default: " + c.byDefault
 	}
+
 	return ""
 }
 

@@ -68,12 +68,18 @@ func TestReadCRIO(t *testing.T) {
 		_, err := readFiles(files, "1.33.0")
 		check.That(t, err != nil && strings.Contains(err.Error(), what), "%s: %v", what, err)
 	}
+
 	ctk := crioFiles("/etc/crio/crio.conf.d/99-nvidia.toml", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n")
 	for version, refused := range map[string]bool{"1.24.6": true, "1.26.0": false} {
-		_, err := editFile(ctk, version, engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: true}, "/etc/crio/crio.conf.d/99-gpuadm.conf", nil)
+		_, err := editFile(ctk, version, engine.Handler{
+			Name:    "nvidia",
+			Binary:  engine.Binary,
+			Default: true,
+		}, "/etc/crio/crio.conf.d/99-gpuadm.conf", nil)
 		unread := Configured(facts.Engine{Files: ctk, Version: version}).Unread
 		check.That(t, (err != nil) == refused && (len(unread) > 0) == refused && (err == nil || strings.Contains(err.Error(), "as /etc/crio/crio.conf.d/99-nvidia.toml has")), "nvidia-ctk's default on %s: %v, %v", version, err, unread)
 	}
+
 	_, err = readFiles(nil, "1.22.5")
 	check.That(t, err != nil && strings.Contains(err.Error(), "1.23 and newer"), "CRI-O 1.22: %v", err)
 }
@@ -81,7 +87,11 @@ func TestReadCRIO(t *testing.T) {
 func TestEditCRIO(t *testing.T) {
 	const own = crioFolder + "/" + dropIn
 	h := engine.Handler{Name: "nvidia", Binary: engine.Binary}
-	byDefault := engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: true}
+	byDefault := engine.Handler{
+		Name:    "nvidia",
+		Binary:  engine.Binary,
+		Default: true,
+	}
 	crun := "runtime_path = \"" + engine.Binary + "\"\nallowed_annotations = [\"io.containers.trace-syscall\"]\nmonitor_path = \"/usr/libexec/crio/conmon\"\nruntime_root = \"/run/crun\"\nruntime_type = \"oci\"\n"
 	plain := "runtime_path = \"" + engine.Binary + "\"\nruntime_root = \"/run/RUNTIME\"\nruntime_type = \"oci\"\n"
 	head := "[crio.runtime.runtimes.nvidia]\n"
@@ -116,6 +126,7 @@ func TestEditCRIO(t *testing.T) {
 			check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, c.err) && len(trouble.Try) > 0, "%s: %v, want %q", name, err, c.err)
 			continue
 		}
+
 		if err != nil || strings.ReplaceAll(string(got), "\n  ", "\n") != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s\n%v", name, got, c.want, err)
 			continue
@@ -173,11 +184,19 @@ func FuzzEditCRIO(f *testing.F) {
 		f.Add([]byte(text), byte(0))
 		f.Add([]byte(text), byte(3))
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte, choice byte) {
 		own := crioFolder + "/" + dropIn
-		files := []facts.File{{Path: "/etc/crio/crio.conf"}, {Path: crioFolder + "/10-x.conf", Data: text}}
+		files := []facts.File{{Path: "/etc/crio/crio.conf"}, {
+			Path: crioFolder + "/10-x.conf",
+			Data: text,
+		}}
 		version := []string{"1.24.0", "1.30.0", "1.33.0", ""}[choice/2%4]
-		h := engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: choice%2 == 1}
+		h := engine.Handler{
+			Name:    "nvidia",
+			Binary:  engine.Binary,
+			Default: choice%2 == 1,
+		}
 		before, err := readFiles(files, version)
 		if err != nil {
 			return
@@ -189,6 +208,7 @@ func FuzzEditCRIO(f *testing.F) {
 			}
 			return
 		}
+
 		after, err := readFiles(withFile(files, own, out), version)
 		if err != nil || after.runtimes["nvidia"] == nil || h.Default && after.byDefault != "nvidia" {
 			t.Fatalf("%q with %q: %v %v", text, out, after, err)
@@ -198,6 +218,7 @@ func FuzzEditCRIO(f *testing.F) {
 				t.Fatalf("%s was %v, is %v", name, entry, is)
 			}
 		}
+
 		if again, err := editFile(withFile(files, own, out), version, h, own, out); err != nil || !bytes.Equal(again, out) {
 			t.Fatalf("a second edit: %q, then %q, %v", out, again, err)
 		}

@@ -38,8 +38,12 @@ func dockerInputs(t *testing.T) []ctkInput {
 		inputs = append(inputs, [2]string{f.Name, string(f.Data)})
 	}
 	for _, c := range inputs {
-		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: ctkDaemonJSON, Data: []byte(c[1])}}})
+		all = append(all, ctkInput{
+			name:  c[0],
+			files: []facts.File{{Path: ctkDaemonJSON, Data: []byte(c[1])}},
+		})
 	}
+
 	for i := range all {
 		all[i].version = "26.1.5"
 	}
@@ -82,6 +86,7 @@ func recordedInput(t *testing.T, name string) ctkInput {
 			return ctkInput{name: name, version: e.Version, files: e.Files}
 		}
 	}
+
 	t.Fatalf("%s has no such engine", name)
 	return ctkInput{}
 }

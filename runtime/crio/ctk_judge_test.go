@@ -35,8 +35,10 @@ func ctkLost(kind, before, after string) (lost []string) {
 			ordered = ordered && there
 			rest = found
 		}
+
 		return all, ordered
 	}
+
 	keys, order := inOrder(ctkKey)
 	integers, _ := inOrder(ctkInteger)
 	comments, layout := true, true
@@ -50,6 +52,7 @@ func ctkLost(kind, before, after string) (lost []string) {
 			layout = layout && strings.Contains("\n"+after, "\n"+line)
 		}
 	}
+
 	for _, is := range []struct {
 		kept bool
 		name string
@@ -58,6 +61,7 @@ func ctkLost(kind, before, after string) (lost []string) {
 			lost = append(lost, is.name)
 		}
 	}
+
 	return lost
 }
 
@@ -74,6 +78,7 @@ func dockerWrong(before, after []byte, h engine.Handler) []string {
 			return strings.HasPrefix(key, entry+".") && (key != entry+".path" || value == h.Binary)
 		})
 	}
+
 	if _, said := b["features.cdi"]; !said && a["features.cdi"] == "true" {
 		delete(a, "features.cdi")
 	}
@@ -109,6 +114,7 @@ func crioWrong(in ctkInput, files map[string][]byte, h engine.Handler) (wrong []
 			wrong = append(wrong, name+" is changed")
 		}
 	}
+
 	entry := after.runtimes[h.Name]
 	if entry["runtime_path"] != h.Binary {
 		wrong = append(wrong, "no handler")
@@ -129,10 +135,12 @@ func crioWrong(in ctkInput, files map[string][]byte, h engine.Handler) (wrong []
 				delete(settings, "default_runtime")
 			}
 		}
+
 		for _, c := range toml.Diff(b, a, nil) {
 			wrong = append(wrong, toml.ShowPath(c.Path)+" is changed")
 		}
 	}
+
 	return wrong
 }
 
@@ -179,6 +187,7 @@ func ctkChanged(before, after map[string]string) (changed []string) {
 			changed = append(changed, key+" is "+a)
 		}
 	}
+
 	return changed
 }
 
@@ -199,9 +208,15 @@ func TestCTKJudge(t *testing.T) {
 		lost, wrong := strings.Join(ctkLost("docker", json, c.after), " "), strings.Join(dockerWrong([]byte(json), []byte(c.after), h), " ")
 		check.That(t, lost == c.lost && wrong == c.wrong, "%s: loses %q, wrong %q; want %q, %q", what, lost, wrong, c.lost, c.wrong)
 	}
+
 	lost := ctkLost("crio", "# why\na = 1\n", "a = 1\n")
 	check.That(t, strings.Join(lost, " ") == "comments layout", "a comment: %q", lost)
-	bad := ctkResult{lost: []string{"order"}, wrong: []string{"x"}, added: 9, removed: 9}
+	bad := ctkResult{
+		lost:    []string{"order"},
+		wrong:   []string{"x"},
+		added:   9,
+		removed: 9,
+	}
 	got := bad.worse(ctkResult{out: true})
 	check.That(t, len(got) == 5, "worse in five ways: %q", got)
 	got = (ctkResult{refused: "no"}).worse(ctkResult{})

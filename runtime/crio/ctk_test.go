@@ -57,7 +57,12 @@ func TestBesideCTK(t *testing.T) {
 		}
 		for _, in := range inputs {
 			for _, asDefault := range []bool{false, true} {
-				h := engine.Handler{Name: "nvidia", Binary: engine.Binary, CDI: kind == "docker", Default: asDefault}
+				h := engine.Handler{
+					Name:    "nvidia",
+					Binary:  engine.Binary,
+					CDI:     kind == "docker",
+					Default: asDefault,
+				}
 				ours, theirs := gpuadmResult(t, kind, in, h), toolkitResult(t, ctk, kind, in, h)
 				for _, r := range []*ctkResult{&ours, &theirs} {
 					r.judge(kind, in, h)
@@ -70,6 +75,7 @@ func TestBesideCTK(t *testing.T) {
 			}
 		}
 	}
+
 	const golden = "testdata/ctk/table.txt"
 	if *update {
 		must.OK(t, os.WriteFile(golden, []byte(text), 0o644))
@@ -95,6 +101,7 @@ func gpuadmResult(t *testing.T, kind string, in ctkInput, h engine.Handler) (r c
 	} else {
 		edited, err = docker.Edit(target, in.version, h, found)
 	}
+
 	if err != nil {
 		r.refused = err.Error()
 		return r
@@ -123,6 +130,7 @@ func toolkitResult(t *testing.T, ctk parts.Part, kind string, in ctkInput, h eng
 		must.OK(t, os.MkdirAll(filepath.Dir(root+name), 0o755))
 		must.OK(t, os.WriteFile(root+name, data, 0o644))
 	}
+
 	flags := []string{
 		"--runtime=" + kind, "--nvidia-runtime-path=" + h.Binary,
 		fmt.Sprint("--set-as-default=", h.Default), fmt.Sprint("--cdi.enabled=", h.CDI),
@@ -135,6 +143,7 @@ func toolkitResult(t *testing.T, ctk parts.Part, kind string, in ctkInput, h eng
 	default:
 		flags = append(flags, "--config="+root+"/etc/crio/crio.conf", "--drop-in-config="+root+crioFolder+"/99-nvidia.toml")
 	}
+
 	if run := ctk.Configure(t, root, flags...); run.Exit != 0 {
 		r.refused = run.Stderr
 	}
@@ -157,6 +166,7 @@ func (in ctkInput) byPath() map[string][]byte {
 			all[f.Path] = f.Data
 		}
 	}
+
 	return all
 }
 
@@ -174,6 +184,7 @@ func (r *ctkResult) judge(kind string, in ctkInput, h engine.Handler) {
 			}
 		}
 	}
+
 	for _, f := range in.files {
 		r.lost = append(r.lost, ctkLost(kind, string(f.Data), string(r.files[f.Path]))...)
 	}
@@ -193,6 +204,7 @@ func (r ctkResult) worse(other ctkResult) (bad []string) {
 			bad = append(bad, fmt.Sprintf(format, args...))
 		}
 	}
+
 	say(len(r.wrong) > 0, "is wrong: %v", r.wrong)
 	if r.refused != "" {
 		say(other.refused == "" && len(other.wrong) == 0, "refuses what nvidia-ctk does: %s", r.refused)
@@ -215,6 +227,7 @@ func (r ctkResult) String() string {
 		}
 		return bad + strings.Join(all, ", ")
 	}
+
 	if r.refused != "" {
 		return list("refused", "refused, but ", r.wrong)
 	}

@@ -34,6 +34,7 @@ func NRI(e facts.Engine) engine.NRI {
 			on = stated
 		}
 	}
+
 	if !on {
 		settings.Off = fmt.Sprintf("NRI is off in CRI-O %s: write enable_nri = true into [crio.nri] of a file in %s, and restart %s",
 			e.Version, e.Folder, engine.UnitOf(e))

@@ -48,12 +48,16 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 		case h.Stated() && program != h.Binary:
 			wrong = fmt.Sprintf("it runs %s, and the spec asks for %s", program, h.Binary)
 		}
+
 		wants = append(wants, engine.OwnersProgram(h.Name, file, program, wrong))
 	}
+
 	h, works := engine.DefaultRuns(s, f, h, program, missing(e, h) != "")
 	wants = append(wants, works...)
 
-	edit := func(found []byte) ([]byte, error) { return editFile(e.Files, e.Version, h, target, found) }
+	edit := func(found []byte) ([]byte, error) {
+		return editFile(e.Files, e.Version, h, target, found)
+	}
 	edited, err := edit(nil)
 	if err != nil {
 		return nil, err
@@ -71,7 +75,9 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 		edits.AsFound = true
 	}
 
-	ready := func(ctx context.Context, v host.View, _ string, _ []string) error { return Ready(ctx, v, e) }
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return Ready(ctx, v, e)
+	}
 	reads := []string{e.Config, e.Folder}
 	restart := engine.Restart(f, e, reads, ready, "CRI-O reads its configuration when it starts")
 	restart = things.Judged(restart, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
@@ -177,5 +183,6 @@ func Answers(ctx context.Context, v host.View, e facts.Engine, h engine.Handler)
 			want.byDefault = h.Name
 		}
 	}
+
 	return waitFor(ctx, v, e, want)
 }

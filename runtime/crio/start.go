@@ -31,6 +31,7 @@ func checkStart(v host.View, e facts.Engine) error {
 		return notStarted(e, fmt.Sprintf(says, c.managerIn, c.manager),
 			"write systemd or cgroupfs, as kubelet's cgroupDriver is")
 	}
+
 	entry := c.runtimes[c.byDefault]
 	if entry == nil {
 		const says = "default_runtime in %s is %q, and no file has the runtime"
@@ -58,6 +59,7 @@ func statedOutside(e facts.Engine) bool {
 		name, _, _ := strings.Cut(pair, "=")
 		return slices.Contains(names, name)
 	}
+
 	return len(options) > 0 || slices.ContainsFunc(e.Env, variable)
 }
 
@@ -83,6 +85,7 @@ func words(err error) error {
 			why = append(why, strings.TrimSpace(message))
 		}
 	}
+
 	if why == nil {
 		return err
 	}

@@ -60,10 +60,19 @@ func TestWordsOfCRIO(t *testing.T) {
 	log := "time=\"t\" level=info msg=\"Updating config from path: /etc/crio/crio.conf.d\"\n" +
 		"time=\"t\" level=fatal msg=\"not a valid logrus Level: \\\"loud\\\"\"\n"
 	argv := []string{"/usr/bin/crio"}
-	err := words(&host.CommandError{Argv: argv, Code: 1, Stderr: log, Cause: errors.New("exit status 1")})
+	err := words(&host.CommandError{
+		Argv:   argv,
+		Code:   1,
+		Stderr: log,
+		Cause:  errors.New("exit status 1"),
+	})
 	const says = `cannot run /usr/bin/crio: exit status 1: "not a valid logrus Level: \"loud\""`
 	check.Equal(t, err.Error(), says, "said:")
 
-	other := &host.CommandError{Argv: argv, Stderr: "killed", Cause: errors.New("signal")}
+	other := &host.CommandError{
+		Argv:   argv,
+		Stderr: "killed",
+		Cause:  errors.New("signal"),
+	}
 	check.That(t, strings.HasSuffix(words(other).Error(), "killed"), "%v", words(other))
 }

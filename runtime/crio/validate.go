@@ -36,7 +36,9 @@ func validate(
 
 // Loads has CRI-O validate its present files as its next start would read them.
 func Loads(e facts.Engine) things.PrecheckFunc {
-	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error { return askOwn(ctx, v, e) })
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
+		return askOwn(ctx, v, e)
+	})
 }
 
 // Verdict says why CRI-O would not start with the machine's own files. gpuadm asks before each
@@ -126,5 +128,6 @@ func isIntended(c toml.Change, was map[string]any, h engine.Handler) bool {
 		isNew := toml.Sub(toml.Sub(was, runtimes...), name) == nil
 		return name == h.Name || isNew && c.Old == nil
 	}
+
 	return h.Default && c.New == h.Name && slices.Equal(c.Path, []string{"crio", "runtime", "default_runtime"})
 }

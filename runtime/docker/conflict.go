@@ -29,6 +29,7 @@ func keyInUnit(e facts.Engine, file []byte) string {
 			return key
 		}
 	}
+
 	return ""
 }
 

@@ -65,6 +65,7 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 			Err:  err,
 		}
 	}
+
 	if h.Name == "runc" {
 		return nil, &trouble.Error{
 			What: "cannot configure Docker: it keeps the name runc for its own runtime",
@@ -83,6 +84,7 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 			}
 		}
 	}
+
 	return edited, nil
 }
 
@@ -251,6 +253,7 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) []string {
 		notes = append(notes,
 			fmt.Sprintf("%s switches CDI off by features.cdi, and keeps it off: containers get GPUs by --runtime %s only", e.Config, h.Name))
 	}
+
 	return notes
 }
 

@@ -28,7 +28,9 @@ import (
 
 const daemonJSON = "/etc/docker/daemon.json"
 
-func nvidia() engine.Handler { return engine.Handler{Name: "nvidia", Binary: engine.Binary, CDI: true} }
+func nvidia() engine.Handler {
+	return engine.Handler{Name: "nvidia", Binary: engine.Binary, CDI: true}
+}
 
 func TestEditDocker(t *testing.T) {
 	byDefault := nvidia()
@@ -60,12 +62,17 @@ func TestEditDocker(t *testing.T) {
 		again, err := Edit(daemonJSON, c.version, c.h, got)
 		check.That(t, err == nil && bytes.Equal(again, got), "%s: a second edit: %s %v", name, again, err)
 	}
+
 	for found, why := range map[string]string{"{\n  // no\n}": "line 2: ", `{"runtimes": []}`: "runtimes is not an object", `{"features": {}, "features": {}}`: "there twice"} {
 		_, err := Edit(daemonJSON, "26.1.5", nvidia(), []byte(found))
 		trouble := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, why) && len(trouble.Try) > 0, "%s: %v, want %q", found, err, why)
 	}
-	_, err := Edit(daemonJSON, "26.1.5", engine.Handler{Name: "runc", Binary: engine.Binary}, nil)
+
+	_, err := Edit(daemonJSON, "26.1.5", engine.Handler{
+		Name:   "runc",
+		Binary: engine.Binary,
+	}, nil)
 	check.That(t, err != nil, "the name of Docker's own runtime is taken")
 }
 
@@ -102,13 +109,16 @@ func FuzzDockerEdit(f *testing.F) {
 		f.Add([]byte(text), byte(0))
 		f.Add([]byte(text), byte(5))
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte, choice byte) {
 		h := nvidia()
 		h.Default = choice%2 == 1
 		version := []string{"20.10.24", "26.1.5", "28.5.2"}[choice/2%3]
 		var out []byte
 		var err error
-		alloc.Most(t, 4000, len(text), func() { out, err = Edit(daemonJSON, version, h, text) })
+		alloc.Most(t, 4000, len(text), func() {
+			out, err = Edit(daemonJSON, version, h, text)
+		})
 		if err != nil {
 			must.That(t, !strings.Contains(err.Error(), "internal error"), "%q: %v", text, err)
 			return
@@ -127,6 +137,7 @@ func FuzzDockerEdit(f *testing.F) {
 				t.Fatalf("%q: %s became %s", key, was.Text(key), is.Text(key))
 			}
 		}
+
 		if again, err := Edit(daemonJSON, version, h, out); err != nil || !bytes.Equal(again, out) {
 			t.Fatalf("a second edit: %q, then %q, %v", out, again, err)
 		}
@@ -137,6 +148,7 @@ func FuzzDockerEdit(f *testing.F) {
 			must.OK(t, err)
 			return d
 		}
+
 		found := other(is)
 		rest, left, err := TakeOut(text, out, found.Text())
 		must.That(t, err == nil && len(left) == 0, "%q to %q cannot be taken out: %q, %v", text, out, left, err)
@@ -172,6 +184,7 @@ func dockerHost(t *testing.T, version, file string, info map[string]any) *simhos
 			}
 		}))
 	}
+
 	return n
 }
 
@@ -186,6 +199,7 @@ func TestDockerRestart(t *testing.T) {
 		}
 		return all
 	}
+
 	file := `{"runtimes": {"nvidia": {"path": "` + engine.Binary + `"}}}`
 	withCDI := `{"runtimes": {"nvidia": {"path": "` + engine.Binary + `"}}, "features": {"cdi": true}}`
 	dirs := []string{"/etc/cdi", "/var/run/cdi"}
@@ -240,8 +254,11 @@ func TestDockerMake(t *testing.T) {
 			info["CDISpecDirs"] = []string{"/etc/cdi"}
 		}}
 		if name == "runtime" {
-			h.then = func() { info["Runtimes"].(map[string]any)["nvidia"] = map[string]any{"path": engine.Binary} }
+			h.then = func() {
+				info["Runtimes"].(map[string]any)["nvidia"] = map[string]any{"path": engine.Binary}
+			}
 		}
+
 		err := NewRestart("docker.service", []string{daemonJSON}).Make(t.Context(), h, things.UpToDate)
 		check.That(t, err == nil && strings.Join(h.asked, " ") == c.job, "%s: %v, want %s: %v", name, h.asked, c.job, err)
 	}
@@ -261,6 +278,7 @@ func (j *jobs) SetUnit(ctx context.Context, name string, to host.UnitChange) err
 			return err
 		}
 	}
+
 	j.then()
 	return nil
 }
@@ -284,7 +302,13 @@ func TestDockerAnswers(t *testing.T) {
 }
 
 func TestDockerNotes(t *testing.T) {
-	e := facts.Engine{Name: "docker", Version: "20.10.24", Socket: "/run/docker.sock", Config: daemonJSON, Files: []facts.File{{Path: daemonJSON}}}
+	e := facts.Engine{
+		Name:    "docker",
+		Version: "20.10.24",
+		Socket:  "/run/docker.sock",
+		Config:  daemonJSON,
+		Files:   []facts.File{{Path: daemonJSON}},
+	}
 	got := strings.Join(Notes(e, facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}, nvidia()), "\n")
 	check.That(t, strings.Contains(got, "kubelet talks to unix:///run/containerd/containerd.sock, not to Docker") && strings.Contains(got, "has no CDI"), "%v", got)
 	e.Version, e.Files[0].Data = "28.5.2", []byte(`{"features": {"cdi": false}}`)

@@ -45,7 +45,10 @@ func Restart(e facts.Engine, edited []byte, why string) converge.Want {
 // NewRestart builds Docker's thing of kind restart again.
 func NewRestart(unit string, files []string) converge.Thing {
 	verdict := engine.Fresh(files[0], unit, Verdict)
-	return restartThing{Follower: things.NewJudged(unit, files, ready, verdict), verdict: verdict}
+	return restartThing{
+		Follower: things.NewJudged(unit, files, ready, verdict),
+		verdict:  verdict,
+	}
 }
 
 // FormUnit is the form of Docker's thing of kind restart, for the journal.
@@ -296,6 +299,7 @@ func ready(ctx context.Context, v host.View, unit string, files []string) error 
 	case unread.reload != "":
 		return fmt.Errorf("docker runs without its configuration: %s", unread.reload)
 	}
+
 	return nil // its default may be an option of its unit, and CDI may be off for want of folders
 }
 

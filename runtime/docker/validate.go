@@ -45,6 +45,7 @@ func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, afte
 		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)
 		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
 	}
+
 	return t
 }
 
@@ -53,7 +54,9 @@ func unitOptions(e facts.Engine) []string { return e.Args[min(1, len(e.Args)):] 
 
 // Loads has Docker validate its present daemon.json as its next start would read it.
 func Loads(e facts.Engine) things.PrecheckFunc {
-	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error { return askOwn(ctx, v, e) })
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
+		return askOwn(ctx, v, e)
+	})
 }
 
 // Verdict says why Docker would not start with the machine's own files. gpuadm asks before each

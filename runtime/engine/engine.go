@@ -53,6 +53,7 @@ func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engin
 			return e, nil
 		}
 	}
+
 	return facts.Engine{}, nil
 }
 
@@ -66,6 +67,7 @@ func Shows(e facts.Engine) string {
 	case "docker":
 		return "sudo " + program + " --validate --config-file " + e.Config
 	}
+
 	return "sudo " + program + " --config " + e.Config + " config dump"
 }
 

@@ -48,7 +48,9 @@ func (h Handler) Runs(program string) bool {
 }
 
 // Stated says that the spec says which program the handler runs: an entry with another one is wrong.
-func (h Handler) Stated() bool { return h.Binary != Binary && !facts.OfOperator(h.Binary) }
+func (h Handler) Stated() bool {
+	return h.Binary != Binary && !facts.OfOperator(h.Binary)
+}
 
 // Why says what the handler is for, as the reason of an edit.
 func (h Handler) Why() string {
@@ -83,7 +85,12 @@ func PlainHandler(r spec.Runtime) Handler {
 	if name == "auto" {
 		name = "nvidia"
 	}
-	return Handler{Name: name, Binary: ProgramOf(r), Default: r.SetAsDefault, CDI: r.CDI}
+	return Handler{
+		Name:    name,
+		Binary:  ProgramOf(r),
+		Default: r.SetAsDefault,
+		CDI:     r.CDI,
+	}
 }
 
 // DefaultRuns wants the program of a default handler to work: without it no new container of any
@@ -120,6 +127,7 @@ func DefaultRuns(
 		}
 		return answersVersion(ctx, v, h.Name, program)
 	}
+
 	works := things.Check(program+" runs", look, "as the default it starts every container",
 		"install it: write [toolkit] into node.toml",
 		"or drop set_as_default from [runtime]: pods ask for the handler by a RuntimeClass")
@@ -160,6 +168,7 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		default:
 			return "", nil
 		}
+
 		return fmt.Sprintf("cannot use the handler %s of %s: %s", name, file, problem), nil
 	}
 

@@ -26,7 +26,10 @@ func TestParseVersion(t *testing.T) {
 // TestDefaultByName: "nvidia-ctk runtime configure --runtime=docker" writes "path":
 // "nvidia-container-runtime", which is found along PATH.
 func TestDefaultByName(t *testing.T) {
-	h, wants := DefaultRuns(spec.Spec{}, facts.Facts{Programs: []string{Binary}}, Handler{Name: "nvidia", Default: true}, "nvidia-container-runtime", false)
+	h, wants := DefaultRuns(spec.Spec{}, facts.Facts{Programs: []string{Binary}}, Handler{
+		Name:    "nvidia",
+		Default: true,
+	}, "nvidia-container-runtime", false)
 	check.That(t, h.Default && len(wants) == 1 && wants[0].Ref().Name == Binary+" runs", "%v, %v", h, wants)
 }
 

@@ -89,6 +89,7 @@ func rejectedBefore(e facts.Engine, target string, err error) error {
 			Err:  err,
 		}
 	}
+
 	if errors.As(err, new(NotJudged)) {
 		return &trouble.Error{
 			What: err.Error(),

@@ -27,6 +27,7 @@ func HowOf(r spec.Runtime, e facts.Engine) platform.How {
 	case r.Owner == "other":
 		return platform.Entry
 	}
+
 	return writer.How
 }
 
@@ -73,6 +74,7 @@ func Verify(e facts.Engine, h Handler, missing string) converge.Want {
 		}
 		return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, missing, owner), nil
 	}
+
 	want := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look,
 		fmt.Sprintf("%s writes %s%s, so gpuadm verifies and does not edit", owner, e.Config, because),
 		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))

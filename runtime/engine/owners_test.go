@@ -29,7 +29,11 @@ func TestOwners(t *testing.T) {
 		"another program": {platform.Entry, platform.Edits, platform.Entry},
 	} {
 		for claim, want := range map[string]how{"auto": want.auto, "gpuadm": want.gpuadm, "other": want.other} {
-			e := facts.Engine{Name: "crio", Owner: writer, Config: "/etc/crio/crio.conf"}
+			e := facts.Engine{
+				Name:   "crio",
+				Owner:  writer,
+				Config: "/etc/crio/crio.conf",
+			}
 			r := spec.Runtime{Owner: claim}
 			check.Equal(t, HowOf(r, e), want, "%s, owner = %q:", writer, claim)
 			refused := CheckOwner(r, e) != nil

@@ -42,6 +42,7 @@ func addedEntries(u *toml.TakingOut) [][]string {
 			paths = append(paths, path)
 		}
 	}
+
 	return paths
 }
 
@@ -66,6 +67,7 @@ func changedEntries(u *toml.TakingOut) [][]string {
 		u.Stays(path, "is there", why)
 		kept = append(kept, path)
 	}
+
 	return kept
 }
 

@@ -66,6 +66,7 @@ func ifInstalled(w converge.Want) converge.Want {
 		}
 		return to(found)
 	}
+
 	return w
 }
 

@@ -46,6 +46,7 @@ func TestNotesOfTheEnginesFolders(t *testing.T) {
 			}
 			return []string{folder}
 		}
+
 		said := Stage(folders).Notes(n, s, facts.Facts{})
 		check.That(t, len(said) == 1 && strings.HasPrefix(said[0], file+" is a CDI spec for"), "the engine looks in %q: %q", folder, said)
 	}

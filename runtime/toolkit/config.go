@@ -62,6 +62,7 @@ func keysOf(t spec.Toolkit) []toml.Op {
 			toml.Set([]string{acceptEnvvar}, false),
 			toml.Set([]string{acceptMounts}, true))
 	}
+
 	if len(t.Runtimes) > 0 {
 		var list []any
 		for _, name := range t.Runtimes {
@@ -69,6 +70,7 @@ func keysOf(t spec.Toolkit) []toml.Op {
 		}
 		keys = append(keys, toml.Set([]string{"nvidia-container-runtime", "runtimes"}, list))
 	}
+
 	return keys
 }
 
@@ -94,6 +96,7 @@ func editConfig(found []byte, keys []toml.Op) ([]byte, error) {
 			names = append(names, toml.ShowPath(key.Path))
 		}
 	}
+
 	if len(ops) == 0 {
 		return found, nil
 	}
@@ -106,6 +109,7 @@ func editConfig(found []byte, keys []toml.Op) ([]byte, error) {
 			Err:  err,
 		}
 	}
+
 	return edited, nil
 }
 

@@ -25,7 +25,10 @@ var toolkitDefault string
 
 func TestEditToolkit(t *testing.T) {
 	closed := spec.Toolkit{}
-	crio := spec.Toolkit{AcceptEnvvarUnprivileged: true, Runtimes: []string{"/usr/libexec/crio/crun", "/usr/bin/runc"}}
+	crio := spec.Toolkit{
+		AcceptEnvvarUnprivileged: true,
+		Runtimes:                 []string{"/usr/libexec/crio/crun", "/usr/bin/runc"},
+	}
 	const top = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\naccept-nvidia-visible-devices-as-volume-mounts = true\n"
 	for _, x := range []struct {
 		name  string
@@ -55,6 +58,7 @@ func TestEditToolkit(t *testing.T) {
 			t.Errorf("%s: taken out: %v %v\n%s", x.name, left, err, rest)
 		}
 	}
+
 	for _, broken := range []string{"a = ", "nvidia-container-runtime = 3\n"} {
 		_, err := editConfig([]byte(broken), keysOf(crio))
 		trouble := (*trouble.Error)(nil)
@@ -93,6 +97,7 @@ func TestConfigWants(t *testing.T) {
 				files++
 			}
 		}
+
 		check.That(t, files == wants, "%q wants the file %d times, not %d", text, files, wants)
 		notes := configNotes(s)
 		check.That(t, (len(notes) > 0) == strings.Contains(text, "accept"), "%q: %q", text, notes)

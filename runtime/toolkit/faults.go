@@ -103,5 +103,6 @@ func faultIn(text []byte, v host.View, f facts.Facts) string {
 			}
 		}
 	}
+
 	return ""
 }

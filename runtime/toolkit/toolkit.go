@@ -26,7 +26,9 @@ func Stage(specFolders func(facts.Facts) []string) converge.Stage {
 		Wants: wants,
 		// The CDI spec names the driver's libraries.
 		Follows: []string{"packages", "modules"},
-		Notes:   func(v host.View, s spec.Spec, f facts.Facts) []string { return notes(v, s, f, specFolders(f)) },
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+			return notes(v, s, f, specFolders(f))
+		},
 	}
 }
 

@@ -55,6 +55,7 @@ func (b bench) journals() error {
 			return err
 		}
 	}
+
 	runs, err := runsOf(journal)
 	if err != nil {
 		return err
@@ -129,6 +130,7 @@ func runsOf(journal string) ([][]byte, error) {
 		last := len(runs) - 1
 		runs[last] = append(runs[last], line...)
 	}
+
 	if len(runs) != 3 {
 		return nil, fmt.Errorf("cannot use the journal: it has %d runs: %s", len(runs), data)
 	}
@@ -179,6 +181,7 @@ func typical(argv []string) (cost, error) {
 		walls = append(walls, wall)
 		peaks = append(peaks, peak)
 	}
+
 	slices.Sort(walls)
 	slices.Sort(peaks)
 

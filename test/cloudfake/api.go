@@ -85,6 +85,7 @@ func (f *Fake) api(r *http.Request) answer {
 		}
 		return f.whoami()
 	}
+
 	return answer{status: 404}
 }
 
@@ -130,6 +131,7 @@ func (f *Fake) ec2API(r *http.Request) answer {
 	case "DescribeInstanceTypes":
 		return describeInstanceTypes(form.Get("InstanceType.1"))
 	}
+
 	return xmlError(400, "InvalidAction", "The action is not valid for this web service.")
 }
 

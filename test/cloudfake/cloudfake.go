@@ -110,8 +110,10 @@ func (f *Fake) fault(request string) (Fault, bool) {
 				x.Times = -1 // used up
 			}
 		}
+
 		return *x, true
 	}
+
 	return Fault{}, false
 }
 
@@ -141,6 +143,7 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 			f.never(w, r, x, a)
 			return
 		}
+
 		if broken {
 			f.broken(w, x, &a)
 		}
@@ -174,6 +177,7 @@ func (f *Fake) never(w http.ResponseWriter, r *http.Request, x Fault, a answer) 
 				return
 			}
 		}
+
 		return
 	}
 

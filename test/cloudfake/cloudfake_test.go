@@ -18,7 +18,10 @@ import (
 // TestContracts asks the metadata services as gpuadm's clients do not, over a real network.
 func TestContracts(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	f := &cloudfake.Fake{Machine: cloudfake.Machine{ID: "1", Zone: "a-b"}, Now: func() time.Time { return now }}
+	f := &cloudfake.Fake{
+		Machine: cloudfake.Machine{ID: "1", Zone: "a-b"},
+		Now:     func() time.Time { return now },
+	}
 	servers := map[string]*httptest.Server{
 		"aws": httptest.NewServer(f.EC2()), "api": httptest.NewServer(f.API()),
 	}
@@ -36,6 +39,7 @@ func TestContracts(t *testing.T) {
 		body := must.Get(io.ReadAll(answer.Body))(t)
 		return answer.StatusCode, string(body), answer.Header
 	}
+
 	const ttl, token = "X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token"
 	_, fresh, head := ask("aws", "PUT", "/latest/api/token", ttl, "60")
 	check.That(t, head.Get(ttl) == "60" && fresh != "", "token %q %v", fresh, head)
@@ -57,6 +61,7 @@ func TestContracts(t *testing.T) {
 		got, body, _ := ask(c.cloud, c.method, c.path, c.header...)
 		check.That(t, got == c.want, "%s %s %v: %d, want %d: %s", c.method, c.path, c.header, got, c.want, body)
 	}
+
 	now = now.Add(time.Minute)
 	got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, fresh)
 	check.That(t, got == 401, "a token that has ended: %d", got)

@@ -24,7 +24,11 @@ import (
 const amzDate = "20060102T150405Z"
 
 func keys() aws.Credentials {
-	return aws.Credentials{AccessKeyID: AccessKey, SecretAccessKey: SecretKey, SessionToken: SessionToken}
+	return aws.Credentials{
+		AccessKeyID:     AccessKey,
+		SecretAccessKey: SecretKey,
+		SessionToken:    SessionToken,
+	}
 }
 
 // signature checks that a request is signed with the role's keys, by signing it once more; "" if it
@@ -40,6 +44,7 @@ func (f *Fake) signature(r *http.Request) string {
 		k, v, _ := strings.Cut(strings.TrimSpace(field), "=")
 		fields[k] = v
 	}
+
 	scope := strings.Split(fields["Credential"], "/")
 	at, err := time.Parse(amzDate, r.Header.Get("X-Amz-Date"))
 	switch {

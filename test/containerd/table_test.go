@@ -79,6 +79,7 @@ func inputs(t *testing.T) []input {
 			all = append(all, in)
 		}
 	}
+
 	return all
 }
 
@@ -98,15 +99,23 @@ func (in input) tree(t *testing.T, p parts.Part) containerd.Tree {
 		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		must.OK(t, os.WriteFile(at, data, 0o755))
 	}
+
 	f := must.Get(facts.Gather(t.Context(), h, facts.Needs{}))(t)
-	tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml"}, Globs: facts.Globs(p.Version)}
+	tree := containerd.Tree{
+		Root:  containerd.File{Path: etc + "/config.toml"},
+		Globs: facts.Globs(p.Version),
+	}
 	for _, file := range f.Engines[0].Files {
 		if file.Path == tree.Root.Path {
 			tree.Root.Data = file.Data
 		} else {
-			tree.Imports = append(tree.Imports, containerd.File{Path: file.Path, Data: file.Data})
+			tree.Imports = append(tree.Imports, containerd.File{
+				Path: file.Path,
+				Data: file.Data,
+			})
 		}
 	}
+
 	return tree
 }
 
@@ -160,11 +169,13 @@ func differs(before, after map[string]any, asDefault bool) string {
 			bad = append(bad, "runtime "+name+" changed")
 		}
 	}
+
 	for name := range a.Runtimes {
 		if name != "nvidia" && b.Runtimes[name] == nil && parts.Refusal(before) == nil { // a node that was down may be fixed
 			bad = append(bad, "runtime "+name+" is new")
 		}
 	}
+
 	if !cmp.Equal(b.EnableCDI, a.EnableCDI) {
 		bad = append(bad, "enable_cdi changed")
 	}
@@ -194,6 +205,7 @@ func handler(before parts.Effect, got map[string]any) string {
 			base = r
 		}
 	}
+
 	if base["runtime_type"] != "io.containerd.runc.v2" {
 		return ""
 	}
@@ -205,12 +217,14 @@ func handler(before parts.Effect, got map[string]any) string {
 			return key + " lost"
 		}
 	}
+
 	of, _ := base["options"].(map[string]any)
 	for key, value := range of {
 		if !strings.EqualFold(key, "BinaryName") && !slices.ContainsFunc(fold(options, key), func(v any) bool { return cmp.Equal(v, value) }) {
 			return key + " lost"
 		}
 	}
+
 	return ""
 }
 
@@ -243,6 +257,7 @@ func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why er
 		t.Errorf("the daemon rejects the input, and we did not refuse it: %v", why)
 		return "edited what the daemon rejects"
 	}
+
 	after, err := dump(t, p, files)
 	if err != nil {
 		t.Errorf("the daemon rejects our edit: %v", err)
@@ -271,6 +286,7 @@ func toolkitEdit(t *testing.T, in input, p, ctk parts.Part, before map[string]an
 	case before == nil:
 		return "edited what the daemon rejects"
 	}
+
 	after, _, err := p.Dump(t, root)
 	if err != nil {
 		return "node down: rejected"
@@ -298,6 +314,7 @@ func TestTable(t *testing.T) {
 					} else if err != nil {
 						t.Fatal(err)
 					}
+
 					row := fmt.Sprintf("%-34s %s", in.name, p.Name)
 					for _, asDefault := range []bool{false, true} {
 						row += fmt.Sprintf(" | %-22s | %-44s", outcome(t, in, p, before, err, asDefault), toolkitEdit(t, in, p, all.CTK, before, asDefault))
@@ -345,5 +362,6 @@ func count(t *testing.T, rows map[string]string) {
 			sums[i][kind]++
 		}
 	}
+
 	t.Logf("%d inputs and daemons: gpuadm %v, nvidia-ctk %v; as default: gpuadm %v, nvidia-ctk %v", len(rows), sums[0], sums[1], sums[2], sums[3])
 }

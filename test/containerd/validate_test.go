@@ -34,7 +34,11 @@ func (judge) AskWith(context.Context, []string, ...string) ([]byte, error) {
 
 // engineOf is the engine that reads a tree.
 func engineOf(t containerd.Tree) facts.Engine {
-	return facts.Engine{Name: "containerd", Binary: "containerd", Config: t.Root.Path}
+	return facts.Engine{
+		Name:   "containerd",
+		Binary: "containerd",
+		Config: t.Root.Path,
+	}
 }
 
 // proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm
@@ -42,7 +46,12 @@ func engineOf(t containerd.Tree) facts.Engine {
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	t.Helper()
 	live := must.Get(local.Open("/"))(t)
-	h := engine.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
+	h := engine.Handler{
+		Name:    "nvidia",
+		Binary:  binary,
+		Default: asDefault,
+		CDI:     true,
+	}
 	tree, d := in.tree(t, p), containerd.Daemon{Version: p.Version}
 	target, err := containerd.Target(tree, d, h)
 	if err != nil {
@@ -98,7 +107,10 @@ func TestProofRefusesWhatKills(t *testing.T) {
 			t.Run(what+"/"+p.Name, func(t *testing.T) {
 				t.Parallel()
 				before, after := strings.ReplaceAll(c.before, "NAME", cri), strings.ReplaceAll(c.after, "NAME", cri)
-				tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml", Data: []byte(before)}}
+				tree := containerd.Tree{Root: containerd.File{
+					Path: etc + "/config.toml",
+					Data: []byte(before),
+				}}
 				h := engine.Handler{Name: "nvidia", Binary: binary}
 				err := containerd.Validate(t.Context(), judge{live, p}, engineOf(tree), tree, h, tree.Root.Path, []byte(before), []byte(after))
 				if err == nil {

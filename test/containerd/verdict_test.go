@@ -64,6 +64,7 @@ func roots() []world {
 		}
 		return w
 	}
+
 	return []world{
 		one("version = 2\n"),
 		one("version = 2\n" + imports),
@@ -81,8 +82,11 @@ func foreignEdits() map[string]func(w *world) {
 		return func(w *world) { w.files[etc+"/conf.d/"+name] = []byte(text) }
 	}
 	tail := func(text string) func(*world) {
-		return func(w *world) { w.files[rootFile] = append(slices.Clone(w.files[rootFile]), text...) }
+		return func(w *world) {
+			w.files[rootFile] = append(slices.Clone(w.files[rootFile]), text...)
+		}
 	}
+
 	return map[string]func(*world){
 		"nothing":      func(*world) {},
 		"a link":       func(w *world) { w.links = append(w.links, etc+"/conf.d/10-x.toml") },
@@ -249,6 +253,7 @@ func nothingLost(t *testing.T, edited, undone world, target string) {
 			check.Equal(t, string(undone.files[name]), string(text), "%s after the undo:", name)
 		}
 	}
+
 	if strings.Contains(string(edited.files[target]), "mirror.example") {
 		check.Has(t, string(undone.files[target]), "mirror.example", "%s after the undo:", target)
 	}
@@ -269,17 +274,24 @@ func verdict(t *testing.T, w world, p parts.Part) (says error, serves bool) {
 		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		must.OK(t, os.Symlink(filepath.Base(at), at))
 	}
+
 	for _, name := range w.masks {
 		at := filepath.Join(root, strings.TrimPrefix(name, etc))
 		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		must.OK(t, os.Symlink("/dev/null", at))
 	}
+
 	for _, name := range w.folders {
 		must.OK(t, os.MkdirAll(filepath.Join(root, strings.TrimPrefix(name, etc)), 0o755))
 	}
 
 	config := filepath.Join(root, "config.toml")
-	e := facts.Engine{Name: "containerd", Version: p.Version, Binary: p.Path, Config: config}
+	e := facts.Engine{
+		Name:    "containerd",
+		Version: p.Version,
+		Binary:  p.Path,
+		Config:  config,
+	}
 	names := must.Get(filepath.Glob(filepath.Join(root, "conf.d", "*.toml")))(t)
 	imports := strings.Contains(string(w.files[rootFile]), "imports")
 	for _, name := range append([]string{config}, names...) {

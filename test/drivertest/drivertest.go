@@ -50,6 +50,7 @@ func Problems(t *testing.T, wants []converge.Want, v host.View) string {
 			found = append(found, err.Error())
 		}
 	}
+
 	return strings.Join(found, "\n")
 }
 

@@ -100,6 +100,7 @@ func BuildIn(dir string) (Parts, error) {
 			return Parts{}, err
 		}
 	}
+
 	if err := compile(cc, work, out); err != nil {
 		return Parts{}, err
 	}

@@ -33,12 +33,14 @@ func TestEveryPlacement(t *testing.T) {
 					starts = append(starts, int(at.Start))
 					check.That(t, int(at.Size) == p.Size, "%s at %+v", p.Name, at)
 				}
+
 				want := slices.Sorted(slices.Values(p.Starts))
 				check.That(t, slices.Equal(starts, want), "%s: NVML places it at %v, the table at %v", p.Name, starts, want)
 				for start := 0; start < m.Slices+1; start++ {
 					createAt(t, m, p, d, info, start)
 				}
 			}
+
 			left := f.Dump().GPUs[0].Instances
 			check.That(t, len(left) == 0, "%v is left", left)
 		})
@@ -108,6 +110,7 @@ func computes(t *testing.T, p Profile, gi nvml.GpuInstance) {
 			want(t, "destroy again", ci.Destroy(), nvml.ERROR_INVALID_ARGUMENT)
 		}
 	}
+
 	check.That(t, whole != 0, "%s: no compute instance takes it whole", p.Name)
 }
 
@@ -158,6 +161,7 @@ func TestOwnChoice(t *testing.T) {
 				t.Errorf("%s: instance %d lies at %d, want %d", c.model, i, got.Placement.Start, c.want[i])
 			}
 		}
+
 		must(t, lib.Shutdown())
 	}
 }
@@ -178,9 +182,11 @@ func TestMIGDevices(t *testing.T) {
 			want(t, "2c beside a 1c that lies in its place", ret, nvml.ERROR_INSUFFICIENT_RESOURCES)
 			continue
 		}
+
 		_, ret = gi.CreateComputeInstance(&ci)
 		must(t, ret)
 	}
+
 	mig, ret := d.GetMigDeviceHandleByIndex(0)
 	must(t, ret)
 	_, ret = d.GetMigDeviceHandleByIndex(1)
@@ -214,6 +220,7 @@ func TestMIGDevices(t *testing.T) {
 			t.Errorf("processes %+v", list)
 		}
 	}
+
 	f.Reboot()
 	_, ret = mig.GetUUID()
 	want(t, "after a reboot", ret, nvml.ERROR_INVALID_ARGUMENT)

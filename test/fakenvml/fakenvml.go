@@ -31,7 +31,11 @@ type Fake struct {
 // models are those of models.txt.
 func New(t testing.TB, spec string) *Fake {
 	t.Helper()
-	f := &Fake{Parts: Build(t), State: filepath.Join(t.TempDir(), "fakenvml.state"), t: t}
+	f := &Fake{
+		Parts: Build(t),
+		State: filepath.Join(t.TempDir(), "fakenvml.state"),
+		t:     t,
+	}
 	f.Do("new", "--gpus", spec)
 
 	return f

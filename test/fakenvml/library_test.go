@@ -36,6 +36,7 @@ func TestSymbols(t *testing.T) {
 	}) {
 		t.Errorf("the library needs %v (%v), want libc alone", libs, err)
 	}
+
 	symbols, err := file.DynamicSymbols()
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +47,7 @@ func TestSymbols(t *testing.T) {
 			has = append(has, s.Name)
 		}
 	}
+
 	for _, name := range strings.Fields(needed) {
 		check.That(t, slices.Contains(has, name), "the library lacks %s", name)
 	}
@@ -78,6 +80,7 @@ func TestABI(t *testing.T) {
 		output, _ := exec.Command("cc", append(args, "c/abi_check.c")...).CombinedOutput()
 		return string(output)
 	}
+
 	if output := check(); output != "" {
 		t.Error(output)
 	}

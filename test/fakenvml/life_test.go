@@ -115,9 +115,13 @@ func TestFail(t *testing.T) {
 	f.Fail("nvmlDeviceCreateGpuInstanceWithPlacement", 3, "IN_USE")
 	f.FailLate("", 5, "UNKNOWN")
 	for i, code := range []nvml.Return{nvml.SUCCESS, nvml.SUCCESS, nvml.ERROR_IN_USE, nvml.SUCCESS, nvml.ERROR_UNKNOWN, nvml.SUCCESS} {
-		_, ret := d.CreateGpuInstanceWithPlacement(&info, &nvml.GpuInstancePlacement{Start: uint32(i), Size: 1})
+		_, ret := d.CreateGpuInstanceWithPlacement(&info, &nvml.GpuInstancePlacement{
+			Start: uint32(i),
+			Size:  1,
+		})
 		want(t, "create "+string(rune('1'+i)), ret, code)
 	}
+
 	n := len(f.Dump().GPUs[0].Instances)
 	check.That(t, n == 5, "%d instances, want 5: the third call did nothing, the fifth did", n)
 	f.Fail("nvmlDeviceGetMigMode", 0, "GPU_IS_LOST")
@@ -125,6 +129,7 @@ func TestFail(t *testing.T) {
 		_, _, ret = d.GetMigMode()
 		want(t, "each call", ret, nvml.ERROR_GPU_IS_LOST)
 	}
+
 	f.Heal()
 	_, _, ret = d.GetMigMode()
 	want(t, "healed", ret, nvml.SUCCESS)
@@ -169,6 +174,7 @@ func TestHealth(t *testing.T) {
 		state, ret := d.GetNvLinkState(link)
 		check.That(t, ret == nvml.SUCCESS && state == want, "link %d: %v %v", link, state, ret)
 	}
+
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_REMAPPED_PENDING}, {FieldId: nvml.FI_DEV_MEMORY_TEMP}}
 	must(t, d.GetFieldValues(values))
 	check.That(t, values[0].Value[0] == 1 && nvml.Return(values[1].NvmlReturn) == nvml.ERROR_NOT_SUPPORTED, "fields %+v", values)

@@ -213,6 +213,7 @@ func (m *Model) addCompute(words []string) error {
 		}
 		c.offered |= 1 << i
 	}
+
 	starts, _, _ := strings.Cut(words[3], ":")
 	c.starts, err = numbers(starts)
 	m.ci = append(m.ci, c)
@@ -295,6 +296,7 @@ func (m *Model) render(b *strings.Builder) {
 		fmt.Fprintf(b, "%s, %d, ", strings.Join(e.counts, ", "), bit(e.graphics))
 		fmt.Fprintf(b, "%q, %d, %d, {%s}},\n", p.Name, p.Size, len(p.Starts), list(p.Starts))
 	}
+
 	b.WriteString("}, {")
 	for _, c := range m.ci {
 		fmt.Fprintf(b, "{%d, %d, %d, %d, {%s}},\n", c.id, c.slices, c.offered, len(c.starts), list(c.starts))

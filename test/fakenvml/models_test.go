@@ -46,7 +46,9 @@ func TestOneTable(t *testing.T) {
 			continue
 		}
 		all := mig.Models()
-		i := slices.IndexFunc(all, func(k mig.Model) bool { return slices.Contains(k.Devices, m.device) })
+		i := slices.IndexFunc(all, func(k mig.Model) bool {
+			return slices.Contains(k.Devices, m.device)
+		})
 		if i < 0 {
 			t.Errorf("gpuadm has no table for %s, %s", m.Key, m.device)
 			continue
@@ -60,6 +62,7 @@ func TestOneTable(t *testing.T) {
 			starts := slices.Sorted(slices.Values(p.Starts))
 			fake = append(fake, fmt.Sprintf("%d %d %s: %d slices, %d at most, %d slices of memory at %v", p.ID, p.Kind, p.Name, p.Slices, p.Max, p.Size, starts))
 		}
+
 		for _, p := range known.Profiles {
 			var starts []int
 			for _, at := range p.Places {
@@ -67,6 +70,7 @@ func TestOneTable(t *testing.T) {
 			}
 			table = append(table, fmt.Sprintf("%d %d %s: %d slices, %d at most, %d slices of memory at %v", p.ID, p.Enum, p.Name, p.Slices, p.Max, p.Places[0].Size, starts))
 		}
+
 		slices.Sort(fake)
 		slices.Sort(table)
 		for _, line := range fake {
@@ -77,6 +81,7 @@ func TestOneTable(t *testing.T) {
 		}
 		compared += len(fake)
 	}
+
 	check.That(t, compared != 0, "nothing was compared")
 }
 
@@ -97,7 +102,9 @@ func TestAsRecorded(t *testing.T) {
 			}
 		}
 	}
-	settings := slices.IndexFunc(file.Files, func(f txtar.File) bool { return f.Name == "sim.toml" })
+	settings := slices.IndexFunc(file.Files, func(f txtar.File) bool {
+		return f.Name == "sim.toml"
+	})
 	if err := toml.Unmarshal(file.Files[settings].Data, &real); err != nil || len(real.GPU) != 1 {
 		t.Fatalf("%d GPUs: %v", len(real.GPU), err)
 	}
@@ -107,13 +114,16 @@ func TestAsRecorded(t *testing.T) {
 	check.Equal(t, fmt.Sprint([]string{fake.device, fake.board}), fmt.Sprint([]string{real.GPU[0].Device, real.GPU[0].Sub}), "device and subsystem")
 	check.Equal(t, len(fake.Profiles), len(real.GPU[0].Profiles), "profiles")
 	for _, is := range real.GPU[0].Profiles {
-		p := fake.Profiles[slices.IndexFunc(fake.Profiles, func(p Profile) bool { return p.ID == is.ID })]
+		p := fake.Profiles[slices.IndexFunc(fake.Profiles, func(p Profile) bool {
+			return p.ID == is.ID
+		})]
 		starts := slices.Sorted(slices.Values(p.Starts))
 		var places []int
 		for _, place := range is.Places {
 			places = append(places, place.Start)
 			check.Equal(t, p.Size, place.Size, "%s: size of a place", is.Name)
 		}
+
 		check.Equal(t, fmt.Sprint(p.Kind, p.Name, p.Slices, p.Max, p.MemoryMB<<20, starts), fmt.Sprint(is.Enum, is.Name, is.Slices, is.Max, is.Memory, places), "profile %d", is.ID)
 	}
 }

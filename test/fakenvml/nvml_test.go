@@ -61,6 +61,7 @@ func enabled(t testing.TB, f *Fake, lib nvml.Interface, index int) nvml.Device {
 			t.Fatalf("reset: %s", output)
 		}
 	}
+
 	return d
 }
 
@@ -86,6 +87,7 @@ func id(m Model, start, size int) int {
 		first += n
 		width /= 2
 	}
+
 	return first + start/size
 }
 
@@ -136,6 +138,7 @@ func TestEnumerate(t *testing.T) {
 		minor, ret := d.GetMinorNumber()
 		check.That(t, ret == nvml.SUCCESS && minor == i, "GPU %d: minor %d, %v", i, minor, ret)
 	}
+
 	version, ret := lib.SystemGetDriverVersion()
 	must(t, ret)
 	cuda, ret := lib.SystemGetCudaDriverVersion_v2()
@@ -183,5 +186,6 @@ func text(chars []int8) string {
 		}
 		b = append(b, byte(c))
 	}
+
 	return string(b)
 }

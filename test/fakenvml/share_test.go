@@ -77,6 +77,7 @@ func TestTwoProcesses(t *testing.T) {
 			check.That(t, ret == nvml.SUCCESS, "GPU %d: MIG device %d: %v", gpu, i, ret)
 		}
 	}
+
 	before := f.Dump()
 	f.Reboot()
 	if err := child(t, f).Wait(); err != nil {
@@ -100,6 +101,7 @@ func TestKill(t *testing.T) {
 		} else {
 			f.Kill(8)
 		}
+
 		err := child(t, f).Wait()
 		exit, ok := err.(*exec.ExitError)
 		if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {

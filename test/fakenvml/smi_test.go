@@ -48,7 +48,9 @@ var ownOfAMachine = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 // TestSMIRecorded: the fake nvidia-smi says what the real one has said.
 func TestSMIRecorded(t *testing.T) {
-	anonymous := func(text string) string { return ownOfAMachine.ReplaceAllString(text, "ITS-OWN") }
+	anonymous := func(text string) string {
+		return ownOfAMachine.ReplaceAllString(text, "ITS-OWN")
+	}
 
 	f, lib := load(t, "A100-80:4")
 	enabled(t, f, lib, 0)
@@ -65,6 +67,7 @@ func TestSMIRecorded(t *testing.T) {
 		f.PassThrough(gpu)
 		f.Hold(gpu, -1, 99+gpu)
 	}
+
 	said, code = f.SMI("--gpu-reset")
 	check.That(t, code == recordedBusyExit, "--gpu-reset: exit %d", code)
 	check.Equal(t, strings.TrimSpace(anonymous(said)), strings.TrimSpace(anonymous(recordedBusy)), "--gpu-reset:")

@@ -49,6 +49,7 @@ func TestContextValues(t *testing.T) {
 		known := lifetimes[name] != ""
 		check.That(t, known, "%s puts a value into a context: make it a parameter or a field", name)
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(lifetimes)) {
 		check.That(t, found[name], "%s puts no value into a context: take it off the list", name)
 	}

@@ -71,6 +71,7 @@ func TestGPUs(t *testing.T) {
 					break
 				}
 			}
+
 			return nil
 		})
 		must.That(t, err == nil, "%v", err)
@@ -92,13 +93,16 @@ func gpuWords() map[string]bool {
 			words[name] = true
 		}
 	}
+
 	return words
 }
 
 // gpuNamed returns the first word of a line that is a GPU's name, or its id: 2330, 0x2330,
 // 0x233010DE; "" if there is none.
 func gpuNamed(line string, known map[string]bool) string {
-	separates := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }
+	separates := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_'
+	}
 	for _, word := range strings.FieldsFunc(line, separates) {
 		id := strings.TrimPrefix(strings.ToLower(word), "0x")
 		if len(id) == len("233010de") {
@@ -108,6 +112,7 @@ func gpuNamed(line string, known map[string]bool) string {
 			return word
 		}
 	}
+
 	return ""
 }
 

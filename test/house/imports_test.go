@@ -30,6 +30,7 @@ func rows(text string) map[string][]string {
 		name, with, _ := strings.Cut(line, ":")
 		all[name] = strings.Fields(with)
 	}
+
 	return all
 }
 
@@ -61,6 +62,7 @@ func ourPackages(t *testing.T) []pkg {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+
 		all = append(all, p)
 	}
 }

@@ -120,6 +120,7 @@ func isRow(lines []string, i int) bool {
 		return strings.HasPrefix(line, "{") && strings.HasSuffix(line, "},") ||
 			strings.HasPrefix(line, `"`) && strings.HasSuffix(line, ",")
 	}
+
 	before := i > 0 && row(lines[i-1])
 	after := i+1 < len(lines) && row(lines[i+1])
 	return row(lines[i]) && (before || after)

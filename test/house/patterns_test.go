@@ -52,5 +52,6 @@ func TestPatterns(t *testing.T) {
 			})
 		}
 	}
+
 	check.That(t, seen >= 25, "only %d patterns are found: this test looks for the wrong call", seen)
 }

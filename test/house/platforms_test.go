@@ -60,6 +60,7 @@ func TestPlatforms(t *testing.T) {
 		must.Get(fmt.Sscan(line, &name, &number))(t)
 		most[name] = number
 	}
+
 	for name := range words {
 		check.That(t, found[name] <= most[name],
 			"%d product files outside internal/platform and cloud/%s name it, and %d did: give its value a field, and ask that; go test ./test/house -run TestPlatforms -v lists them",

@@ -36,6 +36,7 @@ func TestReadsDown(t *testing.T) {
 		isListed := slices.Contains(order, base) || strings.HasSuffix(base, "_test.go")
 		check.That(t, isListed, "%s is not in the order of reading in converge.go", base)
 	}
+
 	for _, use := range usesBetweenFiles(t, folder, order) {
 		goesDown := slices.Index(order, use.in) < slices.Index(order, use.of)
 		check.That(t, goesDown, "%s uses %s of %s, which comes before it in the order of reading", use.in, use.name, use.of)
@@ -69,6 +70,7 @@ func usesBetweenFiles(t *testing.T, folder string, names []string) (uses []use) 
 			uses = append(uses, use{in, of, object.Name()})
 		}
 	}
+
 	must.That(t, len(uses) > 100, "only %d uses were found between %d files", len(uses), len(names))
 	return uses
 }
@@ -83,4 +85,6 @@ func isOfPackage(object types.Object) bool {
 
 type noImports struct{}
 
-func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not read") }
+func (noImports) Import(string) (*types.Package, error) {
+	return nil, errors.New("not read")
+}

@@ -50,7 +50,10 @@ func All(t testing.TB) map[string]Incident {
 	must.That(t, err == nil && len(files) > 0, "%v: %v", "no incidents", err)
 	all := map[string]Incident{}
 	for _, file := range files {
-		i := Incident{Name: strings.TrimSuffix(filepath.Base(file), ".txtar"), of: must.Get(txtar.ParseFile(file))(t)}
+		i := Incident{
+			Name: strings.TrimSuffix(filepath.Base(file), ".txtar"),
+			of:   must.Get(txtar.ParseFile(file))(t),
+		}
 		i.Report = string(i.of.Comment)
 		for _, f := range i.of.Files {
 			switch text := strings.TrimSpace(string(f.Data)); f.Name {
@@ -60,8 +63,10 @@ func All(t testing.TB) map[string]Incident {
 				i.Unread = text
 			}
 		}
+
 		all[i.Name] = i
 	}
+
 	return all
 }
 
@@ -82,6 +87,7 @@ func Pairs(t testing.TB) map[string]Pair {
 			pairs[names] = Pair{[]Incident{all[one], all[other]}, want}
 		}
 	}
+
 	return pairs
 }
 
@@ -106,7 +112,14 @@ const nodeName = "gpu-1.internal"
 // plugin, if they are wanted.
 func Joined(t *testing.T, plugin bool) *World {
 	t.Helper()
-	w := &World{Machine: Working(t), Server: kubesim.New(kubesim.User{}), Rooms: map[string]host.Room{}, cri: [2]byte{1, 1}, offers: 8, pods: map[string]string{}}
+	w := &World{
+		Machine: Working(t),
+		Server:  kubesim.New(kubesim.User{}),
+		Rooms:   map[string]host.Room{},
+		cri:     [2]byte{1, 1},
+		offers:  8,
+		pods:    map[string]string{},
+	}
 	w.Put("proc/sys/kernel/hostname", "gpu-1\n")
 	w.user(`token: "planted-kubelet"`)
 	w.Server.Token("planted-kubelet", kubesim.Node(nodeName))
@@ -120,6 +133,7 @@ func Joined(t *testing.T, plugin bool) *World {
 		w.Server.AddPod(Pod("nvidia-device-plugin-daemonset-csjxw"))
 		w.answers = append(w.answers, w.daemons)
 	}
+
 	return w
 }
 
@@ -192,7 +206,9 @@ func (w *World) daemons(n *simhost.Node) {
 		return list, nil
 	})
 	if _, err := n.Stat("/var/lib/kubelet/device-plugins/nvidia-gpu.sock"); err == nil {
-		n.Daemon("/var/lib/kubelet/device-plugins/nvidia-gpu.sock", func(string, []byte) ([]byte, error) { return nil, nil })
+		n.Daemon("/var/lib/kubelet/device-plugins/nvidia-gpu.sock", func(string, []byte) ([]byte, error) {
+			return nil, nil
+		})
 	}
 }
 
@@ -270,7 +286,11 @@ func (w *World) step(line string) {
 		w.answers = append(w.answers, func(n *simhost.Node) {
 			n.CUDAAnswers(func([]string) host.CUDA {
 				const library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-				return host.CUDA{Library: library, Code: number(words[1]), Name: words[2]}
+				return host.CUDA{
+					Library: library,
+					Code:    number(words[1]),
+					Name:    words[2],
+				}
 			})
 		})
 	case "pod-waits":
@@ -347,13 +367,20 @@ func (w *World) step(line string) {
 	case "config-rejected":
 		w.answers = append(w.answers, func(n *simhost.Node) {
 			n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
-				return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: rest}
+				return nil, &host.CommandError{
+					Argv:   argv,
+					Code:   1,
+					Stderr: rest,
+				}
 			}})
 		})
 	case "ctime":
 		w.Find(words[1]).Name += " ctime=" + words[2]
 	case "room":
-		w.Rooms[words[1]] = host.Room{Bytes: uint64(number(words[2])), Files: uint64(number(words[3]))}
+		w.Rooms[words[1]] = host.Room{
+			Bytes: uint64(number(words[2])),
+			Files: uint64(number(words[3])),
+		}
 	case "certificate":
 		w.certificate(words[1], must.Get(time.ParseDuration(words[2]))(w.t), must.Get(time.ParseDuration(words[3]))(w.t))
 	default:
@@ -372,7 +399,11 @@ func rejectsFlag(n *simhost.Node, flag string) {
 				name, _, _ := strings.Cut(word, "=")
 				if name == flag {
 					const said = `E0707 08:17:04.199967    5604 run.go:74] "command failed" err="failed to parse kubelet flag: unknown flag: `
-					return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: said + flag + `"`}
+					return nil, &host.CommandError{
+						Argv:   argv,
+						Code:   1,
+						Stderr: said + flag + `"`,
+					}
 				}
 			}
 			return []byte("Kubernetes v1.31.4\n"), nil
@@ -394,11 +425,20 @@ func (w *World) podWaits(name, list, reason, container string) {
 func (w *World) certificate(of string, from, until time.Duration) {
 	now := w.Machine.Node().Now()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(w.t)
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: of, Organization: []string{"system:nodes"}}, NotBefore: now.Add(from), NotAfter: now.Add(until)}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: of, Organization: []string{"system:nodes"}},
+		NotBefore:    now.Add(from),
+		NotAfter:     now.Add(until),
+	}
 	der := must.Get(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(w.t)
 	secret := must.Get(x509.MarshalPKCS8PrivateKey(key))(w.t)
 	text := func(kind string, data []byte) string {
-		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}))
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
+			Type:  kind,
+			Bytes: data,
+		}))
 	}
+
 	w.user("token: \"planted-kubelet\", client-certificate-data: " + text("CERTIFICATE", der) + ", client-key-data: " + text("PRIVATE KEY", secret))
 }

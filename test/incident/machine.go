@@ -39,6 +39,7 @@ func Working(t *testing.T) *Machine {
 			}
 		}
 	}
+
 	m.all.Files = append(m.all.Files, txtar.File{Name: "sim.toml", Data: settings})
 	m.Put("usr/lib/modules/6.8.0-88-generic/modules.dep", "updates/dkms/nvidia.ko:\nupdates/dkms/nvidia-uvm.ko: updates/dkms/nvidia.ko\n")
 	m.Module("6.8.0-88-generic", "580.95.05")
@@ -48,6 +49,7 @@ func Working(t *testing.T) *Machine {
 		m.Put(fmt.Sprintf("dev/nvidia%d type=char mode=0666", i), "")
 		m.Settings(fmt.Sprintf("\n[[gpu]]\nmodel = \"H100-80\"\naddress = %q\n", address))
 	}
+
 	var status strings.Builder
 	for _, p := range []string{
 		"libnvidia-compute-580-server 580.95.05-0ubuntu0.24.04.2", "nvidia-utils-580-server 580.95.05-0ubuntu0.24.04.2",
@@ -57,6 +59,7 @@ func Working(t *testing.T) *Machine {
 		name, version, _ := strings.Cut(p, " ")
 		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nArchitecture: amd64\nVersion: %s\n\n", name, version)
 	}
+
 	m.Put("var/lib/dpkg/status", status.String())
 	return m
 }
@@ -85,7 +88,9 @@ func (m *Machine) NVSwitches() (all []string) {
 // Bind gives a GPU to a kernel driver; "" takes it away.
 func (m *Machine) Bind(address, driver string) {
 	f := m.Find("sys/bus/pci/devices/" + address + "/uevent")
-	lines := slices.DeleteFunc(strings.SplitAfter(string(f.Data), "\n"), func(l string) bool { return strings.HasPrefix(l, "DRIVER=") })
+	lines := slices.DeleteFunc(strings.SplitAfter(string(f.Data), "\n"), func(l string) bool {
+		return strings.HasPrefix(l, "DRIVER=")
+	})
 	if driver != "" {
 		lines = append(lines, "DRIVER="+driver+"\n")
 	}
@@ -107,6 +112,7 @@ func (m *Machine) Remove(name string) {
 			kept = append(kept, f)
 		}
 	}
+
 	m.all.Files = kept
 }
 
@@ -117,6 +123,7 @@ func (m *Machine) Find(name string) *txtar.File {
 			return &m.all.Files[i]
 		}
 	}
+
 	m.t.Fatalf("the recorded machine has no %s", name)
 	return nil
 }
@@ -157,6 +164,7 @@ func (m *Machine) Unloaded() {
 		m.Bind(address, "")
 		m.Remove(fmt.Sprintf("dev/nvidia%d", i))
 	}
+
 	m.Silent("DRIVER_NOT_LOADED", "the kernel module nvidia is not loaded")
 	for _, unit := range []string{"nvidia-persistenced", "nvidia-fabricmanager"} {
 		m.Fails(unit)
@@ -219,6 +227,7 @@ func (m *Machine) Upgrade(version string) {
 		m.Put(at+"1 link="+lib+"."+version, "")
 		m.Put(at+version+" size=2196648", "")
 	}
+
 	m.Change("var/lib/dpkg/status", "Version: 580.95.05", "Version: "+version)
 	m.Change("var/lib/dpkg/status", "Package: nvidia-fabricmanager-580\nStatus: install ok installed\nArchitecture: amd64\nVersion: "+version, "Package: nvidia-fabricmanager-580\nStatus: install ok installed\nArchitecture: amd64\nVersion: 580.95.05")
 	m.Module("6.8.0-88-generic", version)
@@ -253,6 +262,7 @@ func (m *Machine) Metal(lanes string) {
 			m.all.Files[i].Name = port + "/" + address + "/" + strings.Replace(rest, "link=../../../", "link=../../../../", 1)
 		}
 	}
+
 	m.Put(dev+" link=../../../devices/pci0000:17/0000:17:01.0/"+address, "")
 	m.Put(port+"/max_link_width", "16\n")
 	m.Put(port+"/"+address+"/max_link_width", "16\n")

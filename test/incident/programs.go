@@ -58,6 +58,7 @@ func looks(argv []string) bool {
 	case "crictl":
 		return has("info") || has("images")
 	}
+
 	return false
 }
 
@@ -130,6 +131,7 @@ func (y *Typist) aptGet(words []string, _ string) (string, error) {
 			return "", y.installs(name, strings.TrimSuffix(version, "*")+"-0ubuntu0.24.04.1")
 		}
 	}
+
 	return "", fmt.Errorf("apt-get: unable to locate %v", words[1:])
 }
 
@@ -142,6 +144,7 @@ func (y *Typist) installs(name, version string) error {
 			kept = append(kept, strings.TrimSpace(one))
 		}
 	}
+
 	kept = append(kept, fmt.Sprintf("Package: %s\nStatus: install ok installed\nArchitecture: amd64\nVersion: %s", name, version))
 	unit := "/usr/lib/systemd/system/nvidia-fabricmanager.service"
 	err := errors.Join(y.put(status, strings.Join(kept, "\n\n")+"\n"))
@@ -149,7 +152,10 @@ func (y *Typist) installs(name, version string) error {
 		err = errors.Join(err, y.put(unit, "[Service]\nExecStart=/usr/bin/nv-fabricmanager\n[Install]\nWantedBy=multi-user.target\n"))
 	}
 	y.registers()
-	return errors.Join(err, y.unit("nvidia-fabricmanager", host.UnitChange{File: "enable", Job: "restart"}))
+	return errors.Join(err, y.unit("nvidia-fabricmanager", host.UnitChange{
+		File: "enable",
+		Job:  "restart",
+	}))
 }
 
 // registers is what a fabric manager that runs does: the GPUs join the fabric.
@@ -183,6 +189,7 @@ func (y *Typist) find(words []string, _ string) (string, error) {
 			err = errors.Join(err, y.node.Drop(path.Join(folder, name)))
 		}
 	}
+
 	return "", err
 }
 
@@ -195,7 +202,9 @@ func (y *Typist) kubectl(words []string, _ string) (string, error) {
 	if i := slices.Index(words, "--selector=kubernetes.io/hostname=gpu-1"); i >= 0 {
 		words[i] = nodeName
 	}
-	words = slices.DeleteFunc(words, func(word string) bool { return strings.HasPrefix(word, "--") })
+	words = slices.DeleteFunc(words, func(word string) bool {
+		return strings.HasPrefix(word, "--")
+	})
 	last := words[len(words)-1]
 	spec := func(edit func(spec kubesim.Object)) {
 		y.world.Server.EditNode(words[len(words)-1], func(n kubesim.Object) {
@@ -207,6 +216,7 @@ func (y *Typist) kubectl(words []string, _ string) (string, error) {
 			edit(spec)
 		})
 	}
+
 	switch words[0] {
 	case "drain":
 		if last != nodeName {
@@ -233,6 +243,7 @@ func (y *Typist) kubectl(words []string, _ string) (string, error) {
 	default:
 		return "", fmt.Errorf("kubectl %s is not known here", words[0])
 	}
+
 	return "", nil
 }
 
@@ -285,6 +296,7 @@ func (y *Typist) modprobe(words []string, _ string) (string, error) {
 		}
 		return "", errors.Join(errs...)
 	}
+
 	if err := y.ubuntu(append([]string{"modprobe"}, words...)...); err != nil {
 		return "", err
 	}
@@ -306,6 +318,7 @@ func (y *Typist) mount(words []string, _ string) (string, error) {
 			lines[i] = strings.Replace(line, ",noexec", "", 1)
 		}
 	}
+
 	return "", y.put("/proc/self/mounts", strings.Join(lines, ""))
 }
 
@@ -332,8 +345,10 @@ func (y *Typist) nvidiaCTK(words []string, _ string) (string, error) {
 				lines[j] = key + " = " + value + "\n"
 			}
 		}
+
 		text = strings.Join(lines, "")
 	}
+
 	return "", y.put(config, text)
 }
 
@@ -366,6 +381,7 @@ func (y *Typist) nvidiaModprobe(words []string, _ string) (string, error) {
 	case minor == 255:
 		name = "/dev/nvidiactl"
 	}
+
 	if y.has(name) { // it changes the mode of a device, and no other file
 		return "", nil
 	}
@@ -385,6 +401,7 @@ func (y *Typist) nvidiaSMI(words []string, _ string) (string, error) {
 			}
 		})
 	}
+
 	has := func(word string) bool { return slices.Contains(words, word) }
 	switch {
 	case has("--gpu-reset"):
@@ -394,6 +411,7 @@ func (y *Typist) nvidiaSMI(words []string, _ string) (string, error) {
 				of = append(of, g.Address)
 			}
 		}
+
 		if err := y.node.ResetGPUs(context.Background(), of...); err != nil {
 			return "", err
 		}
@@ -411,6 +429,7 @@ func (y *Typist) nvidiaSMI(words []string, _ string) (string, error) {
 	default:
 		return "", fmt.Errorf("nvidia-smi %v is not known here", words)
 	}
+
 	return "", nil
 }
 
@@ -468,6 +487,7 @@ func (y *Typist) sysctl([]string, string) (string, error) {
 			}
 		}
 	}
+
 	return "", nil
 }
 
@@ -483,6 +503,7 @@ func (y *Typist) systemctl(words []string, _ string) (string, error) {
 			units = units[1:]
 		}
 	}
+
 	for _, unit := range units {
 		if err := y.unit(unit, to); err != nil {
 			return "", err
@@ -491,6 +512,7 @@ func (y *Typist) systemctl(words []string, _ string) (string, error) {
 			return "", err
 		}
 	}
+
 	return "", nil
 }
 
@@ -534,6 +556,7 @@ func (y *Typist) boot(power bool) error {
 			errs = append(errs, y.put(config, "\xde\x10\x30\x23"))
 		}
 	}
+
 	errs = append(errs, y.bindsAgain(), y.resolves())
 	return errors.Join(errs...)
 }
@@ -555,9 +578,11 @@ func (y *Typist) bindsAgain() error {
 				text = strings.Replace(text, "DRIVER="+other+"\n", "DRIVER=nvidia\n", 1)
 			}
 		}
+
 		if err := y.put(name, text); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -59,6 +59,7 @@ func partsOf(line string) (parts []part, err error) {
 			inWord = true
 		}
 	}
+
 	end()
 	return append(parts, now), nil
 }

@@ -47,8 +47,10 @@ func (y *Typist) Types(line string) error {
 		case p.after != "|":
 			out = ""
 		}
+
 		out, err = y.runs(p.argv, out)
 	}
+
 	return err
 }
 
@@ -72,6 +74,7 @@ func (y *Typist) runs(argv []string, in string) (out string, err error) {
 		y.Changed = y.Changed || y.node.Touches() > touches
 		return "", err
 	}
+
 	if slices.Contains(looking, name) || looks(argv) {
 		return in, nil
 	}
@@ -92,6 +95,7 @@ func (y *Typist) Settles() {
 			_ = y.unit(unit, host.UnitChange{Job: "start"}) // it may end again
 		}
 	}
+
 	y.node.Advance(2 * time.Minute)
 }
 
@@ -141,6 +145,7 @@ func (y *Typist) nodeDevice(name, driver string, minor uint32) error {
 			major = number
 		}
 	}
+
 	return y.node.PutDevice(name, major, minor, fs.FileMode(0o666))
 }
 

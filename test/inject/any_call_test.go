@@ -112,6 +112,7 @@ func prepare(t *testing.T, s scenario) *prepared {
 		r := run(t, p.start, command)
 		must.That(t, r.Exit == 0, "%s: exit %d: %s", command, r.Exit, r.Stderr)
 	}
+
 	root := copyTree(t, p.start)
 	r, err := inject.Run(gpuadm(t, root, s.command), inject.Injection{})
 	must.That(t, err == nil && r.Exit == 0, "%s: exit %d, %v: %s", s.command, r.Exit, err, r.Stderr)
@@ -134,6 +135,7 @@ func (p *prepared) each(t *testing.T, f fault, number int) {
 			all++
 		}
 	}
+
 	first := 1
 	step := 1
 	switch {
@@ -144,6 +146,7 @@ func (p *prepared) each(t *testing.T, f fault, number int) {
 		step = 20
 		first = 1 + (all-1)%step // the last call is among them
 	}
+
 	for n := first; whole || n <= all; n += step {
 		reached := n <= all // as long as -run selects other ones
 		t.Run(fmt.Sprint(n), func(t *testing.T) { reached = p.goWrong(t, f.injection(n)) })
@@ -175,6 +178,7 @@ func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 	case in.Kind != inject.Signal && r.Exit != 128+int(unix.SIGKILL):
 		t.Errorf("%s was not killed: exit %d", p.command, r.Exit)
 	}
+
 	if _, before := p.judged.LoadOrStore(state(t, root), true); before {
 		return r.Hit != nil // most calls change nothing of what a kill or an error leaves
 	}

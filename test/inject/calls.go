@@ -75,6 +75,7 @@ func mutating(tid int, info Syscall) (Call, bool) {
 	default: // the first argument is a descriptor
 		what, ok = file(tid, a[0])
 	}
+
 	return Call{name, what}, ok && what != os.DevNull
 }
 

@@ -33,9 +33,15 @@ func filter() []unix.SockFilter {
 				{Code: end, K: unix.SECCOMP_RET_ALLOW},
 			}
 		}
-		program = append(program, unix.SockFilter{Code: equals, K: uint32(nr), Jf: uint8(len(stop))})
+
+		program = append(program, unix.SockFilter{
+			Code: equals,
+			K:    uint32(nr),
+			Jf:   uint8(len(stop)),
+		})
 		program = append(program, stop...)
 	}
+
 	return append(program, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
@@ -64,6 +70,7 @@ func install(tid int) error {
 			return err
 		}
 	}
+
 	if _, err := unix.PtracePokeData(tid, uintptr(at), data.Bytes()); err != nil {
 		return err
 	}
@@ -83,6 +90,7 @@ func install(tid int) error {
 			return fmt.Errorf("cannot filter its system calls: %w", unix.Errno(-result))
 		}
 	}
+
 	if _, err := unix.PtracePokeText(tid, uintptr(start.instruction()), code); err != nil {
 		return err
 	}

@@ -97,7 +97,11 @@ func run(t *testing.T, root, command string) inject.Result {
 	err := cmd.Run()
 	exit := (*exec.ExitError)(nil)
 	must.That(t, err == nil || errors.As(err, &exit), "%v", err)
-	return inject.Result{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
+	return inject.Result{
+		Stdout: stdout.String(),
+		Stderr: stderr.String(),
+		Exit:   cmd.ProcessState.ExitCode(),
+	}
 }
 
 const (
@@ -134,6 +138,7 @@ func fresh(t *testing.T, root string) {
 		}
 		must.OK(t, err)
 	}
+
 	config, program := filepath.Join(root, "etc/containerd/config.toml"), filepath.Join(root, "usr/bin/nvidia-container-runtime")
 	err := os.Chmod(config, 0o640)
 	if err == nil {
@@ -147,5 +152,6 @@ func fresh(t *testing.T, root string) {
 			err = nil
 		}
 	}
+
 	must.OK(t, err)
 }

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	} else if asked {
 		os.Exit(0)
 	}
+
 	status := m.Run()
 	if dir, err := scratch(); err != nil || os.RemoveAll(dir) != nil {
 		status = 1
@@ -54,6 +55,7 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 		got := strings.ReplaceAll(c.What, dir+"/", "")
 		check.That(t, c.Name == want.call && got == want.what, "call %d is %s %s, not %s %s", i+1, c.Name, got, want.call, want.what)
 	}
+
 	check.That(t, in.At <= 0 || !in.Counts(inject.Call{Name: "fsync"}) || (r.Hit != nil && *r.Hit == r.Calls[in.At-1]), "hit %v, not call %d of %v", r.Hit, in.At, r.Calls)
 	return dir, r
 }
@@ -80,11 +82,18 @@ func TestAtEachCall(t *testing.T) {
 	t.Parallel()
 	all := len(steps())
 	for n := 1; n <= all; n++ {
-		ends := inject.Injection{Kind: []inject.Kind{inject.Kill, inject.KillAfter}[n%2], At: n}
+		ends := inject.Injection{
+			Kind: []inject.Kind{inject.Kill, inject.KillAfter}[n%2],
+			At:   n,
+		}
 		if _, r := take(t, ends); r.Exit != 128+9 || r.Stdout != output(n-1) || len(r.Calls) != n {
 			t.Errorf("%v at %d: exit %d, %q, calls %v", ends, n, r.Exit, r.Stdout, r.Calls)
 		}
-		fails := inject.Injection{Kind: inject.Errno, At: n, Errno: []unix.Errno{unix.EIO, unix.ENOSPC}[n%2]}
+		fails := inject.Injection{
+			Kind:  inject.Errno,
+			At:    n,
+			Errno: []unix.Errno{unix.EIO, unix.ENOSPC}[n%2],
+		}
 		text := fails.Errno.Error()
 		if n == all {
 			text = "exit status 1" // its child's
@@ -93,7 +102,11 @@ func TestAtEachCall(t *testing.T) {
 		check.That(t, r.Exit == 1 && r.Stdout == output(n-1) && len(r.Calls) == n && strings.HasSuffix(r.Stderr, text+"\n"),
 			"%v at %d: exit %d, %q, %q, calls %v", fails, n, r.Exit, r.Stdout, r.Stderr, r.Calls)
 		if n%4 == 0 {
-			_, r := take(t, inject.Injection{Kind: inject.Signal, At: n, Signal: unix.SIGTERM})
+			_, r := take(t, inject.Injection{
+				Kind:   inject.Signal,
+				At:     n,
+				Signal: unix.SIGTERM,
+			})
 			check.That(t, r.Exit == 0 && r.Stdout == output(all)+"terminated\n" && len(r.Calls) == all, "signal at %d: exit %d, %q, calls %v", n, r.Exit, r.Stdout, r.Calls)
 		}
 	}
@@ -133,13 +146,18 @@ func TestEffect(t *testing.T) {
 // TestFull: from one call on there is no room, and what needs none still works.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	_, r := take(t, inject.Injection{Kind: inject.Full, At: 2, Errno: unix.ENOSPC})
+	_, r := take(t, inject.Injection{
+		Kind:  inject.Full,
+		At:    2,
+		Errno: unix.ENOSPC,
+	})
 	var without []int
 	for i, line := range strings.Split(r.Stdout, "\n") {
 		if strings.HasSuffix(line, "no space left on device") {
 			without = append(without, i+1)
 		}
 	}
+
 	want := []int{3, 4, 14}
 	check.That(t, slices.Equal(without, want) && r.Hit != nil && r.Hit.Name == "write", "no room for steps %v, not %v (hit %v): %s", without, want, r.Hit, r.Stdout)
 }

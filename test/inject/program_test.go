@@ -37,7 +37,9 @@ func steps() []step {
 		{"pwrite64", "a", func(c *calls) error { _, err := c.file.WriteAt([]byte("TWELVE"), 0); return err }},
 		{"fchmod", "a", func(c *calls) error { return c.file.Chmod(0o600) }},
 		{"fchown", "a", func(c *calls) error { return c.file.Chown(os.Getuid(), os.Getgid()) }},
-		{"fsetxattr", "a", func(c *calls) error { return unix.Fsetxattr(int(c.file.Fd()), "user.x", []byte("y"), 0) }},
+		{"fsetxattr", "a", func(c *calls) error {
+			return unix.Fsetxattr(int(c.file.Fd()), "user.x", []byte("y"), 0)
+		}},
 		{"fremovexattr", "a", func(c *calls) error { return unix.Fremovexattr(int(c.file.Fd()), "user.x") }},
 		{"fsync", "a", func(c *calls) error { return c.file.Sync() }},
 		{"fdatasync", "a", func(c *calls) error { return unix.Fdatasync(int(c.file.Fd())) }},
@@ -47,9 +49,13 @@ func steps() []step {
 		{"symlinkat", "link → b", func(c *calls) error { return os.Symlink("b", c.path("link")) }},
 		{"linkat", "b → hard", func(c *calls) error { return os.Link(c.path("b"), c.path("hard")) }},
 		{"truncate", "b", func(c *calls) error { return os.Truncate(c.path("b"), 3) }},
-		{"utimensat", "b", func(c *calls) error { return os.Chtimes(c.path("b"), time.Unix(1, 0), time.Unix(1, 0)) }},
+		{"utimensat", "b", func(c *calls) error {
+			return os.Chtimes(c.path("b"), time.Unix(1, 0), time.Unix(1, 0))
+		}},
 		{"unlinkat", "hard", func(c *calls) error { return unix.Unlinkat(unix.AT_FDCWD, c.path("hard"), 0) }},
-		{"unlinkat", "folder", func(c *calls) error { return unix.Unlinkat(unix.AT_FDCWD, c.path("folder"), unix.AT_REMOVEDIR) }},
+		{"unlinkat", "folder", func(c *calls) error {
+			return unix.Unlinkat(unix.AT_FDCWD, c.path("folder"), unix.AT_REMOVEDIR)
+		}},
 		{"openat", "child", func(c *calls) error { // a child's calls count as well
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), childFile+"="+c.path("child"))
@@ -92,6 +98,7 @@ func asProgram() (err error, asked bool) {
 		}
 		fmt.Println("step", i+1)
 	}
+
 	if os.Getenv(waits) != "" {
 		fmt.Println(<-term)
 	}

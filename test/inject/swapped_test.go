@@ -46,6 +46,7 @@ func TestSwappedRoot(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", command, r.Exit, oneLine(r.Stderr))
 		}
 	}
+
 	stop()
 	t.Logf("worked %d times, refused %d times", worked, refused)
 	check.That(t, worked != 0 && refused != 0, "nothing was swapped while it worked")

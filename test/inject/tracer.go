@@ -63,6 +63,7 @@ func (t *tracer) loop() error {
 				return err
 			}
 		}
+
 		var status unix.WaitStatus
 		var err error
 		tid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil) // only what this thread traces: see Alone
@@ -82,6 +83,7 @@ func (t *tracer) loop() error {
 					t.exit = 128 + int(status.Signal())
 				}
 			}
+
 			tid = 0
 		}
 	}
@@ -149,6 +151,7 @@ func (t *tracer) enter(tid int) {
 	} else if t.in.Kind != Full || t.hit == nil {
 		return
 	}
+
 	switch t.in.Kind {
 	case Kill:
 		t.kill()

@@ -54,6 +54,7 @@ func readTree(t *testing.T, root string) (tree, []string) {
 			}
 			return nil
 		}
+
 		is[name], err = describe(place, info)
 		return err
 	})
@@ -81,6 +82,7 @@ func state(t *testing.T, root string) string {
 		} else if is, err = describe(place, info); err != nil {
 			return err
 		}
+
 		fmt.Fprintln(sum, changing.ReplaceAllString(strings.TrimPrefix(place, root), "T"), is)
 		return nil
 	}))
@@ -101,6 +103,7 @@ func describe(place string, info fs.FileInfo) (string, error) {
 		to, err := os.Readlink(place)
 		return is + " → " + to, err // links have no attributes that a user may set
 	}
+
 	attributes, err := attributesOf(place)
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		is += fmt.Sprintf(" %s=%q", name, attributes[name])
@@ -127,6 +130,7 @@ func attributesOf(place string) (map[string][]byte, error) {
 		}
 		attributes[name] = value[:n]
 	}
+
 	return attributes, nil
 }
 
@@ -167,6 +171,7 @@ func (is tree) differs(from tree) []string {
 			lines = append(lines, fmt.Sprintf("different: /%s is %s, not %s", name, a, b))
 		}
 	}
+
 	return lines
 }
 
@@ -214,6 +219,7 @@ func copyEntry(from, to string, info fs.FileInfo) error {
 	default:
 		err = fmt.Errorf("cannot copy %s: it is neither a file, a link nor a folder", from)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -234,6 +240,7 @@ func copyEntry(from, to string, info fs.FileInfo) error {
 			return err
 		}
 	}
+
 	return os.Chmod(to, info.Mode())
 }
 
@@ -258,6 +265,7 @@ func layOut(t *testing.T, record, root string) {
 				data = []byte(value)
 			}
 		}
+
 		place := filepath.Join(root, name)
 		err := os.MkdirAll(filepath.Dir(place), 0o755)
 		if err == nil && link != "" {
@@ -267,6 +275,7 @@ func layOut(t *testing.T, record, root string) {
 		} else if err == nil {
 			err = os.WriteFile(place, data, mode)
 		}
+
 		must.OK(t, err)
 	}
 }

@@ -88,6 +88,7 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 			must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
 	}
+
 	for name, text := range files {
 		var folders []string
 		for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
@@ -98,8 +99,10 @@ func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 				must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 			}
 		}
+
 		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
+
 	return n
 }
 
@@ -114,6 +117,7 @@ func root(t *testing.T) string {
 		}
 		dir = filepath.Dir(dir)
 	}
+
 	t.Fatal("no go.mod above")
 	return ""
 }

@@ -48,6 +48,7 @@ func Object(words ...string) []byte {
 			panic(err)
 		}
 	}
+
 	return b.Bytes()
 }
 
@@ -102,6 +103,7 @@ func Packed(t testing.TB, ending string, data []byte) []byte {
 	default:
 		return data
 	}
+
 	must.OK(t, err)
 	must.Get(w.Write(data))(t)
 	must.OK(t, w.Close())

@@ -60,7 +60,9 @@ func TestLabAnsible(t *testing.T) {
 	o.installRole()
 	o.Put("/root/gpuadm-lab", program, 0o755)
 	o.Put("/root/hosts.yaml", fmt.Sprintf(ansibleHosts, sha256.Sum256(deb), sha256.Sum256([]byte(program))), 0o644)
-	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(deb) })
+	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(deb)
+	})
 	go func() { _ = http.Serve(n1.Listen("127.0.0.1:8080"), serve) }() //nolint:gosec // it ends with the test
 	n2.Put(labstage.Setting, "", 0o644)
 
@@ -71,16 +73,22 @@ func TestLabAnsible(t *testing.T) {
 		t.Log(r)
 		said := ""
 		for _, m := range recap.FindAllStringSubmatch(r.Stdout, -1) {
-			said += m[1] + map[bool]string{true: " same", false: " changed"}[m[2] == "0"] + map[bool]string{true: " ", false: " failed "}[m[3] == "0"]
+			said += m[1] + map[bool]string{
+				true:  " same",
+				false: " changed",
+			}[m[2] == "0"] + map[bool]string{true: " ", false: " failed "}[m[3] == "0"]
 		}
+
 		return said
 	}
+
 	play := func(want string, args ...string) lab.Result {
 		t.Helper()
 		r := o.Exec(append(line, args...)...)
 		check.Equal(t, ended(r), want, "ansible-playbook %v:", args)
 		return r
 	}
+
 	etc := func(n node) lab.Tree { return n.Tree([]string{"/etc", "/usr"}) }
 	first := []lab.Tree{etc(n1), etc(n2)}
 	r := play("n1 changed n2 changed ", "--check")
@@ -98,6 +106,7 @@ func TestLabAnsible(t *testing.T) {
 		n.configured()
 		check.Equal(t, n.Property(bootUnit, "UnitFileState"), "enabled", "%s is", bootUnit)
 	}
+
 	play("n1 same n2 same ")
 	if !check.All() {
 		return

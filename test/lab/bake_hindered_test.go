@@ -34,6 +34,7 @@ func TestLabBakeHindered(t *testing.T) {
 		seed, err = strconv.ParseUint(given, 10, 64)
 		must.OK(t, err)
 	}
+
 	t.Logf("SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	gpus := fakenvml.Build(t)
@@ -43,7 +44,10 @@ func TestLabBakeHindered(t *testing.T) {
 	defer syscall.Unmount(disk, syscall.MNT_DETACH)
 	upper := filepath.Join(disk, "upper")
 	must.OK(t, os.Mkdir(upper, 0o755))
-	lab.Have(t, lab.OnDisk(lab.Options{Dist: "bookworm", Headers: true}, upper, func(root string) error {
+	lab.Have(t, lab.OnDisk(lab.Options{
+		Dist:    "bookworm",
+		Headers: true,
+	}, upper, func(root string) error {
 		i := img{t: t, root: root}
 		i.furnish(deb, gpus)
 		i.must("mkdir", "-p", root+lab.RepoDir)
@@ -66,6 +70,7 @@ func TestLabBakeHindered(t *testing.T) {
 			}
 			kills++
 		}
+
 		t.Logf("%d kills in %s", kills, time.Since(begun).Round(time.Second))
 		eventually(func() bool { // what the last one left at work holds dpkg's lock
 			code, out = i.run(append(bake, "--seal")...)
@@ -131,6 +136,7 @@ func TestSlowBake(t *testing.T) {
 		is := modinfo(n.Host, kernel, "vermagic", name)
 		check.That(t, strings.HasPrefix(is, kernel+" "), "%s: vermagic %q", name, is)
 	}
+
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }
 

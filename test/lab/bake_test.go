@@ -66,7 +66,10 @@ func (i img) get(name string) string {
 	return string(data)
 }
 
-func (i img) has(name string) bool { _, err := os.Lstat(i.root + name); return err == nil }
+func (i img) has(name string) bool {
+	_, err := os.Lstat(i.root + name)
+	return err == nil
+}
 
 // furnish makes of a Debian with the headers of a kernel an image that has the kernel, GPUs at its
 // boot, and a spec.
@@ -81,6 +84,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 		data := must.Get(os.ReadFile(from))(i.t)
 		i.put(to, string(data), 0o755)
 	}
+
 	i.must("env", "FAKENVML_STATE="+i.root+fakeState, gpus.Tool, "new", "--gpus", "H100-80:8")
 	i.put("/etc/tmpfiles.d/fake.conf", "L /run/fakenvml.state - - - - "+fakeState+"\n", 0o644)
 
@@ -92,6 +96,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
 			section, version, url, repos.Fingerprint(i.t, deb))
 	}
+
 	i.driver, _ = driversOn(i.dist)
 	i.put(specFile, "format = 1\n"+of("driver", i.driver, repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")+
 		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")+
@@ -194,11 +199,13 @@ func asPlanned(t *testing.T, planned converge.Plan, events string) {
 			got = append(got, e.Line.String())
 		}
 	}
+
 	for _, ch := range planned.Changes {
 		if ch.When != host.AtFirstBoot && ch.Kind != "package" {
 			want = append(want, ch.String())
 		}
 	}
+
 	check.That(t, slices.Equal(want, got), "planned %q, made %q", want, got)
 }
 
@@ -249,6 +256,7 @@ func (i img) killed(bake []string) {
 		found, _ := filepath.Glob(i.root + "/var/lib/dpkg/info/*nvidia*.list")
 		return len(found) > 0
 	}
+
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	if !eventually(func() bool {
@@ -261,6 +269,7 @@ func (i img) killed(bake []string) {
 	}) {
 		i.t.Error("nothing was unpacked")
 	}
+
 	select {
 	case <-ended:
 		i.t.Errorf("bake ended before it was killed: %v", cmd.ProcessState)
@@ -297,7 +306,10 @@ func TestLabBakeModuleKey(t *testing.T) {
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
 	either(t, func(t *testing.T, o lab.Options) {
-		lab.Have(t, lab.OnDisk(lab.Options{Dist: o.Dist, Headers: true}, newDisk(t), func(root string) error {
+		lab.Have(t, lab.OnDisk(lab.Options{
+			Dist:    o.Dist,
+			Headers: true,
+		}, newDisk(t), func(root string) error {
 			i := img{t: t, root: root, dist: o.Dist}
 			i.furnish(deb, gpus)
 			i.must("mkdir", "-p", i.root+lab.RepoDir)
@@ -369,6 +381,7 @@ func (i img) bakesSigned() {
 		code, found := i.run(argv...)
 		check.That(t, code == 1, "%s is in the image: %s", name, found)
 	}
+
 	for _, name := range []string{"/var/lib/dkms/mok.key", "/etc/dkms/framework.conf.d/zz-gpuadm.conf"} {
 		check.That(t, !i.has(name), "the sealed image has %s", name)
 	}

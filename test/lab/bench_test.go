@@ -48,10 +48,12 @@ func TestBenchDriver(t *testing.T) {
 					a.Put(specFile, a.spec("580.95.05", "1.18.0")+"[runtime]\nset_as_default = true\n", 0o644)
 					costs["upgrade gpuadm"] = append(costs["upgrade gpuadm"], a.costs(apply))
 				}
+
 				theirs := func() {
 					costs["install shell"] = append(costs["install shell"], b.costs(b.shell()))
 					costs["upgrade shell"] = append(costs["upgrade shell"], b.costs(b.shellUpgrade()))
 				}
+
 				if i%2 == 0 {
 					ours()
 					theirs()
@@ -59,11 +61,13 @@ func TestBenchDriver(t *testing.T) {
 					theirs()
 					ours()
 				}
+
 				if x, y := a.installed(), b.installed(); !maps.Equal(x, y) {
 					t.Errorf("gpuadm installs %v, the shell %v", x, y)
 				}
 			})
 		}
+
 		if t.Failed() {
 			return
 		}
@@ -72,6 +76,7 @@ func TestBenchDriver(t *testing.T) {
 			a, b := medians(costs[what+" gpuadm"]), medians(costs[what+" shell"])
 			t.Logf("%-8s gpuadm %6.2f s (%5.2f s)   shell %6.2f s (%5.2f s)   ratio %.2f (%.2f)", what, a.cpu, a.wall, b.cpu, b.wall, a.cpu/b.cpu, a.wall/b.wall)
 		}
+
 		again := medians(costs["second gpuadm"])
 		t.Logf("second   gpuadm %6.3f s (%5.3f s)", again.cpu, again.wall)
 		if c.headers {
@@ -87,7 +92,11 @@ func TestBenchDriver(t *testing.T) {
 func bootBench(t *testing.T, headers bool) driverNode {
 	t.Helper()
 	const archive = "/srv/debian"
-	o := lab.Options{Dist: "bookworm", Headers: headers, Files: map[string]string{}}
+	o := lab.Options{
+		Dist:    "bookworm",
+		Headers: headers,
+		Files:   map[string]string{},
+	}
 	for name, file := range debianLists(t) {
 		o.Files[archive+"/"+name] = file
 	}
@@ -99,6 +108,7 @@ func bootBench(t *testing.T, headers bool) driverNode {
 	} else {
 		n.Put("/lib/modules/"+headersOf(t, n.Host)+"/modules.dep", "", 0o644) // so that it counts as a kernel
 	}
+
 	n.Put("/etc/apt/apt.conf.d/99languages", "Acquire::Languages \"none\";\n", 0o644) // for both: gpuadm asks for no translations
 	// Its lists alone are there, so none of its packages may be chosen.
 	n.Put("/etc/apt/preferences.d/debian", "Package: *\nPin: release o=Debian\nPin-Priority: -1\n", 0o644)
@@ -123,6 +133,7 @@ func debianLists(t *testing.T) map[string]string {
 				_, err = parts.Run(t.Context(), scratch, nil, "/usr/lib/apt/apt-helper", "download-file", mirror+"/"+name, strconv.Itoa(i))
 			}
 		}
+
 		return err
 	}))
 	files := map[string]string{}
@@ -222,6 +233,7 @@ func (n node) ratio(what string) {
 		program := must.Get(os.ReadFile(from))(t)
 		n.Put(place, string(program), 0o755)
 	}
+
 	n.Put("/root/theirs/config.toml", n.Get(config), 0o644)
 	const theirs = "nvidia-ctk runtime configure --runtime=containerd --set-as-default --config=/root/theirs/config.toml --drop-in-config=/root/theirs/conf.d/99-nvidia.toml"
 	n.Must(strings.Fields(theirs)...)
@@ -243,6 +255,7 @@ func (n node) ratio(what string) {
 			ours[what], ctks[what], ratios[what] = append(ours[what], a), append(ctks[what], b), append(ratios[what], a/b)
 		}
 	}
+
 	if r := n.gpuadm(0, "apply"); r.Stdout != "Nothing to do.\n" || n.MainPID(daemon) != pid {
 		t.Fatalf("what was timed was not an apply with nothing to do: %s", r)
 	}
@@ -256,4 +269,6 @@ func (n node) ratio(what string) {
 // timed are hyperfine's seconds for a command.
 type timed struct{ Mean, Median, Min, User, System float64 }
 
-func middle(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
+func middle(all []float64) float64 {
+	return slices.Sorted(slices.Values(all))[len(all)/2]
+}

@@ -139,6 +139,7 @@ func (n node) bootTimes() {
 				check.That(n.t, step.At == (at-start)/1000, "%s: %d ms, want %d", name, step.At, (at-start)/1000)
 			}
 		}
+
 		check.That(n.t, found, "status -v says nothing of %q: %+v", name, status.Boot)
 	}
 }
@@ -203,12 +204,14 @@ func withLabStage(t *testing.T) string {
 		must.OK(t, os.WriteFile(place, []byte(text), 0o644))
 		replace[filepath.Join(top, "stages", name)] = place
 	}
+
 	for name, function := range map[string]string{"sequence.go": "sequence", "kinds.go": "thingOf"} {
 		text := must.Get(os.ReadFile(filepath.Join(top, "stages", name)))(t)
 		renamed := strings.Replace(string(text), "\nfunc "+function+"(", "\nfunc shipped"+function+"(", 1)
 		must.That(t, renamed != string(text), "cannot find func %s in stages/%s", function, name)
 		put(name, renamed)
 	}
+
 	put("overlaid.go", overlaid)
 	list, err := json.Marshal(map[string]any{"Replace": replace})
 	if err == nil {
@@ -344,7 +347,9 @@ func TestLabLateSpec(t *testing.T) {
 	}
 	n.gpuadm(0, "status")
 
-	check.That(t, eventually(func() bool { return n.Property("gpuadm-spec.path", "SubState") == "waiting" }), "gpuadm-spec.path does not watch again")
+	check.That(t, eventually(func() bool {
+		return n.Property("gpuadm-spec.path", "SubState") == "waiting"
+	}), "gpuadm-spec.path does not watch again")
 	asked, ran, kubelet := n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic"), n.Property(bootUnit, "InvocationID"), n.MainPID("kubelet.service")
 	// systemd misses an edit between two watches of the file, so the test edits until systemd has
 	// seen one: what counts is what systemd then does.

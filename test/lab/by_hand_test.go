@@ -43,6 +43,7 @@ func names(set []string) []string {
 		name, _, _ := strings.Cut(member, "=")
 		list = append(list, name)
 	}
+
 	return list
 }
 

@@ -22,6 +22,7 @@ func CacheDir() (string, error) {
 		}
 		return abs, nil
 	}
+
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the user's cache folder: %w", err)
@@ -73,4 +74,6 @@ func exists(name string) bool {
 
 // Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or
 // LOCK_NB.
-func Lock(path string, how int) (*os.File, error) { return parts.Lock(path, syscall.LOCK_EX|how) }
+func Lock(path string, how int) (*os.File, error) {
+	return parts.Lock(path, syscall.LOCK_EX|how)
+}

@@ -65,6 +65,7 @@ func (n gpuNode) withToolkit(t *testing.T, units map[string]string) gpuNode {
 		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
+
 	n.Must("ln", "-sf", "libnvidia-ml.so.580.95.05", lib+"libnvidia-ml.so.1")
 	n.Must("ln", "-sf", "libcuda.so.580.95.05", lib+"libcuda.so.1")
 	n.Must("ldconfig")
@@ -137,6 +138,7 @@ func TestLabCDI(t *testing.T) {
 		says(t, r, "nvidia0\n", fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap), fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap+1+in.Compute[0].ID), "libcuda.so.580.95.05")
 		check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "nvidia1\n") && strings.Count(r.Stdout, "nvidia-caps/nvidia-cap") == 2, "a container with partition %d: %s", i, r)
 	}
+
 	part := g.Instances[0].Compute[0].UUID
 	n.wants(0, with, "undo", "--yes")
 	text := n.Get(cdiSpec)
@@ -159,6 +161,7 @@ func TestLabCDIGenerated(t *testing.T) {
 			check.Has(t, text, device, "%s:", when)
 		}
 	}
+
 	idle := func(spec string) {
 		t.Helper()
 		says(t, n.wants(0, spec, "apply"), "Nothing to do.")
@@ -229,6 +232,7 @@ func TestLabCDIBoot(t *testing.T) {
 					r := n.Exec("cat", cdiSpec)
 					return strings.Contains(r.Stdout, parts[0].Compute[0].UUID) && strings.Contains(r.Stdout, parts[1].Compute[0].UUID)
 				}
+
 				if name == "1.19.0" && !eventually(current) || name != "1.19.0" && !current() {
 					t.Errorf("the spec after a boot is not of the partitions:\n%s\n%s%s", n.Exec("cat", cdiSpec).Stdout, n.Journal(cdiUnit), n.Journal(bootUnit))
 				}

@@ -61,10 +61,12 @@ func newCgroups(name string) (cgroups, error) {
 			hierarchy := filepath.Join(cgroupRoot, strings.TrimPrefix(controllers, "name="))
 			err = g.makeFirst(controllers, hierarchy, filepath.Join(path, name))
 		}
+
 		if err != nil {
 			return g, err
 		}
 	}
+
 	return g, nil
 }
 
@@ -103,6 +105,7 @@ func hasControllers(unified string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -118,6 +121,7 @@ func fillCpuset(group string) error {
 			return fmt.Errorf("cannot fill a cpuset: %w", err)
 		}
 	}
+
 	if err := os.WriteFile(group+"/cgroup.clone_children", []byte("1"), 0); err != nil {
 		return fmt.Errorf("cannot fill a cpuset: %w", err)
 	}
@@ -161,6 +165,7 @@ func (g cgroups) pids() []int {
 			return nil // groups come and go
 		})
 	}
+
 	slices.Sort(list)
 	return slices.Compact(list)
 }
@@ -176,6 +181,7 @@ func pidsIn(group string) []int {
 			list = append(list, pid)
 		}
 	}
+
 	return list
 }
 
@@ -252,6 +258,7 @@ func removeGroups(top string) (left bool) {
 			left = true
 		}
 	}
+
 	return left
 }
 
@@ -270,5 +277,6 @@ func (g cgroups) remove() error {
 			return fmt.Errorf("cannot remove the cgroup %s: it is in use", dir)
 		}
 	}
+
 	return nil
 }

@@ -39,8 +39,11 @@ func InChroot(layers []string, upper string, do func(Chroot) error) (err error) 
 			if err := syscall.Mount(m.what, m.where, m.kind, m.flags, ""); err != nil {
 				return fmt.Errorf("cannot mount %s for a chroot: %w", m.what, err)
 			}
-			defer func() { err = errors.Join(err, syscall.Unmount(m.where, syscall.MNT_DETACH)) }()
+			defer func() {
+				err = errors.Join(err, syscall.Unmount(m.where, syscall.MNT_DETACH))
+			}()
 		}
+
 		return do(Chroot{root})
 	})
 }
@@ -63,6 +66,7 @@ func OnDisk(o Options, upper string, do func(root string) error) error {
 				return fmt.Errorf("cannot hide %s: %w", name, err)
 			}
 		}
+
 		return do(root)
 	})
 }

@@ -37,6 +37,7 @@ func (n node) putDriver() {
 	} {
 		n.Put(to, string(must.Get(os.ReadFile(from))(n.t)), 0o755)
 	}
+
 	n.Put("/opt/driver.sh", readmeDriver, 0o755)
 	n.Put("/etc/systemd/system/fake-driver.service", fakeDriver, 0o644)
 	n.Must("systemctl", "enable", "--quiet", "fake-driver.service")
@@ -48,7 +49,12 @@ func (n node) putDriver() {
 func TestLabCloudInit(t *testing.T) {
 	t.Parallel()
 	deb := repos.Deb(t, repos.Recipe{})
-	n := boot(t, lab.Options{Dist: "trixie", GPUs: 8, CloudInit: true, Repos: deb})
+	n := boot(t, lab.Options{
+		Dist:      "trixie",
+		GPUs:      8,
+		CloudInit: true,
+		Repos:     deb,
+	})
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", specFile, "/usr/bin/nvidia-container-runtime") // the toolkit's package has it
 	n.putDriver()
@@ -70,6 +76,7 @@ func TestLabCloudInit(t *testing.T) {
 		status = n.Exec("cloud-init", "status", "--long").Stdout
 		return strings.Contains(status, "status: done") || strings.Contains(status, "status: error")
 	}
+
 	over := lab.Until(4*time.Minute, isOver)
 	log := n.Exec("cat", "/var/log/cloud-init-output.log").Stdout
 	must.That(t, over && strings.Contains(status, "status: done"), "cloud-init: %s\n%s", status, log)

@@ -59,6 +59,7 @@ func (c *Container) task() string {
 			return field[1]
 		}
 	}
+
 	return ""
 }
 
@@ -81,7 +82,11 @@ const dockerDist = "trixie"
 
 // dockerLayer has Docker and its client: of Options.Docker.
 func dockerLayer() layer {
-	return layer{name: "docker", recipe: "1", packages: []string{"docker.io", "docker-cli"}}
+	return layer{
+		name:     "docker",
+		recipe:   "1",
+		packages: []string{"docker.io", "docker-cli"},
+	}
 }
 
 // DockerRun starts a container that stays until it is killed, by Docker, and returns its process.

@@ -106,12 +106,16 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 		}
 		for at := first; ; at += step {
 			var touch lab.Touch
-			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "apply")
+			r := c.Touches(func(now lab.Touch) bool {
+				touch = now
+				return now.N < at
+			}, "gpuadm", "apply")
 			if r.Exit == 0 {
 				t.Logf("%d touches, killed before one of %d", c.touches, step)
 				c.end()
 				return
 			}
+
 			must.That(t, r.Exit == 137, "before touch %v: %s", touch, r)
 			c.recover(touch, fmt.Sprintf("gpuadm killed before touch %v", touch))
 		}
@@ -131,6 +135,7 @@ func TestLabPowerLoss(t *testing.T) {
 				t.Fatalf("cannot read GPUADM_TEST_SEED: %v", err)
 			}
 		}
+
 		t.Logf("GPUADM_TEST_SEED=%d", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		c := newCrash(t, o)
@@ -155,6 +160,7 @@ func TestLabPowerLoss(t *testing.T) {
 			c.PowerLoss()
 			c.recover(touch, what)
 		}
+
 		c.end()
 	}, "2.4")
 }
@@ -187,6 +193,7 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 				"%s does not say %q and what to do: %s", verb, busy, r)
 			t.Logf("%s: %s", verb, r)
 		}
+
 		if diff := before.Touched(n.everything()); diff != "" || n.MainPID(daemon) != pid {
 			t.Errorf("containerd's process is %d, was %d; touched:\n%s", n.MainPID(daemon), pid, diff)
 		}
@@ -213,5 +220,6 @@ func (n node) process(command string) string {
 	}) {
 		n.t.Fatalf("processes %q: %v", command, pids)
 	}
+
 	return pids[0]
 }

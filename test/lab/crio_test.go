@@ -38,7 +38,11 @@ func bootCRIO(t *testing.T, spec string) node {
 	t.Helper()
 	lab.Nightly(t)
 	program := parts.Get(t, parts.CRIO).CRIO.Path
-	n := boot(t, lab.Options{Dist: "trixie", GPUs: 8, Files: map[string]string{"/usr/bin/crio": program}})
+	n := boot(t, lab.Options{
+		Dist:  "trixie",
+		GPUs:  8,
+		Files: map[string]string{"/usr/bin/crio": program},
+	})
 
 	n.Must("systemctl", "disable", "--now", daemon)
 	n.Must("rm", "/usr/bin/containerd", "/usr/lib/systemd/system/"+daemon)
@@ -90,6 +94,7 @@ func TestLabCRIO(t *testing.T) {
 		check.That(t, again.Stdout == "Nothing to do.\n", "%s: %s", when, again)
 		check.That(t, n.MainPID(crioUnit) == pid, "%s: CRI-O was restarted", when)
 	}
+
 	idle("apply again")
 	const site = crioFolder + "20-site.conf"
 	n.Put(site, "[crio.runtime]\nlog_level = \"warn\"\n", 0o644)
@@ -113,6 +118,7 @@ func TestLabCRIOVerdict(t *testing.T) {
 		n.Exec("systemctl", "reset-failed", crioUnit)
 		return n.Exec("systemctl", "restart", crioUnit).Exit == 0
 	}
+
 	const settings = "printf '[crio.runtime]\n%s\n' >F/20-x.conf"
 	set := func(line string) string { return strings.Replace(settings, "%s", line, 1) }
 	for _, x := range []struct{ name, breaks, says string }{
@@ -150,6 +156,7 @@ func TestLabCRIOVerdict(t *testing.T) {
 				n.gpuadm(0, "apply")
 				n.gpuadm(0, "undo", "--to", "all")
 			}
+
 			serves := starts()
 			judged := plan.Exit == 0
 			check.That(t, serves == judged, "CRI-O starts: %v; %s\n%s", serves, plan, n.Journal(crioUnit))
@@ -173,6 +180,7 @@ func TestLabCRIOLater(t *testing.T) {
 		r := n.gpuadm(1, verb)
 		check.Has(t, r.Stdout+r.Stderr, later, "%s:", verb)
 	}
+
 	check.That(t, n.MainPID(crioUnit) == pid, "CRI-O was restarted")
 
 	n.Must("rm", later)

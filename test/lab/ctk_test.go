@@ -53,6 +53,7 @@ func TestLabBesideCTK(t *testing.T) {
 				n.Must("systemctl", "restart", daemon)
 				n.answers()
 			}
+
 			idle := func(when string) {
 				t.Helper()
 				pid := n.MainPID(daemon)
@@ -61,6 +62,7 @@ func TestLabBesideCTK(t *testing.T) {
 				check.That(t, nothing, "%s: %s", when, again) // the CDI spec may wait for a driver
 				check.That(t, n.MainPID(daemon) == pid, "%s: containerd was restarted", when)
 			}
+
 			theirs := func(when string) {
 				t.Helper()
 				n.answers()

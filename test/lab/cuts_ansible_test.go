@@ -21,7 +21,9 @@ func TestLabCrashAnsible(t *testing.T) {
 	o := officeOf(t, 1, lab.Options{Disk: true})
 	program := must.Get(os.ReadFile("../../bin/gpuadm"))(t)
 	o.installRole()
-	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(program) })
+	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(program)
+	})
 	go func() { _ = http.Serve(o.Listen("10.201.0.10:8080"), serve) }() //nolint:gosec // it ends with the test
 	o.Put("/root/hosts.yaml", fmt.Sprintf(ansibleHost, sha256.Sum256(program)), 0o644)
 

@@ -31,6 +31,7 @@ func TestLabCrashMIG(t *testing.T) {
 		n.gpuadm(0, "apply")
 		n.Put(specFile, migAfter, 0o644)
 	}
+
 	c.ready()
 
 	c.killed(c.sample(2))
@@ -54,6 +55,7 @@ func TestLabCrashMIGBoot(t *testing.T) {
 		n.gpuadm(0, "apply", "--install")
 		n.Put(specFile, migAfter, 0o644)
 	}
+
 	c.ready()
 
 	c.powerless(lab.Synced, c.sample(2))
@@ -65,7 +67,11 @@ func TestLabCrashMIGBoot(t *testing.T) {
 // mode.
 func crashMIG(t *testing.T) *cutting {
 	t.Helper()
-	n := bootGPUsOf(t, lab.Options{Dist: "trixie", GPUs: 8, Disk: true}, lab.OuterFile)
+	n := bootGPUsOf(t, lab.Options{
+		Dist: "trixie",
+		GPUs: 8,
+		Disk: true,
+	}, lab.OuterFile)
 	n.Must("env", "FAKENVML_STATE="+lab.OuterFile, "fakenvml", "new", "--gpus", migGPUs)
 	n.Must("ln", "-sf", lab.OuterFile, "/run/fakenvml.state")
 	n.Put("/etc/systemd/system/"+persistenced, "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n", 0o644)

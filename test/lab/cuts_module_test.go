@@ -44,7 +44,12 @@ WantedBy=multi-user.target
 // them, in turn.
 func TestLabCrashModule(t *testing.T) {
 	t.Parallel()
-	host := lab.Options{Dist: "trixie", GPUs: 2, Kind: "HGX H100", Disk: true}
+	host := lab.Options{
+		Dist: "trixie",
+		GPUs: 2,
+		Kind: "HGX H100",
+		Disk: true,
+	}
 	n := bootGPUsOf(t, host, lab.OuterFile).withModules(t)
 	for _, repair := range chosenRepairs(t, moduleCuts) {
 		n.cutRepair(t, repair, node.module)

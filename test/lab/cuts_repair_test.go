@@ -55,6 +55,7 @@ func TestLabCrashRepair(t *testing.T) {
 		n.Put("/tmp/"+name+"/DEBIAN/control", fmt.Sprintf(halfPackage, name), 0o644)
 		n.Must("dpkg-deb", "--build", "/tmp/"+name, "/root/"+name+".deb")
 	}
+
 	n.Put("/root/interrupted", interrupted, 0o644)
 	n.Put("/etc/systemd/system/"+cdiUnit+".d/soon.conf", "[Service]\nRestartSec=100ms\n", 0o644)
 	n.Must("systemctl", "daemon-reload")
@@ -140,5 +141,6 @@ func (n node) services() map[string]string {
 		const current = `started=$(date +%s%N -d "$(systemctl show --value --property ExecMainStartTimestamp --timestamp=us "$1")"); [ "$started" -gt "$(date +%s%N -d "$(stat -c %z "$2")")" ] && echo yes || echo no`
 		says[unit+" is current"] = strings.TrimSpace(n.Must("sh", "-c", current, "sh", unit, file))
 	}
+
 	return says
 }

@@ -36,6 +36,7 @@ func (s standing) differs(other standing) string {
 			fmt.Fprintf(&out, "%s:\n%s", question, otherLines(s.says[question], other.says[question]))
 		}
 	}
+
 	return out.String() + s.files.Diff(other.files)
 }
 
@@ -54,11 +55,13 @@ func otherLines(was, is string) string {
 			fmt.Fprintf(&out, "- %s\n", strings.TrimSpace(line))
 		}
 	}
+
 	for line := range strings.Lines(is) {
 		if !strings.Contains(was, strings.TrimSpace(line)) {
 			fmt.Fprintf(&out, "+ %s\n", strings.TrimSpace(line))
 		}
 	}
+
 	return out.String()
 }
 
@@ -121,7 +124,10 @@ type cutting struct {
 
 func (n node) standing(c *cutting) standing {
 	n.t.Helper()
-	return standing{files: n.Tree(c.folders, append(c.without, c.root+state)...), says: c.ask(n)}
+	return standing{
+		files: n.Tree(c.folders, append(c.without, c.root+state)...),
+		says:  c.ask(n),
+	}
 }
 
 // ready runs the command once without a cut, and counts its touches. It leaves the machine as it is
@@ -159,6 +165,7 @@ func (c *cutting) ready() {
 		c.touches = c.locked
 		c.locked = 0
 	}
+
 	c.settles()
 	c.after = c.node.standing(c)
 	c.status = c.tells(c, "status").Exit
@@ -189,6 +196,7 @@ func (n node) tells(c *cutting, words ...string) lab.Result {
 	case c.root != "":
 		words = append(words, "--root", c.root)
 	}
+
 	return n.Exec(append([]string{"gpuadm"}, words...)...)
 }
 
@@ -213,7 +221,9 @@ func (c *cutting) settles() {
 		return
 	}
 	const runs = "pgrep -x 'gpuadm|python3' || systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q ."
-	must.That(c.t, eventually(func() bool { return c.Exec("sh", "-c", runs).Exit != 0 }), "a run on the machine does not end")
+	must.That(c.t, eventually(func() bool {
+		return c.Exec("sh", "-c", runs).Exit != 0
+	}), "a run on the machine does not end")
 }
 
 // restore makes the machine as it is before the command, on disk, too. A boot may change it: GPUs
@@ -241,6 +251,7 @@ func (c *cutting) sample(n int) []int {
 	} else {
 		numbers = sample(c.t, c.touches, n)
 	}
+
 	for i := range numbers {
 		if c.talks {
 			numbers[i] = c.talked[numbers[i]-1]
@@ -248,6 +259,7 @@ func (c *cutting) sample(n int) []int {
 			numbers[i] += c.locked
 		}
 	}
+
 	return numbers
 }
 
@@ -335,6 +347,7 @@ func (c *cutting) powerless(kept lab.Kept, numbers []int) {
 			c.Insert(pictures[at])
 			c.judged("power", at, then, what, run)
 		}
+
 		c.Drop(pictures[at])
 	}
 }
@@ -407,6 +420,7 @@ func (c *cutting) judged(kind string, at int, then, what string, run cutRun) (we
 		case then == "apply" && !c.boots:
 			n.undone(c, found)
 		}
+
 		n.allUndone(c)
 	})
 }
@@ -475,6 +489,7 @@ func (n node) allUndone(c *cutting) {
 		n.Must("rm", "-rf", state)
 		return
 	}
+
 	is := n.standing(c).without(c.lasting)
 	check.None(n.t, c.first.without(c.lasting).differs(is), "undo of all does not end in the machine from before gpuadm:\n%s", r)
 	check.List(n.t, n.leftBehind(c), nil, "left behind:")
@@ -484,7 +499,9 @@ func (n node) allUndone(c *cutting) {
 // leftBehind are the files of gpuadm's, but for those that are not undo's.
 func (n node) leftBehind(c *cutting) []string {
 	n.t.Helper()
-	return slices.DeleteFunc(n.leftoversIn(c.root), func(name string) bool { return slices.Contains(c.without, name) })
+	return slices.DeleteFunc(n.leftoversIn(c.root), func(name string) bool {
+		return slices.Contains(c.without, name)
+	})
 }
 
 // count says how many cuts were tried.
@@ -495,5 +512,6 @@ func (c *cutting) count() {
 		all += c.cuts[kind]
 		c.t.Logf("crash: %d cuts: %s", c.cuts[kind], kind)
 	}
+
 	c.t.Logf("crash: %d cuts of %v", all, c.command)
 }

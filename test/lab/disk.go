@@ -90,6 +90,7 @@ func (m *Machine) makeDisk(ctx context.Context) error {
 			return fmt.Errorf("cannot make the host's disk: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -125,6 +126,7 @@ func (h *Host) Picture(name string, kept Kept) Picture {
 			break
 		}
 	}
+
 	must.OK(h.t, h.copyOuter(p.outer))
 	return p
 }
@@ -249,6 +251,7 @@ func described(file string) (string, error) {
 		to, err := os.Readlink(file)
 		return line + " " + to, err
 	}
+
 	return line, nil
 }
 
@@ -293,6 +296,7 @@ func (h *Host) Distinct(pictures map[int]Picture) map[int]Picture {
 		seen[key] = true
 		left[n] = pictures[n]
 	}
+
 	return left
 }
 

@@ -69,6 +69,7 @@ func TestLabDnfSignedModules(t *testing.T) {
 					check.That(t, strings.HasPrefix(is[name], version+"-"), "%s is %q, want %s", name, is[name], version)
 				}
 			}
+
 			d.apply(0)
 			has(x.old, x.module)
 			check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the second apply:")

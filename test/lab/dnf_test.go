@@ -53,6 +53,7 @@ func (d *dnfDriver) offersTools(kernels ...string) {
 		d.Put("/root/tools.spec", strings.ReplaceAll(tools, "KERNEL", kernel), 0o644)
 		d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
 	}
+
 	d.Must("createrepo_c", "-q", "/srv/tools")
 	d.Must("dnf", "-y", "-q", "makecache")
 }
@@ -110,6 +111,7 @@ func (d *dnfDriver) onlyOf(version string) {
 		want := repos.RPMVersion(version)
 		check.That(d.t, is == want+" held" || is == want+" held auto" || is == want+" auto", "package %s is %q, want %s", name, is, want)
 	}
+
 	for _, file := range []string{
 		"/usr/lib64/libnvidia-ml.so." + version, "/usr/lib64/libcuda.so." + version, "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-smi",
 		"/usr/src/nvidia-" + version + "/dkms.conf",
@@ -165,6 +167,7 @@ func TestLabDnf(t *testing.T) {
 			d.installed(v)
 		}
 	}
+
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")
 	before := d.RpmState()
@@ -238,6 +241,7 @@ func TestLabDnfRefuses(t *testing.T) {
 		d.apply(1, "cannot read repository", says)
 		check.None(t, d.Must("rpm", "-qa", "*nvidia*"), "%s: installed are", variant)
 	}
+
 	repos.Show(d.Host, repos.Good)
 	d.Put("/etc/dnf/modules.d/nvidia-driver.module", "[nvidia-driver]\nname=nvidia-driver\nstream=570-open\nprofiles=\nstate=enabled\n", 0o644)
 	d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: 570-open was enabled outside gpuadm", "dnf module reset nvidia-driver")
@@ -277,6 +281,7 @@ func TestLabDnfForeign(t *testing.T) {
 		check.Has(t, d.gpuadm(0, nil, "owners").Stdout, "another owner", "%s:", folder)
 		d.Must("rm", "-r", folder+"/libnvidia-ml.so.1", folder+"/libnvidia-ml.so.580.95.05")
 	}
+
 	d.Must("sh", "-ec", "echo 580.65.06 >/sys/module/nvidia/version; umount -l /sys/module/nvidia 2>/dev/null || true; rm -r /sys/module/nvidia")
 	d.apply(0)
 	d.installed("580.65.06")

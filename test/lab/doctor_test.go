@@ -115,9 +115,11 @@ func TestLabDoctor(t *testing.T) {
 		} else {
 			n.Must("sh", "-c", fault.heals)
 		}
+
 		is = n.roots()
 		must.That(t, slices.Equal(is, base), "%s: after the fix %v, want %v", fault.code, is, base)
 	}
+
 	n.working()
 	n.Must("gpuadm", "undo", "--to", "all") // which stops what a repair has started
 	n.Must("systemctl", "start", "containerd", "kubelet")

@@ -38,8 +38,11 @@ func (n driverNode) same(before snapshot, without ...string) {
 	}
 	for line := range strings.Lines(ourOwn(now.files.Diff(before.files))) {
 		name := strings.Fields(line)[1]
-		check.That(n.t, slices.ContainsFunc(without, func(dir string) bool { return strings.HasPrefix(name, dir) }), "a file has changed: %s", line)
+		check.That(n.t, slices.ContainsFunc(without, func(dir string) bool {
+			return strings.HasPrefix(name, dir)
+		}), "a file has changed: %s", line)
 	}
+
 	check.None(n.t, n.Must("dpkg", "--audit"), "dpkg --audit:")
 	dir := strings.Fields(n.Must("ls", "/var/lib/dpkg/updates"))
 	check.That(n.t, len(dir) == 0, "dpkg has not finished: %v", dir)
@@ -55,6 +58,7 @@ func differ(now, was map[string]string) (list []string) {
 			list = append(list, fmt.Sprintf("package %s is %q, was %q", name, now[name], was[name]))
 		}
 	}
+
 	return list
 }
 
@@ -91,6 +95,7 @@ func TestLabDriverFails(t *testing.T) {
 		says(t, n.wants(1, n.spec("570.172.08", "1.18.1")), "could not be rolled back")
 		repos.Heal(n.Host)
 	}
+
 	n.gpuadm(0, "undo", "--to", "all") // in a nightly run from halfway, without an apply that heals
 	n.same(first)
 }
@@ -141,8 +146,11 @@ func TestLabDriverKilled(t *testing.T) {
 	n.same(before, "/etc/apt", "/usr/local")
 	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n"+waits, 0o755)
 	begun := func() {
-		must.That(t, lab.Until(3*time.Minute, func() bool { return n.Exec("test", "-e", "/run/there").Exit == 0 }), "apt runs no hook")
+		must.That(t, lab.Until(3*time.Minute, func() bool {
+			return n.Exec("test", "-e", "/run/there").Exit == 0
+		}), "apt runs no hook")
 	}
+
 	task = n.Go("gpuadm", "apply", "sources", "packages")
 	begun()
 	n.KillInside("apt-get")
@@ -294,6 +302,7 @@ func TestLabDriverKept(t *testing.T) {
 		t.Helper()
 		check.That(t, !strings.Contains(r.Stdout+r.Stderr, password), "it says a password: %s", r)
 	}
+
 	n.Put(specFile, n.spec("580.65.06", "1.18.0"), 0o644)
 	apply := []string{"env", "http_proxy=http://me:" + password + "@127.0.0.1:1", "gpuadm", "apply", "sources", "packages"}
 	r := n.Exec(apply...)
@@ -380,7 +389,11 @@ func TestLabDriverRoom(t *testing.T) {
 func TestLabDebianOpen(t *testing.T) {
 	t.Parallel()
 	dir := repos.For(t, "debian12-archive", repos.Recipe{})
-	n := driverNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: dir}), t}, repos.Fingerprint(t, dir)}
+	n := driverNode{node{lab.Boot(t, lab.Options{
+		Dist:  "bookworm",
+		GPUs:  8,
+		Repos: dir,
+	}), t}, repos.Fingerprint(t, dir)}
 	repos.Show(n.Host, repos.Good)
 	n.Put("/etc/apt/sources.list.d/archive.list", repos.ArchiveSource("debian12"), 0o644)
 	n.Put("/srv/tools/Packages", "", 0o644)

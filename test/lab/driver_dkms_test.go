@@ -54,6 +54,7 @@ func (n driverNode) built(kernel, version string) {
 		check.That(n.t, v == version && strings.HasPrefix(magic, kernel+" ") && signer == "DKMS module signing key",
 			"%s: version %q, vermagic %q, signer %q", module, v, magic, signer)
 	}
+
 	out := n.Must("dkms", "status")
 	check.That(n.t, strings.Count(out, "nvidia/") == 1 && strings.HasPrefix(out, "nvidia/"+version+", "+kernel+", ") && strings.Contains(out, ": installed"),
 		"dkms status: %s", out)
@@ -78,6 +79,7 @@ func (n driverNode) idle() {
 			n.t.Errorf("not to be done: %s", line)
 		}
 	}
+
 	check.That(n.t, seen["execve"] == 1 && seen["write to standard output"] != 0, "strace saw no apply: %v", seen)
 }
 
@@ -224,12 +226,16 @@ func (n driverNode) publishUbuntu(home string) {
 		must.That(n.t, err == nil, "gpg %v: %v", args, err)
 		return string(out)
 	}
+
 	if r := n.Exec("test", "-e", ubuntuKey); r.Exit != 0 {
 		gpg("", "--quick-gen-key", "lab <lab@example.invalid>", "ed25519", "sign", "1d")
-		n.t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run() })
+		n.t.Cleanup(func() {
+			_ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run()
+		})
 		n.Put(ubuntuKey, gpg("", "--armor", "--export"), 0o644)
 		n.Put("/etc/apt/sources.list.d/ubuntu.list", "deb [signed-by="+ubuntuKey+"] file:/srv/ubuntu ./\n", 0o644)
 	}
+
 	n.Put("/srv/ubuntu/InRelease", gpg(n.Get("/srv/Release"), "--clearsign"), 0o644)
 	n.Must("apt-get", "update")
 }
@@ -272,10 +278,13 @@ func TestLabDriverPrecompiled(t *testing.T) {
 	} {
 		check.That(t, (state[name] != "") == want, "package %s is %q; want it there %t", name, state[name], want)
 	}
+
 	says(t, n.wants(0, spec, apply...), "Nothing to do.")
 	n.gpuadm(0, "undo", "--to", "all")
 	now := n.AptState()
-	maps.DeleteFunc(now, func(name, is string) bool { return first[name] == "" && strings.HasSuffix(is, "config-files") })
+	maps.DeleteFunc(now, func(name, is string) bool {
+		return first[name] == "" && strings.HasSuffix(is, "config-files")
+	})
 	for _, d := range differ(now, first) {
 		t.Errorf("after undo of all, %s", d)
 	}

@@ -57,6 +57,7 @@ func ourOwn(diff string) string {
 			left = append(left, line)
 		}
 	}
+
 	return strings.Join(left, "")
 }
 
@@ -68,6 +69,7 @@ func (n driverNode) spec(driver, toolkit string) string {
 			s += fmt.Sprintf("[%s]\nversion = %q\n[%s.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n", section, version, section, url, repos.Key, n.key)
 		}
 	}
+
 	add("driver", driver, repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")
 	add("toolkit", toolkit, repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")
 	return s
@@ -155,6 +157,7 @@ func TestLabDriverRefused(t *testing.T) {
 		t.Helper()
 		check.That(t, maps.Equal(n.AptState(), state), "%s: packages have changed", what)
 	}
+
 	says(t, n.wants(1, n.spec("580.99.99", "")), "580.99.99", "580.95.05")
 	same("a version that never was")
 	for variant, words := range map[repos.Variant]string{
@@ -167,6 +170,7 @@ func TestLabDriverRefused(t *testing.T) {
 		check.That(t, strings.Contains(strings.ToLower(r.Stderr), words), "%s: it does not say %q: %s", variant, words, r)
 		same(string(variant))
 	}
+
 	repos.Show(n.Host, repos.Good)
 	n.key = strings.Repeat("A", 40)
 	n.gpuadm(0, "undo", "--to", "all")

@@ -32,7 +32,11 @@ func releases(distro string) string {
 func bootListed(t *testing.T, distro string) listedNode {
 	t.Helper()
 	dir := repos.For(t, distro, repos.Recipe{})
-	n := listedNode{driverNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: dir}), t}, repos.Fingerprint(t, dir)}, distro}
+	n := listedNode{driverNode{node{lab.Boot(t, lab.Options{
+		Dist:  "bookworm",
+		GPUs:  8,
+		Repos: dir,
+	}), t}, repos.Fingerprint(t, dir)}, distro}
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime", "/etc/os-release")
 	n.Put("/etc/os-release", releases(distro), 0o644)
@@ -72,7 +76,9 @@ func (n listedNode) once(spec string) {
 func (n listedNode) driver() map[string]string {
 	n.t.Helper()
 	list := lab.Only(n.AptState(), "*nvidia*", "libcuda*", "cuda-drivers*")
-	maps.DeleteFunc(list, func(name, _ string) bool { return strings.Contains(name, "container") })
+	maps.DeleteFunc(list, func(name, _ string) bool {
+		return strings.Contains(name, "container")
+	})
 	return list
 }
 
@@ -91,6 +97,7 @@ func (n listedNode) installed(version string) {
 	} {
 		check.That(n.t, n.Exec("test", "-e", file).Exit == 0, "driver %s: %s is not there", version, file)
 	}
+
 	r := n.Exec("sh", "-c", "ls -d /usr/src/nvidia-"+version+" /usr/lib/modules/"+emptyKernel+"/kernel/nvidia-*")
 	check.That(n.t, r.Stdout != "", "driver %s: neither a module nor its source is there", version)
 }
@@ -144,6 +151,7 @@ func TestLabUbuntuTransitional(t *testing.T) {
 			t.Fatalf("version %s of the distribution: packages have changed: %v", c[0], differ(now, first))
 		}
 	}
+
 	n.once(ofDistro("580.173.02"))
 	n.installed("580.173.02")
 }
@@ -192,6 +200,7 @@ func TestLabPairs(t *testing.T) {
 				second = append(second, b)
 			}
 		}
+
 		if len(second) == 0 {
 			continue
 		}

@@ -46,6 +46,7 @@ func (m *Machine) furnish(binary string) error {
 			return err
 		}
 	}
+
 	if err := errors.Join(m.furnishWire(put), m.furnishKubelet(put), m.furnishSSH(put)); err != nil {
 		return err
 	}
@@ -85,6 +86,7 @@ RemainAfterExit=yes
 		hierarchy := filepath.Join(cgroupRoot, controllers)
 		fmt.Fprintf(unit, "ExecStart=-/usr/bin/mount -o remount,rw,bind %s\n", hierarchy)
 	}
+
 	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
 		fmt.Fprintf(unit, "ExecStart=/usr/bin/mount --bind %s/pci/sys /sys/bus/pci/devices\n", labFolder)
@@ -162,5 +164,6 @@ func firstControllers() []string {
 			list = append(list, strings.TrimPrefix(part[1], "name="))
 		}
 	}
+
 	return list
 }

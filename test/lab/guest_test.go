@@ -30,7 +30,11 @@ func vgpuConfig(version, branch string) string {
 func TestLabGuest(t *testing.T) {
 	t.Parallel()
 	gpus := fakenvml.Build(t)
-	n := gpuNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", Headers: true, GPUs: 1}), t}}
+	n := gpuNode{node{lab.Boot(t, lab.Options{
+		Dist:    "bookworm",
+		Headers: true,
+		GPUs:    1,
+	}), t}}
 	n.Put("/lib/modules/"+headersOf(t, n.Host)+"/modules.dep", "", 0o644) // it is installed, not its headers alone
 	n.Put("/usr/lib/gpuadm-lab/pci/sys/0000:18:00.0/config", vgpuConfig("580.95.05", "r580_00"), 0o444)
 	for from, to := range map[string]string{gpus.Library: "lib/fakenvml/libnvidia-ml.so", gpus.CUDA: "lib/fakenvml/libcuda.so", gpus.Tool: "bin/fakenvml"} {
@@ -55,6 +59,7 @@ func TestLabGuest(t *testing.T) {
 		check.That(t, slices.Contains(n.roots(), "GPU-012") == (words != ""), "%s: doctor finds %v", licence, n.roots())
 		check.That(t, strings.Contains(n.Exec("gpuadm", "doctor").Stdout, words), "%s: doctor does not say %q", licence, words)
 	}
+
 	n.fake("set", "--gpu", "0", "licence=2")
 	says(t, n.gpuadm(0, "apply", "packages", "modules", "services"), "Nothing to do.")
 	daemon := n.MainPID("nvidia-gridd.service")

@@ -230,5 +230,6 @@ func Until(limit time.Duration, yes func() bool) bool {
 		pause := max(waited/8, 2*time.Millisecond)
 		time.Sleep(min(pause, time.Second))
 	}
+
 	return true
 }

@@ -76,6 +76,7 @@ func Clean(log func(string)) error {
 		log("removing " + e.Name())
 		err = errors.Join(err, os.RemoveAll(filepath.Join(cache, e.Name())))
 	}
+
 	return err
 }
 
@@ -106,6 +107,7 @@ func cleanHosts(log func(string), which func(dir string) bool) error {
 		log("taking down " + name)
 		err = errors.Join(err, m.Down())
 	}
+
 	return err
 }
 
@@ -131,6 +133,7 @@ func removeGone() error {
 		// Another process may remove the same one, which harms neither.
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
+
 	return err
 }
 
@@ -145,6 +148,7 @@ func unmountBelow(dir string) {
 			below = append(below, words[4])
 		}
 	}
+
 	for _, where := range slices.Backward(below) {
 		_ = syscall.Unmount(where, syscall.MNT_DETACH)
 	}

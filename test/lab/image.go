@@ -38,12 +38,21 @@ func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([
 		return nil, err
 	}
 
-	files := []tarFile{{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
+	files := []tarFile{{
+		name: "oci-layout",
+		mode: 0o644,
+		data: []byte(`{"imageLayoutVersion":"1.0.0"}`),
+	}}
 	blob := func(kind string, data []byte) dict {
 		sum := fmt.Sprintf("%x", sha256.Sum256(data))
-		files = append(files, tarFile{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
+		files = append(files, tarFile{
+			name: "blobs/sha256/" + sum,
+			mode: 0o644,
+			data: data,
+		})
 		return dict{"mediaType": kind, "digest": "sha256:" + sum, "size": len(data)}
 	}
+
 	layers := []dict{blob("application/vnd.oci.image.layer.v1.tar", layer)}
 	config := blob("application/vnd.oci.image.config.v1+json", asJSON(dict{
 		"architecture": runtime.GOARCH,
@@ -62,7 +71,11 @@ func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([
 		"org.opencontainers.image.ref.name": "1",
 	}
 	index := asJSON(dict{"schemaVersion": 2, "manifests": []dict{manifest}})
-	return tarball(append(files, tarFile{name: "index.json", mode: 0o644, data: index}))
+	return tarball(append(files, tarFile{
+		name: "index.json",
+		mode: 0o644,
+		data: index,
+	}))
 }
 
 // dict is an object of JSON.
@@ -102,7 +115,12 @@ func tarball(files []tarFile) ([]byte, error) {
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
 	for _, f := range files {
-		head := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
+		head := &tar.Header{
+			Name:     f.name,
+			Mode:     f.mode,
+			Size:     int64(len(f.data)),
+			Typeflag: tar.TypeReg,
+		}
 		switch {
 		case f.link != "":
 			head.Typeflag = tar.TypeSymlink

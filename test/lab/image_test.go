@@ -69,6 +69,7 @@ func TestLabDaemonSetExit(t *testing.T) {
 			check.That(t, pod.Exit == c.exit && apply.Exit == c.exit && strings.Contains(pod.Stdout, c.says),
 				"%swant exit %d and %q\ndaemonset: %s\napply: %s", c.spec, c.exit, c.says, pod, apply)
 		}
+
 		h.Put("/etc/gpuadm/node.toml", specText, 0o644)
 		h.Must("gpuadm", "apply")
 		h.Must("gpuadm", "undo", "--yes")
@@ -83,6 +84,7 @@ p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:
 			check.That(t, pod.Exit == 1 && strings.Contains(pod.Stderr, "cannot finish unit gpuadm-daemonset.service: systemd says failed (signal)"), "killed: %s", pod)
 			break
 		}
+
 		h.Must("gpuadm", "daemonset", "--once", "--host", "/")
 		check.None(t, h.Must("systemctl", "--failed", "--no-legend"), "systemd keeps")
 	})

@@ -46,7 +46,11 @@ echo READY
 // TestLabIMEX: a real systemd says whether the host's IMEX is masked, runs, and has read its files.
 func TestLabIMEX(t *testing.T) {
 	t.Parallel()
-	n := node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 4, Kind: "GB200"}), t}
+	n := node{lab.Boot(t, lab.Options{
+		Dist: "trixie",
+		GPUs: 4,
+		Kind: "GB200",
+	}), t}
 	n.Put("/usr/lib/systemd/system/nvidia-imex.service", imexUnit, 0o644)
 	n.Put("/usr/bin/nvidia-imex", imexDaemon, 0o755)
 	n.Put("/usr/bin/nvidia-imex-ctl", imexCtl, 0o755)
@@ -76,7 +80,9 @@ func TestLabIMEX(t *testing.T) {
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("masked inactive")
 
-	host := func(nodes string) { n.Put(specFile, gb200Spec+"imex = \"host\"\nimex_nodes = ["+nodes+"]\n", 0o644) }
+	host := func(nodes string) {
+		n.Put(specFile, gb200Spec+"imex = \"host\"\nimex_nodes = ["+nodes+"]\n", 0o644)
+	}
 	host(`"10.0.0.11", "10.0.0.12"`)
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("enabled active")

@@ -20,7 +20,11 @@ const (
 
 // kubeletLayer has what kubelet's pods need in addition to containerd: of Options.Kubelet.
 func kubeletLayer() layer {
-	return layer{name: "kubelet", recipe: "1", packages: []string{"containernetworking-plugins"}}
+	return layer{
+		name:     "kubelet",
+		recipe:   "1",
+		packages: []string{"containernetworking-plugins"},
+	}
 }
 
 // furnishKubelet gives the host what kubelet needs of its container engine: a network for pods, an
@@ -118,7 +122,12 @@ func (h *Host) agentFiles() []tarFile {
 		libraries + "libm.so.6", libraries + "librt.so.1", // libcuda's and nvidia-smi's
 	} {
 		text := h.Must("cat", "/"+name) // by the host: its links lead elsewhere from here
-		files = append(files, tarFile{name: name, mode: 0o755, data: []byte(text)})
+		files = append(files, tarFile{
+			name: name,
+			mode: 0o755,
+			data: []byte(text),
+		})
 	}
+
 	return files
 }

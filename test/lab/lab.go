@@ -110,7 +110,9 @@ const SetupCommand = "go run ./test/lab/cmd/lab setup"
 // errMissing is something the lab needs and this machine does not have: a test is skipped for it.
 type errMissing struct{ what string }
 
-func (e errMissing) Error() string { return e.what + "; to get all it needs: " + SetupCommand }
+func (e errMissing) Error() string {
+	return e.what + "; to get all it needs: " + SetupCommand
+}
 
 // Source is the source tree that this process runs in: tests run in their package's folder,
 // commands mostly at its top.
@@ -122,6 +124,7 @@ func Source() string {
 		}
 		dir = filepath.Join(dir, "..")
 	}
+
 	return "." // where the caller then says that a part is missing
 }
 
@@ -134,6 +137,7 @@ func Asked(t testing.TB) {
 			return
 		}
 	}
+
 	t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow, TestBench or TestMetal")
 }
 

@@ -22,6 +22,7 @@ func (n node) logs(unit string, parts ...string) {
 		missing := func(part string) bool { return !strings.Contains(log, part) }
 		return !slices.ContainsFunc(parts, missing)
 	}
+
 	check.That(n.t, eventually(says), "the log of %s does not say %q:\n%s", unit, parts, n.Journal(unit))
 }
 

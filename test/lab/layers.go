@@ -137,7 +137,11 @@ const (
 
 // cloudInitLayer has cloud-init: of Options.CloudInit.
 func cloudInitLayer() layer {
-	return layer{name: "cloud-init", recipe: "1", packages: []string{"cloud-init"}}
+	return layer{
+		name:     "cloud-init",
+		recipe:   "1",
+		packages: []string{"cloud-init"},
+	}
 }
 
 // SetupKernel makes what Options.Kernel needs, where it is missing: no other host does.

@@ -89,6 +89,7 @@ func (m *Machine) start(ctx context.Context, layers []string, binary string) err
 			return err
 		}
 	}
+
 	if err := m.furnish(binary); err != nil {
 		return err
 	}
@@ -161,7 +162,11 @@ func (m *Machine) mount(layers []string) error {
 func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 func (m *Machine) save(kept bool) error {
-	text, err := json.Marshal(record{Options: m.Options, Groups: m.groups, Kept: kept})
+	text, err := json.Marshal(record{
+		Options: m.Options,
+		Groups:  m.groups,
+		Kept:    kept,
+	})
 	if err == nil {
 		err = os.WriteFile(m.path(recordFile), text, 0o644)
 	}
@@ -221,6 +226,7 @@ func unmount(place string) error {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("cannot unmount %s: %w", place, err)
 	}
@@ -284,6 +290,7 @@ func (m *Machine) Save(ctx context.Context, place string) error {
 			return err
 		}
 	}
+
 	if err := m.off(); err != nil {
 		return err
 	}

@@ -56,6 +56,7 @@ func matrixDistros() []matrixDistro {
 			return !slices.Contains([]string{"ubuntu2404", "debian12", "rhel9"}, d.name)
 		})
 	}
+
 	return list
 }
 
@@ -91,6 +92,7 @@ func TestLabMatrix(t *testing.T) {
 		defer lock.Unlock()
 		lines = append(lines, line)
 	}
+
 	t.Run("distributions", func(t *testing.T) {
 		for _, d := range matrixDistros() {
 			for _, source := range d.sources {
@@ -125,7 +127,9 @@ func TestLabMatrix(t *testing.T) {
 	}
 	for _, line := range was {
 		cell := append(strings.Fields(line), "", "", "") // distribution, source, branch
-		asked := slices.ContainsFunc(matrixDistros(), func(d matrixDistro) bool { return d.name == cell[0] }) && slices.Contains(matrixBranches(), cell[2])
+		asked := slices.ContainsFunc(matrixDistros(), func(d matrixDistro) bool {
+			return d.name == cell[0]
+		}) && slices.Contains(matrixBranches(), cell[2])
 		check.That(t, !asked || strings.Contains(text, line+"\n"), "%s has, and the host has not: %s", matrixFile, line)
 	}
 }
@@ -171,6 +175,7 @@ func (m *matrixHost) boot(t *testing.T) {
 		m.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
 		return
 	}
+
 	m.Put(repos.LetPass, "", 0o644) // other tests are about a version with a module that does not build
 	driverNode{node{m.Host, t}, ""}.hasKernel()
 	if m.kind() != "debian12" {
@@ -184,6 +189,7 @@ for name in dkms gcc make zstd; do
 	dpkg-deb --build d $name.deb >/dev/null; dpkg -i $name.deb >/dev/null; rm -rf d $name.deb
 done`)
 	}
+
 	m.Must("apt-get", "update")
 }
 
@@ -211,6 +217,7 @@ func (m *matrixHost) branch(t *testing.T, branch string) {
 				continue
 			}
 		}
+
 		r := m.Exec("gpuadm", "--no-color", "plan", "-o", "json", "packages")
 		asked, refused := readPlan(r)
 		if refused != "" {
@@ -226,6 +233,7 @@ func (m *matrixHost) branch(t *testing.T, branch string) {
 			}
 			m.installed(t, cell, branch)
 		}
+
 		m.say(cell + " " + verdict + ": " + strings.Join(asked, " "))
 	}
 }
@@ -259,6 +267,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 			asked = append(asked, machineKernel.ReplaceAllString(c.Name, "$1$2$3-KERNEL"))
 		}
 	}
+
 	slices.Sort(asked)
 	if len(asked) == 0 {
 		return nil, sentence(r)

@@ -63,6 +63,7 @@ func TestLabMetal(t *testing.T) {
 		}
 		check.That(t, was == is, "GPU %d: was %s, is %s", i, was, is)
 	}
+
 	says(t, changed, "the partitions are as before")
 	again := n.Exec("metal", "-full")
 	check.That(t, again.Exit == 1, "a machine that gpuadm has changed: %s", again)

@@ -43,6 +43,7 @@ func bootGPUsOf(t *testing.T, o lab.Options, kept string) gpuNode {
 		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
+
 	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
 Description=the fake GPUs see a boot
 ConditionPathExists=`+kept+`
@@ -117,7 +118,9 @@ func says(t *testing.T, r lab.Result, words ...string) {
 	}
 }
 
-func layout(profiles string) string { return "[[mig.gpu]]\nlayout = { " + profiles + " }\n" }
+func layout(profiles string) string {
+	return "[[mig.gpu]]\nlayout = { " + profiles + " }\n"
+}
 
 const (
 	sevenths = `"1g.5gb" = 7`
@@ -202,10 +205,13 @@ func busyStays(t *testing.T, n gpuNode) {
 			gi = i.ID
 		}
 	}
+
 	n.fake("client", "add", "--gpu", "0", "--gi", fmt.Sprint(gi), "--pid", "4711")
 	n.wants(0, layout(`"3g.20gb" = 1, "2g.10gb" = 2`))
 	i := n.dump().GPUs[0].Instances
-	check.That(t, slices.ContainsFunc(i, func(i fakenvml.Instance) bool { return i.ID == gi && i.Name == "3g.20gb" }), "the instance in use is gone: %v", i)
+	check.That(t, slices.ContainsFunc(i, func(i fakenvml.Instance) bool {
+		return i.ID == gi && i.Name == "3g.20gb"
+	}), "the instance in use is gone: %v", i)
 	before := n.dump()
 	says(t, n.wants(75, layout(sevenths)), "process 4711 uses 3g.20gb@4 of GPU 0", "--allow stop-clients")
 	after := n.dump()
@@ -324,12 +330,15 @@ func TestLabMIGBoot(t *testing.T) {
 	for range 2 {
 		n.Reboot()
 		boots := n.dump().Boots
-		eventually(func() bool { return strings.TrimSpace(n.Property("kubelet.service", "ActiveState")) == "active" })
+		eventually(func() bool {
+			return strings.TrimSpace(n.Property("kubelet.service", "ActiveState")) == "active"
+		})
 		s := n.dump()
 		if got := geometries(s); !slices.Equal(got, want) || s.Boots != boots {
 			t.Fatalf("after boot %d:\n%s\nwant\n%s\n%s", s.Boots, got, want, n.Journal("gpuadm.service"))
 		}
 	}
+
 	s := n.dump()
 	for _, m := range s.Log {
 		check.That(t, m.Call != "nvmlDeviceSetMigMode" || m.GPU != 1 || s.Counts["nvmlDeviceSetMigMode"] <= 4, "the A100's mode was set again")

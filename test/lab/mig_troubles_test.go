@@ -26,6 +26,7 @@ func nthFails(t *testing.T, n gpuNode) {
 			n.fake("heal")
 			continue
 		}
+
 		n.fake("heal")
 		if r.Exit == 0 {
 			check.That(t, nth >= 20, "only %d calls failed", nth-1)
@@ -122,7 +123,9 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 	defer n.Must("sh", "-c", "umount /proc/driver /proc/devices; rm "+caps)
 	n.Put("/usr/local/bin/hold", "#!/bin/sh\nfakenvml fail --call nvmlGpuInstanceDestroy --nth 0 --code IN_USE\nexec "+opens+"\n", 0o755)
 	unit := "[Service]\nExecStart=/usr/local/bin/hold\nExecStopPost=/usr/local/bin/fakenvml heal\n"
-	held := func() bool { return n.Exec("sh", "-c", "ls -l /proc/[0-9]*/fd | grep -q "+caps).Exit == 0 }
+	held := func() bool {
+		return n.Exec("sh", "-c", "ls -l /proc/[0-9]*/fd | grep -q "+caps).Exit == 0
+	}
 
 	n.Put("/etc/systemd/system/monitor.service", unit, 0o644)
 	n.Must("systemctl", "daemon-reload")
@@ -177,6 +180,7 @@ mknod -m 0444 /dev/nvidia-caps/nvidia-cap$minor c $(sed -n 's/ nvidia-caps$//p' 
 			check.Equal(t, n.Must("readlink", "-f", "/dev/char/235:"+minor), "/dev/nvidia-caps/nvidia-cap"+minor+"\n", "it leads to")
 		}
 	}
+
 	says(t, n.wants(0, spec, "apply", "toolkit"), "/dev/char")
 	nodes()
 	says(t, n.wants(0, spec, "apply", "toolkit"), "Nothing to do.")
@@ -220,6 +224,7 @@ func recorded(t *testing.T) map[string]figures {
 		must.That(t, err == nil, "cannot read %q: %v", line, err)
 		rows[name] = f
 	}
+
 	return rows
 }
 
@@ -250,6 +255,7 @@ func (n gpuNode) measured(run func()) figures {
 			f.sessions += count
 		}
 	}
+
 	return f
 }
 
@@ -277,6 +283,7 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 			check.That(t, r.Exit == row.exit, "mig-parted, %s: %s", row.name, r)
 		})
 	}
+
 	return rows
 }
 
@@ -299,6 +306,7 @@ func TestLabMIGBeside(t *testing.T) {
 			t.Errorf("%s: %+v, mig-parted's %+v", row.name, got, theirs)
 		}
 	}
+
 	if got := n.measured(func() { n.Exec("gpuadm", "status") }); got.sessions != 1 { // with one for each GPU, the calls grow by the square
 		t.Errorf("status: %+v, not one session", got)
 	}

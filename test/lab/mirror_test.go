@@ -59,6 +59,7 @@ func TestLabMirror(t *testing.T) {
 		n.Must("sh", "-c", "timeout --signal=KILL "+seconds+" gpuadm mirror --for debian-12 --kernel "+emptyKernel+" --gpu H100-80GB -f /root/mirror.toml --keep -o /srv/mirror; "+
 			"for i in $(seq 200); do grep -qsx apt-get /proc/[0-9]*/comm || break; sleep 0.1; done")
 	}
+
 	n.mirror(0, next, "debian-12", "/srv/mirror")
 	n.Must("sh", "-c", "mv /srv/mirror /srv/next && mv /srv/first /srv/mirror")
 	n.Put("/srv/other/file", "an operator's", 0o644)
@@ -116,6 +117,7 @@ func (d *dnfDriver) mirrorArgs(driver, toolkit, dir string) []string {
 	} {
 		text += fmt.Sprintf("[%s]\nversion = %q\n[%s.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n", s[0], s[1], s[0], repos.Mirror+s[2], repos.Key, d.fingerprint)
 	}
+
 	d.Put("/root/mirror.toml", text, 0o644)
 	kernel := strings.TrimSpace(d.Get("/proc/sys/kernel/osrelease"))
 	return []string{"mirror", "--for", "rhel-9", "--kernel", kernel, "--gpu", "H100-80GB", "-f", "/root/mirror.toml", "--keep", "-o", dir}
@@ -156,6 +158,7 @@ func mirrorDnf(t *testing.T) *dnfDriver {
 		repos.Show(d.Host, variant)
 		d.mirror(1, old, "1.18.0", "/srv/"+string(variant), says)
 	}
+
 	repos.Show(d.Host, repos.Good)
 	return d
 }
@@ -179,6 +182,7 @@ func TestLabMirrorDnf(t *testing.T) {
 		d.Put("/etc/gpuadm/node.toml", "format = 1\n[driver]\nversion = \""+driver+"\"\n[toolkit]\nversion = \""+toolkit+"\"\n", 0o644)
 		return d.apply(code, says...)
 	}
+
 	first := d.RpmState()
 	for _, file := range []string{"/srv/mirror/libnvidia-ml-580.65.06-1.el9.x86_64.rpm", "/srv/mirror/repodata/repomd.xml"} {
 		d.Must("sh", "-c", "cp -p "+file+" /root/good && printf X | dd of="+file+" bs=1 seek=600 conv=notrunc")
@@ -188,8 +192,10 @@ func TestLabMirrorDnf(t *testing.T) {
 			asks(1, "580.65.06", "1.18.0", "cannot read repository", "Bad GPG signature")
 			d.Must("cp", "-p", "/root/gpuadm-mirror.json", "/srv/mirror/")
 		}
+
 		d.Must("cp", "-p", "/root/good", file)
 	}
+
 	for _, diff := range differ(d.RpmState(), first) {
 		t.Errorf("a mirror with a wrong byte: %s", diff)
 	}
@@ -291,6 +297,7 @@ func (m *mirrored) write(t *testing.T) {
 				m.damaged, sha256.Sum256([]byte(text)))
 			m.spec = driver + strings.TrimPrefix(m.spec, "format = 1\n[driver]\nversion = \"580.65.06\"\n")
 		}
+
 		i.put("/root/mirror.toml", driver+"[toolkit]"+rest, 0o644)
 		i.must("mkdir", "-p", i.root+lab.RepoDir)
 		i.must("mount", "--bind", m.deb, i.root+lab.RepoDir)
@@ -324,6 +331,7 @@ func (m mirrored) boots(t *testing.T, with func(img)) {
 		n.built(kernel, "580.65.06")
 		n.has("580.65.06")
 	}
+
 	check.Equal(t, n.AptState()["nvidia-container-toolkit"], "1.18.0-1 held", "the toolkit is")
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 	says(t, n.gpuadm(0, "status"), "converged")

@@ -50,6 +50,7 @@ func TestLabNeeded(t *testing.T) {
 		d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = \"580.95.05\"\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = \"sha256:%s\"\n%s",
 			repos.Mirror+"/compute/cuda/repos/rhel9/x86_64", repos.Key, sum, more), 0o644)
 	}
+
 	spec("")
 	d.apply(1, "dkms", "dnf install epel-release", "dnf config-manager --set-enabled crb")
 	if now := d.RpmState(); now["epel-release"] != state["epel-release"] {

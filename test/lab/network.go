@@ -109,6 +109,7 @@ func (m *Machine) furnishWire(put putFunc) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -78,6 +78,7 @@ func rebooted(r lab.Result) lab.Result {
 			r.Stdout = "Nothing to do.\n"
 		}
 	}
+
 	return r
 }
 
@@ -162,7 +163,12 @@ func TestLabWholeNode(t *testing.T) {
 	t.Parallel()
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
-	n := gpuNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: deb, Headers: true}), t}}
+	n := gpuNode{node{lab.Boot(t, lab.Options{
+		Dist:    "bookworm",
+		GPUs:    8,
+		Repos:   deb,
+		Headers: true,
+	}), t}}
 	n.answers()
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime") // the lab's own
@@ -170,6 +176,7 @@ func TestLabWholeNode(t *testing.T) {
 		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
+
 	kernel := strings.TrimSpace(n.Must("ls", "/lib/modules"))
 	n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644) // as if the kernel were installed, too: its headers are
 	n.Must("depmod", kernel)

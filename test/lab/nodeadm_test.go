@@ -53,7 +53,9 @@ func TestLabNodeadmWaits(t *testing.T) {
 	n.Options.Waits = "nodeadm-run.service"
 	n.Reboot()
 	n.active(bootUnit, "failed")
-	calls := func() string { return strings.Join(strings.Fields(n.Get("/run/nodeadm-calls")), " ") }
+	calls := func() string {
+		return strings.Join(strings.Fields(n.Get("/run/nodeadm-calls")), " ")
+	}
 	if !eventually(func() bool { return strings.Contains(n.Journal("nodeadm-run.service"), "cannot let kubelet start") }) {
 		t.Fatalf("nodeadm-run did not ask the gate: %s", n.Journal("nodeadm-run.service"))
 	}

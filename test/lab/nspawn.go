@@ -97,6 +97,7 @@ func (m *Machine) waits(ctx context.Context) bool {
 			starting = append(starting, field[1])
 		}
 	}
+
 	return len(starting) == 1 && starting[0] == m.Options.Waits
 }
 
@@ -185,6 +186,7 @@ func isLeader(status string) bool {
 			ids = strings.Fields(value)
 		}
 	}
+
 	return name == "systemd" && len(ids) == 2 && ids[1] == "1"
 }
 

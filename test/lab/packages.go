@@ -41,6 +41,7 @@ func (h *Host) AptState() map[string]string {
 			states[name] = version + marks[name] + " " + status
 		}
 	}
+
 	return states
 }
 
@@ -69,6 +70,7 @@ func (h *Host) RpmState() map[string]string {
 			states[name] += " auto"
 		}
 	}
+
 	return states
 }
 
@@ -89,6 +91,7 @@ func Only(state map[string]string, patterns ...string) map[string]string {
 			}
 		}
 	}
+
 	return some
 }
 

@@ -26,6 +26,7 @@ func packagesNode(t *testing.T, dist, suffix string) (n node, older, newer strin
 		name := must.Get(filepath.Abs(found[0]))(t)
 		files["/srv/"+v+suffix] = name
 	}
+
 	n = node{lab.Boot(t, lab.Options{Dist: dist, GPUs: 8, Files: files}), t}
 	n.Must("rm", "/usr/local/sbin/gpuadm")
 	n.Put("/etc/systemd/system/kubelet.service", kubelet, 0o644)
@@ -50,6 +51,7 @@ func (n node) cycle(install, upgrade, remove string) {
 		is := n.Property(unit, "UnitFileState")
 		check.That(n.t, is == "enabled", "%s is %s after the installation", unit, is)
 	}
+
 	n.Must("systemctl", "restart", "kubelet.service") // a machine without a spec has an open gate
 	n.Put(specFile, specText, 0o644)
 	n.gpuadm(0, "apply")
@@ -91,6 +93,7 @@ func TestLabPackages(t *testing.T) {
 			check.That(t, strings.TrimSpace(left) == specFile, "the purge left %q, want the operator's spec", left)
 		})
 	}
+
 	t.Run(lab.RHELish, func(t *testing.T) {
 		t.Parallel()
 		n, older, newer := packagesNode(t, lab.RHELish, ".rpm")

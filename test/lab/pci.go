@@ -44,6 +44,7 @@ func functions(kind string, n int) ([]pciFunction, error) {
 	default:
 		return nil, fmt.Errorf("cannot make GPUs of the kind %q", kind)
 	}
+
 	for range n {
 		list = append(list, gpu)
 	}

@@ -27,7 +27,9 @@ func throughProxy(spec, proxy string) string {
 func proxied(t *testing.T, asked []string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		check.That(t, slices.ContainsFunc(asked, func(url string) bool { return strings.HasPrefix(url, vendorAt+"/") && strings.Contains(url, name) }),
+		check.That(t, slices.ContainsFunc(asked, func(url string) bool {
+			return strings.HasPrefix(url, vendorAt+"/") && strings.Contains(url, name)
+		}),
 			"the proxy was not asked for %s: %v", name, asked)
 	}
 }
@@ -67,6 +69,7 @@ func TestLabDnfProxy(t *testing.T) {
 		d.at("580.65.06", vendorAt+below, "auto")
 		d.Put("/etc/gpuadm/node.toml", throughProxy(d.Get("/etc/gpuadm/node.toml"), proxy), 0o644)
 	}
+
 	ask("127.0.0.1:1")
 	t.Log(d.apply(1, "127.0.0.1:1", "check that the proxy runs", "[proxy] of node.toml", "undone").Stderr)
 	ask(proxyAt)

@@ -73,6 +73,7 @@ func blocks(t *testing.T, file, section string) (all [][]string) {
 			block = append(block, strings.TrimPrefix(line, "    "))
 		}
 	}
+
 	return all
 }
 
@@ -88,7 +89,14 @@ func TestLabReadme(t *testing.T) {
 	laptop := node{lab.Boot(t, lab.Options{Dist: "bookworm", SSH: true, Name: "laptop", Wire: wires.Wire(10), Files: map[string]string{
 		"/home/alice/bin/gpuadm": built + "/gpuadm", "/home/alice/" + pack: built + "/packages/" + pack,
 	}}), t}
-	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, SSH: true, Name: "gpu-01", Wire: wires.Wire(11), Repos: deb}), t}
+	n := node{lab.Boot(t, lab.Options{
+		Dist:  "bookworm",
+		GPUs:  8,
+		SSH:   true,
+		Name:  "gpu-01",
+		Wire:  wires.Wire(11),
+		Repos: deb,
+	}), t}
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "/usr/bin/nvidia-container-runtime", "/usr/local/sbin/gpuadm") // the toolkit's package has the first, and README brings the second
 	laptop.Must("rm", "/usr/local/sbin/gpuadm")
@@ -100,6 +108,7 @@ func TestLabReadme(t *testing.T) {
 		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
+
 	n.Must("sh", "-c", readmeDriver)
 	n.Put("/etc/gpuadm/node.d/lab.toml", fmt.Sprintf(readmeMachine, repos.Mirror+"/"+repos.Toolkit+"/deb/amd64", repos.Key, repos.Fingerprint(t, deb)), 0o644)
 	laptop.Must("sh", "-ec", `useradd --shell /bin/bash alice
@@ -128,12 +137,14 @@ chown -R alice: /home/alice/.ssh`)
 		} else if there != "" {
 			line = "ssh " + there + " '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
 		}
+
 		began := time.Now()
 		r := laptop.Exec("runuser", "-u", "alice", "--", "env", "HOME=/home/alice", "sh", "-c", "cd && "+line)
 		t.Logf("$ %s (%s), %.1f s\n%s", words, strings.TrimSpace(comment), time.Since(began).Seconds(), r)
 		must.That(t, r.Exit == 0, "%s, want exit code 0: %s", words, r)
 		return r
 	}
+
 	quick := blocks(t, "README.md", "Quick start on a node")
 	must.That(t, len(quick) >= 3, "the quick start has %d blocks, want a node's by build and by package, and a laptop's: %q", len(quick), quick)
 	for _, block := range quick[:2] {
@@ -147,6 +158,7 @@ chown -R alice: /home/alice/.ssh`)
 		typed("sudo gpuadm undo --to all")
 		there = ""
 	}
+
 	n.Must("dpkg", "--purge", "gpuadm")
 	check.None(t, ourOwn(first.Diff(n.TreeOutsideCaches())), "after README's undo:")
 	there = ""

@@ -46,6 +46,7 @@ func TestLabRepairOfOthers(t *testing.T) {
 		check.That(t, r.Exit != 0, "repair %s: %v", code, r)
 		n.unchanged("repair " + code)
 	}
+
 	n.Must("sh", "-c", "echo '# by hand' >>"+dropIn)
 	n.keep()
 	check.That(t, strings.Contains(strings.Join(n.roots(), " "), "RUN-002"), "%v", n.roots())

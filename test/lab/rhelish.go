@@ -77,6 +77,7 @@ func makeRHELish(ctx context.Context, c Chroot) error {
 		}
 		install = append(install, "/tmp/shims/"+name+".rpm")
 	}
+
 	_, err := c.Run(ctx, nil, install...)
 	return errors.Join(err, os.RemoveAll(filepath.Join(c.Root, "tmp/shims")))
 }

@@ -69,6 +69,7 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 				return fmt.Errorf("cannot write %s: %w", name, err)
 			}
 		}
+
 		return nil
 	})
 }

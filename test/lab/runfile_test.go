@@ -30,7 +30,11 @@ func (n node) runfileSpec(version, kind string) string {
 // really built by DKMS for a kernel that does not run.
 func TestLabRunfile(t *testing.T) {
 	t.Parallel()
-	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", Headers: true, GPUs: 8}), t}
+	n := node{lab.Boot(t, lab.Options{
+		Dist:    "bookworm",
+		Headers: true,
+		GPUs:    8,
+	}), t}
 	n.Put(specFile, "format = 1\n", 0o644)
 	kernel := headersOf(t, n.Host)
 	n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644) // it is installed, not its headers alone
@@ -39,6 +43,7 @@ func TestLabRunfile(t *testing.T) {
 		n.Put(specFile, spec, 0o644)
 		return n.gpuadm(exit, "apply", "packages", "modules")
 	}
+
 	has := func(version string) {
 		t.Helper()
 		check.Equal(t, modinfo(n.Host, kernel, "version", "nvidia"), version, "the module is")
@@ -47,6 +52,7 @@ func TestLabRunfile(t *testing.T) {
 		out := n.Must("dkms", "status")
 		check.That(t, strings.Count(out, "nvidia/") == 1 && strings.Contains(out, "nvidia/"+version+", "+kernel), "dkms status: %s", out)
 	}
+
 	old, fine, broken := n.runfileSpec("570.172.08", "fine"), n.runfileSpec("580.95.05", "fine"), n.runfileSpec("580.65.06", "broken")
 	clean := n.TreeOutsideCaches()
 
@@ -78,5 +84,6 @@ func withoutLogs(diff string) string {
 			left = append(left, line)
 		}
 	}
+
 	return strings.Join(left, "")
 }

@@ -91,6 +91,7 @@ func runners() []runner {
 		of := strings.NewReplacer("RUNNER", name, "FOLDER", folder, "ARGS", "-c "+etc+"config.toml")
 		return of.Replace(k3sProgram)
 	}
+
 	k0s := strings.Replace(k0sProgram, "ARGS", args("k0s", "/etc/k0s/containerd.toml"), 1)
 	return []runner{
 		{
@@ -245,6 +246,7 @@ func TestLabRunners(t *testing.T) {
 				n.Must("mkdir", "-p", at)
 				n.Must("cp", "/usr/bin/containerd", at)
 			}
+
 			n.Must("mv", "/opt/stated/containerd", "/opt/stated/gpu-engine")
 			n.Must("ln", "-s", rke2Bin, "/var/lib/rancher/rke2/bin")
 			for name, text := range r.files {
@@ -254,6 +256,7 @@ func TestLabRunners(t *testing.T) {
 				}
 				n.Put(name, text, mode)
 			}
+
 			if r.alone {
 				n.Must("systemctl", "disable", "--now", daemon)
 				n.Must("rm", "/usr/bin/containerd", "/usr/lib/systemd/system/"+daemon)
@@ -261,7 +264,9 @@ func TestLabRunners(t *testing.T) {
 			n.Put(specFile, "format = 1\n[runtime]\n"+r.says, 0o644)
 			n.Must("systemctl", "daemon-reload")
 			n.Must(append([]string{"systemctl", "start"}, r.units...)...)
-			answers := func() bool { return n.Exec("ctr", "--address", r.socket, "version").Exit == 0 }
+			answers := func() bool {
+				return n.Exec("ctr", "--address", r.socket, "version").Exit == 0
+			}
 			if !eventually(answers) {
 				t.Fatalf("%s's containerd does not answer: %s", r.name, n.Journal(r.units[0]+".service"))
 			}
@@ -274,6 +279,7 @@ func TestLabRunners(t *testing.T) {
 				n.Must("sh", "-c", r.fix)
 				check.That(t, n.MainPID(r.units[0]+".service") != pid && eventually(answers), "%s restarts nothing, or what does not answer", r.fix)
 			}
+
 			plan := n.gpuadm(0, "plan").Stdout
 			says(t, lab.Result{Stdout: plan}, r.changed)
 			n.gpuadm(0, "apply")

@@ -131,6 +131,7 @@ func TestLabDocker(t *testing.T) {
 			t.Errorf("%s: the container did not survive", when)
 		}
 	}
+
 	n.gpuadm(0, "apply")
 	check("applied", "nvidia", "CDI", "nvidia")
 	if r := n.gpuadm(0, "apply"); r.Stdout != "Nothing to do.\n" {
@@ -211,6 +212,7 @@ func TestLabDockerFlags(t *testing.T) {
 		} else {
 			check.That(t, x.refused == "hosts" || n.MainPID(docker) == pid, "%s: Docker was restarted", x.name)
 		}
+
 		check.That(t, n.Get(dockerFile) == x.file, "%s left:\n%s", x.name, n.Get(dockerFile))
 	}
 }

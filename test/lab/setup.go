@@ -50,9 +50,12 @@ func setupSteps(
 ) []setupStep {
 	var steps []setupStep
 	for _, name := range names {
-		do := func(ctx context.Context, log func(string)) error { return build(ctx, name, log) }
+		do := func(ctx context.Context, log func(string)) error {
+			return build(ctx, name, log)
+		}
 		steps = append(steps, setupStep{what + " " + name, do})
 	}
+
 	return steps
 }
 
@@ -84,6 +87,7 @@ func Setup(ctx context.Context, log func(string)) error {
 		took := time.Since(began).Round(100 * time.Millisecond)
 		log(fmt.Sprintf("%-26s there after %s", step.what, took))
 	}
+
 	return nil
 }
 
@@ -95,6 +99,7 @@ func installTools(ctx context.Context, log func(string)) error {
 			debs = append(debs, t.deb)
 		}
 	}
+
 	if _, err := os.Stat(keyring); err != nil {
 		debs = append(debs, strings.TrimSuffix(filepath.Base(keyring), ".gpg"))
 	}

@@ -69,6 +69,7 @@ func (s sharing) has(version string) {
 		v, magic, signer := modinfo(n.Host, s.kernel, "version", module), modinfo(n.Host, s.kernel, "vermagic", module), modinfo(n.Host, s.kernel, "signer", module)
 		check.That(n.t, v == version && strings.HasPrefix(magic, s.kernel+" ") && signer == "site", "%s: version %q, vermagic %q, signer %q", module, v, magic, signer)
 	}
+
 	state := n.AptState()
 	check.Equal(n.t, state["gpuadm-modules-open-"+s.kernel], version+"-1 held", "the package of the modules is")
 	for name := range state {
@@ -119,7 +120,10 @@ func TestLabSharedModules(t *testing.T) {
 		t.Run(dist, func(t *testing.T) {
 			system := map[string]string{"bookworm": "debian-12", "trixie": "debian-13"}[dist]
 			builder, kernel := bootDKMS(t, dist)
-			s := sharing{builder, driverNode{node{lab.Boot(t, lab.Options{Dist: dist, GPUs: 8}), t}, ""}, system, kernel}
+			s := sharing{builder, driverNode{node{lab.Boot(t, lab.Options{
+				Dist: dist,
+				GPUs: 8,
+			}), t}, ""}, system, kernel}
 			moduleKeyOf(builder.Host, "site")
 			first, next := driversOn(dist) // on Debian 13 of another branch
 			s.build(0, first, "site")
@@ -196,6 +200,7 @@ func (s sharing) kernelComes(version string) (kernel string) {
 		r.Stdout = strings.Join(strings.Fields(r.Stdout), " ")
 		says(t, r, "the next boot starts kernel "+next.kernel+", without the GPUs: it has no module nvidia: have", "gpuadm mirror --for ID --modules "+next.kernel)
 	}
+
 	says(t, s.asks(0, version, "auto", "plan"), "no shared kernel modules for kernel "+next.kernel+": the mirror has none; gpuadm installs none for it")
 	says(t, s.asks(1, version, "shared"), "cannot take shared kernel modules for kernel "+next.kernel+": the mirror has none")
 	n.Must("umount", "/proc/sys/kernel/osrelease")
@@ -261,6 +266,7 @@ func TestLabSharedModulesFail(t *testing.T) {
 		builder.Put(conf, `MAKE[0]="make -C ${kernel_source_dir} `+in+" "+broken+` modules"`+"\n", 0o644)
 		return func() { builder.Must("rm", conf) }
 	}
+
 	both := sharing{s.builder, s.node, s.system, kernel + "," + next}
 
 	mended := breaks(version, next)
@@ -319,6 +325,7 @@ func TestLabSharedModulesDnf(t *testing.T) {
 		t.Helper()
 		d.gpuadm(code, says, slices.Concat(d.mirrorArgs(version, "1.18.0", "/srv/mirror"), kernels, []string{"--module-key", "/root/site.key", "--module-cert", "/root/site.pem"})...)
 	}
+
 	build(1, "580.65.06", "cannot build modules here: dkms, gcc, make is not installed", "dnf install dkms gcc make")
 	d.Must("dnf", "-y", "-q", "install", "dkms", "gcc", "make")
 	build(0, "580.65.06", "DKMS builds the modules of driver 580.65.06")
@@ -335,6 +342,7 @@ func TestLabSharedModulesDnf(t *testing.T) {
 		n.Put("/etc/gpuadm/node.toml", "format = 1\n[driver]\nversion = \""+version+"\"\nbuild = \""+build+"\"\n", 0o644)
 		n.apply(code, says...)
 	}
+
 	has := func(version string) {
 		t.Helper()
 		state := n.RpmState()
@@ -343,12 +351,14 @@ func TestLabSharedModulesDnf(t *testing.T) {
 		v, magic, signer := modinfo(n.Host, kernel, "version", "nvidia"), modinfo(n.Host, kernel, "vermagic", "nvidia"), modinfo(n.Host, kernel, "signer", "nvidia")
 		check.That(t, v == version && strings.HasPrefix(magic, kernel+" ") && signer == "site", "version %q, vermagic %q, signer %q", v, magic, signer)
 	}
+
 	copyTo(t, d.Host, n.Host, "/srv/mirror")
 	n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
 	arrives := func(kernel string) {
 		n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644)
 		n.Must("depmod", kernel)
 	}
+
 	arrives(kernel)
 	runs(n.Host, kernel)
 	before := n.RpmState()
@@ -356,6 +366,7 @@ func TestLabSharedModulesDnf(t *testing.T) {
 		n.Put("/tmp/symvers", text, 0o644)
 		n.Must("sh", "-ec", "gzip -c /tmp/symvers >/lib/modules/$0/symvers.gz", kernel)
 	}
+
 	symvers("0x0000000b\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n")
 	asks(1, "580.65.06", "shared", "cannot use gpuadm-modules-open-"+kernel+": they were built for another build of the kernel")
 	symvers(d.Get("/lib/modules/" + kernel + "/build/Module.symvers"))

@@ -67,6 +67,7 @@ func (n node) recorded(limit time.Duration, line string) string {
 			n.t.Fatalf("%s: not done after %s: %s", line, limit, n.Get(output))
 		}
 	}
+
 	if code := n.Property(unit, "ExecMainStatus"); code != "4" {
 		n.t.Fatalf("%s: exit %s: %s", line, code, n.Get(output))
 	}
@@ -85,6 +86,7 @@ func (n node) recorded(limit time.Duration, line string) string {
 		}
 		from += size
 	}
+
 	return cast
 }
 
@@ -105,7 +107,11 @@ func TestSlowDebianDriver(t *testing.T) {
 	if _, err := os.Stat(place); err != nil {
 		makeSlow(t, place)
 	}
-	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 1, Over: place}), t}
+	n := node{lab.Boot(t, lab.Options{
+		Dist: "bookworm",
+		GPUs: 1,
+		Over: place,
+	}), t}
 	kernel := strings.TrimSpace(n.Must("ls", "/lib/modules"))
 	running := strings.TrimSpace(n.Must("uname", "-r"))
 	must.That(t, running != kernel && !strings.Contains(kernel, "\n"), "want one kernel, which does not run: %q, and %q runs", kernel, running)
@@ -149,6 +155,7 @@ func (n node) compiled(kernel, version string) {
 		out := n.Must("modprobe", "--set-version", kernel, "--show-depends", "nvidia"+part)
 		check.That(n.t, strings.Contains(out, name) && (part == "") == strings.Contains(out, "NVreg_RestrictProfilingToAdminUsers=0"), "modprobe nvidia%s: %s", part, out)
 	}
+
 	check.Equal(n.t, modinfo(n.Host, kernel, "license", "nvidia-current-open"), "Dual MIT/GPL", "license")
 }
 
@@ -166,6 +173,7 @@ func makeSlow(t *testing.T, place string) {
 		live := regexp.MustCompile(`… \d+ packages   `+phase+` \d+%, (\d+m)?\d+s`).FindAllString(cast, -1)
 		check.That(t, len(live) > 1, "the live line says %q of the phase %s", live, phase)
 	}
+
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
 	must.OK(t, os.WriteFile("../../bin/install.cast", []byte(cast), 0o644))
 	n.Must("apt-get", "clean")

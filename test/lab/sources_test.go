@@ -91,7 +91,9 @@ func TestLabDnfPairs(t *testing.T) {
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	first, tree := d.RpmState(), d.TreeOutsideCaches()
-	at := func(variant repos.Variant) string { return "file://" + lab.RepoDir + "/" + string(variant) + below }
+	at := func(variant repos.Variant) string {
+		return "file://" + lab.RepoDir + "/" + string(variant) + below
+	}
 	type spec struct {
 		version, url string
 		fails        bool
@@ -124,6 +126,7 @@ func TestLabDnfPairs(t *testing.T) {
 				d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
 				d.gpuadm(0, nil, "undo", "--yes")
 			}
+
 			for _, diff := range differ(d.RpmState(), was) {
 				t.Errorf("%v, then %v, undone: %s", a, b, diff)
 			}
@@ -149,6 +152,7 @@ func TestLabDeclared(t *testing.T) {
 		n.Put(root+"/etc/apt/sources.list.d/cuda-debian12-x86_64.list", lists[0], 0o644)
 		n.Put(root+"/etc/apt/sources.list.d/toolkit.sources", "Types: deb\nURIs: "+strings.Fields(lists[1])[2]+"/\nSuites: /\nSigned-By: "+keyring+"\n", 0o644)
 	}
+
 	n.Must("apt-get", "update")
 	first, files := n.AptState(), n.TreeOutsideCaches()
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
@@ -207,7 +211,10 @@ func TestLabKeys(t *testing.T) {
 	must.OK(t, err)
 	_, release, _ := strings.Cut(string(rows[1].Data), "\n\n")
 	release, _, _ = strings.Cut(release, "-----BEGIN")
-	rows = append(rows, txtar.File{Name: "mirror accepted", Data: must.Get(signer.Public())(t)},
+	rows = append(rows, txtar.File{
+		Name: "mirror accepted",
+		Data: must.Get(signer.Public())(t),
+	},
 		txtar.File{Data: must.Get(signer.Clearsign([]byte(release), time.Now()))(t)})
 	for i := 0; i < len(rows); i += 2 {
 		name, said, _ := strings.Cut(rows[i].Name, " ")

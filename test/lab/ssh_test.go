@@ -45,6 +45,7 @@ func officeOf(t *testing.T, count int, nodes lab.Options) *office {
 		o.Name, o.Wire = name, wires.Wire(n)
 		return node{lab.Boot(t, o), t}
 	}
+
 	o := &office{node: host(lab.Options{}, "laptop", 10)}
 	o.Must("sh", "-ec", "mkdir -p -m 700 /root/.ssh; for key in .ssh/id_ed25519 other; do ssh-keygen -q -t ed25519 -N '' -f /root/$key; done")
 	o.Put(spec, specText+specMore, 0o600)
@@ -67,6 +68,7 @@ systemctl daemon-reload`)
 		o.Must("sh", "-c", fmt.Sprintf("ssh-keyscan 10.201.0.%d >>/root/.ssh/known_hosts", 11+i))
 		o.nodes = append(o.nodes, n)
 	}
+
 	config.WriteString("Host r*\n  User root\nHost down\n  HostName 10.201.0.99\nHost hang\n  HostName 127.0.0.1\n  Port 2222\n" +
 		"Host wrong\n  HostName 10.201.0.11\n  UserKnownHostsFile /root/.ssh/wrong\nHost *\n  User op\n  StrictHostKeyChecking yes\n")
 	o.Put("/root/.ssh/config", config.String(), 0o600)
@@ -99,11 +101,13 @@ func (o *office) clean() {
 			return n.Exec("sh", "-c", "pgrep -a gpuadm; systemctl list-units --all --no-legend 'gpuadm*'; "+
 				"find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -name '*gpuadm*' -print; find /run /dev/shm /tmp -name '*gpuadm*'").Stdout
 		}
+
 		left := func() []string {
 			return slices.DeleteFunc(strings.Split(strings.TrimSpace(found()), "\n"), func(line string) bool {
 				return line == "" || strings.Contains(line, "gpuadm-lab") || strings.HasPrefix(line, "/etc/gpuadm") || strings.HasPrefix(line, state) || line == "/run/gpuadm.lock" || line == "/run/gpuadm-modules.json"
 			})
 		}
+
 		if !eventually(func() bool { return len(left()) == 0 }) {
 			o.t.Errorf("%s: left behind: %q", n.Options.Name, left())
 		}
@@ -148,6 +152,7 @@ func TestLabSSH(t *testing.T) {
 		n.configured()
 		n.working()
 	}
+
 	o.clean()
 	var answer struct {
 		Host    string
@@ -161,6 +166,7 @@ func TestLabSSH(t *testing.T) {
 		check.That(t, err == nil && answer.Exit == 0 && len(answer.Answers) == 1, "the JSON answer: %v %+v", err, answer)
 		hosts[answer.Host] = true
 	}
+
 	check.That(t, len(hosts) == 3, "the JSON answers: %s", r)
 	o.ssh(0, append(all, "--", "undo", "--yes")...)
 	o.same()
@@ -198,6 +204,7 @@ mount -t tmpfs -o noexec,mode=755 none /run/lock`)
 		i := strings.Index(r.Stderr, "\n"+host+": gpuadm: ")
 		check.That(t, (i >= 0 || strings.HasPrefix(r.Stderr, host+": gpuadm: ")) && strings.Contains(r.Stderr[max(0, i):], text), "%s: no %q in %s", host, text, r.Stderr)
 	}
+
 	check.Says(t, r.Stdout, "n1: ", "n4: ")
 	wants(t, r, "Host key verification failed", "No route to host")
 	for _, verb := range [][]string{{"status", "-f", spec}, {"facts"}, {"version"}} {
@@ -220,8 +227,11 @@ func (o *office) held(args ...string) *lab.Task {
 	ssh := []string{"env", "--default-signal=INT", "gpuadm", "ssh"}
 	task := o.Go(append(ssh, args...)...)
 	for _, n := range o.nodes {
-		must.That(o.t, eventually(func() bool { return n.Property(daemon, "ActiveState") == "activating" }), "%s does not restart containerd", n.Options.Name)
+		must.That(o.t, eventually(func() bool {
+			return n.Property(daemon, "ActiveState") == "activating"
+		}), "%s does not restart containerd", n.Options.Name)
 	}
+
 	return task
 }
 
@@ -253,10 +263,14 @@ func TestLabSSHInterrupted(t *testing.T) {
 				t.Errorf("%s: no run continues: %s", n.Options.Name, n.Exec("systemctl", "list-units", "--all", "gpuadm*"))
 			}
 		}
+
 		o.release()
 		for _, n := range o.nodes {
-			check.That(t, eventually(func() bool { return n.Exec("pgrep", "-x", "gpuadm").Exit != 0 }), "%s: the run did not end", n.Options.Name)
+			check.That(t, eventually(func() bool {
+				return n.Exec("pgrep", "-x", "gpuadm").Exit != 0
+			}), "%s: the run did not end", n.Options.Name)
 		}
+
 		o.clean()
 		o.ssh(0, "n1", "r2", "--", "status")
 		o.ssh(0, "n1", "r2", "--", "undo", "--yes")

@@ -44,6 +44,7 @@ func TestLabStrace(t *testing.T) {
 					t.Errorf("listed again: %s", line)
 				}
 			}
+
 			what, bad := judge(line)
 			if what == "" {
 				continue
@@ -51,6 +52,7 @@ func TestLabStrace(t *testing.T) {
 			seen[what]++
 			check.That(t, !bad, "not to be done: %s", line)
 		}
+
 		check.That(t, seen["execve"] == 1 && seen["write to standard output"] != 0, "strace saw no apply: %v", seen)
 		t.Logf("%4d system calls", calls)
 		check.That(t, calls <= mostCalls && calls >= 100, "%d system calls, not at most %d", calls, mostCalls)
@@ -129,6 +131,7 @@ func judge(line string) (what string, bad bool) {
 	case "flock":
 		return "flock", !strings.Contains(args, "/run/gpuadm.lock")
 	}
+
 	if slices.Contains(changing, name) {
 		return name, true
 	}
@@ -171,6 +174,7 @@ func ran(log string) map[string]int {
 			count[m[1]]++
 		}
 	}
+
 	return count
 }
 
@@ -212,8 +216,11 @@ func transactions(log string) [][]string {
 			argv = append(argv, word[1])
 		}
 		has := func(words ...string) bool {
-			return slices.ContainsFunc(argv, func(word string) bool { return slices.Contains(words, word) })
+			return slices.ContainsFunc(argv, func(word string) bool {
+				return slices.Contains(words, word)
+			})
 		}
+
 		switch filepath.Base(m[1]) {
 		case "apt-get":
 			if !has("install", "remove", "purge", "dist-upgrade") || has("-s", "--simulate", "--dry-run", "-d", "--download-only", "--print-uris") {
@@ -226,8 +233,10 @@ func transactions(log string) [][]string {
 		default:
 			continue
 		}
+
 		list = append(list, argv)
 	}
+
 	return list
 }
 

@@ -108,6 +108,7 @@ func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) 
 			_ = reader.Close()
 		})
 	}
+
 	cmd.Stdout = writers[0]
 	cmd.Stderr = writers[1]
 
@@ -173,6 +174,7 @@ func (tr *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 	case stopped == unix.SIGSTOP: // a new thread starts so; no other process stops anything here
 		return 0
 	}
+
 	return int(stopped)
 }
 
@@ -211,6 +213,7 @@ func ptraceSyscall(tid, signal int) error {
 		time.Sleep(time.Millisecond)
 		err = unix.PtraceSyscall(tid, signal)
 	}
+
 	return err
 }
 

@@ -34,7 +34,9 @@ type Entry struct {
 	Changed time.Time
 }
 
-func (e Entry) String() string { return fmt.Sprintf("%v %d:%d %s", e.Mode, e.UID, e.GID, e.Is) }
+func (e Entry) String() string {
+	return fmt.Sprintf("%v %d:%d %s", e.Mode, e.UID, e.GID, e.Is)
+}
 
 // restless is what a running system changes all the time: logs and caches, its random seed, timers'
 // stamps.
@@ -65,6 +67,7 @@ func (h *Host) Tree(folders []string, without ...string) Tree {
 		})
 		must.That(h.t, err == nil, "cannot read %s of the host: %v", folder, err)
 	}
+
 	return tree
 }
 
@@ -74,7 +77,12 @@ func entryOf(place string) (Entry, error) {
 		return Entry{}, err
 	}
 	stat, _ := info.Sys().(*syscall.Stat_t)
-	e := Entry{Mode: info.Mode(), UID: stat.Uid, GID: stat.Gid, Changed: time.Unix(stat.Ctim.Unix())}
+	e := Entry{
+		Mode:    info.Mode(),
+		UID:     stat.Uid,
+		GID:     stat.Gid,
+		Changed: time.Unix(stat.Ctim.Unix()),
+	}
 	switch {
 	case info.Mode().IsRegular():
 		e.Is, err = digest(place, digestKey{stat.Ino, info.Size(), e.Changed})
@@ -82,6 +90,7 @@ func entryOf(place string) (Entry, error) {
 	case info.Mode()&fs.ModeSymlink != 0:
 		e.Is, err = os.Readlink(place)
 	}
+
 	return e, err
 }
 
@@ -153,5 +162,6 @@ func (t Tree) diff(other Tree, same func(a, b Entry) bool) string {
 			fmt.Fprintf(&out, "~ %s %v, was %v\n", name, now, was)
 		}
 	}
+
 	return out.String()
 }

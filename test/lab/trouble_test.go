@@ -83,7 +83,13 @@ func (n node) engineFiles() string {
 }
 
 func troubles() []trouble {
-	must := func(argv ...string) func(node) { return func(n node) { n.t.Helper(); n.Must(argv...) } }
+	must := func(argv ...string) func(node) {
+		return func(n node) {
+			n.t.Helper()
+			n.Must(argv...)
+		}
+	}
+
 	all := func(steps ...func(node)) func(node) {
 		return func(n node) {
 			n.t.Helper()
@@ -95,8 +101,11 @@ func troubles() []trouble {
 	// full mounts a small file system without room for anything, holding what the folder held.
 	full := func(dir string) func(node) {
 		return all(must("mkdir", "-p", dir), must("cp", "-a", dir, "/run/held"), must("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", dir),
-			must("cp", "-a", "/run/held/.", dir), func(n node) { n.Exec("dd", "if=/dev/zero", "of="+dir+"/ballast", "bs=1k") })
+			must("cp", "-a", "/run/held/.", dir), func(n node) {
+				n.Exec("dd", "if=/dev/zero", "of="+dir+"/ballast", "bs=1k")
+			})
 	}
+
 	start := func(n node) { n.t.Helper(); n.Must("systemctl", "start", daemon); n.answers() }
 	return []trouble{
 		{
@@ -159,12 +168,14 @@ func denials() []trouble {
 		}
 		return append(argv, "gpuadm", "apply")
 	}
+
 	const fix = "try      run it without these limits"
 	notRoots := func(n node) {
 		n.t.Helper()
 		n.Must("chown", "-R", "daemon:daemon", "/etc/containerd")
 		n.Must("chmod", "700", "/etc/containerd")
 	}
+
 	return []trouble{
 		{
 			name: "no capability to override owners", make: notRoots,

@@ -123,6 +123,7 @@ func (c two) test(n node) {
 		want := e == c.edits
 		check.That(n.t, edited == want && restarted == want, "%s: edited %v, restarted %v, want %v", e.unit, edited, restarted, want)
 	}
+
 	if exit != 0 {
 		check.None(n.t, before.Touched(n.files()), "touched:")
 		return

@@ -43,6 +43,7 @@ func TestLabVerdict(t *testing.T) {
 				check.Has(t, r.Stdout+r.Stderr, nowhere, "%v:", args)
 				runs(strings.Join(args, " "))
 			}
+
 			check.None(t, broken.Diff(n.everything()), "touched:")
 
 			n.Must("rm", nowhere)

@@ -83,8 +83,11 @@ func (w wish) engine(t testing.TB) *converge.Engine {
 	t.Helper()
 	e := engine(t, w.text)
 	if e.Spec.Has("node") {
-		e.Stages = slices.DeleteFunc(stages.BeforeKubelet(), func(st converge.Stage) bool { return st.Name == "gpus" })
+		e.Stages = slices.DeleteFunc(stages.BeforeKubelet(), func(st converge.Stage) bool {
+			return st.Name == "gpus"
+		})
 	}
+
 	if w.install {
 		e.Stages = append(e.Stages, stages.Install([]byte("this binary\n")))
 	}
@@ -137,6 +140,7 @@ func findCases(t testing.TB) (cases []lawCase) {
 			cases = append(cases, lawCase{m, recorded.name + "/" + name, w})
 		}
 	}
+
 	return cases
 }
 
@@ -149,6 +153,7 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 			law(t, c.machine, func() *converge.Engine { return c.wish.engine(t) })
 		})
 	}
+
 	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
@@ -162,18 +167,21 @@ func sample(t testing.TB, n, most int) (picked []int) {
 		fmt.Fprint(h, t.Name(), i)
 		return int(h.Sum32() >> 1)
 	}
+
 	if testing.Short() {
 		most = min(1, hash(-1)%8)
 		most = 1 - most
 	} else if check.All() || most > n {
 		most = n
 	}
+
 	for i := range most {
 		from, to := i*n/most, (i+1)*n/most
 		if to > from {
 			picked = append(picked, from+hash(i)%(to-from))
 		}
 	}
+
 	return picked
 }
 

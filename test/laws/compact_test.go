@@ -39,6 +39,7 @@ func longHistory(t *testing.T, runs int) (n *simhost.Node, first, beforeLast, la
 		}
 		each[len(each)-1] = append(each[len(each)-1], line...)
 	}
+
 	var text bytes.Buffer
 	text.Write(bytes.Join(each[:2], nil))
 	for i := 2; i < runs&^1; i++ {
@@ -47,6 +48,7 @@ func longHistory(t *testing.T, runs int) (n *simhost.Node, first, beforeLast, la
 		id, _, _ = bytes.Cut(id, []byte(`"`))
 		text.Write(bytes.ReplaceAll(again, append(bytes.Clone(id), '"'), fmt.Appendf(nil, `20260102T030405Z-old%d"`, i)))
 	}
+
 	put(t, n, journal, regexp.MustCompile(`,"crc32":"[0-9a-f]*"`).ReplaceAllString(text.String(), "")) // the lines are others now
 	return n, first, beforeLast, last
 }
@@ -112,14 +114,19 @@ func TestCutWhileCompacting(t *testing.T) {
 			compare(t, fmt.Sprintf("%s, cut at touch %d: all undone", loss, cut), first, tree(n))
 			must.That(t, cut <= 40, "the journal is never compacted")
 		}
+
 		check.That(t, cuts >= 3, "%s: power was cut %d times", loss, cuts)
 	}
 }
 
 // What a run that was cut short may not have made is still known when the run has been compacted.
 func TestCompactedRunThatWasCutShort(t *testing.T) {
-	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
-	b := func(i int) converge.Want { return things.Exact("/srv/b", fmt.Appendf(nil, "%d\n", i%2), 0o644, "") }
+	a := func(text string) converge.Want {
+		return things.Exact("/srv/a", []byte(text), 0o644, "")
+	}
+	b := func(i int) converge.Want {
+		return things.Exact("/srv/b", fmt.Appendf(nil, "%d\n", i%2), 0o644, "")
+	}
 	cuts := 0
 	for cut := range 30 {
 		n := node(t)
@@ -140,6 +147,7 @@ func TestCompactedRunThatWasCutShort(t *testing.T) {
 		undo(t, n, engineOf(t, stage(a("a\n"))), "all")
 		compare(t, fmt.Sprintf("undo cut at touch %d, overtaken, compacted, undone", cut), first, tree(n))
 	}
+
 	check.That(t, cuts >= 5, "power was cut %d times", cuts)
 }
 
@@ -191,6 +199,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 			default:
 				apply(t, n, e)
 			}
+
 			if blobs(n) < had {
 				collected++
 			}
@@ -213,12 +222,14 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 				}
 			}
 		}
+
 		_, err := edition(t, 0).Undo(ctx, n, "all", nil)
 		must.That(t, err == nil, "seed %d: %v", seed, err)
 		compare(t, fmt.Sprintf("seed %d, undone", seed), first, n.Tree(converge.Home))
 		left := blobs(n)
 		check.That(t, left <= 0, "seed %d: %d unneeded blobs are kept", seed, left)
 	}
+
 	check.That(t, collected >= 20, "only %d runs had anything to clear away", collected)
 }
 
@@ -238,8 +249,10 @@ func TestCollectThatFailsIsReportedAndRefusesNothing(t *testing.T) {
 				count++
 			}
 		}
+
 		return &count
 	}
+
 	e := edition(t, 2)
 	count := warnings(e)
 	n.Fail(n.Touches(), syscall.EIO)

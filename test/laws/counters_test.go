@@ -79,11 +79,13 @@ func TestPlanReadsOnce(t *testing.T) {
 				began = true
 				return wants(s, f)
 			}
+
 			one.Stages = []converge.Stage{st}
 			must.Get(one.Plan(context.Background(), n))(t)
 			n.once(t, "looking at stage "+st.Name, readByTwo...)
 			check.That(t, n.gathered == 1, "stage %s: facts were gathered %d times", st.Name, n.gathered)
 		}
+
 		n := count(m.boot(t))
 		_, err := e().Plan(context.Background(), n)
 		check.That(t, err == nil && n.gathered == 1, "a plan gathers facts %d times: %v", n.gathered, err)
@@ -106,11 +108,13 @@ func TestApplyGathersOnceAChange(t *testing.T) {
 				return wants(s, f)
 			}
 		}
+
 		eng.Tell = func(ev converge.Event) {
 			if ev.What == converge.Made {
 				at, changed = ev.Stage, true
 			}
 		}
+
 		_, err := eng.Apply(context.Background(), n)
 		must.That(t, err == nil || awaitsDriver(err), "cannot apply: %v", err)
 		check.That(t, n.gathered == want, "facts were gathered %d times, not %d", n.gathered, want)
@@ -128,7 +132,9 @@ func TestCDISpecsAreReadOnce(t *testing.T) {
 		"-- etc/cdi/old.yaml --\nkind: nvidia.com/gpu\ndevices: []\n"
 	n := count(machine{"cdi", []byte(archive)}.boot(t))
 	e := engine(t, "[runtime]\n")
-	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "toolkit" })
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+		return st.Name != "toolkit"
+	})
 	p := must.Get(e.Plan(t.Context(), n))(t)
 	for _, name := range []string{"/var/run/cdi/nvidia.yaml", "/var/run/cdi/other.yaml", "/var/run/cdi/plugin.json", "/etc/cdi/old.yaml"} {
 		check.That(t, n.reads[name] == 1, "%s was read %d times", name, n.reads[name])

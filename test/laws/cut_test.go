@@ -43,7 +43,12 @@ func run(t *testing.T, m machine, e func() *converge.Engine, already ...func(*si
 		do(n)
 	}
 	bare := n.Clone()
-	s := straight{machine: m, e: e, kept: n, judged: map[string]bool{}}
+	s := straight{
+		machine: m,
+		e:       e,
+		kept:    n,
+		judged:  map[string]bool{},
+	}
 	n.Reboot() // what is enabled runs, as after each power cut
 	s.bare, s.first, s.begun = tree(n), tree(n), n.Touches()
 	if len(already) > 0 {
@@ -97,6 +102,7 @@ func (s straight) cut(t *testing.T, law string, touch int, loss simhost.Loss) *s
 			must.Get(n.Do(t.Context(), "rmmod", name))(t)
 		}
 	}
+
 	state := law + n.State()
 	if s.judged[state] {
 		return nil
@@ -135,7 +141,9 @@ var cutLaws = []cutLaw{
 
 // Each is tested at some touches of each case, and at all of them in a nightly run.
 func TestPowerCutThenAnyCommand(t *testing.T) {
-	each(t, func(t *testing.T, m machine, e func() *converge.Engine) { cuts(t, run(t, m, e), 2, losses) })
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		cuts(t, run(t, m, e), 2, losses)
+	})
 }
 
 // span says which touches those are.
@@ -169,7 +177,9 @@ var sharedFiles string
 // of a branch.
 func sharing(t *testing.T) (m machine, of func(branch string) *converge.Engine) {
 	return machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)}, func(branch string) *converge.Engine {
-		return engine(t, pairs.Specs[slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == branch+" shared modules" })].Text)
+		return engine(t, pairs.Specs[slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool {
+			return s.Name == branch+" shared modules"
+		})].Text)
 	}
 }
 
@@ -181,10 +191,13 @@ func TestFallbackKeepsItsModules(t *testing.T) {
 	has := func(what string, want ...string) {
 		t.Helper()
 		apply(t, n, of("580"))
-		without := func(k string) bool { return !strings.Contains(tree(n), k+"/updates/gpuadm/nvidia.ko ") }
+		without := func(k string) bool {
+			return !strings.Contains(tree(n), k+"/updates/gpuadm/nvidia.ko ")
+		}
 		check.List(t, slices.DeleteFunc(slices.Clone(kernels), without), want, "%s: modules of", what)
 		check.None(t, namesNow(plan(t, n, of("580")).Changes), "%s: a second apply changes", what)
 	}
+
 	for i, next := range kernels[1:] {
 		has("before "+next, kernels[max(0, i-1):i+1]...)
 		pairs.Write(t, n, "/usr/lib/modules/"+next+"/modules.dep", "")
@@ -193,6 +206,7 @@ func TestFallbackKeepsItsModules(t *testing.T) {
 		n.Reboot()
 		has(next+" runs", kernels[i:i+2]...)
 	}
+
 	must.OK(t, n.Remove("/usr/lib/modules/"+kernels[1]+"/modules.dep"))
 	has("the fallback is removed", kernels[2])
 }
@@ -324,6 +338,7 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 			}
 		})
 	}
+
 	check.That(t, len(tested) >= 4, "only %d machines tested", len(tested))
 }
 
@@ -355,5 +370,6 @@ func TestPowerCutInARollBack(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, cuts >= 100 || testing.Short(), "only %d cuts", cuts)
 }

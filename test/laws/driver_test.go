@@ -41,6 +41,7 @@ func TestDriverPlans(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, planned >= 5, "only %d machines were planned for", planned)
 }
 
@@ -73,6 +74,7 @@ func TestMissingPartIsRepaired(t *testing.T) {
 		must.OK(t, n.WriteFile(lib+name+".580.95.05", nil, host.Attr{Mode: 0o644}))
 		must.OK(t, n.Symlink(lib+name+".1", name+".580.95.05"))
 	}
+
 	p := plan(t, n, engine(t, "[driver]\nversion = \"580.95.05\"\nfabricmanager = \"off\"\n"))
 	pending := 0
 	for _, c := range p.Changes {
@@ -80,6 +82,7 @@ func TestMissingPartIsRepaired(t *testing.T) {
 			pending++
 		}
 	}
+
 	for _, c := range p.Cannot() {
 		check.That(t, !strings.Contains(c.Cannot, "was not found"), "%d packages are pending, and the apply is refused: %s", pending, c.Cannot)
 	}
@@ -97,6 +100,7 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 		must.OK(t, os.MkdirAll(filepath.Dir(dir+name), 0o755))
 		must.OK(t, os.WriteFile(dir+name, []byte(text), 0o644))
 	}
+
 	write("/etc/os-release", osRelease)
 	write("/lib/modules/6.1.0-41-amd64/modules.dep", "")
 	for name, text := range database {
@@ -114,6 +118,7 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 		must.That(t, err == nil, "gpg %v: %v", args, err)
 		return string(out)
 	}
+
 	gpg("--quick-gen-key", "test <t@example.invalid>", "ed25519", "sign", "1d")
 	write("/etc/gpuadm/key.asc", gpg("--armor", "--export"))
 	for line := range strings.Lines(gpg("--list-keys", "--with-colons")) {
@@ -121,6 +126,7 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 			return dir, f[9]
 		}
 	}
+
 	t.Fatal("gpg lists no key")
 	return "", ""
 }

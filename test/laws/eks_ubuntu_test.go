@@ -33,8 +33,11 @@ func TestUbuntuOnEKS(t *testing.T) {
 		must.OK(t, n.WriteFile(config, []byte(text), host.Attr{Mode: 0o644}))
 		must.OK(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{Job: "restart"}))
 	}
+
 	e := engine(t, "[runtime]\n")
-	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "runtime" })
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+		return st.Name != "runtime"
+	})
 	first := read(template)
 	apply := func() []converge.Change { return must.Get(e.Apply(t.Context(), n))(t).Made }
 

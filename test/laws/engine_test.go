@@ -38,7 +38,9 @@ func node(t testing.TB) *simhost.Node { return machine{"bare", []byte(bare)}.boo
 // pkg is a thing made with its neighbours in one transaction: here, a file a package.
 type pkgThing struct{ name string }
 
-func (p pkgThing) Ref() converge.Ref { return converge.Ref{Kind: "packages", Name: p.name} }
+func (p pkgThing) Ref() converge.Ref {
+	return converge.Ref{Kind: "packages", Name: p.name}
+}
 
 func (p pkgThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	b, err := v.ReadFile("/pkg/" + p.name)
@@ -62,15 +64,20 @@ func (p pkgThing) MakeAll(_ context.Context, h host.Host, all []converge.Change)
 		} else {
 			err = h.WriteFile("/pkg/"+c.Name, []byte(string(c.After)+"\n"), host.Attr{Mode: 0o644})
 		}
+
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+
 	return h.WriteFile("/srv/last-transaction", []byte(strings.Join(ids, " ")), host.Attr{Mode: 0o644})
 }
 
 func wantPkg(name, version string) converge.Want {
-	return converge.Want{Thing: pkgThing{name}, To: func(converge.State) (converge.State, error) { return converge.State(version), nil }}
+	return converge.Want{
+		Thing: pkgThing{name},
+		To:    func(converge.State) (converge.State, error) { return converge.State(version), nil },
+	}
 }
 
 // afterBoot is a thing that holds only after a reboot, or never.
@@ -111,17 +118,28 @@ func kinds(ref converge.Ref) (converge.Thing, error) {
 	case "mig":
 		return afterBoot{}, nil
 	case "step":
-		return labstage.Step{Label: ref.Name, Ask: []string{"is-done"}, Do: []string{"do-it"}}, nil
+		return labstage.Step{
+			Label: ref.Name,
+			Ask:   []string{"is-done"},
+			Do:    []string{"do-it"},
+		}, nil
 	}
 	return thingOf(ref)
 }
 
 func stage(wants ...converge.Want) converge.Stage {
-	return converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	return converge.Stage{
+		Name:  "driver",
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+	}
 }
 
 func engineOf(t testing.TB, stages ...converge.Stage) *converge.Engine {
-	return &converge.Engine{Stages: stages, Spec: parse(t, "[driver]\n"), ThingOf: kinds}
+	return &converge.Engine{
+		Stages:  stages,
+		Spec:    parse(t, "[driver]\n"),
+		ThingOf: kinds,
+	}
 }
 
 func TestBatchIsMadeAsOne(t *testing.T) {
@@ -143,7 +161,10 @@ func TestBatchIsMadeAsOne(t *testing.T) {
 
 func TestRebootAndResume(t *testing.T) {
 	n := node(t)
-	e := engineOf(t, stage(converge.Want{Thing: afterBoot{}, To: to("on")}, things.Exact("/etc/a", []byte("a"), 0o600, "")))
+	e := engineOf(t, stage(converge.Want{
+		Thing: afterBoot{},
+		To:    to("on"),
+	}, things.Exact("/etc/a", []byte("a"), 0o600, "")))
 	res := apply(t, n, e)
 	must.That(t, res.Reboot != "", "no reboot asked for")
 	before := written(t, n)
@@ -151,6 +172,7 @@ func TestRebootAndResume(t *testing.T) {
 		again := apply(t, n, e)
 		check.That(t, again.Reboot != "" && again.Run == res.Run, "before the reboot: %+v", again)
 	}
+
 	check.That(t, bytes.Equal(written(t, n), before), "attempts that changed nothing have grown the journal")
 	n.Reboot()
 	res2 := apply(t, n, e)
@@ -185,6 +207,7 @@ func TestBreaksNeedConsent(t *testing.T) {
 		one := fmt.Sprintf("process %d (python3) has /dev/nvidia0 open", pid+77)
 		clients = append(clients, one, one)
 	}
+
 	try := func(mod func(*converge.Engine)) (*simhost.Node, error) {
 		n, e := node(t), engineOf(t, stage(things.Exact("/etc/0", nil, 0o600, ""), w))
 		e.Clients = func(context.Context, host.View) ([]string, error) { return clients, nil }
@@ -192,6 +215,7 @@ func TestBreaksNeedConsent(t *testing.T) {
 		_, err := e.Apply(context.Background(), n)
 		return n, err
 	}
+
 	n, err := try(func(*converge.Engine) {})
 	var told *trouble.Error
 	if !errors.As(err, &told) || n.Touches() != 0 || !strings.Contains(strings.Join(told.Because, ""), "python3") ||
@@ -209,6 +233,7 @@ func TestBreaksNeedConsent(t *testing.T) {
 		_, err := try(mod)
 		check.That(t, err == nil, "%s: %v", what, err)
 	}
+
 	_, err = try(func(e *converge.Engine) { e.Allow = []string{"reboot"} })
 	check.That(t, err != nil, "another consent was taken for this one")
 }
@@ -224,6 +249,7 @@ func TestKeptChangesStayAndAreNamed(t *testing.T) {
 			events = append(events, ev.Text)
 		}
 	}
+
 	apply(t, n, e)
 	undo(t, n, e, "")
 	_, err := n.Lstat("/etc/kept")
@@ -234,7 +260,11 @@ func TestKeptChangesStayAndAreNamed(t *testing.T) {
 
 func TestStepIsDoneOnce(t *testing.T) {
 	n := node(t)
-	e := engineOf(t, stage(labstage.Step{Label: "s", Ask: []string{"is-done"}, Do: []string{"do-it"}}.Want("")))
+	e := engineOf(t, stage(labstage.Step{
+		Label: "s",
+		Ask:   []string{"is-done"},
+		Do:    []string{"do-it"},
+	}.Want("")))
 	_, err := e.Apply(context.Background(), n) // is-done goes on to say no: it did not hold
 	check.That(t, err != nil && strings.Contains(err.Error(), "afterwards"), "a step that does not hold: %v", err)
 }
@@ -267,7 +297,10 @@ func TestEnabledUnitThatABootStartedIsDisabled(t *testing.T) {
 func TestLinksAreKept(t *testing.T) {
 	n := node(t)
 	first := n.Tree(converge.Home)
-	e := engineOf(t, stage(things.Exact("/etc/link.conf", []byte("new\n"), 0o644, ""), converge.Want{Thing: things.NewFile("/pkg/old", nil), To: to("")}))
+	e := engineOf(t, stage(things.Exact("/etc/link.conf", []byte("new\n"), 0o644, ""), converge.Want{
+		Thing: things.NewFile("/pkg/old", nil),
+		To:    to(""),
+	}))
 	apply(t, n, e)
 	b, err := n.ReadFile("/etc/d.conf")
 	check.That(t, err == nil && string(b) == "new\n", "not written through the link: %q %v", b, err)
@@ -340,6 +373,7 @@ func TestStopFinishesTheMakeAtWork(t *testing.T) {
 			close(stop)
 		}
 	}
+
 	res, err := e.Apply(context.Background(), n)
 	must.That(t, errors.Is(err, converge.ErrStopped) && len(res.Made) == 1, "stopped: %+v %v", res, err)
 	e.Stop, e.Tell = nil, nil

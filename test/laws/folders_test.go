@@ -59,5 +59,6 @@ func TestFilesHaveTheirFolders(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, files >= 100, "only %d files: the law was hardly tested", files)
 }

@@ -51,7 +51,11 @@ func shared(name string) bool {
 // othersOf begins with the files that an engine would edit on this machine.
 func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *foreignEdits {
 	t.Helper()
-	o := &foreignEdits{first: map[string]string{}, edited: map[string]bool{}, had: map[string]bool{}}
+	o := &foreignEdits{
+		first:  map[string]string{},
+		edited: map[string]bool{},
+		had:    map[string]bool{},
+	}
 	for _, e := range engines {
 		for _, c := range plan(t, n, e).Changes {
 			if c.Kind == "file" && shared(c.Name) {
@@ -62,6 +66,7 @@ func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *forei
 			}
 		}
 	}
+
 	o.base = maps.Clone(o.first)
 	return o
 }
@@ -87,6 +92,7 @@ func (o *foreignEdits) addition(name string) string {
 	case ".yaml":
 		return text + fmt.Sprintf("theirs%d: kept\n", o.count)
 	}
+
 	return text + fmt.Sprintf("THEIRS_%d=\"kept\"\n", o.count)
 }
 
@@ -160,6 +166,7 @@ func keysOf(t testing.TB, name, text string) map[string]string {
 			}
 		}
 	}
+
 	must.That(t, err == nil, "%s does not parse: %v\n%s", name, err, text)
 	var walk func(at string, v any)
 	walk = func(at string, v any) {
@@ -171,6 +178,7 @@ func keysOf(t testing.TB, name, text string) map[string]string {
 			walk(at+"/"+key, below)
 		}
 	}
+
 	walk("", parsed)
 	delete(keys, "")
 	return keys
@@ -190,6 +198,7 @@ func (o *foreignEdits) fresh(t testing.TB, m machine) *simhost.Node {
 			must.OK(t, n.Remove(name))
 		}
 	}
+
 	return n
 }
 
@@ -230,6 +239,7 @@ func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) 
 			apart[dir] = true
 		}
 	}
+
 	lines := func(n *simhost.Node) string {
 		var b strings.Builder
 		for line := range strings.Lines(n.Tree(skip...)) {
@@ -237,8 +247,10 @@ func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) 
 				b.WriteString(line)
 			}
 		}
+
 		return b.String()
 	}
+
 	compare(t, what, lines(want), lines(got))
 }
 
@@ -290,6 +302,7 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how, what string) {
 		_, err = e.Undo(ctx, n, "all", nil)
 		applies = false
 	}
+
 	must.That(t, err == nil, "%s: %v", what, err)
 	if applies {
 		want := o.fresh(t, s.machine)
@@ -297,6 +310,7 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how, what string) {
 		o.like(t, what, want, n)
 		undoAfter(t, n, s.e(), "all", what)
 	}
+
 	o.like(t, what+", undone", o.fresh(t, s.machine), n)
 }
 
@@ -366,6 +380,7 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			})
 		}
 	}
+
 	check.That(t, tested >= 20, "only %d machines and specs were tested", tested)
 }
 

@@ -67,12 +67,14 @@ func seeds(t testing.TB, short, usual, nightly uint64) (from, many uint64) {
 		must.That(t, err == nil && to >= from, "%s=%s: %v", seedVariable, text, err)
 		return from, to - from + 1
 	}
+
 	switch {
 	case check.All():
 		return 0, nightly
 	case testing.Short():
 		return 0, short
 	}
+
 	return 0, usual
 }
 
@@ -83,6 +85,7 @@ func TestRandomHistories(t *testing.T) {
 			able = append(able, m)
 		}
 	}
+
 	must.That(t, len(able) >= 5, "only %d machines take all specs", len(able))
 	from, many := seeds(t, 5, 50, 500)
 	for seed := from; seed < from+many; seed++ {
@@ -107,7 +110,13 @@ type history struct {
 }
 
 func newHistory(t *testing.T, m machine, seed uint64) *history {
-	h := &history{T: t, machine: m, seed: seed, random: rand.New(rand.NewPCG(seed, 14)), node: m.boot(t)}
+	h := &history{
+		T:       t,
+		machine: m,
+		seed:    seed,
+		random:  rand.New(rand.NewPCG(seed, 14)),
+		node:    m.boot(t),
+	}
 	h.node.Reboot()
 	var engines []*converge.Engine
 	for _, w := range slices.Concat(pool, lastly) {
@@ -139,6 +148,7 @@ func (h *history) run() {
 			h.Fatalf("no plan: %v", err)
 		}
 	}
+
 	last := lastly[h.random.IntN(len(lastly))]
 	h.tell("at last: %s", last)
 	want := h.foreignEdits.fresh(h, h.machine)
@@ -152,6 +162,7 @@ func (h *history) run() {
 	default:
 		h.foreignEdits.like(h, "applied at last", want, h.node)
 	}
+
 	if _, err := last.engine(h).Undo(context.Background(), h.node, "all", nil); err != nil {
 		h.Fatalf("cannot undo all: %v", err)
 	}
@@ -174,13 +185,20 @@ func (h *history) operation() operation {
 	applies := func() error { _, err := e.Apply(ctx, h.node); return err }
 	switch h.random.IntN(8) {
 	case 0:
-		return operation{"undo all", func() error { _, err := e.Undo(ctx, h.node, "all", nil); return err }}
+		return operation{"undo all", func() error {
+			_, err := e.Undo(ctx, h.node, "all", nil)
+			return err
+		}}
 	case 1, 2:
-		return operation{"undo", func() error { _, err := e.Undo(ctx, h.node, "", nil); return err }}
+		return operation{"undo", func() error {
+			_, err := e.Undo(ctx, h.node, "", nil)
+			return err
+		}}
 	case 3:
 		e.Unattended = true
 		return operation{"unattended " + w.String(), applies}
 	}
+
 	return operation{w.String(), applies}
 }
 
@@ -222,11 +240,13 @@ func (h *history) cut(op operation) {
 		h.mayRefuse(err)
 		return
 	}
+
 	if h.random.IntN(3) == 0 {
 		h.node.Revive()
 		h.tell("%s, killed at touch %d", op.name, at)
 		return
 	}
+
 	loss := []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.LoseNothing, simhost.Random(h.random.Uint32())}[h.random.IntN(4)]
 	h.node.Boot(loss)
 	h.tell("%s, power cut at touch %d, %v", op.name, at, loss)
@@ -301,10 +321,12 @@ func (h *history) dropKey(name, text string) {
 			_, had := base[key]
 			foreign = foreign || !kept && had
 		}
+
 		if !foreign {
 			able = append(able, without)
 		}
 	}
+
 	if len(able) > 0 {
 		h.tell("another process removes a key of gpuadm's from %s", name)
 		h.foreignEdits.write(h, h.node, name, able[h.random.IntN(len(able))])

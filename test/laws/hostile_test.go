@@ -42,6 +42,7 @@ func hostileStages(edition int) []converge.Stage {
 			b = append(b, things.Exact("/srv/f/g/z", text, 0o600, ""))
 		}
 	}
+
 	return []converge.Stage{named("driver", a...), named("runtime", b...)}
 }
 
@@ -73,7 +74,9 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 	n := node(t)
 	put(t, n, "/srv/x", "theirs")
 	put(t, n, "/srv/y", "theirs")
-	tell := func(format string, args ...any) { events = append(events, fmt.Sprintf(format, args...)) }
+	tell := func(format string, args ...any) {
+		events = append(events, fmt.Sprintf(format, args...))
+	}
 	see := func(n *simhost.Node) string {
 		tree := n.Tree(converge.Home, "/srv/last-transaction", "/srv/x", "/srv/y")
 		var keep []string
@@ -82,8 +85,10 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 				keep = append(keep, line)
 			}
 		}
+
 		return strings.Join(keep, "\n") + "\n" + sorted(content(n, "/srv/x")) + "\n" + sorted(content(n, "/srv/y"))
 	}
+
 	foreign := map[string]string{"/srv/x": "theirs", "/srv/y": "theirs"}
 	var runs []string
 	for i := range 3 + r.IntN(8) {
@@ -102,6 +107,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 			n.Fail(at+1+r.IntN(12), syscall.EIO)
 			fault = "two faults"
 		}
+
 		e := hostileEngine(t, 1+r.IntN(3))
 		var err error
 		var res converge.Result
@@ -134,6 +140,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 			what = "undo --to " + to
 			res, err = e.Undo(ctx, n, to, nil)
 		}
+
 		if res.Run != "" {
 			runs = append(runs, res.Run)
 		}
@@ -152,6 +159,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 		} else if fault == "" && err != nil && !errors.Is(err, converge.ErrHalfUndone) && !strings.Contains(err.Error(), "no such run") {
 			return events, "an error without a fault"
 		}
+
 		if edits && r.IntN(3) == 0 {
 			word := fmt.Sprintf("edit%d", i)
 			name := []string{"/srv/x", "/srv/y"}[r.IntN(2)]
@@ -161,6 +169,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 			tell("edit %s of %s: %q", name, word, content(n, name))
 		}
 	}
+
 	n.Advance(1e9)
 	fresh := node(t)
 	for name, text := range foreign {
@@ -177,6 +186,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 		}
 		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
+
 	n.Advance(1e9)
 	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {
 		return events, fmt.Sprintf("the last undo: %v %q", err, because(err))
@@ -210,6 +220,7 @@ func (g gadget) Look(_ context.Context, v host.View) (converge.State, error) {
 			return "", err
 		}
 	}
+
 	b, err := v.ReadFile(g.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -229,12 +240,14 @@ func (g gadget) Make(_ context.Context, h host.Host, to converge.State) error {
 		}
 		reboot = err
 	}
+
 	var err error
 	if to == "" {
 		err = h.Remove(g.name)
 	} else {
 		err = h.WriteFile(g.name, []byte(to), host.Attr{Mode: 0o644})
 	}
+
 	if err != nil {
 		return err
 	}
@@ -249,12 +262,15 @@ func (k keys) Ref() converge.Ref { return converge.Ref{Kind: "keys", Name: k.nam
 func (keys) TakeOut(_ host.View, found, before, after converge.State) (converge.State, []string, error) {
 	words := strings.Fields(string(found))
 	was, became := strings.Fields(string(before)), strings.Fields(string(after))
-	words = slices.DeleteFunc(words, func(w string) bool { return slices.Contains(became, w) && !slices.Contains(was, w) })
+	words = slices.DeleteFunc(words, func(w string) bool {
+		return slices.Contains(became, w) && !slices.Contains(was, w)
+	})
 	for _, w := range was {
 		if !slices.Contains(became, w) && !slices.Contains(words, w) {
 			words = append(words, w)
 		}
 	}
+
 	return converge.State(strings.Join(words, " ")), nil, nil
 }
 
@@ -283,13 +299,18 @@ func gadgets(t testing.TB, known []gadget, stages ...converge.Stage) *converge.E
 		case "keys":
 			return keys{gadget{name: ref.Name}}, nil
 		}
+
 		return kinds(ref)
 	}
+
 	return e
 }
 
 func named(name string, wants ...converge.Want) converge.Stage {
-	return converge.Stage{Name: name, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	return converge.Stage{
+		Name:  name,
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+	}
 }
 
 func content(n *simhost.Node, name string) string {

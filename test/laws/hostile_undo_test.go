@@ -29,6 +29,7 @@ func TestHostileTwoFaults(t *testing.T) {
 			things.Exact("/etc/d.conf", []byte("a"), 0o600, ""), wantPkg("x", "1"), wantPkg("old", "3"),
 			things.Exact("/srv/z", []byte("z"), 0o644, "")))
 	}
+
 	whole := node(t)
 	apply(t, whole, e())
 	made := whole.Touches()
@@ -59,6 +60,7 @@ func TestHostileTwoFaults(t *testing.T) {
 					}
 					t.Fatalf("%s: touches %d and %d failed: %v, undo: %v", what, at, k, err, uerr)
 				}
+
 				got := regexp.MustCompile(`(?m)^/pkg/\.gpuadm.*\n`).ReplaceAllString(n.Tree(converge.Home, "/srv/last-transaction"), "")
 				if got != first {
 					if wrong++; wrong == 1 {
@@ -67,6 +69,7 @@ func TestHostileTwoFaults(t *testing.T) {
 				}
 			}
 		}
+
 		check.That(t, wrong <= 0, "%s: %d wrong trees", what, wrong)
 	}
 }
@@ -85,7 +88,10 @@ func TestHostileUndoWithARebootLooksAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	e := gadgets(t, []gadget{lazy, booting}, stage(converge.Want{Thing: lazy, To: to("on")}, converge.Want{Thing: booting, To: to("on")}))
+	e := gadgets(t, []gadget{lazy, booting}, stage(converge.Want{
+		Thing: lazy,
+		To:    to("on"),
+	}, converge.Want{Thing: booting, To: to("on")}))
 	n := node(t)
 	apply(t, n, e)
 	if res, err := e.Undo(t.Context(), n, "", nil); err == nil {
@@ -101,8 +107,14 @@ func TestHostileRollBackThatNeedsAReboot(t *testing.T) {
 		}
 		return nil
 	}}
-	bad := gadget{name: "/srv/bad", make: func(host.Host, converge.State) error { return errors.New("bad") }}
-	e := gadgets(t, []gadget{bad, booting}, stage(converge.Want{Thing: booting, To: to("on")}, converge.Want{Thing: bad, To: to("on")}))
+	bad := gadget{
+		name: "/srv/bad",
+		make: func(host.Host, converge.State) error { return errors.New("bad") },
+	}
+	e := gadgets(t, []gadget{bad, booting}, stage(converge.Want{
+		Thing: booting,
+		To:    to("on"),
+	}, converge.Want{Thing: bad, To: to("on")}))
 	res, err := e.Apply(t.Context(), node(t))
 	check.That(t, err != nil && res.Reboot != "", "rolled back with a reboot: %v, reboot %q", err, res.Reboot)
 }
@@ -115,7 +127,10 @@ func TestHostileRollBackKeeps(t *testing.T) {
 		}
 		return nil
 	}}
-	bad := gadget{name: "/srv/bad", make: func(host.Host, converge.State) error { return errors.New("bad") }}
+	bad := gadget{
+		name: "/srv/bad",
+		make: func(host.Host, converge.State) error { return errors.New("bad") },
+	}
 	w := converge.Want{Thing: kept, To: to("on"), Keeps: "it is finished"}
 	e := gadgets(t, []gadget{bad, kept}, stage(w, converge.Want{Thing: bad, To: to("on")}))
 	n := node(t)
@@ -125,6 +140,7 @@ func TestHostileRollBackKeeps(t *testing.T) {
 			events = append(events, ev.Text)
 		}
 	}
+
 	_, err := e.Apply(t.Context(), n)
 	check.That(t, err != nil && len(because(err)) == 0 && len(events) == 1, "rolled back: %v, because %q, kept %q", err, because(err), events)
 }
@@ -139,7 +155,10 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 		}
 		return nil
 	}}
-	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{Thing: blind, To: to("on")}))
+	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{
+		Thing: blind,
+		To:    to("on"),
+	}))
 	_, err := e.Apply(t.Context(), n)
 	check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "these stages remain: driver"), "failed: %v, because %q", err, because(err))
 }
@@ -191,6 +210,7 @@ func TestHostileUndoAfterAnOvertakenUndo(t *testing.T) {
 		runs = append(runs, apply(t, n, v(text)).Run)
 		n.Advance(1e9)
 	}
+
 	e := stopsAt(v("three"), converge.Undone)
 	_, err := e.Undo(t.Context(), n, "all", nil)
 	must.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
@@ -228,7 +248,9 @@ func TestHostileBootFinishesAnUndoThatLeaves(t *testing.T) {
 // The line that holds cannot be written, for one moment: the undo is not forgotten by the next
 // boot.
 func TestHostileFailedHoldLine(t *testing.T) {
-	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/srv/a", nil, 0o644, ""))) }
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/srv/a", nil, 0o644, "")))
+	}
 	whole := node(t)
 	apply(t, whole, e())
 	made := whole.Touches()
@@ -264,8 +286,10 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 			}
 			return kinds(ref)
 		}
+
 		return e
 	}
+
 	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), restart)))
 	n.Advance(1e9)
 	apply(t, n, of(stage()))
@@ -302,16 +326,20 @@ func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 			check.That(t, errors.Is(err, converge.ErrHalfUndone) && strings.Contains(strings.Join(tr.Try, " "), "gpuadm undo --to "),
 				"touch %d: %v, because %q, try %q", at, err, tr.Because, tr.Try)
 		}
+
 		undo(t, n, e, "all")
 		compare(t, "undone", first, n.Tree(converge.Home))
 	}
+
 	check.That(t, tested != 0, "no undo was refused")
 }
 
 // A run is killed in the middle of a write, and the next one can neither sweep nor go on: the one
 // after it removes the temporary file.
 func TestHostileSweepAfterTwoFaults(t *testing.T) {
-	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""))) }
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, "")))
+	}
 	killed := func(at int) *simhost.Node {
 		n := node(t)
 		put(t, n, "/etc/a", "old")
@@ -320,6 +348,7 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 		n.Revive()
 		return n
 	}
+
 	const temporary = "/etc/.gpuadm-"
 	at := 40 // the last touch that leaves one: the new bytes are in place, and the next apply has nothing to do in the folder
 	for ; !strings.Contains(killed(at).Tree(), temporary); at-- {
@@ -342,13 +371,16 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 			clean(t, fmt.Sprintf("touches %d and %d failed", first, second), n)
 		}
 	}
+
 	check.That(t, left != 0, "no temporary file was left by two runs")
 }
 
 // An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps:
 // what stays is not taken for a file of others, and the next undo ends in the first tree.
 func TestHostileTemporaryIsNoForeignFile(t *testing.T) {
-	e := func() *converge.Engine { return engineOf(t, stage(things.Folders("/srv/f/g", "")...)) }
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Folders("/srv/f/g", "")...))
+	}
 	for cut := range 30 {
 		for first := range 6 {
 			for second := first + 1; second < first+12; second++ {

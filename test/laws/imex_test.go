@@ -43,8 +43,13 @@ func rack(t testing.TB) *simhost.Node {
 	n := machine{"gb200", []byte(gb200)}.boot(t)
 	n.Install("nvidia-imex-ctl", simhost.Program{Looks: func(argv []string) bool { return len(argv) == 2 && argv[1] == "-q" }, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		if config, _ := f.ReadFile(drivers.IMEXConfig); !strings.Contains(string(config), "\nIMEX_CMD_ENABLED=1\n") {
-			return nil, &host.CommandError{Argv: argv, Code: 1, Cause: errors.New("exit status 1")}
+			return nil, &host.CommandError{
+				Argv:  argv,
+				Code:  1,
+				Cause: errors.New("exit status 1"),
+			}
 		}
+
 		if output, err := f.ReadFile("/run/imex-says"); err == nil {
 			return output, nil
 		}

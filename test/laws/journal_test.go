@@ -36,7 +36,10 @@ type recorded struct {
 
 func recordedRun(t *testing.T) recorded {
 	t.Helper()
-	r := recorded{wish: wish{text: specs["handler"]}, more: wish{text: specs["handler"] + labelsA}}
+	r := recorded{
+		wish: wish{text: specs["handler"]},
+		more: wish{text: specs["handler"] + labelsA},
+	}
 	n := recordedAs(t, "ubuntu24-h100").boot(t)
 	r.first = n.Tree(converge.Home)
 	apply(t, n, r.wish.engine(t))
@@ -74,6 +77,7 @@ func (r recorded) works(t *testing.T, what string, boot func() *simhost.Node) {
 		res, err := e.Apply(ctx, n)
 		must.That(t, err == nil && len(res.Made) == 0, "%s: an apply with nothing to do: made %s, %v", what, names(res.Made), err)
 	}
+
 	s, err = r.wish.engine(t).Pending(ctx, n.View())
 	must.That(t, err == nil && s.Unfinished == "", "%s: after an apply the gate is closed: unfinished %q, %v", what, s.Unfinished, err)
 	changed := boot()
@@ -162,6 +166,7 @@ func TestJournalThatSaysLittle(t *testing.T) {
 			r.works(t, name, func() *simhost.Node { return r.boot(t, text) })
 		})
 	}
+
 	t.Run("a folder", func(t *testing.T) {
 		t.Parallel()
 		r.works(t, "a folder", func() *simhost.Node {
@@ -224,9 +229,12 @@ func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 	bad := true
 	failing := func(t *testing.T) *converge.Engine { return proving(t, &bad) }
 	refused := func(t *testing.T) *converge.Engine {
-		cannot := things.Check("never", func(context.Context, host.View) (string, error) { return "cannot do it: it is never so", nil }, "", "nothing helps")
+		cannot := things.Check("never", func(context.Context, host.View) (string, error) {
+			return "cannot do it: it is never so", nil
+		}, "", "nothing helps")
 		return engineOf(t, stage(things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), cannot))
 	}
+
 	wants := func(t *testing.T) *converge.Engine {
 		return engineOf(t, named("driver", things.Exact("/srv/kept", []byte("kept\n"), 0o644, "")))
 	}
@@ -245,6 +253,7 @@ func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 				info, err := n.Stat(journal)
 				must.That(t, err == nil && info.Size <= 2*most, "after %d attempts the journal has %d bytes, %v", i+1, info.Size, err)
 			}
+
 			apply(t, n, edition(t, 1))
 			info, err := n.Stat(journal)
 			check.That(t, err == nil && info.Size <= most, "after %d attempts and a run the journal has %d bytes, %v", attempts, info.Size, err)
@@ -254,6 +263,7 @@ func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 				_, err := try(t).Apply(context.Background(), n)
 				must.That(t, err != nil, "it was applied")
 			}
+
 			p, err := wants(t).PlanUndo(context.Background(), n, "", nil)
 			check.That(t, err == nil && len(p.Runs) == 1 && p.Runs[0] == kept.Run, "undo would undo %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
 			res := undo(t, n, wants(t), "")
@@ -280,6 +290,7 @@ func saying(e *converge.Engine) (*converge.Engine, *[]string) {
 			warnings = append(warnings, ev.Text)
 		}
 	}
+
 	return e, &warnings
 }
 
@@ -306,6 +317,7 @@ func TestTornLastLineIsHealed(t *testing.T) {
 			check.That(t, len(res.Made) == 0, "%s: made %v", name, res.Made)
 			check.That(t, len(*warnings) == 1-try, "%s: try %d says %q", name, try, *warnings)
 		}
+
 		s, err = edition(t, 2).Status(t.Context(), n.View())
 		check.That(t, err == nil && s.Torn == 0 && len(s.Damaged) == 0 && s.Unfinished == "",
 			"%s: healed, and torn %v, damaged %v, unfinished %q, %v", name, s.Torn, s.Damaged, s.Unfinished, err)
@@ -352,6 +364,7 @@ func TestTornWhileHealing(t *testing.T) {
 			t.Errorf("cut at %d: torn %v, damaged %v, %v:\n%s", cut, s.Torn, s.Damaged, err, written(t, n))
 		}
 	}
+
 	check.That(t, cuts >= 6, "power failed %d times only", cuts)
 }
 
@@ -386,6 +399,7 @@ func TestDamagedJournal(t *testing.T) {
 		apply(t, n, e)
 		check.That(t, len(*warnings) == 1 && strings.Contains((*warnings)[0], "cannot read these lines of "+journal+": 2: "), "said %q", *warnings)
 	}
+
 	s, err := edition(t, 2).Status(t.Context(), n.View())
 	check.That(t, err == nil && len(s.Damaged) == 1 && s.Damaged[0] == 2 && s.Torn == 0, "torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
 	undo(t, n, edition(t, 2), "all")

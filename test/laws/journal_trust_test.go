@@ -38,7 +38,11 @@ func forged(t *testing.T) *simhost.Node {
 	shell := []byte("a shell\n")
 	sha := fmt.Sprintf("%x", sha256.Sum256(shell))
 	change := converge.Change{
-		Stage: "runtime", Section: "runtime", Ref: converge.Ref{Kind: "file", Name: "/usr/bin/rooted", Form: "whole"},
+		Stage: "runtime", Section: "runtime", Ref: converge.Ref{
+			Kind: "file",
+			Name: "/usr/bin/rooted",
+			Form: "whole",
+		},
 		Before: converge.State(fmt.Sprintf("4755 0:0 %s %d", sha, len(shell))),
 	}
 	const made, undone = "20260101T000000Z", "20260101T000001Z"
@@ -53,6 +57,7 @@ func forged(t *testing.T) *simhost.Node {
 		line := must.Get(json.Marshal(r))(t)
 		text = append(append(text, line...), '\n')
 	}
+
 	for _, err := range []error{
 		n.Mkdir(converge.Home, host.Attr{Mode: 0o700}),
 		n.Mkdir(blobFolder, host.Attr{Mode: 0o700}),
@@ -61,6 +66,7 @@ func forged(t *testing.T) *simhost.Node {
 	} {
 		must.OK(t, err)
 	}
+
 	return n
 }
 
@@ -102,8 +108,10 @@ func TestForgedJournal(t *testing.T) {
 						i, err := n.Stat("/usr/bin/rooted")
 						check.That(t, err == nil && i.Mode&fs.ModeSetuid != 0, "the journal of root was not gone on with: %v, %v", i.Mode, err)
 					}
+
 					continue
 				}
+
 				touches := n.Touches()
 				err := do(engine(t, ""))
 				told := (*trouble.Error)(nil)
@@ -112,6 +120,7 @@ func TestForgedJournal(t *testing.T) {
 				_, err = n.Lstat("/usr/bin/rooted")
 				check.That(t, errors.Is(err, fs.ErrNotExist) && n.Touches() == touches, "%s touched %d times: %v", what, n.Touches()-touches, err)
 			}
+
 			if c.refuse == "" {
 				return
 			}
@@ -140,10 +149,12 @@ func TestApplyIsTrusted(t *testing.T) {
 					names = append(names, folder+"/"+name)
 				}
 			}
+
 			if err := n.Trusted(names...); err != nil {
 				t.Errorf("%s: %s: %v", m.name, when, faults.Untrusted(n.Root(), err))
 			}
 		}
+
 		apply(t, n, e())
 		must.That(t, slices.Contains(stages.Installed(n), stages.Binary), "%s: the boot unit was not installed", m.name)
 		trusted("applied")
@@ -165,9 +176,11 @@ func TestBakeWithoutRoot(t *testing.T) {
 				_, err = installing(t, "").Apply(context.Background(), h)
 			}
 		}
+
 		must.That(t, err == nil && os.Getuid() == user, "as user %d: %v", os.Getuid(), err)
 		return
 	}
+
 	if os.Getuid() != 0 {
 		t.Skip("only root can become another user")
 	}
@@ -181,13 +194,20 @@ func TestBakeWithoutRoot(t *testing.T) {
 	}
 	cmd := exec.Command(program, "-test.run=^TestBakeWithoutRoot$")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+image)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
+		Uid: user,
+		Gid: user,
+	}}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("the builder: %v\n%s", err, out)
 	}
 	h, err := local.Open(image)
 	must.OK(t, err)
-	again := func() error { _, err := installing(t, "").Apply(context.Background(), h); return err }
+	again := func() error {
+		_, err := installing(t, "").Apply(context.Background(), h)
+		return err
+	}
+
 	if err := again(); err == nil || !strings.HasPrefix(err.Error(), "cannot trust "+image) {
 		t.Errorf("with the builder's files: %v", err)
 	}

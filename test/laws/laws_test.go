@@ -50,6 +50,7 @@ func TestRefusalsTouchNothing(t *testing.T) {
 			check.That(t, n.Touches() == 0, "%s/%s: refused after %d touches", m.name, name, n.Touches())
 		}
 	}
+
 	check.That(t, refused >= 4, "only %d refusals: the law was hardly tested", refused)
 }
 
@@ -70,6 +71,7 @@ func TestWantsArePure(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
+
 				must.Get(again[i].Look(ctx, n))(t)
 				one, err1 := w.To(found)
 				other, err2 := again[i].To(found)
@@ -97,6 +99,7 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 				planned.Changes[i].Deferred = ""
 			}
 		}
+
 		got, want := names(res.Made), namesNow(planned.Changes)
 		check.That(t, got == want, "made\n%s\nplanned\n%s", got, want)
 		p := plan(t, n, e())
@@ -128,6 +131,7 @@ func namesNow(lines []converge.Line) string {
 			now = append(now, l.Change)
 		}
 	}
+
 	return names(now)
 }
 
@@ -146,6 +150,7 @@ func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
 			stage.Stages = stage.Stages[:i+1]
 			apply(t, whole, stage)
 		}
+
 		whole = m.boot(t)
 		apply(t, whole, e())
 		applied, made := tree(whole), whole.Touches()
@@ -289,6 +294,7 @@ func bakeThenBoot(t *testing.T, off func(*simhost.Node)) {
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}
+
 		apply(t, baked, e()) // the boot unit's
 		compare(t, "partitions", partitions(live), partitions(baked))
 		skip := []string{converge.Home, "/run", "/proc", "/sys"}
@@ -343,6 +349,7 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		check.That(t, errors.As(err, &told) && len(told.Undone) > 0 && len(told.Try) > 0, "%s: %v", m.name, err)
 		compare(t, m.name+": after the daemon died", first, tree(n))
 	}
+
 	check.That(t, tested >= 3, "only %d machines tested", tested)
 }
 
@@ -379,5 +386,6 @@ func TestNodeWantsArePure(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, tested >= 100, "only %d things were tested", tested)
 }

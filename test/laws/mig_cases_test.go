@@ -42,6 +42,7 @@ func TestEachGPU(t *testing.T) {
 			compare(t, failure+": nothing is touched", before, ids(t, n))
 			continue
 		}
+
 		must.That(t, trouble.Passes(err), "%v: %v", err, because(err))
 		got := ids(t, n)
 		check.That(t, strings.Contains(got, "3g.40gb") || got != before, "%s: no GPU was partitioned: %s", failure, got)
@@ -61,9 +62,16 @@ func (n lostSecond) Driver(ctx context.Context) (host.Driver, error) {
 	d, err := n.Node.Driver(ctx)
 	for i, g := range d.GPUs {
 		if g.Address == second {
-			d.GPUs[i] = host.GPU{Address: g.Address, Index: g.Index, Device: g.Device, Name: g.Name, Lost: "it has fallen off the bus"}
+			d.GPUs[i] = host.GPU{
+				Address: g.Address,
+				Index:   g.Index,
+				Device:  g.Device,
+				Name:    g.Name,
+				Lost:    "it has fallen off the bus",
+			}
 		}
 	}
+
 	return d, err
 }
 
@@ -106,15 +114,20 @@ func nodesOfPartitions(t *testing.T, stage, spec string) {
 		return nil, f.Rename(fmt.Sprintf("/dev/nvidia-caps/made%d", minor), fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
 	}})
 	e := engine(t, spec)
-	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != stage })
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+		return st.Name != stage
+	})
 	apply(t, n, e)
 	check.That(t, slices.Equal(asked, []string{gi + "/access", gi + "/ci0/access"}), "nvidia-modprobe was asked for %v", asked)
 	for _, minor := range []string{"21", "22"} {
 		to, err := n.Resolve("/dev/char/235:" + minor)
 		check.That(t, err == nil && to == "/dev/nvidia-caps/nvidia-cap"+minor, "/dev/char/235:%s leads to %s, %v", minor, to, err)
 	}
+
 	p := plan(t, n, e)
-	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return strings.HasPrefix(c.Kind, "device") }), "still planned: %+v", p.Changes)
+	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Line) bool {
+		return strings.HasPrefix(c.Kind, "device")
+	}), "still planned: %+v", p.Changes)
 }
 
 // TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it
@@ -143,6 +156,7 @@ func TestPodWithoutProcess(t *testing.T) {
 		check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "pod ml/pulls has 3g.40gb@"), "allowed %v: %v %v", allow, err, because(err))
 		compare(t, "nothing is destroyed", before, ids(t, n))
 	}
+
 	apply(t, n, engine(t, wantsMIG(`"3g.40gb" = 2`))) // what stays is not disturbed
 	n.Daemon(socket, func(string, []byte) ([]byte, error) { return nil, nil })
 	e.Allow = nil
@@ -189,10 +203,12 @@ func TestKilledAtEveryTouchOfGPUs(t *testing.T) {
 				} else {
 					undo(t, n, e(), "")
 				}
+
 				compare(t, fmt.Sprintf("killed at touch %d of %d, undone", at, made), before, ids(t, n)+n.Units())
 				v := n.Violations()
 				must.That(t, len(v) == 0, "killed at touch %d: %v", at, v)
 			}
+
 			check.That(t, len(between) >= 20, "killed between %d states of the GPUs only", len(between))
 		})
 	}
@@ -212,6 +228,7 @@ func TestPowerCutsHitGPUs(t *testing.T) {
 			n.Revive()
 			between[ids(t, n)] = true
 		}
+
 		want := map[string]int{"mig": 15, "mig two": 5}[name]
 		check.That(t, len(between) >= want, "%s: cut between %d states of the GPUs, want %d", name, len(between), want)
 	}

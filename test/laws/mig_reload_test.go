@@ -67,14 +67,21 @@ func reloading(t testing.TB, tables string) *simhost.Node {
 		disk, err := f.ReadFile("/disk")
 		version, flavour, _ := strings.Cut(string(disk), " ")
 		if flavour == "rejected" {
-			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", Cause: errors.New("exit status 1")}
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   1,
+				Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+				Cause:  errors.New("exit status 1"),
+			}
 		}
+
 		for name, text := range map[string]string{"/sys/module/nvidia/refcnt": "0\n", "/sys/module/nvidia/version": version + "\n", "/proc/driver/nvidia/version": "Open Kernel Module  " + version + "\n"} {
 			if made := f.Mkdir(path.Dir(name), host.Attr{Mode: 0o755}); !errors.Is(made, fs.ErrExist) {
 				err = errors.Join(err, made)
 			}
 			err = errors.Join(err, f.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
+
 		return nil, err
 	}})
 	must.OK(t, n.WriteFile("/disk", []byte(oldDriver), host.Attr{Mode: 0o644}))
@@ -95,13 +102,22 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 	}
 	named := func(name, proves string, w converge.Want) converge.Stage {
 		w.Section = "driver"
-		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil }}
+		return converge.Stage{
+			Name:     name,
+			Verifies: proves,
+			Wants:    func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil },
+		}
 	}
+
 	asked := parse(t, text)
 	return &converge.Engine{
 		Spec: asked,
 		Stages: []converge.Stage{
-			named("packages", "", converge.Want{Thing: driverPackage{}, Brings: []string{"nvidia"}, To: to(converge.State(driver))}),
+			named("packages", "", converge.Want{
+				Thing:  driverPackage{},
+				Brings: []string{"nvidia"},
+				To:     to(converge.State(driver)),
+			}),
 			named("modules", "packages", kmod.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
 			mig.Stage,
 		},
@@ -142,8 +158,12 @@ func (p process) Driver(ctx context.Context) (host.Driver, error) {
 	p.library.Lock()
 	defer p.library.Unlock()
 	if p.library.version = cmp.Or(p.library.version, version); p.library.version != d.Version {
-		return host.Driver{}, &host.NoDriver{Why: "the library is of " + p.library.version + " and the module of " + d.Version, Again: version == d.Version}
+		return host.Driver{}, &host.NoDriver{
+			Why:   "the library is of " + p.library.version + " and the module of " + d.Version,
+			Again: version == d.Version,
+		}
 	}
+
 	return d, err
 }
 
@@ -156,18 +176,23 @@ func inProcesses(t testing.TB, n *simhost.Node, do func(host.Host) (converge.Res
 			return res
 		}
 	}
+
 	t.Fatal("a second new process would be needed")
 	return converge.Result{}
 }
 
 func applyIn(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
 	t.Helper()
-	return inProcesses(t, n, func(h host.Host) (converge.Result, error) { return e.Apply(t.Context(), h) })
+	return inProcesses(t, n, func(h host.Host) (converge.Result, error) {
+		return e.Apply(t.Context(), h)
+	})
 }
 
 func undoIn(t testing.TB, n *simhost.Node, e *converge.Engine, to string) converge.Result {
 	t.Helper()
-	return inProcesses(t, n, func(h host.Host) (converge.Result, error) { return e.Undo(t.Context(), h, to, nil) })
+	return inProcesses(t, n, func(h host.Host) (converge.Result, error) {
+		return e.Undo(t.Context(), h, to, nil)
+	})
 }
 
 // layouts are pairs of one GPU model's: before an upgrade, and another.
@@ -224,7 +249,9 @@ func TestUndoOfAnUpgradeRestoresPartitions(t *testing.T) {
 
 			e := upgrading(t, newDriver, second)
 			p := must.Get(e.PlanUndo(t.Context(), newProcess(n), "", nil))(t)
-			asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+			asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool {
+				return slices.Contains(c.Breaks, "lose-partitions")
+			})
 			check.That(t, !asks, "%s: the plan of the undo asks: %+v", what, p.Changes)
 
 			undoIn(t, n, e, "")
@@ -282,6 +309,7 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			applyIn(t, n, upgrading(t, newDriver, l[0]))
 			p := plan(t, n, upgrading(t, newDriver, l[0]))
 			check.That(t, p.Now() == 0 && p.Deferred == 0, "%s: planned: %s", model, namesNow(p.Changes))
@@ -307,6 +335,7 @@ func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 		refused(t, fmt.Sprintf("asked %t", asked), err, lost)
 		compare(t, "refused", before, loaded(t, n))
 	}
+
 	e := upgrading(t, newDriver, "")
 	e.Allow = []string{"lose-partitions"}
 	applyIn(t, n, e)
@@ -350,7 +379,9 @@ func TestUndoOfTheRunThatPartitionedAsksForNothing(t *testing.T) {
 
 		e := upgrading(t, newDriver, l[0])
 		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
-		asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+		asks := slices.ContainsFunc(p.Changes, func(c converge.Line) bool {
+			return slices.Contains(c.Breaks, "lose-partitions")
+		})
 		check.That(t, err == nil && !asks, "%s: the plan of the undo is %+v, %v", model, p.Changes, err)
 		undoIn(t, n, e, "")
 		compare(t, model, fresh, loaded(t, n))
@@ -382,6 +413,7 @@ func TestUndoOfAllOfAnUpgrade(t *testing.T) {
 			} else {
 				undo(t, n, e, "all")
 			}
+
 			compare(t, fmt.Sprintf("%s, two processes %t", model, twoProcesses), first, loaded(t, n))
 		}
 	}
@@ -418,7 +450,12 @@ func (n resetter) ResetGPUs(ctx context.Context, all ...string) error {
 
 // smi is how nvidia-smi refuses.
 func smi(code int, cause error, words string) error {
-	return &host.CommandError{Argv: []string{"nvidia-smi"}, Code: code, Cause: cause, Stderr: words}
+	return &host.CommandError{
+		Argv:   []string{"nvidia-smi"},
+		Code:   code,
+		Cause:  cause,
+		Stderr: words,
+	}
 }
 
 // GPUs that wait for a reset are reset in one call, since those joined by NVLink are only reset
@@ -464,6 +501,7 @@ func TestUnresetGPUs(t *testing.T) {
 			} else {
 				n.Reboot()
 			}
+
 			resets = nil
 			res, err = e.Apply(context.Background(), resetter{n, &resets, reset})
 			check.That(t, err == nil && res.Reboot == "" && len(resets) == 0, "%s, by hand %t: %v, %+v, resets %v", name, byHand, err, res, resets)
@@ -523,6 +561,7 @@ func withProcesses(t testing.TB, tables string) *simhost.Node {
 	} {
 		archive += fmt.Sprintf("-- proc/%d/comm --\n%s\n-- proc/%d/cgroup --\n%s\n-- proc/%d/fd/0 link=/dev/null --\n", pid, of[0], pid, of[1], pid)
 	}
+
 	return machine{"gpus", []byte(archive)}.boot(t)
 }
 
@@ -543,11 +582,13 @@ func TestKilledReloadIsUndone(t *testing.T) {
 		}}}
 		return e
 	}
+
 	boot := func() *simhost.Node {
 		n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\n")
 		must.OK(t, n.WriteFile("/disk", []byte(newDriver), host.Attr{Mode: 0o644}))
 		return n
 	}
+
 	whole := boot()
 	units := whole.Units()
 	before := whole.Touches()
@@ -573,5 +614,6 @@ func TestKilledReloadIsUndone(t *testing.T) {
 		_, err = n.Stat("/run/gpuadm-paused")
 		check.That(t, host.NotExist(err), "killed before touch %d, undone: still noted as paused", at)
 	}
+
 	check.That(t, stopped > 0, "no kill came while the daemon was stopped")
 }

@@ -33,12 +33,14 @@ func TestStopsUnits(t *testing.T) {
 		check.List(t, slices.Compact(*n.jobs), want, "%s", what)
 		*n.jobs = nil
 	}
+
 	before := n.Units()
 	apply := func(what, spec string) {
 		t.Helper()
 		_, err := engine(t, spec).Apply(context.Background(), n)
 		must.That(t, err == nil, "%s: %v %v", what, err, because(err))
 	}
+
 	apply("partitions", wantsMIGAndStops(`"3g.20gb" = 1`))
 	jobs("for the first partitions", want)
 	p := plan(t, n.Node, engine(t, wantsMIGAndStops(`"3g.20gb" = 1, "1g.5gb" = 1`)))
@@ -66,7 +68,10 @@ type failsToCreate struct{ pauses }
 
 func (n failsToCreate) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (int, error) {
 	if at.Size == 8 {
-		return 0, &host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", Code: "UNKNOWN"}
+		return 0, &host.GPUError{
+			Call: "nvmlDeviceCreateGpuInstanceWithPlacement",
+			Code: "UNKNOWN",
+		}
 	}
 	return n.pauses.CreateInstance(ctx, gpu, profile, at)
 }
@@ -89,6 +94,7 @@ func TestKilledRunStartsUnits(t *testing.T) {
 			} else {
 				undo(t, n, engine(t, wantsMIGAndStops(layout)), "")
 			}
+
 			compare(t, fmt.Sprintf("killed at touch %d, then %s", at, then), want, n.Units())
 		}
 	}

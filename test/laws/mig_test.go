@@ -33,7 +33,9 @@ const (
 	h100s        = "[[gpu]]\nmodel = \"H100-80\"\ncount = 2\n"
 )
 
-func wantsMIG(layout string) string { return "[[mig.gpu]]\nlayout = { " + layout + " }\n" }
+func wantsMIG(layout string) string {
+	return "[[mig.gpu]]\nlayout = { " + layout + " }\n"
+}
 
 // ids is the state of GPUs, ids of instances and places of compute instances included.
 func ids(t testing.TB, v host.View) string {
@@ -48,8 +50,10 @@ func ids(t testing.TB, v host.View) string {
 				fmt.Fprintf(&b, "/%d@%d", c.Profile, c.At.Start)
 			}
 		}
+
 		b.WriteString("\n")
 	}
+
 	return b.String()
 }
 
@@ -73,6 +77,7 @@ func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
 		failed++
 		compare(t, fmt.Sprintf("failed at touch %d", at), before, ids(t, n)+n.Units())
 	}
+
 	check.That(t, failed >= 40, "only %d failures", failed)
 }
 
@@ -130,6 +135,7 @@ func TestUndoToForeignLayout(t *testing.T) {
 				apply(t, n, e)
 				n.Reboot()
 			}
+
 			undo(t, n, e, "all")
 			compare(t, fmt.Sprintf("%s, rebooted %t", model, reboot), before, ids(t, n))
 		}
@@ -226,8 +232,17 @@ func second2(_ int, err error) error { return err }
 // One kind of interruption without clients does not hide another that has some.
 func TestConsentForEachKind(t *testing.T) {
 	e := engineOf(t, stage(
-		converge.Want{Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{"reset-gpu"}},
-		converge.Want{Thing: pkgThing{"b"}, To: to("1"), Breaks: []string{"stop-clients"}, Clients: map[string][]string{"stop-clients": {"process 4711 uses 1g.5gb@0 of GPU 1"}}},
+		converge.Want{
+			Thing:  pkgThing{"a"},
+			To:     to("1"),
+			Breaks: []string{"reset-gpu"},
+		},
+		converge.Want{
+			Thing:   pkgThing{"b"},
+			To:      to("1"),
+			Breaks:  []string{"stop-clients"},
+			Clients: map[string][]string{"stop-clients": {"process 4711 uses 1g.5gb@0 of GPU 1"}},
+		},
 	))
 	n := node(t)
 	_, err := e.Apply(context.Background(), n)
@@ -242,6 +257,7 @@ func TestKilledUndoResumes(t *testing.T) {
 		apply(t, n, e)
 		return n, e
 	}
+
 	whole, e := boot()
 	from := whole.Touches()
 	want := whole.Units()
@@ -289,6 +305,7 @@ func TestStopClients(t *testing.T) {
 				undo(t, n, engine(t, ""), "all")
 				continue
 			}
+
 			check.That(t, err != nil && strings.Contains(err.Error(), "pods") && strings.Contains(strings.Join(because(err), " "), "process 4713 (python3) of pod"),
 				"a pod's: %v %v", err, because(err))
 			compare(t, "a pod's process", before, ids(t, n))
@@ -359,8 +376,10 @@ func TestUnlistedHolders(t *testing.T) {
 				_ = n.Mkdir(at, host.Attr{Mode: 0o555})
 			}
 		}
+
 		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o444}))
 	}
+
 	write("/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access", "DeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
 	paused := pauses{n, new([]string)}
 	res, err := engine(t, wantsMIG(`"3g.20gb" = 1, "1g.5gb" = 3`)).Apply(context.Background(), paused)

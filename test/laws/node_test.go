@@ -42,6 +42,7 @@ func machines(t testing.TB) []machine {
 			all[i].archive = slices.Concat(m.archive, []byte("\n-- usr/bin/nvidia-container-runtime mode=0755 --\n"))
 		}
 	}
+
 	return all
 }
 
@@ -56,6 +57,7 @@ func archives(t testing.TB) []machine {
 		data := must.Get(os.ReadFile(name))(t)
 		all = append(all, machine{strings.TrimSuffix(filepath.Base(name), ".txtar"), data})
 	}
+
 	return all
 }
 
@@ -85,13 +87,22 @@ func unpacked(t testing.TB, m machine) *simhost.Node {
 
 func parse(t testing.TB, text string) spec.Spec {
 	t.Helper()
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
+	s := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n" + text),
+	}))(t)
 	return s
 }
 
 func engine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
-	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
+	return &converge.Engine{
+		Stages:  stages.Sequence(),
+		Spec:    parse(t, text),
+		ThingOf: thingOf,
+		Prune:   stages.Prune,
+		Version: "test",
+	}
 }
 
 // tree is the machine without what is ours alone, and with what its daemons run with. The folder of
@@ -148,6 +159,7 @@ func stopsAt(e *converge.Engine, what converge.What) *converge.Engine {
 			e.Tell = nil
 		}
 	}
+
 	return e
 }
 

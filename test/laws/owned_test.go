@@ -42,6 +42,7 @@ func TestReports(t *testing.T) {
 			}
 		})
 	}
+
 	if *update {
 		must.OK(t, os.WriteFile(file, txtar.Format(reports), 0o644))
 	}
@@ -75,7 +76,11 @@ func reported(t *testing.T, files []txtar.File) string {
 			machine.Files = append(machine.Files, f)
 		}
 	}
-	machine.Files = append([]txtar.File{{Name: "sim.toml", Data: sim.Comment}}, machine.Files...)
+
+	machine.Files = append([]txtar.File{{
+		Name: "sim.toml",
+		Data: sim.Comment,
+	}}, machine.Files...)
 	boot := func() *simhost.Node { return must.Get(simhost.New(txtar.Format(&machine)))(t) }
 	text := strings.ReplaceAll(ownersOf(t, boot(), toml), "; ", "\n") + "\n"
 	if toml == "" {
@@ -92,6 +97,7 @@ func reported(t *testing.T, files []txtar.File) string {
 		}
 		changes = append(changes, c.Kind)
 	}
+
 	slices.Sort(changes)
 	return text + "plan: " + strings.Join(slices.Compact(changes), ", ") + "\n"
 }

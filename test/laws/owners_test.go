@@ -44,7 +44,9 @@ func shippedSpec(t *testing.T) string {
 func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
 	t.Helper()
 	e := engine(t, text)
-	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "runtime" })
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+		return st.Name != "runtime"
+	})
 	p := plan(t, n, e)
 	var words []string
 	for _, c := range p.Changes {
@@ -55,6 +57,7 @@ func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
 			words = append(words, fmt.Sprintf("%s %s", c.Kind, c.Name))
 		}
 	}
+
 	if len(words) == 0 {
 		return "nothing to do"
 	}
@@ -110,10 +113,12 @@ func TestOwnersCases(t *testing.T) {
 		maps.Copy(both, b)
 		return both
 	}
+
 	entry := func(dir, program string) map[string]string {
 		return only(dir+"config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"+
 			"runtime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \""+program+"\"}\n")
 	}
+
 	program, operators := only("/usr/bin/nvidia-container-runtime", ""), only("/usr/local/nvidia/toolkit/nvidia-container-runtime", "")
 	dropIn := only("/srv/containerd/d/99-nvidia.toml", toolkitDropIn)
 	noDriver := only("/etc/containerd/config.toml", aksNoDriver)
@@ -163,8 +168,15 @@ func TestOwnersCases(t *testing.T) {
 func editedByGpuadm(t *testing.T, text string) string {
 	t.Helper()
 	const name = "/etc/containerd/config.toml"
-	handler := runtimeengine.Handler{Name: "nvidia", Binary: runtimeengine.Binary, CDI: true}
-	out, err := containerd.Edit(containerd.Tree{Root: containerd.File{Path: name, Data: []byte(text)}}, containerd.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
+	handler := runtimeengine.Handler{
+		Name:   "nvidia",
+		Binary: runtimeengine.Binary,
+		CDI:    true,
+	}
+	out, err := containerd.Edit(containerd.Tree{Root: containerd.File{
+		Path: name,
+		Data: []byte(text),
+	}}, containerd.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
 	must.OK(t, err)
 	return string(out)
 }
@@ -189,8 +201,10 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 				_ = n.Mkdir(name[:i], host.Attr{Mode: 0o755}) // where it is not there
 			}
 		}
+
 		must.OK(t, n.WriteFile(name, []byte(files[name]), host.Attr{Mode: mode}))
 	}
+
 	return n
 }
 
@@ -231,8 +245,10 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 			who += "!" + o.Who
 			check.That(t, len(o.Ends) > 0 && o.By != "", "%s: nothing ends the claim of %s", p.Name, o.Who)
 		}
+
 		words = append(words, p.Name+"="+who)
 	}
+
 	return strings.Join(words, "; ")
 }
 
@@ -246,8 +262,11 @@ func TestOwnersOfParts(t *testing.T) {
 			n := m.boot(t)
 			names, _ := n.ReadDir(plugins) // recorded, they answer
 			for _, name := range names {
-				n.Daemon(plugins+name, func(string, []byte) ([]byte, error) { return nil, nil })
+				n.Daemon(plugins+name, func(string, []byte) ([]byte, error) {
+					return nil, nil
+				})
 			}
+
 			got := ownersOf(t, n, shippedSpec(t))
 			check.That(t, got == table[m.name], "\n%q: %q,\nwant\n%q", m.name, got, table[m.name])
 		})

@@ -36,7 +36,9 @@ import (
 
 // stopped is a machine's tree in which a unit that failed counts as one that does not run: undo
 // stops what a repair has started, and does not make it fail.
-func stopped(n *simhost.Node) string { return strings.ReplaceAll(tree(n), " failed", " inactive") }
+func stopped(n *simhost.Node) string {
+	return strings.ReplaceAll(tree(n), " failed", " inactive")
+}
 
 // repairing is the engine that repairs a fault on a machine without a spec.
 func repairing(t testing.TB, r stages.Repair) *converge.Engine {
@@ -55,6 +57,7 @@ func repairable(t testing.TB, m machine) (list []stages.Repair) {
 			list = append(list, r)
 		}
 	}
+
 	return list
 }
 
@@ -78,6 +81,7 @@ func TestRepairAndUndo(t *testing.T) {
 			compare(t, r.Code+" on "+m.name+", undone", first, stopped(n))
 		}
 	}
+
 	check.That(t, len(repaired) >= 2, "only %v had something to repair", repaired)
 }
 
@@ -119,6 +123,7 @@ func TestApplyLeavesRepairs(t *testing.T) {
 			compare(t, c.name+": all is undone", first, stopped(n))
 		}
 	}
+
 	check.That(t, tested >= 20, "only %d applies after a repair were tested", tested)
 }
 
@@ -177,6 +182,7 @@ func TestRepairIsCutShort(t *testing.T) {
 				}
 			}
 		}
+
 		undo(t, n, engine(t, ""), "all")
 		compare(t, "undone", first, stopped(n))
 	}
@@ -195,6 +201,7 @@ func handlerLost(t testing.TB) (machine, stages.Repair) {
 			}
 		}
 	}
+
 	t.Fatal("cannot find the machine that lost its handler, or its repair")
 	return machine{}, stages.Repair{}
 }
@@ -204,7 +211,9 @@ func handlerLost(t testing.TB) (machine, stages.Repair) {
 func TestRepairStartsFromWhatItFinds(t *testing.T) {
 	const config = "/etc/containerd/config.toml"
 	repairs := stages.Repairs()
-	handler := repairs[slices.IndexFunc(repairs, func(r stages.Repair) bool { return r.Code == "RUN-001" })]
+	handler := repairs[slices.IndexFunc(repairs, func(r stages.Repair) bool {
+		return r.Code == "RUN-001"
+	})]
 	tested := 0
 	for _, m := range machines(t) {
 		n := m.boot(t)
@@ -231,6 +240,7 @@ func TestRepairStartsFromWhatItFinds(t *testing.T) {
 		undone, _ := n.ReadFile(config)
 		check.That(t, string(undone) == edited, "%s: undo of the repair did not restore what the repair found:\n%s", m.name, undone)
 	}
+
 	check.That(t, tested != 0, "no machine was tested")
 }
 
@@ -270,9 +280,16 @@ func kubeconfig(user string) string {
 func ended(t *testing.T) string {
 	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:n"}, NotAfter: time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)}
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "system:node:n"},
+		NotAfter:     time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
 	der := must.Get(x509.CreateCertificate(rand.Reader, of, of, key.Public(), key))(t)
-	data := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	data := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
+		Type:  "CERTIFICATE",
+		Bytes: der,
+	}))
 	return "client-certificate-data: " + data + ", client-key-data: a2V5"
 }
 
@@ -290,6 +307,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
 	}
+
 	return []brokenMachine{
 		{
 			name: "handler lost", code: "RUN-001", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/730",
@@ -406,10 +424,12 @@ func (b brokenMachine) machine(t *testing.T) machine {
 		} else if !strings.Contains(text, e.from) {
 			t.Fatalf("%s has no %q", b.on, e.from)
 		}
+
 		if e.from != "" {
 			text = strings.ReplaceAll(text, e.from, e.to)
 		}
 	}
+
 	return machine{b.on, []byte(text)}
 }
 
@@ -442,7 +462,9 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 				causes := doctor.Examine(t.Context(), n, spec.Spec{}, doctor.Own{}).Causes
 				t.Fatalf("root causes %v, want %s: %+v", codes, b.code, causes)
 			}
-			i := slices.IndexFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == b.code })
+			i := slices.IndexFunc(stages.Repairs(), func(r stages.Repair) bool {
+				return r.Code == b.code
+			})
 			if i < 0 || b.then == unhealed {
 				return
 			}
@@ -470,8 +492,13 @@ func rejected(t *testing.T, n *simhost.Node) {
 		}
 		data, _ := f.ReadFile(folder + "/conf.d/60-logs.toml")
 		if strings.Contains(string(data), bad) {
-			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "containerd: toml: cannot decode TOML string into struct field of type float64"}
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   1,
+				Stderr: "containerd: toml: cannot decode TOML string into struct field of type float64",
+			}
 		}
+
 		return nil, host.Later{Until: "a real machine"}
 	}})
 	must.OK(t, n.WriteFile("/etc/containerd/conf.d/60-logs.toml", []byte("version = 2\n[plugins.\"io.containerd.gc.v1.scheduler\"]\n  "+bad+"\n"), host.Attr{Mode: 0o644}))
@@ -493,6 +520,7 @@ func printedFixes(t *testing.T) {
 			}
 		}
 	}
+
 	tested, refused := 0, 0
 	for _, one := range restarting {
 		for _, other := range all {
@@ -504,6 +532,7 @@ func printedFixes(t *testing.T) {
 			serves(t, two.boot(t), &tested, &refused)
 		}
 	}
+
 	for name, pair := range incident.Pairs(t) {
 		t.Log(name)
 		w := incident.Joined(t, true)
@@ -512,6 +541,7 @@ func printedFixes(t *testing.T) {
 		}
 		serves(t, w.Node(), &tested, &refused)
 	}
+
 	check.That(t, tested >= 100 && refused >= 5, "%d commands were tested, %d refused", tested, refused)
 }
 
@@ -526,6 +556,7 @@ func serves(t *testing.T, n *simhost.Node, tested, refused *int) {
 			commands = append(commands, "gpuadm repair "+cause.Code)
 		}
 	}
+
 	for _, command := range commands {
 		before := n.Units()
 		err := typed(t, n, command)
@@ -549,6 +580,7 @@ func (b brokenMachine) with(o brokenMachine) (two brokenMachine, ok bool) {
 			return b, false
 		}
 	}
+
 	two = b
 	two.edits = slices.Concat(b.edits, o.edits)
 	two.after = func(t *testing.T, n *simhost.Node) {
@@ -558,6 +590,7 @@ func (b brokenMachine) with(o brokenMachine) (two brokenMachine, ok bool) {
 			}
 		}
 	}
+
 	return two, b.name != o.name
 }
 
@@ -578,7 +611,9 @@ func typed(t *testing.T, n *simhost.Node, command string) (err error) {
 
 // lasting is a machine's tree without what settles, which has no state to go back to: that a daemon
 // has read its files.
-func lasting(n *simhost.Node) string { return strings.ReplaceAll(stopped(n), " stale", " fresh") }
+func lasting(n *simhost.Node) string {
+	return strings.ReplaceAll(stopped(n), " stale", " fresh")
+}
 
 // Each repair is of a fault that doctor names, and doctor names no repair that there is not.
 func TestRepairsAreOfChecks(t *testing.T) {
@@ -590,6 +625,7 @@ func TestRepairsAreOfChecks(t *testing.T) {
 			t.Errorf("%s names the repair %s, which there is not", c.Code, code)
 		}
 	}
+
 	for _, r := range stages.Repairs() {
 		check.That(t, known[r.Code], "no check has the code of the repair %s", r.Code)
 	}

@@ -40,9 +40,13 @@ func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Chan
 		out = append(out, c)
 		lib := "lib-" + c.Name
 		if _, err := v.Stat("/pkg/" + lib); err != nil && c.After != "" {
-			out = append(out, converge.Change{Ref: converge.Ref{Kind: "drawing", Name: lib}, After: "1"})
+			out = append(out, converge.Change{
+				Ref:   converge.Ref{Kind: "drawing", Name: lib},
+				After: "1",
+			})
 		}
 	}
+
 	return out, nil
 }
 
@@ -82,6 +86,7 @@ func TestWhatIsDrawnAlong(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
+
 	check.Equal(t, strings.Join(lines, ", "), "x=7, y=2, lib-x=1 drawn, lib-y=1 drawn", "plan:")
 	apply(t, n, e)
 	b, _ := n.ReadFile("/srv/last-transaction")

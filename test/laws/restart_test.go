@@ -47,6 +47,7 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 			check.That(t, !strings.Contains(why, "restart "), "%s, touch %d: %v: undone %s", m.name, at, err, why)
 		}
 	}
+
 	check.That(t, tested >= 10, "only %d failed writes", tested)
 }
 
@@ -76,6 +77,7 @@ func TestNoRestartForAFolder(t *testing.T) {
 		got := names(made)
 		check.That(t, strings.Count(got, "restart ") == 1, "touch %d: then made %s", at, got)
 	}
+
 	check.That(t, tested >= 5, "only %d folders came and went", tested)
 }
 
@@ -99,6 +101,7 @@ func TestRestartOnce(t *testing.T) {
 		must.That(t, err == nil && bytes.Contains(found, []byte(old)), "%v\n%s", err, found)
 		must.OK(t, n.WriteFile(config, bytes.Replace(found, []byte(old), []byte(new), 1), host.Attr{Mode: 0o644}))
 	}
+
 	once := func(what string, changes []converge.Line) {
 		t.Helper()
 		restarts := 0
@@ -107,8 +110,10 @@ func TestRestartOnce(t *testing.T) {
 				restarts++
 			}
 		}
+
 		check.That(t, restarts == 1, "%s: containerd is to be restarted %d times", what, restarts)
 	}
+
 	others(imports, "")
 	apply(t, n, engine(t, "[runtime]\nset_as_default = true\n"))
 	others("version = 3\n", "version = 3\n"+imports)
@@ -184,7 +189,9 @@ func TestOneAdvice(t *testing.T) {
 	advice := faults.Of("GPU-001").Fix
 	check.That(t, strings.Contains(advice, "power the machine off and on") && strings.Contains(advice, "loses what is on its local disks"), "%v", advice)
 	all := stages.Sequence()
-	preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "preflight" })]
+	preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool {
+		return st.Name == "preflight"
+	})]
 	wants, err := preflight.Wants(parse(t, "[driver]\ngpu_count = 8\n"), facts.Facts{Live: true})
 	must.That(t, err == nil && len(wants) == 1, "%v %v", wants, err)
 	found, err := wants[0].Thing.Look(t.Context(), changed(t, "aks-ubuntu2204", nil))
@@ -212,7 +219,9 @@ func TestPreflightWaitsForAKS(t *testing.T) {
 		delete(files, "")
 		n := changed(t, "aks-ubuntu2204", files)
 		e := engine(t, spec)
-		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+			return st.Name != "preflight"
+		})
 		_, err := e.Apply(t.Context(), n)
 		check.That(t, trouble.Passes(err) == (gone != "") && (gone != "" || err == nil), "%q: %v", gone, err)
 	}
@@ -233,13 +242,16 @@ func TestPreflightGKEPlugin(t *testing.T) {
 			files["/etc/default/kubelet"] = "KUBELET_OPTS=\"--kubeconfig=/var/lib/kubelet/kubeconfig --config /home/kubernetes/kubelet-config.yaml " + c.options + "\"\n"
 		}
 		e := engine(t, c.spec)
-		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool {
+			return st.Name != "preflight"
+		})
 		var cannot []string
 		for _, ch := range plan(t, changed(t, c.machine, files), e).Changes {
 			if ch.Cannot != "" {
 				cannot = append(cannot, ch.Cannot+"\n"+strings.Join(ch.Try, "\n"))
 			}
 		}
+
 		got := strings.Join(cannot, "\n")
 		check.That(t, (c.want != "" || got == "") && strings.Contains(got, c.want), "%s: %q", c.name, got)
 		check.That(t, c.want == "" || (strings.Contains(got, "gke-no-default-nvidia-gpu-device-plugin=true") && strings.Contains(got, "exactly one device plugin")),

@@ -24,17 +24,26 @@ import (
 // as bad says so.
 func proving(t testing.TB, bad *bool) *converge.Engine {
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
-		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+		return converge.Stage{
+			Name:     name,
+			Verifies: proves,
+			Wants:    func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+		}
 	}
+
 	e := engineOf(t,
 		stageNamed("driver", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
-		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{bad}, To: to("done")}))
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{
+			Thing: mayFail{bad},
+			To:    to("done"),
+		}))
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "may-fail" {
 			return mayFail{bad}, nil
 		}
 		return kinds(ref)
 	}
+
 	return e
 }
 
@@ -65,21 +74,30 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 func TestProofsAreRolledBackInARow(t *testing.T) {
 	bad := true
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
-		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+		return converge.Stage{
+			Name:     name,
+			Verifies: proves,
+			Wants:    func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil },
+		}
 	}
+
 	n := node(t)
 	first := n.Tree(converge.Home)
 	e := engineOf(t,
 		stageNamed("other", "", things.Exact("/srv/four", []byte("ours\n"), 0o644, "")),
 		stageNamed("sources", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, "")),
 		stageNamed("driver", "sources", things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
-		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{&bad}, To: to("done")}))
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{
+			Thing: mayFail{&bad},
+			To:    to("done"),
+		}))
 	var back []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.RolledBack {
 			back = append(back, ev.Line.Name)
 		}
 	}
+
 	_, err := e.Apply(context.Background(), n)
 	must.That(t, err != nil, "what cannot be made was made")
 	want := []string{"/srv/three", "/srv/two", "/srv/one"}
@@ -113,6 +131,7 @@ func TestResumedRunIsTurnedBackWhole(t *testing.T) {
 		must.That(t, err != nil, "cut at touch %d: what cannot be made was made", cut)
 		compare(t, fmt.Sprintf("killed at touch %d, went on and failed", cut), first, n.Tree(converge.Home))
 	}
+
 	check.That(t, turned >= 10, "only %d runs were turned back", turned)
 }
 
@@ -128,6 +147,7 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 			close(stop)
 		}
 	}
+
 	_, err := e.Apply(context.Background(), n)
 	must.That(t, errors.Is(err, converge.ErrStopped), "not stopped: %v", err)
 	must.OK(t, n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}))
@@ -187,13 +207,17 @@ func TestUndoOfAMakeCutShort(t *testing.T) {
 	for touch := range 30 {
 		n := node(t)
 		put(t, n, "/srv/x", "before")
-		e := engineOf(t, stage(converge.Want{Thing: fragile{}, To: to("after")}, things.Exact("/srv/y", []byte("y\n"), 0o644, "")))
+		e := engineOf(t, stage(converge.Want{
+			Thing: fragile{},
+			To:    to("after"),
+		}, things.Exact("/srv/y", []byte("y\n"), 0o644, "")))
 		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 			if ref.Kind == "fragile" {
 				return fragile{}, nil
 			}
 			return kinds(ref)
 		}
+
 		n.CutAt(n.Touches() + touch)
 		_, _ = e.Apply(t.Context(), n)
 		if !n.Off() {
@@ -211,6 +235,7 @@ func TestUndoOfAMakeCutShort(t *testing.T) {
 		data, err := n.ReadFile("/srv/x")
 		check.That(t, err == nil && string(data) == "before", "undone after a cut before touch %d: %q, %v", touch, data, err)
 	}
+
 	check.That(t, away != 0, "no cut has left nothing")
 }
 

@@ -25,6 +25,7 @@ func TestRollBackNamesWhatIsNotAsBefore(t *testing.T) {
 			err := n.Mkdir(folder, host.Attr{Mode: 0o755})
 			must.That(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 		}
+
 		put(t, n, kept, "nvidia.ko:")
 
 		upgrade := gadget{name: "/srv/driver", make: func(h host.Host, to converge.State) error {
@@ -49,6 +50,7 @@ func TestRollBackNamesWhatIsNotAsBefore(t *testing.T) {
 			}
 			return all
 		}
+
 		_, err := gadgets(t, []gadget{upgrade, fails}, st).Apply(t.Context(), n)
 		told := strings.Join(because(err), "\n")
 		const lost = "this is not as before the run: kernel 6.1.0-1: module nvidia before, none now"

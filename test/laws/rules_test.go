@@ -25,7 +25,11 @@ import (
 type reader struct{ pkgThing }
 
 func (r reader) Ref() converge.Ref {
-	return converge.Ref{Kind: "reader", Name: r.name, Reads: []string{"/etc/d.conf"}}
+	return converge.Ref{
+		Kind:  "reader",
+		Name:  r.name,
+		Reads: []string{"/etc/d.conf"},
+	}
 }
 
 // TestReaderIsRecognized: what gpuadm has made of a thing that reads files is known as that of the
@@ -40,6 +44,7 @@ func TestReaderIsRecognized(t *testing.T) {
 		}
 		return kinds(ref)
 	}
+
 	apply(t, n, e)
 	res := apply(t, n, e)
 	check.That(t, res.Run == "", "the second apply made %v", res.Made)
@@ -61,6 +66,7 @@ func TestJudgeOfAChangedSpec(t *testing.T) {
 			return append(slices.Clip(found[:4]), word...), nil
 		}, ""))))
 	}
+
 	want := []string{"old\n to old\none", "old\n to old\ntwo"}
 	check.That(t, slices.Equal(judged, want), "judged %q, want %q", judged, want)
 }
@@ -77,13 +83,22 @@ func TestJournalNamesTheForm(t *testing.T) {
 				continue
 			}
 			seen[rec.Change.Form]++
-			ref := converge.Ref{Kind: "file", Name: rec.Change.Name, Form: rec.Change.Form}
+			ref := converge.Ref{
+				Kind: "file",
+				Name: rec.Change.Name,
+				Form: rec.Change.Form,
+			}
 			_, err := thingOf(ref)
 			check.That(t, err == nil && ref.Form != "", "%s: %s is journalled with the form %q: %v", c.name, ref.Name, ref.Form, err)
 		}
 	}
+
 	check.That(t, seen["toml"] != 0 && seen["whole"] != 0 && seen["kubelet"] != 0, "the law was hardly tested: %v", seen)
-	_, err := thingOf(converge.Ref{Kind: "file", Name: "/etc/x.toml", Form: "of a newer gpuadm"})
+	_, err := thingOf(converge.Ref{
+		Kind: "file",
+		Name: "/etc/x.toml",
+		Form: "of a newer gpuadm",
+	})
 	check.That(t, err != nil, "a form that is not known is guessed")
 }
 
@@ -117,7 +132,10 @@ func TestPruneRemovesEveryKind(t *testing.T) {
 		text += "-- " + name[1:] + " --\n"
 	}
 	n := machine{"kept", []byte(text)}.boot(t)
-	needed := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kernel"}, Before: "570.1"}, {Ref: converge.Ref{Kind: "runfile", Name: "kernel"}, Before: "580.1 open"}}
+	needed := []converge.Change{{
+		Ref:    converge.Ref{Kind: "package", Name: "kernel"},
+		Before: "570.1",
+	}, {Ref: converge.Ref{Kind: "runfile", Name: "kernel"}, Before: "580.1 open"}}
 	must.OK(t, stages.Prune(t.Context(), n, needed))
 	for name, stays := range names {
 		_, err := n.Stat(name)
@@ -150,6 +168,7 @@ func TestEditsMeanwhileAreNotLost(t *testing.T) {
 			} else {
 				_, err = e.Undo(t.Context(), n, "all", nil)
 			}
+
 			if !n.Meddled() {
 				break
 			}
@@ -163,6 +182,7 @@ func TestEditsMeanwhileAreNotLost(t *testing.T) {
 					continue
 				}
 			}
+
 			t.Errorf("%s, before operation %d: the edit is lost: %q (%v)", command, at, data, err)
 		}
 	}
@@ -193,5 +213,6 @@ func TestDiffShowsNoSecrets(t *testing.T) {
 			check.That(t, !strings.Contains(d, planted) && d != "", "%s\nshows\n%s", text, d)
 		}
 	}
+
 	check.Has(t, diff.Texts("/etc/x", []byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")), "sandbox_image", "too much is masked:")
 }

@@ -120,9 +120,19 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 		}
 		return kinds(ref)
 	}
+
 	e.Stages[0].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{{Thing: stub, To: to("on")}, labstage.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil
+		return []converge.Want{{
+			Thing: stub,
+			To:    to("on"),
+		}, labstage.Step{
+			Label: "never",
+			Ask:   []string{"is-done"},
+			Do:    []string{"do-it"},
+			Undo:  []string{"do-it"},
+		}.Want("")}, nil
 	}
+
 	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
 		t.Fatalf("applied: %v", err)
 	}
@@ -156,7 +166,9 @@ func TestUndoNeedsConsent(t *testing.T) {
 	w.Breaks = []string{"reset-gpu"}
 	e := engineOf(t, stage(w))
 	apply(t, n, e)
-	e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 77"}, nil }
+	e.Clients = func(context.Context, host.View) ([]string, error) {
+		return []string{"process 77"}, nil
+	}
 	touches := n.Touches()
 	_, err := e.Undo(context.Background(), n, "", nil)
 	check.That(t, err != nil && n.Touches() == touches, "undone without consent: %v", err)
@@ -177,6 +189,7 @@ func TestUndoStopsAndGoesOn(t *testing.T) {
 			close(stop)
 		}
 	}
+
 	res, err := e.Undo(context.Background(), n, "", nil)
 	must.That(t, errors.Is(err, converge.ErrStopped), "not stopped: %v", err)
 	e.Stop, e.Tell = nil, nil
@@ -197,7 +210,11 @@ func TestStopsWhilePlanning(t *testing.T) {
 		}
 		return nil, nil
 	}
-	e := engineOf(t, converge.Stage{Name: "one", Wants: wants}, converge.Stage{Name: "two", Wants: wants})
+
+	e := engineOf(t, converge.Stage{
+		Name:  "one",
+		Wants: wants,
+	}, converge.Stage{Name: "two", Wants: wants})
 	e.Stop = stop
 	touches := n.Touches()
 	_, err := e.Apply(t.Context(), n)
@@ -222,7 +239,9 @@ func TestShrinkingGoesBySection(t *testing.T) {
 // A run that a power cut left open after its last change is closed by an apply with nothing to do.
 func TestOpenRunIsClosed(t *testing.T) {
 	n := node(t)
-	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, ""))) }
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, "")))
+	}
 	whole := node(t)
 	apply(t, whole, e())
 	n.CutAt(whole.Touches() - 2)
@@ -242,7 +261,9 @@ func TestJudgeIsAskedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	e := engineOf(t, stage(things.Edited(f, func([]byte) ([]byte, error) { return []byte("new"), nil }, "")))
+	e := engineOf(t, stage(things.Edited(f, func([]byte) ([]byte, error) {
+		return []byte("new"), nil
+	}, "")))
 	_, err := e.Apply(context.Background(), n)
 	must.That(t, err != nil, "not judged")
 	apply(t, n, e)
@@ -284,6 +305,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		case a == nil:
 			want = says + "driver"
 		}
+
 		said := strings.Join(tr.Because, "\n")
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
@@ -293,6 +315,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		undo(t, n, e, "")
 		compare(t, "undone", before, tree(n))
 	}
+
 	check.That(t, len(seen) == 3, "seen %v", seen)
 }
 
@@ -318,6 +341,7 @@ func TestUndoThatFailedHoldsNothing(t *testing.T) {
 			t.Errorf("failed at touch %d: held by %q, %v", touch, res.Held, err)
 		}
 	}
+
 	check.That(t, failed >= 5, "%d undos failed", failed)
 	bad := true
 	n := node(t)
@@ -336,6 +360,7 @@ func TestSameRefusalIsSaidOnce(t *testing.T) {
 			return "cannot go on: the disk is broken\ndmesg says so", nil
 		}, "", "replace it")
 	}
+
 	n := node(t)
 	e := engineOf(t, named("driver", refusal("one")), named("runtime", refusal("two"), refusal("three")))
 	_, err := e.Apply(context.Background(), n)
@@ -348,6 +373,7 @@ func TestSameRefusalIsSaidOnce(t *testing.T) {
 		t, err := kinds(ref)
 		return unanswered{t}, err
 	}
+
 	_, err = e.Undo(context.Background(), n, "", nil)
 	once(t, troubleOf(t, err))
 }
@@ -356,7 +382,11 @@ func TestSameRefusalIsSaidOnce(t *testing.T) {
 type unanswered struct{ converge.Thing }
 
 func (unanswered) Breaks(context.Context, host.View, converge.State, converge.State) ([]string, map[string][]string, error) {
-	return nil, nil, &trouble.Error{What: "cannot find out who uses the GPUs", Because: []string{"the driver does not answer"}, Try: []string{"reboot"}}
+	return nil, nil, &trouble.Error{
+		What:    "cannot find out who uses the GPUs",
+		Because: []string{"the driver does not answer"},
+		Try:     []string{"reboot"},
+	}
 }
 
 func once(t *testing.T, tr *trouble.Error) {

@@ -51,7 +51,9 @@ func swapped(old, now string) func(string) string {
 	return func(s string) string { return strings.ReplaceAll(s, old, now) }
 }
 
-func appended(text string) func(string) string { return func(s string) string { return s + text } }
+func appended(text string) func(string) string {
+	return func(s string) string { return s + text }
+}
 
 // reformatted is the file as a program writes it that knows nothing of comments.
 func reformatted(s string) string {
@@ -166,6 +168,7 @@ func TestUndoAfterARewrite(t *testing.T) {
 					apply(t, n, engine(t, s.spec))
 				}
 			}
+
 			want := c.want
 			if want == "" {
 				want = readConfig(t, n)
@@ -207,11 +210,13 @@ func TestUndoOfWhatWasRolledBack(t *testing.T) {
 			fails = st
 		}
 	}
+
 	wants := fails.Wants
 	fails.Wants = func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		list, err := wants(s, f)
 		return append(list, converge.Want{Thing: broken{}, To: to("on")}), err
 	}
+
 	e.Stages = []converge.Stage{rest, fails}
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "broken" {
@@ -219,6 +224,7 @@ func TestUndoOfWhatWasRolledBack(t *testing.T) {
 		}
 		return thingOf(ref)
 	}
+
 	first := readConfig(t, n)
 	_, err := e.Apply(context.Background(), n)
 	must.That(t, err != nil, "what cannot be made was made")
@@ -237,7 +243,10 @@ type broken struct{}
 func (broken) Ref() converge.Ref { return converge.Ref{Kind: "broken", Name: "broken"} }
 
 func (broken) Look(context.Context, host.View) (converge.State, error) { return "", nil }
-func (broken) Make(context.Context, host.Host, converge.State) error   { return errors.New("no") }
+
+func (broken) Make(context.Context, host.Host, converge.State) error {
+	return errors.New("no")
+}
 
 // A change that was cut short may or may not have been made. Edited by an administrator then, the
 // file is without ours after undo all the same.
@@ -248,6 +257,7 @@ func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 			apply(t, n, engine(t, order[0]))
 			return n
 		}
+
 		whole := boot()
 		made := whole.Touches()
 		apply(t, whole, engine(t, order[1]))

@@ -47,6 +47,7 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 		left := blobs(n)
 		check.That(t, left <= 0, "undo failed at touch %d: %d unneeded blobs are kept", touch, left)
 	}
+
 	check.That(t, failed >= 4, "only %d undos failed", failed)
 }
 
@@ -55,7 +56,9 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 // fresh machine.
 func TestFailedApplyLeavesNothing(t *testing.T) {
 	ctx := context.Background()
-	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
+	a := func(text string) converge.Want {
+		return things.Exact("/srv/a", []byte(text), 0o644, "")
+	}
 	b, c := things.Exact("/srv/b", []byte("b\n"), 0o644, ""), things.Exact("/srv/c", []byte("c\n"), 0o644, "")
 	back := 0
 	for touch := range 24 {
@@ -69,6 +72,7 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 				back++
 			}
 		}
+
 		if _, err := e.Apply(ctx, n); err == nil {
 			continue
 		}
@@ -81,6 +85,7 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 		_, err := n.Stat("/srv/a")
 		check.That(t, err != nil, "failed at touch %d: what is no longer asked for stays", touch)
 	}
+
 	check.That(t, back >= 4, "only %d changes were rolled back", back)
 }
 
@@ -113,6 +118,7 @@ func TestUndoLeavesAgain(t *testing.T) {
 			close(stop)
 		}
 	}
+
 	if _, err := e.Undo(t.Context(), n, "", leave); errors.Is(err, converge.ErrStopped) {
 		cut++
 	}
@@ -136,7 +142,9 @@ func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
 	apply(t, n, engine(t, specs["other"]))
 	res := undo(t, n, engine(t, specs["other"]), "all")
-	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Line) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }), "left is %+v", res.Left)
+	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Line) bool {
+		return strings.Contains(c.Cannot, "runtimes.nvidia is there")
+	}), "left is %+v", res.Left)
 	now, _ := n.ReadFile(file)
 	check.That(t, strings.Contains(string(now), "/opt/theirs") && !strings.Contains(string(now), "nvidia-two"), "after undo:\n%s", now)
 }
@@ -164,11 +172,13 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 			} else {
 				_, err = e.Undo(t.Context(), n, "", nil)
 			}
+
 			tr := (*trouble.Error)(nil)
 			must.That(t, errors.As(err, &tr) && strings.Contains(tr.What, "cannot undo file /srv/a: ") && strings.Contains(tr.What, path.Base(blob)), "%s: %v", name, err)
 			try := strings.Join(tr.Try, "\n")
 			check.That(t, strings.Contains(try, " --leave /srv/a") && !strings.Contains(try, "as we left it"), "%s: %q", name, try)
 		}
+
 		compare(t, name, all, n.Tree())
 		_, err = e.Undo(t.Context(), n, "", []string{"/srv/a"})
 		check.That(t, err == nil, "%s: %v", name, err)
@@ -196,7 +206,9 @@ func TestUnreadableJournal(t *testing.T) {
 	apply(t, n, e)
 	check.That(t, len(undo(t, n, e, "").Made) > 0, "what was changed after it cannot be undone")
 	names, err := n.ReadDir(converge.Home)
-	check.That(t, err == nil && slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "journal.jsonl.unreadable-") }),
+	check.That(t, err == nil && slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, "journal.jsonl.unreadable-")
+	}),
 		"it is not kept aside: %v, %v", names, err)
 }
 
@@ -214,8 +226,10 @@ func TestUndoSaysItsStage(t *testing.T) {
 				check.That(t, ev.Stage == "driver", "failed at %q", ev.Stage)
 			}
 		}
+
 		e.Undo(t.Context(), n, "", nil)
 	}
+
 	check.That(t, failed >= 3, "%d undos failed", failed)
 }
 
@@ -231,6 +245,7 @@ func TestUndoToNoRun(t *testing.T) {
 		must.That(t, errors.As(err, &tr) && len(tr.Because) > 0, "got %+v", err)
 		return tr.Because[0]
 	}
+
 	check.Equal(t, undoable(), "no run is left to undo here", "before any run:")
 	var all []string
 	for i := range 8 {
@@ -255,7 +270,9 @@ func TestUndoPlanOfNothing(t *testing.T) {
 // rests is a thing that is there only while what it rests on is: a unit and its file.
 type rests struct{ on, name string }
 
-func (r rests) Ref() converge.Ref { return converge.Ref{Kind: "rests", Name: r.on + " " + r.name} }
+func (r rests) Ref() converge.Ref {
+	return converge.Ref{Kind: "rests", Name: r.on + " " + r.name}
+}
 
 func (r rests) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return pkgThing{r.name}.Look(ctx, v)
@@ -265,22 +282,30 @@ func (r rests) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if _, err := h.Stat(r.on); err != nil {
 		return fmt.Errorf("cannot make %s: nothing to rest on: %w", r.name, err)
 	}
-	return pkgThing{r.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: r.name}, After: to}})
+	return pkgThing{r.name}.MakeAll(ctx, h, []converge.Change{{
+		Ref:   converge.Ref{Name: r.name},
+		After: to,
+	}})
 }
 
 // What was made first goes last, also where it was changed again since: what was made upon it needs
 // it until it has gone itself.
 func TestUndoInTheOrderOfTheFirstTouch(t *testing.T) {
 	at := func(text string) *converge.Engine {
-		e := engineOf(t, stage(things.Exact("/srv/unit", []byte(text), 0o644, ""), converge.Want{Thing: rests{"/srv/unit", "on"}, To: to("1")}))
+		e := engineOf(t, stage(things.Exact("/srv/unit", []byte(text), 0o644, ""), converge.Want{
+			Thing: rests{"/srv/unit", "on"},
+			To:    to("1"),
+		}))
 		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 			if on, name, ok := strings.Cut(ref.Name, " "); ok && ref.Kind == "rests" {
 				return rests{on, name}, nil
 			}
 			return kinds(ref)
 		}
+
 		return e
 	}
+
 	for name, undoes := range map[string]func(e *converge.Engine, h host.Host) error{
 		"undo": func(e *converge.Engine, h host.Host) error { _, err := e.Undo(t.Context(), h, "all", nil); return err },
 		"a shrunk spec": func(e *converge.Engine, h host.Host) error {
@@ -312,6 +337,7 @@ func (d depends) MakeAll(ctx context.Context, h host.Host, all []converge.Change
 		}
 		now[name] = s
 	}
+
 	for _, c := range all {
 		now[c.Name] = c.After
 	}
@@ -329,16 +355,24 @@ func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 		for _, name := range more {
 			wants = append(wants, converge.Want{Thing: depends{pkgThing{name}}, To: to("1")})
 		}
-		wants = append(wants, converge.Want{Thing: depends{pkgThing{"driver"}}, To: to(version)})
-		e := engineOf(t, stage(wants...), converge.Stage{Name: "runtime", Wants: stage(things.Exact("/srv/unit", []byte("of the driver\n"), 0o644, "")).Wants})
+		wants = append(wants, converge.Want{
+			Thing: depends{pkgThing{"driver"}},
+			To:    to(version),
+		})
+		e := engineOf(t, stage(wants...), converge.Stage{
+			Name:  "runtime",
+			Wants: stage(things.Exact("/srv/unit", []byte("of the driver\n"), 0o644, "")).Wants,
+		})
 		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 			if ref.Kind == "packages" {
 				return depends{pkgThing{ref.Name}}, nil
 			}
 			return kinds(ref)
 		}
+
 		return e
 	}
+
 	n := node(t)
 	first := n.Tree(converge.Home, "/srv/last-transaction")
 	apply(t, n, at("1"))

@@ -57,7 +57,10 @@ func (a afar) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err := a.ask(); err != nil {
 		return err
 	}
-	return pkgThing{a.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: a.name}, After: to}})
+	return pkgThing{a.name}.MakeAll(ctx, h, []converge.Change{{
+		Ref:   converge.Ref{Name: a.name},
+		After: to,
+	}})
 }
 
 // farEngine wants two files here, and two things there.
@@ -74,6 +77,7 @@ func farEngine(t *testing.T, f *far) *converge.Engine {
 		}
 		return kinds(ref)
 	}
+
 	return e
 }
 
@@ -84,7 +88,9 @@ func farNode(t *testing.T, f *far) (n *simhost.Node, before string) {
 	return n, before
 }
 
-func silent() error { return trouble.Wait{For: "api.example does not answer: connection refused"} }
+func silent() error {
+	return trouble.Wait{For: "api.example does not answer: connection refused"}
+}
 
 // Undo of a thing that a silent server keeps touches nothing, names the server, and says that
 // waiting helps; once there is an answer the same undo undoes all.
@@ -103,6 +109,7 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 		check.That(t, strings.Contains(try, "wait") && (strings.Contains(try, "--leave one --leave two") || strings.Contains(try, "--leave two --leave one")),
 			"what to do: %q", try)
 	}
+
 	compare(t, "after an undo that could not ask", all, n.Tree())
 	_, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil)
 	check.That(t, trouble.Passes(err), "the plan says %v", err)
@@ -139,7 +146,14 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 
 // Where the read fails for good, undo reports neither a change nor a wait.
 func TestUndoThatCannotLook(t *testing.T) {
-	f := &far{answers: -1, err: &trouble.Error{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join again"}}}
+	f := &far{
+		answers: -1,
+		err: &trouble.Error{
+			What:    "no certificate",
+			Because: []string{"it has run out"},
+			Try:     []string{"join again"},
+		},
+	}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
@@ -169,10 +183,12 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 				check.That(t, !strings.Contains(b, "could not be rolled back"), "silent after %d answers: %s", after, b)
 			}
 		}
+
 		f.answers = -1
 		undo(t, n, farEngine(t, f), "")
 		compare(t, "undone", before, n.Tree(converge.Home, "/srv"))
 	}
+
 	check.That(t, waited >= 4, "only %d undos had to wait", waited)
 }
 
@@ -192,7 +208,9 @@ func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
 // its look or in its make.
 type foreignThing struct{ looks bool }
 
-func (foreignThing) Ref() converge.Ref { return converge.Ref{Kind: "check", Name: "theirs"} }
+func (foreignThing) Ref() converge.Ref {
+	return converge.Ref{Kind: "check", Name: "theirs"}
+}
 
 func (o foreignThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/srv/theirs"); err == nil {
@@ -248,8 +266,13 @@ func TestWaitingToKnow(t *testing.T) {
 			if !waits {
 				cause = errors.New("no")
 			}
-			return nil, &trouble.Error{What: "cannot ask", Try: []string{"ask them"}, Err: cause}
+			return nil, &trouble.Error{
+				What: "cannot ask",
+				Try:  []string{"ask them"},
+				Err:  cause,
+			}
 		}
+
 		_, err := engineOf(t, st).Apply(context.Background(), n)
 		tr := (*trouble.Error)(nil)
 		check.That(t, trouble.Passes(err) == waits && errors.As(err, &tr) && len(tr.Try) == 1 && tr.What == "cannot ask", "waits %v: %+v", waits, err)

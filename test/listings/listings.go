@@ -86,6 +86,7 @@ var all = sync.OnceValue(func() []Listing {
 		}
 		all = append(all, l)
 	}
+
 	return all
 })
 
@@ -106,7 +107,9 @@ func (l Listing) String() string {
 	return s
 }
 
-func (l Listing) file() string { return strings.ReplaceAll(l.String(), " ", "__") + ".txt" }
+func (l Listing) file() string {
+	return strings.ReplaceAll(l.String(), " ", "__") + ".txt"
+}
 
 // Named are the lines of a package, several where the listing has several versions of it.
 func (l Listing) Named(name string) []Package {
@@ -116,6 +119,7 @@ func (l Listing) Named(name string) []Package {
 			found = append(found, p)
 		}
 	}
+
 	return found
 }
 

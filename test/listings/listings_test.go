@@ -53,9 +53,11 @@ func TestAll(t *testing.T) {
 				return l
 			}
 		}
+
 		t.Fatalf("there is no listing %s %s %s", distro, repository, version)
 		return Listing{}
 	}
+
 	yes, known := find("ubuntu2404", "nvidia", "595.45.04").Has("nvidia-utils")
 	check.That(t, !yes && known, "nvidia-utils in 595 of ubuntu2404: %t, known %t", yes, known)
 	yes, known = find("ubuntu2204", "nvidia", "550.54.15").Has("nvidia-persistenced")

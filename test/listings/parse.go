@@ -33,6 +33,7 @@ func Parse(text string) (Listing, error) {
 			return Listing{}, fmt.Errorf("cannot read line %d: %w", number, err)
 		}
 	}
+
 	if number < 3 {
 		return Listing{}, errors.New("cannot find the three lines of the header: listing, source, seen")
 	}
@@ -47,6 +48,7 @@ func (l *Listing) line(number int, text string) error {
 		}
 		return l.head(number, value)
 	}
+
 	if note, ok := strings.CutPrefix(text, "# note: "); ok {
 		l.Notes = append(l.Notes, note)
 		return nil
@@ -68,6 +70,7 @@ func (l *Listing) line(number int, text string) error {
 		}
 		return set(about, m[2], m[3])
 	}
+
 	m := packageLine.FindStringSubmatch(text)
 	if m == nil {
 		return fmt.Errorf("%q is neither a package nor a word on one", text)
@@ -129,10 +132,12 @@ func (l *Listing) check() error {
 			}
 		}
 	}
+
 	for _, name := range l.Absent {
 		if there[name] {
 			return fmt.Errorf("%s is there and absent", name)
 		}
 	}
+
 	return nil
 }

@@ -191,7 +191,9 @@ func (c check) read() ([]string, error) {
 	return names, nil
 }
 
-func (c check) specFile(layout string) string { return filepath.Join(c.dir, layout+".toml") }
+func (c check) specFile(layout string) string {
+	return filepath.Join(c.dir, layout+".toml")
+}
 
 // spec writes a spec that leaves GPUs in use alone.
 func (c check) spec(layout string) error {
@@ -223,6 +225,7 @@ func (c check) change(layouts []string) error {
 			return fmt.Errorf("cannot restore the partitions after %s: the report says why; gpuadm undo continues, and a reboot of the machine ends MIG instances", name)
 		}
 	}
+
 	fmt.Fprintf(c.out, "### %d layouts, of which %d were not made on all GPUs that offer them; the partitions are as before\n", len(layouts), open)
 
 	return nil

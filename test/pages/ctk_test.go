@@ -78,6 +78,7 @@ func flagsOfHelp(text string) (rows []string) {
 		names, _, _ = strings.Cut(names, " [ ")
 		rows = append(rows, strings.Join(flagNames().FindAllString(names, -1), " "))
 	}
+
 	return unique(rows)
 }
 

@@ -106,6 +106,7 @@ func TestExampleKarpenter(t *testing.T) {
 				check.That(t, kinds[ref.Group+" "+ref.Kind], "%s: there is no %s of %s", name, ref.Kind, ref.Group)
 			}
 		}
+
 		check.That(t, kinds["karpenter.sh NodePool"], "%s has %v", name, kinds)
 	}
 }
@@ -137,6 +138,7 @@ func TestExampleUserData(t *testing.T) {
 			found[kind] = o.APIVersion == "node.eks.aws/v1alpha1"
 		}
 	}
+
 	check.That(t, found["text/cloud-config"] && found["application/node.eks.aws"], "the user data has %v", found)
 }
 

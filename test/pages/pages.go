@@ -41,15 +41,18 @@ func Lines(page, text string) (all []Line) {
 			i++
 			l.Text = strings.TrimSuffix(l.Text, `\`) + strings.TrimSpace(lines[i])
 		}
+
 		if m := hereDocument.FindStringSubmatch(l.Text); m != nil {
 			for i++; i < len(lines) && lines[i] != m[1]; i++ {
 				l.Input += lines[i] + "\n"
 			}
 		}
+
 		if strings.TrimSpace(l.Text) != "" {
 			all = append(all, l)
 		}
 	}
+
 	return all
 }
 
@@ -69,6 +72,7 @@ func (l Line) Commands() (all [][]string) {
 		word.Reset()
 		in = false
 	}
+
 	for text := l.Text; text != ""; {
 		switch c := text[0]; {
 		case c == '\'' || c == '"':
@@ -97,6 +101,7 @@ func (l Line) Commands() (all [][]string) {
 			in, text = true, text[1:]
 		}
 	}
+
 	if end(); len(words) > 0 {
 		all = append(all, words)
 	}

@@ -129,6 +129,7 @@ func (s *screen) shown() string {
 				text.WriteRune(line[end].char)
 				end++
 			}
+
 			escaped := html.EscapeString(strings.TrimRight(text.String(), " "))
 			if end < len(line) {
 				escaped = html.EscapeString(text.String())
@@ -139,8 +140,10 @@ func (s *screen) shown() string {
 			b.WriteString(escaped)
 			start = end
 		}
+
 		b.WriteString("</text>\n")
 	}
+
 	return b.String()
 }
 
@@ -183,6 +186,7 @@ func framesOf(recording io.Reader) (frames []frame, length float64, err error) {
 		}
 		frames = append(frames, frame{length, s.shown()})
 	}
+
 	if length <= pictureTime {
 		return frames, length, lines.Err()
 	}
@@ -201,6 +205,7 @@ func thin(all []frame, length float64) (kept []frame) {
 			kept = append(kept, f)
 		}
 	}
+
 	return kept
 }
 
@@ -225,6 +230,7 @@ func animate(frames []frame, length float64) string {
 		fmt.Fprintf(&b, "%s%% { visibility: visible } %s%% { visibility: hidden } }\n", seconds(from), seconds(to))
 		fmt.Fprintf(&b, "#f%d { animation-name: f%d }\n", i, i)
 	}
+
 	b.WriteString("@media (prefers-reduced-motion: reduce) { g { animation: none } ")
 	fmt.Fprintf(&b, "#f%d { visibility: visible } }\n", len(frames)-1)
 	b.WriteString("</style>\n")

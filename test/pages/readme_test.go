@@ -28,6 +28,7 @@ func TestSupportMatrix(t *testing.T) {
 		k := [3]string{m[1], m[2], m[3]}
 		far[k] = far[k] || m[4] == "installed"
 	}
+
 	for _, d := range []struct{ id, name, on string }{
 		{"debian12", "Debian 12", "a Debian 12 host"},
 		{"debian13", "Debian 13", "a Debian 13 host"},
@@ -53,15 +54,20 @@ func TestSupportMatrix(t *testing.T) {
 				list = append(list, branch)
 				delete(far, k)
 			}
+
 			if list == nil {
 				return "–"
 			}
-			slices.SortFunc(list, func(a, b string) int { return strings.Compare(strings.Trim(a, "("), strings.Trim(b, "(")) })
+			slices.SortFunc(list, func(a, b string) int {
+				return strings.Compare(strings.Trim(a, "("), strings.Trim(b, "("))
+			})
 			return strings.Join(list, " ")
 		}
+
 		row := fmt.Sprintf("| %s | %s | %s | %s |\n", d.name, branches("nvidia"), branches("distro"), d.on)
 		check.That(t, strings.Contains(page, row), "docs/support.md has no row\n%s", row)
 	}
+
 	check.That(t, len(far) == 0, "docs/support.md leaves out %v", far)
 }
 
@@ -86,6 +92,7 @@ func TestClaims(t *testing.T) {
 			check.That(t, strings.Contains(tests.String(), "\nfunc "+m[1]+"(t *testing.T) {"), "there is no %s: %s", m[1], row)
 		}
 	}
+
 	_, spec, _ := strings.Cut(read(t, "../script/readme.txtar"), "-- node.toml --\n")
 	check.Has(t, read(t, "../../README.md"), "node.toml\n"+spec+"\n$ sudo gpuadm plan\n", "README has another node.toml:")
 }
@@ -105,6 +112,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
+
 	check.That(t, n >= 50, "found only %d links", n)
 }
 

@@ -56,8 +56,10 @@ func Follow(page, text string, r Reader) string {
 				r.Edit(m[1], m[2], block+"\n")
 			}
 		}
+
 		fmt.Fprintf(&now, "```%s\n%s\n```\n", language, block)
 	}
+
 	return strings.TrimSuffix(now.String(), "\n")
 }
 
@@ -78,6 +80,7 @@ func (r Reader) console(lines []Line) string {
 			parts = append(parts, "$ "+typed+"\n"+strings.TrimSpace(r.Type(l)))
 		}
 	}
+
 	return strings.Join(parts, "\n\n")
 }
 

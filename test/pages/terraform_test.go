@@ -43,6 +43,7 @@ func TestTerraform(t *testing.T) {
 		out, err = cmd.Output()
 		must.That(t, err == nil, "terraform %v: %v\n%s", args, err, out)
 	}
+
 	if *update {
 		must.OK(t, os.WriteFile(terraform+"user-data.yaml", out, 0o644))
 	}

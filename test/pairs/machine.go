@@ -33,7 +33,9 @@ func Machine(t testing.TB, other ...string) *simhost.Node {
 }
 
 // Archive is the machine's.
-func Archive(t testing.TB) []byte { return must.Get(archives.ReadFile("machine.txtar"))(t) }
+func Archive(t testing.TB) []byte {
+	return must.Get(archives.ReadFile("machine.txtar"))(t)
+}
 
 // Write is what another process does to the machine.
 func Write(t testing.TB, n *simhost.Node, name, text string) {
@@ -43,6 +45,7 @@ func Write(t testing.TB, n *simhost.Node, name, text string) {
 			_ = n.Mkdir(name[:i], host.Attr{Mode: 0o755})
 		}
 	}
+
 	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 }
 
@@ -61,5 +64,6 @@ func Tree(n *simhost.Node) string {
 			b.WriteString(line)
 		}
 	}
+
 	return b.String() + n.Units() + ubuntu.Packages(n.Files)
 }

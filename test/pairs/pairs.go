@@ -53,6 +53,7 @@ func Test(t *testing.T, cli CLI) {
 		version, _ := n.ReadFile("/sys/module/nvidia/version")
 		j.of = append(j.of, applied{n, Tree(n), strings.TrimSpace(string(version))})
 	}
+
 	for _, apart := range distances(t) {
 		for a := range Specs {
 			if b := (a + apart) % len(Specs); !testing.Short() || a%4 == 0 {
@@ -104,6 +105,7 @@ func same(t testing.TB, what, want string, n *simhost.Node) {
 			}
 		}
 	}
+
 	if len(lines) > 0 {
 		t.Errorf("%s (-want +got):\n%s", what, strings.Join(trouble.Few(lines, 16), "\n"))
 	}
@@ -137,11 +139,13 @@ func (j *judge) pair(t *testing.T, a, b int) {
 		same(t, "refused", j.of[a].tree, n)
 		return
 	}
+
 	if within(Specs[a].Text, Specs[b].Text) && !j.stays(a, b) {
 		alone := n.Clone()
 		ubuntu.Autoremove(t, alone) // what gpuadm did not hold
 		same(t, "law 9: one after the other", j.of[b].tree, alone)
 	}
+
 	again := j.run(t, n, 0, "apply")
 	check.That(t, strings.HasPrefix(again.Out, "Nothing to do"), "the second apply says %s%s", again.Out, again.Talk)
 	j.follow(t, n, s, j.of[a].tree)
@@ -162,6 +166,7 @@ func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 			Write(t, n, name, string(data))
 		}
 	}
+
 	j.follow(t, n, j.run(t, n, 0, "apply"), before)
 }
 
@@ -203,6 +208,7 @@ func (j *judge) follow(t *testing.T, n *simhost.Node, s Said, before string) {
 			same(t, line, before, c)
 			continue
 		}
+
 		said := j.cli(t, c, args...)
 		check.That(t, said.Code == 0 || said.Code == 3, "%s: exit code %d\n%s%s", line, said.Code, said.Out, said.Talk)
 		same(t, line, now, c)
@@ -239,6 +245,7 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 	default:
 		return
 	}
+
 	s := j.run(t, n, 1, "apply")
 	if Tree(n) != j.of[a].tree {
 		undone := false
@@ -250,11 +257,13 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 				undone = true
 			}
 		}
+
 		if !undone {
 			t.Logf("gpuadm says:\n%s%s", s.Out, s.Talk)
 			same(t, "failed", j.of[a].tree, n)
 		}
 	}
+
 	heal()
 	j.run(t, n, 0, "apply")
 	if within(Specs[a].Text, text) {
@@ -262,6 +271,7 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 		ubuntu.Autoremove(t, alone)
 		same(t, "applied once the cause was gone", j.of[b].tree, alone)
 	}
+
 	j.undo(t, n, "undo", "--to", "all")
 	same(t, "all is undone after a failure", j.first, n)
 }

@@ -46,7 +46,10 @@ func since() (change, error) {
 	if err != nil {
 		return change{}, err
 	}
-	return change{base: words, files: append(strings.Fields(tracked), strings.Fields(fresh)...)}, nil
+	return change{
+		base:  words,
+		files: append(strings.Fields(tracked), strings.Fields(fresh)...),
+	}, nil
 }
 
 func begin() (commit, words string, err error) {
@@ -124,6 +127,7 @@ func listPackages() ([]goPackage, error) {
 		case err != nil:
 			return nil, fmt.Errorf("cannot read what go list printed: %w", err)
 		}
+
 		all = append(all, p)
 	}
 }
@@ -142,19 +146,23 @@ func affected(packages []goPackage, files []string, deep bool) []string {
 			hit[owner] = true
 		}
 	}
+
 	for again := true; again; again = again && deep {
 		again = false
 		before := hit
 		hit = map[string]bool{}
 		for _, p := range packages {
 			imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
-			reached := before[p.ImportPath] || slices.ContainsFunc(imports, func(name string) bool { return before[name] })
+			reached := before[p.ImportPath] || slices.ContainsFunc(imports, func(name string) bool {
+				return before[name]
+			})
 			if reached {
 				hit[p.ImportPath] = true
 			}
 			again = again || reached && !before[p.ImportPath]
 		}
 	}
+
 	return folders(packages, func(path string) bool { return hit[path] })
 }
 
@@ -182,6 +190,7 @@ func folders(packages []goPackage, wanted func(path string) bool) []string {
 			all = append(all, "."+strings.TrimPrefix(p.ImportPath, module))
 		}
 	}
+
 	return all
 }
 

@@ -64,6 +64,7 @@ func run(args []string) error {
 		}
 		return printChosen(rows, args[0], change)
 	}
+
 	return fmt.Errorf("there is no ring %q", args[0])
 }
 
@@ -82,6 +83,7 @@ func printChosen(rows []row, ring string, change change) error {
 	} else {
 		fmt.Printf("^(%s)$\n", strings.Join(names, "|"))
 	}
+
 	return nil
 }
 

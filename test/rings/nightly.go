@@ -39,10 +39,16 @@ const crashParts = 24
 
 func nightRings() []nightRing {
 	all := []string{"LAB_ALL=1"}
-	test := func(args ...string) []string { return append([]string{"go", "test", "-json"}, args...) }
-	target := func(name string, words ...string) nightRing {
-		return nightRing{name: name, command: append([]string{"make", "--no-print-directory", name}, words...)}
+	test := func(args ...string) []string {
+		return append([]string{"go", "test", "-json"}, args...)
 	}
+	target := func(name string, words ...string) nightRing {
+		return nightRing{
+			name:    name,
+			command: append([]string{"make", "--no-print-directory", name}, words...),
+		}
+	}
+
 	return []nightRing{
 		target("check"),
 		target("test-modules"),
@@ -168,6 +174,7 @@ func named(names []string) ([]nightRing, error) {
 		}
 		rings = append(rings, all[i])
 	}
+
 	return rings, nil
 }
 
@@ -235,7 +242,13 @@ func (b *book) run(interrupted context.Context, ring nightRing, part string, n n
 // ended. done are the tests that ended before the ring was cut short. The log of another run goes
 // before its record does: a record is never beside what it does not tell of.
 func (b *book) begin(ring nightRing, part string, n night) (r record, done []string, err error) {
-	r = record{Ring: ring.name, Part: part, Commit: n.Commit, Turn: n.Turn, IsTests: ring.tests}
+	r = record{
+		Ring:    ring.name,
+		Part:    part,
+		Commit:  n.Commit,
+		Turn:    n.Turn,
+		IsTests: ring.tests,
+	}
 	before, wasCut := b.cut(ring, part, n)
 	if wasCut {
 		o, err := b.outcome(before)
@@ -256,6 +269,7 @@ func (b *book) begin(ring nightRing, part string, n night) (r record, done []str
 			return r, nil, err
 		}
 	}
+
 	return r, done, b.keep(r)
 }
 
@@ -270,7 +284,9 @@ func (ring nightRing) words(turn string, done []string) []string {
 	}
 
 	skip := "^(" + strings.Join(done, "|") + ")$"
-	i := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "-skip=") })
+	i := slices.IndexFunc(words, func(word string) bool {
+		return strings.HasPrefix(word, "-skip=")
+	})
 	if i < 0 {
 		return append(words, "-skip="+skip)
 	}
@@ -301,6 +317,7 @@ func (ring nightRing) list() ([]string, error) {
 			folder = word
 		}
 	}
+
 	left, err := regexp.Compile(skip)
 	if err != nil {
 		return nil, err
@@ -319,5 +336,6 @@ func (ring nightRing) list() ([]string, error) {
 			tests = append(tests, name)
 		}
 	}
+
 	return tests, nil
 }

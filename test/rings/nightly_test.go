@@ -40,8 +40,15 @@ func TestNightPage(t *testing.T) {
 	n := night{Commit: "aaaa", Turn: "7"}
 	began := time.Date(2026, 11, 28, 23, 10, 0, 0, time.UTC)
 	here := func(ring string) record {
-		return record{Ring: ring, Commit: "aaaa", Turn: "7", Began: began, Ended: true}
+		return record{
+			Ring:   ring,
+			Commit: "aaaa",
+			Turn:   "7",
+			Began:  began,
+			Ended:  true,
+		}
 	}
+
 	race := here("race")
 	race.IsTests = true
 	race.Took = 90 * time.Second
@@ -58,7 +65,14 @@ func TestNightPage(t *testing.T) {
 		says("skip", "mig", "TestGPU"),
 		"a line of the compiler",
 	)
-	older := record{Ring: "lab", IsTests: true, Commit: "bbbb", Turn: "6", Began: began, Ended: true}
+	older := record{
+		Ring:    "lab",
+		IsTests: true,
+		Commit:  "bbbb",
+		Turn:    "6",
+		Began:   began,
+		Ended:   true,
+	}
 	older.Tests = []string{"TestLabOne", "TestLabTwo"}
 	b.logged(t, older, says("pass", "test/lab", "TestLabOne"))
 	repro := here("repro")
@@ -97,7 +111,13 @@ func TestNightParts(t *testing.T) {
 	for turn := range 6 {
 		n := night{Commit: fmt.Sprint("commit", turn), Turn: fmt.Sprint(turn)}
 		part := b.part(ring, n)
-		r := record{Ring: "crash", Part: part, Commit: n.Commit, Turn: n.Turn, Began: time.Unix(int64(turn), 0)}
+		r := record{
+			Ring:   "crash",
+			Part:   part,
+			Commit: n.Commit,
+			Turn:   n.Turn,
+			Began:  time.Unix(int64(turn), 0),
+		}
 		must.OK(t, b.keep(r))
 		check.Equal(t, b.part(ring, n), part, "in the same night the part is")
 		if turn == 1 {
@@ -107,6 +127,7 @@ func TestNightParts(t *testing.T) {
 		must.OK(t, b.keep(r))
 		parts = append(parts, part)
 	}
+
 	check.List(t, parts, []string{"1/4", "3/4", "4/4", "2/4", "1/4"}, "the nights run")
 	check.Equal(t, b.partsText(ring, night{Turn: "9"}), "crash: this night runs part 3/4.", "the page says")
 }
@@ -124,13 +145,22 @@ func TestNightTurns(t *testing.T) {
 	check.That(t, next.Turn != first.Turn, "another commit has the same turn")
 
 	for _, ring := range nightRings() {
-		r := record{Ring: ring.name, Part: b.part(ring, first), Commit: first.Commit, Turn: first.Turn}
+		r := record{
+			Ring:   ring.name,
+			Part:   b.part(ring, first),
+			Commit: first.Commit,
+			Turn:   first.Turn,
+		}
 		r.Ended = true
 		must.OK(t, b.keep(r))
 	}
+
 	again := must.Get(openBook(b.folder))(t)
 	check.That(t, again.complete(first), "the night is not complete: %v", again.records)
-	check.Equal(t, again.nightOn("aaaa"), night{Commit: "aaaa", Turn: next.Turn}, "the next night is")
+	check.Equal(t, again.nightOn("aaaa"), night{
+		Commit: "aaaa",
+		Turn:   next.Turn,
+	}, "the next night is")
 
 	changed := night{Commit: "aaaa" + andChanges, Turn: "1"}
 	must.OK(t, b.keepNight(changed))

@@ -57,6 +57,7 @@ func (b *book) outcome(r record) (outcome, error) {
 			o.notRun = append(o.notRun, name)
 		}
 	}
+
 	return o, nil
 }
 
@@ -72,6 +73,7 @@ func (o *outcome) read(log io.Reader) error {
 			failed = slices.DeleteFunc(failed, func(e event) bool { return e.Test == "" })
 			continue
 		}
+
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
 			continue
@@ -81,6 +83,7 @@ func (o *outcome) read(log io.Reader) error {
 			failed = append(failed, e)
 		}
 	}
+
 	o.nameFailed(failed)
 	return lines.Err()
 }
@@ -106,6 +109,7 @@ func (o *outcome) take(e event, said map[string]string) {
 	default:
 		return
 	}
+
 	if !strings.Contains(e.Test, "/") {
 		o.ended = append(o.ended, e.Test)
 	}
@@ -118,6 +122,7 @@ func (o *outcome) nameFailed(failed []event) {
 			inside := e.Test == "" && other.Test != "" || strings.HasPrefix(other.Test, e.Test+"/")
 			return other.Package == e.Package && inside
 		}
+
 		if !slices.ContainsFunc(failed, holdsAnother) {
 			o.failed = append(o.failed, e.name())
 		}

@@ -67,6 +67,7 @@ func (b *book) writeMissing(out *strings.Builder, n night) {
 		fmt.Fprintf(out, "Not run to the end on this commit, %d of %d rings: %s. `make nightly` runs them.\n",
 			len(missing), len(nightRings()), strings.Join(missing, ", "))
 	}
+
 	fmt.Fprintf(out, "\n%s\n\n", strings.Join(parts, "\n"))
 }
 
@@ -78,6 +79,7 @@ func (b *book) partsText(ring nightRing, n night) string {
 			never--
 		}
 	}
+
 	text := fmt.Sprintf("%s: this night runs part %s.", ring.name, b.part(ring, n))
 	if never > 0 {
 		text += fmt.Sprintf(" %d parts have not run to their end yet.", never)
@@ -93,6 +95,7 @@ func (b *book) recordsOf(ring nightRing) (found []record) {
 			found = append(found, r)
 		}
 	}
+
 	slices.SortFunc(found, func(a, b record) int { return a.number() - b.number() })
 	return found
 }

@@ -74,6 +74,7 @@ func openBook(folder string) (*book, error) {
 		}
 		b.records = append(b.records, r)
 	}
+
 	return b, nil
 }
 
@@ -109,7 +110,9 @@ func (b *book) keepNight(n night) error {
 
 // keep writes a record in the place of the one of the same ring and part.
 func (b *book) keep(r record) error {
-	b.records = slices.DeleteFunc(b.records, func(other record) bool { return other.name() == r.name() })
+	b.records = slices.DeleteFunc(b.records, func(other record) bool {
+		return other.name() == r.name()
+	})
 	b.records = append(b.records, r)
 	return writeJSON(filepath.Join(b.folder, r.name()+".json"), r)
 }

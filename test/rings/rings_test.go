@@ -25,6 +25,7 @@ func TestTable(t *testing.T) {
 				listed = append(listed, r.name)
 			}
 		}
+
 		slices.Sort(listed)
 		check.List(t, listed, testsIn(t, folder), "rings.tsv's tests of %s are", folder)
 	}
@@ -46,6 +47,7 @@ func testsIn(t *testing.T, folder string) []string {
 			names = append(names, found[1])
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }
@@ -59,11 +61,13 @@ func TestTargets(t *testing.T) {
 			targets = append(targets, r.name)
 		}
 	}
+
 	for _, ring := range nightRings() {
 		if ring.command[0] == "make" {
 			targets = append(targets, ring.command[2])
 		}
 	}
+
 	for _, name := range targets {
 		check.That(t, regexp.MustCompile(`(?m)^`+name+`:`).MatchString(makefile), "the Makefile has no target %s", name)
 	}

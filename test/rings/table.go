@@ -50,6 +50,7 @@ func readTable() ([]row, error) {
 			paths:   strings.Fields(cells[4]),
 		})
 	}
+
 	return rows, nil
 }
 
@@ -80,6 +81,7 @@ func choose(rows []row, ring string, files []string, turn int) chosen {
 		seconds += r.seconds
 		picked.shown = append(picked.shown, r.name)
 	}
+
 	return picked
 }
 

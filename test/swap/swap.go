@@ -67,8 +67,12 @@ func Start(t testing.TB, folder, a, b string) (stop func()) {
 	child.Stderr = os.Stderr
 	if os.Geteuid() == 0 {
 		must.OK(t, dir.Chown(UID, UID))
-		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: UID, Gid: UID}}
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
+			Uid: UID,
+			Gid: UID,
+		}}
 	}
+
 	in := must.Get(child.StdinPipe())(t)
 	out := must.Get(child.StdoutPipe())(t)
 	must.OK(t, child.Start())

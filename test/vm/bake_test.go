@@ -45,11 +45,15 @@ func bake(t *testing.T) (b baked) {
 	defer func() { _ = os.RemoveAll(upper) }()
 	err = os.Chmod(upper, 0o755)
 	if err == nil {
-		err = lab.OnDisk(lab.Options{Dist: "bookworm", Kernel: true}, upper, func(root string) (err error) {
+		err = lab.OnDisk(lab.Options{
+			Dist:   "bookworm",
+			Kernel: true,
+		}, upper, func(root string) (err error) {
 			b, err = node{t, root}.bake(deb, gpus)
 			return err
 		})
 	}
+
 	must.OK(t, err)
 	return b
 }
@@ -131,6 +135,7 @@ func (n node) mirror(deb, kernel string) error {
 			"/root/gpuadm", "mirror", "--for", "debian-12", "--modules", kernel, "--module-key", "/root/site.key", "--module-cert", "/root/site.pem",
 			"--gpu", "H100-80GB", "--gpu", "A100-80GB", "-f", "/root/mirror.toml", "-o", "/srv/mirror")
 	}
+
 	return errors.Join(err, syscall.Unmount(n.path(lab.RepoDir), 0), n.run(nil, "sh", "-c", "rm -f $0/root/*", n.root),
 		n.copy(n.path("srv/mirror/mirror.toml"), "etc/gpuadm/node.d/mirror.toml", 0o644))
 }
@@ -180,6 +185,7 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 		err = errors.Join(err, n.copy("testdata/baked/"+unit, "etc/systemd/system/"+unit, 0o644), os.MkdirAll(wants, 0o755),
 			os.Symlink("/etc/systemd/system/"+unit, filepath.Join(wants, unit)))
 	}
+
 	for _, kind := range []string{"H100", "A100"} {
 		named := kind
 		if kind == "H100" {
@@ -194,6 +200,7 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 			err = errors.Join(err, n.put(labDir+"/"+kind+"/sys/"+name, text, 0o444))
 		}
 	}
+
 	return err
 }
 
@@ -274,10 +281,12 @@ func (m machine) ordered() {
 		up, begins := m.time(unit, "ActiveEnterTimestampMonotonic"), m.time("gpuadm", "ExecMainStartTimestampMonotonic")
 		check.That(m.t, up != 0 && begins >= up, "gpuadm began at %d µs, %s was up at %d µs", begins, unit, up)
 	}
+
 	for _, unit := range []string{"kubelet", "gpuadm-ready"} {
 		ended, begins := m.time("gpuadm", "ExecMainExitTimestampMonotonic"), m.time(unit, "InactiveExitTimestampMonotonic")
 		check.That(m.t, ended != 0 && begins >= ended, "%s began at %d µs, gpuadm ended at %d µs", unit, begins, ended)
 	}
+
 	m.says("chain", 0, "kubelet.service", "gpuadm.service")
 	m.says("chain-gpuadm", 0, "gpuadm.service", "cloud-config.service")
 }

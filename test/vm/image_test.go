@@ -105,6 +105,7 @@ func (d disk) image() (m image, err error) {
 			return m, err
 		}
 	}
+
 	return m, errors.Join(copyFile(d.path("boot/vmlinuz-"+m.kernel), m.kernelFile), copyFile(d.path("initrd"), m.initrd))
 }
 
@@ -200,6 +201,7 @@ func (d disk) contents(kernel string) ([]string, error) {
 			names = append(names, m[1])
 		}
 	}
+
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }

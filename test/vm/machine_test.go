@@ -68,6 +68,7 @@ func boot(t *testing.T, m image, parameters string) map[string]answer {
 		t.Fatalf("the machine did not come to its end: %v: %s\nits answers:\n%s\nits console said last:\n%s",
 			err, out, clean, strings.Join(lines[max(0, len(lines)-30):], ""))
 	}
+
 	t.Logf("booted, asked and powered off in %s", time.Since(began).Round(100*time.Millisecond))
 	return parse(clean)
 }
@@ -91,6 +92,7 @@ func parse(text string) map[string]answer {
 			output.WriteString(line + "\n")
 		}
 	}
+
 	return found
 }
 
@@ -198,10 +200,12 @@ func (p *pc) until(what string, is func() bool) {
 			p.t.Fatalf("no %s: the emulator has ended: %v: %s\n%s", what, err, p.said.String(), p.last())
 		case <-time.After(200 * time.Millisecond):
 		}
+
 		if time.Since(when) > patience {
 			p.t.Fatalf("no %s, and no word within %s\n%s", what, patience, p.last())
 		}
 	}
+
 	p.t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
 }
 

@@ -40,7 +40,9 @@ func TestVM(t *testing.T) {
 	m := makeImage(t)
 	haveEmulator(t)
 	t.Run("accepted", func(t *testing.T) { accepted(t, m, machine{t, boot(t, m, "")}) })
-	t.Run("refused", func(t *testing.T) { refused(t, m, machine{t, boot(t, m, "module.sig_enforce=1")}) })
+	t.Run("refused", func(t *testing.T) {
+		refused(t, m, machine{t, boot(t, m, "module.sig_enforce=1")})
+	})
 }
 
 // accepted: the kernel takes the module and its parameters, and the module looks for a GPU and

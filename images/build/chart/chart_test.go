@@ -53,7 +53,11 @@ func (r release) render(t *testing.T, values map[string]any) (map[string]string,
 }
 
 func (r release) renderChart(c *chart.Chart, values map[string]any) (map[string]string, error) {
-	options := chartutil.ReleaseOptions{Name: r.name, Namespace: r.namespace, IsInstall: true}
+	options := chartutil.ReleaseOptions{
+		Name:      r.name,
+		Namespace: r.namespace,
+		IsInstall: true,
+	}
 	all, err := chartutil.ToRenderValues(c, values, options, nil)
 	if err != nil {
 		return nil, err
@@ -93,6 +97,7 @@ func same(t *testing.T, name, want string) {
 			t.Fatal(err)
 		}
 	}
+
 	is, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

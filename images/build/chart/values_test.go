@@ -45,6 +45,7 @@ func objects(t *testing.T, files map[string]string) map[string]runtime.Object {
 			all[kind.Kind+" "+named.GetNamespace()+"/"+named.GetName()] = object
 		}
 	}
+
 	return all
 }
 
@@ -65,6 +66,7 @@ func podOf(t *testing.T, all map[string]runtime.Object) core.PodSpec {
 			return set.Spec.Template.Spec
 		}
 	}
+
 	t.Fatal("there is no DaemonSet")
 	return core.PodSpec{}
 }
@@ -114,8 +116,11 @@ func TestTolerations(t *testing.T) {
 		blanket := func(values map[string]any) bool {
 			values["cloud"] = cloud
 			list := podOf(t, shipped().made(t, values)).Tolerations
-			return slices.ContainsFunc(list, func(a core.Toleration) bool { return a.Key == "" })
+			return slices.ContainsFunc(list, func(a core.Toleration) bool {
+				return a.Key == ""
+			})
 		}
+
 		if blanket(map[string]any{}) != (cloud != "aks") {
 			t.Errorf("%s: without tolerations the pod tolerates the wrong taints", cloud)
 		}
@@ -236,7 +241,9 @@ func TestRefused(t *testing.T) {
 func TestKept(t *testing.T) {
 	before := []string{"cloud", "image", "nodeToml", "keys", "tolerations", "gpuNodes", "needed", "clouds"}
 	c := load(t)
-	maps.DeleteFunc(c.Values, func(key string, _ any) bool { return !slices.Contains(before, key) })
+	maps.DeleteFunc(c.Values, func(key string, _ any) bool {
+		return !slices.Contains(before, key)
+	})
 	if len(c.Values) != len(before) {
 		t.Fatalf("the values are %v", slices.Sorted(maps.Keys(c.Values)))
 	}

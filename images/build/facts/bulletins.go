@@ -104,11 +104,13 @@ func (a advisory) rows() (rows []bulletin) {
 					fixed = earliest(fixed, products[id])
 				}
 			}
+
 			if fixed != "" {
 				row.CVEs++
 				row.Fixed = later(row.Fixed, fixed)
 			}
 		}
+
 		if row.Fixed != "" {
 			rows = append(rows, row)
 		}
@@ -141,6 +143,7 @@ func (b branch) linux() map[string]map[string]string {
 		}
 		all[m[1]][child.Product.ID] = child.Product.Name
 	}
+
 	return all
 }
 

@@ -18,7 +18,9 @@ import (
 type recorded map[string]map[string]string
 
 func (r recorded) tags() ([]string, error) {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(c string) bool { return c == "HEAD" }), nil
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(c string) bool {
+		return c == "HEAD"
+	}), nil
 }
 
 func (r recorded) changes(path string) (commits []string, err error) {
@@ -27,6 +29,7 @@ func (r recorded) changes(path string) (commits []string, err error) {
 			commits = append(commits, commit)
 		}
 	}
+
 	slices.Sort(commits)
 	return append(commits, "removed"), nil
 }
@@ -37,6 +40,7 @@ func (r recorded) files(commit, folder string) (names []string, err error) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names, nil
 }
@@ -80,6 +84,7 @@ func releases() recorded {
 	} {
 		all[release] = map[string]string{"kernel-open/conftest.sh": words}
 	}
+
 	return all
 }
 
@@ -106,6 +111,7 @@ func TestKernelRows(t *testing.T) {
 		row := []string{r.Linux, r.Branch, r.Through, r.Month}
 		got = append(got, strings.Join(append(row, r.Sources...), " "))
 	}
+
 	check.List(t, got, []string{
 		"6.17 535 535.261.03 2025-11 conftest debian",
 		"6.17 580 580.76.05 2025-11 conftest debian",
@@ -132,7 +138,10 @@ func TestWordsThatTellNothing(t *testing.T) {
 		"580.95.05":  {"kernel-open/conftest.sh": "common_word once_so"},
 		"590.44.01":  {"kernel-open/conftest.sh": "common_word"},
 		"550.163.01": {"kernel-open/conftest.sh": "common_word"},
-	}, []change{{Linux: "6.17", From: map[string]string{"common_word": "580.95.05", "once_so": "580.65.06"}}}))(t)
+	}, []change{{
+		Linux: "6.17",
+		From:  map[string]string{"common_word": "580.95.05", "once_so": "580.65.06"},
+	}}))(t)
 
 	check.That(t, !k.marks("common_word", "580.95.05"), "a word that 580.65.06 has, too, tells them apart")
 	check.That(t, k.marks("once_so", "580.65.06"), "once_so tells nothing")
@@ -176,6 +185,7 @@ func TestMerge(t *testing.T) {
 	} {
 		sources[tag] = map[string]string{"README.md": text}
 	}
+
 	lists := must.Get(readmes(sources))(t)
 	const eks = "templates/al2023/runtime/gpu/nvidia-open-supported-devices-570.txt"
 	more := must.Get(eksLists(recorded{

@@ -51,6 +51,7 @@ func merge(lists []list, exceptions []exception) (rows []gpu) {
 			ids[id] = true
 		}
 	}
+
 	for _, e := range exceptions {
 		ids[e.ID] = true
 	}
@@ -150,6 +151,7 @@ func firstOfBranches(
 			delete(first, branch)
 		}
 	}
+
 	return first
 }
 
@@ -176,6 +178,7 @@ func firstListed(bySource map[string]string, newest string) string {
 			others = append(others, version)
 		}
 	}
+
 	slices.SortFunc(others, compare)
 
 	first := bySource[dense]
@@ -207,6 +210,7 @@ func shorten(first, begins map[string]string) (list []string) {
 		}
 		list = append(list, first[branch])
 	}
+
 	if tail < len(branches) {
 		list = append(list, branches[tail]+"+")
 	}

@@ -60,11 +60,13 @@ func debianChanges(texts []string) (all []change) {
 					month = date.Format("2006-01")
 				}
 			}
+
 			for _, item := range entryItem.Split(entry, -1) {
 				addItem(byLinux, strings.Join(strings.Fields(item), " "), month)
 			}
 		}
 	}
+
 	for _, linux := range slices.SortedFunc(maps.Keys(byLinux), compare) {
 		all = append(all, *byLinux[linux])
 	}
@@ -80,6 +82,7 @@ func entriesOf(text string) (entries []string) {
 		}
 		entries = append(entries, text[head[0]:end])
 	}
+
 	return entries
 }
 
@@ -115,8 +118,14 @@ type word struct{ linux, word, driver, month string }
 func readWords(name string) (all []word, err error) {
 	rows, err := readRows(name, 6)
 	for _, row := range rows {
-		all = append(all, word{linux: row[0], word: row[1], driver: row[2], month: row[5]})
+		all = append(all, word{
+			linux:  row[0],
+			word:   row[1],
+			driver: row[2],
+			month:  row[5],
+		})
 	}
+
 	return all, err
 }
 
@@ -138,6 +147,7 @@ func addWords(changes []change, words []word) []change {
 		}
 		c.Typed[w.word] = true
 	}
+
 	slices.SortFunc(changes, func(a, b change) int { return compare(a.Linux, b.Linux) })
 	return changes
 }
@@ -171,6 +181,7 @@ func (p patch) throughIn(branch string) string {
 	case branch == branchOf(p.through):
 		return p.through
 	}
+
 	return ""
 }
 
@@ -202,6 +213,7 @@ func readKnowledge(r records, changes []change) (k knowledge, err error) {
 			return k, err
 		}
 	}
+
 	return k, nil
 }
 
@@ -243,6 +255,7 @@ func (k knowledge) marks(word, driver string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -266,6 +279,7 @@ func (k knowledge) lacking(branch, word string) string {
 			later = later || compare(other, branch) > 0
 		}
 	}
+
 	if anywhere && !later {
 		return ""
 	}
@@ -291,6 +305,7 @@ func kernelRows(k knowledge, changes []change, patches []patch) (rows []bad) {
 			}
 		}
 	}
+
 	return rows
 }
 
@@ -343,12 +358,14 @@ func (k knowledge) row(
 			debian = later(debian, known[i-1])
 		}
 	}
+
 	patched := ""
 	for _, p := range patches {
 		if p.linux == c.Linux {
 			patched = later(patched, p.throughIn(branch))
 		}
 	}
+
 	if debian != "" && patched != "" {
 		byDebian = later(byDebian, earlier(debian, patched))
 		row.Through = later(row.Through, byDebian)
@@ -405,6 +422,7 @@ func kernelTable(rows []bad, k knowledge) string {
 		fields := []string{r.Linux, r.Branch, r.Through, words, strings.Join(r.Sources, " "), r.Month}
 		b.WriteString(strings.Join(fields, "\t") + "\n")
 	}
+
 	return b.String()
 }
 
@@ -428,8 +446,10 @@ func readChangelogs(folder string) (texts []string, err error) {
 				return nil, fmt.Errorf("cannot read %s: %w", name, err)
 			}
 		}
+
 		texts = append(texts, string(data))
 	}
+
 	if len(texts) == 0 {
 		return nil, fmt.Errorf("cannot read %s/debian: it has no changelog of Debian's packages of the driver", folder)
 	}

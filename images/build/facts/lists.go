@@ -90,6 +90,7 @@ func readmeList(tag string, text []byte) (list, bool, error) {
 			l.Names[id] = row[1]
 		}
 	}
+
 	return l, len(l.Names) > 0, nil
 }
 
@@ -115,6 +116,7 @@ func eksLists(r records) (all []list, err error) {
 		}
 		all = append(all, lists...)
 	}
+
 	return all, nil
 }
 
@@ -138,6 +140,7 @@ func listedNames(text string) map[string]string {
 			names[id] = row[2]
 		}
 	}
+
 	return names
 }
 
@@ -168,6 +171,7 @@ func suseLists(r records) (all []list, err error) {
 				}
 				return l, true, err
 			}
+
 			lists, err := versionsOf(r, "nvidia-open-driver-G06", name, []string{commit}, read)
 			if err != nil {
 				return nil, err
@@ -175,6 +179,7 @@ func suseLists(r records) (all []list, err error) {
 			all = append(all, lists...)
 		}
 	}
+
 	return all, nil
 }
 
@@ -206,6 +211,7 @@ func (l *list) readChips(text []byte) error {
 		l.Open[id] = l.Open[id] || open
 		l.Closed[id] = l.Closed[id] || !open || slices.Contains(chip.Features, "gsp_proprietary_supported")
 	}
+
 	return nil
 }
 
@@ -233,5 +239,6 @@ func debianLists(r records) (all []list, err error) {
 		}
 		return l, true, nil
 	}
+
 	return versionsOf(r, "nvidia-graphics-drivers", name, commits, read)
 }

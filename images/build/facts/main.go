@@ -86,6 +86,7 @@ func readLists(folder string) (all []list, err error) {
 		}
 		all = append(all, lists...)
 	}
+
 	return all, nil
 }
 
@@ -114,6 +115,7 @@ func readRows(name string, columns int) (rows [][]string, err error) {
 		}
 		rows = append(rows, row)
 	}
+
 	return rows, nil
 }
 
@@ -140,6 +142,7 @@ func gpuTable(rows []gpu, lists []list) string {
 		l := newest[source]
 		fmt.Fprintf(&b, "#   %s: %s, to %s (%s)\n", shortNames[source], repositories[source], l.Version, l.Month)
 	}
+
 	b.WriteString("#\n# id\tname\tmodules\tfirst\tsources\tmonth\n")
 
 	for _, g := range rows {
@@ -158,6 +161,7 @@ func gpuTable(rows []gpu, lists []list) string {
 		}
 		b.WriteString(strings.Join(fields, "\t") + "\n")
 	}
+
 	return b.String()
 }
 
@@ -188,11 +192,13 @@ func write(name, text string) error {
 			fmt.Printf("- %s\n", row)
 		}
 	}
+
 	for _, row := range is {
 		if !slices.Contains(was, row) {
 			fmt.Printf("+ %s\n", row)
 		}
 	}
+
 	return os.WriteFile(filepath.Clean(name), []byte(text), 0o644)
 }
 

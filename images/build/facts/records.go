@@ -51,6 +51,7 @@ func open(folder, name string) (repository, error) {
 			return repository(path), nil
 		}
 	}
+
 	return "", fmt.Errorf("cannot read %s: it is not a Git repository; git clone --bare %s %s makes it",
 		at, repositories[name], at)
 }
@@ -81,7 +82,9 @@ func (r repository) files(commit, folder string) ([]string, error) {
 	return r.lines("ls-tree", "-r", "--name-only", commit, "--", folder)
 }
 
-func (r repository) read(commit, path string) ([]byte, error) { return r.git("show", commit+":"+path) }
+func (r repository) read(commit, path string) ([]byte, error) {
+	return r.git("show", commit+":"+path)
+}
 
 func (r repository) month(commit string) (string, error) {
 	out, err := r.git("log", "-1", "--format=%cd", "--date=format:%Y-%m", commit)
@@ -120,7 +123,10 @@ func numbers(version string) (all []int) {
 
 func compare(a, b string) int { return slices.Compare(numbers(a), numbers(b)) }
 
-func branchOf(version string) string { branch, _, _ := strings.Cut(version, "."); return branch }
+func branchOf(version string) string {
+	branch, _, _ := strings.Cut(version, ".")
+	return branch
+}
 
 // isRelease says whether a version is a driver's release. NVIDIA tags its Vulkan developers'
 // versions alike, which no repository has: 525.47, 535.43 after 02, 550.40 after 07, and others.
@@ -137,5 +143,6 @@ func isRelease(version string) bool {
 	case "550.40":
 		return len(n) == 3 && n[2] == 7
 	}
+
 	return n[0] != 455 || n[1] != 46
 }

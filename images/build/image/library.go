@@ -99,6 +99,7 @@ APT::Sandbox::User "";
 			_, err = output(dir, "apt-get", append([]string{"--quiet=2"}, verb...)...)
 		}
 	}
+
 	if err != nil {
 		return "", err
 	}
@@ -165,8 +166,13 @@ func unpack(deb string, loader loader) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{name: name, mode: int64(info.Mode().Perm()), data: data})
+		files = append(files, file{
+			name: name,
+			mode: int64(info.Mode().Perm()),
+			data: data,
+		})
 	}
+
 	link := file{name: loader.link, link: "/" + loader.folder + program}
 
 	return append(files, link), nil

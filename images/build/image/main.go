@@ -65,7 +65,10 @@ func run(o options, programs []string) error {
 			return err
 		}
 		platform := v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: platform})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: platform,
+		})
 		digest, err := image.Digest()
 		if err != nil {
 			return fmt.Errorf("cannot tell the image's digest: %w", err)
@@ -107,7 +110,12 @@ func (o options) image(arch, program string) (v1.Image, error) {
 			return nil, fmt.Errorf("cannot read what goes into the image: %w", err)
 		}
 	}
-	own = append(own, file{name: "usr/share/doc/gpuadm/gpuadm.cdx.json", mode: 0o644, data: text})
+
+	own = append(own, file{
+		name: "usr/share/doc/gpuadm/gpuadm.cdx.json",
+		mode: 0o644,
+		data: text,
+	})
 	manifest := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	image := mutate.ConfigMediaType(manifest, types.OCIConfigJSON)
 	for _, files := range [][]file{library.files, own} {
@@ -163,27 +171,37 @@ func layerOf(files []file) (v1.Layer, error) {
 			made[dir] = true
 			folders = append(folders, dir)
 		}
+
 		for _, dir := range slices.Backward(folders) {
-			head := tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir}
+			head := tar.Header{
+				Name:     dir + "/",
+				Mode:     0o755,
+				Typeflag: tar.TypeDir,
+			}
 			if err := put(w, head, nil); err != nil {
 				return nil, err
 			}
 		}
+
 		head := tar.Header{Name: f.name, Mode: f.mode, Typeflag: tar.TypeReg}
 		if f.link != "" {
 			head.Typeflag = tar.TypeSymlink
 			head.Linkname = f.link
 			head.Mode = 0o777
 		}
+
 		if err := put(w, head, f.data); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
 
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	open := func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
+	}
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 

@@ -75,7 +75,9 @@ func exported(library string) ([]elf.Symbol, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the symbols of %s: %w", library, err)
 	}
-	isImported := func(s elf.Symbol) bool { return s.Section == elf.SHN_UNDEF || s.Section == elf.SHN_ABS }
+	isImported := func(s elf.Symbol) bool {
+		return s.Section == elf.SHN_UNDEF || s.Section == elf.SHN_ABS
+	}
 
 	return slices.DeleteFunc(all, isImported), nil
 }
@@ -93,6 +95,7 @@ func newest(all []elf.Symbol, part string) []elf.Symbol {
 			best[s.Name] = s
 		}
 	}
+
 	byName := func(a, b elf.Symbol) int { return strings.Compare(a.Name, b.Name) }
 
 	return slices.SortedFunc(maps.Values(best), byName)
@@ -112,6 +115,7 @@ func partOf(name string) string {
 	case slices.Contains(dl, name):
 		return "libdl"
 	}
+
 	return "libc"
 }
 
@@ -130,6 +134,7 @@ func assembly(w io.Writer, symbols []elf.Symbol) {
 		fmt.Fprintf(w, ".type s%d, %%%s\n.size s%d, %d\n", i, kind, i, size)
 		fmt.Fprintf(w, "s%d: .skip %d\n.symver s%d, %s@@@%s\n", i, size, i, s.Name, s.Version)
 	}
+
 	fmt.Fprintf(w, ".section .note.GNU-stack,\"\",%%progbits\n")
 }
 
@@ -192,6 +197,7 @@ func hardened(program string, f *elf.File, imported []elf.ImportedSymbol) error 
 		relro = relro || p.Type == elf.PT_GNU_RELRO
 		stack = stack || p.Type == elf.PT_GNU_STACK && p.Flags&elf.PF_X == 0
 	}
+
 	isGuard := func(s elf.ImportedSymbol) bool { return s.Name == "__stack_chk_fail" }
 
 	for _, p := range []struct {
@@ -207,6 +213,7 @@ func hardened(program string, f *elf.File, imported []elf.ImportedSymbol) error 
 			return fmt.Errorf("%s is built without %s", program, p.what)
 		}
 	}
+
 	return nil
 }
 

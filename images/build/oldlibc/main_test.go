@@ -17,8 +17,15 @@ import (
 
 func TestPrint(t *testing.T) {
 	symbol := func(name, version string, kind elf.SymType, size uint64) elf.Symbol {
-		return elf.Symbol{Name: name, Version: version, Info: byte(elf.STB_GLOBAL)<<4 | byte(kind), Size: size, Section: 1}
+		return elf.Symbol{
+			Name:    name,
+			Version: version,
+			Info:    byte(elf.STB_GLOBAL)<<4 | byte(kind),
+			Size:    size,
+			Section: 1,
+		}
 	}
+
 	all := []elf.Symbol{
 		symbol("memcpy", "GLIBC_2.2.5", elf.STT_FUNC, 9), symbol("memcpy", "GLIBC_2.14", elf.STT_FUNC, 10), symbol("stderr", "GLIBC_2.2.5", elf.STT_OBJECT, 8),
 		symbol("pthread_create", "GLIBC_2.34", elf.STT_FUNC, 1), symbol("pthread_create", "GLIBC_2.2.5", elf.STT_FUNC, 1), symbol("dlopen", "GLIBC_2.34", elf.STT_FUNC, 1),
@@ -60,6 +67,7 @@ func TestLink(t *testing.T) {
 		must.That(t, err == nil, "%s: %v\n%s", strings.Join(argv, " "), err, out)
 		return strings.TrimSpace(string(out))
 	}
+
 	libc := do(cc, "-print-file-name=libc.so.6")
 	for part, number := range map[string]string{"libc": "6", "libpthread": "0", "libdl": "2"} {
 		for what, suffix := range map[string]string{"assembly": ".s", "versions": ".map"} {
@@ -67,8 +75,10 @@ func TestLink(t *testing.T) {
 			must.OK(t, run([]string{what, part, libc}, &out))
 			must.OK(t, os.WriteFile(file(part+suffix), out.Bytes(), 0o644))
 		}
+
 		do(cc, "-shared", "-nostdlib", "-Wl,--version-script="+file(part+".map"), "-Wl,-soname,"+part+".so."+number, "-o", file(part+".so"), file(part+".s"))
 	}
+
 	must.OK(t, os.WriteFile(file("program.c"), []byte(program), 0o644))
 	do(cc, "-o", file("new"), file("program.c"), "-lpthread", "-ldl")
 	link := func(name string, flags ...string) {
@@ -86,6 +96,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("without %s: %v", lacks, err)
 		}
 	}
+
 	if err := check(file("old")); err != nil {
 		t.Error(err)
 	}

@@ -27,8 +27,18 @@ type file struct {
 }
 
 func (f file) content(at time.Time) *files.Content {
-	info := &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: at}
-	return &files.Content{Source: f.from, Destination: f.name, Type: f.kind, FileInfo: info}
+	info := &files.ContentFileInfo{
+		Owner: "root",
+		Group: "root",
+		Mode:  f.mode,
+		MTime: at,
+	}
+	return &files.Content{
+		Source:      f.from,
+		Destination: f.name,
+		Type:        f.kind,
+		FileInfo:    info,
+	}
 }
 
 const (
@@ -57,6 +67,7 @@ func generated(scratch string, programs []program) ([]file, error) {
 		}
 		list = append(list, file{name, from, 0o644, kind})
 	}
+
 	for _, c := range [...]struct{ shell, name string }{
 		{"bash", "/usr/share/bash-completion/completions/gpuadm"},
 		{"zsh", "/usr/share/zsh/vendor-completions/_gpuadm"}, // Debian's zsh reads this folder
@@ -159,6 +170,7 @@ func (o options) manPages(scratch string) ([]file, error) {
 		section := path.Ext(page)[1:]
 		list = append(list, file{"/usr/share/man/man" + section + "/" + name, zipped, 0o644, files.TypeRPMDoc})
 	}
+
 	return list, err
 }
 

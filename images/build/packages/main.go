@@ -117,6 +117,7 @@ func parse(args []string) ([]program, error) {
 		}
 		list = append(list, program{arch, name})
 	}
+
 	if len(list) == 0 {
 		return nil, fmt.Errorf("cannot make packages of nothing: name a program")
 	}
@@ -138,7 +139,9 @@ func native(programs []program) (string, error) {
 
 // info is what a package says about itself.
 func (o options) info(p program) *nfpm.Info {
-	script := func(name string) string { return filepath.Join(o.root, "images/packages", name) }
+	script := func(name string) string {
+		return filepath.Join(o.root, "images/packages", name)
+	}
 	return &nfpm.Info{
 		Name:          "gpuadm",
 		Arch:          p.arch,
@@ -209,6 +212,7 @@ func (o options) pack(form string, p program, list []file) error {
 		}
 		info.Contents = append(info.Contents, f.content(o.time))
 	}
+
 	if err := nfpm.PrepareForPackager(nfpm.WithDefaults(info), form); err != nil {
 		return err
 	}

@@ -42,9 +42,16 @@ func made(t *testing.T, version string) string {
 				t.Fatal(err)
 			}
 		}
+
 		args = append(args, arch+"="+name)
 	}
-	o := options{out: out, version: version, root: "../../..", formats: "deb rpm tar.gz"}
+
+	o := options{
+		out:     out,
+		version: version,
+		root:    "../../..",
+		formats: "deb rpm tar.gz",
+	}
 	if err := run(o, args); err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +73,7 @@ func folder(t *testing.T, dir string) map[string]string {
 		}
 		all[e.Name()] = string(data)
 	}
+
 	return all
 }
 
@@ -149,6 +157,7 @@ func TestContents(t *testing.T) {
 			t.Errorf("the unit %s is %q", name, text)
 		}
 	}
+
 	for _, name := range []string{
 		docDir + "copyright", docDir + "CHANGELOG.md", docDir + "changelog.Debian.gz", docDir + "doctor.md", docDir + "gpuadm.cdx.json",
 		schemaDir + "node.json", "/usr/share/man/man8/gpuadm.8.gz", "/usr/share/zsh/site-functions/_gpuadm",
@@ -157,6 +166,7 @@ func TestContents(t *testing.T) {
 			t.Errorf("no %s", name)
 		}
 	}
+
 	if text := data[example]; text != "# help spec\n" {
 		t.Errorf("the example is %q", text)
 	}
@@ -168,6 +178,7 @@ func TestContents(t *testing.T) {
 			t.Errorf("control lacks %q:\n%s", line, control["/control"])
 		}
 	}
+
 	for _, name := range []string{"/postinst", "/prerm", "/postrm"} {
 		if !strings.HasPrefix(control[name], "#!/bin/sh\n") {
 			t.Errorf("%s is %q", name, control[name])
@@ -183,6 +194,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q is not refused", args)
 		}
 	}
+
 	t.Setenv("SOURCE_DATE_EPOCH", "")
 	if err := run(options{out: t.TempDir()}, []string{"amd64=a=b"}); err == nil || !strings.Contains(err.Error(), "SOURCE_DATE_EPOCH") {
 		t.Errorf("without a time: %v", err)

@@ -43,6 +43,7 @@ func TestUserData(t *testing.T) {
 		}
 		return data
 	}
+
 	if err := schema.Validate(any(parsed(text))); err != nil {
 		t.Error(err)
 	}
@@ -99,6 +100,7 @@ func TestPacker(t *testing.T) {
 				}
 			}
 		}
+
 		if failed := hclsyntax.VisitAll(body, func(n hclsyntax.Node) hcl.Diagnostics {
 			if e, ok := n.(*hclsyntax.ScopeTraversalExpr); ok && len(e.Traversal) > 1 { // else a type, such as string
 				used = append(used, e.Traversal.RootName()+"."+e.Traversal[1].(hcl.TraverseAttr).Name)
@@ -108,11 +110,13 @@ func TestPacker(t *testing.T) {
 			t.Fatal(failed)
 		}
 	}
+
 	for _, name := range used {
 		if !slices.Contains(defined, name) {
 			t.Errorf("%s is not defined", name)
 		}
 	}
+
 	if sources := slices.DeleteFunc(slices.Clone(used), func(name string) bool { return !strings.HasPrefix(name, "source.") }); len(sources) != 3 {
 		t.Errorf("it builds %q, want an image for each of three clouds", sources)
 	}
@@ -154,6 +158,7 @@ func TestMkosi(t *testing.T) {
 			read(t, "mkosi/"+from)
 		}
 	}
+
 	if !strings.Contains(read(t, "mkosi/gpuadm.postinst"), "gpuadm bake --root \"$BUILDROOT\" ") {
 		t.Error("the script does not bake")
 	}

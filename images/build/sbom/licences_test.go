@@ -37,6 +37,7 @@ func TestLicences(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes of text: %v", path, found, len(text), err)
 		}
 	}
+
 	if all["std"] == nil || all["github.com/gpuadm/gpuadm"] == nil || len(all) < 20 {
 		t.Errorf("go list names %d modules", len(all))
 	}

@@ -69,8 +69,12 @@ func run(args []string) error {
 		c := component(module.Path, module.Version, cdx.ComponentTypeLibrary, found...)
 		sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:"))
 		if err == nil && len(sum) > 0 {
-			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
+			c.Hashes = &[]cdx.Hash{{
+				Algorithm: cdx.HashAlgoSHA256,
+				Value:     hex.EncodeToString(sum),
+			}}
 		}
+
 		all = append(all, c)
 	}
 
@@ -168,6 +172,8 @@ func licences(c *classifier.Classifier, path string, folders []string) (found []
 
 // isLicence reports whether a file's name is one of those that licences have.
 func isLicence(name string) bool {
-	begins := func(prefix string) bool { return strings.HasPrefix(strings.ToUpper(name), prefix) }
+	begins := func(prefix string) bool {
+		return strings.HasPrefix(strings.ToUpper(name), prefix)
+	}
 	return slices.ContainsFunc([]string{"LICEN", "COPYING", "NOTICE", "PATENTS"}, begins)
 }

@@ -27,6 +27,7 @@ func Environment() []string {
 			env = append(env, name+"="+value)
 		}
 	}
+
 	return env
 }
 
@@ -43,5 +44,6 @@ func (r Runner) lookPath(name string) (string, error) {
 			return file, nil
 		}
 	}
+
 	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
 }

@@ -91,8 +91,13 @@ func (r Runner) Do(ctx context.Context, argv []string, lock *os.File) ([]byte, e
 // run runs a command; ask says that the command only reads.
 func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bool) ([]byte, error) {
 	if len(argv) == 0 {
-		return nil, &host.CommandError{Argv: []string{"nothing"}, Code: -1, Cause: fs.ErrInvalid}
+		return nil, &host.CommandError{
+			Argv:  []string{"nothing"},
+			Code:  -1,
+			Cause: fs.ErrInvalid,
+		}
 	}
+
 	fail := func(err error) ([]byte, error) {
 		return nil, &host.CommandError{Argv: argv, Code: -1, Cause: err}
 	}
@@ -163,6 +168,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 	} else if errors.As(err, &exited) && exited.Exited() {
 		failed.Code = exited.ExitCode()
 	}
+
 	return stdout.buf.Bytes(), failed
 }
 
@@ -215,6 +221,7 @@ func (r Runner) endGroup(leader int) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+
 	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 

@@ -66,6 +66,7 @@ func TestAskFails(t *testing.T) {
 		failed := (*host.CommandError)(nil)
 		check.That(t, errors.As(err, &failed) && failed.Code == c.code && err.Error() == c.want, "%q: %v, want %s", c.argv, err, c.want)
 	}
+
 	_, err := small().Ask(t.Context(), []string{"no-such-program"})
 	check.That(t, errors.Is(err, fs.ErrNotExist), "a missing program is not fs.ErrNotExist")
 }
@@ -101,6 +102,7 @@ func TestCancel(t *testing.T) {
 		}()
 		return ctx
 	}
+
 	name := func(s string) string { return filepath.Join(dir, s) }
 	start := time.Now()
 	_, err := quick().Do(cancelled(name("ready")), sh(`trap "" TERM; (trap "" TERM; >`+name("child")+`; sleep 60; sleep 60) & echo $! $$ >`+pids+`
@@ -141,7 +143,10 @@ func ends(t *testing.T, pid int) bool {
 	must.OK(t, err)
 	defer unix.Close(fd)
 
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(hang.Milliseconds()))
+	n, err := unix.Poll([]unix.PollFd{{
+		Fd:     int32(fd),
+		Events: unix.POLLIN,
+	}}, int(hang.Milliseconds()))
 	return n == 1 && err == nil
 }
 
@@ -187,7 +192,9 @@ func TestInherits(t *testing.T) {
 func TestFollow(t *testing.T) {
 	var heard []string
 	r := New()
-	r.Follow = func(done, line string) { heard = append(heard, strings.Trim(done+"|"+line, "|")) }
+	r.Follow = func(done, line string) {
+		heard = append(heard, strings.Trim(done+"|"+line, "|"))
+	}
 	out, err := r.Do(t.Context(), []string{"printf", `one\n10%%\r20%%\r\n\npassword=hunter22hunter22\nno end`}, nil)
 	check.That(t, err == nil && strings.HasSuffix(string(out), "no end"), "%q %v", out, err)
 	check.List(t, heard, []string{"one", "10%", "20%", "password=(masked)"}, "heard")
@@ -210,6 +217,7 @@ func TestUnkillable(t *testing.T) {
 		pid = cmd.Process.Pid
 		return err
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)
 	out, err := r.Ask(ctx, []string{"sh", "-c", "echo begun; exec sleep 600"})

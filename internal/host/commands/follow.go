@@ -53,6 +53,7 @@ func (p *progress) line(text string) {
 	default:
 		p.done = "dnf " + m[5]
 	}
+
 	p.follow(p.done, text)
 }
 
@@ -82,6 +83,7 @@ func (p *progress) withStatus(cmd *exec.Cmd) (done func(), err error) {
 		case <-copied:
 		case <-time.After(killAfter): // what apt started holds it still
 		}
+
 		r.Close()
 	}, nil
 }
@@ -103,6 +105,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 			w.part = append(w.part, b)
 		}
 	}
+
 	return len(p), nil
 }
 

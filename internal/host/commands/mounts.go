@@ -40,7 +40,9 @@ func ReadOnlyMount(name string) (m Mount, ok bool) {
 // readOnlyMount reads a table of proc_pid_mountinfo(5): the fifth field is the mount point, the sixth
 // its options; after "-" come type, source and the options of the file system.
 func readOnlyMount(table, name string) (m Mount, ok bool) {
-	isReadOnly := func(options string) bool { return slices.Contains(strings.Split(options, ","), "ro") }
+	isReadOnly := func(options string) bool {
+		return slices.Contains(strings.Split(options, ","), "ro")
+	}
 
 	for line := range strings.Lines(table) {
 		mount, system, _ := strings.Cut(line, " - ")
@@ -59,5 +61,6 @@ func readOnlyMount(table, name string) (m Mount, ok bool) {
 		ok = whole || isReadOnly(own[5])
 		m = Mount{Point: point, Bind: ok && !whole}
 	}
+
 	return m, ok
 }

@@ -31,6 +31,7 @@ func TestReadOnlyMount(t *testing.T) {
 		}
 		check.Equal(t, got, want, "%s:", name)
 	}
+
 	_, ok := readOnlyMount("broken\n", "/x")
 	check.That(t, !ok, "a broken table says that something is read-only")
 }

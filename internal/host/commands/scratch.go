@@ -48,6 +48,7 @@ func WriteScratch(parent, root string, files map[string][]byte) (name string, dr
 		os.RemoveAll(dir)
 		lock.Close()
 	}
+
 	if err == nil {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
@@ -80,6 +81,7 @@ func writeIn(dir, scratch string, files map[string][]byte) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -117,12 +117,14 @@ func OpenRoot(abs string) (RealDisk, error) {
 				err = fmt.Errorf("%s is a link to %s, and gpuadm follows none on the way to a root folder: name it as realpath prints it", name, to)
 			}
 		}
+
 		at.Close()
 		if err != nil {
 			return -1, err
 		}
 		at = next.(realFolder)
 	}
+
 	return RealDisk(at), nil
 }
 
@@ -134,13 +136,20 @@ func (at place) fail(verb, name string, err error) error {
 			at.path = leads
 		}
 	}
-	e := &host.FileError{Verb: verb, Path: name, Leads: at.path, Cause: err}
+
+	e := &host.FileError{
+		Verb:  verb,
+		Path:  name,
+		Leads: at.path,
+		Cause: err,
+	}
 	switch {
 	case errors.Is(err, syscall.EBUSY):
 		e.Note = "it is a mount point of its own"
 	case errors.Is(err, syscall.EPERM) && verb != "read":
 		at.blame(e)
 	}
+
 	return e
 }
 

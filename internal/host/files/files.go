@@ -39,6 +39,7 @@ func (f *Files) Resolve(name string) (string, error) {
 			return real, nil
 		}
 	}
+
 	at, err := f.walk(name, true)
 	if err != nil {
 		return "", host.Failed("find", name, err)
@@ -105,6 +106,7 @@ func unlessUnreadable(err error) error {
 	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
 		return err
 	}
+
 	return nil
 }
 
@@ -299,6 +301,7 @@ func openAppend(dir Folder, name string) (File, error) {
 	case !i.Mode.IsRegular():
 		return nil, notRegular(i.Mode)
 	}
+
 	return dir.OpenAppend(name)
 }
 
@@ -391,6 +394,7 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 		d.Name, _ = dir.Readlink(fd)
 		found = append(found, d)
 	}
+
 	slices.SortFunc(found, func(a, b host.Device) int {
 		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
 	})

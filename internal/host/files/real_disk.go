@@ -25,7 +25,9 @@ type RealDisk int
 
 // Root needs no permission that the first opening did not: openat(2) of "." would.
 func (d RealDisk) Root() (Folder, error) {
-	fd, err := retryEINTRValue(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
+	fd, err := retryEINTRValue(func() (int, error) {
+		return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +114,9 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 func (d realFolder) Readlink(name string) (string, error) {
 	for size := 256; ; size *= 2 {
 		buf := make([]byte, size)
-		n, err := retryEINTRValue(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
+		n, err := retryEINTRValue(func() (int, error) {
+			return unix.Readlinkat(int(d), name, buf)
+		})
 		if err != nil {
 			return "", err
 		}
@@ -199,7 +203,9 @@ func (d realFolder) Close() error { return unix.Close(int(d)) }
 
 // OpenAt is openat(2) with O_CLOEXEC.
 func OpenAt(at int, name string, flags int, mode uint32) (int, error) {
-	return retryEINTRValue(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
+	return retryEINTRValue(func() (int, error) {
+		return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode)
+	})
 }
 
 // RetryEINTR repeats a system call that a signal interrupted: file systems over a network or in
@@ -260,6 +266,7 @@ func fileMode(m uint32) fs.FileMode {
 			mode |= bit.mode
 		}
 	}
+
 	return mode
 }
 
@@ -271,6 +278,7 @@ func UnixMode(mode fs.FileMode) uint32 {
 			m |= bit.unix
 		}
 	}
+
 	return m
 }
 

@@ -54,6 +54,7 @@ func (f realFile) Write(p []byte) (int, error) {
 		}
 		done += n
 	}
+
 	return done, nil
 }
 
@@ -78,7 +79,9 @@ func (f realFile) Xattrs() (map[string]string, error) {
 
 	all := map[string]string{}
 	for _, name := range strings.Split(strings.TrimSuffix(names, "\x00"), "\x00") {
-		v, err := value(func(buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) })
+		v, err := value(func(buf []byte) (int, error) {
+			return unix.Fgetxattr(int(f), name, buf)
+		})
 		switch err {
 		case nil:
 			all[name] = v
@@ -87,6 +90,7 @@ func (f realFile) Xattrs() (map[string]string, error) {
 			return nil, err
 		}
 	}
+
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -121,7 +125,10 @@ func (f realFile) RemoveXattr(name string) error {
 	return RetryEINTR(func() error { return unix.Fremovexattr(int(f), name) })
 }
 
-func (f realFile) Sync() error  { return RetryEINTR(func() error { return unix.Fsync(int(f)) }) }
+func (f realFile) Sync() error {
+	return RetryEINTR(func() error { return unix.Fsync(int(f)) })
+}
+
 func (f realFile) Close() error { return unix.Close(int(f)) }
 
 // xattrs reads a file's extended attributes, without those that the kernel computes from the
@@ -156,6 +163,7 @@ func setXattrs(file File, want map[string]string) error {
 			return attrError{"attribute " + name, err}
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, ok := want[name]; ok || isLabel(name) {
 			continue

@@ -172,6 +172,7 @@ func (r replacement) changed(err error) error {
 	case syscall.ENOENT, syscall.EEXIST, syscall.EISDIR, syscall.ELOOP, syscall.EINVAL:
 		return host.Changed{During: r.during}
 	}
+
 	return err
 }
 
@@ -188,7 +189,12 @@ func entry(dir Folder, name string) (*host.Entry, error) {
 		return &host.Entry{Link: to}, err
 	}
 
-	data, err := readRegular(place{dir: dir, name: name, looked: true, info: i})
+	data, err := readRegular(place{
+		dir:    dir,
+		name:   name,
+		looked: true,
+		info:   i,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -223,6 +229,7 @@ func notOffered(err error) bool {
 	case syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.EPERM:
 		return true
 	}
+
 	return false
 }
 

@@ -54,7 +54,11 @@ func (w way) end(name string) place {
 	for _, s := range w[:len(w)-1] {
 		s.dir.Close()
 	}
-	return place{dir: w[len(w)-1].dir, name: name, path: path.Join(w.path(), name)}
+	return place{
+		dir:  w[len(w)-1].dir,
+		name: name,
+		path: path.Join(w.path(), name),
+	}
 }
 
 // endHere ends a path that leads to the innermost folder: "/", "x/..", a link to one of these.
@@ -134,6 +138,7 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		}
 		rest = append(Parts(target), rest...)
 	}
+
 	return fail(syscall.ELOOP)
 }
 
@@ -146,7 +151,12 @@ func (f *Files) reach(name string, follow bool) (place, error) {
 		return f.walk(name, follow)
 	}
 
-	to := place{dir: disk.Whole(), name: "." + name, path: name, of: f}
+	to := place{
+		dir:  disk.Whole(),
+		name: "." + name,
+		path: name,
+		of:   f,
+	}
 	if !follow {
 		return to, nil
 	}
@@ -171,7 +181,9 @@ func (f *Files) whole(name string) (wholeDisk, bool) {
 
 // isClean reports whether a path is absolute and has no part that path.Clean drops, as wholeDisk
 // takes it.
-func isClean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
+func isClean(name string) bool {
+	return strings.HasPrefix(name, "/") && path.Clean(name) == name
+}
 
 // Parts splits a path; ".." stays, since its meaning depends on links.
 func Parts(name string) []string {
@@ -181,6 +193,7 @@ func Parts(name string) []string {
 			all = append(all, part)
 		}
 	}
+
 	return all
 }
 
@@ -199,6 +212,7 @@ func (f *Files) Trusted(names ...string) error {
 			u.Name = name
 		}
 	}
+
 	if u.Name == "" {
 		return nil
 	}
@@ -213,13 +227,26 @@ func judge(u *host.Untrusted, on, name string, i host.Info) {
 		return
 	}
 	if i.UID != 0 {
-		addOnce(&u.Owners, host.Fault{Why: fmt.Sprintf("user %d owns", i.UID), Name: name, For: on})
+		addOnce(&u.Owners, host.Fault{
+			Why:  fmt.Sprintf("user %d owns", i.UID),
+			Name: name,
+			For:  on,
+		})
 	}
+
 	switch {
 	case i.Mode&0o002 != 0:
-		addOnce(&u.Modes, host.Fault{Why: "all users can write to", Name: name, For: on})
+		addOnce(&u.Modes, host.Fault{
+			Why:  "all users can write to",
+			Name: name,
+			For:  on,
+		})
 	case i.Mode&0o020 != 0:
-		addOnce(&u.Modes, host.Fault{Why: "its group can write to", Name: name, For: on})
+		addOnce(&u.Modes, host.Fault{
+			Why:  "its group can write to",
+			Name: name,
+			For:  on,
+		})
 	}
 }
 
@@ -249,6 +276,7 @@ func (f *Files) trail(name string, seen map[string]host.Info) (trail []string) {
 				return trail
 			}
 		}
+
 		if i.Mode&fs.ModeSymlink == 0 {
 			seen[next] = i
 			trail = append(trail, next)

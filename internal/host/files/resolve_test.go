@@ -64,6 +64,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 				inOneCall++
 			}
 		}
+
 		if depth == 0 {
 			return
 		}
@@ -76,6 +77,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 			try(name+"/"+part, depth-1)
 		}
 	}
+
 	try(root, 4)
 	check.That(t, inOneCall >= 90, "only %d paths were resolved in one call", inOneCall)
 }
@@ -96,10 +98,12 @@ func treeOfLinks(t *testing.T) (root string) {
 	} {
 		must.OK(t, os.Symlink(target, filepath.Join(root, name)))
 	}
+
 	for _, name := range []string{"a/b", "a/f"} { // /dev/shm and tmpfs of older kernels have none of these
 		err := unix.Setxattr(filepath.Join(root, name), "user.test", []byte(name), 0)
 		must.That(t, err == nil || err == unix.ENOTSUP, "%v", err)
 	}
+
 	return root
 }
 
@@ -113,9 +117,15 @@ func TestReachIsWalk(t *testing.T) {
 		}
 		return host.Info{Mode: info.Mode, Size: info.Size}, err
 	}
+
 	lstat := func(f *Files, name string) (host.Info, error) {
 		info, err := f.Lstat(name)
-		return host.Info{Mode: info.Mode, UID: info.UID, Xattrs: info.Xattrs, Chattr: info.Chattr}, err
+		return host.Info{
+			Mode:   info.Mode,
+			UID:    info.UID,
+			Xattrs: info.Xattrs,
+			Chattr: info.Chattr,
+		}, err
 	}
 
 	ways := newTwoWays(t)
@@ -145,6 +155,7 @@ func TestReachIsWalk(t *testing.T) {
 			try(strings.TrimSuffix(name, "/")+"/"+part, depth-1)
 		}
 	}
+
 	for _, name := range []string{"/etc", "/lib", "/usr/lib", "/bin", "/sys/bus/cpu/devices"} { // other processes leave these alone
 		try(name, 1)
 	}
@@ -155,6 +166,7 @@ func TestReachIsWalk(t *testing.T) {
 		try(name, 0)
 		try(name+"/.", 0)
 	}
+
 	check.That(t, names >= 100 && links >= 5, "only %d names with %d links were tried", names, links)
 }
 
@@ -181,5 +193,6 @@ func TestOwnersWithoutRoot(t *testing.T) {
 			check.That(t, back == id || id == 0, "owner %d, seen by %d, goes back as %d", id, caller, back)
 		}
 	}
+
 	check.That(t, shownOwner(1000, 1000) == 0 && storedOwner(0, 1000) == 1000 && shownOwner(7, 1000) == 7, "what the caller owns does not count as root's")
 }

@@ -25,7 +25,9 @@ const (
 )
 
 // tempName returns a unique name. Another user who may write in the folder cannot guess it.
-func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix }
+func tempName() string {
+	return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix
+}
 
 // at runs one touch at the place name leads to, and words its error.
 func (f *Files) at(verb, name string, follow bool, do func(dir Folder, name string) error) error {
@@ -99,6 +101,7 @@ func replaceAll(dir Folder, files map[string][]byte, attr host.Attr) (err error)
 			_ = drop(dir, temps[name]) // else the next sweep does
 		}
 	}
+
 	return err
 }
 
@@ -241,6 +244,7 @@ func sweep(dir Folder) (left, err error) {
 			left = err
 		}
 	}
+
 	return left, nil
 }
 
@@ -300,6 +304,7 @@ func (f *Files) SetAttr(name string, attr host.Attr) error {
 				return attrError{fmt.Sprintf("mode %v", narrow), err}
 			}
 		}
+
 		if _, err := setAttr(file, attr); err != nil {
 			return err
 		}
@@ -321,18 +326,21 @@ func setAttr(file File, attr host.Attr) (changed bool, err error) {
 			return changed, attrError{fmt.Sprintf("owner %d:%d", attr.UID, attr.GID), err}
 		}
 	}
+
 	if attr.Xattrs != nil {
 		changed = true
 		if err := setXattrs(file, attr.Xattrs); err != nil {
 			return changed, err
 		}
 	}
+
 	if changed {
 		i, err = file.Stat()
 		if err != nil {
 			return changed, err
 		}
 	}
+
 	if i.Attr().Mode != attr.Mode {
 		changed = true
 		if err := file.Chmod(attr.Mode); err != nil {
@@ -358,6 +366,7 @@ func (f *Files) Remove(name string) error {
 		} else {
 			err = dir.Unlink(name)
 		}
+
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,9 @@ func both(t *testing.T, test func(t *testing.T, h host.Host)) {
 		h, _ := openFolder(t)
 		test(t, h)
 	})
-	t.Run("simulated", func(t *testing.T) { test(t, simulated(t, "-- sim.toml --\nlive = false\n")) })
+	t.Run("simulated", func(t *testing.T) {
+		test(t, simulated(t, "-- sim.toml --\nlive = false\n"))
+	})
 }
 
 // ownedBySelf is an Attr of the user the test runs as.
@@ -97,6 +99,7 @@ func TestSameDisk(t *testing.T) {
 			log = append(log, fmt.Sprintf("%s: %s", name, want))
 			must.That(t, want == got, "seed %d:\n%s\nsimulated: %s", seed, strings.Join(log, "\n"), got)
 		}
+
 		os.RemoveAll(real.Root())
 	}
 }
@@ -123,17 +126,25 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 	p := randomPath(r)
 	switch r.IntN(10) {
 	case 0, 1:
-		return "write " + p, func(h host.Host) string { return errno(h.WriteFile(p, []byte(p+"\n"), ownedBySelf(0o640))) }
+		return "write " + p, func(h host.Host) string {
+			return errno(h.WriteFile(p, []byte(p+"\n"), ownedBySelf(0o640)))
+		}
 	case 2:
-		return "append " + p, func(h host.Host) string { return errno(h.Append(p, []byte("more"))) }
+		return "append " + p, func(h host.Host) string {
+			return errno(h.Append(p, []byte("more")))
+		}
 	case 3, 4:
 		target := randomPath(r)
 		if r.IntN(2) == 0 {
 			target = strings.TrimPrefix(target, "/w/")
 		}
-		return "link " + p + " -> " + target, func(h host.Host) string { return errno(h.Symlink(p, target)) }
+		return "link " + p + " -> " + target, func(h host.Host) string {
+			return errno(h.Symlink(p, target))
+		}
 	case 5, 6:
-		return "mkdir " + p, func(h host.Host) string { return errno(h.Mkdir(p, ownedBySelf(0o750))) }
+		return "mkdir " + p, func(h host.Host) string {
+			return errno(h.Mkdir(p, ownedBySelf(0o750)))
+		}
 	case 7:
 		return "remove " + p, func(h host.Host) string { return errno(h.Remove(p)) }
 	case 8:
@@ -143,6 +154,7 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 			return fmt.Sprintf("%q %s %q %s", data, errno(err), names, errno(err2))
 		}
 	}
+
 	return "stat " + p, func(h host.Host) string {
 		at, err := h.Resolve(p)
 		i, err2 := h.Stat(p)
@@ -165,12 +177,14 @@ func TestResolve(t *testing.T) {
 		} {
 			must.OK(t, h.Symlink(name, target))
 		}
+
 		previous := "/d/file"
 		for i := range 41 {
 			name := fmt.Sprintf("/hop%02d", i+1)
 			must.OK(t, h.Symlink(name, previous))
 			previous = name
 		}
+
 		for _, c := range []struct{ name, leads, err string }{
 			{"/", "/", ""},
 			{"/..", "/", ""},
@@ -227,6 +241,7 @@ func TestWriteKeepsLinks(t *testing.T) {
 			got, err := h.Readlink(name)
 			check.That(t, got == want, "%s says %q (%v), want %q", name, got, err, want)
 		}
+
 		i, _ := h.Stat("/link")
 		check.That(t, i.Mode == 0o640, "mode is %v", i.Mode)
 		must.OK(t, h.Remove("/link"))
@@ -246,6 +261,7 @@ func TestNotRegular(t *testing.T) {
 		} {
 			check.That(t, errors.Is(err, syscall.EISDIR), "%s a folder: %v", what, err)
 		}
+
 		must.OK(t, h.WriteFile("/d/x", nil, ownedBySelf(0o644)))
 		err = h.Remove("/d")
 		check.That(t, errors.Is(err, syscall.ENOTEMPTY) && err.Error() == "cannot remove /d: directory not empty", "%v", err)
@@ -271,17 +287,24 @@ func TestAttr(t *testing.T) {
 			i, err := h.Stat(name)
 			check.That(t, err == nil && i.Mode == want && i.UID == os.Getuid(), "%s is %v of %d (%v), want %v", name, i.Mode, i.UID, err, want)
 		}
+
 		must.OK(t, h.SetAttr("/d/x", ownedBySelf(0o600)))
 		must.OK(t, h.SetAttr("/d", ownedBySelf(0o700)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | 0o700, "/d/x": 0o600} {
 			i, err := h.Stat(name)
 			check.That(t, err == nil && i.Mode == want, "%s is %v (%v), want %v", name, i.Mode, err, want)
 		}
+
 		if os.Getuid() == 0 {
-			must.OK(t, h.WriteFile("/d/x", []byte("x"), host.Attr{Mode: 0o755 | fs.ModeSetuid, UID: 7, GID: 8}))
+			must.OK(t, h.WriteFile("/d/x", []byte("x"), host.Attr{
+				Mode: 0o755 | fs.ModeSetuid,
+				UID:  7,
+				GID:  8,
+			}))
 			i, err := h.Stat("/d/x")
 			check.That(t, err == nil && i.Mode == fs.ModeSetuid|0o755 && i.UID == 7 && i.GID == 8, "%+v (%v)", i, err)
 		}
+
 		names, err := h.ReadDir("/d")
 		check.That(t, slices.Equal(names, []string{"x"}), "%q (%v)", names, err)
 	})
@@ -301,6 +324,7 @@ func TestXattrs(t *testing.T) {
 			i, err := h.Lstat("/x")
 			check.That(t, err == nil && fmt.Sprint(i.Xattrs) == fmt.Sprint(want), "xattrs are %q (%v), want %q", i.Xattrs, err, want)
 		}
+
 		has(want.Xattrs)
 		must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o600))) // nil keeps
 		has(want.Xattrs)

@@ -40,6 +40,7 @@ func openFake(t testing.TB, spec string) faked {
 			f.fake.PassThrough(i)
 		}
 	}
+
 	return f
 }
 
@@ -53,7 +54,11 @@ func openedFake(t testing.TB, spec string) faked {
 func (f faked) ResetGPUs(ctx context.Context, gpus ...string) error {
 	return nvml.Reset(ctx, func(_ context.Context, argv ...string) ([]byte, error) {
 		if said, code := f.fake.SMI(argv[1:]...); code != 0 {
-			return []byte(said), &host.CommandError{Argv: argv, Code: code, Cause: errors.New("it refuses")}
+			return []byte(said), &host.CommandError{
+				Argv:  argv,
+				Code:  code,
+				Cause: errors.New("it refuses"),
+			}
 		}
 		return nil, nil
 	}, gpus)
@@ -71,6 +76,7 @@ func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 		}
 		archive += fmt.Sprintf("[[gpu]]\nmodel = %q\ncount = %s\npassthrough = %t\n", model, count, passed)
 	}
+
 	n := must.Get(simhost.New([]byte(archive)))(t)
 	return n
 }
@@ -87,8 +93,11 @@ func alike(t *testing.T, h host.View) []host.GPU {
 			if strings.HasPrefix(g.Name, "NVIDIA A30") { // NVML says as many as there are places, also of +me: the fake too
 				g.Profiles[j].Max = len(g.Profiles[j].Places)
 			}
-			g.Profiles[j].Compute = slices.DeleteFunc(g.Profiles[j].Compute, func(c host.ComputeProfile) bool { return c.Enum > 4 })
+			g.Profiles[j].Compute = slices.DeleteFunc(g.Profiles[j].Compute, func(c host.ComputeProfile) bool {
+				return c.Enum > 4
+			})
 		}
+
 		for j := range g.Instances {
 			for k := range g.Instances[j].Compute {
 				c := &g.Instances[j].Compute[k]
@@ -97,6 +106,7 @@ func alike(t *testing.T, h host.View) []host.GPU {
 			}
 		}
 	}
+
 	return d.GPUs
 }
 
@@ -111,6 +121,7 @@ func refused(err error) string {
 	case errors.As(err, &command) && command.Stderr != "":
 		return "nvidia-smi refuses"
 	}
+
 	return fmt.Sprintf("%T %v", err, err)
 }
 
@@ -135,15 +146,22 @@ func randomStep(r *rand.Rand, gpus []host.GPU) step {
 			compute = of.Compute[r.IntN(len(of.Compute))].ID
 		}
 	}
+
 	flag := r.IntN(3) > 0
 	switch r.IntN(12) {
 	case 0:
-		return step{fmt.Sprintf("mode %s %t", g.Address, flag), func(h host.Host) string { return refused(h.SetMIGMode(ctx, g.Address, flag)) }}
+		return step{fmt.Sprintf("mode %s %t", g.Address, flag), func(h host.Host) string {
+			return refused(h.SetMIGMode(ctx, g.Address, flag))
+		}}
 	case 1:
-		return step{"reset " + g.Address, func(h host.Host) string { return refused(h.ResetGPUs(ctx, g.Address)) }}
+		return step{"reset " + g.Address, func(h host.Host) string {
+			return refused(h.ResetGPUs(ctx, g.Address))
+		}}
 	case 2:
 		on := r.IntN(4) == 0
-		return step{fmt.Sprintf("persistence %s %t", g.Address, on), func(h host.Host) string { return refused(h.SetPersistence(ctx, g.Address, on)) }}
+		return step{fmt.Sprintf("persistence %s %t", g.Address, on), func(h host.Host) string {
+			return refused(h.SetPersistence(ctx, g.Address, on))
+		}}
 	case 3, 4, 5:
 		profile, at := r.IntN(30), host.Span{Start: r.IntN(9), Size: r.IntN(9)}
 		if len(g.Profiles) > 0 && r.IntN(8) > 0 {
@@ -155,7 +173,9 @@ func randomStep(r *rand.Rand, gpus []host.GPU) step {
 			return fmt.Sprint(id, refused(err))
 		}}
 	case 6:
-		return step{fmt.Sprintf("destroy %s instance %d", g.Address, in), func(h host.Host) string { return refused(h.DestroyInstance(ctx, g.Address, in)) }}
+		return step{fmt.Sprintf("destroy %s instance %d", g.Address, in), func(h host.Host) string {
+			return refused(h.DestroyInstance(ctx, g.Address, in))
+		}}
 	case 7, 8, 9:
 		profile, at := r.IntN(6), host.Span{}
 		if r.IntN(2) == 0 {
@@ -166,15 +186,22 @@ func randomStep(r *rand.Rand, gpus []host.GPU) step {
 			return fmt.Sprint(id, refused(err))
 		}}
 	case 10:
-		return step{fmt.Sprintf("destroy %s compute %d/%d", g.Address, in, compute), func(h host.Host) string { return refused(h.DestroyCompute(ctx, g.Address, in, compute)) }}
+		return step{fmt.Sprintf("destroy %s compute %d/%d", g.Address, in, compute), func(h host.Host) string {
+			return refused(h.DestroyCompute(ctx, g.Address, in, compute))
+		}}
 	}
-	return step{fmt.Sprintf("use %s %d", g.Address, in), func(h host.Host) string { return use(h, g, in, flag) }}
+
+	return step{fmt.Sprintf("use %s %d", g.Address, in), func(h host.Host) string {
+		return use(h, g, in, flag)
+	}}
 }
 
 // use lets a process use a GPU's instance if it has just one compute instance, or else the GPU; or
 // ends all use of it.
 func use(h host.Host, g host.GPU, in int, some bool) string {
-	i := slices.IndexFunc(g.Instances, func(of host.Instance) bool { return of.ID == in && len(of.Compute) == 1 && of.Compute[0].ID == 0 })
+	i := slices.IndexFunc(g.Instances, func(of host.Instance) bool {
+		return of.ID == in && len(of.Compute) == 1 && of.Compute[0].ID == 0
+	})
 	if i < 0 {
 		in = -1
 	}
@@ -196,6 +223,7 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 			h.fake.EndUse(pid)
 		}
 	}
+
 	return ""
 }
 
@@ -207,8 +235,11 @@ func TestGPUBoth(t *testing.T) {
 			real, sim := openFake(t, spec), simulatedGPUs(t, spec)
 			well := map[string]int{}
 			missing := func() []string {
-				return slices.DeleteFunc([]string{"mode", "create", "compute", "destroy", "reset"}, func(kind string) bool { return well[kind] != 0 })
+				return slices.DeleteFunc([]string{"mode", "create", "compute", "destroy", "reset"}, func(kind string) bool {
+					return well[kind] != 0
+				})
 			}
+
 			for seed := range uint64(4) {
 				if seed >= 2 && len(missing()) == 0 && !check.All() {
 					break
@@ -226,9 +257,11 @@ func TestGPUBoth(t *testing.T) {
 					diff := cmp.Diff(before, alike(t, sim))
 					must.That(t, diff == "", "seed %d step %d: after %s (-driver +simulation):\n%s", seed, n, next.name, diff)
 				}
+
 				real.fake.Reboot()
 				sim.Reboot()
 			}
+
 			check.That(t, len(missing()) == 0 || spec == "T4", "no %s went well: the test shows nothing of it", missing())
 		})
 	}

@@ -66,7 +66,12 @@ func Image(root string, sign *ModuleKey, follow commands.Follow) (h host.Host, d
 	}
 
 	f := newFolder(abs, named, disk)
-	i := &image{folder: f, sandbox: s, runner: commands.New(), sign: sign}
+	i := &image{
+		folder:  f,
+		sandbox: s,
+		runner:  commands.New(),
+		sign:    sign,
+	}
 	i.runner.Follow = follow
 	i.runner.Root = "/" // of the thread
 	i.runner.Start = func(cmd *exec.Cmd) error {
@@ -129,6 +134,7 @@ func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
 			return nil, fmt.Errorf("cannot run %s in %s: %w", argv[0], i.root, err)
 		}
 	}
+
 	if err := i.bringSelf(); err != nil {
 		return nil, fmt.Errorf("cannot bring gpuadm to the programs of %s: %w", i.root, err)
 	}
@@ -246,6 +252,7 @@ func (i *image) cover(p placeholder) (err error) {
 			return i.sandbox.put(p, at, data)
 		}
 	}
+
 	if _, err := i.Lstat(p.name); errors.Is(err, fs.ErrNotExist) {
 		if _, err := i.Stat(filepath.Dir(p.name)); err != nil {
 			return nil // no program of that image asks for it
@@ -254,6 +261,7 @@ func (i *image) cover(p placeholder) (err error) {
 			return err
 		}
 	}
+
 	if _, err := i.Stat(p.name); isLink && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is a link to %s, which does not exist: remove the link", p.name, target)
 	}
@@ -276,6 +284,7 @@ func (i *image) makeFolder(name string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -33,6 +33,7 @@ func imageRoot(t *testing.T) string {
 		must.OK(t, os.Symlink("usr/"+name, filepath.Join(root, name)))
 		bind(t, "/usr/"+name, filepath.Join(root, "usr", name))
 	}
+
 	if _, err := os.Stat("/lib64"); err == nil {
 		must.OK(t, os.Mkdir(filepath.Join(root, "lib64"), 0o755))
 		bind(t, "/lib64", filepath.Join(root, "lib64"))
@@ -65,6 +66,7 @@ func mounts(t *testing.T) (list string) {
 			list += line
 		}
 	}
+
 	return list
 }
 
@@ -93,6 +95,7 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 		_, err := os.Lstat(root + name)
 		check.That(t, err != nil, "%s is left behind", name)
 	}
+
 	made, err := os.ReadFile(root + "/tmp/made")
 	check.That(t, err == nil && string(made) == "made\n", "%q, %v", made, err)
 }
@@ -131,8 +134,12 @@ grep ^CapEff: /proc/self/status`))(t))
 	sleeps := func() bool {
 		all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		must.OK(t, err)
-		return slices.ContainsFunc(all, func(name string) bool { line, _ := os.ReadFile(name); return string(line) == "sleep\x004711\x00" })
+		return slices.ContainsFunc(all, func(name string) bool {
+			line, _ := os.ReadFile(name)
+			return string(line) == "sleep\x004711\x00"
+		})
 	}
+
 	check.That(t, sleeps(), "what a program started is gone before the bake ends, or this test finds no process")
 	done()
 	ended = true
@@ -152,7 +159,10 @@ func TestImageAskAbout(t *testing.T) {
 // settings, in the bake or after it.
 func TestImageModuleKey(t *testing.T) {
 	root := imageRoot(t)
-	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")}, nil)
+	h, done, err := Image(root, &ModuleKey{
+		Private:     []byte("a private key\n"),
+		Certificate: []byte("a certificate\n"),
+	}, nil)
 	must.OK(t, err)
 	t.Cleanup(done)
 	unlock := must.Get(h.Lock())(t)
@@ -162,6 +172,7 @@ test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "
 		out, err := h.Do(context.Background(), "sh", "-c", script)
 		must.That(t, err == nil && string(out) == "a private key\na certificate\n", "%q, %v", out, err)
 	}
+
 	const settings = "/etc/dkms/framework.conf.d/zz-gpuadm.conf"
 	data, err := os.ReadFile(root + settings)
 	check.That(t, err == nil && len(data) == 0, "in the bake the image's own file is %q, %v", data, err)
@@ -221,6 +232,7 @@ func TestImageGetsNoMount(t *testing.T) {
 	}{{place, unix.MS_BIND}, {"", unix.MS_SHARED}} {
 		must.OK(t, unix.Mount(m.source, place, "", m.flags, ""))
 	}
+
 	defer unix.Unmount(place, unix.MNT_DETACH)
 	h := openImage(t, root)
 	must.OK(t, unix.Mount("tmpfs", place, "tmpfs", 0, ""))
@@ -241,6 +253,7 @@ func TestImageOfThisMachine(t *testing.T) {
 		names, err := h.ReadDir(dir)
 		check.That(t, err != nil || len(names) <= 3, "%s shows %v", dir, names)
 	}
+
 	if _, err := h.Stat("/etc/os-release"); err != nil {
 		t.Error(err)
 	}

@@ -30,6 +30,7 @@ func TestLive(t *testing.T) {
 		t.Helper()
 		must.OK(t, h.WriteFile(folder+name, []byte(text), host.Attr{Mode: 0o644}))
 	}
+
 	set := func(name, file, job string) error {
 		return h.SetUnit(t.Context(), name, host.UnitChange{File: file, Job: job})
 	}
@@ -39,6 +40,7 @@ func TestLive(t *testing.T) {
 		must.OK(t, err)
 		return u
 	}
+
 	says := func(err error, want string) {
 		t.Helper()
 		check.That(t, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)

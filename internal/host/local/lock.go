@@ -116,6 +116,7 @@ func holder(fd int) *host.Busy {
 			taker = by
 		}
 	}
+
 	if len(found) == 0 {
 		return &host.Busy{} // another user's, or gone meanwhile
 	}
@@ -125,7 +126,11 @@ func holder(fd int) *host.Busy {
 	if argv == "" {
 		return &host.Busy{} // it has ended meanwhile
 	}
-	return &host.Busy{PID: pid, Command: argv, Orphan: isOrphaned(taker, found, isGpuadm)}
+	return &host.Busy{
+		PID:     pid,
+		Command: argv,
+		Orphan:  isOrphaned(taker, found, isGpuadm),
+	}
 }
 
 // isOrphaned says whether the process that took a lock has ended, and others hold it. In a PID
@@ -174,6 +179,7 @@ func holds(pid int, want *unix.Stat_t) (taker int, held bool) {
 			return taker, true
 		}
 	}
+
 	return 0, false
 }
 

@@ -59,6 +59,7 @@ func TestLockFolder(t *testing.T) {
 			busy := (*host.Busy)(nil)
 			check.That(t, errors.As(err, &busy) && busy.PID == os.Getpid(), "locked twice: %v", err)
 		}
+
 		name := lockOf(t, dir)
 		i, err := os.Stat(name)
 		check.That(t, err == nil && i.Mode() == 0o600 && i.Size() == 0, "%s: %v (%v)", name, i, err)
@@ -66,6 +67,7 @@ func TestLockFolder(t *testing.T) {
 		unlock() // once more does nothing
 		one, two = two, one
 	}
+
 	names, _ := os.ReadDir(dir)
 	check.That(t, len(names) == 0, "the lock left %v in the image", names)
 	_, err := Open(filepath.Join(dir, "none"))
@@ -104,8 +106,12 @@ func startLocker(t *testing.T, dir string) locker {
 	cmd.Env = append(os.Environ(), lockedFolder+"="+dir)
 	cmd.Stderr = os.Stderr
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: swap.UID, Gid: swap.UID}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
+			Uid: swap.UID,
+			Gid: swap.UID,
+		}}
 	}
+
 	in := must.Get(cmd.StdinPipe())(t)
 	out := must.Get(cmd.StdoutPipe())(t)
 	must.OK(t, cmd.Start())
@@ -123,6 +129,7 @@ func TestLockWithoutRoot(t *testing.T) {
 		l.in.Close()
 		check.OK(t, l.Wait())
 	}
+
 	one := startLocker(t, dir)
 	two := startLocker(t, dir)
 	end(two)

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+
 	path := os.Getenv("GPUADM_TEST_LOCK")
 	if path == "" {
 		os.Exit(m.Run())
@@ -72,9 +73,11 @@ func TestLock(t *testing.T) {
 				return busy
 			}
 		}
+
 		t.Fatalf("busy says %v", busy)
 		return nil
 	}
+
 	refused(func(b *host.Busy) bool {
 		return b.PID == helper.Process.Pid && !b.Orphan && strings.Contains(b.Error(), "the-helper")
 	})
@@ -126,6 +129,7 @@ func TestLockInOneProcess(t *testing.T) {
 		busy := (*host.Busy)(nil)
 		check.That(t, errors.As(err, &busy) && busy.PID == os.Getpid(), "taken twice: %v", err)
 	}
+
 	unlock()
 	unlock() // once more does nothing
 	unlock, err = two.take(path)

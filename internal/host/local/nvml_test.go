@@ -50,6 +50,7 @@ func TestNVMLRead(t *testing.T) {
 		is := readDriver(t, h).GPUs
 		check.That(t, is[0].Licence == "" && is[2].Licence == state, "%q, of a GPU that is not a guest's %q, want %s", is[2].Licence, is[0].Licence, state)
 	}
+
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
 	must.OK(t, err)
@@ -73,8 +74,19 @@ func TestNVMLRead(t *testing.T) {
 	want := []host.Instance{{
 		ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{4242},
 		Compute: []host.ComputeInstance{{
-			ID: 0, Profile: 2, At: host.Span{Start: 0, Size: 3}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID,
-			Share: host.Share{Memory: 40448 << 20, SMs: 60, Slices: 3, Compute: 3, Copy: 3, Decoders: 3, JPEG: 3},
+			ID: 0, Profile: 2, At: host.Span{
+				Start: 0,
+				Size:  3,
+			}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID,
+			Share: host.Share{
+				Memory:   40448 << 20,
+				SMs:      60,
+				Slices:   3,
+				Compute:  3,
+				Copy:     3,
+				Decoders: 3,
+				JPEG:     3,
+			},
 		}},
 	}}
 	check.None(t, cmp.Diff(want, g.Instances), "got")
@@ -109,6 +121,7 @@ func TestNVMLLost(t *testing.T) {
 			}
 		}
 	}
+
 	fake.Lose(1)
 	lost("it has fallen off the bus")
 	refused := (*host.GPUError)(nil)
@@ -139,6 +152,7 @@ func TestNVMLRefuses(t *testing.T) {
 		err = h.SetPersistence(t.Context(), gpu0, true)
 		check.That(t, errors.As(err, &none), "%s: %v", code, err)
 	}
+
 	h.fake.Init("SUCCESS")
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	h.fake.Fail("nvmlDeviceGetGpuInstances", 0, "NO_PERMISSION")
@@ -170,7 +184,11 @@ func TestNVMLLate(t *testing.T) {
 	h.fake.FailLate("", 1, "TIMEOUT")
 	_, err := h.CreateInstance(t.Context(), gpu0, 0, host.Span{Start: 0, Size: 4})
 	refused := (*host.GPUError)(nil)
-	check.That(t, errors.As(err, &refused) && *refused == (host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: gpu0, Code: "TIMEOUT"}), "%v", err)
+	check.That(t, errors.As(err, &refused) && *refused == (host.GPUError{
+		Call: "nvmlDeviceCreateGpuInstanceWithPlacement",
+		GPU:  gpu0,
+		Code: "TIMEOUT",
+	}), "%v", err)
 	in := readDriver(t, h).GPUs[0].Instances
 	check.That(t, len(in) == 1 && in[0].Compute == nil, "%+v", in)
 }
@@ -191,6 +209,7 @@ func TestNVMLLacks(t *testing.T) {
 			lacks = append(lacks, s.Name)
 		}
 	}
+
 	check.That(t, len(lacks) >= 40, "the fake has few symbols: %d", len(lacks))
 	for _, name := range lacks {
 		t.Run(name, func(t *testing.T) {
@@ -243,6 +262,7 @@ func BenchmarkDriver(b *testing.B) {
 				must.Get(h.Driver(b.Context()))(b)
 				readings++
 			}
+
 			calls := 0
 			for _, n := range h.fake.Dump().Counts {
 				calls += n
@@ -250,6 +270,7 @@ func BenchmarkDriver(b *testing.B) {
 			b.ReportMetric(float64(calls)/float64(readings), "calls/op")
 		})
 	}
+
 	b.Run("H100-80:8 with 56 instances", func(b *testing.B) {
 		h := openFake(b, "H100-80:8")
 		fill(b, h)
@@ -265,11 +286,15 @@ func fill(b *testing.B, h host.Host) {
 	for _, g := range d.GPUs {
 		err = errors.Join(err, h.SetMIGMode(b.Context(), g.Address, true))
 		for start := range 7 {
-			id, made := h.CreateInstance(b.Context(), g.Address, 19, host.Span{Start: start, Size: 1})
+			id, made := h.CreateInstance(b.Context(), g.Address, 19, host.Span{
+				Start: start,
+				Size:  1,
+			})
 			_, within := h.CreateCompute(b.Context(), g.Address, id, 0, host.Span{})
 			err = errors.Join(err, made, within)
 		}
 	}
+
 	must.OK(b, err)
 }
 

@@ -85,8 +85,13 @@ func (f *folder) Live() bool     { return false }
 func (f *folder) Runs() bool     { return false }
 func (f *folder) Now() time.Time { return time.Now() }
 
-func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, host.FirstBoot }
-func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, host.FirstBoot }
+func (f *folder) Ask(context.Context, ...string) ([]byte, error) {
+	return nil, host.FirstBoot
+}
+
+func (f *folder) Do(context.Context, ...string) ([]byte, error) {
+	return nil, host.FirstBoot
+}
 
 func (f *folder) AskWith(context.Context, []string, ...string) ([]byte, error) {
 	return nil, host.FirstBoot
@@ -121,26 +126,41 @@ func (f *folder) Lock() (func(), error) {
 
 // The kernel of a folder does not run: no driver answers for GPUs, and no process belongs to it.
 
-func (f *folder) Driver(context.Context) (host.Driver, error)    { return host.Driver{}, host.FirstBoot }
+func (f *folder) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, host.FirstBoot
+}
+
 func (f *folder) SetMIGMode(context.Context, string, bool) error { return host.FirstBoot }
 func (f *folder) ResetGPUs(context.Context, ...string) error     { return host.FirstBoot }
 
 func (f *folder) CreateInstance(context.Context, string, int, host.Span) (int, error) {
 	return 0, host.FirstBoot
 }
-func (f *folder) DestroyInstance(context.Context, string, int) error { return host.FirstBoot }
+
+func (f *folder) DestroyInstance(context.Context, string, int) error {
+	return host.FirstBoot
+}
 
 func (f *folder) CreateCompute(context.Context, string, int, int, host.Span) (int, error) {
 	return 0, host.FirstBoot
 }
-func (f *folder) DestroyCompute(context.Context, string, int, int) error { return host.FirstBoot }
-func (f *folder) SetPersistence(context.Context, string, bool) error     { return host.FirstBoot }
-func (f *folder) Terminate(int) error                                    { return host.FirstBoot }
+
+func (f *folder) DestroyCompute(context.Context, string, int, int) error {
+	return host.FirstBoot
+}
+
+func (f *folder) SetPersistence(context.Context, string, bool) error {
+	return host.FirstBoot
+}
+
+func (f *folder) Terminate(int) error { return host.FirstBoot }
 func (f *folder) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error) {
 	return nil, host.FirstBoot
 }
 
-func (f *folder) AskWeb(host.Web) (http.RoundTripper, error) { return nil, host.FirstBoot }
+func (f *folder) AskWeb(host.Web) (http.RoundTripper, error) {
+	return nil, host.FirstBoot
+}
 
 func (f *folder) DoWeb(host.Web) (http.RoundTripper, error) { return nil, host.FirstBoot }
 

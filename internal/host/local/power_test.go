@@ -23,16 +23,35 @@ var oldNode string
 
 // works are the touches a host has, each with what it shall lead to.
 func works() []work {
-	attr := host.Attr{Mode: 0o604, UID: 3, GID: 4, Xattrs: map[string]string{"user.x": "2", "user.y": "3"}}
+	attr := host.Attr{
+		Mode:   0o604,
+		UID:    3,
+		GID:    4,
+		Xattrs: map[string]string{"user.x": "2", "user.y": "3"},
+	}
 	return []work{
-		{"write", "/w/file", func(h host.Host) error { return h.WriteFile("/w/file", []byte("the new\n"), attr) }, nil},
-		{"write, attributes kept", "/w/file", func(h host.Host) error { return h.WriteFile("/w/file", []byte("x"), host.Attr{}) }, nil},
-		{"write new", "/w/new", func(h host.Host) error { return h.WriteFile("/w/new", []byte("new\n"), attr) }, nil},
-		{"write empty", "/w/empty", func(h host.Host) error { return h.WriteFile("/w/empty", nil, attr) }, nil},
-		{"write through link", "/w/file", func(h host.Host) error { return h.WriteFile("/w/link", []byte("new\n"), attr) }, nil},
+		{"write", "/w/file", func(h host.Host) error {
+			return h.WriteFile("/w/file", []byte("the new\n"), attr)
+		}, nil},
+		{"write, attributes kept", "/w/file", func(h host.Host) error {
+			return h.WriteFile("/w/file", []byte("x"), host.Attr{})
+		}, nil},
+		{"write new", "/w/new", func(h host.Host) error {
+			return h.WriteFile("/w/new", []byte("new\n"), attr)
+		}, nil},
+		{"write empty", "/w/empty", func(h host.Host) error {
+			return h.WriteFile("/w/empty", nil, attr)
+		}, nil},
+		{"write through link", "/w/file", func(h host.Host) error {
+			return h.WriteFile("/w/link", []byte("new\n"), attr)
+		}, nil},
 		{"append", "/w/log", func(h host.Host) error { return h.Append("/w/log", []byte("two\n")) }, torn},
-		{"append after torn", "/w/torn", func(h host.Host) error { return h.Append("/w/torn", []byte("two\n")) }, torn},
-		{"append new", "/w/newlog", func(h host.Host) error { return h.Append("/w/newlog", []byte("one\n")) }, torn},
+		{"append after torn", "/w/torn", func(h host.Host) error {
+			return h.Append("/w/torn", []byte("two\n"))
+		}, torn},
+		{"append new", "/w/newlog", func(h host.Host) error {
+			return h.Append("/w/newlog", []byte("one\n"))
+		}, torn},
 		{"link", "/w/newlink", func(h host.Host) error { return h.Symlink("/w/newlink", "file") }, nil},
 		{"link for file", "/w/file", func(h host.Host) error { return h.Symlink("/w/file", "log") }, nil},
 		{"link for link", "/w/link", func(h host.Host) error { return h.Symlink("/w/link", "log") }, nil},
@@ -41,14 +60,30 @@ func works() []work {
 		{"remove link", "/w/link", func(h host.Host) error { return h.Remove("/w/link") }, nil},
 		{"remove folder", "/w/folder", func(h host.Host) error { return h.Remove("/w/folder") }, nil},
 		{"rename", "/w/file", func(h host.Host) error { return h.Rename("/w/file", "/w/aside") }, nil},
-		{"replace", "/w/file", func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }, nil},
-		{"replace by link", "/w/file", func(h host.Host) error { return h.Replace("/w/file", &host.Entry{Link: "x"}, agree) }, nil},
-		{"replace link", "/w/link", func(h host.Host) error { return h.Replace("/w/link", replaced(), agree) }, nil},
-		{"replace nothing", "/w/new", func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }, nil},
-		{"replace by nothing", "/w/file", func(h host.Host) error { return h.Replace("/w/file", nil, agree) }, nil},
-		{"replace, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }), nil},
-		{"replace nothing, plain", "/w/new", plain(func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }), nil},
-		{"replace by nothing, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", nil, agree) }), nil},
+		{"replace", "/w/file", func(h host.Host) error {
+			return h.Replace("/w/file", replaced(), agree)
+		}, nil},
+		{"replace by link", "/w/file", func(h host.Host) error {
+			return h.Replace("/w/file", &host.Entry{Link: "x"}, agree)
+		}, nil},
+		{"replace link", "/w/link", func(h host.Host) error {
+			return h.Replace("/w/link", replaced(), agree)
+		}, nil},
+		{"replace nothing", "/w/new", func(h host.Host) error {
+			return h.Replace("/w/new", replaced(), agree)
+		}, nil},
+		{"replace by nothing", "/w/file", func(h host.Host) error {
+			return h.Replace("/w/file", nil, agree)
+		}, nil},
+		{"replace, plain", "/w/file", plain(func(h host.Host) error {
+			return h.Replace("/w/file", replaced(), agree)
+		}), nil},
+		{"replace nothing, plain", "/w/new", plain(func(h host.Host) error {
+			return h.Replace("/w/new", replaced(), agree)
+		}), nil},
+		{"replace by nothing, plain", "/w/file", plain(func(h host.Host) error {
+			return h.Replace("/w/file", nil, agree)
+		}), nil},
 		{"chattr", "/w/file", func(h host.Host) error { return h.SetAttr("/w/file", attr) }, eachAttr},
 	}
 }
@@ -108,6 +143,7 @@ func show(t *testing.T, h host.View, name string) string {
 		to := must.Get(h.Readlink(name))(t)
 		return s + "-> " + to
 	}
+
 	return s + read(t, h, name) + "|"
 }
 
@@ -118,6 +154,7 @@ func temps(t *testing.T, h host.View) (all []string) {
 			all = append(all, name)
 		}
 	}
+
 	return all
 }
 
@@ -160,6 +197,7 @@ func TestPowerCut(t *testing.T) {
 					}
 				}
 			}
+
 			check.That(t, seen[old] != 0 && seen[want] != 0, "the power cuts never left the old and the new: %v", seen)
 		})
 	}
@@ -175,6 +213,7 @@ func again(t *testing.T, n *simhost.Node, w work, old, want string) {
 		check.That(t, err == nil && (strings.HasSuffix(got, "\n"+line) || strings.HasSuffix(got, ";"+line)), "done again (%v): %s, want at the end of it %s", err, got, want)
 		return
 	}
+
 	check.That(t, err == nil && got == want, "done again (%v): %s, want %s", err, got, want)
 	left := temps(t, n)
 	check.That(t, len(left) == 0 || w.name == "chattr", "done again: left %v", left)
@@ -262,6 +301,7 @@ func TestReasons(t *testing.T) {
 		err := n.WriteFile(name, nil, host.Attr{})
 		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
+
 	check.OK(t, n.Append("/etc/log", []byte("more\n")))
 }
 

@@ -46,12 +46,14 @@ func TestSwappedFolder(t *testing.T) {
 		} else {
 			failed++
 		}
+
 		data, _ := h.ReadFile("/d/real/file")
 		must.That(t, string(data) != "outside", "read a file outside of the root")
 		h.SetAttr("/d/real/file", ownedBySelf(0o600))
 		h.Append("/d/real/file", []byte("x"))
 		h.Remove("/d/real/file")
 	}
+
 	untouched(t, canary)
 	names, _ := os.ReadDir(outside)
 	check.That(t, len(names) == 1, "outside there is %v", names)
@@ -69,6 +71,7 @@ func swapping(t *testing.T, name string, others ...string) (stop func()) {
 				return
 			default:
 			}
+
 			other := others[i%len(others)]
 			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
 			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
@@ -100,10 +103,12 @@ func TestSwappedFile(t *testing.T) {
 		} else {
 			failed++
 		}
+
 		must.That(t, string(data) != "outside", "read a file outside of the root")
 		h.SetAttr("/file", ownedBySelf(0o600))
 		h.Append("/file", []byte("x"))
 	}
+
 	untouched(t, canary)
 }
 
@@ -121,6 +126,7 @@ func TestStrangeFiles(t *testing.T) {
 		_, err := h.ReadFile(name)
 		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
+
 	check.That(t, !opened(), "the FIFO was opened")
 	f := must.Get(os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
 	f.Close()
@@ -186,6 +192,7 @@ func TestACL(t *testing.T) {
 		i, err := h.Lstat(name)
 		check.That(t, err == nil && i.Mode == mode && i.Xattrs["system.posix_acl_access"] == want, "%s: %v %q (%v)", name, i.Mode, i.Xattrs, err)
 	}
+
 	has("/x", 0o640, acl)
 	must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
 	has("/x", 0o640, acl)
@@ -193,7 +200,12 @@ func TestACL(t *testing.T) {
 	// A folder's default is for new files only.
 	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
 	must.OK(t, h.WriteFile("/d/old", nil, ownedBySelf(0o640)))
-	must.OK(t, h.SetAttr("/d", host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid(), Xattrs: map[string]string{"system.posix_acl_default": acl}}))
+	must.OK(t, h.SetAttr("/d", host.Attr{
+		Mode:   0o755,
+		UID:    os.Getuid(),
+		GID:    os.Getgid(),
+		Xattrs: map[string]string{"system.posix_acl_default": acl},
+	}))
 	must.OK(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
 	has("/d/old", 0o640, "")
 	must.OK(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))

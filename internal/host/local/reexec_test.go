@@ -21,6 +21,7 @@ func TestReexec(t *testing.T) {
 		must.OK(t, commands.Reexec())
 		return
 	}
+
 	self := must.Get(os.Executable())(t)
 	cmd := exec.Command(self, "-test.run=^TestReexec$", "-test.count=1")
 	cmd.Env = append(os.Environ(), "REEXEC_CHILD=kept")
@@ -31,5 +32,6 @@ func TestReexec(t *testing.T) {
 			lines = append(lines, line)
 		}
 	}
+
 	check.That(t, len(lines) == 2 && lines[0] == lines[1] && strings.Contains(lines[0], "kept -test.run="), "it ran so:\n%s", out)
 }

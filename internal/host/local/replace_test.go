@@ -37,6 +37,7 @@ func seen(t *testing.T, h host.Host, name string) func(*host.Entry) bool {
 	} else {
 		want.Data, want.Attr = []byte(read(t, h, name)), i.Attr()
 	}
+
 	return func(found *host.Entry) bool { return reflect.DeepEqual(found, want) }
 }
 
@@ -44,7 +45,10 @@ func agree(*host.Entry) bool { return true }
 
 // replaced is a file as the tests write it.
 func replaced() *host.Entry {
-	return &host.Entry{Data: []byte("ours\n"), Attr: host.Attr{Mode: 0o604, Xattrs: map[string]string{}}}
+	return &host.Entry{
+		Data: []byte("ours\n"),
+		Attr: host.Attr{Mode: 0o604, Xattrs: map[string]string{}},
+	}
 }
 
 // edits are what another process may do to a file, each with how it shows that it was not lost.
@@ -64,6 +68,7 @@ func edits() map[string]struct {
 			} else if errors.Is(err, syscall.ELOOP) {
 				return writeEditor(dir)
 			}
+
 			if err != nil {
 				return err
 			}
@@ -96,8 +101,11 @@ func edits() map[string]struct {
 			} else if err != nil {
 				return err
 			}
+
 			return file.Chmod(0o777)
-		}, func(s string) bool { return strings.HasPrefix(s, "-rwxrwxrwx") || strings.HasSuffix(s, ";theirs|") }},
+		}, func(s string) bool {
+			return strings.HasPrefix(s, "-rwxrwxrwx") || strings.HasSuffix(s, ";theirs|")
+		}},
 	}
 }
 
@@ -159,6 +167,7 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 							left := temps(t, n)
 							check.That(t, len(left) == 0, "before operation %d: left %v (%v)", at, left, err)
 						}
+
 						check.That(t, refused >= 5 && refused != at, "refused %d times of %d", refused, at)
 						if lost > 5 { // between the last look's operations and a rename that cannot exchange
 							t.Errorf("lost at %d of %d operations", lost, at)
@@ -185,6 +194,7 @@ func TestReplace(t *testing.T) {
 			} else if next.Link != "" {
 				what = "cannot make link " + name + ": it was changed while gpuadm was writing it"
 			}
+
 			err := h.Replace(name, next, func(*host.Entry) bool { return false })
 			got := show(t, h, name)
 			check.That(t, errors.As(err, new(host.Changed)) && err.Error() == what && got == old, "%v: %s", err, got)
@@ -207,9 +217,11 @@ func TestReplace(t *testing.T) {
 			} else if next != nil {
 				want = "-> ours"
 			}
+
 			got = show(t, h, name)
 			check.That(t, strings.HasSuffix(got, want), "%s, want %s", got, want)
 		}
+
 		must.OK(t, h.Replace("/w/new", with, seen(t, h, "/w/new")))
 		must.OK(t, h.Replace("/w/b", with, seen(t, h, "/w/b"))) // a link is itself replaced
 		err := h.Replace("/w/none", nil, agree)
@@ -232,6 +244,7 @@ func tamper(t *testing.T, h host.Host, name string) {
 		must.OK(t, err)
 		must.OK(t, file.Close())
 	}
+
 	if n, ok := h.(*simhost.Node); ok {
 		n.Meddle(0, func(root files.Folder) {
 			dir := must.Get(root.Folder("w"))(t)
@@ -239,6 +252,7 @@ func tamper(t *testing.T, h host.Host, name string) {
 		})
 		return
 	}
+
 	dir := must.Get(local.FolderOf(h.Root() + "/w"))(t)
 	defer dir.Close()
 	do(dir)
@@ -345,6 +359,7 @@ func TestRename(t *testing.T) {
 			err := h.Rename("/w/a", to)
 			check.That(t, err != nil && err.Error() == "cannot rename /w/a: "+to+" is not in the same folder", "%v", err)
 		}
+
 		err = h.Rename("/w/none", "/w/c")
 		check.That(t, errors.Is(err, fs.ErrNotExist), "%v", err)
 		must.OK(t, h.Rename("/w/a", "/w/c"))

@@ -70,6 +70,7 @@ func openSandbox(abs string, named files.RealDisk) (*sandbox, files.RealDisk, er
 		} else {
 			err = mountItself(abs)
 		}
+
 		if err != nil {
 			return err
 		}
@@ -83,6 +84,7 @@ func openSandbox(abs string, named files.RealDisk) (*sandbox, files.RealDisk, er
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -287,6 +289,7 @@ func wholeMachine() (at string, disk files.RealDisk, err error) {
 			return "", -1, fmt.Errorf("cannot hide /%s: %w", name, err)
 		}
 	}
+
 	disk, err = files.OpenRoot(at)
 
 	return at, disk, err
@@ -315,11 +318,13 @@ func (s *sandbox) furnish() error {
 			return err
 		}
 	}
+
 	for _, name := range []string{"run/lock", "dev/pts", "dev/shm"} {
 		if err := os.Mkdir(filepath.Join(s.path(), name), 0o1777); err != nil {
 			return err
 		}
 	}
+
 	const ptsOptions = "newinstance,ptmxmode=0666,mode=620"
 	if err := s.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, ptsOptions); err != nil {
 		return err
@@ -340,6 +345,7 @@ func (s *sandbox) makeDevices() error {
 			return err
 		}
 	}
+
 	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
 		place := filepath.Join(s.path(), "dev", name)
 		if err := os.WriteFile(place, nil, 0o666); err != nil {
@@ -380,6 +386,7 @@ func (s *sandbox) open(name string) (*os.File, error) {
 		}
 		at = next
 	}
+
 	return os.NewFile(uintptr(at), name), nil
 }
 
@@ -393,6 +400,7 @@ func (s *sandbox) put(p placeholder, inRun string, data []byte) error {
 			}
 			return os.WriteFile(place, data, os.FileMode(p.mode))
 		}
+
 		source := s.path() + "/run/gpuadm-" + path.Base(p.name)
 		if err := os.WriteFile(source, data, os.FileMode(p.mode)); err != nil {
 			return err

@@ -126,6 +126,7 @@ func work(t *testing.T, h *folder) (failed int) {
 			failed++
 		}
 	}
+
 	for _, err := range []error{
 		h.WriteFile("/etc/new", []byte("x"), attr),
 		h.WriteFile("/etc/link/new", []byte("x"), attr),
@@ -143,6 +144,7 @@ func work(t *testing.T, h *folder) (failed int) {
 			failed++
 		}
 	}
+
 	if names, err := h.ReadDir("/etc/up"); err != nil || len(names) != 1 {
 		failed++
 	}
@@ -151,6 +153,7 @@ func work(t *testing.T, h *folder) (failed int) {
 	} else {
 		unlock()
 	}
+
 	return failed
 }
 
@@ -210,6 +213,7 @@ func TestRootBehindALink(t *testing.T) {
 		_, err := Open(root)
 		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
+
 	for root, want := range map[string]error{"none": unix.ENOENT, "none/x": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR} {
 		_, err := Open(filepath.Join(base, root))
 		check.That(t, errors.Is(err, want), "%s: %v, want %v", root, err, want)

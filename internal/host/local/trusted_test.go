@@ -29,6 +29,7 @@ func faults(t *testing.T, h host.View, names ...string) string {
 	} else if !errors.As(err, &u) {
 		t.Fatalf("not an *Untrusted: %v", err)
 	}
+
 	for i := range u.Owners {
 		u.Owners[i].For = ""
 	}
@@ -53,7 +54,11 @@ func TestTrusted(t *testing.T) {
 		}
 		must.OK(t, h.SetAttr("/theirs", host.Attr{Mode: 0o755, UID: 7, GID: 7}))
 		must.OK(t, h.SetAttr("/open", ownedBySelf(fs.ModeSticky|0o777)))
-		must.OK(t, h.WriteFile("/a/foreign", nil, host.Attr{Mode: 0o664, UID: 7, GID: 7}))
+		must.OK(t, h.WriteFile("/a/foreign", nil, host.Attr{
+			Mode: 0o664,
+			UID:  7,
+			GID:  7,
+		}))
 		must.OK(t, h.WriteFile("/a/group", nil, host.Attr{Mode: 0o664, GID: 7}))
 		must.OK(t, h.WriteFile("/a/read", nil, host.Attr{Mode: 0o444, GID: 7}))
 		for link, target := range map[string]string{
@@ -61,6 +66,7 @@ func TestTrusted(t *testing.T) {
 		} {
 			must.OK(t, h.Symlink(link, target))
 		}
+
 		for name, want := range map[string]string{
 			"/":           "",
 			"/a/b/x":      "",
@@ -82,6 +88,7 @@ func TestTrusted(t *testing.T) {
 		} {
 			check.Equal(t, faults(t, h, name), want, "%s:", name)
 		}
+
 		got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"
 		check.That(t, got == want, "together: %q, want %q", got, want)
 		must.OK(t, h.SetAttr("/", ownedBySelf(0o775)))
@@ -97,7 +104,11 @@ func TestTwoUntrusted(t *testing.T) {
 	}
 	both(t, func(t *testing.T, h host.Host) {
 		must.OK(t, h.WriteFile("/open", nil, ownedBySelf(0o666)))
-		must.OK(t, h.WriteFile("/theirs", nil, host.Attr{Mode: 0o644, UID: 7, GID: 7}))
+		must.OK(t, h.WriteFile("/theirs", nil, host.Attr{
+			Mode: 0o644,
+			UID:  7,
+			GID:  7,
+		}))
 
 		for _, names := range [][]string{{"/open", "/theirs"}, {"/theirs", "/open"}} {
 			want := map[string]string{
@@ -149,8 +160,10 @@ func TestTrustedUnprivileged(t *testing.T) {
 			got := faults(t, h, name)
 			check.That(t, got == want && os.Getuid() != 0, "as user %d, %s: %q, want %q", os.Getuid(), name, got, want)
 		}
+
 		return
 	}
+
 	if os.Getuid() != 0 {
 		t.Skip("only root can give files to others")
 	}
@@ -163,12 +176,16 @@ func TestTrustedUnprivileged(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 		must.OK(t, os.Chown(filepath.Join(dir, name), uid, uid))
 	}
+
 	self := must.Get(os.ReadFile("/proc/self/exe"))(t)
 	program := filepath.Join(dir, "test") // where this program lies may be for root's eyes alone
 	must.OK(t, os.WriteFile(program, self, 0o755))
 	cmd := exec.Command(program, "-test.run=^TestTrustedUnprivileged$", "-test.v")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
+		Uid: user,
+		Gid: user,
+	}}
 	out, err := cmd.CombinedOutput()
 	check.That(t, err == nil, "%v\n%s", err, out)
 }

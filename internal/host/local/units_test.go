@@ -57,8 +57,10 @@ func layUnits(t *testing.T, h host.Host) {
 			err := h.Mkdir(at, ownedBySelf(0o755))
 			must.That(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 		}
+
 		must.OK(t, h.WriteFile(name, []byte(text), ownedBySelf(0o644)))
 	}
+
 	must.OK(t, h.Symlink("/lib", "usr/lib"))
 }
 
@@ -72,19 +74,23 @@ func TestUnitFiles(t *testing.T) {
 			check.That(t, errors.As(err, &later) && later.Until == "first boot", "unit %s: %v", name, err)
 			return u.Load + " " + u.Enabled
 		}
+
 		is := func(name, want string) {
 			t.Helper()
 			check.Equal(t, state(name), want, "%s is", name)
 		}
+
 		set := func(name, change string) {
 			t.Helper()
 			check.OK(t, h.SetUnit(t.Context(), name, host.UnitChange{File: change}))
 		}
+
 		link := func(name, want string) {
 			t.Helper()
 			got, err := h.Readlink("/etc/systemd/system/" + name)
 			check.That(t, got == want, "%s says %q (%v), want %q", name, got, err, want)
 		}
+
 		is("containerd.service", "loaded disabled")
 		is("static.service", "loaded static")
 		is("none.service", "not-found ")
@@ -144,7 +150,10 @@ func TestUnitFiles(t *testing.T) {
 			check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 		}
 
-		err := h.SetUnit(t.Context(), "own.service", host.UnitChange{File: "enable", Job: "start"})
+		err := h.SetUnit(t.Context(), "own.service", host.UnitChange{
+			File: "enable",
+			Job:  "start",
+		})
 		check.That(t, errors.As(err, new(host.Later)), "started a unit in an image: %v", err)
 		is("own.service", "loaded enabled")
 	})
@@ -167,6 +176,7 @@ func TestLikeSystemctl(t *testing.T) {
 		})
 		return all
 	}
+
 	one, dir := openFolder(t)
 	layUnits(t, one)
 	other, otherDir := openFolder(t)
@@ -193,6 +203,7 @@ func TestLikeSystemctl(t *testing.T) {
 			}
 		}
 	}
+
 	if t.Failed() {
 		fmt.Println(strings.Join(links(dir), "\n"))
 	}

@@ -172,6 +172,7 @@ func openUVM(names []string) string {
 			}
 			continue
 		}
+
 		var st unix.Stat_t
 		err = unix.Fstat(fd, &st)
 		unix.Close(fd)
@@ -278,6 +279,7 @@ func (r cudaRecord) answers(lists [][]string) ([]host.CUDA, bool) {
 		}
 		all = append(all, c)
 	}
+
 	return all, true
 }
 
@@ -307,7 +309,11 @@ func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
 	}
 
 	library := answers[0].Library
-	r := cudaRecord{cudaIdentity: after, Library: library, File: fileID(library)}
+	r := cudaRecord{
+		cudaIdentity: after,
+		Library:      library,
+		File:         fileID(library),
+	}
 	for _, c := range answers {
 		if !c.Works() || c.Library != library {
 			return
@@ -315,6 +321,7 @@ func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
 		r.Devices = append(r.Devices, c.Devices)
 		r.Codes = append(r.Codes, c.Code)
 	}
+
 	text, err := json.Marshal(r)
 	if err == nil {
 		_ = d.files.WriteFile(d.record, append(text, '\n'), host.Attr{Mode: 0o644})

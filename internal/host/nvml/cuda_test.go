@@ -149,11 +149,13 @@ func TestCUDAHangs(t *testing.T) {
 					_, _ = fmt.Sscan(string(text), &pids[0], &pids[1])
 					return
 				}
+
 				time.Sleep(time.Millisecond)
 			}
 		}()
 		return over
 	}
+
 	got := c.asked("", whole)[0]
 	check.That(t, !got.Works() && got.Ended == "it gave no answer within 10s and was killed", "%+v", got)
 	for _, pid := range pids {
@@ -161,6 +163,7 @@ func TestCUDAHangs(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+
 	_, err := os.Stat(c.record)
 	check.That(t, err != nil, "it is remembered")
 }
@@ -195,6 +198,7 @@ func TestCUDAPartitions(t *testing.T) {
 		}
 		must.OK(t, err)
 	}
+
 	if whole, mig = c.uuids(); len(mig) != 2 {
 		t.Fatal(mig)
 	}
@@ -223,8 +227,11 @@ func TestCUDARemembered(t *testing.T) {
 		got := c.asked(of, shown...)
 		n := c.started.Load() - before
 		check.That(t, n == children, "%s: %d children, want %d", what, n, children)
-		check.That(t, !slices.ContainsFunc(got, func(a host.CUDA) bool { return a.Works() != works }), "%s: %+v", what, got)
+		check.That(t, !slices.ContainsFunc(got, func(a host.CUDA) bool {
+			return a.Works() != works
+		}), "%s: %+v", what, got)
 	}
+
 	c.goes("init 802")
 	looks("a failure", 1, false, "580", whole)
 	looks("a failure again", 1, false, "580", whole)
@@ -244,6 +251,7 @@ func TestCUDARemembered(t *testing.T) {
 		must.OK(t, os.WriteFile(c.record, []byte(bad), 0o644))
 		looks(what, 2, true, "590", whole, whole[:1])
 	}
+
 	spoil("another boot", strings.TrimSpace(string(boot)), "00000000-0000-4000-8000-000000000000")
 	spoil("another load of the module", `"modules":["`, `"modules":["7:7`)
 	spoil("a driver container that was started again", `"driver":"`, `"driver":"7:7`)

@@ -136,6 +136,7 @@ func readSteps(text []byte) (said saidSteps, err error) {
 		}
 		said.end = cmp.Or(said.end, answer.End)
 	}
+
 	return said, nil
 }
 
@@ -161,5 +162,6 @@ func (s saidSteps) late(after time.Duration, addresses []string) *host.NoDriver 
 		}
 		waiting = append(waiting, name)
 	}
+
 	return host.NoFurtherAnswer(after, waiting)
 }

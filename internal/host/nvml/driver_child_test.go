@@ -30,11 +30,17 @@ func TestAwait(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			left := c.signs
-			q := question{limit: 2 * time.Second, most: 10 * time.Second, every: 2 * time.Second, after: time.After}
+			q := question{
+				limit: 2 * time.Second,
+				most:  10 * time.Second,
+				every: 2 * time.Second,
+				after: time.After,
+			}
 			q.sign = func(_ child, before int, _ time.Duration) (int, bool) {
 				left--
 				return before + 1, left >= 0
 			}
+
 			began := time.Now()
 			late, err := q.await(t.Context(), make(chan error), child{})
 			took := time.Since(began)
@@ -46,11 +52,17 @@ func TestAwait(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) { // the limit counts from the last sign: that it has started
 		signs := 2
-		q := question{limit: 2 * time.Second, most: time.Minute, every: 50 * time.Millisecond, after: time.After}
+		q := question{
+			limit: 2 * time.Second,
+			most:  time.Minute,
+			every: 50 * time.Millisecond,
+			after: time.After,
+		}
 		q.sign = func(_ child, before int, _ time.Duration) (int, bool) {
 			signs--
 			return before + 1, signs >= 0
 		}
+
 		began := time.Now()
 		late, err := q.await(t.Context(), make(chan error), child{})
 		check.That(t, err == nil && late == q.limit, "late %v, %v", late, err)
@@ -102,6 +114,7 @@ func TestSigns(t *testing.T) {
 		must.That(t, time.Now().Before(deadline), "a busy process has used no time within a minute")
 		time.Sleep(time.Millisecond)
 	}
+
 	_, isSign := hasComputed(child{pid: computes}, 0, 100*limit)
 	check.That(t, isSign, "a busy process gives no sign")
 	_, isSign = hasComputed(child{pid: sleeps}, 0, 2*time.Second)

@@ -59,6 +59,7 @@ func (r *reading) fabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return) {
 			HealthMask:  v2.HealthMask,
 		}, ret
 	}
+
 	if r.has("nvmlDeviceGetGpuFabricInfo") {
 		v1, ret := r.GetGpuFabricInfo() //nolint:staticcheck // the only call before R545
 		return nvml.GpuFabricInfo_v3{
@@ -68,6 +69,7 @@ func (r *reading) fabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return) {
 			State:       v1.State,
 		}, ret
 	}
+
 	return nvml.GpuFabricInfo_v3{}, nvml.ERROR_FUNCTION_NOT_FOUND
 }
 
@@ -91,6 +93,7 @@ func fabricFaults(mask uint32, summary uint8) string {
 			faults = append(faults, field.fault)
 		}
 	}
+
 	if mask>>8&15 > 1 {
 		faults = append(faults, "its configuration is wrong")
 	}

@@ -69,6 +69,7 @@ func (r *reading) alarms() {
 			g.LinksDown = append(g.LinksDown, link)
 		}
 	}
+
 	if r.has("nvmlDeviceGetComputeMode") {
 		mode, ret := r.GetComputeMode()
 		g.Prohibited = r.got("nvmlDeviceGetComputeMode", ret) && mode == nvml.COMPUTEMODE_PROHIBITED
@@ -81,6 +82,7 @@ func (r *reading) alarms() {
 			g.SlowsAt = int(slows)
 		}
 	}
+
 	if r.has("nvmlDeviceGetPowerManagementLimit") && r.has("nvmlDeviceGetPowerManagementDefaultLimit") {
 		limit, ret := r.GetPowerManagementLimit()
 		usual, usualRet := r.GetPowerManagementDefaultLimit()
@@ -150,5 +152,6 @@ func (r *reading) slowed() string {
 	case reasons&nvml.ClocksThrottleReasonHwSlowdown != 0:
 		return "hardware"
 	}
+
 	return ""
 }

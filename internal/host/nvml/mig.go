@@ -26,6 +26,7 @@ func (r *reading) mig() error {
 	default:
 		g.MIG = r.must("nvmlDeviceGetMigMode", ret)
 	}
+
 	g.Mode = mode == nvml.DEVICE_MIG_ENABLE
 	g.Pending = pending == nvml.DEVICE_MIG_ENABLE
 	if g.MIG && r.lost == "" {
@@ -36,6 +37,7 @@ func (r *reading) mig() error {
 			return err
 		}
 	}
+
 	if r.lost == "" {
 		r.clients()
 	}
@@ -58,6 +60,7 @@ func (r *reading) profiles() {
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // not on this GPU, or not known to this driver
 			continue
 		}
+
 		if !r.must("nvmlDeviceGetGpuInstanceProfileInfo", ret) {
 			return
 		}
@@ -117,6 +120,7 @@ func cloneProfiles(list []host.Profile) []host.Profile {
 		list[i].Places = slices.Clone(list[i].Places)
 		list[i].Compute = slices.Clone(list[i].Compute)
 	}
+
 	return list
 }
 
@@ -135,6 +139,7 @@ func cString(chars []int8) string {
 		}
 		b.WriteByte(byte(c))
 	}
+
 	return b.String()
 }
 
@@ -152,6 +157,7 @@ func (r *reading) instances() error {
 				Code: "NO_PERMISSION",
 			}
 		}
+
 		if ret == nvml.ERROR_NOT_SUPPORTED {
 			continue
 		}
@@ -170,11 +176,15 @@ func (r *reading) instances() error {
 			r.gpu.Instances = append(r.gpu.Instances, host.Instance{
 				ID:      int(info.Id),
 				Profile: int(info.ProfileId),
-				At:      host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+				At: host.Span{
+					Start: int(info.Placement.Start),
+					Size:  int(info.Placement.Size),
+				},
 				Compute: r.computeInstances(instance, p.Compute),
 			})
 		}
 	}
+
 	slices.SortFunc(r.gpu.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
 	if !r.keep {
 		r.uuids()
@@ -198,6 +208,7 @@ func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.Compu
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
 			continue
 		}
+
 		if !r.must(call, ret) {
 			return nil
 		}
@@ -208,6 +219,7 @@ func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.Compu
 			Max:    int(info.InstanceCount),
 		})
 	}
+
 	if ok {
 		known.compute[profile] = slices.Clone(found)
 	}
@@ -232,13 +244,19 @@ func (r *reading) computeInstances(
 			all = append(all, host.ComputeInstance{
 				ID:      int(info.Id),
 				Profile: int(info.ProfileId),
-				At:      host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+				At: host.Span{
+					Start: int(info.Placement.Start),
+					Size:  int(info.Placement.Size),
+				},
 			})
 		}
 	}
+
 	slices.SortFunc(all, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
 	// Two profiles may have one id.
-	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool { return a.ID == b.ID })
+	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool {
+		return a.ID == b.ID
+	})
 }
 
 // uuids asks the MIG devices, one for each compute instance, for their names and what they have.
@@ -338,6 +356,7 @@ func (r *reading) clients() {
 			}
 		}
 	}
+
 	r.gpu.Clients = sortUnique(r.gpu.Clients)
 	for i := range r.gpu.Instances {
 		r.gpu.Instances[i].Clients = sortUnique(r.gpu.Instances[i].Clients)

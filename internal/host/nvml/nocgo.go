@@ -22,7 +22,9 @@ type nvmlSession struct{}
 
 func (nvmlSession) End() {}
 
-func (d *NVML) Driver(context.Context) (host.Driver, error) { return host.Driver{}, withoutCgo() }
+func (d *NVML) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, withoutCgo()
+}
 
 func (d *NVML) SetMIGMode(context.Context, string, bool) error { return withoutCgo() }
 
@@ -36,7 +38,9 @@ func (d *NVML) CreateCompute(context.Context, string, int, int, host.Span) (int,
 	return 0, withoutCgo()
 }
 
-func (d *NVML) DestroyCompute(context.Context, string, int, int) error { return withoutCgo() }
+func (d *NVML) DestroyCompute(context.Context, string, int, int) error {
+	return withoutCgo()
+}
 
 func (d *NVML) SetPersistence(context.Context, string, bool) error { return withoutCgo() }
 

@@ -49,7 +49,12 @@ func New(files *files.Files, libraries ...string) *NVML {
 	if len(libraries) == 0 {
 		libraries = driverLibraries(nvmlName)
 	}
-	return &NVML{files: files, libraries: libraries, offers: map[string]offer{}, use: newUse()}
+	return &NVML{
+		files:     files,
+		libraries: libraries,
+		offers:    map[string]offer{},
+		use:       newUse(),
+	}
 }
 
 // driverLibraries lists where a library of the driver may be: where the loader finds it, then below
@@ -108,6 +113,7 @@ func (d *NVML) explain(code string) *host.NoDriver {
 			Try: "run gpuadm as root, and in a container with access to /dev/nvidia*",
 		}
 	}
+
 	return &host.NoDriver{
 		Why: "NVML cannot be initialised: " + code,
 		Try: "dmesg | grep NVRM says why",
@@ -181,6 +187,7 @@ func (d *NVML) lostAddresses(answered []host.GPU) []string {
 			lost = append(lost, name)
 		}
 	}
+
 	return lost
 }
 
@@ -201,6 +208,7 @@ func printable(s string) string {
 		}
 		return r
 	}
+
 	s = strings.Map(dropControl, strings.ToValidUTF8(s, "?"))
 	if len(s) > maxNVMLString {
 		s = strings.ToValidUTF8(s[:maxNVMLString], "")

@@ -14,4 +14,6 @@ var (
 )
 
 // Because is what the door says of a code that NVML's initialisation returns.
-func Because(files *files.Files, code string) *host.NoDriver { return New(files).because(code) }
+func Because(files *files.Files, code string) *host.NoDriver {
+	return New(files).because(code)
+}

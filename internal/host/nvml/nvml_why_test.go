@@ -45,7 +45,11 @@ func TestNoDriver(t *testing.T) {
 }
 
 func TestResetWords(t *testing.T) {
-	failed := &host.CommandError{Argv: []string{"nvidia-smi"}, Code: 255, Cause: errors.New("exit status 255")}
+	failed := &host.CommandError{
+		Argv:  []string{"nvidia-smi"},
+		Code:  255,
+		Cause: errors.New("exit status 255"),
+	}
 	err := nvml.WithOutput(failed, []byte("\nGPU 00000000:17:00.0: In use by another client\n"))
 	told := (*host.CommandError)(nil)
 	check.That(t, errors.As(err, &told) && told.Stderr == "GPU 00000000:17:00.0: In use by another client" && failed.Stderr == "", "%v", err)

@@ -36,6 +36,7 @@ func (d *NVML) Driver(ctx context.Context) (host.Driver, error) {
 			lost = lost[1:]
 		}
 	}
+
 	slices.SortStableFunc(found.GPUs, byAddress)
 	return found, nil
 }
@@ -73,6 +74,7 @@ func (s nvmlSession) readAll(ctx context.Context) (host.Driver, error) {
 		found.GPUs = append(found.GPUs, gpu)
 		s.driver.steps.say(driverAnswer{Read: &i})
 	}
+
 	return found, nil
 }
 
@@ -118,6 +120,7 @@ func attach(s nvml.Interface, count int, done *steps) []handle {
 			done.say(driverAnswer{Attached: &i})
 		})
 	}
+
 	under.Wait()
 	return all
 }
@@ -206,6 +209,7 @@ func (r *reading) identity() error {
 		*g = known
 		return nil
 	}
+
 	g.Name = r.text("nvmlDeviceGetName", r.GetName)
 	g.UUID = r.text("nvmlDeviceGetUUID", r.GetUUID)
 	g.Serial = r.text("nvmlDeviceGetSerial", r.GetSerial)

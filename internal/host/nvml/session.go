@@ -61,6 +61,7 @@ func (d *NVML) session(ctx context.Context, limit time.Duration, do func(nvmlSes
 		keep.Session = &s
 	default:
 	}
+
 	return err
 }
 
@@ -241,5 +242,6 @@ func nvmlCode(ret nvml.Return) string {
 	case ret < 0 || int(ret) >= len(names):
 		return fmt.Sprintf("NVML error %d", int(ret))
 	}
+
 	return names[ret]
 }

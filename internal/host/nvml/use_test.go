@@ -31,7 +31,9 @@ func TestCallThatHangs(t *testing.T) {
 		took := time.Since(began)
 		check.That(t, isOverdue(err) && took == time.Minute, "%v after %v", err, took)
 
-		err = u.call(t.Context(), time.Minute, func() error { return errors.New("it was called") })
+		err = u.call(t.Context(), time.Minute, func() error {
+			return errors.New("it was called")
+		})
 		took = time.Since(began)
 		check.That(t, isOverdue(err) && took == time.Minute, "the next: %v after %v", err, took)
 

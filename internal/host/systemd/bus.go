@@ -37,6 +37,7 @@ func (b *bus) connect() (*dbus.Conn, error) {
 		b.conn.Close()
 		b.conn = nil
 	}
+
 	conn, err := connectIn(lookLimit, dial)
 	if err != nil {
 		return nil, fmt.Errorf("systemd does not answer on D-Bus: %w", err)
@@ -153,7 +154,9 @@ func (b *bus) reload(ctx context.Context) error {
 }
 
 func (b *bus) resetFailed(ctx context.Context, name string) error {
-	return b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
+	return b.call(func(conn *dbus.Conn) error {
+		return conn.ResetFailedUnitContext(ctx, name)
+	})
 }
 
 // link changes a unit's links, for good, and returns which; then systemd reads all unit files
@@ -214,6 +217,7 @@ func (b *bus) job(ctx context.Context, name, job string) (string, error) {
 		default:
 			err = errors.New("no such job")
 		}
+
 		return err
 	})
 	if err != nil {
@@ -275,6 +279,7 @@ func (b *bus) short(ctx context.Context, name string) (properties, error) {
 			"Service.ExecMainStartTimestamp", "Service.ExecMainStartTimestampMonotonic",
 		)
 	}
+
 	return p, b.get(ctx, name, p, more...)
 }
 
@@ -319,5 +324,6 @@ func (b *bus) get(ctx context.Context, unit string, p properties, names ...strin
 		}
 		p[property] = v.Value()
 	}
+
 	return nil
 }

@@ -39,7 +39,10 @@ func (m *manager) Get(face, property string) (godbus.Variant, *godbus.Error) {
 	}
 	value, ok := map[string]any{
 		"Unit.LoadState": cmp.Or(m.load, "loaded"), "Unit.UnitFileState": "enabled", "Unit.NeedDaemonReload": true, "Unit.FragmentPath": "/etc/x.service",
-		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": map[bool]string{true: "inactive", false: "active"}[m.load == "not-found"], "Unit.SubState": "running",
+		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": map[bool]string{
+			true:  "inactive",
+			false: "active",
+		}[m.load == "not-found"], "Unit.SubState": "running",
 		"Unit.ActiveEnterTimestamp": uint64(1), "Unit.ActiveEnterTimestampMonotonic": uint64(2),
 		"Service.MainPID": uint32(7), "Service.NRestarts": uint32(3), "Service.ExecMainStartTimestamp": uint64(3_000_000), "Service.ExecMainStartTimestampMonotonic": uint64(4),
 	}[strings.TrimPrefix(face, systemdName+".")+"."+property]
@@ -57,6 +60,7 @@ func startBus(t *testing.T, m *manager) {
 		must.That(t, os.Getenv("CI") != "true", "%v", why)
 		t.Skip(why)
 	}
+
 	dir := t.TempDir()
 	config := filepath.Join(dir, "bus.conf")
 	text := `<busconfig><listen>unix:dir=` + dir + `</listen><auth>EXTERNAL</auth><policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
@@ -77,6 +81,7 @@ func startBus(t *testing.T, m *manager) {
 	} {
 		must.OK(t, conn.Export(m, path, face))
 	}
+
 	_, err = conn.RequestName(systemdName, 0)
 	must.That(t, err == nil, "%v", err)
 }

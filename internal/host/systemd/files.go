@@ -72,11 +72,16 @@ func unitsOf(f *files.Files, list func(folder string) ([]string, error)) unitFil
 			u.folders = append(u.folders, listedFolder{path: folder})
 			continue
 		}
+
 		names, err := list(folder)
 		if notThere(err) {
 			continue
 		}
-		u.folders = append(u.folders, listedFolder{path: folder, names: names, listed: err == nil})
+		u.folders = append(u.folders, listedFolder{
+			path:   folder,
+			names:  names,
+			listed: err == nil,
+		})
 	}
 
 	return u
@@ -128,6 +133,7 @@ func (u unitFiles) list(name string) (unitFile, error) {
 			names = append(names, of)
 		}
 	}
+
 	dropins, err := u.dropins(names...)
 	found.Files = append(found.Files, dropins...)
 
@@ -180,6 +186,7 @@ func (u unitFiles) masks(file string) (bool, error) {
 			return false, err
 		}
 	}
+
 	return i.Size == 0 || !i.Mode.IsRegular(), nil
 }
 
@@ -230,6 +237,7 @@ func (u unitFiles) dropins(names ...string) ([]string, error) {
 		}
 		all = append(all, real)
 	}
+
 	return slices.Compact(all), nil // /lib and /usr/lib are one on most machines
 }
 
@@ -300,6 +308,7 @@ func (u unitFiles) enabled(name string, install map[string][]string) (string, er
 			return "disabled", nil
 		}
 	}
+
 	if len(install["Also"]) > 0 {
 		return "indirect", nil
 	}
@@ -318,6 +327,7 @@ func LinkFolders(v host.View) []string {
 			folders = append(folders, path.Join(unitFolder, name))
 		}
 	}
+
 	return folders
 }
 

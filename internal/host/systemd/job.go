@@ -69,6 +69,7 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 			return err
 		})
 	}
+
 	err = start(append(j.properties(), j.output()...))
 	refused := errorName(err) != "" && errorName(err) != systemdName+".UnitExists"
 	if refused && j.Output != "" {
@@ -129,6 +130,7 @@ func (b *bus) waitEnd(ctx context.Context, unit string) (string, error) {
 		case p["ActiveState"] != "activating":
 			return "done", nil
 		}
+
 		if host.Pause(ctx, jobPoll) != nil {
 			return "", context.Cause(ctx)
 		}

@@ -28,6 +28,7 @@ func (u unitFiles) set(name, change string) error {
 	default:
 		err = errors.New("no such change")
 	}
+
 	if err != nil {
 		return &host.UnitError{Verb: change, Unit: name, Cause: err}
 	}
@@ -60,12 +61,14 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 			return err
 		}
 	}
+
 	for _, other := range found.install["Also"] {
 		err := u.enable(other, done)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+
 	if len(links) == 0 && len(found.install["Also"]) == 0 {
 		return errNoInstall
 	}
@@ -113,11 +116,13 @@ func (u unitFiles) disable(name string, done map[string]bool) error {
 			return err
 		}
 	}
+
 	for _, other := range found.install["Also"] {
 		if err := u.disable(other, done); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

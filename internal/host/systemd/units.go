@@ -89,6 +89,7 @@ func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
 			u.Files[i] = real // /lib and /usr/lib are one on most machines
 		}
 	}
+
 	for i, file := range found.Files {
 		if !slices.Contains(u.Files, file) {
 			u.Outdated = true
@@ -172,11 +173,13 @@ func (s *Manager) Set(ctx context.Context, name string, to host.UnitChange) erro
 			return err
 		}
 	}
+
 	if to.Job != "" {
 		if err := s.job(ctx, name, to.Job); err != nil {
 			return &host.UnitError{Verb: to.Job, Unit: name, Cause: err}
 		}
 	}
+
 	return nil
 }
 
@@ -211,12 +214,14 @@ func (s *Manager) sync(changed []string) error {
 		// The folder above too: a .wants folder comes with its first link and goes with its last.
 		folders = append(folders, path.Dir(file), path.Dir(path.Dir(file)))
 	}
+
 	slices.Sort(folders)
 	for _, folder := range slices.Compact(folders) {
 		if err := s.files.SyncFolder(folder); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -243,11 +248,13 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 			return err
 		}
 	}
+
 	if job == "start" || job == "restart" {
 		// Else a unit that failed often, or that a run restarted often, does not start though its
 		// cause is fixed: StartLimitBurst in systemd.unit(5).
 		_ = s.bus.resetFailed(ctx, name) // if the unit is not loaded, the job will say so better
 	}
+
 	result, err := s.bus.job(ctx, name, job)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		// The file of a unit it needs may have changed as well: "failed to load properly, please
@@ -257,6 +264,7 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 		}
 		result, err = s.bus.job(ctx, name, job)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -291,6 +299,7 @@ func outcome(name, job, result string, after properties) error {
 	case after.conditionFailed():
 		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
 	}
+
 	return nil
 }
 
@@ -303,6 +312,7 @@ func (p properties) died() bool {
 	case "auto-restart", "auto-restart-queued":
 		return true
 	}
+
 	return false
 }
 

@@ -74,6 +74,7 @@ func (r *Recorder) ReadFile(name string) ([]byte, error) {
 		found.data = slices.Clone(data)
 		found.read = true
 	}
+
 	return data, err
 }
 
@@ -124,6 +125,7 @@ func (r *Recorder) AskWith(ctx context.Context, env []string, argv ...string) ([
 		defer r.mu.Unlock()
 		r.asked = append(r.asked, answer{slices.Clone(argv), slices.Clone(stdout), err})
 	}
+
 	return stdout, err
 }
 
@@ -135,6 +137,7 @@ func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
 	} else {
 		r.note(name, true)
 	}
+
 	return n, err
 }
 
@@ -147,6 +150,7 @@ func (r *Recorder) Unit(ctx context.Context, name string) (host.Unit, error) {
 		r.uptime = u.Uptime
 		r.mu.Unlock()
 	}
+
 	for _, file := range u.Files {
 		_, _ = r.ReadFile(file)
 	}
@@ -162,6 +166,7 @@ func (r *Recorder) Services() (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
@@ -232,6 +237,7 @@ func (r *Recorder) Driver(ctx context.Context) (host.Driver, error) {
 		r.driver = found
 		r.none = none
 	}
+
 	return found, err
 }
 
@@ -303,6 +309,7 @@ func matches(pattern, name string) bool {
 		}
 		return false
 	}
+
 	ok, _ := path.Match(pattern, name)
 	return ok
 }
@@ -330,6 +337,7 @@ func knownPackages(data []byte) []byte {
 			kept = append(kept, bytes.TrimSpace(paragraph))
 		}
 	}
+
 	if len(kept) == 0 {
 		return nil
 	}

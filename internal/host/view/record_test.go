@@ -31,6 +31,7 @@ func look(t *testing.T, v host.View) string {
 		s := must.Get(json.Marshal(answers))(t)
 		fmt.Fprintf(&b, "%s %s\n", what, s)
 	}
+
 	ctx := context.Background()
 	for _, name := range []string{
 		"/etc/os-release", "/etc/shadow", "/etc/link", "/etc/docker/daemon.json", "/etc/systemd/system/containerd.service.d/x.conf",
@@ -44,16 +45,19 @@ func look(t *testing.T, v host.View) string {
 		i, err = v.Stat(name)
 		say("stat "+name, i.Mode, i.UID, i.Ctime, err != nil)
 	}
+
 	for _, name := range []string{"/etc", "/run", "/etc/os-release"} {
 		names, err := v.ReadDir(name)
 		say("list "+name, names, err != nil)
 	}
+
 	u, err := v.Unit(ctx, "containerd.service")
 	say("unit", u.Enabled, u.Active, u.Started, u.Load, err != nil)
 	for _, argv := range []string{"containerd config dump", "cat /etc/shadow", "dpkg -s x", "none"} {
 		out, err := v.Ask(ctx, strings.Fields(argv)...)
 		say(argv, string(out), fmt.Sprint(err))
 	}
+
 	return b.String()
 }
 
@@ -72,6 +76,7 @@ func TestRecord(t *testing.T) {
 	} {
 		check.That(t, strings.Contains(string(archive), keep), "%s was not recorded", keep)
 	}
+
 	for _, drop := range []string{"my-secret-tool", "AAECAw", "user.secret"} {
 		check.That(t, !strings.Contains(string(archive), drop), "%s was recorded", drop)
 	}
@@ -92,6 +97,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("looks differ:\n%s\n%s", a[i], b[i])
 		}
 	}
+
 	if t.Failed() {
 		t.Logf("%s", archive)
 	}

@@ -131,6 +131,7 @@ func (s *snapshot) ReadFile(name string) ([]byte, error) {
 		}
 		known = s.kernel
 	}
+
 	data, err := recall(s, known, name, s.View.ReadFile)
 	return slices.Clip(data), err // so one caller's append cannot overwrite another's
 }
@@ -167,6 +168,7 @@ func (s *snapshot) Driver(ctx context.Context) (host.Driver, error) {
 		}
 		s.driver = &d
 	}
+
 	return *s.driver, nil
 }
 

@@ -39,6 +39,7 @@ func TestSnapshot(t *testing.T) {
 		name = filepath.Join(root, name)
 		must.OK(t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(data), 0o644)))
 	}
+
 	put("etc/systemd/system/y.service", "[Service]\nExecStart=/bin/true\n")
 	put("etc/there", "old")
 	must.OK(t, os.Symlink("there", filepath.Join(root, "etc/link")))
@@ -77,11 +78,13 @@ func TestSnapshot(t *testing.T) {
 			through.Mode&fs.ModeSymlink == 0 {
 			t.Errorf("%s: %q, %d, %d, %q, %q, %q, %+v, %v, %v", when, data, stat.Size, lstat.Size, link, resolved, names, unit, through, err)
 		}
+
 		if a, b := append(data, 'a'), append(data, 'b'); v != host.View(machine) && (a[len(data)] != 'a' || b[len(data)] != 'b') {
 			t.Errorf("%s: two readers append to the same bytes", when)
 		}
 		slices.Reverse(names)
 	}
+
 	check(then, "before the change", true)
 	put("etc/there", "new, longer")
 	put("etc/x", "")

@@ -37,6 +37,7 @@ func (r *Recorder) Txtar() []byte {
 			r.files[name].section(&b, name)
 		}
 	}
+
 	return b.Bytes()
 }
 
@@ -126,10 +127,15 @@ func (r *Recorder) simulatedDriver() *simulatedDriver {
 	d := r.driver
 	switch {
 	case r.none != nil:
-		return &simulatedDriver{Why: r.none.Why, Try: r.none.Try, Code: r.none.Code}
+		return &simulatedDriver{
+			Why:  r.none.Why,
+			Try:  r.none.Try,
+			Code: r.none.Code,
+		}
 	case len(d.GPUs) > 0:
 		return &simulatedDriver{Version: d.Version, NVML: d.NVML, CUDA: d.CUDA}
 	}
+
 	return nil
 }
 
@@ -155,6 +161,7 @@ func (r *Recorder) simulatedCommands() (commands []simulatedCommand) {
 		}
 		commands = append(commands, command)
 	}
+
 	return commands
 }
 
@@ -230,6 +237,7 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 	default:
 		markers = []string{typeMarker(i)}
 	}
+
 	return data, append(markers, attrMarkers(name, i, usual)...)
 }
 
@@ -260,6 +268,7 @@ func (f *recorded) content(name string) (data []byte, markers []string) {
 	case len(data) > 0 && data[len(data)-1] != '\n':
 		return append(slices.Clone(data), '\n'), []string{"nonl"}
 	}
+
 	return data, nil
 }
 
@@ -287,6 +296,7 @@ func attrMarkers(name string, i host.Info, usual fs.FileMode) (markers []string)
 			markers = append(markers, "xattr="+x+"=0s"+value)
 		}
 	}
+
 	if i.Chattr != "" {
 		markers = append(markers, "chattr="+i.Chattr)
 	}
@@ -303,5 +313,6 @@ func wrap(s string) []byte {
 		b.WriteString(s[:n] + "\n")
 		s = s[n:]
 	}
+
 	return b.Bytes()
 }

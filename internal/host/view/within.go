@@ -80,7 +80,12 @@ type within struct {
 }
 
 func newWithin(v host.View, alone patience, all *Deadline) *within {
-	return &within{View: v, patience: alone, all: all, said: make(chan struct{})}
+	return &within{
+		View:     v,
+		patience: alone,
+		all:      all,
+		said:     make(chan struct{}),
+	}
 }
 
 // Within returns a View of the same machine on which nothing is waited for long. It asks the driver
@@ -88,7 +93,9 @@ func newWithin(v host.View, alone patience, all *Deadline) *within {
 func Within(v host.View) host.View { return newWithin(v, soon(), nil) }
 
 // WithinAll is Within with one deadline for all: a packager and a disk have no longer, and CUDA has it too.
-func WithinAll(v host.View, all Deadline) host.View { return newWithin(v, patience{}, &all) }
+func WithinAll(v host.View, all Deadline) host.View {
+	return newWithin(v, patience{}, &all)
+}
 
 // Patiently is Within with longer limits.
 func Patiently(v host.View) host.View { return newWithin(v, patiently(), nil) }
@@ -284,6 +291,7 @@ func file[T any](w *within, name string, read func() (T, error)) (T, error) {
 		err = fmt.Errorf("the file system of %s has not answered within %v", folder, limit)
 		w.silent.Store(folder, err)
 	}
+
 	return value, err
 }
 
@@ -306,6 +314,7 @@ func (w *within) fileSystem(name string) string {
 			found = fields[1]
 		}
 	}
+
 	return found
 }
 

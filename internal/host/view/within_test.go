@@ -26,7 +26,11 @@ type hanging struct {
 func (h *hanging) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	h.asked.Add(1)
 	<-ctx.Done()
-	return nil, &host.CommandError{Argv: argv, Code: -1, Cause: context.Cause(ctx)}
+	return nil, &host.CommandError{
+		Argv:  argv,
+		Code:  -1,
+		Cause: context.Cause(ctx),
+	}
 }
 
 func (h *hanging) Unit(context.Context, string) (host.Unit, error) {
@@ -68,9 +72,11 @@ func TestWithinLimits(t *testing.T) {
 				isNamed := strings.Contains(says, tt.names) && strings.Contains(says, tt.limit.String())
 				check.That(t, isNamed, "%s: %v", tt.names, err)
 			}
+
 			took := time.Since(began)
 			check.That(t, took == tt.limit && h.asked.Load() == 1, "%s: %v, asked %d times", tt.names, took, h.asked.Load())
 		}
+
 		_, err := v.ReadFile("/proc/self/mounts")
 		check.That(t, err == nil, "others answer: %v", err)
 		close(h.for_)

@@ -36,6 +36,7 @@ func TestCall(t *testing.T) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Trailer", "Grpc-Status, Grpc-Message")
 	}
+
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		want   string
@@ -68,15 +69,22 @@ func TestCall(t *testing.T) {
 			check.That(t, c.err == "" || (err != nil && strings.Contains(err.Error(), c.err)), "got %q, %v; want %s", got, err, c.err)
 		})
 	}
+
 	t.Run("hangs", func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		hangs := daemon(t, func(_ http.ResponseWriter, r *http.Request) { stop(); <-r.Context().Done() })
+		hangs := daemon(t, func(_ http.ResponseWriter, r *http.Request) {
+			stop()
+			<-r.Context().Done()
+		})
 		_, err := Call(ctx, hangs, "/runtime.v1.RuntimeService/Version", []byte("hi"))
 		check.That(t, errors.Is(err, context.Canceled), "%v", err)
 	})
 	refused := (*host.CallError)(nil)
-	_, err := unframe(&http.Response{StatusCode: http.StatusOK, Header: http.Header{"Grpc-Status": {"12"}}}, nil)
+	_, err := unframe(&http.Response{
+		StatusCode: http.StatusOK,
+		Header:     http.Header{"Grpc-Status": {"12"}},
+	}, nil)
 	check.That(t, errors.As(err, &refused) && refused.Code == host.Unimplemented, "no such service: %v", err)
 	_, err = Call(t.Context(), "/nosuch/socket", "/x", nil)
 	check.That(t, err != nil && strings.Contains(err.Error(), "no such file"), "no such socket: %v", err)

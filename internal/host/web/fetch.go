@@ -57,7 +57,9 @@ func (c Client) Fetch(ctx context.Context, r host.Request) ([]byte, error) {
 
 // Download is Host's.
 func (c Client) Download(ctx context.Context, r host.Request, name string, attr host.Attr) error {
-	return c.get(ctx, r, func(body io.Reader) error { return c.files.WriteFrom(name, body, attr) })
+	return c.get(ctx, r, func(body io.Reader) error {
+		return c.files.WriteFrom(name, body, attr)
+	})
 }
 
 // get fetches and verifies. After a broken connection it fetches again, from the beginning.
@@ -75,6 +77,7 @@ func (c Client) get(ctx context.Context, r host.Request, take func(io.Reader) er
 	default:
 		err = errors.New("a URL is http, https or file")
 	}
+
 	if err == nil || errors.As(err, new(*host.FetchError)) {
 		return err
 	}
@@ -138,7 +141,9 @@ func getOnce(
 ) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(fetchSilence, func() { cancel(fmt.Errorf("no answer for %s", fetchSilence)) })
+	watch := time.AfterFunc(fetchSilence, func() {
+		cancel(fmt.Errorf("no answer for %s", fetchSilence))
+	})
 	defer watch.Stop()
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -159,6 +164,7 @@ func getOnce(
 			Cause:  fmt.Errorf("the server says %s", resp.Status),
 		}
 	}
+
 	if resp.ContentLength > r.Max {
 		return errSize
 	}
@@ -196,6 +202,7 @@ func mayHelp(err error) bool {
 			return false
 		}
 	}
+
 	failedHere := errors.As(err, new(*host.FileError))
 	untrusted := errors.As(err, new(*tls.CertificateVerificationError))
 	return !failedHere && !untrusted
@@ -251,7 +258,12 @@ type checked struct {
 }
 
 func newChecked(in io.Reader, r host.Request) *checked {
-	return &checked{in: in, left: r.Max, want: r.SHA256, sum: sha256.New()}
+	return &checked{
+		in:   in,
+		left: r.Max,
+		want: r.SHA256,
+		sum:  sha256.New(),
+	}
 }
 
 func (c *checked) Read(p []byte) (int, error) {

@@ -79,7 +79,9 @@ func TestFetch(t *testing.T) {
 
 func TestDownload(t *testing.T) {
 	h, dir := folderAt(t)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("driver")) }))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("driver"))
+	}))
 	defer web.Close()
 	attr := host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 	r := host.Request{URL: web.URL + "/run", Max: 100, SHA256: digest("other")}
@@ -119,9 +121,17 @@ func TestFetchTrustsTheGivenCA(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
 	must.OK(t, os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600))
 	via := host.Via{CAFile: "/ca.pem"}
-	got, err := h.Fetch(context.Background(), host.Request{URL: web.URL, Max: 10, Via: via})
+	got, err := h.Fetch(context.Background(), host.Request{
+		URL: web.URL,
+		Max: 10,
+		Via: via,
+	})
 	check.That(t, err == nil && string(got) == "ok", "%q, %v", got, err)
-	_, err = h.Fetch(context.Background(), host.Request{URL: web.URL + "/down", Max: 10, Via: via})
+	_, err = h.Fetch(context.Background(), host.Request{
+		URL: web.URL + "/down",
+		Max: 10,
+		Via: via,
+	})
 	check.That(t, errors.Is(err, errDowngrade), "from https to http: %v", err)
 }
 
@@ -132,7 +142,11 @@ func TestFetchGoesThroughTheProxy(t *testing.T) {
 	}))
 	defer proxy.Close()
 	t.Setenv("http_proxy", "http://localhost:1") // what a shell exports does not count
-	r := host.Request{URL: "http://mirror.example/x", Max: 100, Via: host.Via{HTTP: proxy.URL, No: []string{"direct.example"}}}
+	r := host.Request{
+		URL: "http://mirror.example/x",
+		Max: 100,
+		Via: host.Via{HTTP: proxy.URL, No: []string{"direct.example"}},
+	}
 	got, err := h.Fetch(context.Background(), r)
 	check.That(t, err == nil && string(got) == "via proxy to mirror.example", "%q, %v", got, err)
 }
@@ -152,7 +166,10 @@ func TestFetchPersists(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0
-			check.That(t, retry(t.Context(), func() error { asked++; return tt.err }) != nil, "no error")
+			check.That(t, retry(t.Context(), func() error {
+				asked++
+				return tt.err
+			}) != nil, "no error")
 			check.That(t, asked == tt.asked, "%v: asked %d times, want %d", tt.err, asked, tt.asked)
 		})
 	}
@@ -174,6 +191,7 @@ func (d *drip) Read(p []byte) (int, error) {
 		return 0, d.ctx.Err()
 	case <-time.After(d.pause):
 	}
+
 	n := min(d.bytes, d.at, len(p))
 	d.bytes -= n
 	return n, nil
@@ -183,7 +201,11 @@ func (*drip) Close() error { return nil }
 
 func (d *drip) RoundTrip(r *http.Request) (*http.Response, error) {
 	d.ctx = r.Context()
-	return &http.Response{StatusCode: http.StatusOK, Body: d, ContentLength: -1}, nil
+	return &http.Response{
+		StatusCode:    http.StatusOK,
+		Body:          d,
+		ContentLength: -1,
+	}, nil
 }
 
 // TestFetchHasAFloor: a download that would take days is given up, and a transfer that has stopped
@@ -207,7 +229,11 @@ func TestFetchHasAFloor(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				web := &http.Client{Transport: &drip{bytes: tt.bytes, at: tt.at, pause: tt.pause}}
+				web := &http.Client{Transport: &drip{
+					bytes: tt.bytes,
+					at:    tt.at,
+					pause: tt.pause,
+				}}
 				take := func(r io.Reader) error {
 					for b := make([]byte, 4*mib); ; time.Sleep(tt.disk) {
 						if _, err := r.Read(b); err == io.EOF {
@@ -217,7 +243,11 @@ func TestFetchHasAFloor(t *testing.T) {
 						}
 					}
 				}
-				err := getOnce(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 8 * mib}, take)
+
+				err := getOnce(t.Context(), web, &url.URL{
+					Scheme: "http",
+					Host:   "localhost",
+				}, host.Request{Max: 8 * mib}, take)
 				if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) || time.Since(began) > tt.within {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
@@ -230,12 +260,19 @@ func TestFetchHasAFloor(t *testing.T) {
 func TestFetchRefusesBySize(t *testing.T) {
 	web := &http.Client{Transport: large{}}
 	take := func(io.Reader) error { t.Error("it was read"); return nil }
-	err := getOnce(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 10}, take)
+	err := getOnce(t.Context(), web, &url.URL{
+		Scheme: "http",
+		Host:   "localhost",
+	}, host.Request{Max: 10}, take)
 	check.That(t, errors.Is(err, errSize), "%v", err)
 }
 
 type large struct{}
 
 func (large) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, ContentLength: 11}, nil
+	return &http.Response{
+		StatusCode:    http.StatusOK,
+		Body:          http.NoBody,
+		ContentLength: 11,
+	}, nil
 }

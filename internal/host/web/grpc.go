@@ -59,6 +59,7 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 			return nil, refusal(status, h.Get("Grpc-Message"))
 		}
 	}
+
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("HTTP status %s", res.Status)
 	}

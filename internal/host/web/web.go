@@ -90,6 +90,7 @@ func (c Client) tlsConfig(w host.Web) (*tls.Config, error) {
 			return w.Cert()
 		}
 	}
+
 	return config, nil
 }
 

@@ -30,7 +30,10 @@ func New() packages.Packager { return apt{wait: packages.LockWait, pins: pinFold
 
 func (apt) Name() string     { return "apt" }
 func (apt) Database() string { return "dpkg" }
-func (apt) Files() []string  { return []string{facts.DpkgStatus, dpkgUpdates, aptExtStates} }
+
+func (apt) Files() []string {
+	return []string{facts.DpkgStatus, dpkgUpdates, aptExtStates}
+}
 
 func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State, error) {
 	d, err := readDpkg(v)
@@ -54,6 +57,7 @@ func (apt) Audit(
 			audit.Broken[name] = p.Broken
 		}
 	}
+
 	if !audit.Interrupted && len(audit.Broken) == 0 {
 		return audit, nil
 	}
@@ -69,6 +73,7 @@ func (apt) Audit(
 			return packages.Audit{}, packages.LockedBy(v, pid, file, nil)
 		}
 	}
+
 	return audit, nil
 }
 
@@ -136,6 +141,7 @@ func (apt) Compare(a, b string) int {
 	case errB == nil:
 		return -1
 	}
+
 	return strings.Compare(a, b)
 }
 
@@ -190,5 +196,6 @@ func younger(v host.View, file string, others ...string) bool {
 			}
 		}
 	}
+
 	return true
 }

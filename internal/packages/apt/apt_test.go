@@ -43,7 +43,11 @@ func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 func TestScriptsRunFewCompilers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.add(deb{name: "module-dkms", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nnproc >>/opt/jobs\ntest -e /opt/fine\n"}})
+	m.repo.add(deb{
+		name:    "module-dkms",
+		version: "1",
+		files:   map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nnproc >>/opt/jobs\ntest -e /opt/fine\n"},
+	})
 	m.update()
 	c := crowded{m}
 	a := apt{wait: packages.LockWait, pins: pinFolder}
@@ -69,7 +73,11 @@ func TestFits(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.add(deb{name: "huge", version: "1", fields: "Installed-Size: 99999999999\n"})
+	m.repo.add(deb{
+		name:    "huge",
+		version: "1",
+		fields:  "Installed-Size: 99999999999\n",
+	})
 	m.update()
 	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
 		return []converge.Want{packages.Want(s, "huge", packages.State{Version: "1"}, "")}
@@ -102,6 +110,7 @@ func TestCompareLikeDpkg(t *testing.T) {
 			} else if exec.Command("dpkg", "--compare-versions", a, "gt", b).Run() == nil {
 				want = 1
 			}
+
 			got := sign((apt{}).Compare(a, b))
 			check.That(t, got == want, "%s and %s: %d, dpkg says %d", a, b, got, want)
 		}
@@ -127,7 +136,9 @@ func TestCachesAreReadAndNotWritten(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.offers("580.1-1")
-	times := func() string { return m.must("sh", "-c", "stat -c '%n %y %i' /var/cache/apt /var/cache/apt/*") }
+	times := func() string {
+		return m.must("sh", "-c", "stat -c '%n %y %i' /var/cache/apt /var/cache/apt/*")
+	}
 	const lists, status = "Dir::Cache::srcpkgcache=", "Dir::Cache::pkgcache="
 	for _, c := range []struct {
 		change, without []string

@@ -25,6 +25,7 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 		arch := func() string { return sys.Arch }
 		all = append(all, parseSources(file, sys.Files[file], arch)...)
 	}
+
 	for _, s := range all {
 		if s.ofDistribution() {
 			archive = append(archive, s)
@@ -39,6 +40,7 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 			named = append(named, s.components...)
 		}
 	}
+
 	isNamed := func(component string) bool { return slices.Contains(named, component) }
 	missing := slices.DeleteFunc(slices.Clone(components), isNamed)
 	if len(missing) == 0 {
@@ -55,6 +57,7 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 		lack.File = "/etc/apt/sources.list.d/" + packages.OurFiles + "components.sources"
 		lack.Data = repeated(archive, missing)
 	}
+
 	lack.Try = fmt.Sprintf("add %s behind main in %s, then apt-get update", strings.Join(missing, " "), place)
 	return []packages.Lack{lack}
 }
@@ -69,6 +72,7 @@ func repeated(sources []source, components []string) []byte {
 			data = fmt.Appendf(data, "%s: %s\n", name, s.options[name])
 		}
 	}
+
 	return data
 }
 

@@ -45,6 +45,7 @@ func entryTexts(file, text string) (entries []string) {
 			paragraph = ""
 		}
 	}
+
 	return append(entries, paragraph)
 }
 
@@ -75,6 +76,7 @@ func without(entry string, all []source, isOurs func(source) bool) string {
 			return replaceField(entry, field.name, strings.Join(rest, " "))
 		}
 	}
+
 	return packages.DisabledAll(entry)
 }
 
@@ -90,6 +92,7 @@ func otherValues(all []source, of func(source) string, isOurs func(source) bool)
 			others = append(others, of(s))
 		}
 	}
+
 	if slices.ContainsFunc(others, func(value string) bool { return slices.Contains(ours, value) }) {
 		return nil
 	}
@@ -126,6 +129,7 @@ func replaceField(paragraph, field, value string) string {
 		flush()
 		out.WriteString(line)
 	}
+
 	flush()
 	return out.String()
 }
@@ -141,6 +145,7 @@ func (a apt) readable(repos []packages.Repository, contents map[string][]byte) c
 		}
 		return differentKeys(v, repos, contents), nil
 	}
+
 	const why = "one key for each repository, which apt accepts, or apt reads no list"
 	return things.Check("apt's sources", look, why)
 }
@@ -183,6 +188,7 @@ func differentKeys(v host.View, repos []packages.Repository, contents map[string
 				things.OrTry("remove one of the two entries")
 		}
 	}
+
 	return ""
 }
 

@@ -33,7 +33,14 @@ func TestDeclaredByOthers(t *testing.T) {
 			fingerprint = f[9]
 		}
 	}
-	repo := packages.Repository{ID: "driver", About: "the driver", URL: m.repo.url, Key: "/root/key.gpg", Fingerprint: fingerprint}
+
+	repo := packages.Repository{
+		ID:          "driver",
+		About:       "the driver",
+		URL:         m.repo.url,
+		Key:         "/root/key.gpg",
+		Fingerprint: fingerprint,
+	}
 	for name, text := range map[string]string{
 		"sources.list.d/cuda.list":     "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] URL/ /\n",
 		"sources.list.d/options.list":  "# mine\ndeb [ arch=ARCH  trusted=yes ] URL /\ndeb-src URL/ /\ndeb [trusted=yes] file:/srv/other ./\n",
@@ -52,7 +59,10 @@ func TestDeclaredByOthers(t *testing.T) {
 		e := &converge.Engine{
 			Spec: specs.Of(t, "[driver]\nversion = \"580\"\n"),
 			Stages: []converge.Stage{{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-				sys := packages.System{Arch: m.repo.arch, Files: map[string][]byte{name: must.Get(m.Host.ReadFile(name))(t)}}
+				sys := packages.System{
+					Arch:  m.repo.arch,
+					Files: map[string][]byte{name: must.Get(m.Host.ReadFile(name))(t)},
+				}
 				wants, err := reading().Repositories("apt", []packages.Repository{repo}, host.Via{})
 				return append(reading().Declared("apt", []packages.Repository{repo}, sys), wants...), err
 			}}},
@@ -85,6 +95,7 @@ func TestDeclaredByOthers(t *testing.T) {
 		check.Equal(t, string(back), "# theirs\n"+text, "%s", name)
 		must.OK(t, os.Remove(m.dir+name))
 	}
+
 	m.write("/etc/apt/sources.list.d/a.list", "deb [signed-by=/a.gpg] file:/srv/x /\ndeb file:/srv/x /\n")
 	found := must.Get(apt{}.readable([]packages.Repository{repo}, nil).Look(t.Context(), m))(t)
 	check.That(t, strings.Contains(string(found), "with different keys"), "two keys of one repository: %q", found)

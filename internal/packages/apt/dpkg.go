@@ -112,6 +112,7 @@ func nativeArch(v host.View, status []byte) string {
 			break
 		}
 	}
+
 	return string(arch)
 }
 
@@ -222,6 +223,7 @@ func dpkgState(version string, status []byte) packages.State {
 	case is != "installed":
 		state.Broken = is
 	}
+
 	if state.Version == "" { // half-installed for the first time: it has no version yet
 		state.Version = packages.Nowhere
 	}
@@ -245,6 +247,7 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 			remains = true
 		}
 	}
+
 	if remains {
 		return packages.State{Version: p.Version, Broken: packages.ConfigFiles}.String()
 	}
@@ -282,5 +285,6 @@ func (apt) FilesOf(_ context.Context, v host.View, names []string) (map[string][
 		}
 		all[name] = files
 	}
+
 	return all, nil
 }

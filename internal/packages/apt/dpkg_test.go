@@ -63,6 +63,7 @@ func FuzzDpkg(f *testing.F) {
 				t.Errorf("%q: %+v", name, p)
 			}
 		}
+
 		asPlain(t, d, string(text))
 	})
 }
@@ -73,6 +74,7 @@ func BenchmarkDatabase(b *testing.B) {
 		must.OK(b, os.MkdirAll(filepath.Dir(dir+name), 0o755))
 		must.OK(b, os.WriteFile(dir+name, []byte(text), 0o644))
 	}
+
 	h := must.Get(local.Open(dir))(b)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -121,12 +123,14 @@ func plain(text string) (all [][][2]string) {
 			}
 			raw[len(raw)-1] += line
 		}
+
 		fields := [][2]string{}
 		for _, f := range raw {
 			if key, value, ok := strings.Cut(f, ":"); ok && !strings.ContainsAny(f[:1], " \t#") {
 				fields = append(fields, [2]string{key, strings.TrimSpace(value)})
 			}
 		}
+
 		all = append(all, fields)
 	}
 	return all
@@ -166,15 +170,18 @@ func asPlain(t *testing.T, d dpkg, text string) {
 				conffiles = true
 			}
 		}
+
 		states[key(f)] = dpkgState(last(f, "Version"), []byte(" "+last(f, "Status"))) // without its short way
 		details[key(f)] = fmt.Sprint(last(f, "Architecture"), essential, conffiles)
 	}
+
 	for _, f := range plain(text) {
 		if s := states[key(f)]; last(f, "Auto-Installed") == "1" && s.Installed() {
 			s.Auto = true
 			states[key(f)] = s
 		}
 	}
+
 	check.That(t, len(d.packages) == len(states), "%q: %d packages, want %d", text, len(d.packages), len(states))
 	looked := 0
 	for name, want := range states {
@@ -185,6 +192,7 @@ func asPlain(t *testing.T, d dpkg, text string) {
 		e := d.details(name)
 		check.Equal(t, fmt.Sprint(string(e.arch), e.essential, e.conffiles), details[name], "%q: %q has", text, name)
 	}
+
 	arch := ""
 	for _, f := range plain(text) {
 		if of := last(f, "Architecture"); of != "all" {
@@ -194,6 +202,7 @@ func asPlain(t *testing.T, d dpkg, text string) {
 			break
 		}
 	}
+
 	check.Equal(t, nativeArch(noFiles{}, []byte(text)), arch, "%q: native is", text)
 }
 
@@ -224,5 +233,6 @@ func realDatabase(n int) map[string]string {
 			fmt.Fprintf(&marks, "Package: %s\nArchitecture: amd64\nAuto-Installed: 1\n\n", name)
 		}
 	}
+
 	return map[string]string{facts.DpkgStatus: status.String(), aptExtStates: marks.String()}
 }

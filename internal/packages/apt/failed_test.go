@@ -39,7 +39,12 @@ func TestExplain(t *testing.T) {
 		"E: Encountered a section with no Package: header\nE: Problem with MergeList /var/lib/apt/lists/_srv_repo_nvbad_Packages\nE: The package lists or status file could not be parsed or opened.": "apt cannot read the list of a repository, /var/lib/apt/lists/_srv_repo_nvbad_Packages",
 		"E: Unable to correct problems": "cannot install packages: Unable to correct problems",
 	} {
-		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})
+		err := explain(h, "", &host.CommandError{
+			Argv:   []string{"apt-get"},
+			Code:   100,
+			Stderr: said,
+			Cause:  errors.New("exit status 100"),
+		})
 		told := (*trouble.Error)(nil)
 		check.That(t, strings.Contains(err.Error(), want) && errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s\nsays: %v", said, err)
 	}
@@ -55,7 +60,11 @@ func TestExplainedDates(t *testing.T) {
 		"E: Release file for http://a/InRelease is not valid yet (invalid for another 3h 1min 2s).": "timedatectl",
 		"E: Failed to fetch http://a/x_1_amd64.deb  Hash Sum mismatch":                              "run the same command again in some minutes",
 	} {
-		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said})
+		err := explain(h, "", &host.CommandError{
+			Argv:   []string{"apt-get"},
+			Code:   100,
+			Stderr: said,
+		})
 		got := wordsOf(packages.Unread(h, err, "http://a", "/etc/x.sources"))
 		contains(t, got, try)
 		for _, other := range []string{"fingerprint", "check that the address"} {
@@ -74,7 +83,11 @@ func TestExplainedOverwrite(t *testing.T) {
 		"Errors were encountered while processing:\n" +
 		" /tmp/apt-dpkg-install-edXzGp/0-libnvidia-cfg1-595-server.deb\n" +
 		"E: Sub-process /usr/bin/dpkg returned an error code (1)"
-	err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said})
+	err := explain(h, "", &host.CommandError{
+		Argv:   []string{"apt-get"},
+		Code:   100,
+		Stderr: said,
+	})
 	told := (*trouble.Error)(nil)
 	must.That(t, errors.As(err, &told), "%v", err)
 	check.List(t, told.Because, []string{
@@ -125,6 +138,7 @@ func TestExplainedScript(t *testing.T) {
 		n := must.Get(simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\n" + log + "-- var/lib/dpkg/updates/ --\n")))(t)
 		contains(t, wordsOf(explain(n, "", &host.CommandError{Stderr: said})), "cannot install package nvidia-dkms: ", try)
 	}
+
 	full := "cp: error writing '/var/lib/dkms/nvidia/580.95.05/build/nv.o': No space left on device\n"
 	got = wordsOf(explain(n, full, &host.CommandError{Stderr: said}))
 	contains(t, got, "the disk is full: cp: error writing '/var/lib/dkms", "make room in /var/lib/dkms")
@@ -145,7 +159,14 @@ func TestLockIsNamed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "slow", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"}})
+	m.repo.add(deb{
+		name:    "dkms-like",
+		version: "1.0-1",
+	}, deb{
+		name:    "slow",
+		version: "1",
+		files:   map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"},
+	})
 	m.update()
 	other := m.command("apt-get", "-y", "install", "slow")
 	must.OK(t, other.Start())
@@ -155,7 +176,9 @@ func TestLockIsNamed(t *testing.T) {
 	check.Equal(t, must.Get(database.Look(t.Context(), m))(t), "busy", "while another apt works, the database is")
 	m.apt.wait = 2 * time.Second // the other apt works for longer, until the file comes
 	var says []string
-	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
+	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) {
+		says = append(says, text)
+	}), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
 	check.That(t, errors.As(err, new(*packages.Locked)), "%T", err)
 	check.That(t, len(says) == 1 && strings.HasPrefix(says[0], "process ") && strings.Contains(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to "), "while it waited it said %q", says)

@@ -61,6 +61,7 @@ func explain(v host.View, out string, err error) error {
 		}
 		return t
 	}
+
 	t.Try = append(t.Try,
 		"apt-get check, which says whether anything is broken",
 		"apt-cache policy PACKAGE, which says which versions there are, and where",
@@ -95,6 +96,7 @@ func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
 			half = append(half, name)
 		}
 	}
+
 	slices.Sort(half)
 	switch {
 	case d.interrupted:
@@ -175,6 +177,7 @@ func archiveErrors(stderr string) (said []string) {
 		name, _, _ = strings.Cut(name, " ")
 		said = append(said, path.Base(name)+": "+strings.TrimSpace(lines[i+1]))
 	}
+
 	return said
 }
 

@@ -22,8 +22,12 @@ func leaves(f *packages.Family, version string, names ...string) func(*packages.
 	return func(s *packages.Set) (wants []converge.Want) {
 		s.Family = f
 		for _, name := range names {
-			wants = append(wants, packages.Want(s, name, packages.State{Version: "driver=" + version, Held: true}, "NVIDIA driver"))
+			wants = append(wants, packages.Want(s, name, packages.State{
+				Version: "driver=" + version,
+				Held:    true,
+			}, "NVIDIA driver"))
 		}
+
 		for i := range wants {
 			wants[i].Section = "driver" // so that what the spec no longer asks for is taken back
 		}
@@ -38,15 +42,28 @@ func TestVirtualPackageInOneVersion(t *testing.T) {
 	m := newMachine(t)
 	for _, v := range []string{"575.57.08-0ubuntu1", "575.64.03-0ubuntu1"} {
 		m.repo.add(
-			deb{name: "nvidia-persistenced", version: v, fields: "Depends: libnvidia-cfg1 (= " + v + ")\n"},
-			deb{name: "libnvidia-cfg1-575", version: v, fields: "Provides: libnvidia-cfg1 (= " + v + ")\n"},
+			deb{
+				name:    "nvidia-persistenced",
+				version: v,
+				fields:  "Depends: libnvidia-cfg1 (= " + v + ")\n",
+			},
+			deb{
+				name:    "libnvidia-cfg1-575",
+				version: v,
+				fields:  "Provides: libnvidia-cfg1 (= " + v + ")\n",
+			},
 		)
 	}
+
 	m.repo.add(deb{name: "libnvidia-cfg1", version: "590.48.01-0ubuntu1"}) // a real package from 590 on
 	m.update()
 	m.apply(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
 	got := m.state("libnvidia-cfg1-575")
-	check.That(t, got == (packages.State{Version: "575.57.08-0ubuntu1", Held: true, Auto: true}), "libnvidia-cfg1-575 is %q", got.String())
+	check.That(t, got == (packages.State{
+		Version: "575.57.08-0ubuntu1",
+		Held:    true,
+		Auto:    true,
+	}), "libnvidia-cfg1-575 is %q", got.String())
 	m.idle(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
 }
 
@@ -56,13 +73,20 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	for _, v := range []string{"535.261.03-1", "535.309.01-0+deb12u1"} {
-		m.repo.add(deb{name: "libcuda1", version: v, fields: "Depends: libnvidia-ptxjitcompiler1 (= " + v + ")\n"}, deb{name: "libnvidia-ptxjitcompiler1", version: v})
+		m.repo.add(deb{
+			name:    "libcuda1",
+			version: v,
+			fields:  "Depends: libnvidia-ptxjitcompiler1 (= " + v + ")\n",
+		}, deb{name: "libnvidia-ptxjitcompiler1", version: v})
 	}
+
 	m.repo.add(deb{name: "nvidia-open-kernel-dkms", version: "535.261.03-1"})
 	m.update()
 	m.write("/etc/apt/preferences.d/00-gpuadm-driver", string(preferences(packages.Repository{Pins: nvidiaDriver().Pins("535.*")}))) // as on disk by then
 	res := m.apply(leaves(nvidiaDriver(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
-	i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" })
+	i := slices.IndexFunc(res.Made, func(c converge.Change) bool {
+		return c.Name == "nvidia-open-kernel-dkms"
+	})
 	check.That(t, i >= 0 && strings.Contains(res.Made[i].Why, "available in 535.309.01"), "made: %+v", res.Made)
 	got := m.state("libnvidia-ptxjitcompiler1")
 	check.That(t, got.Version == "535.261.03-1" && got.Held, "libnvidia-ptxjitcompiler1 is %q", got.String())
@@ -74,9 +98,17 @@ func TestOtherBranchIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
-		deb{name: "libnvidia-compute-590-server", version: "590.48.01-0ubuntu0.24.04.5", fields: "Depends: libnvidia-compute-595-server\n"},
+		deb{
+			name:    "libnvidia-compute-590-server",
+			version: "590.48.01-0ubuntu0.24.04.5",
+			fields:  "Depends: libnvidia-compute-595-server\n",
+		},
 		deb{name: "libnvidia-compute-595-server", version: "595.71.05-0ubuntu0.24.04.1"},
-		deb{name: "linux-modules-nvidia-590-open-generic", version: "6.8.0-146.146+2", fields: "Depends: linux-modules-nvidia-595-open-generic\n"},
+		deb{
+			name:    "linux-modules-nvidia-590-open-generic",
+			version: "6.8.0-146.146+2",
+			fields:  "Depends: linux-modules-nvidia-595-open-generic\n",
+		},
 		deb{name: "linux-modules-nvidia-595-open-generic", version: "6.8.0-146.146+2"},
 	)
 	m.update()
@@ -96,15 +128,38 @@ func TestOtherBranchIsRefused(t *testing.T) {
 func (r *repo) branches() {
 	for _, v := range []string{"580.95.05-0ubuntu1", "580.105.08-0ubuntu1"} {
 		r.add(
-			deb{name: "nvidia-dkms-580-open", version: v, fields: "Depends: nvidia-kernel-common-580 (= " + v + "), dkms-like\n"},
-			deb{name: "libnvidia-compute-580", version: v, fields: "Depends: libnvidia-gpucomp-580 (= " + v + ")\n"},
-			deb{name: "nvidia-kernel-common-580", version: v, files: map[string]string{"/opt/nvidia.conf": "580\n"}},
-			deb{name: "libnvidia-gpucomp-580", version: v}, deb{name: "nvidia-modprobe", version: v}, deb{name: "libnvidia-encode-580", version: v},
+			deb{
+				name:    "nvidia-dkms-580-open",
+				version: v,
+				fields:  "Depends: nvidia-kernel-common-580 (= " + v + "), dkms-like\n",
+			},
+			deb{
+				name:    "libnvidia-compute-580",
+				version: v,
+				fields:  "Depends: libnvidia-gpucomp-580 (= " + v + ")\n",
+			},
+			deb{
+				name:    "nvidia-kernel-common-580",
+				version: v,
+				files:   map[string]string{"/opt/nvidia.conf": "580\n"},
+			},
+			deb{
+				name:    "libnvidia-gpucomp-580",
+				version: v,
+			}, deb{
+				name:    "nvidia-modprobe",
+				version: v,
+			}, deb{name: "libnvidia-encode-580", version: v},
 		)
 	}
+
 	v := "595.71.05-1ubuntu1"
 	r.add(
-		deb{name: "nvidia-dkms-open", version: v, fields: "Depends: nvidia-kernel-common (= " + v + "), dkms-like\n"},
+		deb{
+			name:    "nvidia-dkms-open",
+			version: v,
+			fields:  "Depends: nvidia-kernel-common (= " + v + "), dkms-like\n",
+		},
 		deb{name: "libnvidia-compute", version: v}, deb{name: "nvidia-modprobe", version: v},
 		deb{name: "nvidia-kernel-common", version: v, files: map[string]string{"/opt/nvidia.conf": "595\n"}}, // and no Conflicts, as seen
 		deb{name: "dkms-like", version: "1.0-1"},
@@ -119,12 +174,24 @@ func TestUnneededGoes(t *testing.T) {
 	const v, source, modprobe, gpucomp = "580.95.05-0ubuntu1", "nvidia-kernel-source-580", "nvidia-modprobe", "libnvidia-gpucomp-580"
 	m := newMachine(t)
 	m.repo.add(
-		deb{name: "nvidia-dkms-580", version: v, fields: "Depends: " + source + " (= " + v + "), " + gpucomp + "\n"},
+		deb{
+			name:    "nvidia-dkms-580",
+			version: v,
+			fields:  "Depends: " + source + " (= " + v + "), " + gpucomp + "\n",
+		},
 		deb{name: source, version: v, fields: "Depends: " + modprobe + "\n"},
 		deb{name: modprobe, version: v}, deb{name: gpucomp, version: v},
-		deb{name: "gpuadm-modules-proprietary-6.8.0-88-generic", version: v, fields: "Conflicts: nvidia-dkms-580\n"},
+		deb{
+			name:    "gpuadm-modules-proprietary-6.8.0-88-generic",
+			version: v,
+			fields:  "Conflicts: nvidia-dkms-580\n",
+		},
 		deb{name: "libnvidia-compute-580", version: v},
-		deb{name: "operators", version: "1", fields: "Depends: " + gpucomp + "\n"},
+		deb{
+			name:    "operators",
+			version: "1",
+			fields:  "Depends: " + gpucomp + "\n",
+		},
 		deb{name: "leftover", version: "1"},
 	)
 	m.update()
@@ -136,7 +203,11 @@ func TestUnneededGoes(t *testing.T) {
 	m.must("apt-get", "-y", "install", "operators")
 	built := m.has()
 	for _, name := range []string{source, modprobe, gpucomp} {
-		check.Equal(t, m.state(name), packages.State{Version: v, Held: true, Auto: true}, "%s is", name)
+		check.Equal(t, m.state(name), packages.State{
+			Version: v,
+			Held:    true,
+			Auto:    true,
+		}, "%s is", name)
 	}
 
 	shared := leaves(nvidiaDriver(), "580.95.05", "gpuadm-modules-proprietary-6.8.0-88-generic", "libnvidia-compute-580")
@@ -146,6 +217,7 @@ func TestUnneededGoes(t *testing.T) {
 		isBrought := slices.Contains([]string{source, modprobe, gpucomp}, line.Name)
 		check.That(t, !isBrought, "while the lists are unread, the plan has %+v", line)
 	}
+
 	m.apply(shared)
 	for _, name := range []string{source, modprobe, "nvidia-dkms-580"} {
 		check.That(t, !m.state(name).Installed(), "%s stays: %v", name, m.state(name))
@@ -161,6 +233,7 @@ func TestUnneededGoes(t *testing.T) {
 		must.That(t, err == nil, "undo %s: %s", to, wordsOf(err))
 		m.still(want)
 	}
+
 	undone("", built)
 	m.must("apt-get", "-y", "purge", "operators")
 	undone("all", first)
@@ -190,8 +263,13 @@ func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
 	m.apply(before)
 	for _, name := range []string{"nvidia-modprobe", "libnvidia-encode-580", "libnvidia-gpucomp-580"} {
 		got := m.state(name)
-		check.That(t, got == (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}), "%s is %q", name, got.String())
+		check.That(t, got == (packages.State{
+			Version: "580.95.05-0ubuntu1",
+			Held:    true,
+			Auto:    true,
+		}), "%s is %q", name, got.String())
 	}
+
 	m.installs()
 	m.apply(func(s *packages.Set) []converge.Want {
 		return file(leaves(to, "595.71.05", "nvidia-dkms-open", "libnvidia-compute")(s), "595")
@@ -220,14 +298,30 @@ func TestChangeOfSource(t *testing.T) {
 	ubuntu.origin = "Ubuntu"
 	firmware := map[string]string{"/opt/gsp.bin": "firmware\n"}
 	ubuntu.add(
-		deb{name: "libnvidia-compute-595-server", version: "595.71.05-0ubuntu0.24.04.1", fields: "Depends: nvidia-firmware-595-595.71.05\n"},
-		deb{name: "nvidia-firmware-595-595.71.05", version: "595.71.05-0ubuntu0.24.04.1", files: firmware},
+		deb{
+			name:    "libnvidia-compute-595-server",
+			version: "595.71.05-0ubuntu0.24.04.1",
+			fields:  "Depends: nvidia-firmware-595-595.71.05\n",
+		},
+		deb{
+			name:    "nvidia-firmware-595-595.71.05",
+			version: "595.71.05-0ubuntu0.24.04.1",
+			files:   firmware,
+		},
 		deb{name: "nvidia-utils-595", version: "595.71.05-0ubuntu0.24.04.1"},
 		deb{name: "nvidia-modprobe", version: "595.71.05-9ubuntu0.24.04.1"}, // a newer revision than NVIDIA's
 	)
 	m.repo.add(
-		deb{name: "libnvidia-compute", version: "595.71.05-1ubuntu1", fields: "Depends: nvidia-firmware (= 595.71.05-1ubuntu1), nvidia-modprobe\n"},
-		deb{name: "nvidia-firmware", version: "595.71.05-1ubuntu1", files: firmware},
+		deb{
+			name:    "libnvidia-compute",
+			version: "595.71.05-1ubuntu1",
+			fields:  "Depends: nvidia-firmware (= 595.71.05-1ubuntu1), nvidia-modprobe\n",
+		},
+		deb{
+			name:    "nvidia-firmware",
+			version: "595.71.05-1ubuntu1",
+			files:   firmware,
+		},
 		deb{name: "nvidia-modprobe", version: "595.71.05-1ubuntu1"},
 	)
 	key := must.Get(os.ReadFile(ubuntu.key))(t)
@@ -247,11 +341,13 @@ func TestChangeOfSource(t *testing.T) {
 		got := m.state(name)
 		check.That(t, got.Version == want, "%s is %q, not %q", name, got.String(), want)
 	}
+
 	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
 	for _, name := range []string{"libnvidia-compute", "nvidia-firmware"} {
 		got := m.state(name)
 		check.That(t, !got.Installed(), "back at the first source %s is %q", name, got.String())
 	}
+
 	m.undo()
 	m.still(first)
 }
@@ -292,6 +388,7 @@ func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 		}
 		return wants
 	}
+
 	m.apply(want)
 	got := m.state("libnvidia-encode-580")
 	check.That(t, got.Version == "580.95.05-0ubuntu1" && got.Held, "libnvidia-encode-580 is %q", got.String())
@@ -308,8 +405,15 @@ func TestPartThatBecomesADependencyStays(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
-		deb{name: "nvidia-persistenced", version: "570.148.08-1ubuntu1"}, deb{name: "nvidia-persistenced", version: "580.95.05-0ubuntu1"},
-		deb{name: "nvidia-compute-utils-570", version: "570.148.08-1ubuntu1", fields: "Depends: nvidia-persistenced\n"},
+		deb{
+			name:    "nvidia-persistenced",
+			version: "570.148.08-1ubuntu1",
+		}, deb{name: "nvidia-persistenced", version: "580.95.05-0ubuntu1"},
+		deb{
+			name:    "nvidia-compute-utils-570",
+			version: "570.148.08-1ubuntu1",
+			fields:  "Depends: nvidia-persistenced\n",
+		},
 		deb{name: "libnvidia-compute-580", version: "580.95.05-0ubuntu1"},
 	)
 	m.update()
@@ -321,7 +425,11 @@ func TestPartThatBecomesADependencyStays(t *testing.T) {
 	ran := m.installs()
 	check.That(t, len(ran) == 1, "the downgrade ran %q", ran)
 	got := m.state("nvidia-persistenced")
-	check.That(t, got == (packages.State{Version: "570.148.08-1ubuntu1", Held: true, Auto: true}), "nvidia-persistenced is %q", got.String())
+	check.That(t, got == (packages.State{
+		Version: "570.148.08-1ubuntu1",
+		Held:    true,
+		Auto:    true,
+	}), "nvidia-persistenced is %q", got.String())
 	m.idle(down)
 	m.undo()
 	m.still(first)
@@ -365,7 +473,11 @@ func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
-	m.repo.add(deb{name: "monitoring-agent", version: "1.0-1", fields: "Depends: libnvidia-compute-580\n"})
+	m.repo.add(deb{
+		name:    "monitoring-agent",
+		version: "1.0-1",
+		fields:  "Depends: libnvidia-compute-580\n",
+	})
 	m.update()
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	m.must("apt-get", "-y", "install", "monitoring-agent")
@@ -421,6 +533,7 @@ func TestNamedPartFollowsTheDriver(t *testing.T) {
 			return append(wants, w)
 		}
 	}
+
 	m.apply(want("580.95.05"))
 	m.apply(want("580.105.08"))
 }
@@ -446,12 +559,21 @@ func TestNewRevisionAndOnePartMore(t *testing.T) {
 	m := newMachine(t)
 	add := func(v string) {
 		m.repo.add(
-			deb{name: "nvidia-utils-580-server", version: v, fields: "Depends: libnvidia-compute-580-server (= " + v + ")\n"},
+			deb{
+				name:    "nvidia-utils-580-server",
+				version: v,
+				fields:  "Depends: libnvidia-compute-580-server (= " + v + ")\n",
+			},
 			deb{name: "libnvidia-compute-580-server", version: v},
 			deb{name: "libnvidia-cfg1-580-server", version: v},
-			deb{name: "nvidia-compute-utils-580-server", version: v, fields: "Depends: libnvidia-compute-580-server (= " + v + "), libnvidia-cfg1-580-server (= " + v + ")\n"},
+			deb{
+				name:    "nvidia-compute-utils-580-server",
+				version: v,
+				fields:  "Depends: libnvidia-compute-580-server (= " + v + "), libnvidia-cfg1-580-server (= " + v + ")\n",
+			},
 		)
 	}
+
 	const old = "580.159.03-0ubuntu0.24.04.1"
 	add(old)
 	m.update()
@@ -501,7 +623,11 @@ func TestPurgedExtraIsMissed(t *testing.T) {
 	res := m.apply(want)
 	check.That(t, len(res.Made) == 1, "the apply made %v", res.Made)
 	got := m.state(encode)
-	check.That(t, got == (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}), "%s is %q", encode, got.String())
+	check.That(t, got == (packages.State{
+		Version: "580.95.05-0ubuntu1",
+		Held:    true,
+		Auto:    true,
+	}), "%s is %q", encode, got.String())
 	m.idle(want)
 	m.undo()
 	m.still(first)

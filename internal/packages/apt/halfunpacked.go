@@ -26,6 +26,7 @@ func sweepUnpacked(ctx context.Context, h host.Host) error {
 			argv = append(argv, folder)
 		}
 	}
+
 	out, err := h.Ask(ctx, append(argv, "-xdev", "-type", "f", "-name", "*"+newSuffix)...)
 	if err != nil {
 		return err
@@ -50,6 +51,7 @@ func sweepUnpacked(ctx context.Context, h host.Host) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

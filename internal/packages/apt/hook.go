@@ -79,6 +79,7 @@ func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) e
 			After:  converge.State(p[2]),
 		})
 	}
+
 	because := r.Difference(moves)
 	if because == "" {
 		return nil
@@ -124,6 +125,7 @@ func parseAnnounced(in io.Reader) (moves []packages.Move, installed map[string]p
 			moves = append(moves, packages.Move{Name: newName, Version: newVersion})
 		}
 	}
+
 	return lastOf(moves), installed, lines.Err()
 }
 

@@ -91,7 +91,9 @@ func isolate(ctx context.Context, h host.Host, g packages.Gathering) (isolated, 
 	for _, r := range g.Repos {
 		// apt matches a pin that excludes packages with every package, which takes long. A mirror's
 		// other sources are the operator's choice.
-		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool { return p.Priority < 0 })
+		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool {
+			return p.Priority < 0
+		})
 		if len(r.Pins) > 0 {
 			files[g.Work+"/pins/"+path.Base(aptPins(r))] = preferences(r)
 		}
@@ -111,6 +113,7 @@ func isolate(ctx context.Context, h host.Host, g packages.Gathering) (isolated, 
 			return i, err
 		}
 	}
+
 	return i, nil
 }
 
@@ -137,6 +140,7 @@ func (i isolated) writeStatus(ctx context.Context, file string) ([]byte, error) 
 			kept = append(append(kept, text...), '\n')
 		}
 	}
+
 	return kept, i.WriteFile(file, kept, host.Attr{Mode: 0o644})
 }
 
@@ -151,6 +155,7 @@ func withoutRelations(paragraph []byte) (name string, text []byte) {
 		default:
 			continue
 		}
+
 		line, _, _ := bytes.Cut(value, []byte("\n"))
 		text = fmt.Appendf(text, "%s: %s\n", key, line)
 	}

@@ -61,6 +61,7 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 			}
 		}
 	}
+
 	return false, nil
 }
 
@@ -247,8 +248,13 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 		out, err := h.Do(ctx, argv...)
 		if err == nil && sayErr().Match(out) { // apt before 2.1 knows no Error-Mode
 			cause := errors.New("apt could not read every list")
-			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: cause}
+			err = &host.CommandError{
+				Argv:   argv,
+				Stderr: string(out),
+				Cause:  cause,
+			}
 		}
+
 		return out, err
 	})
 	return err
@@ -272,6 +278,7 @@ func touch(h host.Host, files []string) error {
 				Try:  []string{"apt-config dump Dir, which shows whether a setting of another tool has moved apt's lists, sources or pins: gpuadm needs them in their places"},
 			}
 		}
+
 		if err := packages.TouchList(h, name); err != nil {
 			return err
 		}

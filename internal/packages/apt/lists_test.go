@@ -132,6 +132,7 @@ func (m *machine) distrusts() {
 		contains(t, wordsOf(err), append(parts, "cannot read repository "+m.repo.url, ourSource)...)
 		check.Equal(t, m.lists(), "stale", "%s: the lists are", what)
 	}
+
 	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
 	refused("tampered", "is not accepted", "BADSIG ", "no proxy rewrites")
 
@@ -248,7 +249,10 @@ func TestIsIndex(t *testing.T) {
 func TestUnsettledLists(t *testing.T) {
 	t.Parallel()
 	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Follower)
-	source := converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources"}, After: "0644 0:0 x 1"}
+	source := converge.Change{
+		Ref:   converge.Ref{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources"},
+		After: "0644 0:0 x 1",
+	}
 	gone := source
 	gone.Before = source.After
 	gone.After = ""
@@ -328,10 +332,15 @@ func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 	m.write("/etc/apt/sources.list", "deb [trusted=yes] "+m.repo.url+"/ ./\n")
 	m.must("apt-get", "-q", "update")
 	want := func(*packages.Set) []converge.Want {
-		wants, err := reading().Repositories("apt", []packages.Repository{{ID: "driver", About: "x", Pins: []packages.Pin{packages.KeepAt("580.95.05", "*nvidia*")}}}, host.Via{})
+		wants, err := reading().Repositories("apt", []packages.Repository{{
+			ID:    "driver",
+			About: "x",
+			Pins:  []packages.Pin{packages.KeepAt("580.95.05", "*nvidia*")},
+		}}, host.Via{})
 		must.OK(t, err)
 		return wants
 	}
+
 	m.apply(want)
 	m.idle(want)
 }

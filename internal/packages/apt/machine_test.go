@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+
 	if root := os.Getenv(inside); root != "" {
 		enter(root, os.Args[1:])
 	}
@@ -61,6 +62,7 @@ func enter(root string, argv []string) {
 			os.Exit(125)
 		}
 	}
+
 	must("part with the mounts", syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	for _, dir := range []string{"/usr", "/dev", "/proc"} {
 		must("mount "+dir, syscall.Mount(dir, root+dir, "", syscall.MS_BIND|syscall.MS_REC, ""))
@@ -121,6 +123,7 @@ func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
 		cmd.Path, cmd.Args, cmd.Env, cmd.SysProcAttr = inside.Path, inside.Args, inside.Env, inside.SysProcAttr
 		return cmd.Start()
 	}
+
 	out, err := r.Do(ctx, argv, nil)
 	if os.Getenv("GPUADM_TEST_TALK") != "" {
 		m.t.Logf("%s\n%s%v", strings.Join(argv, " "), out, err)
@@ -140,6 +143,7 @@ func (m *machine) AskAbout(ctx context.Context, files map[string][]byte, argv ..
 			return nil, err
 		}
 	}
+
 	argv = slices.Clone(argv)
 	for i := range argv {
 		argv[i] = strings.ReplaceAll(argv[i], host.Scratch, strings.TrimPrefix(dir, m.dir))
@@ -147,13 +151,17 @@ func (m *machine) AskAbout(ctx context.Context, files map[string][]byte, argv ..
 	return m.Do(ctx, argv...)
 }
 
-func (m *machine) Ask(ctx context.Context, argv ...string) ([]byte, error) { return m.Do(ctx, argv...) }
+func (m *machine) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return m.Do(ctx, argv...)
+}
 
 // packagers returns the commands of apt and dpkg that ran since it was last asked.
 func (m *machine) packagers() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := slices.DeleteFunc(m.ran, func(c string) bool { return !strings.Contains(c, "apt") && !strings.Contains(c, "dpkg") })
+	all := slices.DeleteFunc(m.ran, func(c string) bool {
+		return !strings.Contains(c, "apt") && !strings.Contains(c, "dpkg")
+	})
 	m.ran = nil
 	return all
 }
@@ -207,6 +215,7 @@ func newMachine(t *testing.T) *machine {
 	} {
 		must.OK(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
+
 	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
 		must.OK(t, os.Symlink("usr/"+link, filepath.Join(dir, link)))
 	}
@@ -214,9 +223,17 @@ func newMachine(t *testing.T) *machine {
 		data := must.Get(os.ReadFile(f))(t)
 		put(t, dir+f, string(data), 0o644)
 	}
+
 	self := must.Get(os.Executable())(t)
 	h := must.Get(local.Open(dir))(t)
-	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: packages.LockWait, pins: pinFolder}}
+	m := &machine{
+		Host: h,
+		t:    t,
+		dir:  dir,
+		self: self,
+		repo: newRepo(t),
+		apt:  apt{wait: packages.LockWait, pins: pinFolder},
+	}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
 	key := must.Get(os.ReadFile(m.repo.key))(t)
@@ -249,7 +266,10 @@ func skip(t *testing.T, why string) {
 // engine converges the machine to what the packages are wanted as, with lists and database first.
 func (m *machine) engine(wants func(*packages.Set) []converge.Want) *converge.Engine {
 	reads := []string{ourSource}
-	driver := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(m.t)
+	driver := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[driver]\nversion = \"580\"\n"),
+	}))(m.t)
 	return &converge.Engine{
 		Spec:  driver,
 		Prune: reading().Prune,
@@ -380,6 +400,7 @@ func (r *repo) add(debs ...deb) {
 			}
 			put(r.t, dir+name, text, mode)
 		}
+
 		r.run("dpkg-deb", "--root-owner-group", "-Znone", "--build", dir, filepath.Join(r.dir, d.name+"_"+strings.ReplaceAll(d.version, ":", "_")+"_"+r.arch+".deb"))
 	}
 }
@@ -398,6 +419,7 @@ func (r *repo) publish() {
 		data := must.Get(os.ReadFile(d))(r.t)
 		fmt.Fprintf(&index, "%sFilename: ./%s\nSize: %d\nSHA256: %x\n\n", r.run("dpkg-deb", "-f", d), filepath.Base(d), len(data), sha256.Sum256(data))
 	}
+
 	put(r.t, r.dir+"/Packages", index.String(), 0o644)
 	now := time.Now().UTC()
 	release := fmt.Sprintf("Origin: %s\nLabel: test\n%sDate: %s\nValid-Until: %s\nSHA256:\n %x %d Packages\n",

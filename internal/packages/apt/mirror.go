@@ -89,6 +89,7 @@ func (i isolated) archives(ctx context.Context, want []string) (all []debFile, e
 		}
 		all = append(all, file)
 	}
+
 	return all, nil
 }
 
@@ -132,6 +133,7 @@ func (i isolated) fetch(ctx context.Context, g packages.Gathering, all []debFile
 		download = append(download, file.pkg)
 		size += file.Size
 	}
+
 	if len(want) == 0 {
 		return nil
 	}
@@ -154,6 +156,7 @@ func (i isolated) fetch(ctx context.Context, g packages.Gathering, all []debFile
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -187,6 +190,7 @@ func (apt) Index(ctx context.Context, h host.Host, g packages.Gathering, files [
 		index = append(index, bytes.TrimSpace(control)...)
 		index = fmt.Appendf(index, ofFile, digest.Size, digest.SHA256, file)
 	}
+
 	return []string{aptIndex}, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
 }
 

@@ -23,13 +23,23 @@ func (m *machine) gathers(into string, names ...string) []string {
 	key := must.Get(os.ReadFile(m.repo.key))(m.t)
 	m.write("/root/key.gpg", string(key))
 	g := packages.Gathering{
-		Repos: []packages.Repository{{ID: "driver", About: "test", URL: m.repo.url, Key: "/root/key.gpg", Fingerprint: m.fingerprint()}},
-		Work:  into + "/.work", Into: into, Before: "/srv/none",
+		Repos: []packages.Repository{{
+			ID:          "driver",
+			About:       "test",
+			URL:         m.repo.url,
+			Key:         "/root/key.gpg",
+			Fingerprint: m.fingerprint(),
+		}},
+		Work: into + "/.work", Into: into, Before: "/srv/none",
 		Say: func(files int, _ int64) { m.fetched += files },
 	}
 	for _, name := range names {
-		g.Request.Changes = append(g.Request.Changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: converge.State(name + "=*")})
+		g.Request.Changes = append(g.Request.Changes, converge.Change{
+			Ref:   converge.Ref{Kind: "package", Name: name},
+			After: converge.State(name + "=*"),
+		})
 	}
+
 	m.fetched = 0
 	files, err := m.apt.Gather(m.t.Context(), m, g)
 	must.That(m.t, err == nil, "%v", wordsOf(err))
@@ -46,6 +56,7 @@ func (m *machine) fingerprint() string {
 			return f[9]
 		}
 	}
+
 	m.t.Fatal("the repository's key has no fingerprint")
 	return ""
 }
@@ -57,8 +68,16 @@ func TestMirror(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
-		deb{name: "driver", version: "580.1-1", fields: "Depends: lib (= 2:580.1+a~b-1), base (>= 1)\nRecommends: extra\n"},
-		deb{name: "lib", version: "2:580.1+a~b-1", fields: "Depends: dpkg, local\n"},
+		deb{
+			name:    "driver",
+			version: "580.1-1",
+			fields:  "Depends: lib (= 2:580.1+a~b-1), base (>= 1)\nRecommends: extra\n",
+		},
+		deb{
+			name:    "lib",
+			version: "2:580.1+a~b-1",
+			fields:  "Depends: dpkg, local\n",
+		},
 		deb{name: "base", version: "1-1"}, deb{name: "extra", version: "1-1"},
 	)
 	m.update()
@@ -119,6 +138,7 @@ func TestLock(t *testing.T) {
 		is := must.Get(packages.Digest(m, "/srv/mirror/"+name))(t)
 		lock.Files = append(lock.Files, is)
 	}
+
 	check := func(says string) {
 		t.Helper()
 		problem, err := lock.Verify(m, "/srv/mirror", packages.Digest)
@@ -126,6 +146,7 @@ func TestLock(t *testing.T) {
 			t.Errorf("%q, %v; want %q", problem, err, says)
 		}
 	}
+
 	check("")
 	m.write("/srv/mirror/b", "twO")
 	check("/srv/mirror/b differs from gpuadm-mirror.json")
@@ -137,6 +158,7 @@ func TestLock(t *testing.T) {
 			t.Errorf("%s is accepted", text)
 		}
 	}
+
 	for url, dir := range map[string]string{"file:///srv/m": "/srv/m", "file:/srv/m/": "/srv/m", "https://x/y": "", "": ""} {
 		if got := packages.FolderOf(url); got != dir {
 			t.Errorf("the folder of %q is %q", url, got)

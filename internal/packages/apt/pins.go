@@ -60,6 +60,7 @@ func withNames(records string, names []string) string {
 		}
 		text.WriteString(line)
 	}
+
 	return text.String()
 }
 

@@ -81,6 +81,7 @@ func parsePolicy(out string) map[string][]packages.Offer {
 			}
 		}
 	}
+
 	end()
 	return all
 }

@@ -38,6 +38,7 @@ func TestPrune(t *testing.T) {
 		m.apply(drivers(v))
 		had = append(had, m.has())
 	}
+
 	m.write(packages.Store+"/other_1.0-1_"+m.repo.arch+".deb", "an old one")
 	m.write(packages.Store+"/readme", "not ours to judge")
 
@@ -46,11 +47,13 @@ func TestPrune(t *testing.T) {
 		_, err := m.engine(drivers("590.1")).Undo(t.Context(), m, to, nil)
 		must.That(t, err == nil, "undo %s: %s", to, wordsOf(err))
 	}
+
 	for _, v := range []string{"570.1-1", "580.1-1"} {
 		for _, name := range members {
 			m.repo.drop(name, v)
 		}
 	}
+
 	m.update()
 	undo("")
 	m.still(had[1])
@@ -92,16 +95,19 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 					}
 					continue
 				}
+
 				m.apply(drivers(all[r.IntN(len(all))]))
 				if now := m.has(); !slices.Equal(stack[len(stack)-1:], []string{now}) {
 					stack = append(stack, now)
 				}
 			}
+
 			for _, v := range all {
 				for _, name := range members {
 					m.repo.drop(name, v+"-1")
 				}
 			}
+
 			m.update()
 			for len(stack) > 1 {
 				stack = stack[:len(stack)-1]
@@ -111,6 +117,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 					t.Fatalf("undo ended in\n%swant\n%s", now, stack[len(stack)-1])
 				}
 			}
+
 			left := m.kept()
 			check.That(t, len(left) == 0, "all is undone, and %v is kept", left)
 		})
@@ -137,6 +144,7 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 			}
 			m.update()
 		}
+
 		_, err := m.engine(drivers("580.1")).Undo(t.Context(), m, "", nil)
 		must.That(t, err == nil, "undo: %s", wordsOf(err))
 		m.still(first)
@@ -211,6 +219,7 @@ func (m *machine) listening(wants func(*packages.Set) []converge.Want) (*converg
 			*said = append(*said, ev.Text)
 		}
 	}
+
 	return e, said
 }
 

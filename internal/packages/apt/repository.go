@@ -63,17 +63,20 @@ func (a apt) Repositories(
 				Try:  []string{`leave out signature = "packages"; have the mirror sign its Release file`},
 			}
 		}
+
 		if r.URL != "" {
 			keyring := aptKeyring(r)
 			wants = append(wants,
 				things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
 				packages.Source(aptSource(r), sourceFile(r, keyring), database, r.About))
 		}
+
 		if len(r.Pins) > 0 {
 			pins := things.Exact(aptPins(r), preferences(r), 0o644, "apt keeps to the version wanted")
 			wants = append(wants, pins)
 		}
 	}
+
 	if conf != nil {
 		wants = append(wants, things.Exact(aptProxy, conf, 0o644, "how apt reaches the network"))
 	}
@@ -98,6 +101,7 @@ func settingFolders(contents map[string][]byte, conf []byte) (wants []converge.W
 		own := things.Folders(name, "holds apt's settings")
 		wants = append(wants, own[len(own)-1])
 	}
+
 	return wants
 }
 
@@ -111,6 +115,7 @@ func (apt) Contents(repos []packages.Repository, _ host.Via) map[string][]byte {
 			files[aptPins(r)] = preferences(r)
 		}
 	}
+
 	return files
 }
 
@@ -146,6 +151,7 @@ func aptConf(via host.Via) []byte {
 			fmt.Fprintf(&b, "%s %q;\n", setting.key, setting.value)
 		}
 	}
+
 	if via.HTTP != "" || via.HTTPS != "" {
 		for _, name := range via.No {
 			if !strings.ContainsAny(name, "/*") {

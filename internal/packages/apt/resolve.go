@@ -44,6 +44,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 			unasked = append(unasked, name)
 		}
 	}
+
 	offers, err := a.Offers(ctx, v, unasked)
 	if err != nil {
 		return nil, err
@@ -72,8 +73,11 @@ func (solver) Hidden(context.Context, host.View, string, string, []string, map[s
 	return nil
 }
 
-func (s solver) Without(v host.View, name string) converge.State { return s.d.without(v, name) }
-func (s solver) Essential(name string) bool                      { return s.d.details(name).essential }
+func (s solver) Without(v host.View, name string) converge.State {
+	return s.d.without(v, name)
+}
+
+func (s solver) Essential(name string) bool { return s.d.details(name).essential }
 
 // Simulate asks apt what an installation would do. It passes versions that only Store has as files.
 func (s solver) Simulate(
@@ -108,6 +112,7 @@ func (s solver) Unneeded(
 			args = append(args, argument(v, c, offers))
 		}
 	}
+
 	verb := []string{"install", "-o", "APT::Get::HideAutoRemove=false", "--"}
 	out, err := s.simulate(ctx, v, pins, verb, args)
 	if err != nil {
@@ -170,6 +175,7 @@ func verb(changes []converge.Change) []string {
 		before, after := packages.Parse(c.Before), packages.Parse(c.After)
 		return before.Broken == "half-installed" && before.Version == after.Version
 	}
+
 	if slices.ContainsFunc(packages.Due(changes), partlyUnpacked) {
 		return []string{"install", "--reinstall", "--"}
 	}
@@ -187,6 +193,7 @@ func arguments(v host.View, changes []converge.Change, offers map[string][]packa
 			list = append(list, argument(v, c, offers))
 		}
 	}
+
 	return list
 }
 

@@ -46,6 +46,7 @@ func parseSimulation(out string) (moves []packages.Move) {
 		}
 		moves = append(moves, move)
 	}
+
 	return lastOf(moves)
 }
 
@@ -63,6 +64,7 @@ func parseUnneeded(out string) (names []string) {
 			names = append(names, m[1])
 		}
 	}
+
 	return names
 }
 

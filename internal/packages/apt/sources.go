@@ -45,6 +45,7 @@ func parseSources(file string, data []byte, arch func() string) []source {
 			all = append(all, s)
 		}
 	}
+
 	return all
 }
 
@@ -127,6 +128,7 @@ func parseDeb822(file string, data []byte, arch func() string) []source {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -141,9 +143,11 @@ func valuesOf(paragraph []byte) map[string]string {
 				words = append(words, strings.Fields(line)...)
 			}
 		}
+
 		name := strings.ToLower(strings.TrimSpace(string(key)))
 		values[name] = strings.Join(words, " ")
 	}
+
 	return values
 }
 
@@ -162,6 +166,7 @@ func keyFiles(signedBy string) (files []string) {
 			files = append(files, word)
 		}
 	}
+
 	return files
 }
 
@@ -177,6 +182,7 @@ func (s source) list() string {
 	default:
 		uri += "dists/" + s.suite + "/"
 	}
+
 	uri = withoutUser(withoutScheme(uri))
 
 	const escaped = "\\|{}[]<>\"^~_=!@#$%^&*"
@@ -191,6 +197,7 @@ func (s source) list() string {
 			b.WriteByte(c)
 		}
 	}
+
 	return b.String()
 }
 
@@ -221,6 +228,7 @@ func allSources(v host.View) []source {
 			files = append(files, "/etc/apt/sources.list.d/"+name)
 		}
 	}
+
 	all, _ := sourcesIn(v, files)
 	return all
 }

@@ -40,6 +40,7 @@ func TestSources(t *testing.T) {
 			got = append(got, s.list())
 			check.That(t, slices.Equal(s.signedBy, c.keys), "%s: keys %v", c.file, s.signedBy)
 		}
+
 		check.That(t, slices.Equal(got, c.want), "%s: %v, want %v", c.file, got, c.want)
 	}
 }
@@ -73,7 +74,12 @@ func TestComponentOfAnotherArchive(t *testing.T) {
 		"/etc/apt/sources.list.d/debian.sources":  []byte("Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"),
 		"/etc/apt/sources.list.d/virtualbox.list": []byte("deb [arch=amd64 signed-by=/usr/share/keyrings/oracle-virtualbox-2016.gpg] https://download.virtualbox.org/virtualbox/debian bookworm contrib\n"),
 	}
-	lacks := Lacking(packages.System{ID: "debian", Version: "12", Arch: "amd64", Files: files}, []string{"contrib"})
+	lacks := Lacking(packages.System{
+		ID:      "debian",
+		Version: "12",
+		Arch:    "amd64",
+		Files:   files,
+	}, []string{"contrib"})
 	check.That(t, len(lacks) == 1, "contrib of Debian's archive is said to be enabled: %+v", lacks)
 }
 
@@ -92,7 +98,11 @@ func TestLackingComponents(t *testing.T) {
 		{"more than are read", "/etc/apt/sources.list", strings.Repeat("deb http://a/ b main\n", 60_000) + "deb http://a/ b contrib\n", []string{"contrib"}, "add contrib behind main", "URIs: http://a/\n", ""},
 		{"another's alone", "/etc/apt/sources.list.d/x.sources", strings.SplitN(deb822, "\n\n", 2)[1], []string{"contrib"}, "add contrib behind main in apt's sources", "", "apt.example"},
 	} {
-		f := packages.System{ID: "debian", Arch: "amd64", Files: map[string][]byte{x.file: []byte(x.data)}}
+		f := packages.System{
+			ID:    "debian",
+			Arch:  "amd64",
+			Files: map[string][]byte{x.file: []byte(x.data)},
+		}
 		all := Lacking(f, x.needs)
 		if len(all) == 0 {
 			all = []packages.Lack{{}}
@@ -115,7 +125,11 @@ var policy string
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	want := map[string][]packages.Offer{
-		"bash": {{Version: "5.2.15-2+b13", Priority: 500, From: []string{"http://debian.example/debian bookworm/main amd64"}}},
+		"bash": {{
+			Version:  "5.2.15-2+b13",
+			Priority: 500,
+			From:     []string{"http://debian.example/debian bookworm/main amd64"},
+		}},
 		"nvidia-driver": {
 			{Version: "580.95.05-1", Priority: 1001, From: []string{"http://127.0.0.1:33977"}},
 			{Version: "535.247.01-1~deb12u1", Priority: 500, From: []string{"http://debian.example/debian bookworm/non-free amd64", "http://debian.example/debian-security bookworm-security/non-free amd64"}},
@@ -153,7 +167,10 @@ var simulation string
 
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	want := []packages.Move{{Name: "gone"}, {Name: "nvidia-kernel-open"}, {Name: "huge", Version: "1"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "local", Version: "0.9"}}
+	want := []packages.Move{{Name: "gone"}, {Name: "nvidia-kernel-open"}, {
+		Name:    "huge",
+		Version: "1",
+	}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "local", Version: "0.9"}}
 	check.List(t, parseSimulation(simulation), want, "got")
 	check.Equal(t, needsOf(simulation), needs{12_300_000, 51_200}, "needs")
 	check.Equal(t, needsOf("Need to get 0 B of archives.\nAfter this operation, 99 B disk space will be freed.\n"), needs{}, "needs")

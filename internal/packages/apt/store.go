@@ -18,7 +18,9 @@ const aptArchives = "/var/cache/apt/archives"
 
 // Stored returns the file in our own folder that a version of a package can be installed from; ""
 // if there is none.
-func (apt) Stored(v host.View, name, version string) string { return stored(v, name, version) }
+func (apt) Stored(v host.View, name, version string) string {
+	return stored(v, name, version)
+}
 
 func stored(v host.View, name, version string) string {
 	return archive(v, packages.Store, name, version)
@@ -36,6 +38,7 @@ func archive(v host.View, dir, name, version string) string {
 			return path.Join(dir, file)
 		}
 	}
+
 	return ""
 }
 
@@ -77,6 +80,7 @@ func (a apt) Keep(ctx context.Context, h host.Host, names []string) error {
 			want = append(want, name+"="+version)
 		}
 	}
+
 	if len(want) == 0 {
 		return nil
 	}
@@ -103,6 +107,7 @@ func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error 
 			names = append(names, c.Name)
 		}
 	}
+
 	if len(names) == 0 || !h.Live() {
 		return nil
 	}
@@ -123,6 +128,7 @@ func link(ctx context.Context, h host.Host, names []string, installed map[string
 			files = append(files, file)
 		}
 	}
+
 	if len(files) > 0 {
 		ln := []string{"ln", "-f", "-t", packages.Store, "--"}
 		_, _ = h.Do(ctx, append(ln, files...)...)

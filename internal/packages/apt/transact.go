@@ -29,6 +29,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			}
 			return err
 		}
+
 		if err := keepNew(ctx, h, now); err != nil {
 			return err
 		}
@@ -71,6 +72,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		argv := slices.Concat(aptGet, slices.Concat(args...))
 		return a.again(ctx, h, packages.Quiet(h, argv...)...)
 	}
+
 	changes, err = a.removeHalf(ctx, h, d, changes)
 	if err != nil || len(packages.Due(changes)) == 0 {
 		return err
@@ -86,6 +88,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 			inStore = append(inStore, c.Name)
 		}
 	}
+
 	offers, err := a.Offers(ctx, h, inStore)
 	if err != nil {
 		return err
@@ -106,6 +109,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		asRoot := []string{"-o", "APT::Sandbox::User=root"}
 		err = install(asRoot, verb(changes), arguments(h, changes, nil))
 	}
+
 	return err
 }
 
@@ -125,6 +129,7 @@ func (a apt) removeHalf(
 			half = append(half, c.Name)
 		}
 	}
+
 	if len(half) == 0 {
 		return changes, nil
 	}
@@ -158,6 +163,7 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 			names = append(names, c.Name)
 		}
 	}
+
 	if len(names) == 0 {
 		return nil
 	}
@@ -185,6 +191,7 @@ func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes
 			reached = append(reached, c)
 		}
 	}
+
 	return a.mark(ctx, h, reached)
 }
 
@@ -206,6 +213,7 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 				manual = append(manual, c.Name)
 			}
 		}
+
 		if found.Held != after.Held {
 			if after.Held {
 				hold = append(hold, c.Name)
@@ -238,5 +246,6 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 			return err
 		}
 	}
+
 	return nil
 }

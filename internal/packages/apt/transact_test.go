@@ -25,8 +25,16 @@ import (
 func (r *repo) driver(version string) {
 	same := " (= " + version + ")"
 	r.add(
-		deb{name: "nvidia-driver", version: version, fields: "Depends: nvidia-kernel" + same + ", libnvidia-compute" + same + ", dkms-like\n"},
-		deb{name: "nvidia-kernel", version: version, files: map[string]string{"/opt/nvidia-kernel.conf": "as shipped with " + version + "\n", "/DEBIAN/conffiles": "/opt/nvidia-kernel.conf\n"}},
+		deb{
+			name:    "nvidia-driver",
+			version: version,
+			fields:  "Depends: nvidia-kernel" + same + ", libnvidia-compute" + same + ", dkms-like\n",
+		},
+		deb{
+			name:    "nvidia-kernel",
+			version: version,
+			files:   map[string]string{"/opt/nvidia-kernel.conf": "as shipped with " + version + "\n", "/DEBIAN/conffiles": "/opt/nvidia-kernel.conf\n"},
+		},
 		deb{name: "libnvidia-compute", version: version},
 	)
 }
@@ -48,7 +56,10 @@ var members = []string{"nvidia-driver", "nvidia-kernel", "libnvidia-compute"}
 func drivers(pattern string) func(*packages.Set) []converge.Want {
 	return func(s *packages.Set) (wants []converge.Want) {
 		for _, name := range members {
-			wants = append(wants, packages.Want(s, name, packages.State{Version: "driver=" + pattern, Held: true}, "drives the GPUs"))
+			wants = append(wants, packages.Want(s, name, packages.State{
+				Version: "driver=" + pattern,
+				Held:    true,
+			}, "drives the GPUs"))
 		}
 		return wants
 	}
@@ -87,8 +98,13 @@ func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
 	for _, w := range all {
 		found := must.Get(w.Look(m.t.Context(), m))(m.t)
 		to := must.Get(w.To(found))(m.t)
-		pending = append(pending, converge.Change{Ref: w.Ref(), Before: found, After: to})
+		pending = append(pending, converge.Change{
+			Ref:    w.Ref(),
+			Before: found,
+			After:  to,
+		})
 	}
+
 	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
 	must.That(m.t, err != nil, "it was resolved")
 	return wordsOf(err)
@@ -110,7 +126,10 @@ func (m *machine) converged(version string) {
 	m.t.Helper()
 	for _, name := range members {
 		got := m.state(name)
-		check.That(m.t, got == (packages.State{Version: version, Held: true}), "%s is %q, not at %s held", name, got.String(), version)
+		check.That(m.t, got == (packages.State{
+			Version: version,
+			Held:    true,
+		}), "%s is %q, not at %s held", name, got.String(), version)
 	}
 }
 
@@ -129,8 +148,13 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	res := m.apply(drivers("580.65.06"))
 	m.converged("580.65.06-0ubuntu1")
 	dep := m.state("dkms-like")
-	check.That(t, dep == (packages.State{Version: "1.0-1", Auto: true}), "the dependency is %q", dep.String())
-	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "dkms-like" })
+	check.That(t, dep == (packages.State{
+		Version: "1.0-1",
+		Auto:    true,
+	}), "the dependency is %q", dep.String())
+	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool {
+		return c.Name == "dkms-like"
+	})
 	check.That(t, drawn >= 0 && res.Made[drawn].Dependency && res.Made[drawn].After == "1.0-1 auto", "made: %+v", res.Made)
 	m.idle(drivers("580.65.06"))
 
@@ -213,18 +237,21 @@ func (m *machine) from(r *repo, wants func(*packages.Set) []converge.Want) *conv
 		all, err := stage(s, f)
 		return append(all, packages.Source(ourSource, []byte(text), reading(), "where packages come from")), err
 	}
+
 	e.Stages[1].Verifies = e.Stages[0].Name
 	e.Stages[1].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		set := newSet(ourSource)
 		set.Hold = map[string][]byte{ourSource: []byte(text)}
 		return wants(set), nil
 	}
+
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Form == packages.FormSource {
 			return packages.NewSource(ref.Name, reading()), nil
 		}
 		return thingOf(ref)
 	}
+
 	return e
 }
 
@@ -237,18 +264,24 @@ func TestSourceMoves(t *testing.T) {
 	for _, v := range []string{"580.2-1", "590.3-1"} {
 		next.driver(v)
 	}
-	next.add(deb{name: "nvidia-kernel", version: "590.3-1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 1\n"}})
+	next.add(deb{
+		name:    "nvidia-kernel",
+		version: "590.3-1",
+		files:   map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 1\n"},
+	})
 	next.publish()
 	first := m.has()
 	apply := func(r *repo, version string) error {
 		_, err := m.from(r, drivers(version)).Apply(t.Context(), m)
 		return err
 	}
+
 	undo := func(to string) {
 		t.Helper()
 		_, err := m.from(m.repo, drivers("*")).Undo(t.Context(), m, to, nil)
 		check.That(t, err == nil, "undo: %s", wordsOf(err))
 	}
+
 	must.OK(t, apply(m.repo, "570.1"))
 	was := m.has()
 	m.must("apt-get", "clean")
@@ -292,7 +325,11 @@ func TestFailingScript(t *testing.T) {
 	m.repo.driver("580.65.06-1")
 	m.repo.driver("580.95.05-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"},
-		deb{name: "nvidia-kernel", version: "580.95.05-1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\necho 'building the module'\necho 'error: kernel headers are missing' >&2\nexit 10\n"}})
+		deb{
+			name:    "nvidia-kernel",
+			version: "580.95.05-1",
+			files:   map[string]string{"/DEBIAN/postinst": "#!/bin/sh\necho 'building the module'\necho 'error: kernel headers are missing' >&2\nexit 10\n"},
+		})
 	m.update()
 	first := m.has()
 	said := m.refuse(drivers("580.95.05"))
@@ -315,7 +352,11 @@ func TestKilledDpkg(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"},
-		deb{name: "nvidia-kernel", version: "580.1-1", files: map[string]string{"/DEBIAN/postinst": strings.Replace(slow, "</proc/self/status", "</proc/$$/status", 1)}})
+		deb{
+			name:    "nvidia-kernel",
+			version: "580.1-1",
+			files:   map[string]string{"/DEBIAN/postinst": strings.Replace(slow, "</proc/self/status", "</proc/$$/status", 1)},
+		})
 	m.update()
 	first := m.has()
 	said := m.refuse(drivers("580.1"))
@@ -323,7 +364,9 @@ func TestKilledDpkg(t *testing.T) {
 	m.still(first)
 
 	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // another run, killed during its transaction
-	a, err := m.apt.Audit(t.Context(), m, func() (map[string]packages.State, error) { return m.apt.Installed(t.Context(), m) })
+	a, err := m.apt.Audit(t.Context(), m, func() (map[string]packages.State, error) {
+		return m.apt.Installed(t.Context(), m)
+	})
 	must.That(t, err == nil && a.Interrupted && len(a.Broken) > 0, "the database after it: %+v, %v", a, err)
 	m.write("/run/pass", "")
 	res := m.apply(drivers("580.1"))
@@ -338,7 +381,14 @@ func TestBrokenBeforeGpuadm(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "other", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 7\n"}})
+	m.repo.add(deb{
+		name:    "dkms-like",
+		version: "1.0-1",
+	}, deb{
+		name:    "other",
+		version: "1",
+		files:   map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 7\n"},
+	})
 	m.update()
 	m.Do(t.Context(), "apt-get", "-y", "install", "other")
 	first := m.has()
@@ -352,8 +402,20 @@ func TestConflictingFlavour(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	const marks = "#!/bin/sh\ncp /var/lib/apt/extended_states /run/marks\n"
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1", files: map[string]string{"/DEBIAN/postinst": marks}}, deb{name: "nvidia-kernel", version: "580.1-1", fields: "Conflicts: nvidia-kernel-open\n"},
-		deb{name: "nvidia-kernel-open", version: "580.1-1", files: map[string]string{"/opt/open.conf": "shipped\n", "/DEBIAN/conffiles": "/opt/open.conf\n"}})
+	m.repo.add(deb{
+		name:    "dkms-like",
+		version: "1.0-1",
+		files:   map[string]string{"/DEBIAN/postinst": marks},
+	}, deb{
+		name:    "nvidia-kernel",
+		version: "580.1-1",
+		fields:  "Conflicts: nvidia-kernel-open\n",
+	},
+		deb{
+			name:    "nvidia-kernel-open",
+			version: "580.1-1",
+			files:   map[string]string{"/opt/open.conf": "shipped\n", "/DEBIAN/conffiles": "/opt/open.conf\n"},
+		})
 	m.update()
 	m.must("apt-get", "-y", "install", "nvidia-kernel-open")
 	first := m.has()
@@ -375,7 +437,14 @@ func TestHeldOutsideGpuadm(t *testing.T) {
 	m.update()
 	m.must("apt-get", "-y", "install", "dkms-like")
 	m.must("apt-mark", "hold", "dkms-like")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-driver", version: "580.1-1", fields: "Depends: dkms-like (>= 1)\n"})
+	m.repo.add(deb{
+		name:    "dkms-like",
+		version: "1.0-1",
+	}, deb{
+		name:    "nvidia-driver",
+		version: "580.1-1",
+		fields:  "Depends: dkms-like (>= 1)\n",
+	})
 	m.update()
 	first := m.has()
 	for _, wants := range []func(*packages.Set) []converge.Want{drivers("580.1"), func(s *packages.Set) []converge.Want {
@@ -400,7 +469,14 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "theirs", version: "1", fields: "Depends: libnvidia-compute\n"})
+	m.repo.add(deb{
+		name:    "dkms-like",
+		version: "1.0-1",
+	}, deb{
+		name:    "theirs",
+		version: "1",
+		fields:  "Depends: libnvidia-compute\n",
+	})
 	m.update()
 	m.apply(drivers("580.1"))
 	m.must("apt-get", "-y", "install", "theirs")
@@ -415,13 +491,29 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 func TestAptIsHeldToTheChanges(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.add(deb{name: "a", version: "1", fields: "Depends: b\n"}, deb{name: "b", version: "1"}, deb{name: "theirs", version: "1", fields: "Depends: old\n"}, deb{name: "old", version: "1"})
+	m.repo.add(deb{
+		name:    "a",
+		version: "1",
+		fields:  "Depends: b\n",
+	}, deb{
+		name:    "b",
+		version: "1",
+	}, deb{
+		name:    "theirs",
+		version: "1",
+		fields:  "Depends: old\n",
+	}, deb{name: "old", version: "1"})
 	m.update()
 	m.must("apt-get", "-y", "install", "theirs")
 	first := m.has()
 	change := func(name, before, after string) converge.Change {
-		return converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: converge.State(before), After: converge.State(after)}
+		return converge.Change{
+			Ref:    converge.Ref{Kind: "package", Name: name},
+			Before: converge.State(before),
+			After:  converge.State(after),
+		}
 	}
+
 	whole := []converge.Change{change("a", "", "1"), change("b", "", "1 auto")}
 	for _, c := range []struct {
 		because string
@@ -435,6 +527,7 @@ func TestAptIsHeldToTheChanges(t *testing.T) {
 		contains(t, wordsOf(err), "cannot change packages: apt would not do what was planned", c.because, "nothing was touched")
 		m.still(first)
 	}
+
 	m.hook = "/etc/hostname"
 	check.That(t, m.apt.Transact(t.Context(), m, whole) != nil, "apt went on without the hook")
 	m.still(first)
@@ -449,11 +542,20 @@ func TestDoneOfAll(t *testing.T) {
 	m := newMachine(t)
 	m.offers("580.1-1")
 	var done, lines []string
-	m.follow = func(d, line string) { done, lines = append(done, d), append(lines, d+": "+line) }
+	m.follow = func(d, line string) {
+		done, lines = append(done, d), append(lines, d+": "+line)
+	}
 	var changes []converge.Change
 	for _, name := range append(members, "dkms-like") {
-		changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: map[bool]converge.State{true: "1.0-1", false: "580.1-1"}[name == "dkms-like"]})
+		changes = append(changes, converge.Change{
+			Ref: converge.Ref{Kind: "package", Name: name},
+			After: map[bool]converge.State{
+				true:  "1.0-1",
+				false: "580.1-1",
+			}[name == "dkms-like"],
+		})
 	}
+
 	must.OK(t, m.apt.Transact(t.Context(), m, changes))
 	done = slices.Compact(slices.DeleteFunc(done, func(d string) bool { return d == "" }))
 	shares := map[string][]int{}
@@ -461,6 +563,7 @@ func TestDoneOfAll(t *testing.T) {
 		phase, share, _ := strings.Cut(d, " ")
 		shares[phase] = append(shares[phase], must.Get(strconv.Atoi(strings.TrimSuffix(share, "%")))(t))
 	}
+
 	check.That(t, len(shares) == 2 && strings.HasPrefix(done[0], "download ") && slices.IsSorted(shares["dpkg"]), "apt has done %q", done)
 	check.That(t, len(shares["dpkg"]) > 10 && shares["dpkg"][0] == 0 && slices.Max(shares["dpkg"]) > 90, "dpkg has done %v", shares["dpkg"])
 	all := strings.Join(lines, "\n")
@@ -474,7 +577,13 @@ func TestDoneOfAll(t *testing.T) {
 func TestSplitGroup(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.add(deb{name: "a", version: "580.1-1"}, deb{name: "a", version: "580.2-1"}, deb{name: "b", version: "580.1-1"}, deb{name: "b", version: "580.2-1"})
+	m.repo.add(deb{
+		name:    "a",
+		version: "580.1-1",
+	}, deb{
+		name:    "a",
+		version: "580.2-1",
+	}, deb{name: "b", version: "580.1-1"}, deb{name: "b", version: "580.2-1"})
 	m.update()
 	m.must("apt-get", "-y", "install", "a=580.1-1", "b=580.2-1")
 	m.apply(func(s *packages.Set) []converge.Want {
@@ -492,7 +601,10 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 	low := newRepo(t)
 	low.origin, low.release = "low", "Suite: stable-backports\nNotAutomatic: yes\nButAutomaticUpgrades: yes\n"
 	m.repo.add(deb{name: "dkms", version: "3.0-1"}, deb{name: "gcc", version: "12-1"})
-	low.add(deb{name: "dkms", version: "3.1-1~bpo12+1"}, deb{name: "gcc", version: "13-1"}, deb{name: "only", version: "1"})
+	low.add(deb{
+		name:    "dkms",
+		version: "3.1-1~bpo12+1",
+	}, deb{name: "gcc", version: "13-1"}, deb{name: "only", version: "1"})
 	key := must.Get(os.ReadFile(low.key))(t)
 	m.write("/etc/apt/keyrings/low.gpg", string(key))
 	m.write("/etc/apt/sources.list.d/low.sources", "Types: deb\nURIs: "+low.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/low.gpg\n")
@@ -506,6 +618,7 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 			return wants
 		}
 	}
+
 	m.write("/etc/apt/preferences.d/folder/not-read", "")
 	m.write("/etc/apt/preferences.d/ignored.bak", "Package: dkms\nPin: release o=low\nPin-Priority: 999\n")
 	for _, c := range []struct{ pin, ours, dkms string }{
@@ -532,6 +645,7 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 				"%s: %s is planned in %s, apt itself would:\n%s", c.pin, p.Name, is, apts)
 		}
 	}
+
 	m.write("/etc/apt/preferences.d/theirs", "Package: only\nPin: release o=low\nPin-Priority: -1\n")
 	contains(t, m.unresolved(wants("only")), "cannot install only: no source has that version of only", "only: 1 (kept out by its priority, -1) from "+low.url)
 }

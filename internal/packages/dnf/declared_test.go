@@ -12,7 +12,10 @@ import (
 // TestDeclaredByOthers: sections of the same URL are disabled, whatever variables and mirrors they
 // name; others stay.
 func TestDeclaredByOthers(t *testing.T) {
-	repos := []packages.Repository{{ID: "driver", URL: "https://x.example/rhel9/x86_64/"}, {URL: "file:///srv/r"}}
+	repos := []packages.Repository{{
+		ID:  "driver",
+		URL: "https://x.example/rhel9/x86_64/",
+	}, {URL: "file:///srv/r"}}
 	sys := packages.System{Arch: "amd64", Version: "9.6", Files: map[string][]byte{
 		"/etc/dnf/vars/place": []byte("x.example\n"), "/etc/yum/vars/place": []byte("y.example"),
 		"/srv/mirrors": []byte("# ours\nhttps://x.example/rhel9/$basearch/\n"), "/srv/metalink": []byte("<url protocol=\"https\">https://x.example/rhel9/x86_64/repodata/repomd.xml</url>"), "/srv/theirs": []byte("https://y.example/\n"),

@@ -86,6 +86,7 @@ func (dnf) Audit(
 		audit.Interrupted = true
 		audit.Broken[p.keys()[0]] = "half-installed"
 	}
+
 	return audit, err
 }
 
@@ -165,6 +166,7 @@ func (a dnf) options(v host.View) []string {
 	case mirrored(v):
 		return append(options, "--disablerepo=*", "--enablerepo="+packages.OurFiles+"*")
 	}
+
 	return options
 }
 
@@ -183,7 +185,9 @@ func mirrored(v host.View) bool {
 // run runs dnf once its lock is free, and returns what it said.
 func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, error) {
 	argv := slices.Concat(packages.Quiet(h, "dnf", "-y"), a.options(h), args)
-	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
+	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
+		return h.Do(ctx, argv...)
+	})
 }
 
 // requireDnf4 refuses any dnf but dnf 4: others have other options, messages and files.
@@ -196,12 +200,14 @@ func requireDnf4(v host.View) error {
 			Try:  []string{"say owner = \"other\" in [driver], if another tool installs the driver"},
 		}
 	}
+
 	if _, err := v.Stat(program); errors.Is(err, fs.ErrNotExist) {
 		return &trouble.Error{
 			What: "cannot read installed packages: rpm manages this machine, and dnf is not installed",
 			Try:  []string{"install dnf (tdnf install dnf on Azure Linux), then run the same command again"},
 		}
 	}
+
 	return nil
 }
 

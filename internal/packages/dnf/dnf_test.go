@@ -26,7 +26,11 @@ import (
 )
 
 func TestParseRepos(t *testing.T) {
-	r := packages.Repository{ID: "cuda", URL: "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/", About: "x"}
+	r := packages.Repository{
+		ID:    "cuda",
+		URL:   "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/",
+		About: "x",
+	}
 	all := enabled("f", repoFile(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
 	if len(all) != 1 || all[0].id != "gpuadm-cuda" || all[0].url() != "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64" || all[0].values["gpgkey"] != "file:///etc/pki/rpm-gpg/k.asc" {
 		t.Fatalf("got %+v", all)
@@ -75,11 +79,13 @@ func FuzzDnf(f *testing.F) {
 					t.Errorf("a move of %q", m.name)
 				}
 			}
+
 			for name, offers := range parseOffers(out, []string{"a"}, map[string]int{"cuda": 7}) {
 				if name != "a" || len(offers) == 0 {
 					t.Errorf("%q: %v", name, offers)
 				}
 			}
+
 			_ = scriptsRan(out)
 		})
 	})
@@ -109,6 +115,7 @@ func TestStream(t *testing.T) {
 		is, err := w.Look(t.Context(), h)
 		check.That(t, err == nil && is == to, "made %q, found %q, %v", to, is, err)
 	}
+
 	_, err := w.To("590-open")
 	check.That(t, err != nil && strings.Contains(wordsOf(err), "dnf module reset nvidia-driver"), "another stream: %v", err)
 	to, err := w.To("")
@@ -185,6 +192,7 @@ func TestLocks(t *testing.T) {
 	} {
 		check.Equal(t, (locks{lines: []string{line + "\n"}}).holds(p), holds, "%q holds:", line)
 	}
+
 	const others = "\n# Added lock on Fri\nkernel-0:5.14.0-427.el9.*\nnvidia-driver-cuda-libs-3:580.95.05-1.el9.*"
 	l := locks{lines: strings.SplitAfter(others, "\n")}
 	ours := l.with(p)
@@ -201,6 +209,7 @@ func TestLocks(t *testing.T) {
 		d.packages = map[string]packages.State{p.name: {Version: "3:580.65.06-1.el9"}}
 		check.Equal(t, d.hides(p.name, p.evr), lines != "" && lines[0] == '!', "%q hides an installed package's:", lines)
 	}
+
 	_, ok = (locks{lines: []string{"*nvidia*\n"}}).without(p)
 	check.That(t, !ok, "a pattern of others was taken out")
 }
@@ -300,7 +309,12 @@ func TestExplainDnf(t *testing.T) {
 		{1, "Error: a message of no known kind", "cannot install packages: a message of no known kind"},
 		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
-		err := explain(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
+		err := explain(n, "", &host.CommandError{
+			Argv:   []string{"dnf"},
+			Code:   c.code,
+			Stderr: strings.TrimSpace(c.said),
+			Cause:  errors.New("exit status 1"),
+		})
 		told := (*trouble.Error)(nil)
 		check.That(t, strings.Contains(err.Error(), c.what) && errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%q: %v", c.said, err)
 		busy := (*packages.Locked)(nil)
@@ -340,7 +354,12 @@ gpgcheck=0
 // otherwise. A mirror that was written since makes the lists old.
 func TestMirrored(t *testing.T) {
 	const lock, alone = "-- srv/mirror/" + packages.MirrorLock + " --\n{}\n", "--enablerepo=gpuadm-*"
-	mirror := string(repoFile(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
+	mirror := string(repoFile(packages.Repository{
+		ID:     "driver",
+		URL:    "file:///srv/mirror",
+		Signed: packages.SignedMetadata,
+		Whole:  true,
+	}, "/k", host.Via{}))
 	check.That(t, strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") && strings.Contains(mirror, "\nmodule_hotfixes=1\n"), "a mirror's repository:\n%s", mirror)
 	for files, want := range map[string]bool{
 		"": false,
@@ -375,14 +394,24 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	n := must.Get(simhost.New(nil))(t)
 	var h host.Host = down{n}
 	name, newer := "kmod-nvidia", packages.State{Version: "3:590.1-1.el9"}
-	change := converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: newer.String(), After: "3:580.1-1.el9"}
+	change := converge.Change{
+		Ref:    converge.Ref{Kind: "package", Name: name},
+		Before: newer.String(),
+		After:  "3:580.1-1.el9",
+	}
 	s := solver{d: rpmDatabase{packages: map[string]packages.State{name: newer}}}
-	r := &packages.Resolution{Solver: s, Installed: s.d.packages, Changes: []converge.Change{change}}
+	r := &packages.Resolution{
+		Solver:    s,
+		Installed: s.d.packages,
+		Changes:   []converge.Change{change},
+	}
 	keep := func(ctx context.Context, all map[string][]packages.Offer) error {
 		return r.Unkept(ctx, h, s.fetch(ctx, h, r.Replaced(), all))
 	}
 	var said []string
-	ctx := converge.Listen(t.Context(), func(what converge.What, text string) { said = append(said, string(what)+": "+text) })
+	ctx := converge.Listen(t.Context(), func(what converge.What, text string) {
+		said = append(said, string(what)+": "+text)
+	})
 	for _, c := range []struct {
 		again map[string][]packages.Offer
 		want  string
@@ -395,6 +424,7 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 		err := keep(ctx, c.again)
 		check.That(t, err == nil && slices.Equal(said, []string{want}), "%v, it said %q, want %q", err, said, want)
 	}
+
 	again := map[string][]packages.Offer{name: {{Version: newer.Version}}}
 	stopped, stop := context.WithCancel(ctx)
 	stop()
@@ -411,17 +441,28 @@ func TestExcluded(t *testing.T) {
 	n.Install("dnf", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
 		switch all := slices.Contains(argv, "--disableexcludes=all"); {
 		case slices.Contains(argv, "--assumeno") && !all:
-			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "Error: \n Problem: nothing provides dkms needed by kmod-nvidia-open-dkms-3:580.95.05-1.el9.noarch from cuda\n"}
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   1,
+				Stderr: "Error: \n Problem: nothing provides dkms needed by kmod-nvidia-open-dkms-3:580.95.05-1.el9.noarch from cuda\n",
+			}
 		case slices.Contains(argv, "--assumeno"):
 			return []byte("\n Package  Architecture  Version  Repository  Size\nInstalling:\n dkms  noarch  3.1-1.el9  epel  80 k\n\nTransaction Summary\n"),
-				&host.CommandError{Argv: argv, Code: 1, Stderr: "Operation aborted.\n"}
+				&host.CommandError{
+					Argv:   argv,
+					Code:   1,
+					Stderr: "Operation aborted.\n",
+				}
 		case all:
 			return []byte("dkms\t0\t3.1\t1.el9\tnoarch\tepel\n"), nil
 		}
 		return nil, nil
 	}})
 	err := solver{d: rpmDatabase{}}.Hidden(t.Context(), n, "dkms", "*", []string{"dkms"}, nil)
-	want := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kmod-nvidia-open-dkms"}, After: "3:580.95.05-1.el9"}}
+	want := []converge.Change{{
+		Ref:   converge.Ref{Kind: "package", Name: "kmod-nvidia-open-dkms"},
+		After: "3:580.95.05-1.el9",
+	}}
 	if _, err := (solver{d: rpmDatabase{}}).Simulate(t.Context(), n, want, nil, nil); !errors.Is(err, packages.ErrExcluded) {
 		t.Errorf("of a dependency: %v", err)
 	}

@@ -90,7 +90,12 @@ func TestLackingRepositories(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			system := packages.System{ID: tt.id, Version: tt.version, Arch: "amd64", Files: map[string][]byte{}}
+			system := packages.System{
+				ID:      tt.id,
+				Version: tt.version,
+				Arch:    "amd64",
+				Files:   map[string][]byte{},
+			}
 			for name, text := range tt.files {
 				system.Files["/etc/yum.repos.d/"+name] = []byte(text)
 			}
@@ -100,6 +105,7 @@ func TestLackingRepositories(t *testing.T) {
 				got = append(got, textOf(l))
 				checkUnavailable(t, l)
 			}
+
 			check.That(t, slices.Equal(got, tt.want), "got %q\nwant %q", got, tt.want)
 		})
 	}
@@ -123,7 +129,11 @@ func checkUnavailable(t *testing.T, l packages.Lack) {
 // TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found
 // though only dnf knows its URL.
 func TestCopiedSection(t *testing.T) {
-	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)}}
+	f := packages.System{
+		ID:      "rocky",
+		Version: "9.6",
+		Files:   map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)},
+	}
 	l := lacking(f, "crb")[0]
 	want := packages.Header + `# As /etc/yum.repos.d/rocky.repo says of crb, which is disabled there.
 [gpuadm-crb]
@@ -151,7 +161,11 @@ enabled=1
 // TestEnabledWants: the release package is wanted as long as its file is what enables the
 // repository, and not where another has written a file of that name.
 func TestEnabledWants(t *testing.T) {
-	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{}}
+	f := packages.System{
+		ID:      "rocky",
+		Version: "9.6",
+		Files:   map[string][]byte{},
+	}
 	state := func() (s string) {
 		wants := must.Get(packages.NewReading(New()).Enabled("dnf", lacking(f, "epel")))(t)
 		for _, w := range wants {
@@ -160,8 +174,10 @@ func TestEnabledWants(t *testing.T) {
 			name := strings.Join(append([]string{w.Ref().Name}, w.Ref().Reads...), " ")
 			s += w.Ref().Kind + " " + name + ": " + string(none) + ", " + string(is) + "\n"
 		}
+
 		return s
 	}
+
 	const key = "package-key /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9 /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9: imported, imported\n"
 	const list = "package-lists dnf /etc/yum.repos.d/epel.repo: fresh, fresh\n"
 	got, want := state(), "package epel-release: epel-release=*, 9-7.el9\n"+key+list
@@ -170,8 +186,14 @@ func TestEnabledWants(t *testing.T) {
 	got, want = state(), "package epel-release: , 9-7.el9\n"+key+list
 	check.That(t, got == want, "after: %s", got)
 	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Follower)
-	check.Equal(t, l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}), "stale", "the package leaves the lists")
-	check.Equal(t, l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}), "fresh", "any package makes the lists")
+	check.Equal(t, l.Affected("fresh", converge.Change{
+		Ref:   converge.Ref{Kind: "package", Name: "epel-release"},
+		After: "9-7.el9",
+	}), "stale", "the package leaves the lists")
+	check.Equal(t, l.Affected("fresh", converge.Change{
+		Ref:   converge.Ref{Kind: "package", Name: "dkms"},
+		After: "3",
+	}), "fresh", "any package makes the lists")
 }
 
 func lacking(s packages.System, needs ...string) []packages.Lack {

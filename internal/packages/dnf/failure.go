@@ -45,6 +45,7 @@ func explain(v host.View, out string, err error) error {
 			"dnf repoquery --showduplicates PACKAGE, which says which versions there are",
 			"dnf makecache --refresh, if the repository has changed since")
 	}
+
 	return t
 }
 

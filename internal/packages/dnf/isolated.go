@@ -46,6 +46,7 @@ func (a dnf) isolate(
 		}
 		files[a.root+ownRepos+"/"+path.Base(dnfSource(r))] = repoFile(r, file, g.Via)
 	}
+
 	if g.Request.Stream != "" {
 		module := stream(driverModule)
 		files[a.root+module.file()] = module.text(g.Request.Stream)
@@ -59,6 +60,7 @@ func (a dnf) isolate(
 			repos = append(repos, enabled(name, data)...)
 		}
 	}
+
 	conf, err := h.ReadFile("/etc/dnf/dnf.conf")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
@@ -90,6 +92,7 @@ func (a dnf) copyDatabase(ctx context.Context, h host.Host, database string) err
 			files = append(files, path.Join(database, name))
 		}
 	}
+
 	return copyInto(ctx, h, a.root+database, files, "cp", "-a")
 }
 
@@ -102,12 +105,14 @@ func (a dnf) machineFiles(v host.View) (map[string][]byte, error) {
 		files[to] = data
 		return err
 	}
+
 	for _, name := range packages.ListOf(v, moduleFolder) {
 		file := moduleFolder + "/" + name
 		if err := read(file, a.root+file); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, name := range packages.ListOf(v, dnfRepos) {
 		if strings.HasPrefix(name, packages.OurFiles) || !strings.HasSuffix(name, ".repo") {
 			continue
@@ -116,6 +121,7 @@ func (a dnf) machineFiles(v host.View) (map[string][]byte, error) {
 			return nil, err
 		}
 	}
+
 	return files, nil
 }
 
@@ -145,6 +151,7 @@ func (a dnf) keepForeign(ctx context.Context, h host.Host, database string) (rpm
 			remove = append(remove, p.name)
 		}
 	}
+
 	if len(remove) > 0 {
 		erase := []string{
 			"rpm", "--dbpath", a.root + database, "-e", "--justdb", "--nodeps",
@@ -154,6 +161,7 @@ func (a dnf) keepForeign(ctx context.Context, h host.Host, database string) (rpm
 			return d, explain(h, string(out), err)
 		}
 	}
+
 	d.list = foreign
 	d.locks = locks{}
 	d.fill()

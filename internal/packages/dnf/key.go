@@ -48,7 +48,11 @@ func NewKey(trusted string, files []string, database *packages.Reading) converge
 // Ref names the key by its fingerprint, by "sha256:DIGEST", or by its file if a package installs
 // it. An undo of an undo needs the key's file.
 func (k rpmKey) Ref() converge.Ref {
-	return converge.Ref{Kind: "package-key", Name: k.trusted, Reads: []string{k.file}}
+	return converge.Ref{
+		Kind:  "package-key",
+		Name:  k.trusted,
+		Reads: []string{k.file},
+	}
 }
 
 func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
@@ -97,6 +101,7 @@ func among(all map[string]packages.State, fingerprints []string) (names []string
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }

@@ -47,6 +47,7 @@ func needs(major, arch string) (all []need) {
 			enable:  columns[6],
 		})
 	}
+
 	return all
 }
 
@@ -58,6 +59,7 @@ func needOf(s packages.System, name string) (need, bool) {
 			return n, true
 		}
 	}
+
 	return need{}, false
 }
 
@@ -94,8 +96,13 @@ func lackOf(sys packages.System, n need) (packages.Lack, bool) {
 	on, off := sectionsOf(sys, n)
 	lack := packages.Lack{Name: "the repository " + n.name}
 	if n.release != "" {
-		lack.Release = &packages.Release{Package: n.release, File: n.file, Key: n.key}
+		lack.Release = &packages.Release{
+			Package: n.release,
+			File:    n.file,
+			Key:     n.key,
+		}
 	}
+
 	for _, r := range on {
 		if lack.Release == nil || lack.Release.File != r.file {
 			return lack, false
@@ -122,6 +129,7 @@ func lackOf(sys packages.System, n need) (packages.Lack, bool) {
 		lack.File = "/etc/yum.repos.d/" + id + ".repo"
 		lack.Data = off[0].enabledAs(id)
 	}
+
 	return lack, true
 }
 
@@ -140,6 +148,7 @@ func sectionsOf(sys packages.System, n need) (on, off []repository) {
 			}
 		}
 	}
+
 	return on, off
 }
 

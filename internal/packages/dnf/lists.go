@@ -38,7 +38,9 @@ func (r repository) list(v host.View) string {
 	return listIn(fmt.Sprintf("%s-%x", r.id, sum[:8]))
 }
 
-func listIn(folder string) string { return dnfCache + "/" + folder + "/repodata/repomd.xml" }
+func listIn(folder string) string {
+	return dnfCache + "/" + folder + "/repodata/repomd.xml"
+}
 
 func (r repository) youngestList(v host.View) string {
 	var youngest time.Time
@@ -55,6 +57,7 @@ func (r repository) youngestList(v host.View) string {
 			youngest = info.Ctime
 		}
 	}
+
 	return found
 }
 
@@ -82,6 +85,7 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 			}
 		}
 	}
+
 	return false, nil
 }
 
@@ -115,5 +119,6 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -102,6 +102,7 @@ func (a dnf) files(ctx context.Context, v host.View, want []string) (map[string]
 		fetched.size, _ = strconv.ParseInt(row[6], 10, 64)
 		all[file] = fetched
 	}
+
 	return all, nil
 }
 
@@ -122,6 +123,7 @@ func unverified(repos, main []repository, files map[string]rpmFetched) map[strin
 			found[r.id] = true
 		}
 	}
+
 	return found
 }
 
@@ -134,6 +136,7 @@ func (r repository) isSet(key string, conf []repository) bool {
 			value = section.values[key]
 		}
 	}
+
 	return isTrue(value)
 }
 
@@ -155,6 +158,7 @@ func (a dnf) fetchInto(
 			info, err := h.Stat(path.Join(dir, name))
 			return err == nil && info.Size == file.size
 		}
+
 		if isIn(g.Into) {
 			continue
 		}
@@ -190,6 +194,7 @@ func (dnf) Index(ctx context.Context, h host.Host, g packages.Gathering, files [
 			names = append(names, name)
 		}
 	}
+
 	list := g.Work + "/list"
 	text := strings.Join(names, "\n") + "\n"
 	if err := h.WriteFile(list, []byte(text), host.Attr{Mode: 0o644}); err != nil {

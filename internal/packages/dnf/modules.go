@@ -76,6 +76,7 @@ func (a dnf) Pack(
 	} {
 		build = append(build, "--define="+macro)
 	}
+
 	if out, err := h.Do(ctx, append(build, spec)...); err != nil {
 		return "", explain(h, string(out), err)
 	}

@@ -38,6 +38,7 @@ func (s solver) Offers(ctx context.Context, v host.View, names []string) (map[st
 		hidden := func(o packages.Offer) bool { return s.d.hides(name, o.Version) }
 		all[name] = slices.DeleteFunc(all[name], hidden)
 	}
+
 	return all, err
 }
 
@@ -77,25 +78,37 @@ func ranks(v host.View) map[string]int {
 			rank[r.id] = max(0, unset+99-priority)
 		}
 	}
+
 	return rank
 }
 
 func parseOffers(out string, names []string, rank map[string]int) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	for _, row := range rows(out, 6) {
-		p := rpmPackage{name: row[0], evr: evr(row[1], row[2], row[3]), arch: row[4]}
+		p := rpmPackage{
+			name: row[0],
+			evr:  evr(row[1], row[2], row[3]),
+			arch: row[4],
+		}
 		repository := row[5]
 		priority, known := rank[repository]
 		if !known {
 			priority = unset
 		}
-		offer := packages.Offer{Version: p.evr, Priority: priority, From: []string{repository}}
-		same := func(o packages.Offer) bool { return o.Version == p.evr && o.From[0] == repository }
+		offer := packages.Offer{
+			Version:  p.evr,
+			Priority: priority,
+			From:     []string{repository},
+		}
+		same := func(o packages.Offer) bool {
+			return o.Version == p.evr && o.From[0] == repository
+		}
 		for _, name := range p.keys() {
 			if slices.Contains(names, name) && !slices.ContainsFunc(all[name], same) {
 				all[name] = append(all[name], offer)
 			}
 		}
 	}
+
 	return all
 }

@@ -37,6 +37,7 @@ func parseRepos(file string, data []byte) (all []repository) {
 			})
 			continue
 		}
+
 		if len(all) == 0 || strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
 			continue
 		}
@@ -47,6 +48,7 @@ func parseRepos(file string, data []byte) (all []repository) {
 			r.values[lastKey] = strings.TrimSpace(r.values[lastKey] + " " + strings.TrimSpace(line))
 			continue
 		}
+
 		key, value, _ := strings.Cut(line, "=")
 		key = strings.TrimSpace(key)
 		value = strings.TrimSpace(value)
@@ -58,6 +60,7 @@ func parseRepos(file string, data []byte) (all []repository) {
 		r.values[key] = value
 		lastKey = key
 	}
+
 	return all
 }
 
@@ -103,6 +106,7 @@ func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys pa
 		same := func(ours packages.Repository) bool { return r.id == dnfID(ours) }
 		return slices.ContainsFunc(repos, same)
 	}
+
 	hasOurURL := func(r repository) bool {
 		same := func(ours packages.Repository) bool { return r.hasURL(ours.URL, sys) }
 		return slices.ContainsFunc(repos, same)
@@ -116,8 +120,10 @@ func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys pa
 		case slices.ContainsFunc(enabled(file, []byte(section)), hasOurURL):
 			section = disabled(section)
 		}
+
 		out.WriteString(section)
 	}
+
 	return []byte(out.String())
 }
 
@@ -131,6 +137,7 @@ func sections(text string) (all []string) {
 		}
 		section += line
 	}
+
 	return append(all, section)
 }
 
@@ -150,6 +157,7 @@ func disabled(section string) string {
 		head := slices.IndexFunc(lines, isHead)
 		lines = slices.Insert(lines, head+1, packages.Replacing("", "enabled=0"))
 	}
+
 	return strings.Join(lines, "")
 }
 
@@ -178,6 +186,7 @@ func (r repository) hasURL(url string, sys packages.System) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -195,6 +204,7 @@ func plainURL(url, release string, sys packages.System) string {
 		case "releasever_major":
 			own = major
 		}
+
 		set := cmp.Or(string(sys.Files["/etc/dnf/vars/"+name]), string(sys.Files["/etc/yum/vars/"+name]))
 		return cmp.Or(strings.TrimSpace(set), own, variable)
 	})

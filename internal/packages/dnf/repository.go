@@ -14,9 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-func dnfSource(r packages.Repository) string { return dnfRepos + "/gpuadm-" + r.ID + ".repo" }
+func dnfSource(r packages.Repository) string {
+	return dnfRepos + "/gpuadm-" + r.ID + ".repo"
+}
 
-func dnfKey(r packages.Repository) string { return dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc" }
+func dnfKey(r packages.Repository) string {
+	return dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc"
+}
 
 func dnfID(r packages.Repository) string { return "gpuadm-" + r.ID }
 
@@ -46,6 +50,7 @@ func (a dnf) Repositories(
 		}
 		wants = append(wants, packages.Source(dnfSource(r), repoFile(r, key, via), database, r.About))
 	}
+
 	files := slices.Sorted(maps.Keys(a.Contents(repos, via)))
 	return append(wants, packages.Lists(a, files)), nil
 }
@@ -57,6 +62,7 @@ func (dnf) Contents(repos []packages.Repository, via host.Via) map[string][]byte
 			files[dnfSource(r)] = repoFile(r, dnfKey(r), via)
 		}
 	}
+
 	return files
 }
 
@@ -84,6 +90,7 @@ func repoFile(r packages.Repository, key string, via host.Via) []byte {
 			fmt.Fprintf(&b, "# for version %s\n", p.Version)
 		}
 	}
+
 	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"))
 	fmt.Fprintf(&b, "gpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\n", checkPackages, checkMetadata, key)
 	b.WriteString("skip_if_unavailable=0\n")

@@ -41,6 +41,7 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		after.Auto = false
 		r.Changes[i].After = after.String()
 	}
+
 	offers, err := a.unfiltered().Offers(ctx, v, r.Replaced())
 	r.Lost(offers, func(name, version string) bool { return a.Stored(v, name, version) != "" })
 	return r.Changes, err
@@ -120,6 +121,7 @@ func onlyIn(offers, seen map[string][]packages.Offer, members []string, pattern 
 			only = append(only, member)
 		}
 	}
+
 	return only
 }
 
@@ -140,7 +142,12 @@ func hiddenByStream(v host.View, what string, hidden []string) error {
 
 func excluded(v host.View, what string) error {
 	const try = "remove it from excludepkgs (or exclude) there, or by dnf versionlock delete, then run the same command again"
-	return &trouble.Error{What: what, Because: excludes(v), Try: []string{try}, Err: packages.ErrExcluded}
+	return &trouble.Error{
+		What:    what,
+		Because: excludes(v),
+		Try:     []string{try},
+		Err:     packages.ErrExcluded,
+	}
 }
 
 // excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and
@@ -159,5 +166,6 @@ func excludes(v host.View) (found []string) {
 			}
 		}
 	}
+
 	return found
 }

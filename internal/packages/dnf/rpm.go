@@ -24,7 +24,9 @@ type rpmPackage struct{ name, evr, arch string }
 
 // full returns rpm's name NAME-EPOCH:VERSION-RELEASE.ARCH. It always has the epoch, also 0: without
 // one dnf matches any.
-func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
+func (p rpmPackage) full() string {
+	return p.name + "-" + withEpoch(p.evr) + "." + p.arch
+}
 
 // several reports whether the package can be installed in several versions at a time: a kernel and
 // its parts. Wants name such packages with version and architecture, which dnf accepts too:
@@ -47,6 +49,7 @@ func (p rpmPackage) keys() []string {
 	case !p.several():
 		return []string{name}
 	}
+
 	return []string{p.name + "-" + packages.Unepoched(p.evr) + "." + p.arch, name}
 }
 
@@ -81,7 +84,9 @@ func evr(epoch, version, release string) string {
 }
 
 // Compare orders versions as rpm does.
-func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(version.NewVersion(b)) }
+func (dnf) Compare(a, b string) int {
+	return version.NewVersion(a).Compare(version.NewVersion(b))
+}
 
 // named returns dnf's and rpm's name for a wanted package in a version.
 func named(name, version string) string {
@@ -99,6 +104,7 @@ func named(name, version string) string {
 	case "i686", "x86_64", "aarch64":
 		return base + "-" + withEpoch(version) + "." + arch
 	}
+
 	return name + "-" + withEpoch(version)
 }
 
@@ -161,6 +167,7 @@ func parseRPM(out string) rpmDatabase {
 		}
 		key.Reset()
 	}
+
 	for line := range strings.Lines(out) {
 		columns := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(columns) != 8 {
@@ -181,6 +188,7 @@ func parseRPM(out string) rpmDatabase {
 		d.list = append(d.list, p)
 		d.came[p] = came
 	}
+
 	endKey()
 
 	// Of several versions the newest counts: fill takes the last.
@@ -237,6 +245,7 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 			first = came
 		}
 	}
+
 	if first.at == 0 || first.transaction > since+beginsWithin {
 		return nil // dnf was killed before it began, and another process made any later changes
 	}
@@ -248,6 +257,7 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 			list = append(list, p)
 		}
 	}
+
 	return list
 }
 
@@ -264,6 +274,7 @@ func (d rpmDatabase) doubles() (older []rpmPackage) {
 			older = append(older, p)
 		}
 	}
+
 	return older
 }
 
@@ -279,5 +290,6 @@ func (dnf) FilesOf(ctx context.Context, v host.View, names []string) (map[string
 		name, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		all[name] = append(all[name], file)
 	}
+
 	return all, nil
 }

@@ -111,6 +111,7 @@ func FuzzRPM(f *testing.F) {
 					t.Errorf("the key of %v is %q", p, key)
 				}
 			}
+
 			d.halfDone()
 			d.doubles()
 		})
@@ -184,6 +185,7 @@ func TestKeyOfRPMByFile(t *testing.T) {
 		check.That(t, slices.Equal(f, []string{"F22CC24F7F742054127646D9354FB98A5B4AF876"}), "%s: %v", trusted, f)
 		must.OK(t, n.Remove(file))
 	}
+
 	put([]byte("another"))
 	f := (rpmKey{read, "sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file}).fingerprints(n)
 	check.That(t, len(f) == 0, "another file: %v", f)

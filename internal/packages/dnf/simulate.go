@@ -31,6 +31,7 @@ func (s solver) Simulate(
 			return nil, excluded(v, "cannot install "+wanted+": dnf's configuration excludes a package that is needed")
 		}
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +45,7 @@ func (s solver) Simulate(
 			installs = append(installs, packages.Move{Name: m.key(asked), Version: m.evr})
 		}
 	}
+
 	return firstOf(append(installs, removals...)), nil
 }
 
@@ -65,6 +67,7 @@ func firstOf(moves []packages.Move) (list []packages.Move) {
 			list = append(list, m)
 		}
 	}
+
 	return list
 }
 
@@ -79,6 +82,7 @@ func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) 
 		shell := append(argv, "--allowerasing", "shell", host.Scratch+"/transaction")
 		out, err = v.AskAbout(ctx, map[string][]byte{"transaction": t.script()}, shell...)
 	}
+
 	said := string(out)
 	var failed *host.CommandError
 	switch {
@@ -98,8 +102,13 @@ func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) 
 		return moves, nil
 	}
 	if err == nil {
-		err = &host.CommandError{Argv: argv, Stderr: said, Cause: errors.New("not all of it can be done")}
+		err = &host.CommandError{
+			Argv:   argv,
+			Stderr: said,
+			Cause:  errors.New("not all of it can be done"),
+		}
 	}
+
 	return nil, explain(v, string(out), err)
 }
 
@@ -138,6 +147,7 @@ func parseTable(out string) (moves []move) {
 			words = nil
 		}
 	}
+
 	return moves
 }
 
@@ -156,7 +166,11 @@ func replaced(words []string) []move {
 // rowOf reads a row "NAME ARCH VERSION REPOSITORY SIZE" of a section such as "Installing
 // dependencies"; none in sections of modules and groups.
 func rowOf(section string, words []string) []move {
-	p := rpmPackage{name: words[0], evr: strings.TrimPrefix(words[2], "0:"), arch: words[1]}
+	p := rpmPackage{
+		name: words[0],
+		evr:  strings.TrimPrefix(words[2], "0:"),
+		arch: words[1],
+	}
 	verb, _, _ := strings.Cut(section, " ")
 	switch verb {
 	case "Removing":
@@ -166,5 +180,6 @@ func rowOf(section string, words []string) []move {
 			return []move{{rpmPackage: p}}
 		}
 	}
+
 	return nil
 }

@@ -80,6 +80,7 @@ func keepStream(asked, found string) []string {
 	case branch != askedBranch:
 		keys = append(keys, fmt.Sprintf("version = %q", branch))
 	}
+
 	if kind != askedKind {
 		keys = append(keys, kindKeys()[kind])
 	}
@@ -98,7 +99,9 @@ func kindKeys() map[string]string {
 // NewStream builds the thing from its name, for undo.
 func NewStream(name string) converge.Thing { return stream(name) }
 
-func (s stream) Ref() converge.Ref { return converge.Ref{Kind: "package-stream", Name: string(s)} }
+func (s stream) Ref() converge.Ref {
+	return converge.Ref{Kind: "package-stream", Name: string(s)}
+}
 
 func (s stream) Look(_ context.Context, v host.View) (converge.State, error) {
 	found, err := readStream(v, string(s))
@@ -145,6 +148,7 @@ func readStream(v host.View, module string) (string, error) {
 	case off:
 		return off, nil
 	}
+
 	return "", nil // no stream was chosen
 }
 

@@ -79,5 +79,6 @@ func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
 		}
 		return out, explain(h, string(out), failed)
 	}
+
 	return out, nil
 }

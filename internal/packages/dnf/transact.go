@@ -146,7 +146,9 @@ func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
 	if err != nil {
 		return err
 	}
-	inStore := func(name string) bool { return a.Stored(h, name, d.packages[name].Version) != "" }
+	inStore := func(name string) bool {
+		return a.Stored(h, name, d.packages[name].Version) != ""
+	}
 	names = slices.DeleteFunc(slices.Clone(names), inStore)
 	all, err := a.unfiltered().Offers(ctx, h, names)
 	if err != nil {
@@ -170,6 +172,7 @@ func (s solver) fetch(
 			want = append(want, s.d.spec(name))
 		}
 	}
+
 	if len(want) == 0 {
 		return nil
 	}

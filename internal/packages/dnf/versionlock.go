@@ -82,6 +82,7 @@ func (d rpmDatabase) hides(name, evr string) bool {
 			lockedElsewhere = true
 		}
 	}
+
 	return lockedElsewhere && !locked
 }
 
@@ -111,6 +112,7 @@ func locksIn(line string, p rpmPackage) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -131,6 +133,7 @@ func (l locks) with(p rpmPackage) locks {
 	case !strings.HasSuffix(l.lines[last], "\n"):
 		l.lines[last] += "\n"
 	}
+
 	l.lines = append(l.lines, exact(p))
 	return l
 }
@@ -174,6 +177,7 @@ func (l locks) write(h host.Host) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+
 	return h.WriteFile(l.file, []byte(text), attr)
 }
 
@@ -201,5 +205,6 @@ func (d rpmDatabase) locksFor(changes []converge.Change) (locks, error) {
 			}
 		}
 	}
+
 	return l, nil
 }

@@ -88,13 +88,21 @@ func Run() converge.Want {
 func New(name string) converge.Thing {
 	switch name {
 	case Unit:
-		return besideOthers{Follower: cdi{}, name: name, affected: byPartitions(cdiOutdated + ": partitions change")}
+		return besideOthers{
+			Follower: cdi{},
+			name:     name,
+			affected: byPartitions(cdiOutdated + ": partitions change"),
+		}
 	case refresh{}.Ref().Name:
 		return refresh{}
 	case generated{}.Ref().Name:
 		return generated{}
 	}
-	return besideOthers{Follower: cdi{}, name: cdi{}.Ref().Name, affected: byDriver}
+	return besideOthers{
+		Follower: cdi{},
+		name:     cdi{}.Ref().Name,
+		affected: byDriver,
+	}
 }
 
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }

@@ -38,6 +38,7 @@ func cdiSpec(t *testing.T, n *simhost.Node) string {
 		add("0:"+string('0'+rune(i)), "/dev/nvidia0")
 		add(in.Compute[0].UUID, "/dev/nvidia0")
 	}
+
 	add("1", "/dev/nvidia1")
 	add(d.GPUs[1].UUID, "/dev/nvidia1")
 	add("all", "/dev/nvidia1")
@@ -82,6 +83,7 @@ func TestUnusableCDI(t *testing.T) {
 		notes := strings.Join(cdi.ReadOtherSpecs(n, "0.8.0").Notes(n), "\n")
 		check.That(t, (x.says == "") == (notes == "") && strings.Contains(notes, x.says), "%q: %q, want %q", x.spec, notes, x.says)
 	}
+
 	own := withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", strings.NewReplacer("0.5.0", "1.0.0", "example.com/net", "nvidia.com/gpu").Replace(vendor))
 	notes := cdi.ReadOtherSpecs(own, "0.8.0").Notes(own)
 	check.List(t, notes, []string{"/var/run/cdi/nvidia.yaml: it says cdiVersion 1.0.0, and the container engine here reads none after 0.8.0"}, "the toolkit's own:")
@@ -142,6 +144,7 @@ func TestCDISpecJudged(t *testing.T) {
 			noUUIDs = append(noUUIDs, block)
 		}
 	}
+
 	indexes := strings.Join(noUUIDs, "    - name: ")
 	for _, x := range []struct{ name, archive, spec, says string }{
 		{"current", cdiNode, good, ""},
@@ -164,6 +167,7 @@ func TestCDISpecJudged(t *testing.T) {
 		}
 		check.That(t, state == want && err == nil, "%s: %q, %v; want %q", x.name, state, err, want)
 	}
+
 	elsewhere := withSpec(t, cdiNode+"-- etc/nvidia-container-toolkit/nvidia-cdi-refresh.env --\n# NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/x\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=\"/etc/cdi/gpus.yaml\"\n", "etc/cdi/gpus.yaml", good)
 	state, err := cdi.Spec().Look(t.Context(), elsewhere)
 	check.That(t, state == "current" && err == nil, "where the service's environment says: %q, %v", state, err)
@@ -266,8 +270,12 @@ func TestCDIRun(t *testing.T) {
 		check.Equal(t, run.Current(run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})), want, "%q:", found)
 		check.Equal(t, run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}), found, "%q after a file:", found)
 	}
+
 	for _, fails := range []bool{false, true} {
-		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: fails}
+		r := &refreshing{
+			Node:  withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished),
+			fails: fails,
+		}
 		r.writes = cdiSpec(t, r.Node)
 		found, err := run.Look(t.Context(), r)
 		must.That(t, strings.HasPrefix(string(found), "outdated: ") && err == nil, "%q, %v", found, err)
@@ -275,12 +283,18 @@ func TestCDIRun(t *testing.T) {
 		check.That(t, fails == errors.As(err, new(converge.Stays)) && (fails || err == nil), "fails %v: %v", fails, err)
 	}
 	// What can only be made later, and what a run is interrupted in, pass through.
-	later := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), gone: true}
+	later := &refreshing{
+		Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished),
+		gone: true,
+	}
 	err := run.Make(t.Context(), later, "current")
 	check.That(t, errors.As(err, new(host.Later)) && !errors.As(err, new(converge.Stays)), "the driver does not answer: %v", err)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: true}
+	r := &refreshing{
+		Node:  withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished),
+		fails: true,
+	}
 	err = run.Make(stopped, r, "current")
 	check.That(t, err != nil && !errors.As(err, new(converge.Stays)), "interrupted: %v", err)
 }
@@ -335,6 +349,7 @@ func TestPartitionNodes(t *testing.T) {
 		check.Equal(t, nodes.Current(nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})), want, "%q:", found)
 		check.Equal(t, nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}), found, "%q after a file:", found)
 	}
+
 	check.That(t, nodes.Affected("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}) != "linked", "partitions that change need no nodes")
 	const access = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi1/access --\nDeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
 	for archive, want := range map[string]converge.State{
@@ -343,7 +358,9 @@ func TestPartitionNodes(t *testing.T) {
 		n := must.Get(simhost.New([]byte(archive)))(t)
 		state, err := nodes.Look(t.Context(), n)
 		check.That(t, state == want && err == nil, "%q, %v; want %q", state, err, want)
-		n.Install("nvidia-modprobe", simhost.Program{Run: func(*files.Files, []string) ([]byte, error) { return nil, errors.New("it died") }})
+		n.Install("nvidia-modprobe", simhost.Program{Run: func(*files.Files, []string) ([]byte, error) {
+			return nil, errors.New("it died")
+		}})
 		err = nodes.Make(t.Context(), n, "linked")
 		check.That(t, (want != "linked" && want != "none") == errors.As(err, new(converge.Stays)), "%q: %v", want, err)
 	}

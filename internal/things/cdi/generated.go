@@ -58,7 +58,9 @@ func GeneratedOfOwnDriver() converge.Want {
 	return w
 }
 
-func (generated) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "generated"} }
+func (generated) Ref() converge.Ref {
+	return converge.Ref{Kind: "cdi", Name: "generated"}
+}
 
 func (g generated) Look(ctx context.Context, v host.View) (converge.State, error) {
 	lacks, err := LacksService(ctx, v)
@@ -150,5 +152,6 @@ func devicesNow(ctx context.Context, v host.View, ofOwn bool) (host.Driver, []cd
 		}
 		return d, nil, later
 	}
+
 	return d, cdiDevices(d), err
 }

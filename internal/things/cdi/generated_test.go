@@ -46,6 +46,7 @@ func older(t *testing.T, archive, writes string) *simhost.Node {
 					return nil, err
 				}
 			}
+
 			return nil, f.WriteFile(written, []byte(writes), host.Attr{Mode: 0o644})
 		},
 	})
@@ -115,7 +116,11 @@ type hungProgram struct{ *simhost.Node }
 
 func (h hungProgram) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	<-ctx.Done()
-	return nil, &host.CommandError{Argv: argv, Code: -1, Cause: context.Cause(ctx)}
+	return nil, &host.CommandError{
+		Argv:  argv,
+		Code:  -1,
+		Cause: context.Cause(ctx),
+	}
 }
 
 // TestGeneratedInTime: a program that hangs is ended after two minutes, by a clock that waits for

@@ -51,7 +51,11 @@ func PartitionNodes() converge.Want {
 // NewDeviceLinks builds a thing of the kind again.
 func NewDeviceLinks(name string) converge.Thing {
 	if name == capsFolder {
-		return besideOthers{Follower: capNodes{}, name: name, affected: byPartitions("missing nodes: partitions change")}
+		return besideOthers{
+			Follower: capNodes{},
+			name:     name,
+			affected: byPartitions("missing nodes: partitions change"),
+		}
 	}
 	return deviceLinks{}
 }
@@ -75,7 +79,9 @@ func linkState(missing []string) converge.State {
 	return "linked"
 }
 
-func (deviceLinks) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: charFolder} }
+func (deviceLinks) Ref() converge.Ref {
+	return converge.Ref{Kind: "device-links", Name: charFolder}
+}
 
 func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
@@ -111,6 +117,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 			return fmt.Errorf("cannot make the device nodes of partitions: %w", err)
 		}
 	}
+
 	nodes, err := charNodes(h)
 	if err != nil {
 		return err
@@ -137,7 +144,9 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 }
 
 // Affected returns found: in the stage that changes partitions besideOthers makes the nodes.
-func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
+func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State {
+	return found
+}
 
 // Current says that missing nodes and links must be made.
 func (deviceLinks) Current(found converge.State) converge.State {
@@ -169,6 +178,7 @@ func charNodes(v host.View) (map[string]string, error) {
 			nodes[fmt.Sprintf("%s/%s:%d", charFolder, major, minor)] = node
 		}
 	}
+
 	add("/dev/nvidiactl", "195", 255)
 	add("/dev/nvidia-modeset", "195", 254)
 	add("/dev/nvidia-uvm", majors["nvidia-uvm"], 0)

@@ -52,6 +52,7 @@ func ReadOtherSpecs(v host.View, engine string, folders ...string) OtherSpecs {
 			}
 			continue
 		}
+
 		all.wrong[file] = why
 		if s.Spec != nil {
 			all.list[file] = s
@@ -113,6 +114,7 @@ func Unread(v host.View, folders []string) string {
 			return ""
 		}
 	}
+
 	return name
 }
 
@@ -185,6 +187,7 @@ func problemOf(v host.View, f ForeignSpec, s lib.Spec, named map[string]string) 
 		}
 		named[key] = f.File
 	}
+
 	if problem == "" && s.Kind == Kind {
 		problem, _ = wrongFiles(s, v, "") // "" if the files cannot be looked at
 	}
@@ -214,6 +217,7 @@ func (o OtherSpecs) Injectors() []string {
 			}
 		}
 	}
+
 	slices.Sort(found)
 
 	return found

@@ -50,6 +50,7 @@ func (refresh) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case len(units) == 0:
 		return refreshReady, nil
 	}
+
 	return converge.State(refreshGivenUp + ": " + strings.Join(units, " and ")), nil
 }
 
@@ -93,11 +94,14 @@ func (refresh) Make(ctx context.Context, h host.Host, to converge.State) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // Affected returns found: no change of gpuadm's makes the service fail.
-func (refresh) Affected(found converge.State, _ converge.Change) converge.State { return found }
+func (refresh) Affected(found converge.State, _ converge.Change) converge.State {
+	return found
+}
 
 // Current says that systemd must not have given up.
 func (refresh) Current(found converge.State) converge.State {

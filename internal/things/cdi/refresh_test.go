@@ -75,6 +75,7 @@ func TestRule(t *testing.T) {
 		n := must.Get(simhost.New([]byte("-- " + file + " --\n" + text)))(t)
 		check.Equal(t, cdi.Rule(n), "/"+file, "rule")
 	}
+
 	none := must.Get(simhost.New([]byte("-- usr/lib/udev/rules.d/71-nvidia.rules --\n" + strings.ReplaceAll(text, "cdi-refresh", "persistenced"))))(t)
 	check.Equal(t, cdi.Rule(none), "", "no rule")
 }

@@ -72,6 +72,7 @@ func invalid(raw *specs.Spec, leastErr error) string {
 		}
 		names[d.Name] = true
 	}
+
 	if err := cmp.Or(faults...); err != nil {
 		return err.Error()
 	}
@@ -190,6 +191,7 @@ func wrongDevices(s lib.Spec, want []cdiDevice) string {
 		}
 		delete(nodes, d.uuid)
 	}
+
 	for _, d := range s.Devices {
 		if _, left := nodes[d.Name]; left {
 			return fmt.Sprintf("it names %s, which is not there", d.Name)
@@ -215,6 +217,7 @@ func wrongFiles(s lib.Spec, v host.View, version string) (string, error) {
 			}
 			names = append(names, m.HostPath)
 		}
+
 		for _, n := range edits.DeviceNodes {
 			names = append(names, cmp.Or(n.HostPath, n.Path))
 		}

@@ -51,7 +51,11 @@ func NewDKMSAddOn(name string, proof AddOnFunc) converge.Thing {
 
 // Ref names it "nvidia-fs for 6.8.0-88-generic", without a version: its package decides that.
 func (a addOn) Ref() converge.Ref {
-	return converge.Ref{Kind: "dkms", Name: a.name + " for " + a.kernel, Form: FormAddOn}
+	return converge.Ref{
+		Kind: "dkms",
+		Name: a.name + " for " + a.kernel,
+		Form: FormAddOn,
+	}
 }
 
 func (a addOn) Look(_ context.Context, v host.View) (converge.State, error) {
@@ -105,6 +109,7 @@ func (a addOn) Make(ctx context.Context, h host.Host, _ converge.State) error {
 			return err
 		}
 	}
+
 	if _, err := h.Do(ctx, dkmsCommand(h, "install", build)...); err != nil {
 		return NotBuilt(h, dkmsTree, a.name, version, a.kernel, err)
 	}

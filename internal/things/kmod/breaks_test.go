@@ -50,6 +50,7 @@ func TestModuleBreaks(t *testing.T) {
 		check.That(t, err == nil && slices.Equal(what, want) && slices.Equal(clients["lose-partitions"], c.lost) && len(clients["stop-clients"]) == 0,
 			"%s: %v by %v, %v; want %v by %v", name, what, clients, err, want, c.lost)
 	}
+
 	undone := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Disruptor)
 	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + two)))(t)
 	what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk")

@@ -41,6 +41,7 @@ func NotBuilt(v host.View, tree, name, version, kernel string, err error) error 
 			t.Try = BuildRemedy(v, first)
 			t.Err = BuildLesson(v, name, version, kernel, first, t.Err)
 		}
+
 		t.Try = append(t.Try, "read "+log)
 		break
 	}

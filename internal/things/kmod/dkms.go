@@ -38,7 +38,11 @@ const dkmsTree = "/var/lib/dkms"
 // DKMS wants a version's modules built and installed for a kernel.
 func DKMS(version, kernel string, proof BuildFunc, why string) converge.Want {
 	to := func(converge.State) (converge.State, error) { return installed, nil }
-	return converge.Want{Thing: dkmsBuild{version, kernel, proof}, Why: why, To: to}
+	return converge.Want{
+		Thing: dkmsBuild{version, kernel, proof},
+		Why:   why,
+		To:    to,
+	}
 }
 
 // NewDKMS builds the thing again from its name.
@@ -139,6 +143,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, found 
 		build = append(build, "--force")
 		_, err = h.Do(ctx, dkmsCommand(h, "build", build)...)
 	}
+
 	if err == nil {
 		_, err = h.Do(ctx, dkmsCommand(h, "install", build)...)
 	}
@@ -205,6 +210,7 @@ func BuildJobs(v host.View) int {
 			available, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
 		}
 	}
+
 	gib := available >> 20
 
 	return max(1, min(cpus, gib))

@@ -140,7 +140,9 @@ func TestInitramfs(t *testing.T) {
 // compilers as there is memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {
 	state := converge.State("of another driver")
-	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }
+	look := func(host.View, string, string) (string, converge.State, error) {
+		return "2.26.6", state, nil
+	}
 	const tree = "/var/lib/dkms/nvidia-fs/2.26.6"
 	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-fs/2.26.6/6.8.0/x86_64/module/nvidia-fs.ko --\n", func(f *files.Files, argv []string) error {
 		switch {

@@ -57,6 +57,7 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case err != nil:
 		return "", err
 	}
+
 	state, _ := registered(d)
 
 	return state, nil

@@ -34,7 +34,9 @@ func Initramfs(kernel string, files []string, why string) converge.Want {
 }
 
 // NewInitramfs builds the thing again.
-func NewInitramfs(kernel string, files []string) converge.Thing { return initramfs{kernel, files} }
+func NewInitramfs(kernel string, files []string) converge.Thing {
+	return initramfs{kernel, files}
+}
 
 // Ref names it by the kernel: "6.8.0-88-generic".
 func (i initramfs) Ref() converge.Ref {

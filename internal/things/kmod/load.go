@@ -103,6 +103,7 @@ func whyNotLoaded(ctx context.Context, v host.View, name, version string, err er
 			t.Try = []string{r.try}
 		}
 	}
+
 	if first < len(output) {
 		t.Because = append(quoted("modprobe", output), t.Because...)
 	}
@@ -146,6 +147,7 @@ func UnboundGPUs(v host.View) (problem string, err error) {
 			unbound = append(unbound, f.Address+" ("+f.Driver+" holds it)")
 		}
 	}
+
 	if len(unbound) == 0 {
 		return "", nil
 	}

@@ -42,7 +42,12 @@ type OnDiskFunc func(v host.View, kernel string) (string, error)
 // daemons holds it; else a reboot loads the new one. remade says that the spec partitions the GPUs,
 // so that a reload loses no partition for good.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
-	return converge.Following(module{kernel: kernel, files: files, onDisk: onDisk, remade: remade}, why)
+	return converge.Following(module{
+		kernel: kernel,
+		files:  files,
+		onDisk: onDisk,
+		remade: remade,
+	}, why)
 }
 
 // NewModule builds the thing again.
@@ -174,6 +179,7 @@ func (m module) onDiskAfter(by converge.Change) string {
 		// restores.
 		return "what that leaves"
 	}
+
 	return ""
 }
 
@@ -264,6 +270,7 @@ func (m module) BreaksBeside(
 			spared = append(spared, c.Name)
 		}
 	}
+
 	lost := partitioned(ctx, v, spared)
 	if len(lost) == 0 {
 		return breaks, nil, nil
@@ -291,6 +298,7 @@ func partitioned(ctx context.Context, v host.View, without []string) []string {
 		}
 		return list
 	}
+
 	for _, gpu := range devices.Below(v, devices.CapabilitiesFolder, "gpu") {
 		number := strings.TrimPrefix(path.Base(gpu), "gpu")
 		count(number, len(devices.Below(v, gpu+"/mig", "gi")))

@@ -57,12 +57,14 @@ PCI_ID=10DE:2330
 				return nil, err
 			}
 		}
+
 		if argv[1] != "nvidia" {
 			if err := f.Remove("/sys/module/nvidia/holders/" + argv[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
 			}
 			return nil, f.WriteFile("/sys/module/nvidia/refcnt", []byte("0\n"), host.Attr{Mode: 0o644})
 		}
+
 		return nil, nil
 	}})
 	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *files.Files, argv []string) ([]byte, error) {
@@ -72,13 +74,20 @@ PCI_ID=10DE:2330
 		}
 		version, flavour, _ := strings.Cut(strings.TrimSpace(string(disk)), " ")
 		if flavour == "rejected" {
-			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", Cause: errors.New("exit status 1")}
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   1,
+				Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+				Cause:  errors.New("exit status 1"),
+			}
 		}
+
 		if flavour == "useless" { // in the words of Debian 12, whose packages have modprobe run a modprobe
 			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia_current_open': No such device\n" +
 				"modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running install command 'modprobe -i nvidia-current-open ' for module nvidia: retcode 1\n" +
 				"modprobe: ERROR: could not insert 'nvidia': Invalid argument", Cause: errors.New("exit status 1")}
 		}
+
 		name := strings.ReplaceAll(argv[1], "-", "_")
 		write := map[string]string{"/sys/module/" + name + "/refcnt": "0\n"}
 		if name == "nvidia" {
@@ -90,6 +99,7 @@ PCI_ID=10DE:2330
 			write["/proc/driver/nvidia/version"] = said + version + "\n"
 			write["/proc/driver/nvidia/params"] = "X: 16\nDwords: \"a=1; b=2\"\nOther: 0\n"
 		}
+
 		for file, text := range write {
 			if err := folders(f, file); err != nil {
 				return nil, err
@@ -98,6 +108,7 @@ PCI_ID=10DE:2330
 				return nil, err
 			}
 		}
+
 		if name == "nvidia" {
 			return nil, f.WriteFile("/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"), host.Attr{Mode: 0o444})
 		}
@@ -115,6 +126,7 @@ func folders(f *files.Files, file string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -264,6 +276,7 @@ func TestManyClients(t *testing.T) {
 		fmt.Fprintf(&crowd, "-- dev/nvidia%d device=195:%d --\n", minor, minor)
 		fmt.Fprintf(&crowd, "-- proc/9999/fd/%d link=/dev/nvidia%d --\n", minor, minor)
 	}
+
 	const processes, first = 3000, 1 << 22 // above all process ids, so none is this test's: proc(5), pid_max
 	for i := range processes - 1 {
 		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%[1]d/comm --\npython3\n", first+i)

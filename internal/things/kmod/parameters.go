@@ -26,6 +26,7 @@ func (m module) lacks(v host.View) ([]string, error) {
 			lacks = append(lacks, strings.ReplaceAll(param, " ", "_"))
 		}
 	}
+
 	for _, name := range companions {
 		use, err := loadedModule(v, name)
 		if err != nil {

@@ -29,6 +29,7 @@ func TestSameParameter(t *testing.T) {
 	} {
 		check.That(t, sameParameter(c.told, c.is) == c.same, "%q and %q", c.told, c.is)
 	}
+
 	check.List(t, modprobeWords(`options nvidia NVreg_A="x y; z" B=`), []string{"options", "nvidia", "NVreg_A=x y; z", "B="}, "got")
 }
 
@@ -68,8 +69,12 @@ func FuzzModuleTexts(f *testing.F) {
 
 func TestFabric(t *testing.T) {
 	gpu := func(state, status string) host.GPU {
-		return host.GPU{Address: "0000:17:00.0", Fabric: host.Fabric{State: state, Status: status}}
+		return host.GPU{
+			Address: "0000:17:00.0",
+			Fabric:  host.Fabric{State: state, Status: status},
+		}
 	}
+
 	f := fabric{time.Second}
 	for _, c := range []struct {
 		gpus []host.GPU

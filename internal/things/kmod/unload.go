@@ -83,6 +83,7 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 		}
 		return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)
 	}
+
 	_, err = h.Do(ctx, "rmmod", name)
 
 	return err

@@ -88,6 +88,7 @@ func kubelet(node cached) error {
 		text, _ := cluster[key].(string)
 		return text
 	}
+
 	ca, err := base64.StdEncoding.DecodeString(value("certificateAuthority"))
 	if err != nil {
 		return err
@@ -138,6 +139,7 @@ func kubelet(node cached) error {
 		files["/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf"] = dropIn
 		flags = append(flags, "--config-dir=/etc/kubernetes/kubelet/config.json.d")
 	}
+
 	for name, object := range files {
 		text, err := json.MarshalIndent(object, "", "    ")
 		if err != nil {

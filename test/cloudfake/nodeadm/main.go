@@ -142,6 +142,7 @@ func resolve(sources []string, cache string) (node cached, known bool, err error
 			return node, false, err
 		}
 	}
+
 	out, err := exec.Command("kubelet", "--version").Output()
 	node.Status.KubeletVersion = regexp.MustCompile(`v[0-9.]+`).FindString(string(out))
 

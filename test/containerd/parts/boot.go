@@ -51,7 +51,10 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 		p.Path, "--config", filepath.Join(root, "config.toml"), "--log-level", "info",
 		"--root", filepath.Join(state, "root"), "--state", filepath.Join(state, "state"), "--address", filepath.Join(state, "sock"))
 	cmd.Dir = "/" // as systemd runs it
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+		Pdeathsig:    syscall.SIGKILL,
+	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	read, write, err := os.Pipe()
@@ -83,6 +86,7 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 			}
 		}
 	}
+
 	err = cmd.Wait()
 	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 99 {
 		missing(t, "cannot set up a namespace: "+log.String())

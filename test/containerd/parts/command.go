@@ -41,6 +41,7 @@ func Last(text string, n int) string {
 			lines[i] = line[:300] + "…"
 		}
 	}
+
 	return strings.Join(lines, " | ")
 }
 
@@ -57,6 +58,7 @@ func Lock(path string, how int) (*os.File, error) {
 			break
 		}
 	}
+
 	if err != nil {
 		_ = file.Close()
 		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
@@ -79,6 +81,7 @@ func DebianMirror(ctx context.Context) (string, error) {
 			return site, nil
 		}
 	}
+
 	return "", errors.New("cannot find a Debian archive in this machine's apt sources; GPUADM_TEST_DEBIAN names one")
 }
 

@@ -36,7 +36,11 @@ func (p Part) RunCTK(t testing.TB, root string, flags ...string) CTKRun {
 	}
 	run := p.Configure(t, root, args...)
 	run.Files = Files(t, root)
-	learn(file, answer{Files: run.Files, Stderr: []byte(run.Stderr), Exit: run.Exit})
+	learn(file, answer{
+		Files:  run.Files,
+		Stderr: []byte(run.Stderr),
+		Exit:   run.Exit,
+	})
 	return run
 }
 

@@ -45,6 +45,7 @@ func (p Part) Dump(t testing.TB, root string) (dump map[string]any, stderr strin
 		}
 		learn(file, a)
 	}
+
 	stdout, stderr := a.Stdout, string(a.Stderr)
 	if a.Exit != 0 {
 		err = &exec.ExitError{Stderr: a.Stderr}
@@ -116,6 +117,7 @@ func EffectOf(dump map[string]any) Effect {
 			}
 		}
 	}
+
 	delete(containerd, "runtimes")
 	return effect
 }
@@ -134,6 +136,7 @@ func Refusal(dump map[string]any) error {
 			return fmt.Errorf("cannot serve CRI: plugin %q is disabled", plugin)
 		}
 	}
+
 	containerd := sub(cri, "containerd")
 	if containerd == nil {
 		return errors.New("cannot serve CRI: the plugin is not there")
@@ -192,6 +195,7 @@ func clone(in map[string]any) map[string]any {
 			out[key] = clone(table)
 		}
 	}
+
 	return out
 }
 
@@ -210,5 +214,6 @@ func prune(value any) any {
 		}
 		out[key] = value
 	}
+
 	return out
 }

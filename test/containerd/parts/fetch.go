@@ -45,6 +45,7 @@ func Fetch(ctx context.Context, report func(Step), names ...string) error {
 			failed = append(failed, step.Err)
 		}
 	}
+
 	return errors.Join(failed...)
 }
 
@@ -59,6 +60,7 @@ func fetch(ctx context.Context, cache string, w want) Step {
 		}
 		return err == nil
 	}
+
 	if cached() {
 		return step
 	}
@@ -82,6 +84,7 @@ func fetch(ctx context.Context, cache string, w want) Step {
 			break
 		}
 	}
+
 	step.Took, step.Err, step.Failed = time.Since(start), errors.Join(step.Failed...), nil
 	return step
 }
@@ -95,6 +98,7 @@ func fetchFrom(ctx context.Context, cache string, w want, from origin) (_ Part, 
 			_ = os.RemoveAll(dir)
 		}
 	}
+
 	scratch, err := os.MkdirTemp(cache, pattern)
 	if err != nil {
 		return Part{}, fmt.Errorf("cannot make a scratch folder: %w", err)
@@ -110,6 +114,7 @@ func fetchFrom(ctx context.Context, cache string, w want, from origin) (_ Part, 
 	} else {
 		err = buildModule(ctx, scratch, from, binary)
 	}
+
 	if err != nil {
 		return Part{}, err
 	}
@@ -165,6 +170,7 @@ func unpackDebian(ctx context.Context, scratch string, from origin, binary strin
 			return fmt.Errorf("cannot make the apt state: %w", err)
 		}
 	}
+
 	files := map[string]string{
 		"sources.list": "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] " + mirror + " " + from.release + " main\n",
 		"status":       "",
@@ -190,6 +196,7 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 			return fmt.Errorf("cannot write the apt state: %w", err)
 		}
 	}
+
 	conf := filepath.Join(state, "apt.conf")
 	if _, err := Run(ctx, state, nil, "apt-get", "-q", "-c", conf, "update"); err != nil {
 		return err

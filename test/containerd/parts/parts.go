@@ -106,6 +106,7 @@ func Get(t testing.TB, names ...string) Parts {
 			parts.Containerd = append(parts.Containerd, part)
 		}
 	}
+
 	return parts
 }
 
@@ -139,6 +140,7 @@ func CacheDir() (string, error) {
 		}
 		return abs, nil
 	}
+
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the user's cache folder: %w", err)
@@ -161,6 +163,7 @@ func choose(names []string) ([]want, error) {
 			}
 		}
 	}
+
 	if len(wanted) != len(names) {
 		return nil, fmt.Errorf("cannot choose parts %q: known are %s", names, strings.Join(Names(), ", "))
 	}
@@ -192,7 +195,12 @@ func load(cache string, w want, from origin) (Part, error) {
 	if _, err := os.Stat(path); err != nil {
 		return Part{}, err
 	}
-	return Part{Name: w.name, Version: strings.TrimSpace(string(version)), Origin: from.String(), Path: path}, nil
+	return Part{
+		Name:    w.name,
+		Version: strings.TrimSpace(string(version)),
+		Origin:  from.String(),
+		Path:    path,
+	}, nil
 }
 
 const versionFile = "VERSION"
@@ -241,10 +249,25 @@ func table() []want {
 			{release: "trixie", series: "1.7."},
 			{module: v1, version: "v1.7.35", command: cmd, tags: tags},
 		}},
-		{"2.1", "containerd", []origin{{module: v2, version: "v2.1.9", command: cmd, tags: tags}}},
+		{"2.1", "containerd", []origin{{
+			module:  v2,
+			version: "v2.1.9",
+			command: cmd,
+			tags:    tags,
+		}}},
 		// 2.3.4 is the one that refuses drop-ins newer than their root.
-		{"2.3", "containerd", []origin{{module: v2, version: "v2.3.4", command: cmd, tags: tags}}},
-		{"2.4", "containerd", []origin{{module: v2, version: "v2.4.2", command: cmd, tags: tags}}},
+		{"2.3", "containerd", []origin{{
+			module:  v2,
+			version: "v2.3.4",
+			command: cmd,
+			tags:    tags,
+		}}},
+		{"2.4", "containerd", []origin{{
+			module:  v2,
+			version: "v2.4.2",
+			command: cmd,
+			tags:    tags,
+		}}},
 		toolkit(CTK), toolkit(Runtime), toolkit(Hook),
 		{CRIO, "crio", []origin{{
 			module:  "github.com/cri-o/cri-o",

@@ -29,6 +29,7 @@ func Lay(t testing.TB, files map[string][]byte) (root string) {
 			moved = append(moved, dir, filepath.Join(root, "elsewhere", filepath.Base(dir)))
 		}
 	}
+
 	inside := strings.NewReplacer(append(moved, etc, root)...) // the first that fits wins
 	for name, text := range files {
 		local := strings.TrimPrefix(name, etc+"/")
@@ -42,6 +43,7 @@ func Lay(t testing.TB, files map[string][]byte) (root string) {
 		err = os.WriteFile(path, []byte(inside.Replace(string(text))), 0o644)
 		must.That(t, err == nil, "cannot lay %s: %v", name, err)
 	}
+
 	return root
 }
 

@@ -44,6 +44,7 @@ func main() {
 			names = append(names, fmt.Sprintf("GPU-%d", i))
 		}
 	}
+
 	for _, id := range names {
 		p.devices = append(p.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
 	}
@@ -129,5 +130,6 @@ func (p *plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 			Envs: map[string]string{"LAB_DEVICES": strings.Join(c.DevicesIds, ",")},
 		})
 	}
+
 	return answer, nil
 }

@@ -38,6 +38,7 @@ func (n gpuHost) neverPrinted(word string, but ...string) {
 			n.t.Errorf("%s is in %s", word, name)
 		}
 	}
+
 	r = n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", word)
 	check.That(n.t, r.Exit != 0, "%s is in the journal: %s", word, r.Stdout)
 }
@@ -78,6 +79,7 @@ func (n gpuHost) aksPool() {
 	} {
 		n.Put(name, text, 0o600)
 	}
+
 	n.Must("mkdir", "-p", "/opt/bin")
 	n.Must("ln", "-s", "/usr/bin/kubelet", "/opt/bin/kubelet")
 	n.Must("systemctl", "daemon-reload")
@@ -118,6 +120,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	} {
 		check.Equal(t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
+
 	taints := kube.Taints(o)
 	check.That(t, len(taints) == 0, "taints %v", taints)
 	n.Must("test", "-e", "/opt/azure/containers/provision.complete")

@@ -25,6 +25,7 @@ func TestLabKubeAnswers(t *testing.T) {
 		c.Apply(kube.Object{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": kube.Object{"name": name, "namespace": "default"}})
 		users["system:serviceaccount:default:"+name] = c.Bearer(c.Account("default", name, ""))
 	}
+
 	c.Apply(
 		kube.Object{"apiVersion": rbac, "kind": "ClusterRole", "metadata": kube.Object{"name": "recorded"}, "rules": []kube.Object{
 			{"apiGroups": []string{""}, "resources": []string{"nodes"}, "verbs": []string{"get", "patch"}},
@@ -42,6 +43,7 @@ func TestLabKubeAnswers(t *testing.T) {
 		})
 		t.Cleanup(func() { c.Delete("/api/v1/nodes/" + name) })
 	}
+
 	c.Until("the role is known", func() string {
 		if _, err := users[recorded.Role].Get(t.Context(), "/api/v1/nodes/gpu-1"); err != nil {
 			return err.Error()
@@ -49,12 +51,16 @@ func TestLabKubeAnswers(t *testing.T) {
 		return ""
 	})
 
-	is := recorded.Record{Server: kube.Text(c.Get("/version"), "gitVersion"), Date: time.Now().UTC().Format(time.DateOnly)}
+	is := recorded.Record{
+		Server: kube.Text(c.Get("/version"), "gitVersion"),
+		Date:   time.Now().UTC().Format(time.DateOnly),
+	}
 	for _, r := range recorded.Requests() {
 		code, body, err := users[r.Who].Send(t.Context(), r.Method, r.Path, r.Form, []byte(r.Body))
 		must.OK(t, err)
 		is.Answers = append(is.Answers, recorded.AnswerOf(r, code, body))
 	}
+
 	text := must.Get(json.MarshalIndent(is, "", "\t"))(t)
 	place := filepath.Join(must.Get(kube.CacheDir())(t), "answers.json")
 	must.OK(t, os.WriteFile(place, append(text, '\n'), 0o644))

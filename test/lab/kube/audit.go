@@ -61,6 +61,7 @@ func (t *T) Peak(users string, since time.Time) (most int) {
 			count[e.Received.Unix()]++
 		}
 	}
+
 	for _, c := range count {
 		most = max(most, c)
 	}
@@ -105,5 +106,6 @@ func (t *T) requests(user, node string) (list []string) {
 			list = append(list, e.Verb+" "+e.RequestURI)
 		}
 	}
+
 	return list
 }

@@ -129,6 +129,7 @@ func karpenterPool(c *kube.T) (pool kube.Object) {
 			}
 		}
 	}
+
 	check.Equal(c, judged, 3, "objects that were judged")
 
 	wrong := must.Get(kube.Documents([]byte("{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: wrong}, spec: {template: {spec: {" +
@@ -142,7 +143,10 @@ func karpenterPool(c *kube.T) (pool kube.Object) {
 // registersWith has a kubelet register its node again, with these taints.
 func (n gpuHost) registersWith(taints []kube.Object) {
 	n.t.Helper()
-	n.Kubeadm(kube.Kubeadm{Token: n.c.Token(), Config: kube.Object{"registerWithTaints": taints}})
+	n.Kubeadm(kube.Kubeadm{
+		Token:  n.c.Token(),
+		Config: kube.Object{"registerWithTaints": taints},
+	})
 	n.Must("systemctl", "start", "kubelet.service")
 }
 

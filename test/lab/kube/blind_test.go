@@ -54,6 +54,7 @@ func (n gpuHost) blindPackages() {
 		}
 		fmt.Fprintf(list, "\nPackage: %s\nStatus: install ok installed\nArchitecture: amd64\nVersion: %s\nMaintainer: NVIDIA\nDescription: %s\n", name, version, name)
 	}
+
 	r := n.ExecInput(strings.NewReader(list.String()), "sh", "-c", "cat >>/var/lib/dpkg/status")
 	must.That(n.t, r.Exit == 0, "cannot add packages: %s", r)
 }
@@ -152,7 +153,10 @@ func (n gpuHost) kernel() string {
 func (n gpuHost) Until(what string, ask func() string) {
 	n.t.Helper()
 	wrong := ""
-	check.That(n.t, lab.Until(3*time.Minute, func() bool { wrong = ask(); return wrong == "" }), "%s: %s", what, wrong)
+	check.That(n.t, lab.Until(3*time.Minute, func() bool {
+		wrong = ask()
+		return wrong == ""
+	}), "%s: %s", what, wrong)
 }
 
 // blindModules loads a kind of NVIDIA's modules, "" for none.
@@ -264,7 +268,10 @@ func (n gpuHost) doctor(name, roots string) {
 		said = append(said, m[1])
 	}
 	got := strings.Join(said, " ")
-	check.That(n.t, got == roots && r.Exit == map[bool]int{true: 0, false: 3}[roots == ""], "%s: doctor names %q, want %q: %s", name, got, roots, r)
+	check.That(n.t, got == roots && r.Exit == map[bool]int{
+		true:  0,
+		false: 3,
+	}[roots == ""], "%s: doctor names %q, want %q: %s", name, got, roots, r)
 }
 
 // expired is a client certificate of a node that ended yesterday, with its key, in the file that
@@ -273,7 +280,10 @@ func expired(t *testing.T, node string) string {
 	t.Helper()
 	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		SerialNumber: big.NewInt(7), Subject: pkix.Name{
+			CommonName:   "system:node:" + node,
+			Organization: []string{"system:nodes"},
+		},
 		NotBefore: time.Now().AddDate(-1, 0, -1), NotAfter: time.Now().AddDate(0, 0, -1), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	der := must.Get(x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key))(t)
@@ -294,11 +304,13 @@ func blindFaults() []blindFault {
 		n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
 		n.Must("systemctl", "stop", "devplug.service")
 	}
+
 	loaded := func(n gpuHost) {
 		n.blindModules(open)
 		n.Must("fakenvml", "driver", "--init", "SUCCESS")
 		n.whole()
 	}
+
 	return []blindFault{
 		{"1 CRI disabled", "RUN-003", func(n gpuHost) {
 			n.blindContainerd("disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", "nvidia")

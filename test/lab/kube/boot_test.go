@@ -176,7 +176,9 @@ func TestLabKubeGround(t *testing.T) {
 // pod makes a pod on a node that wants a device, and is ready once it reaches the API server.
 func pod(c *kube.T, name, node, resource string) {
 	c.Helper()
-	c.Cleanup(func() { c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
+	c.Cleanup(func() {
+		c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0")
+	})
 	c.Apply(kube.Object{
 		"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": name, "namespace": "default"},
 		"spec": kube.Object{

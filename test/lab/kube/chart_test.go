@@ -50,6 +50,7 @@ func newDesk(t *testing.T, c *kube.T) desk {
 	} {
 		must.OK(t, os.Symlink(from, filepath.Join(d.at, to)))
 	}
+
 	d.put("admin.conf", must.Get(c.AdminConfig(c.Local))(t))
 	return d
 }
@@ -168,6 +169,7 @@ func TestLabKubeChart(t *testing.T) {
 		})
 		must.OK(t, err)
 	}
+
 	const odd = "\n  format = 1 # \u00e4\u2028\r\n   \n[node]\n\n\n"
 	d.put("node.toml", odd)
 	d.types("helm lint images/chart --strict" + chartValues)
@@ -226,6 +228,7 @@ func TestLabKubeChart(t *testing.T) {
 		d.types("helm install pool-" + pool + " images/chart -n pools --create-namespace --set-string nodeSelector.'example\\.com/pool'=" + pool +
 			" --set-json 'keys=[\"nvidia.com/*\",\"example.com/" + pool + "\"]'" + chartValues)
 	}
+
 	d.types("kubectl label namespace pools pod-security.kubernetes.io/enforce=privileged")
 	d.comesTo("pools", "a-1", "b-1")
 	d.ownNodeOnly("pools", "pool-a-gpuadm", "a-1", "b-1", "example.com/a", "example.com/b")
@@ -243,6 +246,7 @@ func (d desk) ownNodeOnly(namespace, account, own, other, listed, unlisted strin
 		_, err := as.Merge(d.t.Context(), "/api/v1/nodes/"+node, kube.Object{"metadata": kube.Object{"labels": kube.Object{key: "x" + d.t.Name()[:1]}}})
 		return err
 	}
+
 	d.Until("the policy of "+account+" is in force", func() string {
 		if err := change(own, unlisted); !strings.Contains(fmt.Sprint(err), account+"-own-node") {
 			return fmt.Sprintf("it may change %s of %s: %v", unlisted, own, err)

@@ -105,6 +105,7 @@ func (c *Client) Do(ctx context.Context, method, path, kind string, body []byte)
 		}
 		return nil, fmt.Errorf("cannot %s %s: %w", strings.ToLower(method), path, &Refused{status, message})
 	}
+
 	return o, nil
 }
 
@@ -213,6 +214,7 @@ func Documents(text []byte) (list []Object, err error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("cannot read a manifest: %w", err)
 		}
+
 		if o != nil {
 			list = append(list, o)
 		}
@@ -246,6 +248,7 @@ func (c *Client) Path(ctx context.Context, o Object) (string, error) {
 			}
 		}
 	}
+
 	k, known := c.kinds[version+" "+name]
 	if !known {
 		return "", fmt.Errorf("cannot find kind %s of %s", name, version)
@@ -257,6 +260,7 @@ func (c *Client) Path(ctx context.Context, o Object) (string, error) {
 		}
 		base += "/namespaces/" + namespace
 	}
+
 	return base + "/" + k.plural + "/" + Text(o, "metadata", "name"), nil
 }
 
@@ -283,5 +287,6 @@ func List(o any, keys ...string) (list []Object) {
 			list = append(list, object)
 		}
 	}
+
 	return list
 }

@@ -33,7 +33,14 @@ func TestLabKubeCloud(t *testing.T) {
 		}
 		return ""
 	})
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: cloudfake.Machine{ID: "1", Type: "a3-highgpu-8g", Zone: "us-central1-b"}}})
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{
+		Cloud: "gce",
+		Machine: cloudfake.Machine{
+			ID:   "1",
+			Type: "a3-highgpu-8g",
+			Zone: "us-central1-b",
+		},
+	}})
 	is = cloudOf(n)
 	check.That(t, is.Name == "gce", "in Google's: %+v", is)
 }

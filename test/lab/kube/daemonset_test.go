@@ -70,6 +70,7 @@ func removal(t *testing.T) (commands []string) {
 			commands = append(commands, command)
 		}
 	}
+
 	must.That(t, len(commands) == 2, "the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
 	return commands
 }
@@ -99,6 +100,7 @@ func (n gpuHost) takenOff() {
 			n.t.Errorf("after %s the Node has the label %s", commands[0], key)
 		}
 	}
+
 	if is := n.condition("Unknown"); kube.Text(is, "reason") != "Undone" {
 		n.t.Errorf("after %s the condition is %v", commands[0], is)
 	}
@@ -160,15 +162,20 @@ func (n gpuHost) agentEvery(pause, spec string) {
 					from["name"] = name
 				}
 			}
+
 			kube.At(pod, "nodeSelector").(kube.Object)["kubernetes.io/hostname"] = n.Name
 			n.c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"metadata": kube.Object{"labels": kube.Object{nfdLabel: "true"}}})
 			main := kube.List(pod, "containers")[0]
 			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"
 			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", pause}
-			n.c.Cleanup(func() { n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/" + name) })
+			n.c.Cleanup(func() {
+				n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/" + name)
+			})
 		}
+
 		n.c.Apply(o)
 	}
+
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
 			n.t.Logf("what the pod had the machine do:\n%s%s", n.Exec("journalctl", "--no-pager", "--lines=60", "--unit=gpuadm-daemonset.service"),
@@ -209,6 +216,7 @@ func (n gpuHost) cheap() {
 		}
 		return t
 	}
+
 	before, began := n.requests()
 	spent := ticks()
 	after, applies, waiting := before, 0, 0
@@ -229,6 +237,7 @@ func (n gpuHost) cheap() {
 		after[request] -= before[request]
 		sum += after[request]
 	}
+
 	took := time.Duration(ticks()-spent) * 10 * time.Millisecond
 	n.t.Logf("converged, %d applies: %d requests, %s of CPU in the pod, %d kB resident while it waits\n%v\n%s", applies, sum, took, waiting, after,
 		n.Must("sh", "-c", pid+"grep VmHWM $p/status"))

@@ -60,6 +60,7 @@ func TestLabKubeDisruption(t *testing.T) {
 		}
 		n.changed("seven", "pending", onBoth(2, "3g.40gb"))
 	}
+
 	n.label("seven")
 	n.gpuadm(75, []string{"apply", "--unattended"}, "pod default/"+name+" has 3g.40gb@", "or wait")
 	stays()
@@ -95,7 +96,9 @@ func TestLabKubeDisruption(t *testing.T) {
 // trains makes a pod that has a partition of the layout "two", and a budget that keeps it.
 func (n gpuHost) trains(name string) {
 	n.t.Helper()
-	n.c.Cleanup(func() { n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
+	n.c.Cleanup(func() {
+		n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0")
+	})
 	labels := kube.Object{"app": name}
 	n.c.Apply(kube.Object{
 		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": kube.Object{"name": name, "namespace": "default"},

@@ -37,7 +37,12 @@ func ec2Machine(n *kube.Node, userData string) kube.Cloud {
 			ID: "i-0abcdef1234567890", Type: "p5.lab", Region: "us-east-1", Zone: "us-east-1a", Image: "ami-0123456789abcdef0", Account: "123456789012",
 			Name: n.Name, PrivateIP: n.IP, MAC: "0a:ff:c0:00:00:01", Role: "node", UserData: userData,
 		},
-		Cluster: cloudfake.Cluster{Name: "eks-" + n.Name[:strings.Index(n.Name, ".")], Server: kube.Server, Version: "1.35", ServiceCIDR: "10.96.0.0/16"},
+		Cluster: cloudfake.Cluster{
+			Name:        "eks-" + n.Name[:strings.Index(n.Name, ".")],
+			Server:      kube.Server,
+			Version:     "1.35",
+			ServiceCIDR: "10.96.0.0/16",
+		},
 	}}
 }
 
@@ -85,6 +90,7 @@ func TestLabKubeEKS(t *testing.T) {
 				n.account()
 				spec, says = partitioned+"kubeconfig = \""+accountFile+"\"\n", "- node taint startup-taint.cluster-autoscaler.kubernetes.io/gpu:NoSchedule"
 			}
+
 			n.Cloud(cloud)
 			n.wants(partitioned)
 			before := n.tree()
@@ -139,11 +145,13 @@ func (n gpuHost) noSecrets() {
 		r = n.Exec("sh", "-c", `journalctl --no-pager --output=cat | grep -F -e "$1"`, "sh", s)
 		check.That(n.t, r.Exit != 0, "%s is in the journal: %s", s, r.Stdout)
 	}
+
 	output := n.Exec("sh", "-c", "cat /proc/[0-9]*/cmdline").Stdout
 	for _, args := range [][]string{{"facts", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"doctor"}} {
 		r := n.Exec(append([]string{"gpuadm"}, args...)...)
 		output += r.Stdout + r.Stderr
 	}
+
 	found := secretIn(output)
 	check.That(n.t, found == "", "%s is printed", found)
 }
@@ -162,6 +170,7 @@ func (n gpuHost) eksNode(cloud kube.Cloud) {
 		is := kube.Text(o, "metadata", "labels", key)
 		check.That(n.t, is == "", "label %s is %q, and the cloud controller's to set", key, is)
 	}
+
 	c := n.c
 	c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"spec": kube.Object{"taints": []kube.Object{{"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}}}})
 	n.joined()
@@ -276,6 +285,7 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 		t.Logf("%s: %v, %s", x.what, time.Since(began).Round(100*time.Millisecond), r)
 		check.None(t, secretIn(r.Stdout+r.Stderr), "%s: it tells", x.what)
 	}
+
 	check.None(t, before.Diff(tree()), "touched:")
 
 	t.Log("the metadata service is 20 s late, as at boot")

@@ -54,6 +54,7 @@ func TestLabKubeGitOps(t *testing.T) {
 				"Argo CD may take %s for a hook: %v", o["kind"], o["metadata"])
 			check.That(t, o["kind"] != "Namespace", "Argo CD makes the namespace, and the chart has it, too")
 		}
+
 		d.types("kubectl create namespace gpuadm")
 		d.types("kubectl label namespace gpuadm pod-security.kubernetes.io/enforce=privileged")
 
@@ -170,6 +171,7 @@ func (d desk) same(objects []kube.Object, line string) {
 		}
 		return list
 	}
+
 	before := versions()
 	d.types(line)
 	after := versions()

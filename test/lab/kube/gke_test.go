@@ -55,6 +55,7 @@ func (n gpuHost) gkePool() {
 	} {
 		n.Put(name, text, 0o600)
 	}
+
 	n.Must("ln", "-s", "/usr/bin/kubelet", "/home/kubernetes/bin/kubelet")
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--quiet", "--now", "kube-node-configuration.service")

@@ -49,6 +49,7 @@ func bootGPU(t *testing.T, c *kube.T, name, dist string) gpuHost {
 		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
+
 	const state = "/var/lib/fakenvml.state"
 	n.Must("env", "FAKENVML_STATE="+state, "fakenvml", "new", "--gpus", fmt.Sprintf("H100-80:%d", count))
 	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
@@ -108,6 +109,7 @@ func (n gpuHost) settled(args ...string) {
 		case 75:
 			return r.String()
 		}
+
 		n.t.Fatal(r)
 		return ""
 	})
@@ -140,7 +142,9 @@ func (n gpuHost) active(unit, want string) {
 // plain makes a pod that wants nothing, tolerates nothing, and may be on this node alone.
 func (n gpuHost) plain(name string) {
 	n.t.Helper()
-	n.c.Cleanup(func() { n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
+	n.c.Cleanup(func() {
+		n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0")
+	})
 	n.c.Apply(kube.Object{
 		"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": name, "namespace": "default"},
 		"spec": kube.Object{
@@ -182,6 +186,7 @@ func TestLabKubeCUDA(t *testing.T) {
 		is := n.Property("kubelet.service", "ActiveState")
 		must.That(t, is != "active", "%s: kubelet is %s", c.goes, is)
 	}
+
 	left := n.Exec("pgrep", "-f", "start-cuda")
 	check.That(t, left.Exit != 0, "processes are left: %s", left)
 	n.Must("rm", wrong)

@@ -80,11 +80,13 @@ func newKeys(dir string) (*keys, error) {
 			return nil, err
 		}
 	}
+
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return nil, fmt.Errorf("cannot write a certificate: %w", err)
 		}
 	}
+
 	return k, nil
 }
 
@@ -114,7 +116,10 @@ func (k *keys) certify(user string, groups ...string) (tls.Certificate, error) {
 // both.
 func (k *keys) expired(node string) (string, error) {
 	cert, err := k.make(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		Subject: pkix.Name{
+			CommonName:   "system:node:" + node,
+			Organization: []string{"system:nodes"},
+		},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute),
@@ -152,7 +157,11 @@ func (k *keys) make(want *x509.Certificate, by *authority) (tls.Certificate, err
 	if err != nil {
 		return fail(err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
+	return tls.Certificate{
+		Certificate: [][]byte{der},
+		PrivateKey:  key,
+		Leaf:        leaf,
+	}, nil
 }
 
 // pin is the sum of the authority's public key, as kubeadm join takes it: "sha256:…".

@@ -51,6 +51,7 @@ func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 			t.Fatalf("cannot read GPUADM_TEST_SEED: %v", err)
 		}
 	}
+
 	if check.All() {
 		rounds = 25
 	}
@@ -61,6 +62,7 @@ func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 		t.Cleanup(n.aftermath)
 		undisturbed = append(undisturbed, n.disk())
 	}
+
 	for round := range rounds {
 		for _, n := range nodes {
 			n.kills(random, took)
@@ -87,6 +89,7 @@ until p=$(%s); [ "${p:-0}" != 0 ] && kill -9 $p; do sleep 0.05; done
 echo "$(date +%%T.%%3N) %s, while gpuadm's unit was $(systemctl show --value --property=ActiveState gpuadm-daemonset.service)" >>/run/kills
 `, podPID, random.Float64()*took.Seconds()/2, victims[i][1], victims[i][0])
 	}
+
 	n.Must("rm", "-f", "/run/kills")
 	n.Must("systemd-run", "--quiet", "--unit=kills", "--property=RemainAfterExit=no", "sh", "-c", script)
 }

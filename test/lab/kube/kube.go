@@ -93,7 +93,12 @@ func (s *Shared) start(ctx context.Context) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{flags: s.Flags, release: s.Release, signed: s.Signed, version: parts.Version}
+	c = &Cluster{
+		flags:   s.Flags,
+		release: s.Release,
+		signed:  s.Signed,
+		version: parts.Version,
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("cannot start a control plane: %w", err), c.Close())
@@ -161,6 +166,7 @@ func (c *Cluster) folder() error {
 			_ = file.Close()
 		}
 	}
+
 	dir := filepath.Join(runs, fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()))
 	if c.lock, err = lab.Lock(dir+".lock", syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("cannot lock the cluster's folder: %w", err)
@@ -307,8 +313,11 @@ func (t *T) Account(namespace, account, node string) string {
 		})
 		must.OK(t, err)
 		pod = Pod{Text(made, "metadata", "name"), Text(made, "metadata", "uid")}
-		t.Cleanup(func() { t.Delete("/api/v1/namespaces/" + namespace + "/pods/" + pod.Name + "?gracePeriodSeconds=0") })
+		t.Cleanup(func() {
+			t.Delete("/api/v1/namespaces/" + namespace + "/pods/" + pod.Name + "?gracePeriodSeconds=0")
+		})
 	}
+
 	token := must.Get(t.AccountToken(t.Context(), namespace, account, pod))(t)
 	return token
 }

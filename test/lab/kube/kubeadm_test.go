@@ -83,6 +83,7 @@ func (n gpuHost) uuids() (list []string) {
 			list = append(list, instance.Compute[0].UUID)
 		}
 	}
+
 	return list
 }
 
@@ -118,8 +119,11 @@ func (n gpuHost) tree(without ...string) lab.Tree {
 func (n gpuHost) same(before, after lab.Tree) {
 	n.t.Helper()
 	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for the test's units, which are not gpuadm's
-		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool { return strings.Contains(name, "devplug") })
+		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool {
+			return strings.Contains(name, "devplug")
+		})
 	}
+
 	check.None(n.t, before.Diff(after), "not as before:")
 }
 
@@ -146,6 +150,7 @@ func (n gpuHost) labelled() {
 	} {
 		check.Equal(n.t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
+
 	_, there := kube.At(o, "metadata", "labels").(kube.Object)["nvidia.com/gfd.timestamp"]
 	check.That(n.t, !there, "a timestamp that would change at each boot")
 }
@@ -179,9 +184,11 @@ func (n gpuHost) secrets(token string) {
 				n.t.Errorf("the %s is in %s", what, name)
 			}
 		}
+
 		r = n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", text)
 		check.That(n.t, r.Exit != 0, "the %s is in the journal: %s", what, r.Stdout)
 	}
+
 	r := n.Exec("find", "/var/lib/kubelet/pki", "-name", "*client*", "-type", "f", "-perm", "/077")
 	check.That(n.t, r.Stdout == "", "others may read the key: %s", r.Stdout)
 }

@@ -62,6 +62,7 @@ func (c *Cluster) Load(ctx context.Context, l Load) (f Figures, err error) {
 		}
 		defer func() { err = errors.Join(err, p.cmd.Process.Signal(syscall.SIGCONT)) }()
 	}
+
 	selector := "/api/v1/nodes?labelSelector=lab.invalid%2Fload"
 	defer func() {
 		_, derr := c.Admin.Do(context.WithoutCancel(ctx), "DELETE", selector, "", nil)
@@ -112,10 +113,12 @@ func parallel(ctx context.Context, l Load, each func(context.Context, string) er
 						f.Why = errors.Join(f.Why, fmt.Errorf("%s: %w", name, err))
 					}
 				}
+
 				mutex.Unlock()
 			}
 		})
 	}
+
 	for i := range l.Nodes {
 		names <- fmt.Sprintf("%s%05d", loadPrefix, i)
 	}
@@ -151,6 +154,7 @@ func (c *Cluster) cost(ctx context.Context) (at cost, err error) {
 		}
 		at.requests += count
 	}
+
 	pid := c.processes[1].cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -169,6 +173,7 @@ func (c *Cluster) cost(ctx context.Context) (at cost, err error) {
 		}
 		at.cpu += time.Duration(ticks) * 10 * time.Millisecond
 	}
+
 	pages, err := strconv.ParseInt(fields[21], 10, 64)
 	if err != nil {
 		return at, fmt.Errorf("cannot read what the API server cost: %w", err)

@@ -40,8 +40,13 @@ type onTheWire struct {
 	open []http.RoundTripper
 }
 
-func (o *onTheWire) AskWeb(w host.Web) (http.RoundTripper, error) { return o.keep(o.real.AskWeb(w)) }
-func (o *onTheWire) DoWeb(w host.Web) (http.RoundTripper, error)  { return o.keep(o.real.DoWeb(w)) }
+func (o *onTheWire) AskWeb(w host.Web) (http.RoundTripper, error) {
+	return o.keep(o.real.AskWeb(w))
+}
+
+func (o *onTheWire) DoWeb(w host.Web) (http.RoundTripper, error) {
+	return o.keep(o.real.DoWeb(w))
+}
 
 func (o *onTheWire) keep(t http.RoundTripper, err error) (http.RoundTripper, error) {
 	if err == nil {
@@ -57,6 +62,7 @@ func (o *onTheWire) hangUp() {
 			c.CloseIdleConnections()
 		}
 	}
+
 	o.open = nil
 }
 
@@ -71,6 +77,7 @@ func TestBenchKubeLoad(t *testing.T) {
 		nodes, err = strconv.Atoi(text)
 		must.OK(t, err)
 	}
+
 	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
 	wanted := must.Get(spec.Parse(spec.File{
@@ -174,6 +181,7 @@ func TestBenchKubeRecovery(t *testing.T) {
 				} else {
 					refused++
 				}
+
 				mutex.Unlock()
 				if err == nil {
 					return nil
@@ -192,7 +200,13 @@ func TestBenchKubeRecovery(t *testing.T) {
 func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
 	session := new(node.Session)
 	sequence, thingOf := stages.Run(session, nil)
-	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
+	e := &converge.Engine{
+		Stages:  sequence,
+		Spec:    s,
+		ThingOf: thingOf,
+		Prune:   stages.Prune,
+		Version: "test",
+	}
 	result, err := e.Apply(ctx, h)
 	if err != nil {
 		return err

@@ -68,6 +68,7 @@ func TestLabKubeLost(t *testing.T) {
 			n.condition("True")
 			n.untainted()
 		}
+
 		account := c.Bearer(n.Get("/run/gpuadm/token")) // what the API server has found good is good for 10 s
 		for _, path := range l.deletes {
 			c.Delete(path)
@@ -78,6 +79,7 @@ func TestLabKubeLost(t *testing.T) {
 				return ""
 			})
 		}
+
 		if l.cut {
 			n.podGone()
 		}
@@ -108,6 +110,7 @@ func TestLabKubeLost(t *testing.T) {
 			check.That(t, !strings.HasPrefix(key, "nvidia.com/"),
 				"after undo and its lines there is the annotation %s", key)
 		}
+
 		for key := range kube.At(n.Object(), "metadata", "labels").(kube.Object) {
 			check.That(t, !strings.HasPrefix(key, "nvidia.com/"),
 				"after undo and its lines there is the label %s", key)

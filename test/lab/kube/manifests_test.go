@@ -87,6 +87,7 @@ func TestLabKubeManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	account := must.Get(kube.Documents(daemonset.RBAC))(t)
 	c.Apply(account...)
 	check.OK(t, c.Admin.DryRun(t.Context(), account...))
@@ -102,6 +103,7 @@ func TestLabKubeManifests(t *testing.T) {
 				want = append(want, m.name)
 			}
 		}
+
 		slices.Sort(want)
 		c.Until("the pods of "+cloud+" are there", func() string {
 			if is := podNodes(c); !slices.Equal(is, want) {
@@ -122,6 +124,7 @@ func refusedByQuota(c *kube.T) bool {
 			c.Apply(o)
 		}
 	}
+
 	refused := false
 	c.Until("the controller has tried to make pods", func() string {
 		for _, e := range kube.List(c.Get("/api/v1/namespaces/gpuadm/events"), "items") {
@@ -147,6 +150,7 @@ func podNodes(c *kube.T) (names []string) {
 			}
 		}
 	}
+
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -159,6 +163,7 @@ func withoutPods(c *kube.T) {
 			// A refusal is a conflict with a controller: it is asked again.
 			_ = c.Admin.Delete(c.Context(), "/api/v1/namespaces/gpuadm/pods/"+kube.Text(pod, "metadata", "name")+"?gracePeriodSeconds=0")
 		}
+
 		if is := podNodes(c); len(is) > 0 {
 			return fmt.Sprint(is)
 		}
@@ -182,6 +187,7 @@ func TestLabKubeShipped(t *testing.T) {
 		objects := must.Get(kube.Documents([]byte(text)))(t)
 		c.Apply(objects...)
 	}
+
 	apply(string(daemonset.RBAC))
 	var nodes []gpuHost
 	image := ""
@@ -192,11 +198,16 @@ func TestLabKubeShipped(t *testing.T) {
 		digest := strings.Fields(n.Must("sh", "-c", "ctr -n k8s.io images list | grep ^lab.invalid/gpuadm:devel"))[2]
 		image = "lab.invalid/gpuadm@" + digest
 		n.Must("ctr", "-n", "k8s.io", "images", "tag", "lab.invalid/gpuadm:devel", image) // so that nothing is pulled
-		n.Kubeadm(kube.Kubeadm{Token: c.Token(), Flags: "--node-labels=" + nfdLabel + "=true", Config: restartsSoon()})
+		n.Kubeadm(kube.Kubeadm{
+			Token:  c.Token(),
+			Flags:  "--node-labels=" + nfdLabel + "=true",
+			Config: restartsSoon(),
+		})
 		n.Must("systemctl", "start", "kubelet.service")
 		n.Ready()
 		nodes = append(nodes, n)
 	}
+
 	const placeholder = "gpuadm@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	began, took := time.Now(), time.Duration(0)
 	apply(strings.Replace(string(manifest(t, "onprem")), placeholder, image, 1))
@@ -208,5 +219,6 @@ func TestLabKubeShipped(t *testing.T) {
 		check.That(t, starts == 2, "%s: containerd was started %d times, want once by the boot and once by gpuadm", n.Name, starts)
 		check.Has(t, n.Must("ctr", "-n", "k8s.io", "containers", "list"), "lab.invalid/gpuadm", "%s: the pod does not run the image %s:", n.Name, image)
 	}
+
 	killed(t, nodes, took)
 }

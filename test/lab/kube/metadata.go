@@ -68,6 +68,7 @@ func (n *Node) Cloud(c Cloud) {
 			}
 		})
 	}
+
 	n.Put("/etc/systemd/system/"+cloudUnit, fmt.Sprintf(cloudService, cloudDir, cloudProg, c.After, apiAddress, cloudSaid), 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--quiet", cloudUnit)
@@ -139,6 +140,7 @@ func (n *Node) trust(region string) {
 			hosts += apiAddress + " " + service + "." + region + domain + "\n"
 		}
 	}
+
 	n.Put("/etc/hosts", hosts, 0o644)
 }
 

@@ -126,6 +126,7 @@ func driverFiles(t *testing.T, ctk string) map[string]string {
 			}
 		}
 	}
+
 	caps, _ := filepath.Glob("/dev/nvidia-caps/*") // the pattern is well formed
 	for _, name := range caps {
 		files[name] = name
@@ -138,7 +139,9 @@ func driverFiles(t *testing.T, ctk string) map[string]string {
 func (n gpuHost) startsCUDA() (uuid string) {
 	n.t.Helper()
 	const name = "cuda"
-	n.t.Cleanup(func() { n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
+	n.t.Cleanup(func() {
+		n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0")
+	})
 	n.c.Apply(kube.Object{
 		"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": name, "namespace": "default"},
 		"spec": kube.Object{

@@ -42,12 +42,16 @@ func TestLabKubeMIGLabel(t *testing.T) {
 	for i, dist := range []string{"bookworm", "trixie"} {
 		n := bootGPU(t, c, "mig-label-"+dist, dist)
 		n.Put("/etc/gpuadm/mig.yaml", labelLayout, 0o644)
-		n.Kubeadm(kube.Kubeadm{Token: c.Token(), Config: kube.Object{"featureGates": kube.Object{"KubeletPodResourcesListUseActivePods": i > 0}}})
+		n.Kubeadm(kube.Kubeadm{
+			Token:  c.Token(),
+			Config: kube.Object{"featureGates": kube.Object{"KubeletPodResourcesListUseActivePods": i > 0}},
+		})
 		n.Must("systemctl", "start", "kubelet.service")
 		n.Ready()
 		n.agentEvery("1h", labelled)
 		nodes = append(nodes, n)
 	}
+
 	held, free := nodes[0], nodes[1]
 	two, seven := onBoth(2, "3g.40gb"), onBoth(7, "1g.10gb")
 	for _, n := range nodes {
@@ -55,6 +59,7 @@ func TestLabKubeMIGLabel(t *testing.T) {
 		check.Equal(t, n.partitions(), "off, off", "%s has no label, and", n.Name)
 		n.label("two")
 	}
+
 	for _, n := range nodes {
 		n.changed("two", "success", two)
 		asked := "get /api/v1/nodes/" + n.Name + "?resourceVersion=0"
@@ -142,5 +147,6 @@ func (n gpuHost) partitions() string {
 		}
 		all = append(all, strings.Join(names, " "))
 	}
+
 	return strings.Join(all, ", ")
 }

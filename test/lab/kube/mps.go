@@ -54,11 +54,13 @@ func MPSProgram() (string, error) {
 		default:
 			return "", fmt.Errorf("cannot make the stand-in: the record answers %q with %q, whose form is not known", a.command, a.answer)
 		}
+
 		if !seen[verb] {
 			cases += "\t" + verb + "*) " + answer + " ;;\n"
 		}
 		seen[verb] = true
 	}
+
 	return strings.Replace(mpsScript, "CASES", cases, 1), nil
 }
 

@@ -41,6 +41,7 @@ func TestMPSRecorded(t *testing.T) {
 		answer, exit = run(r.command)
 		check.That(t, exit == 0 && answer == r.answer, "%s: %q, exit %d; the record has %q", r.command, answer, exit, r.answer)
 	}
+
 	_, exit = run("start_server -uid 0")
 	check.That(t, exit == 2, "a command that the record does not have: exit %d", exit)
 

@@ -40,6 +40,7 @@ func newNetwork() (*network, error) {
 	}); err != nil {
 		return nil, err
 	}
+
 	err := n.do(func() error {
 		cmd := exec.Command("ip", "-batch", "-")
 		// A bridge without an address of its own takes the lowest of its ports': when a host goes,
@@ -59,8 +60,11 @@ func newNetwork() (*network, error) {
 	if err == nil {
 		// Pods reach the API server by its service's address, which kube-proxy would lead there.
 		// Here it is the API server's own.
-		err = n.pass(func() (net.Listener, error) { return n.listen(service + ":443") }, address+":"+port)
+		err = n.pass(func() (net.Listener, error) {
+			return n.listen(service + ":443")
+		}, address+":"+port)
 	}
+
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -95,7 +99,9 @@ func (n *network) do(what func() error) error {
 }
 
 // path is the namespace's file, as other processes see it too.
-func (n *network) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
+func (n *network) path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
 
 // dial connects to an address of the network.
 func (n *network) dial(ctx context.Context, kind, to string) (conn net.Conn, err error) {
@@ -164,6 +170,7 @@ func (n *network) join(from net.Conn, to string) {
 			done <- struct{}{}
 		}()
 	}
+
 	<-done
 	<-done
 }

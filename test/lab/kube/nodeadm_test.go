@@ -33,6 +33,7 @@ func nodeadmProgram(t *testing.T) string {
 		output, err := cmd.CombinedOutput()
 		must.That(t, err == nil, "cannot build nodeadm's replacement: %v: %s", err, output)
 	}
+
 	text := must.Get(os.ReadFile(name))(t)
 	return string(text)
 }
@@ -190,6 +191,7 @@ func (n gpuHost) eksRegistered() {
 	} {
 		check.Equal(n.t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
+
 	taints := slices.Sorted(slices.Values(kube.Taints(o)))
 	want := []string{"example.com/gpu=yes:NoSchedule", "karpenter.sh/unregistered:NoExecute", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}
 	check.That(n.t, slices.Equal(taints, want), "taints %v", taints)
@@ -208,7 +210,13 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 	n := c.Boot("ip-10-0-1-2.ec2.internal", lab.Options{Dist: "trixie"})
 	cloud := ec2Machine(n, "")
 	cloud.Machine.Type, cloud.Machine.PrivateIP = "p5.48xlarge", "10.0.1.2"
-	cloud.Cluster = cloudfake.Cluster{Name: "gpus", Server: "https://api.example", CA: []byte("CA\n"), Version: "1.34", ServiceCIDR: "172.20.0.0/16"}
+	cloud.Cluster = cloudfake.Cluster{
+		Name:        "gpus",
+		Server:      "https://api.example",
+		CA:          []byte("CA\n"),
+		Version:     "1.34",
+		ServiceCIDR: "172.20.0.0/16",
+	}
 	text, err := json.Marshal(kube.Object{"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": kube.Object{
 		"cluster": kube.Object{"name": "gpus", "apiServerEndpoint": cloud.Cluster.Server, "certificateAuthority": cloud.Cluster.CA, "cidr": cloud.Cluster.ServiceCIDR},
 	}})
@@ -234,7 +242,9 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 			}
 			must.OK(t, os.WriteFile(filepath.Join(folder, to), []byte(strings.TrimRight(text, "\n")+"\n"), 0o644))
 		}
+
 		n.Must("rm", "/run/eks/nodeadm/config.json")
 	}
+
 	t.Log("all that it has written:\n" + n.Exec("sh", "-c", "find /etc /var/lib/kubelet /run/eks /run/nodeadm -newer /etc/eks/containerd-version.txt -type f").Stdout)
 }

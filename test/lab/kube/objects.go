@@ -22,7 +22,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	group := func(name string) Object { return Object{"apiGroup": rbac, "kind": "Group", "name": name} }
+	group := func(name string) Object {
+		return Object{"apiGroup": rbac, "kind": "Group", "name": name}
+	}
 	objects := []Object{
 		clusterBinding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", group(bootstrappers)),
 		clusterBinding("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", group(bootstrappers)),
@@ -48,6 +50,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		})
 		objects = append(objects, readable("kube-system", name, "kubeadm:nodes-"+name, group("system:nodes"), group(bootstrappers))...)
 	}
+
 	return c.Admin.Apply(ctx, objects...)
 }
 
@@ -95,6 +98,7 @@ func (c *Cluster) kubeconfig(server string, cert *tls.Certificate, token string)
 		}
 		user["client-certificate-data"], user["client-key-data"] = certPEM(*cert), key
 	}
+
 	if token != "" {
 		user["token"] = token
 	}
@@ -108,6 +112,7 @@ func (c *Cluster) kubeconfig(server string, cert *tls.Certificate, token string)
 		o["contexts"] = []Object{{"name": "lab", "context": Object{"cluster": "lab", "user": "lab"}}}
 		o["current-context"] = "lab"
 	}
+
 	text, err := json.MarshalIndent(o, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("cannot write a kubeconfig: %w", err)

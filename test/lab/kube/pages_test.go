@@ -51,6 +51,7 @@ func typedHere(line pages.Line, cloud, way string) bool {
 	case "gpuadm":
 		return slices.Contains([]string{"validate", "manifest"}, words[1]) || words[1] == "init" && in(" --gpu ")
 	}
+
 	return false
 }
 
@@ -72,6 +73,7 @@ func TestLabKubePages(t *testing.T) {
 	} {
 		must.OK(t, os.Symlink(from, filepath.Join(at, to)))
 	}
+
 	must.OK(t, os.WriteFile(filepath.Join(at, "admin.conf"), []byte(must.Get(c.AdminConfig(c.Local))(t)), 0o600))
 	crd := must.Get(kube.Documents([]byte(rules)))(t)
 	c.Apply(crd...)
@@ -86,6 +88,7 @@ func TestLabKubePages(t *testing.T) {
 		must.That(t, err == nil, "%s: %v", line, err)
 		return said.String()
 	}
+
 	fill := strings.NewReplacer("REGISTRY", "registry.invalid", "DIGEST", strings.Repeat("a", 64), "NODE ", "gpu-1 ", "NODE\n", "gpu-1\n")
 	pod := map[string]string{}
 	for _, cloud := range []string{"eks", "aks", "gke", "onprem"} {
@@ -118,6 +121,7 @@ func TestLabKubePages(t *testing.T) {
 					pod[cloud] = spec
 				}
 			}
+
 			check.That(t, lines >= 8, "%s by %s: %d lines were typed", cloud, way, lines)
 			c.Until("the namespace is gone", func() string {
 				if c.Look("/api/v1/namespaces/gpuadm") != nil {
@@ -126,6 +130,7 @@ func TestLabKubePages(t *testing.T) {
 				return ""
 			})
 		}
+
 		typed("helm template gpuadm images/chart --kube-version v1.30.0 --namespace gpuadm --set createNamespace=true -f docs/examples/" + cloud + "/values.yaml >shipped.yaml")
 		typed("kubectl apply -f shipped.yaml && kubectl delete -f shipped.yaml")
 	}

@@ -81,6 +81,7 @@ func CacheDir() (string, error) {
 		}
 		return abs, nil
 	}
+
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the user's cache folder: %w", err)
@@ -117,11 +118,13 @@ func places() (version string, places map[string]string, err error) {
 		} else {
 			return "", nil, fmt.Errorf("cannot tell the version of %s: go.mod does not name %s", p.name, p.module)
 		}
+
 		if p.name == "kubelet" {
 			version = is
 		}
 		places[p.name] = filepath.Join(cache, fmt.Sprintf("%s-%s-%s-%s", p.name, is, runtime.Version(), runtime.GOARCH))
 	}
+
 	return version, places, nil
 }
 
@@ -138,6 +141,7 @@ func Find() (Parts, error) {
 			return Parts{}, errMissing{"cannot find " + name}
 		}
 	}
+
 	return parts, nil
 }
 
@@ -162,6 +166,7 @@ func Build(ctx context.Context, log func(string)) error {
 		}
 		log(fmt.Sprintf("%-24s %s", p.name, took))
 	}
+
 	return nil
 }
 
@@ -183,6 +188,7 @@ func (p program) build(ctx context.Context, dir, mod, version, out string) error
 			flags += " -X " + name + "=" + is
 		}
 	}
+
 	cgo := "CGO_ENABLED=0"
 	if p.loads {
 		cgo = "CGO_ENABLED=1"

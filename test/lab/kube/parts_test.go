@@ -26,6 +26,7 @@ func TestModule(t *testing.T) {
 			t.Errorf("not %s: %s", staging, line[0])
 		}
 	}
+
 	for _, p := range programs() {
 		check.That(t, strings.HasPrefix(filepath.Base(found[p.name]), p.name+"-"), "%s lies at %q", p.name, found[p.name])
 	}

@@ -99,6 +99,7 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 		}
 		server = older
 	}
+
 	apiserver, err := c.spawn(server, append(c.apiserver(), c.flags...)...)
 	if err != nil {
 		return err
@@ -109,6 +110,7 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	}); err != nil {
 		return err
 	}
+
 	kcm, err := c.identity("kube-controller-manager", "system:kube-controller-manager")
 	if err != nil {
 		return err

@@ -79,6 +79,7 @@ func TestLabKubePlugin(t *testing.T) {
 		n.settled()
 		n.condition("True")
 	}
+
 	n.sharesByMPS()
 
 	for _, c := range []struct {
@@ -193,6 +194,7 @@ func (n gpuHost) offers(want ...string) {
 				found = append(found, fmt.Sprint(count)+" "+name)
 			}
 		}
+
 		slices.SortFunc(found, byResource)
 		if slices.Equal(found, want) {
 			return ""
@@ -217,7 +219,9 @@ func (n gpuHost) announces(offers []string) {
 
 	var plan struct{ Notes []string }
 	must.OK(n.t, json.Unmarshal([]byte(n.Exec("gpuadm", "plan", "-o", "json").Stdout), &plan))
-	says := slices.ContainsFunc(plan.Notes, func(note string) bool { return strings.HasPrefix(note, want) })
+	says := slices.ContainsFunc(plan.Notes, func(note string) bool {
+		return strings.HasPrefix(note, want)
+	})
 	check.That(n.t, says || isPlain, "plan does not say %q: %q", want, plan.Notes)
 
 	text := n.Must("gpuadm", "validate", "--gpu", "H100-80GB", specFile)

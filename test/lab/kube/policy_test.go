@@ -61,6 +61,7 @@ func TestLabKubePolicy(t *testing.T) {
 		c.Delete(policies + "ybindings/gpuadm-own-node")
 		c.Delete(policies + "ies/gpuadm-own-node")
 	}
+
 	drop()
 	t.Cleanup(func() { c.Delete(ownNode); c.Delete(foreignNode) })
 	bound := c.Bearer(c.Account("gpuadm", "gpuadm", "own"))
@@ -72,6 +73,7 @@ func TestLabKubePolicy(t *testing.T) {
 		policyNode(c, "own")
 		return denialOf(policySend(t, c, bound, policyRequest{edit: label("node-restriction.kubernetes.io/probe", "x")}))
 	}
+
 	c.Until("RBAC is known and no policy is in force", probe)
 	for _, r := range append(denied, passing...) {
 		policyNode(c, r.node())
@@ -101,6 +103,7 @@ func TestLabKubePolicy(t *testing.T) {
 			t.Errorf("%s: the denial is %q, want %q in it", r.what, denial, r.says)
 		}
 	}
+
 	t.Logf("%d requests were denied and %d passed; without the policy all passed", len(denied), len(passing))
 	policyBeside(c, bound, policies)
 }
@@ -162,6 +165,7 @@ func TestLabKubePolicyVersions(t *testing.T) {
 				right := denial == "" && r.says == "" || r.says != "" && strings.Contains(denial, r.says)
 				check.That(t, right, "%s: the denial is %q, want %q", r.what, denial, r.says)
 			}
+
 			t.Logf("%d requests at Kubernetes %s", len(requests), kube.Text(c.Get("/version"), "gitVersion"))
 		})
 	}
@@ -192,12 +196,14 @@ func policyBeside(c *kube.T, bound *kube.Client, policies string) {
 			"involvedObject": kube.Object{"kind": "Node", "name": "own"}, "reason": "Test", "type": "Normal",
 		}
 	}
+
 	for namespace, want := range map[string]int{"default": 200, "kube-system": 403, "gpuadm": 403} {
 		_, err := bound.Create(c.Context(), "/api/v1/namespaces/"+namespace+"/events", event(namespace))
 		if kube.StatusOf(err) != want {
 			c.Errorf("an Event in %s: %v, want %d", namespace, err, want)
 		}
 	}
+
 	if err := bound.Delete(c.Context(), ownNode); kube.StatusOf(err) != 403 {
 		c.Errorf("it deletes its Node: %v", err)
 	}
@@ -211,6 +217,7 @@ func policyBeside(c *kube.T, bound *kube.Client, policies string) {
 	} else if _, err := kubelet.Merge(c.Context(), ownNode+"/status", kube.Object{"status": kube.Object{"capacity": kube.Object{"nvidia.com/gpu": "8"}}}); err != nil {
 		c.Errorf("a kubelet's report: %v", err)
 	}
+
 	c.Until("the API server has checked the policy's types", func() string {
 		status := kube.At(c.Get(policies+"ies/gpuadm-own-node"), "status", "typeChecking")
 		if status == nil {
@@ -316,11 +323,15 @@ func noLabel(key string) func(kube.Object) {
 }
 
 func annotation(key, value string) func(kube.Object) {
-	return func(n kube.Object) { kube.At(n, "metadata", "annotations").(kube.Object)[key] = value }
+	return func(n kube.Object) {
+		kube.At(n, "metadata", "annotations").(kube.Object)[key] = value
+	}
 }
 
 func noAnnotation(key string) func(kube.Object) {
-	return func(n kube.Object) { delete(kube.At(n, "metadata", "annotations").(kube.Object), key) }
+	return func(n kube.Object) {
+		delete(kube.At(n, "metadata", "annotations").(kube.Object), key)
+	}
 }
 
 // field sets a field of a part of the Node; nil takes it away.
@@ -353,6 +364,7 @@ func taintIs(key, what, value string) func(kube.Object) {
 				kept = append(kept, t)
 			}
 		}
+
 		spec["taints"] = kept
 	}
 }
@@ -366,6 +378,7 @@ func condition(kind, status string) func(kube.Object) {
 				kept = append(kept, c)
 			}
 		}
+
 		if status != "" {
 			kept = append(kept, kube.Object{"type": kind, "status": status})
 		}

@@ -39,6 +39,7 @@ func TestLabKubeRegisters(t *testing.T) {
 				n.Must("mkdir", "-p", "/etc/kubernetes/kubelet.conf.d")
 				n.Must("systemctl", "daemon-reload")
 			}
+
 			owner := n.Must("cat", "/etc/default/kubelet")
 			n.Put(specFile, "format = 1\n[node]\ngpu_labels = false\nstartup_taint = \"none\"\nlabels = { \"example.com/pool\" = \"a\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n", 0o644)
 			r := n.Exec("gpuadm", "apply")
@@ -57,6 +58,7 @@ func TestLabKubeRegisters(t *testing.T) {
 				got := kube.Taints(o)
 				check.That(t, slices.Contains(got, want), "taints %v, want %s", got, want)
 			}
+
 			r = n.Exec("gpuadm", "undo", "--to", "all")
 			check.That(t, r.Exit == 0, "%s", r)
 			check.Equal(t, n.Must("cat", "/etc/default/kubelet"), owner, "after undo")
@@ -82,6 +84,7 @@ func TestLabKubeRestriction(t *testing.T) {
 		}
 		return kube.Object{"spec": kube.Object{"taints": list}}
 	}
+
 	made := taints("lab.invalid/a", "lab.invalid/b")
 	made["apiVersion"], made["kind"] = "v1", "Node"
 	made["metadata"] = kube.Object{"name": "restricted", "labels": kube.Object{"nvidia.com/gpu.present": "true"}}
@@ -117,6 +120,7 @@ func TestLabKubeRestriction(t *testing.T) {
 		_, err := kubelet.Merge(t.Context(), r.path, r.change)
 		check.That(t, kube.StatusOf(err) == r.status, "%s: %v, want %d", r.what, err, r.status)
 	}
+
 	_, err = kubelet.Get(t.Context(), own)
 	check.That(t, err == nil, "it reads itself: %v", err)
 	_, err = kubelet.Get(t.Context(), other)
@@ -134,6 +138,7 @@ func TestLabKubeRestriction(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	const of = slices + "?resourceVersion=0&fieldSelector=spec.nodeName%3D"
 	c.Until("its ResourceSlices are listed", func() string { // the cache of resourceVersion=0 lags behind
 		if listed, err := kubelet.Get(t.Context(), of+"restricted"); err != nil || len(kube.List(listed, "items")) != 1 {

@@ -37,7 +37,11 @@ func apiserverOf(ctx context.Context, release string) (string, error) {
 		if err := releaseModule(ctx, module, release); err != nil {
 			return err
 		}
-		p := program{name: name, from: kubernetes + "/cmd/" + name, module: kubernetes}
+		p := program{
+			name:   name,
+			from:   kubernetes + "/cmd/" + name,
+			module: kubernetes,
+		}
 		return p.build(ctx, module, "-mod=mod", release, filepath.Join(scratch, name))
 	})
 	if err != nil {
@@ -120,6 +124,7 @@ func Karpenter(ctx context.Context) (kinds []Object, err error) {
 		}
 		kinds = append(kinds, objects...)
 	}
+
 	return kinds, nil
 }
 

@@ -47,6 +47,7 @@ func (r *reviews) of(token string) *cloudfake.Fake {
 			return f
 		}
 	}
+
 	return &cloudfake.Fake{}
 }
 

@@ -39,6 +39,7 @@ func TestLabKubeRotated(t *testing.T) {
 		return n.Must("readlink", "-f",
 			"/var/lib/kubelet/pki/kubelet-client-current.pem")
 	}
+
 	seen := []string{certificate()}
 	first := n.Must("cat", strings.TrimSpace(seen[0]))
 	n.c.Until("kubelet has rotated its certificate twice", func() string {
@@ -75,12 +76,14 @@ func TestLabKubeRotated(t *testing.T) {
 		refused := strings.Contains(line, "certificate") || strings.Contains(line, "nauthorized")
 		check.That(t, !refused, "the pod says: %s", line)
 	}
+
 	for _, e := range kube.List(c.Get("/api/v1/namespaces/default/events"), "items") {
 		if kube.Text(e, "involvedObject", "name") == n.Name && e["type"] == "Warning" {
 			check.That(t, !strings.Contains(kube.Text(e, "source", "component"), "gpuadm"),
 				"an Event: %v: %v", e["reason"], e["message"])
 		}
 	}
+
 	r := n.Exec("/var/lib/gpuadm/daemonset", "status", "-f", "/run/gpuadm/node.toml")
 	check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "outside gpuadm"), "status: %s", r)
 }

@@ -52,7 +52,12 @@ func buildApt(ctx context.Context, distro string, in parts, scratch, into string
 	if err != nil {
 		return err
 	}
-	b := aptBuilder{distro: distro, into: into, right: right, wrong: wrong}
+	b := aptBuilder{
+		distro: distro,
+		into:   into,
+		right:  right,
+		wrong:  wrong,
+	}
 	for place, list := range pools {
 		pool := filepath.Join(scratch, strings.ReplaceAll(place, "/", "-"))
 		if err := os.MkdirAll(pool, 0o755); err != nil {
@@ -74,6 +79,7 @@ func buildApt(ctx context.Context, distro string, in parts, scratch, into string
 			}
 		}
 	}
+
 	return publishKey(into, debVariants(distro))
 }
 
@@ -117,6 +123,7 @@ func (b aptBuilder) build(ctx context.Context, place, pool string, list []Packag
 			return fmt.Errorf("cannot build the repository %s %s: %w", variant, place, err)
 		}
 	}
+
 	return nil
 }
 
@@ -151,6 +158,7 @@ func (r aptRepo) build(ctx context.Context, pool, index string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -206,6 +214,7 @@ func (r aptRepo) fill(pool string) error {
 		}
 		err = errors.Join(err, put(deb, place))
 	}
+
 	return err
 }
 
@@ -251,10 +260,12 @@ func chosen(index string, variant Variant) string {
 				fields[key] = value
 			}
 		}
+
 		if !variant.lacks(fields["Package"], upstream(fields["Version"])) {
 			kept = append(kept, stanza)
 		}
 	}
+
 	return strings.Join(kept, "\n\n") + "\n"
 }
 

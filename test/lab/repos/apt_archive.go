@@ -79,6 +79,7 @@ func (a archive) fill(pool string, list []Package) (components []string, err err
 			return nil, err
 		}
 	}
+
 	slices.Sort(components)
 	return slices.Compact(components), nil
 }

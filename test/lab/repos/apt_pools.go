@@ -85,6 +85,7 @@ func (in parts) ubuntuPool(distro string, others []Package) ([]Package, error) {
 		}
 		pool = append(pool, list...)
 	}
+
 	return pool, nil
 }
 
@@ -109,6 +110,7 @@ func (in parts) debianArchive(distro string) ([]Package, error) {
 			listed, _ := l.Has(name)
 			return listed
 		}
+
 		for _, r := range l.Packages {
 			if r.Name == "dkms" || strings.HasPrefix(r.Name, "nvidia-tesla") {
 				continue
@@ -128,6 +130,7 @@ func (in parts) debianArchive(distro string) ([]Package, error) {
 			list = append(list, p)
 		}
 	}
+
 	return append(list, surroundings(list)...), nil
 }
 
@@ -161,6 +164,7 @@ func surroundings(list []Package) (missing []Package) {
 			available[name] = true
 		}
 	}
+
 	isAvailable := func(r relation) bool { return available[r.name] }
 
 	for _, p := range list {
@@ -171,6 +175,7 @@ func surroundings(list []Package) (missing []Package) {
 			}
 		}
 	}
+
 	return once(missing)
 }
 
@@ -208,6 +213,7 @@ func precompiled(editions []edition) []Package {
 			})
 		}
 	}
+
 	return list
 }
 

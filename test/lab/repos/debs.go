@@ -72,11 +72,13 @@ func (in parts) aptPackages(e edition) ([]Package, error) {
 				p.After = failing() + p.After
 			}
 		}
+
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, p)
 	}
+
 	return list, nil
 }
 
@@ -126,6 +128,7 @@ func debianDepends(e edition, name string, has func(string) bool) []string {
 		}
 		return list
 	}
+
 	switch {
 	case strings.HasPrefix(name, "nvidia-open"):
 		return same("nvidia-driver", "nvidia-kernel-open-dkms")
@@ -140,6 +143,7 @@ func debianDepends(e edition, name string, has func(string) bool) []string {
 	case strings.HasSuffix(name, "-dkms"):
 		return append(same("firmware-nvidia-gsp", "nvidia-kernel-support"), "dkms")
 	}
+
 	return nil
 }
 
@@ -152,6 +156,7 @@ func debianInstead(e edition, name string) (instead, conflicts []string) {
 	case "nvidia-kernel-open-dkms":
 		return nil, []string{"nvidia-kernel-dkms"}
 	}
+
 	if companions.MatchString(name) {
 		return []string{strings.TrimSuffix(name, "-"+e.branch()) + "-any"}, nil
 	}
@@ -181,6 +186,7 @@ func (in parts) debToolkit(v string) []Package {
 		}
 		return list
 	}
+
 	library := debLibs() + "libnvidia-container.so." + v
 	cli := in.program("cli-version: " + v)
 	hook := in.program("NVIDIA Container Runtime Hook version " + v)
@@ -283,6 +289,7 @@ func (p Package) control() string {
 			fmt.Fprintf(&text, "%s: %s\n", f.field, strings.Join(f.names, ", "))
 		}
 	}
+
 	fmt.Fprintf(&text, "Description: is NVIDIA's %s in tests\n", p.Name)
 	return text.String()
 }
@@ -313,6 +320,7 @@ func buildDebs(ctx context.Context, list []Package, scratch, into string) error 
 			}
 		})
 	}
+
 	for _, p := range list {
 		work <- p
 	}
@@ -324,6 +332,7 @@ func buildDebs(ctx context.Context, list []Package, scratch, into string) error 
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -361,6 +370,7 @@ func (p Package) controlFiles() map[string]File {
 			conffiles += name + "\n"
 		}
 	}
+
 	if conffiles != "" {
 		files["conffiles"] = File{Text: conffiles}
 	}

@@ -28,6 +28,7 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 			}
 		}
 	}
+
 	about := func(names ...string) { // any revision of the version that begins with 0
 		for _, n := range names {
 			if has(n) && strings.HasPrefix(e.revision, "-0") {
@@ -37,6 +38,7 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 			}
 		}
 	}
+
 	some := func(names ...string) {
 		for _, n := range names {
 			if has(n) {
@@ -89,6 +91,7 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 		)
 		about("nvidia-dkms"+of+open, "nvidia-kernel-common"+of)
 	}
+
 	switch {
 	case strings.HasPrefix(name, "nvidia-open"):
 		same("nvidia-driver"+branchOf(e)+"-open", "nvidia-driver-open")
@@ -97,6 +100,7 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 	case strings.HasPrefix(name, "cuda-drivers"):
 		same("nvidia-driver"+branchOf(e), "nvidia-driver")
 	}
+
 	return list
 }
 
@@ -127,6 +131,7 @@ func instead(source, name string, has func(string) bool) []string {
 	case name == "libnvidia-compute":
 		return []string{"libnvidia-compute-any", "nvidia-utils-any", "nvidia-compute-utils-any"}
 	}
+
 	return []string{word + "-any"}
 }
 

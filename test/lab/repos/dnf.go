@@ -44,7 +44,9 @@ func buildDnf(ctx context.Context, distro string, in parts, scratch, into string
 	if err := os.Mkdir(upper, 0o755); err != nil {
 		return err
 	}
-	err = lab.InChroot(layers, upper, func(c lab.Chroot) error { return rpmMaker{in, c, distro}.make(ctx) })
+	err = lab.InChroot(layers, upper, func(c lab.Chroot) error {
+		return rpmMaker{in, c, distro}.make(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -94,6 +96,7 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	if err := m.run(ctx, "gpg", "--batch", "--armor", "--output", "/made/key.asc", "--export"); err != nil {
 		return err
 	}
@@ -109,6 +112,7 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -134,6 +138,7 @@ func (m rpmMaker) packages(ctx context.Context) ([]Package, error) {
 			return nil, err
 		}
 	}
+
 	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
 	if err != nil || len(files) == 0 {
 		return nil, errors.Join(err, errors.New("cannot sign packages: rpmbuild made none"))
@@ -164,6 +169,7 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string, l
 			return err
 		}
 	}
+
 	if variant != Unsigned {
 		home := rightKey
 		if variant == WrongKey {
@@ -175,6 +181,7 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string, l
 			return err
 		}
 	}
+
 	return m.spoil(variant, m.at(dir))
 }
 
@@ -199,6 +206,7 @@ func (m rpmMaker) fill(variant Variant, sub, dir string) error {
 		}
 		err = errors.Join(err, os.Link(file, filepath.Join(dir, name)))
 	}
+
 	return err
 }
 
@@ -211,6 +219,7 @@ func (v Variant) lacksRPM(file string) bool {
 	case Lagging:
 		return has(lags) && rpmCompanions.MatchString(file)
 	}
+
 	return false
 }
 
@@ -228,6 +237,7 @@ func (m rpmMaker) spoil(variant Variant, dir string) error {
 		}
 		return os.WriteFile(name, how(text), 0o644)
 	}
+
 	addLine := func(b []byte) []byte { return append(b, " \n"...) }
 	addByte := func(b []byte) []byte { return append(b, 0) }
 	changeBit := func(b []byte) []byte {
@@ -247,6 +257,7 @@ func (m rpmMaker) spoil(variant Variant, dir string) error {
 		}
 		return err
 	}
+
 	return nil
 }
 
@@ -283,6 +294,7 @@ func streams(versions []string) []stream {
 			stream{b, b + ".", ""},
 		)
 	}
+
 	return list
 }
 
@@ -297,7 +309,9 @@ func modules(list []Package) string {
 	var text strings.Builder
 	for _, s := range streams(versions) {
 		artifacts := s.artifacts(list)
-		isKmod := func(artifact string) bool { return strings.Contains(artifact, "- kmod-nvidia-") }
+		isKmod := func(artifact string) bool {
+			return strings.Contains(artifact, "- kmod-nvidia-")
+		}
 		if s.kmod == "" && !slices.ContainsFunc(artifacts, isKmod) {
 			continue // no precompiled modules of this branch are listed
 		}
@@ -308,6 +322,7 @@ func modules(list []Package) string {
 		}
 		fmt.Fprintf(&text, streamForm, s.name, profile, strings.Join(artifacts, ""))
 	}
+
 	return text.String()
 }
 
@@ -319,6 +334,7 @@ func (s stream) artifacts(list []Package) (lines []string) {
 			lines = append(lines, fmt.Sprintf("    - %s-%s.%s\n", p.Name, p.Version, arch))
 		}
 	}
+
 	slices.Sort(lines)
 	return lines
 }
@@ -360,6 +376,7 @@ func (s stream) has(p Package) bool {
 	case p.Name == "cuda-drivers":
 		return s.kmod == "kmod-nvidia-latest-dkms"
 	}
+
 	return true
 }
 
@@ -367,4 +384,6 @@ var modularVersion = regexp.MustCompile(`^3:\d{3}\.`)
 
 // modular tells a package that is in streams: those of the driver, not its companions. They have
 // the epoch 3.
-func modular(p Package) bool { return modularVersion.MatchString(p.Version) || p.Stream != "" }
+func modular(p Package) bool {
+	return modularVersion.MatchString(p.Version) || p.Stream != ""
+}

@@ -133,6 +133,7 @@ func (e edition) rows() ([]row, error) {
 			return nil, err
 		}
 	}
+
 	return rows, nil
 }
 
@@ -142,7 +143,11 @@ func (e edition) row(l listings.Listing, p listings.Package) (row, bool) {
 		return row{}, false
 	}
 	if slices.Contains(ownVersions, p.Name) {
-		return row{name: p.Name, version: cmp.Or(p.Version, "1.0.0-1"), own: true}, true
+		return row{
+			name:    p.Name,
+			version: cmp.Or(p.Version, "1.0.0-1"),
+			own:     true,
+		}, true
 	}
 
 	r := row{name: e.adopt(l, p.Name), arch: noArch(p.Arch)}
@@ -164,6 +169,7 @@ func (e edition) row(l listings.Listing, p listings.Package) (row, bool) {
 	default:
 		r.version = e.whole(r.name)
 	}
+
 	return r, true
 }
 
@@ -204,6 +210,7 @@ func (e edition) absent() []string {
 			names = append(names, e.adopt(l, name))
 		}
 	}
+
 	return names
 }
 
@@ -228,6 +235,7 @@ func (e edition) relate(r *row) error {
 				}
 			}
 		}
+
 		take(&r.depends, l.Depends)
 		take(&r.preDepends, l.PreDepends)
 		take(&r.provides, l.Provides)
@@ -236,5 +244,6 @@ func (e edition) relate(r *row) error {
 			take(&r.draws, l.Transitional)
 		}
 	}
+
 	return nil
 }

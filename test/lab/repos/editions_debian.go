@@ -27,6 +27,7 @@ func debianNVIDIA() []edition {
 			bad:       version == BadDriver,
 		}
 	}
+
 	return []edition{
 		at("570.172.08", older),
 		at("580.65.06", newer), at("580.95.05", newer), at(BadDriver, newer),

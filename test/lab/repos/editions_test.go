@@ -43,6 +43,7 @@ func TestEditionsHold(t *testing.T) {
 				there[strings.NewReplacer(" (= ", " ", ")", "").Replace(provides)] = true
 			}
 		}
+
 		for _, p := range list {
 			for _, need := range p.Depends {
 				any := slices.ContainsFunc(strings.Split(need, " | "), func(need string) bool {
@@ -100,7 +101,9 @@ func TestEditionsSayWhatListingsSay(t *testing.T) {
 		{"rhel8", "nvidia-driver-NVML", "3:535.54.03-1.el8", true},
 		{"amzn2023", "kmod-nvidia-open-dkms", "3:570.172.08-1.amzn2023", true},
 	} {
-		has := slices.ContainsFunc(sets(t, c.distro), func(p Package) bool { return p.Name == c.name && p.Version == c.version })
+		has := slices.ContainsFunc(sets(t, c.distro), func(p Package) bool {
+			return p.Name == c.name && p.Version == c.version
+		})
 		check.That(t, has == c.want, "%s: %s %s is there: %t, want %t", c.distro, c.name, c.version, has, c.want)
 	}
 }

@@ -38,7 +38,10 @@ func ubuntuNVIDIA(distro string) []edition {
 			names:     names,
 		}
 	}
-	first := func(version string, names ...string) edition { return at(version, "-0ubuntu1", "-1", names...) }
+
+	first := func(version string, names ...string) edition {
+		return at(version, "-0ubuntu1", "-1", names...)
+	}
 	of580 := func(version string) edition {
 		e := first(version, names580...)
 		e.relations = []string{virtual}
@@ -125,6 +128,7 @@ func ubuntuArchive(distro string) []edition {
 		e.draws = to.branch()
 		return e
 	}
+
 	e580 := at("580.173.02", "1")
 	e595 := at("595.71.05", "1")
 	return []edition{

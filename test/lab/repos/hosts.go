@@ -31,7 +31,9 @@ func AptSources(mirror, dist, keyring string) string {
 	if dist == "trixie" {
 		release = "debian13"
 	}
-	line := func(at string) string { return fmt.Sprintf("deb [signed-by=%s] %s/%s /\n", keyring, mirror, at) }
+	line := func(at string) string {
+		return fmt.Sprintf("deb [signed-by=%s] %s/%s /\n", keyring, mirror, at)
+	}
 	return line(debCUDA(release)) + line(debToolkit)
 }
 
@@ -56,7 +58,9 @@ func AddApt(h *lab.Host) {
 // Fails makes a package's script exit with 10 until the host's next boot, or until Heal. when is
 // "before" (it is unpacked), "after" (when it is configured) or "gone" (before it is removed or
 // upgraded).
-func Fails(h *lab.Host, when, name string) { h.Put(Switches+"/"+when+"."+name+".fail", "", 0o644) }
+func Fails(h *lab.Host, when, name string) {
+	h.Put(Switches+"/"+when+"."+name+".fail", "", 0o644)
+}
 
 // Heal ends all Fails and Waits.
 func Heal(h *lab.Host) { h.Must("rm", "-rf", Switches) }
@@ -108,6 +112,7 @@ func Serve(h *lab.Host, address string, v Variant) (asked func() []string) {
 		lock.Unlock()
 		files.ServeHTTP(w, r)
 	}
+
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(serve)}
 	listener := h.Listen(address)
 	go func() { _ = server.Serve(listener) }() // ends with the listener

@@ -97,6 +97,7 @@ func Fingerprint(t testing.TB, dir string) string {
 			return fields[9]
 		}
 	}
+
 	t.Fatalf("cannot tell the fingerprint of the key in %s: %v", dir, err)
 	return ""
 }

@@ -77,6 +77,7 @@ func library(soname string) (string, error) {
 			return "", fmt.Errorf("cannot make the library %s: %w", soname, err)
 		}
 	}
+
 	out.Write(make([]byte, int(dynamicAt)-out.Len()))
 	if err := binary.Write(&out, binary.LittleEndian, entries); err != nil {
 		return "", fmt.Errorf("cannot make the library %s: %w", soname, err)

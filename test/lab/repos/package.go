@@ -113,6 +113,7 @@ func (f File) lay(place string) error {
 		}
 		text = append(program, text...)
 	}
+
 	return os.WriteFile(place, text, cmp.Or(f.Mode, 0o644))
 }
 

@@ -95,6 +95,7 @@ func place(kind string, r Recipe) (string, error) {
 		}
 		fmt.Fprintf(sum, "\n%d\n%s", len(text), text)
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("cannot tell which repositories to take: %w", err)
 	}

@@ -83,6 +83,7 @@ func (in parts) aptRole(p *Package, v string, has func(string) bool) error {
 			Text: "Package: *nvidia* cuda-drivers* libcuda* \nPin: version " + pinned + "*\nPin-Priority: 1000\n",
 		}})
 	}
+
 	return nil
 }
 
@@ -168,6 +169,7 @@ func (in parts) rpmRole(p *Package, v string) error {
 		p.After = rpmModule(v)
 		p.Gone = dkmsRemove(v)
 	}
+
 	return nil
 }
 

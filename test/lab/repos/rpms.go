@@ -47,6 +47,7 @@ func rpmEditions(distro string) []edition {
 			bad:       distro == "rhel9" && version == BadDriver,
 		}
 	}
+
 	of580 := func(version string) edition { return at(version, "-1", names580, fabric) }
 
 	e535 := at("535.54.03", "-1", names535)
@@ -63,6 +64,7 @@ func rpmEditions(distro string) []edition {
 	case "amzn2023", "azl3": // 535 is older than both
 		return []edition{e570, of580("580.95.05"), e595}
 	}
+
 	return []edition{
 		at("535.183.01", "-1", names535),
 		e570,
@@ -113,6 +115,7 @@ func (in parts) rpmPackages(e edition) ([]Package, error) {
 				p.Provides = append(p.Provides, name+" = "+e.whole(name))
 			}
 		}
+
 		isPrecompiled := strings.HasPrefix(r.name, "kmod-nvidia-"+e.version)
 		if isPrecompiled {
 			p.Provides = []string{"nvidia-kmod = " + e.epoch + e.version}
@@ -127,6 +130,7 @@ func (in parts) rpmPackages(e edition) ([]Package, error) {
 		}
 		list = append(list, p)
 	}
+
 	return once(list), nil
 }
 
@@ -145,6 +149,7 @@ func rpmDepends(e edition, name string, has func(string) bool) []string {
 		}
 		return list
 	}
+
 	b := e.branch()
 	switch name {
 	case "nvidia-open":
@@ -171,6 +176,7 @@ func rpmDepends(e edition, name string, has func(string) bool) []string {
 	case "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms":
 		return same("nvidia-kmod-common")
 	}
+
 	if strings.HasPrefix(name, "kmod-nvidia-"+e.version) {
 		return same("nvidia-kmod-common")
 	}
@@ -186,6 +192,7 @@ func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string)
 		}
 		return list
 	}
+
 	switch {
 	case name == "kmod-nvidia-open-dkms":
 		return []string{"kmod-nvidia-latest-dkms"}, nil, nil
@@ -203,6 +210,7 @@ func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string)
 		word := strings.TrimSuffix(name, "-"+e.branch())
 		return nil, nil, []string{strings.Replace(word, "fabric-manager", "fabricmanager", 1) + "-any"}
 	}
+
 	return nil, nil, nil
 }
 
@@ -268,10 +276,12 @@ func (in parts) rpmGroups(distro string) ([][]Package, error) {
 			}
 			parts[key] = append(parts[key], p)
 		}
+
 		for _, group := range parts {
 			groups = append(groups, group)
 		}
 	}
+
 	return groups, nil
 }
 
@@ -308,7 +318,9 @@ const (
 )
 
 // RPMVersion is a driver's version as its packages for RHEL write it.
-func RPMVersion(version string) string { return rpmEpoch + ":" + version + "-" + rpmRelease }
+func RPMVersion(version string) string {
+	return rpmEpoch + ":" + version + "-" + rpmRelease
+}
 
 // section returns the part of a spec file about one package.
 func (p Package) section() string {
@@ -337,6 +349,7 @@ func (p Package) section() string {
 			line("%s: %s", f.field, name)
 		}
 	}
+
 	for _, name := range p.Instead {
 		line("Provides: %s", name)
 		line("Conflicts: %s", name)
@@ -359,6 +372,7 @@ func (p Package) section() string {
 			line("%s", name)
 		}
 	}
+
 	return text.String()
 }
 
@@ -390,6 +404,7 @@ func buildRPMs(ctx context.Context, c lab.Chroot, list []Package) error {
 		}
 		spec += p.section()
 	}
+
 	if err := (File{Text: spec}).lay(filepath.Join(c.Root, tree+".spec")); err != nil {
 		return fmt.Errorf("cannot write the spec file of %s: %w", name, err)
 	}

@@ -32,6 +32,7 @@ func restricted(u User, name string, old, made Object) string {
 			}
 		}
 	}
+
 	if bad == nil {
 		return ""
 	}
@@ -62,6 +63,7 @@ func nodeLabel(key string) bool {
 		"beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch":
 		return true
 	}
+
 	return false
 }
 
@@ -91,7 +93,9 @@ func invalid(n Object) string {
 		case seen[id]:
 			return field
 		}
+
 		seen[id] = true
 	}
+
 	return ""
 }

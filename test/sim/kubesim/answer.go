@@ -56,6 +56,7 @@ func (s *Server) answer(r *http.Request) answer {
 			return s.list(r, user, "resourceslices", "ResourceSliceList", "resource.k8s.io/"+version, slices)
 		}
 	}
+
 	return notFound()
 }
 
@@ -137,6 +138,7 @@ func (u User) may(verb, what, name string) bool {
 	case "list pods", "list resourceslices":
 		return name == own
 	}
+
 	return false
 }
 

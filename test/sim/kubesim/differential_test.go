@@ -22,7 +22,10 @@ func TestAsRecorded(t *testing.T) {
 	s.Token(recorded.Admin, kubesim.Admin())
 	s.Token(recorded.Kubelet, kubesim.Node("gpu-1"))
 	s.Token(recorded.NoRole, kubesim.User{Name: recorded.NoRole})
-	s.Token(recorded.Role, kubesim.User{Name: recorded.Role, May: []string{"get nodes", "patch nodes"}})
+	s.Token(recorded.Role, kubesim.User{
+		Name: recorded.Role,
+		May:  []string{"get nodes", "patch nodes"},
+	})
 	for _, name := range []string{"gpu-1", "gpu-2"} {
 		s.AddNode(name, map[string]string{"a": "b"}, kubesim.Object{"key": "k", "effect": "NoSchedule"})
 	}

@@ -36,12 +36,19 @@ type User struct {
 
 // Node is the identity of a kubelet.
 func Node(name string) User {
-	return User{Name: "system:node:" + name, Groups: []string{"system:nodes", "system:authenticated"}}
+	return User{
+		Name:   "system:node:" + name,
+		Groups: []string{"system:nodes", "system:authenticated"},
+	}
 }
 
 // Admin may do everything.
 func Admin() User {
-	return User{Name: "admin", Groups: []string{"system:masters", "system:authenticated"}, May: []string{"*"}}
+	return User{
+		Name:   "admin",
+		Groups: []string{"system:masters", "system:authenticated"},
+		May:    []string{"*"},
+	}
 }
 
 // Fault is what happens to requests in place of, or before, an answer.
@@ -97,12 +104,16 @@ func (s *Server) Admit(policy func(u User, old, made Object) string) {
 
 // OnEvict is asked whether a budget keeps a pod, NAMESPACE/NAME, from being evicted: it returns the
 // budget's name, "" for none; then the pod is gone at once.
-func (s *Server) OnEvict(ask func(pod string) (budget string)) { s.locked(func() { s.evict = ask }) }
+func (s *Server) OnEvict(ask func(pod string) (budget string)) {
+	s.locked(func() { s.evict = ask })
+}
 
 // DeletePod deletes a pod.
 func (s *Server) DeletePod(namespace, name string) {
 	s.locked(func() {
-		s.pods = slices.DeleteFunc(s.pods, func(pod Object) bool { return named(pod, namespace, name) })
+		s.pods = slices.DeleteFunc(s.pods, func(pod Object) bool {
+			return named(pod, namespace, name)
+		})
 	})
 }
 
@@ -174,7 +185,9 @@ func (s *Server) Node(name string) (n Object) {
 }
 
 // AddPod adds a pod.
-func (s *Server) AddPod(pod Object) { s.locked(func() { s.pods = append(s.pods, clone(pod)) }) }
+func (s *Server) AddPod(pod Object) {
+	s.locked(func() { s.pods = append(s.pods, clone(pod)) })
+}
 
 // AddSlice adds a ResourceSlice under a version of resource.k8s.io ("v1"); nil only makes the
 // version known.
@@ -232,7 +245,9 @@ func (s *Server) touched(n Object) Object {
 func (s *Server) take(request string) (f Fault) {
 	s.locked(func() {
 		s.requests = append(s.requests, request)
-		i := slices.IndexFunc(s.faults, func(f Fault) bool { return strings.HasPrefix(request, f.On) })
+		i := slices.IndexFunc(s.faults, func(f Fault) bool {
+			return strings.HasPrefix(request, f.On)
+		})
 		if i < 0 {
 			return
 		}
@@ -277,6 +292,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.Body == "":
 		a = failure(f.Status, reasonOf(f.Status), "a fault on demand", nil)
 	}
+
 	a.write(w)
 }
 
@@ -294,6 +310,7 @@ func (a answer) write(w http.ResponseWriter) {
 		}
 		text = string(data)
 	}
+
 	w.Header().Set("Content-Type", form)
 	w.WriteHeader(a.code)
 	_, _ = w.Write([]byte(text))

@@ -98,6 +98,7 @@ func TestStatus(t *testing.T) {
 		code, o := send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1/status", strategic, body)
 		must.That(t, code == 200, "%v: %v", code, o)
 	}
+
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
 	n := s.Node("gpu-1")
 	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["spec"].(kubesim.Object)["unschedulable"], n["status"]})
@@ -115,6 +116,7 @@ func TestFaults(t *testing.T) {
 		code, _ := send(t, s, "", http.MethodGet, "/api/v1/nodes/gpu-1", "", "")
 		return code
 	}
+
 	s.Fail(kubesim.Fault{On: "PATCH", Status: 500})
 	s.Fail(kubesim.Fault{On: "GET /api/v1/nodes", Status: 409, Times: 2})
 	s.Fail(kubesim.Fault{On: "GET", Do: func(s *kubesim.Server) { s.DeleteNode("gpu-1") }})

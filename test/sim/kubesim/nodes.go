@@ -40,6 +40,7 @@ func (s *Server) node(r *http.Request, u User, parts []string, body []byte) answ
 	case verb == "get":
 		return answer{200, s.nodes[name]}
 	}
+
 	return s.patch(r, u, name, what == "nodes/status", body)
 }
 
@@ -90,6 +91,7 @@ func (s *Server) patch(r *http.Request, u User, name string, status bool, body [
 		message := fmt.Sprintf("Node %q is invalid: %s: Invalid value", name, field)
 		return failure(422, "Invalid", message, []any{cause})
 	}
+
 	if s.admit != nil {
 		if why := s.admit(u, old, made); why != "" {
 			return failure(403, "Forbidden", denied+why, []any{Object{"message": why}})

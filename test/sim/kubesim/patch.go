@@ -60,5 +60,6 @@ func mergeByType(list, elements []any) []any {
 			made = append(made, element)
 		}
 	}
+
 	return append(made, list...)
 }

@@ -24,6 +24,7 @@ func (s *Server) placed() []Object {
 				return true
 			}
 		}
+
 		return false
 	})
 }
@@ -41,6 +42,7 @@ func (s *Server) list(r *http.Request, u User, what, kind, version string, all [
 			items = append(items, o)
 		}
 	}
+
 	return answer{200, Object{
 		"kind":       kind,
 		"apiVersion": version,
@@ -119,6 +121,7 @@ func (s *Server) event(u User, namespace string, body []byte) answer {
 	case name == "" || about["name"] == nil || about["kind"] == nil:
 		return failure(422, "Invalid", "Event is invalid: a name is required", []any{Object{"field": "metadata.name"}})
 	}
+
 	for _, other := range s.events {
 		if below(other, "metadata")["name"] == name {
 			return failure(409, "AlreadyExists", fmt.Sprintf("events %q already exists", name), nil)

@@ -78,6 +78,7 @@ func (n *Node) clone() *Node {
 		copied := shown(*g)
 		c.driver.gpus = append(c.driver.gpus, &copied)
 	}
+
 	return c
 }
 
@@ -97,12 +98,15 @@ func (n *Node) State() string {
 	}
 	n.root.times("/", times)
 
-	byTime := func(a, b string) int { return cmp.Or(times[a].Compare(times[b]), strings.Compare(a, b)) }
+	byTime := func(a, b string) int {
+		return cmp.Or(times[a].Compare(times[b]), strings.Compare(a, b))
+	}
 	last := time.Time{}
 	for _, name := range slices.SortedFunc(maps.Keys(times), byTime) {
 		fmt.Fprintln(sum, name, times[name].Equal(last))
 		last = times[name]
 	}
+
 	return string(sum.Sum(nil))
 }
 

@@ -109,16 +109,19 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 		}
 		return p.Run(n.raw, argv)
 	}
+
 	for _, c := range n.commands {
 		if c.answers(argv) {
 			return n.runCommand(c, argv, ask)
 		}
 	}
+
 	if path.Base(argv[0]) == "nvidia-container-runtime" && slices.Equal(argv[1:], []string{"--version"}) {
 		if _, err := n.raw.Stat(argv[0]); err == nil {
 			return []byte(toolkitVersion), nil
 		}
 	}
+
 	if output, is := n.generatesCDI(argv); is && !ask {
 		return nil, n.generateCDI(output)
 	}
@@ -176,11 +179,13 @@ func (n *Node) effect(c command) error {
 			return err
 		}
 	}
+
 	for _, name := range c.Removes {
 		if err := n.raw.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -212,7 +217,10 @@ func (n *Node) AskAbout(_ context.Context, files map[string][]byte, argv ...stri
 			if err != nil {
 				return err
 			}
-			folder.put(path.Base(name), &inode{attrs: attrs{mode: 0o644, data: data}, ctime: n.now})
+			folder.put(path.Base(name), &inode{
+				attrs: attrs{mode: 0o644, data: data},
+				ctime: n.now,
+			})
 		}
 
 		argv = slices.Clone(argv)

@@ -91,6 +91,7 @@ func (n *Node) configure(c config) error {
 			return errors.New("a [[command]] without argv")
 		}
 	}
+
 	n.commands = c.Command
 	return n.configureGPUs(c.Driver, c.GPU)
 }
@@ -107,6 +108,7 @@ func (n *Node) configureUnits(units []unit) error {
 			return fmt.Errorf("unit %s: %w", u.Name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -119,6 +121,7 @@ func (n *Node) configureUnit(u unit) error {
 		}
 		d.refuses = refuses
 	}
+
 	n.units[u.Name] = d
 	if err := n.unitFile(u); err != nil {
 		return err

@@ -51,6 +51,7 @@ func (n *Node) generateCDI(output string) error {
 				has += len(in.Compute)
 			}
 		}
+
 		for range has {
 			fmt.Fprintf(&s, "- {name: %q, containerEdits: {env: [NVIDIA_VISIBLE_DEVICES=void]}}\n", fmt.Sprint(count))
 			count++
@@ -78,5 +79,6 @@ func (n *Node) generateCDI(output string) error {
 			return err
 		}
 	}
+
 	return n.raw.WriteFile(output, []byte(s.String()), host.Attr{Mode: 0o644})
 }

@@ -24,6 +24,7 @@ func (n *Node) CUDA(ctx context.Context, _ string, shown ...[]string) (answers [
 			answer.Shown = list
 			answers = append(answers, answer)
 		}
+
 		return nil
 	})
 	return answers, err
@@ -51,6 +52,7 @@ func (n *Node) startCUDA(shown []string) host.CUDA {
 		}
 		c.Devices++
 	}
+
 	if c.Devices == 0 {
 		c.Code = host.CUDANoDevice
 		c.Name = "CUDA_ERROR_NO_DEVICE"

@@ -112,6 +112,7 @@ func nodeWith(t *testing.T, files map[string]string) *Node {
 			fmt.Fprintf(&archive, "-- %s --\n%s", name, text)
 		}
 	}
+
 	return must.Get(New([]byte(archive.String())))(t)
 }
 
@@ -128,6 +129,7 @@ func bySystemd(t *testing.T, program, unit string, files map[string]string) (loa
 			must.OK(t, os.WriteFile(at, []byte(text), 0o644))
 		}
 	}
+
 	var paths []string
 	for _, dir := range unitPath {
 		paths = append(paths, root+dir)
@@ -152,6 +154,7 @@ func bySystemd(t *testing.T, program, unit string, files map[string]string) (loa
 			}
 		}
 	}
+
 	must.That(t, load != "", "systemd-analyze does not say how %s is:\n%s", unit, output)
 	return load, slices.Clip(made)
 }

@@ -74,6 +74,7 @@ func (i *inode) info() host.Info {
 	case i.mode.IsDir():
 		size = 4096
 	}
+
 	return host.Info{
 		Mode:   i.mode,
 		UID:    i.uid,
@@ -209,6 +210,7 @@ func (f folder) Device(name string) (d host.Device, err error) {
 				}
 			}
 		}
+
 		d = ino.device
 		return nil
 	})
@@ -234,6 +236,7 @@ func (f folder) open(name string, write bool) (files.File, error) {
 		case write && ino.chattr == "i":
 			return syscall.EPERM
 		}
+
 		found = &file{d: f.d, ino: ino}
 		return nil
 	})

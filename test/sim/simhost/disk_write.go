@@ -27,6 +27,7 @@ func (f folder) change(c nameChange) {
 		}
 		ino.ctime = f.d.n.now
 	}
+
 	if f.d.raw {
 		f.ino.sync()
 	}
@@ -43,6 +44,7 @@ func (f folder) make(name string, ino *inode) error {
 		case f.ino.chattr == "i":
 			return syscall.EPERM
 		}
+
 		ino.kernel = f.ino.kernel
 		// Of a file that is never synced its attributes at birth remain: an empty file, a folder
 		// without names.
@@ -61,7 +63,10 @@ func (f folder) Create(name string) (files.File, error) {
 }
 
 func (f folder) Mkdir(name string) error {
-	return f.make(name, &inode{attrs: attrs{mode: fs.ModeDir | 0o700}, names: map[string]*inode{}})
+	return f.make(name, &inode{
+		attrs: attrs{mode: fs.ModeDir | 0o700},
+		names: map[string]*inode{},
+	})
 }
 
 func (f folder) Symlink(target, name string) error {
@@ -121,6 +126,7 @@ func (f folder) Rename(from, to string, flags uint) error {
 		case len(old.names) > 0:
 			return syscall.ENOTEMPTY
 		}
+
 		f.change(nameChange{from: nil, to: ino})
 		return nil
 	})
@@ -145,6 +151,7 @@ func (f folder) remove(name string, dir bool) error {
 		case len(ino.names) > 0:
 			return syscall.ENOTEMPTY
 		}
+
 		if err := f.cannotRemove(ino); err != nil {
 			return err
 		}

@@ -25,10 +25,17 @@ func (n *Node) Fetch(_ context.Context, r host.Request) ([]byte, error) {
 	case err != nil:
 		return nil, &host.FetchError{URL: r.URL, Cause: err}
 	case int64(len(data)) > r.Max:
-		return nil, &host.FetchError{URL: r.URL, Cause: errors.New("it is larger than expected")}
+		return nil, &host.FetchError{
+			URL:   r.URL,
+			Cause: errors.New("it is larger than expected"),
+		}
 	case r.SHA256 != "" && r.SHA256 != hex.EncodeToString(sum[:]):
-		return nil, &host.FetchError{URL: r.URL, Cause: errors.New("its SHA-256 is not the expected one")}
+		return nil, &host.FetchError{
+			URL:   r.URL,
+			Cause: errors.New("its SHA-256 is not the expected one"),
+		}
 	}
+
 	return data, nil
 }
 
@@ -42,4 +49,6 @@ func (n *Node) Download(ctx context.Context, r host.Request, name string, attr h
 }
 
 // Room is host.View's: a simulated disk is full only where a test says so, by an error of a touch.
-func (n *Node) Room(string) (host.Room, error) { return host.Room{Bytes: 1 << 40, Files: 1 << 30}, nil }
+func (n *Node) Room(string) (host.Room, error) {
+	return host.Room{Bytes: 1 << 40, Files: 1 << 30}, nil
+}

@@ -51,6 +51,7 @@ func (f *file) ReadAt(p []byte, off int64) (n int, err error) {
 		case off >= int64(len(f.ino.data)):
 			return io.EOF
 		}
+
 		n = copy(p, f.ino.data[off:])
 		return nil
 	})

@@ -38,6 +38,7 @@ func (n *Node) answers() (version string, err error) {
 			Try: "install the NVIDIA driver",
 		}
 	}
+
 	if d.module == "" {
 		return d.version, nil
 	}
@@ -49,6 +50,7 @@ func (n *Node) answers() (version string, err error) {
 			Try: "modprobe nvidia; if it fails, dmesg says why",
 		}
 	}
+
 	return strings.TrimSpace(string(data)), nil
 }
 
@@ -125,11 +127,13 @@ func shown(g host.GPU) host.GPU {
 		p.Places = list(p.Places)
 		p.Compute = list(p.Compute)
 	}
+
 	for i := range g.Instances {
 		in := &g.Instances[i]
 		in.Compute = list(in.Compute)
 		in.Clients = list(in.Clients)
 	}
+
 	return g
 }
 
@@ -205,7 +209,9 @@ func (n *Node) CreateInstance(ctx context.Context, gpu string, profile int, at h
 
 // DestroyInstance is host.Host's.
 func (n *Node) DestroyInstance(ctx context.Context, gpu string, id int) error {
-	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { return destroyInstance(g, id) })
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) {
+		return destroyInstance(g, id)
+	})
 }
 
 // CreateCompute is host.Host's.
@@ -263,8 +269,10 @@ func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
 				says := "GPU " + address + " is in use by another client"
 				return failed(argv, 19, says, errors.New("exit status 19"))
 			}
+
 			all = append(all, g)
 		}
+
 		for _, g := range all {
 			reset(g)
 		}
@@ -288,6 +296,7 @@ func (n *Node) Terminate(pid int) error {
 				g.Instances[i].Clients = slices.DeleteFunc(g.Instances[i].Clients, is)
 			}
 		}
+
 		fds := fmt.Sprintf("/proc/%d/fd", pid)
 		names, _ := n.raw.ReadDir(fds)
 		for _, name := range names {
@@ -295,6 +304,7 @@ func (n *Node) Terminate(pid int) error {
 				return err
 			}
 		}
+
 		return nil
 	})
 }

@@ -72,6 +72,7 @@ func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -87,6 +88,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 		describe(&made, g)
 		g = made
 	}
+
 	if g.Address == "" {
 		return errors.New("neither model nor address")
 	}
@@ -98,6 +100,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -140,7 +143,9 @@ func describe(g *host.GPU, said host.GPU) {
 
 // place makes an instance that is there from the start.
 func place(g *host.GPU, in instanceConfig) error {
-	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.Name == in.Profile })
+	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool {
+		return p.Name == in.Profile
+	})
 	if i < 0 {
 		return fmt.Errorf("%s has no profile %q", g.Name, in.Profile)
 	}
@@ -159,7 +164,9 @@ func place(g *host.GPU, in instanceConfig) error {
 	}
 	made := instance(g, id)
 	for _, size := range in.Compute {
-		c := slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool { return c.Slices == size })
+		c := slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool {
+			return c.Slices == size
+		})
 		if c < 0 {
 			return fmt.Errorf("%s has no compute instance of %d slices", p.Name, size)
 		}
@@ -174,6 +181,7 @@ func place(g *host.GPU, in instanceConfig) error {
 			g.Clients = append(g.Clients, pid)
 		}
 	}
+
 	slices.Sort(g.Clients)
 	return nil
 }

@@ -97,10 +97,13 @@ func instanceID(g *host.GPU, at host.Span) int {
 			whole = max(whole, place.Start+place.Size)
 		}
 	}
+
 	return whole/at.Size - 1 + at.Start/at.Size
 }
 
-func overlap(a, b host.Span) bool { return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size }
+func overlap(a, b host.Span) bool {
+	return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size
+}
 
 func createInstance(g *host.GPU, profile int, at host.Span) (id int, code string) {
 	switch {
@@ -145,6 +148,7 @@ func hasRoom(g *host.GPU, wanted *host.Profile, at host.Span) bool {
 			return false
 		}
 	}
+
 	return same < wanted.Max
 }
 
@@ -179,13 +183,17 @@ func destroyInstance(g *host.GPU, id int) (call, code string) {
 	if len(in.Compute)+len(in.Clients) > 0 {
 		return "nvmlGpuInstanceDestroy", "IN_USE"
 	}
-	g.Instances = slices.DeleteFunc(g.Instances, func(in host.Instance) bool { return in.ID == id })
+	g.Instances = slices.DeleteFunc(g.Instances, func(in host.Instance) bool {
+		return in.ID == id
+	})
 	return "", ""
 }
 
 func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (id int, code string) {
 	parent := profileOf(g, in.Profile)
-	c := slices.IndexFunc(parent.Compute, func(c host.ComputeProfile) bool { return c.ID == profile })
+	c := slices.IndexFunc(parent.Compute, func(c host.ComputeProfile) bool {
+		return c.ID == profile
+	})
 	if c < 0 {
 		return 0, "NOT_SUPPORTED"
 	}
@@ -198,6 +206,7 @@ func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (i
 		}
 		starts = []int{at.Start}
 	}
+
 	start, found := freeStart(in, starts, size)
 	if !found {
 		return 0, "INSUFFICIENT_RESOURCES"

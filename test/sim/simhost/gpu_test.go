@@ -43,19 +43,26 @@ func code(t *testing.T, err error) string {
 func layout(g host.GPU) string {
 	var all []string
 	for _, in := range g.Instances {
-		p := g.Profiles[slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == in.Profile })]
+		p := g.Profiles[slices.IndexFunc(g.Profiles, func(p host.Profile) bool {
+			return p.ID == in.Profile
+		})]
 		s := strings.TrimSpace(strings.Join([]string{p.Name, "@", string(rune('0' + in.At.Start)), "=", string(rune('0' + in.ID))}, ""))
 		for _, c := range in.Compute {
 			s += "+" + string(rune('0'+c.At.Start)) + ":" + string(rune('0'+c.At.Size))
 		}
 		all = append(all, s)
 	}
+
 	return strings.Join(all, " ")
 }
 
 func TestGPUPower(t *testing.T) {
 	n, ctx := node(t, "-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\nmode = true\ncount = 2\n"), t.Context()
-	n.Fail(1, &host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: first, Code: "UNKNOWN"})
+	n.Fail(1, &host.GPUError{
+		Call: "nvmlDeviceCreateGpuInstanceWithPlacement",
+		GPU:  first,
+		Code: "UNKNOWN",
+	})
 	n.CutAt(2)
 	_, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 0, Size: 4})
 	must.OK(t, err)
@@ -70,7 +77,14 @@ func TestGPUPower(t *testing.T) {
 		t.Errorf("%+v", d.GPUs[0])
 	}
 	n.Lose(second, "it has fallen off the bus")
-	want := host.GPU{Address: second, Index: 1, Minor: -1, Device: "0x233010DE", Sub: "0x16C110DE", Lost: "it has fallen off the bus"}
+	want := host.GPU{
+		Address: second,
+		Index:   1,
+		Minor:   -1,
+		Device:  "0x233010DE",
+		Sub:     "0x16C110DE",
+		Lost:    "it has fallen off the bus",
+	}
 	check.None(t, cmp.Diff(want, driver(t, n).GPUs[1]), "got")
 	err = n.SetMIGMode(ctx, second, true)
 	check.That(t, code(t, err) == "GPU_IS_LOST", "%v", err)
@@ -138,6 +152,7 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 			_, err := n.Do(t.Context(), do, "nvidia")
 			must.OK(t, err)
 		}
+
 		if g := driver(t, n).GPUs[0]; len(g.Instances) > 0 || g.Mode != mode || g.Pending != mode || g.Persistent {
 			t.Errorf("%s: reloaded, and %s, mode %t, pending %t, persistent %t", model, layout(g), g.Mode, g.Pending, g.Persistent)
 		}
@@ -166,6 +181,7 @@ func TestGPURecord(t *testing.T) {
 		_, _ = r.Driver(t.Context())
 		return node(t, string(r.Txtar()))
 	}
+
 	once := again(n)
 	want, got := driver(t, n), driver(t, once)
 	for _, d := range []host.Driver{want, got} {
@@ -177,6 +193,7 @@ func TestGPURecord(t *testing.T) {
 			}
 		}
 	}
+
 	diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
 	check.That(t, diff == "" && want.GPUs[0].Instances[0].Clients != nil, "%v", diff)
 	err := once.SetMIGMode(t.Context(), first, false)

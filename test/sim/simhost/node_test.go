@@ -40,6 +40,7 @@ func TestDaemon(t *testing.T) {
 		t.Helper()
 		check.Equal(t, line(n), want, "containerd is")
 	}
+
 	restart := host.UnitChange{Job: "restart"}
 	is("enabled active fresh")
 	must.OK(t, n.WriteFile("/etc/l/conf.d/x.toml", []byte("new\n"), host.Attr{Mode: 0o644}))
@@ -69,7 +70,10 @@ func TestBoot(t *testing.T) {
 	n := node(t, containerd)
 	id := n.BootID()
 	must.OK(t, n.SetUnit(t.Context(), "kubelet.service", host.UnitChange{File: "enable"}))
-	must.OK(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "disable", Job: "stop"}))
+	must.OK(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{
+		File: "disable",
+		Job:  "stop",
+	}))
 	must.Get(n.Lock())(t)
 	_, err := n.Lock()
 	check.That(t, errors.As(err, new(*host.Busy)), "locked twice: %v", err)
@@ -158,6 +162,7 @@ func TestPower(t *testing.T) {
 	} {
 		check.That(t, errors.Is(err, simhost.ErrPower), "%s after the cut: %v", what, err)
 	}
+
 	_, err = n.ReadFile("/etc/l")
 	check.That(t, errors.Is(err, simhost.ErrPower) && n.Off(), "read after the cut: %v", err)
 	check.That(t, n.Touches() == 1, "%d touches", n.Touches())
@@ -192,6 +197,7 @@ func TestTree(t *testing.T) {
 			got.WriteString(l)
 		}
 	}
+
 	check.That(t, got.String() == want, "got\n%swant\n%s", got.String(), want)
 	_, err := n.ReadFile("/etc/secret")
 	check.That(t, err != nil && err.Error() == "cannot read /etc/secret: its content was not recorded", "%v", err)

@@ -44,6 +44,7 @@ func (n *Node) putInode(name string, i *inode) error {
 		i.ctime = n.now
 		i.sync()
 	}
+
 	folder.put(path.Base(name), i)
 	folder.sync()
 	return nil

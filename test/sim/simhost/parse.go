@@ -64,6 +64,7 @@ func New(archive []byte) (*Node, error) {
 			return nil, fmt.Errorf("cannot read %s: %w", settings, err)
 		}
 	}
+
 	if err := n.configure(set); err != nil {
 		return nil, err
 	}
@@ -89,6 +90,7 @@ func (n *Node) fill(sections []txtar.File, ctime time.Time) error {
 			return err
 		}
 	}
+
 	n.root.names["tmp"].mode |= fs.ModeSticky | 0o777
 	for _, section := range sections {
 		if err := n.add(section, ctime); err != nil {
@@ -99,8 +101,12 @@ func (n *Node) fill(sections []txtar.File, ctime time.Time) error {
 	proc := n.root.names["proc"]
 	if proc.names["devices"] == nil {
 		const devices = "Character devices:\n  1 mem\n\nBlock devices:\n"
-		proc.put("devices", &inode{attrs: attrs{mode: 0o444, data: []byte(devices)}, ctime: ctime})
+		proc.put("devices", &inode{
+			attrs: attrs{mode: 0o444, data: []byte(devices)},
+			ctime: ctime,
+		})
 	}
+
 	settle(n.root, false, false)
 	for _, name := range []string{"proc", "sys", "dev"} {
 		settle(n.root.names[name], true, false)
@@ -143,11 +149,13 @@ func (n *Node) folderAt(dir string, ctime time.Time) (*inode, error) {
 			next.sync()
 			at.put(part, next)
 		}
+
 		if next.names == nil {
 			return nil, fmt.Errorf("%s is not a folder", part)
 		}
 		at = next
 	}
+
 	return at, nil
 }
 
@@ -161,6 +169,7 @@ func (n *Node) folderFor(name string) (*inode, error) {
 		}
 		real, err = n.raw.Resolve(dir)
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +208,7 @@ func (n *Node) add(section txtar.File, ctime time.Time) error {
 			return fmt.Errorf("marker %s: %w", marker, err)
 		}
 	}
+
 	return nil
 }
 
@@ -216,6 +226,7 @@ func header(s string) (name string, markers []string, err error) {
 		}
 		rest = s[len(quoted):]
 	}
+
 	return strings.TrimPrefix(name, "/"), strings.Fields(rest), nil
 }
 
@@ -267,6 +278,7 @@ func (i *inode) mark(marker string) error {
 	default:
 		return fmt.Errorf("no such marker")
 	}
+
 	return err
 }
 
@@ -309,6 +321,7 @@ func (i *inode) markXattr(s string) error {
 		}
 		value = string(plain)
 	}
+
 	if i.xattrs == nil {
 		i.xattrs = map[string]string{}
 	}
@@ -322,7 +335,11 @@ func (n *Node) setBootID() error {
 	if err != nil {
 		return err
 	}
-	i := &inode{attrs: attrs{mode: 0o444, data: []byte(n.bootID + "\n")}, ctime: n.booted, kernel: true}
+	i := &inode{
+		attrs:  attrs{mode: 0o444, data: []byte(n.bootID + "\n")},
+		ctime:  n.booted,
+		kernel: true,
+	}
 	i.sync()
 	dir.put("boot_id", i)
 	return nil

@@ -142,8 +142,10 @@ func (c *cut) lose(i *inode) {
 				change.apply(names)
 			}
 		}
+
 		i.names = names
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(i.names)) {
 		c.lose(i.names[name])
 	}

@@ -31,6 +31,7 @@ func (i *inode) print(b *strings.Builder, name string, skip []string) {
 			return
 		}
 	}
+
 	fmt.Fprintf(b, "%s %s %04o %d:%d", name, i.kind(), octal(i.mode), i.uid, i.gid)
 	switch {
 	case i.mode&fs.ModeSymlink != 0:
@@ -40,6 +41,7 @@ func (i *inode) print(b *strings.Builder, name string, skip []string) {
 	case i.mode.IsRegular():
 		fmt.Fprintf(b, " %s", content(i.data))
 	}
+
 	for _, x := range slices.Sorted(maps.Keys(i.xattrs)) {
 		fmt.Fprintf(b, " %s=%q", x, i.xattrs[x])
 	}

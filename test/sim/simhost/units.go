@@ -62,6 +62,7 @@ func (n *Node) unitFile(u unit) error {
 	default:
 		return nil
 	}
+
 	if _, err := n.folderFor("/etc/systemd/system/x"); err != nil {
 		return err
 	}
@@ -78,6 +79,7 @@ func (n *Node) writeUnit(u unit) error {
 	case "enabled", "disabled", "":
 		text += "\n[Install]\nWantedBy=multi-user.target\n"
 	}
+
 	if _, err := n.folderFor(vendorFolder + u.Name); err != nil {
 		return err
 	}
@@ -185,6 +187,7 @@ func (n *Node) job(name, job string) error {
 	default:
 		return errors.New("no such job")
 	}
+
 	return nil
 }
 
@@ -212,6 +215,7 @@ func (d *daemon) start(n *Node, at time.Time) error {
 		}
 		folder.put(path.Base(socket), i)
 	}
+
 	return nil
 }
 
@@ -244,6 +248,7 @@ func (d *daemon) read(n *Node) (content, digest string) {
 		all.Write(data)
 		fmt.Fprintf(sum, "%s %d\n%s", file, len(data), data)
 	}
+
 	return all.String(), string(sum.Sum(nil))
 }
 
@@ -283,7 +288,9 @@ func (n *Node) Units() string {
 			}
 			b.WriteString(state)
 		}
+
 		b.WriteByte('\n')
 	}
+
 	return b.String()
 }

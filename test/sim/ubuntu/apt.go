@@ -27,6 +27,7 @@ func (m *machine) sources() (all []source, err error) {
 			files = append(files, name)
 		}
 	}
+
 	if only := m.options["Dir::Etc::sourcelist"]; only != "" {
 		files = []string{only}
 	}
@@ -50,11 +51,13 @@ func (m *machine) sources() (all []source, err error) {
 					}
 				}
 			}
+
 			words := strings.Fields(rest)
 			s.uri, s.suite, s.components = words[0], words[1], words[2:]
 			all = append(all, s)
 		}
 	}
+
 	for i, s := range all {
 		all[i].uri = strings.TrimSuffix(s.uri, "/") + "/"
 		for _, o := range all[:i] {
@@ -64,6 +67,7 @@ func (m *machine) sources() (all []source, err error) {
 			}
 		}
 	}
+
 	return all, nil
 }
 
@@ -78,6 +82,7 @@ func deb822(file, text string) (all []source) {
 				said[last] = strings.TrimSpace(value)
 			}
 		}
+
 		if slices.Contains([]string{"no", "false", "0", "off", "without", "disable"}, strings.ToLower(said["enabled"])) || !slices.Contains(strings.Fields(said["types"]), "deb") {
 			continue // sources.list(5)
 		}
@@ -129,6 +134,7 @@ func (m *machine) update() error {
 			}
 		}
 	}
+
 	if m.options["APT::Get::List-Cleanup"] != "0" {
 		for _, file := range m.under("/var/lib/apt/lists") {
 			if !keep[file] && strings.HasSuffix(file, "InRelease") {
@@ -138,6 +144,7 @@ func (m *machine) update() error {
 			}
 		}
 	}
+
 	if failed {
 		return m.fail("Some index files failed to download.")
 	}
@@ -176,6 +183,7 @@ func (m *machine) pins() (all []pin) {
 					fmt.Sscan(value, &p.priority)
 				}
 			}
+
 			if p.pin != "" {
 				all = append(all, p)
 			}
@@ -205,6 +213,7 @@ func (p pin) fits(o offer) bool {
 	case "origin":
 		return strings.Contains(o.from.uri, strings.Trim(what, `"*`))
 	}
+
 	return false
 }
 
@@ -241,7 +250,10 @@ func (c catalog) offers(name string) (all []offer) {
 			all = append(all, o)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b offer) int { return cmp.Or(b.priority-a.priority, compare(b.Version, a.Version)) })
+
+	slices.SortStableFunc(all, func(a, b offer) int {
+		return cmp.Or(b.priority-a.priority, compare(b.Version, a.Version))
+	})
 	return all
 }
 
@@ -270,6 +282,7 @@ func aptCache(m *machine, args []string) error {
 			m.policy(c, d, name)
 		}
 	}
+
 	if args[0] != "search" && args[0] != "pkgnames" {
 		return nil
 	}
@@ -282,6 +295,7 @@ func aptCache(m *machine, args []string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -302,6 +316,7 @@ func (m *machine) policy(c catalog, d *dpkg, name string) {
 		}
 		fmt.Fprintf(&m.out, " %s%s %d\n", star, version, priority)
 	}
+
 	for _, o := range all {
 		if printed[o.Version] {
 			continue
@@ -313,10 +328,12 @@ func (m *machine) policy(c catalog, d *dpkg, name string) {
 				fmt.Fprintf(&m.out, "        %d %s %s/%s amd64 Packages\n", same.priority, strings.TrimSuffix(same.from.uri, "/"), same.from.suite, same.Component)
 			}
 		}
+
 		if o.Version == is {
 			fmt.Fprintf(&m.out, "        100 /var/lib/dpkg/status\n")
 		}
 	}
+
 	if is != "" && !printed[is] {
 		line(is, 100)
 		fmt.Fprintf(&m.out, "        100 /var/lib/dpkg/status\n")

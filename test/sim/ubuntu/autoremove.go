@@ -45,6 +45,7 @@ func (s *solution) unneeded() (names []string) {
 			}
 		}
 	}
+
 	heldStays := s.m.options["APT::Ignore-Hold"] != "true"
 	for _, name := range there.names {
 		_, isNew := s.install[name]
@@ -59,5 +60,6 @@ func (s *solution) unneeded() (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }

@@ -32,6 +32,7 @@ func (p *pair) with(args ...string) map[string]string {
 		versions[words[1]] = words[2]
 		list = append(list, words[1]+"="+words[2])
 	}
+
 	must.That(p.t, len(list) > 0, "apt installs nothing for %q", args)
 	p.has(list...)
 	return versions
@@ -89,6 +90,7 @@ func TestDriver(t *testing.T) {
 		of, _, _ := strings.Cut(version, ".")
 		return []string{"nvidia-driver-" + of + "-open=" + version, "nvidia-dkms-" + of + "-open=" + version}
 	}
+
 	pin := func(version string) {
 		p.put("/etc/apt/preferences.d/version", "Package: *nvidia* cuda-drivers*\nPin: version "+version+"\nPin-Priority: 1001\n")
 	}
@@ -175,6 +177,7 @@ func TestAutoremove(t *testing.T) {
 					marks.WriteString("Package: " + name + "\nArchitecture: amd64\nAuto-Installed: 1\n\n")
 				}
 			}
+
 			p.has(list...)
 			p.put(automatic, marks.String())
 			removed := p.call("autoremove")
@@ -206,6 +209,7 @@ func TestUnneeded(t *testing.T) {
 					list = append(list, name+"="+has[name]+" "+state)
 					marks.WriteString("Package: " + name + "\nArchitecture: amd64\nAuto-Installed: 1\n\n")
 				}
+
 				p.has(list...)
 				p.put(automatic, marks.String())
 				asks := append([]string{
@@ -232,6 +236,7 @@ func unneededIn(out string) (names []string) {
 			names = append(names, strings.Fields(name)[0])
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }

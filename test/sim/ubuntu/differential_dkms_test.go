@@ -159,6 +159,7 @@ func (p *dkmsPair) simulatedTree() (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }

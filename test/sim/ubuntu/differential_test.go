@@ -60,6 +60,7 @@ func newPair(t *testing.T) *pair {
 	} {
 		must.OK(t, os.MkdirAll(filepath.Join(p.root, dir), 0o755))
 	}
+
 	must.OK(t, os.WriteFile(p.root+settings, fmt.Appendf(nil, `
 		Dir "%[1]s";
 		Dir::State::status "%[1]s%[2]s";
@@ -145,6 +146,7 @@ func (p *pair) repository(name, release, dists string) {
 		must.OK(p.t, os.WriteFile(filepath.Join(at, folder, "Packages"), []byte(index.String()), 0o644))
 		release += fmt.Sprintf(" %x %d %sPackages\n", sha256.Sum256([]byte(index.String())), index.Len(), folder)
 	}
+
 	must.OK(p.t, os.WriteFile(filepath.Join(at, "Release"), []byte(release), 0o644))
 }
 
@@ -167,6 +169,7 @@ func paragraph(of *pkg) string {
 			fmt.Fprintf(&w, "%s: %s\n", field.name, strings.Join(field.list, ", "))
 		}
 	}
+
 	return w.String()
 }
 
@@ -183,6 +186,7 @@ func (p *pair) has(list ...string) {
 		}
 		text.WriteString(strings.Replace(paragraph(known(name, version)), "\nVersion:", "\nStatus: "+state+"\nVersion:", 1) + "\n")
 	}
+
 	p.put(status, text.String())
 }
 
@@ -224,10 +228,15 @@ func (p *pair) policy() {
 	simOut, _ := p.simulated(ask...)
 	must.That(p.t, candidate.MatchString(realOut), "apt knows no package:\n%s", end(realOut))
 	want, got := candidate.FindAllString(realOut, -1), candidate.FindAllString(simOut, -1)
-	both := slices.DeleteFunc(slices.Clone(want), func(one string) bool { return !slices.Contains(got, one) })
+	both := slices.DeleteFunc(slices.Clone(want), func(one string) bool {
+		return !slices.Contains(got, one)
+	})
 	only := func(of []string) []string {
-		return slices.DeleteFunc(of, func(one string) bool { return slices.Contains(both, one) })
+		return slices.DeleteFunc(of, func(one string) bool {
+			return slices.Contains(both, one)
+		})
 	}
+
 	check.List(p.t, only(got), only(want), "of %d names the simulated apt says", len(names))
 }
 
@@ -257,6 +266,7 @@ func (p *pair) call(args ...string) outcome {
 			}
 		}
 	}
+
 	if simExit == 0 {
 		got = outcome{}
 		for _, m := range simulatedStep.FindAllStringSubmatch(simOut, -1) {
@@ -267,6 +277,7 @@ func (p *pair) call(args ...string) outcome {
 			}
 		}
 	}
+
 	slices.Sort(want)
 	slices.Sort(got)
 	if (want == nil) != (got == nil) || !slices.Equal(want, got) {

@@ -48,6 +48,7 @@ func dpkgProgram(m *machine, args []string) error {
 			return err
 		}
 	}
+
 	text := m.text(status)
 	for _, begun := range []string{"half-configured", "unpacked", "half-installed"} {
 		text = strings.ReplaceAll(text, "Status: install ok "+begun, "Status: install ok installed")
@@ -65,6 +66,7 @@ func (m *machine) dpkg() *dpkg {
 			d.auto[field(text, "Package")] = true
 		}
 	}
+
 	return d
 }
 
@@ -126,6 +128,7 @@ func (d *dpkg) mark() error {
 			fmt.Fprintf(&marks, "Package: %s\nArchitecture: amd64\nAuto-Installed: 1\n\n", name)
 		}
 	}
+
 	if marks.Len() == 0 && !d.m.has(automatic) {
 		return nil
 	}
@@ -161,6 +164,7 @@ func aptMark(m *machine, args []string) error {
 			d.auto[name] = args[0] == "auto"
 		}
 	}
+
 	return d.save()
 }
 
@@ -172,6 +176,7 @@ func (d *dpkg) unpack(p *pkg) error {
 			return err
 		}
 	}
+
 	var lines string
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
 		f := p.Files[name]
@@ -188,6 +193,7 @@ func (d *dpkg) unpack(p *pkg) error {
 			}
 			continue
 		}
+
 		mode := f.Mode
 		if mode == 0 {
 			mode = 0o644
@@ -196,6 +202,7 @@ func (d *dpkg) unpack(p *pkg) error {
 			return err
 		}
 	}
+
 	if err := d.m.put("/var/lib/dpkg/info/"+p.Name+".list", lines); err != nil {
 		return err
 	}
@@ -223,6 +230,7 @@ func (d *dpkg) configure(p *pkg) error {
 			}
 		}
 	}
+
 	if strings.HasPrefix(p.Name, "gpuadm-modules-") {
 		return d.m.depmod()
 	}
@@ -238,6 +246,7 @@ func (d *dpkg) configure(p *pkg) error {
 			fmt.Fprintf(&d.m.err, "Error! Bad return status for module build on kernel: %s (x86_64)\n", kernel)
 		}
 	}
+
 	return nil
 }
 
@@ -248,6 +257,7 @@ func (d *dpkg) clear(p *pkg, next map[string]repos.File) error {
 			return err
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
 		_, stays := next[name]
 		taken := slices.ContainsFunc(d.list, func(e *entry) bool { // Replaces: of deb-control(5): the other package has it since
@@ -266,6 +276,7 @@ func (d *dpkg) clear(p *pkg, next map[string]repos.File) error {
 			}
 		}
 	}
+
 	if strings.HasPrefix(p.Name, "gpuadm-modules-") {
 		return d.m.depmod()
 	}
@@ -285,6 +296,7 @@ func (d *dpkg) remove(name string) error {
 			return nil
 		}
 	}
+
 	return d.forget(name)
 }
 
@@ -304,6 +316,7 @@ func (d *dpkg) purge(name string) error {
 			return err
 		}
 	}
+
 	for file := range p.Files {
 		if strings.HasPrefix(file, "/etc/") {
 			if err := d.m.drop(file); err != nil {
@@ -311,5 +324,6 @@ func (d *dpkg) purge(name string) error {
 			}
 		}
 	}
+
 	return d.forget(name)
 }

@@ -22,13 +22,18 @@ type solution struct {
 
 func aptGet(m *machine, args []string) error {
 	asks := slices.Contains(args, "--print-uris")
-	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !strings.HasPrefix(a, "--") })
-	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-y" || a == "-q" || a == "-V" || strings.HasPrefix(a, "--") })
+	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+		return !strings.HasPrefix(a, "--")
+	})
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+		return a == "-y" || a == "-q" || a == "-V" || strings.HasPrefix(a, "--")
+	})
 	for _, f := range flags {
 		if !slices.Contains(flagsOfApt, f) {
 			return m.fail("Command line option %s is not understood in combination with the other options", f)
 		}
 	}
+
 	if args[0] == "update" {
 		return m.update()
 	}
@@ -48,12 +53,14 @@ func aptGet(m *machine, args []string) error {
 	case "download":
 		return m.download(c, args[1:])
 	}
+
 	s := solution{m, c, d, map[string]*pkg{}, map[string]bool{}, map[string]bool{}}
 	if args[0] == "remove" { // apt-get(8)
 		for i, name := range args[1:] {
 			args[1+i] = strings.TrimSuffix(name, "-") + "-"
 		}
 	}
+
 	if err := s.ask(args[1:]); err != nil {
 		return err
 	}
@@ -62,6 +69,7 @@ func aptGet(m *machine, args []string) error {
 	} else if err := s.solve(); err != nil {
 		return err
 	}
+
 	if asks {
 		s.print()
 	}
@@ -70,11 +78,13 @@ func aptGet(m *machine, args []string) error {
 			return m.fail("Packages were downgraded and -y was used without --allow-downgrades.")
 		}
 	}
+
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(s.install)), slices.Collect(maps.Keys(s.remove))) {
 		if d.held(name) && !slices.Contains(flags, "--allow-change-held-packages") {
 			return m.fail("Held packages were changed and -y was used without --allow-change-held-packages.")
 		}
 	}
+
 	if len(s.remove) > 0 && slices.Contains(flags, "--no-remove") {
 		return m.fail("Packages need to be removed but remove is disabled.")
 	}
@@ -89,6 +99,7 @@ func aptGet(m *machine, args []string) error {
 			return err
 		}
 	}
+
 	return d.save()
 }
 
@@ -182,6 +193,7 @@ func (s *solution) there() set {
 			all.named[e.name] = known(e.name, v)
 		}
 	}
+
 	maps.Copy(all.named, s.install)
 	all.names = slices.Sorted(maps.Keys(all.named))
 	for _, name := range all.names {
@@ -189,12 +201,15 @@ func (s *solution) there() set {
 			all.given[r.name] = append(all.given[r.name], all.named[name])
 		}
 	}
+
 	return all
 }
 
 // satisfies says whether a package is what a relation means, by name or by what it provides.
 func (p *pkg) satisfies(want relation) bool {
-	return slices.ContainsFunc(p.gives, func(g relation) bool { return g.name == want.name && want.fits(g.version) })
+	return slices.ContainsFunc(p.gives, func(g relation) bool {
+		return g.name == want.name && want.fits(g.version)
+	})
 }
 
 // lacks is the first dependency of a package that nothing there meets.
@@ -229,6 +244,7 @@ func (s *solution) solve() error {
 				}
 				more = true
 			}
+
 			if more {
 				break
 			}
@@ -240,6 +256,7 @@ func (s *solution) solve() error {
 				break
 			}
 		}
+
 		if more {
 			continue
 		}
@@ -254,6 +271,7 @@ func (s *solution) solve() error {
 			s.remove[name], more = true, true
 			break
 		}
+
 		if !more {
 			return nil
 		}
@@ -294,6 +312,7 @@ func (s *solution) print() {
 			fmt.Fprintf(&s.m.out, "The following package was automatically installed and is no longer required:\n   %s (%s)\n", name, s.d.installed(name))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(s.remove)) {
 		fmt.Fprintf(&s.m.out, "The following packages will be REMOVED:\n   %s (%s)\n", name, s.d.installed(name))
 	}
@@ -315,6 +334,7 @@ func (s *solution) commit() error {
 			s.d.auto[name] = !asked
 		}
 	}
+
 	if err := s.d.mark(); err != nil {
 		return err
 	}
@@ -323,15 +343,18 @@ func (s *solution) commit() error {
 			return err
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(s.install)) {
 		if err := s.d.unpack(s.install[name]); err != nil {
 			return err
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(s.install)) {
 		if err := s.d.configure(s.install[name]); err != nil {
 			return err
 		}
 	}
+
 	return s.d.save()
 }

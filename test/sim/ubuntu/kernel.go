@@ -20,7 +20,9 @@ var modules = []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "
 // kernels are those that have headers.
 func (m *machine) kernels() []string {
 	names, _ := m.ReadDir("/lib/modules")
-	return slices.DeleteFunc(names, func(k string) bool { return !m.has("/lib/modules/" + k + "/build/Makefile") })
+	return slices.DeleteFunc(names, func(k string) bool {
+		return !m.has("/lib/modules/" + k + "/build/Makefile")
+	})
 }
 
 // dkms is dkms(8), as far as it adds, builds, installs and removes NVIDIA's modules.
@@ -31,6 +33,7 @@ func dkms(m *machine, args []string) error {
 			said[a] = args[i+1]
 		}
 	}
+
 	name, v, kernel := said["-m"], said["-v"], said["-k"]
 	if args[0] == "autoinstall" {
 		return autoinstall(m, args[1:])
@@ -53,6 +56,7 @@ func dkms(m *machine, args []string) error {
 				return err
 			}
 		}
+
 		if slices.Contains(strings.Fields(m.text("/simulated-net/nobuild")), v) {
 			log := fmt.Sprintf("DKMS make.log for %s-%s for kernel %s (x86_64)\n", name, v, kernel)
 			log += "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
@@ -60,6 +64,7 @@ func dkms(m *machine, args []string) error {
 			fmt.Fprintf(&m.err, "Consult %s/build/make.log for more information.\n", tree)
 			return errors.Join(m.put(tree+"/build/make.log", log), refused)
 		}
+
 		license := "NVIDIA"
 		if strings.Contains(m.text(src+"/lab.h"), "Dual MIT/GPL") {
 			license = "Dual MIT/GPL"
@@ -74,6 +79,7 @@ func dkms(m *machine, args []string) error {
 				return err
 			}
 		}
+
 		if link := "/var/lib/dkms/" + name + "/kernel-" + kernel + "-x86_64"; args[0] == "install" {
 			_ = m.Remove(link)
 			if err := m.Symlink(link, v+"/"+kernel+"/x86_64"); err != nil {
@@ -95,18 +101,21 @@ func dkms(m *machine, args []string) error {
 					return err
 				}
 			}
+
 			if args[0] == "remove" {
 				if err := m.drop(m.under(tree + "/" + k)...); err != nil {
 					return err
 				}
 			}
 		}
+
 		if names, _ := m.ReadDir(tree); args[0] == "remove" && !slices.ContainsFunc(names, func(n string) bool { return n != "source" && n != "build" }) {
 			if err := m.drop(append(m.under(tree+"/build"), tree+"/source")...); err != nil {
 				return err
 			}
 		}
 	}
+
 	return m.depmod()
 }
 
@@ -126,6 +135,7 @@ func autoinstall(m *machine, options []string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -152,6 +162,7 @@ func (m *machine) depmod() error {
 				text += line
 			}
 		}
+
 		for _, file := range m.under(dir + "/updates") {
 			text += strings.TrimPrefix(file, dir+"/") + ":\n"
 		}
@@ -159,6 +170,7 @@ func (m *machine) depmod() error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -216,6 +228,7 @@ func (m *machine) bind(driver string) error {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -43,7 +43,11 @@ type pkg struct {
 }
 
 func newPackage(p repos.Package) *pkg {
-	one := &pkg{Package: p, gives: relations(append(slices.Concat(p.Provides, p.Instead), p.Name+" (= "+p.Version+")")), against: relations(slices.Concat(p.Conflicts, p.Instead))}
+	one := &pkg{
+		Package: p,
+		gives:   relations(append(slices.Concat(p.Provides, p.Instead), p.Name+" (= "+p.Version+")")),
+		against: relations(slices.Concat(p.Conflicts, p.Instead)),
+	}
 	for _, need := range slices.Concat(p.PreDepends, p.Depends) {
 		one.needs = append(one.needs, relations(strings.Split(need, " | ")))
 	}
@@ -80,6 +84,7 @@ var editions = sync.OnceValue(func() map[string]edition {
 		case strings.HasPrefix(at, repos.Toolkit):
 			name, label = "toolkit", ""
 		}
+
 		e := edition{origin, label, map[string][]*pkg{}}
 		for _, p := range list {
 			e.packages[p.Name] = append(e.packages[p.Name], newPackage(p))
@@ -89,7 +94,11 @@ var editions = sync.OnceValue(func() map[string]edition {
 	// Beside the driver:
 	// https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ lists it, and
 	// NVIDIA's CUDA installation guide for Linux installs it by this name.
-	beside := newPackage(repos.Package{Name: "cuda-toolkit-12-8", Version: "12.8.1-1", Files: map[string]repos.File{"/usr/local/cuda-12.8/version.json": {Text: "{}\n"}}})
+	beside := newPackage(repos.Package{
+		Name:    "cuda-toolkit-12-8",
+		Version: "12.8.1-1",
+		Files:   map[string]repos.File{"/usr/local/cuda-12.8/version.json": {Text: "{}\n"}},
+	})
 	all["nvidia"].packages[beside.Name] = []*pkg{beside}
 	mirror := edition{"NVIDIA", "NVIDIA CUDA", map[string][]*pkg{}}
 	for name, list := range all["nvidia"].packages {
@@ -99,12 +108,14 @@ var editions = sync.OnceValue(func() map[string]edition {
 			}
 		}
 	}
+
 	for _, kernel := range []string{"6.8.0-88-generic", "6.8.0-90-generic", "6.8.0-91-generic"} {
 		for _, v := range []string{"580.159.04", "570.148.08"} {
 			p := newPackage(shared(v, kernel))
 			mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
 		}
 	}
+
 	all["mirror"] = mirror
 	return all
 })
@@ -133,6 +144,7 @@ var all = sync.OnceValue(func() map[[2]string]*pkg {
 			}
 		}
 	}
+
 	return found
 })
 
@@ -146,6 +158,7 @@ var providers = sync.OnceValue(func() map[string][]string {
 			}
 		}
 	}
+
 	for _, names := range found {
 		slices.Sort(names)
 	}
@@ -169,14 +182,24 @@ func upstream(version string) string {
 // Install puts Ubuntu's programs on a node.
 func Install(n *simhost.Node) {
 	for name, do := range programs() {
-		n.Install(name, simhost.Program{Looks: looks, Run: func(f *files.Files, argv []string) ([]byte, error) { return run(do, f, argv) }})
+		n.Install(name, simhost.Program{
+			Looks: looks,
+			Run:   func(f *files.Files, argv []string) ([]byte, error) { return run(do, f, argv) },
+		})
 	}
+
 	n.Install("env", simhost.Program{Looks: looks, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		argv, dir := inside(argv)
 		do := programs()[path.Base(argv[0])]
 		if do == nil {
-			return nil, &host.CommandError{Argv: argv, Code: 127, Stderr: "env: " + argv[0] + ": No such file or directory", Cause: fs.ErrNotExist}
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   127,
+				Stderr: "env: " + argv[0] + ": No such file or directory",
+				Cause:  fs.ErrNotExist,
+			}
 		}
+
 		return run(do, f, append(argv, dir...))
 	}})
 }
@@ -205,7 +228,9 @@ type program = func(m *machine, args []string) error
 func programs() map[string]program {
 	return map[string]program{
 		"apt-get": aptGet, "apt-cache": aptCache, "apt-mark": aptMark, "dpkg": dpkgProgram,
-		"dkms": dkms, "depmod": depmod, "modprobe": modprobe, "rmmod": rmmod, "update-initramfs": initramfs, "nvidia-modprobe": func(*machine, []string) error { return nil },
+		"dkms": dkms, "depmod": depmod, "modprobe": modprobe, "rmmod": rmmod, "update-initramfs": initramfs, "nvidia-modprobe": func(*machine, []string) error {
+			return nil
+		},
 	}
 }
 
@@ -232,8 +257,10 @@ func run(do program, f *files.Files, argv []string) ([]byte, error) {
 			i++
 			continue
 		}
+
 		args = append(args, argv[i])
 	}
+
 	if err := do(m, args); err != nil {
 		code := 1
 		var f failure
@@ -242,8 +269,15 @@ func run(do program, f *files.Files, argv []string) ([]byte, error) {
 		} else {
 			fmt.Fprintf(&m.err, "E: %v\n", err)
 		}
-		return m.out.Bytes(), &host.CommandError{Argv: argv, Code: code, Stderr: strings.TrimSpace(m.err.String()), Cause: fmt.Errorf("exit status %d", code)}
+
+		return m.out.Bytes(), &host.CommandError{
+			Argv:   argv,
+			Code:   code,
+			Stderr: strings.TrimSpace(m.err.String()),
+			Cause:  fmt.Errorf("exit status %d", code),
+		}
 	}
+
 	return m.out.Bytes(), nil
 }
 
@@ -314,6 +348,7 @@ func (m *machine) under(dir string) (files []string) {
 			files = append(files, name)
 		}
 	}
+
 	return files
 }
 

@@ -60,6 +60,7 @@ func do(ctx context.Context, args []string) error {
 		}
 		return m.Down()
 	}
+
 	fmt.Fprint(os.Stderr, usage)
 	os.Exit(2)
 	return nil
@@ -80,12 +81,17 @@ func setup(ctx context.Context, say func(string)) error {
 		took := time.Since(began).Round(100 * time.Millisecond)
 		say(fmt.Sprintf("%-26s there after %s", "repositories for "+distro, took))
 	}
+
 	return nil
 }
 
 func up(ctx context.Context, what string) error {
 	dist, containerd, _ := strings.Cut(what, "+")
-	m, err := lab.Start(ctx, lab.Options{Dist: dist, Containerd: containerd, GPUs: 8})
+	m, err := lab.Start(ctx, lab.Options{
+		Dist:       dist,
+		Containerd: containerd,
+		GPUs:       8,
+	})
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "this stand-in of nvidia-ctk says its version, and nothing else: Recipe.CTK takes a real one")
 		os.Exit(1)
 	}
+
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	<-end

@@ -163,6 +163,7 @@ func AnswerOf(to Request, code int, body []byte) Answer {
 		}
 		return a
 	}
+
 	if is.Kind != "Node" {
 		return a
 	}
@@ -173,6 +174,7 @@ func AnswerOf(to Request, code int, body []byte) Answer {
 			a.Node.Taints = append(a.Node.Taints, fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect))
 		}
 	}
+
 	var status struct {
 		Conditions []struct{ Type, Status, Reason, Message string }
 	}
@@ -182,5 +184,6 @@ func AnswerOf(to Request, code int, body []byte) Answer {
 			a.Node.Conditions = append(a.Node.Conditions, fmt.Sprintf("%s=%s (%s: %s)", c.Type, c.Status, c.Reason, c.Message))
 		}
 	}
+
 	return a
 }

@@ -38,6 +38,7 @@ func do(ctx context.Context, args []string) error {
 	case len(args) == 1 && args[0] == "up":
 		return up(ctx)
 	}
+
 	fmt.Fprint(os.Stderr, usage)
 	os.Exit(2)
 	return nil
