@@ -260,3 +260,35 @@ func TestCompaction(t *testing.T) {
 	box.undo(t)
 	check.Equal(t, box.String(), "a=red", "after undoing all runs:")
 }
+
+// TestReleasedDependency: what a section brought stays when the section is released, whatever
+// another section of the stage changes. While the section is in the spec, it goes once nothing
+// needs it.
+func TestReleasedDependency(t *testing.T) {
+	for _, released := range []bool{false, true} {
+		box := newToybox(t, map[string]converge.State{})
+		steam := box.want("train", "steam", "under steam")
+		steam.Section = "driver"
+		tram := box.want("train", "tram", "new")
+		tram.Section = "toolkit"
+
+		first := box.engine(stage("trains", steam))
+		first.Spec.Sections = []string{"driver"}
+		must.Get(first.Apply(t.Context(), box))(t)
+		check.Equal(t, box.String(), "steam=under steam wagon=blue", "the first apply")
+
+		second := box.engine(stage("trains", steam, tram))
+		second.Spec.Sections = []string{"driver", "toolkit"}
+		want := "steam=under steam tram=new"
+		if released {
+			second = box.engine(stage("trains", tram))
+			second.Spec.Sections = []string{"toolkit"}
+			want = "steam=under steam tram=new wagon=blue"
+		}
+		must.Get(second.Apply(t.Context(), box))(t)
+		check.Equal(t, box.String(), want, "the second apply, released %v", released)
+
+		box.undo(t)
+		check.Equal(t, box.String(), "", "undo, released %v", released)
+	}
+}

@@ -99,6 +99,42 @@ func (k car) MakeAll(_ context.Context, _ host.Host, changes []converge.Change) 
 	return nil
 }
 
+// A train is a Chooser: the train "steam" brings a wagon, which goes once another train changes and
+// the spec still asks for steam's section.
+type train struct{ car }
+
+func (k train) Ref() converge.Ref { return converge.Ref{Kind: "train", Name: k.name} }
+
+const whilePulled = "while pulled"
+
+func (k train) Resolve(_ context.Context, _ host.View, pending []converge.Change) ([]converge.Change, error) {
+	isDue := func(c converge.Change) bool { return c.After != whilePulled && c.Before != c.After }
+	all := slices.Clone(pending)
+	for i, c := range pending {
+		switch {
+		case c.After == whilePulled && slices.ContainsFunc(pending, isDue):
+			all[i].After = ""
+		case c.After == whilePulled:
+			all[i].After = c.Before
+		case c.Name == "steam" && isDue(c):
+			wagon := train{car{block{k.box, "wagon"}}}
+			all = append(all, converge.Change{Ref: wagon.Ref(), After: "blue", Dependency: true})
+		}
+	}
+
+	return all, nil
+}
+
+func (train) Lacks(context.Context, host.View, []converge.Change) ([]converge.Change, error) {
+	return nil, nil
+}
+
+func (k train) Chosen(_, last converge.Change) (w converge.Want, ok bool) {
+	to := func(converge.State) (converge.State, error) { return whilePulled, nil }
+	wagon := train{car{block{k.box, last.Name}}}
+	return converge.Want{Thing: wagon, To: to, AsFound: true, Stays: true}, true
+}
+
 // A chain is a Merger: its state is a list of beads, to which others add theirs. The robot reads
 // it.
 type chain struct{ block }
@@ -176,6 +212,8 @@ func (b *toybox) kind(ref converge.Ref) (converge.Thing, error) {
 		return toy, nil
 	case "car":
 		return car{toy}, nil
+	case "train":
+		return train{car{toy}}, nil
 	case "chain":
 		return chain{toy}, nil
 	case "robot":
