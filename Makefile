@@ -151,8 +151,9 @@ arm64: ## build for arm64 and without cgo: 2 minutes from empty caches
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 
 vulncheck: ## look for known vulnerabilities in what is linked: 1 minute
-	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
-	else echo "vulncheck: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
+	@curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json || { \
+	echo "vulncheck: cannot look for known vulnerabilities: $(GOVULNDB) does not answer; GOVULNDB=URL names a copy of it" >&2; exit 75; }
+	@$(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk): 5 minutes once, then from the cache
 	$(GO) run ./test/containerd/parts/fetch

@@ -6,9 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -46,20 +46,21 @@ func TestReadFile(t *testing.T) {
 }
 
 // TestReadPipe: a shell's <(…) and a FIFO are read to their end, also where the program that writes
-// begins later, and takes its time.
+// opens the FIFO after the reader, and writes more than a pipe holds: the kernel then lets it write
+// the rest once the reader has taken something out (pipe(7)).
 func TestReadPipe(t *testing.T) {
-	const text = "format = 1\n[runtime]\n"
+	const pipeHolds = 64 << 10
+	first := "format = 1\n# " + strings.Repeat("a", pipeHolds) + "\n"
+	rest := "[runtime]\n"
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	must.OK(t, syscall.Mkfifo(fifo, 0o600))
 	go func() {
-		time.Sleep(50 * time.Millisecond)
-		w, _ := os.OpenFile(fifo, os.O_WRONLY, 0)
-		_, _ = w.WriteString(text[:5])
-		time.Sleep(50 * time.Millisecond)
-		_, _ = w.WriteString(text[5:])
+		w, _ := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for the reader: fifo(7)
+		_, _ = w.WriteString(first)
+		_, _ = w.WriteString(rest)
 		_ = w.Close()
 	}()
-	check.Equal(t, string(must.Get(readFile(fifo))(t)), text, "a FIFO:")
+	check.Equal(t, string(must.Get(readFile(fifo))(t)), first+rest, "a FIFO:")
 }
 
 // TestStdinIsReadOnce: the second -f - would be an empty file.
