@@ -42,16 +42,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 		return err
 	}
 
-	var missing []string
-	offersSome := false
-	for _, name := range slices.Sorted(maps.Keys(planned)) {
-		count := n.Status.Allocatable[name].Count()
-		offersSome = offersSome || count > 0
-		if count != int64(planned[name]) {
-			missing = append(missing, fmt.Sprintf("%d of %d %s", count, planned[name], name))
-		}
-	}
-
+	missing, offersSome := missingOffers(planned, n)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -69,16 +60,36 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 	if err := r.waitForMPS(ctx, v, n, missing); err != nil {
 		return err
 	}
-	if !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
-		count, published, err := r.sliceDevices(ctx, v, n.Name)
-		switch {
-		case err != nil:
-			return err
-		case published && (count == devices || r.facts.DynamicMIG != ""): // that driver lists all that could be
-			return nil
-		case published:
-			missing = []string{fmt.Sprintf("%d of %d devices of %s", count, devices, draDriver)}
+	if pluginServes(ctx, v) {
+		return r.explainNoOffer(ctx, v, n, "the node offers "+strings.Join(missing, ", "))
+	}
+	return r.waitForSlices(ctx, v, n, devices, missing)
+}
+
+// missingOffers lists the planned resources of which the Node does not offer the planned number.
+// offersSome reports whether it offers any of them.
+func missingOffers(planned map[string]int, n *kube.Node) (missing []string, offersSome bool) {
+	for _, name := range slices.Sorted(maps.Keys(planned)) {
+		count := n.Status.Allocatable[name].Count()
+		offersSome = offersSome || count > 0
+		if count != int64(planned[name]) {
+			missing = append(missing, fmt.Sprintf("%d of %d %s", count, planned[name], name))
 		}
+	}
+	return missing, offersSome
+}
+
+// waitForSlices waits, where no device plugin answers, until the DRA driver publishes the devices.
+// With DynamicMIG it lists each device that it could make, so any number is right.
+func (r readyStage) waitForSlices(ctx context.Context, v host.View, n *kube.Node, devices int, missing []string) error {
+	count, published, err := r.sliceDevices(ctx, v, n.Name)
+	switch {
+	case err != nil:
+		return err
+	case published && (count == devices || r.facts.DynamicMIG != ""):
+		return nil
+	case published:
+		missing = []string{fmt.Sprintf("%d of %d devices of %s", count, devices, draDriver)}
 	}
 
 	return r.explainNoOffer(ctx, v, n, "the node offers "+strings.Join(missing, ", "))

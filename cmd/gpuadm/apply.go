@@ -105,26 +105,32 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	e.Allow = a.allow
-	e.Unattended = a.unattended || a.boot
-	if a.deadline > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.deadline)
-		defer cancel()
-	}
-
 	if a.reboot {
 		if err := c.mayReboot(ctx); err != nil {
 			return err
 		}
 	}
 
+	e.Allow = a.allow
+	e.Unattended = a.unattended || a.boot
+	run := c.apply
 	if a.boot {
-		err = c.boot(ctx, e, h)
-	} else {
-		err = c.apply(ctx, e, h)
+		run = c.boot
+	}
+	return before(ctx, a.deadline, func(ctx context.Context) error {
+		return run(ctx, e, h)
+	})
+}
+
+// before does something with a deadline; 0 is none. Where the deadline ends it, the error is overdue.
+func before(ctx context.Context, deadline time.Duration, do func(context.Context) error) error {
+	if deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
 	}
 
+	err := do(ctx)
 	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if isOver && errors.Is(err, context.DeadlineExceeded) {
 		return overdue{err}

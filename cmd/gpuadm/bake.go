@@ -15,6 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -78,68 +80,31 @@ func typedFlags(cmd *cobra.Command) (words []string) {
 
 // bake makes an image, or prints the plan.
 func (c *common) bake(ctx context.Context, b bakeFlags) error {
-	if b.hostKeys && !b.seal {
-		return usage{fmt.Errorf("cannot use --ssh-host-keys without --seal")}
-	}
-	gpus, err := named(b.gpus)
+	gpus, key, err := c.checkBake(b)
 	if err != nil {
 		return err
 	}
-	key, err := c.signing(b)
-	if err != nil {
-		return err
-	}
-	if !c.root {
-		return &trouble.Error{
-			What: "cannot bake: only root can run programs in an image",
-			Try:  []string{c.again()},
-		}
-	}
-
 	trust, err := c.forSecureBoot(b, key)
 	if err != nil {
 		return err
 	}
 
-	done := func() {}
-	defer func() { done() }()
-	c.open = func(root string, follow commands.Follow) (host.Host, error) {
-		h, release, err := c.image(root, key, follow)
-		if err == nil {
-			done = release
-		}
-		return h, err
-	}
-
+	release := c.openImage(key)
+	defer release()
 	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
 		return err
 	}
-	f, err := facts.Gather(ctx, h, facts.Needs{})
+	e.Own = false // what is deferred until first boot has not ended well
+	e.Assume, err = assumeOfImage(ctx, h, e.Spec, b, gpus, trust)
 	if err != nil {
 		return err
 	}
-	if err := refuseJoined(h, f); err != nil {
-		return err
-	}
-	kernel, err := imageKernel(f.Kernel.Installed, b.kernel, e.Spec.Has("driver"))
-	if err != nil {
-		return err
-	}
-
-	e.Assume = func(f *facts.Facts) {
-		f.GPUs = gpus
-		f.Image = trust
-		if kernel != "" {
-			f.Kernel.Installed = []string{kernel}
-		}
-	}
-
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
+
 	c.bakes = true
-	e.Own = false // what is deferred until first boot has not ended well
 	c.chosen = b.typed
 	c.planVerb = "bake --dry-run"
 	if b.seal {
@@ -147,7 +112,6 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 			return err
 		}
 	}
-
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -160,6 +124,75 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	return c.seal(ctx, e, h, b.hostKeys)
+}
+
+// checkBake reads what bake's flags name, and refuses flags that it cannot obey, before it looks at
+// the image.
+func (c *common) checkBake(b bakeFlags) (gpus []facts.PCI, key *local.ModuleKey, err error) {
+	if b.hostKeys && !b.seal {
+		return nil, nil, usage{fmt.Errorf("cannot use --ssh-host-keys without --seal")}
+	}
+	gpus, err = named(b.gpus)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err = c.signing(b)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	if !c.root {
+		return nil, nil, &trouble.Error{
+			What: "cannot bake: only root can run programs in an image",
+			Try:  []string{c.again()},
+		}
+	}
+	return gpus, key, nil
+}
+
+// openImage has the engine work on the image in place of this machine. release ends what holds the
+// image, if the engine has opened it.
+func (c *common) openImage(key *local.ModuleKey) (release func()) {
+	opened := func() {}
+	c.open = func(root string, follow commands.Follow) (host.Host, error) {
+		h, done, err := c.image(root, key, follow)
+		if err == nil {
+			opened = done
+		}
+		return h, err
+	}
+	return func() { opened() }
+}
+
+// assumeOfImage returns what bake assumes of the machines that boot the image: the GPUs and the
+// trust in keys that the flags name, and one kernel. It refuses a machine that has joined a cluster.
+func assumeOfImage(
+	ctx context.Context,
+	h host.Host,
+	s spec.Spec,
+	b bakeFlags,
+	gpus []facts.PCI,
+	trust *facts.Trust,
+) (func(*facts.Facts), error) {
+	f, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return nil, err
+	}
+	if err := refuseJoined(h, f); err != nil {
+		return nil, err
+	}
+	kernel, err := imageKernel(f.Kernel.Installed, b.kernel, s.Has("driver"))
+	if err != nil {
+		return nil, err
+	}
+
+	return func(f *facts.Facts) {
+		f.GPUs = gpus
+		f.Image = trust
+		if kernel != "" {
+			f.Kernel.Installed = []string{kernel}
+		}
+	}, nil
 }
 
 // refuseJoined refuses a machine that has joined a cluster.

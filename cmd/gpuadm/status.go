@@ -54,6 +54,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	if err != nil {
 		return c.withoutSpec(ctx, err)
 	}
+
 	nothing := func(p converge.Plan) any {
 		return converge.Status{
 			Plan: p,
@@ -61,30 +62,14 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 			Made: []converge.Mark{},
 		}
 	}
-
 	none, err := c.noGPU(ctx, e, h, nothing)
 	if err != nil || none && !flags.diff {
 		return err
 	}
 
-	s, err := e.Status(ctx, view.Within(h))
+	s, err := c.lookAtAll(ctx, e, h)
 	if err != nil {
 		return err
-	}
-	held, err := node.KeepsPodsOff(ctx, h, e.Spec)
-	if err != nil {
-		return err
-	}
-	if held != "" {
-		s.Notes = append(s.Notes, held)
-	}
-	if c.broken != nil {
-		s.Instead = c.broken.instead()
-	}
-	s.Notes = append(s.Notes, c.unread(h)...)
-	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
-	if c.verbose {
-		c.addBoot(ctx, h, &s)
 	}
 
 	var from time.Time
@@ -103,11 +88,42 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	if c.broken != nil {
 		return c.broken.why
 	}
+	return exitOfStatus(s, flags)
+}
 
+// lookAtAll is the engine's status, with what only the command knows: the taint of a failure, a spec
+// that stands in for a broken one, files that gpuadm does not read, and a run at work.
+func (c *common) lookAtAll(ctx context.Context, e *converge.Engine, h host.Host) (converge.Status, error) {
+	s, err := e.Status(ctx, view.Within(h))
+	if err != nil {
+		return s, err
+	}
+
+	held, err := node.KeepsPodsOff(ctx, h, e.Spec)
+	if err != nil {
+		return s, err
+	}
+	if held != "" {
+		s.Notes = append(s.Notes, held)
+	}
+	s.Notes = append(s.Notes, c.unread(h)...)
+
+	if c.broken != nil {
+		s.Instead = c.broken.instead()
+	}
+	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
+	if c.verbose {
+		c.addBoot(ctx, h, &s)
+	}
+	return s, nil
+}
+
+// exitOfStatus is how status ends: by the state, and with --diff by drift too.
+func exitOfStatus(s converge.Status, flags statusFlags) error {
+	ends := exitOf(s.State)
 	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool {
 		return m.Drift != nil
 	})
-	ends := exitOf(s.State)
 	if ends == nil && flags.diff && hasDrift {
 		return exit(exitPending)
 	}

@@ -53,6 +53,15 @@ func newValidate(c *common) *cobra.Command {
 	return cmd
 }
 
+// validateInput is what validate reads: a spec, and layouts in mig-parted's format.
+type validateInput struct {
+	spec    spec.Spec
+	places  spec.Places
+	layouts partedFile
+	hasSpec bool
+	faults  trouble.Faults
+}
+
 // validate prints what it has checked. The error is trouble.Faults if the files have faults.
 func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) error {
 	h, err := c.open(c.rootDir, nil)
@@ -61,61 +70,35 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	}
 
 	v := validated{Format: 1}
-	var wrong trouble.Faults
-	layouts := partedFile{name: layoutFile}
-	if layoutFile != "" {
-		layouts.data, err = c.file(layoutFile)
-		if err != nil {
-			return usage{cannotRead(layoutFile, err)}
-		}
-		_, err := mig.ParseParted(layoutFile, layouts.data)
-		errors.As(err, &wrong)
-	}
-
-	var s spec.Spec
-	var places spec.Places
-	if len(c.files) > 0 || layoutFile == "" {
-		files, err := c.specFiles(h, c.files)
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			v.Files = append(v.Files, f.Name)
-		}
-		s, places, err = spec.Read(files...)
-		v.Spec = s.Digest()
-		var inSpec trouble.Faults
-		errors.As(err, &inSpec)
-		wrong = append(inSpec, wrong...)
-	}
-
-	if layoutFile != "" {
-		v.Files = append(v.Files, layoutFile)
+	in, err := c.readInput(h, layoutFile, &v)
+	if err != nil {
+		return err
 	}
 	isOwn := len(c.files) == 0 && layoutFile == ""
-	if isOwn && len(wrong) == 0 {
-		if err := trust(h, append(slices.Clone(v.Files), s.Files()...)...); err != nil {
+	if isOwn && len(in.faults) == 0 {
+		if err := trust(h, append(slices.Clone(v.Files), in.spec.Files()...)...); err != nil {
 			return err
 		}
-		layouts = ownLayouts(h, s.MIG.File)
+		in.layouts = ownLayouts(h, in.spec.MIG.File)
 	}
 
-	count := max(s.Driver.GPUCount, gpusNeeded(s.MIG, layouts))
+	count := max(in.spec.Driver.GPUCount, gpusNeeded(in.spec.MIG, in.layouts))
 	f, gpus, err := m.facts(h.Now().UTC().Format(time.DateOnly), count)
 	if err != nil {
 		return err
 	}
-	if len(wrong) == 0 && isOwn && len(m.gpus) == 0 && s.MIG.Asked() {
+	wrong := in.faults
+	if len(wrong) == 0 && isOwn && len(m.gpus) == 0 && in.spec.MIG.Asked() {
 		gpus, err = partitionable(ctx, h)
 		if err != nil {
 			return err
 		}
 	}
 
-	if len(wrong) == 0 && v.Spec != "" {
-		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layouts, gpus)...)
-		wrong = append(wrong, ofOthers(s, places)...)
-		inNamed, err := v.named(ctx, c, h, s, places)
+	if len(wrong) == 0 && in.hasSpec {
+		wrong = append(v.driver(in.spec, in.places, m, f), v.mig(in.spec, in.places, in.layouts, gpus)...)
+		wrong = append(wrong, ofOthers(in.spec, in.places)...)
+		inNamed, err := v.named(ctx, c, h, in.spec, in.places)
 		if err != nil {
 			return err
 		}
@@ -127,6 +110,41 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 		return c.unquoted(h, append(slices.Clone(c.files), layoutFile), wrong)
 	}
 	return show(c, v, c.validText)
+}
+
+// readInput reads the files, and notes their names and the digest of the spec in v. Layouts alone
+// need no spec. The faults of the spec come first.
+func (c *common) readInput(h host.View, layoutFile string, v *validated) (n validateInput, err error) {
+	n.layouts.name = layoutFile
+	var inLayouts trouble.Faults
+	if layoutFile != "" {
+		n.layouts.data, err = c.file(layoutFile)
+		if err != nil {
+			return n, usage{cannotRead(layoutFile, err)}
+		}
+		_, err := mig.ParseParted(layoutFile, n.layouts.data)
+		errors.As(err, &inLayouts)
+	}
+
+	n.hasSpec = len(c.files) > 0 || layoutFile == ""
+	if n.hasSpec {
+		files, err := c.specFiles(h, c.files)
+		if err != nil {
+			return n, err
+		}
+		for _, f := range files {
+			v.Files = append(v.Files, f.Name)
+		}
+		n.spec, n.places, err = spec.Read(files...)
+		v.Spec = n.spec.Digest()
+		errors.As(err, &n.faults)
+	}
+
+	if layoutFile != "" {
+		v.Files = append(v.Files, layoutFile)
+	}
+	n.faults = append(n.faults, inLayouts...)
+	return n, nil
 }
 
 // blame returns a refusal at the place of the first of its keys in the spec, else of these.

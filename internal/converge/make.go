@@ -112,27 +112,11 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 	r.engine.cache.Changes()
 	err := makeAll(ctx, r.host, due)
 
-	var stays Stays
 	var reboot host.Reboot
-	var down DoesNotStart
-	switch {
-	case errors.As(err, &stays):
-		return r.leaveToOthers(due, stays.Why)
-	case errors.As(err, &reboot) && !r.reverting():
-		r.recordFound(ctx, due)
-		return r.askForReboot(due, err)
-	case errors.As(err, &reboot):
+	if errors.As(err, &reboot) && r.reverting() {
 		r.result.Reboot = reboot.Why
-	case errors.As(err, &down) && r.leavesDaemon(due[0], down):
-		return r.leaveToOthers(due, strings.Join(append([]string{err.Error()}, troubleOf(err).Because...), ": "))
-	case errors.As(err, &down) && r.doing == Undone:
-		return r.orLeave(due[0], err)
-	case err != nil && r.reverting() && is[Supplier](due[0]):
-		// The changes that need it were made before it, or undo has named why not.
-		return r.leaveToOthers(due, err.Error())
-	case err != nil:
-		r.recordFound(ctx, due)
-		return cannotMake(due, err)
+	} else if err != nil {
+		return r.settleFailure(ctx, due, err)
 	}
 
 	for _, s := range due {
@@ -157,6 +141,30 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 	}
 
 	return nil
+}
+
+// settleFailure decides what an error of making a group means: that the things belong to others by
+// now, that they wait for a reboot, or that the run fails.
+func (r *run) settleFailure(ctx context.Context, due []step, err error) error {
+	var stays Stays
+	var down DoesNotStart
+	switch {
+	case errors.As(err, &stays):
+		return r.leaveToOthers(due, stays.Why)
+	case errors.As(err, new(host.Reboot)):
+		r.recordFound(ctx, due)
+		return r.askForReboot(due, err)
+	case errors.As(err, &down) && r.leavesDaemon(due[0], down):
+		return r.leaveToOthers(due, strings.Join(append([]string{err.Error()}, troubleOf(err).Because...), ": "))
+	case errors.As(err, &down) && r.doing == Undone:
+		return r.orLeave(due[0], err)
+	case r.reverting() && is[Supplier](due[0]):
+		// The changes that need it were made before it, or undo has named why not.
+		return r.leaveToOthers(due, err.Error())
+	}
+
+	r.recordFound(ctx, due)
+	return cannotMake(due, err)
 }
 
 // leavesDaemon says whether undo or a roll-back leaves a daemon alone that would not start again. A
