@@ -4,7 +4,6 @@ package drivers
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -186,25 +185,66 @@ func TestSound(t *testing.T) {
 		after := fmt.Sprintf("%+v %+v", m, d)
 		must.That(t, before == after, "Choose changed what it was given:\n%s\n%s", before, after)
 		if err != nil {
-			must.That(t, !strings.Contains(err.Error(), "internal") && !strings.ContainsAny(err.Error(), "\n{}") && strings.HasPrefix(err.Error(), "cannot "), "%v", err)
+			refusalIsSound(t, err.Error())
 			continue
 		}
-		for _, p := range ch.Members {
-			must.That(t, p.Name != "" && p.Role != "" && !strings.ContainsAny(p.Name, " {}") && !strings.HasSuffix(p.Name, "-"), "%+v", p)
-		}
-		must.That(t, slices.Contains(slices.Collect(maps.Keys(roles(ch))), "module") || ch.Source == SourceRunfile, "no module: %+v", ch)
-		major, _ := strconv.Atoi(ch.Branch)
-		for _, g := range m.GPUs {
-			a, _ := c.Arch(g.ID)
-			must.That(t, (a.Open != "must" || ch.Flavour == FlavourOpen) && (a.Open != "no" || ch.Flavour == FlavourProprietary) && (a.Last <= 0 || major <= a.Last),
-				"%s gets %s modules of %s", a.Name, ch.Flavour, ch.Branch)
-		}
 
-		must.That(t, (ch.Flavour != FlavourProprietary || major <= 615) && (ch.Flavour == FlavourOpen || ch.Flavour == FlavourProprietary),
-			"%s modules of %s", ch.Flavour, ch.Branch)
-		must.That(t, (ch.Version == "" || hardware.InBranch(ch.Version, ch.Branch)) && (ch.Version == "" || ch.Minimum == "" || hardware.Compare(ch.Version, ch.Minimum) >= 0),
-			"%s of %s, from %s on", ch.Version, ch.Branch, ch.Minimum)
-		must.That(t, !ch.Precompiled || (!roles(ch)["headers"] && !roles(ch)["dkms"]), "what builds modules is installed beside built ones")
+		packagesAreSound(t, ch)
+		versionIsSound(t, ch)
+		flavourFits(t, c, m, ch)
+	}
+}
+
+// refusalIsSound: a refusal is one sentence for an operator.
+func refusalIsSound(t *testing.T, text string) {
+	t.Helper()
+	must.That(t, strings.HasPrefix(text, "cannot "), "%s", text)
+	must.That(t, !strings.Contains(text, "internal"), "%s", text)
+	must.That(t, !strings.ContainsAny(text, "\n{}"), "%s", text)
+}
+
+// packagesAreSound: the names are whole, and one package brings the module.
+func packagesAreSound(t *testing.T, ch Choice) {
+	t.Helper()
+	for _, p := range ch.Members {
+		isWhole := !strings.ContainsAny(p.Name, " {}") && !strings.HasSuffix(p.Name, "-")
+		must.That(t, p.Name != "" && p.Role != "" && isWhole, "%+v", p)
+	}
+
+	has := roles(ch)
+	must.That(t, has["module"] || ch.Source == SourceRunfile, "no module: %+v", ch)
+	builds := has["headers"] || has["dkms"]
+	must.That(t, !ch.Precompiled || !builds, "what builds modules is installed beside built ones")
+}
+
+// versionIsSound: a chosen version is one of its branch, and not below the minimum.
+func versionIsSound(t *testing.T, ch Choice) {
+	t.Helper()
+	if ch.Version == "" {
+		return
+	}
+	must.That(t, hardware.InBranch(ch.Version, ch.Branch), "%s is not of branch %s", ch.Version, ch.Branch)
+	isOld := ch.Minimum != "" && hardware.Compare(ch.Version, ch.Minimum) < 0
+	must.That(t, !isOld, "%s is older than %s", ch.Version, ch.Minimum)
+}
+
+// flavourFits: each GPU gets modules that drive it. 615 is the last branch with proprietary ones.
+func flavourFits(t *testing.T, c Catalog, m hardware.Machine, ch Choice) {
+	t.Helper()
+	major, _ := strconv.Atoi(ch.Branch)
+	switch ch.Flavour {
+	case FlavourOpen:
+	case FlavourProprietary:
+		must.That(t, major <= 615, "branch %s has no proprietary modules", ch.Branch)
+	default:
+		t.Fatalf("%q modules of %s", ch.Flavour, ch.Branch)
+	}
+
+	for _, g := range m.GPUs {
+		a, _ := c.Arch(g.ID)
+		must.That(t, a.Open != "must" || ch.Flavour == FlavourOpen, "%s gets %s modules", a.Name, ch.Flavour)
+		must.That(t, a.Open != "no" || ch.Flavour == FlavourProprietary, "%s gets %s modules", a.Name, ch.Flavour)
+		must.That(t, a.Last <= 0 || major <= a.Last, "%s gets branch %s, which does not drive it", a.Name, ch.Branch)
 	}
 }
 

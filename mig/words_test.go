@@ -147,36 +147,51 @@ func TestFind(t *testing.T) {
 func TestTable(t *testing.T) {
 	devices := map[string]string{}
 	for _, m := range Models() {
-		check.That(t, m.Arch != "" && m.Memory != 0 && m.Compute != 0 && m.Places != "", "%s: something is missing: %+v", m.Name, m)
-		found, err := Find(m.Name)
-		check.That(t, err == nil && found.Name == m.Name, "%s is not found by its own name: %v", m.Name, err)
-		for _, d := range m.Devices {
-			check.That(t, devices[d] == "" && isDeviceID(d), "%s: device %s is bad, or also %s", m.Name, d, devices[d])
-			devices[d] = m.Name
-		}
+		t.Run(m.Name, func(t *testing.T) {
+			isWhole := m.Arch != "" && m.Memory != 0 && m.Compute != 0 && m.Places != ""
+			check.That(t, isWhole, "something is missing: %+v", m)
+			check.Equal(t, m.Resets(), m.Arch == "ampere", "switching MIG mode resets the GPU:")
+			found := must.Get(Find(m.Name))(t)
+			check.Equal(t, found.Name, m.Name, "by its own name")
+			profilesHoldTogether(t, m)
 
-		ids, names := map[int]bool{}, map[string]bool{}
-		for _, p := range m.Profiles {
-			n, err := parseName(p.Name)
-			check.That(t, err == nil && n.slices == p.Slices && !ids[p.ID] && !names[p.Name] && len(p.Places) > 0, "%s: %+v, %v", m.Name, p, err)
-			ids[p.ID], names[p.Name] = true, true
-			check.That(t, len(p.Compute) > 0 && p.Compute[len(p.Compute)-1].Slices == p.Slices, "%s: %s has no compute instance of all its slices", m.Name, p.Name)
-			for _, at := range p.Places {
-				check.That(t, at.Size == size(p) && at.Start+at.Size <= m.Memory, "%s: %s at %+v", m.Name, p.Name, at)
+			for _, d := range m.Devices {
+				check.That(t, isDeviceID(d), "%q is not a device id", d)
+				check.That(t, devices[d] == "", "device %s is also %s", d, devices[d])
+				devices[d] = m.Name
 			}
-		}
+		})
+	}
+}
 
-		if m.Resets() != (m.Arch == "ampere") {
-			t.Errorf("%s: resets %t", m.Name, m.Resets())
+// profilesHoldTogether checks the profiles of a model: each has a name and an id of its own, a
+// compute instance of all its slices, and places within the GPU.
+func profilesHoldTogether(t *testing.T, m Model) {
+	t.Helper()
+	ids := map[int]bool{}
+	names := map[string]bool{}
+	for _, p := range m.Profiles {
+		n := must.Get(parseName(p.Name))(t)
+		check.Equal(t, n.slices, p.Slices, "%s: slices", p.Name)
+		check.That(t, !ids[p.ID] && !names[p.Name], "%s, id %d, is there twice", p.Name, p.ID)
+		ids[p.ID] = true
+		names[p.Name] = true
+
+		must.That(t, len(p.Compute) > 0, "%s has no compute instance", p.Name)
+		check.Equal(t, p.Compute[len(p.Compute)-1].Slices, p.Slices, "%s: the largest compute instance", p.Name)
+		check.That(t, len(p.Places) > 0, "%s has no place", p.Name)
+		for _, at := range p.Places {
+			isWithin := at.Size == size(p) && at.Start+at.Size <= m.Memory
+			check.That(t, isWithin, "%s at %+v", p.Name, at)
 		}
 	}
+}
 
-	for _, g := range read().GPUs {
-		check.That(t, len(g.Sources) > 0 && g.Names != "", "%s: its source is missing: %+v", g.Name, g)
-	}
-
+// TestTables: each MIG table has its source and a GPU of gpus.tsv, and the other way round.
+func TestTables(t *testing.T) {
 	tables := map[string]bool{}
 	for _, g := range read().GPUs {
+		check.That(t, len(g.Sources) > 0 && g.Names != "", "%s: its source is missing: %+v", g.Name, g)
 		check.That(t, len(g.Devices) > 0, "no GPU of gpus.tsv has the MIG table %s", g.Name)
 		tables[g.Name] = true
 	}

@@ -92,9 +92,10 @@ func podIsNarrow(t *testing.T, w workload) {
 	t.Helper()
 	pod := w.Spec.Template.Spec
 	check.That(t, !pod.HostPID && !pod.HostNetwork, "hostPID is %v, hostNetwork is %v", pod.HostPID, pod.HostNetwork)
-	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
-		t.Error("the token is mounted that is good for a year")
-	}
+	check.Equal(t, pod.NodeSelector["kubernetes.io/os"], "linux", "the nodes' system is")
+
+	mounts := pod.AutomountServiceAccountToken
+	check.That(t, mounts != nil && !*mounts, "the token is mounted that is good for a year")
 	var lives []int
 	for _, v := range pod.Volumes {
 		for _, s := range v.Projected.Sources {
@@ -103,28 +104,32 @@ func podIsNarrow(t *testing.T, w workload) {
 			}
 		}
 	}
-
 	check.That(t, slices.Equal(lives, []int{3600}), "tokens live for %v s", lives)
-	for _, c := range pod.Containers {
-		s := c.SecurityContext
-		if s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !s.ReadOnlyRootFilesystem ||
-			s.Capabilities.Add != nil || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || s.SeccompProfile.Type != "RuntimeDefault" {
-			t.Errorf("the container's security context is %+v", s)
-		}
-		check.That(t, regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(c.Image), "the image %s is not named by its digest", c.Image)
-	}
 
+	must.That(t, len(pod.Containers) == 1, "%d containers", len(pod.Containers))
+	c := pod.Containers[0]
+	byDigest := regexp.MustCompile(`@sha256:[0-9a-f]{64}$`)
+	check.That(t, byDigest.MatchString(c.Image), "the image %s is not named by its digest", c.Image)
+	s := c.SecurityContext
+	check.That(t, !s.Privileged, "the container is privileged")
+	mayGain := s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation
+	check.That(t, !mayGain, "the container may gain privileges")
+	check.That(t, s.ReadOnlyRootFilesystem, "the container can write to its root file system")
+	check.That(t, s.Capabilities.Add == nil, "the container adds %v", s.Capabilities.Add)
+	check.That(t, slices.Equal(s.Capabilities.Drop, []string{"ALL"}), "the container drops %v", s.Capabilities.Drop)
+	check.Equal(t, s.SeccompProfile.Type, "RuntimeDefault", "the seccomp profile is")
+
+	// One term is enough for the scheduler, so each must keep out control planes and virtual nodes.
 	terms := pod.Affinity.NodeAffinity.Required.NodeSelectorTerms
-	must.That(t, len(terms) > 0 && len(pod.Containers) == 1, "%d terms of affinity, %d containers", len(terms), len(pod.Containers))
-	for _, term := range terms { // one is enough, so each must keep out control planes and what is not a machine
+	must.That(t, len(terms) > 0, "no affinity")
+	for _, term := range terms {
 		e := term.MatchExpressions
-		if len(e) != 4 || e[0].Key != "node-role.kubernetes.io/control-plane" || e[0].Operator != "DoesNotExist" ||
-			e[1].Key != "type" || e[1].Operator != "NotIn" || !slices.Equal(e[1].Values, []string{"virtual-kubelet"}) {
-			t.Errorf("the affinity has the term %+v", e)
-		}
+		must.That(t, len(e) == 4, "the affinity has the term %+v", e)
+		noControlPlane := e[0].Key == "node-role.kubernetes.io/control-plane" && e[0].Operator == "DoesNotExist"
+		check.That(t, noControlPlane, "the affinity has the term %+v", e)
+		noVirtualNode := e[1].Key == "type" && e[1].Operator == "NotIn" && slices.Equal(e[1].Values, []string{"virtual-kubelet"})
+		check.That(t, noVirtualNode, "the affinity has the term %+v", e)
 	}
-
-	check.Equal(t, pod.NodeSelector["kubernetes.io/os"], "linux", "the nodes' system is")
 }
 
 // TestTolerations: a pod comes to a node that nothing else may run on. AKS refuses a toleration

@@ -65,33 +65,74 @@ func (r booted) Unit(ctx context.Context, name string) (host.Unit, error) {
 }
 
 func TestNode(t *testing.T) {
-	r := &booted{
+	live := &booted{
 		files: files{
-			"/proc/sys/kernel/hostname": "gpu-1\n", "/etc/hostname": "old\n", "/etc/machine-id": "0123456789abcdef0123456789abcdef\n",
-			"/proc/sys/kernel/random/boot_id": "11111111-2222-4333-8444-555555555555\n", "/sys/devices/system/cpu/online": "0-3,8,10-11\n",
-			"/proc/meminfo": "MemTotal:       16384000 kB\nMemFree: 1 kB\n", "/sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+			"/proc/sys/kernel/hostname":          "gpu-1\n",
+			"/proc/sys/kernel/random/boot_id":    "11111111-2222-4333-8444-555555555555\n",
+			"/proc/meminfo":                      "MemTotal:       16384000 kB\nMemFree: 1 kB\n",
+			"/sys/devices/system/cpu/online":     "0-3,8,10-11\n",
+			"/sys/fs/cgroup/cgroup.controllers":  "cpu memory\n",
+			"/etc/hostname":                      "old\n",
+			"/etc/machine-id":                    "0123456789abcdef0123456789abcdef\n",
 			"/etc/systemd/system/gpuadm.service": "[Service]\nExecStart=/usr/local/sbin/gpuadm apply\n",
 			unitFile:                             service1("/usr/bin/kubelet"),
 		},
-		units: map[string]string{"gpuadm.service": "activating", "kubelet.service": "inactive"}, mu: new(sync.Mutex), asked: map[string]int{},
+		units: map[string]string{"gpuadm.service": "activating", "kubelet.service": "inactive"},
+		mu:    new(sync.Mutex),
+		asked: map[string]int{},
 	}
-	f, err := Gather(t.Context(), r, Needs{})
-	must.OK(t, err)
-	if f.Hostname != "gpu-1" || f.MachineID != "0123456789abcdef0123456789abcdef" || f.BootID != "11111111-2222-4333-8444-555555555555" ||
-		f.CPUs != 7 || f.Memory != 16384000<<10 || f.Cgroup != 2 || !f.Booting || f.Kubelet.Active != "inactive" || f.Kubelet.NodeName != "gpu-1" {
-		t.Errorf("%+v", f)
+	f := must.Get(Gather(t.Context(), live, Needs{}))(t)
+	check.Equal(t, nodeOf(f), aNode{
+		Hostname:  "gpu-1",
+		MachineID: "0123456789abcdef0123456789abcdef",
+		BootID:    "11111111-2222-4333-8444-555555555555",
+		CPUs:      7,
+		Memory:    16384000 << 10,
+		Cgroup:    2,
+		Booting:   true,
+	}, "a machine that boots")
+	check.Equal(t, f.Kubelet.Active, "inactive", "kubelet is")
+	check.Equal(t, f.Kubelet.NodeName, "gpu-1", "kubelet's node is")
+	check.Equal(t, live.asked["gpuadm.service"], 1, "questions to systemd about gpuadm's unit")
+
+	bare := &booted{
+		files: files{
+			"/sys/fs/cgroup/memory/x": "",
+			"/etc/hostname":           "# a comment\n\nold\n",
+			"/etc/machine-id":         "uninitialized\n",
+		},
+		units: map[string]string{"gpuadm.service": "activating"},
+		mu:    new(sync.Mutex),
+		asked: map[string]int{},
 	}
-	check.That(t, r.asked["gpuadm.service"] == 1, "systemd was asked %d times", r.asked["gpuadm.service"])
-	old := &booted{
-		files: files{"/sys/fs/cgroup/memory/x": "", "/etc/hostname": "# a comment\n\nold\n", "/etc/machine-id": "uninitialized\n"},
-		units: map[string]string{"gpuadm.service": "activating"}, mu: new(sync.Mutex), asked: map[string]int{},
+	f = must.Get(Gather(t.Context(), bare, Needs{}))(t)
+	check.Equal(t, nodeOf(f), aNode{Hostname: "old", Cgroup: 1}, "a machine that says little")
+	check.Equal(t, bare.asked["gpuadm.service"], 0, "questions to systemd about a unit without a file")
+
+	root := nodeOf(gather(t, live.files))
+	check.Equal(t, root, aNode{Hostname: "old", MachineID: root.MachineID}, "a folder tells what only the running machine has")
+	check.That(t, root.MachineID != "", "the folder's machine id is lost")
+}
+
+// aNode is what facts say of the machine as a whole.
+type aNode struct {
+	Hostname, MachineID, BootID string
+	CPUs                        int
+	Memory                      uint64
+	Cgroup                      int
+	Booting                     bool
+}
+
+func nodeOf(f Facts) aNode {
+	return aNode{
+		Hostname:  f.Hostname,
+		MachineID: f.MachineID,
+		BootID:    f.BootID,
+		CPUs:      f.CPUs,
+		Memory:    f.Memory,
+		Cgroup:    f.Cgroup,
+		Booting:   f.Booting,
 	}
-	f, err = Gather(t.Context(), old, Needs{})
-	check.That(t, err == nil && f.Cgroup == 1 && f.CPUs == 0 && f.Hostname == "old" && f.MachineID == "" && f.Memory == 0 && !f.Booting && old.asked["gpuadm.service"] == 0,
-		"%+v %v", f, err)
-	root := gather(t, r.files)
-	check.That(t, root.BootID == "" && root.CPUs == 0 && root.Memory == 0 && root.Cgroup == 0 && !root.Booting && root.Hostname == "old" && root.MachineID != "",
-		"a folder tells what only the running machine has: %+v", root)
 }
 
 func TestCounts(t *testing.T) {

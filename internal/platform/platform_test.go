@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 var update = flag.Bool("update", false, "write docs/who-owns-what.md")
@@ -168,25 +170,43 @@ func TestChart(t *testing.T) {
 func TestRegister(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range All() {
-		hasSign := len(p.Every) > 0 || p.Snap != nil || p.Units != nil
-		if p.Name == "" || seen[p.Name] || p.Title == "" || !hasSign {
-			t.Errorf("%+v", p)
-		}
+		t.Run(p.Name, func(t *testing.T) {
+			check.That(t, p.Name != "" && !seen[p.Name], "the name is empty, or another platform has it")
+			check.That(t, p.Title != "", "it has no title")
+			hasSign := len(p.Every) > 0 || p.Snap != nil || p.Units != nil
+			check.That(t, hasSign, "it has no sign by which a machine shows it")
+			hasWholeRow(t, p)
+		})
 		seen[p.Name] = true
-		isClosed := p.Join.Method == p.Name && p.Join.Method != "" && p.Name != "eks"
-		if isClosed && (len(p.Join.Looked) == 0 || len(p.Join.Try) == 0) {
-			t.Errorf("%s does not say what a machine that is none of its own lacks", p.Name)
-		}
-		if p.Join.Done != "" && (p.Join.Log == "" || len(p.Join.AtBoot) == 0) || p.Engine.How == After && p.Join.Done == "" || p.Driver.Title != "" && p.Driver.TakeOver == "" {
-			t.Errorf("%s lacks a field that another of its fields requires", p.Name)
-		}
-		if method := p.Join.Method; method != "" && !slices.Contains(Methods(), method) {
-			t.Errorf("%s joins by %s, which is not a platform's name", p.Name, method)
-		}
-		isEKS := p.Name == "eks" || p.Name == "eks-hybrid" // cloud/eks has their notes
-		if cmp.Or(p.Join.By, p.Join.Method) != "" && len(p.Join.Notes) == 0 && !isEKS {
-			t.Errorf("%s has no notes", p.Name)
-		}
+	}
+}
+
+// hasWholeRow checks that a platform has each field that another of its fields requires.
+func hasWholeRow(t *testing.T, p Platform) {
+	t.Helper()
+	method := p.Join.Method
+	isEKS := p.Name == "eks" || p.Name == "eks-hybrid" // cloud/eks has their notes and refusals
+
+	if method != "" {
+		check.That(t, slices.Contains(Methods(), method), "it joins by %s, which is not a platform's name", method)
+	}
+	if method == p.Name && !isEKS {
+		saysWhatIsMissing := len(p.Join.Looked) > 0 && len(p.Join.Try) > 0
+		check.That(t, saysWhatIsMissing, "it does not say what a machine lacks that is not one of its nodes")
+	}
+	if cmp.Or(p.Join.By, method) != "" && !isEKS {
+		check.That(t, len(p.Join.Notes) > 0, "it has no notes")
+	}
+
+	if p.Join.Done != "" {
+		check.That(t, p.Join.Log != "", "its scripts have no log")
+		check.That(t, len(p.Join.AtBoot) > 0, "nothing says what runs its scripts at boot")
+	}
+	if p.Engine.How == After {
+		check.That(t, p.Join.Done != "", "its engine comes after scripts, and nothing says when they are done")
+	}
+	if p.Driver.Title != "" {
+		check.That(t, p.Driver.TakeOver != "", "nothing says how gpuadm can take over its driver")
 	}
 }
 
