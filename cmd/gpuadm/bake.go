@@ -112,6 +112,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 			return err
 		}
 	}
+
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -147,6 +148,7 @@ func (c *common) checkBake(b bakeFlags) (gpus []facts.PCI, key *local.ModuleKey,
 			Try:  []string{c.again()},
 		}
 	}
+
 	return gpus, key, nil
 }
 
@@ -161,6 +163,7 @@ func (c *common) openImage(key *local.ModuleKey) (release func()) {
 		}
 		return h, err
 	}
+
 	return func() { opened() }
 }
 

@@ -62,6 +62,7 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 			Made: []converge.Mark{},
 		}
 	}
+
 	none, err := c.noGPU(ctx, e, h, nothing)
 	if err != nil || none && !flags.diff {
 		return err

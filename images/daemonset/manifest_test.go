@@ -104,6 +104,7 @@ func podIsNarrow(t *testing.T, w workload) {
 			}
 		}
 	}
+
 	check.That(t, slices.Equal(lives, []int{3600}), "tokens live for %v s", lives)
 
 	must.That(t, len(pod.Containers) == 1, "%d containers", len(pod.Containers))

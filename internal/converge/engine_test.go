@@ -285,6 +285,7 @@ func TestReleasedDependency(t *testing.T) {
 			second.Spec.Sections = []string{"toolkit"}
 			want = "steam=under steam tram=new wagon=blue"
 		}
+
 		must.Get(second.Apply(t.Context(), box))(t)
 		check.Equal(t, box.String(), want, "the second apply, released %v", released)
 

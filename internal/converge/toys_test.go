@@ -108,7 +108,9 @@ func (k train) Ref() converge.Ref { return converge.Ref{Kind: "train", Name: k.n
 const whilePulled = "while pulled"
 
 func (k train) Resolve(_ context.Context, _ host.View, pending []converge.Change) ([]converge.Change, error) {
-	isDue := func(c converge.Change) bool { return c.After != whilePulled && c.Before != c.After }
+	isDue := func(c converge.Change) bool {
+		return c.After != whilePulled && c.Before != c.After
+	}
 	all := slices.Clone(pending)
 	for i, c := range pending {
 		switch {
@@ -118,7 +120,11 @@ func (k train) Resolve(_ context.Context, _ host.View, pending []converge.Change
 			all[i].After = c.Before
 		case c.Name == "steam" && isDue(c):
 			wagon := train{car{block{k.box, "wagon"}}}
-			all = append(all, converge.Change{Ref: wagon.Ref(), After: "blue", Dependency: true})
+			all = append(all, converge.Change{
+				Ref:        wagon.Ref(),
+				After:      "blue",
+				Dependency: true,
+			})
 		}
 	}
 
@@ -132,7 +138,12 @@ func (train) Lacks(context.Context, host.View, []converge.Change) ([]converge.Ch
 func (k train) Chosen(_, last converge.Change) (w converge.Want, ok bool) {
 	to := func(converge.State) (converge.State, error) { return whilePulled, nil }
 	wagon := train{car{block{k.box, last.Name}}}
-	return converge.Want{Thing: wagon, To: to, AsFound: true, Stays: true}, true
+	return converge.Want{
+		Thing:   wagon,
+		To:      to,
+		AsFound: true,
+		Stays:   true,
+	}, true
 }
 
 // A chain is a Merger: its state is a list of beads, to which others add theirs. The robot reads

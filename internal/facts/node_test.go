@@ -110,7 +110,10 @@ func TestNode(t *testing.T) {
 	check.Equal(t, bare.asked["gpuadm.service"], 0, "questions to systemd about a unit without a file")
 
 	root := nodeOf(gather(t, live.files))
-	check.Equal(t, root, aNode{Hostname: "old", MachineID: root.MachineID}, "a folder tells what only the running machine has")
+	check.Equal(t, root, aNode{
+		Hostname:  "old",
+		MachineID: root.MachineID,
+	}, "a folder tells what only the running machine has")
 	check.That(t, root.MachineID != "", "the folder's machine id is lost")
 }
 
