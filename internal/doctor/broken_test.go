@@ -114,3 +114,18 @@ func TestFull(t *testing.T) {
 		})
 	}
 }
+
+// TestLostDependency: a held package of the driver lacks what it depends on, which an operator's dpkg
+// has removed by force: apt refuses all later work.
+func TestLostDependency(t *testing.T) {
+	r := incident.Working(t)
+	r.Package("nvidia-utils-580-server", "hold ok installed")
+	check.Equal(t, codes(examine(t, r.Node())), "", "with a hold:")
+
+	r.Change("var/lib/dpkg/status", "Package: nvidia-utils-580-server\n", "Package: nvidia-utils-580-server\nDepends: libnvidia-compute-580-server, libgone (>= 2)\n")
+	report := examine(t, r.Node())
+	check.Equal(t, codes(report), "PKG-001", "with a lost dependency:")
+	found := report.Causes[0].Found[0]
+	check.Says(t, found.What, "nvidia-utils-580-server", "lacks a package that it depends on")
+	check.List(t, report.Causes[0].Commands, []string{"sudo apt-get --fix-broken install"}, "its commands:")
+}

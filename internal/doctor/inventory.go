@@ -3,6 +3,9 @@
 package doctor
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
@@ -14,6 +17,17 @@ type inventory struct {
 	packager string // apt, dnf; "" for none that is known
 	audit    packages.Audit
 	packages map[string]packages.State
+	// incomplete are held packages that lack a package which they depend on.
+	incomplete []string
+}
+
+func incompleteOf(all map[string]packages.State) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name].Broken == packages.Incomplete {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Packages are the packages that are installed, as dpkg or rpm says.
@@ -35,6 +49,7 @@ func (m *Machine) Packages() inventory {
 			return found, err // in the midst of a transaction the packages are of two versions
 		}
 		found.packages = all
+		found.incomplete = incompleteOf(all)
 		return found, nil
 	})
 	return all

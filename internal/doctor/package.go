@@ -19,6 +19,7 @@ import (
 type commands struct {
 	repair  string // reinstalls a package
 	mixed   string // shows why packages have different versions
+	restore string // brings back a lost dependency, or says what is lost
 	headers string // installs a kernel's headers
 	exact   string // installs a version of a package
 	initrd  string // rebuilds the initial RAM disk
@@ -47,6 +48,7 @@ func (i inventory) commands() commands {
 
 	return commands{
 		mixed:   "apt-mark showhold && apt-get --simulate --fix-broken install",
+		restore: "sudo apt-get --fix-broken install",
 		headers: "sudo apt-get install linux-headers-%[1]s",
 		exact:   "sudo apt-get install %[1]s=%[2]s\\*",
 		initrd:  "sudo update-initramfs -u",
@@ -109,6 +111,16 @@ func brokenPackages(m *Machine, concerns func(name string) bool) (found []Findin
 			What:    fmt.Sprintf("%s %s is %s", name, all.packages[name].Version, state),
 			Command: all.command(name),
 		})
+	}
+
+	for _, name := range all.incomplete {
+		if concerns(name) {
+			found = append(found, Finding{
+				Object:  name,
+				What:    name + " " + all.packages[name].Version + " lacks a package that it depends on",
+				Command: all.commands().restore,
+			})
+		}
 	}
 
 	return found

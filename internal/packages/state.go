@@ -20,7 +20,7 @@ type State struct {
 	Version string // as the packager writes it, epoch and revision included: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
 	Held    bool   // held by apt-mark, locked by dnf versionlock
 	Auto    bool   // installed as a dependency; apt only: dnf has its own record
-	Broken  string // "", half-configured, half-installed, unpacked, triggers-awaited, …: dpkg's words; config-files: removed
+	Broken  string // "", half-configured, half-installed, unpacked, triggers-awaited, …: dpkg's words; config-files: removed; incomplete
 }
 
 const (
@@ -29,6 +29,7 @@ const (
 	ifNeeded    = "needed"       // as a Version: as it is, unless the other changes make it unneeded
 	Nowhere     = "-"            // as a Version: not installed, but held so
 	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
+	Incomplete  = "incomplete"   // as Broken: installed and held, and a package that it needs is not there
 )
 
 // Parse reads what String wrote.

@@ -289,6 +289,25 @@ func TestLabDriverFileRemoved(t *testing.T) {
 	says(t, n.wants(0, spec), "Nothing to do.")
 }
 
+// TestLabDriverDependencyLost: dpkg has removed by force what the driver's packages depend on: a part
+// of the driver that the spec does not name, and DKMS. The next apply brings both back.
+func TestLabDriverDependencyLost(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	spec := n.spec("580.65.06", "")
+	n.wants(0, spec)
+	before := n.snapshot()
+	n.Must("dpkg", "--force-all", "-P", "libnvidia-gpucomp", "dkms")
+	check.That(t, n.Exec("apt-get", "check").Exit != 0, "apt misses nothing")
+
+	r := n.gpuadm(0, "plan")
+	check.That(t, !strings.Contains(r.Stdout, "Nothing to do"), "a lost dependency is not seen: %s", r)
+	n.wants(0, spec)
+	n.Must("apt-get", "check")
+	n.same(before)
+	says(t, n.wants(0, spec), "Nothing to do.")
+}
+
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question;
 // automatic upgrades are set to skip gpuadm's packages, and skip them; no password gets into what
 // gpuadm says or keeps.

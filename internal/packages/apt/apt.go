@@ -53,7 +53,7 @@ func (apt) Audit(
 
 	audit := packages.Audit{Interrupted: len(updates) > 0, Broken: map[string]string{}}
 	for name, p := range all {
-		if p.Broken != "" && p.Broken != packages.ConfigFiles {
+		if p.Broken != "" && p.Broken != packages.ConfigFiles && p.Broken != packages.Incomplete {
 			audit.Broken[name] = p.Broken
 		}
 	}

@@ -32,8 +32,9 @@ const (
 // A dpkg is dpkg's database, by name; foreign ones are "name:arch".
 type dpkg struct {
 	packages    map[string]packages.State
-	texts       [][]byte // that it was read from: see details
-	native      string   // architecture
+	paragraphs  map[string][]byte // the entry of each package, as text
+	texts       [][]byte          // that it was read from: see details
+	native      string            // architecture
 	interrupted bool
 }
 
@@ -45,8 +46,9 @@ func readDpkg(v host.View) (dpkg, error) {
 		return dpkg{}, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}
 	d := dpkg{
-		packages: make(map[string]packages.State, len(status)/paragraphSize),
-		native:   nativeArch(v, status),
+		packages:   make(map[string]packages.State, len(status)/paragraphSize),
+		paragraphs: make(map[string][]byte, len(status)/paragraphSize),
+		native:     nativeArch(v, status),
 	}
 	d.addText(status)
 	return d, d.addOthers(v)
@@ -60,7 +62,8 @@ func (d *dpkg) addText(text []byte) {
 	d.add(text)
 }
 
-// addOthers adds the updates that an interrupted dpkg left, and apt's automatic marks.
+// addOthers adds the updates that an interrupted dpkg left, apt's automatic marks, and the marks of
+// packages that lack a dependency.
 func (d *dpkg) addOthers(v host.View) error {
 	updates, err := updatesLeft(v)
 	if err != nil {
@@ -80,6 +83,7 @@ func (d *dpkg) addOthers(v host.View) error {
 		return err
 	}
 	d.mark(marks)
+	d.markIncomplete()
 	return nil
 }
 
@@ -118,6 +122,7 @@ func nativeArch(v host.View, status []byte) string {
 
 // An entry is a package as dpkg's database, apt's of automatic marks, or a source's index has it.
 type entry struct {
+	text                              []byte
 	name, arch, version, status, auto []byte
 
 	essential bool // or protected: it may not be removed
@@ -136,6 +141,7 @@ func entries(text []byte) iter.Seq[entry] {
 }
 
 func entryOf(paragraph []byte) (e entry) {
+	e.text = paragraph
 	for key, value := range fields(paragraph) {
 		switch string(key) {
 		case "Package":
@@ -171,7 +177,9 @@ func (d *dpkg) add(text []byte) {
 	for e := range entries(text) {
 		name := d.key(e.name, e.arch)
 		if len(name) > 0 {
-			d.packages[keep(name)] = dpkgState(keep(e.version), e.status)
+			kept := keep(name)
+			d.packages[kept] = dpkgState(keep(e.version), e.status)
+			d.paragraphs[kept] = e.text
 		}
 	}
 }

@@ -52,7 +52,7 @@ func FuzzDpkg(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d := dpkg{packages: map[string]packages.State{}, native: "amd64"}
+		d := dpkg{packages: map[string]packages.State{}, paragraphs: map[string][]byte{}, native: "amd64"}
 		alloc.Most(t, 400, len(text), func() {
 			d.texts = [][]byte{text}
 			d.add(text)
@@ -65,6 +65,7 @@ func FuzzDpkg(f *testing.F) {
 		}
 
 		asPlain(t, d, string(text))
+		d.markIncomplete()
 	})
 }
 
@@ -220,7 +221,11 @@ func realDatabase(n int) map[string]string {
 		if i == n/6 {
 			name = "dpkg"
 		}
-		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nPriority: optional\nSection: libs\nInstalled-Size: %d\n", name, i)
+		wanted := "install"
+		if i%28 == 1 { // as many as a driver has
+			wanted = "hold"
+		}
+		fmt.Fprintf(&status, "Package: %s\nStatus: %s ok installed\nPriority: optional\nSection: libs\nInstalled-Size: %d\n", name, wanted, i)
 		status.WriteString("Maintainer: Debian OpenSSL Team <pkg-openssl-devel@alioth-lists.debian.net>\nArchitecture: amd64\nMulti-Arch: same\n")
 		fmt.Fprintf(&status, "Source: package%d\nVersion: 3.0.%d-1~deb12u2\nDepends: libc6 (>= 2.34), libgcc-s1 (>= 3.0), libstdc++6 (>= 11)\n", i, i)
 		if i%10 == 0 {

@@ -3,8 +3,10 @@
 package apt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -26,6 +28,10 @@ var (
 // markMalformed is apt's message about a list with an entry that it cannot read: apt-pkg/pkgcachegen.cc.
 var markMalformed = pattern.Of(`Problem with MergeList (\S+)`)
 
+// markUnmet is apt's message that it refuses all work, since an installed package lacks a
+// dependency: CheckDeps in apt-private/private-cachefile.cc, and DoInstall in private-install.cc.
+var markUnmet = pattern.Of(`(?m)^E: Unmet dependencies`)
+
 // explain turns a failure of apt or dpkg into an error that an operator can act on.
 func explain(v host.View, out string, err error) error {
 	var failed *host.CommandError
@@ -45,6 +51,9 @@ func explain(v host.View, out string, err error) error {
 		t.Try = kmod.BuildRemedy(v, t.What)
 	}
 	if known || dpkgFailed(v, t, out, failed.Stderr) {
+		return t
+	}
+	if markUnmet().MatchString(failed.Stderr) && lacksDependency(v, t) {
 		return t
 	}
 	if words := archiveErrors(failed.Stderr); len(words) > 0 {
@@ -123,6 +132,48 @@ func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
 	}
 	teach(v, t, packages.Own(first.Version))
 	t.Try = append(t.Try, "/var/log/apt/term.log, which has all that it said")
+	return true
+}
+
+// lacksDependency names the installed packages that lack a dependency. It returns false where there
+// is none: then apt found no solution for what it was asked to install. apt's own advice does not
+// suit: where no source has the dependency, --fix-broken removes what needs it.
+func lacksDependency(v host.View, t *trouble.Error) bool {
+	d, err := readDpkg(v)
+	if err != nil {
+		return false
+	}
+
+	all := d.dependencies()
+	var lacking, because []string
+	lost := ""
+	for _, name := range slices.Sorted(maps.Keys(d.packages)) {
+		clauses := all.unmet(name)
+		if len(clauses) == 0 || !d.packages[name].Installed() {
+			continue
+		}
+		lacking = append(lacking, name)
+		lost = cmp.Or(lost, clauses[0])
+		for _, clause := range clauses {
+			const needs = "%s %s depends on %s, which is not installed"
+			because = append(because, fmt.Sprintf(needs, name, d.packages[name].Version, clause))
+		}
+	}
+
+	if len(lacking) == 0 {
+		return false
+	}
+
+	first := relationOf(lost).name
+	names := strings.Join(trouble.Few(lacking, 4), ", ")
+	const forced = "it was removed outside gpuadm, by dpkg --force-depends or the like"
+	t.What = packages.Cannot + "apt refuses all work, since " + names + " lacks a dependency"
+	t.Because = packages.Short(append(because, forced))
+	t.Try = []string{
+		"apt-cache policy " + first + ", which says whether a source has it",
+		"if one has it: sudo apt-get --fix-broken install, which brings it back and asks before it removes anything",
+		"if none has it: add a source or mirror that does, run sudo apt-get update, then the same command again",
+	}
 	return true
 }
 

@@ -35,7 +35,11 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 		return nil, err
 	}
 
-	d := dpkg{packages: map[string]packages.State{}, native: architecture(h)}
+	d := dpkg{
+		packages:   map[string]packages.State{},
+		paragraphs: map[string][]byte{},
+		native:     architecture(h),
+	}
 	d.add(status)
 	a.pins = g.Work + "/pins/"
 	g.Request.Changes = packages.WithBefore(d.packages, g.Request.Changes)

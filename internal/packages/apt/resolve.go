@@ -87,7 +87,15 @@ func (s solver) Simulate(
 	offers map[string][]packages.Offer,
 	pins []packages.Pin,
 ) ([]packages.Move, error) {
-	out, err := s.simulate(ctx, v, pins, verb(changes), arguments(v, changes, offers))
+	args := arguments(v, changes, offers)
+	out, err := s.simulate(ctx, v, slices.Clone(pins), verb(changes), args)
+	if err != nil && slices.ContainsFunc(changes, lacksDependencies) {
+		lost := s.lostDependencies(ctx, v, changes, pins)
+		if len(lost) > 0 {
+			out, err = s.simulate(ctx, v, slices.Clone(pins), verb(changes), append(args, lost...))
+		}
+	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +103,31 @@ func (s solver) Simulate(
 		*s.needs = needsOf(out)
 	}
 	return parseSimulation(out), nil
+}
+
+func lacksDependencies(c converge.Change) bool {
+	return packages.Parse(c.Before).Broken == packages.Incomplete
+}
+
+// lostDependencies asks apt what it would install to repair packages that lack a dependency, as
+// arguments of an installation. A package that lacks one is installed for apt, and it brings the
+// dependency only where it is named, or by --fix-broken without any name: apt-get(8). apt would also
+// remove a package whose dependency no source has; gpuadm does not.
+func (s solver) lostDependencies(
+	ctx context.Context, v host.View, changes []converge.Change, pins []packages.Pin,
+) (args []string) {
+	out, err := s.simulate(ctx, v, slices.Clone(pins), []string{"install", "--fix-broken"}, nil)
+	if err != nil {
+		return nil // the installation's own error says more
+	}
+	named := packages.Named(changes)
+	for _, move := range parseSimulation(out) {
+		if move.Version != "" && !named[move.Name] {
+			args = append(args, install(move.Name, packages.State{Version: move.Version}))
+		}
+	}
+
+	return args
 }
 
 // Unneeded asks apt what its autoremove would take once the changes are made, if nothing were held.
