@@ -72,7 +72,7 @@ var aks = Platform{
 	// Nothing on a node shows that its cluster is AKS Automatic. MicrosoftDocs/azure-aks-docs at
 	// fb060abe6, articles/aks/ deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442,
 	// and pull 5798 (2026-05-29).
-	Limit: "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there",
+	Limit: "the deployment safeguards of AKS Automatic refuse gpuadm's pod until you exclude its namespace: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there",
 }
 
 // aksDone is a file that exists once AKS's scripts have ended, in success or failure: cse_start.sh

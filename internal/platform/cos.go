@@ -15,5 +15,5 @@ var cos = System{
 	// /var is mounted noexec, except a few folders such as this:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	Programs: "/var/lib/google",
-	Limit:    "Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer",
+	Limit:    "Container-Optimized OS loads only modules that Google has signed: Google installs the driver, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer",
 }
