@@ -16,7 +16,8 @@ import (
 // program begins another phase. It is there before the machine is opened, which hands it to the
 // programs; a voice begins it.
 type pulse struct {
-	end func() // it reports no more
+	end   func()           // it reports no more
+	clock func() time.Time // the clock of its beats; a simulated machine has another one
 
 	mu     sync.Mutex
 	every  time.Duration                          // between two lines
@@ -43,13 +44,16 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.usual = 0
 	p.done = ""
 	p.says = ""
-	p.heard = time.Now()
+	if p.clock == nil {
+		p.clock = time.Now
+	}
+	p.heard = p.clock()
 	p.end = everyBeat(p.beat)
 }
 
 // saw receives an event of the run. The caller holds mu.
 func (p *pulse) saw(e converge.Event) {
-	p.heard = time.Now()
+	p.heard = p.clock()
 	p.looked = time.Time{}
 	if e.What == converge.Waiting && len(p.making) > 0 {
 		p.done = ""
@@ -70,8 +74,8 @@ func (p *pulse) saw(e converge.Event) {
 
 	if len(p.making) == 0 {
 		p.stage = e.Stage
-		p.since = e.Time
-		p.told = e.Time
+		p.since = p.heard
+		p.told = p.heard
 	}
 
 	p.making = append(p.making, *e.Line)

@@ -15,20 +15,25 @@ import (
 )
 
 // long is a run with a change that took three minutes before, and with a batch of one of Ubuntu's
-// longest names and others. Its times lie after those of the pulse's own clock, which beats only
-// when the test says so.
+// longest names and others. The pulse goes by the test's clock; the real one, by which it also beats,
+// is a century behind.
 func long(v *textVoice) {
 	v.idle = 0 // TestLooks
 	at := func(seconds int) time.Time {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
 	}
+	now := at(0)
+	v.mu.Lock()
+	v.clock = func() time.Time { return now }
+	v.mu.Unlock()
 	tell := func(second int, what converge.What, usual time.Duration, kind, name string) {
 		c := converge.Line{Change: converge.Change{
 			Ref:   converge.Ref{Kind: kind, Name: name},
 			After: "580",
 		}}
+		now = at(second)
 		v.tell(converge.Event{
-			Time:  at(second),
+			Time:  now,
 			What:  what,
 			Stage: "modules",
 			Line:  &c,
@@ -53,8 +58,9 @@ func long(v *textVoice) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		tell(201, converge.Making, 0, "package", name)
 	}
+	now = at(210)
 	v.tell(converge.Event{
-		Time:  at(210),
+		Time:  now,
 		What:  converge.Waiting,
 		Stage: "modules",
 		Text:  "process 4711 (apt-get) holds the lock",
@@ -142,4 +148,24 @@ func TestLooks(t *testing.T) {
 	v.close()
 	check.Equal(t, shown(), "             … looks at the machine   2s\n\x1b[2K"+
 		"             … looks at the machine   3s\n\x1b[2K", "a terminal shows")
+}
+
+// TestPulseOfASimulation: a machine whose clock is days behind, as the demo's is, does not make a
+// change look days long.
+func TestPulseOfASimulation(t *testing.T) {
+	var shown string
+	p := new(pulse)
+	p.begin(time.Hour, func(_, _, took, _ string) { shown = took })
+	defer p.end()
+	p.saw(converge.Event{
+		What:  converge.Making,
+		Stage: "packages",
+		Time:  time.Now().Add(-200 * time.Hour),
+		Line:  &converge.Line{},
+	})
+
+	p.beat(time.Now())
+	check.Equal(t, shown, "", "at once it says")
+	p.beat(time.Now().Add(time.Hour))
+	check.Equal(t, shown, "1h0m0s", "after an hour it says")
 }
