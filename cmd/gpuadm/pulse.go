@@ -17,7 +17,7 @@ import (
 // programs; a voice begins it.
 type pulse struct {
 	end   func()           // it reports no more
-	clock func() time.Time // the clock of its beats; a simulated machine has another one
+	clock func() time.Time // of a test; nil is the process's own, which is not a simulated machine's
 
 	mu     sync.Mutex
 	every  time.Duration                          // between two lines
@@ -44,16 +44,20 @@ func (p *pulse) begin(every time.Duration, show func(stage, change, took, says s
 	p.usual = 0
 	p.done = ""
 	p.says = ""
-	if p.clock == nil {
-		p.clock = time.Now
-	}
-	p.heard = p.clock()
+	p.heard = p.now()
 	p.end = everyBeat(p.beat)
+}
+
+func (p *pulse) now() time.Time {
+	if p.clock != nil {
+		return p.clock()
+	}
+	return time.Now()
 }
 
 // saw receives an event of the run. The caller holds mu.
 func (p *pulse) saw(e converge.Event) {
-	p.heard = p.clock()
+	p.heard = p.now()
 	p.looked = time.Time{}
 	if e.What == converge.Waiting && len(p.making) > 0 {
 		p.done = ""

@@ -2,10 +2,6 @@
 // theirs becomes a dependency of gpuadm. test/lab/kube builds them with the programs of a control plane,
 // and runs them, unmodified, on the fake NVML library. A new version:
 // go get -tool github.com/NVIDIA/k8s-device-plugin/cmd/{nvidia-device-plugin,mps-control-daemon}@VERSION
-module names NVIDIA's device plugin and its MPS control daemon as tools, so that no library of them becomes a dependency of
-// gpuadm. test/lab/kube builds the plugin with the programs of a control plane, and runs it,
-// unmodified, on the fake NVML library. A new version:
-// go get -tool github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin@VERSION
 module github.com/gpuadm/gpuadm/test/plugin
 
 go 1.26.0
