@@ -105,11 +105,6 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	if a.reboot {
-		if err := c.mayReboot(ctx); err != nil {
-			return err
-		}
-	}
 
 	e.Allow = a.allow
 	e.Unattended = a.unattended || a.boot
@@ -118,6 +113,11 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		run = c.boot
 	}
 	return before(ctx, a.deadline, func(ctx context.Context) error {
+		if a.reboot {
+			if err := c.mayReboot(ctx); err != nil {
+				return err
+			}
+		}
 		return run(ctx, e, h)
 	})
 }

@@ -69,6 +69,31 @@ func TestMayReboot(t *testing.T) {
 	}
 }
 
+// mute is a machine whose systemd does not answer about the boot unit.
+type mute struct{ host.Host }
+
+func (m mute) Unit(ctx context.Context, name string) (host.Unit, error) {
+	if name != stages.BootUnit {
+		return m.Host.Unit(ctx, name)
+	}
+	if _, isLimited := ctx.Deadline(); !isLimited {
+		return host.Unit{}, errors.New("asked without a deadline")
+	}
+	<-ctx.Done()
+	return host.Unit{}, ctx.Err()
+}
+
+// TestMayRebootInTime: the deadline of an apply also holds while it asks whether it may reboot.
+func TestMayRebootInTime(t *testing.T) {
+	n := must.Get(simhost.New(must.Get(os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar")))(t)))(t)
+	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
+	must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte("format = 1\n"), host.Attr{Mode: 0o644}))
+	var out strings.Builder
+	code := run(t.Context(), envOn(mute{n}, &out), []string{"apply", "--reboot", "--deadline", "10ms"})
+	check.Equal(t, code, exitCannot, "%s: exit code:", out.String())
+	check.Says(t, out.String(), "longer --deadline")
+}
+
 // deaf is a machine on which systemctl cannot be run.
 type deaf struct {
 	host.Host
@@ -138,6 +163,7 @@ func TestPlanAndStatusSayReboot(t *testing.T) {
 	n := noReset{must.Get(simhost.New([]byte(archive)))(t)}
 	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
 	const spec = "format = 1\n[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.5gb\" = 7 }\n"
+	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
 	must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(spec), host.Attr{Mode: 0o644}))
 
 	code, said := typedOn(t, n, "apply mig --allow all")

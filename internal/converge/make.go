@@ -112,7 +112,11 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 	r.engine.cache.Changes()
 	err := makeAll(ctx, r.host, due)
 
+	var stays Stays
 	var reboot host.Reboot
+	if errors.As(err, &stays) {
+		return r.leaveToOthers(due, stays.Why)
+	}
 	if errors.As(err, &reboot) && r.reverting() {
 		r.result.Reboot = reboot.Why
 	} else if err != nil {
@@ -143,14 +147,11 @@ func (r *run) makeGroup(ctx context.Context, due []step) error {
 	return nil
 }
 
-// settleFailure decides what an error of making a group means: that the things belong to others by
-// now, that they wait for a reboot, or that the run fails.
+// settleFailure decides what an error of making a group means: that the things wait for a reboot,
+// that they stay as they are, or that the run fails.
 func (r *run) settleFailure(ctx context.Context, due []step, err error) error {
-	var stays Stays
 	var down DoesNotStart
 	switch {
-	case errors.As(err, &stays):
-		return r.leaveToOthers(due, stays.Why)
 	case errors.As(err, new(host.Reboot)):
 		r.recordFound(ctx, due)
 		return r.askForReboot(due, err)
