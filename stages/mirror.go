@@ -61,7 +61,7 @@ func (m Mirror) Make(
 	ctx context.Context, h host.Host, s spec.Spec, f facts.Facts,
 ) (made Mirrored, err error) {
 	packager := f.OS.Packager().Name
-	from, ok := packagers().Named(packager).(packages.Gatherer)
+	from, ok := packagers(nil).Named(packager).(packages.Gatherer)
 	if !ok {
 		return made, &trouble.Error{
 			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),

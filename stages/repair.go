@@ -177,7 +177,7 @@ func reload(f facts.Facts) ([]converge.Want, error) { return drivers.Reload(f), 
 // try, also for packages that gpuadm did not install.
 func finishPackages(f facts.Facts) ([]converge.Want, error) {
 	const why = "no package can be installed on top of a half-done job"
-	w := packages.Database(packages.NewSet(packagers()), f.OS.Packager().Name, why)
+	w := packages.Database(packages.NewSet(packagers(nil)), f.OS.Packager().Name, why)
 	finish := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		if _, broken := packages.Broken(found); broken {

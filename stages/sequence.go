@@ -23,14 +23,14 @@ import (
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
-func Sequence() []converge.Stage { return sequence(new(node.Session), packagers(), nil) }
+func Sequence() []converge.Stage { return sequence(new(node.Session), packagers(nil), nil) }
 
 // Run returns the bootstrap for one run, and the function that builds its things again from the
-// journal. They share the Node object. memory, or nil, knows what files of modules said.
+// journal. They share the Node object. memory, or nil, knows what files said.
 func Run(
 	session *node.Session, memory *recall.Memory,
 ) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
-	database := packagers()
+	database := packagers(memory)
 	all := kinds(session, database)
 	build := func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
 	return sequence(session, database, memory), build
@@ -38,7 +38,9 @@ func Run(
 
 // packagers returns one reading of the machine's package database, by the packagers that gpuadm
 // knows, for all stages.
-func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
+func packagers(memory *recall.Memory) *packages.Reading {
+	return packages.NewReading(apt.New(), dnf.New(memory))
+}
 
 // sequence is the bootstrap; session holds the Node object for the stages of one run.
 func sequence(
@@ -92,7 +94,7 @@ func indexOfJoin(all []converge.Stage) int {
 // Prune removes kept packages and installers that no undo needs any more.
 func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 	return host.Join(
-		packagers().Prune(ctx, h, needed),
+		packagers(nil).Prune(ctx, h, needed),
 		drivers.PruneRunfiles(ctx, h, needed),
 		things.PruneKeys(h, needed),
 	)

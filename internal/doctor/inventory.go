@@ -34,7 +34,7 @@ func incompleteOf(all map[string]packages.State) (names []string) {
 func (m *Machine) Packages() inventory {
 	all, _ := m.packages.read(m, "packages", func() (inventory, error) {
 		found := inventory{packager: facts.PackagerOf(m.View).Name}
-		p := packages.NewReading(apt.New(), dnf.New()).Named(found.packager)
+		p := packages.NewReading(apt.New(), dnf.New(nil)).Named(found.packager)
 		if p == nil {
 			return found, nil
 		}

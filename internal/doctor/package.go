@@ -32,6 +32,7 @@ func (i inventory) commands() commands {
 		return commands{
 			repair:  "sudo dnf reinstall %[1]s",
 			mixed:   "dnf versionlock list; dnf check",
+			restore: "dnf check --dependencies",
 			headers: "sudo dnf install kernel-devel-%[1]s",
 			exact:   "sudo dnf install %[1]s-%[2]s",
 			initrd:  "sudo dracut --force",

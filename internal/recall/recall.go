@@ -5,6 +5,7 @@
 package recall
 
 import (
+	"cmp"
 	"encoding/json"
 	"path"
 	"slices"
@@ -26,11 +27,12 @@ type Memory struct {
 	news     bool        // Record lacks something
 }
 
-// A key names the contents of a file.
+// A key names the contents of a file, and what was asked about them.
 type key struct {
 	Path  string    `json:"path"`
 	Size  int64     `json:"size"`
 	Ctime time.Time `json:"ctime"` // UTC
+	About string    `json:"about,omitempty"`
 }
 
 // costly reports whether the record is faster to read than the file: true for compressed modules
@@ -47,6 +49,13 @@ func (k key) current(v host.View) bool {
 // file of this path, size and ctime. It remembers no errors. What is remembered of one file always
 // has the same type T, which JSON can hold.
 func Once[T any](m *Memory, v host.View, name string, read func(v host.View) (T, error)) (T, error) {
+	return About(m, v, name, "", read)
+}
+
+// About is Once for a file that is asked several questions, each of which has an answer of its own.
+func About[T any](
+	m *Memory, v host.View, name, about string, read func(v host.View) (T, error),
+) (T, error) {
 	v = view.Machine(v) // a snapshot may have an older Stat than the content that is read now
 	if m == nil {
 		return read(v)
@@ -59,7 +68,7 @@ func Once[T any](m *Memory, v host.View, name string, read func(v host.View) (T,
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	k := key{name, info.Size, info.Ctime.UTC()}
+	k := key{name, info.Size, info.Ctime.UTC(), about}
 	if k.costly() {
 		m.recall(v)
 	}
@@ -157,7 +166,9 @@ func (m *Memory) Keep(h host.Host) {
 		}
 	}
 
-	slices.SortFunc(all, func(a, b recorded) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(all, func(a, b recorded) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.About, b.About))
+	})
 
 	text, err := json.Marshal(all)
 	if err == nil && len(text) < maxRecord {

@@ -82,6 +82,33 @@ func TestOnceRemembersNoError(t *testing.T) {
 	check.That(t, err != nil, "a file that is gone is remembered")
 }
 
+// TestAbout: a file that is asked two questions keeps both answers, also for the next run.
+func TestAbout(t *testing.T) {
+	m, memory := start(t), new(recall.Memory)
+	ask := func(memory *recall.Memory, about string) (answer string, reads int) {
+		t.Helper()
+		before := m.reads
+		answer, err := recall.About(memory, m.Node, file, about, func(host.View) (string, error) {
+			m.reads++
+			return "answer to " + about, nil
+		})
+		must.OK(t, err)
+		return answer, m.reads - before
+	}
+
+	ask(memory, "first")
+	answer, reads := ask(memory, "second")
+	check.That(t, reads == 1 && answer == "answer to second", "another question: %d reads, %q", reads, answer)
+	memory.Keep(m.Node)
+
+	memory = new(recall.Memory)
+	for _, about := range []string{"first", "second"} {
+		answer, reads := ask(memory, about)
+		isKept := reads == 0 && answer == "answer to "+about
+		check.That(t, isKept, "the next run, %s: %d reads, %q", about, reads, answer)
+	}
+}
+
 func TestNoMemory(t *testing.T) {
 	m := start(t)
 	m.ask(t, nil)

@@ -154,6 +154,12 @@ func TestLabDnf(t *testing.T) {
 	d.apply(0, "package nvidia-modprobe")
 	d.installed("580.65.06")
 	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the apply after a missing part:")
+	d.Must("rpm", "-e", "--nodeps", "libnvidia-gpucomp") // which nvidia-driver-cuda-libs requires
+	d.apply(0, "package libnvidia-gpucomp")
+	d.installed("580.65.06")
+	d.Must("dnf", "check", "--dependencies")
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the apply after a lost requirement:")
+	d.idle()
 	for i, v := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "590.48.01", "610.43.02", "580.95.05", "570.172.08"} {
 		if (i+1)%check.Every(2) != 0 {
 			continue

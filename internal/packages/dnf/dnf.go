@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -27,6 +28,8 @@ type dnf struct {
 	// root is the folder with a database, lists and streams of its own that dnf works on; "" for
 	// the machine's.
 	root string
+
+	memory *recall.Memory // what rpm said of its database; nil remembers nothing
 }
 
 // unfiltered returns a dnf that also sees packages which the enabled module streams hide: a
@@ -43,8 +46,10 @@ func (a dnf) unexcluded() dnf {
 	return a
 }
 
-// New returns the packager for dnf 4.
-func New() packages.Packager { return dnf{wait: packages.LockWait} }
+// New returns the packager for dnf 4. memory, or nil, knows what rpm said of its database.
+func New(memory *recall.Memory) packages.Packager {
+	return dnf{wait: packages.LockWait, memory: memory}
+}
 
 func (dnf) Name() string     { return "dnf" }
 func (dnf) Database() string { return "rpm" }
@@ -55,17 +60,17 @@ func (dnf) Files() []string {
 	return append([]string{lockConf, lockList}, facts.RpmFiles()...)
 }
 
-func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {
+func (a dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {
 	if err := requireDnf4(v); err != nil {
 		return nil, err
 	}
-	d, err := readRPM(ctx, v)
+	d, err := a.readRPM(ctx, v)
 	return d.packages, err
 }
 
 // Audit queries rpm only if dnf's lock shows that a transaction was cut short: rpm -V and dnf check
 // do not report that.
-func (dnf) Audit(
+func (a dnf) Audit(
 	ctx context.Context,
 	v host.View,
 	_ func() (map[string]packages.State, error),
@@ -80,7 +85,7 @@ func (dnf) Audit(
 		return packages.Audit{}, nil
 	}
 
-	d, err := readRPM(ctx, v)
+	d, err := a.readRPM(ctx, v)
 	audit := packages.Audit{Broken: map[string]string{}}
 	for _, p := range d.halfDone() {
 		audit.Interrupted = true
@@ -127,7 +132,7 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	if err := a.free(ctx, h); err != nil {
 		return rpmDatabase{}, err
 	}
-	d, err := readRPM(ctx, h)
+	d, err := a.readRPM(ctx, h)
 	if err != nil {
 		return d, err
 	}
@@ -144,7 +149,7 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	if _, err := packages.Patiently(ctx, h, a.wait, explain, run); err != nil {
 		return d, err
 	}
-	return readRPM(ctx, h)
+	return a.readRPM(ctx, h)
 }
 
 // options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Only the

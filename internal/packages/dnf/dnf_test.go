@@ -369,7 +369,7 @@ func TestMirrored(t *testing.T) {
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-crb.repo --\n[gpuadm-crb]\nbaseurl=https://x\nenabled=0\n" + lock: true,
 	} {
 		n := must.Get(simhost.New([]byte(files)))(t)
-		got := slices.Contains(New().(dnf).options(n), alone)
+		got := slices.Contains(New(nil).(dnf).options(n), alone)
 		check.That(t, got == want, "other repositories are left out: %v, want %v, with\n%s", got, want, files)
 	}
 }

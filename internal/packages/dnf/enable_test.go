@@ -153,7 +153,7 @@ enabled=1
 		"-- " + list + " ctime=2099-01-02T03:04:05Z --\n": false,
 	} {
 		n := must.Get(simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files)))(t)
-		is, err := New().Stale(n, []string{l.File})
+		is, err := New(nil).Stale(n, []string{l.File})
 		check.That(t, is == stale && err == nil, "with %q: stale %v, %v", files, is, err)
 	}
 }
@@ -167,7 +167,7 @@ func TestEnabledWants(t *testing.T) {
 		Files:   map[string][]byte{},
 	}
 	state := func() (s string) {
-		wants := must.Get(packages.NewReading(New()).Enabled("dnf", lacking(f, "epel")))(t)
+		wants := must.Get(packages.NewReading(New(nil)).Enabled("dnf", lacking(f, "epel")))(t)
 		for _, w := range wants {
 			none, _ := w.To("")
 			is, _ := w.To(converge.State(packages.State{Version: "9-7.el9"}.String()))
@@ -185,7 +185,7 @@ func TestEnabledWants(t *testing.T) {
 	f.Files["/etc/yum.repos.d/epel.repo"] = []byte(epel)
 	got, want = state(), "package epel-release: , 9-7.el9\n"+key+list
 	check.That(t, got == want, "after: %s", got)
-	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Follower)
+	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New(nil))).(converge.Follower)
 	check.Equal(t, l.Affected("fresh", converge.Change{
 		Ref:   converge.Ref{Kind: "package", Name: "epel-release"},
 		After: "9-7.el9",

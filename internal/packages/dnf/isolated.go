@@ -128,7 +128,7 @@ func (a dnf) machineFiles(v host.View) (map[string][]byte, error) {
 // keepForeign leaves only the packages in the database that no repository has: a package that came
 // from a file cannot be fetched.
 func (a dnf) keepForeign(ctx context.Context, h host.Host, database string) (rpmDatabase, error) {
-	d, err := readRPM(ctx, h)
+	d, err := a.readRPM(ctx, h)
 	if err != nil {
 		return d, err
 	}

@@ -22,7 +22,7 @@ type solver struct {
 
 // Resolve chooses the open versions, and asks dnf what else would change.
 func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]converge.Change, error) {
-	d, err := readRPM(ctx, v)
+	d, err := a.readRPM(ctx, v)
 	if err != nil {
 		return nil, err
 	}

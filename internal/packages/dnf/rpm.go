@@ -121,6 +121,7 @@ type rpmDatabase struct {
 	came     map[rpmPackage]installation
 	keys     map[rpmPackage]string // fingerprints
 	packages map[string]packages.State
+	lacks    map[string][]string // what packages lack, by the name of wants
 	locks    locks
 	cut      time.Time // when a dnf that was killed began; the zero time if none was
 }
@@ -139,10 +140,10 @@ type installation struct{ at, transaction int64 }
 // comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
 const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
 
-// readRPM asks rpm what is installed, and reads dnf's locks. Only dnf records why a package is
-// installed, and an upgrade, a downgrade and a reinstallation keep that record. So readRPM does not
-// ask for it.
-func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
+// readRPM asks rpm what is installed, and what locked packages lack, and reads dnf's locks. Only dnf
+// records why a package is installed, and an upgrade, a downgrade and a reinstallation keep that
+// record. So readRPM does not ask for it.
+func (a dnf) readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
 	if err != nil {
 		return rpmDatabase{}, fmt.Errorf("cannot read rpm's database: %w", err)
@@ -154,7 +155,7 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 		return rpmDatabase{}, err
 	}
 	d.fill()
-	return d, nil
+	return d, a.markIncomplete(ctx, v, &d)
 }
 
 func parseRPM(out string) rpmDatabase {

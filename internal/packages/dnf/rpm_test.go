@@ -60,6 +60,25 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
+// TestUnmet: what rpm 4.16 says of two packages that lack something, and one that is whole.
+func TestUnmet(t *testing.T) {
+	const out = "Unsatisfied dependencies for nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64:\n" +
+		"\tlibnvidia-gpucomp(x86-64) = 3:580.65.06 is needed by (installed) nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64\n" +
+		"\tlibc.so.6(GLIBC_2.34)(64bit) is needed by (installed) nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64\n" +
+		"Unsatisfied dependencies for kmod-x-1-2.noarch:\n\tdkms is needed by (installed) kmod-x-1-2.noarch\n"
+	found := parseUnmet(out)
+	check.Equal(t, len(found), 2, "packages:")
+	check.List(t, found["nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64"], []string{
+		"libnvidia-gpucomp(x86-64) = 3:580.65.06",
+		"libc.so.6(GLIBC_2.34)(64bit)",
+	}, "lacks:")
+	check.List(t, found["kmod-x-0:1-2.noarch"], []string{"dkms"}, "one without an epoch lacks:")
+
+	d := rpmDatabase{lacks: map[string][]string{"a": {"y >= 1", "x(x86-64) = 2"}, "b": {"x(x86-64) = 2", "z"}}}
+	lost := d.lostBy([]string{"a", "b", "c"}, map[string]bool{"z": true})
+	check.List(t, lost, []string{"x(x86-64) = 2", "y >= 1"}, "lost beside z, which is installed anyway:")
+}
+
 func TestNamed(t *testing.T) {
 	for _, c := range [][3]string{
 		{"nvlsm", "2025.06.11-1", "nvlsm-0:2025.06.11-1"},

@@ -32,6 +32,15 @@ func (s solver) Simulate(
 		}
 	}
 
+	if lacks := incomplete(changes); err != nil && len(lacks) > 0 {
+		whole := s
+		whole.d.lacks = nil
+		_, wholeErr := s.simulate(ctx, v, whole.task(v, changes, offers))
+		if wholeErr == nil {
+			return nil, s.d.cannotRestore(lacks, err)
+		}
+	}
+
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ func (t task) script() []byte {
 
 // task returns dnf's task for changes. It passes versions that only Store has as files.
 func (s solver) task(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (t task) {
+	installs := map[string]bool{}
 	for _, c := range packages.Due(changes) {
 		to := packages.Parse(c.After)
 		if !to.Installed() {
@@ -49,8 +50,23 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 			spec = cmp.Or(s.Stored(v, c.Name, to.Version), spec)
 		}
 		t.install = append(t.install, spec)
+		installs[c.Name] = true
 	}
+
+	t.install = append(t.install, s.d.lostBy(incomplete(changes), installs)...)
 	return t
+}
+
+// incomplete returns the packages among the changes that stay and lack a requirement. dnf install
+// does not restore it: for dnf such a package is installed.
+func incomplete(changes []converge.Change) (names []string) {
+	for _, c := range changes {
+		stays := packages.Parse(c.After).Installed()
+		if stays && packages.Parse(c.Before).Broken == packages.Incomplete {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // do has dnf do a task.

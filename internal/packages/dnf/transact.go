@@ -25,7 +25,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 		if err := a.move(ctx, h, d, now); err != nil {
 			return err
 		}
-		d, err = readRPM(ctx, h)
+		d, err = a.readRPM(ctx, h)
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err := locks.write(h); err != nil {
 		return err
 	}
-	d, err = readRPM(ctx, h)
+	d, err = a.readRPM(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (a dnf) needsHidden(v host.View, changes []converge.Change, visible, all ma
 
 // Keep fetches installed packages to Store.
 func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
-	d, err := readRPM(ctx, h)
+	d, err := a.readRPM(ctx, h)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dnf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/recall"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// An operator's rpm --nodeps may remove what a package of the driver requires. dnf does not mind:
+// it says "Nothing to do" for an installed package, whatever that lacks. rpm --verify knows:
+// rpm(8), "VERIFY OPTIONS".
+
+// unmet has what installed packages lack, by their full name: requirements as rpm writes them, such
+// as "libnvidia-cfg = 3:580.65.06-1.el9".
+type unmet map[string][]string
+
+// markIncomplete marks the locked packages that lack a requirement. gpuadm locks all packages of the
+// driver and the toolkit.
+func (a dnf) markIncomplete(ctx context.Context, v host.View, d *rpmDatabase) error {
+	var locked []string
+	for _, p := range d.list {
+		if d.locks.holds(p) && p.name != rpmKeyName {
+			locked = append(locked, p.full())
+		}
+	}
+
+	if len(locked) == 0 {
+		return nil
+	}
+
+	slices.Sort(locked)
+	all, err := a.unmet(ctx, v, locked)
+	if err != nil {
+		return err
+	}
+
+	d.lacks = map[string][]string{}
+	for _, p := range d.list {
+		requirements := all[p.full()]
+		if len(requirements) == 0 {
+			continue
+		}
+		for _, name := range p.keys() {
+			state := d.packages[name]
+			if state.Version != p.evr {
+				continue
+			}
+			state.Broken = packages.Incomplete
+			d.packages[name] = state
+			d.lacks[name] = requirements
+		}
+	}
+
+	return nil
+}
+
+// unmet asks rpm what packages lack, once for each change of its database: an apply that has
+// nothing to do runs rpm only once.
+func (a dnf) unmet(ctx context.Context, v host.View, locked []string) (unmet, error) {
+	ask := func(v host.View) (unmet, error) { return askUnmet(ctx, v, locked) }
+	file := databaseFile(v)
+	if file == "" {
+		return ask(v)
+	}
+	return recall.About(a.memory, v, file, strings.Join(locked, " "), ask)
+}
+
+// databaseFile returns the file of rpm's database that every change of it writes; "" if there is
+// none.
+func databaseFile(v host.View) string {
+	for _, file := range facts.RpmFiles() {
+		info, err := view.Machine(v).Stat(file)
+		if err == nil && info.Size > 0 {
+			return file
+		}
+	}
+	return ""
+}
+
+// askUnmet has rpm check the requirements of packages, and nothing else of them. rpm exits with
+// the number of packages that lack something.
+func askUnmet(ctx context.Context, v host.View, locked []string) (unmet, error) {
+	const verify = "rpm -V --nofiles --noscripts --nodigest --nosignature --"
+	out, err := v.Ask(ctx, append(strings.Fields(verify), locked...)...)
+	found := parseUnmet(string(out))
+	var failed *host.CommandError
+	if errors.As(err, &failed) && len(found) > 0 {
+		return found, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot check what installed packages require: %w", err)
+	}
+	return found, nil
+}
+
+// parseUnmet reads what rpm --verify says of packages that lack something. Source:
+// verifyDependencies in lib/verify.c of rpm's tree, rpmProblemString in lib/rpmprob.c.
+func parseUnmet(out string) unmet {
+	const (
+		begin = "Unsatisfied dependencies for "
+		needs = " is needed by "
+	)
+	all := unmet{}
+	name := ""
+	for line := range strings.Lines(out) {
+		line = strings.TrimRight(line, "\n")
+		of, isBegin := strings.CutPrefix(line, begin)
+		requirement, _, isNeeded := strings.Cut(strings.TrimSpace(line), needs)
+		switch {
+		case isBegin:
+			name = fullName(strings.TrimSuffix(of, ":"))
+		case isNeeded && name != "":
+			all[name] = append(all[name], requirement)
+		}
+	}
+
+	return all
+}
+
+// fullName writes rpm's NAME-[EPOCH:]VERSION-RELEASE.ARCH always with an epoch.
+func fullName(nevra string) string {
+	p, ok := rpmFile(nevra + ".rpm")
+	if !ok {
+		return nevra
+	}
+	return p.full()
+}
+
+// lostBy returns what packages lack, as arguments for dnf install. dnf installs a package for a
+// requirement, as rpm writes it: dnf(8), "SPECIFYING PROVIDES". lostBy leaves out what installed has,
+// which the same transaction installs in a version of its own.
+func (d rpmDatabase) lostBy(names []string, installed map[string]bool) (requirements []string) {
+	for _, name := range names {
+		for _, requirement := range d.lacks[name] {
+			if !installed[requiredName(requirement)] {
+				requirements = append(requirements, requirement)
+			}
+		}
+	}
+	slices.Sort(requirements)
+	return slices.Compact(requirements)
+}
+
+// requiredName returns the name in a requirement such as "libnvidia-cfg(x86-64) >= 3:580.65.06".
+func requiredName(requirement string) string {
+	end := strings.IndexAny(requirement, " (")
+	if end <= 0 {
+		return requirement
+	}
+	return requirement[:end]
+}
+
+// cannotRestore explains why dnf cannot bring back what packages lack.
+func (d rpmDatabase) cannotRestore(names []string, err error) error {
+	var because []string
+	for _, name := range names {
+		for _, requirement := range d.lacks[name] {
+			const needs = "%s %s requires %s, which is not installed"
+			because = append(because, fmt.Sprintf(needs, name, d.packages[name].Version, requirement))
+		}
+	}
+
+	const forced = "it was removed outside gpuadm, by rpm --nodeps or the like"
+	requirements := strings.Join(trouble.Few(d.lostBy(names, nil), 4), ", ")
+	return &trouble.Error{
+		What:    packages.Cannot + "no repository has " + requirements + ", which installed packages require",
+		Because: packages.Short(append(because, forced)),
+		Try: []string{
+			"dnf check --dependencies, which lists what installed packages lack",
+			"add a repository or mirror that has it, run dnf makecache --refresh, then the same command again",
+		},
+		Err: err,
+	}
+}
