@@ -163,7 +163,6 @@ func TestPlanAndStatusSayReboot(t *testing.T) {
 	n := noReset{must.Get(simhost.New([]byte(archive)))(t)}
 	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
 	const spec = "format = 1\n[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.5gb\" = 7 }\n"
-	must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
 	must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(spec), host.Attr{Mode: 0o644}))
 
 	code, said := typedOn(t, n, "apply mig --allow all")

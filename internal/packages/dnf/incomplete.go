@@ -11,7 +11,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/recall"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -80,7 +79,7 @@ func (a dnf) unmet(ctx context.Context, v host.View, locked []string) (unmet, er
 // none.
 func databaseFile(v host.View) string {
 	for _, file := range facts.RpmFiles() {
-		info, err := view.Machine(v).Stat(file)
+		info, err := v.Stat(file)
 		if err == nil && info.Size > 0 {
 			return file
 		}
