@@ -23,8 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// specs are wanted of every machine, and each is shrunk and grown into every other.
-var specs = map[string]string{
+// sections are wanted of every machine, and each is shrunk and grown into every other.
+var sections = map[string]string{
 	"nothing":        "",
 	"handler":        "[runtime]\nengine = \"containerd\"\ncdi = false\n",
 	"default":        "[runtime]\nengine = \"containerd\"\nset_as_default = true\n",
@@ -53,14 +53,14 @@ type wish struct {
 	on      string // the only machine that it is tested on; "" = all
 }
 
-// wishes are the specs, and what takes more than a spec.
+// wishes are the sections, and what takes more than a spec.
 var wishes = sync.OnceValue(func() map[string]wish {
 	all := map[string]wish{
 		"install": {install: true},
 		"node":    {text: labelsA + taint},
-		"all":     {text: specs["default"] + labelsB, install: true},
+		"all":     {text: sections["default"] + labelsB, install: true},
 	}
-	for name, text := range specs {
+	for name, text := range sections {
 		all[name] = wish{text: text}
 	}
 	key, err := os.ReadFile("../../internal/things/testdata/ed25519.asc")
@@ -72,8 +72,8 @@ var wishes = sync.OnceValue(func() map[string]wish {
 		needs: "-- etc/apt/apt.conf.d/ --\n-- etc/apt/preferences.d/ --\n-- etc/gpuadm/key.asc --\n" + string(key), on: "bake-root",
 	}
 	// K3s imports a folder of drop-ins; RKE2, as it was recorded, takes a template.
-	all["k3s"] = wish{text: specs["default"], on: "k3s"}
-	all["rke2"] = wish{text: specs["other"], on: "rke2"}
+	all["k3s"] = wish{text: sections["default"], on: "k3s"}
+	all["rke2"] = wish{text: sections["other"], on: "rke2"}
 	return all
 })
 

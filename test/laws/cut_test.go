@@ -313,7 +313,7 @@ func installing(t testing.TB, text string) *converge.Engine {
 func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 	tested := map[string]bool{}
 	for _, m := range machines(t) {
-		e := func() *converge.Engine { return installing(t, specs["default"]) }
+		e := func() *converge.Engine { return installing(t, sections["default"]) }
 		if len(plan(t, m.boot(t), e()).Cannot()) > 0 {
 			e = func() *converge.Engine { return installing(t, "") }
 		}

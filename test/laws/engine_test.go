@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // What the shipped stages do not do yet is shown with stages made for it: batches, reboots, breaks,
@@ -137,7 +138,7 @@ func stage(wants ...converge.Want) converge.Stage {
 func engineOf(t testing.TB, stages ...converge.Stage) *converge.Engine {
 	return &converge.Engine{
 		Stages:  stages,
-		Spec:    parse(t, "[driver]\n"),
+		Spec:    specs.Of(t, "[driver]\n"),
 		ThingOf: kinds,
 	}
 }
@@ -225,7 +226,7 @@ func TestBreaksNeedConsent(t *testing.T) {
 	for what, mod := range map[string]func(*converge.Engine){
 		"--allow all":  func(e *converge.Engine) { e.Allow = []string{"all"} },
 		"--allow":      func(e *converge.Engine) { e.Allow = []string{"reset-gpu"} },
-		"[disruption]": func(e *converge.Engine) { e.Spec = parse(t, "[driver]\n[disruption]\nallow = [\"reset-gpu\"]\n") },
+		"[disruption]": func(e *converge.Engine) { e.Spec = specs.Of(t, "[driver]\n[disruption]\nallow = [\"reset-gpu\"]\n") },
 		"no clients": func(e *converge.Engine) {
 			e.Clients = func(context.Context, host.View) ([]string, error) { return nil, nil }
 		},

@@ -24,9 +24,9 @@ func TestFilesHaveTheirFolders(t *testing.T) {
 		driver + toolkit + proxies,
 		"[driver]\nversion = \"580\"\nsource = \"distro\"\n",
 		labelsA + taint,
-		specs["default"],
-		specs["docker"],
-		specs["crio"],
+		sections["default"],
+		sections["docker"],
+		sections["crio"],
 	}
 
 	files := 0

@@ -346,11 +346,11 @@ func TestForeignEditAfterARollBack(t *testing.T) {
 
 // shrinks are specs, and what they become.
 var shrinks = map[string][2]string{
-	"default dropped": {specs["default"], specs["handler"]},
-	"handler renamed": {specs["handler"], specs["other"]},
+	"default dropped": {sections["default"], sections["handler"]},
+	"handler renamed": {sections["handler"], sections["other"]},
 	"labels dropped":  {labelsB + taint, "[node]\nstartup_taint = \"none\"\n"},
 	"label dropped":   {labelsB, labelsA},
-	"nothing dropped": {specs["default"] + labelsA, specs["default"] + labelsA},
+	"nothing dropped": {sections["default"] + labelsA, sections["default"] + labelsA},
 }
 
 // A spec is applied, others edit, it shrinks, others edit, and all is undone; with and without the

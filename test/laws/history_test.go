@@ -33,19 +33,19 @@ import (
 // pool is what a history applies.
 var pool = []wish{
 	{},
-	{text: specs["handler"]},
-	{text: specs["default"] + labelsA},
-	{text: specs["other"] + labelsB + taint},
-	{text: specs["default"], install: true},
+	{text: sections["handler"]},
+	{text: sections["default"] + labelsA},
+	{text: sections["other"] + labelsB + taint},
+	{text: sections["default"], install: true},
 	{text: labelsB, install: true},
 }
 
 // lastly is what a history ends with: it has all sections, since what a section has made that is
 // gone is released, and stays.
 var lastly = []wish{
-	{text: specs["default"] + labelsA, install: true},
-	{text: specs["other"] + "[node]\nstartup_taint = \"none\"\n", install: true},
-	{text: specs["handler"] + labelsB + taint, install: true},
+	{text: sections["default"] + labelsA, install: true},
+	{text: sections["other"] + "[node]\nstartup_taint = \"none\"\n", install: true},
+	{text: sections["handler"] + labelsB + taint, install: true},
 }
 
 // seedVariable runs one history alone, or some: its number is the seed. It is one number, or the

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // hostileStages are two stages in one of some editions.
@@ -288,7 +289,7 @@ func (k keys) with(word string) converge.Want {
 // gadgets is an engine that knows some gadgets.
 func gadgets(t testing.TB, known []gadget, stages ...converge.Stage) *converge.Engine {
 	e := engineOf(t, stages...)
-	e.Spec = parse(t, "[driver]\n[runtime]\n[toolkit]\n")
+	e.Spec = specs.Of(t, "[driver]\n[runtime]\n[toolkit]\n")
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if i := slices.IndexFunc(known, func(g gadget) bool { return g.name == ref.Name }); i >= 0 && ref.Kind == "gadget" {
 			return known[i], nil

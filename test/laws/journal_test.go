@@ -37,8 +37,8 @@ type recorded struct {
 func recordedRun(t *testing.T) recorded {
 	t.Helper()
 	r := recorded{
-		wish: wish{text: specs["handler"]},
-		more: wish{text: specs["handler"] + labelsA},
+		wish: wish{text: sections["handler"]},
+		more: wish{text: sections["handler"] + labelsA},
 	}
 	n := recordedAs(t, "ubuntu24-h100").boot(t)
 	r.first = n.Tree(converge.Home)

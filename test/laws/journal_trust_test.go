@@ -136,7 +136,7 @@ func TestForgedJournal(t *testing.T) {
 // What gpuadm itself leaves on a machine is what it trusts: an apply with the units, and an undo.
 func TestApplyIsTrusted(t *testing.T) {
 	for _, m := range machines(t) {
-		n, e := m.boot(t), func() *converge.Engine { return installing(t, specs["default"]) }
+		n, e := m.boot(t), func() *converge.Engine { return installing(t, sections["default"]) }
 		if len(plan(t, n, e()).Cannot()) > 0 {
 			e = func() *converge.Engine { return installing(t, "") }
 		}

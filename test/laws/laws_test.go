@@ -38,7 +38,7 @@ func TestPlanTouchesNothing(t *testing.T) {
 func TestRefusalsTouchNothing(t *testing.T) {
 	refused := 0
 	for _, m := range machines(t) {
-		for name, text := range specs {
+		for name, text := range sections {
 			n, e := m.boot(t), engine(t, text)
 			if len(plan(t, n, e).Cannot()) == 0 {
 				continue
@@ -183,11 +183,11 @@ func section(text string) string {
 func TestShrinkingSpecs(t *testing.T) {
 	for _, m := range machines(t) {
 		possible := map[string]bool{}
-		for name, text := range specs {
+		for name, text := range sections {
 			possible[name] = len(plan(t, m.boot(t), engine(t, text)).Cannot()) == 0
 		}
-		for a, textA := range specs {
-			for b, textB := range specs {
+		for a, textA := range sections {
+			for b, textB := range sections {
 				if section(textA) != section(textB) && textB != "" {
 					continue // one section is released, the other made: both have tests of their own
 				}
@@ -260,11 +260,11 @@ func TestOneWriter(t *testing.T) {
 	unlock := must.Get(n.Lock())(t)
 	defer unlock()
 	var busy *host.Busy
-	_, err := engine(t, specs["handler"]).Apply(context.Background(), n)
+	_, err := engine(t, sections["handler"]).Apply(context.Background(), n)
 	check.That(t, errors.As(err, &busy), "a second run was let in: %v", err)
-	_, err = engine(t, specs["handler"]).Undo(context.Background(), n, "", nil)
+	_, err = engine(t, sections["handler"]).Undo(context.Background(), n, "", nil)
 	check.That(t, errors.As(err, &busy), "an undo beside a run was let in: %v", err)
-	plan(t, n, engine(t, specs["handler"])) // looking is free
+	plan(t, n, engine(t, sections["handler"])) // looking is free
 }
 
 // An image and its first boot end as an apply on the live machine from the start, also where its
@@ -336,7 +336,7 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		if err != nil {
 			continue // it has the handler already
 		}
-		e := engine(t, specs["default"])
+		e := engine(t, sections["default"])
 		n.Reboot() // whatever is enabled runs
 		first := tree(n)
 		p := plan(t, n, e)

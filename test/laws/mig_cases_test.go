@@ -219,12 +219,12 @@ func TestPowerCutsHitGPUs(t *testing.T) {
 	m := recordedAs(t, "mig-h100-a100-t4")
 	for _, name := range []string{"mig", "mig two"} {
 		whole := m.boot(t)
-		apply(t, whole, engine(t, specs[name]))
+		apply(t, whole, engine(t, sections[name]))
 		between := map[string]bool{}
 		for at := range whole.Touches() {
 			n := m.boot(t)
 			n.CutAt(at)
-			_, _ = engine(t, specs[name]).Apply(context.Background(), n)
+			_, _ = engine(t, sections[name]).Apply(context.Background(), n)
 			n.Revive()
 			between[ids(t, n)] = true
 		}

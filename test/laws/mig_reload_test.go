@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // driverPackage is the package that brings the module nvidia: /disk says in which version and
@@ -109,7 +110,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 		}
 	}
 
-	asked := parse(t, text)
+	asked := specs.Of(t, text)
 	return &converge.Engine{
 		Spec: asked,
 		Stages: []converge.Stage{
@@ -389,7 +390,7 @@ func TestUndoOfTheRunThatPartitionedAsksForNothing(t *testing.T) {
 
 	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\ncount = 2\n")
 	e := upgrading(t, newDriver, "")
-	e.Spec = parse(t, "[driver]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g.5gb\" = 7 }\n")
+	e.Spec = specs.Of(t, "[driver]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g.5gb\" = 7 }\n")
 	applyIn(t, n, e)
 	must.OK(t, n.SetMIGMode(t.Context(), second, true))
 	must.Get(n.CreateInstance(t.Context(), second, 19, host.Span{Start: 0, Size: 1}))(t)

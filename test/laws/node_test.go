@@ -14,13 +14,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // A machine is a recorded one, to be simulated as often as wanted.
@@ -85,20 +85,11 @@ func unpacked(t testing.TB, m machine) *simhost.Node {
 	return n.Clone()
 }
 
-func parse(t testing.TB, text string) spec.Spec {
-	t.Helper()
-	s := must.Get(spec.Parse(spec.File{
-		Name: "node.toml",
-		Data: []byte("format = 1\n" + text),
-	}))(t)
-	return s
-}
-
 func engine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
 	return &converge.Engine{
 		Stages:  stages.Sequence(),
-		Spec:    parse(t, text),
+		Spec:    specs.Of(t, text),
 		ThingOf: thingOf,
 		Prune:   stages.Prune,
 		Version: "test",

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestOlderLeavesTheMachine: of two versions on one machine, as of an image and of a DaemonSet, the
@@ -126,7 +127,7 @@ func TestOlderOnPurpose(t *testing.T) {
 			one.Version = "v1.10.0"
 			apply(t, n, one)
 			two := engineOf(t, stage(things.Exact("/etc/one", []byte("2"), 0o644, "")))
-			two.Spec, two.Version, two.Allow, two.Unattended = parse(t, c.spec), "v1.9.0", c.allow, c.unattended
+			two.Spec, two.Version, two.Allow, two.Unattended = specs.Of(t, c.spec), "v1.9.0", c.allow, c.unattended
 			res := apply(t, n, two)
 			check.That(t, len(res.Made) == 1 && res.Newer == "", "made %s, newer %q", names(res.Made), res.Newer)
 			check.None(t, converge.ReadJournal(n).NewerThan("v1.9.0"), "the machine is still of")

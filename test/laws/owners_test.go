@@ -23,6 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
@@ -229,7 +230,7 @@ func TestOwnersTable(t *testing.T) {
 // ownersOf says who owns each part of a machine, and who else tries to: "driver=a!b toolkit=- …".
 func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	t.Helper()
-	s := parse(t, text)
+	s := specs.Of(t, text)
 	f := must.Get(facts.Gather(t.Context(), n, stages.OwnersNeeds(s)))(t)
 	parts := stages.Owners(t.Context(), n, s, f)
 	var words []string

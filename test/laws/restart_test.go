@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon
@@ -28,14 +29,14 @@ import (
 func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 	tested := 0
 	for _, m := range machines(t) {
-		e := engine(t, specs["default"])
+		e := engine(t, sections["default"])
 		if len(plan(t, m.boot(t), e).Cannot()) > 0 {
 			continue
 		}
 		for at := range 40 {
 			n := m.boot(t)
 			n.Fail(at, syscall.ENOSPC)
-			_, err := engine(t, specs["default"]).Apply(t.Context(), n)
+			_, err := engine(t, sections["default"]).Apply(t.Context(), n)
 			if err == nil || !strings.HasPrefix(err.Error(), "cannot make file ") {
 				continue
 			}
@@ -62,7 +63,7 @@ func TestNoRestartForAFolder(t *testing.T) {
 		must.OK(t, errors.Join(n.Remove("/srv/containerd/d/10-runc.toml"), n.Remove("/srv/containerd/d")))
 		n.Reboot()
 		n.Fail(n.Touches()+at, syscall.ENOSPC)
-		_, err := engine(t, specs["default"]).Apply(t.Context(), n)
+		_, err := engine(t, sections["default"]).Apply(t.Context(), n)
 		why := strings.Join(rolledBack(err), ", ")
 		if err == nil || strings.Contains(why, "file ") {
 			continue // it was written, and only its folder could not be synced
@@ -73,7 +74,7 @@ func TestNoRestartForAFolder(t *testing.T) {
 		}
 		tested++
 		n.Reboot() // nothing fails any more
-		made := apply(t, n, engine(t, specs["default"])).Made
+		made := apply(t, n, engine(t, sections["default"])).Made
 		got := names(made)
 		check.That(t, strings.Count(got, "restart ") == 1, "touch %d: then made %s", at, got)
 	}
@@ -192,7 +193,7 @@ func TestOneAdvice(t *testing.T) {
 	preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool {
 		return st.Name == "preflight"
 	})]
-	wants, err := preflight.Wants(parse(t, "[driver]\ngpu_count = 8\n"), facts.Facts{Live: true})
+	wants, err := preflight.Wants(specs.Of(t, "[driver]\ngpu_count = 8\n"), facts.Facts{Live: true})
 	must.That(t, err == nil && len(wants) == 1, "%v %v", wants, err)
 	found, err := wants[0].Thing.Look(t.Context(), changed(t, "aks-ubuntu2204", nil))
 	must.OK(t, err)

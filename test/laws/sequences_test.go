@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // Sequences that once went wrong, and rules that nothing else here would miss.
@@ -71,7 +72,7 @@ func TestUndoThatKillsIsTurnedBack(t *testing.T) {
 // A section that only verifies releases what it made before.
 func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	n := recordedAs(t, "ubuntu24-h100").boot(t)
-	apply(t, n, engine(t, specs["default"]))
+	apply(t, n, engine(t, sections["default"]))
 	applied, touches := tree(n), n.Touches()
 	e := engine(t, "[runtime]\nset_as_default = true\nowner = \"other\"\n")
 	res := apply(t, n, e)
@@ -231,7 +232,7 @@ func TestShrinkingGoesBySection(t *testing.T) {
 	if p := plan(t, n, e); p.Now() != 0 { // [driver] is in the spec, [toolkit] never was: released
 		t.Errorf("planned: %s", namesNow(p.Changes))
 	}
-	e.Spec = parse(t, "[toolkit]\n")
+	e.Spec = specs.Of(t, "[toolkit]\n")
 	p := plan(t, n, e)
 	check.That(t, p.Now() == 1, "planned: %s", namesNow(p.Changes))
 }

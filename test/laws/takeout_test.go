@@ -80,25 +80,25 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 		left     string // what the plan says to stay
 	}{
 		"default dropped after sed": {
-			specs["default"], specs["handler"], cgroup,
+			sections["default"], sections["handler"], cgroup,
 			[]string{`default_runtime_name = "nvidia"`},
 			[]string{`default_runtime_name = "runc"`, "runtimes.nvidia.options]"},
 			"containerd.runtimes.nvidia is there (line ",
 		},
 		"default dropped after another format": {
-			specs["default"], specs["handler"], reformatted,
+			sections["default"], sections["handler"], reformatted,
 			[]string{"default_runtime_name = 'nvidia'"},
 			[]string{"nvidia-container-runtime", `default_runtime_name = "runc"`},
 			"",
 		},
 		"handler renamed after another format": {
-			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", reformatted,
+			sections["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", reformatted,
 			[]string{"runtimes.nvidia]", "default_runtime_name = 'nvidia'"},
 			[]string{"runtimes.nvidia-two"},
 			"",
 		},
 		"handler renamed after sed": {
-			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", cgroup,
+			sections["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", cgroup,
 			[]string{`default_runtime_name = "nvidia"`},
 			[]string{"runtimes.nvidia]", "runtimes.nvidia-two", `default_runtime_name = "nvidia-two"`},
 			"with options.SystemdCgroup = false, gpuadm had set true",
@@ -140,7 +140,7 @@ func TestUndoAfterARewrite(t *testing.T) {
 		spec   string
 		change func(string) string
 	}
-	on, less := specs["default"], specs["handler"]
+	on, less := sections["default"], sections["handler"]
 	first := readConfig(t, kubeadmNode(t))
 	for name, c := range map[string]struct {
 		steps []step
@@ -185,15 +185,15 @@ func TestUndoAfterARewrite(t *testing.T) {
 // administrator's.
 func TestWhatWasTakenBackIsNotOurs(t *testing.T) {
 	n := kubeadmNode(t)
-	apply(t, n, engine(t, specs["default"]))
+	apply(t, n, engine(t, sections["default"]))
 	outside(t, n, appended("# by an administrator\n"))
-	apply(t, n, engine(t, specs["handler"]))
+	apply(t, n, engine(t, sections["handler"]))
 	outside(t, n, swapped(`default_runtime_name = "runc"`, `default_runtime_name = "nvidia"`))
 	now := readConfig(t, n)
-	if p := plan(t, n, engine(t, specs["handler"])); p.Now() > 0 {
+	if p := plan(t, n, engine(t, sections["handler"])); p.Now() > 0 {
 		t.Errorf("planned: %s %s", namesNow(p.Changes), p.Changes[0].Diff)
 	}
-	res := undo(t, n, engine(t, specs["handler"]), "all")
+	res := undo(t, n, engine(t, sections["handler"]), "all")
 	if len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "runtimes.nvidia is there") || readConfig(t, n) != now {
 		t.Errorf("left %v:\n%s", res.Left, readConfig(t, n))
 	}
@@ -202,7 +202,7 @@ func TestWhatWasTakenBackIsNotOurs(t *testing.T) {
 // A stage that failed and was rolled back has nothing in a file that an administrator changes then.
 func TestUndoOfWhatWasRolledBack(t *testing.T) {
 	n := kubeadmNode(t)
-	e := engine(t, specs["default"])
+	e := engine(t, sections["default"])
 	rest := named("driver", things.Exact("/etc/rest", []byte("x"), 0o644, ""))
 	fails := e.Stages[0]
 	for _, st := range e.Stages {
@@ -251,7 +251,7 @@ func (broken) Make(context.Context, host.Host, converge.State) error {
 // A change that was cut short may or may not have been made. Edited by an administrator then, the
 // file is without ours after undo all the same.
 func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
-	for _, order := range [][2]string{{specs["default"], specs["handler"]}, {specs["handler"], specs["default"]}, {"", specs["default"]}} {
+	for _, order := range [][2]string{{sections["default"], sections["handler"]}, {sections["handler"], sections["default"]}, {"", sections["default"]}} {
 		boot := func() *simhost.Node {
 			n := kubeadmNode(t)
 			apply(t, n, engine(t, order[0]))
@@ -279,13 +279,13 @@ func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 // though the second apply found it there.
 func TestShrinkingAfterTwoEdits(t *testing.T) {
 	n := kubeadmNode(t)
-	apply(t, n, engine(t, specs["default"]))
+	apply(t, n, engine(t, sections["default"]))
 	outside(t, n, func(s string) string {
 		return s[:strings.Index(s, "\n    [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]")]
 	})
-	apply(t, n, engine(t, specs["default"]))
+	apply(t, n, engine(t, sections["default"]))
 	outside(t, n, appended("\n[stream_processors.theirs]\nreturns = \"kept\"\n"))
-	apply(t, n, engine(t, specs["handler"]))
+	apply(t, n, engine(t, sections["handler"]))
 	now := readConfig(t, n)
 	for text, want := range map[string]bool{`default_runtime_name = "nvidia"`: false, "enable_cdi": false, "runtimes.nvidia.options]": true, "stream_processors.theirs": true} {
 		if strings.Contains(now, text) != want {
@@ -299,12 +299,12 @@ func TestShrinkingAfterTwoEdits(t *testing.T) {
 func TestShrinkingOverARunThatWasKilled(t *testing.T) {
 	for at := range 40 {
 		n := kubeadmNode(t)
-		apply(t, n, engine(t, specs["default"]))
+		apply(t, n, engine(t, sections["default"]))
 		outside(t, n, appended("\n[stream_processors.theirs]\nreturns = \"kept\"\n"))
 		n.CutAt(n.Touches() + at)
-		_, err := engine(t, specs["handler"]).Apply(t.Context(), n)
+		_, err := engine(t, sections["handler"]).Apply(t.Context(), n)
 		n.Revive()
-		apply(t, n, engine(t, specs["handler"]))
+		apply(t, n, engine(t, sections["handler"]))
 		now := readConfig(t, n)
 		check.That(t, !strings.Contains(now, "enable_cdi") && strings.Contains(now, "stream_processors.theirs"), "killed at touch %d: %v\n%s", at, err, now)
 	}

@@ -134,14 +134,14 @@ func TestUndoLeavesAgain(t *testing.T) {
 func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	m := recordedAs(t, "debian12-containerd16")
 	n := m.boot(t)
-	apply(t, n, engine(t, specs["default"]))
+	apply(t, n, engine(t, sections["default"]))
 	const file = "/etc/containerd/config.toml"
 	text := must.Get(n.ReadFile(file))(t)
 	changed := strings.Replace(string(text), `BinaryName = "/usr/bin/nvidia-container-runtime"`, `BinaryName = "/opt/theirs"`, 1)
 	must.That(t, changed != string(text), "no handler in\n%s", text)
 	must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
-	apply(t, n, engine(t, specs["other"]))
-	res := undo(t, n, engine(t, specs["other"]), "all")
+	apply(t, n, engine(t, sections["other"]))
+	res := undo(t, n, engine(t, sections["other"]), "all")
 	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Line) bool {
 		return strings.Contains(c.Cannot, "runtimes.nvidia is there")
 	}), "left is %+v", res.Left)
