@@ -27,6 +27,7 @@ type Catalog struct {
 	Ranges        []rangeRow      `toml:"ranges"`
 	GPUs          []gputable.GPU  `toml:"-"` // of internal/gputable, without NVSwitches
 	Exceptions    []exceptionRow  `toml:"exceptions"`
+	Guests        []guestRow      `toml:"guests"`
 	Branches      []branchRow     `toml:"branches"`
 	Rules         []ruleRow       `toml:"rules"`
 	CUDA          []cudaRow       `toml:"cuda"`

@@ -31,6 +31,13 @@ type exceptionRow struct {
 	Origin
 }
 
+type guestRow struct {
+	Cloud string            `toml:"cloud"`
+	Files string            `toml:"files"`
+	Gridd map[string]string `toml:"gridd"` // keys of gridd.conf; "" removes one
+	Origin
+}
+
 type branchRow struct {
 	Branch      int    `toml:"branch"`
 	Designation string `toml:"designation"`

@@ -115,6 +115,9 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Exceptions {
 		all["exceptions"] = append(all["exceptions"], r.Origin)
 	}
+	for _, r := range c.Guests {
+		all["guests"] = append(all["guests"], r.Origin)
+	}
 	for _, r := range c.Branches {
 		all["branches"] = append(all["branches"], r.Origin)
 	}
@@ -154,7 +157,7 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Sets {
 		all["sets"] = append(all["sets"], r.Origin)
 	}
-	check.That(t, len(all) == 17, "%d tables have rows, not 17", len(all))
+	check.That(t, len(all) == 18, "%d tables have rows, not 18", len(all))
 	for table, rows := range all {
 		for i, o := range rows {
 			_, err := time.Parse(time.DateOnly, o.Date)

@@ -5,6 +5,7 @@ package drivers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"strconv"
 
@@ -25,17 +26,11 @@ const (
 	griddConfig = "/etc/nvidia/gridd.conf"
 )
 
-// griddKeys returns the keys of gridd.conf that a spec and a cloud ask for; "" removes a key. The
-// token stays where the operator put it: gpuadm copies no secret. Azure's keys:
-// MicrosoftDocs/azure-compute-docs linux/n-series-driver-setup.md; Azure/azhpc-images
-// install_nvidiagriddriver.sh.
-func griddKeys(s spec.Grid, cloud string) map[string]string {
+// griddKeys returns the keys of gridd.conf that a spec asks for, and those of the machine's cloud; ""
+// removes a key. The token stays where the operator put it: gpuadm copies no secret.
+func griddKeys(s spec.Grid, ofCloud map[string]string) map[string]string {
 	keys := map[string]string{}
-	if cloud == "azure" {
-		keys["IgnoreSP"] = "FALSE"
-		keys["EnableUI"] = "FALSE"
-		keys["FeatureType"] = ""
-	}
+	maps.Copy(keys, ofCloud)
 
 	if s.FeatureType > 0 {
 		keys["FeatureType"] = strconv.Itoa(s.FeatureType)
@@ -48,7 +43,7 @@ func griddKeys(s spec.Grid, cloud string) map[string]string {
 
 // griddWants returns the wants for the guest's licence.
 func griddWants(s spec.Grid, f facts.Facts) []converge.Want {
-	keys := griddKeys(s, f.Cloud.Name)
+	keys := griddKeys(s, Load().guest(f.Cloud.Name).Gridd)
 	edit := func(found []byte) ([]byte, error) { return setKeys(found, keys), nil }
 	config := things.NewFile(griddConfig, TakeOutKeys).Formed(FormKeys)
 

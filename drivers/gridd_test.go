@@ -30,7 +30,7 @@ func TestGriddKeys(t *testing.T) {
 		{"aws", spec.Grid{}, template, template},
 		{"azure", spec.Grid{}, template, onAzure},
 	} {
-		made := setKeys([]byte(tt.found), griddKeys(tt.grid, tt.cloud))
+		made := setKeys([]byte(tt.found), griddKeys(tt.grid, Load().guest(tt.cloud).Gridd))
 		check.Equal(t, string(made), tt.want, "%q:", tt.cloud)
 
 		const theirs = "Theirs=1\n" // what another program has added since

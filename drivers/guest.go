@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -31,7 +32,7 @@ func (p *plan) checkGuest() error {
 	if !p.installerFromURL() {
 		return refuse(
 			fmt.Sprintf("cannot install a data-centre driver: %s is for a vGPU guest driver: %s", p.limits[0], why),
-			`write source = "runfile" and the exact version in [driver], and url and sha256 of the guest driver in [driver.runfile]: `+guestFiles(p.machine.Cloud))
+			`write source = "runfile" and the exact version in [driver], and url and sha256 of the guest driver in [driver.runfile]: `+p.guestFiles())
 	}
 
 	p.choice.Guest = true
@@ -113,7 +114,7 @@ func (p *plan) checkLicence() error {
 	if !p.installerFromURL() {
 		return refuse(
 			"cannot license a driver: [driver.grid] is for the guest driver of NVIDIA vGPU, which is an installer",
-			`write source = "runfile" in [driver], and url and sha256 of the guest driver in [driver.runfile]: `+guestFiles(p.machine.Cloud),
+			`write source = "runfile" in [driver], and url and sha256 of the guest driver in [driver.runfile]: `+p.guestFiles(),
 			"or remove [driver.grid]")
 	}
 
@@ -134,17 +135,18 @@ func (p *plan) checkLicence() error {
 	return nil
 }
 
-// guestFiles says where a cloud publishes its guest drivers, which may not be redistributed.
-// Sources: GoogleCloudPlatform/compute-gpu-installation linux/sync_drivers.py;
-// Azure/azhpc-extensions NvidiaGPU/resources.json; awslabs/amazon-eks-ami install-nvidia-driver.sh.
-func guestFiles(cloud string) string {
-	switch cloud {
-	case "aws":
-		return "aws s3 ls --recursive s3://ec2-linux-nvidia-drivers lists them, with names that end in -grid-aws.run"
-	case "azure":
-		return "NvidiaGPU/resources.json of https://github.com/Azure/azhpc-extensions lists them, with names that end in -grid-azure.run"
-	case "gce":
-		return "gcloud storage ls gs://gce-nvidia-vgpu-drivers/G4_VGPU lists them, with names that end in -grid-gcp.run"
+// guest returns what a cloud gives its guests of NVIDIA vGPU, the zero row if it is not known.
+func (c Catalog) guest(cloud string) guestRow {
+	for _, row := range c.Guests {
+		if row.Cloud == cloud {
+			return row
+		}
 	}
-	return "NVIDIA's licensing portal has them, with names that end in -grid.run"
+	return guestRow{}
+}
+
+// guestFiles says where the machine's cloud publishes its guest drivers, or who else has them.
+func (p *plan) guestFiles() string {
+	const elsewhere = "NVIDIA's licensing portal has them, with names that end in -grid.run"
+	return cmp.Or(p.catalog.guest(p.machine.Cloud).Files, elsewhere)
 }
