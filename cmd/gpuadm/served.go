@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -72,10 +73,19 @@ func newToken(c *common) *cobra.Command {
 		Short: "print a credential for kubelet (kubelet runs this)",
 	}
 	group(cmd)
+	for _, p := range platform.Own() {
+		cmd.AddCommand(newTokenFor(c, p))
+	}
+	return cmd
+}
+
+// newTokenFor prints the token by which a kubelet that gpuadm has set up logs in to a platform's
+// cluster.
+func newTokenFor(c *common, p platform.Platform) *cobra.Command {
 	var cluster, region string
-	eks := &cobra.Command{
-		Use:   "eks",
-		Short: "print a token of the machine's role for an EKS cluster",
+	cmd := &cobra.Command{
+		Use:   p.Join.Method,
+		Short: "print " + p.Join.Token,
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir, nil)
@@ -89,9 +99,8 @@ func newToken(c *common) *cobra.Command {
 			return c.credential(token, expires)
 		},
 	}
-	eks.Flags().StringVar(&cluster, "cluster", "", "`NAME` of the cluster")
-	eks.Flags().StringVar(&region, "region", "", "its `REGION`; empty: the machine's own")
-	cmd.AddCommand(eks)
+	cmd.Flags().StringVar(&cluster, "cluster", "", "`NAME` of the cluster")
+	cmd.Flags().StringVar(&region, "region", "", "its `REGION`; empty: the machine's own")
 	return cmd
 }
 

@@ -18,6 +18,7 @@ var (
 			Called: []string{"aws", "ec2", "amazon"},
 			By:     "nodeadm",
 			Own:    true,
+			Token:  "a token of the machine's role for an EKS cluster",
 			Gate:   true,
 			Unit:   "nodeadm-run.service",
 			First:  "nodeadm-config.service", // it fails, for example, without the metadata service

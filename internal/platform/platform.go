@@ -53,6 +53,7 @@ type Join struct {
 	Called []string // what people write in its place
 	By     string   // what joins the machine and writes kubelet's files at each boot; "" = no program
 	Own    bool     // gpuadm sets up kubelet itself on a machine of the cloud without By
+	Token  string   // by which that kubelet logs in: gpuadm token prints it
 	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
 	Unit   string   // the unit that runs By at each boot: it reads gpuadm's settings, and starts kubelet
 	First  string   // a unit without which that one never starts kubelet

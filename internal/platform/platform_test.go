@@ -194,6 +194,7 @@ func hasWholeRow(t *testing.T, p Platform) {
 		saysWhatIsMissing := len(p.Join.Looked) > 0 && len(p.Join.Try) > 0
 		check.That(t, saysWhatIsMissing, "it does not say what a machine lacks that is not one of its nodes")
 	}
+	check.That(t, p.Join.Own == (p.Join.Token != ""), "a kubelet that gpuadm sets up logs in by a token, and no other kubelet")
 	if cmp.Or(p.Join.By, method) != "" && !isEKS {
 		check.That(t, len(p.Join.Notes) > 0, "it has no notes")
 	}
