@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"embed"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/gputable"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // Catalog has the facts about NVIDIA's GPUs and drivers. It does not change after it is loaded.
@@ -269,6 +271,18 @@ func (c Catalog) Systems() []string {
 
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// Called returns the system that users call about so: noble, al2023. "" if there is none.
+func (c Catalog) Called(name string) string {
+	systems := map[string]string{}
+	for _, row := range c.Repositories {
+		if row.Called != "" {
+			systems[row.Called] = row.IDs[0] + "-" + row.Version
+		}
+	}
+
+	return systems[nearest.Of(name, slices.Sorted(maps.Keys(systems)))]
 }
 
 // Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. If not, like

@@ -114,6 +114,7 @@ type repositoryRow struct {
 	Name        string   `toml:"name"`
 	IDs         []string `toml:"ids"`
 	Version     string   `toml:"version"`
+	Called      string   `toml:"called"` // by users: noble
 	Family      string   `toml:"family"` // apt, dnf
 	AMD64       string   `toml:"amd64"`
 	ARM64       string   `toml:"arm64"`

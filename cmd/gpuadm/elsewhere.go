@@ -152,7 +152,7 @@ func knownOS(name string) error {
 	}
 
 	knowsNoneLike := len(like) == len(catalog.Systems())
-	meant := cmp.Or(codenames[name], nearest.Of(strings.Replace(name, "al2", "amzn-2", 1), like)) // AL2023 is AWS' own short name
+	meant := cmp.Or(catalog.Called(name), nearest.Of(name, like))
 	if knowsNoneLike && meant != "" {
 		like = []string{meant}
 	}
@@ -168,15 +168,6 @@ func knownOS(name string) error {
 		What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", name),
 		Try:  []string{"write one of " + strings.Join(like, ", ")},
 	}}
-}
-
-// codenames are the names by which users call a release:
-// https://wiki.ubuntu.com/Releases and https://www.debian.org/releases/.
-var codenames = map[string]string{
-	"jammy":    "ubuntu-22.04",
-	"noble":    "ubuntu-24.04",
-	"bookworm": "debian-12",
-	"trixie":   "debian-13",
 }
 
 // modelOf returns a model as the PCI bus shows it, and as NVML shows it before any change.
