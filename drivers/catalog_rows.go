@@ -158,6 +158,7 @@ type toolRow struct {
 
 type headerRow struct {
 	Family   string   `toml:"family"`
+	Distros  []string `toml:"distros"`
 	IDs      []string `toml:"ids"`
 	Prefix   string   `toml:"prefix"`
 	Contains string   `toml:"contains"`

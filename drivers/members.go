@@ -327,7 +327,7 @@ func (p *plan) addBuildTools() {
 // addHeaders adds the packages of a kernel's headers by the first row that is for the kernel.
 func (p *plan) addHeaders(kernel string) {
 	for _, row := range p.catalog.Headers {
-		if !row.serves(p.repo.Family, p.machine.ID, kernel) {
+		if row.Family != p.repo.Family || !p.isOfDistro(row) || !row.isFor(kernel) {
 			continue
 		}
 
@@ -347,11 +347,16 @@ func (p *plan) addHeaders(kernel string) {
 	}
 }
 
-// serves says whether the row is for a kernel of a system.
-func (h headerRow) serves(packager, id, kernel string) bool {
-	if h.Family != packager || len(h.IDs) > 0 && !slices.Contains(h.IDs, id) {
+// isOfDistro says whether the row is for the machine's distribution.
+func (p *plan) isOfDistro(h headerRow) bool {
+	if len(h.IDs) > 0 && !slices.Contains(h.IDs, p.machine.ID) {
 		return false
 	}
+	return len(h.Distros) == 0 || slices.Contains(h.Distros, p.distro())
+}
+
+// isFor says whether the row is for a kernel, by its release.
+func (h headerRow) isFor(kernel string) bool {
 	return strings.HasPrefix(kernel, h.Prefix) &&
 		strings.Contains(kernel, h.Contains) &&
 		strings.HasSuffix(kernel, h.Suffix)

@@ -70,6 +70,16 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// TestHeadersForRunfile: NVIDIA's installer needs the headers of the distribution's own kernel, too.
+func TestHeadersForRunfile(t *testing.T) {
+	m := machine("amzn", "2023", "amd64", "2331")
+	m.Kernels = []string{"6.12.40-64.114.amzn2023.x86_64"}
+	ch := choose(t, m, with(driver("580.95.05"), "source", "runfile"))
+
+	check.List(t, names(ch, "headers"), []string{"kernel6.12-devel-" + m.Kernels[0]}, "the headers:")
+	check.List(t, names(ch, "kernel-modules"), []string{"kernel6.12-modules-extra-" + m.Kernels[0]}, "the modules:")
+}
+
 func TestCompilers(t *testing.T) {
 	m := machine("ubuntu", "22.04", "amd64", "2331")
 	m.Kernels = []string{"6.8.0-60-generic", "5.15.0-100-generic"}

@@ -280,6 +280,16 @@ func (p *plan) chooseRunfile() error {
 	return nil
 }
 
+// distro returns the name by which the catalog's rows call the machine's distribution: that of its
+// repositories, whatever the driver's source is. "" if none is known.
+func (p *plan) distro() string {
+	rows, _ := p.catalog.repositories(p.machine)
+	if len(rows) == 0 {
+		return ""
+	}
+	return rows[0].Name
+}
+
 // packager returns the machine's packager, apt or dnf, which decides the names of the build tools;
 // "" if neither is known.
 func (p *plan) packager() string {
