@@ -121,12 +121,12 @@ func (g *gathering) secureBoot() string {
 // a vendor's key in db verifies modules
 // - Fedora, RHEL and their derivatives: Red Hat's page in docs/bake.md;
 // https://github.com/foxboron/sbctl/issues/52
-// - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by
-// robeholmes@gmail.com), who first offered it to mainline:
+// - Amazon Linux 2023, whose os-release says that it is like fedora: the changelog in the source
+// package of kernel6.12 (2019-04-23, by robeholmes@gmail.com), who first offered it to mainline:
 // https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
 func (g *gathering) takesDB() bool {
 	o := g.os()
-	for _, id := range []string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"} {
+	for _, id := range []string{"debian", "ubuntu", "fedora", "rhel", "centos"} {
 		if o.ID == id || slices.Contains(o.Like, id) {
 			return true
 		}
