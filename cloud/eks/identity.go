@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -15,6 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
+
+// login wants kubelet to log in as the machine's role.
+func (n *ownNode) login() converge.Want {
+	kubeconfig := kubelet.LoginFile(n.cluster.Server, "eks", "--cluster", n.cluster.Name, "--region", n.region)
+	w := things.Exact(kubelet.Kubeconfig, kubeconfig, 0o600, "has kubelet log in as the machine's role")
+	w.Thing = node.Login(w.Thing.(*things.FileThing))
+	return w
+}
 
 // accepted wants EKS to map the machine's role to the node's name, before gpuadm writes anything:
 // EKS refuses a kubelet with another name for ever, and only kubelet's log shows that.
@@ -24,9 +34,9 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 			return "", host.FirstBoot
 		}
 
-		if _, err := v.Stat(plugin); host.NotExist(err) {
+		if _, err := v.Stat(kubelet.Plugin); host.NotExist(err) {
 			return "", &trouble.Error{
-				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", plugin),
+				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", kubelet.Plugin),
 				Try:  []string{trouble.Command("apply --install")},
 			}
 		}
