@@ -13,11 +13,11 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -40,6 +40,7 @@ func cloudEngine(s spec.Spec) *converge.Engine {
 // TestNodeadm tells nodeadm labels, the union of the taints, and has it wait; twice, and back.
 func TestNodeadm(t *testing.T) {
 	text := "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
+	nodeadm := platform.Of("eks").Join
 	n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.Resolved: joins.Resolved, node.BootUnit: string(systemd.Service)})
 	first := n.Tree(converge.Home, "/run", "/proc")
 	e := cloudEngine(specs.Of(t, text))
@@ -58,7 +59,7 @@ func TestNodeadm(t *testing.T) {
 		return string(data)
 	}
 
-	told := read(nodeadm.DropIn)
+	told := read(nodeadm.Settings)
 	var doc struct {
 		APIVersion string `yaml:"apiVersion"`
 		Kind       string
@@ -76,7 +77,7 @@ func TestNodeadm(t *testing.T) {
 	check.That(t, doc.APIVersion == "node.eks.aws/v1alpha1" && doc.Kind == "NodeConfig" && doc.Spec.Containerd == nil, "%+v", doc)
 	check.That(t, cmp.Equal([]string{"--node-labels=example.com/team=a,k8s.amazonaws.com/accelerator=nvidia-h100"}, doc.Spec.Kubelet.Flags), "flags %v", doc.Spec.Kubelet.Flags)
 	check.Equal(t, fmt.Sprint(doc.Spec.Kubelet.Config.Taints), "[{karpenter.sh/unregistered  NoExecute} {nvidia.com/gpu present NoSchedule}]", "taints")
-	check.Has(t, read(node.GateOf(nodeadm.RunUnit)), "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n", "nodeadm-run does not ask the gate:")
+	check.Has(t, read(node.GateOf(nodeadm.Unit)), "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n", "nodeadm-run does not ask the gate:")
 	for _, owned := range []string{"/etc/containerd/config.toml", "/etc/kubernetes/kubelet/config.json", "/etc/eks/kubelet/environment"} {
 		check.That(t, !strings.Contains(first, owned) || strings.Contains(n.Tree(), owned), "%s is gone", owned)
 	}
@@ -89,7 +90,7 @@ func TestNodeadm(t *testing.T) {
 	must.OK(t, n.WriteFile(nodeadm.Resolved, []byte(merged), host.Attr{Mode: 0o644}))
 	e.Spec = specs.Of(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
 	apply()
-	if told := read(nodeadm.DropIn); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
+	if told := read(nodeadm.Settings); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
 		t.Errorf("taints:\n%s", told)
 	}
 	_, err := e.Undo(t.Context(), n, "all", nil)

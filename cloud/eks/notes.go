@@ -8,8 +8,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -28,12 +28,12 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	}
 
 	const joins = "nodeadm joins this machine (%s) and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by %s"
-	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, nodeadm.DropIn)}
+	notes := []string{fmt.Sprintf(joins, f.Cloud.ManagedWhy, nodeadm().Settings)}
 	if f.Files[node.BootUnit] == nil {
 		const notHeld = "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "
 		notes = append(notes, notHeld+trouble.Command("apply --install"))
 	}
-	written := bytes.Contains(f.Files[nodeadm.DropIn], []byte(nodeadm.Kind))
+	written := bytes.Contains(f.Files[nodeadm().Settings], []byte("kind: "+instance.NodeConfigKind))
 	if f.Kubelet.Joined && !written {
 		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
 	}

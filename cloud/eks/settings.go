@@ -9,9 +9,10 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -22,6 +23,9 @@ import (
 // Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023;
 // nodeadm/internal/cli/options.go.
 const folderOption = "--config-source file:///etc/eks/nodeadm.d"
+
+// nodeadm has the units and files of nodeadm on EKS's own images.
+func nodeadm() platform.Join { return platform.Of("eks").Join }
 
 // settings configures the labels and taints that nodeadm registers the node with, and makes nodeadm
 // wait until the GPUs are ready.
@@ -36,7 +40,8 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	resolved, err := nodeadm.Read(f.Files[nodeadm.Resolved])
+	file := nodeadm().Resolved
+	resolved, err := instance.ReadResolved(file, f.Files[file])
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +50,7 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 
-	unit := f.Files[nodeadm.UnitFile]
+	unit := f.Files[nodeadm().UnitFile]
 	readsFolder := unit == nil || bytes.Contains(unit, []byte(folderOption))
 	if text != nil && !readsFolder {
 		return nil, readsNoFolder(labels, taints)
@@ -53,15 +58,15 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 
 	var wants []converge.Want
 	if text != nil {
-		wants = append(wants, things.Folders(path.Dir(nodeadm.DropIn), "holds nodeadm's settings")...)
-		wants = append(wants, things.Exact(nodeadm.DropIn, text, 0o644, settingsWhy(f, labels, taints)))
+		wants = append(wants, things.Folders(path.Dir(nodeadm().Settings), "holds nodeadm's settings")...)
+		wants = append(wants, things.Exact(nodeadm().Settings, text, 0o644, settingsWhy(f, labels, taints)))
 	}
 	if f.Files[node.BootUnit] != nil {
 		dropIn, text := waitDropIn(s)
-		wants = append(wants, things.Folders(path.Dir(dropIn), "holds what "+nodeadm.RunUnit+" waits for")...)
+		wants = append(wants, things.Folders(path.Dir(dropIn), "holds what "+nodeadm().Unit+" waits for")...)
 		wants = append(wants,
 			things.Exact(dropIn, []byte(text), 0o644, "it starts kubelet, and not before the GPUs are ready"),
-			things.UnitFilesRead("systemd starts units as it has read them", nodeadm.RunUnit),
+			things.UnitFilesRead("systemd starts units as it has read them", nodeadm().Unit),
 		)
 	}
 
@@ -71,9 +76,9 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // readsNoFolder is the error for an image whose nodeadm does not read gpuadm's file.
 func readsNoFolder(labels map[string]string, taints []spec.Taint) error {
 	const text = "cannot have nodeadm register the node with %s: this image's %s does not read %s"
-	folder := path.Dir(nodeadm.DropIn)
+	folder := path.Dir(nodeadm().Settings)
 	return &trouble.Error{
-		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), nodeadm.RunUnit, folder),
+		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), nodeadm().Unit, folder),
 		Because: []string{"EKS's images before v20251023 do not have " + folderOption + " in its ExecStart"},
 		Try: []string{
 			"use an image v20251023 or newer",
@@ -103,7 +108,7 @@ func settingsWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) s
 // Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in
 // awslabs/amazon-eks-ami.
 func waitDropIn(s spec.Spec) (name, text string) {
-	name = node.GateOf(nodeadm.RunUnit)
+	name = node.GateOf(nodeadm().Unit)
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
 		return name, text + "Wants=gpuadm.service\n"

@@ -11,15 +11,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // settingsText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
 func settingsText(
-	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved nodeadm.Kubelet,
+	s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved instance.UserKubelet,
 ) ([]byte, error) {
 	handler := s.Runtime.Handler
 	writesHandler := s.Has("runtime") && s.Runtime.Owner != "gpuadm"
@@ -34,14 +34,14 @@ func settingsText(
 		}
 	}
 
-	all, theirs := mergedTaints(f.Files[nodeadm.DropIn], resolved, taints)
+	all, theirs := mergedTaints(f.Files[nodeadm().Settings], resolved, taints)
 	addsTaints := len(all) > theirs
 	if len(labels) == 0 && !addsTaints {
 		return nil, nil
 	}
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, nodeadm.APIVersion, nodeadm.Kind)
+	fmt.Fprintf(&b, "%sapiVersion: %s\nkind: %s\nspec:\n  kubelet:\n", kubelet.Written, instance.NodeConfigVersion, instance.NodeConfigKind)
 	if len(labels) > 0 {
 		flag := "--node-labels=" + strings.Join(kubelet.Pairs(labels), ",")
 		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
@@ -82,7 +82,7 @@ const fromNode = "node.toml"
 // not merge them, so the result includes the user data's taints: without Karpenter's
 // karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
-func mergedTaints(ours []byte, resolved nodeadm.Kubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
+func mergedTaints(ours []byte, resolved instance.UserKubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
 	marked := markedTaints(ours)
 	for _, t := range resolved.Config.RegisterWithTaints {
 		taint := spec.Taint(t)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -27,7 +27,7 @@ func TestNodeadmGate(t *testing.T) {
 		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		wants, err := Wants(new(node.Session), s, f)
-		check.That(t, err == nil && !strings.Contains(fmt.Sprint(wants), nodeadm.RunUnit), "without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
+		check.That(t, err == nil && !strings.Contains(fmt.Sprint(wants), nodeadm().Unit), "without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		_, text := waitDropIn(s)
 		check.That(t, strings.Contains(text, want) && strings.Contains(text, "After=gpuadm.service") && !strings.Contains(text, "Requires=") && !strings.Contains(text, "Restart="),
 			"%s:\n%s", gate, text)
@@ -43,7 +43,7 @@ func TestNodeadmOld(t *testing.T) {
 	for files, refused := range map[string]bool{"": false, "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init --skip config\n": true} {
 		machine := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		if files != "" {
-			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.UnitFile: files})
+			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm().UnitFile: files})
 		}
 		f := must.Get(facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		wants, err := Wants(new(node.Session), s, f)
@@ -71,7 +71,7 @@ func TestNodeadmVersions(t *testing.T) {
 		`{}`: "no spec.kubelet",
 	} {
 		s := specs.Of(t, "[join]\nmethod = \"eks\"\n[node]\ntaints = [\"example.com/a=b:NoSchedule\"]\n")
-		n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm.Resolved: text})
+		n := joins.Recorded(t, "al2023-eks-nvidia", map[string]string{nodeadm().Resolved: text})
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		_, err := Wants(new(node.Session), s, f)
 		check.That(t, (err != nil) == (says != "") && strings.Contains(fmt.Sprint(err), says), "%s: %v, want %q", text, err, says)
@@ -84,9 +84,9 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"a\n- b","value":"\u0000","effect":"x: y"}]}}}}`))
 	s := spec.Spec{}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var resolved nodeadm.Kubelet
+		var resolved instance.UserKubelet
 		var err error
-		alloc.Most(t, 1000, len(data), func() { resolved, err = nodeadm.Read(data) })
+		alloc.Most(t, 1000, len(data), func() { resolved, err = instance.ReadResolved(nodeadm().Resolved, data) })
 		if err != nil {
 			return
 		}
@@ -96,7 +96,7 @@ func FuzzRead(f *testing.F) {
 			Effect: "NoSchedule",
 		}
 		text := must.Get(settingsText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved))(t)
-		again, err := settingsText(s, facts.Facts{Files: map[string][]byte{nodeadm.DropIn: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
+		again, err := settingsText(s, facts.Facts{Files: map[string][]byte{nodeadm().Settings: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
 		check.That(t, err == nil && string(again) == string(text), "not the same again: %v\n%s\n%s", err, text, again)
 		var doc map[string]any
 		if err := yaml.Unmarshal(text, &doc); err != nil {

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -58,7 +57,7 @@ func Files(s spec.Spec) (names []string) {
 		"/proc/swaps", "/etc/resolv.conf",
 		kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn,
 	}
-	names = append(names, nodeadm.Files()...)
+	names = append(names, platform.ReadForJoin()...)
 	names = append(names, instance.ECRConfig)
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {

@@ -5,8 +5,8 @@ package node
 import (
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -83,17 +83,21 @@ func nodePoolSign(f facts.Facts) (sign string, err error) {
 	return "the user data has kubelet register with the " + mark, nil
 }
 
-// userDataFile is where nodeadm keeps what it has resolved of the user data.
-const userDataFile = nodeadm.Resolved
-
-// userDataKubelet is kubelet in the user data, as nodeadm has resolved it. What gpuadm cannot read
-// may have Karpenter's signs.
-func userDataKubelet(f facts.Facts) (nodeadm.Kubelet, error) {
-	resolved, err := nodeadm.Read(f.Files[userDataFile])
-	if err != nil {
-		return resolved, &trouble.Unknown{Err: err}
+// userDataKubelet is kubelet in the user data, as the program that joins the machine has resolved
+// it. What gpuadm cannot read may have Karpenter's signs.
+func userDataKubelet(f facts.Facts) (k instance.UserKubelet, err error) {
+	for _, file := range platform.Resolved() {
+		if f.Files[file] == nil {
+			continue
+		}
+		k, err = instance.ReadResolved(file, f.Files[file])
+		if err != nil {
+			return k, &trouble.Unknown{Err: err}
+		}
+		return k, nil
 	}
-	return resolved, nil
+
+	return k, nil
 }
 
 // userDataSign names Karpenter's mark in the user data: in the first boot of EKS's images

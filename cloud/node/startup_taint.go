@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -154,7 +155,7 @@ func awaitedRemover(s spec.Spec, f facts.Facts) string {
 
 // StartupNeeds returns the additional facts for the choice of the startup taint.
 func StartupNeeds() facts.Needs {
-	files := []string{PodKubeconfig, PodUnsure, BootUnit, userDataFile}
+	files := append(platform.Resolved(), PodKubeconfig, PodUnsure, BootUnit)
 	for _, unit := range facts.KubeletUnits() {
 		files = append(files, GateOf(unit))
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/cloud/nodeadm"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -63,6 +62,7 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 		f.Files["/etc/systemd/system/gpuadm.service"] = []byte("x")
 	}
 
+	resolved := platform.Of("eks").Join.Resolved
 	switch c.maker {
 	case "taint":
 		f.Kubelet.Taints = []facts.Taint{{
@@ -72,11 +72,11 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "label":
 		f.Kubelet.Labels = map[string]string{"karpenter.sh/nodepool": "gpus"}
 	case "resolved taint": // by nodeadm, which has not written kubelet's files yet
-		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
+		f.Files[resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
 	case "resolved label":
-		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
+		f.Files[resolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
 	case "unread": // of a nodeadm that is newer than gpuadm
-		f.Files[nodeadm.Resolved] = []byte(`{"apiVersion":"node.eks.aws/v2","spec":{}}`)
+		f.Files[resolved] = []byte(`{"apiVersion":"node.eks.aws/v2","spec":{}}`)
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
@@ -89,7 +89,7 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 			Effect: "NoSchedule",
 		})
 	case "user data":
-		f.Files[nodeadm.Resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
+		f.Files[resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
 	}
 
 	return s, f

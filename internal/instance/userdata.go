@@ -11,82 +11,13 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/mail"
-	"net/netip"
 	"net/url"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // maxUserData limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16
 // KiB packed. nodeadm could not read larger user data.
 const maxUserData = 1 << 20
-
-// nodeConfigGroup is the API group of nodeadm's NodeConfig.
-const nodeConfigGroup = "node.eks.aws"
-
-// nodeConfigDocument has the facts about a cluster in nodeadm's NodeConfig.
-type nodeConfigDocument struct {
-	APIVersion string `yaml:"apiVersion"`
-	Kind       string
-	Spec       struct {
-		Cluster struct {
-			Name        string
-			Server      string `yaml:"apiServerEndpoint"`
-			CA          string `yaml:"certificateAuthority"`
-			ServiceCIDR string `yaml:"cidr"`
-		}
-	}
-}
-
-// nodeConfig reads the cluster from user data as nodeadm accepts it: NodeConfig documents of
-// node.eks.aws, alone or as parts of a MIME message, packed by gzip and base64 or not; later
-// documents win. It ignores the rest. nil if there is no document, or none with facts about the
-// cluster.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/configprovider/userdata.go
-func nodeConfig(data []byte) *Cluster {
-	var c Cluster
-	found := false
-	for _, text := range documents(unpack(data)) {
-		var doc nodeConfigDocument
-		err := yaml.Unmarshal(text, &doc)
-		ofNodeadm := doc.Kind == "NodeConfig" && strings.HasPrefix(doc.APIVersion, nodeConfigGroup+"/")
-		if err == nil && ofNodeadm && c.merge(doc) {
-			found = true
-		}
-	}
-
-	if !found {
-		return nil
-	}
-
-	c.From = "user data"
-	return &c
-}
-
-// merge takes over the valid facts of a document, and says whether it has any.
-func (c *Cluster) merge(doc nodeConfigDocument) (found bool) {
-	stated := doc.Spec.Cluster
-	if clusterName(stated.Name) {
-		c.Name = stated.Name
-		found = true
-	}
-	if server(stated.Server) {
-		c.Server = stated.Server
-		found = true
-	}
-	if ca := authority(stated.CA); ca != nil {
-		c.CA = ca
-		found = true
-	}
-	if services, err := netip.ParsePrefix(stated.ServiceCIDR); err == nil {
-		c.ServiceCIDR = services.String()
-		c.DNS = ClusterDNS(services)
-		found = true
-	}
-
-	return found
-}
 
 // unpack decodes base64 and gzip, in either order.
 func unpack(data []byte) []byte {
@@ -118,8 +49,8 @@ func gunzip(data []byte) []byte {
 	return plain
 }
 
-// documents returns the parts that may be a NodeConfig.
-func documents(data []byte) (list [][]byte) {
+// documents returns the parts of user data that are of a media type; all of it if it has no parts.
+func documents(data []byte, mediaType string) (list [][]byte) {
 	m, err := mail.ReadMessage(bytes.NewReader(data))
 	if err != nil {
 		return [][]byte{data}
@@ -137,7 +68,7 @@ func documents(data []byte) (list [][]byte) {
 			return list
 		}
 		kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
-		if kind != "application/"+nodeConfigGroup {
+		if kind != mediaType {
 			continue
 		}
 		body, err := io.ReadAll(io.LimitReader(part, maxUserData))

@@ -20,9 +20,17 @@ var (
 			Own:    true,
 			Token:  "a token of the machine's role for an EKS cluster",
 			Gate:   true,
-			Unit:   "nodeadm-run.service",
-			First:  "nodeadm-config.service", // it fails, for example, without the metadata service
-			Env:    "/etc/eks/kubelet/environment",
+			// At each boot nodeadm-config.service reads the user data, before cloud-init, and notes what
+			// it resolved; nodeadm-run.service, after cloud-init, reads that together with the files of
+			// a folder, writes the files of kubelet and containerd, and starts both. So gpuadm writes a
+			// file in that folder, and makes nodeadm-run wait for gpuadm. Source:
+			// templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
+			Unit:     "nodeadm-run.service",
+			First:    "nodeadm-config.service", // it fails, for example, without the metadata service
+			UnitFile: "/etc/systemd/system/nodeadm-run.service",
+			Settings: "/etc/eks/nodeadm.d/50-gpuadm.yaml",
+			Resolved: "/run/eks/nodeadm/config.json",
+			Env:      "/etc/eks/kubelet/environment",
 		},
 		Driver: Driver{
 			Title: "the EKS image",

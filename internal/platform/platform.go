@@ -57,6 +57,13 @@ type Join struct {
 	Gate   bool     // kubelet can be held back until gpuadm has prepared the machine
 	Unit   string   // the unit that runs By at each boot: it reads gpuadm's settings, and starts kubelet
 	First  string   // a unit without which that one never starts kubelet
+
+	// UnitFile is the file of Unit; Settings is gpuadm's file of settings for By, and Resolved the
+	// NodeConfig that By has resolved from the user data and, once it has run, from Settings.
+	UnitFile string
+	Settings string
+	Resolved string
+
 	Init   string   // the command that runs By, where no unit does
 	Env    string   // kubelet's file of variables that By writes
 	Left   bool     // By joins and owns kubelet's files, also where gpuadm has its own way
@@ -291,6 +298,30 @@ func Done() []string {
 	for _, p := range All() {
 		if p.Join.Done != "" {
 			files = append(files, p.Join.Done)
+		}
+	}
+
+	return files
+}
+
+// Resolved returns the files of the NodeConfigs that programs which join machines have resolved.
+func Resolved() []string {
+	var files []string
+	for _, p := range All() {
+		if p.Join.Resolved != "" {
+			files = append(files, p.Join.Resolved)
+		}
+	}
+
+	return files
+}
+
+// ReadForJoin returns the files of the programs that join machines that a join reads.
+func ReadForJoin() []string {
+	var files []string
+	for _, p := range All() {
+		if p.Join.Settings != "" {
+			files = append(files, p.Join.Resolved, p.Join.Settings, p.Join.UnitFile)
 		}
 	}
 

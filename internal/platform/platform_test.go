@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -199,6 +200,10 @@ func hasWholeRow(t *testing.T, p Platform) {
 		check.That(t, len(p.Join.Notes) > 0, "it has no notes")
 	}
 
+	if p.Join.Settings != "" {
+		says := p.Join.Unit != "" && path.Base(p.Join.UnitFile) == p.Join.Unit && p.Join.Resolved != ""
+		check.That(t, says, "it reads gpuadm's settings, and nothing says by which unit, or where it keeps what it has resolved")
+	}
 	if p.Join.Done != "" {
 		check.That(t, p.Join.Log != "", "its scripts have no log")
 		check.That(t, len(p.Join.AtBoot) > 0, "nothing says what runs its scripts at boot")
