@@ -12,14 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// readinessTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second
-// node while a node starts with a taint that the NodePool's startupTaints name. From 1.13 on it
-// knows taints of this domain without configuration; but a node does not show Karpenter's version,
-// so gpuadm adds the taint only if startupTaints name it. Older versions know, without
-// configuration, only other owners' keys.
-// Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and
-// KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
-// https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
+// readinessTaint is the startup taint for nodes that Karpenter makes. A node does not show
+// Karpenter's version, and older versions need the taint in startupTaints of the NodePool: so gpuadm
+// adds it only if they name it.
 func readinessTaint() spec.Taint {
 	return spec.Taint{
 		Key:    readinessDomain + "gpu",
@@ -54,8 +49,7 @@ func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 
 // whyNotNamed says why a node of a NodePool starts without a taint that the NodePool does not name.
 func whyNotNamed(sign string) string {
-	return sign + ": Karpenter before 1.13 would make a second node for a taint that its NodePool does not name; " +
-		"name " + readinessTaint().String() + " in startupTaints, or with 1.13 or newer write it in startup_taint"
+	return sign + ": " + platform.UnnamedTaint(readinessTaint().String())
 }
 
 // nodePoolSign names the sign that Karpenter made this node, "" if there is none. Each of its
