@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -52,7 +53,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 		return err
 	}
 	v := view.Within(h)
-	b := &bundle{c: c, host: h, h: v, seen: view.Record(v)}
+	b := &bundle{c: c, host: h, h: v, seen: view.Record(v, platform.Envs()...)}
 	packed, err := b.pack(ctx)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 func newFacts(c *common) *cobra.Command {
@@ -44,7 +45,7 @@ func newFacts(c *common) *cobra.Command {
 // record prints a recording of the machine. On a terminal it escapes the lines, since some come
 // from files that others write.
 func (c *common) record(ctx context.Context, h host.Host) error {
-	r := view.Record(view.Within(h))
+	r := view.Record(view.Within(h), platform.Envs()...)
 	if _, err := facts.Gather(ctx, r, facts.Everything); err != nil {
 		return err
 	}

@@ -210,3 +210,11 @@ func TestRecordOnATerminal(t *testing.T) {
 	seen := close()
 	check.That(t, code == 0 && strings.Contains(seen, `\x1b`) && !strings.ContainsAny(seen, "\x1b\u202e"), "exit %d: %q", code, seen)
 }
+
+// TestRecordHasKubeletsFlags: without them a recording has no facts of kubelet.
+func TestRecordHasKubeletsFlags(t *testing.T) {
+	n := recordedNode(t, "al2023-eks-nvidia")
+	code, out := onHost(t, n, "facts", "--record")
+	check.That(t, code == 0, "exit %d", code)
+	check.Has(t, out, "\nNODEADM_KUBELET_ARGS=--cloud-provider=external", "the recording:")
+}

@@ -114,6 +114,20 @@ func KubeletWriter(file string) string {
 	return ""
 }
 
+// Envs returns the files of variables that the programs which join machines write for kubelet. They
+// have kubelet's flags and nothing else, and may leave the machine in a recording, masked. Sources:
+// kubeadm's 10-kubeadm.conf; nodeadm's kubelet.service.
+func Envs() []string {
+	files := []string{kubeadm.Env}
+	for _, p := range All() {
+		if p.Join.Env != "" {
+			files = append(files, p.Join.Env)
+		}
+	}
+
+	return files
+}
+
 // Tool makes nodes on one platform or several, and alone sets the labels and taints of its domains.
 type Tool struct {
 	Name    string

@@ -65,7 +65,7 @@ type Join struct {
 	Resolved string
 
 	Init   string   // the command that runs By, where no unit does
-	Env    string   // kubelet's file of variables that By writes
+	Env    string   // kubelet's file of variables that By writes; a recording has its content: see Envs
 	Left   bool     // By joins and owns kubelet's files, also where gpuadm has its own way
 	Unseen bool     // its kubelet runs in a container, where gpuadm does not see it
 	Done   string   // the file that its scripts write at their end; before that gpuadm changes nothing

@@ -28,6 +28,8 @@ import (
 type Recorder struct {
 	host.View
 
+	kubeletFlags []string // files of variables
+
 	mu      sync.Mutex
 	files   map[string]*recorded // by path, free of links
 	absent  map[string]bool
@@ -45,6 +47,8 @@ type recorded struct {
 	link string
 	data []byte // if read says so
 	read bool
+
+	isFlags bool // one of Recorder.kubeletFlags
 }
 
 // answer is what a command said.
@@ -54,14 +58,16 @@ type answer struct {
 	err    error
 }
 
-// Record wraps a View.
-func Record(v host.View) *Recorder {
+// Record wraps a View. kubeletFlags are files of variables that have kubelet's flags and nothing else:
+// without their content a recording has no facts of kubelet. Package mask knows their form.
+func Record(v host.View, kubeletFlags ...string) *Recorder {
 	return &Recorder{
-		View:    v,
-		files:   map[string]*recorded{},
-		absent:  map[string]bool{},
-		units:   map[string]host.Unit{},
-		started: v.Now(),
+		View:         v,
+		kubeletFlags: kubeletFlags,
+		files:        map[string]*recorded{},
+		absent:       map[string]bool{},
+		units:        map[string]host.Unit{},
+		started:      v.Now(),
 	}
 }
 
@@ -218,7 +224,10 @@ func (r *Recorder) noteOne(name string) *recorded {
 		return nil
 	}
 
-	found := &recorded{info: i}
+	found := &recorded{
+		info:    i,
+		isFlags: slices.Contains(r.kubeletFlags, name),
+	}
 	if i.Mode&fs.ModeSymlink != 0 {
 		found.link, _ = r.View.Readlink(name)
 	}
@@ -262,11 +271,8 @@ func isListed(name string) bool {
 	return false
 }
 
-// safe returns the part of a file's content that may be recorded.
+// safe returns the part of a safe file's content that may be recorded.
 func safe(name string, data []byte) ([]byte, bool) {
-	if !isListed(name) {
-		return nil, false
-	}
 	switch {
 	case name == "/var/lib/dpkg/status", name == "/var/lib/apt/extended_states":
 		data = knownPackages(data)

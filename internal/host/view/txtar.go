@@ -257,7 +257,7 @@ func typeMarker(i host.Info) string {
 // content returns a regular file's content in a form that txtar can hold, or its size alone.
 func (f *recorded) content(name string) (data []byte, markers []string) {
 	known := false
-	if f.read {
+	if f.read && (f.isFlags || isListed(name)) {
 		data, known = safe(name, f.data)
 	}
 	switch {
