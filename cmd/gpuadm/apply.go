@@ -306,7 +306,7 @@ func (c *common) clearFailed(ctx context.Context) {
 func (c *common) applyAnswer(ctx context.Context, h host.Host, result converge.Result, seconds float64) {
 	c.answer(c.applied(result, seconds))
 	if waitsFor(result, host.AfterReboot) && !c.run.Reboots {
-		c.answer(fmt.Sprintf("A reboot is needed: %s.", result.Reboot))
+		c.answer(c.rebootNeeded(result.Reboot))
 	}
 	c.atFirstBoot(ctx, h, result.Deferred)
 	if c.rootDir != "/" && !c.root {
@@ -346,6 +346,11 @@ func waitsFor(result converge.Result, event host.When) bool {
 	})
 }
 
+// rebootNeeded says why a reboot is needed, and how to go on.
+func (c *common) rebootNeeded(why string) string {
+	return fmt.Sprintf("A reboot is needed: %s. To continue: sudo reboot, then: %s", why, c.typed("apply"))
+}
+
 // applied returns an apply's last sentence.
 func (c *common) applied(result converge.Result, seconds float64) string {
 	switch {
@@ -359,7 +364,7 @@ func (c *common) applied(result converge.Result, seconds float64) string {
 	case result.Reboot != "" && c.run.Reboots:
 		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", result.Reboot)
 	case result.Reboot != "" && !waitsFor(result, host.AfterReboot):
-		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", result.Reboot, c.typed("apply"))
+		return c.rebootNeeded(result.Reboot)
 	case result.Run == "" && len(result.Deferred) > 0:
 		return fmt.Sprintf("Nothing to do now; %s.", deferred(result.Deferred))
 	case result.Run == "":

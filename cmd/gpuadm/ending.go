@@ -82,6 +82,8 @@ func exitOf(o converge.Outcome) error {
 		return exit(exitAgain)
 	case converge.EndsPending:
 		return exit(exitPending)
+	case converge.EndsReboot:
+		return exit(exitReboot)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -147,6 +148,10 @@ func closed(s *agent.Closed) *trouble.Error {
 		}
 
 		t.Try = append(t.Try, "then "+trouble.Command("apply")+thenStarts)
+	case s.State == converge.EndsReboot:
+		t.What = "cannot let kubelet start: a reboot is needed"
+		t.Because = append(t.Because, s.NeedsReboot())
+		t.Try = []string{"sudo reboot, then " + trouble.Command("apply") + thenStarts}
 	case s.Unknown > 0:
 		t.What = "cannot let kubelet start: not known whether the node is converged"
 	case s.Cut:

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -26,6 +27,36 @@ func TestGateLine(t *testing.T) {
 	want := "cannot let kubelet start: no GPU answers; " + trouble.Command("status") + " says how to fix it"
 	check.Equal(t, told.What, want, "the line")
 	check.That(t, len(told.Because)+len(told.Try) == 0, "more lines: %+v", told)
+}
+
+// TestRebootNeeded: where the rest takes effect only after a reboot, the gate is closed, and status,
+// plan --exit-code and the gate say so. A plan alone ends well.
+func TestRebootNeeded(t *testing.T) {
+	const why = "kernel 6.5.0 runs and is not installed"
+	later := converge.Line{
+		Change: converge.Change{Stage: "modules", Why: why},
+		Reason: converge.Reason{Deferred: "until kernel 6.8.0 is booted", When: host.AfterReboot},
+	}
+	p := converge.Plan{
+		State:    converge.EndsReboot,
+		Stages:   []converge.StagePlan{{Name: "modules", Converged: 3, Changes: 1}},
+		Changes:  []converge.Line{later},
+		Deferred: 1,
+	}
+	s := converge.Status{Plan: p}
+
+	code, isExit := exitOf(p.State).(exit)
+	check.That(t, isExit && code == exitReboot, "exit code %v", code)
+	check.Says(t, new(common).statusEnd(s), "A reboot is needed: "+why, "sudo reboot")
+
+	var out strings.Builder
+	c := &common{env: envOn(nil, &out)}
+	c.planText(p)
+	check.Says(t, out.String(), "A reboot is needed: "+why)
+
+	shut := closed(&agent.Closed{Status: s})
+	check.Equal(t, shut.What, "cannot let kubelet start: a reboot is needed", "the gate:")
+	check.List(t, shut.Because, []string{why}, "the gate's cause:")
 }
 
 // TestWaitingText: status prints once what each change waits for, and what to do if it does not

@@ -61,7 +61,10 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if err := show(c, p, c.planText); err != nil {
 		return err
 	}
-	if p.State == converge.EndsPending && !exitCode {
+
+	// A plan shows what would change: it fails only where it cannot show that.
+	isShown := p.State == converge.EndsPending || p.State == converge.EndsReboot
+	if isShown && !exitCode {
 		return nil
 	}
 	return exitOf(p.State)

@@ -36,6 +36,8 @@ func (c *common) planText(p converge.Plan) {
 	switch {
 	case p.Reboot != "":
 		printf(w, "A run of this boot has asked for a reboot, for %s: sudo reboot, then: %s\n", p.Reboot, c.typed("apply"))
+	case p.State == converge.EndsReboot:
+		printf(w, "%s\n", c.rebootNeeded(p.NeedsReboot()))
 	case cannot == 0 && p.Now() > 0:
 		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
 	}

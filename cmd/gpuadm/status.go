@@ -396,6 +396,8 @@ func (c *common) statusEnd(s converge.Status) string {
 		return fmt.Sprintf("%s pending by that spec. node.toml cannot be used: fix it, then: %s", pending, c.typed("apply"))
 	case s.Now() > 0:
 		return fmt.Sprintf("%s pending. To see them: %s", pending, c.typed("plan"))
+	case s.State == converge.EndsReboot:
+		return c.rebootNeeded(s.NeedsReboot())
 	case s.State == converge.EndsWaiting:
 		return "Not yet converged: see above what it waits for."
 	case slices.ContainsFunc(s.Stages, hasConverged):

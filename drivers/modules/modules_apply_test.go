@@ -116,6 +116,8 @@ func TestRunningKernelIsGone(t *testing.T) {
 
 	p := must.Get(e.Plan(t.Context(), n.View()))(t)
 	check.That(t, p.Now() == 0 && p.Deferred == 1, "%+v", p.Changes)
+	check.Equal(t, p.State, converge.EndsReboot, "the plan ends with:")
+	check.Says(t, p.NeedsReboot(), "kernel 6.5.0 runs and is not installed", "kernel 6.8.0 has the driver")
 }
 
 // TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the

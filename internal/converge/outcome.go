@@ -10,6 +10,7 @@ type Outcome string
 const (
 	EndsConverged Outcome = "converged" // all that the spec asks for is so
 	EndsDeferred  Outcome = "deferred"  // the rest waits for an event that is named
+	EndsReboot    Outcome = "reboot"    // the rest takes effect after a reboot
 	EndsWaiting   Outcome = "waiting"   // the rest waits for another program: not yet
 	EndsPending   Outcome = "pending"   // an apply would make changes
 	EndsUnknown   Outcome = "unknown"   // some state could not be read

@@ -84,6 +84,15 @@ func (p Plan) only(wanted func(Line) bool) []Line {
 // make.
 func (p Plan) Now() int { return len(p.Changes) - p.Deferred - p.Unknown }
 
+// NeedsReboot returns why the rest of the plan takes effect only after a reboot; "" if it does not.
+func (p Plan) NeedsReboot() string {
+	i := slices.IndexFunc(p.Changes, isAfterReboot)
+	if i < 0 {
+		return ""
+	}
+	return p.Changes[i].Why
+}
+
 // refuse adds a change that cannot be made, or whose value could not be looked at.
 func (p *Plan) refuse(c Line) {
 	p.Changes = append(p.Changes, c)
@@ -108,6 +117,8 @@ func (p Plan) outcome() Outcome {
 		return EndsPending
 	case len(p.only(isAwaited)) > 0:
 		return EndsWaiting
+	case p.NeedsReboot() != "":
+		return EndsReboot
 	case p.Deferred > 0:
 		return EndsDeferred
 	}

@@ -194,12 +194,21 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	n.wants(0, n.spec("580.65.06", ""), "apply")
 	n.built(kernel, "580.65.06")
 	n.Must("sh", "-c", "dpkg --force-all -r $(dpkg-query -W -f '${Package} ' 'linux-headers-*')")
-	n.gpuadm(0, "gate")
+	n.waitsForReboot()
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
-	n.gpuadm(0, "gate")
+	n.waitsForReboot()
 	says(t, n.gpuadm(0, "apply"), "Nothing to do now", "deferred until kernel "+emptyKernel+" has headers", "no GPUs")
 	says(t, n.gpuadm(0, "plan"), "the next boot starts kernel "+emptyKernel+", without the GPUs")
+}
+
+// waitsForReboot wants a gate that nothing closes but the reboot into a kernel that is installed: the
+// lab's hosts run another one.
+func (n driverNode) waitsForReboot() {
+	n.t.Helper()
+	r := n.gpuadm(1, "gate")
+	says(n.t, r, "cannot let kubelet start: a reboot is needed")
+	check.That(n.t, !strings.Contains(r.Stderr, "headers"), "headers close the gate: %s", r)
 }
 
 // asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built
