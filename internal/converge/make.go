@@ -46,13 +46,13 @@ func (r *run) walk(ctx context.Context, steps []step) error {
 // have made others possible, or superfluous.
 func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	for _, s := range steps {
-		unanswered := s.stuck || s.resolved && s.Deferred != "" // what a Resolver could not answer, To cannot either
-		if s.want.Thing != nil && !unanswered {
+		if s.want.Thing != nil && !s.unanswered() {
 			r.engine.lookAndAsk(ctx, r.host, &s)
 		}
 
 		switch {
-		case s.mayBeGone && s.withoutDriver() && s.When != host.InNewProcess:
+		case s.goneWithDriver():
+			// Undo has nothing left to revert.
 		case s.late && r.result.Reboot != "":
 			s.Reason = Reason{Deferred: "after the reboot", When: host.AfterReboot}
 			r.postpone(s)
@@ -67,14 +67,21 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rollingBack() && !s.Follows && s.Before == s.makes[0].Before:
-			// The journal announced the change, and it was not made. The journal must say so: else
-			// undo assumes that the run made it.
-			s.Before = s.makes[len(s.makes)-1].After
-			_ = r.record(s.want.Thing, s.Change)
+		case r.rollingBack():
+			r.recordUnmade(s)
 		}
 	}
 	return due, nil
+}
+
+// recordUnmade journals that the run has not made a change that it announced: a roll-back finds the
+// thing as it was before. Without this record undo would assume that the run made the change.
+func (r *run) recordUnmade(s step) {
+	if s.Follows || s.Before != s.makes[0].Before {
+		return
+	}
+	s.Before = s.makes[len(s.makes)-1].After
+	_ = r.record(s.want.Thing, s.Change)
 }
 
 // awaits says that a change of this run comes by a reboot or a new process.
@@ -82,7 +89,8 @@ func (r *run) awaits() bool {
 	return slices.ContainsFunc(r.result.Deferred, func(c Line) bool { return c.awaited() })
 }
 
-// postpone notes a step that waits, or whose state is unknown. A Follower that no change of this run affects is not noted.
+// postpone notes a step that waits, or whose state is unknown. It does not note a Follower that no
+// change of this run affects.
 func (r *run) postpone(s step) {
 	follower, ok := s.want.Thing.(Follower)
 	if ok {

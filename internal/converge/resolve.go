@@ -55,8 +55,9 @@ func pendingOf(steps []step, kind string) (pending []Change) {
 	return pending
 }
 
-// unresolved marks the pending changes that a Resolver had no answer for. If they wait, all are
-// deferred, but for what stays as it is until then. Else the first gets the reason, and the others, whose reason is the same, are dropped.
+// unresolved marks the pending changes for which a Resolver had no answer. If the Resolver waits, all
+// of them are deferred, except what stays as it is until then. Otherwise the first change gets the
+// reason, and the others are dropped: their reason is the same.
 func unresolved(steps []step, pending []Change, err error) (rest []step) {
 	waits := errors.As(err, new(host.Later))
 	for _, s := range steps {

@@ -44,6 +44,15 @@ type step struct {
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
+// unanswered says that the step waits for the answer of a Resolver. To cannot give that answer either.
+func (s step) unanswered() bool { return s.stuck || s.resolved && s.Deferred != "" }
+
+// goneWithDriver says that the driver, which the undo has changed, took the thing with it. A driver
+// that only a new process can ask may still have the thing.
+func (s step) goneWithDriver() bool {
+	return s.mayBeGone && s.withoutDriver() && s.When != host.InNewProcess
+}
+
 // withoutDriver says that the step waits for a driver that does not answer.
 func (s step) withoutDriver() bool { return errors.As(s.err, new(*host.NoDriver)) }
 
