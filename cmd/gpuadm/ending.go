@@ -204,12 +204,8 @@ func failureOf(err error) ending {
 
 // advise adds likely causes and advice if the fault is the machine's and not the spec's.
 func (f *ending) advise(e env, err error) {
-	readOnly := errors.Is(err, syscall.EROFS)
-	noSocket := errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
-	denied := noSocket || errors.Is(err, fs.ErrPermission)
-
 	mount, mounted := mountOf(e, err)
-	if readOnly && mounted {
+	if mounted && isReadOnly(err) {
 		f.Because = append(f.Because, mount.Point+" is mounted read-only, for all processes of this machine")
 		f.Try = append(f.Try, mount.Remount()+", once you know why (dmesg shows disk errors)")
 		return
@@ -217,33 +213,53 @@ func (f *ending) advise(e env, err error) {
 
 	var file *host.FileError
 	if errors.As(err, &file) && file.Attribute.Set != "" {
-		f.Try = append(f.Try, fmt.Sprintf("see what has set it, then: sudo chattr -%s %s",
-			file.Attribute.Set, host.ShellWord(file.Attribute.Of)))
+		clear := fmt.Sprintf("sudo chattr -%s %s", file.Attribute.Set, host.ShellWord(file.Attribute.Of))
+		f.Try = append(f.Try, "see what has set it, then: "+clear)
 		return
 	}
 
-	var limits []string
-	if e.root && (readOnly || denied) && e.confined != nil {
-		limits = e.confined()
-	}
+	limits := limitsOf(e, err)
 	f.Because = append(f.Because, limits...)
-	if len(f.Try) > 0 {
-		return
-	}
-
 	switch {
+	case len(f.Try) > 0: // the error has its own advice
 	case len(limits) > 0:
 		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
-	case readOnly:
-		f.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
-	case errors.Is(err, syscall.ENOSPC):
-		f.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
-	case denied && errors.As(err, new(*host.GPUError)):
-		// MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities".
-		f.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
-	case denied && !e.root:
-		f.Try = []string{"run it as root: " + e.again()}
+	default:
+		f.Try = adviceOn(e, err)
 	}
+}
+
+// adviceOn is what an operator can do about a fault of the machine; nil if gpuadm knows nothing.
+func adviceOn(e env, err error) []string {
+	switch {
+	case isReadOnly(err):
+		return []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
+	case errors.Is(err, syscall.ENOSPC):
+		return []string{"free space (df -h and df -i show where), and run the same command again"}
+	case isDenied(err) && errors.As(err, new(*host.GPUError)):
+		// MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities".
+		return []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
+	case isDenied(err) && !e.root:
+		return []string{"run it as root: " + e.again()}
+	}
+	return nil
+}
+
+// limitsOf are the limits of root's own process that may be the cause of an error.
+func limitsOf(e env, err error) []string {
+	refused := isReadOnly(err) || isDenied(err)
+	if !refused || !e.root || e.confined == nil {
+		return nil
+	}
+	return e.confined()
+}
+
+func isReadOnly(err error) bool { return errors.Is(err, syscall.EROFS) }
+
+// isDenied reports whether the kernel has refused something to this process. EAFNOSUPPORT is the
+// refusal of RestrictAddressFamilies=: the process gets no socket to systemd.
+func isDenied(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EAFNOSUPPORT)
 }
 
 // mountOf is the read-only mount of the file that an error names, if it is read-only for the whole
