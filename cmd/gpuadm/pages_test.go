@@ -53,10 +53,11 @@ func isKnown(words string) bool {
 // foreignOne judges the words of a command of another program: its first words and its options are
 // ones that the program knows.
 func foreignOne(words []string) string {
-	at := words[0]
-	_, any := knows[at] // words
+	command := words[0]
+	_, takesWords := knows[command]
 	option := func(name string) string {
-		for _, known := range append(slices.Clone(knows[at]), knows[words[0]+" *"]...) {
+		all := append(slices.Clone(knows[command]), knows[words[0]+" *"]...)
+		for _, known := range all {
 			if strings.TrimSuffix(known, "=") == name {
 				return known
 			}
@@ -65,33 +66,41 @@ func foreignOne(words []string) string {
 	}
 
 	for i := 1; i < len(words) && words[i] != "--"; i++ {
-		name, _, value := strings.Cut(words[i], "=")
-		switch known := option(name); {
-		case !isOption.MatchString(name) && isKnown(at+" "+words[i]):
-			at += " " + words[i]
-			_, any = knows[at]
-		case !isOption.MatchString(name) && !any:
-			return at + " knows no " + words[i]
-		case !isOption.MatchString(name):
-		case known == "" && name[1] != '-' && len(name) > 2: // several letters
+		name, _, hasValue := strings.Cut(words[i], "=")
+		if !isOption.MatchString(name) {
+			longer := command + " " + words[i]
+			switch {
+			case isKnown(longer):
+				command = longer
+				_, takesWords = knows[command]
+			case !takesWords:
+				return command + " knows no " + words[i]
+			}
+			continue
+		}
+
+		known := option(name)
+		isLetters := name[1] != '-' && len(name) > 2 // -abc
+		switch {
+		case known == "" && isLetters:
 			for _, letter := range name[1:] {
 				if option("-"+string(letter)) == "" {
-					return at + " knows no -" + string(letter) + " in " + name
+					return command + " knows no -" + string(letter) + " in " + name
 				}
 			}
-
-			if strings.HasSuffix(option(name[len(name)-1:]), "=") {
+			last := name[len(name)-1:]
+			if strings.HasSuffix(option(last), "=") {
 				i++
 			}
 		case known == "":
-			return at + " knows no " + name
-		case strings.HasSuffix(known, "=") && !value:
+			return command + " knows no " + name
+		case strings.HasSuffix(known, "=") && !hasValue:
 			i++
 		}
 	}
 
-	if !any {
-		return at + " is not a command"
+	if !takesWords {
+		return command + " is not a command"
 	}
 	return ""
 }
@@ -118,52 +127,79 @@ func wrongOnPage(words []string) string {
 	if words[0] == "sudo" {
 		words = words[1:]
 	}
-	for _, word := range words { // the pages are read at the top of the source
-		if at := word[strings.LastIndexByte(word, '=')+1:]; strings.HasPrefix(at, "docs/") || strings.HasPrefix(at, "images/") {
-			if _, err := os.Stat("../../" + at); err != nil {
-				return err.Error()
-			}
-		}
+	why := missingFile(words)
+	if why != "" {
+		return why
 	}
 
-	var rest []string // what another program runs
-	if i := slices.Index(words, "--"); i > 0 {
-		rest = words[i+1:]
+	var inner []string // the command that another program runs: kubectl exec POD -- gpuadm status
+	dashes := slices.Index(words, "--")
+	if dashes > 0 {
+		inner = words[dashes+1:]
 	}
-	switch name := path.Base(words[0]); {
-	case name == "gpuadm" || words[0] == "/var/lib/gpuadm/daemonset":
-		if len(rest) > 0 {
-			if why := wrongOnPage(append([]string{"gpuadm"}, rest...)); why != "" {
-				return why
-			}
-		}
 
-		if _, err := typed(env{getenv: func(string) string { return "" }}, words[1:]); err != nil {
-			return err.Error()
-		}
-		return ""
+	name := path.Base(words[0])
+	isOurs := name == "gpuadm" || words[0] == "/var/lib/gpuadm/daemonset"
+	switch {
+	case isOurs:
+		return wrongOfOurs(words[1:], inner)
 	case name == "chroot":
 		return wrongOnPage(words[2:])
-	case len(rest) > 0:
-		if why := wrongOnPage(rest); why != "" {
-			return why
-		}
+	case len(inner) > 0:
+		why = wrongOnPage(inner)
 	case name == "make":
-		text, err := os.ReadFile("../../Makefile")
-		if err != nil || !strings.Contains(string(text), "\n"+words[1]+":") {
-			return fmt.Sprintf("Makefile has no %s (%v)", words[1], err)
-		}
-		return ""
+		return wrongTarget(words[1])
 	case name == "helm":
-		if why := wrongValue(words); why != "" {
+		why = wrongValue(words)
+	}
+	if why != "" {
+		return why
+	}
+
+	if !isKnown(words[0]) {
+		return "testdata/programs.txt does not have " + words[0]
+	}
+	return foreignOne(words)
+}
+
+// wrongOfOurs judges the arguments of gpuadm; for gpuadm ssh also the verb behind the dashes.
+func wrongOfOurs(args, verb []string) string {
+	if len(verb) > 0 {
+		why := wrongOnPage(append([]string{"gpuadm"}, verb...))
+		if why != "" {
 			return why
 		}
 	}
 
-	if isKnown(words[0]) {
-		return foreignOne(words)
+	_, err := typed(env{getenv: func(string) string { return "" }}, args)
+	if err != nil {
+		return err.Error()
 	}
-	return "testdata/programs.txt does not have " + words[0]
+	return ""
+}
+
+// missingFile looks for the files of this repository that a command names, also as --flag=FILE: the
+// pages are read at the top of the source.
+func missingFile(words []string) string {
+	for _, word := range words {
+		name := word[strings.LastIndexByte(word, '=')+1:]
+		isOurs := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "images/")
+		if !isOurs {
+			continue
+		}
+		if _, err := os.Stat("../../" + name); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+func wrongTarget(target string) string {
+	text, err := os.ReadFile("../../Makefile")
+	if err != nil || !strings.Contains(string(text), "\n"+target+":") {
+		return fmt.Sprintf("Makefile has no %s (%v)", target, err)
+	}
+	return ""
 }
 
 // wrongValue looks for the values that a command sets in the chart that it names: ours, or one of
@@ -186,10 +222,14 @@ func wrongValue(words []string) string {
 		return "testdata/programs.txt does not have the chart"
 	}
 	for i, word := range words[1:] {
-		if set, _, is := strings.Cut(word, "="); is && slices.Contains([]string{"--set", "--set-file", "--set-string"}, words[i]) {
-			if name, _, _ := strings.Cut(set, "["); !slices.Contains(chart, name) {
-				return "the chart has no value " + name
-			}
+		setting, _, isSetting := strings.Cut(word, "=")
+		isSet := slices.Contains([]string{"--set", "--set-file", "--set-string"}, words[i])
+		if !isSetting || !isSet {
+			continue
+		}
+		name, _, _ := strings.Cut(setting, "[")
+		if !slices.Contains(chart, name) {
+			return "the chart has no value " + name
 		}
 	}
 
@@ -208,7 +248,9 @@ func ourPages(t *testing.T) (names []string) {
 // line. What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by
 // TestLabKubePages, the tutorial by TestTutorial, and README's plan by TestReadmePlan.
 func TestPages(t *testing.T) {
-	code, prompt, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
+	code := regexp.MustCompile("`([^`]+)`")
+	prompt := regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$")
+	own := regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
 	commands := 0
 	for _, name := range ourPages(t) {
 		text := string(must.Get(os.ReadFile(name))(t))
