@@ -27,10 +27,11 @@ func (s strayed) Error() string {
 
 func (s strayed) Unwrap() error { return s.error }
 
-// Replace is Host's. The look before the step sees most changes by others. The look after the
-// exchange sees a change between the two: what was replaced is at hand, and goes back. Only a process that opened the file before the exchange and writes to it after the second
-// look is not noticed. Where the file system knows no exchange, or a seccomp filter forbids it, the
-// first look has to do.
+// Replace is Host's. It looks before the exchange, which shows most changes by other processes, and
+// again after it: if the file has changed between the two looks, Replace puts the replaced file back.
+// It misses only a process that has opened the file before the exchange and writes to it after the
+// second look. If the file system has no exchange, or a seccomp filter forbids it, there is only the
+// first look.
 func (f *Files) Replace(name string, with *host.Entry, expected func(found *host.Entry) bool) error {
 	verb := "write"
 	during := "writing"

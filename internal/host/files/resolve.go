@@ -41,6 +41,16 @@ func (w *way) toRoot() {
 	}
 }
 
+// inner is the innermost folder.
+func (w way) inner() Folder { return w[len(w)-1].dir }
+
+// close closes all folders.
+func (w way) close() {
+	for _, s := range w {
+		s.dir.Close()
+	}
+}
+
 func (w way) path() string {
 	p := "/"
 	for _, s := range w[1:] {
@@ -55,7 +65,7 @@ func (w way) end(name string) place {
 		s.dir.Close()
 	}
 	return place{
-		dir:  w[len(w)-1].dir,
+		dir:  w.inner(),
 		name: name,
 		path: path.Join(w.path(), name),
 	}
@@ -86,60 +96,75 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 	}
 
 	w := way{{root, ""}}
-	fail := func(err error) (place, error) {
-		for _, s := range w {
-			s.dir.Close()
-		}
-		return place{}, err
+	to, err := w.down(Parts(name), follow)
+	if err != nil {
+		w.close()
 	}
+	return to, err
+}
 
-	rest := Parts(name)
-	for hops := 0; hops <= MaxHops; {
-		if len(rest) == 0 {
-			return w.endHere(), nil
-		}
+// down walks from the root along the parts of a path.
+func (w *way) down(rest []string, follow bool) (place, error) {
+	hops := 0
+	for len(rest) > 0 {
 		part := rest[0]
 		rest = rest[1:]
-		last := len(rest) == 0
+		isLast := len(rest) == 0
+
 		if part == ".." {
 			w.up()
 			continue
 		}
-		if last && !follow {
+		if isLast && !follow {
 			return w.end(part), nil
 		}
-
-		here := w[len(w)-1].dir
-		if !last {
-			next, err := here.Folder(part)
-			if err == nil {
-				w = append(w, step{next, part})
+		if !isLast {
+			entered, err := w.enter(part)
+			if err != nil {
+				return place{}, err
+			}
+			if entered {
 				continue
 			}
-			if !errors.Is(err, syscall.ENOTDIR) {
-				return fail(err)
-			}
 		}
 
-		target, err := here.Readlink(part)
-		noLink := errors.Is(err, syscall.EINVAL)
+		target, err := w.inner().Readlink(part)
+		isLink := !errors.Is(err, syscall.EINVAL)
+		isMissing := errors.Is(err, syscall.ENOENT)
 		switch {
-		case noLink && !last: // and no folder
-			return fail(syscall.ENOTDIR)
-		case noLink, errors.Is(err, syscall.ENOENT) && last:
+		case isLast && (!isLink || isMissing):
 			return w.end(part), nil
+		case !isLink: // and not a folder either
+			return place{}, syscall.ENOTDIR
 		case err != nil:
-			return fail(err)
+			return place{}, err
 		}
 
 		hops++
+		if hops > MaxHops {
+			return place{}, syscall.ELOOP
+		}
 		if strings.HasPrefix(target, "/") {
 			w.toRoot()
 		}
 		rest = append(Parts(target), rest...)
 	}
 
-	return fail(syscall.ELOOP)
+	return w.endHere(), nil
+}
+
+// enter goes into a folder; entered is false if the name is something else, such as a link.
+func (w *way) enter(name string) (entered bool, err error) {
+	next, err := w.inner().Folder(name)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+
+	*w = append(*w, step{next, name})
+	return true, nil
 }
 
 // reach is walk for a file that is only read: the kernel follows the path in one call where it can.
@@ -220,8 +245,8 @@ func (f *Files) Trusted(names ...string) error {
 	return &u
 }
 
-// judge adds what makes a file or a folder untrusted, on the way to a name. Other kinds are not judged: ReadFile refuses
-// them, and to systemd they mask a unit, so /dev/null must stay as it is.
+// judge adds what makes a file or a folder on the way to a name untrusted. It does not judge other
+// kinds: ReadFile refuses them, and to systemd they mask a unit, so /dev/null must stay as it is.
 func judge(u *host.Untrusted, on, name string, i host.Info) {
 	if !i.Mode.IsRegular() && !i.Mode.IsDir() {
 		return
