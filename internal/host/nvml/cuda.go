@@ -78,7 +78,8 @@ func (d *CUDA) Within(limit time.Duration) *CUDA {
 	return &soon
 }
 
-// Ask returns a remembered answer, if of is not "", or starts one child for each list, all at the same time.
+// Ask returns a remembered answer, if of is not "", or starts one child for each list, all at the same
+// time.
 func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUDA, error) {
 	before := d.identity(of, shown)
 	if answers, ok := d.remembered(before); ok {

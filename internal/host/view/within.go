@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patience is how long each has to answer a command that only reads; CUDA has as long as it takes. A driver that answers for one GPU
-// after the other has longer: internal/host/nvml.
+// patience is how long each has to answer a command that only reads; CUDA has as long as it takes. A
+// driver that answers for one GPU after the other has longer: internal/host/nvml.
 type patience struct {
 	driver   time.Duration
 	call     time.Duration // of a daemon, by its socket
