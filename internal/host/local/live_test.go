@@ -23,124 +23,191 @@ func TestLive(t *testing.T) {
 	if os.Getenv("GPUADM_TEST_LIVE") == "" {
 		t.Skip("changes the machine it runs on: set GPUADM_TEST_LIVE=1 in one to throw away")
 	}
-	h, err := local.Open("/")
-	must.OK(t, err)
-	const folder = "/etc/systemd/system/"
-	write := func(name, text string) {
-		t.Helper()
-		must.OK(t, h.WriteFile(folder+name, []byte(text), host.Attr{Mode: 0o644}))
-	}
+	l := live{t, must.Get(local.Open("/"))(t)}
 
-	set := func(name, file, job string) error {
-		return h.SetUnit(t.Context(), name, host.UnitChange{File: file, Job: job})
-	}
-	unit := func(name string) host.Unit {
-		t.Helper()
-		u, err := h.Unit(t.Context(), name)
-		must.OK(t, err)
-		return u
-	}
+	l.missingUnit()
+	l.startsUnit()
+	l.restartsForDropIn()
+	l.stopsUnit()
+	l.failingUnits()
+	l.oneshot()
+	l.survivesReexec()
+	l.masksUnit()
+	l.locksOnce()
 
-	says := func(err error, want string) {
-		t.Helper()
-		check.That(t, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)
-	}
-
-	if u := unit("gpuadm-x.service"); u.Load != "not-found" || u.Active != "inactive" || u.PID != 0 {
-		t.Errorf("a unit that is not there: %+v", u)
-	}
-	says(set("gpuadm-x.service", "enable", ""), "cannot enable gpuadm-x.service")
-	err = set("gpuadm-x.service", "", "start")
-	says(err, "cannot start gpuadm-x.service: Unit gpuadm-x.service not found")
-	check.That(t, errors.Is(err, fs.ErrNotExist), "a unit that is not there is not fs.ErrNotExist")
-
-	write("gpuadm-x.service", "[Service]\nExecStart=/bin/sleep 1000\nExecReload=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
-	before := time.Now()
-	must.OK(t, set("gpuadm-x.service", "enable", "start"))
-	u := unit("gpuadm-x.service")
-	check.That(t, u.Load == "loaded" && u.Enabled == "enabled" && u.Active == "active" && u.PID != 0 && len(u.Files) == 1 && u.Files[0] == folder+"gpuadm-x.service" && !u.Outdated,
-		"enabled and started: %+v", u)
-	check.That(t, !u.Started.Before(before.Add(-time.Millisecond)) && !u.Started.After(time.Now()) && u.Since > 0 && u.Uptime >= u.Since && u.Uptime-u.Since <= time.Minute,
-		"times: %+v", u)
-	i, err := h.Stat(u.Files[0])
-	must.OK(t, err)
-	gap := u.Started.Sub(i.Ctime)
-	check.That(t, gap >= 0 && gap <= 30*time.Second, "started %v after its file changed", gap)
-
-	must.OK(t, h.Mkdir(folder+"gpuadm-x.service.d", host.Attr{Mode: 0o755}))
-	write("gpuadm-x.service.d/a.conf", "[Service]\nEnvironment=A=1\n")
-	if u := unit("gpuadm-x.service"); !u.Outdated || len(u.Files) != 2 {
-		t.Errorf("a new drop-in: %+v", u)
-	}
-	must.OK(t, set("gpuadm-x.service", "", "restart"))
-	again := unit("gpuadm-x.service")
-	check.That(t, !again.Outdated && len(again.Files) == 2 && again.PID != u.PID && again.Since > u.Since, "restarted: %+v", again)
-	write("gpuadm-x.service.d/a.conf", "[Service]\nEnvironment=A=2\n")
-	u = unit("gpuadm-x.service")
-	check.That(t, u.Outdated && len(u.Files) == 2, "a changed drop-in: %+v", u)
-	must.OK(t, set("gpuadm-x.service", "", "restart"))
-	if out, err := h.Ask(t.Context(), "systemctl", "show", "-p", "Environment", "gpuadm-x.service"); err != nil || string(out) != "Environment=A=2\n" {
-		t.Errorf("%s (%v)", out, err)
-	}
-	for range 8 { // more than StartLimitBurst
-		must.OK(t, set("gpuadm-x.service", "", "restart"))
-	}
-	must.OK(t, set("gpuadm-x.service", "", "reload"))
-	must.OK(t, set("gpuadm-x.service", "disable", "stop"))
-	u = unit("gpuadm-x.service")
-	check.That(t, u.Enabled == "disabled" && u.Active == "inactive" && u.PID == 0 && u.Started.IsZero(), "disabled and stopped: %+v", u)
-	must.OK(t, set("gpuadm-x.service", "", "stop"))
-	says(set("gpuadm-x.service", "", "reload"), "cannot reload gpuadm-x.service")
-	says(set("gpuadm-x.service", "mask", ""), "cannot mask gpuadm-x.service")
-
-	write("gpuadm-fails.service", "[Service]\nType=exec\nExecStart=/none\n")
-	for range 8 { // more than StartLimitBurst
-		says(set("gpuadm-fails.service", "", "restart"), "journalctl -u gpuadm-fails.service says why")
-	}
-	says(set("gpuadm-fails.service", "enable", ""), "no [Install] section")
-	write("gpuadm-fails.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
-	must.OK(t, set("gpuadm-fails.service", "", "start")) // fixed, and its many failures do not count
-	must.OK(t, set("gpuadm-fails.service", "", "stop"))
-
-	write("gpuadm-never.service", "[Unit]\nConditionPathExists=/none\n[Service]\nExecStart=/bin/sleep 1000\n")
-	says(set("gpuadm-never.service", "", "start"), "a condition in its unit file does not hold")
-	write("gpuadm-hang.service", "[Service]\nType=notify\nTimeoutStartSec=1\nExecStart=/bin/sleep 1000\n")
-	says(set("gpuadm-hang.service", "", "start"), "its result is timeout")
-	write("gpuadm-needs.service", "[Unit]\nRequires=gpuadm-once.service\nAfter=gpuadm-once.service\n[Service]\nExecStart=/bin/sleep 1000\n")
-	write("gpuadm-once.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n")
-	says(set("gpuadm-needs.service", "", "start"), "a unit it needs did not start")
-	write("gpuadm-once.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n")
-	must.OK(t, set("gpuadm-once.service", "", "start"))
-	u = unit("gpuadm-once.service")
-	check.That(t, u.Active == "active" && u.PID == 0 && !u.Started.IsZero() && u.Since != 0, "a oneshot that remains: %+v", u)
-
-	if _, err := h.Do(t.Context(), "systemctl", "daemon-reexec"); err != nil { // as an upgrade of systemd does: it drops its connections
-		t.Error(err)
-	}
-	u = unit("gpuadm-once.service")
-	check.That(t, u.Active == "active", "after daemon-reexec: %+v", u)
-	u = unit("dbus.socket")
-	check.That(t, u.Active == "active" && !u.Started.IsZero(), "a socket: %+v", u)
-	must.OK(t, set("containerd.service", "mask", ""))
-	u = unit("containerd.service")
-	check.That(t, u.Load == "masked" && u.Enabled == "masked", "masked: %+v", u)
-	must.OK(t, set("containerd.service", "unmask", "restart"))
-	t.Logf("containerd: %+v", unit("containerd.service"))
-
-	unlock, err := h.Lock()
-	must.OK(t, err)
-	other, err := local.Open("/")
-	must.OK(t, err)
-	_, err = other.Lock()
-	check.That(t, errors.As(err, new(*host.Busy)), "locked twice: %v", err)
-	unlock()
-
-	r := view.Record(h)
+	r := view.Record(l.host)
 	r.ReadFile("/etc/os-release")
 	r.Unit(t.Context(), "containerd.service")
 	r.ReadDir("/sys/bus/pci/devices")
 	r.Ask(t.Context(), "uname", "-r")
 	t.Logf("%s", r.Txtar())
+}
+
+// live is a machine with systemd, and the test that changes it.
+type live struct {
+	*testing.T
+	host host.Host
+}
+
+const (
+	unitFolder = "/etc/systemd/system/"
+	ownUnit    = "gpuadm-x.service"
+	moreStarts = 8 // than StartLimitBurst allows
+)
+
+func (l live) write(name string, lines ...string) {
+	l.Helper()
+	text := strings.Join(lines, "\n") + "\n"
+	must.OK(l, l.host.WriteFile(unitFolder+name, []byte(text), host.Attr{Mode: 0o644}))
+}
+
+func (l live) set(name, file, job string) error {
+	return l.host.SetUnit(l.Context(), name, host.UnitChange{File: file, Job: job})
+}
+
+func (l live) unit(name string) host.Unit {
+	l.Helper()
+	return must.Get(l.host.Unit(l.Context(), name))(l.T)
+}
+
+// refuses wants an error that says this.
+func (l live) refuses(err error, want string) {
+	l.Helper()
+	check.That(l, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)
+}
+
+func (l live) missingUnit() {
+	u := l.unit(ownUnit)
+	check.That(l, u.Load == "not-found" && u.Active == "inactive" && u.PID == 0, "a unit that is not there: %+v", u)
+	l.refuses(l.set(ownUnit, "enable", ""), "cannot enable gpuadm-x.service")
+
+	err := l.set(ownUnit, "", "start")
+	l.refuses(err, "cannot start gpuadm-x.service: Unit gpuadm-x.service not found")
+	check.That(l, errors.Is(err, fs.ErrNotExist), "a unit that is not there is not fs.ErrNotExist")
+}
+
+func (l live) startsUnit() {
+	l.write(ownUnit,
+		"[Service]",
+		"ExecStart=/bin/sleep 1000",
+		"ExecReload=/bin/true",
+		"[Install]",
+		"WantedBy=multi-user.target",
+	)
+	before := time.Now()
+	must.OK(l, l.set(ownUnit, "enable", "start"))
+
+	u := l.unit(ownUnit)
+	runs := u.Load == "loaded" && u.Enabled == "enabled" && u.Active == "active" && u.PID != 0
+	check.That(l, runs && !u.Outdated, "enabled and started: %+v", u)
+	check.List(l, u.Files, []string{unitFolder + ownUnit}, "files:")
+
+	startedNow := !u.Started.Before(before.Add(-time.Millisecond)) && !u.Started.After(time.Now())
+	sinceBoot := u.Since > 0 && u.Uptime >= u.Since && u.Uptime-u.Since <= time.Minute
+	check.That(l, startedNow && sinceBoot, "times: %+v", u)
+
+	file := must.Get(l.host.Stat(unitFolder + ownUnit))(l.T)
+	gap := u.Started.Sub(file.Ctime)
+	check.That(l, gap >= 0 && gap <= 30*time.Second, "started %v after its file changed", gap)
+}
+
+func (l live) restartsForDropIn() {
+	const dropIn = ownUnit + ".d/a.conf"
+	first := l.unit(ownUnit)
+	must.OK(l, l.host.Mkdir(unitFolder+ownUnit+".d", host.Attr{Mode: 0o755}))
+	l.write(dropIn, "[Service]", "Environment=A=1")
+	u := l.unit(ownUnit)
+	check.That(l, u.Outdated && len(u.Files) == 2, "a new drop-in: %+v", u)
+
+	must.OK(l, l.set(ownUnit, "", "restart"))
+	u = l.unit(ownUnit)
+	isNew := u.PID != first.PID && u.Since > first.Since
+	check.That(l, isNew && !u.Outdated && len(u.Files) == 2, "restarted: %+v", u)
+
+	l.write(dropIn, "[Service]", "Environment=A=2")
+	u = l.unit(ownUnit)
+	check.That(l, u.Outdated && len(u.Files) == 2, "a changed drop-in: %+v", u)
+
+	must.OK(l, l.set(ownUnit, "", "restart"))
+	out, err := l.host.Ask(l.Context(), "systemctl", "show", "-p", "Environment", ownUnit)
+	check.That(l, err == nil && string(out) == "Environment=A=2\n", "%s (%v)", out, err)
+	for range moreStarts {
+		must.OK(l, l.set(ownUnit, "", "restart"))
+	}
+}
+
+func (l live) stopsUnit() {
+	must.OK(l, l.set(ownUnit, "", "reload"))
+	must.OK(l, l.set(ownUnit, "disable", "stop"))
+	u := l.unit(ownUnit)
+	isStopped := u.Active == "inactive" && u.PID == 0 && u.Started.IsZero()
+	check.That(l, isStopped && u.Enabled == "disabled", "disabled and stopped: %+v", u)
+
+	must.OK(l, l.set(ownUnit, "", "stop"))
+	l.refuses(l.set(ownUnit, "", "reload"), "cannot reload gpuadm-x.service")
+	l.refuses(l.set(ownUnit, "mask", ""), "cannot mask gpuadm-x.service")
+}
+
+func (l live) failingUnits() {
+	const fails = "gpuadm-fails.service"
+	l.write(fails, "[Service]", "Type=exec", "ExecStart=/none")
+	for range moreStarts {
+		l.refuses(l.set(fails, "", "restart"), "journalctl -u gpuadm-fails.service says why")
+	}
+	l.refuses(l.set(fails, "enable", ""), "no [Install] section")
+	l.write(fails, "[Service]", "Type=exec", "ExecStart=/bin/sleep 1000")
+	must.OK(l, l.set(fails, "", "start")) // fixed, and its many failures do not count
+	must.OK(l, l.set(fails, "", "stop"))
+
+	const never = "gpuadm-never.service"
+	l.write(never, "[Unit]", "ConditionPathExists=/none", "[Service]", "ExecStart=/bin/sleep 1000")
+	l.refuses(l.set(never, "", "start"), "a condition in its unit file does not hold")
+
+	const hangs = "gpuadm-hang.service"
+	l.write(hangs, "[Service]", "Type=notify", "TimeoutStartSec=1", "ExecStart=/bin/sleep 1000")
+	l.refuses(l.set(hangs, "", "start"), "its result is timeout")
+}
+
+const onceUnit = "gpuadm-once.service"
+
+func (l live) oneshot() {
+	const needs = "gpuadm-needs.service"
+	l.write(needs, "[Unit]", "Requires="+onceUnit, "After="+onceUnit, "[Service]", "ExecStart=/bin/sleep 1000")
+	l.write(onceUnit, "[Service]", "Type=oneshot", "ExecStart=/bin/false")
+	l.refuses(l.set(needs, "", "start"), "a unit it needs did not start")
+
+	l.write(onceUnit, "[Service]", "Type=oneshot", "RemainAfterExit=yes", "ExecStart=/bin/true")
+	must.OK(l, l.set(onceUnit, "", "start"))
+	u := l.unit(onceUnit)
+	remains := u.Active == "active" && u.PID == 0 && !u.Started.IsZero() && u.Since != 0
+	check.That(l, remains, "a oneshot that remains: %+v", u)
+}
+
+// survivesReexec has systemd drop its connections, as an upgrade of systemd does.
+func (l live) survivesReexec() {
+	_, err := l.host.Do(l.Context(), "systemctl", "daemon-reexec")
+	check.OK(l, err)
+	u := l.unit(onceUnit)
+	check.That(l, u.Active == "active", "after daemon-reexec: %+v", u)
+	u = l.unit("dbus.socket")
+	check.That(l, u.Active == "active" && !u.Started.IsZero(), "a socket: %+v", u)
+}
+
+func (l live) masksUnit() {
+	const containerd = "containerd.service"
+	must.OK(l, l.set(containerd, "mask", ""))
+	u := l.unit(containerd)
+	check.That(l, u.Load == "masked" && u.Enabled == "masked", "masked: %+v", u)
+	must.OK(l, l.set(containerd, "unmask", "restart"))
+	l.Logf("containerd: %+v", l.unit(containerd))
+}
+
+func (l live) locksOnce() {
+	unlock := must.Get(l.host.Lock())(l.T)
+	defer unlock()
+	other := must.Get(local.Open("/"))(l.T)
+	_, err := other.Lock()
+	check.That(l, errors.As(err, new(*host.Busy)), "locked twice: %v", err)
 }
 
 func TestScratchIsPrivateAndGone(t *testing.T) {

@@ -36,6 +36,8 @@ func readDriver(t *testing.T, v host.View) host.Driver {
 	return d
 }
 
+// TestNVMLRead reads three GPUs: one with faults and a partition, one that programs use, and one that
+// is well.
 func TestNVMLRead(t *testing.T) {
 	h := openFake(t, "H100-80,T4,A100-80")
 	h.fake.Do("remap", "--gpu", "0", "failed=1", "pending=1")
@@ -45,61 +47,103 @@ func TestNVMLRead(t *testing.T) {
 	h.fake.Do("set", "--gpu", "0", "clock_reasons=200") // power brake 0x80, heat 0x40, the sum of both 0x8
 	h.fake.Do("set", "--gpu", "1", "clock_reasons=72")
 	h.fake.Do("set", "--gpu", "2", "clock_reasons=5") // idle, and the power cap
-	for i, state := range []string{"unlicensed", "licensed", "expired"} {
-		h.fake.Do("set", "--gpu", "2", fmt.Sprintf("licence=%d", i+1))
-		is := readDriver(t, h).GPUs
-		check.That(t, is[0].Licence == "" && is[2].Licence == state, "%q, of a GPU that is not a guest's %q, want %s", is[2].Licence, is[0].Licence, state)
-	}
-
-	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
-	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
-	must.OK(t, err)
-	_, err = h.CreateCompute(t.Context(), gpu0, id, 2, host.Span{})
-	must.OK(t, err)
-	h.fake.Hold(0, id, 4242)
+	partition(t, h)
 	h.fake.Hold(1, -1, 99)
 	h.fake.Hold(1, -1, 12)
+
 	h.fake.Forget()
 	d := readDriver(t, h)
-	check.That(t, d.Version == "580.95.05" && d.NVML == d.Version && d.CUDA == "13.0" && len(d.GPUs) == 3, "%+v", d)
-	dump := h.fake.Dump()
-	for i, g := range d.GPUs {
-		check.That(t, g.Index == i && g.Minor == i && g.UUID == dump.GPUs[i].UUID && g.Serial == dump.GPUs[i].Serial && g.Address == dump.GPUs[i].Address, "%+v", g)
-	}
-	g := d.GPUs[0]
-	check.That(t, g.RemapFails && g.RemapWaits && g.ECC == "on" && g.Fabric.State == "completed" && g.Fabric.Clique == 7 && len(g.Fabric.Cluster) == 36, "%+v", g)
-	check.That(t, g.Uncorrected == 5 && g.Slowed == "power-brake" && d.GPUs[1].Uncorrected == 0 && d.GPUs[1].Slowed == "heat" && d.GPUs[2].Slowed == "", "%+v", d.GPUs)
-	check.That(t, g.Name == "NVIDIA H100 80GB HBM3" && g.Device == "0x233010DE" && g.Sub == "0x16C110DE" && g.Arch == "hopper" && g.Compute == "9.0" && g.Memory == 81559<<20,
-		"%+v", g)
-	want := []host.Instance{{
-		ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{4242},
-		Compute: []host.ComputeInstance{{
-			ID: 0, Profile: 2, At: host.Span{
-				Start: 0,
-				Size:  3,
-			}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID,
-			Share: host.Share{
-				Memory:   40448 << 20,
-				SMs:      60,
-				Slices:   3,
-				Compute:  3,
-				Copy:     3,
-				Decoders: 3,
-				JPEG:     3,
-			},
-		}},
-	}}
-	check.None(t, cmp.Diff(want, g.Instances), "got")
-	g = d.GPUs[1]
-	check.That(t, g.ECC == "off" && !g.MIG && g.Profiles == nil && slices.Equal(g.Clients, []int{12, 99}) && g.Fabric.State == "", "%+v", g)
-	// The driver must be free to be unloaded afterwards, and each call costs.
-	counts, calls := h.fake.Dump().Counts, 0
+	counts := h.fake.Dump().Counts
+	calls := 0
 	for _, n := range counts {
 		calls += n
 	}
-	check.That(t, counts["nvmlInit_v2"] == 1 && calls <= 160, "%d calls: %v", calls, counts)
+	check.That(t, counts["nvmlInit_v2"] == 1 && calls <= 160, "each call costs: %d calls: %v", calls, counts)
 	_, ret := nvml.New(nvml.WithLibraryPath(h.fake.Library)).DeviceGetCount()
-	check.That(t, ret == nvml.ERROR_UNINITIALIZED, "NVML is still open: %v", int(ret))
+	check.That(t, ret == nvml.ERROR_UNINITIALIZED, "NVML is still open, and the driver cannot be unloaded: %v", int(ret))
+
+	check.Equal(t, d.Version, "580.95.05", "version")
+	check.Equal(t, d.NVML, d.Version, "version of NVML")
+	check.Equal(t, d.CUDA, "13.0", "CUDA")
+	must.That(t, len(d.GPUs) == 3, "%+v", d)
+
+	dump := h.fake.Dump()
+	for i, g := range d.GPUs {
+		is := dump.GPUs[i]
+		check.That(t, g.Index == i && g.Minor == i, "GPU %d: %+v", i, g)
+		check.That(t, g.UUID == is.UUID && g.Serial == is.Serial && g.Address == is.Address, "GPU %d: %+v", i, g)
+	}
+	readsFaulty(t, d.GPUs[0])
+	readsInUse(t, d.GPUs[1])
+	check.None(t, d.GPUs[2].Slowed, "slowed:")
+
+	compute := host.ComputeInstance{
+		ID:      0,
+		Profile: 2,
+		At:      host.Span{Start: 0, Size: 3},
+		UUID:    dump.GPUs[0].Instances[0].Compute[0].UUID,
+		Share: host.Share{
+			Memory:   40448 << 20,
+			SMs:      60,
+			Slices:   3,
+			Compute:  3,
+			Copy:     3,
+			Decoders: 3,
+			JPEG:     3,
+		},
+	}
+	instance := host.Instance{
+		ID:      2,
+		Profile: 9,
+		At:      host.Span{Start: 4, Size: 4},
+		Clients: []int{4242},
+		Compute: []host.ComputeInstance{compute},
+	}
+	check.None(t, cmp.Diff([]host.Instance{instance}, d.GPUs[0].Instances), "got")
+}
+
+// partition gives the first GPU a partition that a program uses.
+func partition(t *testing.T, h faked) {
+	t.Helper()
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
+	id := must.Get(h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4}))(t)
+	_, err := h.CreateCompute(t.Context(), gpu0, id, 2, host.Span{})
+	must.OK(t, err)
+	h.fake.Hold(0, id, 4242)
+}
+
+func readsFaulty(t *testing.T, g host.GPU) {
+	t.Helper()
+	check.Equal(t, g.Name, "NVIDIA H100 80GB HBM3", "name")
+	check.That(t, g.Device == "0x233010DE" && g.Sub == "0x16C110DE", "ids: %+v", g)
+	check.That(t, g.Arch == "hopper" && g.Compute == "9.0", "architecture: %+v", g)
+	check.Equal(t, g.Memory, 81559<<20, "memory")
+
+	check.That(t, g.RemapFails && g.RemapWaits, "remapped rows: %+v", g)
+	check.That(t, g.ECC == "on" && g.Uncorrected == 5, "ECC: %+v", g)
+	check.Equal(t, g.Slowed, "power-brake", "slowed by")
+	fabric := g.Fabric
+	check.That(t, fabric.State == "completed" && fabric.Clique == 7 && len(fabric.Cluster) == 36, "fabric: %+v", fabric)
+}
+
+func readsInUse(t *testing.T, g host.GPU) {
+	t.Helper()
+	check.List(t, g.Clients, []int{12, 99}, "clients")
+	check.That(t, g.ECC == "off" && g.Uncorrected == 0, "ECC: %+v", g)
+	check.Equal(t, g.Slowed, "heat", "slowed by")
+	check.That(t, !g.MIG && g.Profiles == nil, "it has no MIG: %+v", g)
+	check.None(t, g.Fabric.State, "fabric:")
+}
+
+// TestNVMLLicence reads the licence of a guest's GPU, and none of a GPU that is not a guest's.
+func TestNVMLLicence(t *testing.T) {
+	h := openFake(t, "H100-80,T4,A100-80")
+	for i, state := range []string{"unlicensed", "licensed", "expired"} {
+		h.fake.Do("set", "--gpu", "2", fmt.Sprintf("licence=%d", i+1))
+		is := readDriver(t, h).GPUs
+		check.None(t, is[0].Licence, "a GPU that is not a guest's:")
+		check.Equal(t, is[2].Licence, state, "a guest's GPU:")
+	}
 }
 
 // TestNVMLLost: one GPU that does not answer leaves the others readable.
@@ -144,7 +188,11 @@ func TestNVMLRefuses(t *testing.T) {
 	h := openFake(t, "H100-80")
 	none := (*host.NoDriver)(nil)
 	for code, says := range map[string]string{
-		"DRIVER_NOT_LOADED": "is not loaded", "NO_PERMISSION": "no permission", "LIB_RM_VERSION_MISMATCH": "the library of", "UNKNOWN": "UNKNOWN", "GPU_IS_LOST": "GPU_IS_LOST",
+		"DRIVER_NOT_LOADED":       "is not loaded",
+		"NO_PERMISSION":           "no permission",
+		"LIB_RM_VERSION_MISMATCH": "the library of",
+		"UNKNOWN":                 "UNKNOWN",
+		"GPU_IS_LOST":             "GPU_IS_LOST",
 	} {
 		h.fake.Init(code)
 		_, err := h.Driver(t.Context())
@@ -237,9 +285,8 @@ func useNVML(t *testing.T, h host.Host) {
 		check.That(t, none.Code == "FUNCTION_NOT_FOUND" && strings.Contains(none.Why, os.Getenv("GPUADM_TEST_LACKS")) && none.Try != "", "%+v", none)
 		return
 	}
-	if must.OK(t, err); len(d.GPUs) != 1 {
-		t.Fatalf("%+v", d)
-	}
+	must.OK(t, err)
+	must.That(t, len(d.GPUs) == 1, "%+v", d)
 	_ = h.SetPersistence(ctx, gpu0, true)
 	_ = h.SetMIGMode(ctx, gpu0, true)
 	id, err := h.CreateInstance(ctx, gpu0, 9, host.Span{Start: 0, Size: 4})
