@@ -42,7 +42,8 @@ func (s *Session) cordon(ctx context.Context, h host.Host, id identity) error {
 // Uncordon ends gpuadm's own cordon, also that of a killed run; an operator's cordon stays. It asks
 // the API server only if gpuadm may have cordoned. If sp is nil it reads the machine's spec.
 func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) error {
-	if _, err := h.Stat(mayBeCordoned); err != nil || !h.Live() {
+	_, err := h.Stat(mayBeCordoned)
+	if err != nil || !h.Live() {
 		return nil
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{})
@@ -55,11 +56,12 @@ func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) erro
 	}
 	id := identityOf(*sp, f)
 	if id.later.Until != "" {
-		return nil // the run after that does it
+		return nil // a later run uncordons
 	}
 
 	err = s.patchCordon(ctx, h, id, func(n *kube.Node) (kube.Patch, error) {
-		if _, ours := n.Annotations[cordonedBy]; !ours {
+		_, isOurs := n.Annotations[cordonedBy]
+		if !isOurs {
 			return nil, nil
 		}
 		return cordonPatch(n, nil, nil), nil
@@ -110,7 +112,8 @@ func (s *Session) patchCordon(ctx context.Context, h host.Host, id identity, pat
 	return nil
 }
 
-// cordonPatch returns the patch for the Node's version that was read; nil removes a value.
+// cordonPatch sets or, with nil, removes the annotation and the field. The API server refuses the patch
+// if the Node has changed since it was read.
 func cordonPatch(n *kube.Node, mark, unschedulable any) kube.Patch {
 	return kube.Patch{
 		"metadata": kube.Patch{
@@ -123,7 +126,8 @@ func cordonPatch(n *kube.Node, mark, unschedulable any) kube.Patch {
 
 // writeState writes a line into a file of gpuadm's home, for later runs.
 func writeState(h host.Host, name, line string) error {
-	if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return h.WriteFile(name, []byte(line+"\n"), host.Attr{Mode: 0o600})

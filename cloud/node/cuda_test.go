@@ -59,8 +59,8 @@ func TestCUDAFaults(t *testing.T) {
 	}
 }
 
-// TestCUDAShown: whole GPUs are shown together, a MIG device alone, and of a GPU in MIG mode
-// without instances nothing.
+// TestCUDAShown: CUDA is shown all whole GPUs at once, each MIG device alone, and nothing of a GPU in
+// MIG mode without instances.
 func TestCUDAShown(t *testing.T) {
 	whole := func(id string) host.GPU { return host.GPU{UUID: id} }
 	cut := func(id string, devices ...string) host.GPU {
@@ -89,25 +89,26 @@ func TestCUDAShown(t *testing.T) {
 	}
 }
 
-// TestCUDAWaitsForFabric: while GPUs register with the fabric nothing is started: CUDA would say no
-// more than that it is not ready.
+// TestCUDAWaitsForFabric: while GPUs register with the fabric, gpuadm does not start CUDA, which would
+// only say that it is not ready.
 func TestCUDAWaitsForFabric(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.facts.Driver.GPUs[1].Fabric.State = "in-progress"
-	a.CUDAAnswers(func([]string) host.CUDA { t.Error("CUDA was started"); return host.CUDA{} })
+	a.CUDAAnswers(func([]string) host.CUDA {
+		t.Error("CUDA was started")
+		return host.CUDA{}
+	})
 	_, err := a.engine().Apply(a.ctx, a)
 	check.That(t, trouble.Passes(err), "%v", err)
 }
 
-// TestCUDAOf: what an answer is true of differs with all that may keep CUDA from starting.
-func TestCUDAOf(t *testing.T) {
+// TestCUDAValidFor: after each change that may keep CUDA from starting, an earlier answer is no longer
+// valid.
+func TestCUDAValidFor(t *testing.T) {
 	a := apiFixture(t, apiSpec, "-- sim.toml --\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"active\"\n")
-	of := func() string {
-		text := must.Get(cudaValidFor(a.ctx, a, a.facts))(t)
-		return text
-	}
+	validFor := func() string { return must.Get(cudaValidFor(a.ctx, a, a.facts))(t) }
 
-	seen := map[string]string{of(): "at first"}
+	seen := map[string]string{validFor(): "at first"}
 	for _, c := range []struct {
 		what string
 		set  func()
@@ -124,8 +125,9 @@ func TestCUDAOf(t *testing.T) {
 		}},
 	} {
 		c.set()
-		before, ok := seen[of()]
-		check.That(t, !ok, "%s is as %s", c.what, before)
-		seen[of()] = c.what
+		now := validFor()
+		before, isValid := seen[now]
+		check.That(t, !isValid, "%s is as %s", c.what, before)
+		seen[now] = c.what
 	}
 }

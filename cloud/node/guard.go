@@ -94,35 +94,28 @@ func (g guard) Ref() converge.Ref {
 }
 
 func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if g.rebuilt {
+		return g.lookForUndo(ctx, v)
+	}
+
 	id, err := g.part.identityOn(ctx, v)
 	if err != nil {
 		return "", err
 	}
-	switch {
-	case id.later.Until == UntilJoined && g.rebuilt:
-		return guardOpen, nil
-	case id.later.Until != "":
+	if id.later.Until != "" {
 		return "", id.later
 	}
 
 	n, err := g.part.session.look(ctx, v, id)
-	if errors.Is(err, notRegistered) && g.rebuilt {
-		return guardOpen, nil
-	}
 	if err != nil {
 		return "", err
 	}
-	if !g.rebuilt {
-		if err := id.refuseOtherName(ctx, v, n); err != nil {
-			return "", err
-		}
+	err = id.refuseOtherName(ctx, v, n)
+	if err != nil {
+		return "", err
 	}
 
 	switch {
-	case g.rebuilt && (len(g.ownTaints(n)) > 0 || n.Annotations[taintRecord] != ""):
-		return guardShut, nil
-	case g.rebuilt:
-		return guardOpen, nil
 	case readyIn(n, id.bootID):
 		return guardReady, nil
 	case g.hasTaint(n), hasFailureTaint(n), foreignReason(n, v.Now()) != "":
@@ -131,6 +124,34 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 		return guardShut, nil // the client that adds the taint goes by the condition
 	}
 
+	return guardOpen, nil
+}
+
+// lookForUndo is shut if the Node has taints of gpuadm's, or their record. The Node of a machine that
+// is not in a cluster has neither.
+func (g guard) lookForUndo(ctx context.Context, v host.View) (converge.State, error) {
+	id, err := g.part.identityOn(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	if id.later.Until == UntilJoined {
+		return guardOpen, nil
+	}
+	if id.later.Until != "" {
+		return "", id.later
+	}
+
+	n, err := g.part.session.look(ctx, v, id)
+	if errors.Is(err, notRegistered) {
+		return guardOpen, nil
+	}
+	if err != nil {
+		return "", err
+	}
+
+	if len(g.ownTaints(n)) > 0 || n.Annotations[taintRecord] != "" {
+		return guardShut, nil
+	}
 	return guardOpen, nil
 }
 
