@@ -29,104 +29,118 @@ import (
 func TestLikeNodeadm(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
+	l := likeness{T: t, reasons: reasonsOf(t), used: map[string]bool{}}
+
+	config := parseYAML(t, c.read(t, kubelet.ConfigFile))
+	l.compare("config", parseJSON(t, eksFile(t, "kubelet-config.json")), config)
+	l.compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubelet.UnitFile)))
+
+	theirs := parseYAML(t, eksFile(t, "kubeconfig"))
+	ours := parseYAML(t, c.read(t, kubelet.Kubeconfig))
+	l.compare("kubeconfig", theirs, ours)
+	for _, key := range []string{"server", "certificate-authority"} { // the clusters' names differ
+		check.Equal(t, clusterKey(ours, key), clusterKey(theirs, key), "%s:", key)
+	}
+	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
+
+	credentials := parseJSON(t, c.read(t, instance.ECRConfig))
+	l.compare("credentials", parseJSON(t, eksFile(t, "credential-provider.json")), credentials)
+
+	l.compareContainerd("1.7.27", "containerd.toml", "io.containerd.grpc.v1.cri")
+	l.compareContainerd("2.1.5", "containerd2.toml", "io.containerd.cri.v1.runtime")
+
+	for at := range l.reasons {
+		check.That(t, l.used[at], "a reason without a difference: %s", at)
+	}
+}
+
+// likeness compares what nodeadm and gpuadm write.
+type likeness struct {
+	*testing.T
+	reasons map[string]string // by path: why the two differ
+	used    map[string]bool   // the reasons that a difference has
+}
+
+func reasonsOf(t *testing.T) map[string]string {
+	t.Helper()
 	reasons := map[string]string{}
 	for line := range strings.Lines(eksFile(t, "reasons.txt")) {
 		at, why, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		reasons[at] = why
 	}
-
-	used := map[string]bool{}
-	compare := func(at string, theirs, ours any) {
-		compareKeys(t, at, theirs, ours, reasons, used)
-	}
-
-	var theirs, ours map[string]any
-	must.OK(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
-	must.OK(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
-	round, err := json.Marshal(ours)
-	must.OK(t, err)
-	ours = nil
-	must.OK(t, json.Unmarshal(round, &ours))
-	compare("config", theirs, ours)
-
-	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubelet.UnitFile)))
-
-	theirs, ours = nil, nil
-	must.OK(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
-	must.OK(t, yaml.Unmarshal([]byte(c.read(t, kubelet.Kubeconfig)), &ours))
-	compare("kubeconfig", theirs, ours)
-	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
-		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
-		check.That(t, a == b, "%s: nodeadm has %v, we have %v", keys[0], a, b)
-	}
-
-	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
-
-	theirs, ours = nil, nil
-	must.OK(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
-	must.OK(t, json.Unmarshal([]byte(c.read(t, instance.ECRConfig)), &ours))
-	compare("credentials", theirs, ours)
-
-	for version, file := range map[string]string{"1.7.27": "containerd.toml", "2.1.5": "containerd2.toml"} {
-		theirs, ours = nil, nil
-		must.OK(t, toml.Unmarshal([]byte(eksFile(t, file)), &theirs))
-		plugin := "io.containerd.grpc.v1.cri"
-		if version > "2" {
-			plugin = "io.containerd.cri.v1.runtime"
-		}
-		tree, h := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}, engine.Handler{
-			Name:   "nvidia",
-			Binary: engine.Binary,
-		}
-		text, err := containerd.Edit(tree, containerd.Daemon{Version: version}, h, tree.Root.Path, nil)
-		must.OK(t, err)
-		must.OK(t, toml.Unmarshal(text, &ours))
-		compare("containerd", cri(theirs, plugin), cri(ours, plugin))
-	}
-
-	for at := range reasons {
-		check.That(t, used[at], "a reason without a difference: %s", at)
-	}
+	return reasons
 }
 
-// cri is what containerd's configuration says of Kubernetes's containers.
-func cri(config map[string]any, plugin string) any {
-	return at(config, "plugins", plugin)
-}
-
-// compareKeys compares two tables, and takes no difference without a reason. A key that only we
-// have has a + before it.
-func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string]string, used map[string]bool) {
-	t.Helper()
-	if reasons[path] != "" {
+// compare compares two tables, and takes no difference without a reason. A key that only we have has a
+// + before it.
+func (l likeness) compare(path string, theirs, ours any) {
+	l.Helper()
+	if l.reasons[path] != "" {
 		if !cmp.Equal(theirs, ours) {
-			used[path] = true
+			l.used[path] = true
 		}
 		return
 	}
 
-	a, aIs := theirs.(map[string]any)
-	b, bIs := ours.(map[string]any)
-	if !aIs || !bIs {
-		check.That(t, cmp.Equal(theirs, ours), "%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
+	a, isTable := theirs.(map[string]any)
+	b, areTables := ours.(map[string]any)
+	if !isTable || !areTables {
+		same := cmp.Equal(theirs, ours)
+		check.That(l, same, "%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
-		compareKeys(t, path+"."+key, a[key], b[key], reasons, used)
+		l.compare(path+"."+key, a[key], b[key])
 	}
 	for _, key := range slices.Sorted(maps.Keys(b)) {
-		if _, both := a[key]; !both {
-			compareKeys(t, path+".+"+key, nil, b[key], reasons, used)
+		_, inBoth := a[key]
+		if !inBoth {
+			l.compare(path+".+"+key, nil, b[key])
 		}
 	}
+}
+
+// compareContainerd compares what a version of containerd is told about Kubernetes's containers.
+func (l likeness) compareContainerd(version, file, plugin string) {
+	l.Helper()
+	tree := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}
+	handler := engine.Handler{Name: "nvidia", Binary: engine.Binary}
+	text, err := containerd.Edit(tree, containerd.Daemon{Version: version}, handler, tree.Root.Path, nil)
+	must.OK(l, err)
+
+	var theirs, ours map[string]any
+	must.OK(l, toml.Unmarshal([]byte(eksFile(l.T, file)), &theirs))
+	must.OK(l, toml.Unmarshal(text, &ours))
+	l.compare("containerd", at(theirs, "plugins", plugin), at(ours, "plugins", plugin))
+}
+
+func parseJSON(t *testing.T, text string) (data map[string]any) {
+	t.Helper()
+	must.OK(t, json.Unmarshal([]byte(text), &data))
+	return data
+}
+
+// parseYAML reads YAML with the types that JSON has: all numbers are floats.
+func parseYAML(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var data any
+	must.OK(t, yaml.Unmarshal([]byte(text), &data))
+	return parseJSON(t, string(must.Get(json.Marshal(data))(t)))
+}
+
+// clusterKey is a value of a kubeconfig's first cluster.
+func clusterKey(kubeconfig map[string]any, key string) any {
+	clusters := kubeconfig["clusters"].([]any)
+	return at(clusters[0], "cluster", key)
 }
 
 // flagsOf are the flags in a text, as a table.
 func flagsOf(text string) map[string]any {
 	flags := map[string]any{}
 	for _, word := range strings.Fields(text) {
-		_, word, _ = strings.Cut(" "+word, "--")
-		if name, value, ok := strings.Cut(word, "="); ok {
+		_, flag, _ := strings.Cut(word, "--")
+		name, value, hasValue := strings.Cut(flag, "=")
+		if hasValue {
 			flags[name] = value
 		}
 	}

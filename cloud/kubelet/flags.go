@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Kubelet's two flags for labels and taints; both are lists. If a flag is given twice, kubelet
-// merges labels, and of taints uses the last list: kubernetes,
+// Kubelet's two flags for labels and taints; both take a list. If its command line has a flag twice,
+// kubelet merges the lists of labels, and uses only the last list of taints: kubernetes,
 // component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
 const (
 	labelFlag = "node-labels"
@@ -26,8 +26,8 @@ func TaintTexts(taints []spec.Taint) (list []string) {
 	return list
 }
 
-// flagParts returns the parts of a flag that kubelet would use: of two parts with the same key the
-// one in the later list.
+// flagParts returns the labels or taints that kubelet would use. If two lists have a part with the
+// same key, kubelet uses the part in the later list.
 func flagParts(words []string, flag string) (parts []string) {
 	argv := append([]string{"kubelet"}, words...)
 	withUnderscores := strings.ReplaceAll(flag, "-", "_")
@@ -36,16 +36,16 @@ func flagParts(words []string, flag string) (parts []string) {
 		lists = lists[len(lists)-1:]
 	}
 
-	of := map[string]int{} // the last list with a part of this key
+	lastList := map[string]int{} // with a part of this key
 	for i, list := range lists {
 		for part := range strings.SplitSeq(list, ",") {
-			of[partKey(part)] = i
+			lastList[partKey(part)] = i
 		}
 	}
 
 	for i, list := range lists {
 		for part := range strings.SplitSeq(list, ",") {
-			if part != "" && of[partKey(part)] == i {
+			if part != "" && lastList[partKey(part)] == i {
 				parts = append(parts, part)
 			}
 		}
@@ -54,10 +54,11 @@ func flagParts(words []string, flag string) (parts []string) {
 	return parts
 }
 
-// union returns a list with the parts of other added; of two parts with the same key, other's wins.
+// union returns the parts of two lists. A part of the second list replaces a part of the first one with
+// the same key.
 func union(list, other []string) []string {
-	replaced := func(part string) bool { return hasKey(other, partKey(part)) }
-	kept := slices.DeleteFunc(slices.Clone(list), replaced)
+	isReplaced := func(part string) bool { return hasKey(other, partKey(part)) }
+	kept := slices.DeleteFunc(slices.Clone(list), isReplaced)
 	return append(kept, other...)
 }
 
@@ -73,17 +74,17 @@ func partKey(part string) string {
 	return strings.TrimSpace(key) + ":" + effect
 }
 
-// withFlag returns a file of KEY=VALUE lines in which the variable also sets these labels or
-// taints, in one more word at its end. others are the taints that kubelet would register with if
-// the variable set none.
+// withFlag returns a file of KEY=VALUE lines in which the variable also sets these labels or taints:
+// it appends one word to the variable's value. others are the taints with which kubelet would register
+// if the variable set none.
 func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
 	present := flagParts(wordsOf(data, variable), flag)
 	if flag == taintFlag && len(present) == 0 {
 		present = others
 	}
 
-	missing := func(part string) bool { return !slices.Contains(present, part) }
-	if !slices.ContainsFunc(parts, missing) {
+	isMissing := func(part string) bool { return !slices.Contains(present, part) }
+	if !slices.ContainsFunc(parts, isMissing) {
 		return data, nil
 	}
 	if flag == taintFlag { // the last list replaces the others

@@ -95,25 +95,11 @@ func NodeName(s spec.Spec, f facts.Facts) string {
 // the value of the label kubernetes.io/hostname too (pkg/kubelet/kubelet_node_status.go,
 // initialNode).
 func NameFits(name string, s spec.Spec) error {
-	problem := ""
-	switch {
-	case name == "":
-		problem = "the machine has no host name"
-	case name == "localhost" || strings.HasPrefix(name, "localhost."):
-		problem = fmt.Sprintf("the machine is called %q, as every machine is that was given no name", name)
-	case len(name) > 63:
-		problem = fmt.Sprintf("%.60q… has %d characters, and 63 are allowed", name, len(name))
-	default:
-		for part := range strings.SplitSeq(name, ".") {
-			if part == "" || strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || part[0] == '-' || part[len(part)-1] == '-' {
-				problem = fmt.Sprintf("%q is not a name for a node: lower-case letters, digits and \"-\" are, with \".\" between", name)
-			}
-		}
-	}
-
+	problem := nameProblem(name)
 	if problem == "" {
 		return nil
 	}
+
 	t := &trouble.Error{
 		What: "cannot join: " + problem,
 		Try:  []string{`write node_name = "…" in [join], or hostnamectl set-hostname NAME`},
@@ -122,4 +108,30 @@ func NameFits(name string, s spec.Spec) error {
 		t.Try = []string{"write another node_name in [join]"}
 	}
 	return t
+}
+
+// nameProblem says why a name cannot be a node's, "" if it can.
+func nameProblem(name string) string {
+	switch {
+	case name == "":
+		return "the machine has no host name"
+	case name == "localhost" || strings.HasPrefix(name, "localhost."):
+		return fmt.Sprintf("the machine is called %q, as every machine is that was given no name", name)
+	case len(name) > 63:
+		return fmt.Sprintf("%.60q… has %d characters, and 63 are allowed", name, len(name))
+	}
+
+	for part := range strings.SplitSeq(name, ".") {
+		if !isDNSLabel(part) {
+			return fmt.Sprintf("%q is not a name for a node: lower-case letters, digits and \"-\" are, with \".\" between", name)
+		}
+	}
+	return ""
+}
+
+// isDNSLabel reports whether a part of a name is a label of RFC 1123, in lower case.
+func isDNSLabel(part string) bool {
+	others := strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-")
+	outerDash := strings.HasPrefix(part, "-") || strings.HasSuffix(part, "-")
+	return part != "" && others == "" && !outerDash
 }
