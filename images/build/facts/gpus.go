@@ -72,44 +72,14 @@ func merge(lists []list, exceptions []exception) (rows []gpu) {
 
 // row makes one GPU's row.
 func row(id string, lists []list, exceptions []exception, begins, newest map[string]string) gpu {
-	g := gpu{ID: id}
-	firstOf := map[string]map[string]string{} // by branch and source
-	last := map[string]bool{}                 // by branch: the newest release of the dense record has the GPU
-	for _, l := range lists {
-		name, listed := l.Names[id]
-		branch := branchOf(l.Version)
-		if !listed || compare(branch, oldest) < 0 {
-			continue
-		}
+	listing := slices.DeleteFunc(slices.Clone(lists), func(l list) bool {
+		_, listed := l.Names[id]
+		return !listed || compare(branchOf(l.Version), oldest) < 0
+	})
 
-		if name != "" && l.Source != "nvidia-graphics-drivers" {
-			g.Name = name
-		}
-		if l.Open != nil {
-			g.Modules = modulesOf(l.Open[id], l.Closed[id])
-		}
-		g.Month = max(g.Month, l.Month)
-		if !slices.Contains(g.Sources, l.Source) {
-			g.Sources = append(g.Sources, l.Source)
-		}
-		if firstOf[branch] == nil {
-			firstOf[branch] = map[string]string{}
-		}
-		if firstOf[branch][l.Source] == "" {
-			firstOf[branch][l.Source] = l.Version
-		}
-		if l.Source == dense && l.Version == newest[branch] {
-			last[branch] = true
-		}
-	}
-	// A listing that the branch's newest release has not was withdrawn: the README of 535.154.05
-	// lists 2685, and those of the 13 later releases of 535 do not.
-	for branch, bySource := range firstOf {
-		if !last[branch] {
-			delete(bySource, dense)
-		}
-	}
-
+	g := describe(id, listing)
+	firstOf := firstReleases(listing)
+	dropWithdrawn(firstOf, listing, newest)
 	first := firstOfBranches(firstOf, begins, newest)
 	g.First = shorten(first, begins)
 	if !slices.Contains(g.Sources, dense) && len(g.First) > 0 {
@@ -123,8 +93,58 @@ func row(id string, lists []list, exceptions []exception, begins, newest map[str
 		}
 	}
 
+	return g
+}
+
+// describe is a GPU as the lists that have it describe it, the newest list's word last.
+func describe(id string, listing []list) gpu {
+	g := gpu{ID: id}
+	for _, l := range listing {
+		name := l.Names[id]
+		if name != "" && l.Source != "nvidia-graphics-drivers" {
+			g.Name = name
+		}
+		if l.Open != nil {
+			g.Modules = modulesOf(l.Open[id], l.Closed[id])
+		}
+		g.Month = max(g.Month, l.Month)
+		if !slices.Contains(g.Sources, l.Source) {
+			g.Sources = append(g.Sources, l.Source)
+		}
+	}
+
 	slices.Sort(g.Sources)
 	return g
+}
+
+// firstReleases has by branch and source the first release in the lists.
+func firstReleases(listing []list) map[string]map[string]string {
+	firstOf := map[string]map[string]string{}
+	for _, l := range listing {
+		branch := branchOf(l.Version)
+		if firstOf[branch] == nil {
+			firstOf[branch] = map[string]string{}
+		}
+		if firstOf[branch][l.Source] == "" {
+			firstOf[branch][l.Source] = l.Version
+		}
+	}
+
+	return firstOf
+}
+
+// dropWithdrawn drops what the dense record says of a branch whose newest release does not list the
+// GPU: NVIDIA has withdrawn it. The README of 535.154.05 lists 2685, and those of the 13 later
+// releases of 535 do not.
+func dropWithdrawn(firstOf map[string]map[string]string, listing []list, newest map[string]string) {
+	for branch, bySource := range firstOf {
+		inNewest := slices.ContainsFunc(listing, func(l list) bool {
+			return l.Source == dense && l.Version == newest[branch]
+		})
+		if !inNewest {
+			delete(bySource, dense)
+		}
+	}
 }
 
 // firstOfBranches returns the first version of each branch that serves a GPU, of what the sources

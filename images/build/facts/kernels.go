@@ -334,11 +334,13 @@ func (k knowledge) before(branch, through string, newer []string) (last string) 
 	return last
 }
 
+// row says up to which driver of a branch two records agree that it does not build on a Linux release;
+// ok is false where they agree on none.
 func (k knowledge) row(
 	c change, branch string, newer, known []string, patches []patch,
-) (bad, bool) {
-	row := bad{Linux: c.Linux, Branch: branch, Month: c.Month}
-	byDebian := ""
+) (row bad, ok bool) {
+	row = bad{Linux: c.Linux, Branch: branch, Month: c.Month}
+	byDebian := "" // the last driver for which Debian's changelog is one of the two records
 	for _, word := range k.marksOf([]change{c}) {
 		through := k.before(branch, k.lacking(branch, word), newer)
 		if through == "" {
@@ -351,23 +353,10 @@ func (k knowledge) row(
 		}
 	}
 
-	debian := ""
-	for _, driver := range c.Named {
-		i := slices.Index(known, driver)
-		if branchOf(driver) == branch && i > 0 && branchOf(known[i-1]) == branch {
-			debian = later(debian, known[i-1])
-		}
-	}
-
-	patched := ""
-	for _, p := range patches {
-		if p.linux == c.Linux {
-			patched = later(patched, p.throughIn(branch))
-		}
-	}
-
-	if debian != "" && patched != "" {
-		byDebian = later(byDebian, earlier(debian, patched))
+	named := lastBeforeNamed(c.Named, branch, known)
+	patched := lastPatched(patches, c.Linux, branch)
+	if named != "" && patched != "" {
+		byDebian = later(byDebian, earlier(named, patched))
 		row.Through = later(row.Through, byDebian)
 	}
 	if row.Through == "" {
@@ -384,6 +373,32 @@ func (k knowledge) row(
 		row.Sources = append(row.Sources, "nvidia-all")
 	}
 	return row, true
+}
+
+// lastBeforeNamed is the last driver of a branch before one that Debian's changelog names; "" if it
+// names none of the branch.
+func lastBeforeNamed(named []string, branch string, known []string) (last string) {
+	for _, driver := range named {
+		i := slices.Index(known, driver)
+		if i <= 0 || branchOf(driver) != branch {
+			continue
+		}
+		before := known[i-1]
+		if branchOf(before) == branch {
+			last = later(last, before)
+		}
+	}
+	return last
+}
+
+// lastPatched is the last driver of a branch that needs a patch for a Linux release; "" if none does.
+func lastPatched(patches []patch, linux, branch string) (last string) {
+	for _, p := range patches {
+		if p.linux == linux {
+			last = later(last, p.throughIn(branch))
+		}
+	}
+	return last
 }
 
 func later(a, b string) string {
