@@ -47,11 +47,13 @@ func TestUserData(t *testing.T) {
 	if err := schema.Validate(any(parsed(text))); err != nil {
 		t.Error(err)
 	}
-	if err := schema.Validate(any(parsed(strings.Replace(text, "permissions:", "mode:", 1)))); err == nil {
+	misspelled := strings.Replace(text, "permissions:", "mode:", 1)
+	if err := schema.Validate(any(parsed(misspelled))); err == nil {
 		t.Error("the schema takes a key that cloud-init does not know")
 	}
 	for _, f := range parsed(text)["write_files"].([]any) {
-		if name := f.(map[string]any)["path"].(string); filepath.Dir(name) != "/etc/gpuadm/node.d" || filepath.Ext(name) != ".toml" {
+		name := f.(map[string]any)["path"].(string)
+		if filepath.Dir(name) != "/etc/gpuadm/node.d" || filepath.Ext(name) != ".toml" {
 			t.Errorf("it writes %s", name)
 		}
 	}
@@ -70,45 +72,28 @@ func TestPacker(t *testing.T) {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("templates: %q, %v", names, err)
 	}
-	parser, defined, used := hclparse.NewParser(), []string{"path.root"}, []string{}
+
+	parser := hclparse.NewParser()
+	defined := []string{"path.root"}
+	var used []string
 	for _, name := range names {
 		f, diagnostics := parser.ParseHCLFile(name)
 		if diagnostics.HasErrors() {
 			t.Fatal(diagnostics)
 		}
+
 		body := f.Body.(*hclsyntax.Body)
 		for _, b := range body.Blocks {
-			if labels, known := blocks()[b.Type]; !known || labels != len(b.Labels) {
+			labels, known := blocks()[b.Type]
+			if !known || labels != len(b.Labels) {
 				t.Errorf("%s: packer has no block %s with %d labels", name, b.Type, len(b.Labels))
 			}
-			switch b.Type {
-			case "variable":
-				defined = append(defined, "var."+b.Labels[0])
-			case "locals":
-				for local := range b.Body.Attributes {
-					defined = append(defined, "local."+local)
-				}
-			case "source":
-				defined = append(defined, "source."+strings.Join(b.Labels, "."))
-			case "build":
-				sources, failed := b.Body.Attributes["sources"].Expr.Value(nil)
-				if failed.HasErrors() {
-					t.Fatal(failed)
-				}
-				for _, s := range sources.AsValueSlice() {
-					used = append(used, s.AsString())
-				}
+			defined = append(defined, definedBy(b)...)
+			if b.Type == "build" {
+				used = append(used, sourcesOf(t, b)...)
 			}
 		}
-
-		if failed := hclsyntax.VisitAll(body, func(n hclsyntax.Node) hcl.Diagnostics {
-			if e, ok := n.(*hclsyntax.ScopeTraversalExpr); ok && len(e.Traversal) > 1 { // else a type, such as string
-				used = append(used, e.Traversal.RootName()+"."+e.Traversal[1].(hcl.TraverseAttr).Name)
-			}
-			return nil
-		}); failed.HasErrors() {
-			t.Fatal(failed)
-		}
+		used = append(used, namesIn(t, body)...)
 	}
 
 	for _, name := range used {
@@ -117,12 +102,60 @@ func TestPacker(t *testing.T) {
 		}
 	}
 
-	if sources := slices.DeleteFunc(slices.Clone(used), func(name string) bool { return !strings.HasPrefix(name, "source.") }); len(sources) != 3 {
+	isOther := func(name string) bool { return !strings.HasPrefix(name, "source.") }
+	sources := slices.DeleteFunc(slices.Clone(used), isOther)
+	if len(sources) != 3 {
 		t.Errorf("it builds %q, want an image for each of three clouds", sources)
 	}
 	if !strings.Contains(read(t, "packer/provision.sh"), "gpuadm bake --gpu \"$GPU\" --seal\n") {
 		t.Error("provision.sh does not bake")
 	}
+}
+
+// definedBy returns the names that a block defines.
+func definedBy(b *hclsyntax.Block) (names []string) {
+	switch b.Type {
+	case "variable":
+		return []string{"var." + b.Labels[0]}
+	case "source":
+		return []string{"source." + strings.Join(b.Labels, ".")}
+	case "locals":
+		for local := range b.Body.Attributes {
+			names = append(names, "local."+local)
+		}
+	}
+	return names
+}
+
+// sourcesOf returns the sources of a block "build".
+func sourcesOf(t *testing.T, build *hclsyntax.Block) (names []string) {
+	t.Helper()
+	sources, diagnostics := build.Body.Attributes["sources"].Expr.Value(nil)
+	if diagnostics.HasErrors() {
+		t.Fatal(diagnostics)
+	}
+	for _, s := range sources.AsValueSlice() {
+		names = append(names, s.AsString())
+	}
+	return names
+}
+
+// namesIn returns the names in the expressions of a template, such as var.region. A name of one part
+// is a type, such as string.
+func namesIn(t *testing.T, body *hclsyntax.Body) (names []string) {
+	t.Helper()
+	diagnostics := hclsyntax.VisitAll(body, func(n hclsyntax.Node) hcl.Diagnostics {
+		e, ok := n.(*hclsyntax.ScopeTraversalExpr)
+		if ok && len(e.Traversal) > 1 {
+			attribute := e.Traversal[1].(hcl.TraverseAttr)
+			names = append(names, e.Traversal.RootName()+"."+attribute.Name)
+		}
+		return nil
+	})
+	if diagnostics.HasErrors() {
+		t.Fatal(diagnostics)
+	}
+	return names
 }
 
 // settings are mkosi's, by section, as far as the recipe needs them.
