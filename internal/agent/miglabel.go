@@ -89,39 +89,50 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 // does not pause them again for a layout that has failed: pods need the device plugin while a GPU
 // stays busy.
 func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
-	e := r.Engine
-	followed := r.Label
-	if followed.Layout == "" || !r.Host.Live() || !slices.ContainsFunc(e.Stages, isMIG) {
-		return partitions{}, nil
-	}
-	if e.Unattended && r.appliesNothing() {
+	if !r.followsLabel() {
 		return partitions{}, nil
 	}
 	parts, err := r.partitions(ctx)
 	if err != nil || !parts.follows {
-		return parts, nil // apply reports it, or another owner changes the partitions
+		return parts, nil // apply reports the error, or another owner changes the partitions
 	}
 
-	label, err := r.Node.MIGLabel(ctx, r.Host, e.Spec)
+	label, err := r.Node.MIGLabel(ctx, r.Host, r.Engine.Spec)
 	if err != nil {
 		return parts, err
 	}
-	if err := label.Keep(r.Host, followed); err != nil {
+	err = label.Keep(r.Host, r.Label)
+	if err != nil {
 		return parts, err
 	}
-	failedBefore := followed.State == node.MIGFailed && followed.Layout == followed.Kept
-	if !followed.Asked || parts.now == 0 || e.Unattended && failedBefore {
-		return parts, nil
-	}
-	if r.waitsForUsers(ctx, label) {
+	if !r.pausesFor(parts) || r.waitsForUsers(ctx, label) {
 		return parts, nil
 	}
 
-	if err := label.Begin(ctx, r.Host); err != nil {
+	err = label.Begin(ctx, r.Host)
+	if err != nil {
 		_, _ = label.End(context.WithoutCancel(ctx), r.Host, node.MIGFailed)
-		return parts, err
 	}
-	return parts, nil
+	return parts, err
+}
+
+// followsLabel says whether this apply brings the partitions to the label's layout.
+func (r *Run) followsLabel() bool {
+	e := r.Engine
+	if r.Label.Layout == "" || !r.Host.Live() || !slices.ContainsFunc(e.Stages, isMIG) {
+		return false
+	}
+	return !e.Unattended || !r.appliesNothing()
+}
+
+// pausesFor says whether the clients of the GPUs must be paused for the changes of partitions.
+func (r *Run) pausesFor(parts partitions) bool {
+	label := r.Label
+	failedBefore := label.State == node.MIGFailed && label.Layout == label.Kept
+	if r.Engine.Unattended && failedBefore {
+		return false
+	}
+	return label.Asked && parts.now > 0
 }
 
 // appliesNothing says whether an unattended apply leaves the machine as it is: an undo holds, or a
