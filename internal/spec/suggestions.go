@@ -22,12 +22,7 @@ func suggestion(r row, v *value) string {
 	case TypeBool:
 		return suggestedBool(key, word)
 	case TypeInt:
-		whole := strings.TrimSuffix(strings.TrimSpace(word), ".0")
-		n, ok := parseInt(whole)
-		if ok && n >= 0 {
-			return key + strconv.Itoa(n)
-		}
-		return "a whole number, such as 2"
+		return suggestedInt(key, word)
 	case TypeStrings:
 		if r.Name == "taints" && word == "" {
 			return key + `["key=value:NoSchedule"]`
@@ -39,13 +34,25 @@ func suggestion(r row, v *value) string {
 		return key + "{ NVreg_Name = 1 }"
 	case TypeCounts:
 		return key + `{ "1g.10gb" = 7 }`
-	case TypeDevices:
-		n, ok := parseInt(word)
-		if ok && n >= 0 {
-			return key + "[" + strconv.Itoa(n) + "]"
-		}
+	default: // TypeDevices
+		return suggestedDevices(key, word)
 	}
+}
 
+func suggestedInt(key, word string) string {
+	whole := strings.TrimSuffix(strings.TrimSpace(word), ".0")
+	n, ok := parseInt(whole)
+	if ok && n >= 0 {
+		return key + strconv.Itoa(n)
+	}
+	return "a whole number, such as 2"
+}
+
+func suggestedDevices(key, word string) string {
+	n, ok := parseInt(word)
+	if ok && n >= 0 {
+		return key + "[" + strconv.Itoa(n) + "]"
+	}
 	return key + `"all" or ` + key + "[0, 1]"
 }
 
