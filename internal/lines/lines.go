@@ -43,6 +43,9 @@ func TakeOut(before, after, found []byte, comment string) (rest []byte, ok bool)
 		before: wasLines,
 		found:  isLines,
 		at:     places(seen, len(madeLines)),
+
+		gone:     map[int]bool{},
+		restored: map[int]hunk{},
 	}
 	for _, h := range hunksOf(kept, len(wasLines)) {
 		m.takeOut(h, madeLines)
@@ -261,42 +264,58 @@ type merge struct {
 // takeOut reverts a hunk. The hunk stays where only a part of it is in found, except where another
 // process has removed lines of it and did nothing else.
 func (m *merge) takeOut(h hunk, after []line) {
-	if m.gone == nil {
-		m.gone = map[int]bool{}
-		m.restored = map[int]hunk{}
+	text, blank, missing := m.find(h, after)
+	wroteText := len(text)+missing > 0
+	replaced := h.b1 > h.b0
+
+	if replaced && !wroteText { // the edit removed lines
+		place, ok := m.between(h.a0, h.a1)
+		if ok {
+			m.restored[place] = h
+			m.remove(blank, h)
+		}
+		return
 	}
-	var present, blank []int // lines of found
-	missing := 0
+
+	if len(text) == 0 {
+		return // a blank line without the edit's lines may be another process's
+	}
+	othersRemovedLines := missing > 0 && !replaced && m.together(text, h)
+	if missing > 0 && !othersRemovedLines {
+		return
+	}
+
+	if replaced {
+		m.restored[text[0]] = h
+	}
+	m.remove(text, h)
+	m.remove(blank, h)
+}
+
+// find returns the lines of found that a hunk wrote, those with text and the blank ones, and how many
+// of the hunk's lines with text are missing.
+func (m *merge) find(h hunk, after []line) (text, blank []int, missing int) {
 	for i := h.a0; i < h.a1; i++ {
-		switch at := m.at[i]; {
-		case after[i].isBlank() && at >= 0:
+		at := m.at[i]
+		isFound := at >= 0
+		isBlank := after[i].isBlank()
+
+		switch {
+		case isFound && isBlank:
 			blank = append(blank, at)
-		case after[i].isBlank():
-		case at >= 0:
-			present = append(present, at)
-		default:
+		case isFound:
+			text = append(text, at)
+		case !isBlank:
 			missing++
 		}
 	}
 
-	removedOnly := len(present)+missing == 0
-	replaced := h.b1 > h.b0
-	switch {
-	case removedOnly && replaced:
-		place, ok := m.between(h.a0, h.a1)
-		if !ok {
-			return
-		}
-		m.restored[place] = h
-	case len(present) > 0 && missing > 0 && (replaced || !m.together(present, h)):
-		return
-	case len(present) == 0:
-		return // a blank line without the edit's lines may be another process's
-	case replaced:
-		m.restored[present[0]] = h
-	}
+	return text, blank, missing
+}
 
-	for _, line := range slices.Concat(present, blank) {
+// remove takes lines of a hunk out of found.
+func (m *merge) remove(lines []int, h hunk) {
+	for _, line := range lines {
 		m.gone[line] = true
 		m.moveAside(line, h)
 	}
