@@ -11,9 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// TestTooOldFor: the reports are of Frogging-Family/nvidia-all issue 379, void-linux/void-packages
-// issue 61087, Frogging-Family/linux-tkg issue 1186 and NVIDIA/open-gpu-kernel-modules issue 1143; what builds is what the distributions of
-// these kernels ship.
+// TestTooOldFor: Frogging-Family/nvidia-all issue 379, void-linux/void-packages issue 61087,
+// Frogging-Family/linux-tkg issue 1186 and NVIDIA/open-gpu-kernel-modules issue 1143 report drivers
+// that do not build. The drivers that build are those that the distributions of these kernels ship.
 func TestTooOldFor(t *testing.T) {
 	for _, x := range []struct {
 		version, kernel string

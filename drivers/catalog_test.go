@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/gputable"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -46,10 +47,13 @@ func TestEveryGPU(t *testing.T) {
 			continue
 		}
 		legacy := slices.Contains([]string{"maxwell", "pascal", "volta"}, w[1])
-		newer := slices.Contains([]string{"2909", "2c3a", "31c3"}, w[0])
-		if (ch.Flavour == FlavourProprietary) != legacy || ch.Branch != map[bool]string{false: "580", true: "595"}[newer] {
-			t.Errorf("%s (%s): %s modules of branch %s", w[0], w[1], ch.Flavour, ch.Branch)
+		branch := "580"
+		if slices.Contains([]string{"2909", "2c3a", "31c3"}, w[0]) {
+			branch = "595"
 		}
+		isProprietary := ch.Flavour == FlavourProprietary
+		check.That(t, isProprietary == legacy && ch.Branch == branch,
+			"%s (%s): %s modules of branch %s", w[0], w[1], ch.Flavour, ch.Branch)
 	}
 }
 
@@ -96,80 +100,65 @@ func TestArchOfNonsense(t *testing.T) {
 // how far to trust it.
 func TestCatalogOrigins(t *testing.T) {
 	c := Load()
-	all := map[string][]Origin{}
-	for _, r := range c.Architectures {
-		all["architectures"] = append(all["architectures"], r.Origin)
-	}
-	for _, r := range c.Ranges {
-		all["ranges"] = append(all["ranges"], r.Origin)
-	}
-	for _, r := range c.GPUs {
-		all["gpus"] = append(all["gpus"], Origin{
-			Where:      r.Source.Origin,
-			Checked:    r.Source.Checked,
-			Confidence: r.Source.Confidence,
-			Date:       r.Source.Date,
-		})
+	tables := map[string][]Origin{
+		"architectures": originsOf(c.Architectures),
+		"ranges":        originsOf(c.Ranges),
+		"gpus":          originsOfGPUs(c.GPUs),
+		"exceptions":    originsOf(c.Exceptions),
+		"guests":        originsOf(c.Guests),
+		"branches":      originsOf(c.Branches),
+		"rules":         originsOf(c.Rules),
+		"cuda":          originsOf(c.CUDA),
+		"unload":        originsOf(c.Unload),
+		"parameters":    originsOf(c.Parameters),
+		"bad":           originsOf(c.Bad),
+		"keys":          originsOf(c.Keys),
+		"repositories":  originsOf(c.Repositories),
+		"runfiles":      originsOf(c.Runfiles),
+		"owners":        originsOf(c.Owners),
+		"tools":         originsOf(c.Tools),
+		"headers":       originsOf(c.Headers),
+		"sets":          originsOf(c.Sets),
 	}
 
-	for _, r := range c.Exceptions {
-		all["exceptions"] = append(all["exceptions"], r.Origin)
-	}
-	for _, r := range c.Guests {
-		all["guests"] = append(all["guests"], r.Origin)
-	}
-	for _, r := range c.Branches {
-		all["branches"] = append(all["branches"], r.Origin)
-	}
-	for _, r := range c.Rules {
-		all["rules"] = append(all["rules"], r.Origin)
-	}
-	for _, r := range c.CUDA {
-		all["cuda"] = append(all["cuda"], r.Origin)
-	}
-	for _, r := range c.Unload {
-		all["unload"] = append(all["unload"], r.Origin)
-	}
-	for _, r := range c.Parameters {
-		all["parameters"] = append(all["parameters"], r.Origin)
-	}
-	for _, r := range c.Bad {
-		all["bad"] = append(all["bad"], r.Origin)
-	}
-	for _, r := range c.Keys {
-		all["keys"] = append(all["keys"], r.Origin)
-	}
-	for _, r := range c.Repositories {
-		all["repositories"] = append(all["repositories"], r.Origin)
-	}
-	for _, r := range c.Runfiles {
-		all["runfiles"] = append(all["runfiles"], r.Origin)
-	}
-	for _, r := range c.Owners {
-		all["owners"] = append(all["owners"], r.Origin)
-	}
-	for _, r := range c.Tools {
-		all["tools"] = append(all["tools"], r.Origin)
-	}
-	for _, r := range c.Headers {
-		all["headers"] = append(all["headers"], r.Origin)
-	}
-	for _, r := range c.Sets {
-		all["sets"] = append(all["sets"], r.Origin)
-	}
-	check.That(t, len(all) == 18, "%d tables have rows, not 18", len(all))
-	for table, rows := range all {
+	for table, rows := range tables {
+		check.That(t, len(rows) > 0, "%s has no rows", table)
 		for i, o := range rows {
-			_, err := time.Parse(time.DateOnly, o.Date)
-			if o.Where == "" || err != nil ||
-				!slices.Contains([]string{"repository", "source", "documentation", "memory"}, o.Checked) ||
-				!slices.Contains([]string{"high", "medium", "low"}, o.Confidence) {
-				t.Errorf("row %d of %s: %+v", i, table, o)
-			}
-
-			check.That(t, o.Checked != "memory" || o.Confidence != "high", "row %d of %s is from memory and of high confidence", i, table)
+			check.That(t, o.isComplete(), "row %d of %s: %+v", i, table, o)
+			trusted := o.Checked == "memory" && o.Confidence == "high"
+			check.That(t, !trusted, "row %d of %s is from memory and of high confidence", i, table)
 		}
 	}
+}
+
+func (o Origin) origin() Origin { return o }
+
+// originsOf returns the origins of a table's rows, each of which embeds one.
+func originsOf[Row interface{ origin() Origin }](rows []Row) (all []Origin) {
+	for _, r := range rows {
+		all = append(all, r.origin())
+	}
+	return all
+}
+
+func originsOfGPUs(gpus []gputable.GPU) (all []Origin) {
+	for _, g := range gpus {
+		all = append(all, Origin{
+			Where:      g.Source.Origin,
+			Checked:    g.Source.Checked,
+			Confidence: g.Source.Confidence,
+			Date:       g.Source.Date,
+		})
+	}
+	return all
+}
+
+// isComplete reports whether all fields say something that the catalog's readers know.
+func (o Origin) isComplete() bool {
+	_, err := time.Parse(time.DateOnly, o.Date)
+	isChecked := slices.Contains([]string{"repository", "source", "documentation", "memory"}, o.Checked)
+	isTrusted := slices.Contains([]string{"high", "medium", "low"}, o.Confidence)
+	return o.Where != "" && err == nil && isChecked && isTrusted
 }
 
 // TestRanges wants the ranges to cover all ids once.
@@ -249,59 +238,98 @@ func TestBranches(t *testing.T) {
 func TestNameSets(t *testing.T) {
 	c := Load()
 	for _, r := range c.Repositories {
-		last := r.Last
 		if r.Refused != "" {
 			continue
 		}
+		last := r.Last
 		if last == 0 {
 			last = 700
 		}
-		for b := r.First; b <= last; b++ {
-			var fit []setRow
-			for _, s := range c.Sets {
-				if slices.Contains(s.Sources, r.Source) && slices.Contains(s.Distros, r.Name) && s.First <= b && b <= s.Last {
-					fit = append(fit, s)
-				}
-			}
 
-			if len(fit) != 1 {
-				t.Errorf("%s, branch %d: %d sets", r, b, len(fit))
+		for branch := r.First; branch <= last; branch++ {
+			sets := setsFor(c, r, branch)
+			if len(sets) != 1 {
+				t.Errorf("%s, branch %d: %d sets", r, branch, len(sets))
 				continue
 			}
-			roles := map[string]int{}
-			for _, m := range fit[0].Members {
-				if m.in(b) && !slices.Contains(m.When, "proprietary") && (!slices.Contains(m.When, "precompiled") || r.Precompiled && r.OpenOnly) {
-					roles[m.Role]++
-				}
-			}
-
-			for _, role := range []string{"module", "utils", "persistenced"} {
-				if b >= 590 && role == "utils" && strings.HasPrefix(r.Name, "ubuntu") && r.Source == SourceNVIDIA {
-					continue // libnvidia-compute has nvidia-smi
-				}
-				check.That(t, roles[role] == 1, "%s, branch %d: %d packages bring the %s", r, b, roles[role], role)
-			}
-
-			if r.Source == SourceNVIDIA && (roles["fabricmanager"] != 1 || roles["nscq"] != 1 || roles["nvlsm"] != 1 || b >= 560 && roles["imex"] != 1) {
-				t.Errorf("%s, branch %d lacks a companion: %v", r, b, roles)
-			}
+			wantWholeDriver(t, r, branch, rolesIn(sets[0], r, branch))
 		}
 	}
+}
 
-	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds"}
+// setsFor returns the sets of names that a repository uses for a branch.
+func setsFor(c Catalog, r repositoryRow, branch int) (sets []setRow) {
+	for _, s := range c.Sets {
+		isOfRepository := slices.Contains(s.Sources, r.Source) && slices.Contains(s.Distros, r.Name)
+		if isOfRepository && s.First <= branch && branch <= s.Last {
+			sets = append(sets, s)
+		}
+	}
+	return sets
+}
+
+// rolesIn counts the packages of open modules by their role.
+func rolesIn(s setRow, r repositoryRow, branch int) map[string]int {
+	onlyPrecompiled := r.Precompiled && r.OpenOnly
+	roles := map[string]int{}
+	for _, m := range s.Members {
+		if !m.in(branch) || slices.Contains(m.When, "proprietary") {
+			continue
+		}
+		if slices.Contains(m.When, "precompiled") && !onlyPrecompiled {
+			continue
+		}
+		roles[m.Role]++
+	}
+	return roles
+}
+
+func wantWholeDriver(t *testing.T, r repositoryRow, branch int, roles map[string]int) {
+	t.Helper()
+	isNVIDIAs := r.Source == SourceNVIDIA
+	inComputeLibrary := isNVIDIAs && strings.HasPrefix(r.Name, "ubuntu") && branch >= 590 // nvidia-smi is
+	for _, role := range []string{"module", "utils", "persistenced"} {
+		if role == "utils" && inComputeLibrary {
+			continue
+		}
+		check.That(t, roles[role] == 1, "%s, branch %d: %d packages bring the %s", r, branch, roles[role], role)
+	}
+
+	if !isNVIDIAs {
+		return
+	}
+	companions := []string{"fabricmanager", "nscq", "nvlsm"}
+	if branch >= 560 {
+		companions = append(companions, "imex")
+	}
+	for _, role := range companions {
+		check.That(t, roles[role] == 1, "%s, branch %d: %d packages bring the companion %s", r, branch, roles[role], role)
+	}
+}
+
+// TestNameSetRows wants each set to be for repositories that have rows, and each member of a set to be
+// taken under conditions that the code knows.
+func TestNameSetRows(t *testing.T) {
+	c := Load()
+	conditions := []string{
+		"open", "proprietary", "dkms", "precompiled",
+		"persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds",
+	}
 	for _, s := range c.Sets {
 		for _, m := range s.Members {
 			for _, w := range m.When {
 				check.That(t, slices.Contains(conditions, w), "%s is taken when %q: no such condition", m.Name, w)
 			}
-			check.That(t, !strings.Contains(m.Name, "{v}") || m.Extra || slices.Contains(m.When, "precompiled"), "%s needs a version that may not be asked for", m.Name)
+			namesVersion := strings.Contains(m.Name, "{v}")
+			isOptional := m.Extra || slices.Contains(m.When, "precompiled")
+			check.That(t, !namesVersion || isOptional, "%s needs a version that may not be asked for", m.Name)
 		}
 
 		for _, d := range s.Distros {
-			check.That(t, slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool {
+			hasRow := slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool {
 				return r.Name == d && slices.Contains(s.Sources, r.Source)
-			}),
-				"a set is for %s of source %s, which has no row", d, s.Sources)
+			})
+			check.That(t, hasRow, "a set is for %s of source %s, which has no row", d, s.Sources)
 		}
 	}
 }

@@ -19,8 +19,8 @@ func (c Choice) Pattern() string {
 	return c.Branch + ".*"
 }
 
-// Packages are the desired states of the driver's packages: the lockstep in one version and held
-// there, the others in any.
+// Packages are the desired states of the driver's packages. Those in lockstep have the driver's
+// version and are held; the others may have any version.
 func (c Choice) Packages() map[string]packages.State {
 	want := c.lockstep()
 	for _, m := range c.Members {
@@ -46,29 +46,29 @@ func (c Choice) lockstep() map[string]packages.State {
 
 // Headers maps the kernels that modules are built for to the packages of their headers.
 func (c Choice) Headers() map[string]string {
-	of := map[string]string{}
+	headers := map[string]string{}
 	for _, m := range c.Members {
 		if m.Role == "headers" {
-			of[m.PerKernel] = m.Name
+			headers[m.PerKernel] = m.Name
 		}
 	}
 
-	return of
+	return headers
 }
 
 // Brings maps the packages asked for to the kernel modules that they install, by the catalog.
 func (c Choice) Brings() map[string][]string {
-	of := map[string][]string{}
+	brings := map[string][]string{}
 	for _, m := range c.Members {
 		switch m.Role {
 		case "module":
-			of[m.Name] = []string{"nvidia"}
+			brings[m.Name] = []string{"nvidia"}
 		case "gds":
-			of[m.Name] = []string{modules.Storage}
+			brings[m.Name] = []string{modules.Storage}
 		}
 	}
 
-	return of
+	return brings
 }
 
 // packageOf returns the choice's package with a role, "" if it has none.
@@ -126,10 +126,10 @@ func (c Choice) Family() *packages.Family {
 	}
 }
 
-// rivals are the packages of kernel modules of another kind than the choice's, as NVIDIA and Amazon name
-// them for dnf. dnf keeps NVIDIA's precompiled modules, which are proprietary, beside open ones that
-// DKMS builds: they conflict with kmod-nvidia-latest-dkms alone (kmod-nvidia.spec of
-// https://github.com/NVIDIA/yum-packaging-precompiled-kmod).
+// rivals are the packages with another kind of kernel modules than the choice's, as NVIDIA and Amazon
+// name them for dnf. dnf itself would keep both kinds installed: NVIDIA's precompiled modules, which
+// are proprietary, conflict only with kmod-nvidia-latest-dkms, and not with the open modules that DKMS
+// builds (kmod-nvidia.spec of https://github.com/NVIDIA/yum-packaging-precompiled-kmod).
 func (c Choice) rivals() []string {
 	switch {
 	case c.Stream == "":
@@ -141,12 +141,12 @@ func (c Choice) rivals() []string {
 }
 
 // excludedSource is the pin of the source whose packages apt must not take, "" for none. NVIDIA's
-// and Ubuntu's packages of one branch have the same names up to 580, and from 590 on the same files
-// without a Conflicts (test/listings: ubuntu2204 nvidia 595.71.05, ubuntu2604 nvidia 610.43.02).
-// Each is kept out by what its Release file says: Label "NVIDIA CUDA" (cuda-ubuntu2204.pin in
-// NVIDIA's repository; https://docs.nvidia.com/cuda/cuda-installation-guide-linux) and Origin
-// "Ubuntu" (http://archive.ubuntu.com/ubuntu/dists/noble/Release;
-// https://wiki.ubuntu.com/PinningHowto).
+// and Ubuntu's packages of one branch cannot be mixed: up to 580 they have the same names, and from
+// 590 on the same files without a Conflicts (test/listings: ubuntu2204 nvidia 595.71.05, ubuntu2604
+// nvidia 610.43.02). The pin matches what the source's Release file says: Label "NVIDIA CUDA"
+// (cuda-ubuntu2204.pin in NVIDIA's repository;
+// https://docs.nvidia.com/cuda/cuda-installation-guide-linux), Origin "Ubuntu"
+// (http://archive.ubuntu.com/ubuntu/dists/noble/Release; https://wiki.ubuntu.com/PinningHowto).
 func (c Choice) excludedSource() string {
 	switch c.Source {
 	case SourceNVIDIA:
@@ -159,9 +159,8 @@ func (c Choice) excludedSource() string {
 	return ""
 }
 
-// excludedNames are the globs of the packages that are excluded from that source. Fewer globs cost
-// less: apt matches each with the name of every package that it knows, at each command that asks
-// for a candidate.
+// excludedNames are the globs of the packages that the pin keeps out. There are few of them, because
+// at each command that asks for a candidate apt matches every glob with every package name it knows.
 func excludedNames() []string {
 	return []string{
 		"cuda-drivers*", "firmware-nvidia*",

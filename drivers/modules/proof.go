@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
-// Built returns the state of a version in DKMS's tree for a kernel, and checks by its files what
-// DKMS reports as installed.
+// Built returns the name and the state of a version in DKMS's tree for a kernel. If DKMS reports it as
+// installed, Built checks the files, and the state also says why the kernel would not load them.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	return KernelSide{}.built(v, version, kernel)
 }
@@ -56,7 +56,7 @@ func (k KernelSide) built(
 	return name, state, nil
 }
 
-// unregistered returns the name of the driver's source whose package is not registered with DKMS,
+// unregistered returns the name of the driver's source that is in /usr/src and that DKMS does not know,
 // "" if there is none.
 func unregistered(v host.View, version string) (string, error) {
 	names, err := v.ReadDir("/usr/src")
@@ -130,11 +130,12 @@ func (k KernelSide) loadable(v host.View, kernel string) (bool, error) {
 }
 
 // allLoadable says whether nothing has to be built: each kernel has modules of the version, and
-// would load them. The modules of an image were signed when it was baked, and the key is not on the
-// machine.
+// would load them. A machine with a baked image must not build: bake has signed the modules, and the
+// key is not on the machine.
 func (k KernelSide) allLoadable(v host.View) (bool, error) {
 	for _, kernel := range k.Kernels {
-		if loadable, err := k.loadable(v, kernel); !loadable {
+		loadable, err := k.loadable(v, kernel)
+		if err != nil || !loadable {
 			return false, err
 		}
 	}
@@ -163,8 +164,8 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	return facts.ReadTrustDemanded(v)
 }
 
-// faults checks the module nvidia and, in an image, the modules built with it: on a machine their
-// load shows a fault.
+// faults says why a kernel would not load the module nvidia or, in an image, one of the modules built
+// with it. On a machine gpuadm loads those, and the kernel itself says why it refuses one.
 func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string, error) {
 	problem, err := k.fault(v, kernel, m)
 	if k.Image == nil || problem != "" || err != nil {
@@ -176,7 +177,8 @@ func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string
 		return "", err
 	}
 	for _, name := range files {
-		if strings.HasPrefix(path.Base(name), Storage+".") { // DKMS builds it separately: builtBeside
+		file := path.Base(name)
+		if strings.HasPrefix(file, Storage+".") { // DKMS builds it separately: builtBeside
 			continue
 		}
 
@@ -186,7 +188,7 @@ func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string
 		}
 		problem, err := k.fault(v, kernel, m)
 		if problem != "" || err != nil {
-			return path.Base(name) + ": " + problem, err
+			return file + ": " + problem, err
 		}
 	}
 
@@ -203,16 +205,18 @@ func (k KernelSide) fault(v host.View, kernel string, m modinfo.Module) (string,
 	if err != nil || !trust.Demands() || trust.Trusts(m.Signer) {
 		return "", err
 	}
-	switch {
-	case m.Signer == nil:
+	if m.Signer == nil {
 		return "it is not signed, and the kernel demands that", nil
+	}
+
+	signed := "it is signed by " + signerName(*m.Signer)
+	switch {
 	case k.Image != nil && k.Build == "precompiled":
 		return "", nil // a distribution's kernels know its keys, and the image does not say which
 	case k.Image != nil && trust.Build != nil:
-		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*trust.Build), nil
+		return signed + ", and not by the key of --module-key, " + signerName(*trust.Build), nil
 	}
-
-	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
+	return signed + ", which the kernel does not trust", nil
 }
 
 func signerName(k modinfo.Key) string {
