@@ -24,27 +24,32 @@ import (
 	"github.com/gpuadm/gpuadm/test/specs"
 )
 
-// hostileStages are two stages in one of some editions.
+// hostileStages are two stages in one of three editions, from 1 on.
 func hostileStages(edition int) []converge.Stage {
-	var a, b []converge.Want
-	x, y := keys{gadget{name: "/srv/x"}}, keys{gadget{name: "/srv/y"}}
 	text := []byte(fmt.Sprintf("edition %d\n", edition))
-	if edition > 0 {
-		b = append(b, things.Folders("/srv/f/g", "")...)
-		a = append(a, things.Exact("/etc/d.conf", text, 0o644, ""), wantPkg("x", fmt.Sprint(edition)), wantPkg("old", fmt.Sprint(edition%2)), converge.Want{Thing: x, To: func(found converge.State) (converge.State, error) {
-			s, err := x.with(fmt.Sprintf("w%d", edition)).To(found)
-			if err != nil {
-				return "", err
-			}
-			return x.with("common").To(s)
-		}})
-		b = append(b, y.with(fmt.Sprintf("v%d", edition)))
-		if edition != 2 {
-			b = append(b, things.Exact("/srv/f/g/z", text, 0o600, ""))
+	x := keys{gadget{name: "/srv/x"}}
+	y := keys{gadget{name: "/srv/y"}}
+	twoWords := converge.Want{Thing: x, To: func(found converge.State) (converge.State, error) {
+		s, err := x.with(fmt.Sprintf("w%d", edition)).To(found)
+		if err != nil {
+			return "", err
 		}
-	}
+		return x.with("common").To(s)
+	}}
 
-	return []converge.Stage{named("driver", a...), named("runtime", b...)}
+	driver := named("driver",
+		things.Exact("/etc/d.conf", text, 0o644, ""),
+		wantPkg("x", fmt.Sprint(edition)),
+		wantPkg("old", fmt.Sprint(edition%2)),
+		twoWords,
+	)
+
+	wants := things.Folders("/srv/f/g", "")
+	wants = append(wants, y.with(fmt.Sprintf("v%d", edition)))
+	if edition != 2 {
+		wants = append(wants, things.Exact("/srv/f/g/z", text, 0o600, ""))
+	}
+	return []converge.Stage{driver, named("runtime", wants...)}
 }
 
 func hostileEngine(t testing.TB, edition int) *converge.Engine {
@@ -60,142 +65,195 @@ func TestHostileRandom(t *testing.T) {
 			t.Parallel()
 			for seed := from + part; seed < from+many && !t.Failed(); seed += 8 {
 				for _, edits := range []bool{false, true} {
-					if events, err := hostileHistory(t, seed, edits); err != "" {
-						t.Errorf("seed %d, edits %t: %s\n%s", seed, edits, err, strings.Join(events, "\n"))
-					}
+					events, wrong := hostileHistory(t, seed, edits)
+					told := strings.Join(events, "\n")
+					check.None(t, wrong, "seed %d, edits %t:\n%s", seed, edits, told)
 				}
 			}
 		})
 	}
 }
 
+// hostile is a machine, what its seed has done to it, and the words that others have written.
+type hostile struct {
+	t      *testing.T
+	rand   *rand.Rand
+	node   *simhost.Node
+	runs   []string          // ids
+	others map[string]string // by file: the words that gpuadm did not write
+	events []string
+}
+
+// hostileHistory makes some runs, each with faults or not, and compares the machine afterwards with a
+// fresh one: after an apply, if the seed has one, and after an undo of all.
 func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wrong string) {
-	r := rand.New(rand.NewPCG(seed, 99))
+	h := &hostile{
+		t:      t,
+		rand:   rand.New(rand.NewPCG(seed, 99)),
+		node:   node(t),
+		others: map[string]string{"/srv/x": "theirs", "/srv/y": "theirs"},
+	}
+	put(t, h.node, "/srv/x", "theirs")
+	put(t, h.node, "/srv/y", "theirs")
+
+	for i := range 3 + h.rand.IntN(8) {
+		h.node.Advance(1e9)
+		wrong := h.event(i)
+		if wrong != "" {
+			return h.events, wrong
+		}
+		if edits && h.rand.IntN(3) == 0 {
+			h.edit(fmt.Sprintf("edit%d", i))
+		}
+	}
+	return h.events, h.compare()
+}
+
+func (h *hostile) tell(format string, args ...any) {
+	h.events = append(h.events, fmt.Sprintf(format, args...))
+}
+
+// event makes one run, with faults or not, and boots the machine if the run was killed.
+func (h *hostile) event(i int) (wrong string) {
+	n := h.node
+	at := n.Touches() + h.rand.IntN(60)
+	fault := h.plant(at)
+	e := hostileEngine(h.t, 1+h.rand.IntN(3))
+	what, result, err := h.run(e)
+	if result.Run != "" {
+		h.runs = append(h.runs, result.Run)
+	}
+	h.tell("%d: %s by %s, %s: run %s, %v %q", i, what, e.Stages[0].Name, fault, result.Run, err, because(err))
+
+	wasKilled := n.Off()
+	n.CutAt(-1)
+	for k := range 14 {
+		n.Fail(at+k, nil)
+	}
+	if wasKilled {
+		n.Revive()
+		h.tell("x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
+		if h.rand.IntN(2) == 0 {
+			n.Reboot()
+		}
+		return ""
+	}
+
+	if fault != "" || err == nil || errors.Is(err, converge.ErrHalfUndone) || strings.Contains(err.Error(), "no such run") {
+		return ""
+	}
+	return "an error without a fault"
+}
+
+// plant plants faults at touches from one on, and names them; "" for none.
+func (h *hostile) plant(at int) (fault string) {
+	switch h.rand.IntN(5) {
+	case 0:
+		h.node.CutAt(at)
+		return "killed"
+	case 1:
+		h.node.Fail(at, syscall.EIO)
+		return "EIO"
+	case 2:
+		h.node.Fail(at, syscall.ENOSPC)
+		h.node.Fail(at+1+h.rand.IntN(12), syscall.EIO)
+		return "two faults"
+	}
+	return ""
+}
+
+// run makes one of the commands.
+func (h *hostile) run(e *converge.Engine) (what string, result converge.Result, err error) {
 	ctx := context.Background()
-	n := node(t)
-	put(t, n, "/srv/x", "theirs")
-	put(t, n, "/srv/y", "theirs")
-	tell := func(format string, args ...any) {
-		events = append(events, fmt.Sprintf(format, args...))
+	switch h.rand.IntN(8) {
+	case 0, 1, 2:
+		what = "apply"
+		result, err = e.Apply(ctx, h.node)
+	case 3:
+		what = "apply of one stage"
+		k := h.rand.IntN(2)
+		e.Before = e.Stages
+		e.Stages = e.Stages[k : k+1]
+		result, err = e.Apply(ctx, h.node)
+	case 4:
+		what = "boot"
+		e.Unattended = true
+		result, err = e.Apply(ctx, h.node)
+	case 5:
+		what = "undo"
+		result, err = e.Undo(ctx, h.node, "", nil)
+	case 6:
+		what = "undo all"
+		result, err = e.Undo(ctx, h.node, "all", nil)
+	case 7:
+		to := "none"
+		if len(h.runs) > 0 {
+			to = h.runs[h.rand.IntN(len(h.runs))]
+		}
+		what = "undo --to " + to
+		result, err = e.Undo(ctx, h.node, to, nil)
 	}
-	see := func(n *simhost.Node) string {
-		tree := n.Tree(converge.Home, "/srv/last-transaction", "/srv/x", "/srv/y")
-		var keep []string
-		for _, line := range strings.Split(tree, "\n") {
-			if !strings.Contains(line, "boot_id") && !strings.HasPrefix(line, "/var") && !strings.HasPrefix(line, "/pkg/.gpuadm") && !strings.HasPrefix(line, "/srv/.gpuadm") {
-				keep = append(keep, line)
-			}
-		}
+	return what, result, err
+}
 
-		return strings.Join(keep, "\n") + "\n" + sorted(content(n, "/srv/x")) + "\n" + sorted(content(n, "/srv/y"))
+// edit adds a word of another process to one of the two files.
+func (h *hostile) edit(word string) {
+	name := []string{"/srv/x", "/srv/y"}[h.rand.IntN(2)]
+	text := content(h.node, name) + " " + word
+	must.OK(h.t, h.node.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}))
+	h.others[name] += " " + word
+	h.tell("edit %s of %s: %q", name, word, content(h.node, name))
+}
+
+// compare ends the history: what remains must be what a fresh machine with the words of others has.
+func (h *hostile) compare() (wrong string) {
+	ctx := context.Background()
+	n := h.node
+	n.Advance(1e9)
+	fresh := node(h.t)
+	for name, text := range h.others {
+		put(h.t, fresh, name, text)
 	}
 
-	foreign := map[string]string{"/srv/x": "theirs", "/srv/y": "theirs"}
-	var runs []string
-	for i := range 3 + r.IntN(8) {
-		n.Advance(1e9)
-		fault := ""
-		at := n.Touches() + r.IntN(60)
-		switch r.IntN(5) {
-		case 0:
-			n.CutAt(at)
-			fault = "killed"
-		case 1:
-			n.Fail(at, syscall.EIO)
-			fault = "EIO"
-		case 2:
-			n.Fail(at, syscall.ENOSPC)
-			n.Fail(at+1+r.IntN(12), syscall.EIO)
-			fault = "two faults"
+	want := seen(fresh)
+	if h.rand.IntN(2) == 0 {
+		_, err := hostileEngine(h.t, 3).Apply(ctx, n)
+		if err != nil {
+			return fmt.Sprintf("the last apply: %v %q", err, because(err))
 		}
-
-		e := hostileEngine(t, 1+r.IntN(3))
-		var err error
-		var res converge.Result
-		what := ""
-		switch r.IntN(8) {
-		case 0, 1, 2:
-			what = "apply"
-			res, err = e.Apply(ctx, n)
-		case 3:
-			what = "apply of one stage"
-			e.Before = e.Stages
-			k := r.IntN(2)
-			e.Stages = e.Stages[k : k+1]
-			res, err = e.Apply(ctx, n)
-		case 4:
-			what = "boot"
-			e.Unattended = true
-			res, err = e.Apply(ctx, n)
-		case 5:
-			what = "undo"
-			res, err = e.Undo(ctx, n, "", nil)
-		case 6:
-			what = "undo all"
-			res, err = e.Undo(ctx, n, "all", nil)
-		case 7:
-			to := "none"
-			if len(runs) > 0 {
-				to = runs[r.IntN(len(runs))]
-			}
-			what = "undo --to " + to
-			res, err = e.Undo(ctx, n, to, nil)
+		apply(h.t, fresh, hostileEngine(h.t, 3))
+		if seen(fresh) != seen(n) {
+			return "applied it is\n" + seen(n) + "\nwant\n" + seen(fresh)
 		}
-
-		if res.Run != "" {
-			runs = append(runs, res.Run)
-		}
-		tell("%d: %s by %s, %s: run %s, %v %q", i, what, e.Stages[0].Name, fault, res.Run, err, because(err))
-		off := n.Off()
-		n.CutAt(-1)
-		for k := range 14 {
-			n.Fail(at+k, nil)
-		}
-		if off {
-			n.Revive()
-			tell("x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
-			if r.IntN(2) == 0 {
-				n.Reboot()
-			}
-		} else if fault == "" && err != nil && !errors.Is(err, converge.ErrHalfUndone) && !strings.Contains(err.Error(), "no such run") {
-			return events, "an error without a fault"
-		}
-
-		if edits && r.IntN(3) == 0 {
-			word := fmt.Sprintf("edit%d", i)
-			name := []string{"/srv/x", "/srv/y"}[r.IntN(2)]
-			text := content(n, name)
-			must.OK(t, n.WriteFile(name, []byte(text+" "+word), host.Attr{Mode: 0o600}))
-			foreign[name] += " " + word
-			tell("edit %s of %s: %q", name, word, content(n, name))
-		}
+		h.tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
 
 	n.Advance(1e9)
-	fresh := node(t)
-	for name, text := range foreign {
-		put(t, fresh, name, text)
+	_, err := hostileEngine(h.t, 3).Undo(ctx, n, "all", nil)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Sprintf("the last undo: %v %q", err, because(err))
 	}
-	want := see(fresh)
-	if r.IntN(2) == 0 {
-		if _, err := hostileEngine(t, 3).Apply(ctx, n); err != nil {
-			return events, fmt.Sprintf("the last apply: %v %q", err, because(err))
+	if seen(n) != want {
+		return "undone it is\n" + seen(n) + "\nwant\n" + want
+	}
+	return ""
+}
+
+// seen is the tree without gpuadm's own files and what each run or boot changes, and the words of the
+// two files in order.
+func seen(n *simhost.Node) string {
+	var kept []string
+	own := []string{"/var", "/pkg/.gpuadm", "/srv/.gpuadm"}
+	tree := n.Tree(converge.Home, "/srv/last-transaction", "/srv/x", "/srv/y")
+	for _, line := range strings.Split(tree, "\n") {
+		isOwn := slices.ContainsFunc(own, func(name string) bool { return strings.HasPrefix(line, name) })
+		if !isOwn && !strings.Contains(line, "boot_id") {
+			kept = append(kept, line)
 		}
-		apply(t, fresh, hostileEngine(t, 3))
-		if see(fresh) != see(n) {
-			return events, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
-		}
-		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
 
-	n.Advance(1e9)
-	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {
-		return events, fmt.Sprintf("the last undo: %v %q", err, because(err))
-	}
-	if see(n) != want {
-		return events, "undone it is\n" + see(n) + "\nwant\n" + want
-	}
-	return events, ""
+	kept = append(kept, sorted(content(n, "/srv/x")), sorted(content(n, "/srv/y")))
+	return strings.Join(kept, "\n")
 }
 
 func sorted(text string) string {
