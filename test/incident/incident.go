@@ -5,18 +5,9 @@
 package incident
 
 import (
-	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/binary"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -28,7 +19,6 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -262,183 +252,4 @@ func (w *World) Named(name string) Incident {
 	i, is := All(w.t)[name]
 	must.That(w.t, is, "there is no incident %s", name)
 	return i
-}
-
-// step is one line: a word, and what it is about.
-func (w *World) step(line string) {
-	w.t.Helper()
-	words := append(strings.Fields(line), "", "", "")
-	rest := strings.TrimSpace(strings.TrimPrefix(line, words[0]))
-	behind := strings.TrimSpace(strings.TrimPrefix(rest, words[1]))
-	number := func(word string) int { return must.Get(strconv.Atoi(word))(w.t) }
-	switch words[0] {
-	case "gpu":
-		w.GPU(number(words[1]), behind)
-	case "gpus":
-		for nth := range w.GPUs() {
-			w.GPU(nth, rest)
-		}
-	case "drop":
-		w.Drop(number(words[1]))
-	case "fails":
-		w.Fails(words[1])
-	case "cuda":
-		w.answers = append(w.answers, func(n *simhost.Node) {
-			n.CUDAAnswers(func([]string) host.CUDA {
-				const library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-				return host.CUDA{
-					Library: library,
-					Code:    number(words[1]),
-					Name:    words[2],
-				}
-			})
-		})
-	case "pod-waits":
-		w.podWaits(words[1], "containerStatuses", words[2], words[3])
-	case "init-waits":
-		w.podWaits(words[1], "initContainerStatuses", words[2], words[3])
-	case "label":
-		w.Server.EditNode(nodeName, func(n kubesim.Object) {
-			labels, _ := n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
-			labels[words[1]] = words[2]
-		})
-	case "unit-inactive":
-		from := "name = \"" + words[1] + ".service\"\nenabled = \"enabled\"\nactive = "
-		w.Change("sim.toml", from+`"active"`, from+`"inactive"`)
-	case "no-switches":
-		for _, address := range w.NVSwitches() {
-			w.Remove("sys/bus/pci/devices/" + address)
-		}
-	case "masked":
-		w.Masked(words[1])
-	case "loops":
-		w.Loops(words[1])
-	case "unit":
-		w.Settings(fmt.Sprintf("\n[[unit]]\nname = %q\nenabled = \"enabled\"\nactive = %q\n", words[1], words[2]))
-	case "silent":
-		w.Silent(words[1], behind)
-	case "remove":
-		w.Remove(words[1])
-	case "package":
-		w.Package(words[1], behind)
-	case "change":
-		from, to, _ := strings.Cut(behind, " => ")
-		w.Change(words[1], strings.ReplaceAll(from, `\n`, "\n"), strings.ReplaceAll(to, `\n`, "\n"))
-	case "bind":
-		w.Bind(words[1], words[2])
-	case "upgrade":
-		w.Upgrade(words[1])
-	case "module":
-		w.Module(words[1], words[2])
-	case "unloaded":
-		w.Unloaded()
-	case "newkernel":
-		w.NewKernel()
-	case "metal":
-		w.Metal(cmp.Or(words[1], "16"))
-	case "cri":
-		w.cri, w.deaf = map[string][2]byte{"noruntime": {0, 0}, "nonetwork": {1, 0}}[words[1]], words[1] == "deaf"
-	case "sandbox":
-		w.pods[words[1]] = words[2]
-	case "kubelet-offers":
-		w.offers = number(words[1])
-	case "node-offers":
-		w.Offers(number(words[1]), number(words[2]))
-	case "condition":
-		w.Condition(words[1], words[2], strings.TrimSpace(strings.TrimPrefix(behind, words[2])))
-	case "taint":
-		w.Server.EditNode(nodeName, func(n kubesim.Object) {
-			n["spec"] = kubesim.Object{"taints": []any{kubesim.Object{"key": words[1], "effect": words[2]}}}
-		})
-	case "kubelet-rejects":
-		w.answers = append(w.answers, func(n *simhost.Node) { rejectsFlag(n, words[1]) })
-	case "cordoned":
-		w.Server.EditNode(nodeName, func(n kubesim.Object) {
-			n["spec"] = kubesim.Object{"unschedulable": true}
-		})
-	case "node-deleted":
-		w.Server.DeleteNode(nodeName)
-	case "pod-deleted":
-		w.Server.DeletePod("kube-system", words[1])
-	case "api":
-		w.Server.Fail(kubesim.Fault{Status: number(words[1]), Times: -1})
-	case "clock":
-		w.ahead = must.Get(time.ParseDuration(words[1]))(w.t)
-	case "config-rejected":
-		w.answers = append(w.answers, func(n *simhost.Node) {
-			n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
-				return nil, &host.CommandError{
-					Argv:   argv,
-					Code:   1,
-					Stderr: rest,
-				}
-			}})
-		})
-	case "ctime":
-		w.Find(words[1]).Name += " ctime=" + words[2]
-	case "room":
-		w.Rooms[words[1]] = host.Room{
-			Bytes: uint64(number(words[2])),
-			Files: uint64(number(words[3])),
-		}
-	case "certificate":
-		w.certificate(words[1], must.Get(time.ParseDuration(words[2]))(w.t), must.Get(time.ParseDuration(words[3]))(w.t))
-	default:
-		w.t.Fatalf("no step %q", line)
-	}
-}
-
-// rejectsFlag has kubelet end for a flag that it does not know, as
-// https://github.com/awslabs/amazon-eks-ami/issues/1398 and https://github.com/voxpupuli/puppet-k8s/issues/64
-// have its words.
-func rejectsFlag(n *simhost.Node, flag string) {
-	n.Install("kubelet", simhost.Program{
-		Looks: func([]string) bool { return true },
-		Run: func(_ *files.Files, argv []string) ([]byte, error) {
-			for _, word := range argv {
-				name, _, _ := strings.Cut(word, "=")
-				if name == flag {
-					const said = `E0707 08:17:04.199967    5604 run.go:74] "command failed" err="failed to parse kubelet flag: unknown flag: `
-					return nil, &host.CommandError{
-						Argv:   argv,
-						Code:   1,
-						Stderr: said + flag + `"`,
-					}
-				}
-			}
-			return []byte("Kubernetes v1.31.4\n"), nil
-		},
-	})
-}
-
-// podWaits adds a pod with a container that waits for this reason.
-func (w *World) podWaits(name, list, reason, container string) {
-	pod := Pod(name)
-	pod["status"] = kubesim.Object{list: []any{kubesim.Object{
-		"name": cmp.Or(container, "ctr"), "restartCount": 12, "state": kubesim.Object{"waiting": kubesim.Object{"reason": reason}},
-	}}}
-	w.Server.AddPod(pod)
-}
-
-// certificate has kubelet's credentials be a certificate of a user, valid from and until so long
-// after the machine's clock.
-func (w *World) certificate(of string, from, until time.Duration) {
-	now := w.Machine.Node().Now()
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(w.t)
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: of, Organization: []string{"system:nodes"}},
-		NotBefore:    now.Add(from),
-		NotAfter:     now.Add(until),
-	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(w.t)
-	secret := must.Get(x509.MarshalPKCS8PrivateKey(key))(w.t)
-	text := func(kind string, data []byte) string {
-		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
-			Type:  kind,
-			Bytes: data,
-		}))
-	}
-
-	w.user("token: \"planted-kubelet\", client-certificate-data: " + text("CERTIFICATE", der) + ", client-key-data: " + text("PRIVATE KEY", secret))
 }
