@@ -27,96 +27,170 @@ func (m *machine) kernels() []string {
 
 // dkms is dkms(8), as far as it adds, builds, installs and removes NVIDIA's modules.
 func dkms(m *machine, args []string) error {
-	said := map[string]string{}
-	for i, a := range args {
-		if strings.HasPrefix(a, "-") && i+1 < len(args) {
-			said[a] = args[i+1]
-		}
-	}
-
-	name, v, kernel := said["-m"], said["-v"], said["-k"]
-	if args[0] == "autoinstall" {
+	command := args[0]
+	if command == "autoinstall" {
 		return autoinstall(m, args[1:])
 	}
-	tree := "/var/lib/dkms/" + name + "/" + v
-	src := "/usr/src/" + name + "-" + v
-	built := tree + "/" + kernel
-	switch args[0] {
+
+	options := map[string]string{}
+	for i, a := range args {
+		if strings.HasPrefix(a, "-") && i+1 < len(args) {
+			options[a] = args[i+1]
+		}
+	}
+	d := dkmsModule{
+		m:       m,
+		name:    options["-m"],
+		version: options["-v"],
+	}
+
+	var err error
+	switch command {
 	case "add":
-		if m.has(tree) {
-			return m.refuse(3, "DKMS tree already contains: %s-%s", name, v)
-		}
-		if !m.has(src + "/dkms.conf") {
-			return m.refuse(2, "Could not find module source directory.")
-		}
-		return errors.Join(m.folders(tree), m.Symlink(tree+"/source", src))
-	case "build", "install":
-		if !m.has(tree) {
-			if err := dkms(m, []string{"add", "-m", name, "-v", v}); err != nil {
-				return err
-			}
-		}
+		return d.add()
+	case "build":
+		err = d.build(options["-k"])
+	case "install":
+		err = d.install(options["-k"])
+	case "uninstall":
+		err = d.uninstall(d.kernels(options["-k"], args))
+	case "remove":
+		err = d.remove(d.kernels(options["-k"], args))
+	}
+	if err != nil {
+		return err
+	}
+	return m.depmod()
+}
 
-		if slices.Contains(strings.Fields(m.text("/simulated-net/nobuild")), v) {
-			log := fmt.Sprintf("DKMS make.log for %s-%s for kernel %s (x86_64)\n", name, v, kernel)
-			log += "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
-			refused := m.refuse(10, "Bad return status for module build on kernel: %s (x86_64)", kernel)
-			fmt.Fprintf(&m.err, "Consult %s/build/make.log for more information.\n", tree)
-			return errors.Join(m.put(tree+"/build/make.log", log), refused)
-		}
+// dkmsModule is what dkms knows as NAME/VERSION: a driver's modules.
+type dkmsModule struct {
+	m             *machine
+	name, version string
+}
 
-		license := "NVIDIA"
-		if strings.Contains(m.text(src+"/lab.h"), "Dual MIT/GPL") {
-			license = "Dual MIT/GPL"
-		}
-		for _, module := range modules {
-			ko := string(kmodule.Nvidia(v, license, kernel))
-			err := m.put(built+"/x86_64/module/"+module+".ko", ko)
-			if err == nil && args[0] == "install" {
-				err = m.put("/lib/modules/"+kernel+"/updates/dkms/"+module+".ko", ko)
-			}
-			if err != nil {
-				return err
-			}
-		}
+func (d dkmsModule) tree() string   { return "/var/lib/dkms/" + d.name + "/" + d.version }
+func (d dkmsModule) source() string { return "/usr/src/" + d.name + "-" + d.version }
 
-		if link := "/var/lib/dkms/" + name + "/kernel-" + kernel + "-x86_64"; args[0] == "install" {
-			_ = m.Remove(link)
-			if err := m.Symlink(link, v+"/"+kernel+"/x86_64"); err != nil {
-				return err
-			}
-		}
-	case "uninstall", "remove":
-		if !m.has(tree) {
-			return m.refuse(3, "The module/version combo: %s-%s is not located in the DKMS tree.", name, v)
-		}
-		kernels := []string{kernel}
-		if slices.Contains(args, "--all") {
-			kernels, _ = m.ReadDir("/lib/modules")
-		}
-		for _, k := range kernels {
-			link := "/var/lib/dkms/" + name + "/kernel-" + k + "-x86_64"
-			if to, err := m.Readlink(link); err == nil && strings.HasPrefix(to, v+"/") {
-				if err := m.drop(append(m.under("/lib/modules/"+k+"/updates/dkms"), link)...); err != nil {
-					return err
-				}
-			}
+// link leads to the version that is installed for a kernel.
+func (d dkmsModule) link(kernel string) string {
+	return "/var/lib/dkms/" + d.name + "/kernel-" + kernel + "-x86_64"
+}
 
-			if args[0] == "remove" {
-				if err := m.drop(m.under(tree + "/" + k)...); err != nil {
-					return err
-				}
-			}
-		}
+// kernels are those that a command names.
+func (d dkmsModule) kernels(kernel string, args []string) []string {
+	if slices.Contains(args, "--all") {
+		all, _ := d.m.ReadDir("/lib/modules")
+		return all
+	}
+	return []string{kernel}
+}
 
-		if names, _ := m.ReadDir(tree); args[0] == "remove" && !slices.ContainsFunc(names, func(n string) bool { return n != "source" && n != "build" }) {
-			if err := m.drop(append(m.under(tree+"/build"), tree+"/source")...); err != nil {
-				return err
-			}
+func (d dkmsModule) add() error {
+	if d.m.has(d.tree()) {
+		return d.m.refuse(3, "DKMS tree already contains: %s-%s", d.name, d.version)
+	}
+	if !d.m.has(d.source() + "/dkms.conf") {
+		return d.m.refuse(2, "Could not find module source directory.")
+	}
+	return errors.Join(d.m.folders(d.tree()), d.m.Symlink(d.tree()+"/source", d.source()))
+}
+
+func (d dkmsModule) build(kernel string) error {
+	if !d.m.has(d.tree()) {
+		err := d.add()
+		if err != nil {
+			return err
 		}
 	}
 
-	return m.depmod()
+	doNotBuild := strings.Fields(d.m.text("/simulated-net/nobuild"))
+	if slices.Contains(doNotBuild, d.version) {
+		return d.failBuild(kernel)
+	}
+	for _, module := range modules {
+		err := d.m.put(d.tree()+"/"+kernel+"/x86_64/module/"+module+".ko", d.built(kernel))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// built is a module as the compiler makes it.
+func (d dkmsModule) built(kernel string) string {
+	license := "NVIDIA"
+	if strings.Contains(d.m.text(d.source()+"/lab.h"), "Dual MIT/GPL") {
+		license = "Dual MIT/GPL"
+	}
+	return string(kmodule.Nvidia(d.version, license, kernel))
+}
+
+// failBuild is the end of a build whose source does not compile.
+func (d dkmsModule) failBuild(kernel string) error {
+	log := fmt.Sprintf("DKMS make.log for %s-%s for kernel %s (x86_64)\n", d.name, d.version, kernel)
+	log += "nvidia.c:1:1: error: implicit declaration of function 'vma'\nmake: *** [Makefile:1: modules] Error 2\n"
+	refused := d.m.refuse(10, "Bad return status for module build on kernel: %s (x86_64)", kernel)
+	fmt.Fprintf(&d.m.err, "Consult %s/build/make.log for more information.\n", d.tree())
+	return errors.Join(d.m.put(d.tree()+"/build/make.log", log), refused)
+}
+
+func (d dkmsModule) install(kernel string) error {
+	err := d.build(kernel)
+	if err != nil {
+		return err
+	}
+	for _, module := range modules {
+		err := d.m.put("/lib/modules/"+kernel+"/updates/dkms/"+module+".ko", d.built(kernel))
+		if err != nil {
+			return err
+		}
+	}
+
+	link := d.link(kernel)
+	_ = d.m.Remove(link)
+	return d.m.Symlink(link, d.version+"/"+kernel+"/x86_64")
+}
+
+func (d dkmsModule) uninstall(kernels []string) error {
+	if !d.m.has(d.tree()) {
+		return d.m.refuse(3, "The module/version combo: %s-%s is not located in the DKMS tree.", d.name, d.version)
+	}
+	for _, kernel := range kernels {
+		link := d.link(kernel)
+		to, err := d.m.Readlink(link)
+		isInstalled := err == nil && strings.HasPrefix(to, d.version+"/")
+		if !isInstalled {
+			continue
+		}
+		files := d.m.under("/lib/modules/" + kernel + "/updates/dkms")
+		err = d.m.drop(append(files, link)...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove uninstalls and drops what was built; with the last kernel the version leaves the tree.
+func (d dkmsModule) remove(kernels []string) error {
+	err := d.uninstall(kernels)
+	if err != nil {
+		return err
+	}
+	for _, kernel := range kernels {
+		err := d.m.drop(d.m.under(d.tree() + "/" + kernel)...)
+		if err != nil {
+			return err
+		}
+	}
+
+	isKernel := func(name string) bool { return name != "source" && name != "build" }
+	names, _ := d.m.ReadDir(d.tree())
+	if slices.ContainsFunc(names, isKernel) {
+		return nil
+	}
+	return d.m.drop(append(d.m.under(d.tree()+"/build"), d.tree()+"/source")...)
 }
 
 // autoinstall builds what the tree has for the running kernel, which must have headers: dkms(8).

@@ -75,61 +75,93 @@ var editions = sync.OnceValue(func() map[string]edition {
 	if err != nil {
 		panic(err)
 	}
+
 	all := map[string]edition{}
 	for at, list := range pools {
-		name, origin, label := "nvidia", "NVIDIA", "NVIDIA CUDA"
-		switch {
-		case strings.HasPrefix(at, repos.Archive):
-			name, origin, label = "archive", "Ubuntu", "Ubuntu"
-		case strings.HasPrefix(at, repos.Toolkit):
-			name, label = "toolkit", ""
-		}
-
-		e := edition{origin, label, map[string][]*pkg{}}
+		name, e := newEdition(at)
 		for _, p := range list {
-			e.packages[p.Name] = append(e.packages[p.Name], newPackage(p))
+			e.add(newPackage(p))
 		}
 		all[name] = e
 	}
-	// Beside the driver:
-	// https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ lists it, and
-	// NVIDIA's CUDA installation guide for Linux installs it by this name.
-	beside := newPackage(repos.Package{
+
+	all["nvidia"].add(cudaToolkit())
+	all["mirror"] = mirrorOf(all["nvidia"])
+	return all
+})
+
+// newEdition is a repository without packages, and its name.
+func newEdition(url string) (name string, e edition) {
+	e.packages = map[string][]*pkg{}
+	switch {
+	case strings.HasPrefix(url, repos.Archive):
+		e.origin = "Ubuntu"
+		e.label = "Ubuntu"
+		return "archive", e
+	case strings.HasPrefix(url, repos.Toolkit):
+		e.origin = "NVIDIA"
+		return "toolkit", e
+	}
+
+	e.origin = "NVIDIA"
+	e.label = "NVIDIA CUDA"
+	return "nvidia", e
+}
+
+func (e edition) add(p *pkg) { e.packages[p.Name] = append(e.packages[p.Name], p) }
+
+// cudaToolkit is a package of NVIDIA's repository that is not a driver's:
+// https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ lists it, and NVIDIA's
+// CUDA installation guide for Linux installs it by this name.
+func cudaToolkit() *pkg {
+	return newPackage(repos.Package{
 		Name:    "cuda-toolkit-12-8",
 		Version: "12.8.1-1",
 		Files:   map[string]repos.File{"/usr/local/cuda-12.8/version.json": {Text: "{}\n"}},
 	})
-	all["nvidia"].packages[beside.Name] = []*pkg{beside}
-	mirror := edition{"NVIDIA", "NVIDIA CUDA", map[string][]*pkg{}}
-	for name, list := range all["nvidia"].packages {
+}
+
+// mirrorOf has two drivers, all that is not a driver, and modules that were built once.
+func mirrorOf(nvidia edition) edition {
+	drivers := []string{"580.159.04", "570.148.08"}
+	kernels := []string{"6.8.0-88-generic", "6.8.0-90-generic", "6.8.0-91-generic"}
+
+	mirror := edition{
+		origin:   "NVIDIA",
+		label:    "NVIDIA CUDA",
+		packages: map[string][]*pkg{},
+	}
+	for _, list := range nvidia.packages {
 		for _, p := range list {
-			if v := upstream(p.Version); v == "580.159.04" || v == "570.148.08" || !strings.HasPrefix(v, "5") && !strings.HasPrefix(v, "6") {
-				mirror.packages[name] = append(mirror.packages[name], p)
+			v := upstream(p.Version)
+			isDriver := strings.HasPrefix(v, "5") || strings.HasPrefix(v, "6")
+			if !isDriver || slices.Contains(drivers, v) {
+				mirror.add(p)
 			}
 		}
 	}
-
-	for _, kernel := range []string{"6.8.0-88-generic", "6.8.0-90-generic", "6.8.0-91-generic"} {
-		for _, v := range []string{"580.159.04", "570.148.08"} {
-			p := newPackage(shared(v, kernel))
-			mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
+	for _, kernel := range kernels {
+		for _, v := range drivers {
+			mirror.add(newPackage(shared(v, kernel)))
 		}
 	}
+	return mirror
+}
 
-	all["mirror"] = mirror
-	return all
-})
-
-// shared is the package of modules that gpuadm mirror has built for a kernel, as it writes it from
-// that of NVIDIA's for DKMS.
+// shared is the package of modules that gpuadm mirror has built for a kernel from NVIDIA's package for
+// DKMS.
 func shared(v, kernel string) repos.Package {
 	branch, _, _ := strings.Cut(v, ".")
 	p := repos.Package{
-		Name: "gpuadm-modules-open-" + kernel, Version: v + "-0ubuntu1", Files: map[string]repos.File{},
-		Depends: []string{"nvidia-kernel-common-" + branch}, Conflicts: []string{"nvidia-dkms-" + branch + "-open"},
+		Name:      "gpuadm-modules-open-" + kernel,
+		Version:   v + "-0ubuntu1",
+		Depends:   []string{"nvidia-kernel-common-" + branch},
+		Conflicts: []string{"nvidia-dkms-" + branch + "-open"},
+		Files:     map[string]repos.File{},
 	}
-	for _, m := range modules {
-		p.Files["/lib/modules/"+kernel+"/updates/gpuadm/"+m+".ko"] = repos.File{Text: string(kmodule.Nvidia(v, "Dual MIT/GPL", kernel))}
+	module := repos.File{Text: string(kmodule.Nvidia(v, "Dual MIT/GPL", kernel))}
+	for _, name := range modules {
+		p.Files["/lib/modules/"+kernel+"/updates/gpuadm/"+name+".ko"] = module
 	}
 	return p
 }
@@ -206,14 +238,19 @@ func Install(n *simhost.Node) {
 
 // inside is the command that env(1) runs, and as an option the folder that it runs in.
 func inside(argv []string) (command, dir []string) {
-	for argv = argv[1:]; len(argv) > 0; argv = argv[1:] {
-		if argv[0] == "-C" {
-			dir, argv = []string{"-o", "env-C=" + argv[1]}, argv[1:]
-		} else if !strings.Contains(argv[0], "=") {
-			break
+	command = argv[1:]
+	for len(command) > 0 {
+		switch {
+		case command[0] == "-C":
+			dir = []string{"-o", "env-C=" + command[1]}
+			command = command[2:]
+		case strings.Contains(command[0], "="):
+			command = command[1:]
+		default:
+			return command, dir
 		}
 	}
-	return argv, dir
+	return command, dir
 }
 
 func looks(argv []string) bool {
@@ -227,10 +264,17 @@ type program = func(m *machine, args []string) error
 
 func programs() map[string]program {
 	return map[string]program{
-		"apt-get": aptGet, "apt-cache": aptCache, "apt-mark": aptMark, "dpkg": dpkgProgram,
-		"dkms": dkms, "depmod": depmod, "modprobe": modprobe, "rmmod": rmmod, "update-initramfs": initramfs, "nvidia-modprobe": func(*machine, []string) error {
-			return nil
-		},
+		"apt-get":   aptGet,
+		"apt-cache": aptCache,
+		"apt-mark":  aptMark,
+		"dpkg":      dpkgProgram,
+
+		"dkms":             dkms,
+		"depmod":           depmod,
+		"modprobe":         modprobe,
+		"rmmod":            rmmod,
+		"update-initramfs": initramfs,
+		"nvidia-modprobe":  func(*machine, []string) error { return nil },
 	}
 }
 
@@ -248,37 +292,39 @@ type failure int
 func (f failure) Error() string { return fmt.Sprintf("exit status %d", int(f)) }
 
 func run(do program, f *files.Files, argv []string) ([]byte, error) {
-	m := &machine{Files: f, options: map[string]string{}}
-	var args []string
-	for i := 1; i < len(argv); i++ {
-		if argv[i] == "-o" && i+1 < len(argv) {
-			key, value, _ := strings.Cut(argv[i+1], "=")
-			m.options[key] = value
-			i++
+	options, args := cutOptions(argv[1:])
+	m := &machine{Files: f, options: options}
+	err := do(m, args)
+	if err == nil {
+		return m.out.Bytes(), nil
+	}
+
+	code := failure(1)
+	if !errors.As(err, &code) {
+		fmt.Fprintf(&m.err, "E: %v\n", err)
+	}
+	return m.out.Bytes(), &host.CommandError{
+		Argv:   argv,
+		Code:   int(code),
+		Stderr: strings.TrimSpace(m.err.String()),
+		Cause:  code,
+	}
+}
+
+// cutOptions takes each -o KEY=VALUE out of a program's arguments.
+func cutOptions(argv []string) (options map[string]string, args []string) {
+	options = map[string]string{}
+	for len(argv) > 0 {
+		if argv[0] == "-o" && len(argv) > 1 {
+			key, value, _ := strings.Cut(argv[1], "=")
+			options[key] = value
+			argv = argv[2:]
 			continue
 		}
-
-		args = append(args, argv[i])
+		args = append(args, argv[0])
+		argv = argv[1:]
 	}
-
-	if err := do(m, args); err != nil {
-		code := 1
-		var f failure
-		if errors.As(err, &f) {
-			code = int(f)
-		} else {
-			fmt.Fprintf(&m.err, "E: %v\n", err)
-		}
-
-		return m.out.Bytes(), &host.CommandError{
-			Argv:   argv,
-			Code:   code,
-			Stderr: strings.TrimSpace(m.err.String()),
-			Cause:  fmt.Errorf("exit status %d", code),
-		}
-	}
-
-	return m.out.Bytes(), nil
+	return options, args
 }
 
 // fail says why, and ends the program as apt ends.
@@ -325,8 +371,9 @@ func (m *machine) drop(names ...string) error {
 		if err := m.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		for dir := path.Dir(name); strings.Count(dir, "/") > 3 || strings.HasPrefix(dir, "/etc/nvidia") || strings.HasPrefix(dir, "/var/lib/dkms/") || strings.HasPrefix(dir, "/usr/src/") || strings.HasPrefix(dir, "/sys/module/"); dir = path.Dir(dir) {
-			if names, err := m.ReadDir(dir); err != nil || len(names) > 0 || strings.HasPrefix(dir, "/etc/systemd") || strings.HasPrefix(dir, "/usr/lib/systemd") {
+		for dir := path.Dir(name); isPackages(dir); dir = path.Dir(dir) {
+			names, err := m.ReadDir(dir)
+			if err != nil || len(names) > 0 {
 				break
 			}
 			if err := m.Remove(dir); err != nil {
@@ -335,6 +382,18 @@ func (m *machine) drop(names ...string) error {
 		}
 	}
 	return nil
+}
+
+// isPackages reports whether a folder came with a package, and not with the system.
+func isPackages(dir string) bool {
+	isBelow := func(tops ...string) bool {
+		return slices.ContainsFunc(tops, func(top string) bool { return strings.HasPrefix(dir, top) })
+	}
+	if isBelow("/etc/systemd", "/usr/lib/systemd") {
+		return false
+	}
+	isDeep := strings.Count(dir, "/") > 3
+	return isDeep || isBelow("/etc/nvidia", "/var/lib/dkms/", "/usr/src/", "/sys/module/")
 }
 
 // under are all files below a folder.
