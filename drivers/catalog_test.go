@@ -161,6 +161,21 @@ func (o Origin) isComplete() bool {
 	return o.Where != "" && err == nil && isChecked && isTrusted
 }
 
+// TestCalled: what users call a release names that release, and no other.
+func TestCalled(t *testing.T) {
+	c := Load()
+	called := 0
+	for _, r := range c.Repositories {
+		if r.Called == "" {
+			continue
+		}
+		called++
+		check.Equal(t, c.Called(r.Called), r.IDs[0]+"-"+r.Version, "%s:", r.Called)
+	}
+	check.That(t, called >= 5, "only %d releases have such a name", called)
+	check.Equal(t, c.Called("ubuntu"), "", "ubuntu:")
+}
+
 // TestRanges wants the ranges to cover all ids once.
 func TestRanges(t *testing.T) {
 	c := Load()
