@@ -305,7 +305,7 @@ func (p *plan) addBuildTools() {
 		if tool.Family != p.repo.Family {
 			continue
 		}
-		if len(tool.Distros) == 0 || slices.Contains(tool.Distros, p.repo.Name) {
+		if len(tool.Distros) == 0 || slices.Contains(tool.Distros, p.distro()) {
 			p.addMember(Member{Name: tool.Name, Role: tool.Role})
 		}
 	}

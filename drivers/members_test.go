@@ -80,6 +80,16 @@ func TestHeadersForRunfile(t *testing.T) {
 	check.List(t, names(ch, "kernel-modules"), []string{"kernel6.12-modules-extra-" + m.Kernels[0]}, "the modules:")
 }
 
+// TestToolsForRunfile: DKMS builds the modules of NVIDIA's installer with the same tools as those of
+// packages.
+func TestToolsForRunfile(t *testing.T) {
+	m := machine("ubuntu", "26.04", "amd64", "2331")
+	for _, source := range []string{"nvidia", "runfile"} {
+		ch := choose(t, m, with(driver("595.71.05"), "source", source))
+		check.List(t, names(ch, "compiler"), []string{"gcc", "make", "zstd"}, "with source %s:", source)
+	}
+}
+
 func TestCompilers(t *testing.T) {
 	m := machine("ubuntu", "22.04", "amd64", "2331")
 	m.Kernels = []string{"6.8.0-60-generic", "5.15.0-100-generic"}
