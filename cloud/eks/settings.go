@@ -18,11 +18,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// folderOption is the option with which nodeadm-run.service makes nodeadm read gpuadm's file;
+// folderOption returns the option with which nodeadm-run.service makes nodeadm read gpuadm's file;
 // without it nodeadm reads no folder.
 // Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023;
 // nodeadm/internal/cli/options.go.
-const folderOption = "--config-source file:///etc/eks/nodeadm.d"
+func folderOption() string { return "--config-source file://" + path.Dir(nodeadm().Settings) }
 
 // nodeadm has the units and files of nodeadm on EKS's own images.
 func nodeadm() platform.Join { return platform.Of("eks").Join }
@@ -51,7 +51,7 @@ func settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 
 	unit := f.Files[nodeadm().UnitFile]
-	readsFolder := unit == nil || bytes.Contains(unit, []byte(folderOption))
+	readsFolder := unit == nil || bytes.Contains(unit, []byte(folderOption()))
 	if text != nil && !readsFolder {
 		return nil, readsNoFolder(labels, taints)
 	}
@@ -79,7 +79,7 @@ func readsNoFolder(labels map[string]string, taints []spec.Taint) error {
 	folder := path.Dir(nodeadm().Settings)
 	return &trouble.Error{
 		What:    fmt.Sprintf(text, node.RegistersWith(labels, taints), nodeadm().Unit, folder),
-		Because: []string{"EKS's images before v20251023 do not have " + folderOption + " in its ExecStart"},
+		Because: []string{"EKS's images before v20251023 do not have " + folderOption() + " in its ExecStart"},
 		Try: []string{
 			"use an image v20251023 or newer",
 			"or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]",
