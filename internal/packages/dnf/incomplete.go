@@ -139,25 +139,38 @@ func fullName(nevra string) string {
 // lostBy returns what packages lack, as arguments for dnf install. dnf installs a package for a
 // requirement, as rpm writes it: dnf(8), "SPECIFYING PROVIDES". lostBy leaves out what installed has,
 // which the same transaction installs in a version of its own.
-func (d rpmDatabase) lostBy(names []string, installed map[string]bool) (requirements []string) {
+func (d rpmDatabase) lostBy(names []string, installed map[string]bool) (arguments []string) {
 	for _, name := range names {
 		for _, requirement := range d.lacks[name] {
-			if !installed[requiredName(requirement)] {
-				requirements = append(requirements, requirement)
+			required := requiredName(requirement)
+			if installed[required] {
+				continue
 			}
+			if isRich(requirement) {
+				requirement = required
+			}
+			arguments = append(arguments, requirement)
 		}
 	}
-	slices.Sort(requirements)
-	return slices.Compact(requirements)
+
+	slices.Sort(arguments)
+	return slices.Compact(arguments)
 }
 
-// requiredName returns the name in a requirement such as "libnvidia-cfg(x86-64) >= 3:580.65.06".
+// isRich reports whether a requirement is an expression, such as "(nvidia-driver-selinux if
+// selinux-policy-targeted)", which dnf does not take as an argument: docs/manual/boolean_dependencies.md
+// in rpm's tree.
+func isRich(requirement string) bool { return strings.HasPrefix(requirement, "(") }
+
+// requiredName returns the name in a requirement such as "libnvidia-cfg(x86-64) >= 3:580.65.06"; of
+// an expression the first.
 func requiredName(requirement string) string {
-	end := strings.IndexAny(requirement, " (")
-	if end <= 0 {
-		return requirement
+	name := strings.TrimLeft(requirement, "(")
+	end := strings.IndexAny(name, " ()")
+	if end < 0 {
+		return name
 	}
-	return requirement[:end]
+	return name[:end]
 }
 
 // cannotRestore explains why dnf cannot bring back what packages lack.
