@@ -400,6 +400,8 @@ func (c *common) statusEnd(s converge.Status) string {
 		return c.rebootNeeded(s.NeedsReboot())
 	case s.State == converge.EndsWaiting:
 		return "Not yet converged: see above what it waits for."
+	case s.State == converge.EndsDeferred:
+		return fmt.Sprintf("Converged so far; %s.", deferred(s.Changes))
 	case slices.ContainsFunc(s.Stages, hasConverged):
 		return "Converged."
 	}
