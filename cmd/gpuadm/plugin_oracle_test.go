@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,58 +55,79 @@ type partitioned struct {
 // internal/plugin/mps.go (getMPSOptions), cmd/nvidia-device-plugin/main.go (validateFlags) and
 // api/config/v1/replicas.go. TestLabKubePlugin runs the plugin itself.
 func (c nvidiaConfig) offer(gpus []partitioned) (map[string]int, error) {
-	strategy := c.Flags.MigStrategy
-	shared := c.Sharing.TimeSlicing
-	if c.Sharing.MPS != nil {
-		shared = c.Sharing.MPS
-		if strategy == "mixed" {
-			return nil, errors.New("using --mig-strategy=mixed is not supported with MPS")
-		}
-		if c.Flags.MpsRoot == "" {
-			return nil, errors.New("using MPS requires --mps-root to be specified")
-		}
+	usesMPS := c.Sharing.MPS != nil
+	switch {
+	case usesMPS && c.Flags.MigStrategy == "mixed":
+		return nil, errors.New("using --mig-strategy=mixed is not supported with MPS")
+	case usesMPS && c.Flags.MpsRoot == "":
+		return nil, errors.New("using MPS requires --mps-root to be specified")
 	}
 
-	counts := map[string]int{}
-	wholes, partitions := 0, 0
-	first := ""
+	found, err := c.devices(gpus)
+	if err != nil {
+		return nil, err
+	}
+	if usesMPS && found.partitions > 0 {
+		return nil, errors.New("sharing using MPS is not supported for MIG devices")
+	}
+
+	shared := c.Sharing.TimeSlicing
+	if usesMPS {
+		shared = c.Sharing.MPS
+	}
+	return shared.replicated(found.counts)
+}
+
+// nvidiaDevices are the devices that the plugin finds.
+type nvidiaDevices struct {
+	counts     map[string]int // by resource
+	wholes     int
+	partitions int
+}
+
+func (c nvidiaConfig) devices(gpus []partitioned) (nvidiaDevices, error) {
+	found := nvidiaDevices{counts: map[string]int{}}
+	strategy := c.Flags.MigStrategy
+	first := "" // a partition's model and kind
 	for _, g := range gpus {
 		if !g.isMIG || strategy == "none" {
-			counts["nvidia.com/gpu"]++
-			wholes++
+			found.counts["nvidia.com/gpu"]++
+			found.wholes++
 			continue
 		}
 
 		if strategy == "single" && len(g.kinds) == 0 {
-			return nil, errors.New("device has no MIG devices configured")
+			return found, errors.New("device has no MIG devices configured")
 		}
 		for _, kind := range g.kinds {
-			partitions++
+			found.partitions++
 			if strategy == "mixed" {
-				counts["nvidia.com/mig-"+strings.ReplaceAll(kind, "+", ".")]++
+				found.counts["nvidia.com/mig-"+strings.ReplaceAll(kind, "+", ".")]++
 				continue
 			}
-			counts["nvidia.com/gpu"]++
+
+			found.counts["nvidia.com/gpu"]++
 			attributes := g.model + " " + kind
-			if first != "" && attributes != first {
-				return nil, errors.New("more than one MIG device type present on node")
+			first = cmp.Or(first, attributes)
+			if attributes != first {
+				return found, errors.New("more than one MIG device type present on node")
 			}
-			first = attributes
 		}
 	}
 
-	if strategy == "single" && wholes > 0 && partitions > 0 {
-		return nil, errors.New("all devices on the node must be configured with the same migEnabled value")
+	if strategy == "single" && found.wholes > 0 && found.partitions > 0 {
+		return found, errors.New("all devices on the node must be configured with the same migEnabled value")
 	}
-	if c.Sharing.MPS != nil && partitions > 0 {
-		return nil, errors.New("sharing using MPS is not supported for MIG devices")
-	}
-	if shared == nil {
+	return found, nil
+}
+
+// replicated multiplies the counts of shared resources.
+func (s *nvidiaShared) replicated(counts map[string]int) (map[string]int, error) {
+	if s == nil {
 		return counts, nil
 	}
-
 	times := map[string]int{}
-	for _, r := range shared.Resources {
+	for _, r := range s.Resources {
 		if r.Replicas < 2 {
 			return nil, errors.New("number of replicas must be >= 2")
 		}

@@ -75,8 +75,11 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 		return err
 	}
 	isOwn := len(c.files) == 0 && layoutFile == ""
-	if isOwn && len(in.faults) == 0 {
-		if err := trust(h, append(slices.Clone(v.Files), in.spec.Files()...)...); err != nil {
+	isValid := len(in.faults) == 0
+	if isOwn && isValid {
+		used := append(slices.Clone(v.Files), in.spec.Files()...)
+		err := trust(h, used...)
+		if err != nil {
 			return err
 		}
 		in.layouts = ownLayouts(h, in.spec.MIG.File)
@@ -87,16 +90,18 @@ func (c *common) validate(ctx context.Context, m elsewhere, layoutFile string) e
 	if err != nil {
 		return err
 	}
-	wrong := in.faults
-	if len(wrong) == 0 && isOwn && len(m.gpus) == 0 && in.spec.MIG.Asked() {
+	asksMachine := isOwn && len(m.gpus) == 0 && in.spec.MIG.Asked()
+	if isValid && asksMachine {
 		gpus, err = partitionable(ctx, h)
 		if err != nil {
 			return err
 		}
 	}
 
-	if len(wrong) == 0 && in.hasSpec {
-		wrong = append(v.driver(in.spec, in.places, m, f), v.mig(in.spec, in.places, in.layouts, gpus)...)
+	wrong := in.faults
+	if isValid && in.hasSpec {
+		wrong = v.driver(in.spec, in.places, m, f)
+		wrong = append(wrong, v.mig(in.spec, in.places, in.layouts, gpus)...)
 		wrong = append(wrong, ofOthers(in.spec, in.places)...)
 		inNamed, err := v.named(ctx, c, h, in.spec, in.places)
 		if err != nil {
