@@ -66,33 +66,44 @@ func (s *search) place(i int, used uint64, changes cost) {
 		return
 	}
 
-	it := s.items[i]
-	for _, at := range it.profile.Places {
-		if it.start != Anywhere && at.Start != it.start {
-			continue
-		}
-		if i > 0 && it.like(s.items[i-1]) && at.Start <= s.at[i-1].Start {
-			continue // equal items in another order are the same placement
-		}
+	for _, at := range s.items[i].profile.Places {
 		here := mask(at)
-		if here == 0 || used&here != 0 {
+		if here == 0 || used&here != 0 || !s.isDue(i, at) {
 			continue
 		}
 
-		now := changes
 		kept := s.kept
-		for k, f := range s.found {
-			if f.profile == it.profile.ID && f.mask == here {
-				s.kept |= 1 << k
-				now = now.plus(changed(f, it))
-			}
-		}
-
+		now := changes.plus(s.keep(i, here))
 		s.at = append(s.at, at)
 		s.place(i+1, used|here, now)
 		s.at = s.at[:i]
 		s.kept = kept
 	}
+}
+
+// isDue reports whether the search tries an item at a place. It tries only the start that the layout
+// names, if it names one, and only places after that of an equal item: equal items in another order are
+// the same placement.
+func (s *search) isDue(i int, at host.Span) bool {
+	it := s.items[i]
+	if it.start != Anywhere && at.Start != it.start {
+		return false
+	}
+	isLikeBefore := i > 0 && it.like(s.items[i-1])
+	return !isLikeBefore || at.Start > s.at[i-1].Start
+}
+
+// keep keeps the found instances that an item in these slices can take over, and returns the cost of
+// their changes.
+func (s *search) keep(i int, here uint64) (changes cost) {
+	it := s.items[i]
+	for k, f := range s.found {
+		if f.profile == it.profile.ID && f.mask == here {
+			s.kept |= 1 << k
+			changes = changes.plus(changed(f, it))
+		}
+	}
+	return changes
 }
 
 // removed is the cost of the found instances in these slices that are destroyed.
