@@ -86,32 +86,27 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.result, err
 	}
 
-	if err := r.consent(ctx, linesOf(p.steps)); err != nil {
+	err = r.consent(ctx, linesOf(p.steps))
+	if err != nil {
 		return Result{}, err
 	}
 	r.found = perishable(p.steps)
-	if err := r.begin(p.Runs, len(p.due()), leave...); err != nil {
+	err = r.begin(p.Runs, len(p.due()), leave...)
+	if err != nil {
 		return Result{}, err
 	}
-
 	if !slices.Contains(p.Runs, r.cut.ID) {
-		if _, err := r.sweepCut(ctx); err != nil {
+		_, err := r.sweepCut(ctx)
+		if err != nil {
 			return r.end(err)
 		}
 	}
 
-	for _, c := range p.Kept {
-		r.event(Event{
-			Stage: c.Stage,
-			What:  Kept,
-			Line:  &c,
-			Text:  c.Keeps,
-		})
-	}
-
+	r.reportKept(p.Kept)
 	for _, c := range p.Left {
 		r.reportLeft(c, c.Cannot)
 	}
+
 	r.doing = Undone
 	r.undoTo = p.named(to)
 	r.leave = leave
@@ -119,10 +114,13 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	r.doing = Made
 
 	switch {
-	case trouble.Passes(err): // a roll-back would wait for the same: the run stays open, and the next undo continues it
+	case trouble.Passes(err):
+		// A roll-back would wait for the same event. The run stays open, and the next undo continues it.
 		return r.end(r.undoWaits(err))
-	case err != nil && !pauses(err): // half an undo helps no operator, and the machine was consistent before it
-		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
+	case err != nil && !pauses(err):
+		// Half an undo helps no operator, and the machine was consistent before it.
+		all := func(string) bool { return true }
+		return r.end(r.rollBack(ctx, err, all))
 	case err != nil:
 		return r.end(err)
 	case r.needsNewProcess(), r.waitsForBoot():
@@ -130,6 +128,18 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	}
 
 	return r.endUndo(ctx, p.Runs)
+}
+
+// reportKept names what the undo cannot revert.
+func (r *run) reportKept(kept []Line) {
+	for _, c := range kept {
+		r.event(Event{
+			Stage: c.Stage,
+			What:  Kept,
+			Line:  &c,
+			Text:  c.Keeps,
+		})
+	}
 }
 
 // sweepCut starts again what a run that was cut short has stopped. Such a run that has changed nothing
