@@ -4,22 +4,12 @@ package laws
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/base64"
-	"encoding/pem"
 	"errors"
-	"fmt"
-	"math/big"
 	"path"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
@@ -242,169 +232,6 @@ func TestRepairStartsFromWhatItFinds(t *testing.T) {
 	}
 
 	check.That(t, tested != 0, "no machine was tested")
-}
-
-// swap is text of a recorded machine, and what it becomes; "" before appends.
-type swap struct{ from, to string }
-
-// brokenMachine is a recorded machine with one fault. like is the public report that it imitates.
-type brokenMachine struct {
-	name, code, like string
-	on               string // the recorded machine
-	edits            []swap
-	after            func(t *testing.T, n *simhost.Node) // what happens once it runs
-	then             string                              // what is left after the repair: another fault; unhealed where the simulation cannot repair
-	stays            bool                                // undo keeps the repair
-}
-
-const unhealed = "unhealed"
-
-// working makes of the recorded Debian 13 node one with a driver that answers, in a cluster.
-func working() []swap {
-	gpus := ""
-	for _, at := range []string{"17", "3d", "b1", "d8"} {
-		gpus += fmt.Sprintf("[[gpu]]\nmodel = \"L40S\"\naddress = \"0000:%s:00.0\"\n", at)
-	}
-	return []swap{
-		{"-- sim.toml --\n", "-- sim.toml --\n[driver]\nversion = \"580.105.08\"\n" + gpus},
-		{"-- etc/kubernetes/kubelet.conf mode=0600 size=1940 --\n", "-- etc/kubernetes/kubelet.conf mode=0600 --\n" + kubeconfig("token: of-the-test")},
-	}
-}
-
-// kubeconfig is kubelet's, with these credentials.
-func kubeconfig(user string) string {
-	return "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {" + user + "}\n"
-}
-
-// ended is a client certificate that has ended, as a kubeconfig holds it.
-func ended(t *testing.T) string {
-	t.Helper()
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: "system:node:n"},
-		NotAfter:     time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC),
-	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, of, of, key.Public(), key))(t)
-	data := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
-		Type:  "CERTIFICATE",
-		Bytes: der,
-	}))
-	return "client-certificate-data: " + data + ", client-key-data: a2V5"
-}
-
-const (
-	kubeletUnit    = "name = \"kubelet.service\"\nenabled = \"enabled\"\nactive = "
-	containerdUnit = "name = \"containerd.service\"\nenabled = \"enabled\"\nactive = "
-	cdiSpec        = "-- var/run/cdi/other.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n"
-)
-
-func brokenMachines(t *testing.T) []brokenMachine {
-	t.Helper()
-	const d13, mig3 = "debian13-containerd17", "mig-h100-a100-t4"
-	write := func(name, text string) func(t *testing.T, n *simhost.Node) {
-		return func(t *testing.T, n *simhost.Node) {
-			must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
-		}
-	}
-
-	return []brokenMachine{
-		{
-			name: "handler lost", code: "RUN-001", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/730",
-			edits: []swap{{"containerd.runtimes.nvidia", "containerd.runtimes.kata"}, {"\"/usr/bin/nvidia-container-runtime\"", "\"/usr/bin/kata\""}},
-		},
-		{name: "edited by hand", code: "RUN-002", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/598", after: write("/etc/containerd/conf.d/50-mirror.toml", "version = 2\n")},
-		{name: "a file that the daemon rejects", code: "RUN-003", on: d13, like: "https://github.com/containerd/containerd/issues/12104", after: rejected},
-		{
-			name: "kubelet's configuration is not YAML", code: "KUB-015", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/2323", after: func(t *testing.T, n *simhost.Node) {
-				write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n\tcgroupDriver: systemd\n")(t, n)
-				must.OK(t, n.Refuse("kubelet.service", "\n\tcgroupDriver"))
-			},
-		},
-		{name: "no TOML", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143", edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}}},
-		{
-			name: "no TOML, and stopped", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143",
-			edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}, {containerdUnit + "\"active\"", containerdUnit + "\"failed\""}},
-		},
-		{name: "CRI switched off", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", edits: []swap{{"imports = [", "disabled_plugins = [\"cri\"]\nimports = ["}}},
-		{
-			name: "toolkit removed", code: "RUN-004", on: d13, like: "https://github.com/NVIDIA/nvidia-container-runtime/issues/98",
-			edits: []swap{{"-- usr/bin/nvidia-container-runtime mode=0755 size=3862952 --\n", ""}, {"default_runtime_name = \"runc\"", "default_runtime_name = \"nvidia\""}},
-		},
-		{name: "engine stopped", code: "RUN-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383", edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}}},
-		{
-			name: "engine and kubelet stopped", code: "RUN-005", then: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383",
-			edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
-		},
-		{name: "engine ends again and again", code: "RUN-010", on: d13, like: "https://github.com/moby/moby/issues/34091", edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"activating\"\nsub = \"auto-restart\""}}},
-		{name: "cgroup drivers differ", code: "RUN-006", on: d13, like: "https://github.com/containerd/containerd/issues/7276", edits: []swap{{"cgroupDriver: systemd", "cgroupDriver: cgroupfs"}}},
-		{
-			name: "persistence daemon stopped", code: "GPU-010", on: d13, like: "https://docs.nvidia.com/deploy/driver-persistence/overview.html",
-			edits: []swap{{"-- sim.toml --\n", "-- sim.toml --\n[[unit]]\nname = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"failed\"\n"}},
-		},
-		{name: "half-configured", code: "PKG-002", stays: true, on: d13, like: "https://github.com/Azure/AKS/issues/729", edits: []swap{
-			{"-- sim.toml --\n", "-- sim.toml --\n[[command]]\nargv = [\"env\", \"OMP_NUM_THREADS=1\"]\nprefix = true\nwrites = { \"/var/lib/dpkg/status\" = \"Package: dpkg\\nStatus: install ok installed\\nArchitecture: amd64\\nVersion: 1.22.21\\n\" }\n"},
-			{"Package: kubelet\nStatus: install ok installed", "Package: kubelet\nStatus: install ok half-configured"},
-		}},
-		{name: "kubelet stopped", code: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/1008", edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"inactive\""}}},
-		{name: "kubelet ends again and again", code: "KUB-014", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/83936", edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"activating\"\nsub = \"auto-restart\""}}},
-		{name: "kubelet on another engine", code: "KUB-002", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/915", edits: []swap{{"unix:///var/run/containerd/containerd.sock", "unix:///var/run/crio/crio.sock"}}},
-		{name: "two device plugins", code: "KUB-003", on: d13, like: "https://github.com/Project-HAMi/HAMi/issues/2076", edits: []swap{{"", "-- proc/711/comm --\nnvidia-device-p\n-- proc/944/comm --\nnvidia-device-p\n"}}},
-		{name: "device plugin killed", code: "KUB-004", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/92396", edits: []swap{{"", "-- var/lib/kubelet/device-plugins/nvidia-gpu.sock --\n"}}},
-		{name: "certificate ended", code: "KUB-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/98150", edits: []swap{{"token: of-the-test", ended(t)}}},
-		{
-			name: "certificate ended, and kubelet stopped", code: "KUB-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/98150",
-			edits: []swap{{"token: of-the-test", ended(t)}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
-		},
-		{
-			name: "swap", code: "KUB-006", on: d13, like: "https://github.com/Azure/AKSFlexNode/pull/67",
-			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"", "-- proc/swaps --\nFilename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n"}},
-		},
-		{name: "kubelet's configuration edited", code: "KUB-007", on: d13, like: "https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", after: write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
-		{name: "no-cgroups", code: "RUN-007", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580", edits: []swap{{"", "-- usr/bin/nvidia-container-runtime-hook mode=0755 --\n-- usr/bin/nvidia-container-cli mode=0755 --\n-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"legacy\"\n"}}},
-		{name: "toolkit in the driver container", code: "RUN-008", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\n"}}},
-		{name: "plugin under runc", code: "RUN-009", on: d13, like: "https://github.com/NVIDIA/k8s-device-plugin/issues/406", after: func(_ *testing.T, n *simhost.Node) {
-			n.Daemon("/run/containerd/containerd.sock", func(method string, _ []byte) ([]byte, error) {
-				if strings.HasSuffix(method, "ListPodSandbox") { // items (1) with metadata (2) with the name (1): api.proto of k8s.io/cri-api
-					const name = "nvidia-device-plugin-daemonset-csjxw"
-					return []byte("\x0a" + string(rune(len(name)+4)) + "\x12" + string(rune(len(name)+2)) + "\x0a" + string(rune(len(name))) + name), nil
-				}
-				return nil, nil
-			})
-		}},
-		{
-			name: "policy for CPUs", code: "KUB-012", on: d13, like: "https://github.com/kubernetes-sigs/kubespray/issues/8535",
-			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"cgroupDriver: systemd", "cgroupDriver: systemd\ncpuManagerPolicy: static"}, {"", "-- var/lib/kubelet/cpu_manager_state --\n{\"policyName\":\"none\",\"defaultCpuSet\":\"\",\"checksum\":1353318690}\n"}},
-		},
-		{name: "no network for pods", code: "KUB-013", on: d13, like: "https://github.com/containerd/containerd/issues/8419", edits: []swap{{"", "-- etc/cni/net.d/.kubernetes-cni-keep --\n"}}},
-		{
-			name: "CRI switched off, and kubelet ended", code: "RUN-003", on: d13, like: "https://github.com/containerd/containerd/issues/4581",
-			edits: []swap{{"imports = [", "disabled_plugins = [\"cri\"]\nimports = ["}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
-		},
-		{
-			name: "spec not written", code: "CDI-001", then: unhealed, on: mig3, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828",
-			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n[[unit]]\n"}},
-		},
-		{
-			name: "the refresh has given up", code: "CDI-005", then: unhealed, on: d13, like: "https://github.com/Azure/AgentBaker/pull/9150",
-			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\nactive = \"failed\"\n[[unit]]\nname = \"nvidia-cdi-refresh.path\"\nenabled = \"enabled\"\nactive = \"failed\"\n[[unit]]\n"}},
-		},
-		{
-			name: "spec of an old driver", code: "CDI-002", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733",
-			edits: []swap{{"", "-- etc/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\ncontainerEdits:\n  mounts:\n  - {hostPath: /usr/lib/libcuda.so.570.1.2, containerPath: /x}\n"}},
-		},
-		{
-			name: "the engine looks elsewhere", code: "CDI-004", on: d13,
-			like: "https://github.com/moby/moby/issues/47633",
-			edits: []swap{
-				{"  enable_cdi = true\n", "  enable_cdi = true\n  cdi_spec_dirs = [\"/etc/cdi\"]\n"},
-				{"", "-- var/run/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n"},
-			},
-		},
-		{name: "two writers of a spec", code: "CDI-003", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733", edits: []swap{{"", cdiSpec}}},
-		{name: "no partition", code: "MIG-001", on: mig3, like: "https://github.com/NVIDIA/gpu-operator/issues/132", edits: []swap{{"model = \"H100-80\"\n", "model = \"H100-80\"\nmode = true\npending = true\n"}}},
-		{name: "waits for a reset", code: "MIG-002", on: mig3, like: "https://github.com/NVIDIA/mig-parted/issues/9", edits: []swap{{"model = \"A100-40\"\n", "model = \"A100-40\"\npending = true\n"}}},
-	}
 }
 
 // machine is the recorded one with the fault.
