@@ -260,43 +260,139 @@ func TestRefusals(t *testing.T) {
 		d    spec.Driver
 		want string
 	}{
-		{"legacy and Blackwell", machine("ubuntu", "24.04", "amd64", "1db1", "2901"), driver("580"), "cannot choose a driver: GPU 0000:02:00.0 (B200, blackwell) works with open kernel modules only, which GPU 0000:01:00.0 (V100, volta) forbids"},
-		{"Pascal and GH200", machine("ubuntu", "24.04", "arm64", "2342", "15f8"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (GH200, grace-hopper) works with open kernel modules only, which GPU 0000:02:00.0 (P100, pascal) forbids"},
-		{"Kepler and H100", machine("rhel", "9.4", "amd64", "102d", "2330"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only, and GPU 0000:02:00.0 (H100 SXM, hopper) needs 525.85.05 or newer"},
-		{"Kepler", machine("rhel", "9.4", "amd64", "102d"), driver(""), "cannot choose a driver with support: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only"},
-		{"one branch too new for Volta", machine("ubuntu", "24.04", "amd64", "1db1"), driver("581"), "cannot install driver 581: GPU 0000:01:00.0 (V100, volta) works with branch 580 and older only"},
-		{"mixed legacy", machine("ubuntu", "24.04", "amd64", "1eb8", "1db1"), driver("590"), "cannot install driver 590: GPU 0000:02:00.0 (V100, volta) works with branch 580 and older only"},
-		{"too old", machine("ubuntu", "24.04", "amd64", "2330", "3182"), driver("580.65.06"), "cannot install driver 580.65.06: GPU 0000:02:00.0 (B300, blackwell-ultra) needs 580.82.07 or newer"},
-		{"branch too old", machine("ubuntu", "22.04", "amd64", "2335"), driver("535"), "cannot install driver 535: GPU 0000:01:00.0 (H200 SXM, hopper) needs 550.90.07 or newer"},
-		{"open for Volta", machine("ubuntu", "22.04", "amd64", "1db1"), with(driver("580"), "modules", "open"), "cannot use open kernel modules: GPU 0000:01:00.0 (V100, volta) works with proprietary ones only"},
-		{"proprietary for Blackwell", machine("ubuntu", "22.04", "amd64", "2901"), with(driver("580"), "modules", "proprietary"), "cannot use proprietary kernel modules: GPU 0000:01:00.0 (B200, blackwell) works with open ones only"},
-		{"proprietary of 620", machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"), "cannot install driver 620: the spec asks for proprietary kernel modules, which end with branch 615"},
-		{"open of 510", machine("ubuntu", "22.04", "amd64", "20b5"), with(with(driver("510.47.03"), "modules", "open"), "source", "runfile"), "cannot install driver 510.47.03: the spec asks for open kernel modules, which begin with branch 515"},
-		{"archive of Debian", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install driver 580 from Debian's archive for debian13: it has branch 550 only"},
-		{"NVSwitch from Debian", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver(""), "source", "distro"), "cannot install the fabric manager from Debian's archive for debian12: that source has no such package, and packages of two sources cannot be mixed"},
-		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: that source has no such package, and packages of two sources cannot be mixed"},
-		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
-		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel"},
-		{"Microsoft's packages", machine("azurelinux", "3.0", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install from Microsoft's repository for azl3: its packages cuda and cuda-open have one build for each kernel, which names the kernel in its release, and a fabric manager of its own that does not work beside NVIDIA's"},
-		{"Azure Linux 4", machine("azurelinux", "4.0", "amd64", "2331"), driver("595"), "cannot install from NVIDIA's repository for azl4: NVIDIA's guide names the system, and neither the repository's address nor its key was known at this release"},
-		{"Azure Linux 4's own", machine("azurelinux", "4.0", "amd64", "2331"), with(driver("595"), "source", "distro"), "cannot install from Microsoft's repository for azl4: its kernel brings open modules (kmod-nvidia-open), and no user space of their version was public in July 2026"},
-		{"precompiled streams of a branch", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules of branch 580 from NVIDIA's repository for rhel9: their packages are named after an exact version"},
-		{"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones"},
-		{"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel"},
-		{"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"), "cannot install a driver on arch: no repository is known for it"},
+		{
+			"legacy and Blackwell", machine("ubuntu", "24.04", "amd64", "1db1", "2901"), driver("580"),
+			"cannot choose a driver: GPU 0000:02:00.0 (B200, blackwell) works with open kernel modules only, which GPU 0000:01:00.0 (V100, volta) forbids",
+		},
+		{
+			"Pascal and GH200", machine("ubuntu", "24.04", "arm64", "2342", "15f8"), driver(""),
+			"cannot choose a driver: GPU 0000:01:00.0 (GH200, grace-hopper) works with open kernel modules only, which GPU 0000:02:00.0 (P100, pascal) forbids",
+		},
+		{
+			"Kepler and H100", machine("rhel", "9.4", "amd64", "102d", "2330"), driver(""),
+			"cannot choose a driver: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only, and GPU 0000:02:00.0 (H100 SXM, hopper) needs 525.85.05 or newer",
+		},
+		{
+			"Kepler", machine("rhel", "9.4", "amd64", "102d"), driver(""),
+			"cannot choose a driver with support: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only",
+		},
+		{
+			"one branch too new for Volta", machine("ubuntu", "24.04", "amd64", "1db1"), driver("581"),
+			"cannot install driver 581: GPU 0000:01:00.0 (V100, volta) works with branch 580 and older only",
+		},
+		{
+			"mixed legacy", machine("ubuntu", "24.04", "amd64", "1eb8", "1db1"), driver("590"),
+			"cannot install driver 590: GPU 0000:02:00.0 (V100, volta) works with branch 580 and older only",
+		},
+		{
+			"too old", machine("ubuntu", "24.04", "amd64", "2330", "3182"), driver("580.65.06"),
+			"cannot install driver 580.65.06: GPU 0000:02:00.0 (B300, blackwell-ultra) needs 580.82.07 or newer",
+		},
+		{
+			"branch too old", machine("ubuntu", "22.04", "amd64", "2335"), driver("535"),
+			"cannot install driver 535: GPU 0000:01:00.0 (H200 SXM, hopper) needs 550.90.07 or newer",
+		},
+		{
+			"open for Volta", machine("ubuntu", "22.04", "amd64", "1db1"), with(driver("580"), "modules", "open"),
+			"cannot use open kernel modules: GPU 0000:01:00.0 (V100, volta) works with proprietary ones only",
+		},
+		{
+			"proprietary for Blackwell", machine("ubuntu", "22.04", "amd64", "2901"), with(driver("580"), "modules", "proprietary"),
+			"cannot use proprietary kernel modules: GPU 0000:01:00.0 (B200, blackwell) works with open ones only",
+		},
+		{
+			"proprietary of 620", machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"),
+			"cannot install driver 620: the spec asks for proprietary kernel modules, which end with branch 615",
+		},
+		{
+			"open of 510", machine("ubuntu", "22.04", "amd64", "20b5"), with(with(driver("510.47.03"), "modules", "open"), "source", "runfile"),
+			"cannot install driver 510.47.03: the spec asks for open kernel modules, which begin with branch 515",
+		},
+		{
+			"archive of Debian", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"),
+			"cannot install driver 580 from Debian's archive for debian13: it has branch 550 only",
+		},
+		{
+			"NVSwitch from Debian", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver(""), "source", "distro"),
+			"cannot install the fabric manager from Debian's archive for debian12: that source has no such package, and packages of two sources cannot be mixed",
+		},
+		{
+			"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"),
+			"cannot install the fabric manager from a runfile: that source has no such package, and packages of two sources cannot be mixed",
+		},
+		{
+			"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"),
+			"cannot choose a runfile: it is of one exact version, and the spec asks for none",
+		},
+		{
+			"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"),
+			"cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel",
+		},
+		{
+			"Microsoft's packages", machine("azurelinux", "3.0", "amd64", "2331"), with(driver("580"), "source", "distro"),
+			"cannot install from Microsoft's repository for azl3: its packages cuda and cuda-open have one build for each kernel, which names the kernel in its release, and a fabric manager of its own that does not work beside NVIDIA's",
+		},
+		{
+			"Azure Linux 4", machine("azurelinux", "4.0", "amd64", "2331"), driver("595"),
+			"cannot install from NVIDIA's repository for azl4: NVIDIA's guide names the system, and neither the repository's address nor its key was known at this release",
+		},
+		{
+			"Azure Linux 4's own", machine("azurelinux", "4.0", "amd64", "2331"), with(driver("595"), "source", "distro"),
+			"cannot install from Microsoft's repository for azl4: its kernel brings open modules (kmod-nvidia-open), and no user space of their version was public in July 2026",
+		},
+		{
+			"precompiled streams of a branch", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"),
+			"cannot take precompiled kernel modules of branch 580 from NVIDIA's repository for rhel9: their packages are named after an exact version",
+		},
+		{
+			"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"),
+			"cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones",
+		},
+		{
+			"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"),
+			"cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel",
+		},
+		{
+			"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"),
+			"cannot install a driver on arch: no repository is known for it",
+		},
 		{"Amazon Linux 2", func() hardware.Machine {
 			m := machine("amzn", "2", "amd64", "2331")
 			m.Like = []string{"centos", "rhel", "fedora"}
 			return m
 		}(), driver("580"), "cannot install a driver on amzn 2: no repository is known for it"},
-		{"archive of RHEL", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `cannot install a driver on rhel 9.6 from source = "distro": its own archive has none that is known`},
-		{"arm64 by NVIDIA's for Debian", machine("debian", "12", "arm64", "2342"), with(driver("580"), "source", "nvidia"), "cannot install from NVIDIA's repository for debian12: NVIDIA publishes no packages for arm64 there"},
-		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), "cannot install from Amazon's repository of NVIDIA's packages for amzn2023: it has no packages for arm64"},
-		{"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"), "cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there"},
-		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
-		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer"},
-		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is neither a version nor a branch`},
-		{"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"), `cannot choose a driver: GPU 0000:01:00.0: "zz" is not a PCI device id`},
+		{
+			"archive of RHEL", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"),
+			`cannot install a driver on rhel 9.6 from source = "distro": its own archive has none that is known`,
+		},
+		{
+			"arm64 by NVIDIA's for Debian", machine("debian", "12", "arm64", "2342"), with(driver("580"), "source", "nvidia"),
+			"cannot install from NVIDIA's repository for debian12: NVIDIA publishes no packages for arm64 there",
+		},
+		{
+			"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"),
+			"cannot install from Amazon's repository of NVIDIA's packages for amzn2023: it has no packages for arm64",
+		},
+		{
+			"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"),
+			"cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there",
+		},
+		{
+			"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"),
+			"cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release",
+		},
+		{
+			"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"),
+			"cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer",
+		},
+		{
+			"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"),
+			`cannot choose driver "newest": it is neither a version nor a branch`,
+		},
+		{
+			"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"),
+			`cannot choose a driver: GPU 0000:01:00.0: "zz" is not a PCI device id`,
+		},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			ch, err := Choose(c, x.m, x.d)
