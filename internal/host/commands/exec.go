@@ -116,19 +116,9 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 		stdout.full = func() { cancel(errTooMuch) }
 	}
 	var stderr Tail
-	cmd := exec.Cmd{
-		Path:   binary,
-		Args:   argv,
-		Env:    slices.Concat(Environment(), r.Env),
-		Dir:    "/",
-		Stdout: &stdout,
-		Stderr: &stderr,
-		SysProcAttr: &syscall.SysProcAttr{
-			Setpgid: r.Root == "",
-			Setsid:  r.Root != "",
-			Chroot:  r.Root,
-		},
-	}
+	cmd := r.command(binary, argv)
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
@@ -138,38 +128,59 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, ask bo
 		p.follow = r.Follow
 		cmd.Stdout = io.MultiWriter(&stdout, &lineWriter{line: p.line})
 	}
-	closeSelf, err := r.withSelf(&cmd)
+	closeSelf, err := r.withSelf(cmd)
 	if err != nil {
 		return fail(err)
 	}
 	defer closeSelf()
-	closeStatus, err := p.withStatus(&cmd)
+	closeStatus, err := p.withStatus(cmd)
 	if err != nil {
 		return fail(err)
 	}
 	defer closeStatus()
 
-	err = r.wait(ctx, &cmd)
+	err = r.wait(ctx, cmd)
 	if errors.Is(err, errUnkillable) { // it may still write
 		return fail(fmt.Errorf("%w, and it cannot be killed", context.Cause(ctx)))
 	}
 	if err == nil {
 		return stdout.buf.Bytes(), nil
 	}
-	failed := &host.CommandError{
-		Argv:   argv,
-		Code:   -1,
-		Stderr: mask.Message(stderr.String()), // it goes into errors, and from there anywhere
-		Cause:  err,
-	}
-	exited := (*exec.ExitError)(nil)
-	if ctx.Err() != nil {
-		failed.Cause = context.Cause(ctx)
-	} else if errors.As(err, &exited) && exited.Exited() {
-		failed.Code = exited.ExitCode()
-	}
 
-	return stdout.buf.Bytes(), failed
+	code, cause := ended(ctx, err)
+	return stdout.buf.Bytes(), &host.CommandError{
+		Argv:   argv,
+		Code:   code,
+		Stderr: mask.Message(stderr.String()), // it goes into errors, and from there anywhere
+		Cause:  cause,
+	}
+}
+
+// command is a program in a process group, or in a session, of its own.
+func (r Runner) command(binary string, argv []string) *exec.Cmd {
+	return &exec.Cmd{
+		Path: binary,
+		Args: argv,
+		Env:  slices.Concat(Environment(), r.Env),
+		Dir:  "/",
+		SysProcAttr: &syscall.SysProcAttr{
+			Setpgid: r.Root == "",
+			Setsid:  r.Root != "",
+			Chroot:  r.Root,
+		},
+	}
+}
+
+// ended returns the exit code of a program that has failed, -1 if it has none, and why it failed.
+func ended(ctx context.Context, err error) (code int, cause error) {
+	if ctx.Err() != nil {
+		return -1, context.Cause(ctx)
+	}
+	var exited *exec.ExitError
+	if errors.As(err, &exited) && exited.Exited() {
+		return exited.ExitCode(), err
+	}
+	return -1, err
 }
 
 // errUnkillable is the end of the wait for a command that SIGKILL does not end: a call of a driver or
