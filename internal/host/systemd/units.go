@@ -240,13 +240,11 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 		return s.bus.resetFailed(ctx, name)
 	}
 	before, err := s.look(ctx, name)
+	if err == nil && (before.Outdated || before.Load != "loaded") {
+		err = s.bus.reload(ctx)
+	}
 	if err != nil {
 		return err
-	}
-	if before.Outdated || before.Load != "loaded" {
-		if err := s.bus.reload(ctx); err != nil {
-			return err
-		}
 	}
 
 	if job == "start" || job == "restart" {
@@ -255,26 +253,29 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 		_ = s.bus.resetFailed(ctx, name) // if the unit is not loaded, the job will say so better
 	}
 
-	result, err := s.bus.job(ctx, name, job)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-		// The file of a unit it needs may have changed as well: "failed to load properly, please
-		// reload".
-		if err := s.bus.reload(ctx); err != nil {
-			return err
-		}
-		result, err = s.bus.job(ctx, name, job)
-	}
-
+	result, err := s.jobOrReload(ctx, name, job)
 	if err != nil {
 		return err
 	}
-
 	after, err := s.bus.all(ctx, name)
 	if err != nil {
 		return err
 	}
-
 	return outcome(name, job, result, after)
+}
+
+// jobOrReload runs a job, and runs it again after a reload if systemd refuses it: the file of a unit that
+// this unit needs may have changed as well ("failed to load properly, please reload").
+func (s *Manager) jobOrReload(ctx context.Context, name, job string) (result string, err error) {
+	result, err = s.bus.job(ctx, name, job)
+	if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) {
+		return result, err
+	}
+	err = s.bus.reload(ctx)
+	if err != nil {
+		return "", err
+	}
+	return s.bus.job(ctx, name, job)
 }
 
 // outcome says whether a unit is as the job should have left it. The end of the job is not enough:
