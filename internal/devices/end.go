@@ -28,52 +28,74 @@ func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 	if err != nil {
 		return err
 	}
-	holds := func(p Holder) (bool, error) {
-		files, _, err := gpuFiles(h, p.PID, majors)
-		return len(files) > 0, err
+	e := ending{
+		Host:   h,
+		majors: majors,
+		began:  h.Now(),
 	}
-
-	began := h.Now()
 	for _, p := range holders {
-		still, err := holds(p)
-		switch {
-		case err != nil:
-			return err
-		case !still && len(p.Devices) == 0:
-			return &trouble.Error{
-				What: fmt.Sprintf("cannot end %s: no process with this number has a GPU open here", p.Who()),
-				Try:  []string{"run gpuadm in the host's PID namespace (hostPID in a pod), or end the process by hand"},
-			}
-		case !still:
-			continue // it has ended
-		}
-
-		if err := h.Terminate(p.PID); err != nil {
+		err := e.terminate(p)
+		if err != nil {
 			return err
 		}
 	}
-
 	for _, p := range holders {
-		for {
-			still, err := holds(p)
-			if err != nil {
-				return err
-			}
-			if !still {
-				break
-			}
-			if h.Now().Sub(began) >= endWithin {
-				return &trouble.Error{
-					What: fmt.Sprintf("cannot end %s: it still has the GPU open, %s after SIGTERM", p.Who(), endWithin),
-					Try:  []string{fmt.Sprintf("kill -KILL %d, if its work may be lost, then run the same command again", p.PID)},
-				}
-			}
-
-			if err := host.Pause(ctx, endPause); err != nil {
-				return err
-			}
+		err := e.waitFor(ctx, p)
+		if err != nil {
+			return err
 		}
 	}
 
 	return nil
+}
+
+// ending is EndHolders at work.
+type ending struct {
+	host.Host
+	majors map[uint32]string // as Majors returns them
+	began  time.Time
+}
+
+// holds reports whether a process has a GPU open.
+func (e ending) holds(p Holder) (bool, error) {
+	files, _, err := gpuFiles(e.Host, p.PID, e.majors)
+	return len(files) > 0, err
+}
+
+// terminate sends SIGTERM to a process, unless it has ended.
+func (e ending) terminate(p Holder) error {
+	holds, err := e.holds(p)
+	switch {
+	case err != nil:
+		return err
+	case holds:
+		return e.Terminate(p.PID)
+	case len(p.Devices) == 0:
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot end %s: no process with this number has a GPU open here", p.Who()),
+			Try:  []string{"run gpuadm in the host's PID namespace (hostPID in a pod), or end the process by hand"},
+		}
+	}
+	return nil
+}
+
+// waitFor waits until a process has no GPU open.
+func (e ending) waitFor(ctx context.Context, p Holder) error {
+	for {
+		holds, err := e.holds(p)
+		if err != nil || !holds {
+			return err
+		}
+		if e.Now().Sub(e.began) >= endWithin {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot end %s: it still has the GPU open, %s after SIGTERM", p.Who(), endWithin),
+				Try:  []string{fmt.Sprintf("kill -KILL %d, if its work may be lost, then run the same command again", p.PID)},
+			}
+		}
+
+		err = host.Pause(ctx, endPause)
+		if err != nil {
+			return err
+		}
+	}
 }
