@@ -304,24 +304,20 @@ func unknownText(w io.Writer, p converge.Plan) {
 func (c *common) notAsLeft(s converge.Status, diff bool) {
 	w := c.stdout
 	unseen := map[string][]string{} // by reason
-	released := map[string]int{}    // by stage
-	firstRun := map[string]string{} // that made a released thing, by stage
+	hasDrift := false
 	for _, m := range s.Made {
 		name := m.Kind + " " + m.Name
 		if m.Unseen != "" {
 			unseen[m.Unseen] = append(unseen[m.Unseen], name)
 		}
+		hasDrift = hasDrift || m.Drift != nil
 		if diff && m.Drift != nil {
 			printf(w, "\n")
 			c.changeText(w, m.Stage, *m.Drift)
 		}
 
 		switch {
-		case m.Released:
-			released[m.Stage]++
-			if firstRun[m.Stage] == "" || m.Run < firstRun[m.Stage] {
-				firstRun[m.Stage] = m.Run
-			}
+		case m.Released: // below, by stage
 		case m.Changed:
 			printf(w, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
 		case m.Reverted:
@@ -329,9 +325,6 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		}
 	}
 
-	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool {
-		return m.Drift != nil
-	})
 	if diff && !hasDrift && len(unseen) == 0 {
 		printf(w, "\nNothing was changed outside gpuadm since its last run.\n")
 	}
@@ -339,11 +332,27 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		names := strings.Join(trouble.Few(unseen[why], 3), ", ")
 		printf(w, "\nCannot read the state of %s: %s.\n", names, why)
 	}
+	c.released(s)
+}
 
-	for _, stage := range slices.Sorted(maps.Keys(released)) {
-		count := trouble.Count(released[stage], "thing")
+// released prints how many things of each stage gpuadm no longer manages.
+func (c *common) released(s converge.Status) {
+	things := map[string]int{}      // by stage
+	firstRun := map[string]string{} // that made one of them, by stage
+	for _, m := range s.Made {
+		if !m.Released {
+			continue
+		}
+		things[m.Stage]++
+		if firstRun[m.Stage] == "" || m.Run < firstRun[m.Stage] {
+			firstRun[m.Stage] = m.Run
+		}
+	}
+
+	for _, stage := range slices.Sorted(maps.Keys(things)) {
+		count := trouble.Count(things[stage], "thing")
 		undo := c.typed("undo --to " + firstRun[stage])
-		printf(w, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count, undo)
+		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count, undo)
 	}
 }
 
