@@ -15,93 +15,103 @@ import (
 // made in a copy of the whole, and the tree that was given is as before, also once the result is
 // edited again.
 func TestApplyLeavesTheTree(t *testing.T) {
-	names := []string{"a", "b", "c"}
-	random := rand.New(rand.NewPCG(1, 2))
-	var grow func(depth int) map[string]any
-	grow = func(depth int) map[string]any {
-		table := map[string]any{}
-		for _, name := range names {
-			switch random.IntN(4) {
-			case 0:
-				table[name] = int64(random.IntN(9))
-			case 1, 2:
-				if depth > 0 {
-					table[name] = grow(depth - 1)
-				}
-			}
-		}
-
-		return table
-	}
-
-	var whole func(any) any
-	whole = func(v any) any {
-		table, ok := v.(map[string]any)
-		if !ok {
-			return v
-		}
-		out := map[string]any{}
-		for name, kid := range table {
-			out[name] = whole(kid)
-		}
-		return out
-	}
-	// inPlace is Apply without sharing.
-	inPlace := func(tree map[string]any, ops []Op) bool {
-		for _, op := range ops {
-			at := tree
-			for _, name := range op.Path[:len(op.Path)-1] {
-				if _, there := at[name]; !there {
-					at[name] = map[string]any{}
-				}
-				table, ok := at[name].(map[string]any)
-				if !ok {
-					return false
-				}
-				at = table
-			}
-
-			if op.Value == nil {
-				delete(at, op.Path[len(op.Path)-1])
-			} else {
-				at[op.Path[len(op.Path)-1]] = op.Value
-			}
-		}
-		return true
-	}
-
-	edited, refused := 0, 0
+	random := treeDice{rand.New(rand.NewPCG(1, 2))}
+	edited := 0
+	refused := 0
 	for range 20000 {
-		tree := grow(3)
-		before := whole(tree)
+		tree := random.tree(3)
 		first := tree
+		before := copied(tree)
 		for range 2 {
-			var ops []Op
-			for range 1 + random.IntN(4) {
-				var path []string
-				for range 1 + random.IntN(4) {
-					path = append(path, names[random.IntN(len(names))])
-				}
-				if random.IntN(3) == 0 {
-					ops = append(ops, Unset(path))
-				} else {
-					ops = append(ops, Set(path, int64(10+random.IntN(9))))
-				}
-			}
+			ops := random.ops()
+			want := copied(tree).(map[string]any)
+			isPossible := applyInPlace(want, ops)
 
-			want := whole(tree).(map[string]any)
-			possible := inPlace(want, ops)
 			out, err := Apply(tree, ops)
-			must.That(t, (err == nil) == possible && (!possible || reflect.DeepEqual(out, want)), "%v with %v: %v, %v; want %v", tree, ops, out, err, want)
+			must.That(t, (err == nil) == isPossible, "%v with %v: %v, possible %t", tree, ops, err, isPossible)
 			must.That(t, reflect.DeepEqual(first, before), "the tree was changed by %v: %v, before %v", ops, first, before)
-			if !possible {
+			if !isPossible {
 				refused++
 				break
 			}
+			must.That(t, reflect.DeepEqual(out, want), "%v with %v: %v, want %v", tree, ops, out, want)
 			edited++
 			tree = out
 		}
 	}
 
 	check.That(t, edited >= 5000 && refused >= 500, "%d edits made, %d refused", edited, refused)
+}
+
+// treeDice make random trees, and random changes to them.
+type treeDice struct{ *rand.Rand }
+
+func (d treeDice) name() string { return []string{"a", "b", "c"}[d.IntN(3)] }
+
+func (d treeDice) tree(depth int) map[string]any {
+	table := map[string]any{}
+	for _, name := range []string{"a", "b", "c"} {
+		switch d.IntN(4) {
+		case 0:
+			table[name] = int64(d.IntN(9))
+		case 1, 2:
+			if depth > 0 {
+				table[name] = d.tree(depth - 1)
+			}
+		}
+	}
+	return table
+}
+
+func (d treeDice) ops() (ops []Op) {
+	for range 1 + d.IntN(4) {
+		var path []string
+		for range 1 + d.IntN(4) {
+			path = append(path, d.name())
+		}
+		if d.IntN(3) == 0 {
+			ops = append(ops, Unset(path))
+		} else {
+			ops = append(ops, Set(path, int64(10+d.IntN(9))))
+		}
+	}
+	return ops
+}
+
+// copied is a value that shares no table with the first one.
+func copied(v any) any {
+	table, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	out := map[string]any{}
+	for name, kid := range table {
+		out[name] = copied(kid)
+	}
+	return out
+}
+
+// applyInPlace is Apply without sharing; ok is false where a path leads through a value.
+func applyInPlace(tree map[string]any, ops []Op) (ok bool) {
+	for _, op := range ops {
+		last := len(op.Path) - 1
+		table := tree
+		for _, name := range op.Path[:last] {
+			if _, exists := table[name]; !exists {
+				table[name] = map[string]any{}
+			}
+			table, ok = table[name].(map[string]any)
+			if !ok {
+				return false
+			}
+		}
+
+		key := op.Path[last]
+		if op.Value == nil {
+			delete(table, key)
+		} else {
+			table[key] = op.Value
+		}
+	}
+	return true
 }
