@@ -139,58 +139,73 @@ func TestBakeIsItsPlan(t *testing.T) {
 				if !ok {
 					return
 				}
-				touched := b.image.Touches()
-				code, dry := b.plan("bake", "--dry-run")
-				codeRoot, root := b.plan("plan")
-				_, install := b.plan("apply", "--install", "--dry-run")
-				must.That(t, code == codeRoot && b.image.Touches() == touched,
-					"bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
-				same := func(what string, want, got []converge.Line) {
-					check.None(t, cmp.Diff(want, got), "%s (-want +got):", what)
-				}
-				same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
-				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Line) bool {
-					return ch.Stage == "install"
-				}))
+				code, dry := b.plansAlike()
 				if code != 0 || of == "driver" {
 					return // refused, and by both for the same reasons; or for a real apt: TestLabBake
 				}
 				tested++
-				made, deferred := b.bake()
-				names := func(changes []converge.Line) (all []string) {
-					for _, ch := range changes {
-						all = append(all, ch.Stage+" "+ch.String())
-					}
-					return all
-				}
-
-				in := func(ch converge.Line) (i int) {
-					return slices.IndexFunc(made, func(o converge.Line) bool {
-						return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name
-					})
-				}
-
-				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool {
-					return in(ch) < 0
-				})), names(made)), "planned, made (-want +got):")
-				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Line) bool {
-					return in(ch) >= 0
-				})), names(deferred))
-				check.That(t, d == "", "planned and not made, deferred (-want +got):\n%s", d)
-				for _, ch := range dry.Changes {
-					i := in(ch)
-					switch {
-					case ch.Deferred == "" && i < 0:
-						t.Errorf("not made: %s", ch)
-					case ch.Deferred == "" && (made[i].Before != ch.Before || made[i].After != ch.After || made[i].Diff != ch.Diff):
-						t.Errorf("planned %+v, made %+v", ch, made[i])
-					case ch.When == host.AtFirstBoot && i >= 0:
-						t.Errorf("deferred until first boot, and made: %s", ch)
-					}
-				}
+				b.makesItsPlan(dry.Changes)
 			})
 		}
 	}
 
 	check.That(t, tested >= 60, "only %d images could be baked: the law was hardly tested", tested)
+}
+
+// plansAlike wants the three plans of an image to be the same, and to touch nothing.
+func (b bakery) plansAlike() (code int, dry converge.Plan) {
+	b.Helper()
+	touched := b.image.Touches()
+	code, dry = b.plan("bake", "--dry-run")
+	codeRoot, root := b.plan("plan")
+	_, install := b.plan("apply", "--install", "--dry-run")
+	touches := b.image.Touches() - touched
+	must.That(b, code == codeRoot && touches == 0,
+		"bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, touches)
+
+	same := func(what string, want, got []converge.Line) {
+		b.Helper()
+		check.None(b, cmp.Diff(want, got), "%s (-want +got):", what)
+	}
+	isInstall := func(ch converge.Line) bool { return ch.Stage == "install" }
+	same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
+	same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, isInstall))
+	return code, dry
+}
+
+// makesItsPlan wants a bake to make what was planned, and to defer the rest.
+func (b bakery) makesItsPlan(planned []converge.Line) {
+	b.Helper()
+	made, deferred := b.bake()
+	indexOf := func(ch converge.Line) int {
+		return slices.IndexFunc(made, func(o converge.Line) bool {
+			return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name
+		})
+	}
+	isMade := func(ch converge.Line) bool { return indexOf(ch) >= 0 }
+	isNotMade := func(ch converge.Line) bool { return indexOf(ch) < 0 }
+
+	check.List(b, lineNames(made), lineNames(without(planned, isNotMade)), "made:")
+	check.List(b, lineNames(deferred), lineNames(without(planned, isMade)), "deferred:")
+	for _, ch := range planned {
+		i := indexOf(ch)
+		switch {
+		case ch.When == host.AtFirstBoot && i >= 0:
+			b.Errorf("deferred until first boot, and made: %s", ch)
+		case ch.Deferred != "":
+		case i < 0:
+			b.Errorf("not made: %s", ch)
+		default:
+			is := made[i]
+			same := is.Before == ch.Before && is.After == ch.After && is.Diff == ch.Diff
+			check.That(b, same, "planned %+v, made %+v", ch, is)
+		}
+	}
+}
+
+func lineNames(changes []converge.Line) (all []string) {
+	for _, ch := range changes {
+		all = append(all, ch.Stage+" "+ch.String())
+	}
+	return all
 }

@@ -35,61 +35,92 @@ var generic = []string{
 // the user's own -f and --root. Help texts name commands for any machine, and so does "gpuadm help"
 // and what only lists.
 func TestPrintedCommands(t *testing.T) {
+	l := commandLooker{
+		T:      t,
+		inText: inText(),
+		found:  map[string]bool{},
+	}
+	for _, dir := range []string{"cloud", "cmd", "drivers", "internal", "mig", "runtime", "stages"} {
+		err := filepath.WalkDir("../../"+dir, func(name string, _ fs.DirEntry, err error) error {
+			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+				l.look(strings.TrimPrefix(name, "../../"))
+			}
+			return err
+		})
+		must.OK(t, err)
+	}
+
+	check.That(t, l.marked >= 50, "only %d commands were found", l.marked)
+	for _, g := range generic {
+		check.That(t, l.found[g], "%s names no command any more", g)
+	}
+}
+
+// inText matches a command of gpuadm in a text. The verbs that it leaves out know neither machine nor
+// spec.
+func inText() *regexp.Regexp {
 	var verbs []string
 	for _, cmd := range newRoot(env{getenv: func(string) string { return "" }}).Commands() {
-		if !slices.Contains([]string{"help", "stages", "serve-ssh"}, cmd.Name()) { // they know neither machine nor spec
+		if !slices.Contains([]string{"help", "stages", "serve-ssh"}, cmd.Name()) {
 			verbs = append(verbs, cmd.Name())
 		}
 	}
+	return regexp.MustCompile(`\bgpuadm (` + strings.Join(verbs, "|") + `)\b`)
+}
 
-	command := regexp.MustCompile(`\bgpuadm (` + strings.Join(verbs, "|") + `)\b`)
-	marked, found := 0, map[string]bool{}
-	look := func(file string) {
-		fset := token.NewFileSet()
-		f := must.Get(parser.ParseFile(fset, "../../"+file, nil, 0))(t)
-		ast.Inspect(f, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if text := calls(n); text != "" {
-					marked++
-					if _, err := typed(env{getenv: func(string) string { return "" }}, strings.Fields(text)); err != nil {
-						t.Errorf("%s: cannot type the command %q: %v", fset.Position(n.Pos()), text, err)
-					}
-				}
-			case *ast.KeyValueExpr: // a verb's own help
-				if key, ok := n.Key.(*ast.Ident); ok && strings.HasPrefix(file, "cmd/") && slices.Contains([]string{"Short", "Long", "Example"}, key.Name) {
-					return false
-				}
-			case *ast.BasicLit:
-				text, err := strconv.Unquote(n.Value)
-				if err != nil || n.Kind != token.STRING || !command.MatchString(text) {
-					return true
-				}
-				if i := slices.IndexFunc(generic, func(g string) bool { return strings.HasPrefix(file, g) }); i >= 0 {
-					found[generic[i]] = true
-					return true
-				}
-				t.Errorf("%s: %q names a command in words: make it a trouble.Command", fset.Position(n.Pos()), text)
-			}
-			return true
-		})
-	}
+// commandLooker looks for commands in the source.
+type commandLooker struct {
+	*testing.T
+	inText *regexp.Regexp
+	marked int             // calls of trouble.Command
+	found  map[string]bool // by generic file: it names a command
+}
 
-	for _, dir := range []string{"cloud", "cmd", "drivers", "internal", "mig", "runtime", "stages"} {
-		if err := filepath.WalkDir("../../"+dir, func(name string, _ fs.DirEntry, err error) error {
-			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
-				look(strings.TrimPrefix(name, "../../"))
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
+func (l *commandLooker) look(file string) {
+	l.Helper()
+	fset := token.NewFileSet()
+	f := must.Get(parser.ParseFile(fset, "../../"+file, nil, 0))(l)
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			l.call(fset.Position(n.Pos()), calls(n))
+		case *ast.KeyValueExpr:
+			return !isVerbsHelp(file, n)
+		case *ast.BasicLit:
+			l.literal(file, fset.Position(n.Pos()), n)
 		}
-	}
+		return true
+	})
+}
 
-	check.That(t, marked >= 50, "only %d commands were found", marked)
-	for _, g := range generic {
-		check.That(t, found[g], "%s names no command any more", g)
+// call wants a marked command to be one that can be typed.
+func (l *commandLooker) call(at token.Position, command string) {
+	if command == "" {
+		return
 	}
+	l.marked++
+	_, err := typed(env{getenv: func(string) string { return "" }}, strings.Fields(command))
+	check.That(l, err == nil, "%s: cannot type the command %q: %v", at, command, err)
+}
+
+func isVerbsHelp(file string, n *ast.KeyValueExpr) bool {
+	key, ok := n.Key.(*ast.Ident)
+	isHelp := ok && slices.Contains([]string{"Short", "Long", "Example"}, key.Name)
+	return isHelp && strings.HasPrefix(file, "cmd/")
+}
+
+// literal wants no command in a text, except in the generic files.
+func (l *commandLooker) literal(file string, at token.Position, n *ast.BasicLit) {
+	text, err := strconv.Unquote(n.Value)
+	if err != nil || n.Kind != token.STRING || !l.inText.MatchString(text) {
+		return
+	}
+	i := slices.IndexFunc(generic, func(g string) bool { return strings.HasPrefix(file, g) })
+	if i < 0 {
+		l.Errorf("%s: %q names a command in words: make it a trouble.Command", at, text)
+		return
+	}
+	l.found[generic[i]] = true
 }
 
 // calls is the constant words of a call of trouble.Command; "" for another call.
