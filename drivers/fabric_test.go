@@ -60,8 +60,18 @@ func TestServices(t *testing.T) {
 		units string
 	}{
 		{"no switch", []facts.PCI{function("2330", "030200")}, "auto", "nvidia-persistenced.service"},
-		{"HGX H100", []facts.PCI{function("2330", "030200"), function("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-		{"HGX H100, off", []facts.PCI{function("2330", "030200"), function("22a3", "068000")}, "off", "nvidia-persistenced.service"},
+		{
+			"HGX H100",
+			[]facts.PCI{function("2330", "030200"), function("22a3", "068000")},
+			"auto",
+			"nvidia-persistenced.service nvidia-fabricmanager.service",
+		},
+		{
+			"HGX H100, off",
+			[]facts.PCI{function("2330", "030200"), function("22a3", "068000")},
+			"off",
+			"nvidia-persistenced.service",
+		},
 		{"HGX B200", []facts.PCI{function("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
 		{"HGX B300", []facts.PCI{function("3182", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
 		{"GB200", []facts.PCI{function("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
@@ -183,9 +193,18 @@ func TestInfinibandModules(t *testing.T) {
 		packages, loads           string
 	}{
 		{"B200 that has them", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, false, "auto", "", "mlx5_ib ib_umad"},
-		{"B200 that lacks one", "ubuntu", "24.04", "2901", []string{"ib_umad"}, false, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
-		{"B300 that lacks both", "ubuntu", "22.04", "3182", nil, false, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
-		{"B200 once it came", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, true, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
+		{
+			"B200 that lacks one", "ubuntu", "24.04", "2901", []string{"ib_umad"}, false, "auto", "linux-modules-extra-" + kernel,
+			"mlx5_ib ib_umad",
+		},
+		{
+			"B300 that lacks both", "ubuntu", "22.04", "3182", nil, false, "auto", "linux-modules-extra-" + kernel,
+			"mlx5_ib ib_umad",
+		},
+		{
+			"B200 once it came", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, true, "auto", "linux-modules-extra-" + kernel,
+			"mlx5_ib ib_umad",
+		},
 		{"B200 on 26.04", "ubuntu", "26.04", "2901", nil, false, "auto", "", "mlx5_ib ib_umad"},
 		{"B200 on Debian", "debian", "13", "2901", nil, false, "auto", "", "mlx5_ib ib_umad"},
 		{"B200, another's switches", "ubuntu", "24.04", "2901", nil, false, "off", "", ""},
@@ -240,13 +259,36 @@ func TestGDS(t *testing.T) {
 		{"not asked", machine("rhel", "9.4", "amd64", "2331"), driver("580"), nil},
 		{"dnf", machine("rhel", "9.4", "amd64", "2331"), gds(driver("580")), []string{"nvidia-fs"}},
 		{"apt", machine("ubuntu", "24.04", "amd64", "2331"), gds(driver("580")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
-		{"Debian's own", machine("debian", "12", "amd64", "2331"), gds(with(driver("535"), "source", "distro")), []string{"nvidia-fs-dkms"}},
-		{"takes open modules", machine("ubuntu", "22.04", "amd64", "2331"), gds(driver("550")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
-		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580"), "source", "distro")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from Ubuntu's archive for ubuntu2404: that source has no such package", "gds = false"}},
-		{"NVIDIA's for Debian", machine("debian", "12", "amd64", "2331"), gds(driver("580")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from NVIDIA's repository for debian12: none is known there for branch 580", "write gds = false in [driver], and install it yourself"}},
-		{"runfile", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580.95.05"), "source", "runfile")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from a runfile", "gds = false"}},
-		{"Volta", machine("rhel", "9.4", "amd64", "1db6"), gds(driver("580")), []string{"nvidia-fs works with open kernel modules", "GPU 0000:01:00.0", "gds = false"}},
-		{"proprietary", machine("rhel", "9.4", "amd64", "2331"), gds(with(driver("580"), "modules", "proprietary")), []string{"nvidia-fs works with open kernel modules", "the spec asks for proprietary ones"}},
+		{
+			"Debian's own", machine("debian", "12", "amd64", "2331"), gds(with(driver("535"), "source", "distro")),
+			[]string{"nvidia-fs-dkms"},
+		},
+		{
+			"takes open modules", machine("ubuntu", "22.04", "amd64", "2331"), gds(driver("550")),
+			[]string{"nvidia-fs", "nvidia-fs-dkms"},
+		},
+		{
+			"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580"), "source", "distro")),
+			[]string{"cannot install GPUDirect Storage's module (nvidia-fs) from Ubuntu's archive for ubuntu2404: that source has no such package", "gds = false"},
+		},
+		{
+			"NVIDIA's for Debian", machine("debian", "12", "amd64", "2331"), gds(driver("580")),
+			[]string{"cannot install GPUDirect Storage's module (nvidia-fs) from NVIDIA's repository for debian12: none is known there for branch 580", "write gds = false in [driver], and install it yourself"},
+		},
+		{
+			"runfile", machine("ubuntu", "24.04", "amd64", "2331"),
+			gds(with(driver("580.95.05"), "source", "runfile")),
+			[]string{"cannot install GPUDirect Storage's module (nvidia-fs) from a runfile", "gds = false"},
+		},
+		{
+			"Volta", machine("rhel", "9.4", "amd64", "1db6"), gds(driver("580")),
+			[]string{"nvidia-fs works with open kernel modules", "GPU 0000:01:00.0", "gds = false"},
+		},
+		{
+			"proprietary", machine("rhel", "9.4", "amd64", "2331"),
+			gds(with(driver("580"), "modules", "proprietary")),
+			[]string{"nvidia-fs works with open kernel modules", "the spec asks for proprietary ones"},
+		},
 	} {
 		ch, err := Choose(Load(), x.m, x.d)
 		got := names(ch, "gds")

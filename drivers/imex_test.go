@@ -22,8 +22,14 @@ func TestEditIMEX(t *testing.T) {
 	const written = "# c\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\n"
 	for _, x := range []struct{ name, found, want string }{
 		{"the package's", "# c\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\nIMEX_CMD_ENABLED=0\nIMEX_CMD_UNIX_DOMAIN_PATH=\n", written},
-		{"no keys", "# c\n", "# c\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n"},
-		{"no last newline", "IMEX_CMD_ENABLED=0", "IMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n"},
+		{
+			"no keys", "# c\n",
+			"# c\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n",
+		},
+		{
+			"no last newline", "IMEX_CMD_ENABLED=0",
+			"IMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n",
+		},
 		{
 			"a socket of theirs, nodes elsewhere", "IMEX_CMD_ENABLED = 0\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/x.sock\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n#IMEX_CMD_ENABLED=0\n",
 			"IMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/x.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n#IMEX_CMD_ENABLED=0\n",
@@ -133,7 +139,11 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 	for _, x := range []struct{ text, channel, says, saysTheirs string }{
 		{"", "", `imex = "host" in [driver] has it run on the host`, "names a command socket"},
 		{`imex = "off"`, "", "", ""},
-		{`imex = "host"`, "1", "resources.computeDomains.imex.hostSocketPath=/etc/nvidia-imex/imex_ctrl.sock", "hostSocketPath=/var/run/imex.sock"},
+		{
+			`imex = "host"`, "1",
+			"resources.computeDomains.imex.hostSocketPath=/etc/nvidia-imex/imex_ctrl.sock",
+			"hostSocketPath=/var/run/imex.sock",
+		},
 		{"imex = \"host\"\nparameters = { NVreg_CreateImexChannel0 = 0 }", "0", "HostManagedIMEXDaemon=true", ""},
 	} {
 		s := specs.Of(t, "[driver]\nversion = \"580.95.05\"\n"+x.text+"\n")

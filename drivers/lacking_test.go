@@ -69,7 +69,10 @@ func TestLackingIsSaid(t *testing.T) {
 		}},
 		{"Rocky 9 with a mirror", rocky, mirrored("580"), nil, nil},
 		{"Debian 12", debian12, driver("580"), aptHas("main"), []string{"the component contrib,"}},
-		{"Debian's own", debian12, distro("535"), aptHas("main"), []string{"the components contrib, non-free, non-free-firmware,"}},
+		{
+			"Debian's own", debian12, distro("535"), aptHas("main"),
+			[]string{"the components contrib, non-free, non-free-firmware,"},
+		},
 		{"Ubuntu's own", ubuntu, distro("580"), aptHas("main"), []string{"the component restricted,"}},
 		{
 			"Ubuntu's own with NVSwitches", machine("ubuntu", "24.04", "amd64", "2330", "0680:22a3"),

@@ -52,9 +52,20 @@ func TestHeaders(t *testing.T) {
 		{"azurelinux", "3.0", "6.12.57.1-3.azl3", "kernel-hwe-devel-6.12.57.1-3.azl3", ""},
 		{"azurelinux", "3.0", "6.6.112.1-2.azl3", "kernel-devel-6.6.112.1-2.azl3", ""},
 		{"rocky", "9.6", "5.15.0-302.167.6.el9uek.x86_64", "kernel-devel-5.15.0-302.167.6.el9uek.x86_64", ""},
-		{"amzn", "2023", "6.1.140-154.222.amzn2023.x86_64", "kernel-devel-6.1.140-154.222.amzn2023.x86_64", "kernel-modules-extra-6.1.140-154.222.amzn2023.x86_64"},
-		{"amzn", "2023", "6.12.40-64.114.amzn2023.x86_64", "kernel6.12-devel-6.12.40-64.114.amzn2023.x86_64", "kernel6.12-modules-extra-6.12.40-64.114.amzn2023.x86_64"},
-		{"amzn", "2023", "6.18.1-1.amzn2023.x86_64", "kernel6.18-devel-6.18.1-1.amzn2023.x86_64", "kernel6.18-modules-extra-6.18.1-1.amzn2023.x86_64"},
+		{
+			"amzn", "2023", "6.1.140-154.222.amzn2023.x86_64",
+			"kernel-devel-6.1.140-154.222.amzn2023.x86_64",
+			"kernel-modules-extra-6.1.140-154.222.amzn2023.x86_64",
+		},
+		{
+			"amzn", "2023", "6.12.40-64.114.amzn2023.x86_64",
+			"kernel6.12-devel-6.12.40-64.114.amzn2023.x86_64",
+			"kernel6.12-modules-extra-6.12.40-64.114.amzn2023.x86_64",
+		},
+		{
+			"amzn", "2023", "6.18.1-1.amzn2023.x86_64", "kernel6.18-devel-6.18.1-1.amzn2023.x86_64",
+			"kernel6.18-modules-extra-6.18.1-1.amzn2023.x86_64",
+		},
 	} {
 		m := machine(x.id, x.version, "amd64", "2331")
 		m.Kernels = []string{x.kernel, "second-kernel"}

@@ -47,12 +47,27 @@ func TestOwners(t *testing.T) {
 		want              []string // none: it is converged
 	}{
 		{"Google's Rocky Linux", google, `version = "580"`, nil},
-		{"Google's Rocky Linux, another version", google, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "CIQ's packages (nvidia-dc-driver580-libs-580.95.05", "dnf install nvidia-dc-driver580"}},
+		{
+			"Google's Rocky Linux, another version", google, `version = "590"`,
+			[]string{"580.95.05 is loaded, 590 is wanted", "CIQ's packages (nvidia-dc-driver580-libs-580.95.05", "dnf install nvidia-dc-driver580"},
+		},
 		{"operator", release("ubuntu") + operator, `version = "580"`, nil},
-		{"operator, another version", release("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
-		{"operator, and we", release("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"", []string{"left to NVIDIA's GPU Operator", "driver.enabled=false"}},
-		{"spec", release("ubuntu"), "version = \"570\"\nowner = \"other\"", []string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"}},
-		{"ostree", release("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
+		{
+			"operator, another version", release("ubuntu") + operator, `version = "590"`,
+			[]string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"},
+		},
+		{
+			"operator, and we", release("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"",
+			[]string{"left to NVIDIA's GPU Operator", "driver.enabled=false"},
+		},
+		{
+			"spec", release("ubuntu"), "version = \"570\"\nowner = \"other\"",
+			[]string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"},
+		},
+		{
+			"ostree", release("rhel") + "-- run/ostree-booted --\n", `version = "590"`,
+			[]string{"the ostree image", "rpm-ostree install"},
+		},
 		{"cos", release("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot take it over on this system"}},
 		{"flatcar", release("flatcar"), `version = "590"`, []string{"Flatcar", "cannot take it over on this system"}},
 		{"bottlerocket", release("bottlerocket"), `version = "580.95.05"`, []string{"cannot prepare a node of Bottlerocket"}},

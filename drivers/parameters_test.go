@@ -34,7 +34,10 @@ func TestCheckParameter(t *testing.T) {
 		{"RestrictProfilingToAdminUsers", nil, "write NVreg_RestrictProfilingToAdminUsers"},
 		{"NVreg_New", nil, unknown},
 		{"NVreg_EnableMSII", nil, unknown},
-		{"modeset", nil, "take it out of parameters in [driver], and write a line into a file of your own in /etc/modprobe.d: options nvidia_drm modeset=VALUE"},
+		{
+			"modeset", nil,
+			"take it out of parameters in [driver], and write a line into a file of your own in /etc/modprobe.d: options nvidia_drm modeset=VALUE",
+		},
 		{"uvm_disable_hmm", nil, "take it out"},
 		{"uvm", nil, unknown},
 		{"peerdirect_support", with("580.95.05", "NVreg_New"), "take it out"},

@@ -184,8 +184,15 @@ func sumOf(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s)))
 // TestRunfileOptions: an installer refuses to run with an option that it does not know.
 func TestRunfileOptions(t *testing.T) {
 	for _, test := range []struct{ version, has, hasNot string }{
-		{"535.274.02", "--kernel-module-build-directory=kernel-open", "--skip-module-load --kernel-module-type --no-rebuild-initramfs --allow-installation-with-running-driver"},
-		{"550.54.14", "--skip-module-load --no-rebuild-initramfs --kernel-module-build-directory=kernel-open", "--kernel-module-type"},
+		{
+			"535.274.02", "--kernel-module-build-directory=kernel-open",
+			"--skip-module-load --kernel-module-type --no-rebuild-initramfs --allow-installation-with-running-driver",
+		},
+		{
+			"550.54.14",
+			"--skip-module-load --no-rebuild-initramfs --kernel-module-build-directory=kernel-open",
+			"--kernel-module-type",
+		},
 		{"555.42.02", "--skip-module-load --kernel-module-type=open", "--kernel-module-build-directory"},
 	} {
 		var calls []string
@@ -265,14 +272,26 @@ func TestByInstaller(t *testing.T) {
 	for _, test := range []struct{ name, files, want string }{
 		{"none", "", ""},
 		{"unreadable", "-- var/lib/nvidia/log --\nnonsense\n", "unknown, /var/lib/nvidia/log does not say which"},
-		{"library gone", "-- usr/bin/nvidia-uninstall --\n-- var/lib/nvidia/log --\n1.0-5809505 (580.95.05)\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/lib64/libnvidia-ml.so.580.95.05 is gone"},
+		{
+			"library gone",
+			"-- usr/bin/nvidia-uninstall --\n-- var/lib/nvidia/log --\n1.0-5809505 (580.95.05)\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
+			"580.95.05, /usr/lib64/libnvidia-ml.so.580.95.05 is gone",
+		},
 		{
 			"library replaced", "-- usr/bin/nvidia-uninstall --\n-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.570.1 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.570.1 --\n" +
 				"-- var/lib/nvidia/log --\n1.0-5809505 (580.95.05)\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
 			"580.95.05, /usr/lib64/libnvidia-ml.so.1 leads to libnvidia-ml.so.570.1",
 		},
-		{"link gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/lib64/libnvidia-ml.so.1 is gone"},
-		{"uninstaller gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/bin/nvidia-uninstall is gone"},
+		{
+			"link gone",
+			"-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
+			"580.95.05, /usr/lib64/libnvidia-ml.so.1 is gone",
+		},
+		{
+			"uninstaller gone",
+			"-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
+			"580.95.05, /usr/bin/nvidia-uninstall is gone",
+		},
 	} {
 		n := must.Get(simhost.New([]byte(test.files + "-- etc/ --\n")))(t)
 		is, err := drivers.ByInstaller(n)

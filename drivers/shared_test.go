@@ -158,16 +158,28 @@ func TestSharedAreNot(t *testing.T) {
 		{sharedCase{name: "no mirror"}, ""},
 		{sharedCase{name: "DKMS demanded", build: "dkms", list: sharedBoth()}, ""},
 		{sharedCase{name: "the spec names no mirror any more", disk: runsOnShared(), noMirror: true}, ""},
-		{sharedCase{name: "one kernel", list: sharedBoth()[:1]}, "no shared kernel modules for kernel " + sharedNewer + ": the mirror has none; DKMS builds them here"},
+		{
+			sharedCase{name: "one kernel", list: sharedBoth()[:1]},
+			"no shared kernel modules for kernel " + sharedNewer + ": the mirror has none; DKMS builds them here",
+		},
 		{sharedCase{name: "of an older driver", list: stale}, now + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
 		{sharedCase{name: "of the other flavour", list: proprietary}, "is of driver 580.95.05, proprietary"},
 		{sharedCase{name: "for another build of the kernel", list: odd}, "cannot use " + now + ": " + otherBuild},
 		{sharedCase{name: "the same, beside other drivers", list: besideOthers(odd...)}, "cannot use " + now + ": " + otherBuild},
 		{sharedCase{name: "signed by another key", list: sharedBoth(), trust: secureBoot}, notTrusted},
 		{sharedCase{name: "signed by another key, beside other drivers", list: besideOthers(sharedBoth()...), trust: secureBoot}, notTrusted},
-		{sharedCase{name: "one did not build", list: failed}, "for kernel " + sharedNewer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn"},
-		{sharedCase{name: "another driver did not build", list: otherFailed}, "for kernel " + sharedNewer + ": the mirror has none"},
-		{sharedCase{name: "other drivers alone", list: besideOthers()}, "is of driver 590.48.01, open, and 580.95.05, open, is asked for"},
+		{
+			sharedCase{name: "one did not build", list: failed},
+			"for kernel " + sharedNewer + ": driver 580.95.05 did not build for it where the mirror was written: nv.c:3: error: no follow_pfn",
+		},
+		{
+			sharedCase{name: "another driver did not build", list: otherFailed},
+			"for kernel " + sharedNewer + ": the mirror has none",
+		},
+		{
+			sharedCase{name: "other drivers alone", list: besideOthers()},
+			"is of driver 590.48.01, open, and 580.95.05, open, is asked for",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			choice := must.Get(tt.choose())(t)
@@ -202,12 +214,27 @@ func TestSharedDemanded(t *testing.T) {
 		sharedCase
 		says string
 	}{
-		{sharedCase{name: "a mirror with none", list: none}, "cannot take shared kernel modules for kernel " + sharedNewer + ": the mirror has none"},
+		{
+			sharedCase{name: "a mirror with none", list: none},
+			"cannot take shared kernel modules for kernel " + sharedNewer + ": the mirror has none",
+		},
 		{sharedCase{name: "DKMS has built some", list: none, disk: dkms}, "the mirror has none"},
-		{sharedCase{name: "one did not build", list: failed}, "driver 580.95.05 did not build for it where the mirror was written"},
-		{sharedCase{name: "for another build of the kernel, beside other drivers", list: besideOthers(odd...)}, "cannot use gpuadm-modules-open-" + sharedNow + ": they were built for another build"},
-		{sharedCase{name: "signed by another key", list: besideOthers(sharedBoth()...), trust: secureBoot}, "it is signed by the site (serial 1), which the kernel does not trust"},
-		{sharedCase{name: "a kernel that has none comes", list: none, disk: runsOnShared()}, "mirror --for ID --modules " + sharedNewer},
+		{
+			sharedCase{name: "one did not build", list: failed},
+			"driver 580.95.05 did not build for it where the mirror was written",
+		},
+		{
+			sharedCase{name: "for another build of the kernel, beside other drivers", list: besideOthers(odd...)},
+			"cannot use gpuadm-modules-open-" + sharedNow + ": they were built for another build",
+		},
+		{
+			sharedCase{name: "signed by another key", list: besideOthers(sharedBoth()...), trust: secureBoot},
+			"it is signed by the site (serial 1), which the kernel does not trust",
+		},
+		{
+			sharedCase{name: "a kernel that has none comes", list: none, disk: runsOnShared()},
+			"mirror --for ID --modules " + sharedNewer,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.build = "shared"

@@ -123,7 +123,10 @@ func TestDynamicMIG(t *testing.T) {
 		wants           string // kinds
 		says            string
 	}{
-		{"a layout", seven, "H100-80", false, "", "cannot keep the partitions that node.toml asks for: NVIDIA's DRA driver makes and removes them as pods ask (DynamicMIG, process 77)"},
+		{
+			"a layout", seven, "H100-80", false, "",
+			"cannot keep the partitions that node.toml asks for: NVIDIA's DRA driver makes and removes them as pods ask (DynamicMIG, process 77)",
+		},
 		{"whole GPUs", "[[mig.gpu]]\nenabled = false\n", "H100-80", false, "", "DynamicMIG"},
 		{"a table of two", modeOn + "devices = [0]\n" + seven + "devices = [1]\n", "H100-80", false, "", "DynamicMIG"},
 		{"mode alone", modeOn, "H100-80", false, "check", ""},

@@ -301,7 +301,11 @@ func common(a, b State) int {
 func BenchmarkFit(b *testing.B) {
 	for _, c := range []struct{ name, gpu, found, want string }{
 		{"A100 3g,2g,1g,1g to 3g,2g,2g", "A100-40GB", "on 2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4", "3 2 2"},
-		{"A100 7 of 1g to 1g,1g,1g,1g,3g", "A100-40GB", "on 1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6", "3 1 1 1 1"},
+		{
+			"A100 7 of 1g to 1g,1g,1g,1g,3g", "A100-40GB",
+			"on 1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6",
+			"3 1 1 1 1",
+		},
 		{"A100 empty to 2g,2g,1g,1g,1g", "A100-40GB", "on", "2 2 1 1 1"},
 	} {
 		m := model(b, c.gpu)

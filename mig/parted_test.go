@@ -183,7 +183,10 @@ func TestPartedReads(t *testing.T) {
 		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 4}", "3g.20gb(1c), 3g.20gb(1c,1c,1c)"},
 		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 1, 2c.3g.20gb: 1, 3c.3g.20gb: 1}", "3g.20gb, 3g.20gb(2c,1c)"},
 		{"all\n    mig-enabled: true\n    mig-devices: {2c.2g.10gb: 1}", "2g.10gb"},
-		{"all\n    mig-enabled: true\n    mig-devices: {\"1g.5gb+me\": 1, 1g.24gb-me: 1, 1g.24gb+me.all: 1}", "1g.24gb+me.all, 1g.24gb-me, 1g.5gb+me"},
+		{
+			"all\n    mig-enabled: true\n    mig-devices: {\"1g.5gb+me\": 1, 1g.24gb-me: 1, 1g.24gb+me.all: 1}",
+			"1g.24gb+me.all, 1g.24gb-me, 1g.5gb+me",
+		},
 	} {
 		check.Equal(t, parsed(t, head+c.text)[0].Layout.String(), c.want, "%s: got", c.text)
 	}

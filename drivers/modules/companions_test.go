@@ -29,10 +29,20 @@ func TestInfinibandFiles(t *testing.T) {
 		says, later   string
 	}{
 		{"both", dep + mlx, nil, "", ""},
-		{"one is built in", dep + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko\n", nil, "", ""},
+		{
+			"one is built in",
+			dep + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko\n",
+			nil, "",
+			"",
+		},
 		{"one is missing", dep, nil, "kernel 6.8.0 has no module mlx5_ib", ""},
 		{"a package is to come", dep, []string{extra}, "", "once " + extra + " is installed"},
-		{"the package lacks it", dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n", []string{extra}, "kernel 6.8.0 has no module mlx5_ib", ""},
+		{
+			"the package lacks it",
+			dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n",
+			[]string{extra}, "kernel 6.8.0 has no module mlx5_ib",
+			"",
+		},
 	} {
 		side := KernelSide{
 			Version:    "580.95.05",
@@ -79,13 +89,29 @@ func TestCompanions(t *testing.T) {
 	}
 	const source = "-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"
 	for _, x := range []struct{ name, files, problem string }{
-		{"all there", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + ko("nvidia-fs", "2.26.6"), ""},
+		{
+			"all there",
+			dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + ko("nvidia-fs", "2.26.6"),
+			"",
+		},
 		{"not yet the driver's turn", dep("nvidia") + ko("nvidia", "570.1"), ""},
 		{"no driver yet", dep(), ""},
-		{"no peermem", dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"), "kernel 6.8.0-41-generic has no module nvidia-peermem"},
-		{"older peermem", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"), "nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05"},
+		{
+			"no peermem",
+			dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"),
+			"kernel 6.8.0-41-generic has no module nvidia-peermem",
+		},
+		{
+			"older peermem",
+			dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"),
+			"nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05",
+		},
 		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + source, ""}, // it is built at the end
-		{"gds is asked for since today", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "later: once the package of nvidia-fs is installed"},
+		{
+			"gds is asked for since today",
+			dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"),
+			"later: once the package of nvidia-fs is installed",
+		},
 	} {
 		k := KernelSide{
 			Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0-41-generic"},

@@ -80,9 +80,24 @@ func TestBuilt(t *testing.T) {
 		{"built", "-- var/lib/dkms/nvidia/580.95.05/6.8.0/amd64/module/nvidia.ko --\n", "nvidia", "built"},
 		{"installed", tree + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed"},
 		{"gone", tree, "nvidia", "installed, modprobe finds no module nvidia"},
-		{"another on top", tree + drivertest.ModuleFile(ko, "570.1", "NVIDIA", "6.8.0"), "nvidia", "installed, modprobe would load 570.1 from /lib/modules/6.8.0/updates/dkms/nvidia.ko"},
-		{"vermagic", tree + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.5.0"), "nvidia", "installed, it is built for kernel 6.5.0"},
-		{"unsigned", tree + locked + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed, it is not signed, and the kernel demands that"},
+		{
+			"another on top",
+			tree + drivertest.ModuleFile(ko, "570.1", "NVIDIA", "6.8.0"),
+			"nvidia",
+			"installed, modprobe would load 570.1 from /lib/modules/6.8.0/updates/dkms/nvidia.ko",
+		},
+		{
+			"vermagic",
+			tree + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.5.0"),
+			"nvidia",
+			"installed, it is built for kernel 6.5.0",
+		},
+		{
+			"unsigned",
+			tree + locked + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"),
+			"nvidia",
+			"installed, it is not signed, and the kernel demands that",
+		},
 	} {
 		name, state, err := Built(drivertest.Node(t, c.archive), "580.95.05", "6.8.0")
 		check.That(t, name == c.module && state == c.state && err == nil, "%s: %q, %q, %v", c.name, name, state, err)
@@ -122,11 +137,36 @@ func TestEnrolment(t *testing.T) {
 		t         facts.Trust
 		has, none []string
 	}{
-		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", trouble.Command("apply") + " then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
-		{"Ubuntu, no key yet", facts.Trust{SecureBoot: "on", BuildCert: ubuntu}, []string{`source = "distro"`, "update-secureboot-policy --new-key", "mokutil --import " + ubuntu, "step 3 of 3: reboot"}, []string{"generate_mok", "precompiled"}},
-		{"Ubuntu", facts.Trust{SecureBoot: "on", BuildCert: ubuntu, Build: key}, []string{"step 1 of 2: mokutil --import " + ubuntu, "step 2 of 2: reboot", "an image that has the certificate"}, []string{"--new-key"}},
-		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},
-		{"waits", facts.Trust{SecureBoot: "on", BuildCert: dkms, Build: key, Waiting: true}, []string{"reboot, and at the console choose Enroll MOK"}, []string{"mokutil", "precompiled", "image"}},
+		{
+			"no key yet",
+			facts.Trust{SecureBoot: "on", BuildCert: dkms},
+			[]string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", trouble.Command("apply") + " then checks", "switch Secure Boot off"},
+			[]string{"Ubuntu", "shim-signed"},
+		},
+		{
+			"Ubuntu, no key yet",
+			facts.Trust{SecureBoot: "on", BuildCert: ubuntu},
+			[]string{`source = "distro"`, "update-secureboot-policy --new-key", "mokutil --import " + ubuntu, "step 3 of 3: reboot"},
+			[]string{"generate_mok", "precompiled"},
+		},
+		{
+			"Ubuntu",
+			facts.Trust{SecureBoot: "on", BuildCert: ubuntu, Build: key},
+			[]string{"step 1 of 2: mokutil --import " + ubuntu, "step 2 of 2: reboot", "an image that has the certificate"},
+			[]string{"--new-key"},
+		},
+		{
+			"enforced without Secure Boot",
+			facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key},
+			[]string{"step 1 of 2"},
+			[]string{"switch Secure Boot off"},
+		},
+		{
+			"waits",
+			facts.Trust{SecureBoot: "on", BuildCert: dkms, Build: key, Waiting: true},
+			[]string{"reboot, and at the console choose Enroll MOK"},
+			[]string{"mokutil", "precompiled", "image"},
+		},
 	} {
 		message := enrolment(x.t)
 		at := 0
@@ -243,8 +283,18 @@ func TestImageSignedBy(t *testing.T) {
 	for _, x := range []struct{ name, uvm, key, problem string }{
 		{"all", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedA, ""},
 		{"by another", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedB, "it is signed by "},
-		{"one by another", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedB), signedA, "nvidia-uvm.ko: it is signed by "},
-		{"one not signed", drivertest.ModuleFile(updates+"nvidia-uvm.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"), signedA, "nvidia-uvm.ko: it is not signed"},
+		{
+			"one by another",
+			signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedB),
+			signedA,
+			"nvidia-uvm.ko: it is signed by ",
+		},
+		{
+			"one not signed",
+			drivertest.ModuleFile(updates+"nvidia-uvm.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"),
+			signedA,
+			"nvidia-uvm.ko: it is not signed",
+		},
 	} {
 		n, k := drivertest.Node(t, tree(x.uvm)), kernelSide()
 		k.Image = secure(t, x.key)

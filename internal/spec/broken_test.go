@@ -98,15 +98,26 @@ func TestBytes(t *testing.T) {
 	}{
 		{"nothing", nil, "node.toml:1:1: no file is given"},
 		{"mark and CRLF", []spec.File{node("\ufeffformat = 1\r\n[driver]\r\n")}, ""},
-		{"column after a mark", []spec.File{node("\ufeffforma = 1")}, "node.toml:1:1: unknown key \"forma\" at the top of the file"},
+		{
+			"column after a mark", []spec.File{node("\ufeffforma = 1")},
+			"node.toml:1:1: unknown key \"forma\" at the top of the file",
+		},
 		{"NUL", []spec.File{node("format = 1\n# ä\x00")}, "node.toml:2:4: there is a NUL byte"},
 		{"Latin-1", []spec.File{node("format = 1\n# \xe4")}, "node.toml:2:3: the byte 0xe4 is not UTF-8"},
 		{"UTF-16", []spec.File{node("\xff\xfef\x00")}, "node.toml:1:1: the file is UTF-16, not UTF-8"},
 		{"just not too large", []spec.File{node("format = 1\n#" + strings.Repeat("x", 1<<20-12))}, ""},
-		{"too large", []spec.File{node("format = 1\n#" + strings.Repeat("x", 1<<20-11))}, "node.toml:1:1: the file has 1048577 bytes; at most 1048576 are read"},
+		{
+			"too large",
+			[]spec.File{node("format = 1\n#" + strings.Repeat("x", 1<<20-11))},
+			"node.toml:1:1: the file has 1048577 bytes; at most 1048576 are read",
+		},
 		{"100 files", many[:100], ""},
 		{"101 files", many, "node.d/100.toml:1:1: more than 100 files"},
-		{"deep", []spec.File{node("format = " + strings.Repeat("[", 20000))}, "node.toml:1:10010: invalid TOML: arrays and inline tables are nested more than the maximum of 10000 levels deep"},
+		{
+			"deep",
+			[]spec.File{node("format = " + strings.Repeat("[", 20000))},
+			"node.toml:1:10010: invalid TOML: arrays and inline tables are nested more than the maximum of 10000 levels deep",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := spec.Parse(test.files...)

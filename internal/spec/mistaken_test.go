@@ -21,17 +21,33 @@ func TestMistaken(t *testing.T) {
 		{"format = 1\n[join]\ntoken_file = \"/etc/gpuadm/token\"\n", `unknown key "token_file" in [join]`, `token_file = "/etc/gpuadm/token"`, kubeadm},
 		{"format = 1\n[join]\nca_pin = \"sha256:00\"\n", `unknown key "ca_pin"`, "ca_pin", kubeadm},
 		{"format = 1\n[join]\nmethod = \"token\"\n", `method cannot be "token"`, "token", kubeadm},
-		{"format = 1\n[node]\ncredentials_path = '/srv/x/creds'\n", `unknown key "credentials_path"`, "/srv/x/creds", "[node] has"},
+		{
+			"format = 1\n[node]\ncredentials_path = '/srv/x/creds'\n",
+			`unknown key "credentials_path"`, "/srv/x/creds",
+			"[node] has",
+		},
 		{"format = 1\n[join]\ntoken = \"/etc/gpuadm/token\"\n", `unknown key "token"`, "/etc/gpuadm/token", kubeadm},
 
 		// These may be secrets: the text of a base64 may begin with a slash.
 		{"format = 1\n[join]\ntoken = \"abcdef.0123456789abcdef\"\n", "must not contain a secret", "token = ***", "take it out"},
 		{"format = 1\n[join]\ntoken = \"/9j4AAQSkZJRg\"\n", "must not contain a secret", "token = ***", "take it out"},
-		{"format = 1\n[join]\ntoken_file = \"abcdef.0123456789abcdef\"\n", "must not contain a secret", "token_file = ***", "take it out"},
-		{"format = 1\n[join]\ntoken_file = \"/etc/abcdef.0123456789abcdef\"\n", "must not contain a secret", "***", "take it out"},
+		{
+			"format = 1\n[join]\ntoken_file = \"abcdef.0123456789abcdef\"\n",
+			"must not contain a secret", "token_file = ***",
+			"take it out",
+		},
+		{
+			"format = 1\n[join]\ntoken_file = \"/etc/abcdef.0123456789abcdef\"\n",
+			"must not contain a secret", "***",
+			"take it out",
+		},
 		{"format = 1\n[join]\npassword = \"/etc/x\" # hunter2\n", "unknown key", "***", "[join] has"},
 
-		{"format = 1\n[runtime]\nconfig = \"etc/containerd/config.toml\"\n", "is not an absolute path", "config", `did you mean "/etc/containerd/config.toml"?`},
+		{
+			"format = 1\n[runtime]\nconfig = \"etc/containerd/config.toml\"\n",
+			"is not an absolute path", "config",
+			`did you mean "/etc/containerd/config.toml"?`,
+		},
 		{"format = 1\n[mig]\nfile = \"config.yaml\"\n", "is not an absolute path", "file", "write the whole path, from / on"},
 		{"format = 1\n[mig]\nfile = \"../config.yaml\"\n", "is not an absolute path", "file", "write the whole path, from / on"},
 

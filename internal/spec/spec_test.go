@@ -163,7 +163,10 @@ func TestRunfile(t *testing.T) {
 	for _, test := range []struct{ said, url string }{
 		{"/srv/a b.run", "file:///srv/a%20b.run"},
 		{"file:///srv/x.run", "file:///srv/x.run"},
-		{"HTTPS://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1", "https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1"},
+		{
+			"HTTPS://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1",
+			"https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1",
+		},
 		{"", ""},
 	} {
 		got := parse(t, node(fmt.Sprintf("format = 1\n[driver]\nsource = \"runfile\"\nversion = \"580.95.05\"\n[driver.runfile]\nurl = %q\nsha256 = %q\n", test.said, strings.ToUpper(sum))))
@@ -189,27 +192,78 @@ func TestHas(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	for _, test := range []struct{ name, first, second, want string }{
-		{"later wins", `driver = { version = "570", gpu_count = 8 }`, `driver = { version = "580" }`, `driver = { version = "580", gpu_count = 8 }`},
+		{
+			"later wins", `driver = { version = "570", gpu_count = 8 }`, `driver = { version = "580" }`,
+			`driver = { version = "580", gpu_count = 8 }`,
+		},
 		{"back to the default", `driver = { version = "570" }`, `driver = { version = "" }`, `driver = {}`},
 		{"sections add up", `driver = {}`, `mig = {}`, "mig = {}\ndriver = {}"},
-		{"labels", `node.labels = { a = "1", b = "2", c = "3" }`, `node.labels = { b = "", "c-" = "", d = "4" }`, `node.labels = { a = "1", b = "", d = "4" }`},
+		{
+			"labels", `node.labels = { a = "1", b = "2", c = "3" }`,
+			`node.labels = { b = "", "c-" = "", d = "4" }`,
+			`node.labels = { a = "1", b = "", d = "4" }`,
+		},
 		{"label that is not there", `node.labels = { a = "1" }`, `node.labels = { "b-" = "" }`, `node.labels = { a = "1" }`},
-		{"forbidden label taken out", `node.labels = { "node-role.kubernetes.io/a" = "1" }`, `node.labels = { "node-role.kubernetes.io/a-" = "" }`, `node.labels = {}`},
-		{"taints", `node.taints = ["a=1:NoSchedule", "b=1:NoSchedule"]`, `node.taints = ["b=2:NoSchedule", "c:NoExecute"]`, `node.taints = ["a=1:NoSchedule", "b=2:NoSchedule", "c:NoExecute"]`},
-		{"taint of another effect", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=2:NoExecute"]`, `node.taints = ["a=1:NoSchedule", "a=2:NoExecute"]`},
-		{"taint removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute", "b:NoExecute"]`, `node.taints = ["a-"]`, `node.taints = ["b:NoExecute"]`},
-		{"taint of an effect removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute"]`, `node.taints = ["a:NoExecute-"]`, `node.taints = ["a=1:NoSchedule"]`},
+		{
+			"forbidden label taken out",
+			`node.labels = { "node-role.kubernetes.io/a" = "1" }`,
+			`node.labels = { "node-role.kubernetes.io/a-" = "" }`,
+			`node.labels = {}`,
+		},
+		{
+			"taints",
+			`node.taints = ["a=1:NoSchedule", "b=1:NoSchedule"]`,
+			`node.taints = ["b=2:NoSchedule", "c:NoExecute"]`,
+			`node.taints = ["a=1:NoSchedule", "b=2:NoSchedule", "c:NoExecute"]`,
+		},
+		{
+			"taint of another effect", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=2:NoExecute"]`,
+			`node.taints = ["a=1:NoSchedule", "a=2:NoExecute"]`,
+		},
+		{
+			"taint removed",
+			`node.taints = ["a=1:NoSchedule", "a=1:NoExecute", "b:NoExecute"]`,
+			`node.taints = ["a-"]`,
+			`node.taints = ["b:NoExecute"]`,
+		},
+		{
+			"taint of an effect removed",
+			`node.taints = ["a=1:NoSchedule", "a=1:NoExecute"]`,
+			`node.taints = ["a:NoExecute-"]`,
+			`node.taints = ["a=1:NoSchedule"]`,
+		},
 		{"all taints removed", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-"]`, `node.taints = []`},
-		{"taint without a value", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=:NoSchedule"]`, `node.taints = ["a:NoSchedule"]`},
-		{"taint replaced by another", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-", "a=2:NoExecute"]`, `node.taints = ["a=2:NoExecute"]`},
-		{"parameters", `driver.parameters = { A = 1, B = 2 }`, `driver.parameters = { A = "", C = 3 }`, `driver.parameters = { B = 2, C = 3 }`},
+		{
+			"taint without a value", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=:NoSchedule"]`,
+			`node.taints = ["a:NoSchedule"]`,
+		},
+		{
+			"taint replaced by another", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-", "a=2:NoExecute"]`,
+			`node.taints = ["a=2:NoExecute"]`,
+		},
+		{
+			"parameters", `driver.parameters = { A = 1, B = 2 }`, `driver.parameters = { A = "", C = 3 }`,
+			`driver.parameters = { B = 2, C = 3 }`,
+		},
 		{"lists replace", `proxy.no_proxy = ["a", "b"]`, `proxy.no_proxy = ["c"]`, `proxy.no_proxy = ["c"]`},
 		{"lists become empty", `disruption.allow = ["reboot"]`, `disruption.allow = []`, `disruption = {}`},
-		{"gpus replace", "[[mig.gpu]]\ndevices = [0]\n[[mig.gpu]]\ndevices = [1]", "[[mig.gpu]]\ndevices = [2]", "[[mig.gpu]]\ndevices = [2]"},
+		{
+			"gpus replace",
+			"[[mig.gpu]]\ndevices = [0]\n[[mig.gpu]]\ndevices = [1]",
+			"[[mig.gpu]]\ndevices = [2]",
+			"[[mig.gpu]]\ndevices = [2]",
+		},
 		{"gpus go", "[[mig.gpu]]", "[mig]\ngpu = []\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"x\"\nfile = \"/m\""},
-		{"layout goes", "[mig]\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"\"\n[[mig.gpu]]", "[mig]\nfile = \"/m\"\n[[mig.gpu]]"},
+		{
+			"layout goes", "[mig]\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"\"\n[[mig.gpu]]",
+			"[mig]\nfile = \"/m\"\n[[mig.gpu]]",
+		},
 		{"method is given up", `join.method = "eks"`, `join.method = "none"`, `join = {}`},
-		{"halves of a repo", `driver.repo = { url = "https://a/b" }`, `driver.repo = { key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`, `driver.repo = { url = "https://a/b", key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`},
+		{
+			"halves of a repo", `driver.repo = { url = "https://a/b" }`,
+			`driver.repo = { key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`,
+			`driver.repo = { url = "https://a/b", key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := parse(t, node("format = 1\n"+test.first), part(10, test.second))

@@ -81,13 +81,24 @@ func TestForgedJournal(t *testing.T) {
 		fix    string
 	}{
 		{name: converge.Home, attr: host.Attr{Mode: 0o700}},
-		{converge.Home, host.Attr{Mode: 0o700, UID: 65534, GID: 65534}, "user 65534 owns " + converge.Home, "chown root:root " + converge.Home},
+		{
+			converge.Home,
+			host.Attr{Mode: 0o700, UID: 65534, GID: 65534},
+			"user 65534 owns " + converge.Home,
+			"chown root:root " + converge.Home,
+		},
 		{converge.Home, host.Attr{Mode: 0o770}, "its group can write to " + converge.Home, "chmod go-w " + converge.Home},
 		{converge.Home, host.Attr{Mode: 0o707}, "all users can write to " + converge.Home, "chmod go-w " + converge.Home},
-		{converge.Home, host.Attr{Mode: fs.ModeSticky | 0o777}, "all users can write to " + converge.Home, "chmod go-w " + converge.Home},
+		{
+			converge.Home, host.Attr{Mode: fs.ModeSticky | 0o777}, "all users can write to " + converge.Home,
+			"chmod go-w " + converge.Home,
+		},
 		{journal, host.Attr{Mode: 0o600, UID: 65534}, "user 65534 owns it", "chown root:root " + journal},
 		{journal, host.Attr{Mode: 0o620}, "its group can write to it", "chmod go-w " + journal},
-		{blobFolder, host.Attr{Mode: 0o777, UID: 65534}, "user 65534 owns it", "chown root:root " + blobFolder + " && chmod go-w " + blobFolder},
+		{
+			blobFolder, host.Attr{Mode: 0o777, UID: 65534}, "user 65534 owns it",
+			"chown root:root " + blobFolder + " && chmod go-w " + blobFolder,
+		},
 		{"/var/lib", host.Attr{Mode: 0o775}, "its group can write to /var/lib", "chmod go-w /var/lib"},
 		{"/var", host.Attr{Mode: 0o755, UID: 1}, "user 1 owns /var", "chown root:root /var"},
 		{"/", host.Attr{Mode: 0o777}, "all users can write to /", "chmod go-w /"},

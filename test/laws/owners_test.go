@@ -130,33 +130,88 @@ func TestOwnersCases(t *testing.T) {
 		spec, want    string
 	}{
 		{"AKS, its entry's program is missing", "aks-ubuntu2204", only("-/usr/bin/nvidia-container-runtime", ""), "", editsDefault},
-		{"AKS, before its scripts have ended", "aks-ubuntu2204", only("-/opt/azure/containers/provision.complete", ""), "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{
+			"AKS, before its scripts have ended", "aks-ubuntu2204",
+			only("-/opt/azure/containers/provision.complete", ""),
+			"handler = \"nvidia\"\n",
+			"refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file",
+		},
 		{"AKS, --gpu-driver none", "aks-ubuntu2204", with(program, noDriver), "", editsDefault},
-		{"AKS, --gpu-driver none, edited and not restarted", "aks-ubuntu2204", with(program, edited), "", "restart containerd.service"},
+		{
+			"AKS, --gpu-driver none, edited and not restarted",
+			"aks-ubuntu2204", with(program, edited), "",
+			"restart containerd.service",
+		},
 		{"AKS, its own is the default", "aks-ubuntu2204", nil, "set_as_default = true\n", "nothing to do"},
 		{"AKS, by its name", "aks-ubuntu2204", nil, "handler = \"nvidia-container-runtime\"\n", "nothing to do"},
 		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", editsDefault},
 		{"AKS, the spec takes the file over", "aks-ubuntu2204", nil, "owner = \"gpuadm\"\n", editsDefault},
-		{"GKE, the spec takes over a file that is rewritten at each boot", "gke-ubuntu", nil, "owner = \"gpuadm\"\n", "refused: cannot own /etc/containerd/config.toml: GKE's configure-helper writes it again at each boot"},
-		{"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file"},
+		{
+			"GKE, the spec takes over a file that is rewritten at each boot",
+			"gke-ubuntu", nil, "owner = \"gpuadm\"\n",
+			"refused: cannot own /etc/containerd/config.toml: GKE's configure-helper writes it again at each boot",
+		},
+		{
+			"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n",
+			"refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file",
+		},
 		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "restart containerd.service"},
-		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "restart containerd.service"},
+		{
+			"the GPU Operator's drop-in beside the packages",
+			"a100-mixed-t4", with(operators, with(program, dropIn)), "",
+			"restart containerd.service",
+		},
 		{"the GPU Operator's drop-in before its program", "a100-mixed-t4", dropIn, "", "restart containerd.service"},
-		{"the GPU Operator went, and the packages are there", "a100-mixed-t4", with(program, dropIn), "", "file /srv/containerd/d/99-nvidia.toml, restart containerd.service"},
-		{"the GPU Operator's program alone", "a100-mixed-t4", operators, "", "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service"},
-		{"Docker, as the default", "docker-only", program, "set_as_default = true\n", "file /etc/docker/daemon.json, restart docker.service"},
-		{"Docker, as the default, and its program is missing", "docker-only", nil, "set_as_default = true\n", "refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts"},
-		{"CRI-O, as the default, and its program is missing", "rocky9-crio", nil, "set_as_default = true\n", "refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts"},
+		{
+			"the GPU Operator went, and the packages are there",
+			"a100-mixed-t4", with(program, dropIn), "",
+			"file /srv/containerd/d/99-nvidia.toml, restart containerd.service",
+		},
+		{
+			"the GPU Operator's program alone", "a100-mixed-t4", operators, "",
+			"file /srv/containerd/d/99-gpuadm.toml, restart containerd.service",
+		},
+		{
+			"Docker, as the default", "docker-only", program, "set_as_default = true\n",
+			"file /etc/docker/daemon.json, restart docker.service",
+		},
+		{
+			"Docker, as the default, and its program is missing",
+			"docker-only", nil, "set_as_default = true\n",
+			"refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts",
+		},
+		{
+			"CRI-O, as the default, and its program is missing",
+			"rocky9-crio", nil, "set_as_default = true\n",
+			"refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts",
+		},
 		{"K3s writes it when it starts", "k3s", program, "", "restart k3s.service"},
 		{"K3s, the GPU Operator's program", "k3s", operators, "", "restart k3s.service"},
 		{"K3s has written it", "k3s", with(program, entry(k3sDir, "/usr/bin/nvidia-container-runtime")), "", "nothing to do"},
-		{"K3s has written it, and the program went", "k3s", entry(k3sDir, "/usr/bin/nvidia-container-runtime"), "", "nothing to do"},
-		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
-		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
+		{
+			"K3s has written it, and the program went", "k3s",
+			entry(k3sDir, "/usr/bin/nvidia-container-runtime"),
+			"",
+			"nothing to do",
+		},
+		{
+			"K3s, as the default", "k3s", program, "set_as_default = true\n",
+			"file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service",
+		},
+		{
+			"K3s, another name", "k3s", program, "handler = \"gpu\"\n",
+			"file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service",
+		},
 		{"K3s is gpuadm's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
 		{"RKE2 writes it when it starts", "rke2", program, "", "restart rke2-agent.service"},
-		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml imports no folder, and rke2 writes the handler nvidia alone"},
-		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},
+		{
+			"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n",
+			"refused: cannot add the handler gpu: " + rke2Dir + "config.toml imports no folder, and rke2 writes the handler nvidia alone",
+		},
+		{
+			"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n",
+			"refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec)
@@ -295,10 +350,26 @@ func TestOwnersQuarrels(t *testing.T) {
 		files         map[string]string
 		spec, want    string
 	}{
-		{"a ClusterPolicy alone", "a100-mixed-t4", policy, "[runtime]\n", "driver=NVIDIA's GPU Operator; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore},
-		{"a ClusterPolicy, and node.toml asks for the same", "a100-mixed-t4", policy, all, "driver=NVIDIA's GPU Operator; toolkit=gpuadm!NVIDIA's GPU Operator; CDI=-; handler=gpuadm!NVIDIA's GPU Operator; MIG=nvidia-mig-manager!gpuadm" + noMore},
-		{"a ClusterPolicy, and node.toml takes the driver", "a100-mixed-t4", policy, "[driver]\nversion = \"580\"\nowner = \"gpuadm\"\n", "driver=NVIDIA's GPU Operator!gpuadm; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore},
-		{"a GPUCluster", "a100-mixed-t4", gpuCluster, "[driver]\nversion = \"580\"\n[runtime]\ninject = \"cdi\"\n", "driver=gpuadm; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver; kubelet=-"},
+		{
+			"a ClusterPolicy alone", "a100-mixed-t4", policy, "[runtime]\n",
+			"driver=NVIDIA's GPU Operator; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore,
+		},
+		{
+			"a ClusterPolicy, and node.toml asks for the same",
+			"a100-mixed-t4", policy, all,
+			"driver=NVIDIA's GPU Operator; toolkit=gpuadm!NVIDIA's GPU Operator; CDI=-; handler=gpuadm!NVIDIA's GPU Operator; MIG=nvidia-mig-manager!gpuadm" + noMore,
+		},
+		{
+			"a ClusterPolicy, and node.toml takes the driver",
+			"a100-mixed-t4", policy,
+			"[driver]\nversion = \"580\"\nowner = \"gpuadm\"\n",
+			"driver=NVIDIA's GPU Operator!gpuadm; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager" + noMore,
+		},
+		{
+			"a GPUCluster", "a100-mixed-t4", gpuCluster,
+			"[driver]\nversion = \"580\"\n[runtime]\ninject = \"cdi\"\n",
+			"driver=gpuadm; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver; kubelet=-",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ownersOf(t, changed(t, c.machine, c.files), c.spec)

@@ -63,7 +63,10 @@ func working() []swap {
 	}
 	return []swap{
 		{"-- sim.toml --\n", "-- sim.toml --\n[driver]\nversion = \"580.105.08\"\n" + gpus},
-		{"-- etc/kubernetes/kubelet.conf mode=0600 size=1940 --\n", "-- etc/kubernetes/kubelet.conf mode=0600 --\n" + kubeconfig("token: of-the-test")},
+		{
+			"-- etc/kubernetes/kubelet.conf mode=0600 size=1940 --\n",
+			"-- etc/kubernetes/kubelet.conf mode=0600 --\n" + kubeconfig("token: of-the-test"),
+		},
 	}
 }
 
@@ -189,7 +192,10 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			name: "half-configured", code: "PKG-002", stays: true, on: d13,
 			like: "https://github.com/Azure/AKS/issues/729",
 			edits: []swap{
-				{"-- sim.toml --\n", "-- sim.toml --\n[[command]]\nargv = [\"env\", \"OMP_NUM_THREADS=1\"]\nprefix = true\nwrites = { \"/var/lib/dpkg/status\" = \"Package: dpkg\\nStatus: install ok installed\\nArchitecture: amd64\\nVersion: 1.22.21\\n\" }\n"},
+				{
+					"-- sim.toml --\n",
+					"-- sim.toml --\n[[command]]\nargv = [\"env\", \"OMP_NUM_THREADS=1\"]\nprefix = true\nwrites = { \"/var/lib/dpkg/status\" = \"Package: dpkg\\nStatus: install ok installed\\nArchitecture: amd64\\nVersion: 1.22.21\\n\" }\n",
+				},
 				{"Package: kubelet\nStatus: install ok installed", "Package: kubelet\nStatus: install ok half-configured"},
 			},
 		},

@@ -233,8 +233,16 @@ func TestPreflightWaitsForAKS(t *testing.T) {
 func TestPreflightGKEPlugin(t *testing.T) {
 	for _, c := range []struct{ name, machine, options, spec, want string }{
 		{"labelled", "gke-ubuntu", "", "[driver]\nversion = \"580\"\n", ""},
-		{"not labelled", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
-		{"labelled otherwise", "gke-ubuntu", "--node-labels=gke-no-default-nvidia-gpu-device-plugin=false", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
+		{
+			"not labelled", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\n",
+			"cannot install a driver on this node of GKE",
+		},
+		{
+			"labelled otherwise", "gke-ubuntu",
+			"--node-labels=gke-no-default-nvidia-gpu-device-plugin=false",
+			"[driver]\nversion = \"580\"\n",
+			"cannot install a driver on this node of GKE",
+		},
 		{"no driver is asked for", "gke-ubuntu", "--node-labels=a=b", "[driver]\n[runtime]\n", ""},
 		{"the driver is another's", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\nowner = \"other\"\n", ""},
 	} {

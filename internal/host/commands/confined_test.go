@@ -17,7 +17,10 @@ func TestConfined(t *testing.T) {
 		{"AppArmor, no profile", all, "unconfined\n", "mnt:[1]", "mnt:[1]", ""},
 		{"SELinux, a shell", all, "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\x00", "mnt:[1]", "mnt:[1]", ""},
 		{"SELinux, a unit", all, "system_u:system_r:unconfined_service_t:s0\x00", "mnt:[1]", "mnt:[1]", ""},
-		{"SELinux, a container", all, "system_u:system_r:container_t:s0:c1,c2\x00", "mnt:[1]", "mnt:[1]", "runs this process as \"system_u:system_r:container_t:s0:c1,c2\""},
+		{
+			"SELinux, a container", all, "system_u:system_r:container_t:s0:c1,c2\x00", "mnt:[1]", "mnt:[1]",
+			"runs this process as \"system_u:system_r:container_t:s0:c1,c2\"",
+		},
 		{"a user of unconfined_u's, confined", all, "unconfined_u:unconfined_r:staff_t:s0\x00", "mnt:[1]", "mnt:[1]", "staff_t"},
 		{"AppArmor, a profile", all, "docker-default (enforce)\n", "mnt:[1]", "mnt:[1]", "docker-default (enforce)"},
 		{"two capabilities less", "CapEff:\t000001ffffdffffd\n", "", "", "", "lacks capabilities: capsh --decode=1ffffdffffd "},

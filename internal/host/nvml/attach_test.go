@@ -40,7 +40,10 @@ func TestFabricFaults(t *testing.T) {
 	}{
 		{0, 0, ""},
 		{0x80, 1, ""},
-		{0x1155, 1, "its bandwidth is degraded, its route is being recovered, its route is unhealthy, it recovers from a time-out"},
+		{
+			0x1155, 1,
+			"its bandwidth is degraded, its route is being recovered, its route is unhealthy, it recovers from a time-out",
+		},
 		{0x300, 2, "its configuration is wrong"},
 		{0xaa, 3, "NVML sums it up as of limited capacity"},
 		{0x400aa, 2, "NVML sums it up as unhealthy"},

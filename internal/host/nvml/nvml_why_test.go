@@ -24,16 +24,40 @@ func TestNoDriver(t *testing.T) {
 	const lib = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so."
 	for _, c := range []struct{ name, files, code, why, try string }{
 		{"nothing", "", "LIBRARY_NOT_FOUND", "neither", "install the NVIDIA driver"},
-		{"no library", module, "LIBRARY_NOT_FOUND", "nvidia 580.95.05 is loaded, but the library", "libraries of driver 580.95.05"},
+		{
+			"no library", module, "LIBRARY_NOT_FOUND", "nvidia 580.95.05 is loaded, but the library",
+			"libraries of driver 580.95.05",
+		},
 		{"no module", "", "DRIVER_NOT_LOADED", "is not loaded", "modprobe nvidia"},
 		{"no device file", module, "DRIVER_NOT_LOADED", "/dev/nvidiactl", "nvidia-modprobe"},
 		{"not root", module, "NO_PERMISSION", "permission", "root"},
 		{"other", module, "IRQ_ISSUE", "IRQ_ISSUE", "dmesg"},
-		{"updated without a reboot", module + maps(lib+"580.105.08"), "LIB_RM_VERSION_MISMATCH", "driver 580.95.05 and the library of 580.105.08", "reboot"},
-		{"replaced under this process", module + maps(lib+"570.1 (deleted)"), "LIB_RM_VERSION_MISMATCH", "from 570.1 to 580.95.05 while gpuadm ran", "run gpuadm again"},
-		{"another one beside it", module + maps(lib+"570.1") + "-- " + lib[1:] + "580.95.05 --\n", "LIB_RM_VERSION_MISMATCH", "from 570.1 to 580.95.05", "run gpuadm again"},
-		{"nothing is known", "", "LIB_RM_VERSION_MISMATCH", "driver an unknown version and the library of an unknown version", "reboot"},
-		{"a strange module", "-- sys/module/nvidia/version --\n\x1b[31m1\n", "DRIVER_NOT_LOADED", "nvidia [31m1 is loaded", "nvidia-modprobe"},
+		{
+			"updated without a reboot", module + maps(lib+"580.105.08"), "LIB_RM_VERSION_MISMATCH",
+			"driver 580.95.05 and the library of 580.105.08",
+			"reboot",
+		},
+		{
+			"replaced under this process", module + maps(lib+"570.1 (deleted)"), "LIB_RM_VERSION_MISMATCH", "from 570.1 to 580.95.05 while gpuadm ran",
+			"run gpuadm again",
+		},
+		{
+			"another one beside it",
+			module + maps(lib+"570.1") + "-- " + lib[1:] + "580.95.05 --\n",
+			"LIB_RM_VERSION_MISMATCH", "from 570.1 to 580.95.05",
+			"run gpuadm again",
+		},
+		{
+			"nothing is known", "", "LIB_RM_VERSION_MISMATCH",
+			"driver an unknown version and the library of an unknown version",
+			"reboot",
+		},
+		{
+			"a strange module",
+			"-- sys/module/nvidia/version --\n\x1b[31m1\n",
+			"DRIVER_NOT_LOADED", "nvidia [31m1 is loaded",
+			"nvidia-modprobe",
+		},
 	} {
 		n := must.Get(simhost.New([]byte(c.files)))(t)
 		if none := nvml.Because(n.Files, c.code); !strings.Contains(none.Why, c.why) || !strings.Contains(none.Try, c.try) {

@@ -69,11 +69,18 @@ func TestUnusableCDI(t *testing.T) {
 		{vendor + "unknown: 1\n", "", "it is not a CDI spec"},
 		{strings.Replace(vendor, "cdiVersion: 0.5.0\n", "", 1), "", "it has no cdiVersion"},
 		{vendor + "- {name: all, containerEdits: {env: [A=b]}}\n", "", "it has the device all twice"},
-		{strings.Replace(vendor, "env: [A=b]", "intelRdt: {closID: x, schemata: [y]}", 1), "", "it says cdiVersion 0.5.0, and what it has came with"},
+		{
+			strings.Replace(vendor, "env: [A=b]", "intelRdt: {closID: x, schemata: [y]}", 1),
+			"",
+			"it says cdiVersion 0.5.0, and what it has came with",
+		},
 		{strings.Replace(vendor, "example.com", "-x", 1), "", "invalid vendor"},
 		{strings.Replace(vendor, "A=b", "b", 1), "", "invalid environment variable"},
 		{strings.Replace(vendor, "0.5.0", "9.0.0", 1), "", "it says cdiVersion 9.0.0, which engines of today do not read"},
-		{strings.Replace(vendor, "0.5.0", "1.0.0", 1), "", "it says cdiVersion 1.0.0, and the container engine here reads none after 0.8.0"},
+		{
+			strings.Replace(vendor, "0.5.0", "1.0.0", 1), "",
+			"it says cdiVersion 1.0.0, and the container engine here reads none after 0.8.0",
+		},
 		{vendor, vendor, "/etc/cdi/a.yaml names example.com/net=all as well, so engines use neither"},
 	} {
 		n := withSpec(t, cdiNode+"-- etc/cdi/b.json --\n"+x.other, "etc/cdi/a.yaml", x.spec)
@@ -149,16 +156,42 @@ func TestCDISpecJudged(t *testing.T) {
 	for _, x := range []struct{ name, archive, spec, says string }{
 		{"current", cdiNode, good, ""},
 		{"named by index alone", cdiNode, indexes, ""},
-		{"too few, named by index alone", cdiNode, strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1), "it has the device all twice"},
+		{
+			"too few, named by index alone", cdiNode,
+			strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1),
+			"it has the device all twice",
+		},
 		{"no spec", cdiNode, "kind: ''\n", "it is not a CDI spec"},
 		{"no YAML", cdiNode, "\t[", "it is not a CDI spec"},
 		{"a partition is not in it", cdiNode, swap(part, part+"0"), part + " is not in it"},
-		{"a partition that is gone", cdiNode, strings.Replace(good, `- name: "1"`, `- name: "MIG-gone"`, 1), "it names MIG-gone, which is not there"},
-		{"a GPU that has another node now", cdiNode, swap("/dev/nvidia1", "/dev/nvidia0"), "it gives " + gpu + " without /dev/nvidia1"},
+		{
+			"a partition that is gone", cdiNode,
+			strings.Replace(good, `- name: "1"`, `- name: "MIG-gone"`, 1),
+			"it names MIG-gone, which is not there",
+		},
+		{
+			"a GPU that has another node now", cdiNode, swap("/dev/nvidia1", "/dev/nvidia0"),
+			"it gives " + gpu + " without /dev/nvidia1",
+		},
 		{"the driver before", cdiNode, swap("580.95.05", "570.1.2"), "it mounts the driver 570.1.2, and 580.95.05 is loaded"},
-		{"a library that is gone", strings.Replace(cdiNode, "-- usr/lib/libcuda.so.580.95.05 --\n", "", 1), good, "it names /usr/lib/libcuda.so.580.95.05, which is not there"},
-		{"no nvidia-cdi-hook", strings.Replace(cdiNode, "-- usr/bin/nvidia-cdi-hook mode=0755 --\n", "", 1), good, "it names /usr/bin/nvidia-cdi-hook, which is not there"},
-		{"no node", strings.Replace(cdiNode, "-- dev/nvidiactl device=195:255 --\n", "", 1), good, "it names /dev/nvidiactl, which is not there"},
+		{
+			"a library that is gone",
+			strings.Replace(cdiNode, "-- usr/lib/libcuda.so.580.95.05 --\n", "", 1),
+			good,
+			"it names /usr/lib/libcuda.so.580.95.05, which is not there",
+		},
+		{
+			"no nvidia-cdi-hook",
+			strings.Replace(cdiNode, "-- usr/bin/nvidia-cdi-hook mode=0755 --\n", "", 1),
+			good,
+			"it names /usr/bin/nvidia-cdi-hook, which is not there",
+		},
+		{
+			"no node",
+			strings.Replace(cdiNode, "-- dev/nvidiactl device=195:255 --\n", "", 1),
+			good,
+			"it names /dev/nvidiactl, which is not there",
+		},
 	} {
 		state, err := cdi.Spec().Look(t.Context(), withSpec(t, x.archive, at, x.spec))
 		want := converge.State("current")
@@ -196,12 +229,27 @@ func TestCDISpecElsewhere(t *testing.T) {
 		state         converge.State
 		later         string
 	}{
-		{"no toolkit", strings.Replace(cdiNode, "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n", "", 1), "none", ""},
+		{
+			"no toolkit",
+			strings.Replace(cdiNode, "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n", "", 1),
+			"none",
+			"",
+		},
 		{"masked", strings.Replace(cdiNode, "enabled = \"enabled\"", "enabled = \"masked\"", 1), "none", ""},
 		{"an image", strings.Replace(cdiNode, "[driver]", "live = false\n[driver]", 1), "", "first boot"},
 		{"no driver", strings.Replace(cdiNode, "580.95.05\"", "580.95.05\"\nwhy = \"not loaded\"", 1), "", "the driver answers"},
-		{"MIG without partitions", "-- sim.toml --\n[[gpu]]\nmodel = \"A100-40\"\nmode = true\n[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n", "none", ""},
-		{"being written", strings.Replace(cdiNode, "enabled = \"enabled\"", "enabled = \"enabled\"\nactive = \"activating\"", 1), "outdated: /var/run/cdi/nvidia.yaml: it is being written", ""},
+		{
+			"MIG without partitions",
+			"-- sim.toml --\n[[gpu]]\nmodel = \"A100-40\"\nmode = true\n[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n",
+			"none",
+			"",
+		},
+		{
+			"being written",
+			strings.Replace(cdiNode, "enabled = \"enabled\"", "enabled = \"enabled\"\nactive = \"activating\"", 1),
+			"outdated: /var/run/cdi/nvidia.yaml: it is being written",
+			"",
+		},
 		{"missing", cdiNode, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
 		{"1.19.0 at boot", cdiNode + late, "", "multi-user.target is reached"},
 		{"1.19.0 later", reached + late, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
