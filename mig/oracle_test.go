@@ -46,31 +46,9 @@ func newOracle(m Model) *oracle {
 			o.note(chosen)
 		}
 		for i := next; i < len(all); i++ {
-			b, free, same := all[i], true, 0
-			for s := b.start; s < b.start+b.size; s++ {
-				free = free && !taken[s]
-			}
-			for _, c := range chosen {
-				if c.profile == b.profile {
-					same++
-				}
-			}
-
-			sets, whole, shares := 0, 0, 0
-			for _, c := range append(slices.Clone(chosen), b) {
-				switch n := m.Profiles[c.profile].Name; {
-				case strings.HasSuffix(n, "+me.all"):
-					whole++
-				case !strings.HasSuffix(n, "-me"):
-					shares++
-				}
-
-				if strings.HasSuffix(m.Profiles[c.profile].Name, "+me") {
-					sets++
-				}
-			}
-
-			if !free || same >= m.Profiles[b.profile].Max || sets > 1 || whole > 1 || whole == 1 && shares > 0 {
+			b := all[i]
+			here := taken[b.start : b.start+b.size]
+			if slices.Contains(here, true) || !o.allows(chosen, b) {
 				continue
 			}
 			now := slices.Clone(taken)
@@ -83,6 +61,36 @@ func newOracle(m Model) *oracle {
 
 	walk(0, make([]bool, m.Memory), nil)
 	return o
+}
+
+// allows reports whether a GPU can have another block beside these: there are at most so many of a
+// profile, one has the media engines (+me), and one with all of them (+me.all) leaves none to share.
+func (o *oracle) allows(chosen []block, b block) bool {
+	same := 0
+	for _, c := range chosen {
+		if c.profile == b.profile {
+			same++
+		}
+	}
+
+	sets := 0
+	wholes := 0
+	shares := 0
+	for _, c := range append(slices.Clone(chosen), b) {
+		name := o.model.Profiles[c.profile].Name
+		switch {
+		case strings.HasSuffix(name, "+me.all"):
+			wholes++
+		case !strings.HasSuffix(name, "-me"):
+			shares++
+		}
+		if strings.HasSuffix(name, "+me") {
+			sets++
+		}
+	}
+
+	isAlone := wholes == 0 || wholes == 1 && shares == 0
+	return same < o.model.Profiles[b.profile].Max && sets <= 1 && isAlone
 }
 
 func (o *oracle) note(chosen []block) {
