@@ -171,12 +171,14 @@ func table(c Catalog, id, version, source string) string {
 			if id == "fedora" {
 				d = mirrored(v)
 			}
-			d.Source, d.GDS = source, s.name == withGDS
+			d.Source = source
+			d.GDS = s.name == withGDS
 			m := machine(id, version, s.arch, s.gpus...)
 			m.Instance = s.instance
 			if s.gpus == nil {
 				m.GPUs = nil
 			}
+
 			ch, err := Choose(c, m, d)
 			fmt.Fprintf(&rows, "%-9s %-10s ", s.name, v)
 			if err != nil {
@@ -184,30 +186,10 @@ func table(c Catalog, id, version, source string) string {
 				continue
 			}
 			text := members(ch)
-			i := slices.Index(sets, text)
-			if i < 0 {
-				i, sets = len(sets), append(sets, text)
+			if !slices.Contains(sets, text) {
+				sets = append(sets, text)
 			}
-			fmt.Fprintf(&rows, "set %d: %s %s %s", i+1, ch.Source, ch.Branch, ch.Flavour)
-			for _, note := range []string{ch.Version, "stream " + ch.Stream, "min " + ch.Minimum, "cuda " + ch.CUDA, fmt.Sprintf("precompiled %v", ch.Precompiled)} {
-				if !strings.HasSuffix(note, " ") && !strings.HasSuffix(note, " false") && note != "" {
-					rows.WriteString(", " + note)
-				}
-			}
-
-			for _, p := range slices.Sorted(maps.Keys(ch.Parameters)) {
-				if p != "NVreg_CoherentGPUMemoryMode" { // in every row from 580 on: TestPlatforms
-					fmt.Fprintf(&rows, ", %s=%s", p, ch.Parameters[p])
-				}
-			}
-
-			rows.WriteString("\n")
-			for _, w := range ch.Warnings {
-				if strings.HasPrefix(w, "no version is asked for") || strings.Contains(w, " ended in ") || strings.HasPrefix(w, "cannot see the GPUs") {
-					continue // in every row; see TestWarnings
-				}
-				rows.WriteString("        warning: " + w + "\n")
-			}
+			fmt.Fprintf(&rows, "set %d: %s", slices.Index(sets, text)+1, rowOf(ch))
 		}
 	}
 
@@ -217,17 +199,54 @@ func table(c Catalog, id, version, source string) string {
 	return rows.String()
 }
 
+// rowOf is a choice in a line, and each of its warnings in one more. It leaves out what every row would
+// have: TestPlatforms has the parameter, and TestWarnings the warnings.
+func rowOf(ch Choice) string {
+	notes := []string{ch.Source + " " + ch.Branch + " " + ch.Flavour}
+	note := func(word, value string) {
+		if value != "" {
+			notes = append(notes, strings.TrimSpace(word+" "+value))
+		}
+	}
+	note("", ch.Version)
+	note("stream", ch.Stream)
+	note("min", ch.Minimum)
+	note("cuda", ch.CUDA)
+	if ch.Precompiled {
+		note("precompiled", "true")
+	}
+	for _, p := range slices.Sorted(maps.Keys(ch.Parameters)) {
+		if p != "NVreg_CoherentGPUMemoryMode" {
+			note("", p+"="+ch.Parameters[p])
+		}
+	}
+
+	row := strings.Join(notes, ", ") + "\n"
+	for _, w := range ch.Warnings {
+		isUsual := strings.HasPrefix(w, "no version is asked for") ||
+			strings.HasPrefix(w, "cannot see the GPUs") ||
+			strings.Contains(w, " ended in ")
+		if !isUsual {
+			row += "        warning: " + w + "\n"
+		}
+	}
+	return row
+}
+
 // members writes down the packages, those of a role in one line.
 func members(ch Choice) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "  from %s", strings.Join(strings.Fields(ch.Repo.URL+" "+ch.Repo.Component+" "+strings.Join(ch.Repo.Needs, " ")), " "))
+	from := append([]string{ch.Repo.URL, ch.Repo.Component}, ch.Repo.Needs...)
+	isEmpty := func(word string) bool { return word == "" }
+	b.WriteString("  from " + strings.Join(slices.DeleteFunc(from, isEmpty), " "))
 	last := ""
 	for _, m := range ch.Members {
 		mark := "~"
 		if m.Lockstep {
 			mark = "="
 		}
-		if head := fmt.Sprintf("\n  %s %s:", mark, m.Role); head != last {
+		head := fmt.Sprintf("\n  %s %s:", mark, m.Role)
+		if head != last {
 			b.WriteString(head)
 			last = head
 		}

@@ -63,41 +63,57 @@ func TestListings(t *testing.T) {
 	c := Load()
 	asked := 0
 	for _, l := range listings.All() {
-		id, version := distroOf(l.Distro)
-		if l.Distro == "debian" {
-			id, version = "debian", "12"
-		}
-		if id == "" || !wholeVersion.MatchString(l.Version) || l.Repository == "microsoft" || l.Pocket == "backports" {
+		id, version := systemOf(l)
+		isOther := l.Repository == "microsoft" || l.Pocket == "backports"
+		if id == "" || isOther || !wholeVersion.MatchString(l.Version) {
 			continue
 		}
+
 		for _, g := range matrixGPUs {
-			if l.Repository == "redhat" {
-				id = "rhel"
-			}
-			m := machine(id, version, g.arch, g.gpus...)
 			d := driver(l.Version)
 			d.Source = sourceOf(l.Repository)
 			if id == "rocky" && strings.HasPrefix(version, "10") {
 				d = mirrored(l.Version)
 			}
-			ch, err := Choose(c, m, d)
+			ch, err := Choose(c, machine(id, version, g.arch, g.gpus...), d)
 			if err != nil {
 				continue // refused in a sentence: testdata has it
 			}
 			for _, p := range ch.Members {
-				if !p.Lockstep {
-					continue
+				if p.Lockstep {
+					asked++
+					isListed(t, l, g.name, ch, p)
 				}
-				asked++
-				has, known := l.Has(p.Name)
-				check.That(t, !known || has || elsewhere(l, p.Name), "%s, %s: %s is asked for as %s, and the listing does not have it", l, g.name, p.Name, p.Role)
-				to, is := l.Transitional[p.Name]
-				check.That(t, !is || strings.Contains(to, branchText(l.Version)) || ch.Source == SourceUbuntu, "%s, %s: %s is transitional to %s", l, g.name, p.Name, to)
 			}
 		}
 	}
 
 	check.That(t, asked >= 400, "only %d names were held against listings", asked)
+}
+
+// systemOf is the os-release of the machines that a listing is for; "" if it is not known.
+func systemOf(l listings.Listing) (id, version string) {
+	if l.Distro == "debian" {
+		return "debian", "12"
+	}
+	id, version = distroOf(l.Distro)
+	if id != "" && l.Repository == "redhat" {
+		id = "rhel"
+	}
+	return id, version
+}
+
+// isListed wants a listing to have a package that is asked for, and not as one that only leads to the
+// package of another branch.
+func isListed(t *testing.T, l listings.Listing, gpu string, ch Choice, p Member) {
+	t.Helper()
+	has, known := l.Has(p.Name)
+	isMissing := known && !has && !elsewhere(l, p.Name)
+	check.That(t, !isMissing, "%s, %s: %s is asked for as %s, and the listing does not have it", l, gpu, p.Name, p.Role)
+
+	to, isTransitional := l.Transitional[p.Name]
+	leads := strings.Contains(to, branchText(l.Version)) || ch.Source == SourceUbuntu
+	check.That(t, !isTransitional || leads, "%s, %s: %s is transitional to %s", l, gpu, p.Name, to)
 }
 
 // elsewhere says whether another pocket of the same archive has a package: Debian's security pocket

@@ -127,55 +127,78 @@ func cell(f facts.Facts, asked, source string) string {
 // branch, against cells.txt, where the facts that each cell follows from are named. Of the rows
 // that are for a cell the last counts; a refusal begins as the row says.
 func TestPlatforms(t *testing.T) {
-	known := map[string]bool{}
-	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/platforms/facts.tsv"))(t))) {
-		if id, rest, is := strings.Cut(line, "\t"); is && strings.Count(rest, "\t") == 3 {
-			known[id] = true
-		}
-	}
-
-	check.Equal(t, len(known), 64, "facts:")
-	gap := regexp.MustCompile(`  +`)
-	var rows [][]string
-	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/platforms/cells.txt"))(t))) {
-		if words := gap.Split(strings.TrimSpace(line), -1); len(words) == 5 && words[0][0] != '#' {
-			rows = append(rows, words)
-			for id := range strings.FieldsSeq(words[4]) {
-				check.That(t, known[id], "%q: no fact %s", words, id)
-			}
-		}
-	}
-
-	is := func(pattern, name string) bool {
-		return pattern == "*" || slices.Contains(strings.Split(pattern, ","), name)
-	}
+	rows := platformRows(t)
 	used := map[int]bool{}
 	for _, s := range systems {
 		for i, p := range platforms {
 			for _, asked := range []string{"", "580", "595", "615", "620"} {
-				got, at := cell(aPlatform(i, s), asked, s[3]), -1
-				for n, row := range rows {
-					system := strings.TrimSpace(s[0] + " " + s[1] + " " + s[3])
-					if is(row[0], system) && is(row[1], p.name) && is(row[2], cmp.Or(asked, "-")) {
-						at = n
-					}
-				}
-
-				if at < 0 {
-					t.Errorf("%v  %s  %s: no row: %s", s, p.name, asked, got)
+				got := cell(aPlatform(i, s), asked, s[3])
+				on := fmt.Sprintf("%s %s %s  %s  %s", s[0], s[1], s[3], p.name, asked)
+				system := strings.TrimSpace(s[0] + " " + s[1] + " " + s[3])
+				n := lastRowFor(rows, system, p.name, cmp.Or(asked, "-"))
+				if n < 0 {
+					t.Errorf("%s: no row: %s", on, got)
 					continue
 				}
-				used[at] = true
-				if want := rows[at][3]; got != want && !(strings.HasPrefix(want, "cannot ") && sentence(want).MatchString(got)) {
-					t.Errorf("%s %s %s  %s  %s\n  is   %s\n  want %s  (%s)", s[0], s[1], s[3], p.name, asked, got, want, rows[at][4])
-				}
+
+				used[n] = true
+				row := rows[n]
+				isSentence := strings.HasPrefix(row.want, "cannot ") && sentence(row.want).MatchString(got)
+				check.That(t, got == row.want || isSentence, "%s\n  is   %s\n  want %s  (%s)", on, got, row.want, row.facts)
 			}
 		}
 	}
 
 	for n, row := range rows {
-		check.That(t, used[n], "no cell is of the row %q", row)
+		check.That(t, used[n], "no cell is of the row %+v", row)
 	}
+}
+
+// platformRow is a row of cells.txt: what machines should get. The first three are * or words with
+// commas.
+type platformRow struct {
+	systems, platforms, asked string
+	want                      string
+	facts                     string // their ids
+}
+
+// platformRows reads cells.txt, whose facts must be in facts.tsv.
+func platformRows(t *testing.T) (rows []platformRow) {
+	t.Helper()
+	known := map[string]bool{}
+	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/platforms/facts.tsv"))(t))) {
+		id, rest, isRow := strings.Cut(line, "\t")
+		if isRow && strings.Count(rest, "\t") == 3 {
+			known[id] = true
+		}
+	}
+	check.Equal(t, len(known), 64, "facts:")
+
+	gap := regexp.MustCompile(`  +`)
+	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/platforms/cells.txt"))(t))) {
+		words := gap.Split(strings.TrimSpace(line), -1)
+		if len(words) != 5 || words[0][0] == '#' {
+			continue
+		}
+		rows = append(rows, platformRow{words[0], words[1], words[2], words[3], words[4]})
+		for id := range strings.FieldsSeq(words[4]) {
+			check.That(t, known[id], "%q: no fact %s", words, id)
+		}
+	}
+	return rows
+}
+
+// lastRowFor is the index of the last row for a machine, -1 if there is none: later rows are exceptions.
+func lastRowFor(rows []platformRow, system, platform, asked string) int {
+	is := func(pattern, name string) bool {
+		return pattern == "*" || slices.Contains(strings.Split(pattern, ","), name)
+	}
+	for n, row := range slices.Backward(rows) {
+		if is(row.systems, system) && is(row.platforms, platform) && is(row.asked, asked) {
+			return n
+		}
+	}
+	return -1
 }
 
 // sentence matches what begins as the text says, in which * is any text.
