@@ -81,6 +81,7 @@ func nightRings() []nightRing {
 		target("lab-hosts"),
 		{name: "crio", command: []string{"go", "run", "./test/containerd/parts/fetch", "crio"}},
 		target("packages"),
+		target("image"), // TestLabImage runs what it makes
 		{
 			name: "lab", tests: true, hosts: true, env: all,
 			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLab", "-skip=^TestLabCrash"),
@@ -89,7 +90,6 @@ func nightRings() []nightRing {
 			name: "crash", tests: true, hosts: true, parts: crashParts, env: all,
 			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLabCrash"),
 		},
-		target("image"),
 		target("repro"),
 		target("kube-build"),
 		{
