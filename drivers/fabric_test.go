@@ -194,7 +194,9 @@ func TestInfinibandModules(t *testing.T) {
 	}{
 		{"B200 that has them", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, false, "auto", "", "mlx5_ib ib_umad"},
 		{
-			"B200 that lacks one", "ubuntu", "24.04", "2901", []string{"ib_umad"}, false, "auto", "linux-modules-extra-" + kernel,
+			"B200 that lacks one", "ubuntu", "24.04", "2901",
+			[]string{"ib_umad"},
+			false, "auto", "linux-modules-extra-" + kernel,
 			"mlx5_ib ib_umad",
 		},
 		{
@@ -202,7 +204,9 @@ func TestInfinibandModules(t *testing.T) {
 			"mlx5_ib ib_umad",
 		},
 		{
-			"B200 once it came", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, true, "auto", "linux-modules-extra-" + kernel,
+			"B200 once it came", "ubuntu", "24.04", "2901",
+			[]string{"mlx5_ib", "ib_umad"},
+			true, "auto", "linux-modules-extra-" + kernel,
 			"mlx5_ib ib_umad",
 		},
 		{"B200 on 26.04", "ubuntu", "26.04", "2901", nil, false, "auto", "", "mlx5_ib ib_umad"},

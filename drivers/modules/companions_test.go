@@ -40,7 +40,8 @@ func TestInfinibandFiles(t *testing.T) {
 		{
 			"the package lacks it",
 			dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n",
-			[]string{extra}, "kernel 6.8.0 has no module mlx5_ib",
+			[]string{extra},
+			"kernel 6.8.0 has no module mlx5_ib",
 			"",
 		},
 	} {

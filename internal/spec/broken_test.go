@@ -99,7 +99,8 @@ func TestBytes(t *testing.T) {
 		{"nothing", nil, "node.toml:1:1: no file is given"},
 		{"mark and CRLF", []spec.File{node("\ufeffformat = 1\r\n[driver]\r\n")}, ""},
 		{
-			"column after a mark", []spec.File{node("\ufeffforma = 1")},
+			"column after a mark",
+			[]spec.File{node("\ufeffforma = 1")},
 			"node.toml:1:1: unknown key \"forma\" at the top of the file",
 		},
 		{"NUL", []spec.File{node("format = 1\n# ä\x00")}, "node.toml:2:4: there is a NUL byte"},
