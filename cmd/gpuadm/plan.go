@@ -33,7 +33,7 @@ func newPlan(c *common) *cobra.Command {
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
-	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending, 4 if a reboot is needed")
 	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")
 	return cmd
 }
