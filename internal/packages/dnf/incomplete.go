@@ -47,7 +47,7 @@ func (a dnf) markIncomplete(ctx context.Context, v host.View, d *rpmDatabase) er
 	d.lacks = map[string][]string{}
 	for _, p := range d.list {
 		requirements := all[p.full()]
-		if len(requirements) == 0 {
+		if len(requirements) == 0 || !d.locks.holds(p) {
 			continue
 		}
 		for _, name := range p.keys() {
@@ -87,44 +87,44 @@ func databaseFile(v host.View) string {
 	return ""
 }
 
-// askUnmet has rpm check the requirements of packages, and nothing else of them. rpm exits with
-// the number of packages that lack something.
+// askUnmet has rpm check the requirements of packages, and nothing else of them. rpm fails where one
+// is not met. Where it says anything else, its answer is not whole.
 func askUnmet(ctx context.Context, v host.View, locked []string) (unmet, error) {
 	const verify = "rpm -V --nofiles --noscripts --nodigest --nosignature --"
 	out, err := v.Ask(ctx, append(strings.Fields(verify), locked...)...)
-	found := parseUnmet(string(out))
+	found, others := parseUnmet(string(out))
 	var failed *host.CommandError
-	if errors.As(err, &failed) && len(found) > 0 {
-		return found, nil
-	}
-	if err != nil {
+	isAnswer := errors.As(err, &failed) && len(found) > 0 && len(others) == 0
+	if err != nil && !isAnswer {
 		return nil, fmt.Errorf("cannot check what installed packages require: %w", err)
 	}
 	return found, nil
 }
 
-// parseUnmet reads what rpm --verify says of packages that lack something. Source:
-// verifyDependencies in lib/verify.c of rpm's tree, rpmProblemString in lib/rpmprob.c.
-func parseUnmet(out string) unmet {
+// parseUnmet reads what rpm --verify says of requirements, and returns the lines that say anything
+// else. Below the name of one package rpm also lists requirements of others that concern it, so the
+// end of each line counts. Source: verifyDependencies in lib/verify.c of rpm's tree.
+func parseUnmet(out string) (found unmet, others []string) {
 	const (
-		begin = "Unsatisfied dependencies for "
-		needs = " is needed by "
+		begin  = "Unsatisfied dependencies for "
+		needed = " is needed by (installed) "
 	)
-	all := unmet{}
-	name := ""
+	found = unmet{}
 	for line := range strings.Lines(out) {
-		line = strings.TrimRight(line, "\n")
-		of, isBegin := strings.CutPrefix(line, begin)
-		requirement, _, isNeeded := strings.Cut(strings.TrimSpace(line), needs)
+		line = strings.TrimSpace(line)
+		requirement, by, isNeeded := strings.Cut(line, needed)
 		switch {
-		case isBegin:
-			name = fullName(strings.TrimSuffix(of, ":"))
-		case isNeeded && name != "":
-			all[name] = append(all[name], requirement)
+		case isNeeded:
+			name := fullName(by)
+			if !slices.Contains(found[name], requirement) {
+				found[name] = append(found[name], requirement)
+			}
+		case line != "" && !strings.HasPrefix(line, begin):
+			others = append(others, line)
 		}
 	}
 
-	return all
+	return found, others
 }
 
 // fullName writes rpm's NAME-[EPOCH:]VERSION-RELEASE.ARCH always with an epoch.

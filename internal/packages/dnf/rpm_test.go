@@ -60,19 +60,24 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestUnmet: what rpm 4.16 says of two packages that lack something, and one that is whole.
+// TestUnmet: what rpm 4.20.1 said of two packages that lack a third, recorded on a host of the lab.
+// Below the first package it also lists a requirement of the second.
 func TestUnmet(t *testing.T) {
-	const out = "Unsatisfied dependencies for nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64:\n" +
-		"\tlibnvidia-gpucomp(x86-64) = 3:580.65.06 is needed by (installed) nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64\n" +
-		"\tlibc.so.6(GLIBC_2.34)(64bit) is needed by (installed) nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64\n" +
-		"Unsatisfied dependencies for kmod-x-1-2.noarch:\n\tdkms is needed by (installed) kmod-x-1-2.noarch\n"
-	found := parseUnmet(out)
-	check.Equal(t, len(found), 2, "packages:")
-	check.List(t, found["nvidia-driver-cuda-libs-3:580.65.06-1.el9.x86_64"], []string{
-		"libnvidia-gpucomp(x86-64) = 3:580.65.06",
-		"libc.so.6(GLIBC_2.34)(64bit)",
-	}, "lacks:")
-	check.List(t, found["kmod-x-0:1-2.noarch"], []string{"dkms"}, "one without an epoch lacks:")
+	const keeps, plain = "keeps-3:580.65.06-1.el9.x86_64", "plain-0:1-1.el9.noarch"
+	const first = "Unsatisfied dependencies for keeps-3:580.65.06-1.el9.x86_64:\n" +
+		"\tlost = 3:580.65.06 is needed by (installed) keeps-3:580.65.06-1.el9.x86_64\n" +
+		"\t(lost if keeps) is needed by (installed) plain-1-1.el9.noarch\n"
+	const second = "Unsatisfied dependencies for plain-1-1.el9.noarch:\n" +
+		"\t(lost if keeps) is needed by (installed) plain-1-1.el9.noarch\n" +
+		"\tlost is needed by (installed) plain-1-1.el9.noarch\n"
+
+	found, others := parseUnmet(first + second)
+	check.Equal(t, len(found)+len(others), 2, "packages, and other lines:")
+	check.List(t, found[keeps], []string{"lost = 3:580.65.06"}, "the first lacks:")
+	check.List(t, found[plain], []string{"(lost if keeps)", "lost"}, "the second lacks:")
+
+	_, others = parseUnmet(first + "package gone-0:1-1.x86_64 is not installed\n")
+	check.List(t, others, []string{"package gone-0:1-1.x86_64 is not installed"}, "other lines:")
 
 	d := rpmDatabase{lacks: map[string][]string{"a": {"y >= 1", "x(x86-64) = 2"}, "b": {"x(x86-64) = 2", "z"}, "c": {"(v >= 1 if w)"}}}
 	lost := d.lostBy([]string{"a", "b", "c"}, map[string]bool{"z": true})
