@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// joinsItself reports whether the machine's platform joins it by a method, and leaves gpuadm no part
-// in that. A second kubelet beside the platform's would break the node.
+// joinsItself reports whether the machine's platform joins it by a method, and leaves gpuadm no
+// part in that. A second kubelet beside the platform's would break the node.
 func joinsItself(method string, f facts.Facts) bool {
 	join := platform.Of(f.Cloud.Managed).Join
 	return join.Left && join.Method == method

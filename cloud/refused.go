@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// signOf returns the sign that the machine is of a kind that its owner provides as a whole; "" if it
-// is not.
+// signOf returns the sign that the machine is of a kind that its owner provides as a whole; ""
+// if it is not.
 func signOf(kind platform.Sealed, f facts.Facts) string {
 	others := kind.System != "" && kind.System != f.OS.ID ||
 		kind.Platform != "" && kind.Platform != f.Cloud.Managed ||

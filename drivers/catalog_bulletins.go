@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/gputable"
 )
 
-// bulletinRow is a row of bulletins.tsv, which make facts writes: a security bulletin of NVIDIA's, and
-// the first driver of a branch without its vulnerabilities.
+// bulletinRow is a row of bulletins.tsv, which make facts writes: a security bulletin of NVIDIA's,
+// and the first driver of a branch without its vulnerabilities.
 type bulletinRow struct {
 	branch, fixed, number, month string
 }
@@ -33,8 +33,8 @@ var bulletinRows = sync.OnceValue(func() (rows []bulletinRow) {
 })
 
 // Vulnerable names the newest security bulletin about a driver, and the version of its branch that
-// fixes all known ones; "" if none is known. A branch that has ended gets no bulletin any more: that
-// is said elsewhere.
+// fixes all known ones; "" if none is known. A branch that has ended gets no bulletin any more:
+// that is said elsewhere.
 func Vulnerable(version string) string {
 	var worst bulletinRow
 	others := 0

@@ -35,8 +35,8 @@ var kernelRows = sync.OnceValue(func() (rows []kernelRow) {
 	return rows
 })
 
-// tooOldFor says why NVIDIA's own modules of a version do not build for a kernel, by the Linux release
-// that asks for the newest driver; "" if nothing is known. RHEL's kernels have changes of
+// tooOldFor says why NVIDIA's own modules of a version do not build for a kernel, by the Linux
+// release that asks for the newest driver; "" if nothing is known. RHEL's kernels have changes of
 // newer releases under an old number, of which the table says nothing.
 func tooOldFor(version, kernel string) string {
 	linux := hardware.LeadingNumbers(kernel)

@@ -212,7 +212,8 @@ func (p *plan) warnOfBranch() {
 	}
 }
 
-// hasModules says whether a kernel has the modules that are asked for: then nothing is built for it.
+// hasModules says whether a kernel has the modules that are asked for: then nothing is
+// built for it.
 func (p *plan) hasModules(kernel string) bool {
 	on := p.machine.OnDisk[kernel]
 	return p.isAsked(on.Version, on.Flavour)

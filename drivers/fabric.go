@@ -18,7 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Kinds of NVLink fabric. The column fabric of internal/gputable/gpus.tsv names the GPUs with NVLink 5.
+// Kinds of NVLink fabric. The column fabric of internal/gputable/gpus.tsv names the GPUs
+// with NVLink 5.
 const (
 	// FabricSwitch is NVSwitches on the PCI bus, up to Hopper.
 	FabricSwitch = "nvswitch"

@@ -14,7 +14,8 @@ import (
 const FabricManagerConfig = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 
 // PartitionsOwned names the mode of a fabric manager's configuration in which another program joins
-// the GPUs over NVSwitch, a partition at a time; "" in mode 0, in which the fabric manager joins all.
+// the GPUs over NVSwitch, a partition at a time; "" in mode 0, in which the fabric
+// manager joins all.
 // Sources: the comments of NVIDIA's fabricmanager.cfg, as in CumulusNetworks/docs,
 // content/cumulus-netq-48/NVLink4; "Fabric Manager partitioning" in the documentation of
 // https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.

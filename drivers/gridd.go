@@ -26,8 +26,8 @@ const (
 	griddConfig = "/etc/nvidia/gridd.conf"
 )
 
-// griddKeys returns the keys of gridd.conf that a spec asks for, and those of the machine's cloud; ""
-// removes a key. The token stays where the operator put it: gpuadm copies no secret.
+// griddKeys returns the keys of gridd.conf that a spec asks for, and those of the machine's cloud;
+// "" removes a key. The token stays where the operator put it: gpuadm copies no secret.
 func griddKeys(s spec.Grid, ofCloud map[string]string) map[string]string {
 	keys := map[string]string{}
 	maps.Copy(keys, ofCloud)

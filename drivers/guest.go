@@ -72,8 +72,8 @@ func (p *plan) hostRelease() int {
 	return p.catalog.vgpuRelease(p.machine.VGPU.Version)
 }
 
-// checkGuestRelease refuses a guest driver that is newer than the host's, and warns of a driver that
-// is more than one release older.
+// checkGuestRelease refuses a guest driver that is newer than the host's, and warns of a driver
+// that is more than one release older.
 func (p *plan) checkGuestRelease() error {
 	asked := p.catalog.vgpuRelease(p.spec.Version)
 	host := p.hostRelease()

@@ -129,8 +129,9 @@ func (c Choice) mayWait(f facts.Facts, k modules.KernelSide, kernel string) bool
 
 // Spared returns packages for building modules that gpuadm does not require. asFound are for
 // kernels that have the driver's modules: nothing is built for them; and for kernels whose headers
-// are on the disk, whatever brought them: an own kernel, Proxmox VE, another vendor. ifThere are for kernels that
-// do not run while another kernel has the driver: gpuadm installs them if a source has them.
+// are on the disk, whatever brought them: an own kernel, Proxmox VE, another vendor. ifThere are
+// for kernels that do not run while another kernel has the driver: gpuadm installs them if a
+// source has them.
 func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
 	k, _ := c.KernelSide(s, f)
 	allHave := len(k.Kernels) > 0

@@ -241,8 +241,8 @@ func (p *plan) exceptions(asked string) []exceptionRow {
 	return rows
 }
 
-// concerns says whether the exception is about a version or branch. Of a branch the newest version is
-// meant: an exception that ended within the branch is none of it.
+// concerns says whether the exception is about a version or branch. Of a branch the newest version
+// is meant: an exception that ended within the branch is none of it.
 func (r exceptionRow) concerns(asked string) bool {
 	if below(asked, r.From) {
 		return false

@@ -126,10 +126,11 @@ func (c Choice) Family() *packages.Family {
 	}
 }
 
-// rivals are the packages with another kind of kernel modules than the choice's, as NVIDIA and Amazon
-// name them for dnf. dnf itself would keep both kinds installed: NVIDIA's precompiled modules, which
-// are proprietary, conflict only with kmod-nvidia-latest-dkms, and not with the open modules that DKMS
-// builds (kmod-nvidia.spec of https://github.com/NVIDIA/yum-packaging-precompiled-kmod).
+// rivals are the packages with another kind of kernel modules than the choice's, as NVIDIA and
+// Amazon name them for dnf. dnf itself would keep both kinds installed: NVIDIA's precompiled
+// modules, which are proprietary, conflict only with kmod-nvidia-latest-dkms, and not with the open
+// modules that DKMS builds (kmod-nvidia.spec of
+// https://github.com/NVIDIA/yum-packaging-precompiled-kmod).
 func (c Choice) rivals() []string {
 	switch {
 	case c.Stream == "":
@@ -159,8 +160,9 @@ func (c Choice) excludedSource() string {
 	return ""
 }
 
-// excludedNames are the globs of the packages that the pin keeps out. There are few of them, because
-// at each command that asks for a candidate apt matches every glob with every package name it knows.
+// excludedNames are the globs of the packages that the pin keeps out. There are few of them,
+// because at each command that asks for a candidate apt matches every glob with every package
+// name it knows.
 func excludedNames() []string {
 	return []string{
 		"cuda-drivers*", "firmware-nvidia*",

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// CheckParameter refuses a parameter that the module nvidia of the wanted version or branch does not
-// have: the kernel ignores it with one line in its log. A module of that version on the machine
+// CheckParameter refuses a parameter that the module nvidia of the wanted version or branch does
+// not have: the kernel ignores it with one line in its log. A module of that version on the machine
 // decides. Without one the catalog knows some names; of any other the error is a host.Later.
 func CheckParameter(name, version string, m *facts.Modules) error {
 	known, installed := installedParameters(version, m)
@@ -86,7 +86,8 @@ func catalogParameters() (names []string) {
 	return names
 }
 
-// moduleBeside returns the module beside nvidia that has a parameter by the catalog; "" if none has.
+// moduleBeside returns the module beside nvidia that has a parameter by the catalog; ""
+// if none has.
 func moduleBeside(name string) (module string) {
 	has := func(pattern string) bool {
 		head, isPrefix := strings.CutSuffix(pattern, "*")

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// sharedModules returns the modules for the kernels in the list of the mirror that a spec names; nil
-// if there is no such list. A kernel that has them is not compared again.
+// sharedModules returns the modules for the kernels in the list of the mirror that a spec names;
+// nil if there is no such list. A kernel that has them is not compared again.
 func sharedModules(m hardware.Machine, s spec.Driver, f facts.Facts) []hardware.SharedModules {
 	lock := lockOf(s, f)
 	if lock == nil || f.Modules == nil {
@@ -52,8 +52,8 @@ func lockOf(s spec.Driver, f facts.Facts) (lock []byte) {
 	return lock
 }
 
-// otherBuild says why a kernel would not load shared modules; "" if it would, or if that is unknown:
-// then the kernel compares the CRCs when it loads them.
+// otherBuild says why a kernel would not load shared modules; "" if it would, or if that is
+// unknown: then the kernel compares the CRCs when it loads them.
 func otherBuild(m packages.SharedModules, kernel facts.Symbols) string {
 	switch {
 	case kernel.Problem != "":
@@ -131,8 +131,8 @@ func (p *plan) missingShared(kernel string) string {
 }
 
 // bestReason says why none of a mirror's modules for a kernel works; "" if some do. A mirror may
-// hold several drivers. The operator can act on the reason for the driver that the spec asks for; the
-// reason for another driver only says that it is another.
+// hold several drivers. The operator can act on the reason for the driver that the spec asks for;
+// the reason for another driver only says that it is another.
 func (p *plan) bestReason(kernel string) string {
 	var asked, others []hardware.SharedModules
 	for _, m := range p.machine.Shared {

@@ -304,9 +304,9 @@ func (p *plan) packager() string {
 	return by.Name
 }
 
-// notInRepository says why the repository does not have a branch that gpuadm may choose, "" if it has.
-// What an operator's own repository has, its lists say, wherever the names of the branch's packages
-// are known: only a branch that the spec does not name goes by what is known of NVIDIA's.
+// notInRepository says why the repository does not have a branch that gpuadm may choose, "" if it
+// has. What an operator's own repository has, its lists say, wherever the names of the branch's
+// packages are known: only a branch that the spec does not name goes by what is known of NVIDIA's.
 func (p *plan) notInRepository(branch int, asked string) string {
 	if p.spec.Repo.URL != "" && p.spec.Version != "" && p.knowsNames(branch) {
 		return ""

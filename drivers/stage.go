@@ -43,7 +43,8 @@ type question struct {
 	facts facts.Facts
 }
 
-// New returns a Driver that has not chosen yet, with a memory of what files of modules said, or nil.
+// New returns a Driver that has not chosen yet, with a memory of what files of modules
+// said, or nil.
 func New(memory *recall.Memory) Driver { return Driver{new(chosen), memory} }
 
 // Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of
@@ -194,8 +195,8 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 	}
 }
 
-// modulesOnDisk has for each kernel the driver's module that modprobe would load. After a roll-back of
-// packages DKMS builds the old one, and the package's script succeeds where the build fails.
+// modulesOnDisk has for each kernel the driver's module that modprobe would load. After a roll-back
+// of packages DKMS builds the old one, and the package's script succeeds where the build fails.
 func modulesOnDisk(f facts.Facts) map[string]string {
 	if f.Modules == nil {
 		return nil
@@ -287,8 +288,8 @@ func (d Driver) moduleNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	return notes
 }
 
-// learned says of each kernel that modules are to be built for that this build has failed before: by
-// the journal, in the same flavour, and with the same compiler.
+// learned says of each kernel that modules are to be built for that this build has failed before:
+// by the journal, in the same flavour, and with the same compiler.
 func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes []string) {
 	if k.Build != "dkms" || k.Version == "" {
 		return nil
@@ -311,8 +312,8 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 	return notes
 }
 
-// failedElsewhere says of each kernel that modules are to be built for that this build has failed where
-// the mirror was written.
+// failedElsewhere says of each kernel that modules are to be built for that this build has failed
+// where the mirror was written.
 func (c Choice) failedElsewhere(s spec.Driver, f facts.Facts, k modules.KernelSide) (notes []string) {
 	for _, m := range packages.SharedIn(lockOf(s, f)) {
 		sameBuild := m.Version == k.Version && m.Flavour == k.Flavour && slices.Contains(k.Kernels, m.Kernel)

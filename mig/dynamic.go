@@ -14,12 +14,13 @@ import (
 )
 
 // besideDRA are the wants where NVIDIA's DRA driver makes partitions as pods ask for them. At its
-// start it removes each partition that it has not made, so no layout lasts. A table without a layout
-// asks for MIG mode alone: the driver switches it on Hopper and later, and not on Ampere, whose GPUs
-// must be reset for it.
+// start it removes each partition that it has not made, so no layout lasts. A table without a
+// layout asks for MIG mode alone: the driver switches it on Hopper and later, and not on Ampere,
+// whose GPUs must be reset for it.
 //
-// Sources: kubernetes-sigs/dra-driver-nvidia-gpu at 22407113, cmd/gpu-kubelet-plugin, device_state.go
-// (DestroyUnknownMIGDevices) and nvlib.go (obliterateStaleMIGDevices, isDynamicMIGCapable).
+// Sources: kubernetes-sigs/dra-driver-nvidia-gpu at 22407113, cmd/gpu-kubelet-plugin,
+// device_state.go (DestroyUnknownMIGDevices) and nvlib.go (obliterateStaleMIGDevices,
+// isDynamicMIGCapable).
 func besideDRA(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	list := []converge.Want{leftToDRA()}
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {

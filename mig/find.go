@@ -69,7 +69,8 @@ func Find(name string) (Model, error) {
 	}
 }
 
-// Unlisted refuses a GPU by its PCI device id if it has MIG, and no table of its profiles is public.
+// Unlisted refuses a GPU by its PCI device id if it has MIG, and no table of its
+// profiles is public.
 func Unlisted(device string) error { return refuseUnlisted(device, nil) }
 
 // refuseUnlisted refuses GPUs that have MIG, and whose profiles are not public.

@@ -114,9 +114,10 @@ func noMIGMode(err error) bool {
 	return errors.As(err, &refused) && refused.Call == "nvmlDeviceSetMigMode" && refused.Code == "NOT_SUPPORTED"
 }
 
-// displayMode is what a workstation board asks for before it can be partitioned: it comes in display mode
-// graphics. Sources: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/getting-started-with-mig.html
-// (RTX PRO 6000 Blackwell, DisplayModeSelector from 1.72.0 on);
+// displayMode is what a workstation board asks for before it can be partitioned: it comes in
+// display mode graphics. Sources:
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/getting-started-with-mig.html (RTX PRO
+// 6000 Blackwell, DisplayModeSelector from 1.72.0 on);
 // https://github.com/truenas-community-sysexts/nvidia-mig-support.
 const displayMode = "set the display mode of a workstation board to compute, with NVIDIA's tool " +
 	"(https://developer.nvidia.com/displaymodeselector, 1.72.0 or newer), which switches its displays off: " +

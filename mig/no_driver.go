@@ -30,9 +30,9 @@ func withoutDriver(s spec.Spec, f facts.Facts) converge.Want {
 	return untouched("partitions of the GPUs", wait, "their driver reports their state")
 }
 
-// containerHint names the key for a machine whose driver comes with a driver container, which kubelet
-// starts: until then nothing on the machine shows it. "" where the machine has a driver's library, or
-// where the spec asks for a driver.
+// containerHint names the key for a machine whose driver comes with a driver container, which
+// kubelet starts: until then nothing on the machine shows it. "" where the machine has a driver's
+// library, or where the spec asks for a driver.
 func containerHint(s spec.Spec, f facts.Facts) string {
 	asksForDriver := s.Driver.Version != "" && s.Driver.Owner != "other"
 	if f.NVMLSays != "LIBRARY_NOT_FOUND" || asksForDriver || s.Join.Gate == "open" {

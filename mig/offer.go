@@ -95,8 +95,8 @@ type Offer struct {
 }
 
 // Offered returns what the device plugin will offer once all have their partitions. It refuses
-// partitions of which the plugin would offer none. gpus are all GPUs of the machine: those without an
-// entry keep their state.
+// partitions of which the plugin would offer none. gpus are all GPUs of the machine: those without
+// an entry keep their state.
 func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (Offer, error) {
 	var offers []spec.Offers
 	allFit := true
@@ -167,9 +167,9 @@ func OfferText(o Offer) string {
 	return text
 }
 
-// Kinds are the kinds of partitions that a machine with these entries may have, as the device plugin
-// names them: 1g.10gb, 1c.3g.40gb. Where the entries leave GPUs to another tool, these are all that
-// gpuadm knows.
+// Kinds are the kinds of partitions that a machine with these entries may have, as the device
+// plugin names them: 1g.10gb, 1c.3g.40gb. Where the entries leave GPUs to another tool, these are
+// all that gpuadm knows.
 func Kinds(entries []Entry) []string {
 	var all []string
 	coversAll := false
@@ -216,8 +216,8 @@ func fullNames(n name) []string {
 	return names
 }
 
-// AllKinds are the kinds of partitions that the layouts of a file in mig-parted's format make: a node's
-// label may name any of them.
+// AllKinds are the kinds of partitions that the layouts of a file in mig-parted's format make: a
+// node's label may name any of them.
 func AllKinds(file string, data []byte) ([]string, error) {
 	c, err := ReadLayouts(file, data, false)
 	if err != nil {

@@ -81,9 +81,9 @@ func (s *search) place(i int, used uint64, changes cost) {
 	}
 }
 
-// isDue reports whether the search tries an item at a place. It tries only the start that the layout
-// names, if it names one, and only places after that of an equal item: equal items in another order are
-// the same placement.
+// isDue reports whether the search tries an item at a place. It tries only the start that the
+// layout names, if it names one, and only places after that of an equal item: equal items in
+// another order are the same placement.
 func (s *search) isDue(i int, at host.Span) bool {
 	it := s.items[i]
 	if it.start != Anywhere && at.Start != it.start {
@@ -93,8 +93,8 @@ func (s *search) isDue(i int, at host.Span) bool {
 	return !isLikeBefore || at.Start > s.at[i-1].Start
 }
 
-// keep keeps the found instances that an item in these slices can take over, and returns the cost of
-// their changes.
+// keep keeps the found instances that an item in these slices can take over, and returns the cost
+// of their changes.
 func (s *search) keep(i int, here uint64) (changes cost) {
 	it := s.items[i]
 	for k, f := range s.found {
@@ -133,9 +133,9 @@ func changed(f placedPart, it item) cost {
 	return c
 }
 
-// recompute lists the compute instances to destroy, by index, and to make, by slices. The driver does
-// not say where the found instances are, and an instance that stays might block a new instance of two
-// slices or more: where such an instance is to be made, recompute destroys all others.
+// recompute lists the compute instances to destroy, by index, and to make, by slices. The driver
+// does not say where the found instances are, and an instance that stays might block a new instance
+// of two slices or more: where such an instance is to be made, recompute destroys all others.
 func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {

@@ -54,8 +54,8 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(StateOf(found).String()), nil
 }
 
-// Outlasts says that a reload of the driver's module loses partitions, and on GPUs newer than Ampere
-// the MIG mode.
+// Outlasts says that a reload of the driver's module loses partitions, and on GPUs newer than
+// Ampere the MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func (g gpu) Outlasts(state converge.State, made converge.Ref) bool {
 	return made.Kind != "module" || state == "" || state == converge.State(Off)

@@ -21,8 +21,8 @@ func SpecFolders(f facts.Facts) []string {
 
 // CDIFolders are the folders in which an engine looks for CDI specs, as its configuration states
 // them; nil where it states none, or cannot be read: then they are /etc/cdi and /var/run/cdi.
-// Sources: cdi_spec_dirs in docs/cri/config.md of https://github.com/containerd/containerd, from 1.7
-// on, and in docs/crio.conf.5.md of https://github.com/cri-o/cri-o; cdi-spec-dirs in
+// Sources: cdi_spec_dirs in docs/cri/config.md of https://github.com/containerd/containerd, from
+// 1.7 on, and in docs/crio.conf.5.md of https://github.com/cri-o/cri-o; cdi-spec-dirs in
 // https://docs.docker.com/reference/cli/dockerd/.
 func CDIFolders(e facts.Engine) []string {
 	switch e.Name {

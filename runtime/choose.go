@@ -52,8 +52,8 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	return e, nil
 }
 
-// pick returns the first engine that the spec allows, or the first of those that kubelet uses: facts
-// put the one first that listens at kubelet's socket.
+// pick returns the first engine that the spec allows, or the first of those that kubelet uses:
+// facts put the one first that listens at kubelet's socket.
 func pick(r spec.Runtime, kubelet facts.Kubelet, engines []facts.Engine) (picked facts.Engine, found bool) {
 	for _, e := range engines {
 		if r.Engine != "auto" && e.Name != r.Engine {

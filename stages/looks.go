@@ -16,15 +16,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// A look is how gpuadm looks at what the values of some keys name outside the spec. keys.tsv has for
-// each key the name of its look. docs/looks.md is made from this table.
+// A look is how gpuadm looks at what the values of some keys name outside the spec. keys.tsv has
+// for each key the name of its look. docs/looks.md is made from this table.
 type look struct {
 	names string // as keys.tsv has it
 	sees  string // what a plan finds out, in words; "" for nothing
 	until string // which moment shows the rest; "" where a plan shows all
 
-	// One of the three says who looks: the function, the stages that plan with the value, or another
-	// look that judges both together.
+	// One of the three says who looks: the function, the stages that plan with the value, or
+	// another look that judges both together.
 	at   func(context.Context, question) []finding
 	by   []string
 	with string
@@ -248,7 +248,8 @@ func LooksPage() string {
 	return page.String()
 }
 
-// Named looks at the values of a spec that name something outside it and that a pending change uses.
+// Named looks at the values of a spec that name something outside it and that a pending
+// change uses.
 func Named(
 	ctx context.Context, v host.View, s spec.Spec, f facts.Facts, pending []converge.Line,
 ) []converge.Seen {

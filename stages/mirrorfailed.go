@@ -12,8 +12,8 @@ import (
 )
 
 // losesModules reports whether the new folder would lack modules for a kernel for which the old one
-// has some: they did not build of the driver that is asked for now. Nodes that compile nothing live by
-// the old ones.
+// has some: they did not build of the driver that is asked for now. Nodes that compile nothing live
+// by the old ones.
 func (m Mirror) losesModules(h host.View, next packages.Lock) bool {
 	old, _ := packages.ReadLock(h, m.Dir) // an empty one where the machine has no mirror yet
 	for _, failed := range next.Failed {
@@ -44,7 +44,8 @@ func (m Mirror) learn(
 	return lock, true, m.writeLock(h, signer, m.Dir, lock)
 }
 
-// stillFailed adds a lock's failures to those of an earlier run whose modules it has not tried again.
+// stillFailed adds a lock's failures to those of an earlier run whose modules it has not
+// tried again.
 func stillFailed(before []packages.SharedModules, lock packages.Lock) []packages.SharedModules {
 	all := slices.Clone(lock.Failed)
 	for _, m := range before {

@@ -386,8 +386,8 @@ func offerClaim(r facts.Runner, ours platform.Plugin, f facts.Facts) Claim {
 	return Claim{ownerPlugin, by, operatorEnds("plugin")}
 }
 
-// socketClaim is the claim of a device plugin of which only the socket is seen. A platform that runs
-// its plugin in pods has one on each node that it may come to.
+// socketClaim is the claim of a device plugin of which only the socket is seen. A platform that
+// runs its plugin in pods has one on each node that it may come to.
 func socketClaim(socket string, ours platform.Plugin, f facts.Facts) Claim {
 	if ours.Off != "" && f.Kubelet.Labels[ours.Off] != "true" {
 		return Claim{ours.Who, socket + " answers", []Ends{{"pool", ours.Ends}}}

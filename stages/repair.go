@@ -148,7 +148,8 @@ func (r Repair) Stage() converge.Stage {
 	}
 }
 
-// mayEdit refuses the edit of a file that another program writes: that program would write it again.
+// mayEdit refuses the edit of a file that another program writes: that program would
+// write it again.
 func mayEdit(f facts.Facts, r converge.Ref) error {
 	owner, why := runtime.FileOwner(f, r.Name)
 	if r.Kind != "file" || owner == "" {

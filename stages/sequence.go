@@ -65,7 +65,8 @@ func sequence(
 	}
 }
 
-// OfSection returns the stages that make what a section of node.toml asks for, if none has its name.
+// OfSection returns the stages that make what a section of node.toml asks for, if none
+// has its name.
 func OfSection(section string) []string {
 	if section == "driver" {
 		return []string{"sources", "packages", "modules", "services"}

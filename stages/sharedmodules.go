@@ -37,9 +37,9 @@ type Shared struct {
 // modules are to be the same bytes.
 const buildFolder = "/var/lib/gpuadm-modules"
 
-// share builds modules and puts their packages into the mirror's new folder, and the modules into the
-// lock, by the names of the packages' files. Modules that do not build for a kernel are in the lock,
-// too, with their failure: failed has the errors.
+// share builds modules and puts their packages into the mirror's new folder, and the modules into
+// the lock, by the names of the packages' files. Modules that do not build for a kernel are in the
+// lock, too, with their failure: failed has the errors.
 func (m Mirror) share(
 	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
 	s spec.Spec, f facts.Facts, names []string, lock *packages.Lock,
@@ -262,8 +262,8 @@ func (m Mirror) oldPackage(h host.View, modules *packages.SharedModules) (file s
 	return "", false
 }
 
-// failedBefore refuses a build that has failed when the folder was written last: the compiler would say
-// the same after minutes.
+// failedBefore refuses a build that has failed when the folder was written last: the compiler would
+// say the same after minutes.
 func (m Mirror) failedBefore(h host.View, modules packages.SharedModules) error {
 	lock, _ := packages.ReadLock(h, m.Dir)
 	failure := lock.FailedBefore(modules)

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Kubelet's two flags for labels and taints; both take a list. If its command line has a flag twice,
-// kubelet merges the lists of labels, and uses only the last list of taints: kubernetes,
+// Kubelet's two flags for labels and taints; both take a list. If its command line has a flag
+// twice, kubelet merges the lists of labels, and uses only the last list of taints: kubernetes,
 // component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
 const (
 	labelFlag = "node-labels"
@@ -54,8 +54,8 @@ func flagParts(words []string, flag string) (parts []string) {
 	return parts
 }
 
-// union returns the parts of two lists. A part of the second list replaces a part of the first one with
-// the same key.
+// union returns the parts of two lists. A part of the second list replaces a part of the first one
+// with the same key.
 func union(list, other []string) []string {
 	isReplaced := func(part string) bool { return hasKey(other, partKey(part)) }
 	kept := slices.DeleteFunc(slices.Clone(list), isReplaced)
@@ -74,9 +74,9 @@ func partKey(part string) string {
 	return strings.TrimSpace(key) + ":" + effect
 }
 
-// withFlag returns a file of KEY=VALUE lines in which the variable also sets these labels or taints:
-// it appends one word to the variable's value. others are the taints with which kubelet would register
-// if the variable set none.
+// withFlag returns a file of KEY=VALUE lines in which the variable also sets these labels or
+// taints: it appends one word to the variable's value. others are the taints with which kubelet
+// would register if the variable set none.
 func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
 	present := flagParts(wordsOf(data, variable), flag)
 	if flag == taintFlag && len(present) == 0 {

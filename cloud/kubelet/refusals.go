@@ -174,8 +174,8 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	return value
 }
 
-// canRestart says why kubelet would not work after a restart: it looks for what kubelet refuses, and asks
-// kubelet itself about its command line.
+// canRestart says why kubelet would not work after a restart: it looks for what kubelet refuses,
+// and asks kubelet itself about its command line.
 func canRestart(k facts.Kubelet) things.PrecheckFunc {
 	return func(ctx context.Context, v host.View) error {
 		list, unread := Refusals(v, k)

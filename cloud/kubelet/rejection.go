@@ -21,8 +21,8 @@ type Rejection struct {
 }
 
 // Rejected runs kubelet with its command line and --version: kubelet has no dry run, and parses the
-// command line before it prints its version. It returns nil for a command line that kubelet accepts, and
-// where there is no kubelet to ask; an error is of a kubelet that gives no answer.
+// command line before it prints its version. It returns nil for a command line that kubelet
+// accepts, and where there is no kubelet to ask; an error is of a kubelet that gives no answer.
 // Sources: NewKubeletCommand in cmd/kubelet/app/server.go of
 // https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
 // verflag.PrintAndExitIfRequested);
@@ -76,8 +76,10 @@ func hasFlag(text, name string) bool {
 	}
 }
 
-// The flag in pflag's errors: "unknown flag: --container-runtime", and `invalid argument "x" for "--v" flag`.
-// Sources: flag.go of https://github.com/spf13/pflag; https://github.com/awslabs/amazon-eks-ami/issues/1398.
+// The flag in pflag's errors: "unknown flag: --container-runtime", and `invalid argument "x" for
+// "--v" flag`.
+// Sources: flag.go of https://github.com/spf13/pflag;
+// https://github.com/awslabs/amazon-eks-ami/issues/1398.
 var rejectedFlag = pattern.Of(`unknown flag: (--[\w-]+)|invalid argument .* for \\?"(?:-\w, )?(--[\w-]+)\\?" flag`)
 
 func flagOf(words string) string {

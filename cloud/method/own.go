@@ -17,16 +17,16 @@ import (
 // it too.
 const Kept = "/var/lib/kubelet/gpuadm-cluster.json"
 
-// SetsUpKubelet says whether the join sets up kubelet itself: then stage node, which adds labels and
-// taints to the files of another owner's kubelet, has nothing to do.
+// SetsUpKubelet says whether the join sets up kubelet itself: then stage node, which adds labels
+// and taints to the files of another owner's kubelet, has nothing to do.
 func SetsUpKubelet(s spec.Spec, f facts.Facts) bool {
 	own := platform.OwnMethodIn(f.Cloud.Name)
 	isOwn := own != "" && Of(s, f) == own
 	return isOwn && f.Cloud.Managed == "" && !HasOtherKubelet(f)
 }
 
-// HasOtherKubelet says whether another tool has already made the machine a node: then that tool owns
-// kubelet's files.
+// HasOtherKubelet says whether another tool has already made the machine a node: then that tool
+// owns kubelet's files.
 func HasOtherKubelet(f facts.Facts) bool {
 	k := f.Kubelet
 	if k.Joined && k.Kubeconfig != "" && k.Kubeconfig != kubelet.Kubeconfig {
@@ -36,8 +36,8 @@ func HasOtherKubelet(f facts.Facts) bool {
 	return ok && !bytes.HasPrefix(found, []byte(kubelet.Written)) && !SetUpByGpuadm(f)
 }
 
-// ClusterRef returns the cluster about which facts are needed; nil if gpuadm does not join the machine
-// itself.
+// ClusterRef returns the cluster about which facts are needed; nil if gpuadm does not join the
+// machine itself.
 func ClusterRef(s spec.Spec) *instance.ClusterRef {
 	isOwn := platform.Of(s.Join.Method).Join.Own
 	if !isOwn && s.Join.Method != "auto" {

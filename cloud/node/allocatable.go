@@ -108,10 +108,10 @@ func (r readyStage) sliceDevices(ctx context.Context, v host.View, node string) 
 
 // comparesOffer reports whether gpuadm compares what the node offers with what the spec asks for,
 // even if wait_for_allocatable is false: where the spec shares or partitions the GPUs, and a device
-// plugin is there. If they differ, the plugin has another configuration, and no pod can ask for what
-// gpuadm has made. A plugin that can offer nothing, such as one with strategy single and partitions
-// of two kinds, ends, and is started again and again. The error says what could not be looked at:
-// gpuadm cannot tell then that there is no plugin.
+// plugin is there. If they differ, the plugin has another configuration, and no pod can ask for
+// what gpuadm has made. A plugin that can offer nothing, such as one with strategy single and
+// partitions of two kinds, ends, and is started again and again. The error says what could not be
+// looked at: gpuadm cannot tell then that there is no plugin.
 func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node) (bool, error) {
 	if !r.spec.Has("sharing") && !r.spec.Partitions() {
 		return false, nil
@@ -134,8 +134,8 @@ func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node
 }
 
 // keepsPluginLogs reports whether kubelet keeps the log of a device plugin's pod, also between two
-// starts of its container: then the API server is worth a request. A folder is named after the pod's
-// namespace, name and UID.
+// starts of its container: then the API server is worth a request. A folder is named after the
+// pod's namespace, name and UID.
 // Source: kubernetes, pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory), and
 // podLogsDir in https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/.
 func keepsPluginLogs(v host.View) bool {
@@ -162,9 +162,9 @@ func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
 	return others
 }
 
-// explainOthers waits until the device plugin offers the GPUs by the names, and in the numbers, that
-// the spec asks for. Its MIG strategy decides the names: its own default is none, which offers a GPU
-// in MIG mode as a whole, and the GPU Operator's is single.
+// explainOthers waits until the device plugin offers the GPUs by the names, and in the numbers,
+// that the spec asks for. Its MIG strategy decides the names: its own default is none, which offers
+// a GPU in MIG mode as a whole, and the GPU Operator's is single.
 // Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("migStrategy"); mig.strategy in
 // the values of https://github.com/NVIDIA/gpu-operator, deployments/gpu-operator.
 func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node, missing, others []string) error {

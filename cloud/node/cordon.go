@@ -112,8 +112,8 @@ func (s *Session) patchCordon(ctx context.Context, h host.Host, id identity, pat
 	return nil
 }
 
-// cordonPatch sets or, with nil, removes the annotation and the field. The API server refuses the patch
-// if the Node has changed since it was read.
+// cordonPatch sets or, with nil, removes the annotation and the field. The API server refuses the
+// patch if the Node has changed since it was read.
 func cordonPatch(n *kube.Node, mark, unschedulable any) kube.Patch {
 	return kube.Patch{
 		"metadata": kube.Patch{

@@ -55,8 +55,8 @@ func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Nod
 	}
 }
 
-// offeringUnit returns the enabled unit that offers GPUs to kubelet, as on Bottlerocket and in AKS's
-// managed pools; "" if a pod does, or nothing.
+// offeringUnit returns the enabled unit that offers GPUs to kubelet, as on Bottlerocket and in
+// AKS's managed pools; "" if a pod does, or nothing.
 func offeringUnit(ctx context.Context, v host.View) (unit string, err error) {
 	found, err := facts.Offering(ctx, v)
 	for _, r := range found {

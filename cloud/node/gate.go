@@ -21,9 +21,9 @@ func GateOf(unit string) string {
 	return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf"
 }
 
-// gated reports whether kubelet is held back until the GPUs are ready: by a drop-in of its own unit,
-// or of the platform's unit that starts it, which stage join orders after gpuadm.service. Of the
-// second drop-in gated asks the spec, since it does not exist yet at the first call.
+// gated reports whether kubelet is held back until the GPUs are ready: by a drop-in of its own
+// unit, or of the platform's unit that starts it, which stage join orders after gpuadm.service. Of
+// the second drop-in gated asks the spec, since it does not exist yet at the first call.
 func gated(s spec.Spec, f facts.Facts) bool {
 	if f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil {
 		return true

@@ -127,8 +127,8 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return guardOpen, nil
 }
 
-// lookForUndo is shut if the Node has taints of gpuadm's, or their record. The Node of a machine that
-// is not in a cluster has neither.
+// lookForUndo is shut if the Node has taints of gpuadm's, or their record. The Node of a machine
+// that is not in a cluster has neither.
 func (g guard) lookForUndo(ctx context.Context, v host.View) (converge.State, error) {
 	id, err := g.part.identityOn(ctx, v)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // readinessTaint is the startup taint for nodes that Karpenter makes. A node does not show
-// Karpenter's version, and older versions need the taint in startupTaints of the NodePool: so gpuadm
-// adds it only if they name it.
+// Karpenter's version, and older versions need the taint in startupTaints of the NodePool: so
+// gpuadm adds it only if they name it.
 func readinessTaint() spec.Taint {
 	return spec.Taint{
 		Key:    readinessDomain + "gpu",

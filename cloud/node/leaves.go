@@ -15,8 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Leaves is converge.Leaver's. An undo outlives the account: with the DaemonSet's release its account
-// goes, and so do its rights, its policy and its kubeconfig. Kubelet's own identity undoes the rest.
+// Leaves is converge.Leaver's. An undo outlives the account: with the DaemonSet's release its
+// account goes, and so do its rights, its policy and its kubeconfig. Kubelet's own identity
+// undoes the rest.
 func (p nodePart) Leaves(ctx context.Context, v host.View, _, to converge.State) string {
 	if !p.needsAccount() {
 		return ""
@@ -50,8 +51,8 @@ func (p nodePart) heldBy(ctx context.Context, v host.View, id identity, to conve
 	})
 }
 
-// Finishes makes the part a converge.Finisher: a startup taint whose removal was cut short would keep
-// pods off for ever.
+// Finishes makes the part a converge.Finisher: a startup taint whose removal was cut short would
+// keep pods off for ever.
 func (p nodePart) Finishes() {}
 
 // command is the line by which an operator brings the part to a state; "" removes it.
@@ -82,8 +83,8 @@ func leftToOperator(why string, commands []string) string {
 	return why + ", so it stays on the Node: " + strings.Join(commands, "; ")
 }
 
-// lacksAccount says why no account here may change taints of the Node any more; "" if one may, or if
-// the cluster does not say. It asks once a session.
+// lacksAccount says why no account here may change taints of the Node any more; "" if one may, or
+// if the cluster does not say. It asks once a session.
 func (s *Session) lacksAccount(ctx context.Context, v host.View, id identity) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,9 +19,11 @@ import (
 // templates/daemonset-mps-control-daemon.yml; NVIDIA/gpu-operator, assets/state-mps-control-daemon.
 const mpsLabel = "nvidia.com/mps.capable"
 
-// waitForMPS waits for the control daemon of MPS, where the spec shares the GPUs by it and the device
-// plugin runs: the plugin offers nothing before the daemon answers, and asks it again each 30 seconds.
-// Source: NVIDIA/k8s-device-plugin, internal/plugin/mps.go (waitForDaemon); its issues 634, 712, 762.
+// waitForMPS waits for the control daemon of MPS, where the spec shares the GPUs by it and the
+// device plugin runs: the plugin offers nothing before the daemon answers, and asks it again
+// each 30 seconds.
+// Source: NVIDIA/k8s-device-plugin, internal/plugin/mps.go (waitForDaemon); its issues
+// 634, 712, 762.
 func (r readyStage) waitForMPS(ctx context.Context, v host.View, n *kube.Node, missing []string) error {
 	if r.spec.Sharing.MPS == 0 {
 		return nil

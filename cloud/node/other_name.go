@@ -13,10 +13,10 @@ import (
 )
 
 // refuseOtherName waits if kubelet registers another Node than the one of its credentials, and no
-// longer reports to that one: the API server lets a kubelet change no Node but its own, and what the
-// Node still shows is what an earlier kubelet has reported. A kubelet that was started before the
-// machine got another name goes on, and so does one whose Node a cloud provider in kubelet has named
-// (before Kubernetes 1.31).
+// longer reports to that one: the API server lets a kubelet change no Node but its own, and what
+// the Node still shows is what an earlier kubelet has reported. A kubelet that was started before
+// the machine got another name goes on, and so does one whose Node a cloud provider in kubelet has
+// named (before Kubernetes 1.31).
 // Sources: https://kubernetes.io/docs/reference/access-authn-authz/node/; kubernetes,
 // pkg/kubelet/kubelet_node_status.go (a kubelet reports once when it starts, then at least each
 // nodeStatusReportFrequency).
@@ -34,8 +34,8 @@ func (id identity) refuseOtherName(ctx context.Context, v host.View, n *kube.Nod
 	}
 }
 
-// reportsTo reports whether the kubelet that runs now has reported to a Node. Kubelet's clock is the
-// machine's; the times of a Node have seconds.
+// reportsTo reports whether the kubelet that runs now has reported to a Node. Kubelet's clock is
+// the machine's; the times of a Node have seconds.
 func (id identity) reportsTo(ctx context.Context, v host.View, n *kube.Node) bool {
 	ready := conditionOf(n, "Ready")
 	if ready == nil || ready.Status == kube.Unknown {
@@ -61,8 +61,8 @@ func (id identity) unitName() string {
 
 // waitForKubelet waits while the cluster does not hear of kubelet: then the Node takes no pod,
 // whatever its GPUs are.
-// Source: https://kubernetes.io/docs/reference/node/node-status/ ("Unknown if the node controller has
-// not heard from the node").
+// Source: https://kubernetes.io/docs/reference/node/node-status/ ("Unknown if the node controller
+// has not heard from the node").
 func (r readyStage) waitForKubelet(n *kube.Node) error {
 	ready := conditionOf(n, "Ready")
 	if ready == nil || ready.Status != kube.Unknown {

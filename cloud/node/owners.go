@@ -74,8 +74,8 @@ func Foreigns(s spec.Spec) (all []Foreign) {
 // gpuadmItself is the owner of the taints by which gpuadm keeps pods off.
 const gpuadmItself = "gpuadm"
 
-// isOwnTaint reports whether gpuadm itself puts a taint on until the GPUs are ready, and takes it off
-// then. With startup_taint of a spec's own, or none, these are left to others.
+// isOwnTaint reports whether gpuadm itself puts a taint on until the GPUs are ready, and takes it
+// off then. With startup_taint of a spec's own, or none, these are left to others.
 func isOwnTaint(s spec.Spec, t spec.Taint) bool {
 	isOpen := s.Node.StartupTaint == "auto" || s.Node.StartupTaint == ""
 	return isOpen && hasTaint([]spec.Taint{autoscalerTaint(), readinessTaint(), failureTaint()}, t)

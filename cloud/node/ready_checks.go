@@ -105,8 +105,8 @@ func (r readyStage) check(what string, look lookFunc, try ...string) converge.Wa
 	return w
 }
 
-// gpusReady waits until the GPUs work, until no monitor reports them faulty, until the cluster hears
-// of kubelet, and until they are offered.
+// gpusReady waits until the GPUs work, until no monitor reports them faulty, until the cluster
+// hears of kubelet, and until they are offered.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
 	if err := cmp.Or(refuseSecondOwner(n, v.Now()), waitForRepair(n), r.waitForKubelet(n)); err != nil {
 		return err

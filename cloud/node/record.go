@@ -20,10 +20,10 @@ const (
 	// the record, a label that was dropped from node.toml, or whose partition is gone, would stay
 	// for ever.
 	labelRecord = "nvidia.com/gpuadm.labels"
-	// taintRecord is the annotation of the Node that names the taints by which gpuadm keeps pods off:
-	// startup taints, and a failure's. The key of a taint that was dropped from node.toml does not
-	// show that it is gpuadm's, and no run of the journal puts on a failure's: without the record the
-	// taint would keep pods off for ever.
+	// taintRecord is the annotation of the Node that names the taints by which gpuadm keeps pods
+	// off: startup taints, and a failure's. The key of a taint that was dropped from node.toml does
+	// not show that it is gpuadm's, and no run of the journal puts on a failure's: without the
+	// record the taint would keep pods off for ever.
 	taintRecord = "nvidia.com/gpuadm.startup-taints"
 )
 
@@ -187,9 +187,9 @@ func (e partEdit) removals(s converge.State) []partEdit {
 
 // dropped returns the edits that follow from an edit of a record: they remove the labels or taints
 // that the record no longer names, that the Node still has with the recorded value, and that have
-// no edit of their own. An undo that removes the record of labels removes no label: each has its own
-// line in the journal. A startup taint has none before gpuadm removes it, if kubelet registered the
-// node with it, and would keep pods off for ever. A roll-back keeps it.
+// no edit of their own. An undo that removes the record of labels removes no label: each has its
+// own line in the journal. A startup taint has none before gpuadm removes it, if kubelet registered
+// the node with it, and would keep pods off for ever. A roll-back keeps it.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	undone := e.after == ""
 	if e.what != partRecord || undone && !(e.key == taintRecord && e.rebuilt) {

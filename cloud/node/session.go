@@ -169,8 +169,8 @@ func (s *Session) fetch(
 	return n, unseen(waitForRight(explainMissing(err, s.nodeName(id))))
 }
 
-// unseen says of a look without a right that the Node's state is unknown: the wait for the right does
-// not mean that gpuadm has looked.
+// unseen says of a look without a right that the Node's state is unknown: the wait for the right
+// does not mean that gpuadm has looked.
 func unseen(err error) error {
 	if !errors.Is(err, rightLacking) {
 		return err

@@ -100,8 +100,9 @@ type pluginConfig struct {
 	Sharing map[string]any `yaml:",omitempty"`
 }
 
-// mpsRoot is where NVIDIA's MPS control daemon keeps its files on the host, by the plugin's chart. The
-// plugin does not start without it; a variable MPS_ROOT, which the chart sets, is preferred to this.
+// mpsRoot is where NVIDIA's MPS control daemon keeps its files on the host, by the plugin's
+// chart. The plugin does not start without it; a variable MPS_ROOT, which the chart sets, is
+// preferred to this.
 // Sources: NVIDIA/k8s-device-plugin, cmd/nvidia-device-plugin/main.go (validateFlags) and
 // deployments/helm/nvidia-device-plugin/values.yaml; its issue 712, of a pod without the variable.
 const mpsRoot = "/run/nvidia/mps"

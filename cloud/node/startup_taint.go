@@ -132,9 +132,10 @@ func taintRemover(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// awaitedRemover names the account that the cluster has not judged since the DaemonSet's pod started,
-// if kubelet registers the node with a startup taint of gpuadm's: without an answer the taint stays
-// in kubelet's flags, so that no pod comes before the GPUs to a node that registers now.
+// awaitedRemover names the account that the cluster has not judged since the DaemonSet's pod
+// started, if kubelet registers the node with a startup taint of gpuadm's: without an answer
+// the taint stays in kubelet's flags, so that no pod comes before the GPUs to a node that
+// registers now.
 func awaitedRemover(s spec.Spec, f facts.Facts) string {
 	if f.Files[PodUnsure] == nil {
 		return ""

@@ -122,7 +122,8 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	})
 }
 
-// before does something with a deadline; 0 is none. Where the deadline ends it, the error is overdue.
+// before does something with a deadline; 0 is none. Where the deadline ends it, the
+// error is overdue.
 func before(ctx context.Context, deadline time.Duration, do func(context.Context) error) error {
 	if deadline > 0 {
 		var cancel context.CancelFunc

@@ -168,7 +168,8 @@ func (c *common) openImage(key *local.ModuleKey) (release func()) {
 }
 
 // assumeOfImage returns what bake assumes of the machines that boot the image: the GPUs and the
-// trust in keys that the flags name, and one kernel. It refuses a machine that has joined a cluster.
+// trust in keys that the flags name, and one kernel. It refuses a machine that has
+// joined a cluster.
 func assumeOfImage(
 	ctx context.Context,
 	h host.Host,

@@ -152,9 +152,9 @@ func (c *common) loudly(f ending) {
 	}
 }
 
-// bootWithoutSpec ends a boot that has no spec. Where gpuadm has applied one that was removed since,
-// that is an operator's decision: gpuadm leaves the machine as it is, and forgets the spec that it
-// applied last, so that no later mistake brings it back.
+// bootWithoutSpec ends a boot that has no spec. Where gpuadm has applied one that was removed
+// since, that is an operator's decision: gpuadm leaves the machine as it is, and forgets the spec
+// that it applied last, so that no later mistake brings it back.
 func (c *common) bootWithoutSpec(err error) error {
 	var none *noSpecAtBoot
 	if errors.As(err, &none) {

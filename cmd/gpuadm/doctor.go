@@ -82,8 +82,8 @@ func (c *common) doctor(ctx context.Context) error {
 	return nil
 }
 
-// examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by the
-// spec that a boot would apply; without one it reports what node.toml asks for as not checked.
+// examine examines a machine, with its node.toml if it has one. If that cannot be used, it goes by
+// the spec that a boot would apply; without one it reports what node.toml asks for as not checked.
 func (c *common) examine(
 	ctx context.Context, h host.Host, v host.View, all view.Deadline,
 ) (doctor.Report, error) {

@@ -35,8 +35,8 @@ func (c *common) doctorCode(code string) error {
 	return nil
 }
 
-// codesLike are the commands with the codes that a mistyped one may mean: one letter is wrong, the number
-// is not written with three digits, or it is only an area, such as DRV.
+// codesLike are the commands with the codes that a mistyped one may mean: one letter is wrong, the
+// number is not written with three digits, or it is only an area, such as DRV.
 func codesLike(verb, code string) (commands []string) {
 	area, number := code, ""
 	if i := strings.IndexAny(code, pattern.Digits); i >= 0 {

@@ -73,8 +73,8 @@ func (c *common) gate(ctx context.Context) error {
 	return err
 }
 
-// closedGate returns an error that says why kubelet may not start; nil if it may. within is a machine on
-// which nothing is waited for without a limit.
+// closedGate returns an error that says why kubelet may not start; nil if it may. within is a
+// machine on which nothing is waited for without a limit.
 func (c *common) closedGate(ctx context.Context, within func(host.View) host.View) error {
 	h, err := c.open(c.rootDir, nil)
 	if err != nil {

@@ -225,8 +225,8 @@ func (e env) habitual(root *cobra.Command, args []string) (counts []string, err 
 	return counts, wrongFlags(cmd, args)
 }
 
-// withoutMissing is a command line without each -f whose file is not there: of kubectl logs -f POD it
-// means something else.
+// withoutMissing is a command line without each -f whose file is not there: of kubectl logs -f POD
+// it means something else.
 func withoutMissing(args []string, isFile func(string) bool) (counts []string) {
 	for i := 0; i < len(args); i++ {
 		next := i + 1
@@ -393,9 +393,9 @@ func flagHabit(cmd *cobra.Command, flag string) (h habit, is bool) {
 	return habit{}, false
 }
 
-// isWord says whether a flag with one dash is a whole word, as other programs have them: -force. It is
-// none where each letter is a flag's, or where the first letter's flag can have the rest as its value:
-// -vq, -ojson, -f=x, -fnode.toml.
+// isWord says whether a flag with one dash is a whole word, as other programs have them: -force. It
+// is none where each letter is a flag's, or where the first letter's flag can have the rest as its
+// value: -vq, -ojson, -f=x, -fnode.toml.
 func isWord(cmd *cobra.Command, flag string) bool {
 	isShort := strings.HasPrefix(flag, "-") && !strings.HasPrefix(flag, "--")
 	if !isShort || len(flag) < 3 {

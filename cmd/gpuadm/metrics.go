@@ -14,7 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// metricsFile is the file that node-exporter's textfile collector reads: its name must end in .prom.
+// metricsFile is the file that node-exporter's textfile collector reads: its name must
+// end in .prom.
 // Sources: the textfile collector's part of https://github.com/prometheus/node_exporter, and
 // https://github.com/prometheus-community/node-exporter-textfile-collector-scripts.
 const metricsFile = "gpuadm.prom"

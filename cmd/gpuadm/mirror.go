@@ -149,7 +149,8 @@ func (c *common) mirrored(dir string, made stages.Mirrored) {
 	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
 }
 
-// notBuilt is the error of a mirror that lacks modules, since they did not build; nil if none failed.
+// notBuilt is the error of a mirror that lacks modules, since they did not build; nil if
+// none failed.
 func notBuilt(dir string, made stages.Mirrored) error {
 	if len(made.Failed) == 0 {
 		return nil

@@ -238,7 +238,8 @@ func usageErrors(cmd *cobra.Command) {
 	}
 }
 
-// unknown refuses an unknown verb, and names what it may be meant for: the same line, with that verb.
+// unknown refuses an unknown verb, and names what it may be meant for: the same line,
+// with that verb.
 func unknown(cmd *cobra.Command, word string, h habit, more ...string) error {
 	var verbs []string
 	for _, v := range cmd.Commands() {

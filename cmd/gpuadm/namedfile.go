@@ -53,8 +53,8 @@ var (
 	errTooLarge = fmt.Errorf("it has more than %d MiB", host.MaxFile>>20)
 )
 
-// readFile reads a file of the caller's, which may be a pipe, or one without an end. It does not wait
-// for ever: an open without O_NONBLOCK waits for a process that writes to a FIFO (fifo(7)).
+// readFile reads a file of the caller's, which may be a pipe, or one without an end. It does not
+// wait for ever: an open without O_NONBLOCK waits for a process that writes to a FIFO (fifo(7)).
 func readFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -165,8 +165,8 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Line) {
 	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
 
-// sorted returns the changes that cannot be made, those to things whose state is unknown, those that
-// are made now, and those that are deferred.
+// sorted returns the changes that cannot be made, those to things whose state is unknown, those
+// that are made now, and those that are deferred.
 func sorted(changes []converge.Line) (refused, unseen, ready, later []converge.Line) {
 	for _, ch := range changes {
 		switch {

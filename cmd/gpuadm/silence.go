@@ -16,8 +16,8 @@ import (
 )
 
 // A silence says on standard error that gpuadm works, where a verb prints nothing for a time: on a
-// terminal in a live line, which the next output replaces; in a pipe in a line of its own. A voice, which
-// reports on a run, and a question to the operator pause it.
+// terminal in a live line, which the next output replaces; in a pipe in a line of its own. A voice,
+// which reports on a run, and a question to the operator pause it.
 type silence struct {
 	to       io.Writer     // standard error itself
 	width    func() int    // of the terminal
@@ -39,8 +39,8 @@ const (
 	looksHere    = "looks at the machine"
 )
 
-// endSilence has each verb for operators say that it works. Verbs that units and programs run have the
-// journal, and -o json is for programs.
+// endSilence has each verb for operators say that it works. Verbs that units and programs run have
+// the journal, and -o json is for programs.
 func (c *common) endSilence(cmd *cobra.Command) {
 	run := cmd.RunE
 	if run != nil && !cmd.Hidden {

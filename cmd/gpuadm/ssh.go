@@ -151,7 +151,8 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	return r, nil
 }
 
-// notThere refuses a command line that gpuadm ssh does not run, and names the one that may be meant.
+// notThere refuses a command line that gpuadm ssh does not run, and names the one that
+// may be meant.
 func notThere(root *cobra.Command, args []string) error {
 	t := &trouble.Error{
 		What: fmt.Sprintf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there", strings.Join(args, " ")),

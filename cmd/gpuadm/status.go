@@ -92,8 +92,8 @@ func (c *common) status(ctx context.Context, only []string, flags statusFlags) e
 	return exitOfStatus(s, flags)
 }
 
-// lookAtAll is the engine's status, with what only the command knows: the taint of a failure, a spec
-// that stands in for a broken one, files that gpuadm does not read, and a run at work.
+// lookAtAll is the engine's status, with what only the command knows: the taint of a failure, a
+// spec that stands in for a broken one, files that gpuadm does not read, and a run at work.
 func (c *common) lookAtAll(ctx context.Context, e *converge.Engine, h host.Host) (converge.Status, error) {
 	s, err := e.Status(ctx, view.Within(h))
 	if err != nil {

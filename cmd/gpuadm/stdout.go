@@ -16,7 +16,8 @@ type stdout struct {
 	err error
 }
 
-// Write treats a reader that has closed its end as a reader that has read enough: gpuadm facts | head.
+// Write treats a reader that has closed its end as a reader that has read enough: gpuadm
+// facts | head.
 func (o *stdout) Write(text []byte) (int, error) {
 	n, err := o.Writer.Write(text)
 	if errors.Is(err, syscall.EPIPE) {

@@ -91,8 +91,8 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 	return c.undo(ctx, e, h, u.to, u.leave)
 }
 
-// openToUndo opens the machine or the root folder. Where packages are to go, the image's own programs
-// run in it, as in a bake: in a plain folder undo would have to stop there, and roll back.
+// openToUndo opens the machine or the root folder. Where packages are to go, the image's own
+// programs run in it, as in a bake: in a plain folder undo would have to stop there, and roll back.
 func (c *common) openToUndo(ctx context.Context, u undoFlags) (h host.Host, done func(), err error) {
 	h, err = c.open(c.rootDir, c.follower())
 	if err != nil {

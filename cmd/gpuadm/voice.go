@@ -55,8 +55,8 @@ func (c *common) voice() voice {
 	return v
 }
 
-// follower returns what receives the output of the programs that make changes, for a voice that shows
-// it; nil for JSON, which has only events.
+// follower returns what receives the output of the programs that make changes, for a voice that
+// shows it; nil for JSON, which has only events.
 func (c *common) follower() commands.Follow {
 	if c.output == "json" {
 		return nil

@@ -39,8 +39,8 @@ func buildable(k KernelSide) converge.Want {
 		kmod.RealtimeRemedy()...)
 }
 
-// isRealtime says whether a kernel has PREEMPT_RT, by its configuration, which a kernel of one's own
-// may have only beside its headers. If none can be read, the build's own log tells.
+// isRealtime says whether a kernel has PREEMPT_RT, by its configuration, which a kernel of one's
+// own may have only beside its headers. If none can be read, the build's own log tells.
 func isRealtime(v host.View, kernel string) bool {
 	for _, name := range []string{"/boot/config-" + kernel, "/lib/modules/" + kernel + "/build/.config"} {
 		config, err := v.ReadFile(name)

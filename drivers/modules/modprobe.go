@@ -23,8 +23,8 @@ var (
 	unquotedValue = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
 )
 
-// KeepsOthersAway are lines for modprobe.d that keep the kernel's own drivers off the GPUs: nouveau,
-// and nova, which Ubuntu's first kernels of 26.04 have.
+// KeepsOthersAway are lines for modprobe.d that keep the kernel's own drivers off the GPUs:
+// nouveau, and nova, which Ubuntu's first kernels of 26.04 have.
 // Sources: https://github.com/beclab/Olares/pull/3963;
 // https://github.com/fedora-silverblue/silverblue-docs/pull/199.
 const KeepsOthersAway = "blacklist nouveau\noptions nouveau modeset=0\nblacklist nova_core\nblacklist nova_drm\n"

@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/modinfo"
 )
 
-// Built returns the name and the state of a version in DKMS's tree for a kernel. If DKMS reports it as
-// installed, Built checks the files, and the state also says why the kernel would not load them.
+// Built returns the name and the state of a version in DKMS's tree for a kernel. If DKMS reports it
+// as installed, Built checks the files, and the state also says why the kernel would not load them.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	return KernelSide{}.built(v, version, kernel)
 }
@@ -56,8 +56,8 @@ func (k KernelSide) built(
 	return name, state, nil
 }
 
-// unregistered returns the name of the driver's source that is in /usr/src and that DKMS does not know,
-// "" if there is none.
+// unregistered returns the name of the driver's source that is in /usr/src and that DKMS does not
+// know, "" if there is none.
 func unregistered(v host.View, version string) (string, error) {
 	names, err := v.ReadDir("/usr/src")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,8 +130,8 @@ func (k KernelSide) loadable(v host.View, kernel string) (bool, error) {
 }
 
 // allLoadable says whether nothing has to be built: each kernel has modules of the version, and
-// would load them. A machine with a baked image must not build: bake has signed the modules, and the
-// key is not on the machine.
+// would load them. A machine with a baked image must not build: bake has signed the modules, and
+// the key is not on the machine.
 func (k KernelSide) allLoadable(v host.View) (bool, error) {
 	for _, kernel := range k.Kernels {
 		loadable, err := k.loadable(v, kernel)
@@ -164,8 +164,8 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	return facts.ReadTrustDemanded(v)
 }
 
-// faults says why a kernel would not load the module nvidia or, in an image, one of the modules built
-// with it. On a machine gpuadm loads those, and the kernel itself says why it refuses one.
+// faults says why a kernel would not load the module nvidia or, in an image, one of the modules
+// built with it. On a machine gpuadm loads those, and the kernel itself says why it refuses one.
 func (k KernelSide) faults(v host.View, kernel string, m modinfo.Module) (string, error) {
 	problem, err := k.fault(v, kernel, m)
 	if k.Image == nil || problem != "" || err != nil {

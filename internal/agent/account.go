@@ -108,8 +108,8 @@ func lends(machine host.View) bool {
 	return err == nil
 }
 
-// tellUnsure tells the machine's apply whether the account is missing though the cluster did not say
-// no.
+// tellUnsure tells the machine's apply whether the account is missing though the cluster
+// did not say no.
 func (p *Pod) tellUnsure(machine host.Host, lent bool) error {
 	if !lent && !p.answered {
 		return put(machine, node.PodUnsure, []byte("the cluster did not say whether the account may be used\n"), 0o600)

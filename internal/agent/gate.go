@@ -55,8 +55,8 @@ func (r *Run) Gate(ctx context.Context, v host.View) (*Closed, error) {
 	return c, nil
 }
 
-// gateIsOpen says that kubelet starts whether the GPUs are ready or not: the node joins, and a taint
-// keeps pods away.
+// gateIsOpen says that kubelet starts whether the GPUs are ready or not: the node joins, and a
+// taint keeps pods away.
 func (r *Run) gateIsOpen() bool { return r.Engine.Spec.Join.Gate == "open" }
 
 // mayStart says whether all that must hold before kubelet does, as far as this machine can show it

@@ -55,8 +55,9 @@ type form struct {
 	is   func(text string) string
 }
 
-// texts are recognized in this order. Sources of the TOML of others: containerd's docs/cri/config.md,
-// crio.conf(5), https://github.com/NVIDIA/nvidia-container-toolkit (internal/config), and
+// texts are recognized in this order. Sources of the TOML of others: containerd's
+// docs/cri/config.md, crio.conf(5), https://github.com/NVIDIA/nvidia-container-toolkit
+// (internal/config), and
 // https://bottlerocket.dev/en/os/latest/#/api/settings/.
 var texts = sync.OnceValue(func() []form {
 	is := func(what string) func(string) string {

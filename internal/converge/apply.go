@@ -99,8 +99,8 @@ func (r *run) unattended(ctx context.Context) (result Result, done bool, err err
 		return result, true, nil
 	}
 
-	// This is not a failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which
-	// starts after kubelet. It comes before the plan, which may not understand what the newer
+	// This is not a failure: the gate has to open, since the newer gpuadm may be a DaemonSet's,
+	// which starts after kubelet. It comes before the plan, which may not understand what the newer
 	// gpuadm made.
 	newer := r.engine.LeavesTo(r.journal)
 	if newer != "" {

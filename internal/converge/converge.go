@@ -7,8 +7,8 @@
 // as a plan shows it. Plan, diff, no-op, verification, undo, resume and drift are derived from
 // these five words, here, once, for all stages. The engine knows no kind of thing by name.
 //
-// Read the words first: converge.go, kinds.go and engine.go. The others come in this order, and each
-// file uses those after it, never one before (TestReadsDown in test/house):
+// Read the words first: converge.go, kinds.go and engine.go. The others come in this order, and
+// each file uses those after it, never one before (TestReadsDown in test/house):
 //
 //   - what an operator asks for: status.go, apply.go, undo.go
 //   - a run at work: rollback.go, make.go, reboot.go, prune.go, lastspec.go
@@ -100,9 +100,9 @@ type Stage struct {
 	// made in this stage; undo of the others' changes makes them current too.
 	Follows []string
 
-	// Restores returns what a roll-back brings back beside the stage's things, by name and in words:
-	// what a package's own scripts build. Where it differs after a roll-back, gpuadm says so. nil:
-	// nothing.
+	// Restores returns what a roll-back brings back beside the stage's things, by name and in
+	// words: what a package's own scripts build. Where it differs after a roll-back, gpuadm says
+	// so. nil: nothing.
 	Restores func(facts.Facts) map[string]string
 
 	Whole bool // gpuadm makes it only where all stages before it are converged

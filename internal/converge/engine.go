@@ -27,7 +27,8 @@ type Engine struct {
 	ThingOf func(Ref) (Thing, error)
 	// Clients lists the processes that hold a GPU, for breaks that affect them.
 	Clients func(context.Context, host.View) ([]string, error)
-	// Pods lists the pods among them. No break stops a pod's processes, since kubelet starts them again.
+	// Pods lists the pods among them. No break stops a pod's processes, since kubelet
+	// starts them again.
 	Pods func(context.Context, host.View) ([]string, error)
 	// Prune removes kept files that none of the changes needs; may be nil.
 	Prune func(context.Context, host.Host, []Change) error
@@ -46,8 +47,8 @@ type Engine struct {
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Allow      []string // these breaks are allowed; "all": all of them
 
-	// Memory knows what modules and programs of the machine said, which are the most expensive facts;
-	// nil: the engine has one of its own.
+	// Memory knows what modules and programs of the machine said, which are the most expensive
+	// facts; nil: the engine has one of its own.
 	Memory *recall.Memory
 
 	cache     facts.Cache

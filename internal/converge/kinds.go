@@ -48,8 +48,8 @@ type Resolver interface {
 }
 
 // A Chooser is a Resolver that makes some things only where they can be had: an optional part of a
-// driver; and that removes what it made once nothing needs it. Only a Resolver knows whether that is
-// so, and a converged machine asks none, so the engine shows a Chooser what earlier runs made.
+// driver; and that removes what it made once nothing needs it. Only a Resolver knows whether that
+// is so, and a converged machine asks none, so the engine shows a Chooser what earlier runs made.
 type Chooser interface {
 	Resolver
 	// Chosen returns the want of a thing that earlier runs made as a dependency, by their first and
@@ -65,19 +65,20 @@ type Follower interface {
 	Current(found State) State             // its desired state
 }
 
-// A Sweeper is a Follower that stops something while it is made: a module's clients, and the module.
-// Undo restores nothing of a Follower, so that it would leave stopped what a killed run has stopped.
+// A Sweeper is a Follower that stops something while it is made: a module's clients, and the
+// module. Undo restores nothing of a Follower, so that it would leave stopped what a killed run
+// has stopped.
 type Sweeper interface {
 	Follower
-	// Sweep starts again what a killed change from the state before has stopped, and reports whether it
-	// has found such.
+	// Sweep starts again what a killed change from the state before has stopped, and reports
+	// whether it has found such.
 	Sweep(ctx context.Context, h host.Host, before State) (found bool, err error)
 }
 
-// A Perishable thing loses its state when a Follower is made: the driver forgets partitions when its
-// module is loaded again. The journal keeps the state from before each run, so that an undo and a
-// roll-back restore it after that Follower. Its TakeOut returns before where all that is missing is
-// what the Follower takes away.
+// A Perishable thing loses its state when a Follower is made: the driver forgets partitions when
+// its module is loaded again. The journal keeps the state from before each run, so that an undo and
+// a roll-back restore it after that Follower. Its TakeOut returns before where all that is missing
+// is what the Follower takes away.
 type Perishable interface {
 	Merger
 	// Outlasts reports whether the thing still has the state once the Follower is made. It is pure.
@@ -153,8 +154,8 @@ type Disruptor interface {
 // destroys gpuadm's partitions before it unloads the module, or restores the earlier ones after it.
 type DisruptorBeside interface {
 	Disruptor
-	// BreaksBeside is Breaks where the run makes the other changes too, before the Follower or after
-	// it.
+	// BreaksBeside is Breaks where the run makes the other changes too, before the Follower
+	// or after it.
 	BreaksBeside(
 		ctx context.Context, v host.View, before, after State, others []Change,
 	) (breaks []string, clients map[string][]string, err error)

@@ -72,8 +72,9 @@ func withHead(text []byte) []byte {
 	return fmt.Appendf(nil, "%s%s\n%s", lastSpecHead, digest(text), text)
 }
 
-// keepSpec keeps the spec of an apply that has ended well, if it is the machine's own. If it cannot,
-// the apply has ended well all the same, and an event says that a boot would not have the spec.
+// keepSpec keeps the spec of an apply that has ended well, if it is the machine's own. If it
+// cannot, the apply has ended well all the same, and an event says that a boot would not
+// have the spec.
 func (r *run) keepSpec(result Result) {
 	e := r.engine
 	isMachines := e.Own && r.host.Live() && r.journal.Newer == 0

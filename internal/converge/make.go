@@ -177,9 +177,9 @@ func (r *run) settleFailure(ctx context.Context, due []step, err error) error {
 }
 
 // leavesDaemon says whether undo or a roll-back leaves a daemon alone that would not start again. A
-// roll-back leaves a daemon that runs. An undo leaves a daemon that it has not affected, that does not
-// run now, or that did not run before the first of the runs, since undo returns to that state. Any
-// other undo fails: after it the daemon would not survive its next start.
+// roll-back leaves a daemon that runs. An undo leaves a daemon that it has not affected, that does
+// not run now, or that did not run before the first of the runs, since undo returns to that state.
+// Any other undo fails: after it the daemon would not survive its next start.
 func (r *run) leavesDaemon(s step, down DoesNotStart) bool {
 	switch r.doing {
 	case RolledBack:
@@ -240,9 +240,9 @@ func (r *run) announce(due []step) error {
 	return nil
 }
 
-// makeAll makes a Batch as one, or the only step of another group. A thing that the spec wants makes
-// the Batch, if there is one: it shares with the others what its stage has read of the machine, and
-// MakeAll renews that. A thing that was built from the journal shares nothing.
+// makeAll makes a Batch as one, or the only step of another group. A thing that the spec wants
+// makes the Batch, if there is one: it shares with the others what its stage has read of the
+// machine, and MakeAll renews that. A thing that was built from the journal shares nothing.
 func makeAll(ctx context.Context, h host.Host, due []step) error {
 	maker := due[0]
 	wanted := slices.IndexFunc(due, func(s step) bool { return !s.unwanted })
@@ -297,8 +297,8 @@ func (r *run) leaveToOthers(due []step, why string) error {
 	return nil
 }
 
-// recordFound journals the state in which a make has left a thing, if the make failed or takes effect
-// after a reboot: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so
+// recordFound journals the state in which a make has left a thing, if the make failed or takes
+// effect after a reboot: so the state counts as gpuadm's. A Stored thing is replaced as a whole, so
 // bytes that are neither Before nor After are another process's. The next undo reverts what could
 // not be rolled back.
 func (r *run) recordFound(ctx context.Context, due []step) {

@@ -64,8 +64,8 @@ func takenAway(steps []step, t Thing, state State) bool {
 	})
 }
 
-// waitsForBoot says that an undo has to restore something once a boot has loaded the earlier driver:
-// it stays open, and that boot continues it.
+// waitsForBoot says that an undo has to restore something once a boot has loaded the earlier
+// driver: it stays open, and that boot continues it.
 func (r *run) waitsForBoot() bool {
 	return slices.ContainsFunc(r.result.Deferred, isAfterReboot)
 }

@@ -25,7 +25,8 @@ type Plan struct {
 	Later     []Later     `json:"later,omitempty"` // values of the spec that only a later moment can judge
 	Notes     []string    `json:"notes,omitempty"`
 
-	// Reboot is the pending change for which a run of this boot has asked for a reboot; "" for none.
+	// Reboot is the pending change for which a run of this boot has asked for a reboot;
+	// "" for none.
 	Reboot string `json:"asks_for_reboot,omitempty"`
 
 	found []Found // the states of Perishable things
@@ -64,7 +65,8 @@ func (p Plan) Unseen() []Line {
 	return p.only(func(c Line) bool { return c.Unknown != "" })
 }
 
-// Blind returns an error that names the things whose state could not be read; nil if there are none.
+// Blind returns an error that names the things whose state could not be read; nil if
+// there are none.
 func (p Plan) Blind() error {
 	t := reasons(p.Unseen())
 	if t == nil {

@@ -61,8 +61,8 @@ func reasonOf(err error) Reason {
 	return cannot(err)
 }
 
-// unseenBecause turns the error of a look into a Reason: where the look has not found that the thing
-// must wait, its state is unknown.
+// unseenBecause turns the error of a look into a Reason: where the look has not found that the
+// thing must wait, its state is unknown.
 func unseenBecause(err error) Reason {
 	isLater := errors.As(err, new(host.Later))
 	isWait := errors.As(err, new(trouble.Wait))

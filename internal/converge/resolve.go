@@ -55,9 +55,9 @@ func pendingOf(steps []step, kind string) (pending []Change) {
 	return pending
 }
 
-// unresolved marks the pending changes for which a Resolver had no answer. If the Resolver waits, all
-// of them are deferred, except what stays as it is until then. Otherwise the first change gets the
-// reason, and the others are dropped: their reason is the same.
+// unresolved marks the pending changes for which a Resolver had no answer. If the Resolver waits,
+// all of them are deferred, except what stays as it is until then. Otherwise the first change gets
+// the reason, and the others are dropped: their reason is the same.
 func unresolved(steps []step, pending []Change, err error) (rest []step) {
 	waits := errors.As(err, new(host.Later))
 	for _, s := range steps {

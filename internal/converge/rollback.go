@@ -114,8 +114,8 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, errs [
 	return undone, errs
 }
 
-// notRestored looks at what a roll-back of some stages should have brought back beside their things,
-// and names what is not as before the run.
+// notRestored looks at what a roll-back of some stages should have brought back beside their
+// things, and names what is not as before the run.
 func (r *run) notRestored(ctx context.Context, of func(stage string) bool) (lost []string) {
 	restores := func(st Stage) bool {
 		return st.Restores != nil && (of(st.Name) || of(st.Verifies))

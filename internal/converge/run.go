@@ -113,7 +113,8 @@ func (r *run) sweep() {
 	r.sweepPlaceholders()
 }
 
-// sweepPlaceholders removes what a killed bake has left, on an image or on the build machine itself.
+// sweepPlaceholders removes what a killed bake has left, on an image or on the build
+// machine itself.
 func (r *run) sweepPlaceholders() {
 	for _, name := range host.Placeholders(r.host) {
 		if err := r.host.Remove(name); err != nil {

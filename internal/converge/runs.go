@@ -107,7 +107,8 @@ func settleUndone(runs []Run, at map[string]int, ids []string, halfUndos map[int
 func (j Journal) unfinished() (Run, bool) { return unfinished(j.Runs()) }
 
 // CutShort returns the last run if it has changed something and has no end: a crash, a power cut or
-// a signal has ended it, or it waits for what passes. A run that waits for a reboot is not cut short.
+// a signal has ended it, or it waits for what passes. A run that waits for a reboot is
+// not cut short.
 func (j Journal) CutShort(boot string) (run Run, cut bool) {
 	run, open := j.unfinished()
 	if !open || len(run.Makes) == 0 || len(j.asksForReboot(boot)) > 0 {

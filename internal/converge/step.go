@@ -36,15 +36,16 @@ type step struct {
 	idle     bool  // a Follower whose state is deferred, and that no pending change affects
 
 	late bool // of an undo: it comes after a Follower that would take its state away
-	// mayBeGone: an undo that was cut short has changed the driver, which does not answer now. Where
-	// it does not answer either once all else is undone, the thing is gone with it.
+	// mayBeGone: an undo that was cut short has changed the driver, which does not answer now.
+	// Where it does not answer either once all else is undone, the thing is gone with it.
 	mayBeGone bool
 	beside    []Change // of an undo: the changes of Perishable things that it makes beside this one
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
-// unanswered says that the step waits for the answer of a Resolver. To cannot give that answer either.
+// unanswered says that the step waits for the answer of a Resolver. To cannot give that
+// answer either.
 func (s step) unanswered() bool { return s.stuck || s.resolved && s.Deferred != "" }
 
 // goneWithDriver says that the driver, which the undo has changed, took the thing with it. A driver

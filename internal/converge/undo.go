@@ -115,7 +115,8 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 
 	switch {
 	case trouble.Passes(err):
-		// A roll-back would wait for the same event. The run stays open, and the next undo continues it.
+		// A roll-back would wait for the same event. The run stays open, and the next undo
+		// continues it.
 		return r.end(r.undoWaits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
@@ -142,8 +143,8 @@ func (r *run) reportKept(kept []Line) {
 	}
 }
 
-// sweepCut starts again what a run that was cut short has stopped. Such a run that has changed nothing
-// else is not among the runs to undo.
+// sweepCut starts again what a run that was cut short has stopped. Such a run that has changed
+// nothing else is not among the runs to undo.
 func (r *run) sweepCut(ctx context.Context) (found bool, err error) {
 	if !r.open || len(r.cut.Undoes) > 0 {
 		return false, nil

@@ -52,8 +52,8 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 }
 
 // settleSilent gives the steps that wait for a silent reader an unknown state, unless a change that
-// comes before them may make it answer: comes says so of earlier stages. It returns the same for the
-// stages after these steps.
+// comes before them may make it answer: comes says so of earlier stages. It returns the same for
+// the stages after these steps.
 func settleSilent(steps []step, comes bool) bool {
 	for i := range steps {
 		s := &steps[i]
@@ -67,8 +67,8 @@ func settleSilent(steps []step, comes bool) bool {
 	return comes
 }
 
-// chosen returns the wants of what earlier runs made as dependencies: because they could be had, and
-// the spec still asks for them, or because others needed them. What a released section brought
+// chosen returns the wants of what earlier runs made as dependencies: because they could be had,
+// and the spec still asks for them, or because others needed them. What a released section brought
 // stays with that section's things until undo.
 func (e *Engine) chosen(stage string, wants []Want, all []owned) (more []Want) {
 	isChooser := func(w Want) bool {

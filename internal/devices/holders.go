@@ -195,8 +195,8 @@ func podNames(v host.View) map[string]string {
 // Documentation/admin-guide/devices.txt of the kernel.
 const gpuMajor = 195
 
-// HasAnyGPU reports whether the holder has the device of a GPU open. The control device has the last
-// number, and the mode setter the one before: nvidia-modprobe(1).
+// HasAnyGPU reports whether the holder has the device of a GPU open. The control device has the
+// last number, and the mode setter the one before: nvidia-modprobe(1).
 func (h Holder) HasAnyGPU() bool {
 	const modeSetter = 254
 	return slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {

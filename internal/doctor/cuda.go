@@ -13,10 +13,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// cudaFails starts CUDA as a program in a pod does, in a child, and finds that it does not start. It
-// makes no context on a GPU, so that neither programs that run nor the exclusive mode are in its way.
-// Where the module nvidia-uvm is not loaded it does not ask: cuInit as root loads the module, and
-// doctor changes nothing.
+// cudaFails starts CUDA as a program in a pod does, in a child, and finds that it does not start.
+// It makes no context on a GPU, so that neither programs that run nor the exclusive mode are in its
+// way. Where the module nvidia-uvm is not loaded it does not ask: cuInit as root loads the module,
+// and doctor changes nothing.
 func cudaFails(m *Machine) []Finding {
 	driver := m.Facts().Driver
 	if driver == nil || m.own.NoCUDA || !m.has("/sys/module/nvidia_uvm") {
@@ -44,8 +44,8 @@ func cudaFails(m *Machine) []Finding {
 	return nil
 }
 
-// cudaIsSlow is how long CUDA may take to start on a machine without a fault: the limit of the gate's
-// check, in cloud/node.
+// cudaIsSlow is how long CUDA may take to start on a machine without a fault: the limit of the
+// gate's check, in cloud/node.
 const cudaIsSlow = 10 * time.Second
 
 // isUsed reports whether CUDA says no more than that programs have the GPUs to themselves.
@@ -123,11 +123,13 @@ func (m *Machine) cudaFault(answer host.CUDA) Finding {
 	return finding
 }
 
-// notReady is the answer 802 of a machine without an NVLink fabric: GPUs of a confidential machine take no
-// work until the operator has attested them, and says so. Sources of the answer and of -srs 1, which sets that
-// state: https://github.com/NVIDIA/nvtrust/issues/56; https://github.com/google/go-tpm-tools/pull/542. Sources of
-// -grs, which prints it: gpu-operator/gpu-operator-confidential-containers.rst in
-// https://github.com/NVIDIA/cloud-native-docs; https://github.com/confidential-dot-ai/confidential-os-builder/issues/71.
+// notReady is the answer 802 of a machine without an NVLink fabric: GPUs of a confidential machine
+// take no work until the operator has attested them, and says so. Sources of the answer and of -srs
+// 1, which sets that state: https://github.com/NVIDIA/nvtrust/issues/56;
+// https://github.com/google/go-tpm-tools/pull/542. Sources of -grs, which prints it:
+// gpu-operator/gpu-operator-confidential-containers.rst in
+// https://github.com/NVIDIA/cloud-native-docs;
+// https://github.com/confidential-dot-ai/confidential-os-builder/issues/71.
 func notReady(finding Finding) Finding {
 	finding.What += ": the GPUs are not ready, and no NVLink fabric is here that they could wait for"
 	finding.Fix = "where confidential computing is on, attest the GPUs, and set them to the ready state; if it is off, read in the kernel log what the driver found"
@@ -135,8 +137,8 @@ func notReady(finding Finding) Finding {
 	return finding
 }
 
-// noUVMLoaded says that no program has used CUDA since the boot: cuInit as root, or the driver's own
-// tool, loads the module; a program in a pod cannot. Sources: nvidia-modprobe(1), -u;
+// noUVMLoaded says that no program has used CUDA since the boot: cuInit as root, or the driver's
+// own tool, loads the module; a program in a pod cannot. Sources: nvidia-modprobe(1), -u;
 // https://github.com/NVIDIA/nvidia-container-toolkit/issues/394.
 func noUVMLoaded(m *Machine) []Finding {
 	kernel, ok := m.running()

@@ -29,8 +29,8 @@ var (
 	auditActor  = pattern.Of(`\b(?:scontext=\S*?:\S*?:(\w+)|profile="([^"]*)")`)
 )
 
-// deniedFiles finds what a security module has denied of NVIDIA's files since the boot. A denial that
-// is over by a setting, such as a boolean that is on now, is none.
+// deniedFiles finds what a security module has denied of NVIDIA's files since the boot. A denial
+// that is over by a setting, such as a boolean that is on now, is none.
 func deniedFiles(m *Machine) (found []Finding) {
 	seen := map[string]bool{}
 	for _, denial := range m.denials() {
@@ -51,8 +51,8 @@ func deniedFiles(m *Machine) (found []Finding) {
 	return found
 }
 
-// denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile. A file that
-// has changed since may have got its label: inode(7), ctime.
+// denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile. A
+// file that has changed since may have got its label: inode(7), ctime.
 func (m *Machine) denied(object, selinuxType, profile string, at time.Time) Finding {
 	switch {
 	case profile != "":
@@ -96,7 +96,8 @@ func (m *Machine) enforces() bool {
 
 // deviceBoolean returns the boolean of SELinux's that lets containers use the GPUs' devices, and
 // whether it is on: the narrow one where the policy has it.
-// Sources: https://github.com/containers/container-selinux/pull/306 (container_use_xserver_devices);
+// Sources: https://github.com/containers/container-selinux/pull/306
+// (container_use_xserver_devices);
 // https://github.com/fedora-selinux/selinux-policy/issues/1695 (container_use_devices).
 func (m *Machine) deviceBoolean() (name string, on bool) {
 	name = "container_use_devices"
@@ -121,7 +122,8 @@ type denial struct {
 	at   time.Time
 }
 
-// denials are the lines of the audit log and of the kernel's log that tell of a denial since the boot.
+// denials are the lines of the audit log and of the kernel's log that tell of a denial
+// since the boot.
 func (m *Machine) denials() (found []denial) {
 	audited, booted := m.auditLines()
 	for _, line := range append(audited, m.Log()...) {

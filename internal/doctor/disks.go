@@ -23,8 +23,9 @@ func bytesNeeded(folder string) uint64 {
 	return 64 << 20
 }
 
-// onReadOnly reports whether a folder is on a file system that is mounted read-only. The file system
-// of an image is full by design, and another check finds a file system that the kernel made read-only.
+// onReadOnly reports whether a folder is on a file system that is mounted read-only. The file
+// system of an image is full by design, and another check finds a file system that the kernel
+// made read-only.
 func (m *Machine) onReadOnly(folder string) bool {
 	mountPoint := ""
 	readOnly := false

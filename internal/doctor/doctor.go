@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Check is a row of the table of faults, which docs/doctor.md lists too, and the function that finds
-// the fault.
+// Check is a row of the table of faults, which docs/doctor.md lists too, and the function that
+// finds the fault.
 type Check struct {
 	faults.Check
 
@@ -52,13 +52,14 @@ func Checks() (all []Check) {
 	return all
 }
 
-// Wait is how long doctor waits, from its start, for the answers of a driver, a daemon, a program or a
-// file, where the operator does not say it: with what it does besides it ends within two seconds.
+// Wait is how long doctor waits, from its start, for the answers of a driver, a daemon, a
+// program or a file, where the operator does not say it: with what it does besides it ends
+// within two seconds.
 const Wait = 1500 * time.Millisecond
 
 // patience is how long all checks together may take, since a file on a server that is gone never
-// answers. It is longer than the longest time that a driver has to start all its GPUs, and than a few
-// waits one after the other.
+// answers. It is longer than the longest time that a driver has to start all its GPUs, and than a
+// few waits one after the other.
 func (m *Machine) patience() time.Duration { return 70*time.Second + 5*m.own.Wait }
 
 // waitsLonger says how an operator has doctor wait longer.

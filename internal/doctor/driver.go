@@ -22,8 +22,8 @@ import (
 // planDriver shows what apply would change of the driver: it is two stages'.
 func planDriver() string { return trouble.Command("plan packages modules") }
 
-// lacksModule reports whether the running kernel has no file of the module nvidia, though parts of a
-// driver are installed.
+// lacksModule reports whether the running kernel has no file of the module nvidia, though parts of
+// a driver are installed.
 func lacksModule(m *Machine) bool {
 	if !m.driverInstalled() || m.loaded() {
 		return false
@@ -284,8 +284,9 @@ func mismatch(m *Machine) []Finding {
 	return []Finding{finding}
 }
 
-// moduleOfNoLibrary is the version of the running kernel's module on the disk, where no library is of it: an
-// image's bootstrap has installed one over the other. "" where one fits, or where that is not known.
+// moduleOfNoLibrary is the version of the running kernel's module on the disk, where no library is
+// of it: an image's bootstrap has installed one over the other. "" where one fits, or where that
+// is not known.
 // Source: https://github.com/Azure/AKS/issues/5869.
 func (m *Machine) moduleOfNoLibrary() string {
 	k, ok := m.running()
@@ -326,10 +327,11 @@ func isLibrary(name string) bool {
 	})
 }
 
-// hidden says that the library was not found where that is not a fault: systems that come with their
-// driver, such as Container-Optimized OS and Talos, have it where containers find it. Sources:
-// GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/cos;
-// siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
+// hidden says that the library was not found where that is not a fault: systems that come with
+// their driver, such as Container-Optimized OS and Talos, have it where containers find it.
+// Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
+// nvidia-driver-installer/cos; siderolabs/extensions at 26822f5,
+// nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
 func hidden(f facts.Facts) bool {
 	other := drivers.New(nil).Other(f)
 	return f.NVMLSays == "LIBRARY_NOT_FOUND" && other.Owner != "" && f.DriverOwner == nil

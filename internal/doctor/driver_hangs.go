@@ -22,15 +22,16 @@ func hangs(f facts.Facts) bool {
 	return f.NVMLSays == host.Overdue || f.NVMLSays == host.Stuck
 }
 
-// slowest is how long a driver that is well may take until its first answer. NVIDIA says 1 to 3 seconds
-// for each GPU that no process holds (https://docs.nvidia.com/deploy/driver-persistence/overview.html); on
-// eight A100 it was more than 25 (https://github.com/Azure/AgentBaker/pull/2829).
+// slowest is how long a driver that is well may take until its first answer. NVIDIA says 1 to 3
+// seconds for each GPU that no process holds
+// (https://docs.nvidia.com/deploy/driver-persistence/overview.html); on eight A100 it was more than
+// 25 (https://github.com/Azure/AgentBaker/pull/2829).
 const slowest = time.Minute
 
-// driverHung tells a driver that hangs from a driver that still starts its GPUs. A driver hangs if it
-// has stopped at a GPU, or if it does not answer although its GPUs are started, although programs wait
-// in the kernel for it, or for longer than any start takes. Of any other driver doctor only says that
-// it has not answered yet.
+// driverHung tells a driver that hangs from a driver that still starts its GPUs. A driver hangs if
+// it has stopped at a GPU, or if it does not answer although its GPUs are started, although
+// programs wait in the kernel for it, or for longer than any start takes. Of any other driver
+// doctor only says that it has not answered yet.
 //
 // The Node stays ready meanwhile: https://github.com/NVIDIA/NVSentinel/issues/1576.
 func driverHung(m *Machine) []Finding {
@@ -55,8 +56,8 @@ func driverHung(m *Machine) []Finding {
 	return []Finding{{What: what}}
 }
 
-// driversPrograms looks at the programs that have a device of the driver open: which of them wait in the
-// kernel, where no signal ends them, and whether one has a GPU open, which is started then.
+// driversPrograms looks at the programs that have a device of the driver open: which of them wait
+// in the kernel, where no signal ends them, and whether one has a GPU open, which is started then.
 func (m *Machine) driversPrograms() (stuck []string, started bool) {
 	holders, _ := devices.Holders(m.ctx, m.View)
 	for _, holder := range holders {
@@ -69,8 +70,8 @@ func (m *Machine) driversPrograms() (stuck []string, started bool) {
 	return stuck, started || m.keepsGPUs()
 }
 
-// keepsGPUs reports whether nvidia-persistenced keeps the GPUs started. Ubuntu's older units start it so
-// that it does not: --no-persistence-mode, nvidia-persistenced(1).
+// keepsGPUs reports whether nvidia-persistenced keeps the GPUs started. Ubuntu's older units start
+// it so that it does not: --no-persistence-mode, nvidia-persistenced(1).
 func (m *Machine) keepsGPUs() bool {
 	u, ok := m.Unit(drivers.PersistencedUnit)
 	if !ok || u.Active != "active" {
@@ -80,8 +81,8 @@ func (m *Machine) keepsGPUs() bool {
 	return !strings.Contains(words, "--no-persistence-mode")
 }
 
-// waitsInKernel reports whether a process is in state D, and older than any start of the GPUs for which
-// it could wait: proc_pid_stat(5).
+// waitsInKernel reports whether a process is in state D, and older than any start of the GPUs for
+// which it could wait: proc_pid_stat(5).
 func (m *Machine) waitsInKernel(pid int) bool {
 	text, _ := m.text(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := strings.Cut(text, ") ") // the name may have spaces
@@ -111,9 +112,10 @@ func (m *Machine) uptime() (time.Duration, bool) {
 	return since, err == nil
 }
 
-// kernelWaits reports whether the kernel says that a task waits in NVIDIA's modules, for two minutes as
-// it is set in most kernels: "INFO: task nvidia-smi:1346198 blocked for more than 120 seconds.", with the
-// task's calls below. Sources: check_hung_task in kernel/hung_task.c of the kernel's tree;
+// kernelWaits reports whether the kernel says that a task waits in NVIDIA's modules, for two
+// minutes as it is set in most kernels: "INFO: task nvidia-smi:1346198 blocked for more than 120
+// seconds.", with the task's calls below. Sources: check_hung_task in kernel/hung_task.c of the
+// kernel's tree;
 // https://github.com/leptonai/gpud/pull/117.
 func (m *Machine) kernelWaits() bool {
 	const longestTrace = 60 // lines

@@ -68,8 +68,8 @@ func (m *Machine) nextKernel() string {
 	return text + "install the driver's modules for that kernel"
 }
 
-// awaitsDriver reports whether the machine has GPUs that no kernel driver holds but the kernel's own,
-// nouveau, and nothing of NVIDIA's driver.
+// awaitsDriver reports whether the machine has GPUs that no kernel driver holds but the kernel's
+// own, nouveau, and nothing of NVIDIA's driver.
 func (m *Machine) awaitsDriver(f facts.Facts) bool {
 	if len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil {
 		return false
@@ -103,9 +103,10 @@ func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
 	return gpus, true
 }
 
-// passesAll reports whether each GPU is bound to vfio-pci, which an operator asks for: the module nvidia then
-// need not be loaded.
-// Sources: https://docs.kernel.org/driver-api/vfio.html; https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4353.
+// passesAll reports whether each GPU is bound to vfio-pci, which an operator asks for: the module
+// nvidia then need not be loaded.
+// Sources: https://docs.kernel.org/driver-api/vfio.html;
+// https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4353.
 func (m *Machine) passesAll() bool {
 	isOther := func(device facts.PCI) bool { return device.Driver != "vfio-pci" }
 	return len(m.GPUs()) > 0 && !slices.ContainsFunc(m.GPUs(), isOther)

@@ -111,7 +111,8 @@ func (g graph) explainsAll(missing fault) bool {
 
 // causes returns the faults that no other one explains, each with all that it explains, directly or
 // not. A fault with two root causes is listed at both. Root causes of one check with one fix are
-// one Cause. Faults that are not the machine's are notes, unless they explain a fault of the machine.
+// one Cause. Faults that are not the machine's are notes, unless they explain a fault of
+// the machine.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 	g := graph{faults, edges}
 	list = []Cause{}

@@ -9,8 +9,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/faults"
 )
 
-// Entry is all that is known of a code without a machine: docs/doctor.md has the entries of all codes,
-// and doctor CODE prints one.
+// Entry is all that is known of a code without a machine: docs/doctor.md has the entries of all
+// codes, and doctor CODE prints one.
 type Entry struct {
 	Check
 	By   []string     // codes of faults that bring it along

@@ -131,8 +131,8 @@ func nothingToManage(m *Machine) []Finding {
 	}}
 }
 
-// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, a machine that has
-// just booted, and GPUs that wait for the owner of the NVSwitches' partitions.
+// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, a machine that
+// has just booted, and GPUs that wait for the owner of the NVSwitches' partitions.
 func notRegistered(m *Machine) []Finding {
 	config, _ := m.text(drivers.FabricManagerConfig)
 	waitsForOwner := drivers.PartitionsOwned([]byte(config)) != ""

@@ -18,8 +18,8 @@ var (
 	address     = pattern.Of(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 )
 
-// fillIn names the machine's Node and the GPUs of each cause in its fix and commands. A machine that
-// has not joined a cluster has no Node to drain by kubectl.
+// fillIn names the machine's Node and the GPUs of each cause in its fix and commands. A machine
+// that has not joined a cluster has no Node to drain by kubectl.
 func (m *Machine) fillIn(causes []Cause) {
 	kubelet := m.Basics().Kubelet
 	node, drained := m.nodeNames()
@@ -35,16 +35,16 @@ func (m *Machine) fillIn(causes []Cause) {
 	}
 }
 
-// fillWithoutNode is fillIn where a part of the machine does not answer: the shell that a command is typed
-// in knows the host's name.
+// fillWithoutNode is fillIn where a part of the machine does not answer: the shell that a command
+// is typed in knows the host's name.
 func fillWithoutNode(causes []Cause) {
 	for i := range causes {
 		causes[i].fill("$(hostname)", "--selector=kubernetes.io/hostname=$(hostname)")
 	}
 }
 
-// fill names the Node, which kubectl drains by the second words, and the cause's GPUs. Commands that are
-// the same but for the GPU are one.
+// fill names the Node, which kubectl drains by the second words, and the cause's GPUs. Commands
+// that are the same but for the GPU are one.
 func (c *Cause) fill(node, drained string) {
 	fill := func(text string) string {
 		text = drainedNode().ReplaceAllString(text, "${1}"+drained)
@@ -65,7 +65,8 @@ func (c *Cause) fill(node, drained string) {
 // ofOneGPU is a command that names one GPU: nvidia-smi(1), --id, takes a list of them.
 var ofOneGPU = pattern.Of(`^(sudo nvidia-smi (?:[a-z-]+ )*-i )([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])((?: .*)?)$`)
 
-// ofAllGPUs makes one command of those that are the same but for the GPU, in the place of the first.
+// ofAllGPUs makes one command of those that are the same but for the GPU, in the place
+// of the first.
 func ofAllGPUs(commands []string) (joined []string) {
 	at := map[string]int{}
 	for _, command := range commands {
@@ -90,10 +91,11 @@ func ofAllGPUs(commands []string) (joined []string) {
 	return joined
 }
 
-// nodeNames are what kubectl calls the machine's Node: its name, and words by which it is drained. Where
-// kubelet does not run, the cluster was not asked for the name, and a cloud may give another than the
-// host's; kubelet's label has the host's in each case. Source: kubernetes, pkg/kubelet/kubelet_node_status.go
-// (initialNode: LabelHostname); https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetesiohostname.
+// nodeNames are what kubectl calls the machine's Node: its name, and words by which it is drained.
+// Where kubelet does not run, the cluster was not asked for the name, and a cloud may give another
+// than the host's; kubelet's label has the host's in each case. Source: kubernetes,
+// pkg/kubelet/kubelet_node_status.go (initialNode: LabelHostname);
+// https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetesiohostname.
 func (m *Machine) nodeNames() (name, drained string) {
 	kubelet := m.Basics().Kubelet
 	if kubelet.Joined {
@@ -107,8 +109,8 @@ func (m *Machine) nodeNames() (name, drained string) {
 	return name, "--selector=kubernetes.io/hostname=" + name
 }
 
-// withSection replaces the plan of stages whose section node.toml lacks, or of a machine that has none:
-// it would show nothing, or end with an error. init prints a spec that has the section.
+// withSection replaces the plan of stages whose section node.toml lacks, or of a machine that has
+// none: it would show nothing, or end with an error. init prints a spec that has the section.
 func (m *Machine) withSection(command string) string {
 	for stages, section := range map[string]string{"packages modules": "driver", "toolkit": "toolkit", "runtime": "runtime"} {
 		if !m.spec.Has(section) {

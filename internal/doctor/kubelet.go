@@ -34,9 +34,9 @@ func kubeletStopped(m *Machine) []Finding {
 // kubeletService is the unit of kubelet's packages.
 const kubeletService = "kubelet.service"
 
-// maskedKubelet reports whether the unit of a kubelet that has joined is masked, and no other kubelet
-// is here. The facts have no command line of such a kubelet: the places of kubeadm's kubeconfig, and
-// of EKS, show that it has joined.
+// maskedKubelet reports whether the unit of a kubelet that has joined is masked, and no other
+// kubelet is here. The facts have no command line of such a kubelet: the places of kubeadm's
+// kubeconfig, and of EKS, show that it has joined.
 func (m *Machine) maskedKubelet() bool {
 	k := m.Basics().Kubelet
 	if k.Unit != "" || k.Active == "active" || k.Binary == "" {
@@ -63,8 +63,8 @@ func kubeletCrashes(m *Machine) []Finding {
 	return []Finding{rejectedFlag(k, *rejected)}
 }
 
-// rejectedFlag describes a kubelet that ends at each start, since it does not accept its command line. The
-// command takes the flag out of a file that an operator may write.
+// rejectedFlag describes a kubelet that ends at each start, since it does not accept its command
+// line. The command takes the flag out of a file that an operator may write.
 func rejectedFlag(k facts.Kubelet, rejected kubelet.Rejection) Finding {
 	finding := Finding{
 		Object:  k.Unit,
@@ -288,8 +288,8 @@ func (m *Machine) deadSocket() string {
 	return ""
 }
 
-// offeredGPUs reports whether the Node has offered GPUs once and offers none now: its capacity still
-// has the resource, with the count 0.
+// offeredGPUs reports whether the Node has offered GPUs once and offers none now: its capacity
+// still has the resource, with the count 0.
 func (r registration) offeredGPUs() bool {
 	if r.node == nil || len(r.node.Status.Allocatable) == 0 {
 		return false

@@ -147,8 +147,8 @@ func (m *Machine) notRead() []Unread {
 	})
 }
 
-// Basics describes the machine with its modules, but without what its driver says: a check that does
-// not need that does not wait for the driver. What could not be read is empty.
+// Basics describes the machine with its modules, but without what its driver says: a check that
+// does not need that does not wait for the driver. What could not be read is empty.
 func (m *Machine) Basics() facts.Facts {
 	f, _ := m.basics.read(m, "facts", func() (facts.Facts, error) {
 		f, err := facts.Gather(m.ctx, withoutDriver{m.View}, facts.Everything)

@@ -30,9 +30,11 @@ func (m *Machine) answering() (list []host.GPU) {
 	return list
 }
 
-// notSingle says what of the GPUs does not fit NVIDIA's strategy single, by which all GPUs have partitions of
-// one profile, or none has; "" if all does, or where the Node's label names another strategy.
-// Sources: internal/rm/device_map.go in https://github.com/NVIDIA/k8s-device-plugin (assertAllMigDevicesAreValid);
+// notSingle says what of the GPUs does not fit NVIDIA's strategy single, by which all GPUs have
+// partitions of one profile, or none has; "" if all does, or where the Node's label names
+// another strategy.
+// Sources: internal/rm/device_map.go in https://github.com/NVIDIA/k8s-device-plugin
+// (assertAllMigDevicesAreValid);
 // https://github.com/NVIDIA/gpu-operator/issues/460.
 func (m *Machine) notSingle(registered registration) string {
 	if registered.node.Labels["nvidia.com/mig.strategy"] != "single" {

@@ -35,10 +35,10 @@ func byOperator(m *Machine) (count int, by string) {
 	return count, fmt.Sprintf("gpu_count in [driver] is %d", count)
 }
 
-// byKubelet counts the GPUs that the device plugin registered last, which kubelet writes to a file: a
-// plugin of NVIDIA's names devices by UUID, and shares of a GPU by UUID::N. The file is of the last
-// registration, so that it has the GPUs of the last good run until the plugin registers again. A GPU
-// is gone if the driver does not list its UUID.
+// byKubelet counts the GPUs that the device plugin registered last, which kubelet writes to a file:
+// a plugin of NVIDIA's names devices by UUID, and shares of a GPU by UUID::N. The file is of the
+// last registration, so that it has the GPUs of the last good run until the plugin registers again.
+// A GPU is gone if the driver does not list its UUID.
 // Source: kubernetes, pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go (RegisteredDevices).
 func byKubelet(m *Machine) (count int, by string) {
 	file := path.Join(m.Basics().Kubelet.Folder(), "device-plugins/kubelet_internal_checkpoint")

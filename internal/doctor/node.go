@@ -166,9 +166,9 @@ func nothingOffers(m *Machine) []Finding {
 	}}
 }
 
-// preparesGPUs reports whether a pod has the name of one of the GPU Operator's that the plugin's pod waits
-// for. Source: assets of https://github.com/NVIDIA/gpu-operator (state-driver, state-container-toolkit,
-// state-operator-validation).
+// preparesGPUs reports whether a pod has the name of one of the GPU Operator's that the plugin's
+// pod waits for. Source: assets of https://github.com/NVIDIA/gpu-operator (state-driver,
+// state-container-toolkit, state-operator-validation).
 func preparesGPUs(pod kube.Pod) bool {
 	for _, name := range []string{"nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator"} {
 		if strings.HasPrefix(pod.Name, name) {
@@ -178,8 +178,8 @@ func preparesGPUs(pod kube.Pod) bool {
 	return false
 }
 
-// pluginLoops finds a container that kubelet cannot start, or that ends again and again, of a pod that
-// offers the GPUs or of a pod for which that pod waits.
+// pluginLoops finds a container that kubelet cannot start, or that ends again and again, of a pod
+// that offers the GPUs or of a pod for which that pod waits.
 func pluginLoops(m *Machine) (found []Finding) {
 	registered, ok := m.Registration()
 	if !ok || registered.node == nil {
@@ -203,9 +203,10 @@ func pluginLoops(m *Machine) (found []Finding) {
 	return found
 }
 
-// computeDomains is the container of the DRA driver's pod that serves compute domains. Without it the pod's
-// other container offers the GPUs all the same.
-// Source: templates/kubeletplugin.yaml in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu; its pull 1013.
+// computeDomains is the container of the DRA driver's pod that serves compute domains. Without it
+// the pod's other container offers the GPUs all the same.
+// Source: templates/kubeletplugin.yaml in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu;
+// its pull 1013.
 const computeDomains = "compute-domains"
 
 // stuckPlugin describes such a pod, by the container that does not start.
@@ -253,9 +254,9 @@ const (
 	pausedForMIG   = "paused-for-mig-change"
 )
 
-// migManagerStopped finds a change of partitions that NVIDIA's MIG manager has begun and not ended: it has
-// failed, or has stopped all that uses the GPUs and waits. While it works, that is as it should be, so
-// it is a fault only where something is missing.
+// migManagerStopped finds a change of partitions that NVIDIA's MIG manager has begun and not ended:
+// it has failed, or has stopped all that uses the GPUs and waits. While it works, that is as it
+// should be, so it is a fault only where something is missing.
 func migManagerStopped(m *Machine) []Finding {
 	registered, ok := m.Registration()
 	if !ok || registered.node == nil {

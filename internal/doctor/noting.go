@@ -122,8 +122,8 @@ func (n noting) AskAbout(ctx context.Context, files map[string][]byte, argv ...s
 	return out, err
 }
 
-// Call notes a daemon that does not answer, also one whose socket is there and that does not listen:
-// where no fault was found that explains it, what the daemon says was not looked at.
+// Call notes a daemon that does not answer, also one whose socket is there and that does not
+// listen: where no fault was found that explains it, what the daemon says was not looked at.
 func (n noting) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
 	answer, err := n.View.Call(ctx, socket, method, request)
 	refused := errors.As(err, new(*host.CallError))
@@ -154,8 +154,8 @@ func (n noting) command(argv []string, err error) {
 // isOfProcess matches the files of one process.
 var isOfProcess = pattern.Of(`^/proc/[0-9]+/`)
 
-// blind notes a file, or what else a check asked, that could not be looked at. The files of processes
-// are one part: hundreds of them have one cause.
+// blind notes a file, or what else a check asked, that could not be looked at. The files of
+// processes are one part: hundreds of them have one cause.
 func (m *Machine) blind(what string, err error) {
 	if isOfProcess().MatchString(what) {
 		what = "files of processes"

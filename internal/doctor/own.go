@@ -25,8 +25,8 @@ type Own struct {
 	Units   []string // gpuadm's services, which run apply or plan
 	NoCUDA  bool     // CUDA is not to be started
 
-	// Wait is how long the View waits for all answers, and Left how much of that is left; where it is nil,
-	// that is the constant Wait.
+	// Wait is how long the View waits for all answers, and Left how much of that is left; where it
+	// is nil, that is the constant Wait.
 	Wait time.Duration
 	Left func() time.Duration
 
@@ -95,8 +95,8 @@ func failedUnits(m *Machine) (found []Finding) {
 	return found
 }
 
-// lastWords are the last lines that gpuadm itself has logged in a unit, without systemd's own; "" if
-// journalctl does not answer.
+// lastWords are the last lines that gpuadm itself has logged in a unit, without systemd's own; ""
+// if journalctl does not answer.
 func (m *Machine) lastWords(unit string) string {
 	out, err := m.View.Ask(m.ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3",
 		"--identifier=gpuadm", "--unit="+unit)

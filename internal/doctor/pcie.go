@@ -39,8 +39,9 @@ func offBus(m *Machine) (found []Finding) {
 	return append(found, m.cameBack()...)
 }
 
-// pcieErrors notes errors of a GPU's PCIe link since the boot, as the kernel counts them. Correctable
-// ones are usual. Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer in the kernel's tree.
+// pcieErrors notes errors of a GPU's PCIe link since the boot, as the kernel counts them.
+// Correctable ones are usual. Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer in the
+// kernel's tree.
 func pcieErrors(m *Machine) (found []Finding) {
 	for _, device := range m.GPUs() {
 		var kinds []string
@@ -67,8 +68,8 @@ func pcieErrors(m *Machine) (found []Finding) {
 // fellOff is the Xid of a GPU that has fallen off the bus.
 const fellOff = 79
 
-// cameBack notes GPUs that have fallen off the bus in this boot, and answer again: the fault can come
-// again.
+// cameBack notes GPUs that have fallen off the bus in this boot, and answer again: the fault
+// can come again.
 func (m *Machine) cameBack() (found []Finding) {
 	gpus, _ := m.NVML()
 	seen := map[string]bool{}

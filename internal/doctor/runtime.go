@@ -71,8 +71,9 @@ func noHandler(m *Machine) []Finding {
 	return []Finding{finding}
 }
 
-// namesOfOtherVersion reports whether containerd's file is of version 1, and has the name that the CRI
-// plugin has from version 2 on. Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/410;
+// namesOfOtherVersion reports whether containerd's file is of version 1, and has the name that the
+// CRI plugin has from version 2 on. Sources:
+// https://github.com/NVIDIA/nvidia-container-toolkit/issues/410;
 // https://github.com/containerd/containerd (docs/PLUGINS.md, docs/man/containerd-config.toml.5.md).
 func namesOfOtherVersion(e facts.Engine) bool {
 	for _, file := range e.Files {
@@ -163,8 +164,8 @@ func unreadable(m *Machine) []Finding {
 	return []Finding{finding}
 }
 
-// withoutCRI describes a containerd that serves no pods, as Docker's package of it is set up. The command
-// takes out a list that has nothing but the plugins which kubelet needs.
+// withoutCRI describes a containerd that serves no pods, as Docker's package of it is set up. The
+// command takes out a list that has nothing but the plugins which kubelet needs.
 // Sources: https://github.com/containerd/containerd/issues/4581, and its issue 14121.
 func withoutCRI(found facts.Engine) Finding {
 	file := decidingFile(found, "disabled_plugins")
@@ -177,8 +178,8 @@ func withoutCRI(found facts.Engine) Finding {
 	isIts := func(f facts.File) bool { return f.Path == file && disablesCRI().Match(f.Data) }
 	if slices.ContainsFunc(found.Files, isIts) && found.Unit != "" {
 		edit := fmt.Sprintf(`sudo sed -i -E 's/^(\s*disabled_plugins\s*=).*/\1 []/' %s`, file)
-		// The repair has containerd judge its files first: another fault in them would end a containerd
-		// that still runs.
+		// The repair has containerd judge its files first: another fault in them would end a
+		// containerd that still runs.
 		finding.Command = edit + " && " + trouble.Command("repair RUN-002")
 	}
 
@@ -390,9 +391,9 @@ func otherCgroups(m *Machine) (list []Finding) {
 	return list
 }
 
-// stateCgroups is the file that decides what manages the cgroups of containers, and the command that
-// has it say so. There is no command where no line of the file states it: a line alone, and not a
-// comment.
+// stateCgroups is the file that decides what manages the cgroups of containers, and the command
+// that has it say so. There is no command where no line of the file states it: a line alone, and
+// not a comment.
 func stateCgroups(e facts.Engine, systemd bool) (file, command string) {
 	file = decidingFile(e, "SystemdCgroup")
 	for _, f := range e.Files {

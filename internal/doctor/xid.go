@@ -106,8 +106,8 @@ func xids(m *Machine) (found []Finding) {
 	return found
 }
 
-// asksNow is the recovery that NVML names for a GPU that answers; "" for another. A driver that hangs
-// resets no GPU: nvidia-smi waits for it as NVML does.
+// asksNow is the recovery that NVML names for a GPU that answers; "" for another. A driver that
+// hangs resets no GPU: nvidia-smi waits for it as NVML does.
 func (m *Machine) asksNow(gpu host.GPU) string {
 	switch {
 	case hangs(m.Facts()):

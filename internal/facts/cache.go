@@ -15,7 +15,8 @@ import (
 // Cache keeps the costly facts from one Gather to the next: what a cloud answered, for a run; and
 // parsed texts. A different View resets it. The zero value is empty and usable.
 type Cache struct {
-	// Memory knows what this machine's modules and programs said; nil: the Cache has one of its own.
+	// Memory knows what this machine's modules and programs said; nil: the Cache has
+	// one of its own.
 	Memory *recall.Memory
 
 	view   host.View

@@ -161,8 +161,8 @@ func (g *gathering) containerdFiles(root, globs string) (files []File, address s
 	return files, address
 }
 
-// imported is what containerd's imports name that is not a regular file. A link to /dev/null is a file
-// without a byte.
+// imported is what containerd's imports name that is not a regular file. A link to /dev/null is a
+// file without a byte.
 func (g *gathering) imported(name string) File {
 	f := File{Path: name}
 	info, err := g.v.Stat(name)

@@ -32,8 +32,8 @@ type Runner struct {
 // NVIDIA/k8s-device-plugin, cmd; bottlerocket-os/bottlerocket-core-kit,
 // packages/nvidia-k8s-device-plugin; Azure/AgentBaker, cse_config.sh;
 // GoogleCloudPlatform/container-engine-accelerators, cmd/nvidia_gpu/Dockerfile;
-// kubernetes-sigs/dra-driver-nvidia-gpu, cmd. Evidence of 2026-11; out of date where kubelet's folder
-// has a socket, and no program is found.
+// kubernetes-sigs/dra-driver-nvidia-gpu, cmd. Evidence of 2026-11; out of date where kubelet's
+// folder has a socket, and no program is found.
 const (
 	NvidiaPlugin = "nvidia-device-plugin"
 	GooglePlugin = "nvidia-gpu-device-plugin"
@@ -85,7 +85,8 @@ func (g *gathering) runners(ctx context.Context, program string) (found []Runner
 	return found
 }
 
-// FindPlugin asks the machine for NVIDIA's device plugin. The error says what could not be looked at.
+// FindPlugin asks the machine for NVIDIA's device plugin. The error says what could not
+// be looked at.
 func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 	g := &gathering{v: v}
 	r, s := g.runner(ctx, NvidiaPlugin)
@@ -103,11 +104,11 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 }
 
 // MPS is the control daemon of CUDA MPS for the device plugin, and what starts it: NVIDIA's program
-// mps-control-daemon, which starts one nvidia-cuda-mps-control for each resource, with a folder below
-// /mps, on Bottlerocket below /run/nvidia/mps. One that an operator starts has another folder, where
-// the plugin does not look.
-// Sources: NVIDIA/k8s-device-plugin, cmd/mps-control-daemon, mps/daemon.go (EnvVars) and mps/root.go;
-// bottlerocket-os/bottlerocket-core-kit, packages/nvidia-k8s-device-plugin,
+// mps-control-daemon, which starts one nvidia-cuda-mps-control for each resource, with a folder
+// below /mps, on Bottlerocket below /run/nvidia/mps. One that an operator starts has another
+// folder, where the plugin does not look.
+// Sources: NVIDIA/k8s-device-plugin, cmd/mps-control-daemon, mps/daemon.go (EnvVars) and
+// mps/root.go; bottlerocket-os/bottlerocket-core-kit, packages/nvidia-k8s-device-plugin,
 // 0001-Update-MPS-roots-for-immutable-host-OS.patch, and bottlerocket-kernel-kit pull 415.
 type MPS struct {
 	Runner         // of mps-control-daemon
@@ -116,7 +117,8 @@ type MPS struct {
 	At      string // the other one's folder
 }
 
-// FindMPS asks the machine for the control daemon of MPS. The error says what could not be looked at.
+// FindMPS asks the machine for the control daemon of MPS. The error says what could not
+// be looked at.
 func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
 	const folder = "CUDA_MPS_PIPE_DIRECTORY="
 	g := &gathering{v: v}

@@ -38,8 +38,8 @@ func (g *gathering) engines(ctx context.Context, os OS) []Engine {
 // onlyConfig says whether only a config file of the engine was found.
 func (e *Engine) onlyConfig() bool { return e.Binary == "" && e.Unit == "" }
 
-// withoutBare leaves out a config file of which no engine is known, where another engine of the name
-// is installed: that one may read it, or the file is left over. Else such engines come last.
+// withoutBare leaves out a config file of which no engine is known, where another engine of the
+// name is installed: that one may read it, or the file is left over. Else such engines come last.
 func withoutBare(all []Engine) []Engine {
 	var installed, bare []Engine
 	for _, e := range all {

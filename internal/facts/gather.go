@@ -114,8 +114,8 @@ func (g *gathering) askDriver(ctx context.Context, f *Facts) {
 	}
 }
 
-// SetDriver fills in what the loaded driver says, or why none answers; the error is of a question that
-// could not be asked.
+// SetDriver fills in what the loaded driver says, or why none answers; the error is of a question
+// that could not be asked.
 func (f *Facts) SetDriver(driver host.Driver, err error) error {
 	f.Driver = nil
 	f.NoDriver = ""

@@ -56,8 +56,8 @@ func (g *gathering) atEndpoint(ctx context.Context, f *Facts) {
 	f.Engines = withoutBare(append([]Engine{*e}, others...))
 }
 
-// unwrapped is the engine of a unit whose process listens. The unit says more of it, such as its owner
-// and its folder. Where the unit starts it by another program, which has become the engine's
+// unwrapped is the engine of a unit whose process listens. The unit says more of it, such as its
+// owner and its folder. Where the unit starts it by another program, which has become the engine's
 // process, the command line of that process says which file it reads.
 func unwrapped(ofUnit, process *Engine) *Engine {
 	isKnown := ofUnit.Wrapper == "" || ofUnit.Owner != ""
@@ -93,9 +93,9 @@ func (g *gathering) resolvedEndpoint(endpoint string) string {
 // socketPatience is how long an engine may take to make its socket.
 const socketPatience = time.Minute
 
-// servesAt says whether an engine serves the endpoint that its settings name, as far as its unit and
-// the age of the socket show: a socket that is much younger than the unit's process may belong to
-// another process.
+// servesAt says whether an engine serves the endpoint that its settings name, as far as its unit
+// and the age of the socket show: a socket that is much younger than the unit's process may belong
+// to another process.
 func (g *gathering) servesAt(ctx context.Context, e Engine, endpoint string) bool {
 	byShim := socketPath(endpoint) == socketPath(e.CRI) // cri-dockerd listens for Docker
 	if !g.v.Live() || byShim {

@@ -109,8 +109,8 @@ func migCommand(line string) string {
 	return ""
 }
 
-// partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none, and
-// neither does validate-mig of Bottlerocket's program.
+// partitions is a call that cuts GPUs. A list of the partitions ("nvidia-smi mig -lgi") cuts none,
+// and neither does validate-mig of Bottlerocket's program.
 var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b|nvidia-migmanager apply-mig\b`)
 
 // bottlerocketsMIG is the program of nvidia-migmanager.service.

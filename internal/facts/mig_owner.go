@@ -254,8 +254,8 @@ func (g *gathering) clique() string {
 	})
 }
 
-// processWith returns the process of a name that has such a variable in its environment; "" if there
-// is none.
+// processWith returns the process of a name that has such a variable in its environment; "" if
+// there is none.
 func (g *gathering) processWith(comm string, has func(variable string) bool) string {
 	if !g.v.Live() {
 		return ""

@@ -30,8 +30,8 @@ type Taken struct {
 
 func (t Taken) String() string { return t.Module + " holds " + t.Address }
 
-// kernelsOwn returns the module of a PCI driver of the kernel's own that takes NVIDIA's GPUs; "" for
-// another driver. vfio-pci takes a GPU only where an operator gives it to a virtual machine.
+// kernelsOwn returns the module of a PCI driver of the kernel's own that takes NVIDIA's GPUs; ""
+// for another driver. vfio-pci takes a GPU only where an operator gives it to a virtual machine.
 // Source: drivers/gpu/nova-core/nova_core.rs in the kernel's tree, name: "NovaCore".
 func kernelsOwn(driver string) (module string) {
 	switch driver {
@@ -198,8 +198,8 @@ func (g *gathering) compiler(dir, kernel string) string {
 	return ""
 }
 
-// FlavourIn is open or proprietary, by the licence in a source of the driver's modules; "" if it says
-// none: kernel-open/nvidia/nv.c and kernel/nvidia/nv.c of NVIDIA's installer do.
+// FlavourIn is open or proprietary, by the licence in a source of the driver's modules; "" if it
+// says none: kernel-open/nvidia/nv.c and kernel/nvidia/nv.c of NVIDIA's installer do.
 func FlavourIn(source string) string {
 	m := licence().FindStringSubmatch(source)
 	if m == nil {
@@ -220,8 +220,9 @@ func CompilerIn(config string) string {
 	return text
 }
 
-// SharedFolder is where a package of shared modules, which gpuadm mirror has built, has its modules,
-// below the kernel's folder. depmod prefers the folder updates to the kernel's own modules.
+// SharedFolder is where a package of shared modules, which gpuadm mirror has built, has
+// its modules, below the kernel's folder. depmod prefers the folder updates to the
+// kernel's own modules.
 const SharedFolder = "updates/gpuadm"
 
 // IsShared says whether a module's file is from the package of shared modules.

@@ -93,8 +93,8 @@ func (g *gathering) rancher(ctx context.Context, name string, units ...string) *
 	return d
 }
 
-// hasRun says whether K3s or RKE2 has made its folder. gpuadm may have made a part of it: the folder
-// of drop-ins, which the file of another containerd can import.
+// hasRun says whether K3s or RKE2 has made its folder. gpuadm may have made a part of it: the
+// folder of drop-ins, which the file of another containerd can import.
 func (g *gathering) hasRun(home string) bool {
 	isOther := func(dir, known string) bool {
 		return slices.ContainsFunc(g.list(dir), func(name string) bool {

@@ -18,7 +18,8 @@ func snaps() []platform.Platform {
 	})
 }
 
-// snapKubelets returns the units of kubelets that are snaps, and use an engine of the machine's own.
+// snapKubelets returns the units of kubelets that are snaps, and use an engine of the
+// machine's own.
 func snapKubelets() (units []string) {
 	for _, p := range snaps() {
 		if p.Snap.Engine == "" {

@@ -80,8 +80,8 @@ func (x Xid) Action() string {
 	return strings.NewReplacer("{apply}", trouble.Command("apply"), "{off and on}", offAndOn).Replace(text)
 }
 
-// Under is the error of a GPU for which the driver asks for a recovery now: what the driver asks for
-// replaces another reset or reboot that the error's row names.
+// Under is the error of a GPU for which the driver asks for a recovery now: what the driver asks
+// for replaces another reset or reboot that the error's row names.
 func (x Xid) Under(recovery string) Xid {
 	asked := Recovery(recovery)
 	if recovery != "" && interrupts(x.Remedy) && interrupts(asked.Remedy) {
@@ -208,8 +208,9 @@ var (
 	linkFields = pattern.Of(`^(\w+) (Fatal|Nonfatal) XC\d i\d Link -?\d+ \(0x([0-9a-fA-F]+) 0x([0-9a-fA-F]+)`)
 )
 
-// InJournal is the pattern by which journalctl finds the driver's errors, and when it was loaded. It
-// has capitals: journalctl(1), --case-sensitive. Each line of the patterns above has one of the texts.
+// InJournal is the pattern by which journalctl finds the driver's errors, and when it was
+// loaded. It has capitals: journalctl(1), --case-sensitive. Each line of the patterns above has
+// one of the texts.
 const InJournal = `NVRM: Xid|SXid|fallen off the bus|NVRM: loading NVIDIA UNIX`
 
 var inJournal = pattern.Of(`NVRM: Xid|SXid|fallen off the bus|NVRM: loading NVIDIA UNIX`)

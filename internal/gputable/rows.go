@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Rows are the rows of an embedded table: columns with tabs between, and comments that begin with #. A
-// column that says "-" is "".
+// Rows are the rows of an embedded table: columns with tabs between, and comments that begin with
+// #. A column that says "-" is "".
 func Rows(file, text string, columns int) [][]string {
 	var rows [][]string
 	for line := range strings.Lines(text) {

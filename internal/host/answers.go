@@ -35,7 +35,8 @@ const (
 	CUDANoCompat       = 804
 )
 
-// Works reports whether CUDA started and counts the devices that the process was shown, and no others.
+// Works reports whether CUDA started and counts the devices that the process was shown,
+// and no others.
 func (c CUDA) Works() bool {
 	switch {
 	case c.Ended != "", c.NoLibrary != "", c.NoUVM != "":
@@ -121,8 +122,8 @@ func (u *Untrusted) Error() string {
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
-// Fix says why each file is not trusted, those that Name depends on first, and which commands change
-// that. The machine's files are below root.
+// Fix says why each file is not trusted, those that Name depends on first, and which commands
+// change that. The machine's files are below root.
 func (u *Untrusted) Fix(root string) (whys, commands []string) {
 	var others []string
 	for _, fix := range []struct {
@@ -185,8 +186,8 @@ type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
 	Via    Via    // proxies, and certificates to trust in addition to the machine's own
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
-	// Queries says that all requests only read, whatever their method: EC2's query API uses POST for
-	// all requests. The other side decides what the machine's role may do.
+	// Queries says that all requests only read, whatever their method: EC2's query API uses POST
+	// for all requests. The other side decides what the machine's role may do.
 	Queries bool
 	// Cert returns the certificate to show, at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
@@ -204,8 +205,8 @@ func (p Part) ReadAt(b []byte, off int64) (int, error) {
 	return p.View.ReadAt(p.Name, b, off)
 }
 
-// Public reports whether every user can read a file, by its mode and the modes of the folders that it
-// is in.
+// Public reports whether every user can read a file, by its mode and the modes of the folders
+// that it is in.
 func Public(v View, name string) bool {
 	real, err := v.Resolve(name)
 	if err != nil {

@@ -217,9 +217,9 @@ func (e *GPUError) Error() string {
 	return fmt.Sprintf("cannot change GPU %s: %s: %s", e.GPU, e.Call, e.Code)
 }
 
-// ProfileName returns the name of a GPU instance profile as nvidia-smi composes it, for drivers that
-// have no names in NVML (before R525). The memory in the name is the profile's share of the GPU's,
-// in eighths, times the GPU's size in whole GiB. memory is the GPU's, in bytes.
+// ProfileName returns the name of a GPU instance profile as nvidia-smi composes it, for drivers
+// that have no names in NVML (before R525). The memory in the name is the profile's share of the
+// GPU's, in eighths, times the GPU's size in whole GiB. memory is the GPU's, in bytes.
 func ProfileName(p Profile, memory uint64) string {
 	gib := uint64(0)
 	if memory > 0 {

@@ -61,9 +61,9 @@ type View interface {
 	// AskWith is Ask with more environment variables, "NAME=VALUE", which replace the common ones:
 	// what a kubeconfig gives its exec plugin may be a secret, and every user can read an argv.
 	AskWith(ctx context.Context, env []string, argv ...string) ([]byte, error)
-	// AskAbout asks about files that are not on the machine: it writes them into a private folder and
-	// removes that afterwards. Scratch in argv and in the files is replaced by the folder's name.
-	// Names in files are relative to it.
+	// AskAbout asks about files that are not on the machine: it writes them into a private folder
+	// and removes that afterwards. Scratch in argv and in the files is replaced by the folder's
+	// name. Names in files are relative to it.
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
 	// Call makes one unary gRPC call that only reads to a daemon's socket, and returns the answer's
 	// bytes. The error of a daemon that refuses is *CallError.
@@ -77,8 +77,8 @@ type View interface {
 	// OpenDevices lists the character devices that a process has open, each once. A process that
 	// has ended has none.
 	OpenDevices(pid int) ([]Device, error)
-	// Room says how much space is left for files in the folder name, or the nearest one above it that
-	// exists.
+	// Room says how much space is left for files in the folder name, or the nearest one above it
+	// that exists.
 	Room(name string) (Room, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load
 	// and Files are filled from the files all the same.
@@ -125,9 +125,9 @@ type Host interface {
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// Replace makes name a file or a link, or removes it, but only if expected accepts what is there
-	// when all is written and one step is left. Otherwise what is there stays, and the error is
-	// Changed. A link at name is itself replaced.
+	// Replace makes name a file or a link, or removes it, but only if expected accepts what is
+	// there when all is written and one step is left. Otherwise what is there stays, and the error
+	// is Changed. A link at name is itself replaced.
 	Replace(name string, with *Entry, expected func(found *Entry) bool) error
 	// Rename gives a file another name in the same folder. It replaces nothing: fs.ErrExist.
 	Rename(from, to string) error
@@ -251,8 +251,9 @@ type Later struct {
 	Until string // for people
 	When  When   // for programs, "" where none acts on it
 
-	// Silent says which reader does not answer, and why, where an earlier change may make it answer:
-	// "the driver does not answer: its module is not loaded". If no change does, the state is unknown.
+	// Silent says which reader does not answer, and why, where an earlier change may make it
+	// answer: "the driver does not answer: its module is not loaded". If no change does, the
+	// state is unknown.
 	Silent string
 }
 

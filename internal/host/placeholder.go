@@ -4,9 +4,9 @@ package host
 
 import "io/fs"
 
-// The names over which a bake mounts a file of its own, in the namespace of the image's programs. If
-// the image has no file of such a name, the bake makes an empty one for its time, without the right
-// to be executed: a killed bake leaves a file that does nothing.
+// The names over which a bake mounts a file of its own, in the namespace of the image's programs.
+// If the image has no file of such a name, the bake makes an empty one for its time, without the
+// right to be executed: a killed bake leaves a file that does nothing.
 const (
 	PolicyFile    = "/usr/sbin/policy-rc.d"
 	ResolversFile = "/etc/resolv.conf"

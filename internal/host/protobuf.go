@@ -18,8 +18,8 @@ func ProtoFields(message []byte, see func(field int, value []byte) error) error 
 }
 
 // ProtoAll calls see for each field of a message that holds bytes or a number: value is nil for a
-// number. gpuadm does not use the module protobuf, which reads its own program's file at each start:
-// the texts that it prints differ between programs on purpose.
+// number. gpuadm does not use the module protobuf, which reads its own program's file at each
+// start: the texts that it prints differ between programs on purpose.
 // Source: https://protobuf.dev/programming-guides/encoding/
 func ProtoAll(message []byte, see func(field int, value []byte, number uint64) error) error {
 	for len(message) > 0 {
@@ -56,7 +56,8 @@ const (
 )
 
 // protoField reads the field at the beginning of a message: its bytes or its number, and its size;
-// size 0 or less if it is none. Groups belong to a syntax that CRI and the pods' resources never had.
+// size 0 or less if it is none. Groups belong to a syntax that CRI and the pods'
+// resources never had.
 func protoField(kind uint64, message []byte) (value []byte, number uint64, size int) {
 	switch kind {
 	case protoVarint:

@@ -8,8 +8,8 @@ import (
 )
 
 // Shown lists the devices for each process that starts CUDA to test it, by UUID: all whole GPUs for
-// one process, and one device of each GPU in MIG mode. Up to R525 a process that uses a MIG device can
-// use no other device, so each MIG device gets a process of its own. A GPU in MIG mode without
+// one process, and one device of each GPU in MIG mode. Up to R525 a process that uses a MIG device
+// can use no other device, so each MIG device gets a process of its own. A GPU in MIG mode without
 // instances has no device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming
 // guide, "CUDA Environment Variables" (CUDA_VISIBLE_DEVICES).
 func (d Driver) Shown() [][]string {

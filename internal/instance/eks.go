@@ -154,8 +154,8 @@ func ClusterDNS(cidr netip.Prefix) []string {
 	return []string{ip.String()}
 }
 
-// TokenOf returns the cluster and the region of the token that a command makes, if it makes tokens for
-// EKS and is called as EKS's own images call it; else "".
+// TokenOf returns the cluster and the region of the token that a command makes, if it makes tokens
+// for EKS and is called as EKS's own images call it; else "".
 // Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before
 // its pull 2645, templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli,
 // awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.

@@ -100,8 +100,8 @@ type resolvedNodeConfig struct {
 
 // ReadResolved reads kubelet in the NodeConfig that nodeadm has resolved from the user data and,
 // after nodeadm-run has run, from gpuadm's file. There is none yet in an image, or too early in the
-// boot: the result is empty. A NodeConfig of a version that gpuadm does not know may have its taints
-// in another place, and is an error. file is its name in that error.
+// boot: the result is empty. A NodeConfig of a version that gpuadm does not know may have its
+// taints in another place, and is an error. file is its name in that error.
 //
 // nodeadm keeps its internal version, which Kubernetes' libraries write without an apiVersion, and
 // always with a kubelet. Sources: awslabs/amazon-eks-ami, nodeadm/internal/api/bridge/encode.go and

@@ -217,8 +217,9 @@ func changes(before, after *Doc, at []string) (list []Change) {
 
 // TakeOut takes an edit (before → after) out of found, which was changed since, value by value. A
 // value that is as the edit left it becomes what it was. A value that is gone, or is what it was,
-// counts as taken out. Any other value stays, and left names it. An object that the edit brought, and
-// that holds nothing any more, goes too. keep says why a change stays all the same; nil: none does.
+// counts as taken out. Any other value stays, and left names it. An object that the edit
+// brought, and that holds nothing any more, goes too. keep says why a change stays all the same;
+// nil: none does.
 func TakeOut(
 	before, after, found []byte,
 	keep func(is *Doc, c Change) string,

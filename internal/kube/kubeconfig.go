@@ -138,8 +138,8 @@ func readRoots(v host.View, name string) ([]byte, error) {
 	return roots, err
 }
 
-// CheckKubeconfig says why a kubeconfig on the machine that an operator names cannot be used; nil if
-// it names a server. It asks no server.
+// CheckKubeconfig says why a kubeconfig on the machine that an operator names cannot be used; nil
+// if it names a server. It asks no server.
 func CheckKubeconfig(v host.View, name string) error {
 	_, err := kubeconfigSettings(v, name, true)
 	return err

@@ -41,9 +41,9 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 	return review.Status.UserInfo, err
 }
 
-// MayPatchNode reports whether the authorizers let the client patch a Node. Admission may still deny
-// a change. Source: https://kubernetes.io/docs/reference/access-authn-authz/authorization/, "Checking
-// API access"; k8s.io/api, authorization/v1/types.go.
+// MayPatchNode reports whether the authorizers let the client patch a Node. Admission may still
+// deny a change. Source: https://kubernetes.io/docs/reference/access-authn-authz/authorization/,
+// "Checking API access"; k8s.io/api, authorization/v1/types.go.
 func (c *Client) MayPatchNode(ctx context.Context, name string) (bool, error) {
 	const group = "authorization.k8s.io/v1"
 	type attributes struct {

@@ -91,8 +91,8 @@ const (
 // Quantity is an amount as the API writes it: "8", "1k", "126Gi".
 type Quantity string
 
-// Count returns the number of whole devices; 0 if the text is not a number. The API server writes 1000
-// as "1k".
+// Count returns the number of whole devices; 0 if the text is not a number. The API server writes
+// 1000 as "1k".
 // Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 func (q Quantity) Count() int64 {
 	digits, thousands := strings.CutSuffix(string(q), "k")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lines takes an edit of a text file out of the file again, where another process has edited it
-// since: line by line, exact to the byte. It knows no format, so its callers prove the result.
+// Package lines takes an edit of a text file out of the file again, where another process
+// has edited it since: line by line, exact to the byte. It knows no format, so its callers
+// prove the result.
 package lines
 
 import (
@@ -11,10 +12,10 @@ import (
 	"strings"
 )
 
-// TakeOut takes the lines that an edit (before → after) wrote out of found, and restores those that it
-// replaced. Every other byte stays, also a comment that another process put behind a line of the edit:
-// the rest is the file with the edits of others alone. Lines of the edit stay where another process has
-// changed them in part. ok is false where no line is taken out or restored.
+// TakeOut takes the lines that an edit (before → after) wrote out of found, and restores those that
+// it replaced. Every other byte stays, also a comment that another process put behind a line of the
+// edit: the rest is the file with the edits of others alone. Lines of the edit stay where another
+// process has changed them in part. ok is false where no line is taken out or restored.
 //
 // comment begins a comment behind a line; "" for a format that has none there.
 func TakeOut(before, after, found []byte, comment string) (rest []byte, ok bool) {
@@ -65,8 +66,8 @@ func TakeOut(before, after, found []byte, comment string) (rest []byte, ok bool)
 	return join(all, breakOf(found), endsInBreak(before, after, found, endsAsBefore)), true
 }
 
-// Exact is the rest of found as TakeOut has it, where means says that it means what the rest by values
-// means; else the rest by values, with the end that Ended gives it.
+// Exact is the rest of found as TakeOut has it, where means says that it means what the rest by
+// values means; else the rest by values, with the end that Ended gives it.
 func Exact(before, after, found, rest []byte, means func(exact []byte) bool) []byte {
 	exact, ok := TakeOut(before, after, found, "")
 	if ok && means(exact) {
@@ -75,8 +76,8 @@ func Exact(before, after, found, rest []byte, means func(exact []byte) bool) []b
 	return Ended(before, after, found, rest)
 }
 
-// Ended is a rest of found with the line break at its end that it had before the edit, or has none, if
-// its last line is the one from before the edit.
+// Ended is a rest of found with the line break at its end that it had before the edit, or has none,
+// if its last line is the one from before the edit.
 func Ended(before, after, found, rest []byte) []byte {
 	all := linesOf(rest)
 	wasLines := linesOf(before)
@@ -292,8 +293,8 @@ func (m *merge) takeOut(h hunk, after []line) {
 	m.remove(blank, h)
 }
 
-// find returns the lines of found that a hunk wrote, those with text and the blank ones, and how many
-// of the hunk's lines with text are missing.
+// find returns the lines of found that a hunk wrote, those with text and the blank ones, and how
+// many of the hunk's lines with text are missing.
 func (m *merge) find(h hunk, after []line) (text, blank []int, missing int) {
 	for i := h.a0; i < h.a1; i++ {
 		at := m.at[i]
@@ -321,8 +322,8 @@ func (m *merge) remove(lines []int, h hunk) {
 	}
 }
 
-// moveAside puts a comment that another process wrote behind a line of the edit behind the line that
-// comes back for the same key. Where none does, the comment stays behind.
+// moveAside puts a comment that another process wrote behind a line of the edit behind the line
+// that comes back for the same key. Where none does, the comment stays behind.
 func (m *merge) moveAside(line int, h hunk) {
 	found := &m.found[line]
 	for i := h.b0; i < h.b1; i++ {
@@ -355,7 +356,8 @@ func (m *merge) together(present []int, h hunk) bool {
 	return ofHunk == last-first+1
 }
 
-// between is the line of found above which lines belong that the edit removed between two of its lines.
+// between is the line of found above which lines belong that the edit removed between two
+// of its lines.
 func (m *merge) between(above, below int) (place int, ok bool) {
 	switch {
 	case above == 0:

@@ -25,8 +25,8 @@ func (m *masker) command(s string, program bool) string {
 	return out.String() + after
 }
 
-// argument masks one argument of a command line, in which m.flag is the argument before if that is a
-// flag.
+// argument masks one argument of a command line, in which m.flag is the argument before if
+// that is a flag.
 func (m *masker) argument(w quotedWord) string {
 	before := m.flag
 	m.flag = ""

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// isHarmless reports whether the value of a secret-looking key is not a secret: a path to the secret,
-// a variable, a yes or no.
+// isHarmless reports whether the value of a secret-looking key is not a secret: a path to the
+// secret, a variable, a yes or no.
 func isHarmless(name, value string) bool {
 	switch strings.ToLower(value) {
 	case "", "true", "false", "yes", "no", "on", "off", "always", "never",
@@ -92,8 +92,8 @@ func isVariable(value string) bool {
 	return name == strings.ToUpper(name) || name == strings.ToLower(name)
 }
 
-// isHarmlessValue reports whether a value shows by its form that it is not a secret: a switch, a small
-// number, a time, a path, a variable.
+// isHarmlessValue reports whether a value shows by its form that it is not a secret: a switch, a
+// small number, a time, a path, a variable.
 func isHarmlessValue(value string) bool {
 	if isHarmless("", value) {
 		return true

@@ -20,8 +20,8 @@ const Mark = "(masked)"
 // Text masks a configuration file, or what a command printed.
 func Text(text []byte) []byte { return File("", text) }
 
-// File masks a file. By its name it knows files of variables, in which it keeps only values that are
-// known to be harmless.
+// File masks a file. By its name it knows files of variables, in which it keeps only values that
+// are known to be harmless.
 func File(name string, text []byte) []byte {
 	once := func(text string) string { return maskFile(name, text) }
 	return []byte(untilStable(string(text), once))

@@ -4,8 +4,8 @@ package mask
 
 import "strings"
 
-// masker masks the lines of one text from top to bottom. It remembers what it must know of the lines
-// above.
+// masker masks the lines of one text from top to bottom. It remembers what it must know of the
+// lines above.
 type masker struct {
 	prose     bool   // the text is a sentence
 	variables bool   // the file sets variables

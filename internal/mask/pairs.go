@@ -236,8 +236,8 @@ func (m *masker) word(out *strings.Builder, s string, i, end int, at place) int 
 	return end
 }
 
-// flagArgument masks the word that rest, the end of s, begins with: the value of a flag. s is written
-// up to end. It returns the index after what it has written.
+// flagArgument masks the word that rest, the end of s, begins with: the value of a flag. s is
+// written up to end. It returns the index after what it has written.
 func (m *masker) flagArgument(out *strings.Builder, s string, end int, rest, flag string) int {
 	length := wordEnd(rest)
 	value := strings.Trim(rest[:length], `"'`)

@@ -14,8 +14,8 @@ var toldSecret = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?:^|[^\w-])(?i:password|passphrase|passcode|token|secret|credentials?)(?: +[a-z]+){0,5}?(?: +is:? +| +[a-z]+: +)("[^"]+"|'[^']+'|[^\s"']+)`)
 })
 
-// told masks the secrets that sentences tell. What may be a word of the sentence stays: "the token is
-// expired".
+// told masks the secrets that sentences tell. What may be a word of the sentence stays: "the token
+// is expired".
 func told(s string) string {
 	if !strings.Contains(s, " is") && !strings.Contains(s, ": ") {
 		return s

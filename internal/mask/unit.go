@@ -119,8 +119,8 @@ func systemdWords(s string) (words []quotedWord, after string) {
 	}
 }
 
-// wholeString returns the length of the string that s begins with, 0 if its first word is not just a
-// string.
+// wholeString returns the length of the string that s begins with, 0 if its first word is not
+// just a string.
 func wholeString(s string) int {
 	if !opensQuote(s) {
 		return 0

@@ -58,10 +58,10 @@ func maskURL(s string) string {
 
 // loginEnd returns the index of the @ after a URL's login, -1 if the URL has no login.
 //
-// By RFC 3986, 3.2, a login ends at the first @ before the first slash. curl takes the last @ before
-// that slash, and people write passwords that contain a slash. So a login extends to the last @ of
-// the URL, with one exception: if there is no colon before the first slash, the part before the
-// slash is a host, and an @ after it belongs to the path.
+// By RFC 3986, 3.2, a login ends at the first @ before the first slash. curl takes the last @
+// before that slash, and people write passwords that contain a slash. So a login extends to the
+// last @ of the URL, with one exception: if there is no colon before the first slash, the part
+// before the slash is a host, and an @ after it belongs to the path.
 func loginEnd(s string) int {
 	at := strings.LastIndexByte(s, '@')
 	if at >= 0 && isDigest(s[at:]) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modinfo reads what a kernel module on disk says of itself, as modinfo(8) does: its version,
-// its kernel, its parameters, and whose key has signed it.
+// Package modinfo reads what a kernel module on disk says of itself, as modinfo(8) does: its
+// version, its kernel, its parameters, and whose key has signed it.
 package modinfo
 
 import (

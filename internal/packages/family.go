@@ -31,8 +31,8 @@ type Family struct {
 	// Extras are asked for where the source has them in the family's version; a node works without
 	// them.
 	Extras []string
-	// Rivals are globs of parts that cannot be beside those asked for, though the packager allows it:
-	// kernel modules of another kind. A part that the spec asks for is no rival.
+	// Rivals are globs of parts that cannot be beside those asked for, though the packager allows
+	// it: kernel modules of another kind. A part that the spec asks for is no rival.
 	Rivals []string
 	// Exclude is apt's pin for the source that must not mix with this one: "release o=Ubuntu"; ""
 	// for none.

@@ -120,9 +120,9 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 	return true, nil
 }
 
-// Listed returns the installed packages of a driver's version that list a file, by the file. A library
-// is asked for by its name alone: its folder is the distribution's. The file may be gone: another
-// process has removed it.
+// Listed returns the installed packages of a driver's version that list a file, by the file. A
+// library is asked for by its name alone: its folder is the distribution's. The file may be gone:
+// another process has removed it.
 func (r *Reading) Listed(
 	ctx context.Context, v host.View, version string, files []string,
 ) (map[string]string, error) {

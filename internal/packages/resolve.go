@@ -314,8 +314,8 @@ func (r *Resolution) ask(
 	return moves, lost, err
 }
 
-// pins keep the family at the version that was chosen. One asked for as 580.* is exact only now, and
-// the pins on disk cannot have it.
+// pins keep the family at the version that was chosen. One asked for as 580.* is exact only now,
+// and the pins on disk cannot have it.
 func (r *Resolution) pins() []Pin {
 	if r.family == nil || r.chosen.own == "" {
 		return nil

@@ -42,8 +42,8 @@ func (m SharedModules) Compare(o SharedModules) int {
 	)
 }
 
-// FailedBefore returns the failure of the same build: of this driver from the same source and headers,
-// by the same builder and settings. "" if there was none: then it may build.
+// FailedBefore returns the failure of the same build: of this driver from the same source and
+// headers, by the same builder and settings. "" if there was none: then it may build.
 func (l Lock) FailedBefore(m SharedModules) string {
 	for _, old := range l.Failed {
 		same := old
@@ -61,8 +61,8 @@ func SharedPackage(flavour, kernel string) string {
 	return "gpuadm-modules-" + flavour + "-" + kernel
 }
 
-// SharedIn returns the modules in the text of a MirrorLock, by their packages' files, then those that
-// did not build. A text that is no MirrorLock has none: the check of the mirror says so, where
+// SharedIn returns the modules in the text of a MirrorLock, by their packages' files, then those
+// that did not build. A text that is no MirrorLock has none: the check of the mirror says so, where
 // something is to be installed from it.
 func SharedIn(lock []byte) []SharedModules {
 	var l struct {

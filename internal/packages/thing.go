@@ -157,9 +157,9 @@ func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change
 }
 
 // TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a
-// transaction left incomplete, in whatever version: gpuadm's own has one of the change's two. Marks that were
-// set or cleared outside gpuadm stay, and so does any other version. An open version, which the spec
-// asks for, replaces whatever another process has installed: nothing of that stays.
+// transaction left incomplete, in whatever version: gpuadm's own has one of the change's two. Marks
+// that were set or cleared outside gpuadm stay, and so does any other version. An open version,
+// which the spec asks for, replaces whatever another process has installed: nothing of that stays.
 func (t thing) TakeOut(
 	_ host.View,
 	found, before, after converge.State,
@@ -226,9 +226,9 @@ func (t thing) optional() converge.Want {
 	}
 }
 
-// whileNeeded wants a dependency until the other changes make it unneeded. gpuadm holds it, so apt's
-// autoremove would never take it. A dependency that an operator has asked for since, or has taken
-// the hold off, is the operator's.
+// whileNeeded wants a dependency until the other changes make it unneeded. gpuadm holds it, so
+// apt's autoremove would never take it. A dependency that an operator has asked for since, or has
+// taken the hold off, is the operator's.
 func (t thing) whileNeeded() converge.Want {
 	return converge.Want{
 		Thing:   t,

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// dropUnneeded removes what earlier runs brought and what, after the changes, nothing needs any more.
-// Where the packager has no answer, or would remove anything else with it, all of it stays: it does
-// no harm.
+// dropUnneeded removes what earlier runs brought and what, after the changes, nothing needs any
+// more. Where the packager has no answer, or would remove anything else with it, all of it stays:
+// it does no harm.
 func (r *Resolution) dropUnneeded(ctx context.Context, v host.View, brought []converge.Change) {
 	if len(Due(r.Changes)) == 0 {
 		return

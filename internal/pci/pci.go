@@ -28,8 +28,8 @@ type Function struct {
 	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
 }
 
-// Display reports whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB
-// function.
+// Display reports whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or
+// USB function.
 func (f Function) Display() bool {
 	return strings.HasPrefix(f.Class, "0300") || strings.HasPrefix(f.Class, "0302")
 }
@@ -40,15 +40,15 @@ type Files interface {
 	ReadFile(name string) ([]byte, error)
 }
 
-// Functions lists the functions on the bus, by address and without their models; none if the machine
-// has no bus. It leaves out a function that vanishes meanwhile.
+// Functions lists the functions on the bus, by address and without their models; none if the
+// machine has no bus. It leaves out a function that vanishes meanwhile.
 //
 // A function's uevent file has in one what its attributes and the link to its driver say, and the
-// kernel does not wake a sleeping device to write it. The file of the configuration space says less:
-// not the vendor of a virtual function, and nothing about a sleeping function before the kernel has
-// woken it. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c
-// and pci_read_config in drivers/pci/pci-sysfs.c of the kernel's tree; "Device and vendor ID of a
-// VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
+// kernel does not wake a sleeping device to write it. The file of the configuration space says
+// less: not the vendor of a virtual function, and nothing about a sleeping function before the
+// kernel has woken it. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in
+// drivers/base/core.c and pci_read_config in drivers/pci/pci-sysfs.c of the kernel's tree; "Device
+// and vendor ID of a VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
 func Functions(v Files) (found []Function, err error) {
 	addresses, err := v.ReadDir(Bus)
 	if gone(err) {

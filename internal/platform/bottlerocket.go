@@ -27,8 +27,8 @@ var (
 			Ends:  "use a variant without -nvidia",
 		},
 	}
-	// Sources: bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity, /etc made at each boot,
-	// SELinux, no shell); bottlerocket-os/bottlerocket-core-kit at a10182f9,
+	// Sources: bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity, /etc made at each
+	// boot, SELinux, no shell); bottlerocket-os/bottlerocket-core-kit at a10182f9,
 	// packages/release/release.spec; for the settings
 	// https://bottlerocket.dev/en/os/1.54.x/api/settings/kubelet-device-plugins.
 	bottlerocketNode = Sealed{

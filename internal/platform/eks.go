@@ -20,10 +20,10 @@ var (
 			Own:    true,
 			Token:  "a token of the machine's role for an EKS cluster",
 			Gate:   true,
-			// At each boot nodeadm-config.service reads the user data, before cloud-init, and notes what
-			// it resolved; nodeadm-run.service, after cloud-init, reads that together with the files of
-			// a folder, writes the files of kubelet and containerd, and starts both. So gpuadm writes a
-			// file in that folder, and makes nodeadm-run wait for gpuadm. Source:
+			// At each boot nodeadm-config.service reads the user data, before cloud-init, and notes
+			// what it resolved; nodeadm-run.service, after cloud-init, reads that together with the
+			// files of a folder, writes the files of kubelet and containerd, and starts both. So
+			// gpuadm writes a file in that folder, and makes nodeadm-run wait for gpuadm. Source:
 			// templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
 			Unit:     "nodeadm-run.service",
 			First:    "nodeadm-config.service", // it fails, for example, without the metadata service
@@ -47,8 +47,8 @@ var (
 		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html;
 		// eks.amazonaws.com/capacityType marks spot nodes.
 		Labels: []string{"eks.amazonaws.com/", "topology.k8s.aws/"},
-		// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere. EKS
-		// sets none. The label is that of cluster-autoscaler's cloudprovider/aws: GPULabel.
+		// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere.
+		// EKS sets none. The label is that of cluster-autoscaler's cloudprovider/aws: GPULabel.
 		Accelerator: "k8s.amazonaws.com/accelerator",
 		// Sources: aws/eks-node-monitoring-agent, pkg/conditions/conditions.go and
 		// docs/node-health-issues.adoc;
@@ -74,12 +74,12 @@ var (
 	}
 	// Canonical's images: bootstrap.sh, which the user data runs, sets up the snap kubelet-eks, and
 	// makes containerd's file of a template each time. Sources: bootstrap.sh of the image ("a
-	// customized version of the Amazon bootstrap script", Canonical 2020); canonical/ubuntu-cloud-docs
-	// issues 290, 317 and 389 (the template for --container-runtime nvidia-container-runtime lacks
-	// what pods need); eksctl-io/eksctl, pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh. The
-	// snap has an option node-labels, which a former script of eksctl set in place of bootstrap.sh. No
-	// public source shows whether the snap still adds it to the args that bootstrap.sh sets, so gpuadm
-	// does not set it.
+	// customized version of the Amazon bootstrap script", Canonical 2020);
+	// canonical/ubuntu-cloud-docs issues 290, 317 and 389 (the template for --container-runtime
+	// nvidia-container-runtime lacks what pods need); eksctl-io/eksctl,
+	// pkg/nodebootstrap/assets/scripts/bootstrap.ubuntu.sh. The snap has an option node-labels,
+	// which a former script of eksctl set in place of bootstrap.sh. No public source shows whether
+	// the snap still adds it to the args that bootstrap.sh sets, so gpuadm does not set it.
 	eksUbuntu = Platform{
 		Name:  "eks-ubuntu",
 		Title: "EKS with Ubuntu",

@@ -8,8 +8,8 @@ import "github.com/gpuadm/gpuadm/internal/trouble"
 // kubelet's certificate only if the machine's virtual TPM proves that it is in one of the cluster's
 // instance groups. Sources: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^,
 // cmd/gcp-controller-manager/node_csr_approver.go;
-// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: GKE's own scripts come from
-// its configure-helper.sh.
+// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: GKE's own scripts come
+// from its configure-helper.sh.
 var gke = Platform{
 	Name:  "gke",
 	Title: "GKE",
@@ -46,7 +46,8 @@ var gke = Platform{
 		Kubelet: "/home/kubernetes/bin/kubelet",
 	},
 	// GKE's device plugin mounts the driver's files. Source: kubernetes/kubernetes,
-	// cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
+	// cluster/gce/gci/node.yaml and configure-helper.sh;
+	// https://github.com/cilium/cilium/pull/18486.
 	Engine: Engine{Writer: "gke", How: NoNeed, Again: "GKE's configure-helper"},
 	// GKE's installer puts the driver's libraries there, also on Ubuntu. Sources:
 	// GoogleCloudPlatform/container-engine-accelerators at 992db812, nvidia-driver-installer/ubuntu
@@ -67,8 +68,8 @@ var gke = Platform{
 		Key:   "GPUPartitionSize",
 		Ends:  "make a pool without gpu-partition-size: GKE partitions the GPUs when it makes the pool",
 	},
-	// GKE's plugin mounts /home/kubernetes/bin/nvidia into containers, where only Google's installer
-	// puts a driver: with another driver pods get no libcuda. Sources:
+	// GKE's plugin mounts /home/kubernetes/bin/nvidia into containers, where only Google's
+	// installer puts a driver: with another driver pods get no libcuda. Sources:
 	// GoogleCloudPlatform/container-engine-accelerators at 992db812, cmd/nvidia_gpu/nvidia_gpu.go
 	// (flag host-path) and device-plugin.yaml; NVIDIA/cloud-native-docs at 52dcb7b8,
 	// gpu-operator/google-gke.rst.

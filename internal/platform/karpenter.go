@@ -27,10 +27,10 @@ var karpenter = Tool{
 // IsNodePoolTag reports whether a tag of an instance is one by which a NodePool marks its machines.
 func IsNodePoolTag(key string) bool { return strings.HasPrefix(key, karpenterDomain) }
 
-// UnnamedTaint says why a node that Karpenter makes starts without a taint that startupTaints of its
-// NodePool do not name. Karpenter makes no second node while a node starts with a taint that they
-// name; from 1.13 on it knows taints of readiness.k8s.io without configuration, and older versions
-// know only other owners' keys.
+// UnnamedTaint says why a node that Karpenter makes starts without a taint that startupTaints of
+// its NodePool do not name. Karpenter makes no second node while a node starts with a taint that
+// they name; from 1.13 on it knows taints of readiness.k8s.io without configuration, and older
+// versions know only other owners' keys.
 // Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and
 // KnownEphemeralTaintKeyPrefixes, which pull 3025 added; and
 // https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".

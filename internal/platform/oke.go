@@ -34,7 +34,8 @@ var oke = Platform{
 		},
 		Taints: "its cloud-init must call OKE's script with --kubelet-extra-args --register-with-taints for %s",
 	},
-	// Sources: oracle-quickstart/oci-hpc-oke, terraform (node_labels of GPU pools), and the guide above.
+	// Sources: oracle-quickstart/oci-hpc-oke, terraform (node_labels of GPU pools), and the
+	// guide above.
 	Plugin: Plugin{
 		Who:     "OKE's add-on NvidiaGpuPlugin",
 		Program: "nvidia-device-plugin",

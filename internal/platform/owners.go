@@ -10,8 +10,8 @@ import (
 
 // Node is a kind of node: a platform on an operating system. Each part that pods with GPUs need has
 // one owner there; an empty one is the machine's operator, who may give the part to gpuadm.
-// stages.Owners finds on the machine which unit, pod or file has a part, and names its owner and the
-// setting that ends the claim by this table; docs/who-owns-what.md is made of it.
+// stages.Owners finds on the machine which unit, pod or file has a part, and names its owner and
+// the setting that ends the claim by this table; docs/who-owns-what.md is made of it.
 type Node struct {
 	Name    string
 	ID      string // of the platform
@@ -73,8 +73,8 @@ var (
 	}
 
 	// openshift/machine-config-operator, docs/MachineConfig.md and templates/common/_base;
-	// https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/ (the operator brings driver,
-	// toolkit and plugin to RHEL CoreOS).
+	// https://docs.nvidia.com/datacenter/cloud-native/openshift/latest/ (the operator brings
+	// driver, toolkit and plugin to RHEL CoreOS).
 	openShift = Node{
 		Name:   "OpenShift",
 		System: "rhcos",
@@ -167,8 +167,8 @@ func Covers(pattern, key string) bool {
 	return key == pattern || isDomain && strings.HasPrefix(key, pattern)
 }
 
-// UnitOf names the owner of a unit that offers GPUs to kubelet; "" if the machine's kind of node has
-// no such unit.
+// UnitOf names the owner of a unit that offers GPUs to kubelet; "" if the machine's kind of node
+// has no such unit.
 func (p Plugin) UnitOf(unit string) string {
 	for _, name := range p.Units {
 		if name == unit {

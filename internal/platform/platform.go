@@ -184,8 +184,8 @@ func Methods() (methods []string) {
 	return methods
 }
 
-// MethodOn is the method of the Kubernetes of a cloud, whose name is spelled about so: aws, gcp; "" if
-// no cloud with a Kubernetes of its own has such a name.
+// MethodOn is the method of the Kubernetes of a cloud, whose name is spelled about so: aws, gcp; ""
+// if no cloud with a Kubernetes of its own has such a name.
 func MethodOn(cloud string) string {
 	methods := map[string]string{}
 	for _, p := range Joining() {
@@ -242,8 +242,8 @@ func AcceleratorIn(cloud string) string {
 	return ""
 }
 
-// MonitorOf returns the agent that reports faulty hardware by a type of conditions, the zero Monitor
-// if none does.
+// MonitorOf returns the agent that reports faulty hardware by a type of conditions, the zero
+// Monitor if none does.
 func MonitorOf(condition string) Monitor {
 	for _, p := range All() {
 		if p.Monitor.Condition == condition && condition != "" {

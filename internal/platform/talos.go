@@ -12,8 +12,9 @@ var (
 		// /etc is made at each boot, from settings.
 		Engine: Engine{Writer: "talos", How: Entry},
 		// Talos runs two containerds: Talos' own services use that of the usual file, and kubelet
-		// uses that of this file. Sources: siderolabs/talos at ad8823176, pkg/machinery/constants/constants.go
-		// (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
+		// uses that of this file. Sources: siderolabs/talos at ad8823176,
+		// pkg/machinery/constants/constants.go (CRIContainerdConfig) and Dockerfile;
+		// spegel-org/spegel's documentation on Talos.
 		Config: "/etc/cri/containerd.toml",
 	}
 	// Sources: siderolabs/talos at ad8823176, Dockerfile and internal/app/machined (its own init);

@@ -18,8 +18,8 @@ import (
 )
 
 // Memory holds what files have said. To unpack a module may take a second, and containerd --version
-// takes 40 ms of processor time. The zero value is empty and usable; nil remembers nothing. A Memory
-// is for one machine.
+// takes 40 ms of processor time. The zero value is empty and usable; nil remembers nothing. A
+// Memory is for one machine.
 type Memory struct {
 	mu       sync.Mutex
 	seen     map[key]any // or json.RawMessage, from the record

@@ -46,7 +46,8 @@ var (
 	errTooMuch = fmt.Errorf("its output is larger than %d MiB", outputLimit>>20)
 )
 
-// Request is a command line of gpuadm for the other machine, with the operator's files that it reads.
+// Request is a command line of gpuadm for the other machine, with the operator's files
+// that it reads.
 type Request struct {
 	Args     []string          `json:"args"`               // without the program's name
 	Files    map[string][]byte `json:"files,omitempty"`    // by their names in Args; - is standard input
@@ -242,8 +243,8 @@ func (s *session) within(limit time.Duration) *time.Timer {
 	return time.AfterFunc(limit, func() { s.kill(fmt.Errorf("no answer within %v", limit)) })
 }
 
-// wait waits for a line with a prefix, and returns the rest of the line. It ignores all other lines: a
-// login shell may print some.
+// wait waits for a line with a prefix, and returns the rest of the line. It ignores all other
+// lines: a login shell may print some.
 func (s *session) wait(limit time.Duration, prefix string) (rest string, err error) {
 	defer s.within(limit).Stop()
 	err = s.lines(s.out, func(line string) (found bool) {

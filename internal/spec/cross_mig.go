@@ -111,8 +111,9 @@ func (s Spec) Strategy() string {
 	return stated
 }
 
-// StrategyFor is Strategy on a machine with these GPUs. Where the spec leaves the strategy open, and
-// GPUs that its tables do not partition, such as a T4, leave single nothing to offer, it is mixed.
+// StrategyFor is Strategy on a machine with these GPUs. Where the spec leaves the strategy
+// open, and GPUs that its tables do not partition, such as a T4, leave single nothing to offer,
+// it is mixed.
 func (s Spec) StrategyFor(gpus []Offers) string {
 	isOpen := s.Sharing.Strategy == "auto" || s.Sharing.Strategy == ""
 	if isOpen && s.Single(gpus) != nil {
@@ -157,9 +158,9 @@ func (m MIG) strategy() string {
 // Partitions reports whether the spec asks for MIG partitions.
 func (s Spec) Partitions() bool { return s.MIG.mayPartition() }
 
-// LeavesWhole reports whether the tables of [mig] partition some of a machine's GPUs and leave others
-// whole; count is the number of its GPUs. It is false where that is not known here: which GPUs a table
-// means by their names, and what a file in mig-parted's form does.
+// LeavesWhole reports whether the tables of [mig] partition some of a machine's GPUs and leave
+// others whole; count is the number of its GPUs. It is false where that is not known here: which
+// GPUs a table means by their names, and what a file in mig-parted's form does.
 func (s Spec) LeavesWhole(count int) bool {
 	all := false
 	byName := false

@@ -116,8 +116,8 @@ func joinKeys(j Join) []joinKey {
 		scripts   = "the cloud's own scripts join the node"
 		holdsBack = "this cloud's scripts start kubelet without asking the gate"
 	)
-	// Most keys of gpuadm's own join are allowed with method none, for a machine of a pool that stays
-	// out of the cluster.
+	// Most keys of gpuadm's own join are allowed with method none, for a machine of a pool that
+	// stays out of the cluster.
 	own = append(own, "auto")
 	ownOrNone := append(slices.Clone(own), "none")
 	gated := append(platform.Gated(), "auto", "none") // after apply --install kubelet asks it on any machine

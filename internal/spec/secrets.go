@@ -36,8 +36,8 @@ func secretKey(name string) bool {
 	})
 }
 
-// isPath says whether the text of a value, with its quotes, is a path: the path of a secret is none.
-// A secret in base64 may begin with a slash, so the path begins with a folder of the root.
+// isPath says whether the text of a value, with its quotes, is a path: the path of a secret is
+// none. A secret in base64 may begin with a slash, so the path begins with a folder of the root.
 func isPath(text []byte) bool {
 	const file = `^\s*(?:"/(?:etc|home|mnt|opt|root|run|srv|usr|var)(?:/[\w.@+-]+)+"|'/(?:etc|home|mnt|opt|root|run|srv|usr|var)(?:/[\w.@+-]+)+')\s*$`
 	return regexp.MustCompile(file).Match(text) && !regexp.MustCompile(secretShape).Match(text)

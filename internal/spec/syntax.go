@@ -74,8 +74,8 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	return at, wrong(fix, "invalid TOML: %s", message)
 }
 
-// fixOfCharacter says what to write in place of the character at which the parser stopped; "" if the
-// character is not at fault.
+// fixOfCharacter says what to write in place of the character at which the parser stopped; "" if
+// the character is not at fault.
 func fixOfCharacter(rest []byte, message string) string {
 	noEquals := strings.HasPrefix(message, "expected '='")
 	first := byteAt(rest, 0)

@@ -44,8 +44,9 @@ func checkPath(v string) (string, *trouble.Error) {
 	return path.Clean(v), nil
 }
 
-// wholePath advises what to write in place of a relative path. It suggests an absolute path only where
-// the first word is a folder of the root: gpuadm does not know in which folder the operator was.
+// wholePath advises what to write in place of a relative path. It suggests an absolute path only
+// where the first word is a folder of the root: gpuadm does not know in which folder the
+// operator was.
 func wholePath(v string) string {
 	const roots = `^(?:boot|etc|home|lib|lib64|media|mnt|opt|root|run|srv|tmp|usr|var)/`
 	if matches(roots, v) {

@@ -173,8 +173,8 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	return f.stateWith(s.withAttr(info.Attr()), data), nil
 }
 
-// intoMissingFolder says that the file is a link into a folder that is not there: no program can write
-// the file then.
+// intoMissingFolder says that the file is a link into a folder that is not there: no program can
+// write the file then.
 func (f *FileThing) intoMissingFolder(via string) error {
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot use %s as a file: it is a link to %s, and the folder of that is not there", f.name, via),

@@ -49,8 +49,8 @@ func rewrittenSince(v host.View, u host.Unit, files []string) (bool, error) {
 }
 
 // anyInfo reports whether is holds for a file, for a folder or one of its entries, or, if the name
-// is missing, for the nearest folder; of a link that leads nowhere also for its target's. A folder's
-// own time shows that files in it were made, removed or replaced.
+// is missing, for the nearest folder; of a link that leads nowhere also for its target's. A
+// folder's own time shows that files in it were made, removed or replaced.
 func anyInfo(v host.View, name string, is func(info host.Info, name string) bool) (bool, error) {
 	names := []string{name}
 	info, err := v.Stat(name)

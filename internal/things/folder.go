@@ -78,8 +78,8 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 // follows.
 const linkState = "link to "
 
-// leadsNowhere is the state of a folder that is not there, or of a link to one: no folder can be made
-// in its place.
+// leadsNowhere is the state of a folder that is not there, or of a link to one: no folder can be
+// made in its place.
 func (f folder) leadsNowhere(v host.View) (converge.State, error) {
 	target, err := v.Readlink(string(f))
 	if host.NotExist(err) {

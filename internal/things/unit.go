@@ -122,7 +122,8 @@ func runs(u host.Unit) bool {
 	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
 }
 
-// SamePart is converge.Partial's: a boot starts what gpuadm has enabled, and a timer's service ends.
+// SamePart is converge.Partial's: a boot starts what gpuadm has enabled, and a timer's
+// service ends.
 func (u unit) SamePart(before, after, found converge.State) bool {
 	wasEnabled, wasActive := UnitWords(before)
 	if before == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// keepingComments is the splice with the comments that it would remove, as lines above: gpuadm writes
-// none, so they are another process's.
+// keepingComments is the splice with the comments that it would remove, as lines above: gpuadm
+// writes none, so they are another process's.
 func (d *Doc) keepingComments(s splice) splice {
 	comments := d.commentsIn(s.start, s.end)
 	if len(comments) == 0 {

@@ -20,8 +20,8 @@ type Rules struct {
 }
 
 // TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside
-// gpuadm since, key by key. A key that is as we wrote it becomes what it was. A key that is gone, or
-// is what it was, counts as taken out. Any other value stays, and left names it. Parsing proves
+// gpuadm since, key by key. A key that is as we wrote it becomes what it was. A key that is gone,
+// or is what it was, counts as taken out. Any other value stays, and left names it. Parsing proves
 // that rest is found without what was taken out and nothing else. rest is nil when we made the file
 // and nothing else is in it.
 func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {
@@ -229,8 +229,8 @@ func isEmptyTable(v any) bool {
 	return ok && len(t) == 0
 }
 
-// rest reverts the changes that are due: line by line, exact to the byte, or key by key where another
-// process has changed the lines.
+// rest reverts the changes that are due: line by line, exact to the byte, or key by key where
+// another process has changed the lines.
 func (u *TakingOut) rest() ([]byte, error) {
 	want, err := u.Want()
 	if err != nil {
@@ -377,8 +377,8 @@ func (r *reverting) isReverted(c Change) bool {
 	return now != nil && Equal(now, c.Old)
 }
 
-// edit makes a change to the text, and keeps the comments there. It proves that the change gives the
-// path that value, and does nothing else.
+// edit makes a change to the text, and keeps the comments there. It proves that the change gives
+// the path that value, and does nothing else.
 func (r *reverting) edit(path []string, value any, change func(d *Doc) (splice, error)) error {
 	want, err := Apply(r.tree, []Op{{path, value}})
 	if err != nil {

@@ -35,8 +35,8 @@ func (t *Texts) Values(data []byte) (map[string]any, error) {
 }
 
 // Once returns what read returned for a text without an error, and calls it if that is not
-// remembered. Callers that ask for the same text at the same time share one call; others do not wait
-// for it: the call may ask a program.
+// remembered. Callers that ask for the same text at the same time share one call; others do not
+// wait for it: the call may ask a program.
 func (t *Texts) Once(data []byte, read func() (map[string]any, error)) (map[string]any, error) {
 	if t == nil {
 		return read()

@@ -20,7 +20,8 @@ func (u *Unknown) Error() string {
 
 func (u *Unknown) Unwrap() error { return u.Err }
 
-// Concludes says that an error is what gpuadm concludes from what it has read: no reader has failed.
+// Concludes says that an error is what gpuadm concludes from what it has read: no
+// reader has failed.
 func Concludes(err error) bool {
 	var t *Error
 	if !errors.As(err, &t) || t.Passing {

@@ -11,8 +11,8 @@ import (
 
 // staysAlike says whether a file of the tree keeps its entry of the handler, although another file
 // has one, too: a program such as nvidia-ctk has written the other entry with gpuadm's keys and
-// values, and the daemon reads this file's in any case. To remove gpuadm's entry would change nothing
-// for containers, and would restart the daemon. Undo removes it.
+// values, and the daemon reads this file's in any case. To remove gpuadm's entry would change
+// nothing for containers, and would restart the daemon. Undo removes it.
 func (c *criTree) staysAlike(f configFile, h engine.Handler, target string) bool {
 	if !c.hasEntryOutside(f.path, h.Name) || !c.isAlike(f, h) {
 		return false

@@ -30,8 +30,8 @@ type Tree struct {
 	Texts *toml.Texts // files that were parsed already
 }
 
-// File is one configuration file. Data is nil when it does not exist, or is not a file: then Is says
-// what it is.
+// File is one configuration file. Data is nil when it does not exist, or is not a file: then Is
+// says what it is.
 type File struct {
 	Path string
 	Data []byte
@@ -88,8 +88,8 @@ func (t Tree) data(name string) []byte {
 	return nil
 }
 
-// with puts data in place of what the tree holds for path, if it holds that file at all. An imported
-// file without data is not there, and no pattern matches it.
+// with puts data in place of what the tree holds for path, if it holds that file at all. An
+// imported file without data is not there, and no pattern matches it.
 func (t Tree) with(path string, data []byte) Tree {
 	if t.Root.Path == path {
 		t.Root.Data = data

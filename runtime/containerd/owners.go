@@ -71,8 +71,8 @@ func wantsAfter(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([
 	return wantsEdit(s, f, e, h)
 }
 
-// wantsRooted edits the template of which the owner's script makes the configuration, so that the next
-// bootstrap has the handler, and the configuration, once the script has made it.
+// wantsRooted edits the template of which the owner's script makes the configuration, so that the
+// next bootstrap has the handler, and the configuration, once the script has made it.
 func wantsRooted(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	template := platform.EngineOf(e.Owner).Template
 	data, hasTemplate := f.Files[template]

@@ -25,7 +25,8 @@ func readEngine(e facts.Engine) (*criTree, error) {
 	return readTree(treeOf(e), Daemon{Version: e.Version})
 }
 
-// readTree reads a configuration as a daemon does. It refuses a configuration that gpuadm cannot edit.
+// readTree reads a configuration as a daemon does. It refuses a configuration that gpuadm
+// cannot edit.
 func readTree(t Tree, d Daemon) (*criTree, error) {
 	files, err := readFiles(t)
 	if err != nil {
@@ -87,7 +88,8 @@ func (c *criTree) effectiveName() string {
 	return criV3
 }
 
-// namesIn lists the plugin names under which the daemon reads runtimes in a file. The first name wins.
+// namesIn lists the plugin names under which the daemon reads runtimes in a file. The
+// first name wins.
 func (c *criTree) namesIn(f configFile) []string {
 	switch c.reader.merge {
 	case mergeWhole:

@@ -113,10 +113,11 @@ func ownDump(ctx context.Context, v host.View, e facts.Engine) (map[string]any, 
 	return toml.Values(out)
 }
 
-// missingRoot says that the file is not there which an option of the daemon names: then no containerd
-// starts. From 2.0 on "config dump" prints all the same, and exits with 0. Measured by starting
-// 1.7.24 and 2.4.2. Source: the action of App in cmd/containerd/command/main.go of
-// https://github.com/containerd/containerd, which passes over a missing file where no option names it.
+// missingRoot says that the file is not there which an option of the daemon names: then no
+// containerd starts. From 2.0 on "config dump" prints all the same, and exits with 0. Measured by
+// starting 1.7.24 and 2.4.2. Source: the action of App in cmd/containerd/command/main.go of
+// https://github.com/containerd/containerd, which passes over a missing file where no
+// option names it.
 func missingRoot(e facts.Engine) error {
 	what := fmt.Sprintf("%s starts it with --config, %s does not start without the file, and it is not there",
 		engine.UnitOf(e), strings.TrimSpace("containerd "+e.Version))

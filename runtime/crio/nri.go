@@ -13,8 +13,8 @@ import (
 
 // NRI is what CRI-O's files say of NRI: the last file that states a setting counts. CRI-O has it
 // from 1.26 on, and it is on by default from 1.30 on.
-// Sources: internal/config/nri/nri.go of https://github.com/cri-o/cri-o at v1.25.0, v1.26.0, v1.29.0
-// and v1.30.0; docs/crio.conf.5.md there.
+// Sources: internal/config/nri/nri.go of https://github.com/cri-o/cri-o at v1.25.0, v1.26.0,
+// v1.29.0 and v1.30.0; docs/crio.conf.5.md there.
 func NRI(e facts.Engine) engine.NRI {
 	settings := engine.NRI{Socket: "/var/run/nri/nri.sock"}
 	if engine.IsBefore(e.Version, 1, 26) {

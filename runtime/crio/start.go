@@ -70,8 +70,8 @@ func notStarted(e facts.Engine, why, try string) error {
 	}
 }
 
-// words leaves of what CRI-O has logged why it ended: before that is a line for each file that it has
-// read.
+// words leaves of what CRI-O has logged why it ended: before that is a line for each file that
+// it has read.
 func words(err error) error {
 	var command *host.CommandError
 	if !errors.As(err, &command) {

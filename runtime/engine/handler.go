@@ -47,7 +47,8 @@ func (h Handler) Runs(program string) bool {
 	return program == h.Binary || slices.Contains(h.Programs, program)
 }
 
-// Stated says that the spec says which program the handler runs: an entry with another one is wrong.
+// Stated says that the spec says which program the handler runs: an entry with another
+// one is wrong.
 func (h Handler) Stated() bool {
 	return h.Binary != Binary && !facts.OfOperator(h.Binary)
 }
@@ -61,8 +62,8 @@ func (h Handler) Why() string {
 	return why
 }
 
-// ProgramOf is the program that the spec's handler runs. Of the toolkit's programs the variants .cdi
-// and .legacy have one mode of injection, as the handlers of these names have it that the GPU
+// ProgramOf is the program that the spec's handler runs. Of the toolkit's programs the variants
+// .cdi and .legacy have one mode of injection, as the handlers of these names have it that the GPU
 // Operator writes; the package nvidia-container-toolkit-operator-extensions brings them.
 // Sources: cmd/nvidia-container-runtime.cdi and packaging/debian of
 // https://github.com/NVIDIA/nvidia-container-toolkit; gpu-operator/cdi.rst of

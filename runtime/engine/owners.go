@@ -44,8 +44,8 @@ func CheckOwner(r spec.Runtime, e facts.Engine) error {
 	}
 }
 
-// MayEdit says whether gpuadm edits an engine's configuration now. A platform whose scripts have not
-// ended writes the file yet.
+// MayEdit says whether gpuadm edits an engine's configuration now. A platform whose scripts have
+// not ended writes the file yet.
 func MayEdit(r spec.Runtime, f facts.Facts, e facts.Engine) bool {
 	switch HowOf(r, e) {
 	case platform.Edits, platform.Rooted:

@@ -42,8 +42,8 @@ func cdiWants(s spec.Spec, f facts.Facts) []converge.Want {
 	return wants
 }
 
-// GeneratesCDI says whether gpuadm has the CDI spec generated where the toolkit has no service for it:
-// sealed systems do it themselves.
+// GeneratesCDI says whether gpuadm has the CDI spec generated where the toolkit has no service for
+// it: sealed systems do it themselves.
 // Sources: generate-cdi-specs.service in packages/nvidia-container-toolkit of
 // bottlerocket-os/bottlerocket-core-kit; nvidia-cdi-gen.yaml of siderolabs/extensions.
 func GeneratesCDI(s spec.Spec, f facts.Facts) bool {

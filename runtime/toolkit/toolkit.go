@@ -17,8 +17,8 @@ import (
 
 // Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links
 // to the device nodes. It comes after stage mig, since the CDI spec names the partitions and
-// nothing updates it when they change. specFolders are the folders in which the engine of pods looks
-// for CDI specs; nil for the usual ones.
+// nothing updates it when they change. specFolders are the folders in which the engine of pods
+// looks for CDI specs; nil for the usual ones.
 func Stage(specFolders func(facts.Facts) []string) converge.Stage {
 	return converge.Stage{
 		Name:  "toolkit",

@@ -83,7 +83,8 @@ func row(id string, lists []list, exceptions []exception, begins, newest map[str
 	first := firstOfBranches(firstOf, begins, newest)
 	g.First = shorten(first, begins)
 	if !slices.Contains(g.Sources, dense) && len(g.First) > 0 {
-		// The README omits the GPU, and the other records have few releases: from the first on, all.
+		// The README omits the GPU, and the other records have few releases: from the
+		// first on, all.
 		g.First = []string{strings.TrimSuffix(g.First[0], "+") + "+"}
 	}
 	for _, e := range exceptions {

@@ -26,8 +26,8 @@ type change struct {
 	Month string            // of the changelog's newest entry about it
 }
 
-// bad is a row of kernels.tsv: up to Through, no driver of the branch builds on this Linux or a newer
-// one.
+// bad is a row of kernels.tsv: up to Through, no driver of the branch builds on this Linux or
+// a newer one.
 type bad struct {
 	Linux, Branch, Through string
 	Words                  []string
@@ -35,7 +35,8 @@ type bad struct {
 	Month                  string
 }
 
-// patch is a row of a distribution's list of patches: a Linux release, and the drivers that need it.
+// patch is a row of a distribution's list of patches: a Linux release, and the drivers
+// that need it.
 type patch struct{ linux, from, through string }
 
 var (
@@ -47,8 +48,8 @@ var (
 	sourceWord = regexp.MustCompile(`\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b`)
 )
 
-// debianChanges reads changelogs of Debian's packages of the driver: "Backport WORD and WORD changes
-// from DRIVER and WORD changes from DRIVER to fix kernel module build for Linux 6.19".
+// debianChanges reads changelogs of Debian's packages of the driver: "Backport WORD and WORD
+// changes from DRIVER and WORD changes from DRIVER to fix kernel module build for Linux 6.19".
 func debianChanges(texts []string) (all []change) {
 	byLinux := map[string]*change{}
 	for _, text := range texts {
@@ -152,8 +153,8 @@ func addWords(changes []change, words []word) []change {
 	return changes
 }
 
-// patchRows reads the list of patches of nvidia-all: its columns are said at its head. A patch with a
-// flag is a user's choice.
+// patchRows reads the list of patches of nvidia-all: its columns are said at its head. A patch with
+// a flag is a user's choice.
 func patchRows(text string) (all []patch) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -240,8 +241,9 @@ func (k knowledge) first(branch, word string) string {
 	return ""
 }
 
-// marks says whether a word tells drivers that know a change from those that do not: the driver that
-// Debian names has it, none of its branch has it before, and no older branch had it at its beginning.
+// marks says whether a word tells drivers that know a change from those that do not: the
+// driver that Debian names has it, none of its branch has it before, and no older branch had
+// it at its beginning.
 func (k knowledge) marks(word, driver string) bool {
 	if has, known := k.has[driver]; known && !has[word] {
 		return false
@@ -259,8 +261,8 @@ func (k knowledge) marks(word, driver string) bool {
 	return true
 }
 
-// lacking is the last release of a branch without a word; "" if all have it. Where no release of the
-// branch has it, one of a later branch must, or none at all: else it may have got another name.
+// lacking is the last release of a branch without a word; "" if all have it. Where no release of
+// the branch has it, one of a later branch must, or none at all: else it may have got another name.
 func (k knowledge) lacking(branch, word string) string {
 	releases := k.of(branch)
 	first := k.first(branch, word)
@@ -321,8 +323,8 @@ func (k knowledge) marksOf(changes []change) (words []string) {
 	return words
 }
 
-// before is the last release of a branch, up to one, before a release that has one of the words of a
-// newer Linux: who knows that builds on the older one too, by another word or without it.
+// before is the last release of a branch, up to one, before a release that has one of the words of
+// a newer Linux: who knows that builds on the older one too, by another word or without it.
 func (k knowledge) before(branch, through string, newer []string) (last string) {
 	for _, release := range k.of(branch) {
 		knows := func(word string) bool { return k.has[release][word] }
@@ -334,8 +336,8 @@ func (k knowledge) before(branch, through string, newer []string) (last string) 
 	return last
 }
 
-// row says up to which driver of a branch two records agree that it does not build on a Linux release;
-// ok is false where they agree on none.
+// row says up to which driver of a branch two records agree that it does not build on a Linux
+// release; ok is false where they agree on none.
 func (k knowledge) row(
 	c change, branch string, newer, known []string, patches []patch,
 ) (row bad, ok bool) {
@@ -391,7 +393,8 @@ func lastBeforeNamed(named []string, branch string, known []string) (last string
 	return last
 }
 
-// lastPatched is the last driver of a branch that needs a patch for a Linux release; "" if none does.
+// lastPatched is the last driver of a branch that needs a patch for a Linux release; ""
+// if none does.
 func lastPatched(patches []patch, linux, branch string) (last string) {
 	for _, p := range patches {
 		if p.linux == linux {

@@ -99,7 +99,8 @@ func readExceptions(name string) (all []exception, err error) {
 	return all, err
 }
 
-// readRows reads a table that people write: columns with tabs between, and comments that begin with #.
+// readRows reads a table that people write: columns with tabs between, and comments that
+// begin with #.
 func readRows(name string, columns int) (rows [][]string, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the proxies
-// are taken from the caller.
+// Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the
+// proxies are taken from the caller.
 func Environment() []string {
 	env := []string{
 		"PATH=" + searchPath,

@@ -43,8 +43,8 @@ type Runner struct {
 	Env []string
 	// Self is the name of gpuadm's own file for its programs; "" lets them inherit the open file.
 	Self string
-	// Root is the programs' root folder, in which they run without the caller's terminal; "" for this
-	// process's own.
+	// Root is the programs' root folder, in which they run without the caller's terminal; "" for
+	// this process's own.
 	Root string
 	// Follow receives what the commands of Do print; may be nil.
 	Follow Follow
@@ -183,8 +183,8 @@ func ended(ctx context.Context, err error) (code int, cause error) {
 	return -1, err
 }
 
-// errUnkillable is the end of the wait for a command that SIGKILL does not end: a call of a driver or
-// of a file system keeps it. Source: proc_pid_stat(5), state D.
+// errUnkillable is the end of the wait for a command that SIGKILL does not end: a call of a driver
+// or of a file system keeps it. Source: proc_pid_stat(5), state D.
 var errUnkillable = errors.New("it cannot be killed")
 
 // wait runs the command to its end, or to the context's: then it ends the whole group.
@@ -220,8 +220,8 @@ func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 	return err
 }
 
-// endGroup ends the process group of a process: with SIGTERM, then with SIGKILL if a part of it still
-// runs.
+// endGroup ends the process group of a process: with SIGTERM, then with SIGKILL if a part of
+// it still runs.
 func (r Runner) endGroup(leader int) {
 	group := -leader
 	_ = syscall.Kill(group, syscall.SIGTERM)

@@ -25,7 +25,8 @@ func (m Mount) Remount() string {
 }
 
 // ReadOnlyMount is the mount that holds a file, if the machine has it read-only for all its
-// processes; ok is false if it has not, or if that is not known. Process 1 has the machine's mounts.
+// processes; ok is false if it has not, or if that is not known. Process 1 has the
+// machine's mounts.
 func ReadOnlyMount(name string) (m Mount, ok bool) {
 	if real, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil {
 		name = filepath.Join(real, filepath.Base(name))
@@ -37,8 +38,8 @@ func ReadOnlyMount(name string) (m Mount, ok bool) {
 	return readOnlyMount(string(table), name)
 }
 
-// readOnlyMount reads a table of proc_pid_mountinfo(5): the fifth field is the mount point, the sixth
-// its options; after "-" come type, source and the options of the file system.
+// readOnlyMount reads a table of proc_pid_mountinfo(5): the fifth field is the mount point, the
+// sixth its options; after "-" come type, source and the options of the file system.
 func readOnlyMount(table, name string) (m Mount, ok bool) {
 	isReadOnly := func(options string) bool {
 		return slices.Contains(strings.Split(options, ","), "ro")

@@ -53,10 +53,10 @@ func replace(cmd *exec.Cmd, placeholder, by string) {
 // reexeced is in the environment of a process that Reexec has started.
 const reexeced = "GPUADM_REEXECED"
 
-// Reexec replaces this process by a new one with the same program, the same environment and the same
-// arguments, and more of these. It returns only if it cannot. In a process that Reexec has started
-// it does nothing and returns nil. It takes the program from /proc/self/exe, since an installation
-// may have replaced the file meanwhile. The run lock must be free.
+// Reexec replaces this process by a new one with the same program, the same environment and the
+// same arguments, and more of these. It returns only if it cannot. In a process that Reexec has
+// started it does nothing and returns nil. It takes the program from /proc/self/exe, since an
+// installation may have replaced the file meanwhile. The run lock must be free.
 func Reexec(more ...string) error {
 	if os.Getenv(reexeced) != "" {
 		return nil

@@ -94,9 +94,9 @@ func describe(dir Folder, name string) (host.Info, error) {
 	return i, err
 }
 
-// unlessUnreadable drops the error of a file that this user may not open, or that the kernel lets no
-// user read: what else is known of the file holds. If the machine is at its limits, nothing is
-// known.
+// unlessUnreadable drops the error of a file that this user may not open, or that the kernel
+// lets no user read: what else is known of the file holds. If the machine is at its limits,
+// nothing is known.
 func unlessUnreadable(err error) error {
 	var code syscall.Errno
 	if !errors.As(err, &code) {

@@ -287,8 +287,8 @@ func UnixMode(mode fs.FileMode) uint32 {
 var caller = sync.OnceValue(func() [2]int { return [2]int{unix.Geteuid(), unix.Getegid()} })
 
 // shownOwner returns an owner as the machine knows it. If gpuadm does not run as root, the caller's
-// files count as root's, as in a user namespace (user_namespaces(7)): so the user who owns an image's
-// folder can prepare the image and undo it.
+// files count as root's, as in a user namespace (user_namespaces(7)): so the user who owns an
+// image's folder can prepare the image and undo it.
 func shownOwner(id, caller int) int {
 	if id == caller {
 		return 0

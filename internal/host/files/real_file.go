@@ -146,9 +146,9 @@ func xattrs(file File) (map[string]string, error) {
 	return all, nil
 }
 
-// setXattrs gives a file the wanted extended attributes and no others: ACLs, capabilities and SELinux
-// labels among them. Attributes that already have the wanted value are not set again: SELinux
-// labels from a mount option can be read but not set.
+// setXattrs gives a file the wanted extended attributes and no others: ACLs, capabilities and
+// SELinux labels among them. Attributes that already have the wanted value are not set again:
+// SELinux labels from a mount option can be read but not set.
 func setXattrs(file File, want map[string]string) error {
 	have, err := xattrs(file)
 	if err != nil {

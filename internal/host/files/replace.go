@@ -28,10 +28,10 @@ func (s strayed) Error() string {
 func (s strayed) Unwrap() error { return s.error }
 
 // Replace is Host's. It looks before the exchange, which shows most changes by other processes, and
-// again after it: if the file has changed between the two looks, Replace puts the replaced file back.
-// It misses only a process that has opened the file before the exchange and writes to it after the
-// second look. If the file system has no exchange, or a seccomp filter forbids it, there is only the
-// first look.
+// again after it: if the file has changed between the two looks, Replace puts the replaced file
+// back. It misses only a process that has opened the file before the exchange and writes to it
+// after the second look. If the file system has no exchange, or a seccomp filter forbids it, there
+// is only the first look.
 func (f *Files) Replace(name string, with *host.Entry, expected func(found *host.Entry) bool) error {
 	verb := "write"
 	during := "writing"
@@ -220,9 +220,9 @@ func renameNew(dir Folder, from, to string) error {
 	return dir.Rename(from, to, 0)
 }
 
-// notOffered reports whether the flags of renameat2(2) may be the cause of an error: not all kernels
-// and file systems know them, and seccomp filters answer EPERM. If the cause is another one, the
-// plain rename gives the same error again.
+// notOffered reports whether the flags of renameat2(2) may be the cause of an error: not all
+// kernels and file systems know them, and seccomp filters answer EPERM. If the cause is another
+// one, the plain rename gives the same error again.
 func notOffered(err error) bool {
 	var code syscall.Errno
 	errors.As(err, &code)

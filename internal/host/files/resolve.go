@@ -223,9 +223,9 @@ func Parts(name string) []string {
 }
 
 // Trusted is View's. The rule is sshd's StrictModes: each folder on the way is judged too, up to
-// the root, and the sticky bit is not an excuse (safe_path in OpenSSH's misc.c; Dropbear walks the same
-// way in checkpubkeyperms). Who owns a link does not count: what a link says cannot be changed, and
-// only those who can write to its folder can replace it.
+// the root, and the sticky bit is not an excuse (safe_path in OpenSSH's misc.c; Dropbear walks the
+// same way in checkpubkeyperms). Who owns a link does not count: what a link says cannot be
+// changed, and only those who can write to its folder can replace it.
 func (f *Files) Trusted(names ...string) error {
 	var u host.Untrusted
 	seen := map[string]host.Info{}
@@ -283,9 +283,9 @@ func addOnce(all *[]host.Fault, f host.Fault) {
 	}
 }
 
-// trail returns all folders that a name leads through, over links, and the file at its end. It keeps
-// in seen what they are. It ends where nothing exists, or where the caller may not look: to read the
-// file fails with that error.
+// trail returns all folders that a name leads through, over links, and the file at its end. It
+// keeps in seen what they are. It ends where nothing exists, or where the caller may not look: to
+// read the file fails with that error.
 func (f *Files) trail(name string, seen map[string]host.Info) (trail []string) {
 	at := "/"
 	hops := 0

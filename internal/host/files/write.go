@@ -81,8 +81,8 @@ func (f *Files) WriteFiles(folder string, files map[string][]byte, attr host.Att
 	})
 }
 
-// replaceAll writes all files under temporary names, then renames them. After an error it renames no
-// more, and removes those that are left.
+// replaceAll writes all files under temporary names, then renames them. After an error it renames
+// no more, and removes those that are left.
 func replaceAll(dir Folder, files map[string][]byte, attr host.Attr) (err error) {
 	temps := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -228,8 +228,8 @@ func drop(dir Folder, temp string) error {
 	return err
 }
 
-// sweep removes what a killed gpuadm or a power cut left unfinished in a folder. left says why a part
-// stays.
+// sweep removes what a killed gpuadm or a power cut left unfinished in a folder. left says why
+// a part stays.
 func sweep(dir Folder) (left, err error) {
 	names, err := dir.Names()
 	if err != nil {

@@ -161,8 +161,8 @@ type placeholder struct {
 	name string
 	data func() ([]byte, error) // fs.ErrNotExist: programs need none
 	mode uint32
-	// folder is made if it does not exist: a package that the bake installs reads the file from it at
-	// once.
+	// folder is made if it does not exist: a package that the bake installs reads the file
+	// from it at once.
 	folder string
 }
 

@@ -28,11 +28,11 @@ type runLock struct {
 }
 
 // lockFileOf returns the name of a root folder's lock file. The folder itself is not locked, since
-// any user who can read it could then keep gpuadm out; and a lock file in an image would stay there.
-// So the file is named after the folder, as systemd-nspawn's is
+// any user who can read it could then keep gpuadm out; and a lock file in an image would stay
+// there. So the file is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c,
-// discover-image.c since 248). It is in /run, or in /tmp for a user who may not write there. It does
-// not keep out a run of another user, or in a container with its own /run.
+// discover-image.c since 248). It is in /run, or in /tmp for a user who may not write there. It
+// does not keep out a run of another user, or in a container with its own /run.
 func lockFileOf(root files.RealDisk) (string, error) {
 	var st unix.Stat_t
 	if err := files.RetryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {

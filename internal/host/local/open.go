@@ -43,8 +43,8 @@ func OpenFollowed(root string, follow commands.Follow) (host.Host, error) {
 	return newFolder(abs, disk, disk), nil
 }
 
-// NoFolder is the error of a root folder that is not there, or is a file, such as an image that is not
-// mounted.
+// NoFolder is the error of a root folder that is not there, or is a file, such as an image that is
+// not mounted.
 type NoFolder struct{ Cause error }
 
 func (n *NoFolder) Error() string { return n.Cause.Error() }

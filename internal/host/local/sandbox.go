@@ -34,8 +34,8 @@ type sandbox struct {
 	hold    io.Closer // ends the first process
 }
 
-// FirstVerb is the verb with which gpuadm starts itself as the first process of the PID namespace of
-// an image's programs.
+// FirstVerb is the verb with which gpuadm starts itself as the first process of the PID namespace
+// of an image's programs.
 const FirstVerb = "hold-image"
 
 // First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard
@@ -117,8 +117,8 @@ func mountItself(folder string) error {
 }
 
 // showWholeMachine mounts this machine's files at a second place, and makes one more namespace for
-// the programs. The disk belongs to the first namespace, which exists as long as a descriptor of it:
-// nothing is mounted for programs there.
+// the programs. The disk belongs to the first namespace, which exists as long as a descriptor of
+// it: nothing is mounted for programs there.
 func (s *sandbox) showWholeMachine() (at string, disk files.RealDisk, err error) {
 	at, disk, err = wholeMachine()
 	if err != nil {
@@ -174,8 +174,8 @@ func (s *sandbox) begin() error {
 
 // become makes the image the root folder of this thread, of the first process and of all programs.
 // No path leads out of it: this machine's other mounts are not in the namespace any more. Device
-// nodes that the image has, or that programs make, open nothing: those in /dev are mounted from this
-// machine. A kernel before 5.12 cannot forbid device nodes this way.
+// nodes that the image has, or that programs make, open nothing: those in /dev are mounted from
+// this machine. A kernel before 5.12 cannot forbid device nodes this way.
 func (s *sandbox) become() error {
 	if err := unix.Fchdir(int(s.dir)); err != nil {
 		return err
@@ -191,9 +191,9 @@ func (s *sandbox) become() error {
 	return unix.Chdir("/")
 }
 
-// needed lists the capabilities that scripts of packages need: those of a container in which Buildah
-// runs them, and CAP_MKNOD, for dracut. The others include the rights to load modules into the
-// running kernel, to mount, to read disks, and to trace this process's child.
+// needed lists the capabilities that scripts of packages need: those of a container in which
+// Buildah runs them, and CAP_MKNOD, for dracut. The others include the rights to load modules into
+// the running kernel, to mount, to read disks, and to trace this process's child.
 // Sources: default_capabilities in
 // https://github.com/containers/common/blob/main/pkg/config/default.go, mknod in dracut.sh of
 // https://github.com/dracut-ng/dracut-ng.

@@ -82,7 +82,8 @@ func (q question) ask(ctx context.Context) (reply, error) {
 	return reply{text: text}, err
 }
 
-// await returns for how long it waited for the child in vain, or the error with which the child ended.
+// await returns for how long it waited for the child in vain, or the error with which the
+// child ended.
 func (q question) await(ctx context.Context, ended <-chan error, c child) (late time.Duration, err error) {
 	seen := 0
 	sinceSign := time.Duration(0)

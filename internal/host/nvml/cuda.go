@@ -78,8 +78,8 @@ func (d *CUDA) Within(limit time.Duration) *CUDA {
 	return &soon
 }
 
-// Ask returns a remembered answer, if of is not "", or starts one child for each list, all at the same
-// time.
+// Ask returns a remembered answer, if of is not "", or starts one child for each list, all at
+// the same time.
 func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUDA, error) {
 	before := d.identity(of, shown)
 	if answers, ok := d.remembered(before); ok {
@@ -109,8 +109,8 @@ func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 	}
 	env := append(d.env,
 		"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
-		// A client of a control daemon of MPS makes it start a server, or end another user's. Without
-		// a daemon CUDA continues. Source: nvidia-cuda-mps-control(1);
+		// A client of a control daemon of MPS makes it start a server, or end another user's.
+		// Without a daemon CUDA continues. Source: nvidia-cuda-mps-control(1);
 		// https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
 		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent",
 	)

@@ -19,10 +19,10 @@ import (
 // DriverVerb is the verb by which gpuadm starts itself to ask the driver.
 const DriverVerb = "ask-driver"
 
-// longestStart is how long a driver may start its GPUs, while it still answers for one after the other.
-// It starts a GPU that no process holds at the first question about it. NVIDIA says 1 to 3 seconds for
-// each: https://docs.nvidia.com/deploy/driver-persistence/overview.html. On eight A100 it was more than
-// 25 seconds: https://github.com/Azure/AgentBaker/pull/2829.
+// longestStart is how long a driver may start its GPUs, while it still answers for one after the
+// other. It starts a GPU that no process holds at the first question about it. NVIDIA says 1 to 3
+// seconds for each: https://docs.nvidia.com/deploy/driver-persistence/overview.html. On eight A100
+// it was more than 25 seconds: https://github.com/Azure/AgentBaker/pull/2829.
 const longestStart = time.Minute
 
 // driverAnswer is what the child writes: an answer for each step, and the last one has the end.
@@ -71,8 +71,8 @@ func (d *NVML) SayDriver(ctx context.Context) error {
 }
 
 // DriverWithin asks the driver in a child. A driver that gives no answer at all for the limit is a
-// NoDriver of the code host.Overdue. A driver that answers for one GPU after the other has longer for
-// all of them; a driver that stops at a GPU has the code host.Stuck.
+// NoDriver of the code host.Overdue. A driver that answers for one GPU after the other has longer
+// for all of them; a driver that stops at a GPU has the code host.Stuck.
 func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
 	q := question{
 		self:  "/proc/self/exe",
@@ -140,8 +140,8 @@ func readSteps(text []byte) (said saidSteps, err error) {
 	return said, nil
 }
 
-// late is the error of a driver that has not said all in time. The addresses are those of the kernel
-// module's GPUs, which NVML numbers in the same order.
+// late is the error of a driver that has not said all in time. The addresses are those of the
+// kernel module's GPUs, which NVML numbers in the same order.
 func (s saidSteps) late(after time.Duration, addresses []string) *host.NoDriver {
 	if s.count == 0 {
 		return host.NoAnswer(after)

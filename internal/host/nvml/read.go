@@ -182,7 +182,8 @@ func (r *reading) got(call string, ret nvml.Return) bool {
 	return ret == nvml.SUCCESS
 }
 
-// must is got for an answer that every GPU gives: a GPU without it is lost, so that no plan uses it.
+// must is got for an answer that every GPU gives: a GPU without it is lost, so that no
+// plan uses it.
 func (r *reading) must(call string, ret nvml.Return) bool {
 	if ret != nvml.SUCCESS && r.lost == "" {
 		r.lost = whyLost(call, ret)

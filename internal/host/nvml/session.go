@@ -157,8 +157,8 @@ func (d *NVML) lacks(library, symbol string) *host.NoDriver {
 	}
 }
 
-// End ends a session that several calls have shared. Where the driver hangs, the end of this process
-// ends it.
+// End ends a session that several calls have shared. Where the driver hangs, the end of this
+// process ends it.
 func (s nvmlSession) End() {
 	_ = s.driver.call(context.Background(), readLimit, func() error {
 		s.Shutdown()

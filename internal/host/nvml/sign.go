@@ -16,8 +16,8 @@ type child struct {
 	answer *os.File
 }
 
-// A sign shows that a child is at work, and not only waiting. It compares a number with what it was a
-// limit before.
+// A sign shows that a child is at work, and not only waiting. It compares a number with what it was
+// a limit before.
 type sign func(c child, before int, limit time.Duration) (now int, isSign bool)
 
 // hasWritten is the sign of a child that says how far it has come.
@@ -30,8 +30,8 @@ func hasWritten(c child, before int, _ time.Duration) (now int, isSign bool) {
 	return now, now > before
 }
 
-// hasComputed is the sign of a child that calls a library which says nothing meanwhile: it has used a
-// tenth of the processor's time. A call that hangs in the kernel uses none.
+// hasComputed is the sign of a child that calls a library which says nothing meanwhile: it has used
+// a tenth of the processor's time. A call that hangs in the kernel uses none.
 func hasComputed(c child, before int, limit time.Duration) (now int, isSign bool) {
 	now, err := processorTicks(c.pid)
 	if err != nil {
@@ -41,8 +41,8 @@ func hasComputed(c child, before int, limit time.Duration) (now int, isSign bool
 	return now, now-before >= int(limit/ticks/10)
 }
 
-// processorTicks is the processor's time that a process has used: utime and stime, the fields 14 and
-// 15 of proc_pid_stat(5).
+// processorTicks is the processor's time that a process has used: utime and stime, the fields 14
+// and 15 of proc_pid_stat(5).
 func processorTicks(pid int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -59,8 +59,8 @@ func (b *bus) close() {
 	}
 }
 
-// connectIn makes a connection within a limit. The end of a connection's context ends the connection,
-// so the caller's context is not used.
+// connectIn makes a connection within a limit. The end of a connection's context ends the
+// connection, so the caller's context is not used.
 func connectIn[T any](limit time.Duration, dial func(context.Context) (T, error)) (conn T, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	late := time.AfterFunc(limit, cancel)
@@ -303,8 +303,8 @@ func (b *bus) connectRead() error {
 	return nil
 }
 
-// get adds properties of a unit to p. Each is named by the last part of its interface, a dot, and its
-// own name. All calls are sent before the first answer is awaited.
+// get adds properties of a unit to p. Each is named by the last part of its interface, a dot, and
+// its own name. All calls are sent before the first answer is awaited.
 func (b *bus) get(ctx context.Context, unit string, p properties, names ...string) error {
 	const method = "org.freedesktop.DBus.Properties.Get"
 	path := godbus.ObjectPath("/org/freedesktop/systemd1/unit/" + dbus.PathBusEscape(unit))

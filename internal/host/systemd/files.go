@@ -35,8 +35,8 @@ func unitFolders() []string {
 	}
 }
 
-// unitFiles reads what systemd would know of a unit from its files alone. It serves machines on which
-// systemd does not run.
+// unitFiles reads what systemd would know of a unit from its files alone. It serves machines on
+// which systemd does not run.
 type unitFiles struct {
 	*files.Files
 	folders []listedFolder // those of unitFolders that exist

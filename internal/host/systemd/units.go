@@ -264,8 +264,8 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	return outcome(name, job, result, after)
 }
 
-// jobOrReload runs a job, and runs it again after a reload if systemd refuses it: the file of a unit that
-// this unit needs may have changed as well ("failed to load properly, please reload").
+// jobOrReload runs a job, and runs it again after a reload if systemd refuses it: the file of a
+// unit that this unit needs may have changed as well ("failed to load properly, please reload").
 func (s *Manager) jobOrReload(ctx context.Context, name, job string) (result string, err error) {
 	result, err = s.bus.job(ctx, name, job)
 	if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) {

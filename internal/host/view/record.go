@@ -23,8 +23,8 @@ import (
 
 // Recorder is a View that records all that is read, so that the machine can be simulated elsewhere
 // with the same answers. An allow-list decides which files are recorded with their content; of the
-// others it records that they exist, and their size. It records nothing of processes, of the answers
-// of daemons, the network and CUDA, and of free space.
+// others it records that they exist, and their size. It records nothing of processes, of the
+// answers of daemons, the network and CUDA, and of free space.
 type Recorder struct {
 	host.View
 
@@ -58,8 +58,8 @@ type answer struct {
 	err    error
 }
 
-// Record wraps a View. kubeletFlags are files of variables that have kubelet's flags and nothing else:
-// without their content a recording has no facts of kubelet. Package mask knows their form.
+// Record wraps a View. kubeletFlags are files of variables that have kubelet's flags and nothing
+// else: without their content a recording has no facts of kubelet. Package mask knows their form.
 func Record(v host.View, kubeletFlags ...string) *Recorder {
 	return &Recorder{
 		View:         v,
@@ -256,8 +256,8 @@ func (r *Recorder) Driver(ctx context.Context) (host.Driver, error) {
 //go:embed safe.txt
 var safeList string
 
-// isListed reports whether a file's content may be recorded: the first line of the list that matches
-// its name decides.
+// isListed reports whether a file's content may be recorded: the first line of the list that
+// matches its name decides.
 func isListed(name string) bool {
 	for line := range strings.Lines(safeList) {
 		line = strings.TrimSpace(line)

@@ -33,8 +33,8 @@ type snapshot struct {
 	*driverOnce
 }
 
-// driverOnce is the driver's first answer that was not an error. All that come from one snapshot share
-// it.
+// driverOnce is the driver's first answer that was not an error. All that come from one
+// snapshot share it.
 type driverOnce struct {
 	driverMu sync.Mutex
 	driver   *host.Driver
@@ -70,8 +70,8 @@ func Snapshot(v host.View) host.View {
 	return s
 }
 
-// Machine returns the View under a snapshot, and any other View as it is. If Machine of two Views is
-// the same, they show one machine.
+// Machine returns the View under a snapshot, and any other View as it is. If Machine of two Views
+// is the same, they show one machine.
 func Machine(v host.View) host.View {
 	if s, is := v.(*snapshot); is {
 		return s.View

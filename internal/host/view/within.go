@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patience is how long each has to answer a command that only reads; CUDA has as long as it takes. A
-// driver that answers for one GPU after the other has longer: internal/host/nvml.
+// patience is how long each has to answer a command that only reads; CUDA has as long as it takes.
+// A driver that answers for one GPU after the other has longer: internal/host/nvml.
 type patience struct {
 	driver   time.Duration
 	call     time.Duration // of a daemon, by its socket
@@ -60,8 +60,8 @@ func DeadlineIn(whole time.Duration) Deadline {
 	return Deadline{whole: whole, ends: time.Now().Add(whole)}
 }
 
-// Left is how long an answer that is asked for now may take. What is asked late, since something else
-// was slow, has half of the whole time.
+// Left is how long an answer that is asked for now may take. What is asked late, since something
+// else was slow, has half of the whole time.
 func (d Deadline) Left() time.Duration {
 	left := time.Until(d.ends).Round(100 * time.Millisecond)
 	return max(left, d.whole/2)
@@ -92,7 +92,8 @@ func newWithin(v host.View, alone patience, all *Deadline) *within {
 // once, in another process where it can.
 func Within(v host.View) host.View { return newWithin(v, soon(), nil) }
 
-// WithinAll is Within with one deadline for all: a packager and a disk have no longer, and CUDA has it too.
+// WithinAll is Within with one deadline for all: a packager and a disk have no longer, and
+// CUDA has it too.
 func WithinAll(v host.View, all Deadline) host.View {
 	return newWithin(v, patience{}, &all)
 }
@@ -251,7 +252,8 @@ func (w *within) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return unit, err
 }
 
-// replyOf is a call's answer, or late where that takes longer than the limit: the call is abandoned.
+// replyOf is a call's answer, or late where that takes longer than the limit: the call
+// is abandoned.
 func replyOf[T any](limit time.Duration, late error, call func() (T, error)) (T, error) {
 	replies := make(chan reply[T], 1)
 	go func() {

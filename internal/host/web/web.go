@@ -25,8 +25,8 @@ const (
 	webSilence = 30 * time.Second // from a request's end to an answer's beginning
 
 	// webPing is after how long a silent HTTP/2 connection is asked whether it lives, and how long
-	// it has to answer. Requests share a connection. If a load balancer or an address translation has
-	// forgotten it, requests get no answer until TCP gives up, after a quarter of an hour:
+	// it has to answer. Requests share a connection. If a load balancer or an address translation
+	// has forgotten it, requests get no answer until TCP gives up, after a quarter of an hour:
 	// https://github.com/golang/go/issues/30702.
 	webPing = 5 * time.Second
 )

@@ -25,7 +25,8 @@ var (
 	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
 )
 
-// markMalformed is apt's message about a list with an entry that it cannot read: apt-pkg/pkgcachegen.cc.
+// markMalformed is apt's message about a list with an entry that it cannot read:
+// apt-pkg/pkgcachegen.cc.
 var markMalformed = pattern.Of(`Problem with MergeList (\S+)`)
 
 // markUnmet is apt's message that it refuses all work, since an installed package lacks a

@@ -16,9 +16,10 @@ import (
 // Source: DPKGNEWEXT in lib/dpkg/dpkg.h of dpkg's sources; deb-conffiles(5).
 const newSuffix = ".dpkg-new"
 
-// sweepUnpacked removes the files that a killed dpkg has unpacked of a package which is gone now, and the
-// folders that held nothing else. Only after the last rename dpkg writes which files a package has, so
-// that its removal leaves them. Such a file of a package that is there waits for its configuration.
+// sweepUnpacked removes the files that a killed dpkg has unpacked of a package which is gone now,
+// and the folders that held nothing else. Only after the last rename dpkg writes which files a
+// package has, so that its removal leaves them. Such a file of a package that is there waits for
+// its configuration.
 func sweepUnpacked(ctx context.Context, h host.Host) error {
 	argv := []string{"find"}
 	for _, folder := range []string{"/boot", "/etc", "/lib", "/opt", "/srv", "/usr", "/var"} {

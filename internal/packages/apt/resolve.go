@@ -111,8 +111,8 @@ func lacksDependencies(c converge.Change) bool {
 
 // lostDependencies asks apt what it would install to repair packages that lack a dependency, as
 // arguments of an installation. A package that lacks one is installed for apt, and it brings the
-// dependency only where it is named, or by --fix-broken without any name: apt-get(8). apt would also
-// remove a package whose dependency no source has; gpuadm does not.
+// dependency only where it is named, or by --fix-broken without any name: apt-get(8). apt would
+// also remove a package whose dependency no source has; gpuadm does not.
 func (s solver) lostDependencies(
 	ctx context.Context, v host.View, changes []converge.Change, pins []packages.Pin,
 ) (args []string) {

@@ -113,8 +113,8 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	return err
 }
 
-// removeHalf has dpkg remove the packages that are to go and that a killed dpkg has half unpacked, and
-// returns the other changes. While no source has the archive of such a package, apt refuses all
+// removeHalf has dpkg remove the packages that are to go and that a killed dpkg has half unpacked,
+// and returns the other changes. While no source has the archive of such a package, apt refuses all
 // work: "needs to be reinstalled, but I can't find an archive for it" (apt 2.6.1, in this package's
 // tests). Once it is gone, apt may not know its name any more. What depends on it goes in apt's
 // transaction that follows.

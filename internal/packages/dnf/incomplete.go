@@ -24,8 +24,8 @@ import (
 // as "libnvidia-cfg = 3:580.65.06-1.el9".
 type unmet map[string][]string
 
-// markIncomplete marks the locked packages that lack a requirement. gpuadm locks all packages of the
-// driver and the toolkit.
+// markIncomplete marks the locked packages that lack a requirement. gpuadm locks all packages of
+// the driver and the toolkit.
 func (a dnf) markIncomplete(ctx context.Context, v host.View, d *rpmDatabase) error {
 	var locked []string
 	for _, p := range d.list {
@@ -87,8 +87,8 @@ func databaseFile(v host.View) string {
 	return ""
 }
 
-// askUnmet has rpm check the requirements of packages, and nothing else of them. rpm fails where one
-// is not met. Where it says anything else, its answer is not whole.
+// askUnmet has rpm check the requirements of packages, and nothing else of them. rpm fails where
+// one is not met. Where it says anything else, its answer is not whole.
 func askUnmet(ctx context.Context, v host.View, locked []string) (unmet, error) {
 	const verify = "rpm -V --nofiles --noscripts --nodigest --nosignature --"
 	out, err := v.Ask(ctx, append(strings.Fields(verify), locked...)...)
@@ -137,8 +137,8 @@ func fullName(nevra string) string {
 }
 
 // lostBy returns what packages lack, as arguments for dnf install. dnf installs a package for a
-// requirement, as rpm writes it: dnf(8), "SPECIFYING PROVIDES". lostBy leaves out what installed has,
-// which the same transaction installs in a version of its own.
+// requirement, as rpm writes it: dnf(8), "SPECIFYING PROVIDES". lostBy leaves out what installed
+// has, which the same transaction installs in a version of its own.
 func (d rpmDatabase) lostBy(names []string, installed map[string]bool) (arguments []string) {
 	for _, name := range names {
 		for _, requirement := range d.lacks[name] {
@@ -158,8 +158,8 @@ func (d rpmDatabase) lostBy(names []string, installed map[string]bool) (argument
 }
 
 // isRich reports whether a requirement is an expression, such as "(nvidia-driver-selinux if
-// selinux-policy-targeted)", which dnf does not take as an argument: docs/manual/boolean_dependencies.md
-// in rpm's tree.
+// selinux-policy-targeted)", which dnf does not take as an argument:
+// docs/manual/boolean_dependencies.md in rpm's tree.
 func isRich(requirement string) bool { return strings.HasPrefix(requirement, "(") }
 
 // requiredName returns the name in a requirement such as "libnvidia-cfg(x86-64) >= 3:580.65.06"; of

@@ -163,7 +163,8 @@ func disabled(section string) string {
 
 var variablesInURL = pattern.Of(`\$(?:\w+|\{\w+\})`)
 
-// hasURL reports whether a section is of the repository at a URL: dnf.conf(5), baseurl and variables.
+// hasURL reports whether a section is of the repository at a URL: dnf.conf(5), baseurl
+// and variables.
 func (r repository) hasURL(url string, sys packages.System) bool {
 	major, _, _ := strings.Cut(sys.Version, ".")
 	want := plainURL(url, major, sys)

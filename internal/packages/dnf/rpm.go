@@ -140,9 +140,9 @@ type installation struct{ at, transaction int64 }
 // comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
 const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
 
-// readRPM asks rpm what is installed, and what locked packages lack, and reads dnf's locks. Only dnf
-// records why a package is installed, and an upgrade, a downgrade and a reinstallation keep that
-// record. So readRPM does not ask for it.
+// readRPM asks rpm what is installed, and what locked packages lack, and reads dnf's locks. Only
+// dnf records why a package is installed, and an upgrade, a downgrade and a reinstallation keep
+// that record. So readRPM does not ask for it.
 func (a dnf) readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
 	if err != nil {
@@ -216,9 +216,9 @@ func (d *rpmDatabase) fill() {
 	}
 }
 
-// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is not a key. It
-// does not trust the key's name, which has only the last eight digits: an attacker can generate a
-// key with the same digits.
+// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is not a key.
+// It does not trust the key's name, which has only the last eight digits: an attacker can generate
+// a key with the same digits.
 func fingerprintOf(base64Key string) string {
 	packets, err := base64.StdEncoding.DecodeString(base64Key)
 	if err != nil {

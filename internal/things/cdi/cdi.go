@@ -46,8 +46,8 @@ const beingWritten = "it is being written"
 // cdi is the spec that the toolkit's service writes. It is current if it has the devices that the
 // driver has, in the driver's version.
 type cdi struct {
-	// ofOwn says that the machine has a driver of its own, which answers before kubelet runs: without
-	// its answer the spec's state is unknown. A driver container comes after kubelet.
+	// ofOwn says that the machine has a driver of its own, which answers before kubelet runs:
+	// without its answer the spec's state is unknown. A driver container comes after kubelet.
 	ofOwn bool
 }
 

@@ -75,8 +75,9 @@ func buildSubject(modules, version, kernel, flavour string) string {
 	return subject
 }
 
-// BuildLesson adds to an error that this version does not build for a kernel by its compiler. A cause
-// that passes, or that an operator can remove, teaches nothing. name is DKMS's of the modules.
+// BuildLesson adds to an error that this version does not build for a kernel by its
+// compiler. A cause that passes, or that an operator can remove, teaches nothing. name is
+// DKMS's of the modules.
 func BuildLesson(v host.View, name, version, kernel, first string, err error) error {
 	passes := strings.Contains(first, "Killed") || strings.Contains(first, "***")
 	if passes || len(BuildRemedy(v, first)) > 0 {
@@ -100,7 +101,8 @@ func Concerns(v host.View, l converge.Lesson, version, kernel, flavour string) b
 		l.Subject == buildSubject("nvidia", version, kernel, "")
 }
 
-// sourceFlavour is open or proprietary, by the licence in the driver's sources; "" if they do not say it.
+// sourceFlavour is open or proprietary, by the licence in the driver's sources; "" if they
+// do not say it.
 func sourceFlavour(v host.View, source string) string {
 	for _, folder := range []string{source + "/nvidia", source} {
 		entries, err := v.ReadDir(folder)
@@ -123,8 +125,8 @@ func sourceFlavour(v host.View, source string) string {
 	return ""
 }
 
-// Compiler names the compiler of a kernel, by the configuration in the kernel's headers; "" if they do
-// not say it.
+// Compiler names the compiler of a kernel, by the configuration in the kernel's headers; "" if they
+// do not say it.
 func Compiler(v host.View, kernel string) string {
 	config, err := v.ReadFile("/lib/modules/" + kernel + "/build/.config")
 	if err != nil {
@@ -150,8 +152,8 @@ func IgnoresRealtime(text string) bool { return strings.Contains(text, ignoreRea
 
 const noSpace = "No space left on device"
 
-// lacksCXX reports whether a line is the shell's or make's about the C++ compiler, which NVIDIA's open
-// modules of some packages need and do not depend on.
+// lacksCXX reports whether a line is the shell's or make's about the C++ compiler, which NVIDIA's
+// open modules of some packages need and do not depend on.
 // Sources: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/805 and
 // https://github.com/NVIDIA/yum-packaging-dkms-nvidia/issues/5.
 func lacksCXX(line string) bool {

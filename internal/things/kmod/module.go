@@ -207,7 +207,8 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
 }
 
-// Sweep loads the module that a killed Make had unloaded, and starts the daemons that it had stopped.
+// Sweep loads the module that a killed Make had unloaded, and starts the daemons that it
+// had stopped.
 func (m module) Sweep(ctx context.Context, h host.Host, before converge.State) (found bool, err error) {
 	if !h.Live() {
 		return false, nil
