@@ -159,8 +159,8 @@ func (r *run) settle() error {
 	}
 
 	result := "ok"
-	if len(r.cut.Undoes) > 0 || !r.coversCut() || r.cut.rollingBack() { // its last changes may not have been made
-		result = overtaken
+	if len(r.cut.Undoes) > 0 || !r.coversCut() || r.cut.rollingBack() {
+		result = overtaken // its last changes may not have been made
 	}
 	return r.write(Record{What: "end", Run: r.cut.ID, Result: result})
 }

@@ -121,10 +121,10 @@ type Change struct {
 	Breaks   []string            `json:"breaks,omitempty"`
 	Clients  map[string][]string `json:"clients,omitempty"`
 	Keeps    string              `json:"keeps,omitempty"`
-	UndoOnly string              `json:"undo_only,omitempty"` // why neither a roll-back nor a changed spec reverts it: only undo does
+	UndoOnly string              `json:"undo_only,omitempty"` // why only undo reverts it
 	Brings   []string            `json:"brings,omitempty"`    // kernel modules that making it installs or removes
 
-	Lost       string `json:"lost,omitempty"`       // why its Before may not come back, such as a version that left its repository
+	Lost       string `json:"lost,omitempty"`       // why its Before may not come back: no source has it
 	Dependency bool   `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
 	Follows    bool   `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
 	Affects    []Ref  `json:"affects,omitempty"`    // the Followers that the change and its undo affect

@@ -18,7 +18,7 @@ type Event struct {
 	Undoes []string  `json:"undoes,omitempty"`   // began: the runs that this run undoes, oldest first
 	Count  int       `json:"count,omitempty"`    // began: how many changes the undo has to make
 	Millis int64     `json:"ms,omitempty"`       // how long it took, in milliseconds
-	Usual  int64     `json:"usual_ms,omitempty"` // making: how long such a change took in an earlier run, in milliseconds
+	Usual  int64     `json:"usual_ms,omitempty"` // making: the time of such a change in an earlier run
 	Took   Times     `json:"took,omitempty"`     // ended: where the run's time went
 }
 
@@ -31,19 +31,19 @@ const (
 	AllConverged What = "converged"   // a stage has nothing to do; Text counts its things
 	Making       What = "making"      // gpuadm is about to make a change
 	Made         What = "made"        // gpuadm has made the change, and has verified it
-	Waiting      What = "waiting"     // a Make waits for another process: Text names it, and says for how long
+	Waiting      What = "waiting"     // a Make waits for another process: Text says for which, how long
 	Deferred     What = "deferred"    // a change waits for an event that it names
 	Unread       What = "unknown"     // the state of a thing could not be read; Line says why
 	Undone       What = "undone"      // undo has reverted a change
 	RolledBack   What = "rolled back" // a stage has failed, and gpuadm has reverted a change of it
 	Kept         What = "kept"        // a change stays: undo cannot revert it
 	Left         What = "left"        // a change stays: it was changed outside gpuadm since
-	Remains      What = "remains"     // gpuadm could not remove a file that no undo needs any more; Text says why
-	Healed       What = "healed"      // gpuadm has repaired what a cut run left: a torn line of the journal, stopped services; Text says what
-	Damaged      What = "damaged"     // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
-	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, or the applied spec, and continues; Text says which, and why
+	Remains      What = "remains"     // a file that no undo needs cannot be removed; Text says why
+	Healed       What = "healed"      // what a cut run left is repaired: a torn line, stopped services
+	Damaged      What = "damaged"     // lines of the journal cannot be read; Text says what to do
+	Unkept       What = "unkept"      // no copy is kept of a replaced file or of the spec; Text says why
 	Held         What = "held"        // nothing is done: an undo holds
-	Newer        What = "newer"       // nothing is done: a newer gpuadm changed the machine last; Text is its version
+	Newer        What = "newer"       // nothing is done: a newer gpuadm was here; Text is its version
 	Reboots      What = "reboot"      // the machine must reboot before the run continues
 	Failed       What = "failed"      // a change could not be made
 	Ended        What = "ended"       // the run; Text is ok or failed

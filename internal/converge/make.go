@@ -164,7 +164,8 @@ func (r *run) settleFailure(ctx context.Context, due []step, err error) error {
 		r.recordFound(ctx, due)
 		return r.askForReboot(due, err)
 	case errors.As(err, &down) && r.leavesDaemon(due[0], down):
-		return r.leaveToOthers(due, strings.Join(append([]string{err.Error()}, troubleOf(err).Because...), ": "))
+		causes := append([]string{err.Error()}, troubleOf(err).Because...)
+		return r.leaveToOthers(due, strings.Join(causes, ": "))
 	case errors.As(err, &down) && r.doing == Undone:
 		return r.orLeave(due[0], err)
 	case r.reverting() && is[Supplier](due[0]):

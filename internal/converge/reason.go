@@ -14,7 +14,7 @@ import (
 // looked at. The zero Reason: it can be made.
 type Reason struct {
 	Cannot   string    `json:"cannot,omitempty"`   // why it cannot be made
-	Waits    string    `json:"waits,omitempty"`    // the event outside gpuadm that it waits for; Deferred is shorter
+	Waits    string    `json:"waits,omitempty"`    // for what event outside gpuadm; Deferred is shorter
 	Deferred string    `json:"deferred,omitempty"` // until when: "first boot", "once the driver answers"
 	Unknown  string    `json:"unknown,omitempty"`  // why the thing's state could not be read
 	When     host.When `json:"when,omitempty"`     // the same as a code
@@ -23,7 +23,7 @@ type Reason struct {
 	Code     error     `json:"-"`                  // its trouble.Code; nil: it has none
 	Keys     []string  `json:"-"`                  // the keys of the spec whose values are at fault
 
-	Passes bool   `json:"-"` // of Unknown: the cause passes by waiting, so that an apply makes the other changes
+	Passes bool   `json:"-"` // of Unknown: waiting helps, and an apply makes the other changes
 	Silent string `json:"-"` // of Deferred: the reader that does not answer, and why
 }
 

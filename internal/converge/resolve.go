@@ -40,7 +40,10 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, all []o
 // pendingOf returns the pending changes of a kind, and marks their steps as resolved; nil if one of
 // the changes cannot be made, since the plan will be refused anyway.
 func pendingOf(steps []step, kind string) (pending []Change) {
-	if slices.ContainsFunc(steps, func(s step) bool { return s.Kind == kind && (s.Cannot != "" || s.Unknown != "") }) {
+	stuck := func(s step) bool {
+		return s.Kind == kind && (s.Cannot != "" || s.Unknown != "")
+	}
+	if slices.ContainsFunc(steps, stuck) {
 		return nil
 	}
 

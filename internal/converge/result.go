@@ -15,13 +15,13 @@ type Result struct {
 	Made     []Change `json:"made,omitempty"`
 	Deferred []Line   `json:"deferred,omitempty"` // what waits, or is unknown: for the last line
 	Left     []Line   `json:"left,omitempty"`     // undo: what stays
-	Damaged  []int    `json:"damaged,omitempty"`  // undo: the journal's lines that cannot be read, so that it did not know their changes
-	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
+	Damaged  []int    `json:"damaged,omitempty"`  // undo: lines of the journal that could not be read
+	Undone   []Change `json:"undone,omitempty"`   // by an unattended apply that has finished a cut undo
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
-	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last
+	Newer    string   `json:"newer,omitempty"`    // the newer gpuadm to which an unattended apply left all
 	Reboot   string   `json:"reboot,omitempty"`   // why a reboot is needed
-	Changed  int      `json:"changed,omitempty"`  // how many things are not as before the run, which may have begun in another process
-	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
+	Changed  int      `json:"changed,omitempty"`  // how many things are not as before the run
+	Stage    string   `json:"stage,omitempty"`    // where it ended with an error, or cannot continue
 }
 
 // Unknown counts the things whose state could not be read.

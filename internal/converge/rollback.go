@@ -136,7 +136,8 @@ func (r *run) notRestored(ctx context.Context, of func(stage string) bool) (lost
 		after := st.Restores(now)
 		for _, name := range slices.Sorted(maps.Keys(before)) {
 			if after[name] != before[name] {
-				lost = append(lost, fmt.Sprintf("%s: %s before, %s now", name, before[name], cmp.Or(after[name], "none")))
+				left := cmp.Or(after[name], "none")
+				lost = append(lost, fmt.Sprintf("%s: %s before, %s now", name, before[name], left))
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // A Status says what is converged and what is not, and since when.
 type Status struct {
 	Plan
-	Instead    string `json:"instead_of_node_toml,omitempty"` // the spec of the plan, if node.toml cannot be used: that which was applied last
+	Instead    string `json:"instead_of_node_toml,omitempty"` // the last applied spec, if node.toml cannot be used
 	Runs       []Run  `json:"runs"`                           // the runs that changed something, oldest first
 	Made       []Mark `json:"made"`                           // what gpuadm has made on the machine
 	Held       string `json:"held,omitempty"`                 // the run whose undo holds unattended applies
@@ -25,9 +25,9 @@ type Status struct {
 	InProgress bool   `json:"in_progress,omitempty"`          // or that is still at work
 	Undoing    bool   `json:"undoing,omitempty"`              // and it was an undo
 	Repairing  string `json:"repairing,omitempty"`            // and it was a repair: the code of the fault
-	Torn       int    `json:"torn,omitempty"`                 // the journal's last line, where a power cut has torn it
+	Torn       int    `json:"torn,omitempty"`                 // the journal's last line, torn by a power cut
 	Damaged    []int  `json:"damaged,omitempty"`              // the journal's lines that cannot be read otherwise
-	Damage     string `json:"damage,omitempty"`               // what of the journal cannot be read, and what to do about it
+	Damage     string `json:"damage,omitempty"`               // what the journal has lost, and what to do about it
 
 	Boot *boottime.Boot `json:"boot,omitempty"` // where the time of the machine's last boot went: status -v
 }
@@ -41,11 +41,11 @@ type Mark struct {
 	Since    time.Time `json:"since"`
 	Left     time.Time `json:"left"`               // when the last run that touched it ended
 	Changed  bool      `json:"changed,omitempty"`  // its state was never gpuadm's: it was changed outside gpuadm
-	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: by a reboot, or a run that was cut short
+	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: after a reboot or a cut run
 	State    State     `json:"-"`                  // it has now
 	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
 	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
-	Drift    *Line     `json:"drift,omitempty"`    // if Changed or Reverted: from gpuadm's state to the state found
+	Drift    *Line     `json:"drift,omitempty"`    // if Changed or Reverted: gpuadm's state, the state found
 }
 
 // Pending is Status without Made: that would look at the Node object too, and a gate must not wait

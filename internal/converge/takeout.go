@@ -112,7 +112,9 @@ func (p *past) made(found State, n int) (int, bool) {
 
 	for after := n - 1; after > i; after-- {
 		if p.makes[after-1].After != p.makes[after].Before {
-			return 0, false // another process made it between these two changes, so it is missing for another reason than before them
+			// Another process made it between these two changes: it is missing for another reason
+			// than before them.
+			return 0, false
 		}
 	}
 

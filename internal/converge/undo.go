@@ -19,7 +19,7 @@ type UndoPlan struct {
 	Format    int      `json:"format"`
 	Runs      []string `json:"runs"`                // which runs are undone, oldest first
 	Continues bool     `json:"continues,omitempty"` // an undo of them that was cut short continues
-	Changes   []Line   `json:"changes"`             // in order: last touched first, a Batch in one go, then the Followers
+	Changes   []Line   `json:"changes"`             // last touched first, a Batch at once, then the Followers
 	Kept      []Line   `json:"kept,omitempty"`
 	Left      []Line   `json:"left,omitempty"`
 
