@@ -93,12 +93,14 @@ func kinds(session *node.Session, database *packages.Reading) map[string]kind {
 		"restart " + drivers.FormIMEX: by(func(r converge.Ref) converge.Thing {
 			return drivers.NewIMEX(r.Reads)
 		}),
-		"package":                with(packages.New, database),
-		"package-database":       with(packages.NewDatabase, database),
-		"package-lists":          readingWith(packages.NewLists, database),
-		"package-stream":         named(dnf.NewStream),
-		"package-key":            readingWith(dnf.NewKey, database),
-		"module":                 by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
+		"package":          with(packages.New, database),
+		"package-database": with(packages.NewDatabase, database),
+		"package-lists":    readingWith(packages.NewLists, database),
+		"package-stream":   named(dnf.NewStream),
+		"package-key":      readingWith(dnf.NewKey, database),
+		"module": by(func(r converge.Ref) converge.Thing {
+			return kmod.NewModule(r.Reads, modules.OnDisk)
+		}),
 		"module-file":            with(kmod.NewModuleFile, modules.OnDiskLoadable),
 		"dkms":                   with(kmod.NewDKMS, modules.Built),
 		"dkms " + kmod.FormAddOn: with(kmod.NewDKMSAddOn, modules.BuiltBeside),

@@ -58,7 +58,8 @@ func (q question) missing(name string) error {
 		return host.FirstBoot
 	}
 	if target, err := q.view.Readlink(name); err == nil {
-		return q.refused(name, "it is a link to "+target+", which does not exist", "put the file there", q.another())
+		dangling := "it is a link to " + target + ", which does not exist"
+		return q.refused(name, dangling, "put the file there", q.another())
 	}
 	return q.refused(name, "it does not exist", "put the file there", q.another())
 }
@@ -190,14 +191,19 @@ func unitThere(ctx context.Context, q question, name string) error {
 	if !q.view.Live() {
 		return host.Later{Until: atFirstBoot}
 	}
+	const (
+		takeOut  = "take it out of stop in [mig]"
+		showsAll = "systemctl list-units --type=service shows those that run"
+	)
 	unit, err := q.view.Unit(ctx, name)
 	switch {
 	case err != nil:
 		return err
 	case unit.Load == "masked" || unit.Enabled == "masked":
-		return q.refused(name, "it is masked, so it could not be started again", "systemctl unmask "+name, "take it out of stop in [mig]")
+		const why = "it is masked, so it could not be started again"
+		return q.refused(name, why, "systemctl unmask "+name, takeOut)
 	case unit.Load == "not-found" || unit.Load == "" && len(unit.Files) == 0:
-		return q.refused(name, "systemd has no such unit", "systemctl list-units --type=service shows those that run", "take it out of stop in [mig]")
+		return q.refused(name, "systemd has no such unit", showsAll, takeOut)
 	}
 
 	return nil

@@ -31,7 +31,7 @@ type manifest struct {
 	OS       string       `json:"os"`
 	Arch     string       `json:"arch"`
 	Kernels  []string     `json:"kernels"`
-	SignedBy *modinfo.Key `json:"signedBy,omitempty"` // the certificate of the key that DKMS's builds are signed with
+	SignedBy *modinfo.Key `json:"signedBy,omitempty"` // the key of DKMS's builds, by its certificate
 	GPUs     []string     `json:"gpus,omitempty"`     // models that the image is for
 	Made     []baked      `json:"made"`               // by gpuadm
 	Deferred []deferred   `json:"deferred"`           // until first boot

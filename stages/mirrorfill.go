@@ -89,7 +89,8 @@ func (m Mirror) linkKept(
 
 // gather gets the packages and the runfile into the folder, and returns the names of the files.
 func (m Mirror) gather(
-	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts,
+	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
+	s spec.Spec, f facts.Facts,
 ) ([]string, error) {
 	names, w, err := m.packages(ctx, h, from, g, s, f)
 	if err != nil {
@@ -179,7 +180,8 @@ func (m Mirror) getRunfile(
 
 // packages gets the packages that a spec asks for into the folder.
 func (m Mirror) packages(
-	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts,
+	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering,
+	s spec.Spec, f facts.Facts,
 ) (names []string, w wanted, err error) {
 	w, err = wantedPackages(drivers.New(nil), s, f)
 	if err != nil {

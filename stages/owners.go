@@ -290,7 +290,9 @@ func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
 		claims = append(claims, byTable(`imex = "host" in [driver]`, `imex = "auto" in [driver]`))
 	}
 	if domains != "" {
-		claims = append(claims, Claim{"ComputeDomains of " + ownerDRA, domains + " is there", operatorEnds("IMEX")})
+		claims = append(claims, Claim{
+			"ComputeDomains of " + ownerDRA, domains + " is there", operatorEnds("IMEX"),
+		})
 	}
 	return part("IMEX", `no sign of ComputeDomains is there, and node.toml has no imex = "host"`, claims...)
 }
@@ -337,7 +339,8 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 	for _, r := range found {
 		claims = append(claims, offerClaim(r, ours, f))
 		programs[r.Program] = true
-		isFound = isFound || ours.UnitOf(r.Unit) != "" // its units for plugin and DRA driver exclude each other
+		// The platform's units for plugin and DRA driver exclude each other.
+		isFound = isFound || ours.UnitOf(r.Unit) != ""
 	}
 
 	if unit != "" && !isFound {

@@ -52,16 +52,18 @@ func sequence(
 		preflight(),                        // what must hold before the first touch
 		sources(driver, database),          // where packages come from, and whose key signs them
 		packageStage(driver, database),     // driver and toolkit, each in its one version: one transaction
-		driver.Modules(database),           // the driver for every kernel that may boot; the running one loads it
-		driver.Services(),                  // the daemons that keep the GPUs ready and connect them over NVSwitch
+		driver.Modules(database),           // the driver for every kernel that may boot
+		driver.Services(),                  // daemons that keep GPUs ready and join them over NVSwitch
 		mig.Stage,                          // partitions the GPUs before a process can hold them
 		toolkit.Stage(runtime.SpecFolders), // the toolkit and its CDI spec, which names the partitions
 		runtime.Stage,                      // the container engine has a handler that runs the NVIDIA runtime
-		node.Stage(),                       // labels and taints, in files that kubelet reads when it registers
+		node.Stage(),                       // labels and taints with which kubelet registers
 		node.GPUs(),                        // the GPUs answer: verified before kubelet may start
 		cloud.Join(session),                // EKS, GKE or AKS
 		cloud.Joined(session),              // the cluster has the node
-		node.NewReady(session, runtime.Answers, runtime.LacksCDI), // everything is verified once more; only then may pods come
+
+		// Everything is verified once more; only then may pods come.
+		node.NewReady(session, runtime.Answers, runtime.LacksCDI),
 	}
 }
 

@@ -28,8 +28,8 @@ type wanted struct {
 	headers map[string]string   // by kernel that modules are built for
 	brings  map[string][]string // kernel modules, by package
 	asFound []string            // packages that no build needs now: they stay as found
-	ifThere []string            // headers of kernels that need not have the driver yet: wanted only if available
-	lacks   []packages.Lack     // repositories and components that the packages need, and that are not enabled here
+	ifThere []string            // headers, if available, of kernels that need no driver yet
+	lacks   []packages.Lack     // repositories and components that the packages need enabled
 	enable  bool                // gpuadm enables these
 }
 
@@ -74,7 +74,8 @@ func (w *wanted) addDriver(choice drivers.Choice, s spec.Driver, f facts.Facts) 
 	}
 
 	w.enable = s.Repo.EnableNeeded
-	installed := f.Modules != nil && len(f.Modules.Libraries) > 0 // an installed driver has found what it needs
+	// An installed driver has found what it needs.
+	installed := f.Modules != nil && len(f.Modules.Libraries) > 0
 	if w.enable || !installed {
 		w.lacks = choice.Lacks(f)
 	}
