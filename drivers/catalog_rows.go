@@ -169,11 +169,12 @@ type headerRow struct {
 }
 
 type setRow struct {
-	Sources    []string    `toml:"sources"`
-	Distros    []string    `toml:"distros"`
-	First      int         `toml:"first"` // branches, both ends included
-	Last       int         `toml:"last"`
-	OwnVersion []string    `toml:"own_version"` // packages with a driver's name that have versions of their own
+	Sources []string `toml:"sources"`
+	Distros []string `toml:"distros"`
+	First   int      `toml:"first"` // branches, both ends included
+	Last    int      `toml:"last"`
+	// OwnVersion are packages with a driver's name that have versions of their own.
+	OwnVersion []string    `toml:"own_version"`
 	Members    []memberRow `toml:"members"`
 	Origin
 }

@@ -218,7 +218,8 @@ func (c Choice) whyNoModule(next facts.KernelModules) string {
 	case len(next.Unlisted) > 0:
 		return fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
 	case c.Shared:
-		return "it has no module nvidia: have " + mirrorModules(next.Kernel) + " build it where the mirror is written, then run " + trouble.Command("apply")
+		build := "have " + mirrorModules(next.Kernel) + " build it where the mirror is written"
+		return "it has no module nvidia: " + build + ", then run " + trouble.Command("apply")
 	case c.Precompiled:
 		return "it has no module nvidia: install " + c.moduleSource(next.Kernel)
 	case next.Headers:

@@ -47,7 +47,8 @@ func (c Catalog) limits(m hardware.Machine) []limit {
 
 // String names the GPU as errors do: GPU 0000:17:00.0 (B200, blackwell).
 func (l limit) String() string {
-	name := cmp.Or(l.gpu.Model, l.row.Product, strings.TrimPrefix(l.served.Name, "NVIDIA "), "device "+l.gpu.ID)
+	served := strings.TrimPrefix(l.served.Name, "NVIDIA ")
+	name := cmp.Or(l.gpu.Model, l.row.Product, served, "device "+l.gpu.ID)
 	if l.arch.Name != "" && l.known {
 		name += ", " + l.arch.Name
 	}

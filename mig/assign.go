@@ -164,7 +164,8 @@ func refuseNone(entries []Entry, gpus []host.GPU) error {
 		if !g.MIG {
 			without = ", without MIG"
 		}
-		t.Because = append(t.Because, fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, nameOrDevice(g), g.Device, without))
+		because := fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, nameOrDevice(g), g.Device, without)
+		t.Because = append(t.Because, because)
 	}
 
 	if len(gpus) == 0 {

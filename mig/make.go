@@ -193,7 +193,8 @@ func explain(err error, held []string) error {
 		t.Try = []string{displayMode}
 	case inUse(f.Err):
 		t.Because = append(trouble.Few(held, 6), t.Because...)
-		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + trouble.Command("plan") + " names who has a device open), then run the same command again"}
+		shows := "nvidia-smi lists processes, " + trouble.Command("plan") + " names who has a device open"
+		t.Try = []string{"end what uses the GPU (" + shows + "), then run the same command again"}
 	}
 
 	return t

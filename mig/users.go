@@ -33,7 +33,9 @@ func texts(users []user) []string {
 // Breaks names the processes that would lose an instance or the GPU. A change to an instance
 // without clients breaks nothing; a reset or a change of mode takes the GPU from every process that
 // has it open.
-func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
+func (g gpu) Breaks(
+	ctx context.Context, v host.View, before, after converge.State,
+) ([]string, map[string][]string, error) {
 	cache := g.cache()
 	d, err := cache.ask(ctx, v)
 	if err != nil {
@@ -272,7 +274,9 @@ func holdsAny(v host.View, h devices.Holder, g host.GPU) bool {
 
 // refuseUsers refuses, before anything is touched, if a process has started since the operator
 // agreed, or if a pod uses a GPU: only a drain may end pods.
-func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
+func refuseUsers(
+	ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change,
+) error {
 	found, err := new(driverCache).users(ctx, h, d, plans)
 	if err != nil || len(found) == 0 {
 		return err
