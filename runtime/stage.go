@@ -56,9 +56,11 @@ type configurer struct {
 // configurers maps the names of engines to the packages that configure them.
 func configurers() map[string]configurer {
 	return map[string]configurer{
-		"containerd": {containerd.Wants, containerd.Configured, containerd.Loads, containerd.Verdict, containerd.Answers},
-		"crio":       {crio.Wants, crio.Configured, crio.Loads, crio.Verdict, crio.Answers},
-		"docker":     {docker.Wants, docker.Configured, docker.Loads, docker.Verdict, docker.Answers},
+		"containerd": {
+			containerd.Wants, containerd.Configured, containerd.Loads, containerd.Verdict, containerd.Answers,
+		},
+		"crio":   {crio.Wants, crio.Configured, crio.Loads, crio.Verdict, crio.Answers},
+		"docker": {docker.Wants, docker.Configured, docker.Loads, docker.Verdict, docker.Answers},
 	}
 }
 

@@ -141,7 +141,9 @@ func compareDumps(was, is map[string]any, h engine.Handler) error {
 		if isIntended(change, plugin, h, loaded) {
 			continue
 		}
-		what := fmt.Sprintf("it would change %s = from %s to %s", toml.ShowPath(change.Path), toml.Show(change.Old), toml.Show(change.New))
+		key := toml.ShowPath(change.Path)
+		before, after := toml.Show(change.Old), toml.Show(change.New)
+		what := fmt.Sprintf("it would change %s = from %s to %s", key, before, after)
 		return errors.New(mask.Message(what))
 	}
 

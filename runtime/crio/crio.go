@@ -175,7 +175,9 @@ func isEmpty(value any) bool {
 
 // editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the
 // handler. It verifies that CRI-O loses no runtime. It leaves an entry that is in another file.
-func editFile(files []facts.File, version string, h engine.Handler, target string, found []byte) ([]byte, error) {
+func editFile(
+	files []facts.File, version string, h engine.Handler, target string, found []byte,
+) ([]byte, error) {
 	before, err := readFiles(withFile(files, target, found), version)
 	if err != nil {
 		return nil, err

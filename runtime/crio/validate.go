@@ -27,8 +27,10 @@ func validate(
 	}
 
 	judge := engine.Judge[[]byte]{
-		Own:     func() error { return askOwn(ctx, v, e) },
-		Ask:     func(data []byte) ([]byte, error) { return dump(ctx, v, e, withFile(e.Files, target, data)) },
+		Own: func() error { return askOwn(ctx, v, e) },
+		Ask: func(data []byte) ([]byte, error) {
+			return dump(ctx, v, e, withFile(e.Files, target, data))
+		},
 		Compare: func(was, is []byte) error { return compareDumps(was, is, h) },
 	}
 	return judge.Edit(e, target, before, after)
@@ -104,7 +106,8 @@ func compareDumps(before, after []byte, h engine.Handler) error {
 
 	for _, change := range toml.Diff(was, is, nil) {
 		if !isIntended(change, was, h) {
-			return fmt.Errorf("it would change %s from %s to %s", toml.ShowPath(change.Path), toml.Show(change.Old), toml.Show(change.New))
+			key := toml.ShowPath(change.Path)
+			return fmt.Errorf("it would change %s from %s to %s", key, toml.Show(change.Old), toml.Show(change.New))
 		}
 	}
 
@@ -129,5 +132,6 @@ func isIntended(c toml.Change, was map[string]any, h engine.Handler) bool {
 		return name == h.Name || isNew && c.Old == nil
 	}
 
-	return h.Default && c.New == h.Name && slices.Equal(c.Path, []string{"crio", "runtime", "default_runtime"})
+	byDefault := []string{"crio", "runtime", "default_runtime"}
+	return h.Default && c.New == h.Name && slices.Equal(c.Path, byDefault)
 }

@@ -257,7 +257,7 @@ func (info daemonInfo) notLoaded(version string, want *jsonedit.Doc) notLoaded {
 	}
 
 	var byDefault string
-	_ = json.Unmarshal(want.Text(defaultKey), &byDefault) // Docker itself refuses a value that is not a string
+	_ = json.Unmarshal(want.Text(defaultKey), &byDefault) // Docker refuses what is not a string
 	current := info.DefaultRuntime
 	switch {
 	case byDefault != "" && current != byDefault:
