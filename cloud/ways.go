@@ -46,7 +46,8 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	by := method.Joiner(f)
 	own := ownKeys(s.Join)
 	if by != "" && len(notes) > 0 && len(own) > 0 {
-		notes = append(notes, "without effect here: "+strings.Join(own, ", ")+" in [join]: "+by+" joins this machine by its own settings")
+		keys := strings.Join(own, ", ") + " in [join]"
+		notes = append(notes, "without effect here: "+keys+": "+by+" joins this machine by its own settings")
 	}
 	return notes
 }

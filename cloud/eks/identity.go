@@ -20,7 +20,8 @@ import (
 
 // login wants kubelet to log in as the machine's role.
 func (n *ownNode) login() converge.Want {
-	kubeconfig := kubelet.LoginFile(n.cluster.Server, "eks", "--cluster", n.cluster.Name, "--region", n.region)
+	command := []string{"eks", "--cluster", n.cluster.Name, "--region", n.region}
+	kubeconfig := kubelet.LoginFile(n.cluster.Server, command...)
 	w := things.Exact(kubelet.Kubeconfig, kubeconfig, 0o600, "has kubelet log in as the machine's role")
 	w.Thing = node.Login(w.Thing.(*things.FileThing))
 	return w

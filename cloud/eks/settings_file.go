@@ -41,7 +41,9 @@ func settingsText(
 	}
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "%sapiVersion: %s\nkind: %s\nspec:\n  kubelet:\n", kubelet.Written, instance.NodeConfigVersion, instance.NodeConfigKind)
+	b.WriteString(kubelet.Written)
+	fmt.Fprintf(&b, "apiVersion: %s\nkind: %s\n", instance.NodeConfigVersion, instance.NodeConfigKind)
+	b.WriteString("spec:\n  kubelet:\n")
 	if len(labels) > 0 {
 		flag := "--node-labels=" + strings.Join(kubelet.Pairs(labels), ",")
 		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
@@ -82,7 +84,9 @@ const fromNode = "node.toml"
 // not merge them, so the result includes the user data's taints: without Karpenter's
 // karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
-func mergedTaints(ours []byte, resolved instance.UserKubelet, taints []spec.Taint) (all []spec.Taint, theirs int) {
+func mergedTaints(
+	ours []byte, resolved instance.UserKubelet, taints []spec.Taint,
+) (all []spec.Taint, theirs int) {
 	marked := markedTaints(ours)
 	for _, t := range resolved.Config.RegisterWithTaints {
 		taint := spec.Taint(t)

@@ -74,7 +74,9 @@ func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) Fil
 }
 
 // flagsFile adds gpuadm's flags to an administrator's file.
-func flagsFile(variable, name string, others []facts.Taint, labels map[string]string, taints []spec.Taint) File {
+func flagsFile(
+	variable, name string, others []facts.Taint, labels map[string]string, taints []spec.Taint,
+) File {
 	otherTaints := TaintTexts(specTaints(others))
 	edit := func(found []byte) ([]byte, error) {
 		withLabels, err := withFlag(found, variable, labelFlag, Pairs(labels), nil)

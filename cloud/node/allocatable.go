@@ -81,7 +81,9 @@ func missingOffers(planned map[string]int, n *kube.Node) (missing []string, offe
 
 // waitForSlices waits, where no device plugin answers, until the DRA driver publishes the devices.
 // With DynamicMIG it lists each device that it could make, so any number is right.
-func (r readyStage) waitForSlices(ctx context.Context, v host.View, n *kube.Node, devices int, missing []string) error {
+func (r readyStage) waitForSlices(
+	ctx context.Context, v host.View, n *kube.Node, devices int, missing []string,
+) error {
 	count, published, err := r.sliceDevices(ctx, v, n.Name)
 	switch {
 	case err != nil:
@@ -96,7 +98,9 @@ func (r readyStage) waitForSlices(ctx context.Context, v host.View, n *kube.Node
 }
 
 // sliceDevices counts the devices that the DRA driver publishes; ok is false if it publishes none.
-func (r readyStage) sliceDevices(ctx context.Context, v host.View, node string) (count int, ok bool, err error) {
+func (r readyStage) sliceDevices(
+	ctx context.Context, v host.View, node string,
+) (count int, ok bool, err error) {
 	client, err := r.session.reader(v, r.identity)
 	if err != nil {
 		return 0, false, err
@@ -167,7 +171,9 @@ func offeredBeside(planned map[string]int, n *kube.Node) (others []string) {
 // a GPU in MIG mode as a whole, and the GPU Operator's is single.
 // Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("migStrategy"); mig.strategy in
 // the values of https://github.com/NVIDIA/gpu-operator, deployments/gpu-operator.
-func (r readyStage) explainOthers(ctx context.Context, v host.View, n *kube.Node, missing, others []string) error {
+func (r readyStage) explainOthers(
+	ctx context.Context, v host.View, n *kube.Node, missing, others []string,
+) error {
 	text := "the node offers " + strings.Join(missing, ", ")
 	if len(others) > 0 {
 		text += ", and " + strings.Join(others, ", ")

@@ -22,7 +22,9 @@ const maxCondition = 1024
 type event struct{ kind, reason, message string }
 
 // postEvents creates the Events with kubelet's identity.
-func (s *Session) postEvents(ctx context.Context, h host.Host, id identity, node string, events []event) error {
+func (s *Session) postEvents(
+	ctx context.Context, h host.Host, id identity, node string, events []event,
+) error {
 	if len(events) == 0 {
 		return nil
 	}

@@ -102,7 +102,8 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool {
 		return g.MIG
 	}))
-	d.set("mps.capable", d.mps) // only if pods share GPUs by MPS: its control daemon's DaemonSet selects by it
+	// Only if pods share GPUs by MPS: the DaemonSet of its control daemon selects by it.
+	d.set("mps.capable", d.mps)
 	if clique := clique(d.driver.GPUs); clique != "" {
 		d.labels[gpuClique] = clique
 	}

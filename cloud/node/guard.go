@@ -40,6 +40,7 @@ func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 		return nil, err
 	}
 
+	keeps := "the node keeps the taint " + startup.String()
 	return []converge.Want{{
 		Thing: newGuard(startup, session, &id),
 		To: func(found converge.State) (converge.State, error) {
@@ -50,7 +51,7 @@ func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 		},
 		Why:      "gpuadm has not checked the GPUs since this boot",
 		Section:  nodeSection(s),
-		UndoOnly: "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
+		UndoOnly: keeps + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
 	}}, nil
 }
 

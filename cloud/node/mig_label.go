@@ -152,7 +152,9 @@ func pausedClients(n *kube.Node) []string {
 }
 
 // clientPods returns the node's pods whose nodeSelector has one of the clients' labels.
-func (m *MIGLabel) clientPods(ctx context.Context, h host.Host, node string, labels []string) ([]string, error) {
+func (m *MIGLabel) clientPods(
+	ctx context.Context, h host.Host, node string, labels []string,
+) ([]string, error) {
 	client, err := m.session.reader(h, m.identity)
 	if err != nil {
 		return nil, err

@@ -87,7 +87,10 @@ func isOwnTaint(s spec.Spec, t spec.Taint) bool {
 // ("Generated Labels") and internal/lm.
 func isDiscovered(key string) bool {
 	name, ok := strings.CutPrefix(key, "nvidia.com/")
-	kinds := []string{"product", "count", "replicas", "sharing-strategy", "memory", "family", "machine", "mode", "clique"}
+	kinds := []string{
+		"product", "family", "memory", "mode", "machine",
+		"count", "replicas", "sharing-strategy", "clique",
+	}
 	groups := []string{"cuda.", "gpu.compute.", "vgpu.", "mig-"}
 	switch {
 	case !ok:

@@ -83,7 +83,8 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
 	t = parsedTaint(s.Node.StartupTaint)
 	if owner := ownerOf(t.Key); owner != "" {
-		return spec.Taint{}, false, "", Foreign{"node.startup_taint", "startup taint " + t.String(), owner}.Trouble()
+		foreign := Foreign{"node.startup_taint", "startup taint " + t.String(), owner}
+		return spec.Taint{}, false, "", foreign.Trouble()
 	}
 
 	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
