@@ -50,7 +50,9 @@ func newApply(c *common) *cobra.Command {
 		Use:               "apply [STAGE…]",
 		Short:             "converge the machine to node.toml",
 		ValidArgsFunction: stageNames,
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.runApply(cmd.Context(), args, a) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.runApply(cmd.Context(), args, a)
+		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change: the same as plan")

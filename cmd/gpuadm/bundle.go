@@ -39,7 +39,9 @@ func newBundle(c *common) *cobra.Command {
 		Short:                 "collect what a support engineer needs in one .tar.gz",
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
-		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.bundle(cmd.Context(), file) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.bundle(cmd.Context(), file)
+		},
 	}
 	// Here -o names the file: a bundle has no other form.
 	cmd.Flags().StringVarP(&file, "output", "o", "", "write to `FILE` (- is stdout); without it gpuadm-bundle-TIME.tar.gz in this folder")
@@ -76,9 +78,10 @@ func (c *common) bundle(ctx context.Context, file string) error {
 
 	info, err := os.Stat(file)
 	if err == nil && info.IsDir() {
+		within := filepath.Join(file, "gpuadm-bundle.tar.gz")
 		return usage{&trouble.Error{
 			What: fmt.Sprintf("cannot write %s: it is a folder", file),
-			Try:  []string{c.command("bundle -o " + host.ShellWord(filepath.Join(file, "gpuadm-bundle.tar.gz")))},
+			Try:  []string{c.command("bundle -o " + host.ShellWord(within))},
 		}}
 	}
 

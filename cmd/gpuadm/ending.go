@@ -57,7 +57,7 @@ type ending struct {
 	Spec     []finding `json:"spec,omitempty"`   // faults of the files
 	Run      string    `json:"run,omitempty"`    // the run's id in the journal; none if it had nothing to do
 	Stage    string    `json:"stage,omitempty"`  // the stage that has failed, or waits
-	Changed  int       `json:"changed"`          // the number of the run's changes, also before it was continued
+	Changed  int       `json:"changed"`          // how many changes the run has made, in all its parts
 	Deferred int       `json:"deferred"`         // changes that wait for an event
 	Unknown  int       `json:"unknown"`          // things whose state could not be read
 	Held     string    `json:"held,omitempty"`   // the run whose undo holds unattended applies

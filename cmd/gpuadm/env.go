@@ -42,7 +42,9 @@ type env struct {
 	// open opens a machine; image opens an image for bake. follow receives what programs print that
 	// make changes; may be nil.
 	open  func(root string, follow commands.Follow) (host.Host, error)
-	image func(root string, sign *local.ModuleKey, follow commands.Follow) (h host.Host, done func(), err error)
+	image func(
+		root string, sign *local.ModuleKey, follow commands.Follow,
+	) (h host.Host, done func(), err error)
 
 	// read reads a file named on the command line. stat has its owner and mode; may be nil. public
 	// says whether the calling user can read it; nil: yes.
@@ -53,7 +55,7 @@ type env struct {
 	unit        func() string              // the systemd service in which gpuadm runs; may be nil
 	told        func(line string)          // called for each printed command line of gpuadm; may be nil
 	confined    func() []string            // what keeps root from what root may do; may be nil
-	restartSelf func(more ...string) error // replaces this process, once, by a new one with more flags; may be nil
+	restartSelf func(more ...string) error // replaces this process, once, by one with more flags; may be nil
 	// readOnlyMount is the mount of a file that the machine has read-only; may be nil.
 	readOnlyMount func(name string) (commands.Mount, bool)
 }
@@ -223,7 +225,9 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+trouble.Command("init")+") or name another with -f", main, where, errNoSpec)}
+		missing := fmt.Errorf("cannot read %s%s: %w", main, where, errNoSpec)
+		initVerb := trouble.Command("init")
+		return nil, usage{fmt.Errorf("%w; write one (%s) or name another with -f", missing, initVerb)}
 	}
 
 	if err != nil {

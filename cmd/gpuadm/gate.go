@@ -138,7 +138,8 @@ func closed(s *agent.Closed) *trouble.Error {
 	switch {
 	case s.Cut && s.Undoing:
 		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
-		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + thenStarts}
+		finishes := trouble.Command("undo") + ", which finishes it"
+		t.Try = []string{finishes + ", or " + trouble.Command("apply") + thenStarts}
 	case len(cannot) > 0:
 		t.What = "cannot let kubelet start: the node cannot converge"
 		t.Try = nil

@@ -20,7 +20,9 @@ import (
 // that is spelled like it, or with the help. A test types each.
 type habit struct {
 	typed string // the first words: "config validate"; or a flag of a verb, or of any: "* --config"
-	here  string // gpuadm's command, WORD the next word that was typed; of a flag, what replaces it: another one, or "" for none
+	// here is gpuadm's command, in which WORD is the next word that was typed; of a flag, what
+	// replaces it: another one, or "" for none.
+	here  string
 	key   string // or the key of node.toml that decides it
 	drops bool   // the flag's value goes with it
 }

@@ -55,7 +55,8 @@ func newInit(c *common) *cobra.Command {
 	m.flags(cmd)
 	cmd.Flags().StringVar(&cloud, "cloud", "", "for a node in this `CLOUD`: "+strings.Join(clouds, ", "))
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the spec in place of writing it")
-	cmd.RegisterFlagCompletionFunc("cloud", cobra.FixedCompletions(clouds, cobra.ShellCompDirectiveNoFileComp))
+	complete := cobra.FixedCompletions(clouds, cobra.ShellCompDirectiveNoFileComp)
+	cmd.RegisterFlagCompletionFunc("cloud", complete)
 	return cmd
 }
 

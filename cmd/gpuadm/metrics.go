@@ -62,7 +62,8 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 	if s.Host.Facts.Driver != nil {
 		driver = s.Host.Facts.Driver.Version
 	}
-	gauge("info", "Versions, and the digest of the spec.", labels("version", version(), "driver", driver, "spec", s.Host.Spec)+number(1))
+	versions := labels("version", version(), "driver", driver, "spec", s.Host.Spec)
+	gauge("info", "Versions, and the digest of the spec.", versions+number(1))
 	if failed != nil {
 		return b.String()
 	}

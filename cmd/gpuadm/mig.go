@@ -34,7 +34,9 @@ func newMIG(c *common) *cobra.Command {
 const gpuFlag = "plan for `MODEL` instead of this machine's GPUs: H100-80GB, or a PCI device id; repeatable, one for each GPU"
 
 // gpuVerb makes a verb about GPUs: this machine's, or those of --gpu.
-func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models []string) error) *cobra.Command {
+func (c *common) gpuVerb(
+	cmd *cobra.Command, answer func(gpus []host.GPU, models []string) error,
+) *cobra.Command {
 	var models []string
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -154,7 +154,9 @@ func emptyValue(cmd *cobra.Command, f *pflag.Flag) error {
 
 // notOneOf refuses a value that is not among a few, and names the one that it may be meant for.
 func notOneOf(cannot, value, takes string, known []string) error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot %s %q: %s takes %s", cannot, value, takes, strings.Join(known, ", "))}
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot %s %q: %s takes %s", cannot, value, takes, strings.Join(known, ", ")),
+	}
 	if like := nearest.Of(value, known); like != "" {
 		t.Try = []string{"did you mean " + like + "?"}
 	}

@@ -29,7 +29,7 @@ type pulse struct {
 	usual  time.Duration                          // that such a change took; 0 if none is known
 	done   string                                 // how much the program has done: commands.Follow
 	says   string                                 // the program's last line
-	idle   time.Duration                          // after which time without a change it says that gpuadm looks; 0 for never
+	idle   time.Duration                          // without a change, until it says so; 0: never
 	heard  time.Time                              // when the last event came, or the pulse began
 	looked time.Time                              // when it last said so since then
 }

@@ -27,7 +27,8 @@ func (c *common) children() []*cobra.Command {
 			Short: "compare what apt is about to do with the plan; apt runs it",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout()) // its failure stops apt
+				// Its failure stops apt.
+				return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout())
 			},
 		},
 		{

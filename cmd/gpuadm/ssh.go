@@ -270,7 +270,7 @@ func tooDeep(line string) bool {
 type sshMachine struct {
 	Format  int               `json:"format"`
 	Host    string            `json:"host"`
-	Exit    int               `json:"exit"`              // gpuadm's exit code there, or the code that fits the error
+	Exit    int               `json:"exit"`              // gpuadm's exit code there, or one that fits Error
 	Error   string            `json:"error,omitempty"`   // why there is no usable answer
 	Because []string          `json:"because,omitempty"` // the last lines of ssh and sudo
 	Answers []json.RawMessage `json:"answers,omitempty"` // what the verb printed

@@ -34,7 +34,9 @@ func newStatus(c *common) *cobra.Command {
 		Use:               "status [STAGE…]",
 		Short:             "show what is converged, what is not, since when",
 		ValidArgsFunction: stageNames,
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.status(cmd.Context(), args, flags) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.status(cmd.Context(), args, flags)
+		},
 	}
 	cmd.Flags().StringVar(&flags.since, "since", "", "list the changes of all runs since `TIME` (yesterday, 2026-11-20, \"2026-11-20 06:00\", 36h, 7d) or since a run")
 	cmd.Flags().BoolVar(&flags.diff, "diff", false, "show what was changed outside gpuadm, line by line")

@@ -317,7 +317,8 @@ func (v *validated) layoutsFit(all []mig.Assigned, places spec.Places, keys []st
 			wrong = append(wrong, blame(places, err, keys...)...)
 			continue
 		}
-		v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
+		fits := fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)
+		v.Checked = append(v.Checked, checked{"mig", fits})
 	}
 	return wrong
 }
