@@ -32,7 +32,8 @@ func (m *Machine) clock() (t times, ok bool) {
 		ctx, end := m.soon()
 		defer end()
 		t.server, t.here, err = kube.Clock(ctx, m.View, k.Kubeconfig)
-		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired && bad.Cert != nil {
+		var bad x509.CertificateInvalidError
+		if errors.As(err, &bad) && bad.Reason == x509.Expired && bad.Cert != nil {
 			t = times{bad.Cert.NotAfter, m.View.Now(), true}
 			if t.here.Before(bad.Cert.NotBefore) {
 				t.server = bad.Cert.NotBefore
@@ -111,7 +112,10 @@ func clockBehind(m *Machine) []Finding {
 	}
 	if k := m.Basics().Kubelet; k.Begins.After(now.Add(time.Minute)) {
 		if _, known := m.clock(); !known {
-			return []Finding{{What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime))}}
+			says, made := now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime)
+			return []Finding{{
+				What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", says, made),
+			}}
 		}
 	}
 

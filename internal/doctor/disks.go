@@ -59,7 +59,9 @@ func (m *Machine) mounts(table string) (all [][]string) {
 
 // lackingRoom returns one finding for each file system that lacks room: two folders with the same
 // room are on one. lacks also says what is left.
-func (m *Machine) lackingRoom(lacks func(folder string, room host.Room) (yes bool, left string)) (found []Finding) {
+func (m *Machine) lackingRoom(
+	lacks func(folder string, room host.Room) (yes bool, left string),
+) (found []Finding) {
 	var seen []host.Room
 	for _, folder := range m.growingFolders() {
 		if m.onReadOnly(folder) {

@@ -105,7 +105,8 @@ func unlisted(m *Machine) []Finding {
 // notLoadable says whether the running kernel has the module, and it is not loaded.
 func notLoadable(m *Machine) (facts.KernelModules, bool) {
 	k, ok := m.running()
-	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.passesAll() && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
+	hasModule := k.Nvidia != nil || k.Problem != ""
+	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.passesAll() && !m.loaded() && hasModule
 }
 
 // otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL
@@ -238,10 +239,11 @@ func noFirmware(m *Machine) []Finding {
 	if found := saying("the kernel", lastLineWith(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
 		return found
 	}
-	if f := m.Facts(); len(k.Missing) > 0 && f.Driver == nil && f.Modules.Mismatch() == "" && len(f.Modules.Libraries) > 0 {
-		return []Finding{{What: "/lib/firmware/" + k.Missing[0] + ", which the module asks for, is not there"}}
+	f := m.Facts()
+	if len(k.Missing) == 0 || f.Driver != nil || f.Modules.Mismatch() != "" || len(f.Modules.Libraries) == 0 {
+		return nil
 	}
-	return nil
+	return []Finding{{What: "/lib/firmware/" + k.Missing[0] + ", which the module asks for, is not there"}}
 }
 
 // noAdapter returns what the driver says about GPUs that it does not answer for, once for each.
@@ -322,7 +324,8 @@ func (m *Machine) upgraded() string {
 
 // isLibrary reports whether a package has libraries of the driver.
 func isLibrary(name string) bool {
-	return slices.ContainsFunc([]string{"libnvidia-compute", "libcuda1", "libnvidia-ml1"}, func(prefix string) bool {
+	prefixes := []string{"libnvidia-compute", "libcuda1", "libnvidia-ml1"}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)
 	})
 }
@@ -339,7 +342,10 @@ func hidden(f facts.Facts) bool {
 
 func noLibraries(m *Machine) []Finding {
 	f := m.Facts()
-	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || hidden(f) || !m.ownDriver() || len(m.GPUs()) == 0 {
+	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || hidden(f) {
+		return nil
+	}
+	if !m.ownDriver() || len(m.GPUs()) == 0 {
 		return nil
 	}
 	return []Finding{{What: f.NoDriver}}

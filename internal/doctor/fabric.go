@@ -53,7 +53,8 @@ func isFabricManager(name string) bool {
 
 func noInfiniband(m *Machine) []Finding {
 	k, ok := m.running()
-	if !ok || !m.loaded() || m.fabric() != drivers.FabricNVLink5 || len(k.Infiniband) == len(facts.InfinibandModules()) {
+	hasAll := len(k.Infiniband) == len(facts.InfinibandModules())
+	if !ok || !m.loaded() || m.fabric() != drivers.FabricNVLink5 || hasAll {
 		return nil
 	}
 	if u, known := m.Unit(drivers.FabricManagerUnit); !known || u.Enabled != "enabled" {
@@ -77,7 +78,8 @@ func noFabricManager(m *Machine) []Finding {
 		return nil
 	}
 	u, ok := m.Unit(drivers.FabricManagerUnit)
-	if !ok || u.Active == "active" || u.Active == "activating" || kind == drivers.FabricNVLink5 && u.Enabled != "enabled" {
+	byOther := kind == drivers.FabricNVLink5 && u.Enabled != "enabled"
+	if !ok || u.Active == "active" || u.Active == "activating" || byOther {
 		return nil
 	}
 	switch u.Load {

@@ -112,7 +112,12 @@ func (m *Machine) nodeNames() (name, drained string) {
 // withSection replaces the plan of stages whose section node.toml lacks, or of a machine that has
 // none: it would show nothing, or end with an error. init prints a spec that has the section.
 func (m *Machine) withSection(command string) string {
-	for stages, section := range map[string]string{"packages modules": "driver", "toolkit": "toolkit", "runtime": "runtime"} {
+	sections := map[string]string{
+		"packages modules": "driver",
+		"toolkit":          "toolkit",
+		"runtime":          "runtime",
+	}
+	for stages, section := range sections {
 		if !m.spec.Has(section) {
 			plan := trouble.Command("plan " + stages)
 			command = strings.ReplaceAll(command, plan, trouble.Command("init --print"))

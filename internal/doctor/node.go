@@ -170,7 +170,12 @@ func nothingOffers(m *Machine) []Finding {
 // pod waits for. Source: assets of https://github.com/NVIDIA/gpu-operator (state-driver,
 // state-container-toolkit, state-operator-validation).
 func preparesGPUs(pod kube.Pod) bool {
-	for _, name := range []string{"nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator"} {
+	names := []string{
+		"nvidia-driver-daemonset",
+		"nvidia-container-toolkit-daemonset",
+		"nvidia-operator-validator",
+	}
+	for _, name := range names {
 		if strings.HasPrefix(pod.Name, name) {
 			return true
 		}
@@ -190,8 +195,8 @@ func pluginLoops(m *Machine) (found []Finding) {
 			continue
 		}
 		for _, container := range slices.Concat(pod.Status.Init, pod.Status.Containers) {
-			waiting := container.State.Waiting
-			isStuck := strings.HasSuffix(waiting.Reason, "BackOff") || strings.HasSuffix(waiting.Reason, "Error")
+			reason := container.State.Waiting.Reason
+			isStuck := strings.HasSuffix(reason, "BackOff") || strings.HasSuffix(reason, "Error")
 			if !isStuck {
 				continue
 			}

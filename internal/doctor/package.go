@@ -37,7 +37,9 @@ func (i inventory) commands() commands {
 			exact:   "sudo dnf install %[1]s-%[2]s",
 			initrd:  "sudo dracut --force",
 		}
-	case "zypper": // kernel-default-devel is of one version and flavour: "zypper install" takes NAME=VERSION, zypper(8)
+	case "zypper":
+		// kernel-default-devel is of one version and flavour: "zypper install" takes NAME=VERSION,
+		// zypper(8).
 		return commands{
 			repair:  "sudo zypper install --force %[1]s",
 			mixed:   "zypper locks; zypper verify --dry-run",

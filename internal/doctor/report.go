@@ -50,8 +50,10 @@ func (r *Report) Judge() {
 
 // Cause is a root cause: a fault that no other one explains.
 type Cause struct {
-	Code       string   `json:"code"`
-	Severity   string   `json:"severity"` // down: no pod gets a GPU, or the Node is not ready; part: some GPUs or pods are affected; risk: all works now
+	Code string `json:"code"`
+	// Severity is down: no pod gets a GPU, or the Node is not ready; part: some GPUs or pods are
+	// affected; risk: all works now.
+	Severity   string   `json:"severity"`
 	Title      string   `json:"title"`
 	Found      []Found  `json:"found"`
 	Meaning    string   `json:"meaning"`
@@ -117,7 +119,9 @@ func (m *Machine) releaseGPUs(commands []string, pluginPod string) []string {
 	// Sources: https://github.com/NVIDIA/mig-parted/issues/181 (nvidia_drm);
 	// https://github.com/NVIDIA/NVSentinel/pull/1692 (persistence mode).
 	if m.has("/sys/module/nvidia_drm") {
-		commands = slices.Concat([]string{"sudo modprobe -r nvidia-drm"}, commands, []string{"sudo modprobe nvidia-drm"})
+		unload := []string{"sudo modprobe -r nvidia-drm"}
+		load := []string{"sudo modprobe nvidia-drm"}
+		commands = slices.Concat(unload, commands, load)
 	}
 	isPersistent := func(gpu host.GPU) bool { return gpu.Persistent }
 	byDaemon := slices.Contains(m.daemons(), drivers.PersistencedUnit)

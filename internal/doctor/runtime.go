@@ -487,9 +487,15 @@ func unreadSpec(m *Machine) (found []Finding) {
 	return found
 }
 
+// foreignSpecs returns the CDI specs that other tools than gpuadm have written.
+func (m *Machine) foreignSpecs() []cdi.ForeignSpec {
+	all := cdi.ReadOtherSpecs(m.View, m.Basics().ReadsCDI(m.View), m.specFolders()...)
+	return all.Foreign(m.View)
+}
+
 // otherSpecFaults finds specs with a fault that other tools than gpuadm have written.
 func otherSpecFaults(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Basics().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
+	for _, spec := range m.foreignSpecs() {
 		if spec.Conflicts || spec.Problem == "" {
 			continue
 		}
@@ -508,7 +514,7 @@ func otherSpecFaults(m *Machine) (found []Finding) {
 
 // conflictingSpecs finds specs of other tools for the devices of gpuadm's spec.
 func conflictingSpecs(m *Machine) (found []Finding) {
-	for _, spec := range cdi.ReadOtherSpecs(m.View, m.Basics().ReadsCDI(m.View), m.specFolders()...).Foreign(m.View) {
+	for _, spec := range m.foreignSpecs() {
 		if !spec.Conflicts {
 			continue
 		}

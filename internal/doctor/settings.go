@@ -100,7 +100,10 @@ func (m *Machine) hooks() bool {
 
 func emptyRoot(m *Machine) []Finding {
 	root := m.toolkit()["root"]
-	if root == "" || root == "/" || !m.ownDriver() || m.Facts().Driver == nil || m.Basics().Kubelet.Unit == "" {
+	if root == "" || root == "/" || !m.ownDriver() {
+		return nil
+	}
+	if m.Facts().Driver == nil || m.Basics().Kubelet.Unit == "" {
 		return nil
 	}
 	if names, err := m.View.ReadDir(root); len(names) > 0 || err != nil && m.has(root) {

@@ -30,7 +30,8 @@ func (m *Machine) inotify() inotify {
 		pids, err := m.View.ReadDir("/proc")
 		for _, pid := range pids {
 			process := path.Join("/proc", pid)
-			if i, err := m.View.Stat(process); !pattern.Only(pid, pattern.Digits) || err != nil || i.UID != 0 {
+			info, err := m.View.Stat(process)
+			if !pattern.Only(pid, pattern.Digits) || err != nil || info.UID != 0 {
 				continue
 			}
 			open, _ := m.View.ReadDir(process + "/fd")

@@ -91,14 +91,14 @@ type Facts struct {
 	MIGOwner    *Owner  `json:"migOwner,omitempty"`    // another owner of the partitions
 	MIGAlso     []Owner `json:"migAlso,omitempty"`     // beside MIGOwner: two that partition the same GPUs
 	DynamicMIG  string  `json:"dynamicMIG,omitempty"`  // the sign that the DRA driver makes partitions for pods
-	Clique      string  `json:"clique,omitempty"`      // the sign that the DRA driver sets the label nvidia.com/gpu.clique
+	Clique      string  `json:"clique,omitempty"`      // the sign that the DRA driver labels the GPUs' clique
 	GFD         string  `json:"gfd,omitempty"`         // the sign that GPU Feature Discovery labels this node
 	Machine     string  `json:"machine,omitempty"`     // the firmware's name of it; "unknown" if it has none
 	VGPU        *VGPU   `json:"vgpu,omitempty"`        // nil if no GPU is a virtual one
 
 	Files   map[string][]byte `json:"-"` // those that were asked for and exist
 	Private map[string]bool   `json:"-"` // those that not every user can read: no error quotes them
-	NoFiles map[string]string `json:"-"` // those that are no files, and what they are: "it is a folder, not a regular file"
+	NoFiles map[string]string `json:"-"` // those that are not files: "it is a folder, not a regular file"
 
 	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service reports
 	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why the service does not
@@ -114,9 +114,9 @@ type Facts struct {
 type Needs struct {
 	Modules bool        // kernel modules, loaded and on disk
 	Driver  bool        // what the loaded driver says about the GPUs
-	Files   []string    // contents of these files; a name with a slash at its end means all files of the folder
+	Files   []string    // contents of these files; NAME/ means all files of a folder
 	Engine  NamedEngine // the engine that the spec names
-	Signed  string      // a driver branch, 580: which signed modules are available for kernels without modules
+	Signed  string      // a branch, 580: signed modules for kernels that have none
 	Symbols bool        // what target kernels export to modules
 
 	// Cluster asks for Facts.Cluster and Facts.Instance, unless EKS's own scripts make the machine

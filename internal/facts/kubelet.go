@@ -169,7 +169,7 @@ type Kubelet struct {
 	Joined   bool      `json:"joined,omitempty"` // the kubeconfig and the credentials that it names exist
 	Begins   time.Time `json:"-"`                // the client certificate is valid from then on
 	Expired  time.Time `json:"expired,omitzero"` // the client certificate's end; zero without one
-	Identity string    `json:"-"`                // of the client certificate: system:node:NAME; "" without one
+	Identity string    `json:"-"`                // the client certificate's: system:node:NAME; "" without one
 
 	Labels   map[string]string `json:"labels,omitempty"` // with which kubelet registers the node
 	Taints   []Taint           `json:"taints,omitempty"` // with which kubelet registers the node

@@ -49,7 +49,8 @@ func (g *gathering) partitionerOwner() *Owner {
 	case found.name == migManagerUnit:
 		return managerOwner(found.name)
 	case found.file != "":
-		return &Owner{found.file, "it calls " + found.calls + " at each boot", "remove that from " + found.file}
+		why := "it calls " + found.calls + " at each boot"
+		return &Owner{found.file, why, "remove that from " + found.file}
 	}
 
 	enabled := "enabled and calls " + found.calls

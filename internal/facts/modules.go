@@ -47,15 +47,15 @@ func kernelsOwn(driver string) (module string) {
 type KernelModules struct {
 	Kernel   string          `json:"kernel"`
 	Headers  bool            `json:"headers"`            // modules can be built for it
-	Compiler string          `json:"compiler,omitempty"` // that it was built with: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
+	Compiler string          `json:"compiler,omitempty"` // its own: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
 	Nvidia   *modinfo.Module `json:"nvidia,omitempty"`   // the module that modprobe would load
 	Files    []string        `json:"files,omitempty"`    // all of the family
 	Unlisted []string        `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
-	Missing  []string        `json:"missing,omitempty"`  // firmware that the module asks for and that does not exist
+	Missing  []string        `json:"missing,omitempty"`  // firmware that the module asks for in vain
 	Problem  string          `json:"problem,omitempty"`  // why the module's file cannot be read
 
 	Infiniband []string `json:"infiniband,omitempty"` // which of mlx5_ib and ib_umad it has, as modules or built in
-	Extra      bool     `json:"extra,omitempty"`      // Ubuntu's package linux-modules-extra of this kernel is installed
+	Extra      bool     `json:"extra,omitempty"`      // Ubuntu's linux-modules-extra of it is installed
 }
 
 // Mismatch says how the loaded module and the libraries differ, which NVML calls "Driver/library

@@ -4,7 +4,9 @@ package facts
 
 // Owner is another owner of a part of the node.
 type Owner struct {
-	Name string `json:"name"`           // GPUOperator, a platform's, OSTree, OtherOwner; of partitions NVIDIA's MIG manager, a cloud or a unit
+	// Name is GPUOperator, a platform's, OSTree or OtherOwner; of partitions NVIDIA's MIG manager,
+	// a cloud or a unit.
+	Name string `json:"name"`
 	Why  string `json:"why"`            // by which sign
 	Ends string `json:"ends,omitempty"` // what makes an owner of the partitions leave them
 }

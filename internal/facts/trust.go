@@ -14,15 +14,20 @@ import (
 
 // Trust says whose signatures the kernel accepts on modules.
 type Trust struct {
-	SecureBoot string        `json:"secureBoot"`         // on, off, unknown
-	Lockdown   string        `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
-	Enforced   string        `json:"enforced,omitempty"` // module.sig_enforce: Y, N; "" if unknown
-	Enrolled   []modinfo.Key `json:"enrolled,omitempty"` // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
-	Kernels    []string      `json:"kernels,omitempty"`  // common names of the keys that the running kernel knows, those built in included
-	Build      *modinfo.Key  `json:"build,omitempty"`    // what DKMS signs with; nil: it has no key yet and would make one
-	BuildCert  string        `json:"-"`                  // the file with its certificate, there or where DKMS would make it
-	Waiting    bool          `json:"waiting,omitempty"`  // mokutil has handed it to the firmware: a person confirms it at the next boot
-	BuildKey   string        `json:"buildKey,omitempty"` // the file with its private half, where there is one
+	SecureBoot string `json:"secureBoot"`         // on, off, unknown
+	Lockdown   string `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
+	Enforced   string `json:"enforced,omitempty"` // module.sig_enforce: Y, N; "" if unknown
+
+	// Enrolled are the keys of the machine's owner (MOK) and of shim, and those of the firmware
+	// (db) where the kernel takes them.
+	Enrolled []modinfo.Key `json:"enrolled,omitempty"`
+	// Kernels are the common names of all keys that the running kernel knows, built in or not.
+	Kernels []string `json:"kernels,omitempty"`
+
+	Build     *modinfo.Key `json:"build,omitempty"`    // what DKMS signs with; nil: it would make a key
+	BuildCert string       `json:"-"`                  // its certificate's file, where DKMS has or makes it
+	Waiting   bool         `json:"waiting,omitempty"`  // a person confirms it to the firmware at the next boot
+	BuildKey  string       `json:"buildKey,omitempty"` // the file with its private half, where there is one
 }
 
 // Demands says whether the kernel refuses modules that are not signed by a key it trusts.
