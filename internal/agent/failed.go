@@ -58,5 +58,6 @@ func hasFailed(ctx context.Context, v host.View, unit string, way func(host.Unit
 // refusedByGate says whether it was gpuadm's gate that kept a unit from starting. A package's
 // drop-in runs the program in /usr/bin.
 func refusedByGate(u host.Unit) bool {
-	return len(u.Refused) == 2 && path.Base(u.Refused[0]) == path.Base(stages.Binary) && u.Refused[1] == "gate"
+	program := path.Base(stages.Binary)
+	return len(u.Refused) == 2 && path.Base(u.Refused[0]) == program && u.Refused[1] == "gate"
 }

@@ -27,7 +27,7 @@ const (
 	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
 	podProgram = converge.Home + "/daemonset"
 	podRetry   = 20 * time.Second // after an apply that waits for something, or that failed
-	podPolls   = 24 * time.Second // between two looks at the node's label, with a jitter of a fifth: 30 s at most
+	podPolls   = 24 * time.Second // between two looks at the node's label; with jitter, 30 s at most
 )
 
 // Exit codes of apply that the pod, which runs apply as a program, distinguishes. cmd returns them.

@@ -17,7 +17,8 @@ func Rows(file, text string, columns int) [][]string {
 		}
 		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(row) != columns {
-			panic(fmt.Sprintf("internal error: %s: %d columns in %q", file, len(row), line)) // embedded, and every test reads it
+			// The tables are embedded, and every test reads them.
+			panic(fmt.Sprintf("internal error: %s: %d columns in %q", file, len(row), line))
 		}
 		for i, field := range row {
 			if field == "-" {

@@ -185,7 +185,7 @@ func (e *UnitError) Unwrap() error { return e.Cause }
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
 	Via    Via    // proxies, and certificates to trust in addition to the machine's own
-	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
+	Roots  []byte // PEM certificates to trust in place of the machine's and Via.CAFile; nil for those
 	// Queries says that all requests only read, whatever their method: EC2's query API uses POST
 	// for all requests. The other side decides what the machine's role may do.
 	Queries bool

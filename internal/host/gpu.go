@@ -38,7 +38,7 @@ type GPU struct {
 	RemapWaits bool   // a remapped row waits for a reset
 
 	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
-	Slowed      string // why the board itself slows it down now: heat, power-brake, hardware; "" for no such reason
+	Slowed      string // why the board slows it down: heat, power-brake, hardware; "" if it does not
 
 	Licence string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 

@@ -223,8 +223,8 @@ func (i Info) Attr() Attr {
 type Unit struct {
 	Load    string        // loaded, not-found, masked, …: systemd's LoadState
 	Enabled string        // enabled, disabled, static, masked, …: systemd's UnitFileState
-	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" without systemd
-	Sub     string        // systemd's SubState: auto-restart is activating, between two tries; "" without systemd
+	Active  string        // active, inactive, failed, …: systemd's ActiveState; "" without systemd
+	Sub     string        // systemd's SubState: auto-restart is activating, between two tries
 	PID     int           // main process, 0 if none
 	Ended   int           // how often it ended, and systemd has started it again: systemd's NRestarts
 	Started time.Time     // when the main process started, by the wall clock; zero if it does not run
@@ -242,7 +242,7 @@ type Unit struct {
 // UnitChange says what to do with a unit. Empty fields change nothing.
 type UnitChange struct {
 	File string // "enable", "disable", "mask", "unmask"; "read": systemd reads its unit files again
-	Job  string // "start", "stop", "restart", "reload"; "reset-failed": systemd forgets that the unit has failed
+	Job  string // "start", "stop", "restart", "reload"; "reset-failed": systemd forgets the failure
 }
 
 // Later reports that something cannot be read or made yet, and when it can: "first boot", or "once

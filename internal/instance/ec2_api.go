@@ -59,9 +59,8 @@ func (a *awsAPI) privateDNS(ctx context.Context, i *Instance) (string, error) {
 	err := a.inRegionOf(i).askEC2API(ctx, "DescribeInstances", params, &names)
 
 	var refusal smithy.APIError
-	notYet := errors.As(err, &refusal) && refusal.ErrorCode() == "InvalidInstanceID.NotFound" // EC2 is eventually consistent
-	if notYet {
-		return "", nil
+	if errors.As(err, &refusal) && refusal.ErrorCode() == "InvalidInstanceID.NotFound" {
+		return "", nil // EC2 is eventually consistent
 	}
 	if err != nil {
 		return "", a.explain(ctx, describesInstance, i.ID, err)

@@ -156,7 +156,9 @@ func (m *imdsClient) text(ctx context.Context, path string) (string, error) {
 }
 
 // read asks for a value and reads all of it; nil if the service does not have it.
-func (m *imdsClient) read(ctx context.Context, ask func(context.Context) (io.ReadCloser, error)) ([]byte, error) {
+func (m *imdsClient) read(
+	ctx context.Context, ask func(context.Context) (io.ReadCloser, error),
+) ([]byte, error) {
 	var data []byte
 	err := m.try(ctx, func(ctx context.Context) error {
 		content, err := ask(ctx)
@@ -241,6 +243,7 @@ func retryable(last outcome, err error) bool {
 
 // brokenOff says whether an answer was cut short.
 func brokenOff(err error) bool {
+	isCut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 	var network net.Error
-	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network)
+	return isCut || errors.As(err, &network)
 }

@@ -13,7 +13,7 @@ import (
 
 // note is the content of the file that a join keeps.
 type note struct {
-	For         string   `json:"for"` // the instance's id: an image of a node may run on other machines, in other clusters
+	For         string   `json:"for"` // the instance's id: a node's image may run on other machines
 	Name        string   `json:"name"`
 	Region      string   `json:"region"`
 	Server      string   `json:"server"`

@@ -27,7 +27,9 @@ const tokenLife = 14 * time.Minute
 // metadata service. region "" is the machine's own. The token is a secret.
 // Source:
 // https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster
-func Token(ctx context.Context, v host.View, cluster, region string) (token string, expires time.Time, err error) {
+func Token(
+	ctx context.Context, v host.View, cluster, region string,
+) (token string, expires time.Time, err error) {
 	url, now, err := tokenRequest(ctx, v, cluster, region)
 	if err != nil {
 		return "", time.Time{}, err
@@ -36,7 +38,9 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 }
 
 // tokenRequest returns the presigned request, and the time of its signature.
-func tokenRequest(ctx context.Context, v host.View, cluster, region string) (url string, now time.Time, err error) {
+func tokenRequest(
+	ctx context.Context, v host.View, cluster, region string,
+) (url string, now time.Time, err error) {
 	if !clusterName(cluster) {
 		return "", now, &trouble.Error{
 			What: "cannot make a token: a name of a cluster is needed",
@@ -89,7 +93,9 @@ func tokenRequest(ctx context.Context, v host.View, cluster, region string) (url
 // Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html, and
 // aws-iam-authenticator's pkg/token: the header x-k8s-aws-id is signed too; API servers check the
 // date, and require 60 for X-Amz-Expires.
-func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
+func presigned(
+	ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time,
+) (string, error) {
 	const query = "/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60"
 	at := "https://sts." + region + "." + awsDomain(region) + query
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)

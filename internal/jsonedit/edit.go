@@ -149,7 +149,8 @@ func (s style) object(indent, value string, path []string) string {
 		return "{" + Quote(path[0]) + ": " + s.nested("", value, path[1:]) + "}"
 	}
 	inner := indent + s.step
-	return "{" + s.eol + inner + Quote(path[0]) + ": " + s.nested(inner, value, path[1:]) + s.eol + indent + "}"
+	member := Quote(path[0]) + ": " + s.nested(inner, value, path[1:])
+	return "{" + s.eol + inner + member + s.eol + indent + "}"
 }
 
 func (s style) nested(indent, value string, path []string) string {

@@ -27,9 +27,9 @@ const (
 	Missing      Why = "missing"      // there is no such object (404), or no kubeconfig yet
 	Conflict     Why = "conflict"     // another client changed the object meanwhile (409): look again
 	Busy         Why = "busy"         // the server answers, but not now (429, 5xx), after all tries
-	Refused      Why = "refused"      // the server calls the request invalid (400, 422, ...), or its answer cannot be parsed
+	Refused      Why = "refused"      // the request is invalid (400, 422, ...), or its answer malformed
 	Slow         Why = "slow"         // the server has begun its answer, and not ended it in time
-	Expired      Why = "expired"      // the client certificate has expired, is not valid yet, or does not exist yet
+	Expired      Why = "expired"      // the client certificate is not valid any more or not yet, or missing
 )
 
 func (w Why) Error() string { return string(w) }

@@ -180,7 +180,8 @@ func (p *plugin) read(out []byte) (*credential, error) {
 		return nil, fmt.Errorf("%s answered, but not with an ExecCredential", p.argv[0])
 	case answer.APIVersion != p.version:
 		return nil, fmt.Errorf("%s answered with another version than %s", p.argv[0], p.version)
-	case answer.Status.Token == "": // a plugin may give a certificate in its place; those of the clouds give tokens
+	case answer.Status.Token == "":
+		// A plugin may give a certificate in its place; those of the clouds give tokens.
 		return nil, fmt.Errorf("%s answered without a token", p.argv[0])
 	}
 

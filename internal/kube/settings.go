@@ -13,7 +13,7 @@ import (
 type From struct {
 	Kubeconfig string   // a kubeconfig on the machine: kubelet's own, most often
 	Pod        bool     // the ServiceAccount of the pod that we run in
-	Judged     bool     // an operator names the kubeconfig: gpuadm checks the owners of the files that it names
+	Judged     bool     // an operator names the kubeconfig: gpuadm checks who owns its files
 	Via        host.Via // proxies, and certificates to trust where the kubeconfig names none
 }
 

@@ -36,7 +36,8 @@ func pem(text string) string {
 				return out.String()
 			}
 			text = afterDashes(rest[end+len(pemEnd):])
-		case strings.HasPrefix(rest, pemEnd) && strings.Contains(label, "PRIVATE"): // its beginning is cut off
+		case strings.HasPrefix(rest, pemEnd) && strings.Contains(label, "PRIVATE"):
+			// Its beginning is cut off.
 			out.Reset()
 			out.WriteString(Mark)
 			text = afterDashes(rest[len(pemEnd):])

@@ -20,7 +20,8 @@ func settingOf(key string) setting {
 		return environment
 	case "SetCredential", "SetCredentialEncrypted":
 		return credential
-	case "ExecCondition", "ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "ExecStopPost":
+	case "ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost",
+		"ExecReload", "ExecStop", "ExecStopPost":
 		return commandLine
 	}
 	return other

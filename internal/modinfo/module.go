@@ -26,7 +26,7 @@ import (
 type Module struct {
 	Path     string   `json:"path"`
 	Version  string   `json:"version,omitempty"`
-	Vermagic string   `json:"vermagic,omitempty"` // the kernel it was built for, then what that kernel was built with
+	Vermagic string   `json:"vermagic,omitempty"` // its kernel, then what that kernel was built with
 	License  string   `json:"license,omitempty"`
 	Firmware []string `json:"firmware,omitempty"` // files below /lib/firmware that it asks for
 	Signer   *Key     `json:"signer,omitempty"`   // nil: not signed

@@ -57,7 +57,10 @@ func orderly(name string, found converge.State) (converge.State, error) {
 	return "", &trouble.Error{
 		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
 		Because: []string{"its script failed in another installation, and every later one would report that failure"},
-		Try:     []string{repairCommand(name) + ", which shows why it fails", "or remove it: apt-get purge " + packages},
+		Try: []string{
+			repairCommand(name) + ", which shows why it fails",
+			"or remove it: apt-get purge " + packages,
+		},
 	}
 }
 

@@ -91,7 +91,7 @@ type Request struct {
 	Family   *Family           // nil where the set has none
 	IfThere  []string          // packages to leave out if no source has them
 	Brought  []converge.Change // what earlier runs brought and hold, as it is: it goes once nothing needs it
-	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
+	Stream   string            // of dnf's module nvidia-driver, with the packages; "" where there is none
 }
 
 // An Audit reports whether a packager's database is in order.

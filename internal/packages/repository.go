@@ -14,13 +14,13 @@ import (
 type Repository struct {
 	ID          string // cuda, nvidia-container-toolkit: it is part of the names of gpuadm's files
 	About       string // NVIDIA's CUDA repository for debian12
-	URL         string // http, https or file; a flat apt repository, or a dnf one; "" for the distribution's own, with Pins only
+	URL         string // http, https or file; apt's are flat; "" for the distribution's own, with Pins only
 	Key         string // URL or absolute path of the public key
 	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
 	Pins        []Pin  // which packages apt may install from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
 	Mixed       bool   // its owner chose its packages: it may have kernel headers too
-	Whole       bool   // gpuadm mirror wrote it: it has all that its packages depend on, and no module streams
+	Whole       bool   // gpuadm mirror wrote it: it has all dependencies, and no module streams
 }
 
 // Signed says what a repository's key signs. No value says "nothing".
@@ -50,7 +50,7 @@ func SignedAs(value string, auto Signed) Signed {
 // A Pin is a record of apt_preferences(5).
 type Pin struct {
 	Names    []string
-	Version  string // that it keeps the packages at: 580.95.05, or the beginning of a version and ".*": 580.*; "" for none
+	Version  string // that it keeps the packages at: 580.95.05, or a beginning, 580.*; "" for none
 	Pin      string // version 580.95.05-*, release o=Ubuntu
 	Priority int
 }

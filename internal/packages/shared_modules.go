@@ -23,7 +23,7 @@ type SharedModules struct {
 	Source   string      `json:"source"`             // SHA-256 of the package with the source
 	Headers  string      `json:"headers"`            // modinfo.Symbols of what they were built with
 	Builder  string      `json:"builder"`            // system, DKMS and the kernel's compiler
-	Settings string      `json:"settings,omitempty"` // SHA-256 of the files with DKMS's settings; "" if there are none
+	Settings string      `json:"settings,omitempty"` // SHA-256 of DKMS's settings; "" if there are none
 	Signer   modinfo.Key `json:"signer"`
 
 	// Failure is the compiler's first error where they did not build: then there is no package.

@@ -17,10 +17,13 @@ import (
 // state too: the packager decides what remains of the package (its configuration, or nothing).
 // Resolve replaces open states by exact ones.
 type State struct {
-	Version string // as the packager writes it, epoch and revision included: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
+	Version string // the packager's, with epoch and revision: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
 	Held    bool   // held by apt-mark, locked by dnf versionlock
 	Auto    bool   // installed as a dependency; apt only: dnf has its own record
-	Broken  string // "", half-configured, half-installed, unpacked, triggers-awaited, …: dpkg's words; config-files: removed; incomplete
+
+	// Broken is "", one of dpkg's words (half-configured, half-installed, unpacked,
+	// triggers-awaited, …; config-files: removed), or incomplete.
+	Broken string
 }
 
 const (

@@ -36,8 +36,10 @@ type Key struct {
 	Default string   // as written in TOML; "" where the key must be given
 	Allowed []string // the only values, where they are few
 	File    bool     // its value names files of the machine
-	Names   string   // what its value names outside the spec, such as "kubeconfig"; NamesNothing; "" of a value that is not text
-	Doc     string   // one line
+	// Names is what its value names outside the spec, such as "kubeconfig"; NamesNothing; "" of a
+	// value that is not text.
+	Names string
+	Doc   string // one line
 }
 
 // Keys returns all keys of node.toml, section by section. Defaults, checks, suggestions and the

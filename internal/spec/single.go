@@ -58,7 +58,8 @@ func (o Offers) differs(first Offers) *trouble.Error {
 		return notSingle(
 			"all devices on the node must be configured with the same migEnabled value",
 			"%s has MIG, %s has not", with, without)
-	case o.MIG && o.Model != first.Model: // the plugin compares attributes of partitions, such as multiprocessors
+	case o.MIG && o.Model != first.Model:
+		// The plugin compares attributes of partitions, such as multiprocessors.
 		return notSingle(severalTypes, "%s is %s, %s is %s", first.GPU, first.Model, o.GPU, o.Model)
 	case o.MIG && len(o.Kinds) == 0:
 		return notSingle(

@@ -72,12 +72,12 @@ type Driver struct {
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off
 	IMEX          string            // auto, host, off
-	IMEXNodes     []string          // the nodes of the host's IMEX domain, unchanged: every node has the same list
+	IMEXNodes     []string          // the nodes of the host's IMEX domain, as written: one list for all nodes
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Packages      []string          // to install with the driver
 	Without       []string          // packages of the catalog to leave out
-	TrustVersion  bool              `json:",omitempty"` // install the version even if it is known not to work on this kind of machine
+	TrustVersion  bool              `json:",omitempty"` // install a version that is known not to work here
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	Repo          Repo
 	Runfile       Runfile
@@ -87,7 +87,7 @@ type Driver struct {
 // Grid is [driver.grid]: the licence of a guest of NVIDIA vGPU.
 type Grid struct {
 	FeatureType int    // nvidia-gridd's number; 0 = as its configuration says
-	TokenFile   string // absolute path, NAME.tok; "" = none, for example if the cloud's driver includes the licence
+	TokenFile   string // absolute path, NAME.tok; "" = none: some clouds' drivers include the licence
 }
 
 // Runfile is [driver.runfile]: NVIDIA's installer. With source = "runfile" SHA256 is set.
@@ -99,9 +99,11 @@ type Runfile struct {
 // Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is ""
 // if there is none; otherwise all three are set.
 type Repo struct {
-	URL         string // http, https or file, without a password
-	Key         string // absolute path of the public key
-	Fingerprint string // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the 64 lower-case ones of its file
+	URL string // http, https or file, without a password
+	Key string // absolute path of the public key
+	// Fingerprint is the key's: 40 or 64 upper-case hex digits; or "sha256:" and the 64 lower-case
+	// ones of its file.
+	Fingerprint string
 	Signature   string // auto, both, metadata, packages: what the key signs
 
 	EnableNeeded bool // only in [driver.repo]: enable the repositories that the driver's packages depend on
@@ -112,7 +114,9 @@ type Toolkit struct {
 	Version string // "1.18.0", or a branch "1.18"; "" = the newest
 	Repo    Repo
 
-	AcceptEnvvarUnprivileged bool     // false: NVIDIA_VISIBLE_DEVICES of an unprivileged pod has no effect; true: not touched
+	// AcceptEnvvarUnprivileged false: NVIDIA_VISIBLE_DEVICES of an unprivileged pod has no effect.
+	// True: not touched.
+	AcceptEnvvarUnprivileged bool
 	Runtimes                 []string // absolute paths; empty = not touched
 }
 
@@ -121,9 +125,9 @@ type Runtime struct {
 	Engine       string // auto, containerd, crio, docker
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
-	EngineBinary string `json:",omitempty"` // absolute path of the program that reads Config, if gpuadm cannot find it
-	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
-	Program      string `json:",omitempty"` // absolute path of what the handler runs; "" = by the handler's name
+	EngineBinary string `json:",omitempty"` // absolute path of what reads Config, if gpuadm cannot find it
+	Handler      string // also the RuntimeClass's name; auto = the owner's, else nvidia
+	Program      string `json:",omitempty"` // absolute path of what the handler runs; "" = by its name
 	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them
@@ -136,10 +140,10 @@ type MIG struct {
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
 
-	Failure     string   // auto, all-or-nothing, per-gpu: whether one GPU that cannot change keeps the others from their change
+	Failure     string   // auto, all-or-nothing, per-gpu: whether one GPU that cannot change stops the others
 	TrustDriver bool     // the driver decides about layouts that the table of known GPUs excludes
 	Stop        []string `json:",omitempty"` // units that pause while partitions change
-	FollowLabel bool     `json:",omitempty"` // the node's label names Layout, which is "" after parsing, and until there is a label
+	FollowLabel bool     `json:",omitempty"` // the node's label names Layout, which is "" until then
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.
@@ -180,7 +184,7 @@ type Node struct {
 	StartupTaint       string            // auto, none, or a taint
 	GPULabels          bool              // GPU Feature Discovery's labels
 	Kubeconfig         string            // absolute path; "" = the kubelet's own identity
-	WaitForAllocatable bool              // ready also requires that kubelet offers the GPUs, by a device plugin or DRA driver
+	WaitForAllocatable bool              // ready requires that kubelet offers the GPUs, too
 }
 
 // Taint is one taint of a node.
@@ -222,7 +226,9 @@ type Proxy struct {
 // Disruption is [disruption]: what gpuadm may interrupt without asking, and how it makes other
 // changes that interrupt users.
 type Disruption struct {
-	Policy        string   // idle, drain, never: for a change that interrupts processes on the GPUs
-	DrainDeadline string   // a duration, as time.ParseDuration reads it
-	Allow         []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held; sorted, each once
+	Policy        string // idle, drain, never: for a change that interrupts processes on the GPUs
+	DrainDeadline string // a duration, as time.ParseDuration reads it
+	// Allow has, sorted, each once: restart-runtime, stop-containers, stop-clients,
+	// lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held.
+	Allow []string
 }

@@ -48,7 +48,9 @@ func (l *lastLook) found(ctx context.Context, h host.Host, t converge.Thing) (co
 }
 
 // replace puts a file or a link under a name, or removes it for nil, if what exists is as expected.
-func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected func(found *host.Entry) bool) error {
+func (l *lastLook) replace(
+	h host.Host, name string, with *host.Entry, expected func(found *host.Entry) bool,
+) error {
 	err := h.Replace(name, with, expected)
 	if err == nil {
 		l.mu.Lock()

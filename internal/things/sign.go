@@ -27,7 +27,7 @@ type Signer struct{ key *rsa.PrivateKey }
 const (
 	signerName = "gpuadm mirror"
 	signerBits = 3072
-	signerMade = 1767225600 // 2026-01-01: the key's time, a part of its fingerprint; earlier than any signature
+	signerMade = 1767225600 // 2026-01-01: the key's time, in its fingerprint; before any signature
 )
 
 // Kinds of signatures: RFC 9580, section 5.2.1.

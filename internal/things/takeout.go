@@ -13,7 +13,9 @@ import (
 
 // TakeOut takes gpuadm's change out of a file that was changed outside gpuadm since: bytes, mode,
 // owner, attributes and link, each independently.
-func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+func (f *FileThing) TakeOut(
+	v host.View, found, before, after converge.State,
+) (converge.State, []string, error) {
 	var states []fileState
 	for _, state := range []converge.State{found, before, after} {
 		s, err := parseFile(state)

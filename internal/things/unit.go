@@ -135,7 +135,10 @@ func (u unit) SamePart(before, after, found converge.State) bool {
 	if found == "" || after == "" {
 		return found == after
 	}
-	return (madeEnabled == wasEnabled || enabled == madeEnabled) && (madeActive == wasActive || active == madeActive)
+
+	sameEnabled := madeEnabled == wasEnabled || enabled == madeEnabled
+	sameActive := madeActive == wasActive || active == madeActive
+	return sameEnabled && sameActive
 }
 
 // TakeOut reverts each of the two words that gpuadm changed, and leaves the other: a unit that

@@ -19,7 +19,7 @@ type Error struct {
 	Try     []string `json:"try,omitempty"`     // what to type or change next
 	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later
 	Err     error    `json:"-"`                 // the cause, for errors.Is and errors.As
-	Keys    []string `json:"-"`                 // the keys of node.toml whose values are at fault: "driver.repo.key"
+	Keys    []string `json:"-"`                 // keys of node.toml with values at fault: "driver.repo.key"
 	At      Position `json:"-"`                 // of a fault in a file
 }
 

@@ -79,7 +79,11 @@ func bulletins(r records) (rows []bulletin, err error) {
 	}
 
 	slices.SortFunc(rows, func(a, b bulletin) int {
-		return cmp.Or(compare(a.Branch, b.Branch), compare(a.Fixed, b.Fixed), strings.Compare(a.Number, b.Number))
+		return cmp.Or(
+			compare(a.Branch, b.Branch),
+			compare(a.Fixed, b.Fixed),
+			strings.Compare(a.Number, b.Number),
+		)
 	})
 	return rows, nil
 }

@@ -168,7 +168,8 @@ func (o options) manPages(scratch string) ([]file, error) {
 			return nil, fmt.Errorf("cannot write a manual page: %w", err)
 		}
 		section := path.Ext(page)[1:]
-		list = append(list, file{"/usr/share/man/man" + section + "/" + name, zipped, 0o644, files.TypeRPMDoc})
+		installed := "/usr/share/man/man" + section + "/" + name
+		list = append(list, file{installed, zipped, 0o644, files.TypeRPMDoc})
 	}
 
 	return list, err

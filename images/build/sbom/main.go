@@ -139,7 +139,9 @@ func component(path, version string, kind cdx.ComponentType, licences ...string)
 
 // licences are the SPDX names of a module's licences, and their texts, by the files in folders. The
 // first folder is the module's own.
-func licences(c *classifier.Classifier, path string, folders []string) (found []string, texts string, err error) {
+func licences(
+	c *classifier.Classifier, path string, folders []string,
+) (found []string, texts string, err error) {
 	for _, dir := range folders {
 		entries, err := os.ReadDir(dir)
 		if err != nil {

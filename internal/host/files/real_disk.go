@@ -79,9 +79,10 @@ func (d realFolder) Folder(name string) (Folder, error) {
 }
 
 func (d realFolder) Lstat(name string) (host.Info, error) {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
 	var x unix.Statx_t
 	err := RetryEINTR(func() error {
-		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+		return unix.Statx(int(d), name, flags, unix.STATX_BASIC_STATS, &x)
 	})
 	if err != nil {
 		return host.Info{}, err

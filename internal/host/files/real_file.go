@@ -85,7 +85,8 @@ func (f realFile) Xattrs() (map[string]string, error) {
 		switch err {
 		case nil:
 			all[name] = v
-		case unix.ENODATA, unix.EPERM, unix.EACCES, unix.ENOTSUP: // removed meanwhile, or unreadable: xattr(7)
+		case unix.ENODATA, unix.EPERM, unix.EACCES, unix.ENOTSUP:
+			// Removed meanwhile, or unreadable: xattr(7).
 		default:
 			return nil, err
 		}

@@ -192,7 +192,7 @@ type cudaIdentity struct {
 	Boot    string     `json:"boot"`
 	Of      string     `json:"of"` // the driver and its GPUs, as the caller sees them now
 	Shown   [][]string `json:"shown"`
-	Modules []string   `json:"modules"` // as they were loaded: another load of the same version is another one
+	Modules []string   `json:"modules"` // as they were loaded: each load counts as another one
 	Driver  string     `json:"driver"`  // the driver container, as it was started
 	Loader  string     `json:"loader"`  // where the loader looks for libraries
 }

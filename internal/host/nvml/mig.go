@@ -57,8 +57,8 @@ func (r *reading) profiles() {
 	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		p, ret := r.profile(enum, hasNames)
 		switch ret {
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // not on this GPU, or not known to this driver
-			continue
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
+			continue // not on this GPU, or not known to this driver
 		}
 
 		if !r.must("nvmlDeviceGetGpuInstanceProfileInfo", ret) {

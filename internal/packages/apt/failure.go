@@ -48,7 +48,8 @@ func explain(v host.View, out string, err error) error {
 	}
 
 	t, known := packages.Failure(v, failed, out, err)
-	if known && strings.Contains(t.What, dkmsTree) { // a full disk of its own: apt-get clean frees nothing there
+	if known && strings.Contains(t.What, dkmsTree) {
+		// A full disk of its own: apt-get clean frees nothing there.
 		t.Try = kmod.BuildRemedy(v, t.What)
 	}
 	if known || dpkgFailed(v, t, out, failed.Stderr) {

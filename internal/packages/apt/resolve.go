@@ -69,7 +69,9 @@ func (solver) Words() packages.Words {
 }
 
 // Hidden is nil: apt hides nothing.
-func (solver) Hidden(context.Context, host.View, string, string, []string, map[string][]packages.Offer) error {
+func (solver) Hidden(
+	context.Context, host.View, string, string, []string, map[string][]packages.Offer,
+) error {
 	return nil
 }
 

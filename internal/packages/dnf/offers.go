@@ -32,7 +32,9 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 
 // Offers leaves out what dnf's plugin versionlock hides. gpuadm runs dnf without it, since it also
 // hides what gpuadm's own locks exclude.
-func (s solver) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
+func (s solver) Offers(
+	ctx context.Context, v host.View, names []string,
+) (map[string][]packages.Offer, error) {
 	all, err := s.dnf.Offers(ctx, v, names)
 	for name := range all {
 		hidden := func(o packages.Offer) bool { return s.d.hides(name, o.Version) }

@@ -128,7 +128,9 @@ func lacks(offers map[string][]packages.Offer, name string, state converge.State
 
 // needsHidden reports whether a change needs a version that a stream hides: it belongs to a
 // rollback from another stream.
-func (a dnf) needsHidden(v host.View, changes []converge.Change, visible, all map[string][]packages.Offer) bool {
+func (a dnf) needsHidden(
+	v host.View, changes []converge.Change, visible, all map[string][]packages.Offer,
+) bool {
 	isHidden := func(c converge.Change) bool {
 		if !lacks(visible, c.Name, c.After) {
 			return false

@@ -114,7 +114,11 @@ func (refresh) Current(found converge.State) converge.State {
 // Rule is the file of the udev rule that starts the toolkit's service when the driver's module is
 // loaded; "" if there is none.
 func Rule(v host.View) string {
-	for _, folder := range []string{"/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d"} {
+	folders := []string{
+		"/etc/udev/rules.d", "/run/udev/rules.d",
+		"/usr/lib/udev/rules.d", "/lib/udev/rules.d",
+	}
+	for _, folder := range folders {
 		names, _ := v.ReadDir(folder)
 		for _, name := range names {
 			file := path.Join(folder, name)

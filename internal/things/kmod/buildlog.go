@@ -141,9 +141,10 @@ const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
 
 // RealtimeRemedy says what to do about a kernel with PREEMPT_RT, which NVIDIA's build refuses.
 func RealtimeRemedy() []string {
+	const command = `MAKE[0]="` + ignoreRealtime + `=1 make -j$(nproc) KERNEL_UNAME=${kernelver} modules"`
 	return []string{
 		"boot a kernel without PREEMPT_RT",
-		"or, at your own risk, have DKMS set " + ignoreRealtime + `: in /etc/dkms/nvidia.conf, MAKE[0]="` + ignoreRealtime + `=1 make -j$(nproc) KERNEL_UNAME=${kernelver} modules"`,
+		"or, at your own risk, have DKMS set " + ignoreRealtime + ": in /etc/dkms/nvidia.conf, " + command,
 	}
 }
 

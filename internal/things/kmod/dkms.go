@@ -131,7 +131,9 @@ func dkmsCommand(v host.View, verb string, build []string) []string {
 	return append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", verb, "-j", jobs}, build...)
 }
 
-func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, found converge.State, build []string) error {
+func (d dkmsBuild) install(
+	ctx context.Context, h host.Host, name string, found converge.State, build []string,
+) error {
 	if err := refuseWithoutHeaders(h, d.kernel); err != nil {
 		return err
 	}

@@ -252,7 +252,9 @@ func reloads(found converge.State) bool {
 // partitions are lost: an unloaded driver forgets all MIG instances, and GPUs newer than Ampere
 // also forget their MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
-func (m module) Breaks(ctx context.Context, v host.View, found, to converge.State) ([]string, map[string][]string, error) {
+func (m module) Breaks(
+	ctx context.Context, v host.View, found, to converge.State,
+) ([]string, map[string][]string, error) {
 	return m.BreaksBeside(ctx, v, found, to, nil)
 }
 
