@@ -144,7 +144,8 @@ func switchReady() converge.Want {
 		return "cannot join the GPUs over NVLink: no InfiniBand device manages the switches (none says SW_MNG)", nil
 	}
 
-	return things.Check("NVLink switches can be managed", look, "the fabric manager reaches the switches over InfiniBand",
+	const why = "the fabric manager reaches the switches over InfiniBand"
+	return things.Check("NVLink switches can be managed", look, why,
 		"journalctl -k --grep mlx5, which says why the module mlx5_ib serves no device",
 		"in a virtual machine: have the host pass the switches' network functions through to it",
 		`fabricmanager = "off" in [driver], if another system manages the switches`)

@@ -83,7 +83,10 @@ func (p *plan) checkGuestRelease() error {
 
 	if asked > host {
 		return refuse(
-			fmt.Sprintf("cannot install driver %s: it is of vGPU %d, and the host's is of vGPU %d (%s), which serves no newer guests", p.spec.Version, asked, host, p.machine.VGPU.Version),
+			fmt.Sprintf(
+				"cannot install driver %s: it is of vGPU %d, and the host's is of vGPU %d (%s), which serves no newer guests",
+				p.spec.Version, asked, host, p.machine.VGPU.Version,
+			),
 			fmt.Sprintf("write the version of a guest driver of vGPU %d or %d in [driver]", host, host-1))
 	}
 

@@ -225,7 +225,8 @@ func (c Choice) whyNoModule(next facts.KernelModules) string {
 	case next.Headers:
 		return "no module nvidia is built for it: run " + trouble.Command("apply") + ", which has it built"
 	}
-	return "it has no module nvidia, and its headers are not installed: install " + c.moduleSource(next.Kernel) + ", then run " + trouble.Command("apply")
+	install := "install " + c.moduleSource(next.Kernel) + ", then run " + trouble.Command("apply")
+	return "it has no module nvidia, and its headers are not installed: " + install
 }
 
 // moduleSource names the package that gives a kernel its module: the distribution's signed modules,

@@ -28,7 +28,8 @@ func NoOtherDriver(f facts.Facts) ([]converge.Want, error) {
 	}
 
 	wants := things.Folders("/etc/modprobe.d", "holds modprobe's settings")
-	wants = append(wants, things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau and nova away from the GPUs"))
+	const why = "keeps nouveau and nova away from the GPUs"
+	wants = append(wants, things.Exact(modules.ModprobeFile, conf, 0o644, why))
 	for _, kernel := range f.Kernel.Targets(f.Live) {
 		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile},
 			"the initial file system knows modprobe's settings"))

@@ -245,7 +245,10 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 		return &trouble.Error{
 			What:    fmt.Sprintf("cannot install driver %s with NVIDIA's installer: packages of a driver are installed, and the two would overwrite each other's files", r.version),
 			Because: []string{"installed: " + strings.Join(names, ", ")},
-			Try:     []string{"remove the packages", `or write source = "auto" in [driver], to go on with packages`},
+			Try: []string{
+				"remove the packages",
+				`or write source = "auto" in [driver], to go on with packages`,
+			},
 		}
 	}
 

@@ -121,8 +121,10 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 		return "", &trouble.Error{
 			What:    err.Error(),
 			Because: []string{"nothing of it was run"},
-			Try:     []string{"compare sha256 in [driver.runfile] with what NVIDIA publishes for driver " + r.version + ", and url with where the file lies"},
-			Err:     err,
+			Try: []string{
+				"compare sha256 in [driver.runfile] with what NVIDIA publishes for driver " + r.version + ", and url with where the file lies",
+			},
+			Err: err,
 		}
 	}
 
@@ -352,7 +354,8 @@ func noRunfile() converge.Want {
 		return fmt.Sprintf("cannot install packages of a driver: NVIDIA's installer has installed driver %s here, and the two would overwrite each other's files", state), nil
 	}
 
-	return things.Check("no driver beside the packages", look, "a driver comes from packages or from NVIDIA's installer, never from both",
+	const why = "a driver comes from packages or from NVIDIA's installer, never from both"
+	return things.Check("no driver beside the packages", look, why,
 		"nvidia-uninstall --silent, then apply again",
 		`or write source = "runfile" in [driver], to go on with the installer`)
 }

@@ -169,13 +169,19 @@ func byVersion(a, b hardware.SharedModules) int {
 func (p *plan) whyNotShared(m hardware.SharedModules) string {
 	switch {
 	case !p.isAsked(m.Version, m.Flavour):
-		return fmt.Sprintf("%s is of driver %s, %s, and %s, %s, is asked for", m.Package, m.Version, m.Flavour, p.asked(), p.choice.Flavour)
+		return fmt.Sprintf(
+			"%s is of driver %s, %s, and %s, %s, is asked for",
+			m.Package, m.Version, m.Flavour, p.asked(), p.choice.Flavour,
+		)
 	case m.Failure != "":
 		return "driver " + m.Version + " did not build for it where the mirror was written: " + m.Failure
 	case m.Problem != "":
 		return "cannot use " + m.Package + ": " + m.Problem
 	case p.machine.Trust.Demands() && !p.machine.Trust.Trusts(&m.Signer):
-		return fmt.Sprintf("cannot use %s: it is signed by %s (serial %s), which the kernel does not trust: enroll that key, or build with an enrolled key", m.Package, m.Signer.Name, m.Signer.Serial)
+		return fmt.Sprintf(
+			"cannot use %s: it is signed by %s (serial %s), which the kernel does not trust: enroll that key, or build with an enrolled key",
+			m.Package, m.Signer.Name, m.Signer.Serial,
+		)
 	}
 	return ""
 }

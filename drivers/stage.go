@@ -304,7 +304,10 @@ func (c Choice) learned(v host.View, f facts.Facts, k modules.KernelSide) (notes
 		}
 		for _, l := range lessons {
 			if kmod.Concerns(v, l, k.Version, kernel, k.Flavour) {
-				notes = append(notes, fmt.Sprintf("driver %s did not build for kernel %s on this machine before: %s", k.Version, kernel, l.Says))
+				notes = append(notes, fmt.Sprintf(
+					"driver %s did not build for kernel %s on this machine before: %s",
+					k.Version, kernel, l.Says,
+				))
 			}
 		}
 	}
@@ -320,7 +323,10 @@ func (c Choice) failedElsewhere(s spec.Driver, f facts.Facts, k modules.KernelSi
 		if m.Failure == "" || !sameBuild || c.hasDriver(f, k, m.Kernel) {
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("driver %s did not build for kernel %s where the mirror was written: %s", m.Version, m.Kernel, m.Failure))
+		notes = append(notes, fmt.Sprintf(
+			"driver %s did not build for kernel %s where the mirror was written: %s",
+			m.Version, m.Kernel, m.Failure,
+		))
 	}
 	return notes
 }

@@ -47,9 +47,12 @@ func Find(name string) (Model, error) {
 	}
 	if len(matching) > 1 {
 		return Model{}, &trouble.Error{
-			What: fmt.Sprintf("cannot tell which GPU %q is: there are %s", name, strings.Join(modelNames(matching), ", ")),
-			Try:  []string{"write the memory too: " + strconv.Quote(matching[0].Name)},
-			Err:  errKnown,
+			What: fmt.Sprintf(
+				"cannot tell which GPU %q is: there are %s",
+				name, strings.Join(modelNames(matching), ", "),
+			),
+			Try: []string{"write the memory too: " + strconv.Quote(matching[0].Name)},
+			Err: errKnown,
 		}
 	}
 

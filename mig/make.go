@@ -111,7 +111,8 @@ func inUse(err error) bool {
 // noMIGMode reports whether the driver has no MIG mode for a GPU that could have partitions.
 func noMIGMode(err error) bool {
 	var refused *host.GPUError
-	return errors.As(err, &refused) && refused.Call == "nvmlDeviceSetMigMode" && refused.Code == "NOT_SUPPORTED"
+	const call = "nvmlDeviceSetMigMode"
+	return errors.As(err, &refused) && refused.Call == call && refused.Code == "NOT_SUPPORTED"
 }
 
 // displayMode is what a workstation board asks for before it can be partitioned: it comes in

@@ -94,7 +94,10 @@ func refuseByTable(s spec.Spec, f facts.Facts) error {
 func byTable(err error, g host.GPU) error {
 	var t *trouble.Error
 	if errors.As(err, &t) {
-		t.Because = append(t.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", g.Address, g.Device))
+		t.Because = append(t.Because, fmt.Sprintf(
+			"no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs",
+			g.Address, g.Device,
+		))
 		t.Try = append(t.Try, "trust_driver = true in [mig], if the driver that will be installed knows more")
 	}
 	return err

@@ -363,7 +363,8 @@ func (p *partedParser) filters(n *yaml.Node) []string {
 
 	var all []string
 	if n.Decode(&all) != nil {
-		p.fault(n.Line, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
+		const fault = "a device-filter must be a string or a list of strings"
+		p.fault(n.Line, `write device-filter: "0x233010DE"`, fault)
 		return nil
 	}
 	if len(all) == 1 && all[0] == "" {

@@ -70,8 +70,11 @@ func (m Model) refuseCompute(it item) error {
 	need := total(it.compute)
 	if need > p.Slices {
 		return &trouble.Error{
-			What: fmt.Sprintf("cannot make compute instances %s in %s: they need %d slices, and it has %d", computeList(it.compute), p.Name, need, p.Slices),
-			Try:  []string{"ask for fewer or smaller ones"},
+			What: fmt.Sprintf(
+				"cannot make compute instances %s in %s: they need %d slices, and it has %d",
+				computeList(it.compute), p.Name, need, p.Slices,
+			),
+			Try: []string{"ask for fewer or smaller ones"},
 		}
 	}
 
@@ -96,8 +99,11 @@ func (m Model) refuseCompute(it item) error {
 		sameSize := i + 1 - slices.Index(it.compute, c) // so far
 		if sameSize > most[c] {
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot make compute instances %s in %s: it holds at most %d of %dc", computeList(it.compute), p.Name, most[c], c),
-				Try:  []string{"ask for fewer of them"},
+				What: fmt.Sprintf(
+					"cannot make compute instances %s in %s: it holds at most %d of %dc",
+					computeList(it.compute), p.Name, most[c], c,
+				),
+				Try: []string{"ask for fewer of them"},
 			}
 		}
 	}

@@ -74,7 +74,8 @@ func asked(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return besideDRA(s, f)
 	}
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {
-		return []converge.Want{untouched("partitions of the GPUs", nil, "no label nvidia.com/mig.config has named a layout yet")}, nil
+		const why = "no label nvidia.com/mig.config has named a layout yet"
+		return []converge.Want{untouched("partitions of the GPUs", nil, why)}, nil
 	}
 	if f.Driver == nil {
 		return []converge.Want{withoutDriver(s, f)}, refuseByTable(s, f)

@@ -35,7 +35,8 @@ func buildable(k KernelSide) converge.Want {
 		return "", nil
 	}
 
-	return things.Check("kernels that modules can be built for", look, "gpuadm finds a build that cannot succeed before it installs packages",
+	const why = "gpuadm finds a build that cannot succeed before it installs packages"
+	return things.Check("kernels that modules can be built for", look, why,
 		kmod.RealtimeRemedy()...)
 }
 

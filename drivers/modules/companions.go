@@ -62,7 +62,8 @@ func companionFiles(k KernelSide) converge.Want {
 		return "", nil
 	}
 
-	return things.Check("modules beside the driver's", look, "each kernel has the modules that are asked for beside the driver's",
+	const why = "each kernel has the modules that are asked for beside the driver's"
+	return things.Check("modules beside the driver's", look, why,
 		"dkms status, which lists what was built; dkms autoinstall builds what is missing",
 		"or write peermem = false or gds = false in [driver]")
 }

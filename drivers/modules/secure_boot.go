@@ -33,7 +33,8 @@ func trusted(k KernelSide) converge.Want {
 		}
 		return untrusted(trust), nil
 	}
-	return things.Check("modules will be trusted", look, "gpuadm finds a module that the kernel refuses now, not after the reboot")
+	const why = "gpuadm finds a module that the kernel refuses now, not after the reboot"
+	return things.Check("modules will be trusted", look, why)
 }
 
 // untrusted says why the kernel would not load what DKMS builds, and what to do.
@@ -72,7 +73,8 @@ func unsignable() string {
 // https://docs.cloud.google.com/sdk/gcloud/reference/compute/images/create and
 // https://learn.microsoft.com/en-us/azure/virtual-machines/trusted-launch-secure-boot-custom-uefi.
 func enrolment(t facts.Trust) string {
-	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; " + trouble.Command("apply") + " then checks that the key is enrolled"
+	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; " +
+		trouble.Command("apply") + " then checks that the key is enrolled"
 	if t.Waiting {
 		return things.OrTry(confirm)
 	}
