@@ -112,7 +112,10 @@ func checkKubelet(f facts.Facts, e facts.Engine, engines []facts.Engine, gone []
 		return nil
 	}
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot tell which container engine kubelet uses: %s starts it by another program, and %s and %s are here", kubelet.Unit, engine.UnitOf(e), strings.Join(rest, " and ")),
+		What: fmt.Sprintf(
+			"cannot tell which container engine kubelet uses: %s starts it by another program, and %s and %s are here",
+			kubelet.Unit, engine.UnitOf(e), strings.Join(rest, " and "),
+		),
 		Try: []string{
 			"start " + kubelet.Unit + ": gpuadm asks the kubelet that runs",
 			fmt.Sprintf("or write engine = %q into [runtime]", e.Name),

@@ -78,7 +78,8 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 func verifyEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error {
 	if i := after.target(h); i >= 0 {
 		if left := after.ops(i, h); len(left) > 0 {
-			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
+			key := strings.Join(left[0].Path, ".")
+			return fmt.Errorf("%s would still be wrong: %s wins", key, after.files[i].path)
 		}
 	}
 

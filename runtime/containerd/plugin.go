@@ -86,11 +86,15 @@ func checkTimes(plugin map[string]any, t Tree) error {
 // checkPrivileged refuses a runtime that gives privileged containers all devices, and none of the
 // host's.
 func checkPrivileged(runtimes map[string]any, t Tree) error {
-	const with, without = "privileged_without_host_devices_all_devices_allowed", "privileged_without_host_devices"
+	const (
+		with    = "privileged_without_host_devices_all_devices_allowed"
+		without = "privileged_without_host_devices"
+	)
 	for name := range runtimes {
 		entry := toml.Sub(runtimes, name)
 		if entry[with] == true && entry[without] != true {
-			return fmt.Errorf("its CRI plugin does not load: %sruntimes.%s has %s without %s", t.fileWith("containerd"), name, with, without)
+			file := t.fileWith("containerd")
+			return fmt.Errorf("its CRI plugin does not load: %sruntimes.%s has %s without %s", file, name, with, without)
 		}
 	}
 

@@ -109,7 +109,8 @@ func handlerWritten(e facts.Engine, h engine.Handler) converge.Want {
 		return fmt.Sprintf("cannot use the handler %s: %s has started after %s was there, and has not written it", h.Name, e.Unit, h.Binary), nil
 	}
 
-	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, e.Owner+" writes it when it starts",
+	why := e.Owner + " writes it when it starts"
+	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
 		fmt.Sprintf("journalctl -u %s | grep -i runtime, which says where it looked", e.Unit),
 		fmt.Sprintf("if %s has a template of its own, add the handler there, or {{ template \"base\" . }}", path.Dir(e.Config)))
 }

@@ -136,7 +136,8 @@ func (c *criTree) checkNames() error {
 
 // unreadName says that the daemon does not read a plugin name in a file.
 func (c *criTree) unreadName(f configFile, name string) error {
-	reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), f.version)
+	key := toml.KeyText(name, '"')
+	reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, key, f.version)
 	fix := fmt.Sprintf("write [plugins.%q] for [plugins.%q]", criV3, name)
 	if name == criV3 && c.reader.merge == mergeWhole {
 		fix = fmt.Sprintf("write [plugins.%q] for [plugins.%q], or install containerd 2.0 or later", criV2, criV3)
@@ -195,7 +196,10 @@ func (c *criTree) unread() []string {
 	for _, f := range c.files {
 		isOld := f.version == 2 && f.plugin(criV2) != nil
 		if skipsOld && isOld {
-			list = append(list, fmt.Sprintf("%s has [plugins.%q], which %s does not read beside an imported file of version %d", f.path, criV2, c.reader.daemon, c.version))
+			list = append(list, fmt.Sprintf(
+				"%s has [plugins.%q], which %s does not read beside an imported file of version %d",
+				f.path, criV2, c.reader.daemon, c.version,
+			))
 		}
 	}
 

@@ -185,7 +185,10 @@ func editFile(
 	forgotten := before.forgets != "" && before.forgets != target
 	if forgotten && h.Default && before.byDefault == h.Name {
 		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot make %s CRI-O's default: CRI-O %s forgets the runtime %s, as %s has another default", h.Name, version, before.builtin, before.forgets),
+			What: fmt.Sprintf(
+				"cannot make %s CRI-O's default: CRI-O %s forgets the runtime %s, as %s has another default",
+				h.Name, version, before.builtin, before.forgets,
+			),
 			Try: []string{
 				"take default_runtime out of " + before.forgets + ", and set_as_default out of [runtime]",
 				"or update CRI-O to 1.26 or newer, which keeps it",
@@ -253,7 +256,8 @@ func (c config) newEntry(h engine.Handler) toml.Table {
 
 	entry := builtinEntry(c.builtin)
 	maps.Copy(entry, base)
-	for _, other := range []string{"runtime_path", "runtime_config_path", "platform_runtime_paths", inherits} {
+	others := []string{"runtime_path", "runtime_config_path", "platform_runtime_paths", inherits}
+	for _, other := range others {
 		delete(entry, other)
 	}
 	return append(toml.Table{}.With("runtime_path", h.Binary), toml.Sorted(entry)...)
@@ -271,7 +275,10 @@ func (c config) verifyEffect(after config, h engine.Handler, target, version str
 		if !found {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot make %s CRI-O's default: CRI-O %s would forget the runtime %s", h.Name, version, name),
-				Try:  []string{"leave set_as_default out of [runtime]", "or update CRI-O to 1.26 or newer, which keeps it"},
+				Try: []string{
+					"leave set_as_default out of [runtime]",
+					"or update CRI-O to 1.26 or newer, which keeps it",
+				},
 			}
 		}
 

@@ -97,7 +97,10 @@ func Configured(e facts.Engine) engine.Configured {
 	}
 	program := path.Base(configured.Programs[c.byDefault])
 	if c.forgets != "" && strings.HasPrefix(program, "nvidia") {
-		configured.Unread = []string{fmt.Sprintf("CRI-O %s forgets the runtime %s, as %s has another default", e.Version, c.builtin, c.forgets)}
+		configured.Unread = []string{fmt.Sprintf(
+			"CRI-O %s forgets the runtime %s, as %s has another default",
+			e.Version, c.builtin, c.forgets,
+		)}
 	}
 	return configured
 }

@@ -81,7 +81,8 @@ func askOwn(ctx context.Context, v host.View, e facts.Engine) error {
 		return err
 	}
 	if key := keyInUnit(e, e.Files[0].Data); key != "" {
-		return inBoth(v, e, key, fmt.Sprintf("cannot start %s: %s is both in %s and in its unit", engine.UnitOf(e), key, e.Config))
+		what := fmt.Sprintf("cannot start %s: %s is both in %s and in its unit", engine.UnitOf(e), key, e.Config)
+		return inBoth(v, e, key, what)
 	}
 	return err
 }

@@ -173,7 +173,8 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		return fmt.Sprintf("cannot use the handler %s of %s: %s", name, file, problem), nil
 	}
 
-	return things.Check(fmt.Sprintf("handler %s in %s", name, file), look, "it was there before gpuadm, and stays",
+	const why = "it was there before gpuadm, and stays"
+	return things.Check(fmt.Sprintf("handler %s in %s", name, file), look, why,
 		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
 }
 

@@ -3,7 +3,6 @@
 package toolkit
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -95,7 +94,8 @@ func cdiNotes(v host.View, s spec.Spec, f facts.Facts, folders []string) []strin
 	notes := others.Notes(v)
 	injectors := others.Injectors()
 	if len(injectors) > 0 && s.Runtime.Inject != "cdi" {
-		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(injectors, " and ")))
+		who := strings.Join(injectors, " and ")
+		notes = append(notes, who+` gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`)
 	}
 	if unit := pluginUnit(v); unit != "" && s.Has("sharing") {
 		notes = append(notes, unit+" runs the device plugin on this machine: it reads no ConfigMap, so its own options must say what [sharing] says")
