@@ -42,7 +42,8 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 // notOn says that the machine is none of the platform's.
 func notOn(p platform.Platform) error {
 	return &trouble.Error{
-		What:    "cannot join " + p.Title + ": " + cmp.Or(p.Join.Closed, "this machine is in none of its node pools"),
+		What: "cannot join " + p.Title + ": " +
+			cmp.Or(p.Join.Closed, "this machine is in none of its node pools"),
 		Because: p.Join.Looked,
 		Try:     p.Join.Try,
 	}
@@ -75,7 +76,8 @@ func noDriverAtBoot(p platform.Platform) converge.Want {
 			Try:     p.Join.AtBoot,
 		}
 	}
-	return things.Check(p.Title+"'s own scripts before the driver", look, "they remove a driver of their image by its paths")
+	const why = "they remove a driver of their image by its paths"
+	return things.Check(p.Title+"'s own scripts before the driver", look, why)
 }
 
 // scriptsEnded wants the platform's scripts to have ended: facts that gpuadm reads before that will

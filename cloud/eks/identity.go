@@ -53,7 +53,8 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 		user, err := client.Whoami(ctx)
 		return "", n.refused(user, err)
 	}
-	return things.Check("EKS knows this machine as its node", look, "EKS refuses a kubelet of another name for ever")
+	const why = "EKS refuses a kubelet of another name for ever"
+	return things.Check("EKS knows this machine as its node", look, why)
 }
 
 // refused says why the cluster does not accept the machine as this node; nil if it does.
@@ -62,8 +63,11 @@ func (n *ownNode) refused(user kube.User, err error) error {
 	switch {
 	case errors.Is(err, kube.Unauthorized):
 		return &trouble.Error{
-			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
-			Because: []string{trouble.OneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+			What: fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
+			Because: []string{
+				trouble.OneLine(err.Error()),
+				"or " + n.cluster.Server + " is another cluster's",
+			},
 			Try: []string{
 				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
 				"aws sts get-caller-identity, on this machine, prints its role",

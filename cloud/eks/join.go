@@ -35,7 +35,8 @@ func Wants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 
 	switch {
 	case !f.Live:
-		cluster := things.Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")
+		const why = "the machine learns it when it boots"
+		cluster := things.Deferred("which cluster of EKS to join", host.FirstBoot, why)
 		return []converge.Want{cluster}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &trouble.Error{

@@ -81,7 +81,9 @@ func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		things.Folders(path.Dir(ConfigFile), "holds kubelet's configuration"),
 		[]converge.Want{things.Exact(ConfigFile, configText, 0o644, "kubelet's configuration")},
 		things.Folders(path.Dir(unit), "holds kubelet's unit"),
-		[]converge.Want{things.Exact(unit, []byte(unitText), 0o644, "runs kubelet as a node of this cluster")},
+		[]converge.Want{
+			things.Exact(unit, []byte(unitText), 0o644, "runs kubelet as a node of this cluster"),
+		},
 		running(f),
 	), nil
 }

@@ -42,7 +42,8 @@ func (d *draft) spec() (string, error) {
 	d.driver()
 	d.runtime()
 	d.mig()
-	d.say("# What the node tells Kubernetes about itself.", "[node]", `#labels = { "example.com/pool" = "gpu" }`)
+	d.say("# What the node tells Kubernetes about itself.",
+		"[node]", `#labels = { "example.com/pool" = "gpu" }`)
 	d.numa()
 	d.say("")
 	d.join()

@@ -96,7 +96,9 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 // wrongCloud names the Kubernetes of a cloud, which --cloud takes.
 func wrongCloud(cloud string) error {
 	kubernetes := cmp.Or(platform.MethodOn(strings.ToLower(cloud)), nearest.Of(cloud, clouds))
-	t := &trouble.Error{What: fmt.Sprintf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
+	t := &trouble.Error{
+		What: fmt.Sprintf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", ")),
+	}
 	if kubernetes != "" {
 		t.Try = []string{"--cloud " + kubernetes}
 	}

@@ -79,12 +79,14 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 	gauge("stage_converged", "Whether a stage is converged; of ready: whether the cluster sees that the GPUs are ready.", stages...)
 
 	reboots := func(l converge.Line) bool { return l.When == host.AfterReboot }
-	gauge("reboot_needed", "Whether a change waits for a reboot.", truth(slices.ContainsFunc(s.Changes, reboots)))
+	needsReboot := slices.ContainsFunc(s.Changes, reboots)
+	gauge("reboot_needed", "Whether a change waits for a reboot.", truth(needsReboot))
 	gauge("held", "Whether an undo holds unattended applies.", truth(s.Held != ""))
 	gauge("unfinished", "Whether a run was cut short.", truth(s.Unfinished != ""))
 	if len(s.Runs) > 0 {
 		last := s.Runs[len(s.Runs)-1]
-		gauge("last_run_timestamp_seconds", "When the last run that changed something began.", number(last.Time.Unix()))
+		began := number(last.Time.Unix())
+		gauge("last_run_timestamp_seconds", "When the last run that changed something began.", began)
 		gauge("last_run_ok", "Whether that run ended well.", truth(last.Result == "ok"))
 	}
 

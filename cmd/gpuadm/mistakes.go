@@ -148,7 +148,10 @@ func emptyValue(cmd *cobra.Command, f *pflag.Flag) error {
 	value, _ := pflag.UnquoteUsage(f)
 	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot use --%s: its value is empty", f.Name),
-		Try:  []string{fmt.Sprintf("%s --%s %s; if a shell variable has it, set that first", cmd.CommandPath(), f.Name, value)},
+		Try: []string{fmt.Sprintf(
+			"%s --%s %s; if a shell variable has it, set that first",
+			cmd.CommandPath(), f.Name, value,
+		)},
 	}}
 }
 
@@ -214,7 +217,9 @@ func atMostOne(what string) cobra.PositionalArgs {
 		if len(words) < 2 {
 			return nil
 		}
-		t := &trouble.Error{What: fmt.Sprintf("cannot use %q: %s takes one %s", words[1], cmd.CommandPath(), what)}
+		t := &trouble.Error{
+			What: fmt.Sprintf("cannot use %q: %s takes one %s", words[1], cmd.CommandPath(), what),
+		}
 		for _, word := range words {
 			t.Try = append(t.Try, cmd.CommandPath()+" "+host.ShellWord(word))
 		}

@@ -41,7 +41,10 @@ func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 		cert = block.Bytes
 	}
 	if err := matching(key, cert); err != nil {
-		return nil, usage{fmt.Errorf("cannot sign with --module-key %s and --module-cert %s: %w", b.moduleKey, b.moduleCert, err)}
+		return nil, usage{fmt.Errorf(
+			"cannot sign with --module-key %s and --module-cert %s: %w",
+			b.moduleKey, b.moduleCert, err,
+		)}
 	}
 	return &local.ModuleKey{Private: key, Certificate: cert}, nil
 }

@@ -84,7 +84,8 @@ func ownerLines(p stages.Part) []string {
 	}
 	for _, claim := range append([]stages.Claim{*p.Owner}, p.Others...) {
 		for _, e := range claim.Ends {
-			lines = append(lines, fmt.Sprintf("  to end the claim of %s (%s): %s", claim.Who, e.Where, e.Setting))
+			ends := fmt.Sprintf("  to end the claim of %s (%s): %s", claim.Who, e.Where, e.Setting)
+			lines = append(lines, ends)
 		}
 	}
 

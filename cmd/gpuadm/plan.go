@@ -124,7 +124,10 @@ func (c *common) followNote(s spec.Spec) []string {
 	case followed.Layout == "":
 		return []string{"no label " + node.MIGConfig + " has named a layout yet: gpuadm leaves the partitions"}
 	case !followed.Asked:
-		return []string{fmt.Sprintf("the layout is %s, as the label %s said last: the API server does not answer now", followed.Layout, node.MIGConfig)}
+		return []string{fmt.Sprintf(
+			"the layout is %s, as the label %s said last: the API server does not answer now",
+			followed.Layout, node.MIGConfig,
+		)}
 	}
 
 	return []string{fmt.Sprintf("the layout is %s, by the node's label %s", followed.Layout, node.MIGConfig)}

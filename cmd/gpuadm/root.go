@@ -210,7 +210,8 @@ func (c *common) check(cmd *cobra.Command) error {
 func (c *common) wrongForm(cmd *cobra.Command) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot print as %q: -o takes text or json", c.output)}
 	if strings.ContainsAny(c.output, "./") {
-		t.Try = []string{"print, and let the shell write it: " + cmd.CommandPath() + " … >" + host.ShellWord(c.output)}
+		command := cmd.CommandPath() + " … >" + host.ShellWord(c.output)
+		t.Try = []string{"print, and let the shell write it: " + command}
 	}
 	return usage{t}
 }

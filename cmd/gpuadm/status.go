@@ -392,7 +392,8 @@ func (c *common) statusEnd(s converge.Status) string {
 	case s.Undoing:
 		return fmt.Sprintf("Run %s, an undo, was cut short. To continue: %s", s.Unfinished, c.typed("undo"))
 	case s.Repairing != "":
-		return fmt.Sprintf("Run %s, a repair, was cut short. To continue: %s", s.Unfinished, c.typed("repair "+s.Repairing))
+		command := c.typed("repair " + s.Repairing)
+		return fmt.Sprintf("Run %s, a repair, was cut short. To continue: %s", s.Unfinished, command)
 	case s.Unfinished != "" && s.Reboot != "":
 		return fmt.Sprintf("Run %s waits for a reboot, for %s: sudo reboot, then: %s", s.Unfinished, s.Reboot, c.typed("apply"))
 	case s.Unfinished != "":

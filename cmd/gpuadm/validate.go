@@ -223,7 +223,10 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 
 	v.Warnings = append(v.Warnings, choice.Warnings...)
 	if choice.Unlisted {
-		v.unchecked(fmt.Sprintf("whether a source has driver %s: %s on the machine says it, once the package lists are read", s.Driver.Version, trouble.Command("plan")))
+		v.unchecked(fmt.Sprintf(
+			"whether a source has driver %s: %s on the machine says it, once the package lists are read",
+			s.Driver.Version, trouble.Command("plan"),
+		))
 	}
 	result := choice.Why
 	if choice.Source != drivers.SourceNone {
