@@ -120,12 +120,15 @@ func clockBehind(m *Machine) []Finding {
 	}
 
 	for _, name := range []string{
-		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
+		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite",
+		"/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
 		"/var/lib/kubelet/pki/kubelet-client-current.pem",
 	} {
 		if i, err := m.View.Stat(name); err == nil && i.Ctime.After(now.Add(24*time.Hour)) {
 			day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
-			return []Finding{{What: fmt.Sprintf("the clock says %s, and %s was changed %s", day(now), name, day(i.Ctime))}}
+			return []Finding{{
+				What: fmt.Sprintf("the clock says %s, and %s was changed %s", day(now), name, day(i.Ctime)),
+			}}
 		}
 	}
 

@@ -88,9 +88,12 @@ func (m *Machine) checkDeviceFile(name string, minor int, majors []uint32, asked
 		}}
 	case asked != nil && accessOf(file) != *asked:
 		return []Finding{{
-			Object:  name,
-			What:    fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(file), asked),
-			Command: fmt.Sprintf("sudo chown %d:%d %s && sudo chmod %04o %s", asked.uid, asked.gid, name, asked.mode, name),
+			Object: name,
+			What:   fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(file), asked),
+			Command: fmt.Sprintf(
+				"sudo chown %d:%d %s && sudo chmod %04o %s",
+				asked.uid, asked.gid, name, asked.mode, name,
+			),
 		}}
 	}
 

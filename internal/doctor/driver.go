@@ -236,7 +236,8 @@ func noFirmware(m *Machine) []Finding {
 	if !ok || !m.loaded() || !m.someMissing() {
 		return nil
 	}
-	if found := saying("the kernel", lastLineWith(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
+	line := lastLineWith(m.sinceLoad(), "Direct firmware load for nvidia/")
+	if found := saying("the kernel", line); found != nil {
 		return found
 	}
 	f := m.Facts()

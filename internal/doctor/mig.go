@@ -62,7 +62,8 @@ func (m *Machine) notSingle(registered registration) string {
 	case len(profiles) > 1:
 		return "the GPUs have partitions of " + strings.Join(profiles, " and ")
 	case len(profiles) == 1 && whole > 0:
-		return fmt.Sprintf("%s in MIG mode, and the others are not", trouble.Count(len(m.answering())-whole, "GPU"))
+		inMode := len(m.answering()) - whole
+		return trouble.Count(inMode, "GPU") + " in MIG mode, and the others are not"
 	}
 
 	return ""

@@ -35,8 +35,11 @@ func otherNodeName(m *Machine) []Finding {
 		return nil // kubelet was started with the name of the certificate
 	}
 	return []Finding{{
-		Object:  kubelet.Kubeconfig,
-		What:    fmt.Sprintf("the certificate of %s is of %s, and kubelet registers the Node %s", kubelet.Kubeconfig, kubelet.Identity, kubelet.NodeName),
+		Object: kubelet.Kubeconfig,
+		What: fmt.Sprintf(
+			"the certificate of %s is of %s, and kubelet registers the Node %s",
+			kubelet.Kubeconfig, kubelet.Identity, kubelet.NodeName,
+		),
 		Command: "hostname; sudo kubectl --kubeconfig " + kubelet.Kubeconfig + " auth whoami",
 	}}
 }
@@ -143,8 +146,11 @@ func taintRepelsPlugin(m *Machine) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Object:  registered.name,
-		What:    fmt.Sprintf("the Node %s has the taint %s, and no pod of a device plugin", registered.name, strings.Join(taints, ", ")),
+		Object: registered.name,
+		What: fmt.Sprintf(
+			"the Node %s has the taint %s, and no pod of a device plugin",
+			registered.name, strings.Join(taints, ", "),
+		),
 		Command: "kubectl get daemonsets -A -o wide; kubectl describe node " + registered.name,
 	}}
 }
@@ -280,7 +286,10 @@ func migManagerStopped(m *Machine) []Finding {
 	if !isOpen {
 		return nil
 	}
-	what := fmt.Sprintf("the Node %s has the label %s=%s for the layout %s", registered.name, migStateLabel, state, labels[migConfigLabel])
+	what := fmt.Sprintf(
+		"the Node %s has the label %s=%s for the layout %s",
+		registered.name, migStateLabel, state, labels[migConfigLabel],
+	)
 	if len(paused) > 0 {
 		what += "; paused until it ends: " + strings.Join(paused, ", ")
 	}
@@ -426,7 +435,8 @@ func badConditions(m *Machine) (found []Finding) {
 		if !isBad(condition) {
 			continue
 		}
-		what := fmt.Sprintf("the Node %s has the condition %s=%s", registered.name, condition.Type, condition.Status)
+		is := condition.Type + "=" + condition.Status
+		what := fmt.Sprintf("the Node %s has the condition %s", registered.name, is)
 		if why := cmp.Or(condition.Message, condition.Reason); why != "" {
 			what += ": " + why
 		}

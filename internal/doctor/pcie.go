@@ -57,8 +57,11 @@ func pcieErrors(m *Machine) (found []Finding) {
 		if len(kinds) > 0 {
 			found = append(found, Finding{
 				Object: device.Address,
-				What:   fmt.Sprintf("GPU %s had errors of its PCIe link since the boot: %s", device.Address, strings.Join(kinds, ", ")),
-				Note:   true,
+				What: fmt.Sprintf(
+					"GPU %s had errors of its PCIe link since the boot: %s",
+					device.Address, strings.Join(kinds, ", "),
+				),
+				Note: true,
 			})
 		}
 	}

@@ -214,8 +214,11 @@ func noProgram(m *Machine) (list []Finding) {
 		}
 
 		finding := Finding{
-			Object:  name,
-			What:    fmt.Sprintf("handler %s in %s runs %s, which is not there", name, decidingFile(found, program), program),
+			Object: name,
+			What: fmt.Sprintf(
+				"handler %s in %s runs %s, which is not there",
+				name, decidingFile(found, program), program,
+			),
 			Command: "ls -l " + program,
 		}
 		if name == config.Default {
@@ -268,8 +271,11 @@ func noRuntimeType(m *Machine) (list []Finding) {
 			continue // containerd has a type for runc, and no pod with a GPU asks for the others
 		}
 		list = append(list, Finding{
-			Object:  name,
-			What:    fmt.Sprintf("the handler %s in %s has no runtime_type", name, decidingFile(found, config.Programs[name])),
+			Object: name,
+			What: fmt.Sprintf(
+				"the handler %s in %s has no runtime_type",
+				name, decidingFile(found, config.Programs[name]),
+			),
 			Command: engine.Shows(found),
 		})
 	}
@@ -296,8 +302,11 @@ func littleLockedMemory(m *Machine) []Finding {
 	}
 	return []Finding{{
 		Object: found.Unit,
-		What:   fmt.Sprintf("the machine has RDMA devices (%s), and containers of %s may lock %s bytes of memory: LimitMEMLOCK=infinity in the unit lets them register more", trouble.Few(devices, 3)[0], found.Unit, fields[0]),
-		Note:   true,
+		What: fmt.Sprintf(
+			"the machine has RDMA devices (%s), and containers of %s may lock %s bytes of memory: LimitMEMLOCK=infinity in the unit lets them register more",
+			trouble.Few(devices, 3)[0], found.Unit, fields[0],
+		),
+		Note: true,
 	}}
 }
 

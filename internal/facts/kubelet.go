@@ -211,11 +211,11 @@ type Taint struct {
 // other files keeps them.
 type Place struct {
 	// How is one of
-	//   - "env": the variable Var in the file File of KEY=VALUE lines has an administrator's flags; the
-	//     file need not exist
+	//   - "env": the variable Var in the file File of KEY=VALUE lines has an administrator's flags;
+	//     the file need not exist
 	//   - "drop-in": gpuadm's file in the folder File, which need not exist: OwnConf, a
-	//     KubeletConfiguration with the whole list under Key, or OwnSettings, for K3s and RKE2, with
-	//     the Key "node-label+" that adds to the list
+	//     KubeletConfiguration with the whole list under Key, or OwnSettings, for K3s and RKE2,
+	//     with the Key "node-label+" that adds to the list
 	//   - "": there is no such place, and Why says why
 	How  string `json:"how,omitempty"`
 	File string `json:"file,omitempty"`

@@ -61,7 +61,8 @@ func (c *Client) judge(ctx context.Context, r call, a answer, err error) *fault 
 		e.cause = fmt.Errorf("%s redirects (%d), which no API server does", c.server, a.status)
 	}
 	if e.why == Busy && e.after > 0 {
-		e.because = append(e.because, fmt.Sprintf("The server asks to come back in %v.", e.after.Round(time.Second)))
+		wait := e.after.Round(time.Second)
+		e.because = append(e.because, fmt.Sprintf("The server asks to come back in %v.", wait))
 	}
 
 	return e
@@ -106,7 +107,8 @@ func (c *Client) unauthorized(e *fault, a answer) {
 		if ahead > 0 {
 			side = "ahead of"
 		}
-		e.because = append(e.because, fmt.Sprintf("The machine's clock is %s %s the server's.", span(ahead.Abs()), side))
+		by := span(ahead.Abs())
+		e.because = append(e.because, fmt.Sprintf("The machine's clock is %s %s the server's.", by, side))
 		e.try = append(e.try, checkClock)
 	}
 

@@ -111,7 +111,8 @@ func kubeconfigSettings(v host.View, name string, judged bool) (settings, error)
 
 	s.from = "kubeconfig " + name
 	s.login.view = v
-	s.login.about = cmp.Or(s.login.about, "no credentials: kubeconfig "+name+" has none for its current-context")
+	none := "no credentials: kubeconfig " + name + " has none for its current-context"
+	s.login.about = cmp.Or(s.login.about, none)
 	return s, nil
 }
 

@@ -89,7 +89,8 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 	// memory or a compiler that was killed.
 	switch {
 	case errors.As(err, &late):
-		t.What = fmt.Sprintf("%s%s gave no answer within %s, and gpuadm ended it", Cannot, program(failed.Argv), late.Limit)
+		what := Cannot + program(failed.Argv)
+		t.What = fmt.Sprintf("%s gave no answer within %s, and gpuadm ended it", what, late.Limit)
 		t.Try = []string{"see what keeps the machine's processors or disks busy (top, vmstat 1), then run the same command again"}
 
 	case errors.Is(err, context.DeadlineExceeded):

@@ -329,7 +329,8 @@ func (f *Family) versionIn(changes []converge.Change) string {
 // part.
 func (f *Family) partChange(name string, found State, chosen choice, offers []Offer) converge.Change {
 	if f.isRival(name) {
-		return dependencyChange(name, found, State{Version: removed}, "its kernel modules cannot be beside those asked for")
+		const why = "its kernel modules cannot be beside those asked for"
+		return dependencyChange(name, found, State{Version: removed}, why)
 	}
 
 	to, kept := f.stateFor(found, chosen, offers)

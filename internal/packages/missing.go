@@ -37,7 +37,8 @@ func (r *Resolution) missing(
 		Because: availableAll(members, words.Source, r.offered),
 	}
 	if lack := r.unavailable(members, pattern); len(lack) > 0 {
-		t.What = fmt.Sprintf("cannot install %s: no %s has that version of %s", what, words.Source, strings.Join(lack, ", "))
+		parts := strings.Join(lack, ", ")
+		t.What = fmt.Sprintf("cannot install %s: no %s has that version of %s", what, words.Source, parts)
 	}
 	if member := r.keptOut(members, pattern); member != "" {
 		t.Try = append(t.Try, "apt-cache policy "+member+", which shows the priority that keeps it out. The pin is in /etc/apt/preferences.d; gpuadm writes its own there for the source in [driver]")

@@ -251,7 +251,8 @@ func WithoutHeaders(v host.View, kernel string) string {
 	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")
 	own := "of a kernel of your own: have /lib/modules/" + kernel + "/build lead to its build tree, and gpuadm builds with that"
 	if v.Live() && strings.TrimSpace(string(running)) == kernel {
-		return "install a kernel whose headers are available and reboot into it, or install the headers of " + kernel + ", which runs now, from another source; " + own
+		headers := "install the headers of " + kernel + ", which runs now, from another source"
+		return "install a kernel whose headers are available and reboot into it, or " + headers + "; " + own
 	}
 	return "take a kernel whose headers are available; remove kernel " + kernel + " if it is not meant to run; " + own
 }

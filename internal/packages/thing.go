@@ -176,7 +176,8 @@ func (t thing) TakeOut(
 	case !known && before == after:
 		return found, nil, nil
 	case !known:
-		return found, []string{fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)}, nil
+		left := fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)
+		return found, []string{left}, nil
 	case !was.Installed():
 		return before, nil, nil
 	}

@@ -27,7 +27,10 @@ var aks = Platform{
 		Looked: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
 		Try:    []string{"add a GPU node pool: az aks nodepool add --gpu-driver none"},
 		Begin:  "AKS writes kubelet's and containerd's files",
-		AtBoot: []string{"on AKS run gpuadm as a DaemonSet", "or drop [driver] from the node.toml of the image"},
+		AtBoot: []string{
+			"on AKS run gpuadm as a DaemonSet",
+			"or drop [driver] from the node.toml of the image",
+		},
 		Notes: []string{
 			"AKS joins the machines of its pools itself (%s): its scripts own /etc/containerd/config.toml, /etc/default/kubelet, kubelet.service.d and /etc/kubernetes, and gpuadm leaves those alone",
 			"they install a driver too, unless the pool was made with --gpu-driver none or its machines carry the tag SkipGpuDriverInstall=true",

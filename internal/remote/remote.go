@@ -260,7 +260,8 @@ func (s *session) open() error {
 	answer, err := s.wait(stepLimit, mark+"machine ")
 	words := strings.SplitN(answer, " ", 4)
 	if err != nil || len(words) != 4 {
-		return fmt.Errorf("cannot connect: %w", cmp.Or(err, errors.New("the other side speaks another version")))
+		otherVersion := errors.New("the other side speaks another version")
+		return fmt.Errorf("cannot connect: %w", cmp.Or(err, otherVersion))
 	}
 	processor := words[0]
 	becomesRoot := words[1]

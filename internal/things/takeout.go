@@ -108,7 +108,8 @@ func (f *FileThing) takeOutAttributes(now *fileState, was, made fileState) []str
 		case a.now == a.made:
 			a.revert()
 		case a.now != a.was && a.was != a.made:
-			left = append(left, fmt.Sprintf("%s of %s is %q, gpuadm had set %q", a.what, f.name, a.now, a.made))
+			changed := fmt.Sprintf("%s of %s is %q, gpuadm had set %q", a.what, f.name, a.now, a.made)
+			left = append(left, changed)
 		}
 	}
 

@@ -141,7 +141,8 @@ func gpuTable(rows []gpu, lists []list) string {
 `)
 	for _, source := range slices.Sorted(maps.Keys(newest)) {
 		l := newest[source]
-		fmt.Fprintf(&b, "#   %s: %s, to %s (%s)\n", shortNames[source], repositories[source], l.Version, l.Month)
+		name, repository := shortNames[source], repositories[source]
+		fmt.Fprintf(&b, "#   %s: %s, to %s (%s)\n", name, repository, l.Version, l.Month)
 	}
 
 	b.WriteString("#\n# id\tname\tmodules\tfirst\tsources\tmonth\n")

@@ -62,7 +62,8 @@ func (r repository) git(arguments ...string) ([]byte, error) {
 	cmd.Stderr = &wrong
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("cannot run git %s on %s: %w: %s", strings.Join(arguments, " "), r, err, wrong.String())
+		command := strings.Join(arguments, " ")
+		return nil, fmt.Errorf("cannot run git %s on %s: %w: %s", command, r, err, wrong.String())
 	}
 	return out, nil
 }

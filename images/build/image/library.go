@@ -195,7 +195,8 @@ func bills(name string, l library) ([]byte, error) {
 	}
 
 	vendor, _, _ := strings.Cut(l.distro, "-")
-	purl := fmt.Sprintf("pkg:deb/%s/libc6@%s?arch=%s&distro=%s", vendor, url.QueryEscape(l.version), l.arch, l.distro)
+	version := url.QueryEscape(l.version)
+	purl := fmt.Sprintf("pkg:deb/%s/libc6@%s?arch=%s&distro=%s", vendor, version, l.arch, l.distro)
 	*bom.Components = append(*bom.Components, cdx.Component{
 		BOMRef:     purl,
 		Type:       cdx.ComponentTypeLibrary,

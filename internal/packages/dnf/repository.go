@@ -91,7 +91,8 @@ func repoFile(r packages.Repository, key string, via host.Via) []byte {
 		}
 	}
 
-	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"))
+	url := strings.TrimSuffix(r.URL, "/")
+	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", dnfID(r), r.About, url)
 	fmt.Fprintf(&b, "gpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\n", checkPackages, checkMetadata, key)
 	b.WriteString("skip_if_unavailable=0\n")
 	if r.Whole {

@@ -84,7 +84,8 @@ func keepStream(asked, found string) []string {
 	if kind != askedKind {
 		keys = append(keys, kindKeys()[kind])
 	}
-	return []string{"or write " + strings.Join(keys, ", ") + " in [driver], by which stream " + found + " stays"}
+	writes := strings.Join(keys, ", ") + " in [driver]"
+	return []string{"or write " + writes + ", by which stream " + found + " stays"}
 }
 
 // kindKeys has the keys of [driver] that ask for a kind of stream.

@@ -39,7 +39,7 @@ func read(text []byte, engine string) (s lib.Spec, why string) {
 	}
 	s.Spec = raw
 
-	//lint:ignore SA1019 the function that replaces it lies in a module of its own, which would be one more direct dependency
+	//lint:ignore SA1019 what replaces it is in another module: one more direct dependency
 	least, err := lib.MinimumRequiredVersion(raw)
 	if why := invalid(raw, err); why != "" {
 		return s, why

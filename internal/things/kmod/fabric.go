@@ -82,7 +82,8 @@ func registered(d host.Driver) (converge.State, []string) {
 
 		case g.Fabric.State == "completed":
 			state = "failed"
-			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration has failed: %s", g.Address, g.Fabric.Status))
+			failed := fmt.Sprintf("GPU %s: its registration has failed: %s", g.Address, g.Fabric.Status)
+			sentences = append(sentences, failed)
 
 		default:
 			if state != "failed" {

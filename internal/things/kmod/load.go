@@ -153,5 +153,6 @@ func UnboundGPUs(v host.View) (problem string, err error) {
 	}
 	served := all - len(unbound)
 
-	return fmt.Sprintf("the module nvidia serves %d of %d GPUs, and not %s", served, all, strings.Join(unbound, ", ")), nil
+	others := strings.Join(unbound, ", ")
+	return fmt.Sprintf("the module nvidia serves %d of %d GPUs, and not %s", served, all, others), nil
 }

@@ -23,9 +23,10 @@ import (
 // the loaded module with the file on disk, so that an upgrade, its undo and a roll-back are the
 // same change: gpuadm loads whatever module the packages have left on disk. Its states:
 //
-//	"as on disk"                              the same version and flavour, or neither loaded nor on disk
-//	"580.95.05 open without NVreg_X=1"        without a parameter, or a companion that is to be loaded
-//	"570.1 open, on disk 580.95.05 open"      another than on disk; "nouveau", "nova_core" or "nothing" in place of the loaded one
+//	"as on disk"                           the same version and flavour, or none in both places
+//	"580.95.05 open without NVreg_X=1"     without a parameter, or a companion to be loaded
+//	"570.1 open, on disk 580.95.05 open"   another than on disk; "nouveau", "nova_core" or
+//	                                       "nothing" in place of the loaded one
 type module struct {
 	kernel string   // the running one; "" when built again for undo
 	files  []string // with its parameters (modprobe.d), and the modules to load at boot (modules-load.d)

@@ -43,7 +43,9 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 		return err
 	}
 	if len(why) > 0 {
-		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
+		return host.Reboot{
+			Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; ")),
+		}
 	}
 
 	// If no module is on disk, a later change may build one, or a roll-back may restore the last
@@ -110,11 +112,15 @@ func whyHeld(ctx context.Context, v host.View) ([]string, error) {
 			return slices.Contains(unloadOrder(), h)
 		})
 		if len(foreign) > 0 {
-			why = append(why, fmt.Sprintf("module %s is used by the module %s", name, strings.Join(foreign, " and ")))
+			users := strings.Join(foreign, " and ")
+			why = append(why, fmt.Sprintf("module %s is used by the module %s", name, users))
 		}
 		unseen := use.uses - len(use.holders)
 		if unseen > 0 && len(holders) == 0 {
-			why = append(why, fmt.Sprintf("module %s is used %s by no process that can be seen: by a console, or inside the kernel", name, trouble.Count(unseen, "time")))
+			why = append(why, fmt.Sprintf(
+				"module %s is used %s by no process that can be seen: by a console, or inside the kernel",
+				name, trouble.Count(unseen, "time"),
+			))
 		}
 	}
 
