@@ -34,12 +34,14 @@ type Solver interface {
 		offers map[string][]Offer,
 		pins []Pin,
 	) ([]Move, error)
-	// Unneeded returns the packages that were installed for others, and that nothing needs once the
-	// changes are made, whether they are held or not.
+	// Unneeded returns what was installed for others, and what nothing needs once the changes are
+	// made, whether it is held or not. That a candidate is among the changes is no reason to keep it.
+	// What is no candidate may be missing.
 	Unneeded(
 		ctx context.Context,
 		v host.View,
 		changes []converge.Change,
+		candidates map[string]bool,
 		offers map[string][]Offer,
 		pins []Pin,
 	) ([]string, error)

@@ -29,9 +29,7 @@ func (r *Resolution) dropUnneeded(ctx context.Context, v host.View, brought []co
 		return
 	}
 
-	isCandidate := func(c converge.Change) bool { return candidates[c.Name] }
-	others := slices.DeleteFunc(slices.Clone(r.Changes), isCandidate)
-	unneeded, err := r.Solver.Unneeded(ctx, v, others, r.Offers, r.pins())
+	unneeded, err := r.Solver.Unneeded(ctx, v, r.Changes, candidates, r.Offers, r.pins())
 	if err != nil {
 		return
 	}

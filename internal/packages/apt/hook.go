@@ -71,7 +71,7 @@ func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) e
 		return err
 	}
 
-	r := packages.Resolution{Installed: installed, Solver: solver{}}
+	r := packages.Resolution{Installed: installed, Solver: newSolver(apt{}, dpkg{})}
 	for _, p := range plan {
 		r.Changes = append(r.Changes, converge.Change{
 			Ref:    converge.Ref{Kind: "package", Name: p[0]},

@@ -43,7 +43,7 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	d.add(status)
 	a.pins = g.Work + "/pins/"
 	g.Request.Changes = packages.WithBefore(d.packages, g.Request.Changes)
-	r, err := packages.Resolve(ctx, machine, g.Request, d.packages, solver{a, d})
+	r, err := packages.Resolve(ctx, machine, g.Request, d.packages, newSolver(a, d))
 	if err != nil {
 		return nil, err
 	}

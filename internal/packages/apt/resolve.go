@@ -20,7 +20,11 @@ import (
 type solver struct {
 	apt
 	d dpkg
+	// names are those of all packages that apt knows; apt is asked for them once for each request.
+	names *[]string
 }
+
+func newSolver(a apt, d dpkg) solver { return solver{apt: a, d: d, names: new([]string)} }
 
 // Resolve chooses the open versions, asks apt what else would change, and checks that the disk has
 // room for all.
@@ -30,7 +34,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		return nil, err
 	}
 	a.needs = &needs{}
-	r, err := packages.Resolve(ctx, v, ask, d.packages, solver{a, d})
+	r, err := packages.Resolve(ctx, v, ask, d.packages, newSolver(a, d))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +61,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 }
 
 // Available answers without dpkg's database.
-func (a apt) Available() packages.Solver { return solver{apt: a} }
+func (a apt) Available() packages.Solver { return newSolver(a, dpkg{}) }
 
 func (solver) Words() packages.Words {
 	return packages.Words{
@@ -132,30 +136,6 @@ func (s solver) lostDependencies(
 	return args
 }
 
-// Unneeded asks apt what its autoremove would take once the changes are made, if nothing were held.
-// What the changes name counts as asked for, also where they only change its marks.
-func (s solver) Unneeded(
-	ctx context.Context,
-	v host.View,
-	changes []converge.Change,
-	offers map[string][]packages.Offer,
-	pins []packages.Pin,
-) ([]string, error) {
-	var args []string
-	for _, c := range changes {
-		if packages.Parse(c.Before).Installed() || packages.Parse(c.After).Installed() {
-			args = append(args, argument(v, c, offers))
-		}
-	}
-
-	verb := []string{"install", "-o", "APT::Get::HideAutoRemove=false", "--"}
-	out, err := s.simulate(ctx, v, pins, verb, args)
-	if err != nil {
-		return nil, err
-	}
-	return parseUnneeded(out), nil
-}
-
 // simulate returns what apt-get says that it would do, with its lists in full.
 //
 // --print-uris computes all that an installation would, and begins none. It takes half as long as
@@ -172,11 +152,11 @@ func (s solver) simulate(
 	if len(pins) > 0 {
 		pins[len(pins)-1].Priority++ // more than the pin on disk, which fits newer versions of the branch too
 	}
-	names, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"pkgnames"})...)
+	names, err := s.allNames(ctx, v)
 	if err != nil {
-		return "", explain(v, string(names), err)
+		return "", err
 	}
-	pinText, err := s.literalPins(v, pins, strings.Fields(string(names)))
+	pinText, err := s.literalPins(v, pins, names)
 	if err != nil {
 		return "", err
 	}
@@ -197,6 +177,19 @@ func (s solver) simulate(
 		return "", explain(v, string(out), err)
 	}
 	return string(out), nil
+}
+
+// allNames returns the names of all packages that apt knows.
+func (s solver) allNames(ctx context.Context, v host.View) ([]string, error) {
+	if len(*s.names) > 0 {
+		return *s.names, nil
+	}
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"pkgnames"})...)
+	if err != nil {
+		return nil, explain(v, string(out), err)
+	}
+	*s.names = strings.Fields(string(out))
+	return *s.names, nil
 }
 
 // verb returns apt-get's verb and options. For apt, a partly unpacked package already has its

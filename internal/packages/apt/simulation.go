@@ -20,7 +20,6 @@ import (
 // each; what is removed may have no version. The other lists repeat some.
 var (
 	sayList = pattern.Of(`^The following (?:NEW packages will be installed|packages will be (REMOVED|upgraded|DOWNGRADED)):$`)
-	sayIdle = pattern.Of(`^The following packages? (?:was|were) automatically installed and (?:is|are) no longer required:$`)
 	sayMove = pattern.Of(`^   (\S+?)\*?(?: \((?:\S+ => )?(\S+)\))?$`)
 	sayNeed = pattern.Of(`(?m)^Need to get ([0-9.]+) ?(\w?)B`)
 	saySize = pattern.Of(`(?m)^After this operation, ([0-9.]+) ?(\w?)B of additional disk space`)
@@ -48,24 +47,6 @@ func parseSimulation(out string) (moves []packages.Move) {
 	}
 
 	return lastOf(moves)
-}
-
-// parseUnneeded returns what apt says that nothing needs: ShowList and DoAutomaticRemove in
-// apt-private/private-install.cc.
-func parseUnneeded(out string) (names []string) {
-	inList := false
-	for line := range strings.Lines(out) {
-		line = strings.TrimSuffix(line, "\n")
-		if !strings.HasPrefix(line, "   ") {
-			inList = sayIdle().MatchString(line)
-			continue
-		}
-		if m := sayMove().FindStringSubmatch(line); inList && m != nil {
-			names = append(names, m[1])
-		}
-	}
-
-	return names
 }
 
 // lastOf returns the last move of each package: apt may remove a package before it installs another

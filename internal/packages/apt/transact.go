@@ -96,7 +96,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	r := packages.Resolution{
 		Changes:   changes,
 		Installed: d.packages,
-		Solver:    solver{apt: a, d: d},
+		Solver:    newSolver(a, d),
 	}
 	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err

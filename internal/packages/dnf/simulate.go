@@ -62,7 +62,12 @@ func (s solver) Simulate(
 // Simulate shows it: dnf.conf(5), clean_requirements_on_remove. What an upgrade makes unneeded is
 // left to dnf autoremove, which asks for no lock.
 func (solver) Unneeded(
-	context.Context, host.View, []converge.Change, map[string][]packages.Offer, []packages.Pin,
+	context.Context,
+	host.View,
+	[]converge.Change,
+	map[string]bool,
+	map[string][]packages.Offer,
+	[]packages.Pin,
 ) ([]string, error) {
 	return nil, nil
 }

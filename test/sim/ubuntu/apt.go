@@ -4,6 +4,7 @@ package ubuntu
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -278,8 +279,13 @@ func aptCache(m *machine, args []string) error {
 	}
 	d := m.dpkg()
 	for _, name := range names {
-		if args[0] == "policy" {
+		switch args[0] {
+		case "policy":
 			m.policy(c, d, name)
+		case "show":
+			if err := m.show(c, name); err != nil {
+				return err
+			}
 		}
 	}
 
@@ -297,6 +303,47 @@ func aptCache(m *machine, args []string) error {
 	}
 
 	return nil
+}
+
+// show prints the paragraph of NAME=VERSION, as apt-cache show does; it prints nothing and exits
+// with 0 for another version.
+func (m *machine) show(c catalog, what string) error {
+	name, version, _ := strings.Cut(what, "=")
+	offers := c.offers(name)
+	if len(offers) == 0 {
+		return errors.New("No packages found")
+	}
+
+	for _, o := range offers {
+		if o.Version == version {
+			fmt.Fprintln(&m.out, paragraph(o.pkg))
+			return nil
+		}
+	}
+	return nil
+}
+
+// paragraph is a package as an index and the database have it, with the relations that the lab's
+// packages are built with.
+func paragraph(of *pkg) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: x <x@example.invalid>\nDescription: x\n", of.Name, of.Version)
+	for _, field := range []struct {
+		name string
+		list []string
+	}{
+		{"Pre-Depends", of.PreDepends},
+		{"Depends", of.Depends},
+		{"Provides", slices.Concat(of.Provides, of.Instead)},
+		{"Conflicts", slices.Concat(of.Conflicts, of.Instead)},
+		{"Replaces", of.Instead},
+	} {
+		if len(field.list) > 0 {
+			fmt.Fprintf(&w, "%s: %s\n", field.name, strings.Join(field.list, ", "))
+		}
+	}
+
+	return w.String()
 }
 
 // policy prints what apt-cache policy does: versions with their priority, and under each where it

@@ -4,6 +4,7 @@ package ubuntu
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -222,6 +223,36 @@ func TestUnneeded(t *testing.T) {
 				check.List(t, unneededIn(simOut), unneededIn(realOut), "simulated: ")
 			})
 		}
+	}
+}
+
+// TestShow: what apt-cache says of one version of a package, and that it has no such version.
+func TestShow(t *testing.T) {
+	t.Parallel()
+	p := newNVIDIAPair(t)
+	relation := regexp.MustCompile(`(?m)^(Package|Version|Architecture|Pre-Depends|Depends|Provides): .*$`)
+	for _, args := range [][]string{
+		{"libnvidia-compute-580=" + newer},
+		{"nvidia-dkms-580-open=" + newer, "libnvidia-compute-580=" + older},
+	} {
+		argv := slices.Concat([]string{"apt-cache", "show", "--"}, args)
+		realOut, realExit := p.real(argv...)
+		simOut, simExit := p.simulated(argv...)
+		must.That(t, realExit == 0 && simExit == 0, "apt exits with %d, simulated with %d\n%s%s", realExit, simExit, realOut, simOut)
+		want, got := relation.FindAllString(realOut, -1), relation.FindAllString(simOut, -1)
+		must.That(t, len(want) >= 3*len(args), "apt shows too little:\n%s", realOut)
+		slices.Sort(want)
+		slices.Sort(got)
+		check.List(t, got, want, "%v: simulated: ", args)
+	}
+
+	for _, unknown := range []string{"libnvidia-compute-580=1.0", "nothing-of-this-name=1.0"} {
+		realOut, realExit := p.real("apt-cache", "show", "--", unknown)
+		simOut, simExit := p.simulated("apt-cache", "show", "--", unknown)
+		const differ = "%s: apt exits with %d, simulated with %d\n%s%s"
+		check.That(t, realExit == simExit, differ, unknown, realExit, simExit, realOut, simOut)
+		const shown = "Package: "
+		check.That(t, !strings.Contains(realOut+simOut, shown), differ, unknown, realExit, simExit, realOut, simOut)
 	}
 }
 

@@ -150,29 +150,6 @@ func (p *pair) repository(name, release, dists string) {
 	must.OK(p.t, os.WriteFile(filepath.Join(at, "Release"), []byte(release), 0o644))
 }
 
-// paragraph is a package as an index and the database have it, with the relations that the lab's
-// packages are built with.
-func paragraph(of *pkg) string {
-	var w strings.Builder
-	fmt.Fprintf(&w, "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: x <x@example.invalid>\nDescription: x\n", of.Name, of.Version)
-	for _, field := range []struct {
-		name string
-		list []string
-	}{
-		{"Pre-Depends", of.PreDepends},
-		{"Depends", of.Depends},
-		{"Provides", slices.Concat(of.Provides, of.Instead)},
-		{"Conflicts", slices.Concat(of.Conflicts, of.Instead)},
-		{"Replaces", of.Instead},
-	} {
-		if len(field.list) > 0 {
-			fmt.Fprintf(&w, "%s: %s\n", field.name, strings.Join(field.list, ", "))
-		}
-	}
-
-	return w.String()
-}
-
 // has gives the machine packages, each NAME=VERSION or NAME=VERSION STATUS, where the status is one
 // of the database's: "hold ok installed".
 func (p *pair) has(list ...string) {
