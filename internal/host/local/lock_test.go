@@ -5,13 +5,17 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
@@ -22,6 +26,7 @@ import (
 
 // TestMain lets this binary be the other process of TestLock: it takes the lock and runs a command.
 func TestMain(m *testing.M) {
+	leaveMounts()
 	swap.Child()
 	lockChild()
 	if len(os.Args) == 2 && os.Args[1] == FirstVerb {
@@ -40,6 +45,29 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 601.5"}, lock.file())
+}
+
+// leaveMounts moves the tests into a mount namespace of their own. Some compare what is mounted
+// before and after, and other programs of this machine, such as a lab, mount meanwhile.
+func leaveMounts() {
+	const done = "GPUADM_TEST_MOUNTS"
+	if os.Geteuid() != 0 || os.Getenv(done) != "" {
+		return
+	}
+
+	// A namespace is a thread's. The thread that calls exec becomes the whole process.
+	runtime.LockOSThread()
+	must := func(err error) {
+		if err != nil {
+			panic(fmt.Sprintf("cannot make a mount namespace for the tests: %v", err))
+		}
+	}
+
+	must(os.Setenv(done, "1"))
+	must(unix.Unshare(unix.CLONE_NEWNS))
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")) // as systemd leaves it
+	must(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 // hang is longer than anything here takes on a busy machine.
