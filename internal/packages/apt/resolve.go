@@ -93,6 +93,10 @@ func (s solver) Simulate(
 	offers map[string][]packages.Offer,
 	pins []packages.Pin,
 ) ([]packages.Move, error) {
+	if out, ok := s.simulateUpgrade(ctx, v, changes, offers); ok {
+		return s.movesIn(out), nil
+	}
+
 	args := arguments(v, changes, offers)
 	out, err := s.simulate(ctx, v, slices.Clone(pins), verb(changes), args)
 	if err != nil && slices.ContainsFunc(changes, lacksDependencies) {
@@ -105,10 +109,15 @@ func (s solver) Simulate(
 	if err != nil {
 		return nil, err
 	}
+	return s.movesIn(out), nil
+}
+
+// movesIn returns what apt would do, and keeps how much room it needs.
+func (s solver) movesIn(out string) []packages.Move {
 	if s.needs != nil {
 		*s.needs = needsOf(out)
 	}
-	return parseSimulation(out), nil
+	return parseSimulation(out)
 }
 
 func lacksDependencies(c converge.Change) bool {
@@ -138,12 +147,6 @@ func (s solver) lostDependencies(
 
 // simulate returns what apt-get says that it would do, with its lists in full.
 //
-// --print-uris computes all that an installation would, and begins none. It takes half as long as
-// -s, which also orders what dpkg would do; but where nothing is to be installed it would mark
-// packages, so apt gets a copy of its marks. Sources: InstallPackages in
-// apt-private/private-install.cc (apt 1.0 to 3.0) and OpenForInstall in
-// apt-private/private-cachefile.h.
-//
 // pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in
 // apt-pkg/policy.cc).
 func (s solver) simulate(
@@ -160,19 +163,31 @@ func (s solver) simulate(
 	if err != nil {
 		return "", err
 	}
+	files := map[string][]byte{pinsInScratch: pinText}
+	return s.compute(ctx, v, files, slices.Concat(readOnly(v), scratchPins()), verb, args)
+}
+
+// compute has apt-get say what it would do. The files are in host.Scratch meanwhile.
+//
+// --print-uris computes all that an installation would, and begins none. It takes half as long as
+// -s, which also orders what dpkg would do; but where nothing is to be installed it would mark
+// packages, so apt gets a copy of its marks. Sources: InstallPackages in
+// apt-private/private-install.cc (apt 1.0 to 3.0) and OpenForInstall in
+// apt-private/private-cachefile.h.
+func (s solver) compute(
+	ctx context.Context, v host.View, files map[string][]byte, options, verb, args []string,
+) (string, error) {
 	marks, err := v.ReadFile(aptExtStates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-
-	simulate := []string{
+	files["marks"] = marks
+	compute := []string{
 		"apt-get", "--print-uris", "-V", "--allow-remove-essential",
 		"-o", "Debug::NoLocking=true",
 		"-o", "Dir::State::extended_states=" + host.Scratch + "/marks",
 	}
-	argv := slices.Concat(simulate, readOnly(v), scratchPins(), s.options(), verb, args)
-	files := map[string][]byte{"marks": marks, pinsInScratch: pinText}
-	out, err := v.AskAbout(ctx, files, argv...)
+	out, err := v.AskAbout(ctx, files, slices.Concat(compute, options, s.options(), verb, args)...)
 	if err != nil {
 		return "", explain(v, string(out), err)
 	}

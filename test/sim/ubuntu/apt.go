@@ -22,16 +22,13 @@ type source struct {
 // sources reads what apt reads: sources.list(5). Two entries of one place that are trusted by
 // different keys make apt refuse all of them: apt-pkg/deb/debmetaindex.cc.
 func (m *machine) sources() (all []source, err error) {
-	files := []string{"/etc/apt/sources.list"}
-	for _, name := range m.under("/etc/apt/sources.list.d") {
+	files := []string{cmp.Or(m.options["Dir::Etc::sourcelist"], "/etc/apt/sources.list")}
+	for _, name := range m.under(cmp.Or(m.options["Dir::Etc::sourceparts"], "/etc/apt/sources.list.d")) {
 		if e := path.Ext(name); e == ".list" || e == ".sources" {
 			files = append(files, name)
 		}
 	}
 
-	if only := m.options["Dir::Etc::sourcelist"]; only != "" {
-		files = []string{only}
-	}
 	for _, file := range files {
 		if strings.HasSuffix(file, ".sources") {
 			all = append(all, deb822(file, m.text(file))...)
