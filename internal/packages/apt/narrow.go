@@ -53,10 +53,10 @@ func (s solver) simulateUpgrade(
 	return out, true
 }
 
-// sourcesOf returns the URIs of the sources that have the new versions, where the changes replace
+// sourcesOf returns the places of the sources that have the new versions, where the changes replace
 // installed packages alone and where each new version has a source; else none.
 func sourcesOf(changes []converge.Change, offers map[string][]packages.Offer) []string {
-	uris := map[string]bool{}
+	places := map[string]bool{}
 	for _, c := range packages.Due(changes) {
 		before, after := packages.Parse(c.Before), packages.Parse(c.After)
 		offer, offered := packages.Find(offers[c.Name], after.Version)
@@ -65,19 +65,19 @@ func sourcesOf(changes []converge.Change, offers map[string][]packages.Offer) []
 		}
 		for _, source := range offer.From {
 			uri, _, _ := strings.Cut(source, " ")
-			uris[withSlash(uri)] = true
+			places[place(uri)] = true
 		}
 	}
 
-	return slices.Sorted(maps.Keys(uris))
+	return slices.Sorted(maps.Keys(places))
 }
 
 // sourceFiles returns the files that have these sources, under names for one folder.
-func sourceFiles(v host.View, uris []string) (map[string][]byte, error) {
+func sourceFiles(v host.View, places []string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, source := range allSources(v) {
 		name := strings.ReplaceAll(source.file, "/", "_")
-		if !slices.Contains(uris, withSlash(source.uri)) || files[name] != nil {
+		if !slices.Contains(places, place(source.uri)) || files[name] != nil {
 			continue
 		}
 		data, err := v.ReadFile(source.file)
@@ -89,3 +89,7 @@ func sourceFiles(v host.View, uris []string) (map[string][]byte, error) {
 
 	return files, nil
 }
+
+// place is what two forms of a source's URI have in common: apt prints file:/srv for file:///srv,
+// and no password.
+func place(uri string) string { return withSlash(withoutUser(withoutScheme(uri))) }
