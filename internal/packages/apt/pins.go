@@ -66,21 +66,42 @@ func withNames(records string, names []string) string {
 
 // matching returns the names of native packages that match one of the globs.
 func matching(globs, names []string) (matches []string) {
+	var fits []func(name string) bool
+	for _, glob := range globs {
+		fits = append(fits, matcher(glob))
+	}
 	for _, name := range names {
-		native := !strings.Contains(name, ":")
-		if native && slices.ContainsFunc(globs, func(glob string) bool { return matchesGlob(glob, name) }) {
+		fitsOne := slices.ContainsFunc(fits, func(fit func(string) bool) bool { return fit(name) })
+		if fitsOne && !strings.Contains(name, ":") {
 			matches = append(matches, name)
 		}
 	}
+
 	return matches
 }
 
-// matchesGlob is path.Match, which takes longer: most of 60,000 names differ in the first letter.
-func matchesGlob(glob, name string) bool {
-	first := glob[:1]
-	if !strings.ContainsAny(first, `*?[\`) && !strings.HasPrefix(name, first) {
-		return false
+// matcher returns what path.Match says of a glob. It is asked for 60,000 names, and most of gpuadm's
+// patterns, such as *nvidia* and libnvidia-*, have nothing special inside: those take a tenth of
+// the time.
+func matcher(glob string) func(name string) bool {
+	inner := strings.Trim(glob, "*")
+	if strings.ContainsAny(inner, `*?[\`) {
+		return func(name string) bool {
+			ok, err := path.Match(glob, name)
+			return ok && err == nil
+		}
 	}
-	ok, err := path.Match(glob, name)
-	return ok && err == nil
+
+	anyStart, anyEnd := strings.HasPrefix(glob, "*"), strings.HasSuffix(glob, "*")
+	return func(name string) bool {
+		switch {
+		case anyStart && anyEnd:
+			return strings.Contains(name, inner)
+		case anyStart:
+			return strings.HasSuffix(name, inner)
+		case anyEnd:
+			return strings.HasPrefix(name, inner)
+		}
+		return name == inner
+	}
 }
