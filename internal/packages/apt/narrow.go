@@ -39,7 +39,8 @@ func (s solver) simulateUpgrade(
 		"-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=" + host.Scratch,
 		"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
 	}
-	out, err = s.compute(ctx, v, files, slices.Concat(alone, unpinned()), verb(changes), arguments(v, changes, offers))
+	options := slices.Concat(alone, unpinned())
+	out, err = s.compute(ctx, v, files, options, verb(changes), arguments(v, changes, offers))
 	if err != nil {
 		return "", false
 	}
