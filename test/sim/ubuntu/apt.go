@@ -4,7 +4,6 @@ package ubuntu
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -308,7 +307,7 @@ func (m *machine) show(c catalog, what string) error {
 	name, version, _ := strings.Cut(what, "=")
 	offers := c.offers(name)
 	if len(offers) == 0 {
-		return errors.New("No packages found")
+		return m.fail("No packages found")
 	}
 
 	for _, o := range offers {
