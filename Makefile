@@ -43,7 +43,7 @@ RINGS     := $(GO) run ./test/rings
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: facts help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
+.PHONY: facts help build repro sbom image packages dist push repository release-dry demo test race check workflows test-modules arm64 vulndb vulncheck lab-hosts kube-build lab crash nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets, and how long each takes on two cores: a second
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,9 +150,11 @@ test-modules: ## test the modules of images/build, which make the chart and the 
 arm64: ## build for arm64 and without cgo: 2 minutes from empty caches
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 
-vulncheck: ## look for known vulnerabilities in what is linked: 1 minute
+vulndb:
 	@curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json || { \
 	echo "vulncheck: cannot look for known vulnerabilities: $(GOVULNDB) does not answer; GOVULNDB=URL names a copy of it" >&2; exit 75; }
+
+vulncheck: vulndb ## look for known vulnerabilities in what is linked: 1 minute
 	@$(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk): 5 minutes once, then from the cache
@@ -175,7 +177,7 @@ lab-kube: lab-hosts kube-build ## as root: real kubelets on such hosts join a re
 	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLabKube$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLabKube; else $(RINGS) kube; fi) && \
 	$(LABTEST) ./test/lab/kube -run "$$pattern" -count=1 -parallel 2 -timeout 90m # beside the lab, on a small machine: kubelets have limits of their own
 
-nightly: build ## as root: shuffle, race, whole laws, an error and a kill at every system call, all of the labs, one of 24 parts of the crash lab, image, repro: a night; one that was cut short goes on; ends with one page, bin/nightly.md (RING="laws lab" selects)
+nightly: build ## as root: shuffle, race, all of the labs, image, repro; one of 6 parts of the laws and of an error and a kill at every system call, one of 24 of the crash lab: 2 to 4 hours; one that was cut short goes on; ends with one page, bin/nightly.md (RING="laws lab" selects)
 	$(RINGS) nightly $(RING)
 
 kube: kube-build ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C

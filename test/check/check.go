@@ -32,6 +32,20 @@ func Turn(n int) int {
 	return number % n
 }
 
+// Part is the part of a ring that a night runs, of the number of parts: GPUADM_PART=2/12 is the
+// second of twelve. It is the first of one where a night runs all.
+func Part() (which, of int) {
+	text := os.Getenv("GPUADM_PART")
+	if text == "" {
+		return 1, 1
+	}
+	_, err := fmt.Sscanf(text, "%d/%d", &which, &of)
+	if err != nil || which < 1 || which > of {
+		panic("GPUADM_PART=" + text + " is no part, such as 2/12")
+	}
+	return which, of
+}
+
 // That reports the message unless what is asked for holds.
 func That(t testing.TB, holds bool, message string, args ...any) {
 	t.Helper()

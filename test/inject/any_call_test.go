@@ -127,7 +127,8 @@ func prepare(t *testing.T, s scenario) *prepared {
 }
 
 // each injects at every call, until the command ends before the injection is reached; or in the
-// sample, at some of those that a run without injection makes, other ones for each fault.
+// sample, at some of those that a run without injection makes, other ones for each fault. A night
+// runs a part.
 func (p *prepared) each(t *testing.T, f fault, number int) {
 	all := 0
 	for _, c := range p.calls {
@@ -145,6 +146,11 @@ func (p *prepared) each(t *testing.T, f fault, number int) {
 	case f.seldom:
 		step = 20
 		first = 1 + (all-1)%step // the last call is among them
+	}
+	if whole {
+		which, of := check.Part()
+		first += (which - 1) * step
+		step *= of
 	}
 
 	for n := first; whole || n <= all; n += step {

@@ -157,7 +157,7 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
-// sample picks numbers below n: all of them in a nightly run, else one of each of `most` equal
+// sample picks numbers below n: all of them in a nightly run, or a part, else one of each of `most` equal
 // stretches, always the same ones. With -short it picks one for every eighth test, for the race
 // detector, which makes the engine several times slower.
 func sample(t testing.TB, n, most int) (picked []int) {
@@ -175,7 +175,8 @@ func sample(t testing.TB, n, most int) (picked []int) {
 		most = n
 	}
 
-	for i := range most {
+	which, of := check.Part()
+	for i := min(which-1, max(most-1, 0)); i < most; i += of {
 		from, to := i*n/most, (i+1)*n/most
 		if to > from {
 			picked = append(picked, from+hash(i)%(to-from))
@@ -185,15 +186,21 @@ func sample(t testing.TB, n, most int) (picked []int) {
 	return picked
 }
 
-// every counts as range n does in a nightly run. Else it takes one number in 6, with -short one in
-// 32; where it begins is said by turn.
+// every counts as range n does in a nightly run, or takes its part of that. Else it takes one number
+// in 6, with -short one in 32; where it begins is said by turn.
 func every(n int) iter.Seq[int] {
-	step := check.Every(6)
-	if testing.Short() {
-		step = 32
+	which, step := check.Part()
+	first := which - 1
+	if !check.All() {
+		step = 6
+		if testing.Short() {
+			step = 32
+		}
+		first = check.Turn(step)
 	}
+
 	return func(yield func(int) bool) {
-		for i := min(check.Turn(step), max(n-1, 0)); i < n && yield(i); i += step {
+		for i := min(first, max(n-1, 0)); i < n && yield(i); i += step {
 		}
 	}
 }

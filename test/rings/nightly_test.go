@@ -78,7 +78,10 @@ func TestNightPage(t *testing.T) {
 	repro := here("repro")
 	repro.Exit = 2
 	b.logged(t, repro)
-	empty := here("laws")
+	unreached := here("vulncheck")
+	unreached.Exit = 75
+	b.logged(t, unreached)
+	empty := here("engines")
 	empty.IsTests = true
 	b.logged(t, empty)
 	b.logged(t, here("check"))
@@ -87,9 +90,10 @@ func TestNightPage(t *testing.T) {
 	check.Says(
 		t, page,
 		"# The night of aaaa",
-		"Not run to the end on this commit, 15 of 19 rings: test-modules, arm64,",
+		"Not run to the end on this commit, 14 of 19 rings: test-modules, arm64,",
 		"packages, image, lab, crash,",
 		"crash: this night runs part 8/24. 24 parts have not run to their end yet.",
+		"| vulncheck | COULD NOT LOOK | aaaa",
 		"| check | passed | aaaa | 2026-11-28 23:10 | 0s | 0 | 0 | 0 | 0 | 7 |",
 		"| race | FAILED | aaaa | 2026-11-28 23:10 | 1m30s | 1 | 3 | 1 | 0 | 7 |",
 		"| lab | FAILED | bbbb (older) | 2026-11-28 23:10 | 0s | 1 | 0 | 0 | 1 | 6 |",

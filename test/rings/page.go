@@ -108,6 +108,9 @@ func (r record) number() (number int) {
 
 func (r record) title() string { return strings.TrimSpace(r.Ring + " " + r.Part) }
 
+// couldNotLook is the exit code of a ring that did not get at what it looks at, as gpuadm's own.
+const couldNotLook = 75
+
 // word is the ring's result.
 func (r record) word(o outcome) string {
 	switch {
@@ -115,6 +118,8 @@ func (r record) word(o outcome) string {
 		return "CUT SHORT"
 	case r.passed(o):
 		return "passed"
+	case r.Exit == couldNotLook:
+		return "COULD NOT LOOK"
 	}
 	return "FAILED"
 }
