@@ -177,7 +177,7 @@ lab-kube: lab-hosts kube-build ## as root: real kubelets on such hosts join a re
 	@pattern=$$(if [ -n "$(CASE)" ]; then echo 'TestLabKube$(CASE)'; elif [ -n "$(LAB_ALL)" ]; then echo TestLabKube; else $(RINGS) kube; fi) && \
 	$(LABTEST) ./test/lab/kube -run "$$pattern" -count=1 -parallel 2 -timeout 90m # beside the lab, on a small machine: kubelets have limits of their own
 
-nightly: build ## as root: shuffle, race, all of the labs, image, repro; one of 6 parts of the laws and of an error and a kill at every system call, one of 24 of the crash lab: 2 to 4 hours; one that was cut short goes on; ends with one page, bin/nightly.md (RING="laws lab" selects)
+nightly: build ## as root: shuffle, race, all of the labs, image, repro; a part of the laws, of an error and a kill at every system call, and of the crash lab: 2 to 4 hours; one that was cut short goes on; ends with one page, bin/nightly.md (RING="laws lab" selects)
 	$(RINGS) nightly $(RING)
 
 kube: kube-build ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C

@@ -157,10 +157,21 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
-// sample picks numbers below n: all of them in a nightly run, or a part, else one of each of `most` equal
+// sample is wholeSample, or in a night its part of that.
+func sample(t testing.TB, n, most int) (picked []int) {
+	t.Helper()
+	all := wholeSample(t, n, most)
+	which, of := check.Part()
+	for i := min(which-1, max(len(all)-1, 0)); i < len(all); i += of {
+		picked = append(picked, all[i])
+	}
+	return picked
+}
+
+// wholeSample picks numbers below n: all of them in a nightly run, else one of each of `most` equal
 // stretches, always the same ones. With -short it picks one for every eighth test, for the race
 // detector, which makes the engine several times slower.
-func sample(t testing.TB, n, most int) (picked []int) {
+func wholeSample(t testing.TB, n, most int) (picked []int) {
 	t.Helper()
 	hash := func(i int) int {
 		h := fnv.New32a()
@@ -175,8 +186,7 @@ func sample(t testing.TB, n, most int) (picked []int) {
 		most = n
 	}
 
-	which, of := check.Part()
-	for i := min(which-1, max(most-1, 0)); i < most; i += of {
+	for i := range most {
 		from, to := i*n/most, (i+1)*n/most
 		if to > from {
 			picked = append(picked, from+hash(i)%(to-from))

@@ -360,7 +360,7 @@ func TestPowerCutInARollBack(t *testing.T) {
 			failed.Keep()
 			_, _ = e().Apply(context.Background(), failed)
 			touches := failed.Touches()
-			for _, k := range sample(t, touches-at-1, 4) {
+			for _, k := range wholeSample(t, touches-at-1, 4) {
 				cuts++
 				for _, loss := range losses(k) {
 					n := failed.Kept(at + 1 + k)

@@ -90,7 +90,7 @@ func TestNightPage(t *testing.T) {
 	check.Says(
 		t, page,
 		"# The night of aaaa",
-		"Not run to the end on this commit, 14 of 19 rings: test-modules, arm64,",
+		"Not run to the end on this commit, 15 of 19 rings: test-modules, arm64, vulncheck,",
 		"packages, image, lab, crash,",
 		"crash: this night runs part 8/24. 24 parts have not run to their end yet.",
 		"| vulncheck | COULD NOT LOOK | aaaa",

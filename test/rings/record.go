@@ -151,10 +151,11 @@ func (b *book) complete(n night) bool {
 	})
 }
 
-// has reports whether a ring has run to its end in a night.
+// has reports whether a ring has run to its end in a night. One that could not look runs again.
 func (b *book) has(ring nightRing, part string, n night) bool {
 	return slices.ContainsFunc(b.records, func(r record) bool {
-		return r.Ring == ring.name && r.Part == part && r.of(n) && r.Ended
+		isOf := r.Ring == ring.name && r.Part == part && r.of(n)
+		return isOf && r.Ended && r.Exit != couldNotLook
 	})
 }
 

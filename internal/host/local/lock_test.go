@@ -47,8 +47,9 @@ func TestMain(m *testing.M) {
 	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 601.5"}, lock.file())
 }
 
-// leaveMounts moves the tests into a mount namespace of their own. Some compare what is mounted
-// before and after, and other programs of this machine, such as a lab, mount meanwhile.
+// leaveMounts moves the tests into a mount namespace of their own, where they may have one. Some
+// compare what is mounted before and after, and other programs of this machine, such as a lab, mount
+// meanwhile.
 func leaveMounts() {
 	const done = "GPUADM_TEST_MOUNTS"
 	if os.Geteuid() != 0 || os.Getenv(done) != "" {
@@ -57,17 +58,17 @@ func leaveMounts() {
 
 	// A namespace is a thread's. The thread that calls exec becomes the whole process.
 	runtime.LockOSThread()
-	must := func(err error) {
-		if err != nil {
-			panic(fmt.Sprintf("cannot make a mount namespace for the tests: %v", err))
-		}
+	defer runtime.UnlockOSThread()
+	if unix.Unshare(unix.CLONE_NEWNS) != nil {
+		return
 	}
-
-	must(os.Setenv(done, "1"))
-	must(unix.Unshare(unix.CLONE_NEWNS))
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")) // as systemd leaves it
-	must(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""), // as systemd leaves it
+		os.Setenv(done, "1"),
+		syscall.Exec("/proc/self/exe", os.Args, os.Environ()),
+	)
+	panic(fmt.Sprintf("cannot enter a mount namespace for the tests: %v", err))
 }
 
 // hang is longer than anything here takes on a busy machine.

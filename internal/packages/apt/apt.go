@@ -91,6 +91,10 @@ func (a apt) options() []string {
 	return []string{
 		"-y", "-q",
 		"--no-install-recommends",
+		"-o", "APT::Install-Suggests=false",
+		// Since 2.5.2 apt also upgrades other packages that were built from the source of a
+		// dependency: MarkInstall_UpgradeOtherBinaries in apt-pkg/depcache.cc.
+		"-o", "APT::Get::Upgrade-By-Source-Package=false",
 
 		"--allow-downgrades", // an exact version may be an older one
 		"--allow-change-held-packages",

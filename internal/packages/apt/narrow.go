@@ -45,9 +45,12 @@ func (s solver) simulateUpgrade(
 		return "", false
 	}
 
-	named := packages.Named(changes)
+	versions := map[string]string{}
+	for _, c := range packages.Due(changes) {
+		versions[c.Name] = packages.Parse(c.After).Version
+	}
 	for _, move := range parseSimulation(out) {
-		if !named[move.Name] {
+		if move.Version == "" || move.Version != versions[move.Name] {
 			return "", false
 		}
 	}
@@ -60,13 +63,21 @@ func sourcesOf(changes []converge.Change, offers map[string][]packages.Offer) []
 	places := map[string]bool{}
 	for _, c := range packages.Due(changes) {
 		before, after := packages.Parse(c.Before), packages.Parse(c.After)
-		offer, offered := packages.Find(offers[c.Name], after.Version)
+		_, offered := packages.Find(offers[c.Name], after.Version)
 		if !before.Installed() || before.Broken != "" || !after.Installed() || !offered {
 			return nil
 		}
-		for _, source := range offer.From {
-			uri, _, _ := strings.Cut(source, " ")
-			places[place(uri)] = true
+
+		// Two sources may have one version with other dependencies: apt takes the source that it
+		// reads first.
+		for _, offer := range offers[c.Name] {
+			if offer.Version != after.Version {
+				continue
+			}
+			for _, source := range offer.From {
+				uri, _, _ := strings.Cut(source, " ")
+				places[place(uri)] = true
+			}
 		}
 	}
 

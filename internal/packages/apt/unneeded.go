@@ -86,14 +86,56 @@ func (s solver) allNeeded(
 		}
 	}
 
-	needed := after.dependencies().graph(asked).met
+	needed := after.dependencies().surelyNeeded(asked)
 	for name := range candidates {
-		if _, found := needed[name]; !found {
+		if !needed[name] {
 			return false
 		}
 	}
 
 	return true
+}
+
+// surelyNeeded returns what packages need, directly or not. It follows a dependency only where one
+// package alone meets it: of several, apt keeps those that were built from different sources.
+func (all dependencies) surelyNeeded(asked []string) map[string]bool {
+	needed := map[string]bool{}
+	visit := slices.Clone(asked)
+	for len(visit) > 0 {
+		name := visit[len(visit)-1]
+		visit = visit[:len(visit)-1]
+		if needed[name] {
+			continue
+		}
+
+		needed[name] = true
+		for clause := range all.clauses(name) {
+			if met := all.allMeeting(clause); len(met) == 1 {
+				visit = append(visit, met...)
+			}
+		}
+	}
+
+	return needed
+}
+
+// allMeeting returns the packages that meet a dependency, which may have alternatives.
+func (all dependencies) allMeeting(clause string) []string {
+	met := map[string]bool{}
+	for alternative := range strings.SplitSeq(clause, "|") {
+		r := relationOf(alternative)
+		for _, name := range append([]string{r.name}, all.foreign[r.name]...) {
+			state := all.d.packages[name]
+			if state.Installed() && r.allows(state.Version) {
+				met[name] = true
+			}
+		}
+		for _, p := range all.provided[r.name] {
+			met[p.by] = true
+		}
+	}
+
+	return slices.Collect(maps.Keys(met))
 }
 
 // after returns dpkg's database as the changes will leave it. apt says what the new versions depend

@@ -61,6 +61,39 @@ func TestUpgradeAsksOnce(t *testing.T) {
 	check.That(t, maps.Equal(questions, want), "a plan of an upgrade asks %v, want %v", questions, want)
 }
 
+// TestUpgradeChangesNothingElse: apt's own settings would bring an upgrade more packages: a sibling of
+// a dependency, built from the same source, which an operator holds; and what is suggested. Both the
+// plan and apt leave them alone, and the upgrade does not fail for them.
+func TestUpgradeChangesNothingElse(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write("/etc/apt/apt.conf.d/01suggests", "APT::Install-Suggests \"true\";\n")
+	const library = "libnvidia-compute-580"
+	for _, version := range []string{"580.65.06-0ubuntu1", "580.95.05-0ubuntu1"} {
+		m.repo.add(deb{
+			name:    library,
+			version: version,
+			fields:  "Depends: libfoo\nSuggests: suggested\n",
+		})
+	}
+	m.repo.add(
+		deb{name: "libfoo", version: "1.1", fields: "Source: foo\n"},
+		deb{name: "foo-bin", version: "1.0", fields: "Source: foo\n"},
+		deb{name: "foo-bin", version: "1.1", fields: "Source: foo\n"},
+		deb{name: "suggested", version: "1"},
+	)
+	m.update()
+	m.must("apt-get", "-y", "install", "libfoo=1.1", "foo-bin=1.0")
+	m.must("apt-mark", "hold", "foo-bin")
+
+	for _, version := range []string{"580.65.06", "580.95.05"} {
+		m.apply(leaves(nvidiaDriver(), version, library))
+		check.Equal(t, m.state("foo-bin"), packages.State{Version: "1.0", Held: true}, "with %s foo-bin is", version)
+		check.That(t, !m.state("suggested").Installed(), "with %s a suggested package is installed", version)
+	}
+	m.idle(leaves(nvidiaDriver(), "580.95.05", library))
+}
+
 // TestNeededAsApt holds allNeeded to apt's own answers, for random packages and upgrades: what
 // gpuadm finds needed, apt's autoremove would not take.
 func TestNeededAsApt(t *testing.T) {
