@@ -303,11 +303,18 @@ func (c *cutting) killed(numbers []int) {
 	again := c.reinsert
 	for _, at := range numbers {
 		for _, then := range c.next() {
-			c.restore(again)
 			var touch lab.Touch
-			r := c.touching(func(now lab.Touch) bool { touch = now; return now.N < at })
-			c.settles()
-			again = c.reinsert
+			var r lab.Result
+			for range 5 { // a machine at work may be too slow to be looked at: nothing is changed then
+				c.restore(again)
+				r = c.touching(func(now lab.Touch) bool { touch = now; return now.N < at })
+				c.settles()
+				again = c.reinsert
+				if r.Exit != couldNotLook {
+					break
+				}
+			}
+
 			if r.Exit == 0 { // it made fewer touches this time
 				continue
 			}
@@ -319,6 +326,9 @@ func (c *cutting) killed(numbers []int) {
 		}
 	}
 }
+
+// couldNotLook is gpuadm's exit code where it could not look at the machine, and may be asked again.
+const couldNotLook = 75
 
 // powerless boots what the disk holds when the power is cut right before some of the touches, once
 // for each of the commands that come next. Pictures of the same machine are booted once.
