@@ -33,11 +33,14 @@ type nightRing struct {
 
 const labTests = `Test(Lab|Slow|Bench|VM|Metal)([A-Z(]|$)`
 
+// longest are the packages that go test begins with: those that begin last would run alone.
+var longest = []string{"./test/laws", "./test/containerd", "./internal/packages/apt", "./cmd/gpuadm"}
+
 // The number of nights in which a ring runs once at every touch or call. All three as a whole take
 // a day of two cores, in 2026-11: of a bake's 1,875 touches a 48th took 25 minutes at load 15, and
 // the 3,410 injections took 97 minutes.
 const (
-	crashParts  = 24
+	crashParts  = 48
 	lawsParts   = 6
 	injectParts = 7 // odd: by turns, an injection has one error or the other
 )
@@ -46,6 +49,10 @@ func nightRings() []nightRing {
 	all := []string{"LAB_ALL=1"}
 	test := func(args ...string) []string {
 		return append([]string{"go", "test", "-json"}, args...)
+	}
+	shuffled := func(args ...string) []string {
+		flags := []string{"-shuffle=" + turnWord, "-timeout=4h", "-skip=" + labTests}
+		return test(slices.Concat(args, flags, longest, []string{"./..."})...)
 	}
 	target := func(name string, words ...string) nightRing {
 		return nightRing{
@@ -63,8 +70,13 @@ func nightRings() []nightRing {
 			command: []string{"sh", "-c", "make --no-print-directory vulndb || exit 75; exec make --no-print-directory vulncheck"},
 		},
 		{
-			name: "race", tests: true,
-			command: test("-race", "-shuffle="+turnWord, "-timeout=4h", "-skip="+labTests, "./..."),
+			name: "shuffle", tests: true, env: []string{"GOGC=400"},
+			command: shuffled(),
+		},
+		{
+			// -short takes fewer of what runs in one goroutine, and takes hours here: its rings follow.
+			name: "race", tests: true, env: []string{"GOGC=400"},
+			command: shuffled("-race", "-short"),
 		},
 		{
 			name: "laws", tests: true, parts: lawsParts, env: all,
@@ -94,15 +106,15 @@ func nightRings() []nightRing {
 			name: "lab", tests: true, hosts: true, env: all,
 			command: test("-timeout=150m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLab", "-skip=^TestLabCrash"),
 		},
-		{
-			name: "crash", tests: true, hosts: true, parts: crashParts, env: all,
-			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLabCrash"),
-		},
 		target("repro"),
 		target("kube-build"),
 		{
 			name: "lab-kube", tests: true, hosts: true, env: all,
 			command: test("-timeout=90m", "-count=1", "-parallel=2", "./test/lab/kube", "-run=^TestLabKube"),
+		},
+		{
+			name: "crash", tests: true, hosts: true, parts: crashParts, env: all,
+			command: test("-timeout=300m", "-count=1", "-parallel=3", "./test/lab", "-run=^TestLabCrash"),
 		},
 	}
 }

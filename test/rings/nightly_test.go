@@ -90,9 +90,9 @@ func TestNightPage(t *testing.T) {
 	check.Says(
 		t, page,
 		"# The night of aaaa",
-		"Not run to the end on this commit, 15 of 19 rings: test-modules, arm64, vulncheck,",
-		"packages, image, lab, crash,",
-		"crash: this night runs part 8/24. 24 parts have not run to their end yet.",
+		"Not run to the end on this commit, 16 of 20 rings: test-modules, arm64, vulncheck, shuffle,",
+		"kube-build, lab-kube, crash.",
+		"crash: this night runs part 8/48. 48 parts have not run to their end yet.",
 		"| vulncheck | COULD NOT LOOK | aaaa",
 		"| check | passed | aaaa | 2026-11-28 23:10 | 0s | 0 | 0 | 0 | 0 | 7 |",
 		"| race | FAILED | aaaa | 2026-11-28 23:10 | 1m30s | 1 | 3 | 1 | 0 | 7 |",
