@@ -28,9 +28,20 @@ var aptReads = pattern.Of(`^[\w:-]+$|^[\w:.-]+\.pref$`)
 
 // literalPins are the machine's pins behind others. In gpuadm's pins the names that a question is
 // about replace patterns, since apt matches each pattern with the names of all packages, 50 ms each
-// time. A pattern without an architecture fits the native ones. Sources: the files and their order
-// in apt_preferences(5); pkgPolicy::CreatePin in apt-pkg/policy.cc.
+// time. A pattern without an architecture fits the native ones.
 func (a apt) literalPins(v host.View, first []packages.Pin, names []string) ([]byte, error) {
+	return a.allPins(v, first, func(records string) string { return withNames(records, names) })
+}
+
+// patternPins are the machine's pins behind others as they are, for a question about few packages.
+func (a apt) patternPins(v host.View, first []packages.Pin) ([]byte, error) {
+	return a.allPins(v, first, func(records string) string { return records })
+}
+
+// allPins are the machine's pins behind others; form rewrites the records that gpuadm has written.
+// Sources: the files and their order in apt_preferences(5); pkgPolicy::CreatePin in
+// apt-pkg/policy.cc.
+func (a apt) allPins(v host.View, first []packages.Pin, form func(records string) string) ([]byte, error) {
 	files := []string{"/etc/apt/preferences"}
 	for _, name := range packages.ListOf(v, a.pins) {
 		info, err := v.Stat(a.pins + name)
@@ -42,11 +53,11 @@ func (a apt) literalPins(v host.View, first []packages.Pin, names []string) ([]b
 	texts, err := packages.ReadAll(v, files, func(file string, data []byte) []string {
 		records := string(data)
 		if strings.HasPrefix(path.Base(file), ourPins) {
-			records = withNames(records, names)
+			records = form(records)
 		}
 		return []string{"\n" + records + "\n"}
 	})
-	return []byte(withNames(packages.PinRecords(first), names) + strings.Join(texts, "")), err
+	return []byte(form(packages.PinRecords(first)) + strings.Join(texts, "")), err
 }
 
 // withNames replaces the patterns in records of pins by the names that match, behind "-", which is

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Offers asks apt which versions of packages are available, newest first. A version that is only
@@ -20,21 +21,43 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if len(names) == 0 {
 		return map[string][]packages.Offer{}, nil
 	}
-	pins, err := a.literalPins(v, nil, names)
+	out, err := a.policy(ctx, v, nil, names)
 	if err != nil {
 		return nil, err
 	}
 
-	argv := slices.Concat([]string{"apt-cache"}, readOnly(v), scratchPins(), []string{"policy", "--"}, names)
-	out, err := v.AskAbout(ctx, map[string][]byte{pinsInScratch: pins}, argv...)
-	if err != nil {
-		return nil, explain(v, string(out), err)
-	}
-	all := parsePolicy(string(out))
+	all := parsePolicy(out)
 	for name := range all {
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
 	return all, nil
+}
+
+// policy returns what apt-cache policy prints of packages. pins precede those on disk.
+func (a apt) policy(ctx context.Context, v host.View, pins []packages.Pin, names []string) (string, error) {
+	pinText, err := a.literalPins(v, pins, names)
+	if err != nil {
+		return "", err
+	}
+	argv := slices.Concat([]string{"apt-cache"}, readOnly(v), scratchPins(), []string{"policy", "--"}, names)
+	out, err := v.AskAbout(ctx, map[string][]byte{pinsInScratch: pinText}, argv...)
+	if err != nil {
+		return "", explain(v, string(out), err)
+	}
+	return string(out), nil
+}
+
+// sayCandidate is the version of a package that apt would install where none is named.
+var sayCandidate = pattern.Of(`(?m)^(\S+):\n  Installed: .*\n  Candidate: (.*)$`)
+
+// candidatesIn reads the candidates of packages in what apt-cache policy prints: ShowPolicy in
+// apt-private/private-show.cc.
+func candidatesIn(out string) map[string]string {
+	candidates := map[string]string{}
+	for _, m := range sayCandidate().FindAllStringSubmatch(out, -1) {
+		candidates[m[1]] = m[2]
+	}
+	return candidates
 }
 
 // parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five

@@ -93,16 +93,17 @@ func (s solver) Simulate(
 	offers map[string][]packages.Offer,
 	pins []packages.Pin,
 ) ([]packages.Move, error) {
-	if out, ok := s.simulateUpgrade(ctx, v, changes, offers); ok {
+	pins = raised(pins)
+	if out, ok := s.simulateFew(ctx, v, changes, offers, pins); ok {
 		return s.movesIn(out), nil
 	}
 
 	args := arguments(v, changes, offers)
-	out, err := s.simulate(ctx, v, slices.Clone(pins), verb(changes), args)
+	out, err := s.simulate(ctx, v, pins, verb(changes), args)
 	if err != nil && slices.ContainsFunc(changes, lacksDependencies) {
 		lost := s.lostDependencies(ctx, v, changes, pins)
 		if len(lost) > 0 {
-			out, err = s.simulate(ctx, v, slices.Clone(pins), verb(changes), append(args, lost...))
+			out, err = s.simulate(ctx, v, pins, verb(changes), append(args, lost...))
 		}
 	}
 
@@ -131,7 +132,7 @@ func lacksDependencies(c converge.Change) bool {
 func (s solver) lostDependencies(
 	ctx context.Context, v host.View, changes []converge.Change, pins []packages.Pin,
 ) (args []string) {
-	out, err := s.simulate(ctx, v, slices.Clone(pins), []string{"install", "--fix-broken"}, nil)
+	out, err := s.simulate(ctx, v, pins, []string{"install", "--fix-broken"}, nil)
 	if err != nil {
 		return nil // the installation's own error says more
 	}
@@ -145,6 +146,16 @@ func (s solver) lostDependencies(
 	return args
 }
 
+// raised returns pins for one question, of which the last counts more than the pin on disk: that one
+// fits newer versions of the branch too.
+func raised(pins []packages.Pin) []packages.Pin {
+	pins = slices.Clone(pins)
+	if len(pins) > 0 {
+		pins[len(pins)-1].Priority++
+	}
+	return pins
+}
+
 // simulate returns what apt-get says that it would do, with its lists in full.
 //
 // pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in
@@ -152,9 +163,6 @@ func (s solver) lostDependencies(
 func (s solver) simulate(
 	ctx context.Context, v host.View, pins []packages.Pin, verb, args []string,
 ) (string, error) {
-	if len(pins) > 0 {
-		pins[len(pins)-1].Priority++ // more than the pin on disk, which fits newer versions of the branch too
-	}
 	names, err := s.allNames(ctx, v)
 	if err != nil {
 		return "", err

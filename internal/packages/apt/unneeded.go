@@ -53,7 +53,7 @@ func (s solver) leftOver(
 	}
 
 	verb := []string{"install", "-o", "APT::Get::HideAutoRemove=false", "--"}
-	out, err := s.simulate(ctx, v, pins, verb, args)
+	out, err := s.simulate(ctx, v, raised(pins), verb, args)
 	if err != nil {
 		return nil, err
 	}

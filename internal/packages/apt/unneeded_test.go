@@ -17,50 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestUpgradeAsksOnce: where the new versions depend on what the old ones did, apt computes the
-// upgrade once, and for the sources of the new versions alone. It takes a third of a second to do so
-// for all of Debian's.
-func TestUpgradeAsksOnce(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	const module, library = "nvidia-dkms-580", "libnvidia-compute-580"
-	for _, version := range []string{"580.65.06-0ubuntu1", "580.95.05-0ubuntu1"} {
-		m.repo.add(
-			deb{
-				name:    module,
-				version: version,
-				fields:  "Depends: nvidia-kernel-source-580 (= " + version + ")\n",
-			},
-			deb{name: "nvidia-kernel-source-580", version: version},
-			deb{name: library, version: version, fields: "Depends: libnvidia-gpucomp-580\n"},
-			deb{name: "libnvidia-gpucomp-580", version: version},
-		)
-	}
-	m.update()
-	m.apply(leaves(nvidiaDriver(), "580.65.06", module, library))
-	m.packagers()
-
-	upgrade := leaves(nvidiaDriver(), "580.95.05", module, library)
-	plan := must.Get(m.engine(upgrade).Plan(t.Context(), m))(t)
-	check.Equal(t, plan.Now(), 4, "changes:")
-	questions := map[string]int{}
-	fromAll := 0
-	for _, command := range m.packagers() {
-		for _, question := range []string{"--print-uris", "pkgnames", "show", "policy"} {
-			if slices.Contains(strings.Fields(command), question) {
-				questions[question]++
-			}
-		}
-		if strings.Contains(command, "--print-uris") && !strings.Contains(command, "sourceparts") {
-			fromAll++
-		}
-	}
-
-	check.Equal(t, fromAll, 0, "questions about all sources:")
-	want := map[string]int{"--print-uris": 1, "show": 1, "policy": 1}
-	check.That(t, maps.Equal(questions, want), "a plan of an upgrade asks %v, want %v", questions, want)
-}
-
 // TestUpgradeChangesNothingElse: apt's own settings would bring an upgrade more packages: a sibling of
 // a dependency, built from the same source, which an operator holds; and what is suggested. Both the
 // plan and apt leave them alone, and the upgrade does not fail for them.
@@ -222,12 +178,19 @@ func upgradeOf(random *rand.Rand, d dpkg) (changes []converge.Change) {
 		case !to.Auto:
 			to.Version = "2"
 		case random.IntN(2) == 0:
-			to.Version = map[string]string{"1": "2", "2": "1"}[to.Version]
+			to.Version = otherVersion(to.Version)
 		}
 		changes = append(changes, packageChange(name, d.packages[name], to))
 	}
 
 	return changes
+}
+
+func otherVersion(version string) string {
+	if version == "1" {
+		return "2"
+	}
+	return "1"
 }
 
 // oneBrought chooses one of the packages that were installed for others, if there is any.
