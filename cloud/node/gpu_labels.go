@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,9 +64,8 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 	// A value that Kubernetes refuses would stop kubelet from registering. Node Feature Discovery
 	// drops such labels too: https://github.com/kubernetes-sigs/node-feature-discovery,
 	// pkg/apis/nfd/validate.
-	valid := regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
 	maps.DeleteFunc(found.labels, func(_, value string) bool {
-		return !valid.MatchString(value)
+		return !spec.IsLabelValue(value)
 	})
 	maps.Copy(labels, found.labels)
 
@@ -104,8 +102,8 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	}))
 	// Only if pods share GPUs by MPS: the DaemonSet of its control daemon selects by it.
 	d.set("mps.capable", d.mps)
-	if clique := clique(d.driver.GPUs); clique != "" {
-		d.labels[gpuClique] = clique
+	if domain := clique(d.driver.GPUs); domain != "" {
+		d.labels[gpuClique] = domain
 	}
 
 	d.set("vgpu.present", f.VGPU != nil)
@@ -167,7 +165,7 @@ func (d *discovery) gpus() {
 	}
 
 	weight := func(g host.GPU) int {
-		if whole[g.Name] {
+		if whole[g.Name] { // outweighs any model with partitioned GPUs only
 			return len(d.driver.GPUs) + counts[g.Name]
 		}
 		return counts[g.Name]
@@ -177,9 +175,11 @@ func (d *discovery) gpus() {
 		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name))
 	})
 
-	d.offer("gpu", counts[g.Name], g.Name)
-	if !whole[g.Name] { // no pod gets a GPU in MIG mode as a whole
+	if whole[g.Name] {
+		d.offer("gpu", counts[g.Name], g.Name)
+	} else { // no pod gets a GPU in MIG mode as a whole
 		d.set("gpu.product", sanitise(g.Name))
+		d.set("gpu.count", counts[g.Name])
 		d.set("gpu.replicas", 0)
 		d.set("gpu.sharing-strategy", "none")
 	}
@@ -232,27 +232,16 @@ func sanitise(name string) string {
 	return strings.Join(strings.Fields(valid), "-")
 }
 
-// family is the architecture's name by compute capability: NVIDIA's
-// https://developer.nvidia.com/cuda-gpus.
+// family is the architecture's name by compute capability, or else by its major part.
+// Source: https://developer.nvidia.com/cuda-gpus.
 func family(major, minor string) string {
-	switch major {
-	case "7":
-		if minor < "5" {
-			return "volta"
-		}
-		return "turing"
-	case "8":
-		if minor < "9" {
-			return "ampere"
-		}
-		return "ada-lovelace"
-	}
-
 	families := map[string]string{
 		"1": "tesla", "2": "fermi", "3": "kepler", "5": "maxwell", "6": "pascal",
+		"7.0": "volta", "7.2": "volta", "7": "turing",
+		"8": "ampere", "8.9": "ada-lovelace",
 		"9": "hopper", "10": "blackwell", "12": "blackwell", "13": "rubin",
 	}
-	return cmp.Or(families[major], "undefined")
+	return cmp.Or(families[major+"."+minor], families[major], "undefined")
 }
 
 // gpuMode says by their PCI classes whether the GPUs drive displays: "graphics" or "compute" if
