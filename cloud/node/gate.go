@@ -48,13 +48,13 @@ func KeepsPodsOff(ctx context.Context, v host.View, s spec.Spec) (string, error)
 }
 
 func keepsPodsOff(s spec.Spec, f facts.Facts) string {
-	startup, on, why, err := startupTaint(s, f)
+	startup, why, err := startupTaint(s, f)
 	switch {
 	case err != nil:
 		return "" // the plan has it
 	case gated(s, f) && s.Join.Gate != "open":
 		return "at a boot kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
-	case on:
+	case startup.Key != "":
 		const text = "at a boot the taint %s keeps new pods away until the GPUs are ready; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by %s"
 		return fmt.Sprintf(text, startup, trouble.Command("apply --install"))
 	}

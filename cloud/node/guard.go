@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -35,8 +36,8 @@ func guardWants(session *Session, s spec.Spec, f facts.Facts) ([]converge.Want, 
 	if !ReportsToCluster(s) || !shouldHaveGPU(s, f) || id.later.Until != "" || id.bootID == "" {
 		return nil, nil
 	}
-	startup, on, _, err := startupTaint(s, f)
-	if err != nil || !on {
+	startup, _, err := startupTaint(s, f)
+	if err != nil || startup.Key == "" {
 		return nil, err
 	}
 
@@ -111,15 +112,16 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if err != nil {
 		return "", err
 	}
-	err = id.refuseOtherName(ctx, v, n)
-	if err != nil {
+	if err := id.refuseOtherName(ctx, v, n); err != nil {
 		return "", err
 	}
 
+	// The taint of a failure suffices. If the node had the startup taint too, cluster-autoscaler
+	// would count it as starting at each retry.
 	switch {
 	case readyIn(n, id.bootID):
 		return guardReady, nil
-	case g.hasTaint(n), hasFailureTaint(n), foreignReason(n, v.Now()) != "":
+	case g.hasTaint(n), hasOwnTaint(n, failureTaint()), foreignReason(n, v.Now()) != "":
 		return guardShut, nil
 	case id.serviceAccount(v) == "" && !isReadyTrue(n):
 		return guardShut, nil // the client that adds the taint goes by the condition
@@ -128,8 +130,8 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return guardOpen, nil
 }
 
-// lookForUndo is shut if the Node has taints of gpuadm's, or their record. The Node of a machine
-// that is not in a cluster has neither.
+// lookForUndo returns guardShut if the Node has taints of gpuadm's, or their record. A machine that
+// is not in a cluster has no Node, and so neither.
 func (g guard) lookForUndo(ctx context.Context, v host.View) (converge.State, error) {
 	id, err := g.part.identityOn(ctx, v)
 	if err != nil {
@@ -160,27 +162,20 @@ func (g guard) hasTaint(n *kube.Node) bool { return g.part.stateOn(n) != "" }
 
 // ownTaints returns the taints by which gpuadm keeps pods off: the startup taint, and a failure's.
 func (g guard) ownTaints(n *kube.Node) []spec.Taint {
-	var own []spec.Taint
-	for _, t := range []spec.Taint{g.taint, failureTaint()} {
-		if taintPart(t).stateOn(n) == valueState(t.Value) {
-			own = append(own, t)
-		}
-	}
+	return slices.DeleteFunc([]spec.Taint{g.taint, failureTaint()}, func(t spec.Taint) bool {
+		return !hasOwnTaint(n, t)
+	})
+}
 
-	return own
+// hasOwnTaint reports whether the Node has a taint of gpuadm's: one with gpuadm's value.
+func hasOwnTaint(n *kube.Node, t spec.Taint) bool {
+	return taintPart(t).stateOn(n) == valueState(t.Value)
 }
 
 // isReadyTrue reports whether the condition GPUReady is true, in this boot or from another.
 func isReadyTrue(n *kube.Node) bool {
 	c := conditionOf(n, GPUReady)
 	return c != nil && c.Status == kube.True
-}
-
-// hasFailureTaint reports whether the taint of a failure keeps pods off. If the node had the
-// startup taint too, cluster-autoscaler would count it as starting at each retry.
-func hasFailureTaint(n *kube.Node) bool {
-	failed := failureTaint()
-	return taintPart(failed).stateOn(n) == valueState(failed.Value)
 }
 
 // Make shuts the node: first the taint, then the condition, which is from another boot. For an undo

@@ -116,7 +116,7 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 		return nil, err
 	}
 	maps.Copy(labels, r.spec.Node.Labels) // also those that only the API accepts
-	startup, on, _, err := startupTaint(r.spec, r.facts)
+	startup, _, err := startupTaint(r.spec, r.facts)
 	if err != nil {
 		return nil, err
 	}
@@ -133,17 +133,16 @@ func (r readyStage) wants(answers Answers, lacksCDI LacksCDI) ([]converge.Want, 
 	}
 	list = append(list, r.recordedLabels(labels))
 	for _, t := range taints {
-		if on && sameTaint(t, startup) {
-			continue
+		if !sameTaint(t, startup) {
+			list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
 		}
-		list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
 	}
 
 	if !hasGPU(r.facts) || r.facts.Driver == nil {
 		return list, nil
 	}
 
-	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs(), r.readyCondition())
+	list = append(list, r.recordedTaint(startup), r.recordedGPUs(), r.readyCondition())
 	former, err := formerTaints(r.facts)
 	if err != nil {
 		return nil, err
@@ -276,14 +275,10 @@ func (r readyStage) model(g host.GPU) string {
 	return strings.TrimPrefix(g.Name, "NVIDIA ")
 }
 
-// readyNotes names the GPUs that the node would wait for without MIG mode, and what is not shared.
-// The device plugin shares the resources that its configuration lists:
-// https://github.com/NVIDIA/k8s-device-plugin, api/config/v1/replicas.go; PluginManifest lists
-// GPUs.
+// readyNotes names the GPUs that the node would wait for if they were not in MIG mode.
 func readyNotes(s spec.Spec, f facts.Facts) []string {
-	var notes []string
 	if !ReportsToCluster(s) || f.Driver == nil {
-		return notes
+		return nil
 	}
 
 	var exempt []string
@@ -294,8 +289,8 @@ func readyNotes(s spec.Spec, f facts.Facts) []string {
 	}
 
 	if len(exempt) == 0 {
-		return notes
+		return nil
 	}
 	const note = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
-	return append(notes, note+strings.Join(exempt, ", "))
+	return []string{note + strings.Join(exempt, ", ")}
 }

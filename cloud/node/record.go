@@ -90,13 +90,13 @@ func readRecord(s converge.State) map[string]string {
 
 // recordedTaint wants the record to name the startup taint. It drops former taints only after all
 // has converged. If no account here may change taints, the record does not change.
-func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
+func (r readyStage) recordedTaint(startup spec.Taint) converge.Want {
 	names := func(found converge.State) []string {
-		former := r.former(found, startup, on)
+		former := r.former(found, startup)
 		named := slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
 			return slices.Contains(former, t)
 		})
-		if on && !slices.Contains(named, startup) {
+		if startup.Key != "" && !slices.Contains(named, startup) {
 			named = append(named, startup)
 		}
 		return kubelet.TaintTexts(named)
@@ -113,7 +113,7 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	}
 
 	w.Thing = r.part(w.Ref().Name, func(ctx context.Context, v host.View, n *kube.Node) error {
-		for _, t := range r.former(converge.State(n.Annotations[taintRecord]), startup, on) {
+		for _, t := range r.former(converge.State(n.Annotations[taintRecord]), startup) {
 			if err := r.mayRemove(t, hasValue(t))(ctx, v, n); err != nil {
 				return err
 			}
@@ -125,9 +125,9 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 
 // former returns the taints of a record that node.toml no longer asks for. A taint that is now in
 // taints of [node] stays in the record.
-func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []spec.Taint {
+func (r readyStage) former(found converge.State, startup spec.Taint) []spec.Taint {
 	return slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
-		return on && sameTaint(t, startup) || hasTaint(r.spec.Node.Taints, t)
+		return sameTaint(t, startup) || hasTaint(r.spec.Node.Taints, t)
 	})
 }
 

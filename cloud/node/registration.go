@@ -34,11 +34,11 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 	maps.DeleteFunc(labels, func(key, _ string) bool { return spec.RestrictedLabel(key) })
 
 	taints = slices.Clone(s.Node.Taints)
-	startup, on, _, err := startupTaint(s, f)
+	startup, _, err := startupTaint(s, f)
 	if err != nil {
 		return nil, nil, err
 	}
-	if on && !slices.Contains(taints, startup) {
+	if startup.Key != "" && !slices.Contains(taints, startup) {
 		taints = append(taints, startup)
 	}
 	slices.SortFunc(taints, func(a, b spec.Taint) int {

@@ -121,8 +121,8 @@ func (r readyStage) taintEdits(h host.Host, n *kube.Node, o Outcome) []partEdit 
 		edits = r.swapTaints(h, n, len(o.Made) > 0)
 	}
 
-	startup, on, _, err := startupTaint(r.spec, r.facts)
-	if err != nil || !on || r.identity.serviceAccount(h) == "" {
+	startup, _, err := startupTaint(r.spec, r.facts)
+	if err != nil || startup.Key == "" || r.identity.serviceAccount(h) == "" {
 		return edits
 	}
 	taints := []spec.Taint{startup}
@@ -191,9 +191,9 @@ func (r readyStage) reasonFor(
 // shut the node. But such a failure does not taint a node that gpuadm never made ready: it may be a
 // cloud's healthy node with a wrong spec.
 func (r readyStage) swapTaints(v host.View, n *kube.Node, hasMade bool) []partEdit {
-	startup, _, _, err := startupTaint(r.spec, r.facts)
-	failed, on := failedTaint(r.spec, r.facts)
-	if err != nil || startup.Key == "" || !on || r.identity.serviceAccount(v) == "" {
+	failed := failedTaint(r.spec, r.facts)
+	startup, _, err := startupTaint(r.spec, r.facts)
+	if err != nil || failed.Key == "" || r.identity.serviceAccount(v) == "" {
 		return nil
 	}
 

@@ -31,16 +31,16 @@ func autoscalerTaint() spec.Taint {
 }
 
 // startupTaint returns the taint that keeps pods off the node from its first registration until the
-// GPUs are ready: whether there is one, and why or why not.
+// GPUs are ready, and why there is that one, or none. The taint is empty if there is none.
 //
 // A kubelet may register its node with any taint whose key and value are well formed, but never
 // change or remove a taint afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not
 // allowed to modify taints"; validateNodeTaints in pkg/apis/core/validation). So there is no such
 // taint unless gpuadm sees a client that can remove it.
-func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
+func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, why string, err error) {
 	switch s.Node.StartupTaint {
 	case "none":
-		return spec.Taint{}, false, "startup_taint is none", nil
+		return spec.Taint{}, "startup_taint is none", nil
 	case "auto", "":
 	default:
 		return specTaint(s, f)
@@ -48,7 +48,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 
 	if gated(s, f) {
 		if s.Join.Gate != "open" {
-			return spec.Taint{}, false, "kubelet does not start before the GPUs are ready", nil
+			return spec.Taint{}, "kubelet does not start before the GPUs are ready", nil
 		}
 		why = "kubelet starts even if the GPUs are not ready: gate is open; "
 	}
@@ -56,35 +56,35 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
 	if remover == "" {
 		why += "no account here may take a startup taint off: [node] kubeconfig is not set"
-		return spec.Taint{}, false, why, nil
+		return spec.Taint{}, why, nil
 	}
 
 	sign, err := nodePoolSign(f)
 	if err != nil {
-		return spec.Taint{}, false, "", err
+		return spec.Taint{}, "", err
 	}
 	if sign == "" {
-		return autoscalerTaint(), true, why + remover + " takes it off", nil
+		return autoscalerTaint(), why + remover + " takes it off", nil
 	}
 
 	isNamed, err := startupTaintsName(f, readinessTaint())
 	if err != nil {
-		return spec.Taint{}, false, "", err
+		return spec.Taint{}, "", err
 	}
 	if !isNamed {
-		return spec.Taint{}, false, why + whyNotNamed(sign), nil
+		return spec.Taint{}, why + whyNotNamed(sign), nil
 	}
 	why += remover + " takes it off; " + sign + ", and the NodePool's startupTaints name it"
-	return readinessTaint(), true, why, nil
+	return readinessTaint(), why, nil
 }
 
 // specTaint returns the startup taint that the spec sets, which applies whether kubelet is held
 // back or not.
-func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
+func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, why string, err error) {
 	t = parsedTaint(s.Node.StartupTaint)
 	if owner := ownerOf(t.Key); owner != "" {
 		foreign := Foreign{"node.startup_taint", "startup taint " + t.String(), owner}
-		return spec.Taint{}, false, "", foreign.Trouble()
+		return spec.Taint{}, "", foreign.Trouble()
 	}
 
 	remover := cmp.Or(taintRemover(s, f), awaitedRemover(s, f))
@@ -92,9 +92,9 @@ func specTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, e
 		remover = "the node readiness controller" // a taint of its domain has a rule there
 	}
 	if remover == "" {
-		return spec.Taint{}, false, "", noRemoverFor(t)
+		return spec.Taint{}, "", noRemoverFor(t)
 	}
-	return t, true, remover + " takes it off", nil
+	return t, remover + " takes it off", nil
 }
 
 // noRemoverFor says that the startup taint would stay for ever.
@@ -164,7 +164,8 @@ func StartupNeeds() facts.Needs {
 	return facts.Needs{Files: files}
 }
 
-// failedTaint replaces the startup taint if gpuadm could not make the GPUs ready:
+// failedTaint returns the taint that replaces the startup taint if gpuadm could not make the GPUs
+// ready; an empty one if there is no startup taint, or if gpuadm may not replace it.
 // cluster-autoscaler then counts the node as unusable and may add another, and the pool's template
 // does not change. A startup taint that stays for ever would stop cluster-autoscaler for the whole
 // cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
@@ -172,17 +173,17 @@ func StartupNeeds() facts.Needs {
 // Karpenter has no such taint. It replaces a node because of conditions that its cloud provider
 // lists as reasons for repair (pkg/cloudprovider/types.go, RepairPolicies), and a node with its
 // startup taint is not initialised: pods stay off, and the condition says why. So there is nothing
-// to swap.
-func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
-	_, on, _, err := startupTaint(s, f)
-	if err != nil || !on || taintRemover(s, f) == "" {
-		return spec.Taint{}, false
+// to replace.
+func failedTaint(s spec.Spec, f facts.Facts) spec.Taint {
+	startup, _, err := startupTaint(s, f)
+	if err != nil || startup.Key == "" || taintRemover(s, f) == "" {
+		return spec.Taint{}
 	}
 	sign, err := nodePoolSign(f)
 	if err != nil || sign != "" {
-		return spec.Taint{}, false
+		return spec.Taint{}
 	}
-	return failureTaint(), true
+	return failureTaint()
 }
 
 func failureTaint() spec.Taint {
@@ -200,8 +201,9 @@ func formerTaints(f facts.Facts) ([]spec.Taint, error) {
 	if err != nil {
 		return nil, err
 	}
+	former := []spec.Taint{failureTaint()}
 	if sign != "" {
-		return []spec.Taint{failureTaint(), readinessTaint(), autoscalerTaint()}, nil
+		former = append(former, readinessTaint())
 	}
-	return []spec.Taint{failureTaint(), autoscalerTaint()}, nil
+	return append(former, autoscalerTaint()), nil
 }

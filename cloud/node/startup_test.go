@@ -4,7 +4,6 @@ package node
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -152,7 +151,7 @@ func TestStartupTaint(t *testing.T) {
 	each(func(c startupCase) {
 		s, f := c.make()
 		want, wantFailed := c.expected()
-		taint, on, why, err := startupTaint(s, f)
+		taint, why, err := startupTaint(s, f)
 		got := ""
 		code := trouble.Code("")
 		switch {
@@ -163,14 +162,12 @@ func TestStartupTaint(t *testing.T) {
 			if counts[got] == 0 {
 				faulted(t, "startup taint: "+got, err, code)
 			}
-		case on:
+		case taint.Key != "":
 			got = taint.String()
 		}
 
-		check.That(t, got == want && (err != nil || why != "") && (on || taint == (spec.Taint{})), "%+v: %s, %q, %v; want %q", c, got, why, err, want)
-		status, on := failedTaint(s, f)
-		got = fmt.Sprint(status, on)
-		check.That(t, got == fmt.Sprint(parsedTaint(wantFailed), wantFailed != ""), "%+v: failed taint %s, want %q", c, got, wantFailed)
+		check.That(t, got == want && (err != nil || why != "") && (taint.Key != "" || taint == (spec.Taint{})), "%+v: %s, %q, %v; want %q", c, got, why, err, want)
+		check.Equal(t, failedTaint(s, f), parsedTaint(wantFailed), "%+v: the failed taint is", c)
 		counts[want]++
 	})
 	check.That(t, len(counts) == 8, "the cases lead to %v", counts)
@@ -237,14 +234,14 @@ func TestQuickKubelet(t *testing.T) {
 func TestKeepsPodsOff(t *testing.T) {
 	each(func(c startupCase) {
 		s, f := c.make()
-		_, on, _, err := startupTaint(s, f)
+		startup, _, err := startupTaint(s, f)
 		want := "nothing keeps pods away"
 		switch {
 		case err != nil:
 			want = ""
 		case (c.gate == "drop-in" || c.gate == "nodeadm") && c.open == "closed":
 			want = "kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
-		case on:
+		case startup.Key != "":
 			want = "those that are bound to the node already come back with kubelet"
 		}
 
