@@ -3,7 +3,6 @@
 package dnf
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -85,7 +84,8 @@ func (k rpmKey) fingerprints(v host.View) []string {
 	return found
 }
 
-// key returns the key and its file; undo imports a key before it restores the key's file.
+// key returns the key and the file that has it; "" if none has. Undo imports a key before it
+// restores the key's file.
 func (k rpmKey) key(v host.View) (file string, data []byte) {
 	if k.trusted == k.file { // a package installs the file: any key counts
 		data, _ = v.ReadFile(k.file)
@@ -106,14 +106,22 @@ func among(all map[string]packages.State, fingerprints []string) (names []string
 	return names
 }
 
+// importFile has rpm trust the key, never another that the file may have by now.
+func (k rpmKey) importFile(ctx context.Context, h host.Host) error {
+	file, _ := k.key(h)
+	if file == "" {
+		return fmt.Errorf("cannot have rpm trust key %s: %s does not have it", k.trusted, k.file)
+	}
+	if _, err := h.Do(ctx, "rpm", "--import", file); err != nil {
+		return fmt.Errorf("cannot have rpm trust the key in %s: %w", k.file, err)
+	}
+	return nil
+}
+
 func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error {
 	defer k.database.Forget()
 	if to == imported {
-		file, _ := k.key(h)
-		if _, err := h.Do(ctx, "rpm", "--import", cmp.Or(file, k.file)); err != nil {
-			return fmt.Errorf("cannot have rpm trust the key in %s: %w", k.file, err)
-		}
-		return nil
+		return k.importFile(ctx, h)
 	}
 
 	names, err := k.packages(ctx, h)

@@ -215,6 +215,20 @@ func TestKeyOfRPMByFile(t *testing.T) {
 	check.That(t, len(f) == 0, "another file: %v", f)
 }
 
+// TestOtherKeyIsNotImported: if the file has another key by now, rpm must not be told to trust it.
+func TestOtherKeyIsNotImported(t *testing.T) {
+	const file = "/etc/pki/rpm-gpg/x.asc"
+	n := must.Get(simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- sim.toml --\n[[command]]\nargv = [\"rpm\", \"--import\", \"/etc/pki/rpm-gpg/x.asc\"]\n")))(t)
+	key := fileOf(t, "../../things/testdata/ed25519.asc")
+	must.OK(t, n.WriteFile(file, key, host.Attr{Mode: 0o644}))
+	touched := n.Touches()
+
+	const fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC"
+	err := NewKey(fingerprint, []string{file}, new(packages.Reading)).Make(t.Context(), n, imported)
+	check.Has(t, fmt.Sprint(err), "cannot have rpm trust key "+fingerprint+": "+file+" does not have it", "another key:")
+	check.That(t, n.Touches() == touched, "rpm was run")
+}
+
 func fileOf(t *testing.T, name string) []byte {
 	t.Helper()
 	data := must.Get(os.ReadFile(name))(t)
