@@ -15,7 +15,7 @@ import (
 // An Offer is a version of a package that apt or dnf can install.
 type Offer struct {
 	Version  string
-	Priority int      // the highest wins, a negative one excludes: apt_preferences(5); for dnf see ranks
+	Priority int      // the highest wins, a negative one excludes: apt_preferences(5); for dnf see raised
 	From     []string // sources: "http://debian.example/debian bookworm/main amd64"
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Offers asks which versions are available.
+// Offers asks which versions are available; dnf leaves out those that modules or excludes hide.
 func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -23,7 +23,7 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if err != nil {
 		return nil, err
 	}
-	all := parseOffers(out, names, ranks(v))
+	all := parseOffers(out, names, raised(v))
 	for name := range all {
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
@@ -65,26 +65,25 @@ func rows(out string, columns int) (all [][]string) {
 	return all
 }
 
-// unset is the rank of a repository whose priority is not set.
-const unset = 1000
+// usual is an Offer's priority where the repository sets none.
+const usual = 1000
 
-// ranks returns the repositories' priorities by id, as Offer counts them. For dnf the lowest number
-// comes first, and the default is 99 (dnf.conf(5), priority). dnf offers no packages that modules
-// or excludes hide.
-func ranks(v host.View) map[string]int {
-	rank := map[string]int{}
+// raised returns by how much repositories raise the priority of their offers, by id; it omits those
+// that set no priority. For dnf the lowest number comes first, and the default is 99: dnf.conf(5).
+func raised(v host.View) map[string]int {
+	by := map[string]int{}
 	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf reports a file that it cannot read
 	for _, r := range repos {
 		priority, err := strconv.Atoi(r.values["priority"])
 		if err == nil {
-			rank[r.id] = max(0, unset+99-priority)
+			by[r.id] = 99 - priority
 		}
 	}
 
-	return rank
+	return by
 }
 
-func parseOffers(out string, names []string, rank map[string]int) map[string][]packages.Offer {
+func parseOffers(out string, names []string, raised map[string]int) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	for _, row := range rows(out, 6) {
 		p := rpmPackage{
@@ -93,15 +92,12 @@ func parseOffers(out string, names []string, rank map[string]int) map[string][]p
 			arch: row[4],
 		}
 		repository := row[5]
-		priority, known := rank[repository]
-		if !known {
-			priority = unset
-		}
 		offer := packages.Offer{
 			Version:  p.evr,
-			Priority: priority,
+			Priority: max(0, usual+raised[repository]),
 			From:     []string{repository},
 		}
+
 		same := func(o packages.Offer) bool {
 			return o.Version == p.evr && o.From[0] == repository
 		}
