@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // dnfCache has the lists that dnf has read.
@@ -42,13 +43,14 @@ func listIn(folder string) string {
 	return dnfCache + "/" + folder + "/repodata/repomd.xml"
 }
 
+// youngestList returns the list that dnf wrote last for a repository, whatever its URL was then.
 func (r repository) youngestList(v host.View) string {
 	var youngest time.Time
-	found := dnfCache + "/" + r.id
+	found := dnfCache + "/" + r.id // where no list has been written
 	for _, folder := range packages.ListOf(v, dnfCache) {
-		hash, ok := strings.CutPrefix(folder, r.id+"-")
+		hash, isOwn := strings.CutPrefix(folder, r.id+"-")
 		isHash := len(hash) == 16 && strings.Trim(hash, "0123456789abcdef") == ""
-		if !ok || !isHash {
+		if !isOwn || !isHash { // of a repository whose id begins like this one
 			continue
 		}
 		info, err := v.Stat(listIn(folder))
@@ -70,10 +72,10 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 	}
 	for _, r := range repos {
 		list, err := v.Stat(r.list(v))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		if errors.Is(err, fs.ErrNotExist) {
 			return true, nil
-		case err != nil:
+		}
+		if err != nil {
 			return false, err
 		}
 
@@ -111,11 +113,13 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 	for _, r := range ours {
 		list := r.list(h)
 		err := packages.TouchList(h, list)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			const moved = "cannot find the list of %s: dnf makecache did not bring %s; dnf's cachedir must be its own"
-			return fmt.Errorf(moved, r.url(), list)
-		case err != nil:
+		if errors.Is(err, fs.ErrNotExist) {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot find the list of %s: dnf makecache did not write %s", r.url(), list),
+				Try:  []string{"grep cachedir /etc/dnf/dnf.conf, which shows whether a setting has moved dnf's lists: gpuadm needs them in " + dnfCache},
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}
