@@ -54,8 +54,10 @@ func (a apt) Repositories(
 
 	contents := a.Contents(repos, via)
 	conf := aptConf(via)
+
 	wants := things.Folders("/etc/apt/keyrings", "keys that are trusted for one repository each")
 	wants = append(wants, settingFolders(contents, conf)...)
+
 	for _, r := range repos {
 		if r.Signed == packages.SignedPackages {
 			return nil, &trouble.Error{
@@ -65,15 +67,15 @@ func (a apt) Repositories(
 		}
 
 		if r.URL != "" {
-			keyring := aptKeyring(r)
+			source := aptSource(r)
 			wants = append(wants,
-				things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
-				packages.Source(aptSource(r), sourceFile(r, keyring), database, r.About))
+				things.Key(aptKeyring(r), r.Key, r.Fingerprint, via, "signs "+r.About),
+				packages.Source(source, contents[source], database, r.About))
 		}
 
 		if len(r.Pins) > 0 {
-			pins := things.Exact(aptPins(r), preferences(r), 0o644, "apt keeps to the version wanted")
-			wants = append(wants, pins)
+			pins := aptPins(r)
+			wants = append(wants, things.Exact(pins, contents[pins], 0o644, "apt keeps to the version wanted"))
 		}
 	}
 
@@ -179,6 +181,7 @@ func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 		conf = fmt.Appendf(conf, "  \"^%s$\";\n", literally.Replace(name))
 	}
 	conf = append(conf, "};\n"...)
+
 	const hold = "/etc/apt/apt.conf.d/52gpuadm-hold"
 	wants := things.Folders(path.Dir(hold), "holds apt's settings")
 	wants = append(wants, things.Exact(hold, conf, 0o644, "automatic upgrades leave the driver alone"))
