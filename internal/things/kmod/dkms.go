@@ -36,19 +36,19 @@ const installed = "installed"
 const dkmsTree = "/var/lib/dkms"
 
 // DKMS wants a version's modules built and installed for a kernel.
-func DKMS(version, kernel string, proof BuildFunc, why string) converge.Want {
+func DKMS(version, kernel string, built BuildFunc, why string) converge.Want {
 	to := func(converge.State) (converge.State, error) { return installed, nil }
 	return converge.Want{
-		Thing: dkmsBuild{version, kernel, proof},
+		Thing: dkmsBuild{version, kernel, built},
 		Why:   why,
 		To:    to,
 	}
 }
 
 // NewDKMS builds the thing again from its name.
-func NewDKMS(name string, proof BuildFunc) converge.Thing {
+func NewDKMS(name string, built BuildFunc) converge.Thing {
 	build, kernel, _ := strings.Cut(name, " ")
-	return dkmsBuild{strings.TrimPrefix(build, "nvidia/"), kernel, proof}
+	return dkmsBuild{strings.TrimPrefix(build, "nvidia/"), kernel, built}
 }
 
 // Ref names it "nvidia/580.95.05 6.8.0-88-generic", whatever name the package gives the modules.
@@ -65,17 +65,21 @@ func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) 
 }
 
 // noSource says that the sources are gone. The package that has them is installed when the modules'
-// turn comes: another process has removed its files.
+// turn comes: another process has removed its files. The package calls them nvidia or nvidia-open.
 func (d dkmsBuild) noSource(v host.View) error {
-	source := "/usr/src/nvidia-" + d.version
-	names, unpacks := "dpkg -S "+source+"/dkms.conf", "sudo apt-get install --reinstall"
+	owner := "dpkg -S"
+	reinstall := "sudo apt-get install --reinstall PACKAGE"
 	if facts.PackagerOf(v).Name == "dnf" {
-		names, unpacks = "rpm -qf "+source+"/dkms.conf", "sudo dnf reinstall"
+		owner = "rpm -qf"
+		reinstall = "sudo dnf reinstall PACKAGE"
 	}
+
+	const files = " /usr/src/nvidia-%s/dkms.conf /usr/src/nvidia-open-%[1]s/dkms.conf"
+	owner += fmt.Sprintf(files, d.version)
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source, %s, is not there", d.version, d.kernel, source),
+		What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source is not in /usr/src", d.version, d.kernel),
 		Try: []string{
-			names + ", which names the package that has the source; then unpack that again: " + unpacks,
+			owner + ", which names the package that has the source; then unpack that again: " + reinstall,
 			"build = \"precompiled\" in [driver], where the distribution has signed modules",
 		},
 	}
@@ -157,17 +161,18 @@ func (d dkmsBuild) install(
 	if err != nil || state == installed {
 		return err
 	}
+
 	// dkms exits with 0 where headers are missing and a build is skipped.
 	problem, isInstalled := strings.CutPrefix(string(state), installed+", ")
 	if !isInstalled {
-		problem = "dkms reported success, and no module is there"
+		problem = "dkms reported success, and there is no module"
 	}
 
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem),
 		Try: []string{
 			"dkms status, which says what was built",
-			"modinfo -k " + d.kernel + " nvidia, which says what lies there and who has signed it",
+			"modinfo -k " + d.kernel + " nvidia, which says which module is installed and who has signed it",
 		},
 	}
 }
@@ -205,6 +210,7 @@ func WithHeaders(v host.View) []string {
 // files takes the better part of a GiB.
 func BuildJobs(v host.View) int {
 	cpus := strings.Count("\n"+string(contents(v, "/proc/cpuinfo")), "\nprocessor")
+
 	available := 0 // KiB
 	for line := range strings.Lines(string(contents(v, "/proc/meminfo"))) {
 		rest, ok := strings.CutPrefix(line, "MemAvailable:")
@@ -214,6 +220,5 @@ func BuildJobs(v host.View) int {
 	}
 
 	gib := available >> 20
-
 	return max(1, min(cpus, gib))
 }

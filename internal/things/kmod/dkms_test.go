@@ -85,7 +85,7 @@ func TestDKMSRefusals(t *testing.T) {
 				return &host.CommandError{Argv: []string{"dkms"}, Code: 10, Cause: errors.New("exit status 10")}
 			}, "nv.c:7:2: error: too few arguments", "the first error in /var/lib/dkms/nvidia-open/580.95.05/build/make.log",
 		},
-		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*files.Files, []string) error { return nil }, "dkms reported success, and no module is there", ""},
+		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*files.Files, []string) error { return nil }, "dkms reported success, and there is no module", ""},
 		{"wrong key", "-- lib/modules/6.8.0/build/Makefile --\n", func(f *files.Files, _ []string) error {
 			return f.WriteFile("/built", []byte("installed, it is signed by X, which the kernel does not trust"), host.Attr{Mode: 0o644})
 		}, "it is signed by X", ""},
@@ -96,6 +96,26 @@ func TestDKMSRefusals(t *testing.T) {
 		check.That(t, errors.As(err, &told) && strings.Contains(told.What, c.what) && strings.Contains(strings.Join(told.Because, "\n"), c.because),
 			"%s: %v %+v", c.name, err, told)
 		check.That(t, c.run != nil || len(*calls) == 0, "%s: %q", c.name, *calls)
+	}
+}
+
+// TestDKMSWithoutSource: NVIDIA's packages call the source nvidia or nvidia-open, and the commands
+// are complete.
+func TestDKMSWithoutSource(t *testing.T) {
+	unknown := func(host.View, string, string) (string, converge.State, error) { return "", "", nil }
+	const source = "/usr/src/nvidia-580.95.05/dkms.conf /usr/src/nvidia-open-580.95.05/dkms.conf, "
+	for archive, want := range map[string][]string{
+		"-- var/lib/dpkg/status --\nx\n": {"dpkg -S " + source, "sudo apt-get install --reinstall PACKAGE"},
+		"-- etc/os-release --\nID=rocky\nVERSION_ID=9.6\n-- var/lib/rpm/rpmdb.sqlite --\nx\n": {"rpm -qf " + source, "sudo dnf reinstall PACKAGE"},
+	} {
+		n, _ := builder(t, archive, nil)
+		err := kmod.DKMS("580.95.05", "6.8.0", unknown, "").Make(t.Context(), n, "installed")
+		var told *trouble.Error
+		must.That(t, errors.As(err, &told), "%v", err)
+		check.Has(t, told.What, "cannot build the modules nvidia 580.95.05 for 6.8.0: their source is not in /usr/src", "%s:", archive)
+		for _, part := range want {
+			check.Has(t, told.Try[0], part, "%s:", archive)
+		}
 	}
 }
 
