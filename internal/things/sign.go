@@ -30,6 +30,13 @@ const (
 	signerMade = 1767225600 // 2026-01-01: the key's time, in its fingerprint; before any signature
 )
 
+// Versions and algorithms of keys and signatures: RFC 9580, sections 5.2.3, 9.1 and 9.5.
+const (
+	version4 = 4
+	byRSA    = 1
+	ofSHA512 = 10
+)
+
 // Kinds of signatures: RFC 9580, section 5.2.1.
 const (
 	ofFile = 0x00
@@ -58,7 +65,7 @@ func NewSigner() (Signer, []byte, error) {
 	return Signer{key}, secret, err
 }
 
-// ReadSigner reads such a secret.
+// ReadSigner reads a secret that NewSigner returned.
 func ReadSigner(secret []byte) (Signer, error) {
 	block, _ := pem.Decode(secret)
 	if block == nil {
@@ -78,7 +85,7 @@ func ReadSigner(secret []byte) (Signer, error) {
 
 // Fingerprint is 40 upper-case hex digits.
 func (s Signer) Fingerprint() string {
-	f, _ := fingerprint(s.packet()) // of version 4
+	f, _ := fingerprint(s.packet()) // it knows this version
 	return f
 }
 
@@ -126,29 +133,24 @@ func (s Signer) Detached(data []byte, at time.Time) ([]byte, error) {
 
 // packet is the body of the public key: RFC 9580, section 5.5.5.1 for RSA.
 func (s Signer) packet() []byte {
-	const version, rsaKey = 4, 1
 	return slices.Concat(
-		[]byte{version}, number(4, signerMade), []byte{rsaKey},
+		[]byte{version4}, number(4, signerMade), []byte{byRSA},
 		mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
 }
 
 // sign returns the body of a signature by RSA with SHA-512: RFC 9580, section 5.2.4 says what is
 // hashed.
 func (s Signer) sign(kind byte, data []byte, at int64) ([]byte, error) {
-	const version, rsaKey, sha512ID = 4, 1, 10
-	print, err := hex.DecodeString(s.Fingerprint())
-	if err != nil {
-		return nil, err
-	}
-
+	print, _ := hex.DecodeString(s.Fingerprint()) // it is hex
 	hashed := slices.Concat(
 		subpacket(subMade, number(4, int(at))),
-		subpacket(subFingerprint, append([]byte{version}, print...)))
+		subpacket(subFingerprint, append([]byte{version4}, print...)))
 	if kind == ofKey {
 		hashed = append(hashed, subpacket(subFlags, []byte{0x03})...) // it certifies and signs
 	}
-	head := slices.Concat([]byte{version, kind, rsaKey, sha512ID}, number(2, len(hashed)), hashed)
-	trailer := slices.Concat([]byte{version, 0xff}, number(4, len(head)))
+
+	head := slices.Concat([]byte{version4, kind, byRSA, ofSHA512}, number(2, len(hashed)), hashed)
+	trailer := slices.Concat([]byte{version4, 0xff}, number(4, len(head)))
 	sum := sha512.Sum512(slices.Concat(data, head, trailer))
 	signed, err := rsa.SignPKCS1v15(nil, s.key, crypto.SHA512, sum[:])
 	if err != nil {
@@ -179,6 +181,7 @@ func framed(tag byte, body []byte) []byte {
 	return slices.Concat([]byte{0xc0 | tag, 0xff}, number(4, len(body)), body)
 }
 
+// signatureBlock is an armored signature.
 func signatureBlock(packets []byte) []byte {
 	return []byte(strings.ReplaceAll(string(armor(packets)), armored, "PGP SIGNATURE"))
 }
