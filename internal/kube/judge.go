@@ -116,14 +116,23 @@ func (c *Client) unauthorized(e *fault, a answer) {
 	case l.exec != nil:
 		const mustKnow = "The cluster must know the cloud identity that %s speaks for (%s)."
 		e.because = append(e.because, fmt.Sprintf(mustKnow, l.exec.argv[0], instance.IdentityHint))
-	case l.certFile != "":
+	case l.hasCertificate():
 		e.because = append(e.because, "Another cluster may answer at "+c.server+" than signed it.")
-		showIssuer := "openssl x509 -noout -issuer -enddate -in " + l.certFile
-		e.try = append(e.try, showIssuer+"   # is the issuer this cluster's CA?")
+		e.try = append(e.try, l.showIssuer()+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
 		e.because = append(e.because, "A ServiceAccount's token ends with it, and with the pod that it is bound to.")
 		e.try = append(e.try, "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
 	}
+}
+
+// showIssuer is the command that shows the issuer of the client certificate.
+func (l *login) showIssuer() string {
+	const show = "openssl x509 -noout -issuer -enddate"
+	if l.certFile != "" {
+		return show + " -in " + host.ShellWord(l.certFile)
+	}
+	return "kubectl config view --raw --minify --kubeconfig=" + host.ShellWord(l.kubeconfig) +
+		" -o jsonpath='{.users[0].user.client-certificate-data}' | base64 -d | " + show
 }
 
 // checkClock is what to type where a clock may be wrong.

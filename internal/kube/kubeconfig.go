@@ -111,6 +111,7 @@ func kubeconfigSettings(v host.View, name string, judged bool) (settings, error)
 
 	s.from = "kubeconfig " + name
 	s.login.view = v
+	s.login.kubeconfig = name
 	none := "no credentials: kubeconfig " + name + " has none for its current-context"
 	s.login.about = cmp.Or(s.login.about, none)
 	return s, nil
@@ -350,17 +351,15 @@ func (u Credentials) setCertificate(l *login, resolve func(string) string) (err 
 		return err
 	}
 
-	l.certFile = resolve(u.CertFile)
-	if u.Cert != "" {
-		l.certFile = "client-certificate-data"
+	if l.certPEM == nil {
+		l.certFile = resolve(u.CertFile)
 	}
-	if u.Key == "" {
+	if l.keyPEM == nil {
 		l.keyFile = resolve(u.KeyFile)
 	}
 
-	hasCert := l.certFile != ""
 	hasKey := l.keyPEM != nil || l.keyFile != ""
-	if hasCert != hasKey {
+	if l.hasCertificate() != hasKey {
 		return errors.New("it has only one of client-certificate and client-key")
 	}
 	return nil

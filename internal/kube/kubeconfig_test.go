@@ -201,6 +201,25 @@ func TestUnauthorized(t *testing.T) {
 	check.That(t, !e.Passing, "waiting does not help")
 }
 
+// TestUnauthorizedShowsTheCertificate: the command that shows the certificate's issuer works as
+// typed, whether the certificate is a file or in the kubeconfig.
+func TestUnauthorizedShowsTheCertificate(t *testing.T) {
+	ca := newAuthority(t, "kubernetes")
+	cert, key := ca.client(t, "system:node:gpu-1", simNow().Add(-time.Hour), simNow().Add(time.Hour))
+	inline := `{client-certificate-data: ` + b64(cert) + `, client-key-data: ` + b64(key) + `}`
+	for user, want := range map[string]string{
+		`{client-certificate: "c c.pem", client-key: c c.pem}`: "openssl x509 -noout -issuer -enddate -in '/etc/c c.pem'",
+		inline: "kubectl config view --raw --minify --kubeconfig=/etc/k -o jsonpath='{.users[0].user.client-certificate-data}' | base64 -d | openssl x509 -noout -issuer -enddate",
+	} {
+		n := machine(t, "-- etc/k --\n"+withUser(user)+`-- "etc/c c.pem" --`+"\n"+string(cert)+string(key))
+		n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
+		c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
+		must.OK(t, err)
+		_, err = c.Node(t.Context(), "gpu-1")
+		wants(t, err, Unauthorized, want+"   # is the issuer this cluster's CA?")
+	}
+}
+
 func TestPod(t *testing.T) {
 	ca := newAuthority(t, "kubernetes")
 	sim := kubesim.New(kubesim.User{})

@@ -27,13 +27,14 @@ type login struct {
 
 	token     string
 	tokenFile string
-	certFile  string // or "client-certificate-data" where certPEM is set
-	keyFile   string
+	certFile  string // "" if the kubeconfig has certPEM
+	keyFile   string // "" if it has keyPEM
 	certPEM   []byte
 	keyPEM    []byte
 	exec      *plugin
 
 	from, server string // for exec plugins and errors
+	kubeconfig   string // its file, for errors; "" if there is none
 	roots        []byte
 
 	mu   sync.Mutex
@@ -43,6 +44,9 @@ type login struct {
 
 // described says in words what was sent.
 func (l *login) described() string { return cmp.Or(l.about, "no credentials") }
+
+// hasCertificate reports whether there is a client certificate.
+func (l *login) hasCertificate() bool { return l.certPEM != nil || l.certFile != "" }
 
 // bearer returns the bearer token for one request, "" for none. It fails for credentials that
 // cannot work: to an expired certificate the server would only answer "unauthorized".
@@ -63,7 +67,7 @@ func (l *login) bearer(ctx context.Context) (token string, bad *fault) {
 	l.last = token
 	l.mu.Unlock()
 
-	if l.certFile == "" {
+	if !l.hasCertificate() {
 		return token, nil
 	}
 	cert, bad := l.keyPair()
@@ -75,7 +79,7 @@ func (l *login) bearer(ctx context.Context) (token string, bad *fault) {
 
 // currentToken returns the token of the exec plugin, of the file or of the kubeconfig, "" for none.
 func (l *login) currentToken(ctx context.Context) (token string, bad *fault) {
-	onlyExec := l.certFile == "" && l.token == "" && l.tokenFile == ""
+	onlyExec := !l.hasCertificate() && l.token == "" && l.tokenFile == ""
 	switch {
 	case l.exec != nil && onlyExec:
 		got, bad := l.ask(ctx)
@@ -109,7 +113,7 @@ func (l *login) readToken() (token string, bad *fault) {
 
 // certificate is host.Web's Cert, called at each handshake.
 func (l *login) certificate() (*tls.Certificate, error) {
-	if l.certFile == "" {
+	if !l.hasCertificate() {
 		return &tls.Certificate{}, nil // none: crypto/tls wants an empty one
 	}
 	cert, bad := l.keyPair()
@@ -247,7 +251,7 @@ func span(d time.Duration) string {
 
 // user returns the user in the certificate, "" if only the server knows the user.
 func (l *login) user() string {
-	if l.certFile == "" {
+	if !l.hasCertificate() {
 		return ""
 	}
 	pair, bad := l.keyPair()

@@ -61,7 +61,7 @@ func (s settings) mark() (mark [sha256.Size]byte, ok bool) {
 	}
 
 	var client [][]byte
-	if l.certFile != "" { // it is a link whose target kubelet changes
+	if l.hasCertificate() { // its file is a link whose target kubelet changes
 		pair, bad := l.keyPair()
 		if bad != nil {
 			return mark, false
