@@ -43,7 +43,8 @@ type Client struct {
 	patience time.Duration // for all tries of one request together
 }
 
-// WithToken returns a client for reading, with a bearer token in memory: for a test before a join.
+// WithToken returns a client that only reads, with a bearer token in memory: a join first asks with
+// it whether the cluster accepts the machine.
 func WithToken(v host.View, server string, roots []byte, token string, via host.Via) (*Client, error) {
 	return newClient(v, v.AskWeb, settings{
 		server: server,
@@ -115,14 +116,12 @@ func serverURL(server string) (*url.URL, error) {
 	switch {
 	case server == "":
 		return nil, errors.New("it names no server")
-	case err != nil || u.Host == "" || u.Opaque != "":
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
 		return nil, errors.New("its server is not a URL such as https://api.example:6443")
 	case u.User != nil:
 		return nil, errors.New("its server has a user or a password in the URL, which is not supported")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return nil, errors.New("its server is reached by plain http, so any listener could read the credentials")
-	case u.Scheme != "https" && u.Scheme != "http":
-		return nil, errors.New("its server is not a URL such as https://api.example:6443")
 	}
 
 	return u, nil
@@ -150,7 +149,7 @@ func (s settings) trusts() (string, error) {
 	return strings.Join(names, ", ") + " (from " + cmp.Or(s.from, "what was given") + ")", nil
 }
 
-// authorities names the subjects of the certificates in a PEM text.
+// authorities names the subjects of the first certificates in a PEM text.
 func authorities(text []byte) (names []string, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && len(names) < 4 {

@@ -83,7 +83,8 @@ type execSetting struct {
 }
 
 // kubeconfigSettings reads a kubeconfig on the machine.
-func kubeconfigSettings(v host.View, name string, judged bool) (settings, error) {
+func kubeconfigSettings(v host.View, from From) (settings, error) {
+	name := from.Kubeconfig
 	if name == "" {
 		f := fault{why: Broken, cause: errors.New("none is named")}
 		return settings{}, f.to("use", "a kubeconfig")
@@ -95,7 +96,7 @@ func kubeconfigSettings(v host.View, name string, judged bool) (settings, error)
 	}
 
 	s, err := parse(text, path.Dir(name))
-	if err == nil && judged {
+	if err == nil && from.Judged {
 		err = v.Trusted(s.files()...)
 	}
 	if err == nil && s.roots == nil && s.caFile != "" {
@@ -140,10 +141,10 @@ func readRoots(v host.View, name string) ([]byte, error) {
 	return roots, err
 }
 
-// CheckKubeconfig says why a kubeconfig on the machine that an operator names cannot be used; nil
-// if it names a server. It asks no server.
+// CheckKubeconfig says why a kubeconfig that an operator names cannot be used; nil if it names a
+// server and files that gpuadm may trust. It asks no server.
 func CheckKubeconfig(v host.View, name string) error {
-	_, err := kubeconfigSettings(v, name, true)
+	_, err := kubeconfigSettings(v, From{Kubeconfig: name, Judged: true})
 	return err
 }
 

@@ -32,9 +32,8 @@ func settingsFrom(v host.View, from From) (s settings, err error) {
 	if from.Pod {
 		s, err = podSettings(v)
 	} else {
-		s, err = kubeconfigSettings(v, from.Kubeconfig, from.Judged)
+		s, err = kubeconfigSettings(v, from)
 	}
-
 	if err != nil {
 		return s, err
 	}
