@@ -27,30 +27,26 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	isFolder := u.Host == "" && path.IsAbs(u.Path) && path.Clean(u.Path) != "/"
 	switch {
 	case u.User != nil:
-		const fix = "take it out: this file can be read by all"
-		return nil, wrong(fix, "a URL must not contain a user name or password")
-	case u.Fragment != "" || strings.HasSuffix(v, "#"):
+		const takeOut = "take it out: this file can be read by all"
+		return nil, wrong(takeOut, "a URL must not contain a user name or password")
+	case strings.Contains(v, "#"):
 		return nil, wrong("take out what begins with #", "a fragment makes no sense here")
 	case isFile && !isFolder:
-		const fix = "write it with three slashes: file:///srv/mirror"
-		return nil, wrong(fix, "the URL has no absolute path of a folder")
+		const slashes = "write it with three slashes: file:///srv/mirror"
+		return nil, wrong(slashes, "the URL has no absolute path of a folder")
 	case !isFile && u.Hostname() == "":
 		return nil, wrong(fix, "the URL has no host")
-	}
-
-	if !validPort(u.Port()) {
+	case !validPort(u.Port()):
 		return nil, wrong(fix, "the URL's port is not from 1 to 65535")
 	}
+
 	return u, nil
 }
 
 // validPort says whether a URL may have this port; "" is the scheme's own.
 func validPort(port string) bool {
-	if port == "" {
-		return true
-	}
-	n, err := strconv.Atoi(port)
-	return err == nil && n >= 1 && n <= 65535
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && n > 0
 }
 
 // checkScheme quotes a scheme only if it looks like one: it may be a password.
@@ -74,13 +70,12 @@ func checkScheme(v, fix string, schemes []string) *trouble.Error {
 // checkBase accepts a URL to which gpuadm adds paths.
 func checkBase(v, example string, schemes ...string) (string, *trouble.Error) {
 	u, f := checkURL(v, example, schemes...)
-	switch {
-	case f != nil:
+	if f != nil {
 		return v, f
-	case u.RawQuery != "" || u.ForceQuery:
+	}
+	if strings.Contains(v, "?") {
 		return v, wrong("take out what begins with ?", "a query makes no sense here")
 	}
-
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
@@ -94,16 +89,14 @@ func checkFileURL(v string) (string, *trouble.Error) {
 		name, f := checkPath(v)
 		return (&url.URL{Scheme: "file", Path: name}).String(), f
 	}
-	u, f := checkURL(v, "https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run", "http", "https", "file")
-	switch {
-	case f != nil:
-		return v, f
-	case strings.HasSuffix(u.Path, "/") || u.Path == "":
-		return v, wrong("write the URL of a file", "the URL is a folder's")
-	case strings.ContainsAny(u.String(), " \t"):
-		return v, wrong("write %20 in place of spaces", "a URL has no spaces")
-	}
 
+	u, f := checkURL(v, "https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run", "http", "https", "file")
+	if f != nil {
+		return v, f
+	}
+	if u.Path == "" || strings.HasSuffix(u.Path, "/") {
+		return v, wrong("write the URL of a file", "the URL is a folder's")
+	}
 	return u.String(), nil
 }
 
