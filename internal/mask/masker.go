@@ -142,19 +142,14 @@ func (m *masker) flagItem(s string) (string, bool) {
 	return s[:len(s)-len(rest)] + m.cover(rest), true
 }
 
-// netrc masks the password in a line of .netrc or of apt's auth.conf: "machine x login y password
-// z". Sources: apt_auth.conf(5), and the GNU manual's page on .netrc.
+// netrc masks the password in a line of .netrc or of apt's auth.conf:
+// "machine x login y password z".
+// Sources: apt_auth.conf(5), and the GNU manual's page on .netrc.
 func netrc(s string) (string, bool) {
 	words := strings.Fields(s)
 	if len(words) < 2 {
 		return s, false
 	}
-	switch words[0] {
-	case "machine", "default", "login", "password", "account":
-	default:
-		return s, false
-	}
-
 	for i := 0; i < len(words); i += 2 {
 		switch words[i] {
 		case "default":
