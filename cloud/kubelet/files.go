@@ -41,7 +41,7 @@ func (f File) Want(why string) converge.Want {
 		if err != nil {
 			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot add flags for kubelet to %s: %v", f.Name, err),
-				Try:  []string{"write it so; or add the labels and taints by hand, and drop them from [node]"},
+				Try:  []string{"write it on one line, in one pair of quotes; or add the labels and taints by hand, and drop them from [node]"},
 				Err:  err,
 			}
 		}
@@ -49,8 +49,7 @@ func (f File) Want(why string) converge.Want {
 		return edited, nil
 	}
 
-	file := things.NewFile(f.Name, TakeOut).Formed(FormKubelet)
-	return things.Edited(file, edit, why)
+	return things.Edited(things.NewFile(f.Name, TakeOut).Formed(FormKubelet), edit, why)
 }
 
 // confTaints is the key of a KubeletConfiguration with the taints to register with.
@@ -62,6 +61,7 @@ func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) Fil
 	labelsAt := k.LabelsAt
 	taintsAt := k.TaintsAt
 	file := cmp.Or(labelsAt.File, taintsAt.File)
+
 	switch {
 	case cmp.Or(labelsAt.How, taintsAt.How) == "env":
 		variable := cmp.Or(labelsAt.Var, taintsAt.Var)
@@ -155,5 +155,5 @@ func NoTaints(k facts.Kubelet) string {
 // https://www.kubernetes.dev/resources/keps/3983/.
 func ignoresConfigDir(kubelet string) bool {
 	v, err := version.NewVersion(kubelet)
-	return err == nil && v.Segments()[0] == 1 && v.Segments()[1] < 30
+	return err == nil && v.Core().LessThan(version.Must(version.NewVersion("1.30.0")))
 }
