@@ -33,8 +33,8 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		return Result{}, err
 	}
 	defer unlock()
-	ctx = r.listen(ctx)
 
+	ctx = r.listen(ctx)
 	if e.Unattended {
 		result, done, err := r.unattended(ctx)
 		if done || err != nil {
@@ -55,6 +55,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err := r.consent(ctx, plan.Changes); err != nil {
 		return Result{}, err
 	}
+
 	e.cache.Keep(h)
 	result, err := r.makeAll(ctx, plan)
 	if err == nil {
@@ -183,15 +184,15 @@ func (r *run) makePlan(ctx context.Context) (Result, error) {
 	r.result.Restores = r.journalled().restores()
 	r.result.Changed = r.journalled().countChanged()
 	if err != nil || !r.needsNewProcess() {
-		result, err := r.end(err)
-		if err != nil {
-			return result, err
-		}
+		_, err = r.end(err)
 	}
-
+	if err != nil {
+		return r.result, err
+	}
 	return r.result, waiting(r.result.Deferred)
 }
 
+// makeStages makes the stages in their order. It ends after a stage that holds the later ones back.
 func (r *run) makeStages(ctx context.Context) error {
 	for _, st := range r.engine.Stages {
 		if r.stopped() {
@@ -200,11 +201,12 @@ func (r *run) makeStages(ctx context.Context) error {
 		if err := r.makeStage(ctx, st); err != nil {
 			return err
 		}
+
 		waits := func(c Line) bool {
 			return c.Stage == st.Name && (c.Waits != "" || c.Unknown != "")
 		}
 		if st.Holds && slices.ContainsFunc(r.result.Deferred, waits) {
-			return nil
+			break
 		}
 	}
 	return nil
@@ -232,18 +234,21 @@ func (r *run) tryStage(ctx context.Context, st Stage) error {
 	if err != nil {
 		return err
 	}
+
 	m := machine{view: r.host, facts: f, owned: present(r.journal.Runs())}
 	steps, err := r.engine.planStage(ctx, m, st)
 	if err != nil {
 		return err
 	}
+
 	if st.Whole {
 		if err := r.engine.mayMakeWhole(ctx, m, st, steps); err != nil {
 			return err
 		}
 	}
 
-	if !slices.ContainsFunc(steps, func(s step) bool { return !s.converged() }) {
+	isPending := func(s step) bool { return !s.converged() }
+	if !slices.ContainsFunc(steps, isPending) {
 		r.event(Event{
 			Stage: st.Name,
 			What:  AllConverged,
