@@ -30,8 +30,8 @@ type ClusterRef struct {
 	Name   string // "" = as the user data says
 	Region string // "" = the machine's own
 	Via    host.Via
-	// Kept names a file that a join wrote from Cluster.Keep: gpuadm does not ask again for its
-	// facts.
+	// Kept names a file that a join wrote from Cluster.Keep. gpuadm does not ask again for what it
+	// has.
 	Kept string
 	// Stated: node.toml has server, CA and the services' network. gpuadm does not ask EKS, and asks
 	// EC2 only for the node's name.
@@ -40,8 +40,8 @@ type ClusterRef struct {
 	NodeName string
 }
 
-// apiPatience limits the calls to a cloud's API. After it gpuadm exits with "run it again", so that
-// the boot unit shows why it waits.
+// apiPatience limits all calls to a cloud's API together. Then gpuadm exits with "run it again", so
+// that the boot unit shows why it waits.
 const apiPatience = time.Minute
 
 // AskCluster returns the machine's EKS cluster: from the user data, else from the kept file, else
@@ -85,14 +85,13 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 			return nil, err
 		}
 	}
-
 	if needsName {
 		if err := a.describeInstance(ctx, i, c); err != nil {
 			return nil, err
 		}
 	}
 
-	if c.ENIs == 0 {
+	if c.ENIs == 0 { // the table does not have the instance's type
 		a.describeType(ctx, i, c)
 	}
 	return c, nil
@@ -113,7 +112,7 @@ func knownCluster(i *Instance, want ClusterRef) *Cluster {
 	return &c
 }
 
-// complete says whether the known values suffice for a join.
+// complete says whether the known values of a cluster suffice for a join.
 func (c *Cluster) complete() bool {
-	return c.Name != "" && c.Server != "" && c.CA != nil && c.ServiceCIDR != ""
+	return c.Server != "" && c.CA != nil && c.ServiceCIDR != ""
 }
