@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -239,7 +240,7 @@ func named(models []string) (all []facts.PCI, err error) {
 // it: gpuadm does not read the boot loader's choice, and a wrong guess would only show at the first
 // boot.
 func imageKernel(has []string, asked string, needed bool) (string, error) {
-	list := strings.Join(has, ", ")
+	list := cmp.Or(strings.Join(has, ", "), "none")
 	switch {
 	case asked != "" && !slices.Contains(has, asked):
 		return "", usage{fmt.Errorf("cannot find kernel %s in the image; it has %s", asked, list)}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -208,4 +209,10 @@ func lineNames(changes []converge.Line) (all []string) {
 		all = append(all, ch.Stage+" "+ch.String())
 	}
 	return all
+}
+
+// TestImageWithoutKernels: the refusal of --kernel says so, and does not end in the middle.
+func TestImageWithoutKernels(t *testing.T) {
+	_, err := imageKernel(nil, "6.8.0", true)
+	check.Equal(t, fmt.Sprint(err), "cannot find kernel 6.8.0 in the image; it has none", "the refusal is")
 }
