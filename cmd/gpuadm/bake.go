@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,9 +31,11 @@ type bakeFlags struct {
 	plan       bool
 	moduleKey  string
 	moduleCert string
-	secureBoot bool
-	chosen     bool     // the command line says whether the machines have Secure Boot
-	typed      []string // the flags, for printed commands
+
+	secureBoot     bool
+	saysSecureBoot bool // the command line has --secure-boot
+
+	typed []string // the flags, for printed commands
 }
 
 func newBake(c *common) *cobra.Command {
@@ -42,7 +45,7 @@ func newBake(c *common) *cobra.Command {
 		Short: "make a node image: all that needs no GPU and no running kernel",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b.chosen = cmd.Flags().Changed("secure-boot")
+			b.saysSecureBoot = cmd.Flags().Changed("secure-boot")
 			b.typed = typedFlags(cmd)
 			return c.bake(cmd.Context(), b)
 		},
@@ -66,14 +69,15 @@ func typedFlags(cmd *cobra.Command) (words []string) {
 		if !f.Changed || f.Name == "dry-run" {
 			return
 		}
-		value := strings.Trim(f.Value.String(), "[]")
-		switch value {
-		case "true":
+
+		value := f.Value.String()
+		switch {
+		case f.Value.Type() != "bool":
+			words = append(words, "--"+f.Name, strings.Trim(value, "[]")) // of a list
+		case value == "true":
 			words = append(words, "--"+f.Name)
-		case "false":
-			words = append(words, "--"+f.Name+"=false")
 		default:
-			words = append(words, "--"+f.Name, value)
+			words = append(words, "--"+f.Name+"=false")
 		}
 	})
 	return words
@@ -92,6 +96,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 
 	release := c.openImage(key)
 	defer release()
+
 	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
 		return err
@@ -132,7 +137,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 // the image.
 func (c *common) checkBake(b bakeFlags) (gpus []facts.PCI, key *local.ModuleKey, err error) {
 	if b.hostKeys && !b.seal {
-		return nil, nil, usage{fmt.Errorf("cannot use --ssh-host-keys without --seal")}
+		return nil, nil, usage{errors.New("cannot use --ssh-host-keys without --seal")}
 	}
 	gpus, err = named(b.gpus)
 	if err != nil {
@@ -142,7 +147,6 @@ func (c *common) checkBake(b bakeFlags) (gpus []facts.PCI, key *local.ModuleKey,
 	if err != nil {
 		return nil, nil, err
 	}
-
 	if !c.root {
 		return nil, nil, &trouble.Error{
 			What: "cannot bake: only root can run programs in an image",
@@ -260,8 +264,9 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	defer done()
 	e.Tell = voice.tell
 	e.Stop = stop
+
 	began := h.Now()
-	if err := converge.ForgetSpec(h); err != nil { // of a machine of which the image is a copy
+	if err := converge.ForgetSpec(h); err != nil { // that of the machine that the image was copied from
 		return err
 	}
 	result, err := e.Apply(ctx, h)

@@ -25,7 +25,7 @@ func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 		return nil, nil
 	case b.moduleKey == "" || b.moduleCert == "":
 		return nil, usage{errors.New("cannot sign modules: --module-key and --module-cert go together")}
-	case b.chosen && !b.secureBoot:
+	case b.saysSecureBoot && !b.secureBoot:
 		return nil, usage{errors.New("cannot use --module-key with --secure-boot=false: it is for Secure Boot")}
 	}
 
@@ -87,7 +87,7 @@ func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust,
 	}
 
 	on := b.secureBoot
-	if !b.chosen && c.rootDir == "/" {
+	if !b.saysSecureBoot && c.rootDir == "/" {
 		h, err := c.open("/", nil)
 		if err != nil {
 			return nil, err
