@@ -252,48 +252,63 @@ func doctorEnd(r doctor.Report) string {
 	return "No fault found"
 }
 
-// together says each sentence once: where it is the same of several GPUs or switches, with their
-// number and their addresses.
+// alike are findings with the same sentence.
+type alike struct {
+	sentence string // with a mark in the place of the object
+	objects  []string
+}
+
+// objectMark stands for the object in a sentence.
+const objectMark = "\x00"
+
+// together says each sentence once. What is the same of several GPUs or switches is one sentence.
 func together(found []doctor.Found) (sentences []string) {
-	type group struct {
-		sentence string // with a mark in the place of the object
-		objects  []string
-	}
-	var groups []group
+	var groups []alike
 	for _, f := range found {
 		sentence := f.What
 		if f.Object != "" {
-			sentence = strings.ReplaceAll(sentence, f.Object, "\x00")
+			sentence = strings.ReplaceAll(sentence, f.Object, objectMark)
 		}
 		if f.Code != "" {
 			sentence = f.Code + "  " + sentence
 		}
-		isSame := func(g group) bool { return g.sentence == sentence }
+
+		isSame := func(g alike) bool { return g.sentence == sentence }
 		i := slices.IndexFunc(groups, isSame)
 		if i < 0 {
 			i = len(groups)
-			groups = append(groups, group{sentence: sentence})
+			groups = append(groups, alike{sentence: sentence})
 		}
 		groups[i].objects = append(groups[i].objects, f.Object)
 	}
 
 	for _, g := range groups {
-		n := len(g.objects)
-		text := strings.ReplaceAll(g.sentence, "\x00", g.objects[0])
-		for _, kind := range []string{"GPU", "NVSwitch"} {
-			one := kind + " \x00"
-			if n < 2 || !strings.Contains(g.sentence, one) {
-				continue
+		for _, sentence := range g.sentences() {
+			if !slices.Contains(sentences, sentence) {
+				sentences = append(sentences, sentence)
 			}
-			each := fmt.Sprintf("each of %s", trouble.Count(n, kind))
-			text = strings.Replace(g.sentence, one, each, 1) + ": " + strings.Join(g.objects, ", ")
-			text = strings.ReplaceAll(text, "\x00", "its address")
 		}
+	}
+	return sentences
+}
 
-		sentences = append(sentences, text)
+// sentences returns one sentence with the number and the addresses of GPUs or switches, and of any
+// other objects a sentence each.
+func (a alike) sentences() (all []string) {
+	n := len(a.objects)
+	for _, kind := range []string{"GPU", "NVSwitch"} {
+		one := kind + " " + objectMark
+		if n > 1 && strings.Contains(a.sentence, one) {
+			text := strings.Replace(a.sentence, one, "each of "+trouble.Count(n, kind), 1)
+			text += ": " + strings.Join(a.objects, ", ")
+			return []string{strings.ReplaceAll(text, objectMark, "its address")}
+		}
 	}
 
-	return sentences
+	for _, object := range a.objects {
+		all = append(all, strings.ReplaceAll(a.sentence, objectMark, object))
+	}
+	return all
 }
 
 // withoutCodes are faults of the one code that stands above them.

@@ -23,3 +23,20 @@ func TestTogether(t *testing.T) {
 		"the module nvidia is not loaded",
 	}, "sentences:")
 }
+
+// TestTogetherHidesNoObject: what is the same of several files, packages or units is a sentence for
+// each, and one that names no object is said once.
+func TestTogetherHidesNoObject(t *testing.T) {
+	found := []doctor.Found{
+		{Object: "/dev/nvidia0", What: "/dev/nvidia0 is not there"},
+		{Object: "/dev/nvidia1", What: "/dev/nvidia1 is not there"},
+		{Object: "/dev/nvidia1", What: "/dev/nvidia1 is not there"},
+		{Object: "a.service", What: "the disk is full"},
+		{Object: "b.service", What: "the disk is full"},
+	}
+	check.List(t, together(found), []string{
+		"/dev/nvidia0 is not there",
+		"/dev/nvidia1 is not there",
+		"the disk is full",
+	}, "sentences:")
+}
