@@ -128,15 +128,13 @@ func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
 	case errors.As(err, &none) && onlyRoot(none.own):
 		return s, "only root may read it"
 	case errors.As(err, &none):
-		s.Fault = firstFault(none.own)
-		s.Fix = strings.Join(append(fixSpec(none.own), "then apply"), "; ")
+		s = unusableSpec(none.own)
 		if onlyRoot(none.last) {
 			s.Instead = "a spec that only root may read"
 		}
 		unread = s.Fault
 	case c.broken != nil:
-		s.Fault = firstFault(c.broken.why)
-		s.Fix = strings.Join(append(fixSpec(c.broken.why), "then apply"), "; ")
+		s = unusableSpec(c.broken.why)
 		s.Instead = c.broken.instead()
 	}
 
@@ -144,8 +142,15 @@ func (c *common) ownSpec(err error) (s doctor.OwnSpec, unread string) {
 	return s, unread
 }
 
-// whyShut says why the gate is closed; "" if it is open, or while a run is in progress, which most
-// often opens it.
+func unusableSpec(why error) doctor.OwnSpec {
+	return doctor.OwnSpec{
+		Fault: firstFault(why),
+		Fix:   strings.Join(append(fixSpec(why), "then apply"), "; "),
+	}
+}
+
+// whyShut says why the gate is closed; "" if it is open, or while a run is in progress: most runs
+// open it.
 func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 	if agent.AtWork(h) {
 		return ""
@@ -159,6 +164,7 @@ func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 	}
 	asking.stdout = io.Discard
 	asking.stderr = io.Discard
+
 	err := asking.closedGate(ctx, func(host.View) host.View { return v })
 	var t *trouble.Error
 	switch {
@@ -171,8 +177,9 @@ func (c *common) whyShut(ctx context.Context, h host.Host, v host.View) string {
 	return trouble.OneLine(err.Error())
 }
 
-// offerRepairs names for each root cause the repair that fixes it, in place of other commands. A
-// repair that would refuse is not named, but why: each is planned, which touches nothing.
+// offerRepairs names for each root cause the repair that fixes it, in place of other commands. It
+// plans each repair, which touches nothing. For a repair that would refuse it names the reason
+// instead.
 func (c *common) offerRepairs(ctx context.Context, v host.View, causes []doctor.Cause) {
 	s, _, err := c.bootSpec(v)
 	if err != nil {
@@ -205,6 +212,7 @@ func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) str
 	e := &converge.Engine{Version: version(), Clients: devices.Clients}
 	_, e.ThingOf = stages.Run(new(node.Session), nil)
 	repairing(e, s, r)
+
 	p, err := e.Plan(ctx, v)
 	switch {
 	case err != nil:
@@ -221,7 +229,7 @@ func refusal(ctx context.Context, v host.View, s spec.Spec, r stages.Repair) str
 	return ""
 }
 
-// doctorText prints a report: the root causes first, each with the command to type.
+// doctorText prints a report: first the root causes, each with the command to type.
 func (c *common) doctorText(r doctor.Report) {
 	w := c.stdout
 	for _, cause := range r.Causes {
