@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -270,19 +271,16 @@ func (p *partedParser) keys(n *yaml.Node, read map[string]func(*yaml.Node)) {
 		do := read[key.Value]
 		switch {
 		case do == nil:
-			p.unknownKey(key)
+			p.unknownKey(key, slices.Sorted(maps.Keys(read)))
 		case value.Tag != "!!null":
 			do(value)
 		}
 	})
 }
 
-func (p *partedParser) unknownKey(key *yaml.Node) {
-	known := []string{
-		"version", "mig-configs",
-		"device-filter", "devices", "mig-enabled", "mig-devices",
-	}
-	fix := "the keys are " + strings.Join(known, ", ")
+// unknownKey adds a fault for a key that is none of those known in its place.
+func (p *partedParser) unknownKey(key *yaml.Node, known []string) {
+	fix := "the keys here are " + strings.Join(known, ", ")
 	near := nearest.Of(key.Value, known)
 	switch {
 	case key.Value == "hooks": // of nvidia-mig-manager's hooks.yaml
