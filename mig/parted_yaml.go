@@ -48,7 +48,7 @@ func (p *partedParser) fault(line int, fix, format string, args ...any) {
 	p.faults = append(p.faults, t)
 }
 
-// fileYAML is a file of mig-parted's, as YAML has it.
+// fileYAML is a file in mig-parted's format, before its values are checked together.
 type fileYAML struct {
 	Version string
 	Layouts map[string][]entryYAML
@@ -131,6 +131,7 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 	if len(p.faults) > 0 || p.refuseOther(data) {
 		return f
 	}
+
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	err := d.Decode(&doc)
@@ -138,6 +139,7 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 		p.fault(1, "write version: v1 and mig-configs", "the file is empty")
 		return f
 	}
+
 	if err == nil {
 		err = p.refuseSecond(d)
 	}
@@ -155,7 +157,7 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 	layout := func(key, list *yaml.Node) {
 		f.Layouts[key.Value] = nil
 		p.list(list, func(n *yaml.Node) {
-			f.Layouts[key.Value] = append(f.Layouts[key.Value], p.entryYAML(n))
+			f.Layouts[key.Value] = append(f.Layouts[key.Value], p.readEntry(n))
 		})
 	}
 
@@ -171,18 +173,19 @@ func (p *partedParser) read(data []byte) (f fileYAML) {
 func (p *partedParser) refuseSecond(d *yaml.Decoder) error {
 	var next yaml.Node
 	err := d.Decode(&next)
-	if err == nil {
-		fix := "write version: v1 and mig-configs alone into a file: in NVIDIA's manifests they are below config.yaml of a ConfigMap's data"
-		p.fault(max(1, next.Line), fix, "the file has more than one document")
-	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
 
-	return err
+	const fix = "write version: v1 and mig-configs alone into a file: in NVIDIA's manifests they are below config.yaml of a ConfigMap's data"
+	p.fault(max(1, next.Line), fix, "the file has more than one document")
+	return nil
 }
 
-func (p *partedParser) entryYAML(n *yaml.Node) (e entryYAML) {
+func (p *partedParser) readEntry(n *yaml.Node) (e entryYAML) {
 	p.keys(n, map[string]func(*yaml.Node){
 		"device-filter": func(n *yaml.Node) { e.Filters = p.filters(n) },
 		"devices":       func(n *yaml.Node) { e.Devices = p.devices(n) },
@@ -204,9 +207,9 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// content returns the nodes in a list or a mapping; nil, with a fault, if the node is something
+// children returns the nodes in a list or a mapping; nil, with a fault, if the node is something
 // else or the file has too many nodes. what names the kind in messages.
-func (p *partedParser) content(n *yaml.Node, kind yaml.Kind, what string) []*yaml.Node {
+func (p *partedParser) children(n *yaml.Node, kind yaml.Kind, what string) []*yaml.Node {
 	p.nodes += len(n.Content) + 1
 	if p.nodes > maxNodes {
 		p.nodes = maxNodes
@@ -236,15 +239,15 @@ func (p *partedParser) wrongValue(n *yaml.Node, what string) {
 }
 
 func (p *partedParser) list(n *yaml.Node, do func(*yaml.Node)) {
-	for _, item := range p.content(resolve(n), yaml.SequenceNode, "a list") {
+	for _, item := range p.children(resolve(n), yaml.SequenceNode, "a list") {
 		do(item)
 	}
 }
 
-// pairs calls do for each key and its value; merged mappings come first, so that the mapping's own
+// pairs calls do for each key and its value. Merged mappings come first, so that the mapping's own
 // keys win.
 func (p *partedParser) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
-	all := p.content(resolve(n), yaml.MappingNode, "a mapping")
+	all := p.children(resolve(n), yaml.MappingNode, "a mapping")
 	for i := 0; i < len(all); i += 2 {
 		if all[i].Tag == "!!merge" {
 			p.pairs(all[i+1], do)
@@ -307,7 +310,7 @@ func (p *partedParser) devices(n *yaml.Node) devicesYAML {
 		d.All = true
 		return d
 	}
-	if err := n.Decode(&d.Index); err != nil || n.Kind != yaml.SequenceNode {
+	if n.Kind != yaml.SequenceNode || n.Decode(&d.Index) != nil {
 		p.fault(n.Line, fixDevices, "devices must be all or a list of indices")
 		return d
 	}
@@ -320,6 +323,7 @@ func (p *partedParser) devices(n *yaml.Node) devicesYAML {
 	lowest := d.Index[0]
 	highest := d.Index[len(d.Index)-1]
 	distinct := slices.Compact(slices.Clone(d.Index))
+
 	switch {
 	case lowest < 0 || highest > 1023:
 		p.fault(n.Line, "write the indices of GPUs, from 0", "no GPU has the index %d", min(lowest, highest))
@@ -336,13 +340,15 @@ func (p *partedParser) counts(n *yaml.Node) map[string]int {
 	p.pairs(n, func(key, value *yaml.Node) {
 		count := 0
 		decode(p, value, &count, "an integer")
-		if _, err := parseName(key.Value); err != nil {
+		all[key.Value] = count
+
+		_, err := parseName(key.Value)
+		switch {
+		case err != nil:
 			p.fault(key.Line, "", "%v", err)
-		} else if count < 0 || count > maxCount {
+		case count < 0 || count > maxCount:
 			p.fault(key.Line, "", "no GPU has %d of %q", count, key.Value)
 		}
-
-		all[key.Value] = count
 	})
 
 	return all
@@ -370,9 +376,9 @@ func (p *partedParser) filters(n *yaml.Node) []string {
 	}
 
 	for _, filter := range all {
-		device, sub, has := strings.Cut(filter, ":")
+		device, sub, hasSub := strings.Cut(filter, ":")
 		switch {
-		case !isDeviceID(device) || has && !isDeviceID(sub):
+		case !isDeviceID(device) || hasSub && !isDeviceID(sub):
 			fix := `write the PCI device and vendor id in one: "0x233010DE"`
 			if m, err := Find(filter); err == nil && len(m.Devices) > 0 {
 				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
