@@ -320,13 +320,12 @@ func (p *partedParser) devices(n *yaml.Node) devicesYAML {
 	}
 
 	slices.Sort(d.Index)
-	lowest := d.Index[0]
-	highest := d.Index[len(d.Index)-1]
+	impossible := slices.IndexFunc(d.Index, func(index int) bool { return index < 0 || index > 1023 })
 	distinct := slices.Compact(slices.Clone(d.Index))
 
 	switch {
-	case lowest < 0 || highest > 1023:
-		p.fault(n.Line, "write the indices of GPUs, from 0", "no GPU has the index %d", min(lowest, highest))
+	case impossible >= 0:
+		p.fault(n.Line, "write the indices of GPUs, from 0", "no GPU has the index %d", d.Index[impossible])
 	case len(distinct) < len(d.Index):
 		p.fault(n.Line, "write each index once", "an index is in devices twice")
 	}
