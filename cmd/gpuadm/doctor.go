@@ -44,6 +44,8 @@ func newDoctor(c *common) *cobra.Command {
 	return cmd
 }
 
+// doctor prints a report. A machine that has lost all its GPUs has a root cause; one that never had
+// any gets one line.
 func (c *common) doctor(ctx context.Context) error {
 	all := view.DeadlineIn(c.wait)
 	h, err := c.open(c.rootDir, nil)
@@ -57,15 +59,17 @@ func (c *common) doctor(ctx context.Context) error {
 	if err != nil {
 		return &trouble.Unknown{Err: err}
 	}
-	if !slices.ContainsFunc(gpus, facts.PCI.Display) && c.output != "json" {
-		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
-		return nil
-	}
+	hasGPU := slices.ContainsFunc(gpus, facts.PCI.Display)
 
 	v := view.WithinAll(h, all)
 	report, err := c.examine(ctx, h, v, all)
 	if err != nil {
 		return err
+	}
+
+	if !hasGPU && len(report.Causes) == 0 && c.output != "json" {
+		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
+		return nil
 	}
 	c.offerRepairs(ctx, v, report.Causes)
 
