@@ -119,11 +119,14 @@ func (d dkmsBuild) remove(ctx context.Context, h host.Host, name string, build [
 	if _, err := h.Stat(dkmsTree + "/" + name + "/" + d.version); !host.NotExist(err) {
 		return err
 	}
-	if _, err := h.Stat("/usr/src/" + name + "-" + d.version + "/dkms.conf"); err != nil {
+
+	_, err := h.Stat("/usr/src/" + name + "-" + d.version + "/dkms.conf")
+	if host.NotExist(err) {
 		return nil
 	}
-
-	_, err := h.Do(ctx, "dkms", "add", "-m", name, "-v", d.version)
+	if err == nil {
+		_, err = h.Do(ctx, "dkms", "add", "-m", name, "-v", d.version)
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -117,6 +118,32 @@ func TestDKMSWithoutSource(t *testing.T) {
 			check.Has(t, told.Try[0], part, "%s:", archive)
 		}
 	}
+}
+
+// blindTo is a machine that cannot read one name.
+type blindTo struct {
+	host.Host
+	name string
+}
+
+func (b blindTo) Stat(name string) (host.Info, error) {
+	if name == b.name {
+		return host.Info{}, syscall.EIO
+	}
+	return b.Host.Stat(name)
+}
+
+// TestDKMSRemoveReadsTheSource: DKMS forgets a version with its last kernel. Whether a package still
+// has the source must be known, not guessed.
+func TestDKMSRemoveReadsTheSource(t *testing.T) {
+	const source = "/usr/src/nvidia-open-580.95.05/dkms.conf"
+	n, calls := builder(t, "-- built --\nbuilt\n-- "+source[1:]+" --\n", func(*files.Files, []string) error { return nil })
+	thing := kmod.NewDKMS("nvidia/580.95.05 6.8.0", asBuilt)
+	must.OK(t, thing.Make(t.Context(), n, ""))
+	check.Equal(t, strings.Join(*calls, "\n"), "dkms remove -m nvidia-open -v 580.95.05 -k 6.8.0\ndkms add -m nvidia-open -v 580.95.05", "calls")
+
+	err := thing.Make(t.Context(), blindTo{n, source}, "")
+	check.That(t, errors.Is(err, syscall.EIO), "a source that cannot be read: %v", err)
 }
 
 func TestDKMSInAFolder(t *testing.T) {
