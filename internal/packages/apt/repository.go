@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -172,13 +173,13 @@ func aptConf(via host.Via) []byte {
 // Upgrades wants automatic upgrades to leave these packages alone. Where needrestart is installed,
 // Upgrades also wants it to leave alone the daemons that node and pods depend on: it would restart
 // containerd in the middle of an installation.
-// Sources: unattended-upgrades' README, apt.conf(5); needrestart's README.batch.md and
-// needrestart.conf.
+// Sources: 50unattended-upgrades, apt.conf(5), ParseCWord in apt's apt-pkg/contrib/strutl.cc;
+// needrestart's README.batch.md and needrestart.conf.
 func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 	conf := []byte(headerOfConf() + "Unattended-Upgrade::Package-Blacklist {\n")
-	literally := strings.NewReplacer(".", `\\.`, "+", `\\+`)
 	for _, name := range names {
-		conf = fmt.Appendf(conf, "  \"^%s$\";\n", literally.Replace(name))
+		expression := "^" + regexp.QuoteMeta(name) + "$" // apt passes a backslash on as it is
+		conf = fmt.Appendf(conf, "  \"%s\";\n", expression)
 	}
 	conf = append(conf, "};\n"...)
 
