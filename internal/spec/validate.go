@@ -33,7 +33,7 @@ func checkPath(v string) (string, *trouble.Error) {
 	case strings.Contains(v, "://"): // not quoted: it may contain a password
 		return v, wrong("write the absolute path of a file", "this is a URL, not a path")
 	case strings.HasPrefix(v, "~"):
-		return v, wrong("write the whole path: /root"+clip(v[1:]), "%s: only a shell knows ~", show(v))
+		return v, wrong("write the whole path", "%s: only a shell knows ~", show(v))
 	case strings.Contains(v, "$"):
 		return v, wrong("write the whole path", "%s: variables are not replaced", show(v))
 	case !path.IsAbs(v):
