@@ -57,7 +57,8 @@ func Read(files ...File) (Spec, Places, error) {
 			whole = false
 			continue
 		}
-		whole = d.file(src, root, i == 0) && whole
+		isKnown := d.file(src, root, i == 0)
+		whole = whole && isKnown
 		if len(src.errors) == 0 {
 			src.judge()
 		}
@@ -77,19 +78,21 @@ func Read(files ...File) (Spec, Places, error) {
 	return d.result(), Places{d.places, sources[0]}, nil
 }
 
-// Places has the places at which the files of a valid spec state its keys.
+// Places has the places at which the files of a valid spec set its keys.
 type Places struct {
 	of    map[string]place
 	first *source
 }
 
 // Error returns a fault at the first of the keys, such as "driver.version" or "mig.gpu", that a
-// file states; else in the first file.
+// file sets; if no file sets one, the fault is at the start of the first file.
 func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	at := place{src: p.first}
-	for _, key := range slices.Backward(keys) {
-		if stated := p.of[key]; stated.src != nil {
-			at = stated
+	for _, key := range keys {
+		set, isSet := p.of[key]
+		if isSet {
+			at = set
+			break
 		}
 	}
 
@@ -121,7 +124,8 @@ func (s *source) read(rows []row) *value {
 	return s.tree(rows)
 }
 
-// checkText notes the first byte that is not text in UTF-8, and says whether there is none.
+// checkText reports whether the file is text in UTF-8. If it is not, it notes the first byte that
+// is not.
 func (s *source) checkText() bool {
 	isUTF16 := bytes.HasPrefix(s.data, []byte("\xff\xfe")) || bytes.HasPrefix(s.data, []byte("\xfe\xff"))
 	if isUTF16 {
@@ -149,10 +153,9 @@ func (s *source) checkText() bool {
 // result returns the Spec with its lists in canonical order.
 func (d *decoder) result() Spec {
 	s := d.spec
-	isStated := func(section string) bool { return slices.Contains(d.spec.Sections, section) }
 	s.Sections = nil
 	for _, name := range sectionNames(d.rows) {
-		if isStated(name) {
+		if slices.Contains(d.spec.Sections, name) {
 			s.Sections = append(s.Sections, name)
 		}
 	}

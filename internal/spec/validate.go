@@ -64,14 +64,14 @@ func checkDigest(v string) (string, *trouble.Error) {
 }
 
 func checkFingerprint(v string) (string, *trouble.Error) {
-	digest, ofFile := strings.CutPrefix(v, "sha256:")
-	if ofFile {
-		digest, fault := checkDigest(digest)
+	text, isOfFile := strings.CutPrefix(v, "sha256:")
+	if isOfFile {
+		digest, fault := checkDigest(text)
 		return "sha256:" + digest, fault
 	}
 
-	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
 	const fix = "copy it from the output of gpg --show-keys FILE, after asking the mirror's owner for the right one"
+	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
 	switch {
 	case strings.Trim(hex, "0123456789ABCDEF") != "":
 		return v, wrong(fix, "a fingerprint has only hex digits")
@@ -98,8 +98,8 @@ func checkName(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
-// checkUnit accepts units that systemd can stop and start again: systemd.unit(5), "unit names".
-// gpuadm's own are none: it would stop itself.
+// checkUnit accepts units that systemd can stop and start again: systemd.unit(5), "unit names". It
+// refuses gpuadm's own, since gpuadm would stop itself.
 func checkUnit(v string) (string, *trouble.Error) {
 	if !matches(`^[A-Za-z0-9:_.\\@-]+\.(service|socket|timer|path|target|slice|scope)$`, v) {
 		return v, wrong(`write the whole name: "my-exporter.service"`, "%s is not a unit of systemd", show(v))
@@ -138,18 +138,18 @@ func checkProfile(v string) (string, *trouble.Error) {
 	return v, wrong(fix, "%s is not a MIG profile", show(v))
 }
 
-// isProfile says whether a text is one of NVML's names of GPU instance profiles, perhaps with a
-// smaller compute instance before and attributes after. Without the memory it means the GPU's own
-// profile with so many slices.
+// isProfile reports whether a text is one of NVML's names of GPU instance profiles, perhaps with a
+// smaller compute instance before it and attributes after it. A name without a memory size means
+// the GPU's own profile with that many slices.
 func isProfile(v string) bool {
 	return matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v)
 }
 
-// checkParameter returns the fault of a parameter, and says whether it is in the value. gpuadm
-// writes the parameter into a line of modprobe.d, so its text may end neither that line nor its
-// quotes.
+// checkParameter returns the fault of a parameter, and reports whether the fault is in the value.
+// gpuadm writes the parameter into a line of modprobe.d, so its text must end neither that line nor
+// its quotes.
 func checkParameter(name, value string) (ofValue bool, fault *trouble.Error) {
-	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
+	isUnsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {
 	case strings.ContainsAny(name, "-."):
 		const fix = "write the name alone, without the module: NVreg_Name"
@@ -157,7 +157,7 @@ func checkParameter(name, value string) (ofValue bool, fault *trouble.Error) {
 	case len(name) > 128 || !matches(`^[A-Za-z_][A-Za-z0-9_]*$`, name):
 		const fix = "write it as modinfo -p nvidia does"
 		return false, wrong(fix, "%s is not the name of a module parameter", show(name))
-	case strings.ContainsFunc(value, unsafe) || len(value) > 1024:
+	case strings.ContainsFunc(value, isUnsafe) || len(value) > 1024:
 		const fix = "leave out quotes, backslashes and what is not ASCII"
 		return true, wrong(fix, "modprobe cannot read the value of %s", show(name))
 	}
