@@ -24,12 +24,14 @@ func readinessTaint() spec.Taint {
 }
 
 // startupTaintsName reports whether Karpenter has kubelet register with a taint: it passes
-// startupTaints to kubelet.
-// Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to
-// the taints, and bootstrap/nodeadm.go, which makes both registerWithTaints.
+// startupTaints to kubelet. One with another effect is another taint: Karpenter compares both.
+// Sources: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to
+// the taints, and bootstrap/nodeadm.go, which makes both registerWithTaints;
+// kubernetes-sigs/karpenter, pkg/controllers/nodeclaim/lifecycle/initialization.go
+// (StartupTaintsRemoved).
 func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 	for _, found := range f.Kubelet.Taints {
-		if found.Key == t.Key && found.Effect == t.Effect {
+		if sameTaint(spec.Taint(found), t) {
 			return true, nil
 		}
 	}
@@ -39,7 +41,7 @@ func startupTaintsName(f facts.Facts, t spec.Taint) (bool, error) {
 		return false, err
 	}
 	for _, found := range resolved.Config.RegisterWithTaints {
-		if found.Key == t.Key {
+		if sameTaint(spec.Taint(found), t) {
 			return true, nil
 		}
 	}

@@ -27,7 +27,7 @@ type startupCase struct {
 	gate    string // "", drop-in, other's (of another unit), nodeadm, nodeadm without the boot unit
 	open    string // [join] gate
 	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen; unread: nodeadm's file cannot be read
-	named   string // "", kubelet, user data: where the NodePool's startupTaints are seen to name Karpenter's startup taint
+	named   string // "", kubelet, user data: where the NodePool's startupTaints are seen to name Karpenter's startup taint; other effect: they name its key, in the user data
 }
 
 func (c startupCase) make() (s spec.Spec, f facts.Facts) {
@@ -89,6 +89,8 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 		})
 	case "user data":
 		f.Files[resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
+	case "other effect": // another taint: Karpenter compares key and effect
+		f.Files[resolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoExecute"}]}}}}`)
 	}
 
 	return s, f
@@ -104,6 +106,7 @@ func each(do func(c startupCase)) {
 						do(startupCase{wanted, clearer, gate, open, maker, "kubelet"})
 						if maker == "resolved taint" {
 							do(startupCase{wanted, clearer, gate, open, maker, "user data"})
+							do(startupCase{wanted, clearer, gate, open, maker, "other effect"})
 						}
 					}
 				}
@@ -132,7 +135,7 @@ func (c startupCase) expected() (taint, failed string) {
 	case c.maker == "unread": // the signs of Karpenter may be in the file
 		return unread, ""
 	case c.maker != "":
-		if c.named == "" { // Karpenter before 1.13 would take it for a lasting one
+		if c.named == "" || c.named == "other effect" { // Karpenter before 1.13 would take it for a lasting one
 			return "", ""
 		}
 		taint = karpenter
