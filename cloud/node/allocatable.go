@@ -133,8 +133,8 @@ func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node
 	if !keepsPluginLogs(v) {
 		return false, nil
 	}
-	pod, _ := r.pluginPod(ctx, v, n.Name)
-	return strings.Contains(pod, "device-plugin"), nil
+	pods, _ := r.pods(ctx, v, n.Name)
+	return slices.ContainsFunc(pods, isDevicePlugin), nil
 }
 
 // keepsPluginLogs reports whether kubelet keeps the log of a device plugin's pod, also between two
@@ -223,8 +223,9 @@ func (r readyStage) strategyCause(ctx context.Context, v host.View, node string)
 // podStrategy returns the MIG strategy that a pod of the device plugin has in its environment, as
 // the GPU Operator and the plugin's chart set it; "" if there is none.
 func (r readyStage) podStrategy(ctx context.Context, v host.View, node string) (strategy, from string) {
-	for _, p := range r.pods(ctx, v, node) {
-		if !strings.Contains(p.Name, "device-plugin") {
+	pods, _ := r.pods(ctx, v, node)
+	for _, p := range pods {
+		if !isDevicePlugin(p) {
 			continue
 		}
 		for _, container := range p.Spec.Containers {

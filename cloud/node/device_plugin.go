@@ -28,10 +28,12 @@ func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Nod
 		see := "the unit " + unit + " offers the GPUs here; its log says what it sees: journalctl -u " + unit
 		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
 	}
-	pod, known := r.pluginPod(ctx, v, n.Name)
-	if pod != "" {
-		log := "kubectl -n " + strings.Replace(pod, "/", " logs ", 1)
-		see := "the pod " + pod + " runs here; its log says what it sees: " + log
+
+	pods, known := r.pods(ctx, v, n.Name)
+	i := slices.IndexFunc(pods, offersGPUs)
+	if i >= 0 {
+		const text = "the pod %[1]s/%[2]s runs here; its log says what it sees: kubectl -n %[1]s logs %[2]s"
+		see := fmt.Sprintf(text, pods[i].Namespace, pods[i].Name)
 		return trouble.Wait{For: offer, Try: []string{see}, Err: offersOther}
 	}
 
@@ -99,31 +101,26 @@ func tolerations(taints []kube.Taint) string {
 	return strings.Join(texts, ", ")
 }
 
-// pluginPod returns the pod on this node that is named like a device plugin or DRA driver, "" if
-// there is none. known is false if gpuadm may not list pods: kubelet's identity may list those of
-// its node, the ServiceAccount none.
-func (r readyStage) pluginPod(ctx context.Context, v host.View, node string) (pod string, known bool) {
-	pods := r.pods(ctx, v, node)
-	for _, p := range pods {
-		if strings.Contains(p.Name, "device-plugin") || strings.Contains(p.Name, "dra-driver") {
-			return p.Namespace + "/" + p.Name, true
-		}
-	}
+// isDevicePlugin reports whether a pod is named like a device plugin.
+func isDevicePlugin(p kube.Pod) bool { return strings.Contains(p.Name, "device-plugin") }
 
-	return "", pods != nil
+// offersGPUs reports whether a pod is named like a device plugin or a DRA driver.
+func offersGPUs(p kube.Pod) bool {
+	return isDevicePlugin(p) || strings.Contains(p.Name, "dra-driver")
 }
 
-// pods lists the pods of this node; nil if gpuadm may not.
-func (r readyStage) pods(ctx context.Context, v host.View, node string) []kube.Pod {
+// pods lists the pods of this node. known is false if gpuadm may not: kubelet's identity may list
+// those of its node, the ServiceAccount none.
+func (r readyStage) pods(ctx context.Context, v host.View, node string) (pods []kube.Pod, known bool) {
 	client, err := r.session.reader(v, r.identity)
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	pods, err := client.Pods(ctx, node)
+	pods, err = client.Pods(ctx, node)
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	return append([]kube.Pod{}, pods...)
+	return pods, true
 }
 
 // pluginServes reports whether NVIDIA's device plugin runs. Kubelet keeps showing zero devices of a

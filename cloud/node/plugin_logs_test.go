@@ -5,9 +5,12 @@ package node
 import (
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestKeepsPluginLogs: a device plugin that ends again and again has its folder of logs between two
@@ -20,5 +23,40 @@ func TestKeepsPluginLogs(t *testing.T) {
 	} {
 		n := must.Get(simhost.New([]byte("-- etc/os-release --\nID=debian\n" + files)))(t)
 		check.Equal(t, keepsPluginLogs(n), want, "%q:", files)
+	}
+}
+
+// TestComparesBesideDRA: the pod of the device plugin counts, also after that of a DRA driver, which
+// gives pods ComputeDomains, and in a namespace of any name.
+func TestComparesBesideDRA(t *testing.T) {
+	const logs = "-- var/log/pods/gpu-operator_nvidia-device-plugin-daemonset-7xq2v_81d3/nvidia-device-plugin/3.log --\nx\n"
+	pod := func(namespace, name string) kubesim.Object {
+		return kubesim.Object{
+			"metadata": kubesim.Object{"namespace": namespace, "name": name},
+			"spec":     kubesim.Object{"nodeName": "gpu-1"},
+		}
+	}
+	const driver = "nvidia-dra-driver-gpu-kubelet-plugin-x1"
+	plugin := pod("gpu-operator", "nvidia-device-plugin-daemonset-7xq2v")
+
+	for name, c := range map[string]struct {
+		pods []kubesim.Object
+		want bool
+	}{
+		"both":       {[]kubesim.Object{pod("dra", driver), plugin}, true},
+		"DRA driver": {[]kubesim.Object{pod("nvidia-device-plugin", driver)}, false},
+		"plugin":     {[]kubesim.Object{plugin}, true},
+	} {
+		text := apiSpec + "[sharing]\nstrategy = \"none\"\n"
+		a := apiFixture(t, text, logs)
+		for _, p := range c.pods {
+			a.sim.AddPod(p)
+		}
+
+		r := newReadyStage(new(Session), specs.Of(t, text), a.facts)
+		node := &kube.Node{}
+		node.Name = "gpu-1"
+		compares, err := r.comparesOffer(t.Context(), a, node)
+		check.That(t, err == nil && compares == c.want, "%s: %v, %v", name, compares, err)
 	}
 }
