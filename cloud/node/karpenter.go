@@ -12,9 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// readinessTaint is the startup taint for nodes that Karpenter makes. A node does not show
-// Karpenter's version, and older versions need the taint in startupTaints of the NodePool: so
-// gpuadm adds it only if they name it.
+// readinessTaint is the startup taint for nodes that Karpenter makes. Older versions of Karpenter
+// need it in startupTaints of the NodePool, and a node does not show the version: so gpuadm adds it
+// only if startupTaints name it.
 func readinessTaint() spec.Taint {
 	return spec.Taint{
 		Key:    readinessDomain + "gpu",
@@ -72,49 +72,47 @@ func nodePoolSign(f facts.Facts) (sign string, err error) {
 		return "the instance has the tag " + platform.NodePoolLabel, nil
 	}
 
-	mark, err := userDataSign(f)
-	if err != nil || mark == "" {
-		return "", err
-	}
-	return "the user data has kubelet register with the " + mark, nil
+	return userDataSign(f)
 }
 
-// userDataKubelet is kubelet in the user data, as the program that joins the machine has resolved
-// it. What gpuadm cannot read may have Karpenter's signs.
-func userDataKubelet(f facts.Facts) (k instance.UserKubelet, err error) {
-	for _, file := range platform.Resolved() {
-		if f.Files[file] == nil {
-			continue
-		}
-		k, err = instance.ReadResolved(file, f.Files[file])
-		if err != nil {
-			return k, &trouble.Unknown{Err: err}
-		}
-		return k, nil
-	}
-
-	return k, nil
-}
-
-// userDataSign names Karpenter's mark in the user data: in the first boot of EKS's images
-// kubelet's files do not exist yet.
-func userDataSign(f facts.Facts) (mark string, err error) {
+// userDataSign names Karpenter's sign in the user data, "" if there is none: in the first boot of
+// EKS's images kubelet's files do not exist yet.
+func userDataSign(f facts.Facts) (sign string, err error) {
 	resolved, err := userDataKubelet(f)
 	if err != nil {
 		return "", err
 	}
+
+	const registers = "the user data has kubelet register with the "
 	for _, t := range resolved.Config.RegisterWithTaints {
 		if t.Key == platform.UnregisteredTaint {
-			return "taint " + platform.UnregisteredTaint, nil
+			return registers + "taint " + platform.UnregisteredTaint, nil
 		}
 	}
-
 	for _, flag := range resolved.Flags {
-		labels, ok := strings.CutPrefix(flag, "--node-labels=")
-		if ok && strings.Contains(","+labels, ","+platform.NodePoolLabel+"=") {
-			return "label " + platform.NodePoolLabel, nil
+		labels, isLabels := strings.CutPrefix(flag, "--node-labels=")
+		if isLabels && strings.Contains(","+labels, ","+platform.NodePoolLabel+"=") {
+			return registers + "label " + platform.NodePoolLabel, nil
 		}
 	}
 
 	return "", nil
+}
+
+// userDataKubelet returns kubelet's part of the user data, as the program that joins the machine
+// has resolved it. A file that gpuadm cannot read may have Karpenter's signs, so the answer is then
+// unknown.
+func userDataKubelet(f facts.Facts) (instance.UserKubelet, error) {
+	for _, file := range platform.Resolved() {
+		if f.Files[file] == nil {
+			continue
+		}
+		k, err := instance.ReadResolved(file, f.Files[file])
+		if err != nil {
+			return instance.UserKubelet{}, &trouble.Unknown{Err: err}
+		}
+		return k, nil
+	}
+
+	return instance.UserKubelet{}, nil
 }
