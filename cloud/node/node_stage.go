@@ -53,14 +53,11 @@ func nodeOwner(s spec.Spec, f facts.Facts) string {
 
 // nodeNotes says why the stage has no wants for kubelet.
 func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
-	if !s.Has("node") {
-		return nil
-	}
 	k := f.Kubelet
-	labels, _, err := Registration(s, f)
 	owner := nodeOwner(s, f)
+	labels, _, err := Registration(s, f)
 	switch {
-	case err != nil || owner == theJoin:
+	case !s.Has("node"), owner == theJoin, err != nil:
 		return nil
 	case owner != "":
 		const note = "%[1]s writes kubelet's files again at each boot: labels and taints go through %[1]s or the API"
@@ -84,14 +81,17 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 
+	// What kubelet does not register with, stage ready sets through the API later. A label that
+	// comes later lets no pod in too early; a taint that comes later does, unless the node has
+	// joined already.
 	if k.LabelsAt.How == "" {
-		labels = nil // they are set by the API later; a missing label lets no pod in too early
+		labels = nil
 	}
 	noPlace := kubelet.NoTaints(k)
-	if noPlace != "" && len(taints) > 0 {
-		if !k.Joined {
-			return nil, noPlaceFor(taints[0], noPlace)
-		}
+	if noPlace != "" && len(taints) > 0 && !k.Joined {
+		return nil, noPlaceFor(taints[0], noPlace)
+	}
+	if noPlace != "" {
 		taints = nil
 	}
 
@@ -109,7 +109,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return wants, nil
 }
 
-// noPlaceFor says that kubelet reads its taints from no file that gpuadm could write.
+// noPlaceFor refuses a taint that gpuadm can write into no file that kubelet reads.
 func noPlaceFor(t spec.Taint, why string) error {
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot register the node with the taint %s: %s", t, why),

@@ -40,14 +40,14 @@ func ownerOf(key string) (owner string) {
 	return ""
 }
 
-// A Foreign is a label or taint of [node] that is another owner's to set, or gpuadm's own.
+// A Foreign is a label or taint of [node] that another owner sets, or gpuadm itself.
 type Foreign struct {
 	Key  string // as the spec names it: node.labels.KEY, node.taints, node.startup_taint
 	What string // label KEY, taint KEY=VALUE:EFFECT
-	Who  string // whose it is
+	Who  string // the owner
 }
 
-// Foreigns lists what a spec asks for of labels and taints with another owner.
+// Foreigns lists the labels and taints of a spec that are Foreign.
 func Foreigns(s spec.Spec) (all []Foreign) {
 	for _, key := range slices.Sorted(maps.Keys(s.Node.Labels)) {
 		owner := ownerOf(key)
@@ -75,34 +75,29 @@ func Foreigns(s spec.Spec) (all []Foreign) {
 const gpuadmItself = "gpuadm"
 
 // isOwnTaint reports whether gpuadm itself puts a taint on until the GPUs are ready, and takes it
-// off then. With startup_taint of a spec's own, or none, these are left to others.
+// off then. With another startup_taint, or none, gpuadm leaves these taints to others.
 func isOwnTaint(s spec.Spec, t spec.Taint) bool {
 	isOpen := s.Node.StartupTaint == "auto" || s.Node.StartupTaint == ""
 	return isOpen && hasTaint([]spec.Taint{autoscalerTaint(), readinessTaint(), failureTaint()}, t)
 }
 
-// isDiscovered reports whether a label is among those that GPU Feature Discovery writes. With
-// gpu_labels gpuadm writes the same, and a value of node.toml would be overwritten for ever.
+// isDiscovered reports whether GPU Feature Discovery writes a label. With gpu_labels gpuadm writes
+// the same labels, and would overwrite a value of node.toml for ever.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md
 // ("Generated Labels") and internal/lm.
 func isDiscovered(key string) bool {
-	name, ok := strings.CutPrefix(key, "nvidia.com/")
-	kinds := []string{
-		"product", "family", "memory", "mode", "machine",
-		"count", "replicas", "sharing-strategy", "clique",
+	names := []string{
+		"gpu.product", "gpu.family", "gpu.machine", "gpu.memory", "gpu.mode",
+		"gpu.count", "gpu.replicas", "gpu.sharing-strategy", "gpu.clique",
+		"mig.capable", "mig.strategy", "mps.capable",
 	}
 	groups := []string{"cuda.", "gpu.compute.", "vgpu.", "mig-"}
-	switch {
-	case !ok:
-		return false
-	case slices.Contains([]string{"mig.capable", "mig.strategy", "mps.capable"}, name):
-		return true
-	case slices.ContainsFunc(groups, func(group string) bool { return strings.HasPrefix(name, group) }):
-		return true
-	}
 
-	ofGPU, ok := strings.CutPrefix(name, "gpu.")
-	return ok && slices.Contains(kinds, ofGPU)
+	name, isNVIDIA := strings.CutPrefix(key, "nvidia.com/")
+	isInGroup := slices.ContainsFunc(groups, func(group string) bool {
+		return strings.HasPrefix(name, group)
+	})
+	return isNVIDIA && (isInGroup || slices.Contains(names, name))
 }
 
 // Trouble refuses the label or taint.

@@ -15,7 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// checks verify everything once more. Each reports a problem; this stage fixes none.
+// checks are checks that verify the GPUs and the engine once more. Each reports a problem; this
+// stage fixes none.
 func (r readyStage) checks(answers Answers, lacksCDI LacksCDI) []converge.Want {
 	var list []converge.Want
 	for _, c := range gpuChecks(r.spec, r.facts) {
@@ -73,8 +74,8 @@ func waitForJoiner(join platform.Join, cause error) error {
 	}
 }
 
-// kubeconfigCheck verifies that the kubeconfig of [node] exists: what kubelet's identity may do
-// needs no other, and would hide that the file is missing.
+// kubeconfigCheck verifies that the kubeconfig of [node] exists. As long as kubelet's identity is
+// enough, nothing else would show that the file is missing.
 func (r readyStage) kubeconfigCheck() converge.Want {
 	name := r.spec.Node.Kubeconfig
 	return r.check("kubeconfig of [node]", func(_ context.Context, v host.View) (string, error) {
@@ -86,8 +87,8 @@ func (r readyStage) kubeconfigCheck() converge.Want {
 	})
 }
 
-// check wants a look to find no problem. A machine that has not joined may be not ready: that is no
-// fault.
+// check wants a look to find no problem. It is deferred while there is no API server to ask: a
+// machine that has not joined need not be ready.
 func (r readyStage) check(what string, look lookFunc, try ...string) converge.Want {
 	whenJoined := func(ctx context.Context, v host.View) (string, error) {
 		if r.identity.later.Until != "" {
@@ -105,8 +106,8 @@ func (r readyStage) check(what string, look lookFunc, try ...string) converge.Wa
 	return w
 }
 
-// gpusReady waits until the GPUs work, until no monitor reports them faulty, until the cluster
-// hears of kubelet, and until they are offered.
+// gpusReady waits until no monitor reports the GPUs faulty, the cluster hears of kubelet, the GPUs
+// work, and the node offers them. It refuses a condition that another client writes.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
 	if err := cmp.Or(refuseSecondOwner(n, v.Now()), waitForRepair(n), r.waitForKubelet(n)); err != nil {
 		return err
