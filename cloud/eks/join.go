@@ -193,9 +193,24 @@ func (n *ownNode) wants(session *node.Session, s spec.Spec, f facts.Facts) ([]co
 	)
 	wants = append(wants, ecr(f)...)
 	wants = append(wants, own...)
-	wants = node.Unique(wants)
+	wants = unique(wants)
 	if !f.Kubelet.Joined {
 		wants = append(wants, node.WaitRegistered(session, s, f, n.name, kubelet.Kubeconfig))
 	}
 	return wants, nil
+}
+
+// unique leaves out folders that are wanted twice.
+func unique(wants []converge.Want) []converge.Want {
+	var list []converge.Want
+	seen := map[string]bool{}
+	for _, w := range wants {
+		id := w.Ref().String()
+		if !seen[id] {
+			list = append(list, w)
+		}
+		seen[id] = true
+	}
+
+	return list
 }

@@ -25,10 +25,9 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 		return nil, nil, err
 	}
 
-	labels, _ = gpuLabels(s, f)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	discovered, _ := gpuLabels(s, f)
+	labels = map[string]string{}
+	maps.Copy(labels, discovered)
 	maps.Copy(labels, autoscalerLabels(f))
 	maps.Copy(labels, s.Node.Labels)
 	maps.DeleteFunc(labels, func(key, _ string) bool { return spec.RestrictedLabel(key) })
@@ -104,19 +103,4 @@ func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, err
 	k.Labels = labels
 	k.Taints = taints
 	return k.Wants(s, f)
-}
-
-// Unique leaves out folders that are wanted twice.
-func Unique(wants []converge.Want) []converge.Want {
-	var list []converge.Want
-	seen := map[string]bool{}
-	for _, w := range wants {
-		id := w.Ref().String()
-		if !seen[id] {
-			list = append(list, w)
-		}
-		seen[id] = true
-	}
-
-	return list
 }
