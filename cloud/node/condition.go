@@ -86,10 +86,11 @@ func readyIn(n *kube.Node, bootID string) bool {
 	return trueIn(conditionPart().stateOn(n), bootID)
 }
 
-// foreignServes is how long gpuadm assumes that another client still writes a condition. Node
-// Problem Detector writes its conditions at least each 5 minutes (kubernetes/node-problem-detector,
-// README.md: k8s-exporter-heartbeat-period); what is older was left behind.
-const foreignServes = 10 * time.Minute
+// foreignWrites is for how long after its last report gpuadm assumes that another client still
+// writes a condition. Node Problem Detector reports its conditions at least every 5 minutes
+// (kubernetes/node-problem-detector, README.md: k8s-exporter-heartbeat-period); an older one was
+// left behind.
+const foreignWrites = 10 * time.Minute
 
 // foreignReason returns the reason of the condition GPUReady if another client writes it; "" if
 // gpuadm does, or if the other has stopped. NVIDIA's and Ryax's examples have Node Problem Detector
@@ -97,7 +98,7 @@ const foreignServes = 10 * time.Minute
 // examples/cluster-autoscaler/README.md; ryax-engine, charts/worker-k8s/README.md.
 func foreignReason(n *kube.Node, now time.Time) string {
 	c := conditionOf(n, GPUReady)
-	if c == nil || isOwnReason(c.Reason) || now.Sub(c.LastHeartbeatTime) > foreignServes {
+	if c == nil || isOwnReason(c.Reason) || now.Sub(c.LastHeartbeatTime) > foreignWrites {
 		return ""
 	}
 	return c.Reason

@@ -71,7 +71,7 @@ func (a nodeAsk) get(ctx context.Context, v host.View, read readNode) (*kube.Nod
 type nodeProblem func(*kube.Node) string
 
 // wait asks until problemOf finds no problem with the node, or until limit has passed. It also
-// waits for an API server that does not answer.
+// waits while the API server does not answer.
 func (a nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, problemOf nodeProblem) error {
 	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of
 	// thousands that waits for a network plugin asks every 5 to 15 seconds, which
@@ -100,13 +100,13 @@ func (a nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, pro
 		pause := most/2 + rand.N(most) // machines that start together do not ask together
 		wait.paused += pause
 		if over || a.pause(ctx, pause) != nil {
-			return a.waitedEnough(wait, problem, err)
+			return a.givesUp(wait, problem, err)
 		}
 	}
 }
 
-// waitedEnough says what the node still waits for; err is the last request's.
-func (a nodeAsk) waitedEnough(wait *reportedWait, problem string, err error) error {
+// givesUp says what the node still waits for; err is the last request's.
+func (a nodeAsk) givesUp(wait *reportedWait, problem string, err error) error {
 	try := []string{
 		"journalctl -u kubelet, which says what it waits for",
 		"then run the same command again: it goes on from here",

@@ -113,22 +113,24 @@ func isNews(n *kube.Node, condition partEdit, reason string) bool {
 	return reason != busyReason || last == nil || last.Reason != reason
 }
 
-// taintEdits swap the startup taint after a failure that lasts, and record both: an undo takes off
-// what the record names.
+// taintEdits swap the startup taint after a failure that lasts, and record both taints: an undo
+// takes off what the record names. They are empty without a startup taint, or without an account
+// that may change taints.
 func (r readyStage) taintEdits(h host.Host, n *kube.Node, o Outcome) []partEdit {
-	var edits []partEdit
-	if o.GaveUp || !trouble.Passes(o.Err) {
-		edits = r.swapTaints(h, n, len(o.Made) > 0)
-	}
-
 	startup, _, err := startupTaint(r.spec, r.facts)
 	if err != nil || startup.Key == "" || r.identity.serviceAccount(h) == "" {
-		return edits
+		return nil
+	}
+
+	var edits []partEdit
+	if o.GaveUp || !trouble.Passes(o.Err) {
+		edits = r.swapTaints(h, n, startup, len(o.Made) > 0)
 	}
 	taints := []spec.Taint{startup}
 	if len(edits) > 0 {
 		taints = append(taints, failureTaint())
 	}
+
 	if record, due := recordTaints(n, taints...); due {
 		edits = append([]partEdit{record}, edits...)
 	}
@@ -155,8 +157,8 @@ func ReportDrift(
 }
 
 // reasonFor returns the condition's reason and message; "" if the outcome says nothing about the
-// GPUs. A short outage of the API server says nothing about them; a licence that is missing does, a
-// cluster that cannot allocate them, and a change that waits for processes on them.
+// GPUs. A short outage of the API server says nothing about them. A missing licence does, and so do
+// a cluster that cannot allocate them, and a change that waits for processes on them.
 func (r readyStage) reasonFor(
 	ctx context.Context, v host.View, n *kube.Node, o Outcome,
 ) (reason, message string) {
@@ -185,30 +187,29 @@ func (r readyStage) reasonFor(
 	return "", ""
 }
 
-// swapTaints replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup
-// taint it also adds the failure's, unless the GPUs were found ready in this boot: pods may run on
-// them, whatever has failed since. A failure before the first change comes before the guard could
-// shut the node. But such a failure does not taint a node that gpuadm never made ready: it may be a
-// cloud's healthy node with a wrong spec.
-func (r readyStage) swapTaints(v host.View, n *kube.Node, hasMade bool) []partEdit {
+// swapTaints replaces the startup taint by the taint of a failure. It also adds that taint to most
+// nodes without a startup taint: a failure before the first change comes before the guard could
+// shut the node.
+func (r readyStage) swapTaints(v host.View, n *kube.Node, startup spec.Taint, hasMade bool) []partEdit {
 	failed := failedTaint(r.spec, r.facts)
-	startup, _, err := startupTaint(r.spec, r.facts)
-	if err != nil || failed.Key == "" || r.identity.serviceAccount(v) == "" {
+	if failed.Key == "" {
 		return nil
 	}
 
 	remove := editOf(n, taintPart(startup), "")
 	add := editOf(n, taintPart(failed), valueState(failed.Value))
-	if remove.before == "" {
-		switch {
-		case add.before != "", !hasMade && !everReady(v, n):
-			return nil
-		case readyIn(n, r.facts.BootID), madeReadyIn(v, r.facts.BootID):
-			return nil
-		}
+	swap := []partEdit{remove, add}
+	switch {
+	case remove.before != "":
+		return swap
+	case add.before != "":
+		return nil
+	case readyIn(n, r.facts.BootID), madeReadyIn(v, r.facts.BootID):
+		return nil // pods may run on the GPUs, whatever has failed since
+	case !hasMade && !everReady(v, n):
+		return nil // it may be a cloud's healthy node with a wrong spec
 	}
-
-	return []partEdit{remove, add}
+	return swap
 }
 
 // everReady reports whether gpuadm has made this node ready before, by the Node or the journal.
