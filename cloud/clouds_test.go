@@ -195,3 +195,15 @@ func TestPoolWaits(t *testing.T) {
 		check.That(t, errors.As(err, &later), "%s, at a boot: %v", name, err)
 	}
 }
+
+// TestLogOfKubeletsUnit: the log of a kubelet that has not joined is that of its own unit.
+func TestLogOfKubeletsUnit(t *testing.T) {
+	const unit = "snap.kubelet-eks.daemon.service"
+	n := joins.Recorded(t, "ubuntu24-h100", nil)
+	f := facts.Facts{Kubelet: facts.Kubelet{Unit: unit}}
+	f.Cloud.Managed = "eks-ubuntu"
+	_, err := notJoinedYet("bootstrap.sh", f).Look(t.Context(), n.View())
+	var wait trouble.Wait
+	must.That(t, errors.As(err, &wait), "%v", err)
+	check.Says(t, strings.Join(wait.Try, "\n"), "journalctl -u "+unit)
+}

@@ -98,14 +98,15 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		if f.Booting || !v.Live() {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
+		unit := cmp.Or(f.Kubelet.Unit, "kubelet")
 		try := []string{
-			"journalctl -u kubelet, which says what it waits for",
+			"journalctl -u " + unit + ", which says what it waits for",
 			trouble.Command("apply") + ", once it has joined",
 		}
 		join := platform.Of(f.Cloud.Managed).Join
 		switch {
 		case join.Unit != "":
-			try[0] = "journalctl -u " + join.First + " -u " + join.Unit + " -u kubelet, which say what they wait for"
+			try[0] = "journalctl -u " + join.First + " -u " + join.Unit + " -u " + unit + ", which say what they wait for"
 		case join.Init != "":
 			try = append([]string{join.Init + ", if it has not run yet: everything before the join has converged"}, try...)
 		}

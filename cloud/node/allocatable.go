@@ -32,7 +32,7 @@ func (r readyStage) waitForOffer(ctx context.Context, v host.View, n *kube.Node)
 	if n.Status.NodeInfo.BootID != r.facts.BootID {
 		return trouble.Wait{
 			For: "kubelet has not reported since this boot",
-			Try: []string{"systemctl status kubelet; journalctl -u kubelet"},
+			Try: []string{r.identity.seeKubelet()},
 			Err: notReported,
 		}
 	}

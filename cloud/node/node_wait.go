@@ -37,6 +37,7 @@ func newNodeAsk(session *Session, s spec.Spec, f facts.Facts, name, kubeconfig s
 	return nodeAsk{
 		identity: identity{
 			node:    name,
+			unit:    f.Kubelet.Unit,
 			kubelet: kubeconfig,
 			via:     method.Via(s),
 			bootID:  f.BootID,
@@ -108,7 +109,7 @@ func (a nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, pro
 // givesUp says what the node still waits for; err is the last request's.
 func (a nodeAsk) givesUp(wait *reportedWait, problem string, err error) error {
 	try := []string{
-		"journalctl -u kubelet, which says what it waits for",
+		"journalctl -u " + a.unitName() + ", which says what it waits for",
 		"then run the same command again: it goes on from here",
 	}
 	if strings.Contains(strings.ToLower(problem), "cni") {

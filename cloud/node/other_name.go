@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -52,11 +53,11 @@ func (id identity) reportsTo(ctx context.Context, v host.View, n *kube.Node) boo
 }
 
 // unitName is kubelet's unit in a command for an operator.
-func (id identity) unitName() string {
-	if id.unit == "" {
-		return "kubelet"
-	}
-	return id.unit
+func (id identity) unitName() string { return cmp.Or(id.unit, "kubelet") }
+
+// seeKubelet returns the command that shows how kubelet is.
+func (id identity) seeKubelet() string {
+	return fmt.Sprintf("systemctl status %[1]s; journalctl -u %[1]s", id.unitName())
 }
 
 // waitForKubelet waits while the cluster does not hear of kubelet: then the Node takes no pod,
@@ -71,7 +72,7 @@ func (r readyStage) waitForKubelet(n *kube.Node) error {
 	return trouble.Wait{
 		For: "the cluster has not heard of kubelet since " + ready.LastHeartbeatTime.UTC().Format(time.RFC3339),
 		Try: []string{
-			"systemctl status " + r.identity.unitName() + "; journalctl -u " + r.identity.unitName(),
+			r.identity.seeKubelet(),
 			trouble.Command("doctor") + ", which finds the cause and names the fix",
 		},
 		Err: notReported,

@@ -3,14 +3,20 @@
 package node
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // setReady sets the condition Ready of the Node, as kubelet or the node controller does.
@@ -73,4 +79,23 @@ func TestSilentKubelet(t *testing.T) {
 	a.Advance(time.Minute)
 	res := a.apply()
 	check.That(t, res.Run == "", "kubelet reports again, and an apply did %v", res.Made)
+}
+
+// TestLogOfKubeletsUnit: the commands name the unit that kubelet has here, which is another one in a
+// snap and with K3s.
+func TestLogOfKubeletsUnit(t *testing.T) {
+	const unit = "snap.kubelet-eks.daemon.service"
+	s := spec.Spec{Node: spec.Node{WaitForAllocatable: true}}
+	f := facts.Facts{BootID: "b", Kubelet: facts.Kubelet{Unit: unit}}
+	v := must.Get(simhost.New(nil))(t).View()
+
+	ask := newNodeAsk(new(Session), s, f, "gpu-1", "/etc/kubeconfig")
+	notReady := ask.givesUp(newReportedWait(v, time.Minute), "it is not ready", nil)
+	_, try := detailsOf(notReady)
+	check.Says(t, strings.Join(try, "\n"), "journalctl -u "+unit)
+
+	var silent trouble.Wait
+	err := newReadyStage(new(Session), s, f).waitForOffer(t.Context(), v, &kube.Node{})
+	must.That(t, errors.As(err, &silent), "%v", err)
+	check.Says(t, strings.Join(silent.Try, "\n"), "journalctl -u "+unit)
 }
