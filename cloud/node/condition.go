@@ -112,10 +112,15 @@ func isOwnReason(reason string) bool {
 
 // refuseSecondOwner refuses to write a condition that another client writes: the two would
 // overwrite each other for ever, and controllers would react to each change.
-func refuseSecondOwner(n *kube.Node, now time.Time) error {
+func (r readyStage) refuseSecondOwner(n *kube.Node, now time.Time) error {
 	reason := foreignReason(n, now)
 	if reason == "" {
 		return nil
+	}
+
+	try := []string{"remove the monitor of " + GPUReady + " from Node Problem Detector's configuration; gpuadm takes the condition over 10 minutes later"}
+	if !wantsJoin(r.spec) {
+		try = append(try, "or remove [node] from node.toml: then the other component alone says when the GPUs are ready")
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot write the condition %s: another component writes it, last with the reason %q", GPUReady, trouble.OneLine(reason)),
@@ -123,10 +128,7 @@ func refuseSecondOwner(n *kube.Node, now time.Time) error {
 			"NVIDIA's example for cluster-autoscaler has Node Problem Detector write it every 10 seconds",
 			"the node readiness controller acts on it: it adds and removes taints by it",
 		},
-		Try: []string{
-			"remove the monitor of " + GPUReady + " from Node Problem Detector's configuration; gpuadm takes the condition over 10 minutes later",
-			"or remove [node] from node.toml: then the other component alone says when the GPUs are ready",
-		},
+		Try: try,
 		Err: secondOwner,
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
@@ -26,6 +27,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 func TestOwnerOf(t *testing.T) {
@@ -187,6 +189,27 @@ func TestSecondOwner(t *testing.T) {
 		a.Advance(time.Minute)
 		a.apply()
 		a.converged(a.mark())
+	}
+}
+
+// TestSecondOwnerWithJoin: with [join] gpuadm writes the condition also without [node], so the advice
+// is not to remove that section.
+func TestSecondOwnerWithJoin(t *testing.T) {
+	for sections, removes := range map[string]bool{
+		"[node]\n":                            true,
+		"[node]\n[join]\nmethod = \"none\"\n": true,
+		"[node]\n[join]\nmethod = \"aks\"\n":  false,
+	} {
+		a := apiFixture(t, sections)
+		r := newReadyStage(new(Session), specs.Of(t, sections), a.facts)
+		n := &kube.Node{}
+		n.Status.Conditions = []kube.Condition{{
+			Type:              GPUReady,
+			Reason:            "GPUReadinessPending",
+			LastHeartbeatTime: a.Now(),
+		}}
+		_, try := detailsOf(r.gpusReady(t.Context(), a, n))
+		check.Equal(t, strings.Contains(strings.Join(try, "\n"), "remove [node]"), removes, "%s: %q:", sections, try)
 	}
 }
 

@@ -53,10 +53,10 @@ func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 }
 
 // ReportsToCluster reports whether the spec asks for a node at all.
-func ReportsToCluster(s spec.Spec) bool {
-	joins := s.Has("join") && s.Join.Method != "none"
-	return joins || s.Has("node")
-}
+func ReportsToCluster(s spec.Spec) bool { return wantsJoin(s) || s.Has("node") }
+
+// wantsJoin reports whether the spec asks for a node that joins a cluster.
+func wantsJoin(s spec.Spec) bool { return s.Has("join") && s.Join.Method != "none" }
 
 // hasGPU reports whether the machine has a GPU.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }

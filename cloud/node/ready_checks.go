@@ -109,7 +109,7 @@ func (r readyStage) check(what string, look lookFunc, try ...string) converge.Wa
 // gpusReady waits until no monitor reports the GPUs faulty, the cluster hears of kubelet, the GPUs
 // work, and the node offers them. It refuses a condition that another client writes.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
-	if err := cmp.Or(refuseSecondOwner(n, v.Now()), waitForRepair(n), r.waitForKubelet(n)); err != nil {
+	if err := cmp.Or(r.refuseSecondOwner(n, v.Now()), waitForRepair(n), r.waitForKubelet(n)); err != nil {
 		return err
 	}
 	if err := r.waitForGPUs(ctx, v); err != nil {
