@@ -126,7 +126,7 @@ func (r readyStage) refuseSecondOwner(n *kube.Node, now time.Time) error {
 		What: fmt.Sprintf("cannot write the condition %s: another component writes it, last with the reason %q", GPUReady, trouble.OneLine(reason)),
 		Because: []string{
 			"NVIDIA's example for cluster-autoscaler has Node Problem Detector write it every 10 seconds",
-			"the node readiness controller acts on it: it adds and removes taints by it",
+			"the node readiness controller adds and removes taints by it",
 		},
 		Try: try,
 		Err: secondOwner,

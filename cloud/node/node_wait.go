@@ -110,7 +110,7 @@ func (a nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, pro
 func (a nodeAsk) givesUp(wait *reportedWait, problem string, err error) error {
 	try := []string{
 		"journalctl -u " + a.unitName() + ", which says what it waits for",
-		"then run the same command again: it goes on from here",
+		"then run the same command again: it continues from here",
 	}
 	if strings.Contains(strings.ToLower(problem), "cni") {
 		try = append([]string{"the cluster's network plugin must run here: " + podsOn(a.node)}, try...)

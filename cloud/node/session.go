@@ -207,7 +207,7 @@ func waitForRight(err error) error {
 	return &trouble.Error{
 		What:    "cannot show the cluster the state of this node: " + err.Error(),
 		Because: append([]string{rest}, because...),
-		Try:     append(slices.Clone(try), "then run the same command again: it goes on from here"),
+		Try:     append(slices.Clone(try), "then run the same command again: it continues from here"),
 		Err:     errors.Join(trouble.Wait{For: "a right in the cluster", Err: rightLacking}, err),
 	}
 }
