@@ -34,8 +34,8 @@ func settingsText(
 		}
 	}
 
-	all, theirs := mergedTaints(f.Files[nodeadm().Settings], resolved, taints)
-	addsTaints := len(all) > theirs
+	all, fromUserData := mergedTaints(f.Files[nodeadm().Settings], resolved, taints)
+	addsTaints := len(all) > fromUserData
 	if len(labels) == 0 && !addsTaints {
 		return nil, nil
 	}
@@ -49,18 +49,18 @@ func settingsText(
 		b.WriteString("    flags:\n    - " + quotedYAML(flag) + "\n")
 	}
 	if addsTaints {
-		writeTaints(&b, all, theirs)
+		writeTaints(&b, all, fromUserData)
 	}
 	return []byte(b.String()), nil
 }
 
-// writeTaints writes a list of taints, of which the first come from the user data.
-func writeTaints(b *strings.Builder, all []spec.Taint, theirs int) {
+// writeTaints writes a list of taints. The first fromUserData of them come from the user data.
+func writeTaints(b *strings.Builder, all []spec.Taint, fromUserData int) {
 	b.WriteString("    config:\n")
 	b.WriteString("      registerWithTaints: # a list in place of the user data's, so that is repeated\n")
 	for i, t := range all {
 		source := "the user data"
-		if i >= theirs {
+		if i >= fromUserData {
 			source = fromNode
 		}
 		fmt.Fprintf(b, "      - {key: %s, value: %s, effect: %s} # %s\n",
@@ -72,7 +72,7 @@ func writeTaints(b *strings.Builder, all []spec.Taint, theirs int) {
 func quotedYAML(text string) string {
 	out, err := json.Marshal(text)
 	if err != nil {
-		return `""` // a string can be written
+		return `""` // never: json.Marshal takes any string
 	}
 	return string(out)
 }
@@ -80,14 +80,15 @@ func quotedYAML(text string) string {
 // fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
 const fromNode = "node.toml"
 
-// mergedTaints returns the list that the node must register with. nodeadm replaces lists and does
-// not merge them, so the result includes the user data's taints: without Karpenter's
-// karpenter.sh/unregistered, pods would start before Karpenter knows the node.
+// mergedTaints returns the list that the node must register with, and how many of its first taints
+// come from the user data. nodeadm replaces lists and does not merge them, so the list includes
+// these: without Karpenter's karpenter.sh/unregistered, pods would start before Karpenter knows the
+// node. settings is gpuadm's file: its marked taints are in the resolved list too.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
 func mergedTaints(
-	ours []byte, resolved instance.UserKubelet, taints []spec.Taint,
-) (all []spec.Taint, theirs int) {
-	marked := markedTaints(ours)
+	settings []byte, resolved instance.UserKubelet, taints []spec.Taint,
+) (all []spec.Taint, fromUserData int) {
+	marked := markedTaints(settings)
 	for _, t := range resolved.Config.RegisterWithTaints {
 		taint := spec.Taint(t)
 		known := slices.Contains(marked, taint) || slices.Contains(all, taint)
@@ -96,7 +97,7 @@ func mergedTaints(
 		}
 	}
 
-	theirs = len(all)
+	fromUserData = len(all)
 
 	for _, t := range taints {
 		sameTaint := func(other spec.Taint) bool {
@@ -107,11 +108,11 @@ func mergedTaints(
 		}
 	}
 
-	return all, theirs
+	return all, fromUserData
 }
 
 // markedTaints returns the taints in gpuadm's file that come from node.toml.
-func markedTaints(ours []byte) (marked []spec.Taint) {
+func markedTaints(settings []byte) (marked []spec.Taint) {
 	var doc struct {
 		Spec struct {
 			Kubelet struct {
@@ -121,7 +122,7 @@ func markedTaints(ours []byte) (marked []spec.Taint) {
 			}
 		}
 	}
-	if yaml.Unmarshal(ours, &doc) != nil {
+	if yaml.Unmarshal(settings, &doc) != nil {
 		return nil
 	}
 
