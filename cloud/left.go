@@ -19,11 +19,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// joinsItself reports whether the machine's platform joins it by a method, and leaves gpuadm no
-// part in that. A second kubelet beside the platform's would break the node.
-func joinsItself(method string, f facts.Facts) bool {
-	join := platform.Of(f.Cloud.Managed).Join
-	return join.Left && join.Method == method
+// isOwnWay reports whether a method is gpuadm's own way to join this machine. It is not if the
+// machine's platform joins it by the same method: a second kubelet would break the node.
+func isOwnWay(method string, f facts.Facts) bool {
+	ofMachine := platform.Of(f.Cloud.Managed).Join
+	joinsItself := ofMachine.Left && ofMachine.Method == method
+	return platform.Of(method).Join.Own && !joinsItself
 }
 
 // leftTo leaves the join to the platform's own scripts.
@@ -39,7 +40,7 @@ func leftTo(method string, f facts.Facts) ([]converge.Want, error) {
 	return nil, nil
 }
 
-// notOn says that the machine is none of the platform's.
+// notOn says that the machine is not one of the platform's.
 func notOn(p platform.Platform) error {
 	return &trouble.Error{
 		What: "cannot join " + p.Title + ": " +
@@ -106,7 +107,7 @@ func scriptsEnded(p platform.Platform, booting bool) converge.Want {
 	return things.Check(p.Title+"'s own scripts have set this machine up", look, why)
 }
 
-// leftNotes say what the platform's own tools do and what gpuadm does, if the node joins by them.
+// leftNotes say what the platform's own tools do, and what gpuadm does, on a node that they join.
 func leftNotes(method string, s spec.Spec, f facts.Facts) []string {
 	p := platform.Of(f.Cloud.Managed)
 	if p.Join.Method != method {

@@ -11,43 +11,38 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // joinWants are what gpuadm does for the join: its own way, or what the way of a platform needs.
 func joinWants(session *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch by := method.Of(s, f); {
+	by := method.Of(s, f)
+	switch {
 	case by == "none":
 		return nil, nil
-	case joinsItself(by, f):
-		return leftTo(by, f)
-	case platform.Of(by).Join.Own:
-		return eks.Wants(session, s, f)
 	case by == "":
 		return nil, untold(f)
-	default:
-		return leftTo(by, f)
+	case isOwnWay(by, f):
+		return eks.Wants(session, s, f)
 	}
+	return leftTo(by, f)
 }
 
 // joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that
 // are for gpuadm's own way.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
-	switch by := method.Of(s, f); {
-	case joinsItself(by, f):
-		notes = leftNotes(by, s, f)
-	case platform.Of(by).Join.Own:
+	by := method.Of(s, f)
+	if isOwnWay(by, f) {
 		notes = eks.Notes(s, f)
-	default:
+	} else {
 		notes = leftNotes(by, s, f)
 	}
 
-	by := method.Joiner(f)
+	joiner := method.Joiner(f)
 	own := ownKeys(s.Join)
-	if by != "" && len(notes) > 0 && len(own) > 0 {
+	if joiner != "" && len(notes) > 0 && len(own) > 0 {
 		keys := strings.Join(own, ", ") + " in [join]"
-		notes = append(notes, "without effect here: "+keys+": "+by+" joins this machine by its own settings")
+		notes = append(notes, "without effect here: "+keys+": "+joiner+" joins this machine by its own settings")
 	}
 	return notes
 }
