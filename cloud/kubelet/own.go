@@ -37,7 +37,7 @@ type Own struct {
 	Name   string // of the node
 	Labels map[string]string
 	Taints []spec.Taint
-	Config map[string]any    // keys of its KubeletConfiguration, beside those of ownConfig
+	Config map[string]any    // keys of its KubeletConfiguration, in addition to those that config sets
 	Flags  []string          // "--cloud-provider=external", …
 	Env    map[string]string // its environment: the proxy of its exec plugin, …
 }
@@ -103,9 +103,11 @@ func running(f facts.Facts) []converge.Want {
 		return desired(found)
 	}
 
-	if now := f.Kubelet.Active; now == "" || now == "inactive" {
-		return []converge.Want{up} // it reads its files when it starts
+	now := f.Kubelet.Active
+	if now == "" || now == "inactive" {
+		return []converge.Want{up} // kubelet reads its files when it starts
 	}
+
 	fresh := Fresh(facts.Kubelet{Unit: Unit}, []string{ConfigFile}, "kubelet reads its configuration when it starts")
 	fresh.Thing = NewRestart(Unit, []string{ConfigFile}) // without validation: gpuadm writes the whole file
 	return []converge.Want{up, fresh}

@@ -16,13 +16,13 @@ import (
 // Rejection is the answer of a kubelet that does not accept its command line.
 type Rejection struct {
 	Said  *host.CommandError
-	Flag  string   // with its value, as it stands there; "" where kubelet names none
-	Files []string // in which the flag stands
+	Flag  string   // its word of the command line: --v=x; "" if kubelet names none that is there
+	Files []string // the files that have the flag
 }
 
 // Rejected runs kubelet with its command line and --version: kubelet has no dry run, and parses the
-// command line before it prints its version. It returns nil for a command line that kubelet
-// accepts, and where there is no kubelet to ask; an error is of a kubelet that gives no answer.
+// command line before it prints its version. Rejected returns nil if kubelet accepts the command
+// line, or if there is no kubelet to ask. It returns an error if kubelet gives no answer.
 // Sources: NewKubeletCommand in cmd/kubelet/app/server.go of
 // https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
 // verflag.PrintAndExitIfRequested);
@@ -31,6 +31,7 @@ func Rejected(ctx context.Context, v host.View, k facts.Kubelet) (*Rejection, er
 	if k.Binary == "" || len(k.Args) == 0 {
 		return nil, nil
 	}
+
 	command := slices.Concat([]string{k.Binary}, k.Args, []string{"--version"})
 	_, err := v.Ask(ctx, command...)
 	var failed *host.CommandError
@@ -46,9 +47,11 @@ func Rejected(ctx context.Context, v host.View, k facts.Kubelet) (*Rejection, er
 	if name == "" {
 		return rejection, nil
 	}
-	isFlag := func(word string) bool { return hasFlag(word, name) }
-	if i := slices.IndexFunc(k.Args, isFlag); i >= 0 {
-		rejection.Flag = k.Args[i]
+	for _, word := range k.Args {
+		if hasFlag(word, name) {
+			rejection.Flag = word
+			break
+		}
 	}
 
 	unit, _ := v.Unit(ctx, k.Unit)
@@ -62,28 +65,28 @@ func Rejected(ctx context.Context, v host.View, k facts.Kubelet) (*Rejection, er
 	return rejection, nil
 }
 
-// hasFlag reports whether a text has a flag, and not only one whose name begins with its name.
+// hasFlag reports whether a text has a flag. A flag with a longer name that begins with this name
+// does not count.
 func hasFlag(text, name string) bool {
-	for rest := text; ; {
-		_, after, found := strings.Cut(rest, name)
-		if !found {
-			return false
-		}
-		if after == "" || strings.ContainsRune(" \t\n=\"'\\", rune(after[0])) {
+	_, after, found := strings.Cut(text, name)
+	for found {
+		if after == "" || strings.Contains(" \t\n=\"'\\", after[:1]) {
 			return true
 		}
-		rest = after
+		_, after, found = strings.Cut(after, name)
 	}
+	return false
 }
 
-// The flag in pflag's errors: "unknown flag: --container-runtime", and `invalid argument "x" for
-// "--v" flag`.
+// rejectedFlag finds the flag in pflag's errors: "unknown flag: --container-runtime", and `invalid
+// argument "x" for "--v" flag`.
 // Sources: flag.go of https://github.com/spf13/pflag;
 // https://github.com/awslabs/amazon-eks-ami/issues/1398.
 var rejectedFlag = pattern.Of(`unknown flag: (--[\w-]+)|invalid argument .* for \\?"(?:-\w, )?(--[\w-]+)\\?" flag`)
 
-func flagOf(words string) string {
-	found := rejectedFlag().FindStringSubmatch(words)
+// flagOf returns the flag that an error of pflag names; "" if it names none.
+func flagOf(stderr string) string {
+	found := rejectedFlag().FindStringSubmatch(stderr)
 	if found == nil {
 		return ""
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
-// variableOf returns what a file of KEY=VALUE lines sets a variable to, and whether it does. A
-// later line replaces an earlier one.
+// variableOf returns the value of a variable in a file of KEY=VALUE lines, and reports whether the
+// file sets it. A later line replaces an earlier one.
 func variableOf(data []byte, variable string) (value string, set bool) {
 	for _, pair := range facts.Assignments(string(data)) {
 		if pair[0] == variable {
@@ -23,7 +23,8 @@ func variableOf(data []byte, variable string) (value string, set bool) {
 	return value, set
 }
 
-// wordsOf returns the words of a variable; nil if it is not set.
+// wordsOf returns the words of a variable: nil if it is not set, and an empty list if it is set to
+// nothing.
 func wordsOf(data []byte, variable string) []string {
 	value, set := variableOf(data, variable)
 	if !set {
@@ -32,7 +33,8 @@ func wordsOf(data []byte, variable string) []string {
 	return append([]string{}, facts.Words(value)...)
 }
 
-// lineOf returns the offsets of the last line that sets a variable, and of the line after it.
+// lineOf returns the offsets of the last line that sets a variable, and of the line after it. The
+// value may have further lines: see assignmentOf.
 func lineOf(data []byte, variable string) (from, to int) {
 	at := 0
 	for line := range bytes.Lines(data) {
@@ -48,12 +50,12 @@ func lineOf(data []byte, variable string) (from, to int) {
 	return from, to
 }
 
-// sameButFor says whether two files set the same variables to the same values, except one variable,
-// which the second file sets to these words, or does not set if words is nil.
+// sameButFor reports whether two files set the same variables to the same values, except one
+// variable: the second file must set it to these words, or not set it if words is nil.
 func sameButFor(before, after []byte, variable string, words []string) bool {
 	set := wordsOf(after, variable)
-	asWanted := (set == nil) == (words == nil) && slices.Equal(set, words)
-	return asWanted && slices.Equal(otherVariables(before, variable), otherVariables(after, variable))
+	isAsWanted := (set == nil) == (words == nil) && slices.Equal(set, words)
+	return isAsWanted && slices.Equal(otherVariables(before, variable), otherVariables(after, variable))
 }
 
 // otherVariables returns the assignments of all variables but one.
@@ -64,10 +66,10 @@ func otherVariables(data []byte, variable string) [][2]string {
 }
 
 // withWord adds a word to the end of a variable: before the closing quote, or at the end of the
-// line. If neither adds exactly the word, it refuses the value.
+// line. If neither edit adds this word and changes nothing else, it refuses the value.
 func withWord(data []byte, variable, word string) ([]byte, error) {
 	words := append(wordsOf(data, variable), word)
-	for _, edited := range wordAdded(data, variable, word) {
+	for _, edited := range additions(data, variable, word) {
 		if sameButFor(data, edited, variable, words) {
 			return edited, nil
 		}
@@ -76,8 +78,8 @@ func withWord(data []byte, variable, word string) ([]byte, error) {
 	return nil, fmt.Errorf("%s is not written on one line, in one pair of quotes or none", variable)
 }
 
-// wordAdded returns the file with a word at each place that may be the end of the variable.
-func wordAdded(data []byte, variable, word string) (edits [][]byte) {
+// additions returns one edited file for each place that may be the end of the variable.
+func additions(data []byte, variable, word string) (edits [][]byte) {
 	value, set := variableOf(data, variable)
 	if !set {
 		out := slices.Clone(data)
@@ -113,12 +115,10 @@ func withoutWord(data []byte, variable, word string) []byte {
 
 	from, to := assignmentOf(data, variable)
 	for _, text := range []string{" " + word, word + " ", word} {
-		for at := from; ; at++ {
-			next := bytes.Index(data[at:to], []byte(text))
-			if next < 0 {
-				break
+		for at := from; at < to; at++ {
+			if !bytes.HasPrefix(data[at:to], []byte(text)) {
+				continue
 			}
-			at += next
 			edited := slices.Delete(slices.Clone(data), at, at+len(text))
 			if sameButFor(data, edited, variable, words) {
 				return edited
@@ -129,8 +129,8 @@ func withoutWord(data []byte, variable, word string) []byte {
 	return data
 }
 
-// assignmentOf returns the offsets of the last assignment of a variable that is set, which may be
-// more than one line.
+// assignmentOf returns the offsets of the last assignment of a variable. It may have more than one
+// line.
 func assignmentOf(data []byte, variable string) (from, to int) {
 	for _, a := range facts.AssignmentsIn(string(data)) {
 		if a.Name == variable {
