@@ -43,7 +43,7 @@ type Files interface {
 // Functions lists the functions on the bus, by address and without their models; none if the
 // machine has no bus. It leaves out a function that vanishes meanwhile.
 //
-// A function's uevent file has in one what its attributes and the link to its driver say, and the
+// A function's uevent file has all that its attributes and the link to its driver say, and the
 // kernel does not wake a sleeping device to write it. The file of the configuration space says
 // less: not the vendor of a virtual function, and nothing about a sleeping function before the
 // kernel has woken it. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in
@@ -74,12 +74,12 @@ func Functions(v Files) (found []Function, err error) {
 	return found, err
 }
 
-// gone says that there is no such file, or that its device has vanished.
+// gone reports whether there is no such file, or its device has vanished.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENODEV)
 }
 
-// parseUevent reads the function that a uevent file describes, but for its address.
+// parseUevent reads the function that a uevent file describes. The file does not have its address.
 func parseUevent(text string) (f Function) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
