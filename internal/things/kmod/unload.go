@@ -18,7 +18,8 @@ import (
 
 var errModuleHeld = errors.New("it is in use")
 
-// unloadOrder is the order in which to unload NVIDIA's modules: each before those that it holds.
+// unloadOrder is the order in which to unload NVIDIA's modules: each comes before those that it
+// holds.
 func unloadOrder() []string {
 	return []string{
 		"nvidia_peermem", "nvidia_fs", "gdrdrv",
@@ -74,32 +75,31 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 		return err
 	}
 
-	if use.uses != 0 {
-		who := "something inside the kernel"
-		if len(use.holders) > 0 {
-			who = "the module " + strings.Join(use.holders, " and ")
-		}
-		holders, err := devices.Holders(ctx, h)
-		if err == nil && len(holders) > 0 {
-			who = holders[0].String()
-		}
-		return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)
+	if use.uses == 0 {
+		_, err = h.Do(ctx, "rmmod", name)
+		return err
 	}
 
-	_, err = h.Do(ctx, "rmmod", name)
-
-	return err
+	who := "something inside the kernel"
+	if len(use.holders) > 0 {
+		who = "the module " + strings.Join(use.holders, " and ")
+	}
+	processes, err := devices.Holders(ctx, h)
+	if err == nil && len(processes) > 0 {
+		who = processes[0].String()
+	}
+	return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)
 }
 
-// whyHeld says what keeps the loaded modules from being unloaded; nil if nothing does: other
-// modules, a console or a display, processes other than the driver's own daemons.
+// whyHeld says what keeps the loaded modules from being unloaded: other modules, a console or a
+// display, processes other than the driver's own daemons. It is nil if nothing does.
 func whyHeld(ctx context.Context, v host.View) ([]string, error) {
-	holders, err := devices.Holders(ctx, v)
+	processes, err := devices.Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
 
-	why := trouble.Few(devices.NamesOf(holders), 4)
+	why := trouble.Few(devices.NamesOf(processes), 4)
 	for _, name := range unloadOrder() {
 		use, err := loadedModule(v, name)
 		if err != nil {
@@ -108,15 +108,17 @@ func whyHeld(ctx context.Context, v host.View) ([]string, error) {
 		if use == nil {
 			continue
 		}
-		foreign := slices.DeleteFunc(slices.Clone(use.holders), func(h string) bool {
-			return slices.Contains(unloadOrder(), h)
+
+		foreign := slices.DeleteFunc(slices.Clone(use.holders), func(module string) bool {
+			return slices.Contains(unloadOrder(), module)
 		})
 		if len(foreign) > 0 {
 			users := strings.Join(foreign, " and ")
 			why = append(why, fmt.Sprintf("module %s is used by the module %s", name, users))
 		}
+
 		unseen := use.uses - len(use.holders)
-		if unseen > 0 && len(holders) == 0 {
+		if unseen > 0 && len(processes) == 0 {
 			why = append(why, fmt.Sprintf(
 				"module %s is used %s by no process that can be seen: by a console, or inside the kernel",
 				name, trouble.Count(unseen, "time"),
@@ -129,14 +131,14 @@ func whyHeld(ctx context.Context, v host.View) ([]string, error) {
 
 // moduleUse is what keeps a loaded module from being unloaded.
 type moduleUse struct {
-	uses    int
-	holders []string // other modules
+	uses    int      // by processes, the kernel and other modules
+	holders []string // the other modules
 }
 
-// loadedModule looks at one module, by its name or its file's; nil if it is not loaded, or built
-// into the kernel.
+// loadedModule looks at one module, by its name or by that of its file; nil if the module is not
+// loaded, or is built into the kernel.
 func loadedModule(v host.View, name string) (*moduleUse, error) {
-	name = strings.ReplaceAll(name, "-", "_")
+	name = strings.ReplaceAll(name, "-", "_") // a file may be named nvidia-uvm.ko
 	folder := "/sys/module/" + name
 	count, err := v.ReadFile(folder + "/refcnt")
 	if host.NotExist(err) {
