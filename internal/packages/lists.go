@@ -16,8 +16,8 @@ import (
 // gpuadm's files about repositories have changed. Their states are "fresh" and "stale"; without a
 // configured repository nothing is read, so they are fresh.
 type lists struct {
-	packager Packager // nil where the program does not know it
-	name     string   // apt, dnf
+	packager Packager // nil if gpuadm does not know the package manager
+	name     string   // its name: apt, dnf
 	files    []string // gpuadm's files about repositories
 }
 
@@ -55,14 +55,13 @@ func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
 		return "", fmt.Errorf("internal error: no lists of %q are known", l.name)
 	}
 
-	old, err := l.packager.Stale(v, l.files)
-	switch {
-	case err != nil:
+	isStale, err := l.packager.Stale(v, l.files)
+	if err != nil {
 		return "", err
-	case old:
+	}
+	if isStale {
 		return stale, nil
 	}
-
 	return fresh, nil
 }
 
@@ -77,11 +76,12 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 // Affected returns stale after a change to a file about a repository; the removal of such a file
 // makes no list stale. A change whose states are not known yet is not a removal.
 func (l lists) Affected(found converge.State, by converge.Change) converge.State {
-	removal := by.Before != "" && by.After == ""
-	if found != "" && removal {
+	isRemoval := by.Before != "" && by.After == ""
+	isOwnFile := slices.Contains(l.files, by.Name)
+	switch {
+	case found != "" && isRemoval:
 		return found
-	}
-	if slices.Contains(l.files, by.Name) || l.packager != nil && l.packager.Affects(l.files, by) {
+	case isOwnFile, l.packager != nil && l.packager.Affects(l.files, by):
 		return stale
 	}
 	return found
@@ -104,9 +104,11 @@ func TouchList(h host.Host, name string) error {
 
 	const ownerExecutes = 0o100
 	mode := info.Mode.Perm()
-	for _, mode := range []fs.FileMode{mode ^ ownerExecutes, mode &^ ownerExecutes} {
+	flipped := mode ^ ownerExecutes
+	plain := mode &^ ownerExecutes
+	for _, next := range []fs.FileMode{flipped, plain} {
 		attr := info.Attr()
-		attr.Mode = mode
+		attr.Mode = next
 		if err := h.SetAttr(name, attr); err != nil {
 			return err
 		}

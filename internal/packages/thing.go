@@ -23,8 +23,7 @@ func New(name string, database *Reading) converge.Thing {
 	return thing{NewSet(database), name}
 }
 
-// Want wants a package in a version, which may be open, with the hold and the mark of to. A wanted
-// package is not automatic, unless to says so.
+// Want wants a package in a version, which may be open, with the hold and the mark of the state to.
 func Want(set *Set, name string, to State, why string) converge.Want {
 	set.wanted[name] = to
 	asFound := slices.Contains(set.AsFound, name)
@@ -45,12 +44,12 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	group, pattern, isOpen := wanted.open()
 	_, _, isFoundOpen := found.open()
-	takesAny := isOpen && pattern == "*" && !wanted.Held // with any automatic mark
+	takesAny := isOpen && pattern == "*" && !wanted.Held // whether marked as automatic or not
 	if isFoundOpen || takesAny && found.whole() {
 		return found.String(), nil
 	}
 
-	// Another tool's hold is no harm if gpuadm wants one anyway.
+	// A hold that another tool has set stays.
 	wanted.Held = wanted.Held || found.Held
 	isSplit := isOpen && s.split(group)
 	if found.meets(wanted) && !isSplit {
@@ -59,8 +58,8 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	return wanted.String(), nil
 }
 
-// Guards requires an operator's permission to change a package that another tool holds, also one
-// held as not installed.
+// Guards requires an operator's permission to change a package that another tool holds, even one
+// that it holds as not installed.
 func (t thing) Guards(found, left, after converge.State) (allow, who string) {
 	is := Parse(found)
 	was := Parse(left)
@@ -113,8 +112,8 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 	return packager.Transact(ctx, h, changes)
 }
 
-// refresh reads the lists again if gpuadm's files about repositories have changed since and Store
-// lacks a version: a rollback restores these files first. If no list can be read, the transaction
+// refresh reads the lists again if they are older than gpuadm's files about repositories, and Store
+// lacks a version: a roll-back restores these files first. If no list can be read, the transaction
 // reports what is missing.
 func refresh(ctx context.Context, h host.Host, packager Packager, changes []converge.Change) error {
 	if InStore(h, packager, changes) {
@@ -167,17 +166,17 @@ func (t thing) TakeOut(
 	is := Parse(found)
 	was := Parse(before)
 	made := Parse(after)
-	incomplete := is.Broken != "" && is.Broken != ConfigFiles // another process was killed: nobody keeps that
-	known := incomplete || is.Version == was.Version || is.Version == made.Version
-	_, _, open := is.open()
+
+	// An incomplete package is of a process that was killed, and no operator wants to keep it.
+	isIncomplete := is.Broken != "" && is.Broken != ConfigFiles
+	isKnown := isIncomplete || is.Version == was.Version || is.Version == made.Version
+	_, _, isOpen := is.open()
 	switch {
-	case open:
+	case isOpen, !isKnown && before == after:
 		return found, nil, nil
-	case !known && before == after:
-		return found, nil, nil
-	case !known:
-		left := fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)
-		return found, []string{left}, nil
+	case !isKnown:
+		text := fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)
+		return found, []string{text}, nil
 	case !was.Installed():
 		return before, nil, nil
 	}
@@ -191,27 +190,28 @@ func (t thing) TakeOut(
 	return was.String(), nil, nil
 }
 
-// Chosen wants an optional part of the family that an earlier run installed, since its source had
-// it; and what an earlier run brought and holds, as long as something needs it.
+// Chosen wants two kinds of packages that an earlier run installed: an optional part of the family,
+// which its source had; and a dependency that gpuadm holds, as long as another package needs it.
 func (t thing) Chosen(first, last converge.Change) (w converge.Want, ok bool) {
 	if !Parse(last.After).Installed() {
 		return w, false
 	}
 
 	part := thing{t.set, last.Name}
-	_, asked := t.set.wanted[last.Name]
+	_, isAsked := t.set.wanted[last.Name]
+	wasThere := Parse(first.Before).Installed()
 	switch {
 	case t.set.Family.extra(last.Name):
 		return part.optional(), true
-	case !asked && !Parse(first.Before).Installed():
+	case !isAsked && !wasThere:
 		return part.whileNeeded(), true
 	}
 
 	return w, false
 }
 
-// optional wants a part where a source has it. A part that an operator holds as not installed stays
-// so.
+// optional wants a part if a source has it. A part that an operator holds as not installed is not
+// installed.
 func (t thing) optional() converge.Want {
 	return converge.Want{
 		Thing:   t,
@@ -228,8 +228,8 @@ func (t thing) optional() converge.Want {
 }
 
 // whileNeeded wants a dependency until the other changes make it unneeded. gpuadm holds it, so
-// apt's autoremove would never take it. A dependency that an operator has asked for since, or has
-// taken the hold off, is the operator's.
+// apt's autoremove would never remove it. If an operator has asked for it since, or has taken the
+// hold off, it is the operator's.
 func (t thing) whileNeeded() converge.Want {
 	return converge.Want{
 		Thing:   t,
@@ -253,21 +253,23 @@ func (t thing) Resolve(
 	v host.View,
 	pending []converge.Change,
 ) ([]converge.Change, error) {
-	brought, pending := whileNeeded(pending)
-	converged, due := t.set.sortOut(pending)
+	brought, others := separateBrought(pending)
+	converged, due := t.set.sortOut(others)
 	converged = append(converged, brought...)
 	if len(due) == 0 {
 		return converged, nil
 	}
+
 	// The family adds the optional parts that its source has; the others stay away.
-	for i, c := range due {
+	var asked []converge.Change
+	for _, c := range due {
 		if isOptional(c) {
-			due[i].After = c.Before
-			converged = append(converged, due[i])
+			c.After = c.Before
+			converged = append(converged, c)
+		} else {
+			asked = append(asked, c)
 		}
 	}
-
-	due = slices.DeleteFunc(due, func(c converge.Change) bool { return c.After == c.Before })
 
 	if err := t.set.ready(ctx, v); err != nil {
 		return nil, err
@@ -281,8 +283,8 @@ func (t thing) Resolve(
 		return nil, err
 	}
 	resolved, err := packager.Resolve(ctx, v, Request{
-		Changes:  due,
-		Versions: t.set.versions(all, due),
+		Changes:  asked,
+		Versions: t.set.versions(all, asked),
 		Family:   t.set.Family,
 		IfThere:  t.set.IfThere,
 		Brought:  brought,
@@ -298,9 +300,9 @@ func (t thing) Resolve(
 	return slices.Concat(converged, resolved), t.set.advised(err)
 }
 
-// whileNeeded separates the changes to packages that go once nothing needs them. They are as found
-// until then.
-func whileNeeded(pending []converge.Change) (brought, others []converge.Change) {
+// separateBrought separates the changes to dependencies that go once no package needs them. These
+// stay as found until then.
+func separateBrought(pending []converge.Change) (brought, others []converge.Change) {
 	for _, c := range pending {
 		if Parse(c.After).Version != ifNeeded {
 			others = append(others, c)
@@ -312,13 +314,14 @@ func whileNeeded(pending []converge.Change) (brought, others []converge.Change) 
 	return brought, others
 }
 
-// isOptional reports whether a change is to a part that is wanted only where a source has it.
+// isOptional reports whether a change is to a part that is wanted only if a source has it.
 func isOptional(c converge.Change) bool { return Parse(c.After).Version == ifOffered }
 
 // sortOut separates the changes that the state found meets from those that need the packager.
 func (s *Set) sortOut(pending []converge.Change) (converged, due []converge.Change) {
 	for _, c := range pending {
-		before, after := Parse(c.Before), Parse(c.After)
+		before := Parse(c.Before)
+		after := Parse(c.After)
 		group, _, isOpen := after.open()
 		switch {
 		case isOpen && before.meets(after) && !s.split(group):
