@@ -21,10 +21,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
-// judge says why a try failed.
+// judge says why a try failed: it got an error, or an answer that is no success.
 func (c *Client) judge(ctx context.Context, r call, a answer, err error) *fault {
-	if a.status == 0 {
-		return c.judgeLine(ctx, err)
+	if err != nil {
+		return c.judgeSilence(ctx, err)
 	}
 
 	message, causes := words(a.body)
@@ -74,11 +74,11 @@ func retryAfter(header http.Header) time.Duration {
 	return time.Duration(min(max(seconds, 0), 1<<20)) * time.Second
 }
 
-// words returns the message and the causes in a server's answer; without a Status, the general text
-// for the HTTP status.
+// words returns the message and the causes in a server's answer. An answer without a Status, as of
+// a proxy or a load balancer, is the message itself.
 func words(body []byte) (message string, causes []string) {
 	var r refusal
-	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer may have answered
+	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" {
 		return cmp.Or(clean(string(body), 300), "nothing"), nil
 	}
 
@@ -94,8 +94,8 @@ func words(body []byte) (message string, causes []string) {
 // unauthorized completes the fault of an answer 401.
 func (c *Client) unauthorized(e *fault, a answer) {
 	e.why = Unauthorized
-	sent := c.login.described()
-	e.cause = worded{"the API server rejects the credentials (401): it got " + sent, e.cause}
+	text := "the API server rejects the credentials (401): it got " + c.login.described()
+	e.cause = worded{text, e.cause}
 
 	if user := c.login.user(); user != "" {
 		e.because = append(e.because, "The certificate is of "+user+".")
@@ -112,7 +112,8 @@ func (c *Client) unauthorized(e *fault, a answer) {
 		e.try = append(e.try, checkClock)
 	}
 
-	switch l := c.login; {
+	l := c.login
+	switch {
 	case l.exec != nil:
 		const mustKnow = "The cluster must know the cloud identity that %s speaks for (%s)."
 		e.because = append(e.because, fmt.Sprintf(mustKnow, l.exec.argv[0], instance.IdentityHint))
@@ -149,27 +150,26 @@ func (c *Client) forbidden(e *fault, r call, message string) {
 		return
 	}
 
-	kubelet := strings.HasPrefix(user, "system:node:")
-	if r.right != "" && !kubelet {
+	isKubelet := strings.HasPrefix(user, "system:node:")
+	if r.right != "" && !isKubelet {
 		e.try = append(e.try, "as the cluster's administrator, give it a ClusterRole with the right to "+r.right)
 	}
-	if kubelet || user == "" {
+	if isKubelet || user == "" {
 		const ownNodeOnly = "A kubelet's identity may only reach its own node, and what runs there; NodeRestriction keeps it from taints and some labels, whatever its roles are."
 		e.because = append(e.because, ownNodeOnly)
 		e.try = append(e.try, "if it is kubelet's, name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
 	}
 }
 
-// judgeLine says why a request got no answer.
-func (c *Client) judgeLine(ctx context.Context, err error) *fault {
-	if later := (host.Later{}); errors.As(err, &later) {
+// judgeSilence says why a request got no answer.
+func (c *Client) judgeSilence(ctx context.Context, err error) *fault {
+	if errors.As(err, new(host.Later)) {
 		return &fault{why: Unreachable, cause: err}
 	}
-	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error only adds the URL
-	}
-	if err == nil {
-		err = errors.New("no answer")
 	}
 	if e := c.untrusted(err); e != nil {
 		return e
@@ -180,7 +180,7 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 		cause: worded{c.server + " does not answer: " + err.Error(), err},
 		retry: true,
 	}
-	lookup := (*net.DNSError)(nil)
+	var lookup *net.DNSError
 	switch {
 	case errors.Is(err, Slow):
 		e.why = Slow

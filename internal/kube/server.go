@@ -123,7 +123,7 @@ func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here ti
 	}
 	a, err := c.send(ctx, r, nil, "")
 	if err != nil {
-		return server, here, c.fail(r, c.judgeLine(ctx, err), 0)
+		return server, here, c.fail(r, c.judgeSilence(ctx, err), 0)
 	}
 	return a.date, c.now(), nil
 }
