@@ -405,8 +405,8 @@ func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []conve
 	if isUnknown || unit.Enabled == "enabled" {
 		return
 	}
-	install := strings.Replace(c.typed("install"), "install", "apply --install", 1)
-	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, install))
+	const text = "First-boot steps will not run: the image has no %s. To install it: %s"
+	c.answer(fmt.Sprintf(text, stages.BootUnit, c.typed("apply --install")))
 }
 
 // stopping prints an answer to a signal: the current change may take minutes.

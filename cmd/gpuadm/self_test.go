@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -45,4 +47,18 @@ func TestSelfIsPrinted(t *testing.T) {
 	must.That(t, code == 0, "%d: %s", code, &out)
 	check.Has(t, out.String(), "To apply: sudo './gpu adm' apply\n", "")
 	check.That(t, !strings.Contains(out.String(), "gpuadm apply"), "%s", &out)
+}
+
+// TestSelfInAFolderOfInstallers: the advice to install the boot unit changes no part of the program's
+// own path.
+func TestSelfInAFolderOfInstallers(t *testing.T) {
+	n := must.Get(simhost.New(demoNode))(t)
+	var out bytes.Buffer
+	c := &common{env: envOn(n, &out), rootDir: "image"}
+	c.typedAs = "/opt/installer/gpuadm"
+	atFirstBoot := converge.Line{Reason: converge.Reason{When: host.AtFirstBoot}}
+	c.atFirstBoot(t.Context(), n, []converge.Line{atFirstBoot})
+
+	said := strings.ReplaceAll(out.String(), glue, " ")
+	check.Has(t, said, "To install it: /opt/installer/gpuadm apply --install --root image\n", "")
 }
