@@ -114,7 +114,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if a.boot {
 		run = c.boot
 	}
-	return before(ctx, a.deadline, func(ctx context.Context) error {
+	return withDeadline(ctx, a.deadline, func(ctx context.Context) error {
 		if a.reboot {
 			if err := c.mayReboot(ctx); err != nil {
 				return err
@@ -124,9 +124,9 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	})
 }
 
-// before does something with a deadline; 0 is none. Where the deadline ends it, the
+// withDeadline calls a function with a deadline; 0 is none. If the deadline ends the function, the
 // error is overdue.
-func before(ctx context.Context, deadline time.Duration, do func(context.Context) error) error {
+func withDeadline(ctx context.Context, deadline time.Duration, do func(context.Context) error) error {
 	if deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)
@@ -134,8 +134,8 @@ func before(ctx context.Context, deadline time.Duration, do func(context.Context
 	}
 
 	err := do(ctx)
-	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if isOver && errors.Is(err, context.DeadlineExceeded) {
+	hasPassed := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if hasPassed && errors.Is(err, context.DeadlineExceeded) {
 		return overdue{err}
 	}
 	return err
@@ -209,8 +209,8 @@ func allowable(words []string) error {
 	return nil
 }
 
-// mayTouch requires root to change the live machine; for a root folder the right to write there is
-// enough.
+// mayTouch requires root for a change of the live machine. For a root folder the right to write
+// there is enough.
 func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
@@ -253,7 +253,9 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 			err = cmp.Or(err, c.run.Uncordon(ctx, &e.Spec))
 		}
 	}()
-	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
+
+	none, err := c.noGPU(ctx, e, h, justPlan)
+	if none || err != nil {
 		c.ran(result)
 		return err
 	}
@@ -272,15 +274,18 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	if err != nil && !continues {
 		return err
 	}
+
 	if isClosed(stop) { // an operator who stops a run does not want the reboot either
 		c.run.Reboots = false
 	}
 	if c.output != "json" {
 		c.applyAnswer(ctx, h, result, h.Now().Sub(began).Seconds())
 	}
-	if e.Own && result.Held+result.Newer+result.Reboot == "" {
+	isComplete := result.Held == "" && result.Newer == "" && result.Reboot == ""
+	if e.Own && isComplete {
 		c.clearFailed(ctx)
 	}
+
 	switch {
 	case result.Held != "" && !c.booting: // a held boot has succeeded: the gate opens
 		return exit(exitPending)
@@ -293,8 +298,8 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	return exit(exitReboot)
 }
 
-// clearFailed has systemd forget failures that the apply has ended, and names their units. The
-// apply has ended well also if that fails.
+// clearFailed has systemd forget failures that the apply has fixed, and names their units. If that
+// fails, the apply has still ended well.
 func (c *common) clearFailed(ctx context.Context) {
 	cleared, err := c.run.ClearFailed(ctx)
 	if err != nil {
@@ -317,7 +322,7 @@ func (c *common) applyAnswer(ctx context.Context, h host.Host, result converge.R
 	}
 }
 
-// isClosed says whether a channel without values is closed.
+// isClosed reports whether a channel without values is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -342,14 +347,14 @@ func (c *common) inNewProcess(ctx context.Context, result converge.Result, stop 
 	return c.restartSelf("--deadline=" + left.String())
 }
 
-// waitsFor says whether a change is deferred until an event.
+// waitsFor reports whether a change is deferred until an event.
 func waitsFor(result converge.Result, event host.When) bool {
 	return slices.ContainsFunc(result.Deferred, func(ch converge.Line) bool {
 		return ch.When == event
 	})
 }
 
-// rebootNeeded says why a reboot is needed, and how to go on.
+// rebootNeeded says why a reboot is needed, and how to continue.
 func (c *common) rebootNeeded(why string) string {
 	return fmt.Sprintf("A reboot is needed: %s. To continue: sudo reboot, then: %s", why, c.typed("apply"))
 }
@@ -389,13 +394,13 @@ func (c *common) applied(result converge.Result, seconds float64) string {
 	return s + ". To undo: " + c.typed("undo --to "+result.Run)
 }
 
-// atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will
-// make them.
-func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Line) {
-	isStep := func(line converge.Line) bool {
+// atFirstBoot warns of an image with changes that are deferred until first boot, if no unit will make
+// them.
+func (c *common) atFirstBoot(ctx context.Context, h host.Host, lines []converge.Line) {
+	waitsForBoot := func(line converge.Line) bool {
 		return !line.Follows && line.When == host.AtFirstBoot
 	}
-	if c.rootDir == "/" || !slices.ContainsFunc(postponed, isStep) {
+	if c.rootDir == "/" || !slices.ContainsFunc(lines, waitsForBoot) {
 		return
 	}
 
