@@ -57,7 +57,7 @@ func (r readyStage) handlerCheck(answers Answers) converge.Want {
 		return err.Error(), nil
 	}
 
-	name := strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto")
+	name := strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto") // auto is not a name
 	return r.check(name, look, try)
 }
 
