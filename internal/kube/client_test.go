@@ -126,7 +126,7 @@ func TestForbidden(t *testing.T) {
 	c, sim, _ := fixture(t)
 	sim.AddNode("gpu-2", nil)
 	_, err := c.PatchNode(t.Context(), "gpu-1", Patch{"spec": Patch{"taints": nil}})
-	wants(t, err, Forbidden, "may not patch it", "not allowed to modify taints", "NodeRestriction", "[node] kubeconfig")
+	wants(t, err, Forbidden, "may not patch it", "not allowed to modify taints", "NodeRestriction", "set kubeconfig in [node]")
 	_, err = c.PatchNode(t.Context(), "gpu-1", Patch{"metadata": Patch{"labels": Patch{"app.kubernetes.io/x": "y"}}})
 	wants(t, err, Forbidden, "not allowed to modify labels: app.kubernetes.io/x")
 	_, err = c.Node(t.Context(), "gpu-2")

@@ -118,10 +118,10 @@ func (c *Client) unauthorized(e *fault, a answer) {
 		const mustKnow = "The cluster must know the cloud identity that %s speaks for (%s)."
 		e.because = append(e.because, fmt.Sprintf(mustKnow, l.exec.argv[0], instance.IdentityHint))
 	case l.hasCertificate():
-		e.because = append(e.because, "Another cluster may answer at "+c.server+" than signed it.")
+		e.because = append(e.because, "A cluster other than the one that signed it may answer at "+c.server+".")
 		e.try = append(e.try, l.showIssuer()+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
-		e.because = append(e.because, "A ServiceAccount's token ends with it, and with the pod that it is bound to.")
+		e.because = append(e.because, "A token ends when its ServiceAccount is deleted, or the pod that it is bound to.")
 		e.try = append(e.try, "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
 	}
 }
@@ -157,7 +157,7 @@ func (c *Client) forbidden(e *fault, r call, message string) {
 	if isKubelet || user == "" {
 		const ownNodeOnly = "A kubelet's identity may only reach its own node, and what runs there; NodeRestriction keeps it from taints and some labels, whatever its roles are."
 		e.because = append(e.because, ownNodeOnly)
-		e.try = append(e.try, "if it is kubelet's, name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
+		e.try = append(e.try, "if it is kubelet's, set kubeconfig in [node] to that of a ServiceAccount that may patch nodes")
 	}
 }
 
@@ -184,7 +184,7 @@ func (c *Client) judgeSilence(ctx context.Context, err error) *fault {
 	switch {
 	case errors.Is(err, Slow):
 		e.why = Slow
-		e.cause = worded{c.server + " has begun to answer, and not ended its answer in time", err}
+		e.cause = worded{c.server + " began to answer, and did not end its answer in time", err}
 		e.retry = ctx.Err() == nil
 	case errors.Is(context.Cause(ctx), errSilent):
 		e.cause = worded{c.server + " does not answer in time", err}
@@ -237,7 +237,7 @@ func (c *Client) explainCertificate(e *fault, verify *tls.CertificateVerificatio
 		e.because = append(e.because, fmt.Sprintf("It shows a certificate of %q, issued by %q.", subject, issuer))
 	}
 
-	e.because = append(e.because, "Trusted is: "+c.trusts+".")
+	e.because = append(e.because, "gpuadm trusts "+c.trusts+".")
 
 	var (
 		invalid   x509.CertificateInvalidError

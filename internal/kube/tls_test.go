@@ -70,7 +70,7 @@ func TestTLS(t *testing.T) {
 	}
 
 	check.OK(t, try(s.URL, own))
-	check.That(t, !wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`).Passing, "waiting does not help")
+	check.That(t, !wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "gpuadm trusts CN=right CA", `issued by "O=Acme Co"`).Passing, "waiting does not help")
 	wants(t, try("https://localhost:"+s.URL[len("https://127.0.0.1:"):], own), Untrusted, "a name that its certificate does not have")
 
 	plain := httptest.NewServer(sim)
