@@ -103,7 +103,7 @@ func (d *NVML) explain(code string) *host.NoDriver {
 		}
 		return &host.NoDriver{
 			Why: "the kernel module nvidia " + module + " is loaded, but /dev/nvidiactl cannot be opened",
-			Try: "nvidia-modprobe -c 0 makes the device file; if it is there, dmesg says why",
+			Try: "nvidia-modprobe -c 255 makes the device file; if it is there, dmesg says why",
 		}
 	case "LIB_RM_VERSION_MISMATCH":
 		return d.mismatch(module)

@@ -29,7 +29,7 @@ func TestNoDriver(t *testing.T) {
 			"libraries of driver 580.95.05",
 		},
 		{"no module", "", "DRIVER_NOT_LOADED", "is not loaded", "modprobe nvidia"},
-		{"no device file", module, "DRIVER_NOT_LOADED", "/dev/nvidiactl", "nvidia-modprobe"},
+		{"no device file", module, "DRIVER_NOT_LOADED", "/dev/nvidiactl", "nvidia-modprobe -c 255 makes"},
 		{"not root", module, "NO_PERMISSION", "permission", "root"},
 		{"other", module, "IRQ_ISSUE", "IRQ_ISSUE", "dmesg"},
 		{
