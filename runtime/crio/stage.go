@@ -142,7 +142,7 @@ func waitFor(ctx context.Context, v host.View, e facts.Engine, want loadedWith) 
 	if err != nil {
 		return fmt.Errorf("CRI-O does not answer at %s: %w", e.Socket, err)
 	}
-	return want.check(loaded)
+	return want.check(loaded, engine.UnitOf(e))
 }
 
 // check judges the TOML of what CRI-O has loaded. `crio status config` prints the same: it asks the
@@ -151,7 +151,7 @@ func waitFor(ctx context.Context, v host.View, e facts.Engine, want loadedWith) 
 // Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go
 // of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3; ValidateRuntimes in
 // pkg/config/config.go there.
-func (l loadedWith) check(loaded []byte) error {
+func (l loadedWith) check(loaded []byte, unit string) error {
 	tree, err := toml.Values(loaded)
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration that CRI-O has loaded: %w", err)
@@ -161,7 +161,7 @@ func (l loadedWith) check(loaded []byte) error {
 	runtimes := toml.Sub(settings, "runtimes")
 	for _, name := range l.handlers {
 		if runtimes[name] == nil {
-			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
+			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u %s says why", name, unit)
 		}
 	}
 

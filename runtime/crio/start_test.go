@@ -55,6 +55,14 @@ func TestStartOfCRIO(t *testing.T) {
 	}
 }
 
+// TestHandlerNotLoaded: the log that says why is that of the unit that runs CRI-O.
+func TestHandlerNotLoaded(t *testing.T) {
+	const loaded = "[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\n"
+	want := loadedWith{handlers: []string{"nvidia"}}
+	err := want.check([]byte(loaded), "cri-o.service")
+	check.Has(t, fmt.Sprint(err), "journalctl -u cri-o.service says why", "the error:")
+}
+
 // TestWordsOfCRIO: of CRI-O's log the reason is left.
 func TestWordsOfCRIO(t *testing.T) {
 	log := "time=\"t\" level=info msg=\"Updating config from path: /etc/crio/crio.conf.d\"\n" +
