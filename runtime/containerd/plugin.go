@@ -4,6 +4,9 @@ package containerd
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -50,21 +53,21 @@ func checkRegistry(registry map[string]any, t Tree) error {
 		return nil
 	}
 
-	beside := ""
 	if len(toml.Sub(registry, "mirrors")) > 0 {
-		beside = "mirrors"
+		return besideConfigPath(t, "registry", "mirrors")
 	}
-	for name := range toml.Sub(registry, "configs") {
-		if toml.Sub(registry, "configs", name, "tls") != nil {
-			beside = "configs." + name + ".tls"
+	configs := toml.Sub(registry, "configs")
+	for _, name := range slices.Sorted(maps.Keys(configs)) {
+		if toml.Sub(configs, name, "tls") != nil {
+			return besideConfigPath(t, "registry", "configs", name, "tls")
 		}
 	}
+	return nil
+}
 
-	if beside == "" {
-		return nil
-	}
-	return fmt.Errorf("its CRI plugin does not load: %sregistry.%s is there beside registry.config_path; take one of them out",
-		t.fileWith("registry", "mirrors", "configs"), beside)
+func besideConfigPath(t Tree, setting ...string) error {
+	return fmt.Errorf("its CRI plugin does not load: %s%s is there beside registry.config_path; take one of them out",
+		t.fileWith(setting...), strings.Join(setting, "."))
 }
 
 // checkTimes refuses a duration that is none.
@@ -90,10 +93,10 @@ func checkPrivileged(runtimes map[string]any, t Tree) error {
 		with    = "privileged_without_host_devices_all_devices_allowed"
 		without = "privileged_without_host_devices"
 	)
-	for name := range runtimes {
+	for _, name := range slices.Sorted(maps.Keys(runtimes)) {
 		entry := toml.Sub(runtimes, name)
 		if entry[with] == true && entry[without] != true {
-			file := t.fileWith("containerd")
+			file := t.fileWith("containerd", "runtimes", name, with)
 			return fmt.Errorf("its CRI plugin does not load: %sruntimes.%s has %s without %s", file, name, with, without)
 		}
 	}
@@ -102,25 +105,19 @@ func checkPrivileged(runtimes map[string]any, t Tree) error {
 }
 
 // fileWith is the last file with a setting of the CRI plugin, as the beginning of a clause: "FILE:
-// "; "" where no file has it. Of a table one of these keys has to be there.
-func (t Tree) fileWith(setting string, oneOf ...string) string {
+// "; "" where no file has it.
+func (t Tree) fileWith(setting ...string) string {
 	files, err := readFiles(t)
 	if err != nil {
 		return ""
 	}
 
 	found := ""
+	last := len(setting) - 1
 	for _, f := range files {
 		for _, name := range []string{criV2, criV3, imagesV3} {
-			_, value := toml.Field(f.plugin(name), setting)
-			has := value != nil && len(oneOf) == 0
-			table, _ := value.(map[string]any)
-			for _, key := range oneOf {
-				_, inner := toml.Field(table, key)
-				has = has || inner != nil
-			}
-
-			if has {
+			table := toml.Sub(f.plugin(name), setting[:last]...)
+			if _, value := toml.Field(table, setting[last]); value != nil {
 				found = f.path + ": "
 			}
 		}
