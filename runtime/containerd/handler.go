@@ -117,7 +117,7 @@ func (c *criTree) missing(h engine.Handler) string {
 	case h.Default && c.defaultName() != h.Name:
 		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
 	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
-		return fmt.Sprintf("CDI is off in %s", config)
+		return fmt.Sprintf("CDI is off in %s", c.cdiFile())
 	}
 
 	return ""

@@ -59,6 +59,30 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 	}
 }
 
+// TestCDIFile: of several files the one that decides about CDI is named. In containerd 1.x an
+// imported table of the plugin hides the root's as a whole.
+func TestCDIFile(t *testing.T) {
+	const cri = "[plugins.\"io.containerd.grpc.v1.cri\"]\n"
+	for _, x := range []struct{ version, root, later, decides string }{
+		{"2.1.5", "", "enable_cdi = false\n", "/conf.d/50-x.toml"},
+		{"2.1.5", "enable_cdi = false\n", "enable_selinux = true\n", "/config.toml"},
+		{"1.7.24", "enable_cdi = true\n", "enable_cdi = false\n", "/conf.d/50-x.toml"},
+	} {
+		e := facts.Engine{
+			Name:    "containerd",
+			Version: x.version,
+			Config:  etc + "/config.toml",
+			Files: []facts.File{
+				{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n" + cri + x.root)},
+				{Path: etc + "/conf.d/50-x.toml", Data: []byte("version = 2\n" + cri + x.later)},
+			},
+		}
+		note := strings.Join(Notes(parsed(t, ""), facts.Facts{}, e), "\n")
+		check.Has(t, note, etc+x.decides+" says enable_cdi = false", "%s, %q: the note", x.version, x.root)
+		check.Has(t, WithoutCDI(e), "CDI is off in "+etc+x.decides+": write", "%s, %q:", x.version, x.root)
+	}
+}
+
 // TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file
 // imports.
 func TestImportsOfImports(t *testing.T) {

@@ -149,7 +149,7 @@ func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
 	}
 
 	if _, value := toml.Field(c.cri, "enable_cdi"); value == false {
-		list = append(list, fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config))
+		list = append(list, fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", c.cdiFile()))
 	}
 	return list
 }
@@ -212,7 +212,7 @@ func WithoutCDI(e facts.Engine) string {
 		return "its configuration cannot be read: " + err.Error()
 	}
 	if len(c.cdiOps(c.files[0], engine.Handler{Overrides: true})) > 0 {
-		return fmt.Sprintf("CDI is off in %s: write enable_cdi = true into its CRI plugin, and restart containerd", e.Config)
+		return fmt.Sprintf("CDI is off in %s: write enable_cdi = true into its CRI plugin, and restart containerd", c.cdiFile())
 	}
 	return ""
 }

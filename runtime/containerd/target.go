@@ -66,6 +66,11 @@ func (c *criTree) decidingFile(h engine.Handler) int {
 	return last
 }
 
+// cdiFile is the file that decides whether CDI is on; the root if no file says.
+func (c *criTree) cdiFile() string {
+	return c.files[max(c.decidingFile(engine.Handler{CDI: true}), 0)].path
+}
+
 // decides says whether a file has a setting for the handler, which counts if no later file has it.
 func (c *criTree) decides(f configFile, h engine.Handler) bool {
 	if c.reader.merge == mergeWhole {
