@@ -75,25 +75,29 @@ func pick(r spec.Runtime, kubelet facts.Kubelet, engines []facts.Engine) (picked
 
 // notInstalled says that the engine that the spec asks for is not among those that are installed.
 func notInstalled(r spec.Runtime, engines []facts.Engine, gone []string) error {
-	t := &trouble.Error{
-		What:    "cannot configure a container engine: none is installed",
-		Because: gone,
-		Try:     []string{"install containerd first"},
-	}
-	if r.Engine != "auto" {
-		t.What = fmt.Sprintf("cannot configure %s: it is not installed", r.Engine)
-	}
-	if len(engines) == 0 {
-		return t
+	if r.Engine == "auto" {
+		return &trouble.Error{
+			What:    "cannot configure a container engine: none is installed",
+			Because: gone,
+			Try:     []string{"install containerd first"},
+		}
 	}
 
-	var names []string
-	for _, e := range engines {
-		names = append(names, e.Name)
+	because := gone
+	try := fmt.Sprintf("install %s first", r.Engine)
+	if len(engines) > 0 {
+		var names []string
+		for _, e := range engines {
+			names = append(names, e.Name)
+		}
+		because = append([]string{"installed: " + strings.Join(names, ", ")}, gone...)
+		try = fmt.Sprintf("write engine = %q in [runtime], or %s", names[0], try)
 	}
-	t.Because = append([]string{"installed: " + strings.Join(names, ", ")}, gone...)
-	t.Try = []string{fmt.Sprintf("write engine = %q in [runtime], or install %s first", names[0], r.Engine)}
-	return t
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot configure %s: it is not installed", r.Engine),
+		Because: because,
+		Try:     []string{try},
+	}
 }
 
 // checkKubelet refuses an engine of which gpuadm cannot tell that kubelet uses it.

@@ -174,6 +174,26 @@ func TestEngineWithoutProgram(t *testing.T) {
 	}
 }
 
+// TestNotInstalled: an engine that the spec names is the one to install.
+func TestNotInstalled(t *testing.T) {
+	s := specs.Of(t, "[runtime]\nengine = \"crio\"\n")
+	for _, x := range []struct {
+		engines []facts.Engine
+		try     string
+	}{
+		{nil, "install crio first"},
+		{
+			[]facts.Engine{{Name: "containerd", Binary: "/usr/bin/containerd"}},
+			"write engine = \"containerd\" in [runtime], or install crio first",
+		},
+	} {
+		_, err := chosen(s.Runtime, facts.Facts{Engines: x.engines})
+		var refused *trouble.Error
+		must.That(t, errors.As(err, &refused), "%v", err)
+		check.Equal(t, strings.Join(refused.Try, "; "), x.try, "try:")
+	}
+}
+
 // TestForgottenRuntime: the drop-in of nvidia-ctk makes CRI-O before 1.26 forget runc, and the plan
 // says so, also where it changes nothing of that. Seen with "crio config" of 1.24.6 and 1.36.3.
 func TestForgottenRuntime(t *testing.T) {
