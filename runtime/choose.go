@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -132,15 +133,20 @@ func checkKubelet(f facts.Facts, e facts.Engine, engines []facts.Engine, gone []
 func unknownEndpoint(endpoint string, engines []facts.Engine, gone []string) error {
 	var known []string
 	for _, e := range engines {
-		known = append(known, fmt.Sprintf("%s at %s", e.Name, e.Socket))
+		if servesKubelet(e, engines) {
+			socket := cmp.Or(e.CRI, e.Socket)
+			known = append(known, fmt.Sprintf("unix://%s of %s", socket, e.Name))
+		}
+	}
+
+	var try []string
+	if known != nil {
+		try = []string{"point kubelet's containerRuntimeEndpoint at one of these: " + strings.Join(known, ", ")}
 	}
 	return &trouble.Error{
 		What:    fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none of the engines found listens there", endpoint),
 		Because: gone,
-		Try: []string{
-			"point kubelet's containerRuntimeEndpoint at one of these: " + strings.Join(known, ", "),
-			fmt.Sprintf("or, if its pods do not matter here, say engine = %q in [runtime]", engines[0].Name),
-		},
+		Try:     append(try, fmt.Sprintf("if its pods do not matter here, write engine = %q into [runtime]", engines[0].Name)),
 	}
 }
 
@@ -201,15 +207,20 @@ func onlyForDocker(e facts.Engine, all []facts.Engine) bool {
 	return slices.ContainsFunc(all, isDocker) && errors.Is(containerd.Configured(e).Unreadable, engine.NoCRI)
 }
 
+// servesKubelet says whether an engine answers CRI, which kubelet needs.
+func servesKubelet(e facts.Engine, all []facts.Engine) bool {
+	if e.Name == "docker" {
+		return e.CRI != ""
+	}
+	return !onlyForDocker(e, all)
+}
+
 // otherUnits lists the units of the engines that kubelet could use instead of this one.
 func otherUnits(e facts.Engine, all []facts.Engine) []string {
 	var units []string
 	for _, other := range all {
-		if !isInstalled(other) || onlyForDocker(other, all) {
+		if !isInstalled(other) || !servesKubelet(other, all) {
 			continue
-		}
-		if other.Name == "docker" && other.CRI == "" {
-			continue // kubelet needs CRI
 		}
 
 		unit := engine.UnitOf(other)

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -188,6 +189,34 @@ func TestNotInstalled(t *testing.T) {
 		},
 	} {
 		_, err := chosen(s.Runtime, facts.Facts{Engines: x.engines})
+		var refused *trouble.Error
+		must.That(t, errors.As(err, &refused), "%v", err)
+		check.Equal(t, strings.Join(refused.Try, "; "), x.try, "try:")
+	}
+}
+
+// TestUnknownEndpoint: the sockets that kubelet could talk to are those that answer CRI.
+func TestUnknownEndpoint(t *testing.T) {
+	docker := facts.Engine{Name: "docker", Binary: "/usr/bin/dockerd", Socket: "/run/docker.sock"}
+	shimmed := docker
+	shimmed.CRI = "/run/cri-dockerd.sock"
+	const (
+		point = "point kubelet's containerRuntimeEndpoint at one of these: unix:///run/crio/crio.sock of crio"
+		named = "; if its pods do not matter here, write engine = %q into [runtime]"
+	)
+	for _, x := range []struct {
+		engines []facts.Engine
+		try     string
+	}{
+		{[]facts.Engine{crioEngine(), docker}, point + fmt.Sprintf(named, "crio")},
+		{[]facts.Engine{crioEngine(), shimmed}, point + ", unix:///run/cri-dockerd.sock of docker" + fmt.Sprintf(named, "crio")},
+		{[]facts.Engine{docker}, fmt.Sprintf(named, "docker")[2:]},
+	} {
+		f := facts.Facts{
+			Engines: x.engines,
+			Kubelet: facts.Kubelet{Endpoint: "unix:///srv/other.sock"},
+		}
+		_, err := chosen(specs.Of(t, "[runtime]\n").Runtime, f)
 		var refused *trouble.Error
 		must.That(t, errors.As(err, &refused), "%v", err)
 		check.Equal(t, strings.Join(refused.Try, "; "), x.try, "try:")
