@@ -118,7 +118,7 @@ func checkKubelet(f facts.Facts, e facts.Engine, engines []facts.Engine, gone []
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf(
-			"cannot tell which container engine kubelet uses: %s starts it by another program, and %s and %s are here",
+			"cannot tell which container engine kubelet uses: %s starts kubelet through a wrapper, and %s and %s are installed",
 			kubelet.Unit, engine.UnitOf(e), strings.Join(rest, " and "),
 		),
 		Try: []string{

@@ -90,7 +90,7 @@ func TestSeveralEngines(t *testing.T) {
 		{facts.Kubelet{Unit: unit, Args: []string{}}, unsaid},
 		{
 			facts.Kubelet{Unit: unit},
-			"cannot tell which container engine kubelet uses: kubelet.service starts it by another program, and containerd.service and crio.service are here",
+			"cannot tell which container engine kubelet uses: kubelet.service starts kubelet through a wrapper, and containerd.service and crio.service are installed",
 		},
 		{
 			facts.Kubelet{Unit: unit, Endpoint: "unix:///run/crio/crio.sock"},
