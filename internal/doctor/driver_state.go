@@ -20,20 +20,21 @@ func (m *Machine) note() string {
 	if m.passesAll() {
 		return "vfio-pci holds each GPU of this machine, for virtual machines: neither the driver nor a pod gets one"
 	}
+
+	choice, asked, err := drivers.New(nil).Choose(m.spec, f)
 	if m.awaitsDriver(f) {
 		switch {
-		case !m.spec.Has("driver") && len(m.spec.Sections) > 0:
-			return "no NVIDIA driver is installed, and node.toml has no [driver], which installs one"
-		case !m.spec.Has("driver"):
-			return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes a node.toml that does"
+		case asked:
+			return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
+		case len(m.spec.Sections) > 0:
+			return "no NVIDIA driver is installed, and node.toml asks for none: it has no version in [driver]"
 		}
-		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
+		return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes a node.toml that does"
 	}
 
 	if f.Modules == nil || len(f.Modules.Libraries) == 0 {
 		return ""
 	}
-	choice, asked, err := drivers.New(nil).Choose(m.spec, f)
 	if err != nil || !asked {
 		return m.nextKernel()
 	}

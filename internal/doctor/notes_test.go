@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -10,6 +11,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/specs"
 )
 
 // TestNotes: what an operator should know, and is not a fault, is a note and no cause.
@@ -53,6 +57,27 @@ func TestNotes(t *testing.T) {
 			}
 			check.That(t, strings.Contains(said, c.want) && (said == "") == (c.want == ""), "notes: %s", said)
 		})
+	}
+}
+
+// TestNoteOfNoDriver: plan shows how to get a driver only if node.toml names a version of it.
+func TestNoteOfNoDriver(t *testing.T) {
+	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
+	n := must.Get(simhost.New(archive))(t)
+	for text, says := range map[string]string{
+		"":                              "no node.toml asks for one",
+		"[runtime]\n":                   "it has no version in [driver]",
+		"[driver]\ngpu_count = 8\n":     "it has no version in [driver]",
+		"[driver]\nversion = \"580\"\n": "shows how to get one",
+	} {
+		var s spec.Spec
+		if text != "" {
+			s = specs.Of(t, text)
+		}
+		r := Examine(t.Context(), n, s, Own{})
+		must.That(t, len(r.Notes) > 0, "%q: no note", text)
+		last := r.Notes[len(r.Notes)-1]
+		check.Has(t, last.What, says, "%q: the note", text)
 	}
 }
 
