@@ -228,5 +228,8 @@ func (g *gathering) mirrorLists(name string, data []byte) (files []string) {
 // isFile says whether name leads to a regular file.
 func (g *gathering) isFile(name string) bool {
 	info, err := g.v.Stat(name)
+	if err != nil && !missing(err) && !isNoFile(err) {
+		g.fail("check", name, err)
+	}
 	return err == nil && info.Mode.IsRegular()
 }

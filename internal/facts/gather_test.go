@@ -5,10 +5,12 @@ package facts
 import (
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -51,6 +53,44 @@ func TestDenied(t *testing.T) {
 	}, Needs{})
 	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot read /etc/containerd/config.toml: "), "%v", err)
 	check.That(t, f.OS.ID == "debian" && len(f.Engines) == 1, "the rest of the facts is missing: %+v", f)
+}
+
+// unseen is a machine on which one file cannot be looked at.
+type unseen struct {
+	files
+	name string
+	err  error
+}
+
+func (u unseen) Stat(name string) (host.Info, error) {
+	if name == u.name {
+		return host.Info{}, &fs.PathError{Op: "stat", Path: name, Err: u.err}
+	}
+	return u.files.Stat(name)
+}
+
+// TestUnseenFile: a file of a folder, or a list of mirrors, that cannot be looked at is not one that
+// is missing. A link that leads to itself is no file.
+func TestUnseenFile(t *testing.T) {
+	const (
+		folder = "/etc/apt/sources.list.d/"
+		source = folder + "x.sources"
+		repo   = "/etc/yum.repos.d/x.repo"
+		list   = "/etc/mirrors"
+	)
+	v := files{
+		source: "x",
+		repo:   "mirrorlist=file://" + list + "\n",
+		list:   "https://m.example\n",
+	}
+	for name, fails := range map[string]bool{source: true, list: true, "/etc/other": false} {
+		_, err := Gather(t.Context(), unseen{v, name, syscall.EIO}, Needs{Files: []string{folder, repo}})
+		says := err != nil && strings.HasPrefix(err.Error(), "cannot check "+name+": ")
+		check.That(t, says == fails, "%s: %v", name, err)
+	}
+
+	_, err := Gather(t.Context(), unseen{v, source, syscall.ELOOP}, Needs{Files: []string{folder}})
+	check.That(t, err == nil, "a link that leads to itself: %v", err)
 }
 
 func paths(files []File) (out []string) {
