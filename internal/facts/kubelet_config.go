@@ -17,19 +17,15 @@ import (
 const maxParsed = 1 << 20
 
 // kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder
-// that --config-dir names.
+// that --config-dir names. kubelet reads only the files that its command line names; where that is
+// not known, the file is kubeadm's.
 func (g *gathering) kubeletConfig(k *Kubelet, argv []string) {
-	named := option(argv, "config")
-	k.Config = named
-	if named == "" {
-		k.Config = g.first("/var/lib/kubelet/config.yaml") // kubeadm's place
+	k.Config = option(argv, "config")
+	if len(argv) == 0 {
+		k.Config = g.first("/var/lib/kubelet/config.yaml")
 	}
 	if k.Config != "" {
 		k.merge(File{Path: k.Config, Data: g.read(k.Config)})
-	}
-	if len(argv) > 0 && named == "" { // kubelet reads only the files that its command line names
-		k.Taints = nil
-		k.TaintsAt.Others = nil
 	}
 	if dir := option(argv, "config-dir"); dir != "" {
 		g.mergeDropIns(k, dir)

@@ -29,6 +29,13 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 		return v
 	}
 
+	wrapped := func(config string) files {
+		return base(files{
+			"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/opt/start.sh\n",
+			"/var/lib/kubelet/config.yaml":            config,
+		})
+	}
+
 	unit := Kubelet{Binary: "/usr/bin/kubelet", Unit: "kubelet.service"}
 	with := func(config, driver, endpoint string) Kubelet {
 		k := unit
@@ -43,7 +50,10 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 	}{
 		{"none", files{"/etc/x": ""}, Kubelet{}},
 		{"installed, not joined", base(nil), unit},
-		{"config in kubeadm's place", base(files{"/var/lib/kubelet/config.yaml": yaml}), with("/var/lib/kubelet/config.yaml", "systemd", "")},
+		{"a file that the command line does not name", base(files{
+			"/var/lib/kubelet/config.yaml": "cgroupDriver: cgroupfs\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock\n",
+		}), unit},
+		{"config in kubeadm's place", wrapped(yaml), with("/var/lib/kubelet/config.yaml", "systemd", "")},
 		{"kubeadm", base(files{
 			"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf": kubeadm,
 			"/var/lib/kubelet/config.yaml":                          yaml,
@@ -55,7 +65,7 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 			"/etc/k.json":      `{"kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs", "containerRuntimeEndpoint": "unix:///a.sock"}`,
 			"/etc/k.d/10.conf": `{"cgroupDriver": "systemd"}`, "/etc/k.d/20.txt": `{"cgroupDriver": "x"}`,
 		}), with("/etc/k.json", "systemd", "unix:///a.sock")},
-		{"broken JSON", base(files{"/var/lib/kubelet/config.yaml": "{"}), with("/var/lib/kubelet/config.yaml", "", "")},
+		{"broken JSON", wrapped("{"), with("/var/lib/kubelet/config.yaml", "", "")},
 		{
 			"K3s",
 			files{
