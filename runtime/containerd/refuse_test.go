@@ -11,11 +11,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestSpellingOf1x: a setting that containerd 1.x passes over because of how its name is written is
@@ -165,6 +167,22 @@ func TestLinkToNothing(t *testing.T) {
 		_, err = Edit(ours, d, handlers()[0], target, nil)
 		check.That(t, target != etc+"/conf.d/"+dropIn || err == nil, "containerd %s: %v", d.Version, err)
 	}
+}
+
+// TestMissingRoot: the command that writes the missing file makes its folder first.
+func TestMissingRoot(t *testing.T) {
+	e := facts.Engine{
+		Name:   "containerd",
+		Binary: "/usr/bin/containerd",
+		Config: "/srv/containerd/config.toml",
+		Args:   []string{"/usr/bin/containerd", "--config", "/srv/containerd/config.toml"},
+	}
+	n := must.Get(simhost.New([]byte("-- usr/bin/containerd mode=0755 --\n")))(t)
+	err := Verdict(t.Context(), n, e)
+	var refused *trouble.Error
+	must.That(t, errors.As(err, &refused), "%v", err)
+	const write = "sudo sh -c 'mkdir -p /srv/containerd && /usr/bin/containerd config default >/srv/containerd/config.toml'"
+	check.Has(t, strings.Join(refused.Try, "; "), write, "try:")
 }
 
 // TestLatin1: bytes that are not UTF-8 are refused where they are, with words that are true for each

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -121,8 +122,8 @@ func ownDump(ctx context.Context, v host.View, e facts.Engine) (map[string]any, 
 func missingRoot(e facts.Engine) error {
 	what := fmt.Sprintf("%s starts it with --config, %s does not start without the file, and it is not there",
 		engine.UnitOf(e), strings.TrimSpace("containerd "+e.Version))
-	try := fmt.Sprintf("write it: sudo sh -c '%s config default >%s'",
-		cmp.Or(e.Binary, "containerd"), e.Config)
+	try := fmt.Sprintf("write it: sudo sh -c 'mkdir -p %s && %s config default >%s'",
+		path.Dir(e.Config), cmp.Or(e.Binary, "containerd"), e.Config)
 	return refuse(RefusedStart, e.Config, 0, what, try)
 }
 
