@@ -135,7 +135,7 @@ func imexReady(ctx context.Context, v host.View) error {
 		case errors.Is(err, fs.ErrNotExist):
 			return &trouble.Error{
 				What: "cannot ask IMEX whether it is ready: nvidia-imex-ctl is not installed",
-				Try:  []string{"install the package nvidia-imex whole"},
+				Try:  []string{"install the package of IMEX again: nvidia-imex, or nvidia-imex-BRANCH of the driver's branch"},
 			}
 		case state == "READY":
 			return nil

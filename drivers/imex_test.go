@@ -96,6 +96,16 @@ func TestIMEXAnswers(t *testing.T) {
 	}
 }
 
+// The package of IMEX has the driver's branch in its name on Ubuntu, and before driver 580 in
+// NVIDIA's repositories.
+func TestIMEXWithoutItsProgram(t *testing.T) {
+	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\n"
+	err := imexReady(t.Context(), drivertest.Node(t, node))
+	var refused *trouble.Error
+	must.That(t, errors.As(err, &refused), "%v", err)
+	check.Has(t, strings.Join(refused.Try, "; "), "nvidia-imex-BRANCH", "try:")
+}
+
 // A restart that goes back to a configuration without the command service is not waited for: the
 // daemon does not answer.
 func TestIMEXRestartBeforeUs(t *testing.T) {
