@@ -298,14 +298,19 @@ func (m Mirror) publish(
 	if err := m.removeStrange(ctx, h, names); err != nil {
 		return lock, err
 	}
-	for _, move := range [][2]string{{m.Dir, m.oldFolder()}, {next, m.Dir}} {
-		err := h.Rename(move[0], move[1])
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return lock, err
-		}
+	if err := m.replaceOld(h); err != nil {
+		return lock, err
 	}
-
 	return lock, removeAll(ctx, h, m.oldFolder())
+}
+
+// replaceOld puts the new folder in the place of the old one, if there is an old one.
+func (m Mirror) replaceOld(h host.Host) error {
+	err := h.Rename(m.Dir, m.oldFolder())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return h.Rename(m.newFolder(), m.Dir)
 }
 
 // writeLock writes the lock and its signature: Gatherer.Sign covers the packages alone.

@@ -85,6 +85,31 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
 
+// TestMirrorIsReplaced: a new folder that is gone is an error, and the next run restores the old one.
+func TestMirrorIsReplaced(t *testing.T) {
+	m := Mirror{Dir: "/srv/mirror"}
+	for name, x := range map[string]struct {
+		files string
+		fails bool
+	}{
+		"the first":  {"-- srv/.gpuadm-mirror-new/list --\nnew\n", false},
+		"the second": {"-- srv/mirror/list --\nold\n-- srv/.gpuadm-mirror-new/list --\nnew\n", false},
+		"gone":       {"-- srv/mirror/list --\nold\n", true},
+	} {
+		n := must.Get(simhost.New([]byte(x.files)))(t)
+		err := m.replaceOld(n)
+		check.That(t, (err != nil) == x.fails, "%s: %v", name, err)
+
+		must.OK(t, m.restoreOld(n))
+		list := string(must.Get(n.ReadFile("/srv/mirror/list"))(t))
+		want := "new\n"
+		if x.fails {
+			want = "old\n"
+		}
+		check.Equal(t, list, want, "%s: the mirror's list", name)
+	}
+}
+
 // TestMirrorOfOthers: what signs, and what is signed, is root's alone: a key that another user owns
 // or reads, and a folder, or what a killed run has left beside it, that another user can write to,
 // are refused before anything is written.
