@@ -38,10 +38,9 @@ func noHeaders(m *Machine) []Finding {
 	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
 		return nil
 	}
-	command := strings.ReplaceAll(m.Packages().commands().headers, "%[1]s", k.Kernel)
 	return []Finding{{
 		What:    "/lib/modules/" + k.Kernel + "/build leads to no headers",
-		Command: command,
+		Command: m.Packages().headersOf(k.Kernel),
 	}}
 }
 

@@ -61,7 +61,7 @@ func (m *Machine) nextKernel() string {
 	case len(next.Unlisted) > 0:
 		return text + "sudo depmod " + next.Kernel
 	case len(m.dkmsVersions()) > 0 && !next.Headers:
-		return text + fmt.Sprintf(m.Packages().commands().headers, next.Kernel)
+		return text + m.Packages().headersOf(next.Kernel)
 	case len(m.dkmsVersions()) > 0:
 		return text + "sudo dkms autoinstall -k " + next.Kernel
 	}

@@ -58,6 +58,11 @@ func (i inventory) commands() commands {
 	}
 }
 
+// headersOf installs a kernel's headers.
+func (i inventory) headersOf(kernel string) string {
+	return strings.ReplaceAll(i.commands().headers, "%[1]s", kernel)
+}
+
 // command is what finishes an installation: dpkg --configure -a, as the check says, or rpm's way.
 func (i inventory) command(names ...string) string {
 	if how := i.commands().repair; how != "" {
