@@ -35,7 +35,7 @@ func lacksModule(m *Machine) bool {
 
 func noHeaders(m *Machine) []Finding {
 	k, installed := m.running()
-	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
+	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsModules()) == 0 {
 		return nil
 	}
 	return []Finding{{
@@ -51,13 +51,14 @@ func buildFailed(m *Machine) []Finding {
 		return nil
 	}
 	kernel := m.Basics().Kernel.Running
-	for _, version := range m.dkmsVersions() {
-		log := "/var/lib/dkms/nvidia/" + version + "/build/make.log"
+	for _, module := range m.dkmsModules() {
+		log := dkmsTree + "/" + module + "/build/make.log"
 		text, _ := m.text(log)
 		if !strings.Contains(text, kernel) {
 			continue // no log, or that of another kernel
 		}
-		what := fmt.Sprintf("DKMS could not build nvidia %s for %s", version, kernel)
+		name, version, _ := strings.Cut(module, "/")
+		what := fmt.Sprintf("DKMS could not build %s %s for %s", name, version, kernel)
 		if line := kmod.FirstError(text); line != "" {
 			what += ": " + line
 		}
@@ -75,7 +76,7 @@ func noModule(m *Machine) []Finding {
 		What:    "kernel " + m.Basics().Kernel.Running + " has no module nvidia",
 		Command: "sudo dkms autoinstall && sudo modprobe nvidia",
 	}
-	if len(m.dkmsVersions()) == 0 {
+	if len(m.dkmsModules()) == 0 {
 		finding.Command = planDriver()
 	}
 	if _, installed := m.running(); !installed {

@@ -60,9 +60,9 @@ func (m *Machine) nextKernel() string {
 	switch {
 	case len(next.Unlisted) > 0:
 		return text + "sudo depmod " + next.Kernel
-	case len(m.dkmsVersions()) > 0 && !next.Headers:
+	case len(m.dkmsModules()) > 0 && !next.Headers:
 		return text + m.Packages().headersOf(next.Kernel)
-	case len(m.dkmsVersions()) > 0:
+	case len(m.dkmsModules()) > 0:
 		return text + "sudo dkms autoinstall -k " + next.Kernel
 	}
 
@@ -127,7 +127,7 @@ func (m *Machine) driverInstalled() bool {
 	}
 
 	hasFiles := func(kernel facts.KernelModules) bool { return len(kernel.Files) > 0 }
-	return len(modules.Libraries) > 0 || len(m.dkmsVersions()) > 0 ||
+	return len(modules.Libraries) > 0 || len(m.dkmsModules()) > 0 ||
 		slices.ContainsFunc(modules.Kernels, hasFiles)
 }
 
@@ -150,15 +150,23 @@ func (m *Machine) running() (kernel facts.KernelModules, installed bool) {
 	return f.Modules.Of(f.Kernel.Running)
 }
 
-// dkmsVersions returns the versions of NVIDIA's modules that DKMS is to build: the folders of
-// /var/lib/dkms/nvidia, dkms(8).
-func (m *Machine) dkmsVersions() []string {
-	const folder = "/var/lib/dkms/nvidia/"
-	names, err := m.View.ReadDir(folder)
-	if err != nil {
-		return nil
+// dkmsModules returns the versions of the driver's modules that DKMS is to build, as NAME/VERSION:
+// folders of its tree, dkms(8). The name is nvidia, or another packager's: see facts.Build.
+func (m *Machine) dkmsModules() (modules []string) {
+	names, _ := m.View.ReadDir(dkmsTree)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "nvidia") || name == "nvidia-fs" {
+			continue // nvidia-fs is GPUDirect Storage's
+		}
+		versions, _ := m.View.ReadDir(dkmsTree + "/" + name)
+		for _, version := range versions {
+			module := name + "/" + version
+			if strings.Contains(version, ".") && m.has(dkmsTree+"/"+module+"/source") {
+				modules = append(modules, module)
+			}
+		}
 	}
-	return slices.DeleteFunc(names, func(name string) bool {
-		return !strings.Contains(name, ".") || !m.has(folder+name+"/source")
-	})
+	return modules
 }
+
+const dkmsTree = "/var/lib/dkms"

@@ -34,12 +34,21 @@ func TestNotes(t *testing.T) {
 		"the next kernel has no module": {func(m *incident.Machine) {
 			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
 		}, "the next boot starts kernel 6.8.0-90-generic, which has no module nvidia"},
+		"its headers, for DKMS's module of Debian's archive": {func(m *incident.Machine) {
+			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
+			m.Remove("var/lib/dkms/nvidia")
+			m.Put("var/lib/dkms/nvidia-current/550.163.01/source", "")
+		}, "are lost then: sudo apt-get install linux-headers-6.8.0-90-generic\n"},
+		"nvidia-fs is no driver": {func(m *incident.Machine) {
+			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
+			m.Remove("var/lib/dkms/nvidia")
+			m.Put("var/lib/dkms/nvidia-fs/2.26.6/source", "")
+		}, "are lost then: install the driver's modules for that kernel\n"},
 		"its headers, on SUSE": {func(m *incident.Machine) {
 			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
 			m.Put("etc/os-release", "ID=sles\nVERSION_ID=15.6\nID_LIKE=suse\n")
 			m.Remove("var/lib/dpkg/status")
 			m.Put("usr/lib/sysimage/rpm/rpmdb.sqlite", "x")
-			m.Put("var/lib/dkms/nvidia/580.95.05/source", "")
 		}, "are lost then: sudo zypper install kernel-default-devel\n"},
 		"nearly too hot": {func(m *incident.Machine) { m.GPU(2, "celsius = 86\nslowsat = 87") }, "86 °C"},
 		"errors of the PCIe link": {func(m *incident.Machine) {
