@@ -21,9 +21,7 @@ const mostInstances = 32
 func (r *reading) mig() error {
 	g := &r.gpu
 	mode, pending, ret := r.GetMigMode()
-	switch ret {
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
-	default:
+	if !notOffered(ret) {
 		g.MIG = r.must("nvmlDeviceGetMigMode", ret)
 	}
 
@@ -45,6 +43,11 @@ func (r *reading) mig() error {
 	return nil
 }
 
+// notOffered reports that this GPU lacks what was asked for, or that this driver does not know it.
+func notOffered(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
+}
+
 // profiles asks for each kind of GPU instance that NVML knows; most GPUs have seven.
 func (r *reading) profiles() {
 	model := r.model()
@@ -56,11 +59,9 @@ func (r *reading) profiles() {
 	hasNames := r.has("nvmlDeviceGetGpuInstanceProfileInfoV")
 	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		p, ret := r.profile(enum, hasNames)
-		switch ret {
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
-			continue // not on this GPU, or not known to this driver
+		if notOffered(ret) {
+			continue
 		}
-
 		if !r.must("nvmlDeviceGetGpuInstanceProfileInfo", ret) {
 			return
 		}
@@ -204,11 +205,9 @@ func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.Compu
 	var found []host.ComputeProfile
 	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := in.GetComputeInstanceProfileInfo(enum, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-		switch ret {
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
+		if notOffered(ret) {
 			continue
 		}
-
 		if !r.must(call, ret) {
 			return nil
 		}
