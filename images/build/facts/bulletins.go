@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -136,9 +137,7 @@ func (b branch) linux() map[string]map[string]string {
 	all := map[string]map[string]string{}
 	m := linuxBranch.FindStringSubmatch(b.Name)
 	for _, child := range b.Branches {
-		for of, products := range child.linux() {
-			all[of] = products
-		}
+		maps.Copy(all, child.linux())
 		if m == nil || !plainDriver.MatchString(child.Product.Name) || child.Category != "product_version" {
 			continue
 		}
