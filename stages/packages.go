@@ -106,13 +106,16 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 				return nil, err
 			}
 			runfile, err := d.Runfile(s, f)
-			refused := len(w.all()) > 0 && database.Named(w.manager) == nil // by the stage sources
-			if err == nil && refused {
+			if err != nil {
+				return nil, err
+			}
+
+			if database.Named(w.manager) == nil { // the stage sources refuses these packages
 				w.driver = nil
 				w.toolkit = nil
 			}
-			if err != nil || len(w.all())+len(runfile) == 0 {
-				return sections(d.LeftAlone(s, f), s), err
+			if len(w.all())+len(runfile) == 0 {
+				return sections(d.LeftAlone(s, f), s), nil
 			}
 
 			wants, err := d.Settings(s, f)
