@@ -181,10 +181,9 @@ func (c Catalog) knownBad(version, kernel, flavour string) string {
 
 // concerns says whether the row is about a kernel: by the start of its release, or by its version.
 func (b badRow) concerns(kernel string) bool {
-	for _, prefix := range b.Kernels {
-		if strings.HasPrefix(kernel, prefix) {
-			return true
-		}
+	begins := func(prefix string) bool { return strings.HasPrefix(kernel, prefix) }
+	if slices.ContainsFunc(b.Kernels, begins) {
+		return true
 	}
 
 	version := hardware.LeadingNumbers(kernel)
@@ -273,7 +272,8 @@ func (c Catalog) Systems() []string {
 	return slices.Compact(all)
 }
 
-// Called returns the system that users call about so: noble, al2023. "" if there is none.
+// Called returns the system with this common name, or one that is spelled nearly so: noble, al2023.
+// "" if there is none.
 func (c Catalog) Called(name string) string {
 	systems := map[string]string{}
 	for _, row := range c.Repositories {
