@@ -48,15 +48,15 @@ func needs(s spec.Spec) facts.Needs {
 
 // wants are asked's. A refusal is at the place of what asks for the layout.
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch {
-	case !s.MIG.Asked() && f.DynamicMIG != "":
-		return []converge.Want{leftToDRA()}, nil
-	case !s.MIG.Asked():
-		return nil, nil
+	if s.MIG.Asked() {
+		list, err := asked(s, f)
+		return list, trouble.WithKeys(err, "mig.layout", "mig.gpu", "mig.file")
 	}
 
-	list, err := asked(s, f)
-	return list, trouble.WithKeys(err, "mig.layout", "mig.gpu", "mig.file")
+	if f.DynamicMIG != "" {
+		return []converge.Want{leftToDRA()}, nil
+	}
+	return nil, nil
 }
 
 // asked are the wants of a spec that asks for partitions.
