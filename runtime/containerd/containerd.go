@@ -65,7 +65,6 @@ func treeOf(e facts.Engine) Tree {
 	return t
 }
 
-// files returns all files; the root is the first.
 // file is the file of this name.
 func (t Tree) file(name string) File {
 	for _, f := range t.Imports {
@@ -76,6 +75,7 @@ func (t Tree) file(name string) File {
 	return File{Path: name}
 }
 
+// files returns all files; the root is the first.
 func (t Tree) files() []File { return append([]File{t.Root}, t.Imports...) }
 
 // data returns the bytes of a file, nil if it does not exist.
