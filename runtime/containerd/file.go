@@ -59,7 +59,7 @@ func syntaxRefusal(f File, err error) error {
 		at := bytes.IndexFunc(f.Data, func(r rune) bool { return r == utf8.RuneError })
 		return refuse(RefusedSyntax, f.Path, lineAt(f.Data, at),
 			fmt.Sprintf("byte 0x%X is not UTF-8, which TOML requires, also in comments; containerd 1.x reads the file all the same, 2.x does not", f.Data[at]),
-			fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path))
+			fmt.Sprintf("if it is Latin-1: sudo iconv -f latin1 -t utf-8 -o %s.new %[1]s && sudo mv %[1]s.new %[1]s", f.Path))
 	}
 
 	where := ""

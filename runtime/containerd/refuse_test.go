@@ -191,7 +191,7 @@ func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
 	r := (*trouble.Error)(nil)
-	check.That(t, errors.As(err, &r) && strings.Contains(r.What, "config.toml:2: byte 0xF6 is not UTF-8") && strings.Contains(r.Try[0], "iconv -f latin1"), "%v", err)
+	check.That(t, errors.As(err, &r) && strings.Contains(r.What, "config.toml:2: byte 0xF6 is not UTF-8") && strings.Contains(r.Try[0], "sudo iconv -f latin1"), "%v", err)
 }
 
 func TestShapeRefusals(t *testing.T) {
