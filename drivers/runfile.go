@@ -160,7 +160,10 @@ func loggedLibrary(version, files string) string {
 		if number != "1" || path.Base(name) != "libnvidia-ml.so."+version {
 			continue
 		}
-		if !strings.Contains(name, "32") && !strings.Contains(name, "i386") {
+
+		folder := path.Dir(name) // the version may have a 32 too: 460.32.03
+		is32 := strings.Contains(folder, "32") || strings.Contains(folder, "i386")
+		if !is32 {
 			return name
 		}
 	}

@@ -292,6 +292,12 @@ func TestByInstaller(t *testing.T) {
 			"-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
 			"580.95.05, /usr/bin/nvidia-uninstall is gone",
 		},
+		{
+			"a version with 32, and the library of 32-bit programs first",
+			"-- usr/bin/nvidia-uninstall --\n-- usr/lib64/libnvidia-ml.so.460.32.03 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.460.32.03 --\n" +
+				"-- var/lib/nvidia/log --\n460.32.03\nx\n1: /usr/lib32/libnvidia-ml.so.460.32.03\n1: /usr/lib64/libnvidia-ml.so.460.32.03\n",
+			"460.32.03",
+		},
 	} {
 		n := must.Get(simhost.New([]byte(test.files + "-- etc/ --\n")))(t)
 		is, err := drivers.ByInstaller(n)
