@@ -143,8 +143,10 @@ func libraryProblem(v host.View, version, files string) (string, error) {
 	link := path.Dir(name) + "/libnvidia-ml.so.1"
 	target, err := v.Resolve(link) // for a missing link it returns the name
 	switch {
-	case err != nil || target == link:
+	case errors.Is(err, fs.ErrNotExist), err == nil && target == link:
 		return link + " is gone", nil
+	case err != nil:
+		return "", err
 	case path.Base(target) != path.Base(name):
 		return link + " leads to " + path.Base(target), nil
 	}

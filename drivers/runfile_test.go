@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -303,4 +304,17 @@ func TestByInstaller(t *testing.T) {
 		is, err := drivers.ByInstaller(n)
 		check.That(t, string(is) == test.want && err == nil, "%s: %q, want %q, %v", test.name, is, test.want, err)
 	}
+}
+
+// noResolve is a machine on which links cannot be followed.
+type noResolve struct{ host.View }
+
+func (noResolve) Resolve(string) (string, error) { return "", syscall.EIO }
+
+// A link that cannot be followed is not a link that is gone: gpuadm would install the driver again.
+func TestUnreadableLink(t *testing.T) {
+	const log = "580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n"
+	n := must.Get(simhost.New([]byte("-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n" + log)))(t)
+	_, err := drivers.ByInstaller(noResolve{n})
+	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
 }
