@@ -267,7 +267,8 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 		"nvidia-*", "libnvidia-*", "xserver-xorg-video-nvidia*",
 		"cuda-drivers*", "kmod-nvidia*",
 	}
-	switch facts.DatabaseOf(v) {
+	database := facts.DatabaseOf(v)
+	switch database {
 	case "dpkg":
 		argv = []string{"dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"}
 	case "rpm":
@@ -277,8 +278,9 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	}
 
 	out, err := v.Ask(ctx, append(argv, patterns...)...)
-	if ce := (*host.CommandError)(nil); errors.As(err, &ce) && ce.Code == 1 {
-		err = nil // dpkg-query fails if one of the patterns matches no package
+	var failed *host.CommandError
+	if database == "dpkg" && errors.As(err, &failed) && failed.Code == 1 {
+		err = nil // one of the patterns matches no package: dpkg-query(1), EXIT STATUS
 	}
 	if errors.As(err, new(host.Later)) {
 		return nil, nil

@@ -262,6 +262,20 @@ func TestRunfileRefused(t *testing.T) {
 	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
 	check.That(t, len(calls) == 0, "this was run: %v", calls)
 
+	// rpm ends with 1 where it cannot open its database, and with 0 where no package matches
+	n = installerNode(t, &calls)
+	must.OK(t, drivertest.Lay(n.Files, "/var/lib/rpm/rpmdb.sqlite", []byte("SQLite")))
+	n.Install("rpm", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*files.Files, []string) ([]byte, error) {
+		return nil, &host.CommandError{
+			Argv:   []string{"rpm"},
+			Code:   1,
+			Stderr: "error: cannot open Packages database in /var/lib/rpm",
+			Cause:  errors.New("exit status 1"),
+		}
+	}})
+	apply(n, good, "cannot open Packages database")
+	check.That(t, len(calls) == 0, "this was run: %v", calls)
+
 	// no headers
 	n = installerNode(t, &calls)
 	must.OK(t, n.Remove("/lib/modules/6.8.0/build/Makefile"))
