@@ -260,7 +260,8 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 	return checkRoom(v, Runfiles, runfileSize, "NVIDIA's installer")
 }
 
-// driverPackages names the driver's packages that are installed.
+// driverPackages names the driver's packages that have files on the disk. One that dpkg has not
+// wholly installed has them, too: dpkg(1), "Package states".
 func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	var argv []string
 	patterns := []string{
@@ -286,10 +287,11 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 		return nil, nil
 	}
 
+	withoutFiles := []string{"", "not-installed", "config-files"}
 	var names []string
 	for line := range strings.Lines(string(out)) {
 		state, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if state == "installed" && !onlyNamedAlike(name) {
+		if !slices.Contains(withoutFiles, state) && !onlyNamedAlike(name) {
 			names = append(names, name)
 		}
 	}

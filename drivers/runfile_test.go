@@ -252,14 +252,15 @@ func TestRunfileRefused(t *testing.T) {
 	n = installerNode(t, &calls)
 	must.OK(t, drivertest.Lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
 	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*files.Files, []string) ([]byte, error) {
-		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
+		out := "half-configured nvidia-dkms-580\ninstalled nvidia-utils-580\n" +
+			"config-files nvidia-utils-570\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
 		return []byte(out), &host.CommandError{
 			Argv:  []string{"dpkg-query"},
 			Code:  1,
 			Cause: errors.New("exit status 1"),
 		}
 	}})
-	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
+	apply(n, good, "packages of a driver are installed", "installed: nvidia-dkms-580, nvidia-utils-580", `source = "auto"`)
 	check.That(t, len(calls) == 0, "this was run: %v", calls)
 
 	// rpm ends with 1 where it cannot open its database, and with 0 where no package matches
