@@ -186,13 +186,11 @@ func sxids(m *Machine) (found []Finding) {
 				What:   "NVSwitch " + address + " reported " + sxid.Name(),
 				Note:   true,
 			})
-		case strings.Contains(found[i].What, sxid.Name()):
-			continue
-		default:
+		case !strings.Contains(found[i].What, sxid.Name()):
 			found[i].What += "; " + sxid.Name()
 		}
 
-		finding := &found[i]
+		finding := &found[i] // a number may be reported as fatal after it was not
 		if !over && !sxid.Note() && finding.Note {
 			finding.Note = false
 			finding.Fix = sxid.Action()

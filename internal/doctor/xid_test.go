@@ -50,6 +50,11 @@ func TestXidsOfOneGPU(t *testing.T) {
 		{"one switch", "reset", []string{
 			nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up", at + "74, words", other + "74, words", nvswitch + "20034, Data {0x0}",
 		}, []string{"NVSwitch 0000:05:00.0 reported SXid 20034, DLPL_LTSSM_FAULT_UP | drain"}, ""},
+		{"a switch's that becomes fatal", "reset", []string{
+			nvswitch + "22013, Non-fatal, Link 4 Minion", nvswitch + "22013, Fatal, Link 4 Minion",
+		}, []string{
+			"reported SXid 22013, MINION_NONFATAL | drain", ": Reset Gpu | drain",
+		}, ""},
 		{"a switch's that is over", "none", []string{nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up"}, nil, "SXid 20034"},
 		{"a switch's that asks for nothing", "reset", []string{nvswitch + "22013, Non-fatal, Link 4 Minion"}, []string{": Reset Gpu | drain"}, "SXid 22013, MINION_NONFATAL"},
 	} {
