@@ -118,10 +118,16 @@ func (m *Machine) asksNow(gpu host.GPU) string {
 	return gpu.Recovery
 }
 
-// byRank sorts errors: the root cause comes first.
+// byRank sorts errors: the root cause comes first. All numbers that the catalogue does not have are
+// of one rank, and so are the sub-codes of a number.
 func byRank(counts map[faults.Xid]int) []faults.Xid {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b faults.Xid) int {
-		return cmp.Compare(a.Rank, b.Rank)
+		return cmp.Or(
+			cmp.Compare(a.Rank, b.Rank),
+			cmp.Compare(a.Number, b.Number),
+			cmp.Compare(a.Means, b.Means),
+			cmp.Compare(a.Remedy, b.Remedy),
+		)
 	})
 }
 

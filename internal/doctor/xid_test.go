@@ -109,3 +109,16 @@ func TestXids(t *testing.T) {
 
 	check.Equal(t, named, len(faults.Xids()), "Xids that are found")
 }
+
+// Errors of one rank have one order: the first of them decides what doctor advises.
+func TestXidsOfOneRank(t *testing.T) {
+	counts := map[faults.Xid]int{}
+	for number := 9001; number < 9010; number++ {
+		_, xid, _ := faults.ReadXid(fmt.Sprintf("NVRM: Xid (PCI:0000:18:00): %d, words", number))
+		counts[xid] = 1
+	}
+
+	sorted := byRank(counts)
+	byNumber := func(a, b faults.Xid) int { return a.Number - b.Number }
+	check.That(t, slices.IsSortedFunc(sorted, byNumber), "%v", sorted)
+}
