@@ -210,7 +210,8 @@ func (w *within) ask(
 	}
 
 	limit := w.limit(w.program)
-	if slices.Contains([]string{"rpm", "dnf", "zypper", "dpkg", "apt-get", "apt-cache"}, program) {
+	packagers := []string{"rpm", "dnf", "zypper", "dpkg", "dpkg-query", "apt-get", "apt-cache"}
+	if slices.Contains(packagers, program) {
 		limit = w.limit(w.packager)
 	}
 	late := host.OverLimit{Limit: limit}

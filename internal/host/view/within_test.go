@@ -59,6 +59,7 @@ func TestWithinLimits(t *testing.T) {
 			limit time.Duration
 		}{
 			{func() error { _, err := v.Ask(t.Context(), "journalctl"); return err }, "journalctl", soon().program},
+			{func() error { _, err := v.Ask(t.Context(), "dpkg-query"); return err }, "dpkg-query", soon().packager},
 			{func() error { _, err := v.Unit(t.Context(), "a.service"); return err }, "systemd", soon().systemd},
 			{func() error { _, err := v.Stat("/mnt/data/kubelet/x"); return err }, "/mnt/data ", soon().file},
 			{func() error { _, err := v.Stat("/proc/41/fd/1"); return err }, "/proc/41 ", soon().file},
