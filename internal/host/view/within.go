@@ -76,7 +76,7 @@ type within struct {
 	asked  sync.Once     // the driver
 	said   chan struct{} // closed once driver is known
 	driver reply[host.Driver]
-	silent sync.Map // the error of what did not answer, by its name: a program, systemd, a folder
+	silent sync.Map // the error of what did not answer, by its name: a program, systemd, a folder, unix:SOCKET
 }
 
 func newWithin(v host.View, alone patience, all *Deadline) *within {
@@ -165,16 +165,18 @@ func (a apartHost) Driver(ctx context.Context) (host.Driver, error) {
 
 // Call is View's.
 func (w *within) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	if err := w.hasNotAnswered(socket); err != nil {
+	daemon := "unix:" + socket // the socket's file answers all the same
+	if err := w.hasNotAnswered(daemon); err != nil {
 		return nil, err
 	}
+
 	limit := w.limit(w.call)
 	late := fmt.Errorf("no answer within %v", limit)
 	ctx, end := context.WithTimeoutCause(ctx, limit, late)
 	defer end()
 	answer, err := w.View.Call(ctx, socket, method, request)
 	if err != nil && errors.Is(context.Cause(ctx), late) {
-		w.silent.Store(socket, err)
+		w.silent.Store(daemon, err)
 	}
 	return answer, err
 }

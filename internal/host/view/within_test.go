@@ -45,6 +45,30 @@ func (h *hanging) Stat(string) (host.Info, error) {
 	return host.Info{}, nil
 }
 
+func (h *hanging) Call(ctx context.Context, _, _ string, _ []byte) ([]byte, error) {
+	h.asked.Add(1)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A daemon that hangs is not asked again, and its socket is there all the same.
+func TestWithinSilentDaemon(t *testing.T) {
+	const socket = "/run/containerd/containerd.sock"
+	synctest.Test(t, func(t *testing.T) {
+		n := must.Get(simhost.New([]byte("-- " + socket[1:] + " --\n")))(t)
+		h := &hanging{View: n}
+		v := Within(h)
+		for range 3 {
+			_, err := v.Call(t.Context(), socket, "Status", nil)
+			check.That(t, err != nil, "it answers")
+		}
+		check.Equal(t, h.asked.Load(), 1, "calls")
+
+		_, err := v.Lstat(socket)
+		check.OK(t, err)
+	})
+}
+
 // Nothing is waited for without a limit: the error names what does not answer, and it is not asked
 // a second time.
 func TestWithinLimits(t *testing.T) {
