@@ -58,17 +58,25 @@ func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engin
 }
 
 // Shows is the command that prints an engine's configuration as its program reads it, or says why
-// it cannot.
+// it cannot. CRI-O's options, such as --config-dir, say which files those are.
 func Shows(e facts.Engine) string {
-	program := cmp.Or(e.Binary, e.Name)
+	command := []string{"sudo"}
 	switch e.Name {
 	case "crio":
-		return "sudo " + program + " config"
+		options := e.Args[min(1, len(e.Args)):]
+		command = append(command, cmp.Or(e.Binary, "crio"))
+		command = append(command, options...)
+		command = append(command, "config")
 	case "docker":
-		return "sudo " + program + " --validate --config-file " + e.Config
+		command = append(command, cmp.Or(e.Binary, "dockerd"), "--validate", "--config-file", e.Config)
+	default:
+		command = append(command, cmp.Or(e.Binary, e.Name), "--config", e.Config, "config", "dump")
 	}
 
-	return "sudo " + program + " --config " + e.Config + " config dump"
+	for i, word := range command {
+		command[i] = host.ShellWord(word)
+	}
+	return strings.Join(command, " ")
 }
 
 // ParseVersion reads major and minor off "1.7.24", "v2.1.5", "2.1.5~ds1".
