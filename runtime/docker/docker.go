@@ -61,7 +61,7 @@ func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) 
 	if err != nil {
 		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: it is not JSON that Docker reads: %v", file, err),
-			Try:  []string{"fix it; journalctl -u docker says the same when Docker starts"},
+			Try:  []string{"fix it; Docker refuses it too"},
 			Err:  err,
 		}
 	}

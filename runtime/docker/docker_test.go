@@ -32,6 +32,15 @@ func nvidia() engine.Handler {
 	return engine.Handler{Name: "nvidia", Binary: engine.Binary, CDI: true}
 }
 
+// The advice about a broken file names no unit: the snap's is snap.docker.dockerd.service.
+func TestEditBrokenFile(t *testing.T) {
+	const snap = "/var/snap/docker/current/config/daemon.json"
+	_, err := Edit(snap, "28.4.0", nvidia(), []byte("{"))
+	var told *trouble.Error
+	must.That(t, errors.As(err, &told), "%v", err)
+	check.List(t, told.Try, []string{"fix it; Docker refuses it too"}, "advice")
+}
+
 func TestEditDocker(t *testing.T) {
 	byDefault := nvidia()
 	byDefault.Default = true
