@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -96,8 +97,8 @@ func PlainHandler(r spec.Runtime) Handler {
 
 // DefaultRuns wants the program of a default handler to work: without it no new container of any
 // kind starts. made says that this apply makes the entry: then, and at boot, DefaultRuns runs the
-// program too. If the packages that bring the program are not installed yet, it returns the handler
-// without the default.
+// program too. If the toolkit's packages, which bring Binary, are not installed yet, it returns the
+// handler without the default.
 func DefaultRuns(
 	s spec.Spec, f facts.Facts, h Handler, program string, made bool,
 ) (Handler, []converge.Want) {
@@ -110,12 +111,14 @@ func DefaultRuns(
 		program = f.Programs[i] // nvidia-ctk writes a name without folders for Docker
 	}
 
+	ofToolkit := program == Binary || program == path.Base(Binary)
+	comes := ofToolkit && s.Has("toolkit")
 	look := func(ctx context.Context, v host.View) (string, error) {
 		info, err := v.Stat(program)
 		switch {
 		case err != nil && !host.NotExist(err):
 			return "", err
-		case err != nil && s.Has("toolkit"):
+		case err != nil && comes:
 			return "", host.Later{Until: "the toolkit's packages are installed"}
 		case err != nil:
 			return fmt.Sprintf("cannot make %s the default: %s is not there, and without it no container starts", h.Name, program), nil
@@ -129,11 +132,17 @@ func DefaultRuns(
 		return answersVersion(ctx, v, h.Name, program)
 	}
 
-	works := things.Check(program+" runs", look, "as the default it starts every container",
-		"install it: write [toolkit] into node.toml",
+	install := "install it"
+	switch {
+	case ofToolkit:
+		install = "install it: write [toolkit] into node.toml"
+	case strings.HasPrefix(program, Binary+"."):
+		install = "install it: the package nvidia-container-toolkit-operator-extensions has it"
+	}
+	works := things.Check(program+" runs", look, "as the default it starts every container", install,
 		"or drop set_as_default from [runtime]: pods ask for the handler by a RuntimeClass")
 
-	if s.Has("toolkit") && !slices.Contains(f.Programs, program) {
+	if comes && !slices.Contains(f.Programs, program) {
 		h.Default = false // it would name a program that is not installed yet
 	}
 	return h, []converge.Want{works}

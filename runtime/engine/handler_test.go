@@ -3,13 +3,17 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -31,6 +35,32 @@ func TestDefaultByName(t *testing.T) {
 		Default: true,
 	}, "nvidia-container-runtime", false)
 	check.That(t, h.Default && len(wants) == 1 && wants[0].Ref().Name == Binary+" runs", "%v, %v", h, wants)
+}
+
+// TestDefaultOfAnotherPackage: only the toolkit's own program comes with [toolkit]. To wait for
+// another one would be to wait for ever, and to call the node converged without the default.
+func TestDefaultOfAnotherPackage(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- etc/ --\n")))(t)
+	withToolkit := spec.Spec{Sections: []string{"runtime", "toolkit"}}
+	for program, advice := range map[string]string{
+		Binary + ".cdi": "install it: the package nvidia-container-toolkit-operator-extensions has it",
+		"/opt/runtime":  "install it",
+	} {
+		h, wants := DefaultRuns(withToolkit, facts.Facts{}, Handler{
+			Name:    "nvidia-cdi",
+			Binary:  program,
+			Default: true,
+		}, program, true)
+		check.That(t, h.Default, "%s: the default waits for [toolkit]", program)
+
+		found, err := wants[0].Look(t.Context(), n)
+		must.OK(t, err)
+		_, err = wants[0].To(found)
+		var told *trouble.Error
+		must.That(t, errors.As(err, &told), "%s: %v", program, err)
+		check.Has(t, told.What, program+" is not there", "error")
+		check.Equal(t, told.Try[0], advice, "advice")
+	}
 }
 
 // TestProgramOf: the spec's program, else the toolkit's by the handler's name.
