@@ -150,12 +150,13 @@ func DefaultRuns(
 
 // answersVersion runs the program as far as possible without a container: the program reads its
 // configuration, finds the runtime that it calls, runc or crun, and has that print its version too.
+// No answer in time says nothing of the program, so it is an error of the look: see NotJudged.
 // Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
 // internal/oci/runtime_low_level.go.
 func answersVersion(ctx context.Context, v host.View, handler, program string) (string, error) {
 	_, err := v.Ask(ctx, program, "--version")
-	failed := (*host.CommandError)(nil)
-	if !errors.As(err, &failed) {
+	isLate := errors.Is(err, context.DeadlineExceeded)
+	if isLate || !errors.As(err, new(*host.CommandError)) {
 		return "", err
 	}
 

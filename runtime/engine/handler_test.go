@@ -3,12 +3,15 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -61,6 +64,26 @@ func TestDefaultOfAnotherPackage(t *testing.T) {
 		check.Has(t, told.What, program+" is not there", "error")
 		check.Equal(t, told.Try[0], advice, "advice")
 	}
+}
+
+// slow is a machine whose programs do not answer in time.
+type slow struct{ host.View }
+
+func (slow) Ask(_ context.Context, argv ...string) ([]byte, error) {
+	return nil, &host.CommandError{
+		Argv:  argv,
+		Code:  -1,
+		Cause: host.OverLimit{Limit: time.Second},
+	}
+}
+
+// TestDefaultWithoutAnAnswer: a program that is too slow is not one that lacks runc.
+func TestDefaultWithoutAnAnswer(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- " + Binary[1:] + " mode=0755 --\n")))(t)
+	asDefault := Handler{Name: "nvidia", Binary: Binary, Default: true}
+	_, wants := DefaultRuns(spec.Spec{}, facts.Facts{}, asDefault, Binary, true)
+	found, err := wants[0].Look(t.Context(), slow{n})
+	check.That(t, errors.As(err, new(host.OverLimit)), "%q, %v", found, err)
 }
 
 // TestProgramOf: the spec's program, else the toolkit's by the handler's name.
