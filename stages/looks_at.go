@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"path"
 	"strings"
 	"syscall"
 
@@ -181,7 +182,8 @@ func parameter(_ context.Context, q question, name string) error {
 func program(_ context.Context, q question, name string) error {
 	info, err := q.stat(name)
 	if err == nil && info.Mode&0o111 == 0 {
-		return q.refused(name, "it is not executable", "chmod 755 "+host.ShellWord(name), q.another())
+		file := path.Join(q.view.Root(), name)
+		return q.refused(name, "it is not executable", "chmod 755 "+host.ShellWord(file), q.another())
 	}
 	return err
 }

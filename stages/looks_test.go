@@ -144,6 +144,23 @@ func TestLooksSayWhatIsNotThere(t *testing.T) {
 	check.That(t, seenKeys >= 20, "%d keys with a look", seenKeys)
 }
 
+// inFolder is a machine whose files are in a folder.
+type inFolder struct{ host.View }
+
+func (inFolder) Root() string { return "/mnt/image" }
+
+// TestLooksAtAnImage: a command about a file of an image works as it is typed outside the image.
+func TestLooksAtAnImage(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- opt/runtime --\n")))(t)
+	s := must.Get(spec.Parse(spec.File{Data: []byte("format = 1\n[runtime]\nprogram = \"/opt/runtime\"\n")}))(t)
+	all := NamedAll(t.Context(), inFolder{n}, s, facts.Facts{})
+	must.That(t, len(all) == 1, "%v", all)
+
+	var refused *trouble.Error
+	must.That(t, errors.As(all[0].Err, &refused), "%v", all[0].Err)
+	check.Equal(t, refused.Try[0], "chmod 755 /mnt/image/opt/runtime", "advice")
+}
+
 // TestLooksAtContent: a file that exists and is another one is refused, and a right one is not.
 func TestLooksAtContent(t *testing.T) {
 	ctx := context.Background()
