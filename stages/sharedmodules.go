@@ -334,8 +334,7 @@ func (m Mirror) verifyBuilt(h host.View, modules *packages.SharedModules, files 
 		}
 
 		asWanted := module.Kernel() == modules.Kernel && m.signed(module)
-		isDriver := strings.HasPrefix(path.Base(name), "nvidia.") // only this one has version and license
-		if isDriver {
+		if facts.IsNvidia(name) { // only this one has version and license
 			modules.Vermagic = module.Vermagic
 			asWanted = asWanted && module.Version == modules.Version && module.Flavour() == modules.Flavour
 		}

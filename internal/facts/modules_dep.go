@@ -23,6 +23,9 @@ func role(file string) string {
 
 var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
 
+// IsNvidia says whether a file is the module nvidia, whatever its packager calls it.
+func IsNvidia(file string) bool { return role(file) == "nvidia" }
+
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if
 // there is none. If there are several, modules.dep has the one that depmod(8) has chosen;
 // depmod.d(5) has the order of its search.
