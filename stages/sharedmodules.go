@@ -210,7 +210,10 @@ func (m Mirror) describe(
 		return err
 	}
 	// Other builders' kernels have no such file: their compiler is not known.
-	config, _ := h.ReadFile("/lib/modules/" + modules.Kernel + "/build/.config")
+	config, err := h.ReadFile("/lib/modules/" + modules.Kernel + "/build/.config")
+	if err != nil && !host.NotExist(err) {
+		return err
+	}
 
 	builder := []string{m.For, strings.TrimSpace(string(dkms)), facts.CompilerIn(string(config))}
 	modules.Builder = strings.TrimSpace(strings.Join(builder, "; "))
@@ -225,7 +228,11 @@ func dkmsSettings(h host.View) (string, error) {
 	digest := sha256.New()
 	some := false
 	for _, folder := range []string{"/etc/dkms", "/etc/dkms/framework.conf.d"} {
-		for _, file := range packages.ListOf(h, folder) {
+		files, err := h.ReadDir(folder)
+		if err != nil && !host.NotExist(err) {
+			return "", err
+		}
+		for _, file := range files {
 			if path.Ext(file) != ".conf" {
 				continue
 			}
