@@ -106,12 +106,15 @@ func (g *gathering) programAt(argv []string, name string) int {
 // knownArgs returns an engine's command line; nil if a relative name in it hides which file the
 // engine reads.
 func (e *Engine) knownArgs(argv []string) []string {
-	name := option(argv, "config", "c", "config-dir", "d", "config-file")
-	if name == "" || path.IsAbs(name) {
-		return argv
+	file := option(argv, "config", "c", "config-file")
+	folder := option(argv, "config-dir", "d")
+	for _, name := range []string{file, folder} {
+		if name != "" && !path.IsAbs(name) {
+			e.Wrapper = "the relative name " + name
+			return nil
+		}
 	}
-	e.Wrapper = "the relative name " + name
-	return nil
+	return argv
 }
 
 func (g *gathering) engineVersion(ctx context.Context, e *Engine) {

@@ -262,6 +262,21 @@ func TestContainerdPlace(t *testing.T) {
 	}
 }
 
+// A relative name hides which file the engine reads, whichever other name comes after it.
+func TestRelativeNames(t *testing.T) {
+	for options, want := range map[string]string{
+		"--config /a.conf --config-dir /a.d": "",
+		"--config a.conf --config-dir /a.d":  "the relative name a.conf",
+		"--config-dir a.d --config /a.conf":  "the relative name a.d",
+	} {
+		f := gather(t, files{
+			"/usr/bin/crio":                        "x",
+			"/usr/lib/systemd/system/crio.service": "[Service]\nExecStart=/usr/bin/crio " + options + "\n",
+		})
+		check.Equal(t, f.Engines[0].Wrapper, want, "%s:", options)
+	}
+}
+
 func TestOwner(t *testing.T) {
 	for _, c := range []struct {
 		name, owner, why string
