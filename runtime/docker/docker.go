@@ -234,7 +234,8 @@ func otherProgram(found []byte, h engine.Handler) string {
 	return program
 }
 
-// Notes say what an operator may want to know of Docker's configuration.
+// Notes say what an operator may want to know of Docker's configuration. Docker gives GPUs by --gpus
+// without CDI, through the toolkit's hook: daemon/nvidia_linux.go of https://github.com/moby/moby.
 func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) []string {
 	var notes []string
 	if k.Endpoint != "" && !k.Uses(e) {
@@ -244,14 +245,15 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) []string {
 
 	has, _ := takesCDI(e.Version)
 	doc, err := jsonedit.Parse(e.Files[0].Data)
+	without := fmt.Sprintf("containers get GPUs by --gpus or --runtime %s, and not by --device", h.Name)
 	switch {
 	case !h.CDI || err != nil:
 	case !has && e.Version != "":
 		notes = append(notes,
-			fmt.Sprintf("Docker %s has no CDI, which came with 25.0: containers get GPUs by --runtime %s only", e.Version, h.Name))
+			fmt.Sprintf("Docker %s has no CDI, which came with 25.0: %s", e.Version, without))
 	case string(doc.Text(featuresKey, "cdi")) == "false":
 		notes = append(notes,
-			fmt.Sprintf("%s switches CDI off by features.cdi, and keeps it off: containers get GPUs by --runtime %s only", e.Config, h.Name))
+			fmt.Sprintf("%s switches CDI off by features.cdi, and keeps it off: %s", e.Config, without))
 	}
 
 	return notes

@@ -322,7 +322,7 @@ func TestDockerNotes(t *testing.T) {
 	check.That(t, strings.Contains(got, "kubelet talks to unix:///run/containerd/containerd.sock, not to Docker") && strings.Contains(got, "has no CDI"), "%v", got)
 	e.Version, e.Files[0].Data = "28.5.2", []byte(`{"features": {"cdi": false}}`)
 	got = strings.Join(Notes(e, facts.Kubelet{}, nvidia()), "\n")
-	check.That(t, strings.Contains(got, "switches CDI off") && !strings.Contains(got, "kubelet"), "%v", got)
+	check.That(t, strings.Contains(got, "switches CDI off") && strings.Contains(got, "by --gpus or --runtime nvidia") && !strings.Contains(got, "kubelet"), "%v", got)
 	e.Files[0].Data = nil
 	if got := Notes(e, facts.Kubelet{}, nvidia()); len(got) > 0 {
 		t.Error(got)
